@@ -1,0 +1,18 @@
+//! The classifier: a random forest over packet and flow features.
+//!
+//! - [`Model`]: the model file (JSON, `docs/formats/model.md`), checked
+//!   completely when it is loaded; its naive evaluation is the twin of
+//! - [`Forest`]: the same trees laid out for batches of packets;
+//! - [`Verdicts`]: from the leaves that a packet reached to its class, score and
+//!   the reason, each combination worked out once.
+//!
+//! Uses `sketch` for the names and codings of features; used by `pipeline`.
+#![forbid(unsafe_code)]
+
+mod forest;
+mod model;
+mod verdict;
+
+pub use forest::{Forest, LANES};
+pub use model::{Class, Decision, FeatureUse, Leaves, Model, ModelError, Node, Rule, Tree};
+pub use verdict::{UNCLASSIFIED, Verdict, VerdictId, Verdicts};

@@ -1,0 +1,215 @@
+//! From leaves to a class: each combination of leaves is decided once.
+
+use std::collections::HashMap;
+
+use strata_sketch::Level;
+
+use crate::forest::LANES;
+use crate::model::{Leaves, Model, Tree};
+
+/// The class of packets that are not dissected, which no model names.
+pub const UNCLASSIFIED: &str = "unclassified";
+
+/// Combinations that are told apart; those after them share one verdict per
+/// class and level, without leaves.
+const COMBINATIONS_MAX: usize = 60_000;
+/// Direct-mapped cache before the table: 16 bytes each, 32 KiB.
+const CACHE_SLOTS: usize = 2_048;
+/// A leaf's share of a class in fixed point.
+const SHARE_ONE: u32 = 65_535;
+
+/// A verdict by its number within this run.
+pub type VerdictId = u16;
+
+/// The class of a packet, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Index of the class; the number of classes for [`UNCLASSIFIED`].
+    pub class: u8,
+    /// The class's mean share over the trees, in 1/65 535.
+    pub score: u16,
+    /// Which trees decided; `None` if the packet was not dissected.
+    pub level: Option<Level>,
+    /// The leaf of each tree as its node number in the model file; empty if too
+    /// many combinations were met to tell them apart.
+    pub leaves: Leaves,
+}
+
+struct Shares {
+    /// `shares[tree][file node][class]`, empty for splits.
+    trees: Vec<Vec<Vec<u32>>>,
+}
+
+/// All verdicts of a run. Memory: at most 60 000 combinations of leaves.
+pub struct Verdicts {
+    table: Vec<Verdict>,
+    by_leaves: [HashMap<Leaves, VerdictId>; 2],
+    cache: Vec<(u64, VerdictId)>,
+    shares: [Shares; 2],
+    rules: Vec<(usize, f64)>,
+    otherwise: usize,
+    classes: usize,
+    overflow: HashMap<(u8, usize), VerdictId>,
+}
+
+impl std::fmt::Debug for Verdicts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Verdicts")
+            .field("known", &self.table.len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn slot_of(level: Level) -> usize {
+    match level {
+        Level::Packet => 0,
+        Level::Flow => 1,
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+fn shares_of(trees: &[Tree]) -> Shares {
+    let quantise = |share: &f64| (share * f64::from(SHARE_ONE)).round() as u32;
+    let of_tree = |tree: &Tree| {
+        let nodes = tree.nodes.iter();
+        nodes
+            .map(|node| node.classes.iter().flatten().map(quantise).collect())
+            .collect()
+    };
+    Shares {
+        trees: trees.iter().map(of_tree).collect(),
+    }
+}
+
+impl Verdicts {
+    /// No verdict but [`Verdicts::UNCLASSIFIED_ID`] yet.
+    ///
+    /// # Panics
+    ///
+    /// If the model was not checked.
+    #[must_use]
+    pub fn new(model: &Model) -> Self {
+        let index = |name: &str| model.class_index(name).expect("checked on load");
+        let rules = model.decision.rules.iter();
+        let classes = model.classes.len();
+        Self {
+            table: vec![Verdict {
+                class: u8::try_from(classes).expect("checked on load"),
+                score: 0,
+                level: None,
+                leaves: Leaves::new(),
+            }],
+            by_leaves: [HashMap::new(), HashMap::new()],
+            cache: vec![(0, 0); CACHE_SLOTS],
+            shares: [shares_of(&model.packet_trees), shares_of(&model.flow_trees)],
+            rules: rules.map(|r| (index(&r.class), r.score_at_least)).collect(),
+            otherwise: index(&model.decision.otherwise),
+            classes,
+            overflow: HashMap::new(),
+        }
+    }
+
+    /// The verdict of packets that are not dissected.
+    pub const UNCLASSIFIED_ID: VerdictId = 0;
+
+    /// A verdict by its number.
+    #[must_use]
+    pub fn get(&self, id: VerdictId) -> &Verdict {
+        &self.table[usize::from(id)]
+    }
+
+    /// All verdicts so far, by number.
+    #[must_use]
+    pub fn all(&self) -> &[Verdict] {
+        &self.table
+    }
+
+    /// The verdict on the packet of one lane. Allocates only when a combination
+    /// of leaves is met for the first time.
+    #[inline]
+    pub fn decide(&mut self, level: Level, leaves: &[[u16; LANES]], lane: usize) -> VerdictId {
+        // Up to three leaves fit in the key beside the level, and the cache is
+        // exact; with more trees they are hashed, and a hit is compared.
+        let exact = leaves.len() <= 3;
+        let mut key = slot_of(level) as u64 + 1;
+        for row in leaves {
+            let leaf = u64::from(row[lane]);
+            key = if exact {
+                key << 16 | leaf
+            } else {
+                (key.rotate_left(5) ^ leaf).wrapping_mul(0x517c_c1b7_2722_0a95)
+            };
+        }
+        let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 53;
+        #[allow(clippy::cast_possible_truncation)]
+        let slot = mixed as usize % CACHE_SLOTS;
+        let (cached, id) = self.cache[slot];
+        if cached == key && (exact || self.same_leaves(id, leaves, lane)) {
+            return id;
+        }
+        let id = self.look_up(level, leaves.iter().map(|row| row[lane]).collect());
+        self.cache[slot] = (key, id);
+        id
+    }
+
+    fn same_leaves(&self, id: VerdictId, leaves: &[[u16; LANES]], lane: usize) -> bool {
+        let known = &self.table[usize::from(id)].leaves;
+        known.len() == leaves.len() && known.iter().zip(leaves).all(|(a, row)| *a == row[lane])
+    }
+
+    #[cold]
+    fn look_up(&mut self, level: Level, leaves: Leaves) -> VerdictId {
+        let slot = slot_of(level);
+        if let Some(&id) = self.by_leaves[slot].get(&leaves) {
+            return id;
+        }
+        let mut verdict = self.judge(level, &leaves);
+        let full = self.table.len() >= COMBINATIONS_MAX;
+        if full {
+            if let Some(&id) = self.overflow.get(&(verdict.class, slot)) {
+                return id;
+            }
+            verdict.leaves.clear();
+        }
+        // At most 2 * 251 verdicts come after the table is full.
+        let id = VerdictId::try_from(self.table.len()).expect("the table is bounded");
+        if full {
+            self.overflow.insert((verdict.class, slot), id);
+        } else {
+            self.by_leaves[slot].insert(leaves, id);
+        }
+        self.table.push(verdict);
+        id
+    }
+
+    /// Class and score of a combination of leaves.
+    ///
+    /// # Panics
+    ///
+    /// If a leaf is no node of its tree.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    pub fn judge(&self, level: Level, leaves: &[u16]) -> Verdict {
+        let shares = &self.shares[slot_of(level)];
+        let mut sums = vec![0_u32; self.classes];
+        for (tree, &leaf) in shares.trees.iter().zip(leaves) {
+            for (sum, share) in sums.iter_mut().zip(&tree[usize::from(leaf)]) {
+                *sum += share;
+            }
+        }
+        let trees = u32::try_from(leaves.len()).expect("a model has at most 256 trees");
+        let scale = f64::from(SHARE_ONE) * f64::from(trees);
+        let score = |class: usize| f64::from(sums[class]) / scale;
+        let met = self
+            .rules
+            .iter()
+            .find(|(class, least)| score(*class) >= *least);
+        let class = met.map_or(self.otherwise, |(class, _)| *class);
+        Verdict {
+            class: u8::try_from(class).expect("checked on load"),
+            score: (score(class) * f64::from(SHARE_ONE)).round() as u16,
+            level: Some(level),
+            leaves: leaves.to_vec(),
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! The batch forest against its naive twin, and every way a model can be wrong.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use strata_classify::{
+    Class, Decision, FeatureUse, Forest, LANES, Model, Node, Rule, Tree, Verdicts,
+};
+use strata_sketch::{Feature, Level};
+
+fn used(feature: Feature) -> FeatureUse {
+    FeatureUse {
+        name: feature.name().into(),
+        unit: feature.unit().into(),
+    }
+}
+
+fn leaf(benign: f64) -> Node {
+    Node {
+        classes: Some(vec![benign, 1.0 - benign]),
+        ..Node::default()
+    }
+}
+
+fn model(flow_trees: Vec<Tree>, packet_trees: Vec<Tree>) -> Model {
+    let class = |name: &str, anomalous| Class {
+        name: name.into(),
+        anomalous,
+    };
+    Model {
+        format: "strata-model".into(),
+        version: 1,
+        name: "test".into(),
+        description: String::new(),
+        window_ns: 10_000_000,
+        arithmetic: Default::default(),
+        classes: vec![class("benign", false), class("anomalous", true)],
+        features: [
+            Feature::Size,
+            Feature::TcpFlags,
+            Feature::SizeAvg,
+            Feature::SizeVar,
+        ]
+        .map(used)
+        .to_vec(),
+        flow_trees,
+        packet_trees,
+        decision: Decision {
+            rules: vec![Rule {
+                class: "benign".into(),
+                score_at_least: 0.75,
+            }],
+            otherwise: "anomalous".into(),
+        },
+        training: Value::Null,
+    }
+}
+
+/// A random tree: splits until the depth is used up or chance says leaf.
+fn tree(features: usize) -> impl Strategy<Value = Tree> {
+    let step = (any::<bool>(), 0..features, -5.0..3_000.0_f64, 0.0..=1.0_f64);
+    prop::collection::vec(step, 1..80).prop_map(|steps| {
+        let mut nodes = vec![Node::default()];
+        let mut open = vec![0];
+        for (splits, feature, at_most, share) in steps {
+            let Some(at) = open.pop() else { break };
+            if splits {
+                let left = nodes.len();
+                nodes[at] = Node {
+                    feature: Some(feature),
+                    at_most: Some(at_most),
+                    left: Some(left),
+                    right: Some(left + 1),
+                    classes: None,
+                };
+                nodes.extend([Node::default(), Node::default()]);
+                open.insert(0, left);
+                open.push(left + 1);
+            } else {
+                nodes[at] = leaf(share);
+            }
+        }
+        for at in open {
+            nodes[at] = leaf(0.5);
+        }
+        Tree { nodes }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn a_batch_reaches_the_leaves_of_the_naive_walk(
+        flow in prop::collection::vec(tree(4), 1..6),
+        packet in prop::collection::vec(tree(2), 1..4),
+        values in prop::collection::vec((any::<u32>(), 0_u32..256, 0_u32..800_000, any::<u32>()), 1..=LANES),
+    ) {
+        let model = model(flow, packet);
+        let model = Model::from_json(model.to_json().as_bytes()).unwrap();
+        let mut columns = [[0_u32; LANES]; 4];
+        for (lane, &(a, b, c, d)) in values.iter().enumerate() {
+            for (column, value) in columns.iter_mut().zip([a % 2_000, b, c, d]) {
+                column[lane] = value;
+            }
+        }
+        let mut verdicts = Verdicts::new(&model);
+        for level in [Level::Flow, Level::Packet] {
+            let forest = Forest::new(&model, level);
+            let mut leaves = vec![[0_u16; LANES]; forest.tree_count()];
+            forest.leaves(&columns, values.len(), &mut leaves);
+            for lane in 0..values.len() {
+                let row: Vec<u32> = columns.iter().map(|c| c[lane]).collect();
+                let naive = model.leaves_naive(level, &row);
+                let batch: Vec<u16> = leaves.iter().map(|r| r[lane]).collect();
+                prop_assert_eq!(&batch, &naive);
+                let id = verdicts.decide(level, &leaves, lane);
+                prop_assert_eq!(verdicts.get(id), &verdicts.judge(level, &naive));
+                prop_assert_eq!(&verdicts.get(id).leaves, &naive);
+            }
+        }
+    }
+
+    #[test]
+    fn no_bytes_make_the_loader_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = Model::from_json(&bytes);
+    }
+}
+
+fn small() -> Model {
+    let split = Node {
+        feature: Some(0),
+        at_most: Some(100.5),
+        left: Some(1),
+        right: Some(2),
+        classes: None,
+    };
+    let tree = Tree {
+        nodes: vec![split, leaf(0.9), leaf(0.2)],
+    };
+    model(vec![tree.clone()], vec![tree])
+}
+
+#[test]
+fn every_fault_is_refused_and_named() {
+    let good: Value = serde_json::from_str(&small().to_json()).unwrap();
+    let faults: &[(&str, Value, &str)] = &[
+        ("/format", json!("other"), "strata-model"),
+        ("/version", json!(2), "this Strata reads 1"),
+        ("/window_ns", json!(0), "`window_ns`"),
+        ("/arithmetic", json!({"switch": {"delta": 0.0}}), "delta"),
+        ("/classes", json!([]), "`classes`"),
+        ("/classes/1/name", json!("benign"), "stands twice"),
+        ("/classes/1/name", json!("unclassified"), "reserved"),
+        ("/classes/1/name", json!("a b"), "letters"),
+        ("/features/0/name", json!("colour"), "none of: size"),
+        ("/features/0/unit", json!("bits"), "is in bytes"),
+        (
+            "/features/1",
+            json!({"name": "size", "unit": "bytes"}),
+            "stands twice",
+        ),
+        ("/decision/otherwise", json!("x"), "not one of the classes"),
+        (
+            "/decision/rules/0/score_at_least",
+            json!(1.5),
+            "rules[0].score_at_least",
+        ),
+        ("/packet_trees", json!([]), "at least one tree"),
+        (
+            "/flow_trees/0/nodes",
+            json!([]),
+            "`flow_trees` tree 0 node 0",
+        ),
+        (
+            "/flow_trees/0/nodes/0/feature",
+            json!(9),
+            "tree 0 node 0: feature 9",
+        ),
+        (
+            "/flow_trees/0/nodes/0/left",
+            json!(0),
+            "child 0 must be after node 0",
+        ),
+        ("/flow_trees/0/nodes/0/right", json!(7), "child 7 must be"),
+        (
+            "/flow_trees/0/nodes/0/right",
+            json!(1),
+            "already has a parent",
+        ),
+        (
+            "/flow_trees/0/nodes/1/classes",
+            json!([0.5]),
+            "node 1: 1 shares for 2",
+        ),
+        (
+            "/flow_trees/0/nodes/1/classes",
+            json!([0.5, 0.4]),
+            "add up to 0.9",
+        ),
+        (
+            "/flow_trees/0/nodes/1/classes",
+            json!([1.5, -0.5]),
+            "between 0 and 1",
+        ),
+        (
+            "/flow_trees/0/nodes/1",
+            json!({}),
+            "a leaf has classes only",
+        ),
+        (
+            "/packet_trees/0/nodes/0/feature",
+            json!(2),
+            "not a packet-level feature",
+        ),
+    ];
+    assert!(Model::from_json(good.to_string().as_bytes()).is_ok());
+    for (path, value, expected) in faults {
+        let mut bad = good.clone();
+        *bad.pointer_mut(path).unwrap() = value.clone();
+        let error = Model::from_json(bad.to_string().as_bytes())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(expected), "{path}: {error}");
+    }
+    let mut unknown = good.clone();
+    unknown["colour"] = json!(1);
+    let error = Model::from_json(unknown.to_string().as_bytes())
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("unknown field `colour`"), "{error}");
+    assert!(
+        Model::from_json(b"{")
+            .unwrap_err()
+            .to_string()
+            .contains("line 1")
+    );
+}
+
+#[test]
+fn a_leaf_is_explained_in_words() {
+    let model = small();
+    assert_eq!(model.explain(Level::Flow, 0, 2), "size > 100.5 bytes");
+    assert_eq!(model.explain(Level::Packet, 0, 1), "size <= 100.5 bytes");
+}
+
+#[test]
+fn benign_only_when_confident() {
+    let model = small();
+    let verdicts = Verdicts::new(&model);
+    let benign = verdicts.judge(Level::Flow, &[1]);
+    assert_eq!((benign.class, benign.score), (0, 58_982));
+    let unsure = verdicts.judge(Level::Flow, &[2]);
+    assert_eq!((unsure.class, unsure.score), (1, 52_428));
+}

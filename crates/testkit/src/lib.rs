@@ -1,0 +1,64 @@
+//! What the tests of all rooms share. Never linked into the program.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+
+/// The folder of real captures: `$STRATA_DATA`, or `shared/data` beside the
+/// project.
+///
+/// # Panics
+///
+/// If there is none: tests that need real captures fail, they are not skipped.
+#[must_use]
+pub fn data_dir() -> PathBuf {
+    let dir = std::env::var_os("STRATA_DATA")
+        .map_or_else(|| workspace_root().join("../shared/data"), PathBuf::from);
+    assert!(
+        dir.join("formats").is_dir() && dir.join("labelled").is_dir(),
+        "no captures at {}: set STRATA_DATA to a folder with formats/ and labelled/",
+        dir.display()
+    );
+    dir
+}
+
+/// The root of the workspace.
+///
+/// # Panics
+///
+/// If this crate was moved out of `crates/`.
+#[must_use]
+pub fn workspace_root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .expect("crates/testkit is two levels below the root")
+        .to_path_buf()
+}
+
+/// Every capture below `formats/`, sorted by path.
+///
+/// # Panics
+///
+/// If the folder cannot be read.
+#[must_use]
+pub fn format_captures() -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![data_dir().join("formats")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("formats/ is readable") {
+            let path = entry.expect("formats/ is readable").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    assert!(
+        files.len() > 1000,
+        "formats/ holds only {} files",
+        files.len()
+    );
+    files
+}

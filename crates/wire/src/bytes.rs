@@ -1,0 +1,24 @@
+//! Reading integers at an offset. All return `None` past the end, never panic.
+
+#[inline(always)]
+pub(crate) fn u8_at(data: &[u8], at: usize) -> Option<u8> {
+    data.get(at).copied()
+}
+
+#[inline(always)]
+pub(crate) fn be16(data: &[u8], at: usize) -> Option<u16> {
+    let bytes = data.get(at..at.checked_add(2)?)?;
+    Some(u16::from_be_bytes([bytes[0], bytes[1]]))
+}
+
+#[inline(always)]
+pub(crate) fn be32(data: &[u8], at: usize) -> Option<u32> {
+    let bytes = data.get(at..at.checked_add(4)?)?;
+    Some(u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+}
+
+#[inline(always)]
+pub(crate) fn be128(data: &[u8], at: usize) -> Option<u128> {
+    let bytes: [u8; 16] = data.get(at..at.checked_add(16)?)?.try_into().ok()?;
+    Some(u128::from_be_bytes(bytes))
+}

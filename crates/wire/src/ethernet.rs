@@ -1,0 +1,108 @@
+//! Ethernet II and IEEE 802.3 frames.
+
+use crate::bytes::{be16, be128};
+
+/// EtherType numbers (IEEE 802 numbers, IANA).
+pub mod ethertype {
+    /// IPv4.
+    pub const IPV4: u16 = 0x0800;
+    /// ARP (RFC 826).
+    pub const ARP: u16 = 0x0806;
+    /// Transparent Ethernet bridging, as GRE and GENEVE carry Ethernet.
+    pub const TEB: u16 = 0x6558;
+    /// Customer VLAN tag (IEEE 802.1Q).
+    pub const VLAN: u16 = 0x8100;
+    /// IPv6.
+    pub const IPV6: u16 = 0x86dd;
+    /// PPP within GRE (RFC 2637).
+    pub const PPP: u16 = 0x880b;
+    /// MPLS unicast (RFC 3032).
+    pub const MPLS: u16 = 0x8847;
+    /// MPLS multicast (RFC 5332).
+    pub const MPLS_MULTICAST: u16 = 0x8848;
+    /// PPPoE discovery (RFC 2516).
+    pub const PPPOE_DISCOVERY: u16 = 0x8863;
+    /// PPPoE session (RFC 2516).
+    pub const PPPOE_SESSION: u16 = 0x8864;
+    /// Service VLAN tag (IEEE 802.1ad).
+    pub const SERVICE_VLAN: u16 = 0x88a8;
+    /// ERSPAN types I and II within GRE (draft-foschiano-erspan-03 §4).
+    pub const ERSPAN: u16 = 0x88be;
+    /// ERSPAN type III within GRE (draft-foschiano-erspan-03 §4).
+    pub const ERSPAN_III: u16 = 0x22eb;
+    /// Stacked VLAN tags of before IEEE 802.1ad.
+    pub const QINQ_OLD: [u16; 2] = [0x9100, 0x9200];
+}
+
+/// Bytes of an Ethernet header.
+pub const HEADER_LEN: usize = 14;
+
+/// The largest value of the type field that is a length (IEEE 802.3 §3.2.6).
+pub const LENGTH_MAX: u16 = 1500;
+
+/// A view of an Ethernet header.
+///
+/// ```text
+/// 0            6            12     14
+/// +------------+------------+------+
+/// | destination| source     | type |
+/// +------------+------------+------+
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// A view of `bytes` if they hold a whole header.
+    #[inline]
+    #[must_use]
+    pub fn new_checked(bytes: &'a [u8]) -> Option<Self> {
+        (bytes.len() >= HEADER_LEN).then_some(Self { bytes })
+    }
+
+    /// Destination and source address, each in the low 48 bits.
+    #[inline]
+    #[must_use]
+    pub fn addresses(&self) -> (u128, u128) {
+        match be128(self.bytes, 0) {
+            Some(first) => (first >> 80, (first >> 32) & 0xffff_ffff_ffff),
+            // A header alone is 14 bytes.
+            None => {
+                let mac = |at: usize| {
+                    self.bytes[at..at + 6]
+                        .iter()
+                        .fold(0, |value, &byte| value << 8 | u128::from(byte))
+                };
+                (mac(0), mac(6))
+            }
+        }
+    }
+
+    /// The type field: an EtherType, or a length if at most [`LENGTH_MAX`].
+    #[inline]
+    #[must_use]
+    pub fn type_or_length(&self) -> u16 {
+        be16(self.bytes, 12).unwrap_or(0)
+    }
+}
+
+/// What an Ethernet II header says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Repr {
+    /// Destination address.
+    pub destination: [u8; 6],
+    /// Source address.
+    pub source: [u8; 6],
+    /// EtherType.
+    pub ethertype: u16,
+}
+
+impl Repr {
+    /// Appends the header to `out`.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.destination);
+        out.extend_from_slice(&self.source);
+        out.extend_from_slice(&self.ethertype.to_be_bytes());
+    }
+}

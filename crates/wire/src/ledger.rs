@@ -1,0 +1,272 @@
+//! Conservation: where every packet and every byte went.
+//!
+//! ```text
+//! packets: seen = filtered + discarded + sampled_out + logged + dropped{reason} + in_flight
+//! bytes:   seen = filtered + discarded + sampled_out + logged + dropped{reason} + in_flight
+//!                 + cut{where}
+//! ```
+//!
+//! Bytes are bytes on the wire: the original length of a packet, or its
+//! captured length where a capture claims less than it holds.
+
+use std::fmt;
+
+/// A number of packets and their bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Tally {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Tally {
+    /// Counts one packet of so many bytes.
+    #[inline]
+    pub fn add(&mut self, bytes: u64) {
+        self.packets += 1;
+        self.bytes += bytes;
+    }
+
+    /// Adds another tally.
+    pub fn merge(&mut self, other: Self) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+    }
+}
+
+/// Why a packet that should have been logged was not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum DropReason {
+    /// No memory block was free: the disk is slower than the traffic.
+    NoFreeBlock = 0,
+    /// The log could not be written.
+    WriteError = 1,
+}
+
+impl DropReason {
+    /// All reasons, in the order of their numbers.
+    pub const ALL: [Self; 2] = [Self::NoFreeBlock, Self::WriteError];
+
+    /// The name in summaries and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NoFreeBlock => "no_free_block",
+            Self::WriteError => "write_error",
+        }
+    }
+}
+
+/// Where bytes of a logged packet were cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(usize)]
+pub enum CutWhere {
+    /// Before Strata: the capture's own snapshot length.
+    Snaplen = 0,
+    /// By header-only logging.
+    Header = 1,
+    /// By partial-payload logging.
+    Partial = 2,
+}
+
+impl CutWhere {
+    /// All places, in the order of their numbers.
+    pub const ALL: [Self; 3] = [Self::Snaplen, Self::Header, Self::Partial];
+
+    /// The name in summaries and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Snaplen => "snaplen",
+            Self::Header => "header",
+            Self::Partial => "partial",
+        }
+    }
+}
+
+/// The books of one worker or one recording.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ledger {
+    /// Every packet that arrived.
+    pub seen: Tally,
+    /// Not matched by the capture filter.
+    pub filtered: Tally,
+    /// Dropped because the granularity of its class or policy says so.
+    pub discarded: Tally,
+    /// Passed over by sampling.
+    pub sampled_out: Tally,
+    /// In the log; bytes are those kept.
+    pub logged: Tally,
+    /// Lost, by [`DropReason`].
+    pub dropped: [Tally; DropReason::ALL.len()],
+    /// In memory, not yet in a file; bytes are those kept.
+    pub in_flight: Tally,
+    /// Bytes of logged and in-flight packets that were not kept, by [`CutWhere`].
+    pub cut_bytes: [u64; CutWhere::ALL.len()],
+}
+
+impl Ledger {
+    /// Adds the books of another worker.
+    pub fn merge(&mut self, other: &Self) {
+        self.seen.merge(other.seen);
+        self.filtered.merge(other.filtered);
+        self.discarded.merge(other.discarded);
+        self.sampled_out.merge(other.sampled_out);
+        self.logged.merge(other.logged);
+        self.in_flight.merge(other.in_flight);
+        for (mine, theirs) in self.dropped.iter_mut().zip(other.dropped) {
+            mine.merge(theirs);
+        }
+        for (mine, theirs) in self.cut_bytes.iter_mut().zip(other.cut_bytes) {
+            *mine += theirs;
+        }
+    }
+
+    /// The sum of all drop reasons.
+    #[must_use]
+    pub fn dropped_total(&self) -> Tally {
+        let mut total = Tally::default();
+        for tally in self.dropped {
+            total.merge(tally);
+        }
+        total
+    }
+
+    /// Checks the conservation equation.
+    ///
+    /// # Errors
+    ///
+    /// [`Imbalance`] says by how much it does not hold.
+    pub fn check(&self) -> Result<(), Imbalance> {
+        let mut sum = Tally::default();
+        for part in [
+            self.filtered,
+            self.discarded,
+            self.sampled_out,
+            self.logged,
+            self.dropped_total(),
+            self.in_flight,
+        ] {
+            sum.merge(part);
+        }
+        sum.bytes += self.cut_bytes.iter().sum::<u64>();
+        if sum == self.seen {
+            Ok(())
+        } else {
+            Err(Imbalance {
+                seen: self.seen,
+                accounted: sum,
+            })
+        }
+    }
+}
+
+/// The conservation equation does not hold: a bug in Strata, never the traffic's fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Imbalance {
+    /// What arrived.
+    pub seen: Tally,
+    /// What the other terms add up to.
+    pub accounted: Tally,
+}
+
+impl fmt::Display for Imbalance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "conservation broken: seen {} packets, {} bytes, but accounted for {} packets, {} bytes",
+            self.seen.packets, self.seen.bytes, self.accounted.packets, self.accounted.bytes
+        )
+    }
+}
+
+impl std::error::Error for Imbalance {}
+
+impl fmt::Display for Ledger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dropped = self.dropped_total();
+        writeln!(
+            f,
+            "packets: seen {} = filtered {} + discarded {} + sampled_out {} + logged {} + dropped {} + in_flight {}",
+            self.seen.packets,
+            self.filtered.packets,
+            self.discarded.packets,
+            self.sampled_out.packets,
+            self.logged.packets,
+            dropped.packets,
+            self.in_flight.packets
+        )?;
+        write!(
+            f,
+            "bytes:   seen {} = filtered {} + discarded {} + sampled_out {} + logged {} + dropped {} + in_flight {}",
+            self.seen.bytes,
+            self.filtered.bytes,
+            self.discarded.bytes,
+            self.sampled_out.bytes,
+            self.logged.bytes,
+            dropped.bytes,
+            self.in_flight.bytes
+        )?;
+        for place in CutWhere::ALL {
+            write!(
+                f,
+                " + cut{{{}}} {}",
+                place.name(),
+                self.cut_bytes[place as usize]
+            )?;
+        }
+        for reason in DropReason::ALL {
+            let tally = self.dropped[reason as usize];
+            if tally.packets > 0 {
+                write!(
+                    f,
+                    "\ndropped{{{}}}: {} packets, {} bytes",
+                    reason.name(),
+                    tally.packets,
+                    tally.bytes
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_packet_or_byte_is_noticed() {
+        let mut ledger = Ledger::default();
+        for bytes in [60, 1514, 700] {
+            ledger.seen.add(bytes);
+        }
+        ledger.filtered.add(60);
+        ledger.logged.add(54);
+        ledger.cut_bytes[CutWhere::Header as usize] += 1460;
+        ledger.dropped[DropReason::NoFreeBlock as usize].add(700);
+        assert_eq!(ledger.check(), Ok(()));
+        let mut short = ledger;
+        short.cut_bytes[0] += 1;
+        assert!(short.check().is_err());
+        let mut lost = ledger;
+        lost.seen.packets += 1;
+        assert!(
+            lost.check()
+                .unwrap_err()
+                .to_string()
+                .contains("seen 4 packets")
+        );
+        let mut doubled = ledger;
+        doubled.merge(&ledger);
+        assert_eq!(doubled.seen.packets, 6);
+        assert_eq!(doubled.check(), Ok(()));
+        assert!(
+            ledger
+                .to_string()
+                .contains("dropped{no_free_block}: 1 packets")
+        );
+    }
+}

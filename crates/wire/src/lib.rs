@@ -1,0 +1,31 @@
+//! Byte formats and the words that all rooms of Strata share.
+//!
+//! `wire` depends on no other room. Everything here is a pure function of
+//! bytes: no I/O, no allocation on the packet road.
+//!
+//! - formats: [`ethernet`], [`ipv4`], [`ipv6`], [`transport`], [`tunnel`]: a view
+//!   of the bytes, and a `Repr` that can be emitted;
+//! - [`dissect`]: the walk through all headers of a packet, and the one
+//!   definition of what "header" means;
+//! - words: [`LinkType`], [`FlowKey`], [`FlowHasher`], [`Granularity`], [`Ledger`].
+#![forbid(unsafe_code)]
+
+mod bytes;
+pub mod dissect;
+pub mod ethernet;
+mod flow;
+mod granularity;
+pub mod ipv4;
+pub mod ipv6;
+mod ledger;
+mod link;
+pub mod transport;
+pub mod tunnel;
+
+pub use dissect::{Headers, TunnelKey};
+pub use flow::{AddressFamily, Endpoint, FlowHasher, FlowKey, ip_addr, mix64};
+pub use granularity::{
+    Granularity, Keep, Outcome, ParseGranularityError, SampleBy, Sampling, join,
+};
+pub use ledger::{CutWhere, DropReason, Imbalance, Ledger, Tally};
+pub use link::LinkType;

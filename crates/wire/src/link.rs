@@ -1,0 +1,77 @@
+//! Link types: what the first byte of a captured packet means.
+
+use std::fmt;
+
+/// A link-layer header type, by its number in capture files (`LINKTYPE_*` of
+/// the tcpdump group's registry, <https://www.tcpdump.org/linktypes.html>;
+/// draft-ietf-opsawg-pcaplinktype).
+///
+/// Any number can be carried; only those with a constant here are dissected.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkType(pub u16);
+
+impl LinkType {
+    /// BSD loopback: 4 bytes of address family in the host order of the capturing machine.
+    pub const NULL: Self = Self(0);
+    /// IEEE 802.3 Ethernet.
+    pub const ETHERNET: Self = Self(1);
+    /// Raw IP, version by the first nibble, as some systems write `DLT_RAW` (12).
+    pub const RAW_12: Self = Self(12);
+    /// Raw IP, version by the first nibble, as OpenBSD writes `DLT_RAW` (14).
+    pub const RAW_14: Self = Self(14);
+    /// Raw IP, version by the first nibble.
+    pub const RAW: Self = Self(101);
+    /// IEEE 802.11 without any pseudo-header.
+    pub const IEEE802_11: Self = Self(105);
+    /// OpenBSD loopback: 4 bytes of address family in network order.
+    pub const LOOP: Self = Self(108);
+    /// Linux "cooked" capture, version 1.
+    pub const LINUX_SLL: Self = Self(113);
+    /// IEEE 802.11 with a Prism header.
+    pub const IEEE802_11_PRISM: Self = Self(119);
+    /// IEEE 802.11 with a radiotap header.
+    pub const IEEE802_11_RADIOTAP: Self = Self(127);
+    /// IEEE 802.11 with an AVS header.
+    pub const IEEE802_11_AVS: Self = Self(163);
+    /// Raw IPv4.
+    pub const IPV4: Self = Self(228);
+    /// Raw IPv6.
+    pub const IPV6: Self = Self(229);
+    /// Linux "cooked" capture, version 2.
+    pub const LINUX_SLL2: Self = Self(276);
+
+    /// The registry's name without its `LINKTYPE_` prefix, for the types named here.
+    #[must_use]
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::NULL => "NULL",
+            Self::ETHERNET => "ETHERNET",
+            Self::RAW | Self::RAW_12 | Self::RAW_14 => "RAW",
+            Self::IEEE802_11 => "IEEE802_11",
+            Self::LOOP => "LOOP",
+            Self::LINUX_SLL => "LINUX_SLL",
+            Self::IEEE802_11_PRISM => "IEEE802_11_PRISM",
+            Self::IEEE802_11_RADIOTAP => "IEEE802_11_RADIOTAP",
+            Self::IEEE802_11_AVS => "IEEE802_11_AVS",
+            Self::IPV4 => "IPV4",
+            Self::IPV6 => "IPV6",
+            Self::LINUX_SLL2 => "LINUX_SLL2",
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for LinkType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "link type {}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for LinkType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LinkType({}: {self})", self.0)
+    }
+}
