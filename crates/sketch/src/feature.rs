@@ -71,6 +71,26 @@ macro_rules! features {
             fn coding(self) -> Coding {
                 match self { $(Self::$variant => $coding,)* }
             }
+
+            /// [`Feature::value`] of a row of packets: decided once per row, not
+            /// per packet. All slices are of one length.
+            #[inline]
+            pub fn fill(
+                self,
+                column: &mut [u32],
+                facts: &[PacketFacts],
+                flows: &[FlowStats],
+                clock: Clock,
+                averages: Option<&RangeTable>,
+            ) {
+                match self {
+                    $(Self::$variant => {
+                        for ((out, facts), flow) in column.iter_mut().zip(facts).zip(flows) {
+                            *out = Self::$variant.value(facts, flow, clock, averages);
+                        }
+                    })*
+                }
+            }
         }
     };
 }

@@ -1,0 +1,152 @@
+//! Batches: what a source hands to the pipeline at a time.
+
+use crate::file::Source;
+
+/// Packets in a batch at most. A batch of full-size packets then fills about
+/// one source's window, and its descriptors 8 KiB.
+pub const BATCH_MAX: usize = 256;
+
+/// Where one packet of a batch lies.
+///
+/// ```text
+///  0        8        12       16       20        24       28    30    32
+///  | ts_ns  | offset | len    | wire   | options | opt len| iface| src |
+/// ```
+#[derive(Clone, Copy)]
+pub(crate) struct Descriptor {
+    pub(crate) ts_ns: u64,
+    /// Of the captured bytes in the source's window.
+    pub(crate) offset: u32,
+    pub(crate) len: u32,
+    pub(crate) wire_len: u32,
+    /// Of the options in window or scratch, with the two flags below.
+    pub(crate) options_at: u32,
+    pub(crate) options_len: u32,
+    pub(crate) interface: u16,
+    pub(crate) source: u16,
+}
+
+const _: () = assert!(size_of::<Descriptor>() == 32);
+
+impl Descriptor {
+    /// In `options_at`: the options lie in the source's scratch, not its window.
+    pub(crate) const IN_SCRATCH: u32 = 1 << 31;
+    /// In `options_at`: the file gives no time for this packet.
+    pub(crate) const NO_TIME: u32 = 1 << 30;
+    const OPTIONS_OFFSET: u32 = Self::NO_TIME - 1;
+}
+
+/// One packet, borrowed from its batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketRef<'a> {
+    /// Nanoseconds since 1970-01-01 00:00 UTC; 0 without a timestamp.
+    pub ts_ns: u64,
+    /// Global interface id, as in [`Meta::Interface`](crate::Meta::Interface).
+    pub interface: u16,
+    /// The packet's length on the wire in bytes, as the file says. May lie:
+    /// it can be smaller than `data`.
+    pub wire_len: u32,
+    /// The captured bytes.
+    pub data: &'a [u8],
+    /// Packet options as a list of [`options`](crate::options); empty for pcap.
+    pub options: &'a [u8],
+    /// False where the file gives no time (pcapng's simple packets).
+    pub has_timestamp: bool,
+}
+
+/// The packets of one step of an [`Input`](crate::Input), in order.
+#[derive(Clone, Copy)]
+pub struct Batch<'a> {
+    pub(crate) descriptors: &'a [Descriptor],
+    pub(crate) sources: &'a [Source],
+}
+
+impl<'a> Batch<'a> {
+    /// Packets in the batch, [`BATCH_MAX`] at most.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.descriptors.len()
+    }
+
+    /// Whether there is no packet.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.descriptors.is_empty()
+    }
+
+    /// The packet at `index`.
+    ///
+    /// # Panics
+    /// If `index` is not below [`len`](Self::len).
+    #[inline]
+    #[must_use]
+    pub fn get(&self, index: usize) -> PacketRef<'a> {
+        let found = &self.descriptors[index];
+        let source = &self.sources[usize::from(found.source)];
+        let options = if found.options_len == 0 {
+            &[][..]
+        } else {
+            let bytes = if found.options_at & Descriptor::IN_SCRATCH == 0 {
+                source.window_bytes()
+            } else {
+                source.scratch_bytes()
+            };
+            let at = (found.options_at & Descriptor::OPTIONS_OFFSET) as usize;
+            &bytes[at..at + found.options_len as usize]
+        };
+        let at = found.offset as usize;
+        PacketRef {
+            ts_ns: found.ts_ns,
+            interface: found.interface,
+            wire_len: found.wire_len,
+            data: &source.window_bytes()[at..at + found.len as usize],
+            options,
+            has_timestamp: found.options_at & Descriptor::NO_TIME == 0,
+        }
+    }
+
+    /// The packets in order.
+    #[inline]
+    #[must_use]
+    pub fn iter(&self) -> BatchIter<'a> {
+        BatchIter {
+            batch: *self,
+            range: 0..self.len(),
+        }
+    }
+}
+
+impl<'a> IntoIterator for Batch<'a> {
+    type Item = PacketRef<'a>;
+    type IntoIter = BatchIter<'a>;
+
+    #[inline]
+    fn into_iter(self) -> BatchIter<'a> {
+        self.iter()
+    }
+}
+
+/// Iterator over the packets of a [`Batch`].
+#[derive(Clone)]
+pub struct BatchIter<'a> {
+    batch: Batch<'a>,
+    range: std::ops::Range<usize>,
+}
+
+impl<'a> Iterator for BatchIter<'a> {
+    type Item = PacketRef<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<PacketRef<'a>> {
+        self.range.next().map(|index| self.batch.get(index))
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.range.size_hint()
+    }
+}
+
+impl ExactSizeIterator for BatchIter<'_> {}

@@ -1,0 +1,141 @@
+//! pcapng blocks that are neither packets nor what describes them: turned into
+//! bodies that can stand in any little-endian section.
+
+use super::order::Order;
+use super::pcapng::Local;
+use crate::error::WarningKind;
+use crate::meta::{Meta, block_type};
+use crate::options::{self, Malformed, code};
+
+/// A block's body, normalised.
+///
+/// The data of custom blocks, beyond the private enterprise number, is carried
+/// over as it is: only who defined it knows its byte order (section 5.4).
+///
+/// # Errors
+/// The warning that leaving the block out is worth.
+pub(super) fn normalise(
+    block_type: u32,
+    body: &[u8],
+    order: Order,
+    interfaces: &[Local],
+) -> Result<Meta, WarningKind> {
+    let mut out = Vec::with_capacity(body.len() + 8);
+    let mut interface = None;
+    match block_type {
+        block_type::NAME_RESOLUTION => names(body, order, &mut out),
+        block_type::INTERFACE_STATISTICS => {
+            statistics(body, order, interfaces, &mut out).map(|id| interface = Some(id))
+        }
+        block_type::DECRYPTION_SECRETS => secrets(body, order, &mut out),
+        block_type::CUSTOM => custom(body, order, &mut out),
+        // Text and little-endian lengths in sections of both orders.
+        block_type::SYSTEMD_JOURNAL => {
+            out.extend_from_slice(body);
+            Ok(())
+        }
+        _ => return Err(WarningKind::UnknownBlock(block_type)),
+    }
+    .map_err(|Malformed| WarningKind::Block)?;
+    Ok(Meta::Block {
+        block_type,
+        interface,
+        body: out,
+    })
+}
+
+fn word(body: &[u8], at: usize, order: Order) -> Result<u32, Malformed> {
+    match body.get(at..at + 4) {
+        Some(field) => Ok(order.u32(field, 0)),
+        None => Err(Malformed),
+    }
+}
+
+/// Options at the end of a body, closed by `opt_endofopt` as older readers want.
+fn closing_options(
+    list: &[u8],
+    order: Order,
+    shape: fn(u16) -> options::Shape,
+    out: &mut Vec<u8>,
+) -> Result<(), Malformed> {
+    let start = out.len();
+    options::normalise(list, order, shape, out)?;
+    if out.len() > start {
+        out.extend_from_slice(&[0; 4]);
+    }
+    Ok(())
+}
+
+/// Name resolution block (section 4.5): records of type, length, value; their
+/// values are addresses in network order and names.
+fn names(body: &[u8], order: Order, out: &mut Vec<u8>) -> Result<(), Malformed> {
+    let mut rest = body;
+    while !rest.is_empty() {
+        let (record, value, after) = options::split(rest, order).ok_or(Malformed)?;
+        rest = after;
+        if record == 0 {
+            break;
+        }
+        options::push(out, record, value).map_err(|_| Malformed)?;
+    }
+    out.extend_from_slice(&[0; 4]);
+    closing_options(rest, order, options::shape_plain, out)
+}
+
+/// Interface statistics block (section 4.6); its times become ns since 1970.
+fn statistics(
+    body: &[u8],
+    order: Order,
+    interfaces: &[Local],
+    out: &mut Vec<u8>,
+) -> Result<u16, Malformed> {
+    let (fixed, list) = body.split_at_checked(12).ok_or(Malformed)?;
+    let number = order.u32(fixed, 0);
+    let local = interfaces.get(number as usize).ok_or(Malformed)?;
+    let ns = |ticks: u64| match local.clock.ns(ticks) {
+        Ok(ns) | Err(ns) => halves(ns),
+    };
+    out.extend_from_slice(&number.to_le_bytes());
+    out.extend_from_slice(&ns(order.halves(fixed, 4)));
+    let mut plain = Vec::with_capacity(list.len());
+    options::normalise(list, order, options::shape_statistics, &mut plain)?;
+    for (option, value) in options::iter(&plain) {
+        let time = matches!(option, code::ISB_STARTTIME | code::ISB_ENDTIME) && value.len() == 8;
+        let pushed = if time {
+            options::push(out, option, &ns(Order::Little.halves(value, 0)))
+        } else {
+            options::push(out, option, value)
+        };
+        pushed.map_err(|_| Malformed)?;
+    }
+    if !plain.is_empty() {
+        out.extend_from_slice(&[0; 4]);
+    }
+    Ok(local.id)
+}
+
+/// A time as pcapng writes it: high half, low half.
+fn halves(ns: u64) -> [u8; 8] {
+    ns.rotate_left(32).to_le_bytes()
+}
+
+/// Decryption secrets block (section 4.7): type, length, secrets, options.
+fn secrets(body: &[u8], order: Order, out: &mut Vec<u8>) -> Result<(), Malformed> {
+    let (kind, len) = (word(body, 0, order)?, word(body, 4, order)?);
+    let rest = &body[8..];
+    let secrets = rest.get(..len as usize).ok_or(Malformed)?;
+    out.extend_from_slice(&kind.to_le_bytes());
+    out.extend_from_slice(&len.to_le_bytes());
+    out.extend_from_slice(secrets);
+    options::pad(out);
+    let list = rest.get(secrets.len().next_multiple_of(4)..).unwrap_or(&[]);
+    closing_options(list, order, options::shape_plain, out)
+}
+
+/// Custom block (section 4.8): private enterprise number, then whatever.
+fn custom(body: &[u8], order: Order, out: &mut Vec<u8>) -> Result<(), Malformed> {
+    let number = word(body, 0, order)?;
+    out.extend_from_slice(&number.to_le_bytes());
+    out.extend_from_slice(&body[4..]);
+    Ok(())
+}

@@ -1,0 +1,233 @@
+//! From a path to a recognised format.
+
+use std::fs::File;
+use std::io::{self, BufReader, Cursor, ErrorKind, Read};
+use std::path::Path;
+
+use flate2::bufread::MultiGzDecoder;
+
+use super::Notes;
+use super::pcap::Pcap;
+use super::pcapng::Section;
+use super::window::{Fetched, Window};
+use crate::error::CaptureError;
+use crate::meta::block_type;
+
+/// What a source reads.
+pub(super) enum Format {
+    Pcap(Pcap),
+    PcapNg(Section),
+}
+
+/// Bytes read from a compressed file at a time.
+const COMPRESSED_BYTES: usize = 128 << 10;
+
+/// Opens a file, or standard input for `-`, and puts a decompressor over it if
+/// its first bytes ask for one; the second value says so.
+pub(super) fn open(path: &Path) -> Result<(Box<dyn Read + Send + Sync>, bool), CaptureError> {
+    let failed = |source| CaptureError::Open {
+        path: path.to_owned(),
+        source,
+    };
+    let mut raw: Box<dyn Read + Send + Sync> = if path.as_os_str() == "-" {
+        Box::new(io::stdin())
+    } else {
+        Box::new(File::open(path).map_err(failed)?)
+    };
+    let start = first_bytes(&mut raw).map_err(failed)?;
+    let kind = Compression::by_magic(&start);
+    let whole = Cursor::new(start).chain(raw);
+    Ok(match kind {
+        None => (Box::new(whole), false),
+        Some(Compression::Gzip) => {
+            let buffered = BufReader::with_capacity(COMPRESSED_BYTES, whole);
+            (Box::new(MultiGzDecoder::new(buffered)), true)
+        }
+        Some(Compression::Zstd) => {
+            let decoder = zstd::stream::read::Decoder::new(whole).map_err(failed)?;
+            (Box::new(decoder), true)
+        }
+    })
+}
+
+enum Compression {
+    Gzip,
+    Zstd,
+}
+
+impl Compression {
+    /// RFC 1952 section 2.3.1; RFC 8878 sections 3.1.1 and 3.1.2.
+    fn by_magic(start: &[u8]) -> Option<Self> {
+        match start {
+            [0x1f, 0x8b, ..] => Some(Self::Gzip),
+            [0x28, 0xb5, 0x2f, 0xfd] | [0x50..=0x5f, 0x2a, 0x4d, 0x18] => Some(Self::Zstd),
+            _ => None,
+        }
+    }
+}
+
+/// Up to 4 bytes.
+fn first_bytes(reader: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut start = vec![0; 4];
+    let mut len = 0;
+    while len < start.len() {
+        match reader.read(&mut start[len..]) {
+            Ok(0) => break,
+            Ok(bytes) => len += bytes,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    start.truncate(len);
+    Ok(start)
+}
+
+/// Reads the file header and says what follows.
+pub(super) fn recognise(window: &mut Window, notes: &mut Notes) -> Result<Format, CaptureError> {
+    let fetched = fetch(window, notes, Pcap::HEADER_BYTES)?;
+    let start = window.rest();
+    if start.is_empty() {
+        let place = notes.place(0);
+        return Err(match fetched {
+            Fetched::End { cut: true } => cut_header(notes, "compressed stream"),
+            _ => CaptureError::Empty { place },
+        });
+    }
+    if start.starts_with(&block_type::SECTION.to_be_bytes()) {
+        for need in Section::header_needs() {
+            let bytes = need(window.rest()).map_err(|what| notes.damaged(0, what))?;
+            if fetch(window, notes, bytes)? != Fetched::Enough {
+                return Err(cut_header(notes, "pcapng section header"));
+            }
+        }
+        return Ok(Format::PcapNg(Section::new()));
+    }
+    let Some(magic) = Pcap::magic(start) else {
+        return Err(unknown(start, notes));
+    };
+    let Some(header) = start.first_chunk::<{ Pcap::HEADER_BYTES }>() else {
+        return Err(cut_header(notes, "pcap file header"));
+    };
+    let pcap =
+        Pcap::parse(magic, header).map_err(|(offset, what, advice)| CaptureError::Unsupported {
+            place: notes.place(offset),
+            what,
+            advice,
+        })?;
+    window.set_position(Pcap::HEADER_BYTES);
+    Ok(Format::Pcap(pcap))
+}
+
+fn fetch(window: &mut Window, notes: &Notes, bytes: usize) -> Result<Fetched, CaptureError> {
+    window.fetch(bytes).map_err(|source| CaptureError::Read {
+        place: notes.place(window.bytes().len()),
+        source,
+    })
+}
+
+fn cut_header(notes: &Notes, what: &str) -> CaptureError {
+    CaptureError::Unsupported {
+        place: notes.place(0),
+        what: format!("the file ends within its {what}"),
+        advice: "there is no packet in it; capture or copy it again",
+    }
+}
+
+/// Names formats that are not read, by their first bytes.
+fn unknown(start: &[u8], notes: &Notes) -> CaptureError {
+    const CONVERT: &str = "convert it with Wireshark's editcap: editcap -F pcapng IN OUT";
+    const UNPACK: &str = "decompress it first";
+    const KNOWN: &[(&[u8], &str, &str)] = &[
+        (b"snoop\0\0\0", "this is a snoop capture", CONVERT),
+        (
+            b"RTSS",
+            "this is a Microsoft Network Monitor 1 capture",
+            CONVERT,
+        ),
+        (
+            b"GMBU",
+            "this is a Microsoft Network Monitor 2 capture",
+            CONVERT,
+        ),
+        (b"btsnoop\0", "this is a Bluetooth btsnoop capture", CONVERT),
+        (b"TRSNIFF data", "this is a Sniffer capture", CONVERT),
+        (b"ObserverPktBuffer", "this is an Observer capture", CONVERT),
+        (b"iptrace ", "this is an AIX iptrace capture", CONVERT),
+        (
+            b"\x7fver",
+            "this is an EtherPeek or OmniPeek capture",
+            CONVERT,
+        ),
+        (b"5VW\0", "this is an Accellent 5Views capture", CONVERT),
+        (
+            b"\xa1\xb2\x34\xcd",
+            "this is a pcap file of a variant without a description (magic a1b234cd)",
+            CONVERT,
+        ),
+        (
+            b"\xcd\x34\xb2\xa1",
+            "this is a pcap file of a variant without a description (magic a1b234cd)",
+            CONVERT,
+        ),
+        (
+            b"\xa1\x2b\x3c\x4d",
+            "this is a pcap file of a variant without a description (magic a12b3c4d)",
+            CONVERT,
+        ),
+        (
+            b"\x4d\x3c\x2b\xa1",
+            "this is a pcap file of a variant without a description (magic a12b3c4d)",
+            CONVERT,
+        ),
+        (
+            b"\x1c\x00\x01\xac",
+            "this is an IXIA hardware capture",
+            CONVERT,
+        ),
+        (
+            b"\xac\x01\x00\x1c",
+            "this is an IXIA hardware capture",
+            CONVERT,
+        ),
+        (
+            b"\x1c\x00\x01\xab",
+            "this is an IXIA software capture",
+            CONVERT,
+        ),
+        (
+            b"\xab\x01\x00\x1c",
+            "this is an IXIA software capture",
+            CONVERT,
+        ),
+        (b"BZh", "this is a bzip2 file", UNPACK),
+        (b"\xfd7zXZ\0", "this is an xz file", UNPACK),
+        (b"\x04\x22\x4d\x18", "this is an lz4 file", UNPACK),
+        (b"PK\x03\x04", "this is a zip archive", UNPACK),
+        (
+            b"PAR1",
+            "this is a Parquet file",
+            "read it with a SQL engine",
+        ),
+    ];
+    let place = notes.place(0);
+    if let Some((_, found, advice)) = KNOWN.iter().find(|(magic, ..)| start.starts_with(magic)) {
+        return CaptureError::UnknownFormat {
+            place,
+            found: (*found).to_owned(),
+            advice,
+        };
+    }
+    let hex: Vec<String> = start
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    CaptureError::UnknownFormat {
+        place,
+        found: format!(
+            "this is no known capture format (it starts with {})",
+            hex.join(" ")
+        ),
+        advice: "if Wireshark opens it (Endace ERF, for one, has nothing to know it by), convert it with editcap -F pcapng IN OUT",
+    }
+}

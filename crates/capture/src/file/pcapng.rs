@@ -1,0 +1,442 @@
+//! pcapng files (draft-ietf-opsawg-pcapng): sections, interfaces, packets.
+//!
+//! ```text
+//! block            0      4              8                   length - 4   length
+//!                  | type | total length | body              | total length |
+//! enhanced packet  8           12             20       24         28
+//!                  | interface | ticks, high first | caplen | wire len | bytes, padding, options
+//! packet           8    10     12             20       24         28
+//! (obsolete)       | if | drops| ticks, high first | caplen | wire len | bytes, padding, options
+//! simple packet    8          12
+//!                  | wire len | bytes, padding
+//! ```
+//!
+//! A section's stated length is not used: blocks say where they end. Some
+//! writers leave the padding out of the total length, as if it were not there;
+//! it is, and Wireshark reads such blocks, so they are read here.
+
+use strata_wire::LinkType;
+
+use super::blocks;
+use super::order::{Order, u16_at, u32_at};
+use super::time::Clock;
+use super::{InterfaceIds, Notes, Stop, Work, offset32, packet_bytes_max};
+use crate::batch::{BATCH_MAX, Descriptor};
+use crate::error::{CaptureError, WarningKind};
+use crate::meta::{Interface, Meta, block_type};
+use crate::options::{self, code};
+
+/// Bytes of a block at most (as Wireshark and libpcap), except where a link type
+/// allows packets that need more; then this much beside the packet.
+const BLOCK_BYTES_MAX: u32 = 16 << 20;
+const BESIDE_PACKET_BYTES_MAX: u32 = 1 << 20;
+/// Type and both total lengths.
+const BLOCK_BYTES_MIN: u32 = 12;
+/// A section header without options.
+const SECTION_BYTES_MIN: usize = 28;
+/// Where a packet's bytes start in an enhanced or obsolete packet block.
+const DATA_AT: usize = 28;
+/// The same, in a simple packet block.
+const SIMPLE_DATA_AT: usize = 12;
+const BYTE_ORDER_MAGIC: u32 = 0x1A2B_3C4D;
+
+/// The section that is being read.
+pub(super) struct Section {
+    order: Order,
+    interfaces: Vec<Local>,
+    block_bytes_max: u32,
+}
+
+/// An interface of this section, in the section's numbering.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Local {
+    pub(super) id: u16,
+    pub(super) clock: Clock,
+    snaplen: u32,
+    packet_bytes_max: u32,
+    link: LinkType,
+}
+
+/// What [`Section::other`] made of the block at the position.
+pub(super) enum Block {
+    /// It needs this many bytes in the window.
+    Need(usize),
+    /// It is `len` bytes long, and may have something to deliver.
+    Read { len: usize, meta: Option<Meta> },
+}
+
+/// Finds how many bytes of a section header are needed, given what is there.
+type HeaderNeed = fn(&[u8]) -> Result<usize, String>;
+
+impl Section {
+    /// Before the first section header.
+    pub(super) fn new() -> Self {
+        Self {
+            order: Order::Little,
+            interfaces: Vec::new(),
+            block_bytes_max: BLOCK_BYTES_MAX,
+        }
+    }
+
+    /// A file whose first section header is not whole is refused: these steps
+    /// bring it into the window.
+    pub(super) fn header_needs() -> [HeaderNeed; 2] {
+        [
+            |_| Ok(SECTION_BYTES_MIN),
+            |start| section_len(start).map(|(_, len)| len),
+        ]
+    }
+
+    /// Describes the packets in the window.
+    pub(super) fn describe(&self, work: &mut Work<'_>) -> Stop {
+        match self.order {
+            Order::Little => self.describe_in::<false>(work),
+            Order::Big => self.describe_in::<true>(work),
+        }
+    }
+
+    fn describe_in<const BIG: bool>(&self, work: &mut Work<'_>) -> Stop {
+        while work.queue.len() < BATCH_MAX {
+            let rest = &work.bytes[work.at..];
+            let Some(head) = rest.first_chunk::<8>() else {
+                return Stop::Need(BLOCK_BYTES_MIN as usize);
+            };
+            let kind = u32_at::<BIG>(head, 0);
+            let total = u32_at::<BIG>(head, 4);
+            if kind == block_type::SECTION
+                || !(BLOCK_BYTES_MIN..=self.block_bytes_max).contains(&total)
+            {
+                return Stop::Other;
+            }
+            let whole = total.next_multiple_of(4) as usize;
+            if rest.len() < whole {
+                return Stop::Need(whole);
+            }
+            let block = &rest[..whole];
+            let described = match kind {
+                block_type::ENHANCED_PACKET => self.packet::<BIG, false>(block, work),
+                block_type::SIMPLE_PACKET => self.simple::<BIG>(block, work),
+                block_type::PACKET => self.packet::<BIG, true>(block, work),
+                _ => None,
+            };
+            let Some(descriptor) = described else {
+                return Stop::Other;
+            };
+            if !trailer_agrees(u32_at::<BIG>(block, whole - 4), total) {
+                return Stop::Other;
+            }
+            work.queue.push(descriptor);
+            work.at += whole;
+        }
+        Stop::Full
+    }
+
+    /// An enhanced packet block, or an obsolete packet block; `None` if something
+    /// is wrong with it.
+    #[inline(always)]
+    fn packet<const BIG: bool, const OBSOLETE: bool>(
+        &self,
+        block: &[u8],
+        work: &mut Work<'_>,
+    ) -> Option<Descriptor> {
+        let header = block.first_chunk::<DATA_AT>()?;
+        let number = if OBSOLETE {
+            usize::from(u16_at::<BIG>(header, 8))
+        } else {
+            u32_at::<BIG>(header, 8) as usize
+        };
+        let interface = self.interfaces.get(number)?;
+        let ticks =
+            u64::from(u32_at::<BIG>(header, 12)) << 32 | u64::from(u32_at::<BIG>(header, 16));
+        let len = u32_at::<BIG>(header, 20);
+        let options_at = DATA_AT + (len as usize).next_multiple_of(4);
+        let options_to = block.len() - 4;
+        if len > interface.packet_bytes_max || options_at > options_to {
+            return None;
+        }
+        let ts_ns = match interface.clock.ns(ticks) {
+            Ok(ns) => ns,
+            Err(nearest) => {
+                work.notes.warn(WarningKind::TimeOutOfRange, work.at);
+                nearest
+            }
+        };
+        let drops = if OBSOLETE {
+            // 0xffff: not known.
+            Some(u16_at::<BIG>(header, 10)).filter(|&drops| drops != u16::MAX && drops != 0)
+        } else {
+            None
+        };
+        let (options_at, options_len) = if options_at == options_to && drops.is_none() {
+            (0, 0)
+        } else {
+            self.options(&block[options_at..options_to], options_at, drops, work)
+        };
+        Some(Descriptor {
+            ts_ns,
+            offset: offset32(work.at + DATA_AT),
+            len,
+            wire_len: u32_at::<BIG>(header, 24),
+            options_at,
+            options_len,
+            interface: interface.id,
+            source: work.source,
+        })
+    }
+
+    /// Where a packet's options lie in the form of [`options`]: in the window if
+    /// they are in that form already, else in the scratch. `at` is their offset
+    /// in the block.
+    #[inline(never)]
+    fn options(
+        &self,
+        list: &[u8],
+        at: usize,
+        drops: Option<u16>,
+        work: &mut Work<'_>,
+    ) -> (u32, u32) {
+        if self.order == Order::Little
+            && drops.is_none()
+            && let Some(len) = options::plain_len(list)
+        {
+            return (offset32(work.at + at), offset32(len));
+        }
+        let start = work.scratch.len();
+        if options::normalise(list, self.order, options::shape_packet, work.scratch).is_err() {
+            work.notes.warn(WarningKind::Options, work.at);
+        }
+        if let Some(drops) = drops {
+            let value = u64::from(drops).to_le_bytes();
+            options::push_fixed(work.scratch, code::EPB_DROPCOUNT, value);
+        }
+        let len = work.scratch.len() - start;
+        (offset32(start) | Descriptor::IN_SCRATCH, offset32(len))
+    }
+
+    /// A simple packet block: no interface number, no time, no captured length.
+    #[inline(never)]
+    fn simple<const BIG: bool>(&self, block: &[u8], work: &Work<'_>) -> Option<Descriptor> {
+        let interface = self.interfaces.first()?;
+        let (len, wire_len) = simple_lengths(self.order, interface, block)?;
+        let room = block.len() - SIMPLE_DATA_AT - 4;
+        (len <= interface.packet_bytes_max && len as usize <= room).then(|| Descriptor {
+            ts_ns: 0,
+            offset: offset32(work.at + SIMPLE_DATA_AT),
+            len,
+            wire_len,
+            options_at: Descriptor::NO_TIME,
+            options_len: 0,
+            interface: interface.id,
+            source: work.source,
+        })
+    }
+
+    /// Handles the block at the start of `rest`, which lies at `at` of the
+    /// window: anything but a well-formed packet.
+    pub(super) fn other(
+        &mut self,
+        rest: &[u8],
+        at: usize,
+        notes: &mut Notes,
+        ids: &mut InterfaceIds,
+    ) -> Result<Block, CaptureError> {
+        let kind = self.order.u32(rest, 0);
+        if kind == block_type::SECTION {
+            return self.section(rest, at, notes);
+        }
+        let total = self.order.u32(rest, 4);
+        if !(BLOCK_BYTES_MIN..=self.block_bytes_max).contains(&total) {
+            let what = format!(
+                "a block of type {kind:#x} claims a length of {total} bytes; {BLOCK_BYTES_MIN} to {} are possible",
+                self.block_bytes_max
+            );
+            return Err(notes.damaged(at, what));
+        }
+        let len = total.next_multiple_of(4) as usize;
+        let Some(block) = rest.get(..len) else {
+            return Ok(Block::Need(len));
+        };
+        check_trailer(self.order, block, total).map_err(|what| notes.damaged(at, what))?;
+        let body = &block[8..len - 4];
+        let meta = match kind {
+            block_type::INTERFACE => Some(self.interface(body, at, notes, ids)?),
+            block_type::ENHANCED_PACKET | block_type::PACKET | block_type::SIMPLE_PACKET => {
+                return Err(notes.damaged(at, self.what_is_wrong(kind, block)));
+            }
+            block_type::CUSTOM_PRIVATE => None,
+            _ => match blocks::normalise(kind, body, self.order, &self.interfaces) {
+                Ok(meta) => Some(meta),
+                Err(warning) => {
+                    notes.warn(warning, at);
+                    None
+                }
+            },
+        };
+        Ok(Block::Read { len, meta })
+    }
+
+    /// Section header block (section 4.1).
+    fn section(
+        &mut self,
+        rest: &[u8],
+        at: usize,
+        notes: &mut Notes,
+    ) -> Result<Block, CaptureError> {
+        if rest.len() < SECTION_BYTES_MIN {
+            return Ok(Block::Need(SECTION_BYTES_MIN));
+        }
+        let (order, len) = section_len(rest).map_err(|what| notes.damaged(at, what))?;
+        let Some(block) = rest.get(..len) else {
+            return Ok(Block::Need(len));
+        };
+        check_trailer(order, block, order.u32(block, 4)).map_err(|what| notes.damaged(at, what))?;
+        let (major, minor) = (order.u16(block, 12), order.u16(block, 14));
+        // 1.2 is what some writers put; it is the same format.
+        if major != 1 || (minor != 0 && minor != 2) {
+            return Err(CaptureError::Unsupported {
+                place: notes.place(at + 12),
+                what: format!("pcapng version {major}.{minor} is not known, only 1.0 and 1.2"),
+                advice: "convert it with the program that wrote it",
+            });
+        }
+        let mut options = Vec::new();
+        let list = &block[24..len - 4];
+        if options::normalise(list, order, options::shape_plain, &mut options).is_err() {
+            notes.warn(WarningKind::Options, at);
+        }
+        *self = Self {
+            order,
+            ..Self::new()
+        };
+        Ok(Block::Read {
+            len,
+            meta: Some(Meta::Section { options }),
+        })
+    }
+
+    /// Interface description block (section 4.2).
+    fn interface(
+        &mut self,
+        body: &[u8],
+        at: usize,
+        notes: &Notes,
+        ids: &mut InterfaceIds,
+    ) -> Result<Meta, CaptureError> {
+        let (fixed, list) = body
+            .split_at_checked(8)
+            .ok_or_else(|| notes.damaged(at, "an interface description is too short"))?;
+        let mut interface =
+            Interface::new(LinkType(self.order.u16(fixed, 0)), self.order.u32(fixed, 4));
+        let mut all = Vec::new();
+        // A time resolution may stand behind the fault: no timestamp would be sure.
+        options::normalise(list, self.order, options::shape_interface, &mut all).map_err(|_| {
+            notes.damaged(at, "the options of an interface description are malformed")
+        })?;
+        let (mut resolution, mut offset_s) = (6, 0);
+        for (option, value) in options::iter(&all) {
+            match (option, value) {
+                (code::IF_TSRESOL, &[byte]) => resolution = byte,
+                (code::IF_TSOFFSET, value) if value.len() == 8 => {
+                    offset_s = value
+                        .first_chunk()
+                        .map_or(0, |bytes| i64::from_le_bytes(*bytes));
+                }
+                (code::IF_TSRESOL | code::IF_TSOFFSET, _) => {}
+                _ => options::push(&mut interface.options, option, value)
+                    .expect("it came from an option"),
+            }
+        }
+        let id = ids.take(notes, at)?;
+        let local = Local {
+            id,
+            clock: Clock::new(resolution, offset_s),
+            snaplen: interface.snaplen,
+            packet_bytes_max: packet_bytes_max(interface.link),
+            link: interface.link,
+        };
+        let needed = local.packet_bytes_max + BESIDE_PACKET_BYTES_MAX;
+        self.block_bytes_max = self.block_bytes_max.max(needed);
+        self.interfaces.push(local);
+        Ok(Meta::Interface { id, interface })
+    }
+
+    /// Why the hot loop refused a packet.
+    fn what_is_wrong(&self, kind: u32, block: &[u8]) -> String {
+        let order = self.order;
+        let simple = kind == block_type::SIMPLE_PACKET;
+        let data_at = if simple { SIMPLE_DATA_AT } else { DATA_AT };
+        if block.len() < data_at + 4 {
+            return format!("a packet block of {} bytes is too short", block.len());
+        }
+        let number = match kind {
+            block_type::SIMPLE_PACKET => 0,
+            block_type::PACKET => u32::from(order.u16(block, 8)),
+            _ => order.u32(block, 8),
+        };
+        let Some(interface) = self.interfaces.get(number as usize) else {
+            return format!(
+                "a packet is of interface {number}, but the section describes {}",
+                self.interfaces.len()
+            );
+        };
+        let len = if simple {
+            simple_lengths(order, interface, block).map_or(0, |(len, _)| len)
+        } else {
+            order.u32(block, 20)
+        };
+        if len > interface.packet_bytes_max {
+            return format!(
+                "the packet here has {len} captured bytes, more than the {} that {} allows",
+                interface.packet_bytes_max, interface.link
+            );
+        }
+        format!(
+            "a packet of {len} captured bytes does not fit its block of {} bytes",
+            block.len()
+        )
+    }
+}
+
+/// Captured and wire length of a simple packet: the captured one is not in the
+/// file (section 4.4).
+fn simple_lengths(order: Order, interface: &Local, block: &[u8]) -> Option<(u32, u32)> {
+    let wire_len = (block.len() >= SIMPLE_DATA_AT + 4).then(|| order.u32(block, 8))?;
+    let len = match interface.snaplen {
+        0 => wire_len,
+        snaplen => wire_len.min(snaplen),
+    };
+    Some((len, wire_len))
+}
+
+/// Byte order and length of the section header at the start of `bytes`.
+fn section_len(bytes: &[u8]) -> Result<(Order, usize), String> {
+    let order = [Order::Little, Order::Big]
+        .into_iter()
+        .find(|order| order.u32(bytes, 8) == BYTE_ORDER_MAGIC)
+        .ok_or("a section header without the byte-order magic")?;
+    let total = order.u32(bytes, 4);
+    let len = total as usize;
+    if len < SECTION_BYTES_MIN || total > BLOCK_BYTES_MAX {
+        return Err(format!(
+            "a section header claims a length of {total} bytes; {SECTION_BYTES_MIN} to {BLOCK_BYTES_MAX} are possible"
+        ));
+    }
+    Ok((order, len.next_multiple_of(4)))
+}
+
+/// The second total length may count the padding that the first left out.
+#[inline(always)]
+fn trailer_agrees(trailer: u32, total: u32) -> bool {
+    trailer == total || trailer == total.next_multiple_of(4)
+}
+
+fn check_trailer(order: Order, block: &[u8], total: u32) -> Result<(), String> {
+    let trailer = order.u32(block, block.len() - 4);
+    if trailer_agrees(trailer, total) {
+        return Ok(());
+    }
+    let kind = order.u32(block, 0);
+    Err(format!(
+        "a block of type {kind:#x} has two lengths that differ, {total} and {trailer} bytes"
+    ))
+}

@@ -1,0 +1,101 @@
+//! From the ticks of an interface to nanoseconds since 1970.
+
+/// Nanoseconds per second.
+pub(crate) const NS_PER_S: u64 = 1_000_000_000;
+
+/// An interface's clock: `if_tsresol` and `if_tsoffset` (draft-ietf-opsawg-pcapng,
+/// section 4.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Clock {
+    /// Nanoseconds per tick where that is whole and there is no offset, else 0.
+    pub(crate) ns_per_tick: u64,
+    /// Ticks per second; 0 stands for more than 128 bits can say.
+    ticks_per_s: u128,
+    offset_s: i64,
+}
+
+impl Clock {
+    /// `resolution` is the option's byte: a negative power of 10, or of 2 if the
+    /// highest bit is set. Without the option it is 6.
+    pub(crate) fn new(resolution: u8, offset_s: i64) -> Self {
+        let power = u32::from(resolution & 0x7f);
+        let base: u128 = if resolution & 0x80 == 0 { 10 } else { 2 };
+        let ticks_per_s = base.checked_pow(power).unwrap_or(0);
+        let whole =
+            offset_s == 0 && ticks_per_s != 0 && u128::from(NS_PER_S).is_multiple_of(ticks_per_s);
+        let ns_per_tick = if whole {
+            u64::try_from(u128::from(NS_PER_S) / ticks_per_s).unwrap_or(0)
+        } else {
+            0
+        };
+        Self {
+            ns_per_tick,
+            ticks_per_s,
+            offset_s,
+        }
+    }
+
+    /// The time in ns, finer parts cut off; `Err` holds the nearest one if it
+    /// does not fit.
+    #[inline]
+    pub(crate) fn ns(&self, ticks: u64) -> Result<u64, u64> {
+        match ticks.checked_mul(self.ns_per_tick) {
+            Some(ns) if self.ns_per_tick != 0 => Ok(ns),
+            _ => self.ns_exact(ticks),
+        }
+    }
+
+    /// [`ns`](Self::ns) for every clock.
+    #[cold]
+    #[inline(never)]
+    fn ns_exact(&self, ticks: u64) -> Result<u64, u64> {
+        // 64 bits of ticks times 30 bits of nanoseconds: 94 bits.
+        let since = (u128::from(ticks) * u128::from(NS_PER_S))
+            .checked_div(self.ticks_per_s)
+            .unwrap_or(0);
+        let offset_ns = i128::from(self.offset_s) * i128::from(NS_PER_S);
+        let ns = i128::try_from(since).unwrap_or(i128::MAX) + offset_ns;
+        u64::try_from(ns).map_err(|_| if ns < 0 { 0 } else { u64::MAX })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn known_resolutions() {
+        assert_eq!(Clock::new(6, 0).ns(1_000_001), Ok(1_000_001_000));
+        assert_eq!(Clock::new(9, 0).ns(u64::MAX), Ok(u64::MAX));
+        assert_eq!(Clock::new(0, 0).ns(2), Ok(2_000_000_000));
+        assert_eq!(Clock::new(12, 0).ns(1_999), Ok(1));
+        assert_eq!(Clock::new(0x80 | 10, 0).ns(1536), Ok(1_500_000_000));
+        assert_eq!(Clock::new(0x80 | 32, 0).ns(1 << 31), Ok(500_000_000));
+        assert_eq!(Clock::new(127, 0).ns(u64::MAX), Ok(0));
+        assert_eq!(Clock::new(0xff, 0).ns(u64::MAX), Ok(0));
+    }
+
+    #[test]
+    fn offsets_and_saturation() {
+        assert_eq!(Clock::new(6, -1).ns(1_500_000), Ok(500_000_000));
+        assert_eq!(Clock::new(6, -2).ns(1_500_000), Err(0));
+        assert_eq!(Clock::new(6, 0).ns(u64::MAX), Err(u64::MAX));
+        assert_eq!(Clock::new(0, i64::MAX).ns(u64::MAX), Err(u64::MAX));
+        assert_eq!(Clock::new(0, i64::MIN).ns(0), Err(0));
+        // Before cutting off, an offset brings a far tick back into range.
+        assert_eq!(
+            Clock::new(0, -20_000_000_000).ns(20_000_000_001),
+            Ok(NS_PER_S)
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn the_fast_way_agrees_with_the_exact(resolution: u8, offset in -3i64..3, ticks: u64) {
+            let clock = Clock::new(resolution, offset);
+            prop_assert_eq!(clock.ns(ticks), clock.ns_exact(ticks));
+            prop_assert_eq!(clock.ns(ticks >> 32), clock.ns_exact(ticks >> 32));
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Several capture files read as one, merged in time order.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::path::PathBuf;
+
+use crate::batch::{BATCH_MAX, Batch, Descriptor};
+use crate::error::{CaptureError, Warning};
+use crate::file::{Filled, InterfaceIds, Source};
+use crate::meta::Next;
+
+/// How inputs are read.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct InputOptions {
+    /// Bytes of each file that are in memory at a time. It grows for a packet or
+    /// block that is larger, to 129 MiB at most. The default, 256 KiB, stays in
+    /// a core's second-level cache; kept between 4 KiB and 16 MiB.
+    pub window_bytes: usize,
+}
+
+impl Default for InputOptions {
+    fn default() -> Self {
+        Self {
+            window_bytes: 256 << 10,
+        }
+    }
+}
+
+/// One or many capture files as one sequence of packets.
+///
+/// Several inputs are merged by the timestamps of their next packets; of equal
+/// ones the input named first goes first. Each input keeps its own order, even
+/// where its times run backwards. A packet without a timestamp goes as soon as
+/// it is its input's next. What files say beside packets comes in each file's
+/// order, and may come before earlier packets of other inputs.
+///
+/// Memory: one window per input ([`InputOptions::window_bytes`]) and 40 bytes
+/// for each of [`BATCH_MAX`] packets.
+pub struct Input {
+    sources: Vec<Source>,
+    ids: InterfaceIds,
+    /// `None` for a single input, whose own queue is the batch.
+    merge: Option<Merge>,
+}
+
+impl std::fmt::Debug for Input {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Input")
+            .field("sources", &self.sources.len())
+            .field("packets", &self.batch().len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Input {
+    /// Opens the files and reads their headers. `-` is standard input.
+    ///
+    /// # Errors
+    /// If a file cannot be opened, or is not a capture file that is read.
+    pub fn open(paths: &[PathBuf], options: &InputOptions) -> Result<Self, CaptureError> {
+        const MAX: usize = u16::MAX as usize;
+        if paths.is_empty() {
+            return Err(CaptureError::NoInput);
+        }
+        if paths.len() > MAX {
+            return Err(CaptureError::TooManyInputs {
+                count: paths.len(),
+                max: MAX,
+            });
+        }
+        if paths.iter().filter(|path| path.as_os_str() == "-").count() > 1 {
+            return Err(CaptureError::StandardInputTwice);
+        }
+        let sources = (0u16..)
+            .zip(paths)
+            .map(|(index, path)| Source::open(path, index, options.window_bytes))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            merge: (sources.len() > 1).then(|| Merge::new(sources.len())),
+            sources,
+            ids: InterfaceIds::default(),
+        })
+    }
+
+    /// Goes one step on: to the next packets, or the next thing that is not a
+    /// packet, or the end. The batch of the step before is gone.
+    ///
+    /// # Errors
+    /// If an input is damaged or cannot be read on. Its packets before that place
+    /// were delivered; it counts as ended, and the other inputs go on with the
+    /// next call.
+    pub fn advance(&mut self) -> Result<Next, CaptureError> {
+        match &mut self.merge {
+            Some(merge) => merge.advance(&mut self.sources, &mut self.ids),
+            None => self.sources[0].fill(&mut self.ids).map(Next::from),
+        }
+    }
+
+    /// The packets of the last step; empty after anything but
+    /// [`Next::Packets`]. Valid until the next step.
+    #[inline]
+    #[must_use]
+    pub fn batch(&self) -> Batch<'_> {
+        Batch {
+            descriptors: match &self.merge {
+                Some(merge) => &merge.batch,
+                None => self.sources[0].queue(),
+            },
+            sources: &self.sources,
+        }
+    }
+
+    /// What was odd so far, by input.
+    pub fn warnings(&self) -> impl Iterator<Item = &Warning> {
+        self.sources.iter().flat_map(Source::warnings)
+    }
+
+    /// As [`warnings`](Self::warnings), and forgets them.
+    pub fn take_warnings(&mut self) -> Vec<Warning> {
+        self.sources
+            .iter_mut()
+            .flat_map(Source::take_warnings)
+            .collect()
+    }
+}
+
+impl From<Filled> for Next {
+    fn from(filled: Filled) -> Self {
+        match filled {
+            Filled::Packets => Self::Packets,
+            Filled::Meta(meta) => Self::Meta(meta),
+            Filled::End => Self::End,
+        }
+    }
+}
+
+/// The merging of several sources.
+///
+/// A batch borrows from the sources' windows, and a source that runs out of
+/// described packets needs its window for the next: a batch ends there.
+struct Merge {
+    batch: Vec<Descriptor>,
+    /// By source: the next packet in its queue.
+    taken: Vec<usize>,
+    /// Time of the next packet, source: of every source that has one.
+    heads: BinaryHeap<Reverse<(u64, u16)>>,
+    /// Sources whose queue is used up; the last is filled first.
+    dry: Vec<u16>,
+}
+
+impl Merge {
+    fn new(sources: usize) -> Self {
+        let indices = 0..u16::try_from(sources).expect("the number of inputs was checked");
+        Self {
+            batch: Vec::with_capacity(BATCH_MAX),
+            taken: vec![0; sources],
+            heads: BinaryHeap::with_capacity(sources),
+            dry: indices.rev().collect(),
+        }
+    }
+
+    fn advance(
+        &mut self,
+        sources: &mut [Source],
+        ids: &mut InterfaceIds,
+    ) -> Result<Next, CaptureError> {
+        self.batch.clear();
+        while let Some(&index) = self.dry.last() {
+            let source = &mut sources[usize::from(index)];
+            match source.fill(ids) {
+                Ok(Filled::Packets) => {
+                    self.taken[usize::from(index)] = 0;
+                    self.heads.push(Reverse((source.queue()[0].ts_ns, index)));
+                }
+                Ok(Filled::End) => {}
+                Ok(Filled::Meta(meta)) => return Ok(Next::Meta(meta)),
+                Err(error) => {
+                    self.dry.pop();
+                    return Err(error);
+                }
+            }
+            self.dry.pop();
+        }
+        self.take(sources);
+        Ok(if self.batch.is_empty() {
+            Next::End
+        } else {
+            Next::Packets
+        })
+    }
+
+    /// Takes packets in order until the batch is full or a source runs dry.
+    fn take(&mut self, sources: &[Source]) {
+        while self.batch.len() < BATCH_MAX {
+            let Some(mut head) = self.heads.peek_mut() else {
+                return;
+            };
+            let Reverse((ts_ns, index)) = &mut *head;
+            let index = *index;
+            let queue = sources[usize::from(index)].queue();
+            let taken = &mut self.taken[usize::from(index)];
+            self.batch.push(queue[*taken]);
+            *taken += 1;
+            match queue.get(*taken) {
+                Some(next) => *ts_ns = next.ts_ns,
+                None => {
+                    PeekMut::pop(head);
+                    self.dry.push(index);
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Where packets come from and where they are exported to.
+//!
+//! Now: capture files. [`Input`] reads one or many of them, pcap or pcapng,
+//! plain, gzip or zstd, from a path or from standard input, and hands out
+//! [`Batch`]es of packets in time order with what the files say about
+//! themselves ([`Meta`]) in between. [`PcapNgWriter`] and [`PcapWriter`] write
+//! such a sequence to a file.
+//!
+//! Layers, top-down; each uses only those below it:
+//!
+//! ```text
+//! input            several sources merged by time into batches
+//! file             one source: sniffing, decompression, window, pcap, pcapng
+//! write            the writers; they know nothing of input and file
+//! options          pcapng option lists, in the one form used inside Strata
+//! batch meta error the words that all of them share
+//! ```
+//!
+//! Used by the pipeline and by export; uses `wire` for [`LinkType`] only.
+//!
+//! ```no_run
+//! use strata_capture::{Input, InputOptions, Next};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let paths = ["monday.pcap".into(), "tuesday.pcapng.zst".into()];
+//! let mut input = Input::open(&paths, &InputOptions::default())?;
+//! loop {
+//!     match input.advance()? {
+//!         Next::Packets => {
+//!             for packet in input.batch() {
+//!                 println!("{} ns, {} bytes", packet.ts_ns, packet.data.len());
+//!             }
+//!         }
+//!         Next::Meta(meta) => println!("{meta:?}"),
+//!         Next::End => break,
+//!     }
+//! }
+//! for warning in input.take_warnings() {
+//!     println!("{warning}");
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Sources: draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng; where files in
+//! the wild disagree with them, what Wireshark 4.0 and libpcap 1.10 do.
+#![deny(unsafe_code)]
+#![deny(missing_docs)]
+
+mod batch;
+mod error;
+mod file;
+mod input;
+mod meta;
+pub mod options;
+mod write;
+
+pub use batch::{BATCH_MAX, Batch, BatchIter, PacketRef};
+pub use error::{CaptureError, Place, Warning, WarningKind};
+pub use input::{Input, InputOptions};
+pub use meta::{Interface, Meta, Next, block_type};
+pub use strata_wire::LinkType;
+pub use write::{PcapNgWriter, PcapWriter, WriteError};

@@ -1,0 +1,127 @@
+//! What capture files say beside their packets.
+
+use strata_wire::LinkType;
+
+use crate::options::{self, code};
+
+/// What [`Input::advance`](crate::Input::advance) found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// At least one packet is in [`Input::batch`](crate::Input::batch).
+    Packets,
+    /// Something the file says about itself; the batch is empty.
+    Meta(Meta),
+    /// Every input is read to its end; the batch is empty.
+    End,
+}
+
+/// Something a capture file says that is not a packet, in the file's order.
+///
+/// All bodies and options are normalised to little-endian pcapng, so that they
+/// can be written into a little-endian section as they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Meta {
+    /// An interface, delivered before the first packet that uses it.
+    Interface {
+        /// Its id: dense from 0 over all inputs and sections.
+        id: u16,
+        /// What is known of it.
+        interface: Interface,
+    },
+    /// A pcapng section begins (draft-ietf-opsawg-pcapng, section 4.1). A pcap
+    /// file has none.
+    Section {
+        /// Options of the section header: comment, hardware, os, application.
+        options: Vec<u8>,
+    },
+    /// A block that is neither packet, interface nor section header: name
+    /// resolution, interface statistics, decryption secrets, systemd journal,
+    /// custom.
+    Block {
+        /// One of [`block_type`].
+        block_type: u32,
+        /// The interface that interface statistics are about; the body's first
+        /// four bytes hold the file's own number, which a writer replaces.
+        interface: Option<u16>,
+        /// The block's body without type, lengths; a multiple of 4 bytes.
+        /// Times within it count nanoseconds since 1970.
+        body: Vec<u8>,
+    },
+}
+
+/// A capture interface: the context in which a packet's bytes mean something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// What the first byte of its packets means.
+    pub link: LinkType,
+    /// Bytes kept of each packet at most, as the file says; 0 is no limit. Files
+    /// exist whose packets are longer.
+    pub snaplen: u32,
+    /// Option list (see [`options`]) without `if_tsresol` and `if_tsoffset`,
+    /// which are already worked into the timestamps.
+    pub options: Vec<u8>,
+}
+
+impl Interface {
+    /// An interface without options.
+    #[must_use]
+    pub fn new(link: LinkType, snaplen: u32) -> Self {
+        Self {
+            link,
+            snaplen,
+            options: Vec::new(),
+        }
+    }
+
+    /// The interface's name (`if_name`), such as `eth0`; `None` if there is none
+    /// or it is not UTF-8.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.text(code::IF_NAME)
+    }
+
+    /// The interface's description (`if_description`).
+    #[must_use]
+    pub fn description(&self) -> Option<&str> {
+        self.text(code::IF_DESCRIPTION)
+    }
+
+    /// Bits of frame check sequence at the end of each packet (`if_fcslen`).
+    #[must_use]
+    pub fn fcs_bits(&self) -> Option<u8> {
+        options::find(&self.options, code::IF_FCSLEN).and_then(|value| value.first().copied())
+    }
+
+    fn text(&self, code: u16) -> Option<&str> {
+        let value = options::find(&self.options, code)?;
+        // Some writers count a closing NUL as part of the text.
+        let value = value.strip_suffix(&[0]).unwrap_or(value);
+        std::str::from_utf8(value).ok()
+    }
+}
+
+/// Block types of draft-ietf-opsawg-pcapng, sections 4 and 10.1.
+pub mod block_type {
+    /// Interface description (section 4.2).
+    pub const INTERFACE: u32 = 1;
+    /// Packet, obsolete (appendix A).
+    pub const PACKET: u32 = 2;
+    /// Simple packet (section 4.4).
+    pub const SIMPLE_PACKET: u32 = 3;
+    /// Name resolution (section 4.5).
+    pub const NAME_RESOLUTION: u32 = 4;
+    /// Interface statistics (section 4.6).
+    pub const INTERFACE_STATISTICS: u32 = 5;
+    /// Enhanced packet (section 4.3).
+    pub const ENHANCED_PACKET: u32 = 6;
+    /// systemd journal export (as Wireshark writes it).
+    pub const SYSTEMD_JOURNAL: u32 = 9;
+    /// Decryption secrets (section 4.7).
+    pub const DECRYPTION_SECRETS: u32 = 10;
+    /// Custom, may be copied into other files (section 4.8).
+    pub const CUSTOM: u32 = 0x0000_0BAD;
+    /// Custom, must not be copied into other files (section 4.8).
+    pub const CUSTOM_PRIVATE: u32 = 0x4000_0BAD;
+    /// Section header (section 4.1); reads the same in both byte orders.
+    pub const SECTION: u32 = 0x0A0D_0D0A;
+}

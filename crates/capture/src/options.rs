@@ -1,0 +1,386 @@
+//! pcapng option lists (draft-ietf-opsawg-pcapng, section 3.5) in the one form
+//! used inside Strata.
+//!
+//! That form is a sequence of options in little-endian, each padded with zeros
+//! to 4 bytes, without the closing `opt_endofopt`:
+//!
+//! ```text
+//!  0      2        4                    4 + length   next multiple of 4
+//!  | code | length | value              | padding    |
+//! ```
+//!
+//! Lists of big-endian sections are turned into it when they are read, values
+//! included. What must not be copied into other files (custom codes 19372 and
+//! 19373) is left out.
+
+use crate::file::Order;
+
+/// Option codes by block.
+pub mod code {
+    /// End of a list; never part of one in the form used here.
+    pub const END: u16 = 0;
+    /// Comment, UTF-8, in every block; may occur several times.
+    pub const COMMENT: u16 = 1;
+    /// Custom, UTF-8 text after a 4-byte private enterprise number.
+    pub const CUSTOM_TEXT: u16 = 2988;
+    /// Custom, bytes after a 4-byte private enterprise number.
+    pub const CUSTOM_BYTES: u16 = 2989;
+    /// As [`CUSTOM_TEXT`], not to be copied.
+    pub const CUSTOM_TEXT_PRIVATE: u16 = 19372;
+    /// As [`CUSTOM_BYTES`], not to be copied.
+    pub const CUSTOM_BYTES_PRIVATE: u16 = 19373;
+
+    /// Section header: hardware that captured.
+    pub const SHB_HARDWARE: u16 = 2;
+    /// Section header: operating system that captured.
+    pub const SHB_OS: u16 = 3;
+    /// Section header: program that wrote the section.
+    pub const SHB_USERAPPL: u16 = 4;
+
+    /// Interface: name.
+    pub const IF_NAME: u16 = 2;
+    /// Interface: description.
+    pub const IF_DESCRIPTION: u16 = 3;
+    /// Interface: bits per second, 8 bytes.
+    pub const IF_SPEED: u16 = 8;
+    /// Interface: resolution of timestamps, 1 byte.
+    pub const IF_TSRESOL: u16 = 9;
+    /// Interface: time zone, 4 bytes, never filled in by anyone.
+    pub const IF_TZONE: u16 = 10;
+    /// Interface: capture filter.
+    pub const IF_FILTER: u16 = 11;
+    /// Interface: bits of frame check sequence, 1 byte.
+    pub const IF_FCSLEN: u16 = 13;
+    /// Interface: seconds to add to timestamps, 8 bytes, signed.
+    pub const IF_TSOFFSET: u16 = 14;
+    /// Interface: bits per second sent, 8 bytes.
+    pub const IF_TXSPEED: u16 = 16;
+    /// Interface: bits per second received, 8 bytes.
+    pub const IF_RXSPEED: u16 = 17;
+
+    /// Packet: direction, reception type, FCS length, errors; 4 bytes.
+    pub const EPB_FLAGS: u16 = 2;
+    /// Packet: hash, one byte of algorithm first.
+    pub const EPB_HASH: u16 = 3;
+    /// Packet: packets lost between this one and the one before, 8 bytes.
+    pub const EPB_DROPCOUNT: u16 = 4;
+    /// Packet: identity, 8 bytes.
+    pub const EPB_PACKETID: u16 = 5;
+    /// Packet: receive queue, 4 bytes.
+    pub const EPB_QUEUE: u16 = 6;
+    /// Packet: verdict, one byte of type first.
+    pub const EPB_VERDICT: u16 = 7;
+    /// Packet: process and thread, 4 bytes each.
+    pub const EPB_PROCESSID_THREADID: u16 = 8;
+
+    /// Interface statistics: start of capture, 8 bytes, high half first.
+    pub const ISB_STARTTIME: u16 = 2;
+    /// Interface statistics: end of capture, 8 bytes, high half first.
+    pub const ISB_ENDTIME: u16 = 3;
+    /// Interface statistics: packets received, 8 bytes.
+    pub const ISB_IFRECV: u16 = 4;
+    /// Interface statistics: packets dropped by the interface, 8 bytes.
+    pub const ISB_IFDROP: u16 = 5;
+    /// Interface statistics: packets accepted by the filter, 8 bytes.
+    pub const ISB_FILTERACCEPT: u16 = 6;
+    /// Interface statistics: packets dropped by the operating system, 8 bytes.
+    pub const ISB_OSDROP: u16 = 7;
+    /// Interface statistics: packets delivered to the user, 8 bytes.
+    pub const ISB_USRDELIV: u16 = 8;
+}
+
+/// A value longer than an option's 16 bits of length can say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a pcapng option holds at most 65535 bytes, not {0}: shorten it")]
+pub struct OptionTooLong(pub usize);
+
+/// Iterator over the options of a list; see [`iter`].
+#[derive(Debug, Clone)]
+pub struct Options<'a> {
+    rest: &'a [u8],
+}
+
+/// Walks a list in the form of this module as `(code, value)`; ends at the
+/// first option that does not fit.
+#[must_use]
+pub fn iter(list: &[u8]) -> Options<'_> {
+    Options { rest: list }
+}
+
+impl<'a> Iterator for Options<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (code, value, rest) = split(self.rest, Order::Little)?;
+        self.rest = rest;
+        Some((code, value))
+    }
+}
+
+/// The value of the first option with this code.
+#[must_use]
+pub fn find(list: &[u8], code: u16) -> Option<&[u8]> {
+    iter(list)
+        .find(|&(found, _)| found == code)
+        .map(|(_, value)| value)
+}
+
+/// All comments that are UTF-8.
+pub fn comments(list: &[u8]) -> impl Iterator<Item = &str> {
+    iter(list)
+        .filter(|&(found, _)| found == code::COMMENT)
+        .filter_map(|(_, value)| std::str::from_utf8(value).ok())
+}
+
+/// Appends an option; `value` is as it stands in a little-endian file.
+///
+/// # Errors
+/// [`OptionTooLong`] beyond 65,535 bytes; the list is then unchanged.
+pub fn push(list: &mut Vec<u8>, code: u16, value: &[u8]) -> Result<(), OptionTooLong> {
+    let len = u16::try_from(value.len()).map_err(|_| OptionTooLong(value.len()))?;
+    push_head(list, code, len);
+    list.extend_from_slice(value);
+    pad(list);
+    Ok(())
+}
+
+/// Appends a comment.
+///
+/// # Errors
+/// As [`push`].
+pub fn push_comment(list: &mut Vec<u8>, text: &str) -> Result<(), OptionTooLong> {
+    push(list, code::COMMENT, text.as_bytes())
+}
+
+/// Appends an option whose value surely fits.
+pub(crate) fn push_fixed<const N: usize>(list: &mut Vec<u8>, code: u16, value: [u8; N]) {
+    const { assert!(N <= 16) };
+    #[expect(clippy::cast_possible_truncation, reason = "asserted to be small")]
+    push_head(list, code, N as u16);
+    list.extend_from_slice(&value);
+    pad(list);
+}
+
+fn push_head(list: &mut Vec<u8>, code: u16, len: u16) {
+    list.extend_from_slice(&code.to_le_bytes());
+    list.extend_from_slice(&len.to_le_bytes());
+}
+
+/// Zeros up to the next multiple of 4 of the whole list.
+pub(crate) fn pad(list: &mut Vec<u8>) {
+    list.resize(list.len().next_multiple_of(4), 0);
+}
+
+/// First option of `bytes`, its value, and what follows; `None` if there is no
+/// whole one. The last option's padding may be missing.
+pub(crate) fn split(bytes: &[u8], order: Order) -> Option<(u16, &[u8], &[u8])> {
+    let (head, rest) = bytes.split_at_checked(4)?;
+    let code = order.u16(head, 0);
+    let len = usize::from(order.u16(head, 2));
+    let value = rest.get(..len)?;
+    let rest = rest.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+    Some((code, value, rest))
+}
+
+/// How a value changes with byte order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Shape {
+    /// Text, addresses, single bytes: not at all.
+    Bytes,
+    /// One 32-bit number, or several.
+    Words,
+    /// 64-bit numbers.
+    Longs,
+    /// A 32-bit number, then bytes.
+    WordThenBytes,
+    /// One byte, then a 64-bit number if exactly that is there.
+    ByteThenLong,
+    /// Not carried over: must not be copied.
+    Private,
+}
+
+/// The shape of options that every block may have; `None` for the others.
+pub(crate) fn shape_common(code: u16) -> Option<Shape> {
+    match code {
+        code::CUSTOM_TEXT | code::CUSTOM_BYTES => Some(Shape::WordThenBytes),
+        code::CUSTOM_TEXT_PRIVATE | code::CUSTOM_BYTES_PRIVATE => Some(Shape::Private),
+        code::COMMENT => Some(Shape::Bytes),
+        _ => None,
+    }
+}
+
+/// Section headers, name resolution, decryption secrets: all text and addresses.
+pub(crate) fn shape_plain(_: u16) -> Shape {
+    Shape::Bytes
+}
+
+/// Interface descriptions (section 4.2).
+pub(crate) fn shape_interface(code: u16) -> Shape {
+    match code {
+        code::IF_TZONE => Shape::Words,
+        code::IF_SPEED | code::IF_TSOFFSET | code::IF_TXSPEED | code::IF_RXSPEED => Shape::Longs,
+        _ => Shape::Bytes,
+    }
+}
+
+/// Packets, enhanced and obsolete (section 4.3, appendix A).
+pub(crate) fn shape_packet(code: u16) -> Shape {
+    match code {
+        code::EPB_FLAGS | code::EPB_QUEUE | code::EPB_PROCESSID_THREADID => Shape::Words,
+        code::EPB_DROPCOUNT | code::EPB_PACKETID => Shape::Longs,
+        code::EPB_VERDICT => Shape::ByteThenLong,
+        _ => Shape::Bytes,
+    }
+}
+
+/// Interface statistics (section 4.6).
+pub(crate) fn shape_statistics(code: u16) -> Shape {
+    match code {
+        // Two 32-bit halves, the high one first in both byte orders.
+        code::ISB_STARTTIME | code::ISB_ENDTIME => Shape::Words,
+        code::ISB_IFRECV..=code::ISB_USRDELIV => Shape::Longs,
+        _ => Shape::Bytes,
+    }
+}
+
+/// An option list that broke off.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+/// Appends the options of a file's list to `out` in the form of this module, up
+/// to `opt_endofopt` or the end.
+///
+/// # Errors
+/// [`Malformed`] if an option does not fit; those before it are in `out`.
+pub(crate) fn normalise(
+    mut list: &[u8],
+    order: Order,
+    shape_of: fn(u16) -> Shape,
+    out: &mut Vec<u8>,
+) -> Result<(), Malformed> {
+    while !list.is_empty() {
+        let (code, value, rest) = split(list, order).ok_or(Malformed)?;
+        if code == code::END {
+            break;
+        }
+        list = rest;
+        let shape = shape_common(code).unwrap_or_else(|| shape_of(code));
+        if shape == Shape::Private {
+            continue;
+        }
+        // A value came out of 16 bits of length.
+        push_head(out, code, u16::try_from(value.len()).unwrap_or(u16::MAX));
+        let start = out.len();
+        out.extend_from_slice(value);
+        if order == Order::Big {
+            swap(&mut out[start..], shape);
+        }
+        pad(out);
+    }
+    Ok(())
+}
+
+/// Turns a big-endian value into a little-endian one, in place.
+fn swap(value: &mut [u8], shape: Shape) {
+    match shape {
+        Shape::Bytes | Shape::Private => {}
+        Shape::Words => value.chunks_exact_mut(4).for_each(<[u8]>::reverse),
+        Shape::Longs => value.chunks_exact_mut(8).for_each(<[u8]>::reverse),
+        Shape::WordThenBytes => {
+            if let Some(number) = value.get_mut(..4) {
+                number.reverse();
+            }
+        }
+        Shape::ByteThenLong => {
+            if value.len() == 9 {
+                value[1..].reverse();
+            }
+        }
+    }
+}
+
+/// Length of the part of a little-endian list that is in the form of this
+/// module already; `None` if it has to be copied to be so.
+pub(crate) fn plain_len(list: &[u8]) -> Option<usize> {
+    let mut rest = list;
+    while !rest.is_empty() {
+        let (code, value, after) = split(rest, Order::Little)?;
+        if code == code::END {
+            break;
+        }
+        let whole = 4 + value.len().next_multiple_of(4);
+        if shape_common(code) == Some(Shape::Private) || whole > rest.len() {
+            return None;
+        }
+        rest = after;
+    }
+    Some(list.len() - rest.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pushed_options_come_back() {
+        let mut list = Vec::new();
+        push_comment(&mut list, "a comment").unwrap();
+        push(&mut list, code::EPB_FLAGS, &1u32.to_le_bytes()).unwrap();
+        push_comment(&mut list, "").unwrap();
+        assert_eq!(list.len() % 4, 0);
+        let all: Vec<_> = iter(&list).collect();
+        assert_eq!(
+            all,
+            [
+                (1, &b"a comment"[..]),
+                (2, &[1, 0, 0, 0][..]),
+                (1, &b""[..])
+            ]
+        );
+        assert_eq!(comments(&list).collect::<Vec<_>>(), ["a comment", ""]);
+        assert_eq!(find(&list, code::EPB_QUEUE), None);
+        let long = vec![0; 65_536];
+        let before = list.clone();
+        assert_eq!(push(&mut list, 1, &long), Err(OptionTooLong(65_536)));
+        assert_eq!(list, before);
+    }
+
+    #[test]
+    fn big_endian_values_are_turned() {
+        let list = [
+            &[0, 2, 0, 4, 0, 0, 0, 7][..],                     // flags
+            &[0, 7, 0, 9, 2, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0], // verdict
+            &[0x0b, 0xac, 0, 5, 0, 0, 0, 9, b'x', 0, 0, 0],    // custom text
+            &[0x4b, 0xad, 0, 5, 0, 0, 0, 9, b'x', 0, 0, 0],    // private
+            &[0, 0, 0, 0, 0xff],
+        ]
+        .concat();
+        let mut out = Vec::new();
+        normalise(&list, Order::Big, shape_packet, &mut out).unwrap();
+        let all: Vec<_> = iter(&out).collect();
+        assert_eq!(
+            all,
+            [
+                (2, &[7, 0, 0, 0][..]),
+                (7, &[2, 5, 0, 0, 0, 0, 0, 0, 0][..]),
+                (2988, &[9, 0, 0, 0, b'x'][..]),
+            ]
+        );
+        assert_eq!(plain_len(&out), Some(out.len()));
+    }
+
+    #[test]
+    fn a_broken_list_keeps_what_came_before() {
+        let mut list = Vec::new();
+        push_comment(&mut list, "kept").unwrap();
+        let good = list.clone();
+        list.extend_from_slice(&[1, 0, 200, 0, 1]);
+        assert_eq!(plain_len(&list), None);
+        let mut out = Vec::new();
+        assert_eq!(
+            normalise(&list, Order::Little, shape_packet, &mut out),
+            Err(Malformed)
+        );
+        assert_eq!(out, good);
+    }
+}

@@ -1,0 +1,112 @@
+//! The hot path does not allocate.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::Write;
+
+use strata_capture::{
+    Input, InputOptions, Interface, LinkType, Next, PacketRef, PcapNgWriter, PcapWriter, options,
+};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, counting by thread.
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator unchanged.
+#[allow(unsafe_code, reason = "there is no other way to see allocations")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // Not there any more while a thread ends.
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps the promises that `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const PACKETS: u64 = 20_000;
+
+fn packets() -> impl Iterator<Item = PacketRef<'static>> {
+    (0..PACKETS).map(|index| PacketRef {
+        ts_ns: index,
+        interface: 0,
+        wire_len: 700,
+        data: &[1; 700],
+        options: &[],
+        has_timestamp: true,
+    })
+}
+
+/// Allocations from the first packet on.
+fn allocations(files: &[Vec<u8>]) -> u64 {
+    let folder = tempfile::tempdir().unwrap();
+    let paths: Vec<_> = (0..files.len())
+        .map(|index| folder.path().join(index.to_string()))
+        .collect();
+    for (path, bytes) in paths.iter().zip(files) {
+        std::fs::File::create(path)
+            .unwrap()
+            .write_all(bytes)
+            .unwrap();
+    }
+    let mut input = Input::open(&paths, &InputOptions::default()).unwrap();
+    let (mut count, mut before) = (0, 0);
+    loop {
+        match input.advance().unwrap() {
+            Next::Packets => {
+                if count == 0 {
+                    before = ALLOCATIONS.get();
+                }
+                count += input
+                    .batch()
+                    .iter()
+                    .filter(|packet| packet.data.len() == 700)
+                    .count();
+            }
+            Next::Meta(_) => assert_eq!(count, 0),
+            Next::End => break,
+        }
+    }
+    let after = ALLOCATIONS.get();
+    assert_eq!(count as u64, PACKETS * files.len() as u64);
+    after - before
+}
+
+#[test]
+fn no_allocation_after_the_first_packet() {
+    let interface = Interface::new(LinkType::ETHERNET, 0);
+    let mut pcap = PcapWriter::new(Vec::new());
+    let mut ng = PcapNgWriter::new(Vec::new(), &[]).unwrap();
+    let mut noted = PcapNgWriter::new(Vec::new(), &[]).unwrap();
+    pcap.interface(0, &interface).unwrap();
+    ng.interface(0, &interface).unwrap();
+    noted.interface(0, &interface).unwrap();
+    let mut options = Vec::new();
+    options::push_comment(&mut options, "note").unwrap();
+    for packet in packets() {
+        pcap.packet(&packet).unwrap();
+        ng.packet(&packet).unwrap();
+        let options = &options;
+        noted.packet(&PacketRef { options, ..packet }).unwrap();
+    }
+    let files = [
+        pcap.finish().unwrap(),
+        ng.finish().unwrap(),
+        noted.finish().unwrap(),
+    ];
+    for file in &files {
+        assert_eq!(allocations(std::slice::from_ref(file)), 0);
+    }
+    assert_eq!(allocations(&files), 0);
+}

@@ -1,0 +1,257 @@
+//! What the tests share: the data folder, and reading an input whole.
+#![allow(dead_code, reason = "each test crate uses its part")]
+#![allow(unreachable_pub, reason = "a module of several crates")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "helpers of tests may fail loudly too"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use strata_capture::{
+    CaptureError, Input, InputOptions, Interface, LinkType, Meta, Next, PacketRef, PcapNgWriter,
+    PcapWriter, Warning,
+};
+
+/// A packet with its bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packet {
+    pub ts_ns: u64,
+    pub interface: u16,
+    pub wire_len: u32,
+    pub data: Vec<u8>,
+    pub options: Vec<u8>,
+    pub has_timestamp: bool,
+}
+
+impl From<PacketRef<'_>> for Packet {
+    fn from(packet: PacketRef<'_>) -> Self {
+        Self {
+            ts_ns: packet.ts_ns,
+            interface: packet.interface,
+            wire_len: packet.wire_len,
+            data: packet.data.to_vec(),
+            options: packet.options.to_vec(),
+            has_timestamp: packet.has_timestamp,
+        }
+    }
+}
+
+impl Packet {
+    pub fn borrow(&self) -> PacketRef<'_> {
+        PacketRef {
+            ts_ns: self.ts_ns,
+            interface: self.interface,
+            wire_len: self.wire_len,
+            data: &self.data,
+            options: &self.options,
+            has_timestamp: self.has_timestamp,
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Item {
+    Packet(Packet),
+    Meta(Meta),
+}
+
+/// All that an input gives.
+#[derive(Debug, Default)]
+pub struct Reading {
+    pub items: Vec<Item>,
+    pub warnings: Vec<Warning>,
+    pub error: Option<CaptureError>,
+}
+
+impl Reading {
+    pub fn packets(&self) -> impl Iterator<Item = &Packet> {
+        self.items.iter().filter_map(|item| match item {
+            Item::Packet(packet) => Some(packet),
+            Item::Meta(_) => None,
+        })
+    }
+
+    pub fn metas(&self) -> impl Iterator<Item = &Meta> {
+        self.items.iter().filter_map(|item| match item {
+            Item::Packet(_) => None,
+            Item::Meta(meta) => Some(meta),
+        })
+    }
+
+    pub fn interfaces(&self) -> Vec<&Interface> {
+        self.metas()
+            .filter_map(|meta| match meta {
+                Meta::Interface { interface, .. } => Some(interface),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+pub fn read(path: &Path) -> Reading {
+    read_all(&[path.to_owned()], &InputOptions::default())
+}
+
+/// Reads until the end or the first error.
+pub fn read_all(paths: &[PathBuf], options: &InputOptions) -> Reading {
+    let mut reading = Reading::default();
+    let mut input = match Input::open(paths, options) {
+        Ok(input) => input,
+        Err(error) => {
+            reading.error = Some(error);
+            return reading;
+        }
+    };
+    let mut interfaces = 0;
+    loop {
+        match input.advance() {
+            Ok(Next::Packets) => {
+                let batch = input.batch();
+                assert!(!batch.is_empty() && batch.len() <= strata_capture::BATCH_MAX);
+                for packet in batch {
+                    assert!(packet.interface < interfaces, "interface before packet");
+                    reading.items.push(Item::Packet(packet.into()));
+                }
+            }
+            Ok(Next::Meta(meta)) => {
+                assert!(input.batch().is_empty());
+                if let Meta::Interface { id, .. } = meta {
+                    assert_eq!(id, interfaces, "ids are dense");
+                    interfaces += 1;
+                }
+                reading.items.push(Item::Meta(meta));
+            }
+            Ok(Next::End) => break,
+            Err(error) => {
+                reading.error = Some(error);
+                break;
+            }
+        }
+    }
+    assert!(input.batch().is_empty());
+    assert!(matches!(input.advance(), Ok(Next::End)), "the end stays");
+    reading.warnings = input.take_warnings();
+    assert_eq!(input.warnings().count(), 0);
+    reading
+}
+
+/// The folder of captures: `$STRATA_DATA`, or `shared/data` beside the workspace.
+pub fn data_dir() -> PathBuf {
+    let dir = std::env::var_os("STRATA_DATA").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
+        PathBuf::from,
+    );
+    assert!(
+        dir.join("formats").is_dir(),
+        "the captures that these tests read are not in {}: set STRATA_DATA to the folder that has formats/ in it",
+        dir.display()
+    );
+    dir
+}
+
+/// All files of `formats/`, sorted, with their names relative to it.
+pub fn format_files() -> Vec<(String, PathBuf)> {
+    let root = data_dir().join("formats");
+    let mut found = Vec::new();
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let name = path.strip_prefix(&root).unwrap().display().to_string();
+                found.push((name, path));
+            }
+        }
+    }
+    found.sort();
+    assert!(
+        found.len() > 1000,
+        "only {} captures in formats/",
+        found.len()
+    );
+    found
+}
+
+/// Compares with a checked-in text; with `STRATA_BLESS` set, writes it.
+pub fn check_snapshot(name: &str, actual: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/snapshots")
+        .join(name);
+    if std::env::var_os("STRATA_BLESS").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, actual).unwrap();
+        return;
+    }
+    let expected = fs::read_to_string(&path).unwrap_or_default();
+    if expected != actual {
+        let lines = |text: &str| -> std::collections::BTreeSet<String> {
+            text.lines().map(str::to_owned).collect()
+        };
+        let (old, new) = (lines(&expected), lines(actual));
+        for line in old.difference(&new) {
+            eprintln!("- {line}");
+        }
+        for line in new.difference(&old) {
+            eprintln!("+ {line}");
+        }
+        panic!("{name} changed; if it should, run the tests with STRATA_BLESS=1");
+    }
+}
+
+/// Packets and files made for a test.
+pub fn packet(ts_ns: u64, interface: u16, data: &[u8]) -> Packet {
+    Packet {
+        ts_ns,
+        interface,
+        wire_len: u32::try_from(data.len()).unwrap(),
+        data: data.to_vec(),
+        options: Vec::new(),
+        has_timestamp: true,
+    }
+}
+
+pub fn pcap_of(packets: &[Packet]) -> Vec<u8> {
+    let mut writer = PcapWriter::new(Vec::new());
+    writer
+        .interface(0, &Interface::new(LinkType::ETHERNET, 0))
+        .unwrap();
+    for packet in packets {
+        writer.packet(&packet.borrow()).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+pub fn pcapng_of(packets: &[Packet]) -> Vec<u8> {
+    let mut writer = PcapNgWriter::new(Vec::new(), &[]).unwrap();
+    writer
+        .interface(0, &Interface::new(LinkType::ETHERNET, 0))
+        .unwrap();
+    for packet in packets {
+        writer.packet(&packet.borrow()).unwrap();
+    }
+    writer.finish().unwrap()
+}
+
+pub fn some_packets(count: u64) -> Vec<Packet> {
+    let data = [7; 40];
+    (0..count)
+        .map(|index| {
+            packet(
+                1_000_000_000 + index,
+                0,
+                &data[..usize::try_from(index % 40).unwrap()],
+            )
+        })
+        .collect()
+}
+
+pub fn file(folder: &tempfile::TempDir, name: &str, bytes: &[u8]) -> PathBuf {
+    let path = folder.path().join(name);
+    fs::write(&path, bytes).unwrap();
+    path
+}

@@ -1,0 +1,158 @@
+//! `strata export`: back to capture files.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufWriter, Write, stdout};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use strata_filter::Filter;
+use strata_store::export::{ExportOptions, Exported, FileFormat, export};
+use strata_store::{Log, Select};
+use strata_wire::{AddressFamily, LinkType};
+
+use crate::text;
+
+/// Arguments of `strata export`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata export log/ -w out.pcapng 'host 10.0.0.1 and tcp'
+  strata export log/ --from 13:05 --to 13:20 -w - | wireshark -k -i -
+  strata export log/ -F pcap -w out.pcap")]
+pub(crate) struct Args {
+    /// Directory of the log.
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+
+    /// File to write; - is standard output.
+    #[arg(short = 'w', long = "write", value_name = "FILE")]
+    write: PathBuf,
+
+    /// Format of the file.
+    #[arg(short = 'F', long, value_enum, default_value_t = Format::Pcapng)]
+    format: Format,
+
+    /// Packets from this time on: 13:05, 2026-01-31T13:05, seconds since 1970.
+    /// A time without a date is on the day of the log's first packet.
+    #[arg(long, value_name = "TIME")]
+    from: Option<String>,
+
+    /// Packets before this time.
+    #[arg(long, value_name = "TIME")]
+    to: Option<String>,
+
+    /// Do not say class, score, granularity and reason in packet comments.
+    #[arg(long)]
+    no_comments: bool,
+
+    /// Only packets that match, in the filter language of tcpdump.
+    #[arg(value_name = "FILTER", trailing_var_arg = true)]
+    filter: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// pcapng, with comments, interfaces and what else the input said.
+    Pcapng,
+    /// pcap with nanoseconds; one link type only.
+    Pcap,
+}
+
+/// Filters compiled per link type, as packets of new ones come.
+struct ByLink {
+    filter: Filter,
+    programs: HashMap<LinkType, Option<strata_filter::Program>>,
+}
+
+impl ByLink {
+    fn matches(&mut self, link: LinkType, packet: &[u8], wire_len: u32) -> bool {
+        let filter = &self.filter;
+        let program = self.programs.entry(link).or_insert_with(|| {
+            let compiled = filter.compile(link);
+            if let Err(problem) = &compiled {
+                eprintln!("strata: warning: the filter matches no packet of {link}: {problem}");
+            }
+            compiled.ok()
+        });
+        program.as_ref().is_some_and(|program| program.matches(packet, wire_len))
+    }
+}
+
+/// Addresses of which a wanted packet has at least one, for the block summaries.
+fn wanted_addresses(filter: &Filter) -> Option<Vec<(AddressFamily, u128)>> {
+    let addresses: Vec<IpAddr> = { let _ = filter; return None };
+    let of = |address: &IpAddr| match address {
+        IpAddr::V4(v4) => (AddressFamily::Ipv4, u128::from(v4.to_bits())),
+        IpAddr::V6(v6) => (AddressFamily::Ipv6, v6.to_bits()),
+    };
+    Some(addresses.iter().map(of).collect())
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let filter = text::filter(&args.filter)?;
+    let log = Log::open(&args.log)?;
+    let reference = first_packet_ns(&log)?;
+    let time = |text: &Option<String>| {
+        text.as_deref().map(|text| text::parse_time(text, reference)).transpose()
+    };
+    let select = Select {
+        from_ns: time(&args.from)?,
+        to_ns: time(&args.to)?,
+        addresses: filter.as_ref().and_then(wanted_addresses),
+        ..Select::default()
+    };
+    let mut by_link = filter.map(|filter| ByLink {
+        filter,
+        programs: HashMap::new(),
+    });
+    let options = ExportOptions {
+        select,
+        matches: by_link.as_mut().map(|by_link| {
+            let matches = |link, packet: &[u8], len| by_link.matches(link, packet, len);
+            Box::new(matches) as Box<dyn FnMut(LinkType, &[u8], u32) -> bool>
+        }),
+        comments: !args.no_comments,
+    };
+    let format = match args.format {
+        Format::Pcapng => FileFormat::PcapNg,
+        Format::Pcap => FileFormat::Pcap,
+    };
+    let exported = if args.write.as_os_str() == "-" {
+        export(&log, BufWriter::new(stdout().lock()), format, options)?
+    } else {
+        let named = || format!("{}: cannot write", args.write.display());
+        let file = File::create(&args.write).with_context(named)?;
+        let mut output = BufWriter::with_capacity(1 << 20, file);
+        let exported = export(&log, &mut output, format, options)?;
+        output.flush().with_context(named)?;
+        exported
+    };
+    report(&exported)
+}
+
+fn report(exported: &Exported) -> Result<()> {
+    eprintln!("strata: {} packets exported", text::count(exported.packets));
+    for damage in &exported.damage {
+        eprintln!("strata: {damage}");
+    }
+    if !exported.damage.is_empty() {
+        bail!("{} damaged places in the log", exported.damage.len());
+    }
+    Ok(())
+}
+
+/// When the log's first packet arrived, for times without a date.
+fn first_packet_ns(log: &Log) -> Result<u64> {
+    let everything = Select::default();
+    for recording in log.recordings() {
+        for block in log.blocks(recording, &everything).flatten() {
+            if block.header.packets > 0 {
+                return Ok(block.header.ts_min_ns);
+            }
+        }
+    }
+    Ok(0)
+}

@@ -1,0 +1,282 @@
+//! `strata info`: what is in a log.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::json;
+use strata_classify::Model;
+use strata_sketch::Level;
+use strata_store::export::{Context, reason};
+use strata_store::{
+    ClassCount, Damage, Log, Loss, Record, Recording, Select, State, StoreError, VerdictRecord,
+    keep_name,
+};
+use strata_wire::Ledger;
+
+use crate::text::{count, human_bytes, percent, time};
+
+/// Arguments of `strata info`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Directory of the log.
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+
+    /// Also why packets were kept as they were, in words: reads the whole log.
+    #[arg(long)]
+    reasons: bool,
+}
+
+/// What the blocks of a recording say.
+#[derive(Debug, Default)]
+struct Contents {
+    context: Context,
+    first_ns: Option<u64>,
+    last_ns: u64,
+    counts: BTreeMap<(u8, u8), ClassCount>,
+    damage: Vec<Damage>,
+    verdicts: BTreeMap<u16, (VerdictRecord, u64)>,
+}
+
+impl Contents {
+    fn read(log: &Log, recording: &Recording, reasons: bool) -> Result<Self> {
+        let mut contents = Self::default();
+        for block in log.blocks(recording, &Select::default()) {
+            let block = match block {
+                Ok(block) => block,
+                Err(StoreError::Damage(damage)) => {
+                    contents.damage.push(damage);
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            if block.header.packets > 0 {
+                let first = contents.first_ns.unwrap_or(u64::MAX);
+                contents.first_ns = Some(first.min(block.header.ts_min_ns));
+                contents.last_ns = contents.last_ns.max(block.header.ts_max_ns);
+            }
+            for count in &block.summary.counts {
+                let entry = contents.counts.entry((count.class, count.keep_code)).or_default();
+                entry.packets += count.packets;
+                entry.wire_bytes += count.wire_bytes;
+                entry.logged_bytes += count.logged_bytes;
+            }
+            for record in block.records().flatten() {
+                match record {
+                    Record::Context(json) => {
+                        contents.context = serde_json::from_slice(json).unwrap_or_default();
+                        if !reasons {
+                            break;
+                        }
+                    }
+                    Record::Verdict(id, verdict) if reasons => {
+                        contents.verdicts.entry(id).or_insert((verdict, 0));
+                    }
+                    Record::Packet(packet) if reasons => {
+                        if let Some((_, packets)) = contents.verdicts.get_mut(&packet.verdict) {
+                            *packets += 1;
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(contents)
+    }
+
+    fn class_name(&self, class: u8) -> &str {
+        let name = self.context.classes.get(usize::from(class));
+        name.map_or("unknown", String::as_str)
+    }
+
+    fn total(&self) -> ClassCount {
+        let mut total = ClassCount::default();
+        for count in self.counts.values() {
+            total.packets += count.packets;
+            total.wire_bytes += count.wire_bytes;
+            total.logged_bytes += count.logged_bytes;
+        }
+        total
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let log = Log::open(&args.log)?;
+    let mut damaged = 0;
+    let mut as_json = Vec::new();
+    for recording in log.recordings() {
+        let contents = Contents::read(&log, recording, args.reasons)?;
+        damaged += contents.damage.len();
+        let stored = log.stored_bytes(recording)?;
+        let (ledger, loss) = log.books(recording)?;
+        if args.json {
+            as_json.push(json_of(recording, &contents, stored, ledger.as_ref(), loss));
+            continue;
+        }
+        println!("{}", heading(&log, recording));
+        println!("{}", table(&contents, stored, ledger.as_ref()));
+        if let Some(ledger) = ledger {
+            println!("{ledger}");
+        } else {
+            println!("{}", loss_text(loss));
+        }
+        for warning in &recording.warnings {
+            println!("warning: {warning}");
+        }
+        for damage in &contents.damage {
+            println!("{damage}");
+        }
+        if args.reasons {
+            print!("{}", reasons(&log, recording, &contents)?);
+        }
+        println!();
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&as_json)?);
+    }
+    if damaged > 0 {
+        bail!("{damaged} damaged places in {}", args.log.display());
+    }
+    Ok(())
+}
+
+/// The table of one recording, for the summary of `record`.
+pub(crate) fn print_recording(dir: &Path, id: u32) -> Result<()> {
+    let log = Log::open(dir)?;
+    let recording = log.recordings().iter().find(|r| r.id == id);
+    let recording = recording.context("the recording is not in the manifest")?;
+    let contents = Contents::read(&log, recording, false)?;
+    let ledger = recording.ledger.as_ref().map(Ledger::from);
+    println!("{}", table(&contents, log.stored_bytes(recording)?, ledger.as_ref()));
+    Ok(())
+}
+
+fn heading(log: &Log, recording: &Recording) -> String {
+    let state = match recording.state {
+        State::Closed => "closed",
+        State::Running if log.is_being_written() => "being written",
+        State::Running => "ended abruptly",
+    };
+    let mut text = format!(
+        "recording {}, {state}: {} by {}, mode {}, model {}",
+        recording.id,
+        recording.inputs.join(", "),
+        recording.program,
+        recording.mode,
+        recording.model,
+    );
+    if !recording.filter.is_empty() {
+        let _ = write!(text, ", filter '{}'", recording.filter);
+    }
+    text
+}
+
+fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
+    let mut text = String::new();
+    if let Some(first) = contents.first_ns {
+        let _ = writeln!(text, "from {} to {}", time(first), time(contents.last_ns));
+    }
+    let _ = writeln!(
+        text,
+        "{:<16} {:<12} {:>12} {:>14} {:>14} {:>9}",
+        "class", "granularity", "packets", "wire bytes", "kept bytes", "kept"
+    );
+    let mut row = |class: &str, keep: &str, c: &ClassCount| {
+        let _ = writeln!(
+            text,
+            "{class:<16} {keep:<12} {:>12} {:>14} {:>14} {:>9}",
+            count(c.packets),
+            count(c.wire_bytes),
+            count(c.logged_bytes),
+            percent(c.logged_bytes, c.wire_bytes),
+        );
+    };
+    for (&(class, keep), counts) in &contents.counts {
+        row(contents.class_name(class), keep_name(keep), counts);
+    }
+    let total = contents.total();
+    row("all", "", &total);
+    // Reduction is against everything that passed the filter, sampled or not.
+    let captured = ledger.map_or(total.wire_bytes, |l| l.seen.bytes - l.filtered.bytes);
+    let _ = write!(
+        text,
+        "captured {} -> block files {} ({}): {} of {} bytes",
+        human_bytes(captured),
+        human_bytes(stored),
+        percent(stored, captured),
+        count(stored),
+        count(captured),
+    );
+    text
+}
+
+fn loss_text(loss: Loss) -> String {
+    format!(
+        "not closed: {} packets are lost for certain, and what arrived in the last 100 ms before the end",
+        count(loss.packets)
+    )
+}
+
+fn reasons(log: &Log, recording: &Recording, contents: &Contents) -> Result<String> {
+    let model = Model::from_json(&log.model_json(recording)?)?;
+    let mut rows: Vec<_> = contents.verdicts.values().filter(|(_, packets)| *packets > 0).collect();
+    rows.sort_by_key(|(_, packets)| std::cmp::Reverse(*packets));
+    let mut text = String::from("why, most frequent first:\n");
+    for (verdict, packets) in rows {
+        let score = f64::from(verdict.score) / 65_535.0;
+        let _ = writeln!(
+            text,
+            "{:>10} packets {} score {score:.3} {}",
+            count(*packets),
+            contents.class_name(verdict.class),
+            reason(Some(verdict)),
+        );
+        let level = if verdict.level == 1 { Level::Packet } else { Level::Flow };
+        for (tree, &leaf) in verdict.leaves.iter().enumerate() {
+            let _ = writeln!(text, "{:>14} tree {tree}: {}", "", model.explain(level, tree, leaf));
+        }
+    }
+    Ok(text)
+}
+
+fn json_of(
+    recording: &Recording,
+    contents: &Contents,
+    stored: u64,
+    ledger: Option<&Ledger>,
+    loss: Loss,
+) -> serde_json::Value {
+    let counts = contents.counts.iter().map(|(&(class, keep), c)| {
+        json!({
+            "class": contents.class_name(class),
+            "granularity": keep_name(keep),
+            "packets": c.packets,
+            "wire_bytes": c.wire_bytes,
+            "kept_bytes": c.logged_bytes,
+        })
+    });
+    json!({
+        "recording": recording.id,
+        "state": recording.state,
+        "inputs": recording.inputs,
+        "filter": recording.filter,
+        "mode": recording.mode,
+        "model": recording.model,
+        "first_ns": contents.first_ns,
+        "last_ns": contents.last_ns,
+        "counts": counts.collect::<Vec<_>>(),
+        "stored_bytes": stored,
+        "captured_bytes": ledger.map(|l| l.seen.bytes - l.filtered.bytes),
+        "books": recording.ledger,
+        "lost_packets": loss.packets,
+        "lost_after_checkpoint": loss.and_after_checkpoint,
+        "warnings": recording.warnings,
+        "damage": contents.damage.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,53 @@
+//! The program `strata`: one file per subcommand.
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod export;
+mod features;
+mod info;
+mod model;
+mod record;
+mod text;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Strata records network traffic hierarchically: every packet is classified on
+/// the spot, and what its class is worth decides how much of it is kept.
+#[derive(Debug, Parser)]
+#[command(name = "strata", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Classify packets and log them hierarchically.
+    Record(record::Args),
+    /// Say what is in a log.
+    Info(info::Args),
+    /// Write packets of a log to a pcapng or pcap file.
+    Export(export::Args),
+    /// Write the features of each packet, as the classifier sees them, as CSV.
+    Features(features::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Record(args) => record::run(&args),
+        Command::Info(args) => info::run(&args),
+        Command::Export(args) => export::run(&args),
+        Command::Features(args) => features::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads our output has seen enough: `strata export -w - | head`.
+        Err(error) if text::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("strata: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Which model classifies.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use strata_classify::Model;
+
+/// The model that serves without `-m`; made by `python/train_default.py`.
+const BUILT_IN: &[u8] = include_bytes!("../../../models/default.json");
+
+/// A model and the bytes it was read from.
+pub(crate) struct Loaded {
+    pub(crate) model: Model,
+    pub(crate) json: Vec<u8>,
+}
+
+/// The model of a file, or the built-in one.
+pub(crate) fn load(path: Option<&Path>) -> Result<Loaded> {
+    let (json, named) = match path {
+        Some(path) => {
+            let json = fs::read(path).with_context(|| format!("{}: cannot read the model", path.display()))?;
+            (json, path.display().to_string())
+        }
+        None => (BUILT_IN.to_vec(), String::from("built-in model")),
+    };
+    let model = Model::from_json(&json).context(named)?;
+    Ok(Loaded { model, json })
+}

@@ -1,0 +1,157 @@
+//! Words and numbers as users read and write them.
+
+use std::io;
+
+use anyhow::{Context, Result, bail};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use strata_filter::Filter;
+
+/// A filter from trailing words, as tcpdump takes it; `None` without words.
+pub(crate) fn filter(words: &[String]) -> Result<Option<Filter>> {
+    let expression = words.join(" ");
+    if expression.trim().is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Filter::parse(&expression)?))
+}
+
+/// A number of bytes: digits, optionally with k, M, G (1000) or Ki, Mi, Gi
+/// (1024), and B.
+pub(crate) fn bytes(text: &str) -> Result<u64> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = text[digits.len()..].trim().trim_end_matches('B');
+    let factor: u64 = match unit {
+        "" => 1,
+        "k" | "K" => 1_000,
+        "M" => 1_000_000,
+        "G" => 1_000_000_000,
+        "Ki" => 1 << 10,
+        "Mi" => 1 << 20,
+        "Gi" => 1 << 30,
+        _ => bail!("'{text}' is not a size: write digits and k, M, G, Ki, Mi or Gi"),
+    };
+    let number: u64 = digits.parse().with_context(|| format!("'{text}' is not a size"))?;
+    number.checked_mul(factor).with_context(|| format!("'{text}' is too large"))
+}
+
+/// Bytes for people: at most four digits and a unit.
+pub(crate) fn human_bytes(bytes: u64) -> String {
+    #[allow(clippy::cast_precision_loss)]
+    let mut value = bytes as f64;
+    let mut unit = "B";
+    for next in ["kB", "MB", "GB", "TB"] {
+        if value < 1_000.0 {
+            break;
+        }
+        value /= 1_000.0;
+        unit = next;
+    }
+    if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") }
+}
+
+/// A share as a percentage.
+#[allow(clippy::cast_precision_loss)]
+pub(crate) fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return String::from("-");
+    }
+    format!("{:.2} %", part as f64 * 100.0 / whole as f64)
+}
+
+/// A time in ns as local time.
+pub(crate) fn time(ts_ns: u64) -> String {
+    match Timestamp::from_nanosecond(i128::from(ts_ns)) {
+        Ok(time) => {
+            let zoned = time.to_zoned(TimeZone::system());
+            zoned.strftime("%Y-%m-%d %H:%M:%S%.9f %:z").to_string()
+        }
+        Err(_) => format!("{ts_ns} ns after 1970"),
+    }
+}
+
+/// A time from the user: seconds since 1970 with a fraction, RFC 3339, a local
+/// date and time, or HH:MM[:SS] of the day of `reference_ns`.
+pub(crate) fn parse_time(text: &str, reference_ns: u64) -> Result<u64> {
+    let to_ns = |time: Timestamp| {
+        u64::try_from(time.as_nanosecond()).context("times before 1970 are not in any log")
+    };
+    if let Ok(time) = text.parse::<Timestamp>() {
+        return to_ns(time);
+    }
+    let zone = TimeZone::system();
+    if let Ok(local) = text.parse::<jiff::civil::DateTime>() {
+        return to_ns(local.to_zoned(zone)?.timestamp());
+    }
+    if text.contains(':') {
+        let parsed = text.parse::<jiff::civil::Time>().or_else(|_| format!("{text}:00").parse());
+        if let Ok(clock) = parsed {
+            let reference = Timestamp::from_nanosecond(i128::from(reference_ns))?;
+            let day = reference.to_zoned(zone.clone()).date();
+            return to_ns(day.to_datetime(clock).to_zoned(zone)?.timestamp());
+        }
+    }
+    if let Some(ns) = epoch_seconds(text) {
+        return Ok(ns);
+    }
+    bail!(
+        "'{text}' is not a time: write 13:05, 13:05:30, 2026-01-31T13:05, \
+         2026-01-31T13:05:00Z, or seconds since 1970"
+    )
+}
+
+fn epoch_seconds(text: &str) -> Option<u64> {
+    let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |s: &str| s.chars().all(|c| c.is_ascii_digit());
+    if fraction.len() > 9 || !digits(seconds) || !digits(fraction) {
+        return None;
+    }
+    let fraction: u64 = format!("{fraction:0<9}").parse().ok()?;
+    seconds.parse::<u64>().ok()?.checked_mul(1_000_000_000)?.checked_add(fraction)
+}
+
+/// Whether an error is that nobody reads our output any more.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        kind == Some(io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// Numbers with thousands set apart.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(' ');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(bytes("4096").unwrap(), 4096);
+        assert_eq!(bytes("10MB").unwrap(), 10_000_000);
+        assert_eq!(bytes("8 MiB").unwrap(), 8 << 20);
+        assert!(bytes("ten").is_err() && bytes("5 parsecs").is_err());
+        assert_eq!(human_bytes(999), "999 B");
+        assert_eq!(human_bytes(1_234_567), "1.2 MB");
+        assert_eq!(count(1_234_567), "1 234 567");
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(parse_time("1.5", 0).unwrap(), 1_500_000_000);
+        assert_eq!(parse_time("1970-01-01T00:00:02Z", 0).unwrap(), 2_000_000_000);
+        let noon = parse_time("2026-01-31T12:00", 0).unwrap();
+        assert_eq!(parse_time("12:00", noon + 3_600_000_000_000).unwrap(), noon);
+        assert!(parse_time("yesterday", 0).unwrap_err().to_string().contains("13:05"));
+    }
+}

@@ -1,0 +1,117 @@
+//! Packets to compare on, and expressions to compare with.
+#![allow(dead_code, reason = "each test binary uses a part of this")]
+
+pub(crate) mod expressions;
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use strata_wire::LinkType;
+
+/// Packets of all captures that libpcap can open, without duplicates, by libpcap's link type.
+pub(crate) fn packets() -> BTreeMap<i32, Vec<Vec<u8>>> {
+    let root = data_folder();
+    let mut files = Vec::new();
+    collect(&root, &mut files);
+    files.sort();
+    assert!(files.len() > 1000, "only {} captures in {}", files.len(), root.display());
+    let mut seen = HashSet::new();
+    let mut packets: BTreeMap<i32, Vec<Vec<u8>>> = BTreeMap::new();
+    for file in &files {
+        // Some captures are broken on purpose: all up to the first error counts.
+        let Ok(mut capture) = pcap::Capture::from_file(file) else { continue };
+        let link = capture.get_datalink().0;
+        while let Ok(packet) = capture.next_packet() {
+            if seen.insert((link, packet.data.to_vec())) {
+                packets.entry(link).or_default().push(packet.data.to_vec());
+            }
+        }
+    }
+    packets
+}
+
+fn data_folder() -> PathBuf {
+    let root = std::env::var_os("STRATA_DATA").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
+        PathBuf::from,
+    );
+    let formats = root.join("formats");
+    assert!(
+        formats.is_dir(),
+        "no captures to test with: {} does not exist; set STRATA_DATA to the data folder",
+        formats.display()
+    );
+    formats
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+    let entries = std::fs::read_dir(folder).expect("the data folder can be read");
+    for entry in entries {
+        let path = entry.expect("the data folder can be read").path();
+        if path.is_dir() {
+            collect(&path, files);
+        } else {
+            files.push(path);
+        }
+    }
+}
+
+/// libpcap's number inside the program is not always the one in the file.
+pub(crate) fn link_type(dlt: i32) -> LinkType {
+    match dlt {
+        12 => LinkType::RAW,
+        other => LinkType(u16::try_from(other).expect("a link type has 16 bits")),
+    }
+}
+
+/// Link types that this crate dissects, as libpcap numbers them.
+pub(crate) const LINKS: [i32; 12] = [0, 1, 12, 105, 108, 113, 119, 127, 163, 228, 229, 276];
+
+/// libpcap's compiler for one link type. For a file, because for an interface it would use what
+/// only a kernel knows.
+pub(crate) struct Oracle(pcap::Capture<pcap::Offline>);
+
+impl Oracle {
+    pub(crate) fn new(dlt: i32) -> Self {
+        // A capture file without packets: magic number, version 2.4, snapshot length, link type.
+        let mut header = Vec::new();
+        header.extend(0xa1b2_c3d4_u32.to_ne_bytes());
+        header.extend(2_u16.to_ne_bytes());
+        header.extend(4_u16.to_ne_bytes());
+        header.extend([0; 8]);
+        header.extend(0x4_0000_u32.to_ne_bytes());
+        header.extend(u32::from(link_type(dlt).0).to_ne_bytes());
+        // Tests run at the same time, also in one process.
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("oracle-{}-{count}.pcap", std::process::id());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::write(&path, header).expect("the target folder can be written");
+        let capture = pcap::Capture::from_file(&path).expect("libpcap opens an empty file");
+        std::fs::remove_file(&path).expect("the file was just written");
+        assert_eq!(capture.get_datalink().0, dlt);
+        Self(capture)
+    }
+
+    pub(crate) fn compile(&self, expression: &str, optimise: bool) -> Result<pcap::BpfProgram, String> {
+        self.0.compile(expression, optimise).map_err(|error| error.to_string())
+    }
+}
+
+/// A small deterministic generator (xorshift64*), so that a failure can be repeated.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        let bound = u64::try_from(bound.max(1)).expect("fits");
+        usize::try_from(self.next() % bound).expect("fits")
+    }
+}

@@ -1,0 +1,58 @@
+//! Whose packet it is: headers, fragments and fingerprint.
+
+use strata_capture::PacketRef;
+use strata_sketch::PacketFacts;
+use strata_wire::dissect::dissect;
+use strata_wire::{FlowHasher, Headers, LinkType, TunnelKey};
+
+use crate::fragments::FragmentTable;
+
+/// Finds the flow of each packet. What records and what makes training data both
+/// go through here, so that a model sees the same in both.
+#[derive(Debug)]
+pub struct FlowFinder {
+    hasher: FlowHasher,
+    fragments: FragmentTable,
+    tunnel_key: TunnelKey,
+}
+
+impl FlowFinder {
+    /// A finder whose fingerprints have the key `hash_seed`.
+    #[must_use]
+    pub fn new(hash_seed: [u64; 2], tunnel_key: TunnelKey) -> Self {
+        Self {
+            hasher: FlowHasher::new(hash_seed),
+            fragments: FragmentTable::default(),
+            tunnel_key,
+        }
+    }
+
+    /// The hasher of fingerprints.
+    #[must_use]
+    pub fn hasher(&self) -> FlowHasher {
+        self.hasher
+    }
+
+    /// The headers of a packet, and its facts if it has a flow.
+    #[inline]
+    pub fn find(&mut self, link: LinkType, packet: &PacketRef<'_>) -> (Headers, Option<PacketFacts>) {
+        let mut headers = dissect(link, packet.data, self.tunnel_key);
+        if let Some(fragment) = headers.fragment {
+            self.fragments.resolve(&mut headers, fragment, &self.hasher, packet.ts_ns);
+        }
+        let facts = headers.key.as_ref().map(|key| {
+            let fingerprint = self.hasher.flow(key);
+            let wire_len = u32::try_from(wire_bytes(packet)).unwrap_or(u32::MAX);
+            PacketFacts::new(&headers, fingerprint, packet.ts_ns, wire_len)
+        });
+        (headers, facts)
+    }
+}
+
+/// Bytes on the wire of a packet as the books count them: at least what was
+/// captured, since a capture may claim less.
+#[inline]
+#[must_use]
+pub fn wire_bytes(packet: &PacketRef<'_>) -> u64 {
+    u64::from(packet.wire_len).max(packet.data.len() as u64)
+}

@@ -1,0 +1,25 @@
+//! The data-plane loop: from a batch of packets to records in a block.
+//!
+//! ```text
+//! batch -> filter -> dissect -> fingerprint, prefetch -> sketch -> features
+//!       -> forest -> verdict -> granularity -> record
+//! ```
+//!
+//! - [`Worker`]: one worker, run to completion, in batches of 64; it owns its
+//!   sketch, its books and the block it fills;
+//! - [`FlowFinder`]: whose packet it is;
+//! - [`Classifier`]: sketch, features and forest of one model;
+//! - [`Mode`]: from class to granularity (TitanLog §VI-A);
+//! - [`run`]: an [`Input`](strata_capture::Input) through a worker.
+#![forbid(unsafe_code)]
+
+mod classifier;
+mod flows;
+mod fragments;
+mod mode;
+mod worker;
+
+pub use classifier::{Classified, Classifier};
+pub use flows::{FlowFinder, wire_bytes};
+pub use mode::{Mode, ModeConfig, ModeError};
+pub use worker::{RunError, Worker, WorkerOptions, run};

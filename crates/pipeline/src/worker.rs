@@ -1,0 +1,504 @@
+//! One worker: a batch of packets in, records in a block out.
+
+use strata_capture::{Batch, CaptureError, Input, Interface, Meta, Next, PacketRef};
+use strata_classify::{LANES, Model, UNCLASSIFIED, VerdictId};
+use strata_filter::{Filter, Program};
+use strata_sketch::{Level, PacketFacts, Pressure};
+use strata_store::export::Context;
+use strata_store::{
+    BlockBuilder, BlockSink, PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, StoreError,
+    VerdictRecord, Written,
+};
+use strata_wire::dissect::may_hide_addresses;
+use strata_wire::{
+    CutWhere, DropReason, FlowHasher, FlowKey, Granularity, Headers, Keep, LinkType, Outcome,
+    TunnelKey, join, mix64,
+};
+
+use std::sync::atomic::Ordering;
+
+use crate::classifier::Classifier;
+use crate::flows::{FlowFinder, wire_bytes};
+use crate::mode::{Mode, ModeError};
+
+/// Room that is kept free in a block for definitions beside a packet: a verdict
+/// of 256 trees and a plain interface. Larger ones grow their block.
+const DEFINITIONS_LEN: usize = 2048;
+
+/// How a worker works.
+#[derive(Clone, Debug)]
+pub struct WorkerOptions {
+    /// The active modes: each is a demand on every packet.
+    pub modes: Vec<Mode>,
+    /// Which packets are captured at all; `None` for all.
+    pub filter: Option<Filter>,
+    /// Whose flow a tunnelled packet belongs to.
+    pub tunnel_key: TunnelKey,
+    /// Key of flow fingerprints.
+    pub hash_seed: [u64; 2],
+    /// Chooses the sample of sampled granularities.
+    pub sampling_seed: u64,
+}
+
+/// Why recording ended early. What was recorded before is in the log.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The input cannot be read further.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// The log cannot be written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What one class gets.
+#[derive(Clone, Debug)]
+enum Demand {
+    /// The same for every packet.
+    Always(Outcome),
+    /// Sampled: decided packet by packet.
+    Sampled(Vec<Granularity>),
+}
+
+/// One interface of the input and what the filter means on it.
+#[derive(Debug)]
+struct Source {
+    interface: Interface,
+    /// `None` if there is no filter; `Err` if it cannot be applied to this link
+    /// type, so that no packet of it matches.
+    filter: Option<Result<Program, String>>,
+}
+
+/// A worker. It owns everything it touches.
+#[derive(Debug)]
+pub struct Worker {
+    options: WorkerOptions,
+    classifier: Classifier,
+    demands: Vec<Demand>,
+    sampling_hasher: FlowHasher,
+    flows: FlowFinder,
+    sources: Vec<Source>,
+    context_json: Vec<u8>,
+    sink: BlockSink,
+    block: Box<BlockBuilder>,
+    ledger: strata_wire::Ledger,
+    next_seq: u64,
+    packet_number: u64,
+    write_error: Option<StoreError>,
+    lanes: Box<Lanes>,
+}
+
+/// The packets of a batch between the stages.
+#[derive(Debug)]
+struct Lanes {
+    headers: [Headers; LANES],
+    facts: [Option<PacketFacts>; LANES],
+    wanted: [bool; LANES],
+}
+
+impl Worker {
+    /// A worker that records into `sink`.
+    ///
+    /// # Errors
+    ///
+    /// If a mode names a class that the model does not have.
+    ///
+    /// # Panics
+    ///
+    /// If the sink was used before.
+    pub fn new(
+        model: &Model,
+        options: WorkerOptions,
+        mut sink: BlockSink,
+    ) -> Result<Self, ModeError> {
+        let modes = options.modes.iter();
+        let per_mode: Result<Vec<_>, _> = modes.map(|mode| mode.granularities(model)).collect();
+        let per_mode = per_mode?;
+        let of_class = |class: usize| per_mode.iter().map(|row| row[class]).collect::<Vec<_>>();
+        let demands: Vec<Vec<Granularity>> = (0..=model.classes.len()).map(of_class).collect();
+        let mut classes: Vec<String> = model.classes.iter().map(|c| c.name.clone()).collect();
+        classes.push(UNCLASSIFIED.into());
+        let text = |list: &Vec<Granularity>| {
+            let texts: Vec<String> = list.iter().map(ToString::to_string).collect();
+            texts.join(" + ")
+        };
+        let names: Vec<&str> = options.modes.iter().map(|mode| mode.name.as_str()).collect();
+        let context = Context {
+            mode: names.join("+"),
+            model: model.name.clone(),
+            classes,
+            granularities: demands.iter().map(text).collect(),
+        };
+        let block = sink.take().expect("a new sink has free blocks");
+        Ok(Self {
+            classifier: Classifier::new(model),
+            demands: demands.into_iter().map(Demand::new).collect(),
+            sampling_hasher: FlowHasher::new([options.sampling_seed, 0x5354_5241_5441]),
+            flows: FlowFinder::new(options.hash_seed, options.tunnel_key),
+            sources: Vec::new(),
+            context_json: serde_json::to_vec(&context).unwrap_or_default(),
+            sink,
+            block,
+            ledger: strata_wire::Ledger::default(),
+            next_seq: 0,
+            packet_number: 0,
+            write_error: None,
+            lanes: Box::new(Lanes {
+                headers: [Headers::default(); LANES],
+                facts: [None; LANES],
+                wanted: [false; LANES],
+            }),
+            options,
+        })
+    }
+
+    /// The books so far.
+    #[must_use]
+    pub fn ledger(&self) -> &strata_wire::Ledger {
+        &self.ledger
+    }
+
+    /// The classifier.
+    #[must_use]
+    pub fn classifier(&self) -> &Classifier {
+        &self.classifier
+    }
+
+    /// Pressure on the sketch's buckets so far.
+    #[must_use]
+    pub fn pressure(&self) -> Pressure {
+        self.classifier.pressure()
+    }
+
+    /// Link types on which the filter cannot be applied, and why.
+    #[must_use]
+    pub fn filter_problems(&self) -> Vec<(LinkType, String)> {
+        let mut problems = Vec::new();
+        for source in &self.sources {
+            if let Some(Err(problem)) = &source.filter {
+                let entry = (source.interface.link, problem.clone());
+                if !problems.contains(&entry) {
+                    problems.push(entry);
+                }
+            }
+        }
+        problems
+    }
+
+    /// Records what an input says about itself.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be written.
+    pub fn meta(&mut self, meta: Meta) -> Result<(), StoreError> {
+        let room = BlockBuilder::meta_len(&meta);
+        if self.block.room() < room + DEFINITIONS_LEN && !self.block.is_empty() {
+            self.next_block()?;
+        }
+        self.block.push_meta(&meta);
+        if let Meta::Interface { id, interface } = meta {
+            let filter = self.options.filter.as_ref();
+            let filter = filter.map(|f| f.compile(interface.link).map_err(|e| e.to_string()));
+            let source = Source { interface, filter };
+            // Ids are dense and come in order.
+            let index = usize::from(id);
+            if index < self.sources.len() {
+                self.sources[index] = source;
+            } else {
+                self.sources.push(source);
+            }
+        }
+        Ok(())
+    }
+
+    /// Classifies and records a batch.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be written; every packet of the batch is in the books.
+    pub fn batch(&mut self, batch: &Batch<'_>) -> Result<(), StoreError> {
+        let mut start = 0;
+        while start < batch.len() {
+            let count = (batch.len() - start).min(LANES);
+            self.lanes(batch, start, count)?;
+            start += count;
+        }
+        let progress = self.sink.progress();
+        progress.next_seq.store(self.next_seq, Ordering::Relaxed);
+        let seen = self.ledger.seen;
+        progress.seen_packets.store(seen.packets, Ordering::Relaxed);
+        progress.seen_bytes.store(seen.bytes, Ordering::Relaxed);
+        while let Some(written) = self.sink.poll() {
+            self.account(written);
+        }
+        self.write_error.take().map_or(Ok(()), Err)
+    }
+
+    fn lanes(&mut self, batch: &Batch<'_>, start: usize, count: usize) -> Result<(), StoreError> {
+        for lane in 0..count {
+            let packet = batch.get(start + lane);
+            self.look(lane, &packet);
+        }
+        let facts = &self.lanes.facts[..count];
+        for facts in facts.iter().flatten() {
+            self.classifier.prefetch(facts.fingerprint);
+        }
+        let verdicts = self.classifier.classify(facts);
+        for (lane, &verdict) in verdicts[..count].iter().enumerate() {
+            if self.lanes.wanted[lane] {
+                self.record(lane, &batch.get(start + lane), verdict)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Filter, headers and flow of one packet.
+    #[inline]
+    fn look(&mut self, lane: usize, packet: &PacketRef<'_>) {
+        let wire = wire_bytes(packet);
+        self.ledger.seen.add(wire);
+        let source = &self.sources[usize::from(packet.interface)];
+        let wanted = match &source.filter {
+            None => true,
+            Some(Ok(program)) => program.matches(packet.data, packet.wire_len),
+            Some(Err(_)) => false,
+        };
+        self.lanes.wanted[lane] = wanted;
+        if !wanted {
+            self.lanes.facts[lane] = None;
+            self.ledger.filtered.add(wire);
+            return;
+        }
+        let link = source.interface.link;
+        (self.lanes.headers[lane], self.lanes.facts[lane]) = self.flows.find(link, packet);
+    }
+
+    /// Granularity and record of one packet.
+    #[inline]
+    fn record(
+        &mut self,
+        lane: usize,
+        packet: &PacketRef<'_>,
+        verdict: VerdictId,
+    ) -> Result<(), StoreError> {
+        let wire = wire_bytes(packet);
+        let class = self.classifier.verdict(verdict).class;
+        self.packet_number += 1;
+        let outcome = match &self.demands[usize::from(class)] {
+            Demand::Always(outcome) => *outcome,
+            Demand::Sampled(demands) => {
+                let key = self.lanes.headers[lane].key.unwrap_or_default();
+                join(demands, self.packet_number, self.sampling_hasher.flow(&key))
+            }
+        };
+        let keep = match outcome {
+            Outcome::Log(keep) => keep,
+            Outcome::SampledOut => {
+                self.ledger.sampled_out.add(wire);
+                return Ok(());
+            }
+            Outcome::Discard => {
+                self.ledger.discarded.add(wire);
+                return Ok(());
+            }
+        };
+        let headers = &self.lanes.headers[lane];
+        let captured_len = u32::try_from(packet.data.len()).unwrap_or(u32::MAX);
+        let header_len = if headers.key.is_some() { headers.header_len } else { captured_len };
+        let kept = keep.kept_len(header_len, captured_len);
+        let data = &packet.data[..kept as usize];
+        let mut cut = [0; CutWhere::ALL.len()];
+        cut[CutWhere::Snaplen as usize] = wire - u64::from(captured_len);
+        let place = match keep {
+            Keep::Partial(_) => CutWhere::Partial,
+            _ => CutWhere::Header,
+        };
+        cut[place as usize] += u64::from(captured_len - kept);
+
+        let needed = PACKET_HEADER_LEN + data.len() + PREFIX_LEN + packet.options.len();
+        if self.block.room() < needed + DEFINITIONS_LEN {
+            self.room_for(needed + DEFINITIONS_LEN)?;
+        }
+        self.define(packet.interface, verdict);
+        let record = PacketRecord {
+            ts_ns: packet.ts_ns,
+            seq: self.next_seq,
+            wire_len: packet.wire_len,
+            captured_len,
+            header_len: u16::try_from(header_len).unwrap_or(u16::MAX),
+            interface: packet.interface,
+            verdict,
+            keep_code: keep.code(),
+            has_timestamp: packet.has_timestamp,
+            data,
+            options: packet.options,
+        };
+        self.block.push_packet(&record, class, cut);
+        self.next_seq += 1;
+        self.ledger.in_flight.add(u64::from(kept));
+        for (sum, bytes) in self.ledger.cut_bytes.iter_mut().zip(cut) {
+            *sum += bytes;
+        }
+        self.note(lane);
+        Ok(())
+    }
+
+    /// Notes for the block's summary whose packet this is.
+    #[inline]
+    fn note(&mut self, lane: usize) {
+        let headers = &self.lanes.headers[lane];
+        if may_hide_addresses(headers) || headers.key.is_none() {
+            self.block.note_hidden_addresses();
+        }
+        let (Some(key), Some(facts)) = (&headers.key, &self.lanes.facts[lane]) else {
+            return;
+        };
+        let mut identity = facts.fingerprint;
+        if let Some(outer) = &headers.outer {
+            identity ^= mix64(self.flows.hasher().flow(outer));
+        }
+        if self.block.noted_recently(identity) {
+            return;
+        }
+        self.block.note(facts.fingerprint);
+        let hasher = self.flows.hasher();
+        let mut note_ends = |key: &FlowKey| {
+            for end in [key.low, key.high] {
+                self.block.note(hasher.address(key.family, end.address));
+            }
+        };
+        note_ends(key);
+        if let Some(outer) = &headers.outer {
+            note_ends(outer);
+        }
+    }
+
+    /// Defines in the block what a packet record refers to.
+    #[inline]
+    fn define(&mut self, interface: u16, verdict: VerdictId) {
+        if self.block.needs_context() {
+            self.block.define_context(&self.context_json);
+        }
+        if self.block.needs_interface(interface) {
+            let source = &self.sources[usize::from(interface)];
+            self.block.define_interface(interface, &source.interface);
+        }
+        if self.block.needs_verdict(verdict) {
+            let known = self.classifier.verdict(verdict);
+            let record = VerdictRecord {
+                class: known.class,
+                score: known.score,
+                level: match known.level {
+                    None => 0,
+                    Some(Level::Packet) => 1,
+                    Some(Level::Flow) => 2,
+                },
+                leaves: known.leaves.clone(),
+            };
+            self.block.define_verdict(verdict, &record);
+        }
+    }
+
+    #[cold]
+    fn room_for(&mut self, needed: usize) -> Result<(), StoreError> {
+        if !self.block.is_empty() {
+            self.next_block()?;
+        }
+        self.block.grow(needed);
+        Ok(())
+    }
+
+    /// Hands the block to the writer and waits for an empty one: a file can wait.
+    fn next_block(&mut self) -> Result<(), StoreError> {
+        while let Some(written) = self.sink.poll() {
+            self.account(written);
+        }
+        let empty = loop {
+            if let Some(block) = self.sink.take() {
+                break block;
+            }
+            match self.sink.wait()? {
+                Some(written) => self.account(written),
+                None => return Err(StoreError::WriterGone),
+            }
+        };
+        let full = std::mem::replace(&mut self.block, empty);
+        self.sink.submit(full)
+    }
+
+    /// Moves a block's packets from `in_flight` to where they ended.
+    fn account(&mut self, written: Written) {
+        let tally = written.tally;
+        let in_flight = &mut self.ledger.in_flight;
+        in_flight.packets -= tally.packets;
+        in_flight.bytes -= tally.logged_bytes;
+        match written.outcome {
+            Ok(()) => {
+                self.ledger.logged.packets += tally.packets;
+                self.ledger.logged.bytes += tally.logged_bytes;
+            }
+            Err(error) => {
+                let dropped = &mut self.ledger.dropped[DropReason::WriteError as usize];
+                dropped.packets += tally.packets;
+                dropped.bytes += tally.wire_bytes;
+                for (sum, bytes) in self.ledger.cut_bytes.iter_mut().zip(tally.cut_bytes) {
+                    *sum -= bytes;
+                }
+                self.write_error.get_or_insert(error);
+            }
+        }
+    }
+
+    /// Writes what is left and waits until everything is in files. Afterwards
+    /// nothing is in flight.
+    ///
+    /// # Errors
+    ///
+    /// The first error of writing, unless [`Worker::batch`] has returned it.
+    pub fn finish(&mut self) -> Result<(), StoreError> {
+        if !self.block.is_empty() {
+            self.next_block()?;
+        }
+        while let Some(written) = self.sink.wait()? {
+            self.account(written);
+        }
+        self.write_error.take().map_or(Ok(()), Err)
+    }
+}
+
+impl Demand {
+    fn new(demands: Vec<Granularity>) -> Self {
+        if demands.iter().any(|demand| demand.sampling.is_some()) {
+            Self::Sampled(demands)
+        } else {
+            Self::Always(join(&demands, 0, 0))
+        }
+    }
+}
+
+/// Runs an input through a worker, to its end or the first error, and finishes
+/// the worker in both cases. `progress` is called after each batch.
+///
+/// # Errors
+///
+/// What ended it; everything before is recorded.
+pub fn run(
+    input: &mut Input,
+    worker: &mut Worker,
+    mut progress: impl FnMut(&Worker),
+) -> Result<(), RunError> {
+    let mut step = || -> Result<(), RunError> {
+        loop {
+            match input.advance()? {
+                Next::Packets => worker.batch(&input.batch())?,
+                Next::Meta(meta) => worker.meta(meta)?,
+                Next::End => return Ok(()),
+            }
+            progress(worker);
+        }
+    };
+    let ran = step();
+    let finished = worker.finish();
+    ran?;
+    Ok(finished?)
+}

@@ -1,0 +1,344 @@
+//! Filling a block: the hot side of the log.
+
+use strata_capture::{Interface, Meta};
+
+use crate::format::{
+    BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_META, HEADER_LEN, PACKET_HEADER_LEN, PREFIX_LEN,
+    PacketRecord, VerdictRecord, align_up, emit_packet_header, kind,
+};
+use crate::summary::{ClassCount, Summary};
+
+/// Keep codes, and so counters per class.
+const KEEPS: usize = 4;
+/// Fingerprints that a block notes before it gives up on its filter.
+const FINGERPRINTS_MAX: usize = 1 << 18;
+/// Recently noted flows that need not be noted again: 32 KiB.
+const RECENT: usize = 1 << 12;
+
+/// Books of the packets in a block, by which the worker moves them from
+/// `in_flight` to `logged` or `dropped`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlockTally {
+    /// Packets.
+    pub packets: u64,
+    /// Their wire bytes, as the ledger counts them.
+    pub wire_bytes: u64,
+    /// Bytes kept.
+    pub logged_bytes: u64,
+    /// Bytes cut, by `CutWhere`.
+    pub cut_bytes: [u64; 3],
+}
+
+/// A block being filled. Allocates at creation only, except for a record that is
+/// larger than the whole block.
+#[derive(Debug)]
+pub struct BlockBuilder {
+    /// Header space, records, and later the summary.
+    bytes: Vec<u8>,
+    /// Where the records end.
+    len: usize,
+    header: BlockHeader,
+    counts: Box<[[ClassCount; KEEPS]; 256]>,
+    fingerprints: Vec<u64>,
+    fingerprints_full: bool,
+    recent: Box<[u64; RECENT]>,
+    tally: BlockTally,
+    /// Definitions that stand in this block, by number.
+    verdicts_defined: Vec<u64>,
+    interfaces_defined: Vec<u64>,
+    context_defined: bool,
+}
+
+impl BlockBuilder {
+    /// An empty block of `block_bytes`, touched so that no packet pays for it.
+    #[must_use]
+    pub fn new(block_bytes: usize) -> Self {
+        let mut builder = Self {
+            bytes: vec![0; align_up(block_bytes.max(64 << 10))],
+            len: HEADER_LEN,
+            header: BlockHeader::default(),
+            counts: Box::new([[ClassCount::default(); KEEPS]; 256]),
+            fingerprints: Vec::with_capacity(FINGERPRINTS_MAX),
+            fingerprints_full: false,
+            recent: Box::new([0; RECENT]),
+            tally: BlockTally::default(),
+            verdicts_defined: vec![0; 1 << 10],
+            interfaces_defined: vec![0; 1 << 10],
+            context_defined: false,
+        };
+        builder.reset(0);
+        builder
+    }
+
+    /// Empties the block; its first packet will have sequence number `first_seq`
+    /// or a later one.
+    pub fn reset(&mut self, first_seq: u64) {
+        self.len = HEADER_LEN;
+        self.header = BlockHeader {
+            first_seq,
+            next_seq: first_seq,
+            ts_min_ns: u64::MAX,
+            ..BlockHeader::default()
+        };
+        for row in self.counts.iter_mut() {
+            *row = [ClassCount::default(); KEEPS];
+        }
+        self.fingerprints.clear();
+        self.fingerprints_full = false;
+        self.recent.fill(0);
+        self.tally = BlockTally::default();
+        self.verdicts_defined.fill(0);
+        self.interfaces_defined.fill(0);
+        self.context_defined = false;
+    }
+
+    /// Whether nothing is in it but definitions.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.header.packets == 0 && self.header.flags & FLAG_META == 0
+    }
+
+    /// The books of its packets.
+    #[must_use]
+    pub fn tally(&self) -> BlockTally {
+        self.tally
+    }
+
+    /// Sequence numbers: of the first packet, and one more than of the last.
+    #[must_use]
+    pub fn sequence_range(&self) -> (u64, u64) {
+        (self.header.first_seq, self.header.next_seq)
+    }
+
+    /// Bytes that further records may take.
+    #[inline]
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.bytes.len() - self.len
+    }
+
+    /// Makes room for a record that is larger than the block; only an empty block
+    /// grows, up to `room` bytes.
+    #[cold]
+    pub fn grow(&mut self, room: usize) {
+        let needed = align_up(self.len + room);
+        if needed > self.bytes.len() {
+            self.bytes.resize(needed, 0);
+        }
+    }
+
+    /// Appends a packet. `class` is its verdict's, `cut` the bytes cut by place.
+    /// There must be room for 32 bytes and its data, and for its options if any
+    /// with 8 more.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such room.
+    #[inline]
+    pub fn push_packet(&mut self, packet: &PacketRecord<'_>, class: u8, cut: [u64; 3]) {
+        if !packet.options.is_empty() {
+            self.push_record(kind::PACKET_OPTIONS, 0, 0, &[packet.options]);
+        }
+        let end = self.len + PACKET_HEADER_LEN + packet.data.len();
+        let record = &mut self.bytes[self.len..end];
+        let (header, data) = record.split_at_mut(PACKET_HEADER_LEN);
+        if let Ok(header) = header.try_into() {
+            emit_packet_header(packet, header);
+        }
+        data.copy_from_slice(packet.data);
+        self.len = end;
+
+        let logged = packet.data.len() as u64;
+        let wire = u64::from(packet.wire_len.max(packet.captured_len));
+        if self.header.packets == 0 {
+            self.header.first_seq = packet.seq;
+        }
+        self.header.next_seq = packet.seq + 1;
+        self.header.ts_min_ns = self.header.ts_min_ns.min(packet.ts_ns);
+        self.header.ts_max_ns = self.header.ts_max_ns.max(packet.ts_ns);
+        self.header.packets += 1;
+        self.header.records += 1;
+        let count = &mut self.counts[usize::from(class)][usize::from(packet.keep_code & 3)];
+        count.packets += 1;
+        count.wire_bytes += wire;
+        count.logged_bytes += logged;
+        self.tally.packets += 1;
+        self.tally.wire_bytes += wire;
+        self.tally.logged_bytes += logged;
+        for (sum, bytes) in self.tally.cut_bytes.iter_mut().zip(cut) {
+            *sum += bytes;
+        }
+    }
+
+    /// Whether this flow has just been noted, so that [`BlockBuilder::note`] for
+    /// it and its addresses can be left out.
+    #[inline]
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation)]
+    pub fn noted_recently(&mut self, flow: u64) -> bool {
+        let slot = &mut self.recent[flow as usize % RECENT];
+        std::mem::replace(slot, flow) == flow
+    }
+
+    /// Notes a fingerprint for the summary.
+    #[inline]
+    pub fn note(&mut self, fingerprint: u64) {
+        if self.fingerprints.len() < FINGERPRINTS_MAX {
+            self.fingerprints.push(fingerprint);
+        } else {
+            self.fingerprints_full = true;
+        }
+    }
+
+    /// Notes that a packet may have addresses that were not noted.
+    #[inline]
+    pub fn note_hidden_addresses(&mut self) {
+        self.header.flags |= FLAG_HIDES_ADDRESSES;
+    }
+
+    /// Whether the verdict still has to be defined in this block.
+    #[inline]
+    #[must_use]
+    pub fn needs_verdict(&self, id: u16) -> bool {
+        self.verdicts_defined[usize::from(id) / 64] & 1 << (id % 64) == 0
+    }
+
+    /// Whether the interface still has to be defined in this block.
+    #[inline]
+    #[must_use]
+    pub fn needs_interface(&self, id: u16) -> bool {
+        self.interfaces_defined[usize::from(id) / 64] & 1 << (id % 64) == 0
+    }
+
+    /// Whether the context still has to be defined in this block.
+    #[must_use]
+    pub fn needs_context(&self) -> bool {
+        !self.context_defined
+    }
+
+    /// Defines a verdict.
+    pub fn define_verdict(&mut self, id: u16, verdict: &VerdictRecord) {
+        let mut body = vec![verdict.class, verdict.level];
+        body.extend_from_slice(&verdict.score.to_le_bytes());
+        for leaf in &verdict.leaves {
+            body.extend_from_slice(&leaf.to_le_bytes());
+        }
+        self.push_record(kind::VERDICT, 0, id, &[&body]);
+        self.verdicts_defined[usize::from(id) / 64] |= 1 << (id % 64);
+    }
+
+    /// Defines an interface.
+    pub fn define_interface(&mut self, id: u16, interface: &Interface) {
+        let link = interface.link.0.to_le_bytes();
+        let snaplen = interface.snaplen.to_le_bytes();
+        let parts = [&link[..], &[0, 0], &snaplen, &interface.options];
+        self.push_record(kind::INTERFACE, 0, id, &parts);
+        self.interfaces_defined[usize::from(id) / 64] |= 1 << (id % 64);
+    }
+
+    /// Says what the packets that follow were recorded with.
+    pub fn define_context(&mut self, json: &[u8]) {
+        self.push_record(kind::CONTEXT, 0, 0, &[json]);
+        self.context_defined = true;
+    }
+
+    /// Appends what an input says about itself.
+    pub fn push_meta(&mut self, meta: &Meta) {
+        match meta {
+            Meta::Interface { id, interface } => self.define_interface(*id, interface),
+            Meta::Section { options } => self.push_record(kind::SECTION, 0, 0, &[options]),
+            Meta::Block {
+                block_type,
+                interface,
+                body,
+            } => {
+                let has_interface = u8::from(interface.is_some());
+                let number = block_type.to_le_bytes();
+                self.push_record(
+                    kind::PCAPNG_BLOCK,
+                    has_interface,
+                    interface.unwrap_or(0),
+                    &[&number, body],
+                );
+            }
+        }
+        self.header.flags |= FLAG_META;
+    }
+
+    /// Bytes that [`BlockBuilder::push_meta`] will take.
+    #[must_use]
+    pub fn meta_len(meta: &Meta) -> usize {
+        PREFIX_LEN
+            + match meta {
+                Meta::Interface { interface, .. } => 8 + interface.options.len(),
+                Meta::Section { options } => options.len(),
+                Meta::Block { body, .. } => 4 + body.len(),
+            }
+    }
+
+    fn push_record(&mut self, kind: u8, flags: u8, reference: u16, parts: &[&[u8]]) {
+        let body: usize = parts.iter().map(|part| part.len()).sum();
+        self.grow(PREFIX_LEN + body);
+        let mut put = |bytes: &[u8]| {
+            self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
+            self.len += bytes.len();
+        };
+        put(&[kind, flags]);
+        put(&reference.to_le_bytes());
+        put(&u32::try_from(body).unwrap_or(u32::MAX).to_le_bytes());
+        for part in parts {
+            put(part);
+        }
+        self.header.records += 1;
+    }
+
+    /// Closes the block: writes summary, checksums and header, and returns what
+    /// is to be written to the file.
+    ///
+    /// # Panics
+    ///
+    /// If the block is larger than 4 GiB: the largest record is not.
+    pub fn seal(&mut self, recording: u32, worker: u16, number: u64, hash_seed: [u64; 2]) -> &[u8] {
+        let mut counts = Vec::new();
+        for (class, row) in self.counts.iter().enumerate() {
+            for (keep, count) in row.iter().enumerate().filter(|(_, c)| c.packets > 0) {
+                let class = u8::try_from(class).expect("256 rows");
+                self.header.classes |= 1 << class.min(63);
+                counts.push(ClassCount {
+                    class,
+                    keep_code: u8::try_from(keep).expect("4 columns"),
+                    ..*count
+                });
+            }
+        }
+        self.fingerprints.sort_unstable();
+        self.fingerprints.dedup();
+        let keys = (!self.fingerprints_full).then_some(self.fingerprints.as_slice());
+        let mut summary = Vec::new();
+        Summary::new(counts, keys).emit(&mut summary);
+        let body = &self.bytes[HEADER_LEN..self.len];
+        let to_u32 = |len: usize| u32::try_from(len).expect("a block is below 4 GiB");
+        self.header = BlockHeader {
+            body_crc: crc32c::crc32c(body),
+            summary_crc: crc32c::crc32c(&summary),
+            body_len: to_u32(body.len()),
+            summary_len: to_u32(summary.len()),
+            block_number: number,
+            recording,
+            worker,
+            wire_bytes: self.tally.wire_bytes,
+            logged_bytes: self.tally.logged_bytes,
+            hash_seed,
+            ..self.header
+        };
+        let end = self.len + summary.len();
+        let stored = align_up(end);
+        if stored > self.bytes.len() {
+            self.bytes.resize(stored, 0);
+        }
+        self.bytes[self.len..end].copy_from_slice(&summary);
+        self.bytes[end..stored].fill(0);
+        self.bytes[..HEADER_LEN].copy_from_slice(&self.header.emit());
+        &self.bytes[..stored]
+    }
+}

@@ -1,0 +1,118 @@
+//! The checkpoint: how far a worker was, at most 100 ms ago.
+//!
+//! After a crash, the blocks on disk say which packets are there. Those between
+//! the last of them and the checkpoint's sequence number are lost for certain;
+//! of those after the checkpoint nothing is known but that they arrived within
+//! the checkpoint's interval.
+
+use crate::format::Reader;
+
+/// Two slots, written in turn, so that a torn write spoils one of them only.
+const SLOT_BYTES: u64 = 512;
+const MAGIC: u64 = u64::from_le_bytes(*b"STRATACP");
+const LEN: usize = 64;
+
+/// Where a worker was.
+///
+/// ```text
+///  0 magic "STRATACP"
+///  8 crc u32 (CRC-32C of bytes 16..64) | reserved u32
+/// 16 generation u64
+/// 24 time_ns u64
+/// 32 next_seq u64
+/// 40 durable_seq u64
+/// 48 seen_packets u64
+/// 56 seen_bytes u64
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Checkpoint {
+    /// Counts checkpoints of a worker.
+    pub generation: u64,
+    /// Wall clock, ns since 1970.
+    pub time_ns: u64,
+    /// The sequence number that the next packet would get.
+    pub next_seq: u64,
+    /// Every packet before this one is on disk for certain.
+    pub durable_seq: u64,
+    /// Packets seen.
+    pub seen_packets: u64,
+    /// Wire bytes seen.
+    pub seen_bytes: u64,
+}
+
+impl Checkpoint {
+    /// Where it is written in the checkpoint file.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.generation % 2 * SLOT_BYTES
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn emit(&self) -> [u8; LEN] {
+        let mut out = [0; LEN];
+        out[..8].copy_from_slice(&MAGIC.to_le_bytes());
+        let fields = [
+            self.generation,
+            self.time_ns,
+            self.next_seq,
+            self.durable_seq,
+            self.seen_packets,
+            self.seen_bytes,
+        ];
+        for (slot, field) in out[16..].chunks_exact_mut(8).zip(fields) {
+            slot.copy_from_slice(&field.to_le_bytes());
+        }
+        let crc = crc32c::crc32c(&out[16..]);
+        out[8..12].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// The latest valid checkpoint of a file's content.
+    #[must_use]
+    pub fn latest(content: &[u8]) -> Option<Self> {
+        let slots = content.chunks(usize::try_from(SLOT_BYTES).unwrap_or(512)).take(2);
+        slots.filter_map(Self::parse).max_by_key(|c| c.generation)
+    }
+
+    fn parse(slot: &[u8]) -> Option<Self> {
+        let bytes = slot.get(..LEN)?;
+        let mut read = Reader { bytes, at: 0 };
+        let (magic, crc, _) = (read.u64(), read.u32(), read.u32());
+        if magic != MAGIC || crc != crc32c::crc32c(&bytes[16..]) {
+            return None;
+        }
+        Some(Self {
+            generation: read.u64(),
+            time_ns: read.u64(),
+            next_seq: read.u64(),
+            durable_seq: read.u64(),
+            seen_packets: read.u64(),
+            seen_bytes: read.u64(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_valid_slot_counts() {
+        let mut file = vec![0; 1024];
+        assert_eq!(Checkpoint::latest(&file), None);
+        for generation in 1..=5 {
+            let checkpoint = Checkpoint {
+                generation,
+                next_seq: generation * 100,
+                ..Checkpoint::default()
+            };
+            let at = usize::try_from(checkpoint.offset()).unwrap();
+            file[at..at + LEN].copy_from_slice(&checkpoint.emit());
+        }
+        assert_eq!(Checkpoint::latest(&file).unwrap().next_seq, 500);
+        file[512 + 40] ^= 1;
+        assert_eq!(Checkpoint::latest(&file).unwrap().next_seq, 400);
+        assert_eq!(Checkpoint::latest(&file[..100]).unwrap().next_seq, 400);
+    }
+}

@@ -1,0 +1,74 @@
+//! What can go wrong with a log.
+
+use std::io;
+
+/// Why a log cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The operating system refused.
+    #[error("{file}: cannot {action}: {source}")]
+    Io {
+        /// The file.
+        file: String,
+        /// What was tried.
+        action: &'static str,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// Something else lies there.
+    #[error("{dir}: is not a Strata log and not empty: name a new directory, or one that `strata record` made")]
+    NotALog {
+        /// The directory.
+        dir: String,
+    },
+    /// Another process writes this log.
+    #[error("{dir}: another process is recording into this log: stop it, or record into another directory")]
+    Locked {
+        /// The directory.
+        dir: String,
+    },
+    /// The manifest cannot be understood.
+    #[error("{file}: not the manifest of a log: {problem}")]
+    Manifest {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// There is no log.
+    #[error("{dir}: no log here ({file} is missing): name a directory that `strata record -o` made")]
+    Missing {
+        /// The directory.
+        dir: String,
+        /// What is missing.
+        file: String,
+    },
+    /// Bytes are not what was written.
+    #[error("{0}")]
+    Damage(#[from] Damage),
+    /// The writer thread ended on its own.
+    #[error("the log's writer thread ended unexpectedly")]
+    WriterGone,
+}
+
+/// Bytes of a block file that are not what was written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}: damaged at offset {offset}: {problem}; packets of other blocks are still readable")]
+pub struct Damage {
+    /// The file.
+    pub file: String,
+    /// Bytes from its start.
+    pub offset: u64,
+    /// What is wrong.
+    pub problem: String,
+}
+
+/// Wraps an I/O error with the file and what was tried.
+pub(crate) fn io_error(file: String, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
+    move |source| StoreError::Io {
+        file,
+        action,
+        source,
+    }
+}

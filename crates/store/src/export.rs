@@ -1,0 +1,317 @@
+//! From a log to a capture file.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::Write;
+
+use serde::{Deserialize, Serialize};
+use strata_capture::{
+    Interface, LinkType, Meta, PacketRef, PcapNgWriter, PcapWriter, WriteError, options,
+};
+
+use crate::error::{Damage, StoreError};
+use crate::format::{PacketRecord, VerdictRecord, keep_name};
+use crate::log::{Block, Log, Select};
+use crate::records::Record;
+
+/// What the packets of a block were recorded with, as its context record says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Context {
+    /// The mode's name.
+    pub mode: String,
+    /// The model's name.
+    pub model: String,
+    /// Names of the classes, by index.
+    pub classes: Vec<String>,
+    /// Granularity of each class, as text.
+    pub granularities: Vec<String>,
+}
+
+/// What to export.
+#[derive(Default)]
+pub struct ExportOptions<'a> {
+    /// Which blocks may hold wanted packets.
+    pub select: Select,
+    /// Whether a packet is wanted, by link type, bytes kept and wire length;
+    /// `None` for all.
+    #[allow(clippy::type_complexity)]
+    pub matches: Option<Box<dyn FnMut(LinkType, &[u8], u32) -> bool + 'a>>,
+    /// Whether to say class, score, granularity and reason in a comment of each
+    /// packet. pcapng only.
+    pub comments: bool,
+}
+
+impl std::fmt::Debug for ExportOptions<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ExportOptions").field("select", &self.select).finish_non_exhaustive()
+    }
+}
+
+/// The kind of file to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum FileFormat {
+    /// pcapng.
+    #[default]
+    PcapNg,
+    /// pcap with nanoseconds.
+    Pcap,
+}
+
+/// What was exported.
+#[derive(Debug, Default)]
+pub struct Exported {
+    /// Packets written.
+    pub packets: u64,
+    /// Packets that were looked at.
+    pub examined: u64,
+    /// Damaged places that were passed over.
+    pub damage: Vec<Damage>,
+}
+
+/// Why an export ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The log cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The output cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+enum Output<W: Write> {
+    PcapNg(PcapNgWriter<W>),
+    Pcap(PcapWriter<W>),
+}
+
+/// Writes the wanted packets of a log, in the order in which they arrived,
+/// recording by recording. Damaged blocks are passed over and reported.
+///
+/// # Errors
+///
+/// If the log cannot be read or the output not written.
+pub fn export<W: Write>(
+    log: &Log,
+    output: W,
+    format: FileFormat,
+    options: ExportOptions<'_>,
+) -> Result<Exported, ExportError> {
+    let output = match format {
+        FileFormat::PcapNg => {
+            Output::PcapNg(PcapNgWriter::new(output, &section_options(log)?)?)
+        }
+        FileFormat::Pcap => Output::Pcap(PcapWriter::new(output)),
+    };
+    let mut exporter = Exporter {
+        output,
+        options,
+        interfaces: HashMap::new(),
+        verdicts: HashMap::new(),
+        context: Context::default(),
+        packet_options: Vec::new(),
+        exported: Exported::default(),
+    };
+    let select = exporter.options.select.clone();
+    for recording in log.recordings() {
+        exporter.verdicts.clear();
+        for block in log.blocks(recording, &select) {
+            match block {
+                Ok(block) => exporter.block(recording.id, &block)?,
+                Err(StoreError::Damage(damage)) => exporter.exported.damage.push(damage),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    match exporter.output {
+        Output::PcapNg(writer) => drop(writer.finish()?),
+        Output::Pcap(writer) => drop(writer.finish()?),
+    }
+    Ok(exporter.exported)
+}
+
+/// The options of the first section of the inputs, and the comments of the
+/// others: the export is one section.
+fn section_options(log: &Log) -> Result<Vec<u8>, StoreError> {
+    let mut merged: Option<Vec<u8>> = None;
+    let select = Select {
+        metadata_only: true,
+        ..Select::default()
+    };
+    for recording in log.recordings() {
+        for block in log.blocks(recording, &select) {
+            let block = match block {
+                Ok(block) => block,
+                Err(StoreError::Damage(_)) => continue,
+                Err(error) => return Err(error),
+            };
+            for record in block.records().flatten() {
+                let Record::Meta(Meta::Section { options: list }) = record else {
+                    continue;
+                };
+                match &mut merged {
+                    None => merged = Some(list),
+                    Some(merged) => {
+                        for comment in options::comments(&list) {
+                            // It was an option before, so it fits one now.
+                            let _ = options::push_comment(merged, comment);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    Ok(merged.unwrap_or_default())
+}
+
+struct Exporter<'a, W: Write> {
+    output: Output<W>,
+    options: ExportOptions<'a>,
+    /// By recording and interface: number in the export, and link type.
+    interfaces: HashMap<(u32, u16), (u16, Interface)>,
+    verdicts: HashMap<u16, VerdictRecord>,
+    context: Context,
+    packet_options: Vec<u8>,
+    exported: Exported,
+}
+
+impl<W: Write> Exporter<'_, W> {
+    fn block(&mut self, recording: u32, block: &Block) -> Result<(), ExportError> {
+        for record in block.records() {
+            match record {
+                Ok(Record::Packet(packet)) => self.packet(recording, &packet)?,
+                Ok(Record::Verdict(id, verdict)) => {
+                    self.verdicts.insert(id, verdict);
+                }
+                Ok(Record::Context(json)) => {
+                    self.context = serde_json::from_slice(json).unwrap_or_default();
+                }
+                Ok(Record::Meta(meta)) => self.meta(recording, meta)?,
+                Err(bad) => {
+                    let at = block.offset + crate::format::HEADER_LEN as u64 + bad.at as u64;
+                    self.exported.damage.push(Damage {
+                        file: block.file.clone(),
+                        offset: at,
+                        problem: bad.problem.into(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn meta(&mut self, recording: u32, meta: Meta) -> Result<(), ExportError> {
+        match meta {
+            Meta::Interface { id, interface } => {
+                let next = self.interfaces.len();
+                let entry = self.interfaces.entry((recording, id));
+                let std::collections::hash_map::Entry::Vacant(vacant) = entry else {
+                    return Ok(());
+                };
+                let number = u16::try_from(next).map_err(|_| WriteError::TooLong(next))?;
+                if let Output::PcapNg(writer) = &mut self.output {
+                    writer.interface(number, &interface)?;
+                }
+                vacant.insert((number, interface));
+            }
+            Meta::Section { .. } => {}
+            Meta::Block {
+                block_type,
+                interface,
+                body,
+            } => {
+                let known = interface.map(|id| self.interfaces.get(&(recording, id)));
+                let number = known.map(|entry| entry.map(|(number, _)| *number));
+                if let Output::PcapNg(writer) = &mut self.output {
+                    match number {
+                        // Statistics about an interface whose description is damaged.
+                        Some(None) => {}
+                        Some(Some(number)) => writer.block(block_type, Some(number), &body)?,
+                        None => writer.block(block_type, None, &body)?,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn packet(&mut self, recording: u32, packet: &PacketRecord<'_>) -> Result<(), ExportError> {
+        let select = &self.options.select;
+        if select.from_ns.is_some_and(|from| packet.ts_ns < from)
+            || select.to_ns.is_some_and(|to| packet.ts_ns >= to)
+        {
+            return Ok(());
+        }
+        self.exported.examined += 1;
+        let Some((number, interface)) = self.interfaces.get(&(recording, packet.interface)) else {
+            return Ok(());
+        };
+        let number = *number;
+        if let Some(matches) = &mut self.options.matches
+            && !matches(interface.link, packet.data, packet.wire_len)
+        {
+            return Ok(());
+        }
+        self.packet_options.clear();
+        self.packet_options.extend_from_slice(packet.options);
+        if self.options.comments {
+            let verdict = self.verdicts.get(&packet.verdict);
+            let comment = comment(&self.context, packet.keep_code, verdict);
+            options::push_comment(&mut self.packet_options, &comment)
+                .map_err(|error| WriteError::TooLong(error.0))?;
+        }
+        let written = PacketRef {
+            ts_ns: packet.ts_ns,
+            interface: number,
+            wire_len: packet.wire_len,
+            data: packet.data,
+            options: &self.packet_options,
+            has_timestamp: packet.has_timestamp,
+        };
+        match &mut self.output {
+            Output::PcapNg(writer) => writer.packet(&written)?,
+            Output::Pcap(writer) => {
+                writer.interface(number, interface)?;
+                writer.packet(&written)?;
+            }
+        }
+        self.exported.packets += 1;
+        Ok(())
+    }
+}
+
+/// The comment that Wireshark shows for a packet.
+#[must_use]
+pub fn comment(context: &Context, keep_code: u8, verdict: Option<&VerdictRecord>) -> String {
+    let mut text = String::from("strata:");
+    if let Some(verdict) = verdict {
+        let class = context.classes.get(usize::from(verdict.class));
+        let _ = write!(text, " class={}", class.map_or("unknown", String::as_str));
+        if verdict.level > 0 {
+            let score = f64::from(verdict.score) / 65_535.0;
+            let _ = write!(text, " score={score:.3}");
+        }
+    }
+    let _ = write!(text, " granularity={} reason={}", keep_name(keep_code), reason(verdict));
+    if !context.mode.is_empty() {
+        let _ = write!(text, " mode={}", context.mode);
+    }
+    text
+}
+
+/// Why a verdict is what it is: which trees, and the leaf of each.
+#[must_use]
+pub fn reason(verdict: Option<&VerdictRecord>) -> String {
+    let Some(verdict) = verdict else {
+        return String::from("not-recorded");
+    };
+    let level = match verdict.level {
+        0 => return String::from("not-dissected"),
+        1 => "packet-trees",
+        _ => "flow-trees",
+    };
+    let leaves: Vec<String> = verdict.leaves.iter().map(ToString::to_string).collect();
+    if leaves.is_empty() {
+        return level.to_owned();
+    }
+    format!("{level}:{}", leaves.join(","))
+}

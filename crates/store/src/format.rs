@@ -1,0 +1,353 @@
+//! The bytes of a block file (`docs/formats/block-file.md`). All integers are
+//! little-endian.
+//!
+//! A file is a row of blocks, each beginning at a multiple of [`ALIGNMENT`].
+//! A block can be read by itself: whatever its records refer to (verdicts,
+//! interfaces, the context) is defined in the same block before it is used.
+
+use strata_wire::Keep;
+
+/// Blocks begin at multiples of this, so that a file can be written with `O_DIRECT`.
+pub const ALIGNMENT: usize = 4096;
+/// The first bytes of a block.
+pub const MAGIC: [u8; 8] = *b"STRATAB1";
+/// Bytes of a block header.
+pub const HEADER_LEN: usize = 128;
+/// The largest body that is read; larger length fields are corruption.
+pub const BODY_MAX: usize = 512 << 20;
+/// Bytes of a packet record before its data.
+pub const PACKET_HEADER_LEN: usize = 32;
+/// Bytes of every record's prefix: kind, flags, reference, length.
+pub const PREFIX_LEN: usize = 8;
+
+/// Rounds up to [`ALIGNMENT`].
+#[must_use]
+pub(crate) const fn align_up(len: usize) -> usize {
+    len.div_ceil(ALIGNMENT) * ALIGNMENT
+}
+
+/// The header of a block.
+///
+/// ```text
+///   0 magic "STRATAB1"
+///   8 header_crc u32       CRC-32C of bytes 12..128
+///  12 body_crc u32         CRC-32C of the records
+///  16 summary_crc u32      CRC-32C of the summary
+///  20 flags u32            bit 0: holds metadata; bit 1: hides addresses
+///  24 body_len u32         bytes of records, right behind the header
+///  28 summary_len u32      bytes of the summary, right behind the records
+///  32 block_number u64     within the worker's recording, from 0
+///  40 recording u32
+///  44 worker u16
+///  46 reserved u16
+///  48 first_seq u64        sequence number of the first packet
+///  56 next_seq u64         one more than that of the last
+///  64 ts_min_ns u64
+///  72 ts_max_ns u64
+///  80 packets u32
+///  84 records u32          packets and all others
+///  88 wire_bytes u64       of its packets
+///  96 logged_bytes u64     packet bytes kept
+/// 104 classes u64          bit n: class n (63: 63 and above) occurs
+/// 112 hash_seed 2 * u64    key of the fingerprints in the summary
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct BlockHeader {
+    /// See the byte map.
+    pub body_crc: u32,
+    /// See the byte map.
+    pub summary_crc: u32,
+    /// Bit 0: holds metadata; bit 1: hides addresses.
+    pub flags: u32,
+    /// Bytes of records.
+    pub body_len: u32,
+    /// Bytes of the summary.
+    pub summary_len: u32,
+    /// Number of the block within the worker's recording.
+    pub block_number: u64,
+    /// The recording in the log's manifest.
+    pub recording: u32,
+    /// The worker that filled the block.
+    pub worker: u16,
+    /// Sequence number of the first packet.
+    pub first_seq: u64,
+    /// One more than the sequence number of the last packet.
+    pub next_seq: u64,
+    /// Earliest arrival, ns; `u64::MAX` without packets.
+    pub ts_min_ns: u64,
+    /// Latest arrival, ns.
+    pub ts_max_ns: u64,
+    /// Packet records.
+    pub packets: u32,
+    /// All records.
+    pub records: u32,
+    /// Bytes on the wire of its packets.
+    pub wire_bytes: u64,
+    /// Bytes of them that are kept.
+    pub logged_bytes: u64,
+    /// Bit per class.
+    pub classes: u64,
+    /// Key of the fingerprints.
+    pub hash_seed: [u64; 2],
+}
+
+/// The block holds records other than packets and definitions of verdicts,
+/// interfaces and context: it must be read for an export whatever is asked for.
+pub(crate) const FLAG_META: u32 = 1;
+/// Some packet may have addresses that its summary does not hold.
+pub(crate) const FLAG_HIDES_ADDRESSES: u32 = 2;
+
+impl BlockHeader {
+    /// Bytes of the block in the file, padding included.
+    #[must_use]
+    pub fn stored_len(&self) -> usize {
+        align_up(HEADER_LEN + self.body_len as usize + self.summary_len as usize)
+    }
+
+    /// Writes the header.
+    #[must_use]
+    pub fn emit(&self) -> [u8; HEADER_LEN] {
+        let mut out = [0; HEADER_LEN];
+        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &MAGIC);
+        put(12, &self.body_crc.to_le_bytes());
+        put(16, &self.summary_crc.to_le_bytes());
+        put(20, &self.flags.to_le_bytes());
+        put(24, &self.body_len.to_le_bytes());
+        put(28, &self.summary_len.to_le_bytes());
+        put(32, &self.block_number.to_le_bytes());
+        put(40, &self.recording.to_le_bytes());
+        put(44, &self.worker.to_le_bytes());
+        put(48, &self.first_seq.to_le_bytes());
+        put(56, &self.next_seq.to_le_bytes());
+        put(64, &self.ts_min_ns.to_le_bytes());
+        put(72, &self.ts_max_ns.to_le_bytes());
+        put(80, &self.packets.to_le_bytes());
+        put(84, &self.records.to_le_bytes());
+        put(88, &self.wire_bytes.to_le_bytes());
+        put(96, &self.logged_bytes.to_le_bytes());
+        put(104, &self.classes.to_le_bytes());
+        put(112, &self.hash_seed[0].to_le_bytes());
+        put(120, &self.hash_seed[1].to_le_bytes());
+        let crc = crc32c::crc32c(&out[12..]);
+        out[8..12].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads a header.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, in words.
+    pub fn parse(bytes: &[u8; HEADER_LEN]) -> Result<Self, &'static str> {
+        if bytes[..8] != MAGIC {
+            return Err("no block begins here");
+        }
+        let mut read = Reader { bytes, at: 8 };
+        if read.u32() != crc32c::crc32c(&bytes[12..]) {
+            return Err("the block header's checksum does not match");
+        }
+        let body_crc = read.u32();
+        let summary_crc = read.u32();
+        let flags = read.u32();
+        let body_len = read.u32();
+        let summary_len = read.u32();
+        let block_number = read.u64();
+        let recording = read.u32();
+        let worker = read.u16();
+        let _reserved = read.u16();
+        let header = Self {
+            body_crc,
+            summary_crc,
+            flags,
+            body_len,
+            summary_len,
+            block_number,
+            recording,
+            worker,
+            first_seq: read.u64(),
+            next_seq: read.u64(),
+            ts_min_ns: read.u64(),
+            ts_max_ns: read.u64(),
+            packets: read.u32(),
+            records: read.u32(),
+            wire_bytes: read.u64(),
+            logged_bytes: read.u64(),
+            classes: read.u64(),
+            hash_seed: [read.u64(), read.u64()],
+        };
+        if header.body_len as usize > BODY_MAX || header.summary_len as usize > BODY_MAX {
+            return Err("the block claims to be larger than any block is");
+        }
+        Ok(header)
+    }
+}
+
+/// Reads integers one after the other; past the end, zeros.
+pub(crate) struct Reader<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) at: usize,
+}
+
+impl Reader<'_> {
+    fn array<const N: usize>(&mut self) -> [u8; N] {
+        let mut out = [0; N];
+        if let Some(bytes) = self.bytes.get(self.at..self.at + N) {
+            out.copy_from_slice(bytes);
+        }
+        self.at += N;
+        out
+    }
+
+    pub(crate) fn u8(&mut self) -> u8 {
+        self.array::<1>()[0]
+    }
+
+    pub(crate) fn u16(&mut self) -> u16 {
+        u16::from_le_bytes(self.array())
+    }
+
+    pub(crate) fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.array())
+    }
+
+    pub(crate) fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.array())
+    }
+}
+
+/// Kinds of records.
+pub(crate) mod kind {
+    pub(crate) const PACKET: u8 = 1;
+    pub(crate) const PACKET_OPTIONS: u8 = 2;
+    pub(crate) const VERDICT: u8 = 3;
+    pub(crate) const INTERFACE: u8 = 4;
+    pub(crate) const SECTION: u8 = 5;
+    pub(crate) const PCAPNG_BLOCK: u8 = 6;
+    pub(crate) const CONTEXT: u8 = 7;
+}
+
+/// Flags of a packet record: bits 0 and 1 are [`Keep::code`].
+pub(crate) mod packet_flag {
+    /// A `PACKET_OPTIONS` record stands before this one.
+    pub(crate) const HAS_OPTIONS: u8 = 4;
+    /// The capture gave no time.
+    pub(crate) const NO_TIMESTAMP: u8 = 8;
+}
+
+/// One packet on its way into a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketRecord<'a> {
+    /// Arrival, ns since 1970.
+    pub ts_ns: u64,
+    /// Sequence number of the worker.
+    pub seq: u64,
+    /// Bytes on the wire, as the capture says.
+    pub wire_len: u32,
+    /// Bytes that the capture held.
+    pub captured_len: u32,
+    /// Bytes up to the end of the headers, at most 65 535.
+    pub header_len: u16,
+    /// Interface, by the number of its definition.
+    pub interface: u16,
+    /// Verdict, by the number of its definition.
+    pub verdict: u16,
+    /// How much was kept, as [`Keep::code`].
+    pub keep_code: u8,
+    /// Whether the capture gave a time.
+    pub has_timestamp: bool,
+    /// The bytes kept.
+    pub data: &'a [u8],
+    /// Options of the packet in a pcapng input, little-endian.
+    pub options: &'a [u8],
+}
+
+/// Why a packet was kept as it was: the definition behind a verdict's number.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct VerdictRecord {
+    /// Index into the context's classes.
+    pub class: u8,
+    /// The class's share, in 1/65 535.
+    pub score: u16,
+    /// 0 not dissected, 1 packet-level trees, 2 flow-level trees.
+    pub level: u8,
+    /// The leaf of each tree.
+    pub leaves: Vec<u16>,
+}
+
+/// Writes the fixed part of a packet record: 32 bytes.
+///
+/// ```text
+///  0 kind u8 | flags u8 | interface u16 | length u32 of what follows this word
+///  8 ts_ns u64
+/// 16 seq u32               low half
+/// 20 wire_len u32
+/// 24 captured_len u32
+/// 28 verdict u16
+/// 30 header_len u16
+/// 32 data
+/// ```
+#[inline]
+#[allow(clippy::cast_possible_truncation)]
+pub(crate) fn emit_packet_header(packet: &PacketRecord<'_>, out: &mut [u8; PACKET_HEADER_LEN]) {
+    let mut flags = packet.keep_code;
+    if !packet.options.is_empty() {
+        flags |= packet_flag::HAS_OPTIONS;
+    }
+    if !packet.has_timestamp {
+        flags |= packet_flag::NO_TIMESTAMP;
+    }
+    let len = (PACKET_HEADER_LEN - PREFIX_LEN + packet.data.len()) as u32;
+    out[0] = kind::PACKET;
+    out[1] = flags;
+    out[2..4].copy_from_slice(&packet.interface.to_le_bytes());
+    out[4..8].copy_from_slice(&len.to_le_bytes());
+    out[8..16].copy_from_slice(&packet.ts_ns.to_le_bytes());
+    out[16..20].copy_from_slice(&(packet.seq as u32).to_le_bytes());
+    out[20..24].copy_from_slice(&packet.wire_len.to_le_bytes());
+    out[24..28].copy_from_slice(&packet.captured_len.to_le_bytes());
+    out[28..30].copy_from_slice(&packet.verdict.to_le_bytes());
+    out[30..32].copy_from_slice(&packet.header_len.to_le_bytes());
+}
+
+/// The name of a packet record's granularity.
+#[must_use]
+pub fn keep_name(code: u8) -> &'static str {
+    Keep::code_name(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_round_trips_and_every_flipped_bit_is_noticed() {
+        let header = BlockHeader {
+            body_crc: 1,
+            summary_crc: 2,
+            flags: 3,
+            body_len: 4,
+            summary_len: 5,
+            block_number: 6,
+            recording: 7,
+            worker: 8,
+            first_seq: 9,
+            next_seq: 10,
+            ts_min_ns: 11,
+            ts_max_ns: 12,
+            packets: 13,
+            records: 14,
+            wire_bytes: 15,
+            logged_bytes: 16,
+            classes: 17,
+            hash_seed: [18, 19],
+        };
+        let bytes = header.emit();
+        assert_eq!(BlockHeader::parse(&bytes), Ok(header));
+        for bit in 0..HEADER_LEN * 8 {
+            let mut flipped = bytes;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(BlockHeader::parse(&flipped).is_err(), "bit {bit}");
+        }
+    }
+}

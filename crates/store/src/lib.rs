@@ -1,0 +1,43 @@
+//! The log.
+//!
+//! - [`BlockBuilder`], filled by a worker, and [`Recorder`], which writes blocks
+//!   to files and keeps manifest and checkpoint;
+//! - [`Log`], which reads them back, after a crash too, and finds blocks by time
+//!   and address without reading them;
+//! - [`export`]: from a log to pcapng or pcap;
+//! - [`Disk`]: the directory underneath, real or virtual.
+//!
+//! The files are described in `docs/formats/`. Uses `capture` for the writers of
+//! capture files and `wire`; used by `pipeline` and the command line.
+#![forbid(unsafe_code)]
+
+mod builder;
+mod checkpoint;
+mod disk;
+mod error;
+pub mod export;
+mod format;
+mod log;
+mod manifest;
+mod recorder;
+mod records;
+mod simdisk;
+mod summary;
+
+pub use builder::{BlockBuilder, BlockTally};
+pub use checkpoint::Checkpoint;
+pub use disk::{Disk, DiskFile, RealDisk};
+pub use error::{Damage, StoreError};
+pub use format::{
+    ALIGNMENT, BODY_MAX, BlockHeader, HEADER_LEN, MAGIC, PACKET_HEADER_LEN, PREFIX_LEN,
+    PacketRecord, VerdictRecord, keep_name,
+};
+pub use log::{Block, Blocks, Log, Loss, Select};
+pub use manifest::{BlockFile, Books, MANIFEST_NAME, Manifest, Recording, State};
+pub use records::{BadRecord, Record, Records};
+pub use recorder::{
+    About, BlockSink, CHECKPOINT_INTERVAL, Progress, Recorder, RecorderOptions, Written,
+    checkpoint_name,
+};
+pub use simdisk::SimDisk;
+pub use summary::{ClassCount, Summary};

@@ -1,0 +1,401 @@
+//! Reading a log: recordings, files, blocks.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use strata_wire::{AddressFamily, FlowHasher, Ledger};
+
+use crate::checkpoint::Checkpoint;
+use crate::disk::{Disk, DiskFile, RealDisk};
+use crate::error::{Damage, StoreError, io_error};
+use crate::format::{ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_META, HEADER_LEN};
+use crate::manifest::{BlockFile, MANIFEST_NAME, Manifest, Recording, State};
+use crate::records::Records;
+use crate::recorder::{checkpoint_name, read_all, read_manifest};
+use crate::summary::Summary;
+
+/// A log, opened for reading. It may be written meanwhile.
+pub struct Log {
+    disk: Arc<dyn Disk>,
+    manifest: Manifest,
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Log").field("manifest", &self.manifest).finish_non_exhaustive()
+    }
+}
+
+/// One block, read and checked.
+#[derive(Debug)]
+pub struct Block {
+    /// Its header.
+    pub header: BlockHeader,
+    /// What it holds.
+    pub summary: Summary,
+    /// Its file, as messages name it.
+    pub file: String,
+    /// Where in the file.
+    pub offset: u64,
+    body: Vec<u8>,
+}
+
+impl Block {
+    /// Its records.
+    #[must_use]
+    pub fn records(&self) -> Records<'_> {
+        Records::new(&self.body, self.header.first_seq)
+    }
+}
+
+/// Which blocks are wanted. The default is all of them.
+#[derive(Clone, Debug, Default)]
+pub struct Select {
+    /// Packets from this time on, ns.
+    pub from_ns: Option<u64>,
+    /// Packets before this time, ns.
+    pub to_ns: Option<u64>,
+    /// Packets with at least one of these addresses; `None` for all.
+    pub addresses: Option<Vec<(AddressFamily, u128)>>,
+    /// Only blocks that hold what the inputs said about themselves.
+    pub metadata_only: bool,
+}
+
+impl Select {
+    /// Whether a block with this header may hold what is wanted.
+    #[must_use]
+    pub fn may_match(&self, header: &BlockHeader, summary: &Summary) -> bool {
+        if header.flags & FLAG_META != 0 {
+            return true;
+        }
+        if self.metadata_only {
+            return false;
+        }
+        let after = self.from_ns.is_none_or(|from| header.ts_max_ns >= from);
+        let before = self.to_ns.is_none_or(|to| header.ts_min_ns < to);
+        if header.packets == 0 || !after || !before {
+            return false;
+        }
+        let Some(addresses) = &self.addresses else {
+            return true;
+        };
+        if header.flags & FLAG_HIDES_ADDRESSES != 0 {
+            return true;
+        }
+        let hasher = FlowHasher::new(header.hash_seed);
+        addresses
+            .iter()
+            .any(|&(family, address)| summary.may_hold(hasher.address(family, address)))
+    }
+}
+
+/// What was found at the end of a recording that was not closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Loss {
+    /// Packets between blocks, or between the last block and the checkpoint,
+    /// that are not there: exact.
+    pub packets: u64,
+    /// Whether more may have been lost in the 100 ms after the last checkpoint.
+    pub and_after_checkpoint: bool,
+}
+
+impl Log {
+    /// Opens the log in a directory.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, or its manifest cannot be understood.
+    pub fn open(dir: &Path) -> Result<Self, StoreError> {
+        let disk = RealDisk::at(dir);
+        if !disk.exists(MANIFEST_NAME) {
+            return Err(StoreError::Missing {
+                dir: dir.display().to_string(),
+                file: MANIFEST_NAME.into(),
+            });
+        }
+        Self::on(Arc::new(disk))
+    }
+
+    /// Opens the log on a disk.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::open`].
+    pub fn on(disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
+        let manifest = read_manifest(disk.as_ref())?.ok_or_else(|| StoreError::Missing {
+            dir: disk.display(""),
+            file: MANIFEST_NAME.into(),
+        })?;
+        Ok(Self { disk, manifest })
+    }
+
+    /// Its recordings, in order.
+    #[must_use]
+    pub fn recordings(&self) -> &[Recording] {
+        &self.manifest.recordings
+    }
+
+    /// The model that a recording was made with, as JSON.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read.
+    pub fn model_json(&self, recording: &Recording) -> Result<Vec<u8>, StoreError> {
+        let named = self.disk.display(&recording.model_file);
+        read_all(self.disk.as_ref(), &recording.model_file).map_err(io_error(named, "read"))
+    }
+
+    /// Bytes of a recording's block files.
+    ///
+    /// # Errors
+    ///
+    /// If a file is missing.
+    pub fn stored_bytes(&self, recording: &Recording) -> Result<u64, StoreError> {
+        let mut total = 0;
+        for file in &recording.files {
+            let named = self.disk.display(&file.name);
+            let opened = self.disk.open(&file.name, false);
+            let size = opened.and_then(|opened| opened.size());
+            total += size.map_err(io_error(named, "open"))?;
+        }
+        Ok(total)
+    }
+
+    /// Whether a process is recording into the log now.
+    #[must_use]
+    pub fn is_being_written(&self) -> bool {
+        matches!(self.disk.lock(), Ok(None))
+    }
+
+    /// The books of a recording: as closed, or for one that was not closed, what
+    /// its blocks and checkpoint say, with the loss.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read. Damaged blocks count as lost.
+    pub fn books(&self, recording: &Recording) -> Result<(Option<Ledger>, Loss), StoreError> {
+        if recording.state == State::Closed {
+            let ledger = recording.ledger.as_ref().map(Ledger::from);
+            return Ok((ledger, Loss::default()));
+        }
+        let mut next_seq = 0;
+        let mut loss = Loss::default();
+        for block in self.blocks(recording, &Select::default()) {
+            match block {
+                Ok(block) if block.header.packets > 0 => {
+                    let present = u64::from(block.header.packets);
+                    let reached = block.header.next_seq.saturating_sub(next_seq);
+                    loss.packets += reached.saturating_sub(present);
+                    next_seq = block.header.next_seq.max(next_seq);
+                }
+                Ok(_) | Err(StoreError::Damage(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let name = checkpoint_name(recording.id, 0);
+        let checkpoint = read_all(self.disk.as_ref(), &name).ok();
+        if let Some(last) = checkpoint.and_then(|content| Checkpoint::latest(&content)) {
+            loss.packets += last.next_seq.saturating_sub(next_seq);
+        }
+        loss.and_after_checkpoint = true;
+        Ok((None, loss))
+    }
+
+    /// The blocks of a recording in order, those that cannot hold what is wanted
+    /// left out. An error names file and offset; the blocks after it follow.
+    pub fn blocks<'a>(&'a self, recording: &'a Recording, select: &'a Select) -> Blocks<'a> {
+        Blocks {
+            log: self,
+            recording,
+            select,
+            files: recording.files.iter(),
+            current: None,
+        }
+    }
+}
+
+struct Current<'a> {
+    entry: &'a BlockFile,
+    file: Box<dyn DiskFile>,
+    named: String,
+    offset: u64,
+    size: u64,
+    /// Looking for the next block after damage.
+    searching: bool,
+}
+
+/// Iterator over blocks; see [`Log::blocks`].
+pub struct Blocks<'a> {
+    log: &'a Log,
+    recording: &'a Recording,
+    select: &'a Select,
+    files: std::slice::Iter<'a, BlockFile>,
+    current: Option<Current<'a>>,
+}
+
+impl std::fmt::Debug for Blocks<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Blocks").field("recording", &self.recording.id).finish_non_exhaustive()
+    }
+}
+
+enum Step {
+    Block(Box<Block>),
+    Skipped,
+    EndOfFile,
+}
+
+impl Iterator for Blocks<'_> {
+    type Item = Result<Block, StoreError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let Some(current) = &mut self.current else {
+                let entry = self.files.next()?;
+                match open_file(self.log.disk.as_ref(), entry) {
+                    Ok(opened) => self.current = Some(opened),
+                    Err(error) => return Some(Err(error)),
+                }
+                continue;
+            };
+            match step(current, self.recording.id, self.select) {
+                Ok(Step::Block(block)) => return Some(Ok(*block)),
+                Ok(Step::Skipped) => {}
+                Ok(Step::EndOfFile) => self.current = None,
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+fn open_file<'a>(disk: &dyn Disk, entry: &'a BlockFile) -> Result<Current<'a>, StoreError> {
+    let named = disk.display(&entry.name);
+    let opened = disk.open(&entry.name, false);
+    let file = opened.map_err(io_error(named.clone(), "open"))?;
+    let size = file.size().map_err(io_error(named.clone(), "open"))?;
+    Ok(Current {
+        entry,
+        file,
+        named,
+        offset: 0,
+        size,
+        searching: false,
+    })
+}
+
+/// Reads the block at the current offset, or moves past what is none.
+fn step(current: &mut Current<'_>, recording: u32, select: &Select) -> Result<Step, StoreError> {
+    let (offset, end) = (current.offset, current.size);
+    if offset >= end {
+        let stated = current.entry.bytes;
+        if current.entry.sealed && offset < stated {
+            current.offset = stated;
+            return Err(StoreError::Damage(Damage {
+                file: current.named.clone(),
+                offset: end,
+                problem: format!("the file ends here, the manifest says {stated} bytes"),
+            }));
+        }
+        return Ok(Step::EndOfFile);
+    }
+    let problem = match read_block(current, recording, select)? {
+        Ok(step) => {
+            current.searching = false;
+            return Ok(step);
+        }
+        Err(problem) => problem,
+    };
+    current.offset += ALIGNMENT as u64;
+    if std::mem::replace(&mut current.searching, true) {
+        return Ok(Step::Skipped);
+    }
+    // A file that was not completed may end in a torn block: it is cut, not
+    // damage. If a whole block follows, it was not the tail.
+    if !current.entry.sealed && !block_follows(current, recording)? {
+        current.offset = end;
+        return Ok(Step::EndOfFile);
+    }
+    Err(StoreError::Damage(Damage {
+        file: current.named.clone(),
+        offset,
+        problem,
+    }))
+}
+
+fn block_follows(current: &Current<'_>, recording: u32) -> Result<bool, StoreError> {
+    let mut offset = current.offset;
+    while offset < current.size {
+        let header = read_header(current, offset)?;
+        if header.is_ok_and(|header| header.recording == recording) {
+            return Ok(true);
+        }
+        offset += ALIGNMENT as u64;
+    }
+    Ok(false)
+}
+
+fn read_header(
+    current: &Current<'_>,
+    offset: u64,
+) -> Result<Result<BlockHeader, String>, StoreError> {
+    let mut bytes = [0; HEADER_LEN];
+    let read = current.file.read_at(&mut bytes, offset);
+    let read = read.map_err(io_error(current.named.clone(), "read"))?;
+    if read < HEADER_LEN {
+        return Ok(Err("the file ends within a block header".into()));
+    }
+    Ok(BlockHeader::parse(&bytes).map_err(str::to_owned))
+}
+
+/// The outer error is the disk's, the inner one the block's.
+fn read_block(
+    current: &mut Current<'_>,
+    recording: u32,
+    select: &Select,
+) -> Result<Result<Step, String>, StoreError> {
+    let header = match read_header(current, current.offset)? {
+        Ok(header) => header,
+        Err(problem) => return Ok(Err(problem)),
+    };
+    if header.recording != recording {
+        let problem = format!("a block of recording {}", header.recording);
+        return Ok(Err(problem));
+    }
+    let (body_len, summary_len) = (header.body_len as usize, header.summary_len as usize);
+    let content_end = current.offset + (HEADER_LEN + body_len + summary_len) as u64;
+    if content_end > current.size {
+        return Ok(Err("the file ends within a block".into()));
+    }
+    let mut summary = vec![0; summary_len];
+    let after_body = current.offset + (HEADER_LEN + body_len) as u64;
+    let read_at = |buffer: &mut [u8], offset: u64| {
+        let read = current.file.read_at(buffer, offset);
+        read.map_err(io_error(current.named.clone(), "read"))
+    };
+    read_at(&mut summary, after_body)?;
+    if crc32c::crc32c(&summary) != header.summary_crc {
+        return Ok(Err("the summary's checksum does not match".into()));
+    }
+    let summary = match Summary::parse(&summary) {
+        Ok(summary) => summary,
+        Err(problem) => return Ok(Err(problem.into())),
+    };
+    let offset = current.offset;
+    if !select.may_match(&header, &summary) {
+        current.offset += header.stored_len() as u64;
+        return Ok(Ok(Step::Skipped));
+    }
+    let mut body = vec![0; body_len];
+    read_at(&mut body, offset + HEADER_LEN as u64)?;
+    if crc32c::crc32c(&body) != header.body_crc {
+        return Ok(Err("the records' checksum does not match".into()));
+    }
+    current.offset += header.stored_len() as u64;
+    Ok(Ok(Step::Block(Box::new(Block {
+        header,
+        summary,
+        file: current.named.clone(),
+        offset,
+        body,
+    }))))
+}

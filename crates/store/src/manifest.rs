@@ -1,0 +1,198 @@
+//! `manifest.json`: what recordings a log holds, and in which files.
+
+use serde::{Deserialize, Serialize};
+use strata_wire::{CutWhere, DropReason, Ledger, Tally};
+
+/// The manifest's file name within a log.
+pub const MANIFEST_NAME: &str = "manifest.json";
+
+/// The manifest of a log. It changes atomically.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Always `strata-log`.
+    pub format: String,
+    /// Always 1.
+    pub version: u32,
+    /// In the order in which they were made.
+    pub recordings: Vec<Recording>,
+}
+
+impl Default for Manifest {
+    fn default() -> Self {
+        Self {
+            format: "strata-log".into(),
+            version: 1,
+            recordings: Vec::new(),
+        }
+    }
+}
+
+impl Manifest {
+    /// Reads a manifest.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, in words.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, String> {
+        let manifest: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        if manifest.format != "strata-log" || manifest.version != 1 {
+            return Err(format!(
+                "format '{}' version {}, this Strata reads 'strata-log' version 1",
+                manifest.format, manifest.version
+            ));
+        }
+        // A name leads nowhere but into the log.
+        for file in manifest.recordings.iter().flat_map(|r| &r.files) {
+            let safe = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
+            if file.name.contains("..") || file.name.starts_with('/') || !file.name.chars().all(safe) {
+                return Err(format!("file name '{}' is not one that Strata writes", file.name));
+            }
+        }
+        Ok(manifest)
+    }
+
+    /// The manifest as JSON.
+    ///
+    /// # Panics
+    ///
+    /// Never: every field can be written.
+    #[must_use]
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec_pretty(self).expect("a manifest has only plain fields")
+    }
+}
+
+/// How a recording ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Not yet, or abruptly: its last file may have a torn tail.
+    Running,
+    /// Properly: the books are closed.
+    Closed,
+}
+
+/// One run of `strata record`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Recording {
+    /// From 1.
+    pub id: u32,
+    /// How it ended.
+    pub state: State,
+    /// What recorded it.
+    pub program: String,
+    /// When it was started, ns since 1970.
+    pub started_ns: u64,
+    /// When it ended.
+    pub ended_ns: Option<u64>,
+    /// Inputs, as named by the user.
+    pub inputs: Vec<String>,
+    /// The capture filter; empty for none.
+    pub filter: String,
+    /// The mode at the start.
+    pub mode: String,
+    /// The model's name.
+    pub model: String,
+    /// Where in the log the model is.
+    pub model_file: String,
+    /// Key of flow and address fingerprints.
+    pub hash_seed: [u64; 2],
+    /// Its block files, in order.
+    pub files: Vec<BlockFile>,
+    /// The books, once closed.
+    pub ledger: Option<Books>,
+    /// What was odd about the inputs.
+    #[serde(default)]
+    pub warnings: Vec<String>,
+}
+
+/// One block file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockFile {
+    /// Path within the log.
+    pub name: String,
+    /// The worker that filled it.
+    pub worker: u16,
+    /// Whether it is complete; the numbers below count for complete files only.
+    pub sealed: bool,
+    /// Bytes.
+    pub bytes: u64,
+    /// Blocks.
+    pub blocks: u64,
+    /// Packets.
+    pub packets: u64,
+}
+
+/// A tally as packets and bytes.
+pub(crate) type Pair = (u64, u64);
+
+/// A [`Ledger`] at rest.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Books {
+    /// See [`Ledger`]; each is packets, bytes.
+    pub seen: Pair,
+    /// Not matched by the filter.
+    pub filtered: Pair,
+    /// Dropped by policy.
+    pub discarded: Pair,
+    /// Passed over by sampling.
+    pub sampled_out: Pair,
+    /// In the log.
+    pub logged: Pair,
+    /// Lost, by reason.
+    pub dropped: Vec<(String, Pair)>,
+    /// Bytes cut, by place.
+    pub cut: Vec<(String, u64)>,
+}
+
+fn pair(tally: Tally) -> Pair {
+    (tally.packets, tally.bytes)
+}
+
+fn tally((packets, bytes): Pair) -> Tally {
+    Tally { packets, bytes }
+}
+
+impl From<&Ledger> for Books {
+    fn from(ledger: &Ledger) -> Self {
+        let dropped = DropReason::ALL.iter();
+        let cut = CutWhere::ALL.iter();
+        Self {
+            seen: pair(ledger.seen),
+            filtered: pair(ledger.filtered),
+            discarded: pair(ledger.discarded),
+            sampled_out: pair(ledger.sampled_out),
+            logged: pair(ledger.logged),
+            dropped: dropped
+                .map(|&r| (r.name().to_owned(), pair(ledger.dropped[r as usize])))
+                .collect(),
+            cut: cut
+                .map(|&w| (w.name().to_owned(), ledger.cut_bytes[w as usize]))
+                .collect(),
+        }
+    }
+}
+
+impl From<&Books> for Ledger {
+    fn from(books: &Books) -> Self {
+        let mut ledger = Self {
+            seen: tally(books.seen),
+            filtered: tally(books.filtered),
+            discarded: tally(books.discarded),
+            sampled_out: tally(books.sampled_out),
+            logged: tally(books.logged),
+            ..Self::default()
+        };
+        for (name, value) in &books.dropped {
+            if let Some(reason) = DropReason::ALL.iter().find(|r| r.name() == name) {
+                ledger.dropped[*reason as usize] = tally(*value);
+            }
+        }
+        for (name, bytes) in &books.cut {
+            if let Some(place) = CutWhere::ALL.iter().find(|w| w.name() == name) {
+                ledger.cut_bytes[*place as usize] = *bytes;
+            }
+        }
+        ledger
+    }
+}

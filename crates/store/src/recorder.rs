@@ -1,0 +1,568 @@
+//! Writing a log: one recording, a writer thread per worker.
+//!
+//! A worker fills blocks; a full one goes to its writer thread and comes back
+//! empty once it is written. A block is never handed out again before that, so
+//! nothing is overwritten before it is safe.
+
+use std::any::Any;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TryRecvError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use strata_wire::Ledger;
+
+use crate::builder::{BlockBuilder, BlockTally};
+use crate::checkpoint::Checkpoint;
+use crate::disk::{Disk, DiskFile};
+use crate::error::{StoreError, io_error};
+use crate::format::BlockHeader;
+use crate::manifest::{BlockFile, Books, MANIFEST_NAME, Manifest, Recording, State};
+
+/// How often a checkpoint is written while packets arrive.
+pub const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How a recording is written.
+#[derive(Clone, Debug)]
+pub struct RecorderOptions {
+    /// Bytes of a block.
+    pub block_bytes: usize,
+    /// Blocks of a worker, at least 2: one fills while others are written.
+    pub blocks: usize,
+    /// A new file once one holds so many bytes; 0 never.
+    pub rotate_bytes: u64,
+    /// A new file once one spans so much packet time; 0 never.
+    pub rotate_ns: u64,
+}
+
+impl Default for RecorderOptions {
+    fn default() -> Self {
+        Self {
+            block_bytes: 4 << 20,
+            blocks: 4,
+            rotate_bytes: 1 << 30,
+            rotate_ns: 0,
+        }
+    }
+}
+
+/// What a recording is of, for the manifest.
+#[derive(Clone, Debug, Default)]
+pub struct About {
+    /// Program and version.
+    pub program: String,
+    /// Inputs as named by the user.
+    pub inputs: Vec<String>,
+    /// Capture filter.
+    pub filter: String,
+    /// Name of the mode.
+    pub mode: String,
+    /// Name of the model.
+    pub model: String,
+    /// The model file's content; it is kept in the log.
+    pub model_json: Vec<u8>,
+    /// Key of fingerprints.
+    pub hash_seed: [u64; 2],
+}
+
+/// A worker's counters that its writer thread reads for checkpoints.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// The sequence number that the next packet will get.
+    pub next_seq: AtomicU64,
+    /// Packets seen.
+    pub seen_packets: AtomicU64,
+    /// Wire bytes seen.
+    pub seen_bytes: AtomicU64,
+}
+
+/// What became of a block.
+#[derive(Debug)]
+pub struct Written {
+    /// The books of its packets.
+    pub tally: BlockTally,
+    /// Whether it is in the file.
+    pub outcome: Result<(), StoreError>,
+}
+
+enum ToWriter {
+    Block(Box<BlockBuilder>),
+    Finish,
+}
+
+struct FromWriter {
+    block: Box<BlockBuilder>,
+    written: Written,
+}
+
+/// The worker's end: takes empty blocks, gives full ones.
+#[derive(Debug)]
+pub struct BlockSink {
+    to_writer: SyncSender<ToWriter>,
+    from_writer: Receiver<FromWriter>,
+    // Boxed as they travel, so that a channel moves a pointer.
+    #[allow(clippy::vec_box)]
+    free: Vec<Box<BlockBuilder>>,
+    outstanding: usize,
+    progress: Arc<Progress>,
+}
+
+impl std::fmt::Debug for ToWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Block(_) => "Block",
+            Self::Finish => "Finish",
+        })
+    }
+}
+
+impl BlockSink {
+    /// The counters to keep up to date.
+    #[must_use]
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// Hands a full block to the writer.
+    ///
+    /// # Errors
+    ///
+    /// If the writer thread is gone.
+    pub fn submit(&mut self, block: Box<BlockBuilder>) -> Result<(), StoreError> {
+        let sent = self.to_writer.send(ToWriter::Block(block));
+        sent.map_err(|_| StoreError::WriterGone)?;
+        self.outstanding += 1;
+        Ok(())
+    }
+
+    /// What has become of blocks since the last call, without waiting.
+    pub fn poll(&mut self) -> Option<Written> {
+        match self.from_writer.try_recv() {
+            Ok(back) => Some(self.take_back(back)),
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
+        }
+    }
+
+    /// Waits for one block to be written; `None` if none is on its way.
+    ///
+    /// # Errors
+    ///
+    /// If the writer thread is gone.
+    pub fn wait(&mut self) -> Result<Option<Written>, StoreError> {
+        if self.outstanding == 0 {
+            return Ok(None);
+        }
+        let back = self.from_writer.recv().map_err(|_| StoreError::WriterGone)?;
+        Ok(Some(self.take_back(back)))
+    }
+
+    fn take_back(&mut self, back: FromWriter) -> Written {
+        self.outstanding -= 1;
+        self.free.push(back.block);
+        back.written
+    }
+
+    /// An empty block, if one is free now.
+    pub fn take(&mut self) -> Option<Box<BlockBuilder>> {
+        self.free.pop()
+    }
+}
+
+/// A recording being written.
+pub struct Recorder {
+    shared: Arc<Shared>,
+    sink_sender: Option<SyncSender<ToWriter>>,
+    thread: Option<JoinHandle<Result<(), StoreError>>>,
+    _lock: Box<dyn Any + Send>,
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recorder").field("id", &self.shared.id).finish_non_exhaustive()
+    }
+}
+
+struct Shared {
+    disk: Arc<dyn Disk>,
+    manifest: Mutex<Manifest>,
+    id: u32,
+    hash_seed: [u64; 2],
+    options: RecorderOptions,
+}
+
+impl Shared {
+    fn manifest(&self) -> MutexGuard<'_, Manifest> {
+        self.manifest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes this recording's entry, on disk before it returns.
+    fn update(&self, change: impl FnOnce(&mut Recording)) -> Result<(), StoreError> {
+        let mut manifest = self.manifest();
+        let id = self.id;
+        if let Some(recording) = manifest.recordings.iter_mut().find(|r| r.id == id) {
+            change(recording);
+        }
+        let named = self.disk.display(MANIFEST_NAME);
+        let replaced = self.disk.replace(MANIFEST_NAME, &manifest.to_json());
+        replaced.map_err(io_error(named, "write"))
+    }
+}
+
+fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The name of a recording's checkpoint file.
+#[must_use]
+pub fn checkpoint_name(recording: u32, worker: u16) -> String {
+    format!("blocks/r{recording:04}-w{worker:02}.checkpoint")
+}
+
+impl Recorder {
+    /// Starts a recording of one worker in the log on `disk`, which may hold
+    /// earlier ones, and its writer thread.
+    ///
+    /// # Errors
+    ///
+    /// If another process records into the log, or it cannot be written.
+    pub fn start(
+        disk: Arc<dyn Disk>,
+        options: RecorderOptions,
+        about: &About,
+    ) -> Result<(Self, BlockSink), StoreError> {
+        let dir = disk.display("");
+        let lock = disk.lock().map_err(io_error(dir.clone(), "lock the log"))?;
+        let lock = lock.ok_or(StoreError::Locked { dir })?;
+        let mut manifest = read_manifest(disk.as_ref())?.unwrap_or_default();
+        let id = manifest.recordings.iter().map(|r| r.id).max().unwrap_or(0) + 1;
+        let model_file = format!("models/r{id:04}.json");
+        let stored = disk.replace(&model_file, &about.model_json);
+        stored.map_err(io_error(disk.display(&model_file), "write"))?;
+        manifest.recordings.push(Recording {
+            id,
+            state: State::Running,
+            program: about.program.clone(),
+            started_ns: now_ns(),
+            ended_ns: None,
+            inputs: about.inputs.clone(),
+            filter: about.filter.clone(),
+            mode: about.mode.clone(),
+            model: about.model.clone(),
+            model_file,
+            hash_seed: about.hash_seed,
+            files: Vec::new(),
+            ledger: None,
+            warnings: Vec::new(),
+        });
+        let shared = Arc::new(Shared {
+            disk,
+            manifest: Mutex::new(manifest),
+            id,
+            hash_seed: about.hash_seed,
+            options,
+        });
+        shared.update(|_| ())?;
+        let (sink, writer) = channel(&shared, 0)?;
+        let sender = sink.to_writer.clone();
+        let spawned = thread::Builder::new()
+            .name("strata-writer".into())
+            .spawn(move || writer.run());
+        let thread = spawned.map_err(io_error("writer thread".into(), "start"))?;
+        let recorder = Self {
+            shared,
+            sink_sender: Some(sender),
+            thread: Some(thread),
+            _lock: lock,
+        };
+        Ok((recorder, sink))
+    }
+
+    /// The recording's number in the log.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.shared.id
+    }
+
+    /// Ends the recording: everything submitted is on disk, the last file sealed
+    /// and the books closed.
+    ///
+    /// # Errors
+    ///
+    /// If something could not be written; the rest of the log is readable.
+    pub fn finish(mut self, ledger: &Ledger, warnings: Vec<String>) -> Result<(), StoreError> {
+        if let Some(sender) = self.sink_sender.take() {
+            // If the writer is gone, joining it says why.
+            let _ = sender.send(ToWriter::Finish);
+        }
+        if let Some(thread) = self.thread.take() {
+            thread.join().map_err(|_| StoreError::WriterGone)??;
+        }
+        self.shared.update(|recording| {
+            recording.state = State::Closed;
+            recording.ended_ns = Some(now_ns());
+            recording.ledger = Some(Books::from(ledger));
+            recording.warnings = warnings;
+        })
+    }
+}
+
+/// The log's manifest; `None` if there is none.
+///
+/// # Errors
+///
+/// If it cannot be read or understood.
+pub(crate) fn read_manifest(disk: &dyn Disk) -> Result<Option<Manifest>, StoreError> {
+    if !disk.exists(MANIFEST_NAME) {
+        return Ok(None);
+    }
+    let named = disk.display(MANIFEST_NAME);
+    let content = read_all(disk, MANIFEST_NAME).map_err(io_error(named.clone(), "read"))?;
+    let parsed = Manifest::from_json(&content).map_err(|problem| StoreError::Manifest {
+        file: named,
+        problem,
+    })?;
+    Ok(Some(parsed))
+}
+
+/// A whole small file.
+pub(crate) fn read_all(disk: &dyn Disk, name: &str) -> std::io::Result<Vec<u8>> {
+    let file = disk.open(name, false)?;
+    let len = usize::try_from(file.size()?).map_err(std::io::Error::other)?;
+    let mut content = vec![0; len];
+    let read = file.read_at(&mut content, 0)?;
+    content.truncate(read);
+    Ok(content)
+}
+
+fn channel(shared: &Arc<Shared>, worker: u16) -> Result<(BlockSink, Writer), StoreError> {
+    let blocks = shared.options.blocks.max(2);
+    // Room for every block and the end, so that sending never waits.
+    let (to_writer, inbox) = mpsc::sync_channel(blocks + 1);
+    let (outbox, from_writer) = mpsc::sync_channel(blocks + 1);
+    let progress = Arc::new(Progress::default());
+    let name = checkpoint_name(shared.id, worker);
+    let named = shared.disk.display(&name);
+    let checkpoint_file = shared.disk.create(&name).map_err(io_error(named, "create"))?;
+    let free = (0..blocks).map(|_| Box::new(BlockBuilder::new(shared.options.block_bytes)));
+    let sink = BlockSink {
+        to_writer,
+        from_writer,
+        free: free.collect(),
+        outstanding: 0,
+        progress: Arc::clone(&progress),
+    };
+    let writer = Writer {
+        shared: Arc::clone(shared),
+        worker,
+        inbox,
+        outbox,
+        progress,
+        checkpoint_file,
+        checkpoint: Checkpoint::default(),
+        last_checkpoint: Instant::now(),
+        file: None,
+        files_begun: 0,
+        blocks_written: 0,
+        written_seq: 0,
+        broken: false,
+    };
+    Ok((sink, writer))
+}
+
+struct OpenFile {
+    name: String,
+    file: Box<dyn DiskFile>,
+    bytes: u64,
+    blocks: u64,
+    packets: u64,
+    first_ts_ns: u64,
+    synced: bool,
+}
+
+/// The writer thread of one worker.
+struct Writer {
+    shared: Arc<Shared>,
+    worker: u16,
+    inbox: Receiver<ToWriter>,
+    outbox: SyncSender<FromWriter>,
+    progress: Arc<Progress>,
+    checkpoint_file: Box<dyn DiskFile>,
+    checkpoint: Checkpoint,
+    last_checkpoint: Instant,
+    file: Option<OpenFile>,
+    files_begun: u32,
+    blocks_written: u64,
+    /// Every packet before this one is in a file, though perhaps not yet synced.
+    written_seq: u64,
+    /// After a failed write nothing more is written, so that no hole arises.
+    broken: bool,
+}
+
+impl Writer {
+    fn run(mut self) -> Result<(), StoreError> {
+        let mut first_error = None;
+        loop {
+            let wait = CHECKPOINT_INTERVAL.saturating_sub(self.last_checkpoint.elapsed());
+            match self.inbox.recv_timeout(wait) {
+                Ok(ToWriter::Block(mut block)) => {
+                    let tally = block.tally();
+                    let outcome = self.write(&mut block);
+                    self.broken |= outcome.is_err();
+                    block.reset(0);
+                    let written = Written { tally, outcome };
+                    // A worker that is gone needs no block back.
+                    let _ = self.outbox.send(FromWriter { block, written });
+                }
+                Ok(ToWriter::Finish) | Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if self.last_checkpoint.elapsed() >= CHECKPOINT_INTERVAL
+                && let Err(error) = self.write_checkpoint()
+            {
+                first_error.get_or_insert(error);
+            }
+        }
+        let sealed = self.seal_file();
+        let noted = self.write_checkpoint();
+        match first_error {
+            Some(error) => Err(error),
+            None => sealed.and(noted),
+        }
+    }
+
+    fn write(&mut self, block: &mut BlockBuilder) -> Result<(), StoreError> {
+        if self.broken {
+            return Err(StoreError::WriterGone);
+        }
+        let (_, next_seq) = block.sequence_range();
+        let (recording, seed) = (self.shared.id, self.shared.hash_seed);
+        let bytes = block.seal(recording, self.worker, self.blocks_written, seed);
+        let header = header_of(bytes);
+        self.rotate_before(&header, bytes.len() as u64)?;
+        let open = match &mut self.file {
+            Some(open) => open,
+            none => none.insert(Self::begin_file(
+                &self.shared,
+                self.worker,
+                self.files_begun,
+                header.ts_min_ns,
+            )?),
+        };
+        let named = self.shared.disk.display(&open.name);
+        if let Err(error) = open.file.write_at(bytes, open.bytes) {
+            // What was written of the block is cut off again if that is possible;
+            // if not, readers cut it.
+            let _ = open.file.set_len(open.bytes);
+            return Err(io_error(named, "write")(error));
+        }
+        open.bytes += bytes.len() as u64;
+        open.blocks += 1;
+        open.packets += u64::from(header.packets);
+        open.synced = false;
+        self.blocks_written += 1;
+        self.written_seq = next_seq;
+        Ok(())
+    }
+
+    fn rotate_before(&mut self, next: &BlockHeader, next_bytes: u64) -> Result<(), StoreError> {
+        let options = &self.shared.options;
+        let Some(open) = &self.file else {
+            return Ok(());
+        };
+        let too_big = options.rotate_bytes > 0 && open.bytes + next_bytes > options.rotate_bytes;
+        let span = next.ts_max_ns.saturating_sub(open.first_ts_ns);
+        let too_long = options.rotate_ns > 0 && next.packets > 0 && span >= options.rotate_ns;
+        if too_big || too_long {
+            self.seal_file()?;
+            self.files_begun += 1;
+        }
+        Ok(())
+    }
+
+    fn begin_file(
+        shared: &Shared,
+        worker: u16,
+        number: u32,
+        first_ts_ns: u64,
+    ) -> Result<OpenFile, StoreError> {
+        let name = format!("blocks/r{:04}-w{worker:02}-{number:06}.strata", shared.id);
+        let named = shared.disk.display(&name);
+        let file = shared.disk.create(&name).map_err(io_error(named, "create"))?;
+        shared.update(|recording| {
+            recording.files.push(BlockFile {
+                name: name.clone(),
+                worker,
+                sealed: false,
+                bytes: 0,
+                blocks: 0,
+                packets: 0,
+            });
+        })?;
+        Ok(OpenFile {
+            name,
+            file,
+            bytes: 0,
+            blocks: 0,
+            packets: 0,
+            first_ts_ns,
+            synced: true,
+        })
+    }
+
+    fn seal_file(&mut self) -> Result<(), StoreError> {
+        let Some(mut open) = self.file.take() else {
+            return Ok(());
+        };
+        let named = self.shared.disk.display(&open.name);
+        open.file.sync().map_err(io_error(named, "sync"))?;
+        self.shared.update(|recording| {
+            if let Some(entry) = recording.files.iter_mut().find(|f| f.name == open.name) {
+                entry.sealed = true;
+                entry.bytes = open.bytes;
+                entry.blocks = open.blocks;
+                entry.packets = open.packets;
+            }
+        })
+    }
+
+    fn write_checkpoint(&mut self) -> Result<(), StoreError> {
+        self.last_checkpoint = Instant::now();
+        // Read before the sync, so that the checkpoint never claims too little.
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let next_seq = load(&self.progress.next_seq);
+        let (seen_packets, seen_bytes) =
+            (load(&self.progress.seen_packets), load(&self.progress.seen_bytes));
+        if let Some(open) = self.file.as_mut().filter(|open| !open.synced) {
+            let named = self.shared.disk.display(&open.name);
+            open.file.sync().map_err(io_error(named, "sync"))?;
+            open.synced = true;
+        }
+        let unchanged = self.checkpoint.next_seq == next_seq
+            && self.checkpoint.durable_seq == self.written_seq
+            && self.checkpoint.seen_packets == seen_packets;
+        if unchanged && self.checkpoint.generation > 0 {
+            return Ok(());
+        }
+        self.checkpoint = Checkpoint {
+            generation: self.checkpoint.generation + 1,
+            time_ns: now_ns(),
+            next_seq,
+            durable_seq: self.written_seq,
+            seen_packets,
+            seen_bytes,
+        };
+        let named = || self.shared.disk.display(&checkpoint_name(self.shared.id, self.worker));
+        let offset = self.checkpoint.offset();
+        let written = self.checkpoint_file.write_at(&self.checkpoint.emit(), offset);
+        written.map_err(io_error(named(), "write"))?;
+        self.checkpoint_file.sync().map_err(io_error(named(), "sync"))
+    }
+}
+
+/// The header of a block that was just sealed.
+fn header_of(bytes: &[u8]) -> BlockHeader {
+    let header = bytes.first_chunk().map(BlockHeader::parse);
+    header.and_then(Result::ok).unwrap_or_default()
+}

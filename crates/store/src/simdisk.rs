@@ -1,0 +1,249 @@
+//! A disk in memory that drops what was not synced, for tests.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use strata_wire::mix64;
+
+use crate::disk::{Disk, DiskFile};
+
+/// What a real disk writes at once.
+const SECTOR: usize = 512;
+
+#[derive(Clone, Debug, Default)]
+struct Content {
+    /// What survives a crash for certain.
+    durable: Vec<u8>,
+    /// What reads see.
+    current: Vec<u8>,
+    /// Written since the last sync: offset and length.
+    pending: Vec<(usize, usize)>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    files: BTreeMap<String, Content>,
+    operations: u64,
+    crash_at: Option<u64>,
+    locked: bool,
+}
+
+impl State {
+    /// Counts an operation that changes the disk; an error once the plug is pulled.
+    fn step(&mut self) -> io::Result<()> {
+        self.operations += 1;
+        if self.crash_at.is_some_and(|at| self.operations > at) {
+            return Err(io::Error::other("the virtual disk has lost power"));
+        }
+        Ok(())
+    }
+}
+
+/// A virtual disk. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct SimDisk {
+    state: Arc<Mutex<State>>,
+}
+
+impl SimDisk {
+    /// An empty disk.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Every change after the first `operations` fails.
+    pub fn crash_after(&self, operations: u64) {
+        self.state().crash_at = Some(operations);
+    }
+
+    /// Changes so far.
+    #[must_use]
+    pub fn operations(&self) -> u64 {
+        self.state().operations
+    }
+
+    /// The disk as it is found after a loss of power now: of what was not
+    /// synced, each sector is there or not, by `seed`.
+    #[must_use]
+    pub fn after_power_loss(&self, seed: u64) -> Self {
+        let state = self.state();
+        let mut draw = seed;
+        let mut files = BTreeMap::new();
+        for (name, content) in &state.files {
+            let mut survived = content.durable.clone();
+            for &(offset, len) in &content.pending {
+                for start in (offset..offset + len).step_by(SECTOR) {
+                    draw = mix64(draw.wrapping_add(0x9e37_79b9_7f4a_7c15));
+                    let end = (start + SECTOR).min(offset + len).min(content.current.len());
+                    if draw & 1 == 0 || start >= end {
+                        continue;
+                    }
+                    if survived.len() < end {
+                        survived.resize(end, 0);
+                    }
+                    survived[start..end].copy_from_slice(&content.current[start..end]);
+                }
+            }
+            let content = Content {
+                durable: survived.clone(),
+                current: survived,
+                pending: Vec::new(),
+            };
+            files.insert(name.clone(), content);
+        }
+        Self {
+            state: Arc::new(Mutex::new(State {
+                files,
+                ..State::default()
+            })),
+        }
+    }
+
+    /// Flips one bit of a file, as a failing disk would.
+    ///
+    /// # Panics
+    ///
+    /// If the file has no such byte.
+    pub fn flip_bit(&self, name: &str, byte: usize, bit: u8) {
+        let mut state = self.state();
+        let content = state.files.get_mut(name).expect("the file exists");
+        content.current[byte] ^= 1 << (bit % 8);
+        content.durable = content.current.clone();
+    }
+
+    /// Names of all files.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.state().files.keys().cloned().collect()
+    }
+}
+
+fn not_found(name: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("no file {name}"))
+}
+
+impl Disk for SimDisk {
+    fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        let mut state = self.state();
+        state.step()?;
+        if state.files.contains_key(name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        state.files.insert(name.to_owned(), Content::default());
+        drop(state);
+        self.open(name, true)
+    }
+
+    fn open(&self, name: &str, _writable: bool) -> io::Result<Box<dyn DiskFile>> {
+        if !self.exists(name) {
+            return Err(not_found(name));
+        }
+        Ok(Box::new(SimFile {
+            disk: self.clone(),
+            name: name.to_owned(),
+        }))
+    }
+
+    fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        let mut state = self.state();
+        state.step()?;
+        let content = Content {
+            durable: content.to_vec(),
+            current: content.to_vec(),
+            pending: Vec::new(),
+        };
+        state.files.insert(name.to_owned(), content);
+        Ok(())
+    }
+
+    fn exists(&self, name: &str) -> bool {
+        self.state().files.contains_key(name)
+    }
+
+    fn lock(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
+        let mut state = self.state();
+        if std::mem::replace(&mut state.locked, true) {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(SimLock(self.clone()))))
+    }
+
+    fn display(&self, name: &str) -> String {
+        name.to_owned()
+    }
+}
+
+struct SimLock(SimDisk);
+
+impl Drop for SimLock {
+    fn drop(&mut self) {
+        self.0.state().locked = false;
+    }
+}
+
+struct SimFile {
+    disk: SimDisk,
+    name: String,
+}
+
+fn to_usize(offset: u64) -> io::Result<usize> {
+    usize::try_from(offset).map_err(io::Error::other)
+}
+
+impl DiskFile for SimFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let state = self.disk.state();
+        let content = state.files.get(&self.name).ok_or_else(|| not_found(&self.name))?;
+        let from = content.current.get(to_usize(offset)?..).unwrap_or(&[]);
+        let len = from.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&from[..len]);
+        Ok(len)
+    }
+
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let offset = to_usize(offset)?;
+        let mut state = self.disk.state();
+        state.step()?;
+        let content = state.files.get_mut(&self.name).ok_or_else(|| not_found(&self.name))?;
+        let end = offset + bytes.len();
+        if content.current.len() < end {
+            content.current.resize(end, 0);
+        }
+        content.current[offset..end].copy_from_slice(bytes);
+        content.pending.push((offset, bytes.len()));
+        Ok(())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        let mut state = self.disk.state();
+        state.step()?;
+        let content = state.files.get_mut(&self.name).ok_or_else(|| not_found(&self.name))?;
+        content.durable = content.current.clone();
+        content.pending.clear();
+        Ok(())
+    }
+
+    fn set_len(&mut self, len: u64) -> io::Result<()> {
+        let len = to_usize(len)?;
+        let mut state = self.disk.state();
+        state.step()?;
+        let content = state.files.get_mut(&self.name).ok_or_else(|| not_found(&self.name))?;
+        content.current.resize(len, 0);
+        content.durable = content.current.clone();
+        content.pending.clear();
+        Ok(())
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        let state = self.disk.state();
+        let content = state.files.get(&self.name).ok_or_else(|| not_found(&self.name))?;
+        Ok(content.current.len() as u64)
+    }
+}

@@ -1,0 +1,174 @@
+//! A block's summary: what it holds, without reading it.
+
+use crate::format::Reader;
+
+/// How many bits a Bloom filter spends per key, and how many it sets.
+const BITS_PER_KEY: usize = 12;
+const PROBES: u32 = 6;
+/// The largest filter; blocks with more keys get a less selective one.
+const BLOOM_BYTES_MAX: usize = 256 << 10;
+/// Bits of one line of the filter: a key's bits all lie in one cache line.
+const LINE_BITS: u64 = 512;
+
+/// Packets and bytes of one class and granularity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct ClassCount {
+    /// Index of the class.
+    pub class: u8,
+    /// [`strata_wire::Keep::code`].
+    pub keep_code: u8,
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes on the wire.
+    pub wire_bytes: u64,
+    /// Their bytes kept.
+    pub logged_bytes: u64,
+}
+
+/// The summary of a block.
+///
+/// ```text
+/// 0 counts u16 | reserved u16 | bloom_len u32
+/// 8 counts * (class u8, keep u8, reserved u16, packets u32, wire u64, logged u64)
+///   bloom_len bytes: blocked Bloom filter over fingerprints of flows and addresses
+/// ```
+///
+/// An empty filter means that nothing can be excluded.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// One entry per class and granularity that occurs.
+    pub counts: Vec<ClassCount>,
+    bloom: Vec<u8>,
+}
+
+impl Summary {
+    /// A summary of these counts and fingerprints; `None` for fingerprints means
+    /// that there were too many to note.
+    #[must_use]
+    pub fn new(counts: Vec<ClassCount>, fingerprints: Option<&[u64]>) -> Self {
+        let mut bloom = Vec::new();
+        if let Some(keys) = fingerprints {
+            let bytes = (keys.len() * BITS_PER_KEY).div_ceil(512) * 64;
+            bloom = vec![0_u8; bytes.clamp(64, BLOOM_BYTES_MAX)];
+            for &key in keys {
+                for bit in probes(key, bloom.len()) {
+                    bloom[bit / 8] |= 1 << (bit % 8);
+                }
+            }
+        }
+        Self { counts, bloom }
+    }
+
+    /// Whether the block may hold this flow or address. False means it does not.
+    #[must_use]
+    pub fn may_hold(&self, fingerprint: u64) -> bool {
+        self.bloom.is_empty()
+            || probes(fingerprint, self.bloom.len())
+                .all(|bit| self.bloom[bit / 8] & 1 << (bit % 8) != 0)
+    }
+
+    /// Appends the summary to `out`.
+    ///
+    /// # Panics
+    ///
+    /// If a block has over 65 535 classes or 2^32 packets: its header has not.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        let counts = u16::try_from(self.counts.len()).expect("256 classes, 4 granularities");
+        let bloom_len = u32::try_from(self.bloom.len()).expect("bounded");
+        out.extend_from_slice(&counts.to_le_bytes());
+        out.extend_from_slice(&[0; 2]);
+        out.extend_from_slice(&bloom_len.to_le_bytes());
+        for count in &self.counts {
+            let packets = u32::try_from(count.packets).expect("a block has fewer");
+            out.extend_from_slice(&[count.class, count.keep_code, 0, 0]);
+            out.extend_from_slice(&packets.to_le_bytes());
+            out.extend_from_slice(&count.wire_bytes.to_le_bytes());
+            out.extend_from_slice(&count.logged_bytes.to_le_bytes());
+        }
+        out.extend_from_slice(&self.bloom);
+    }
+
+    /// Reads a summary.
+    ///
+    /// # Errors
+    ///
+    /// If its lengths do not add up.
+    pub fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
+        const WRONG: &str = "the summary's lengths do not add up";
+        let mut read = Reader { bytes, at: 0 };
+        let (counts, _, bloom_len) = (read.u16(), read.u16(), read.u32());
+        if bytes.len() < 8 || bytes.len() != 8 + usize::from(counts) * 24 + bloom_len as usize {
+            return Err(WRONG);
+        }
+        if !bloom_len.is_multiple_of(64) {
+            return Err(WRONG);
+        }
+        let mut summary = Self::default();
+        for _ in 0..counts {
+            let (class, keep_code, _) = (read.u8(), read.u8(), read.u16());
+            summary.counts.push(ClassCount {
+                class,
+                keep_code,
+                packets: read.u32().into(),
+                wire_bytes: read.u64(),
+                logged_bytes: read.u64(),
+            });
+        }
+        summary.bloom = bytes[read.at..].to_vec();
+        Ok(summary)
+    }
+}
+
+/// The bits of a key in a filter of so many bytes: a line by the high half of
+/// the key, bits within it by double hashing of the low half (Kirsch and
+/// Mitzenmacher).
+#[allow(clippy::cast_possible_truncation)]
+fn probes(key: u64, bloom_bytes: usize) -> impl Iterator<Item = usize> {
+    let lines = bloom_bytes as u64 * 8 / LINE_BITS;
+    let line = (u128::from(key) * u128::from(lines)) >> 64;
+    let (first, step) = (key & 0xffff_ffff, key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 | 1);
+    (0..PROBES).map(move |n| {
+        let bit = first.wrapping_add(u64::from(n).wrapping_mul(step)) % LINE_BITS;
+        (line as u64 * LINE_BITS + bit) as usize
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strata_wire::mix64;
+
+    #[test]
+    fn what_is_in_is_found_and_little_else() {
+        for keys in [0_u64, 1, 100, 50_000] {
+            let inside: Vec<u64> = (0..keys).map(|n| mix64(n + 1)).collect();
+            let summary = Summary::new(Vec::new(), Some(&inside));
+            assert!(inside.iter().all(|&key| summary.may_hold(key)));
+            let wrong = (0..10_000).filter(|n| summary.may_hold(mix64(n + (1 << 40)))).count();
+            assert!(wrong < 300, "{wrong} of 10 000 with {keys} keys");
+        }
+    }
+
+    #[test]
+    fn without_fingerprints_everything_may_be_there() {
+        assert!(Summary::new(Vec::new(), None).may_hold(12));
+    }
+
+    #[test]
+    fn summaries_round_trip() {
+        let count = ClassCount {
+            class: 1,
+            keep_code: 3,
+            packets: 10,
+            wire_bytes: 1 << 40,
+            logged_bytes: 99,
+        };
+        let summary = Summary::new(vec![count, ClassCount::default()], Some(&[5, 6, 7]));
+        let mut bytes = Vec::new();
+        summary.emit(&mut bytes);
+        assert_eq!(Summary::parse(&bytes), Ok(summary));
+        for len in 0..bytes.len() {
+            assert!(Summary::parse(&bytes[..len]).is_err(), "{len}");
+        }
+    }
+}
