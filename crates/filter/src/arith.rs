@@ -40,7 +40,13 @@ impl Compiler {
         let right = self.value(&right)?;
         self.free_register = before;
         let Exits { yes, no } = exits;
-        self.step(Step::Compare { left, right, relation, yes: yes.0, no: no.0 })
+        self.step(Step::Compare {
+            left,
+            right,
+            relation,
+            yes: yes.0,
+            no: no.0,
+        })
     }
 
     /// Of an unknown link only its own header can be loaded from, and not even that where
@@ -53,9 +59,11 @@ impl Compiler {
                 self.only_link_loads(test, left)?;
                 self.only_link_loads(test, right)
             }
-            Arith::Load { header: Header::Link, offset, .. }
-                if !PREFIXED_LINKS.contains(&self.layers.outer.0) =>
-            {
+            Arith::Load {
+                header: Header::Link,
+                offset,
+                ..
+            } if !PREFIXED_LINKS.contains(&self.layers.outer.0) => {
                 self.only_link_loads(test, offset)
             }
             Arith::Load { .. } => Err(self.unsupported(test, "")),
@@ -96,7 +104,14 @@ impl Compiler {
             _ => 0x0800,
         };
         let next = self.label();
-        self.ether_proto(test, ether, Exits { yes: next, no: exits.no })?;
+        self.ether_proto(
+            test,
+            ether,
+            Exits {
+                yes: next,
+                no: exits.no,
+            },
+        )?;
         self.bind(next);
         let (version, number) = match header {
             Header::Tcp => (IpVersion::Any, 6),
@@ -110,16 +125,35 @@ impl Compiler {
             Header::Icmp6 => {
                 let next = self.label();
                 let place = self.layers.network(6);
-                self.equal(place, Width::Byte, 58, Exits { yes: next, no: exits.no })?;
+                self.equal(
+                    place,
+                    Width::Byte,
+                    58,
+                    Exits {
+                        yes: next,
+                        no: exits.no,
+                    },
+                )?;
                 self.bind(next);
                 return Ok(());
             }
             _ => return Ok(()),
         };
         let (protocol, fragment) = (self.label(), self.label());
-        self.ip_proto(test, version, number, Exits { yes: protocol, no: exits.no })?;
+        self.ip_proto(
+            test,
+            version,
+            number,
+            Exits {
+                yes: protocol,
+                no: exits.no,
+            },
+        )?;
         self.bind(protocol);
-        self.first_fragment(Exits { yes: fragment, no: exits.no })?;
+        self.first_fragment(Exits {
+            yes: fragment,
+            no: exits.no,
+        })?;
         self.bind(fragment);
         Ok(())
     }
@@ -145,15 +179,29 @@ impl Compiler {
     /// A load from a fixed offset, perhaps masked: the usual left side, for which one step does.
     fn masked_load(&self, arith: &Arith) -> Option<(Place, Width, u32)> {
         let (load, mask) = match arith {
-            Arith::Binary { operator: Operator::And, left, right } => match (&**left, &**right) {
+            Arith::Binary {
+                operator: Operator::And,
+                left,
+                right,
+            } => match (&**left, &**right) {
                 (load, Arith::Number(mask)) | (Arith::Number(mask), load) => (load, *mask),
                 _ => return None,
             },
             load => (load, u32::MAX),
         };
-        let Arith::Load { header, offset, bytes } = load else { return None };
-        let Arith::Number(offset) = **offset else { return None };
-        self.fixed_place(*header, offset).map(|place| (place, *bytes, mask))
+        let Arith::Load {
+            header,
+            offset,
+            bytes,
+        } = load
+        else {
+            return None;
+        };
+        let Arith::Number(offset) = **offset else {
+            return None;
+        };
+        self.fixed_place(*header, offset)
+            .map(|place| (place, *bytes, mask))
     }
 
     /// Where a fixed offset leads. From a variable start large offsets wrap around, and are
@@ -161,10 +209,16 @@ impl Compiler {
     fn fixed_place(&self, header: Header, offset: u32) -> Option<Place> {
         let place = self.header_place(header);
         if place.register == NO_REGISTER {
-            return Some(Place { offset: place.offset.wrapping_add(offset), ..place });
+            return Some(Place {
+                offset: place.offset.wrapping_add(offset),
+                ..place
+            });
         }
         let small = offset <= 0xffff && place.offset <= 0xffff;
-        small.then(|| Place { offset: place.offset + offset, ..place })
+        small.then(|| Place {
+            offset: place.offset + offset,
+            ..place
+        })
     }
 
     /// Into a new register.
@@ -178,23 +232,44 @@ impl Compiler {
                 self.value(inner)?;
                 self.step(Step::Negate { to })?;
             }
-            Arith::Binary { operator, left, right } => {
+            Arith::Binary {
+                operator,
+                left,
+                right,
+            } => {
                 self.free_register = to;
                 self.value(left)?;
                 let right = self.value(right)?;
-                self.step(Step::Binary { to, operator: *operator, right })?;
+                self.step(Step::Binary {
+                    to,
+                    operator: *operator,
+                    right,
+                })?;
             }
-            Arith::Load { header, offset, bytes } => {
+            Arith::Load {
+                header,
+                offset,
+                bytes,
+            } => {
                 let fixed = match **offset {
                     Arith::Number(offset) => self.fixed_place(*header, offset),
                     _ => None,
                 };
                 self.free_register = to;
-                let offset = if fixed.is_some() { &Arith::Number(0) } else { &**offset };
+                let offset = if fixed.is_some() {
+                    &Arith::Number(0)
+                } else {
+                    &**offset
+                };
                 let index = self.value(offset)?;
                 let place = fixed.unwrap_or_else(|| self.header_place(*header));
                 self.note(&place);
-                self.step(Step::SetLoad { to, index, place, width: *bytes })?;
+                self.step(Step::SetLoad {
+                    to,
+                    index,
+                    place,
+                    width: *bytes,
+                })?;
             }
         }
         self.free_register = to + 1;
@@ -210,17 +285,31 @@ fn fold(arith: &Arith) -> Arith {
             Arith::Number(value) => Arith::Number(value.wrapping_neg()),
             other => Arith::Negate(Box::new(other)),
         },
-        Arith::Load { header, offset, bytes } => {
-            Arith::Load { header: *header, offset: Box::new(fold(offset)), bytes: *bytes }
-        }
-        Arith::Binary { operator, left, right } => {
+        Arith::Load {
+            header,
+            offset,
+            bytes,
+        } => Arith::Load {
+            header: *header,
+            offset: Box::new(fold(offset)),
+            bytes: *bytes,
+        },
+        Arith::Binary {
+            operator,
+            left,
+            right,
+        } => {
             let (left, right) = (fold(left), fold(right));
             if let (Arith::Number(left), Arith::Number(right)) = (&left, &right)
                 && let Some(value) = program::apply(*operator, *left, *right)
             {
                 return Arith::Number(value);
             }
-            Arith::Binary { operator: *operator, left: Box::new(left), right: Box::new(right) }
+            Arith::Binary {
+                operator: *operator,
+                left: Box::new(left),
+                right: Box::new(right),
+            }
         }
     }
 }

@@ -8,7 +8,8 @@ use strata_wire::LinkType;
 use crate::ast::{Expr, Relation, Test, Width};
 use crate::error::CompileError;
 use crate::layers::{FIRST_FREE, Layers, Link, Radio, WLAN_LINK, WLAN_PAYLOAD};
-use crate::program::{ACCEPT, Place, Program, REGISTERS, REJECT, Step};
+use crate::program::{ACCEPT, NO_REGISTER, Place, Program, REGISTERS, REJECT, Step};
+use crate::thread;
 
 /// Larger programs are refused.
 const STEPS_MAX: usize = 1 << 20;
@@ -26,7 +27,10 @@ pub(crate) struct Exits {
 
 pub(crate) fn compile(expr: &Expr, link: LinkType) -> Result<Program, CompileError> {
     let mut compiler = Compiler::new(link);
-    let exits = Exits { yes: Label(ACCEPT), no: Label(REJECT) };
+    let exits = Exits {
+        yes: Label(ACCEPT),
+        no: Label(REJECT),
+    };
     compiler.expr(expr, exits)?;
     Ok(compiler.finish())
 }
@@ -58,7 +62,13 @@ impl Compiler {
         match expr {
             Expr::Any => self.step(Step::Jump { to: exits.yes.0 }),
             Expr::Test(test) => self.test(test, exits),
-            Expr::Not(inner) => self.expr(inner, Exits { yes: exits.no, no: exits.yes }),
+            Expr::Not(inner) => self.expr(
+                inner,
+                Exits {
+                    yes: exits.no,
+                    no: exits.yes,
+                },
+            ),
             Expr::And(parts) => self.sequence(parts.len(), exits, true, |this, index, exits| {
                 this.expr(&parts[index], exits)
             }),
@@ -82,9 +92,15 @@ impl Compiler {
         for index in 0..count - 1 {
             let next = self.label();
             let inner = if all {
-                Exits { yes: next, no: exits.no }
+                Exits {
+                    yes: next,
+                    no: exits.no,
+                }
             } else {
-                Exits { yes: exits.yes, no: next }
+                Exits {
+                    yes: exits.yes,
+                    no: next,
+                }
             };
             emit(self, index, inner)?;
             self.bind(next);
@@ -94,13 +110,18 @@ impl Compiler {
 
     fn test(&mut self, test: &Test, exits: Exits) -> Result<(), CompileError> {
         match test {
-            Test::Address { scope, direction, network } => {
-                self.address(test, *scope, *direction, network, exits)
-            }
+            Test::Address {
+                scope,
+                direction,
+                network,
+            } => self.address(test, *scope, *direction, network, exits),
             Test::Mac { direction, address } => self.mac(test, *direction, *address, exits),
-            Test::Port { transport, direction, low, high } => {
-                self.port(test, *transport, *direction, (*low, *high), exits)
-            }
+            Test::Port {
+                transport,
+                direction,
+                low,
+                high,
+            } => self.port(test, *transport, *direction, (*low, *high), exits),
             Test::EtherProto(number) => self.ether_proto(test, *number, exits),
             Test::IpProto { version, number } => self.ip_proto(test, *version, *number, exits),
             Test::ProtoChain { version, number } => {
@@ -110,10 +131,14 @@ impl Compiler {
             Test::IsIsProto(number) => self.isis_proto(test, *number, exits),
             Test::EtherBroadcast => self.ether_broadcast(test, exits),
             Test::EtherMulticast => self.ether_multicast(test, exits),
-            Test::IpBroadcast | Test::IpMulticast | Test::Ip6Multicast => {
-                self.ip_cast(test, exits)
-            }
-            Test::Inbound => self.direction(test, Exits { yes: exits.no, no: exits.yes }),
+            Test::IpBroadcast | Test::IpMulticast | Test::Ip6Multicast => self.ip_cast(test, exits),
+            Test::Inbound => self.direction(
+                test,
+                Exits {
+                    yes: exits.no,
+                    no: exits.yes,
+                },
+            ),
             Test::Outbound => self.direction(test, exits),
             Test::IfIndex(index) => {
                 if self.layers.link != Link::LinuxCooked2 {
@@ -134,9 +159,11 @@ impl Compiler {
             Test::WlanType(bits) => self.frame_control(test, 0, 0x0c, (*bits).into(), exits),
             Test::WlanSubtype(bits) => self.frame_control(test, 0, 0xfc, (*bits).into(), exits),
             Test::WlanDirection(bits) => self.frame_control(test, 1, 0x03, *bits, exits),
-            Test::Compare { left, relation, right } => {
-                self.compare(test, left, *relation, right, exits)
-            }
+            Test::Compare {
+                left,
+                relation,
+                right,
+            } => self.compare(test, left, *relation, right, exits),
         }
     }
 
@@ -158,7 +185,10 @@ impl Compiler {
 
     pub(crate) fn unsupported(&self, test: &Test, reason: &'static str) -> CompileError {
         if self.layers.link == Link::Unknown {
-            return CompileError::UnknownLink { test: test.to_string(), link: self.layers.outer };
+            return CompileError::UnknownLink {
+                test: test.to_string(),
+                link: self.layers.outer,
+            };
         }
         CompileError::Unsupported {
             test: test.to_string(),
@@ -175,8 +205,9 @@ impl Compiler {
     /// The next step is where `label` leads.
     pub(crate) fn bind(&mut self, label: Label) {
         let here = u32::try_from(self.steps.len()).unwrap_or(REJECT);
-        if let Some(target) =
-            usize::try_from(label.0).ok().and_then(|index| self.labels.get_mut(index))
+        if let Some(target) = usize::try_from(label.0)
+            .ok()
+            .and_then(|index| self.labels.get_mut(index))
         {
             *target = here;
         }
@@ -184,14 +215,18 @@ impl Compiler {
 
     pub(crate) fn step(&mut self, step: Step) -> Result<(), CompileError> {
         if self.steps.len() >= STEPS_MAX {
-            return Err(CompileError::TooLarge { what: "it has more than a million steps" });
+            return Err(CompileError::TooLarge {
+                what: "it has more than a million steps",
+            });
         }
         self.steps.push(step);
         Ok(())
     }
 
     pub(crate) fn constant(&mut self, outcome: bool, exits: Exits) -> Result<(), CompileError> {
-        self.step(Step::Jump { to: if outcome { exits.yes.0 } else { exits.no.0 } })
+        self.step(Step::Jump {
+            to: if outcome { exits.yes.0 } else { exits.no.0 },
+        })
     }
 
     pub(crate) fn field(
@@ -205,7 +240,15 @@ impl Compiler {
     ) -> Result<(), CompileError> {
         self.note(&place);
         let Exits { yes, no } = exits;
-        self.step(Step::Field { place, width, relation, mask, value, yes: yes.0, no: no.0 })
+        self.step(Step::Field {
+            place,
+            width,
+            relation,
+            mask,
+            value,
+            yes: yes.0,
+            no: no.0,
+        })
     }
 
     pub(crate) fn equal(
@@ -230,7 +273,9 @@ impl Compiler {
 
     /// Of what 802.11 needs, only what is used is computed.
     pub(crate) fn note(&mut self, place: &Place) {
-        let Link::Wlan(radio) = Layers::new(self.layers.outer).link else { return };
+        let Link::Wlan(radio) = Layers::new(self.layers.outer).link else {
+            return;
+        };
         self.needs_wlan_link |= place.register == WLAN_LINK && radio != Radio::None;
         self.needs_wlan_payload |= place.register == WLAN_PAYLOAD;
     }
@@ -259,18 +304,20 @@ impl Compiler {
         };
         steps.extend(self.steps.iter().map(|step| {
             let mut step = *step;
-            for target in crate::thread::targets(&mut step) {
+            for target in thread::targets(&mut step) {
                 *target = resolve(*target);
             }
             step
         }));
-        crate::thread::thread(&mut steps);
-        Program { steps, start: 0 }
+        let start = thread::thread(&mut steps);
+        Program { steps, start }
     }
 
     /// Lengths of the headers before and of 802.11.
     fn prologue(&self) -> Vec<Step> {
-        let Link::Wlan(radio) = Layers::new(self.layers.outer).link else { return Vec::new() };
+        let Link::Wlan(radio) = Layers::new(self.layers.outer).link else {
+            return Vec::new();
+        };
         let mut steps = Vec::new();
         let header = match radio {
             Radio::None => None,
@@ -283,7 +330,11 @@ impl Compiler {
         }
         if self.needs_wlan_payload {
             steps.push(Step::WlanPayload {
-                link: WLAN_LINK,
+                link: if radio == Radio::None {
+                    NO_REGISTER
+                } else {
+                    WLAN_LINK
+                },
                 to: WLAN_PAYLOAD,
                 radiotap: radio == Radio::Radiotap,
             });

@@ -49,7 +49,11 @@ impl fmt::Display for Test {
             None => f.write_str(word),
         };
         match self {
-            Self::Address { scope, direction, network } => {
+            Self::Address {
+                scope,
+                direction,
+                network,
+            } => {
                 match scope {
                     Some(AddressScope::Ip) => f.write_str("ip ")?,
                     Some(AddressScope::Ip6) => f.write_str("ip6 ")?,
@@ -74,7 +78,12 @@ impl fmt::Display for Test {
                 };
                 write!(f, "ether {word} {address}")
             }
-            Self::Port { transport, direction, low, high } => {
+            Self::Port {
+                transport,
+                direction,
+                low,
+                high,
+            } => {
                 match transport {
                     Some(Transport::Tcp) => f.write_str("tcp ")?,
                     Some(Transport::Udp) => f.write_str("udp ")?,
@@ -92,12 +101,10 @@ impl fmt::Display for Test {
                 Some(name) => f.write_str(name),
                 None => write!(f, "ether proto {number:#x}"),
             },
-            Self::IpProto { version, number } => {
-                match names::ip_abbreviation(*version, *number) {
-                    Some(name) => f.write_str(name),
-                    None => write!(f, "{}proto {number}", version_prefix(*version)),
-                }
-            }
+            Self::IpProto { version, number } => match names::ip_abbreviation(*version, *number) {
+                Some(name) => f.write_str(name),
+                None => write!(f, "{}proto {number}", version_prefix(*version)),
+            },
             Self::ProtoChain { version, number } => {
                 write!(f, "{}protochain {number}", version_prefix(*version))
             }
@@ -125,7 +132,11 @@ impl fmt::Display for Test {
                 write!(f, "type {:#x} subtype {:#x}", bits & 0x0c, bits & 0xf0)
             }
             Self::WlanDirection(bits) => write!(f, "dir {bits}"),
-            Self::Compare { left, relation, right } => write!(f, "{left} {relation} {right}"),
+            Self::Compare {
+                left,
+                relation,
+                right,
+            } => write!(f, "{left} {relation} {right}"),
         }
     }
 }
@@ -155,7 +166,10 @@ impl fmt::Display for Network {
             // A `/0` is refused by the language, as is any other zero address with a short
             // mask written by its length; the spelled-out mask is always accepted.
             Self::V4 { address, mask } => write!(f, "net {address} mask {mask}"),
-            Self::V6 { address, prefix: 128 } => write!(f, "host {address}"),
+            Self::V6 {
+                address,
+                prefix: 128,
+            } => write!(f, "host {address}"),
             Self::V6 { address, prefix } => write!(f, "net {address}/{prefix}"),
         }
     }
@@ -203,7 +217,11 @@ impl fmt::Display for Arith {
         match self {
             Self::Number(value) => value.fmt(f),
             Self::Length => f.write_str("len"),
-            Self::Load { header, offset, bytes } => {
+            Self::Load {
+                header,
+                offset,
+                bytes,
+            } => {
                 write!(f, "{}[{offset}", header.name())?;
                 match bytes {
                     Width::Byte => f.write_str("]"),
@@ -215,7 +233,11 @@ impl fmt::Display for Arith {
                 f.write_str("-")?;
                 arith_operand(inner, f)
             }
-            Self::Binary { operator, left, right } => {
+            Self::Binary {
+                operator,
+                left,
+                right,
+            } => {
                 arith_operand(left, f)?;
                 write!(f, " {operator} ")?;
                 arith_operand(right, f)

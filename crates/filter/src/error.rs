@@ -23,7 +23,11 @@ pub struct ParseError {
 
 impl ParseError {
     pub(crate) fn new(expression: &str, span: Range<usize>, message: impl Into<String>) -> Self {
-        Self { expression: expression.to_owned(), span, message: message.into() }
+        Self {
+            expression: expression.to_owned(),
+            span,
+            message: message.into(),
+        }
     }
 
     /// Where in the expression, in bytes. Empty at its end where something is missing.
@@ -57,7 +61,11 @@ impl fmt::Display for ParseError {
         let plain = |c: char| if c.is_control() { ' ' } else { c };
         let shown: String = before.chars().skip(skipped).map(plain).collect();
         let lead = if skipped > 0 { "..." } else { "" };
-        let tail = if after.chars().count() > CONTEXT_MAX { "..." } else { "" };
+        let tail = if after.chars().count() > CONTEXT_MAX {
+            "..."
+        } else {
+            ""
+        };
         let marked: String = marked.chars().take(CONTEXT_MAX).map(plain).collect();
         let after: String = after.chars().take(CONTEXT_MAX).map(plain).collect();
         writeln!(f, "{}", self.message)?;

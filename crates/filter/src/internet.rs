@@ -1,8 +1,6 @@
 //! Tests on addresses, protocols and ports of IP.
 
-use crate::ast::{
-    AddressScope, Direction, IpVersion, Network, Relation, Test, Transport, Width,
-};
+use crate::ast::{AddressScope, Direction, IpVersion, Network, Relation, Test, Transport, Width};
 use crate::compile::{Compiler, Exits};
 use crate::error::CompileError;
 use crate::layers::Offset;
@@ -37,9 +35,18 @@ impl Compiler {
             let (protocol, source, destination) = all[index];
             this.directed(direction, exits, |this, is_source, exits| {
                 let inner = this.label();
-                this.ether_proto(test, protocol, Exits { yes: inner, no: exits.no })?;
+                this.ether_proto(
+                    test,
+                    protocol,
+                    Exits {
+                        yes: inner,
+                        no: exits.no,
+                    },
+                )?;
                 this.bind(inner);
-                let at = this.layers.network(if is_source { source } else { destination });
+                let at = this
+                    .layers
+                    .network(if is_source { source } else { destination });
                 this.address_at(at, network, exits)
             })
         })
@@ -57,7 +64,9 @@ impl Compiler {
             Direction::Destination => emit(self, false, exits),
             Direction::Either | Direction::Both => {
                 let both = direction == Direction::Both;
-                self.sequence(2, exits, both, |this, index, exits| emit(this, index == 0, exits))
+                self.sequence(2, exits, both, |this, index, exits| {
+                    emit(this, index == 0, exits)
+                })
             }
         }
     }
@@ -79,15 +88,32 @@ impl Compiler {
         let (addresses, masks) = (words(address), words(mask));
         self.sequence(4, exits, true, |this, index, exits| {
             let more = [0, 4, 8, 12][index];
-            let place = Place { offset: at.offset.wrapping_add(more), ..at };
-            this.field(place, Width::Word, masks[index], Relation::Equal, addresses[index], exits)
+            let place = Place {
+                offset: at.offset.wrapping_add(more),
+                ..at
+            };
+            this.field(
+                place,
+                Width::Word,
+                masks[index],
+                Relation::Equal,
+                addresses[index],
+                exits,
+            )
         })
     }
 
     pub(crate) fn ip_cast(&mut self, test: &Test, exits: Exits) -> Result<(), CompileError> {
         let protocol = if *test == Test::Ip6Multicast { IP6 } else { IP };
         let inner = self.label();
-        self.ether_proto(test, protocol, Exits { yes: inner, no: exits.no })?;
+        self.ether_proto(
+            test,
+            protocol,
+            Exits {
+                yes: inner,
+                no: exits.no,
+            },
+        )?;
         self.bind(inner);
         let layers = self.layers;
         match test {
@@ -98,7 +124,14 @@ impl Compiler {
             Test::Ip6Multicast => self.equal(layers.network(24), Width::Byte, 0xff, exits),
             _ => {
                 let place = layers.network(16);
-                self.field(place, Width::Byte, u32::MAX, Relation::GreaterEqual, 224, exits)
+                self.field(
+                    place,
+                    Width::Byte,
+                    u32::MAX,
+                    Relation::GreaterEqual,
+                    224,
+                    exits,
+                )
             }
         }
     }
@@ -117,19 +150,49 @@ impl Compiler {
             }),
             IpVersion::V4 => {
                 let inner = self.label();
-                self.ether_proto(test, IP, Exits { yes: inner, no: exits.no })?;
+                self.ether_proto(
+                    test,
+                    IP,
+                    Exits {
+                        yes: inner,
+                        no: exits.no,
+                    },
+                )?;
                 self.bind(inner);
                 self.equal(self.layers.network(9), Width::Byte, number, exits)
             }
             IpVersion::V6 => {
                 let (inner, other, fragment) = (self.label(), self.label(), self.label());
-                self.ether_proto(test, IP6, Exits { yes: inner, no: exits.no })?;
+                self.ether_proto(
+                    test,
+                    IP6,
+                    Exits {
+                        yes: inner,
+                        no: exits.no,
+                    },
+                )?;
                 self.bind(inner);
                 let next = self.layers.network(6);
-                self.equal(next, Width::Byte, number, Exits { yes: exits.yes, no: other })?;
+                self.equal(
+                    next,
+                    Width::Byte,
+                    number,
+                    Exits {
+                        yes: exits.yes,
+                        no: other,
+                    },
+                )?;
                 self.bind(other);
                 // RFC 8200 section 4.5: a fragment header (44) directly behind the IPv6 header.
-                self.equal(next, Width::Byte, 44, Exits { yes: fragment, no: exits.no })?;
+                self.equal(
+                    next,
+                    Width::Byte,
+                    44,
+                    Exits {
+                        yes: fragment,
+                        no: exits.no,
+                    },
+                )?;
                 self.bind(fragment);
                 self.equal(self.layers.network(40), Width::Byte, number, exits)
             }
@@ -150,18 +213,30 @@ impl Compiler {
             });
         }
         if self.layers.payload.register != NO_REGISTER {
-            return Err(self.unsupported(
-                test,
-                "'protochain' needs a network header at a fixed place",
-            ));
+            return Err(
+                self.unsupported(test, "'protochain' needs a network header at a fixed place")
+            );
         }
         let ip6 = version == IpVersion::V6;
         let inner = self.label();
         let protocol = if ip6 { IP6 } else { IP };
-        self.ether_proto(test, protocol, Exits { yes: inner, no: exits.no })?;
+        self.ether_proto(
+            test,
+            protocol,
+            Exits {
+                yes: inner,
+                no: exits.no,
+            },
+        )?;
         self.bind(inner);
         let offset = self.layers.network(0).offset;
-        self.step(Step::Chain { ip6, offset, number, yes: exits.yes.0, no: exits.no.0 })
+        self.step(Step::Chain {
+            ip6,
+            offset,
+            number,
+            yes: exits.yes.0,
+            no: exits.no.0,
+        })
     }
 
     /// The first fragment, or no fragment (RFC 791 section 3.1).
@@ -190,7 +265,14 @@ impl Compiler {
             let ip6 = index == 0;
             let inner = this.label();
             let protocol = if ip6 { IP6 } else { IP };
-            this.ether_proto(test, protocol, Exits { yes: inner, no: exits.no })?;
+            this.ether_proto(
+                test,
+                protocol,
+                Exits {
+                    yes: inner,
+                    no: exits.no,
+                },
+            )?;
             this.bind(inner);
             this.sequence(transports.len(), exits, false, |this, index, exits| {
                 this.transport_port(ip6, transports[index], direction, range, exits)
@@ -208,22 +290,39 @@ impl Compiler {
     ) -> Result<(), CompileError> {
         let ports = self.label();
         let place = self.layers.network(if ip6 { 6 } else { 9 });
-        self.equal(place, Width::Byte, number, Exits { yes: ports, no: exits.no })?;
+        self.equal(
+            place,
+            Width::Byte,
+            number,
+            Exits {
+                yes: ports,
+                no: exits.no,
+            },
+        )?;
         self.bind(ports);
         if !ip6 {
             let first = self.label();
-            self.first_fragment(Exits { yes: first, no: exits.no })?;
+            self.first_fragment(Exits {
+                yes: first,
+                no: exits.no,
+            })?;
             self.bind(first);
         }
         self.directed(direction, exits, |this, is_source, exits| {
             let at = if is_source { 0 } else { 2 };
-            let place =
-                if ip6 { this.layers.network(40 + at) } else { this.layers.behind_ip(at) };
+            let place = if ip6 {
+                this.layers.network(40 + at)
+            } else {
+                this.layers.behind_ip(at)
+            };
             if low == high {
                 return this.equal(place, Width::Half, low.into(), exits);
             }
             let rest = this.label();
-            let enough = Exits { yes: rest, no: exits.no };
+            let enough = Exits {
+                yes: rest,
+                no: exits.no,
+            };
             let (low, high) = (low.into(), high.into());
             let all = u32::MAX;
             this.field(place, Width::Half, all, Relation::GreaterEqual, low, enough)?;
@@ -258,31 +357,63 @@ impl Compiler {
     ) -> Result<(), CompileError> {
         let layers = self.layers;
         let udp = |offset: u32| {
-            if ip6 { layers.network(40 + offset) } else { layers.behind_ip(offset) }
+            if ip6 {
+                layers.network(40 + offset)
+            } else {
+                layers.behind_ip(offset)
+            }
         };
         let inner = self.label();
         let checks = 4 + usize::from(vni.is_some());
-        self.sequence(checks, Exits { yes: inner, no: exits.no }, true, |this, index, exits| {
-            match index {
+        self.sequence(
+            checks,
+            Exits {
+                yes: inner,
+                no: exits.no,
+            },
+            true,
+            |this, index, exits| match index {
                 0 => this.ether_proto(test, if ip6 { IP6 } else { IP }, exits),
                 1 => {
                     let udp_only = this.label();
                     let place = layers.network(if ip6 { 6 } else { 9 });
-                    this.equal(place, Width::Byte, 17, Exits { yes: udp_only, no: exits.no })?;
+                    this.equal(
+                        place,
+                        Width::Byte,
+                        17,
+                        Exits {
+                            yes: udp_only,
+                            no: exits.no,
+                        },
+                    )?;
                     this.bind(udp_only);
-                    if ip6 { this.constant(true, exits) } else { this.first_fragment(exits) }
+                    if ip6 {
+                        this.constant(true, exits)
+                    } else {
+                        this.first_fragment(exits)
+                    }
                 }
                 2 => this.equal(udp(2), Width::Half, GENEVE_PORT, exits),
                 3 => this.field(udp(8), Width::Byte, 0xc0, Relation::Equal, 0, exits),
                 _ => {
                     let value = vni.unwrap_or(0) << 8;
-                    this.field(udp(12), Width::Word, 0xffff_ff00, Relation::Equal, value, exits)
+                    this.field(
+                        udp(12),
+                        Width::Word,
+                        0xffff_ff00,
+                        Relation::Equal,
+                        value,
+                        exits,
+                    )
                 }
-            }
-        })?;
+            },
+        )?;
         self.bind(inner);
         self.note(&udp(8));
-        self.step(Step::Geneve { place: udp(8), to: registers })?;
+        self.step(Step::Geneve {
+            place: udp(8),
+            to: registers,
+        })?;
         self.constant(true, exits)
     }
 }

@@ -49,7 +49,10 @@ pub(crate) struct Offset {
 
 impl Offset {
     pub(crate) const fn fixed(constant: u32) -> Self {
-        Self { register: NO_REGISTER, constant }
+        Self {
+            register: NO_REGISTER,
+            constant,
+        }
     }
 
     pub(crate) fn place(self, more: u32) -> Place {
@@ -114,9 +117,18 @@ impl Layers {
         Self {
             outer,
             link,
-            link_header: Offset { register: link_register, constant: 0 },
-            link_type: Offset { register: payload_register, constant: link_type },
-            payload: Offset { register: payload_register, constant: payload },
+            link_header: Offset {
+                register: link_register,
+                constant: 0,
+            },
+            link_type: Offset {
+                register: payload_register,
+                constant: link_type,
+            },
+            payload: Offset {
+                register: payload_register,
+                constant: payload,
+            },
             network,
             network_no_snap,
             mpls_labels: 0,
@@ -131,7 +143,8 @@ impl Layers {
 
     /// A field behind an LLC header without SNAP.
     pub(crate) fn network_no_snap(&self, offset: u32) -> Place {
-        self.payload.place(self.network_no_snap.wrapping_add(offset))
+        self.payload
+            .place(self.network_no_snap.wrapping_add(offset))
     }
 
     /// A field behind the IPv4 header.
@@ -163,12 +176,22 @@ impl Layers {
 
     /// RFC 2516 section 4: six bytes, then PPP with two bytes of protocol.
     pub(crate) fn enter_pppoe(&mut self) {
-        let constant = self.payload.constant.wrapping_add(self.network).wrapping_add(6);
-        let header = Offset { register: self.payload.register, constant };
+        let constant = self
+            .payload
+            .constant
+            .wrapping_add(self.network)
+            .wrapping_add(6);
+        let header = Offset {
+            register: self.payload.register,
+            constant,
+        };
         self.link = Link::Ppp;
         self.link_header = header;
         self.link_type = header;
-        self.payload = Offset { constant: constant.wrapping_add(2), ..header };
+        self.payload = Offset {
+            constant: constant.wrapping_add(2),
+            ..header
+        };
         self.network = 0;
         self.network_no_snap = 0;
         self.in_geneve = false;
@@ -177,9 +200,18 @@ impl Layers {
     /// `first` is the first of the three registers of [`crate::program::Step::Geneve`].
     pub(crate) fn enter_geneve(&mut self, first: u8) {
         self.link = Link::Ethernet;
-        self.link_type = Offset { register: first, constant: 0 };
-        self.link_header = Offset { register: first + 1, constant: 0 };
-        self.payload = Offset { register: first + 2, constant: 0 };
+        self.link_type = Offset {
+            register: first,
+            constant: 0,
+        };
+        self.link_header = Offset {
+            register: first + 1,
+            constant: 0,
+        };
+        self.payload = Offset {
+            register: first + 2,
+            constant: 0,
+        };
         self.network = 0;
         self.network_no_snap = 3;
         self.in_geneve = true;

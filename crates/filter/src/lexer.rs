@@ -60,10 +60,16 @@ pub(crate) fn tokens(text: &str) -> Result<Vec<Spanned>, ParseError> {
             continue;
         }
         let (token, bytes) = one(text, at, first)?;
-        found.push(Spanned { token, span: at..at + bytes });
+        found.push(Spanned {
+            token,
+            span: at..at + bytes,
+        });
         at += bytes;
     }
-    found.push(Spanned { token: Token::End, span: text.len()..text.len() });
+    found.push(Spanned {
+        token: Token::End,
+        span: text.len()..text.len(),
+    });
     Ok(found)
 }
 
@@ -170,7 +176,10 @@ fn hex(digits: &str, length: std::ops::RangeInclusive<usize>) -> Option<u8> {
 
 fn word_token(word: &str) -> Result<Token, String> {
     if word.len() > WORD_BYTES_MAX {
-        return Err(format!("a word of {} characters is no name or number", word.len()));
+        return Err(format!(
+            "a word of {} characters is no name or number",
+            word.len()
+        ));
     }
     if let Some(keyword) = names::keyword(word) {
         return Ok(match keyword {
@@ -202,7 +211,13 @@ fn number(word: &str) -> Option<Result<u32, String>> {
         None if word.starts_with('0') => (word, 8),
         None => (word, 10),
     };
-    let valid = |b: u8| if radix == 16 { b.is_ascii_hexdigit() } else { b.is_ascii_digit() };
+    let valid = |b: u8| {
+        if radix == 16 {
+            b.is_ascii_hexdigit()
+        } else {
+            b.is_ascii_digit()
+        }
+    };
     if !digits.bytes().all(valid) {
         return None;
     }
@@ -212,9 +227,11 @@ fn number(word: &str) -> Option<Result<u32, String>> {
              for decimal"
         )));
     }
-    Some(u32::from_str_radix(digits, radix).map_err(|_| {
-        format!("{word} does not fit into 32 bits; the largest number is 4294967295")
-    }))
+    Some(
+        u32::from_str_radix(digits, radix).map_err(|_| {
+            format!("{word} does not fit into 32 bits; the largest number is 4294967295")
+        }),
+    )
 }
 
 fn dotted(word: &str, parts: &[&str]) -> Result<Token, String> {

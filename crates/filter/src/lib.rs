@@ -3,6 +3,7 @@
 
 mod arith;
 mod ast;
+mod bound;
 mod compile;
 mod display;
 mod error;
@@ -17,11 +18,15 @@ mod protocol;
 mod qualifier;
 mod thread;
 
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
 use strata_wire::LinkType;
 
 pub use ast::{
-    AddressScope, Arith, Direction, Expr, Header, IpVersion, Llc, MacAddress, MacDirection, Network,
-    Operator, Relation, Test, Transport, Width,
+    AddressScope, Arith, Direction, Expr, Header, IpVersion, Llc, MacAddress, MacDirection,
+    Network, Operator, Relation, Test, Transport, Width,
 };
 pub use error::{CompileError, ParseError};
 pub use program::Program;
@@ -39,7 +44,9 @@ impl Filter {
     ///
     /// What is not understood, with the place and what to write instead.
     pub fn parse(expression: &str) -> Result<Self, ParseError> {
-        Ok(Self { expr: parser::parse(expression)? })
+        Ok(Self {
+            expr: parser::parse(expression)?,
+        })
     }
 
     /// The tree.
@@ -55,5 +62,39 @@ impl Filter {
     /// What cannot be tested on this link type, as libpcap refuses it too.
     pub fn compile(&self, link: LinkType) -> Result<Program, CompileError> {
         compile::compile(&self.expr, link)
+    }
+
+    /// Addresses of which every matching packet has at least one, sorted; `None` if nothing can
+    /// be said. For skipping parts of a log by an index of addresses.
+    ///
+    /// The packet has it as source or destination of an IPv4 or IPv6 header, or as the sender's
+    /// or target's address of an ARP or RARP packet for Ethernet (at bytes 14 and 24 of it). It
+    /// may be a header inside VLAN tags, MPLS labels, `PPPoE` or Geneve, if the filter says so:
+    /// an index has to hold these as well.
+    #[must_use]
+    pub fn host_bound(&self) -> Option<Vec<IpAddr>> {
+        bound::host_bound(&self.expr)
+    }
+}
+
+impl FromStr for Filter {
+    type Err = ParseError;
+
+    fn from_str(expression: &str) -> Result<Self, ParseError> {
+        Self::parse(expression)
+    }
+}
+
+/// An equivalent expression, which parses to the same tree.
+impl fmt::Display for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.expr)
+    }
+}
+
+/// A filter from a tree that was made by hand.
+impl From<Expr> for Filter {
+    fn from(expr: Expr) -> Self {
+        Self { expr }
     }
 }

@@ -40,14 +40,15 @@ impl Compiler {
             Link::LinuxCooked2 => self.equal(link_type, Width::Half, number, exits),
             Link::Wlan(_) => {
                 let llc = self.label();
-                self.data_frame(Exits { yes: llc, no: exits.no })?;
+                self.data_frame(Exits {
+                    yes: llc,
+                    no: exits.no,
+                })?;
                 self.bind(llc);
                 self.llc_proto(number, exits)
             }
             Link::Ppp => self.equal(link_type, Width::Half, ppp_protocol(number), exits),
-            Link::Null | Link::Loop => {
-                self.loopback_proto(number, exits)
-            }
+            Link::Null | Link::Loop => self.loopback_proto(number, exits),
             Link::Raw => {
                 let version = match number {
                     0x0800 => 0x40,
@@ -75,12 +76,17 @@ impl Compiler {
         // packet does not: both are taken.
         let orders = if self.layers.link == Link::Null { 2 } else { 1 };
         let place = self.layers.link_header.place(0);
-        self.sequence(orders * families.len(), exits, false, |this, index, exits| {
-            let family = families[index % families.len()];
-            let swapped = index >= families.len();
-            let family = if swapped { family.swap_bytes() } else { family };
-            this.equal(place, Width::Word, family, exits)
-        })
+        self.sequence(
+            orders * families.len(),
+            exits,
+            false,
+            |this, index, exits| {
+                let family = families[index % families.len()];
+                let swapped = index >= families.len();
+                let family = if swapped { family.swap_bytes() } else { family };
+                this.equal(place, Width::Word, family, exits)
+            },
+        )
     }
 
     fn ethernet_proto(&mut self, number: u32, exits: Exits) -> Result<(), CompileError> {
@@ -92,20 +98,53 @@ impl Compiler {
         if with_type {
             let number = if number == IPX_SAP { IPX } else { number };
             let other = self.label();
-            self.equal(link_type, Width::Half, number, Exits { yes: exits.yes, no: other })?;
+            self.equal(
+                link_type,
+                Width::Half,
+                number,
+                Exits {
+                    yes: exits.yes,
+                    no: other,
+                },
+            )?;
             self.bind(other);
         }
         let llc = self.label();
-        let long = Exits { yes: exits.no, no: llc };
-        self.field(link_type, Width::Half, u32::MAX, Relation::Greater, LENGTH_MAX, long)?;
+        let long = Exits {
+            yes: exits.no,
+            no: llc,
+        };
+        self.field(
+            link_type,
+            Width::Half,
+            u32::MAX,
+            Relation::Greater,
+            LENGTH_MAX,
+            long,
+        )?;
         self.bind(llc);
         match number {
             IPX_SAP => {
                 let (sap, raw) = (self.label(), self.label());
-                self.snap(0, IPX, Exits { yes: exits.yes, no: sap })?;
+                self.snap(
+                    0,
+                    IPX,
+                    Exits {
+                        yes: exits.yes,
+                        no: sap,
+                    },
+                )?;
                 self.bind(sap);
                 let place = self.layers.payload.place(0);
-                self.equal(place, Width::Byte, IPX_SAP, Exits { yes: exits.yes, no: raw })?;
+                self.equal(
+                    place,
+                    Width::Byte,
+                    IPX_SAP,
+                    Exits {
+                        yes: exits.yes,
+                        no: raw,
+                    },
+                )?;
                 self.bind(raw);
                 self.equal(place, Width::Half, 0xffff, exits)
             }
@@ -134,17 +173,41 @@ impl Compiler {
         };
         for known in types {
             let other = self.label();
-            self.equal(link_type, Width::Half, *known, Exits { yes: exits.yes, no: other })?;
+            self.equal(
+                link_type,
+                Width::Half,
+                *known,
+                Exits {
+                    yes: exits.yes,
+                    no: other,
+                },
+            )?;
             self.bind(other);
         }
         let llc = self.label();
-        self.equal(link_type, Width::Half, 4, Exits { yes: llc, no: exits.no })?;
+        self.equal(
+            link_type,
+            Width::Half,
+            4,
+            Exits {
+                yes: llc,
+                no: exits.no,
+            },
+        )?;
         self.bind(llc);
         let place = self.layers.payload.place(0);
         match number {
             IPX_SAP => {
                 let snap = self.label();
-                self.equal(place, Width::Byte, IPX_SAP, Exits { yes: exits.yes, no: snap })?;
+                self.equal(
+                    place,
+                    Width::Byte,
+                    IPX_SAP,
+                    Exits {
+                        yes: exits.yes,
+                        no: snap,
+                    },
+                )?;
                 self.bind(snap);
                 self.snap(0, IPX, exits)
             }
@@ -167,7 +230,12 @@ impl Compiler {
     }
 
     fn both_saps(&mut self, sap: u32, exits: Exits) -> Result<(), CompileError> {
-        self.equal(self.layers.payload.place(0), Width::Half, sap << 8 | sap, exits)
+        self.equal(
+            self.layers.payload.place(0),
+            Width::Half,
+            sap << 8 | sap,
+            exits,
+        )
     }
 
     /// An LLC and a SNAP header (IEEE 802-2014 9.2).
@@ -175,9 +243,22 @@ impl Compiler {
         let payload = self.layers.payload;
         let first = self.label();
         let rest = (oui & 0xffff) << 16 | protocol;
-        self.equal(payload.place(4), Width::Word, rest, Exits { yes: first, no: exits.no })?;
+        self.equal(
+            payload.place(4),
+            Width::Word,
+            rest,
+            Exits {
+                yes: first,
+                no: exits.no,
+            },
+        )?;
         self.bind(first);
-        self.equal(payload.place(0), Width::Word, 0xaaaa_0300 | oui >> 16, exits)
+        self.equal(
+            payload.place(0),
+            Width::Word,
+            0xaaaa_0300 | oui >> 16,
+            exits,
+        )
     }
 
     /// Inside MPLS only the label says that it is the last, and the packet what it is.
@@ -186,17 +267,33 @@ impl Compiler {
             0x0800 => 0x40,
             0x86dd => 0x60,
             _ => {
-                return Err(self.unsupported(
-                    test,
-                    "behind 'mpls' only IPv4 and IPv6 can be told apart",
-                ));
+                return Err(
+                    self.unsupported(test, "behind 'mpls' only IPv4 and IPv6 can be told apart")
+                );
             }
         };
         let bottom = self.label();
-        let more = Exits { yes: bottom, no: exits.no };
-        self.field(self.layers.last_label(2), Width::Byte, 1, Relation::Equal, 1, more)?;
+        let more = Exits {
+            yes: bottom,
+            no: exits.no,
+        };
+        self.field(
+            self.layers.last_label(2),
+            Width::Byte,
+            1,
+            Relation::Equal,
+            1,
+            more,
+        )?;
         self.bind(bottom);
-        self.field(self.layers.network(0), Width::Byte, 0xf0, Relation::Equal, version, exits)
+        self.field(
+            self.layers.network(0),
+            Width::Byte,
+            0xf0,
+            Relation::Equal,
+            version,
+            exits,
+        )
     }
 
     pub(crate) fn iso_proto(
@@ -206,7 +303,14 @@ impl Compiler {
         exits: Exits,
     ) -> Result<(), CompileError> {
         let inner = self.label();
-        self.ether_proto(test, 0xfe, Exits { yes: inner, no: exits.no })?;
+        self.ether_proto(
+            test,
+            0xfe,
+            Exits {
+                yes: inner,
+                no: exits.no,
+            },
+        )?;
         self.bind(inner);
         self.equal(self.layers.network_no_snap(0), Width::Byte, number, exits)
     }
@@ -218,23 +322,50 @@ impl Compiler {
         exits: Exits,
     ) -> Result<(), CompileError> {
         let inner = self.label();
-        self.iso_proto(test, 0x83, Exits { yes: inner, no: exits.no })?;
+        self.iso_proto(
+            test,
+            0x83,
+            Exits {
+                yes: inner,
+                no: exits.no,
+            },
+        )?;
         self.bind(inner);
         self.equal(self.layers.network_no_snap(4), Width::Byte, number, exits)
     }
 
     pub(crate) fn llc(&mut self, test: &Test, kind: Llc, exits: Exits) -> Result<(), CompileError> {
         let inner = self.label();
-        let enter = if kind == Llc::Any { exits } else { Exits { yes: inner, no: exits.no } };
+        let enter = if kind == Llc::Any {
+            exits
+        } else {
+            Exits {
+                yes: inner,
+                no: exits.no,
+            }
+        };
         match self.layers.link {
             Link::Ethernet => {
                 let short = self.label();
-                let long = Exits { yes: exits.no, no: short };
+                let long = Exits {
+                    yes: exits.no,
+                    no: short,
+                };
                 let link_type = self.layers.link_type.place(0);
-                self.field(link_type, Width::Half, u32::MAX, Relation::Greater, LENGTH_MAX, long)?;
+                self.field(
+                    link_type,
+                    Width::Half,
+                    u32::MAX,
+                    Relation::Greater,
+                    LENGTH_MAX,
+                    long,
+                )?;
                 self.bind(short);
                 // Raw IPX has a length but no LLC header.
-                let raw_ipx = Exits { yes: enter.no, no: enter.yes };
+                let raw_ipx = Exits {
+                    yes: enter.no,
+                    no: enter.yes,
+                };
                 self.equal(self.layers.payload.place(0), Width::Half, 0xffff, raw_ipx)?;
             }
             Link::Wlan(_) => self.data_frame(enter)?,
@@ -272,7 +403,14 @@ impl Compiler {
             return Err(self.unsupported(test, "VLAN tags are in Ethernet and 802.11 only"));
         }
         let tagged = self.label();
-        let inner = if id.is_some() { Exits { yes: tagged, no: exits.no } } else { exits };
+        let inner = if id.is_some() {
+            Exits {
+                yes: tagged,
+                no: exits.no,
+            }
+        } else {
+            exits
+        };
         // IEEE 802.1Q C-tag and S-tag, and what was used for S-tags before.
         let types = [0x8100, 0x88a8, 0x9100];
         self.sequence(types.len(), inner, false, |this, index, exits| {
@@ -294,13 +432,31 @@ impl Compiler {
         exits: Exits,
     ) -> Result<(), CompileError> {
         let labelled = self.label();
-        let inner = if label.is_some() { Exits { yes: labelled, no: exits.no } } else { exits };
+        let inner = if label.is_some() {
+            Exits {
+                yes: labelled,
+                no: exits.no,
+            }
+        } else {
+            exits
+        };
         if self.layers.mpls_labels > 0 {
             // The label before this one is not the last.
-            self.field(self.layers.last_label(2), Width::Byte, 1, Relation::Equal, 0, inner)?;
+            self.field(
+                self.layers.last_label(2),
+                Width::Byte,
+                1,
+                Relation::Equal,
+                0,
+                inner,
+            )?;
         } else if matches!(self.layers.link, Link::Ethernet | Link::Ppp) {
             // RFC 3032 section 5: unicast; section 4.3: on PPP.
-            let protocol = if self.layers.link == Link::Ppp { 0x0281 } else { 0x8847 };
+            let protocol = if self.layers.link == Link::Ppp {
+                0x0281
+            } else {
+                0x8847
+            };
             self.equal(self.layers.link_type.place(0), Width::Half, protocol, inner)?;
         } else {
             return Err(self.unsupported(test, "MPLS is known on Ethernet and PPPoE only"));
@@ -309,7 +465,14 @@ impl Compiler {
         if let Some(label) = label {
             let place = self.layers.network(0);
             let value = label << 12;
-            self.field(place, Width::Word, 0xffff_f000, Relation::Equal, value, exits)?;
+            self.field(
+                place,
+                Width::Word,
+                0xffff_f000,
+                Relation::Equal,
+                value,
+                exits,
+            )?;
         }
         self.layers.enter_mpls();
         Ok(())
@@ -322,7 +485,14 @@ impl Compiler {
         exits: Exits,
     ) -> Result<(), CompileError> {
         let found = self.label();
-        let inner = if session.is_some() { Exits { yes: found, no: exits.no } } else { exits };
+        let inner = if session.is_some() {
+            Exits {
+                yes: found,
+                no: exits.no,
+            }
+        } else {
+            exits
+        };
         self.ether_proto(test, 0x8864, inner)?;
         self.bind(found);
         if let Some(session) = session {
@@ -350,16 +520,27 @@ impl Compiler {
         Ok(())
     }
 
-    pub(crate) fn ether_broadcast(&mut self, test: &Test, exits: Exits) -> Result<(), CompileError> {
+    pub(crate) fn ether_broadcast(
+        &mut self,
+        test: &Test,
+        exits: Exits,
+    ) -> Result<(), CompileError> {
         match self.layers.link {
-            Link::Ethernet | Link::Wlan(_) => {
-                self.mac(test, MacDirection::Destination, MacAddress([0xff; 6]), exits)
-            }
+            Link::Ethernet | Link::Wlan(_) => self.mac(
+                test,
+                MacDirection::Destination,
+                MacAddress([0xff; 6]),
+                exits,
+            ),
             _ => Err(self.unsupported(test, "it is not a broadcast link")),
         }
     }
 
-    pub(crate) fn ether_multicast(&mut self, test: &Test, exits: Exits) -> Result<(), CompileError> {
+    pub(crate) fn ether_multicast(
+        &mut self,
+        test: &Test,
+        exits: Exits,
+    ) -> Result<(), CompileError> {
         match self.layers.link {
             Link::Ethernet => {
                 self.has_link_header(exits)?;
@@ -406,7 +587,11 @@ impl Compiler {
     }
 
     fn before_mac(&mut self, exits: Exits) -> Result<(), CompileError> {
-        if self.layers.link == Link::Ethernet { self.has_link_header(exits) } else { Ok(()) }
+        if self.layers.link == Link::Ethernet {
+            self.has_link_header(exits)
+        } else {
+            Ok(())
+        }
     }
 
     fn mac_source(
@@ -422,7 +607,14 @@ impl Compiler {
         let (frame, data) = (self.label(), self.label());
         let control = self.layers.link_header.place(0);
         let flags = self.layers.link_header.place(1);
-        self.any_bit(control, 0x04, Exits { yes: exits.no, no: frame })?;
+        self.any_bit(
+            control,
+            0x04,
+            Exits {
+                yes: exits.no,
+                no: frame,
+            },
+        )?;
         self.bind(frame);
         self.unless_then(control, 0x08, exits, data, |this, exits| {
             this.mac_at(10, address, exits)
@@ -458,10 +650,21 @@ impl Compiler {
         let (frame, data, to_ds) = (self.label(), self.label(), self.label());
         let control = self.layers.link_header.place(0);
         let flags = self.layers.link_header.place(1);
-        self.any_bit(control, 0x04, Exits { yes: exits.no, no: frame })?;
+        self.any_bit(
+            control,
+            0x04,
+            Exits {
+                yes: exits.no,
+                no: frame,
+            },
+        )?;
         self.bind(frame);
-        self.unless_then(control, 0x08, exits, data, |this, exits| test(this, 4, exits))?;
-        self.unless_then(flags, 0x01, exits, to_ds, |this, exits| test(this, 4, exits))?;
+        self.unless_then(control, 0x08, exits, data, |this, exits| {
+            test(this, 4, exits)
+        })?;
+        self.unless_then(flags, 0x01, exits, to_ds, |this, exits| {
+            test(this, 4, exits)
+        })?;
         test(self, 16, exits)
     }
 
@@ -475,11 +678,31 @@ impl Compiler {
         test: impl FnOnce(&mut Self, Exits) -> Result<(), CompileError>,
     ) -> Result<(), CompileError> {
         let (without, again) = (self.label(), self.label());
-        self.any_bit(place, bit, Exits { yes: again, no: without })?;
+        self.any_bit(
+            place,
+            bit,
+            Exits {
+                yes: again,
+                no: without,
+            },
+        )?;
         self.bind(without);
-        test(self, Exits { yes: exits.yes, no: again })?;
+        test(
+            self,
+            Exits {
+                yes: exits.yes,
+                no: again,
+            },
+        )?;
         self.bind(again);
-        self.any_bit(place, bit, Exits { yes: next, no: exits.no })?;
+        self.any_bit(
+            place,
+            bit,
+            Exits {
+                yes: next,
+                no: exits.no,
+            },
+        )?;
         self.bind(next);
         Ok(())
     }
@@ -492,33 +715,65 @@ impl Compiler {
     ) -> Result<(), CompileError> {
         let control = self.layers.link_header.place(0);
         let start = self.label();
-        if matches!(direction, MacDirection::Receiver | MacDirection::Transmitter) {
-            self.any_bit(control, 0x08, Exits { yes: start, no: exits.no })?;
+        if matches!(
+            direction,
+            MacDirection::Receiver | MacDirection::Transmitter
+        ) {
+            self.any_bit(
+                control,
+                0x08,
+                Exits {
+                    yes: start,
+                    no: exits.no,
+                },
+            )?;
         }
         self.bind(start);
         let found = self.label();
         let at = match direction {
             MacDirection::Address3 => {
-                let control_frame = Exits { yes: exits.no, no: found };
-                self.field(control, Width::Byte, 0x0c, Relation::Equal, 0x04, control_frame)?;
+                let control_frame = Exits {
+                    yes: exits.no,
+                    no: found,
+                };
+                self.field(
+                    control,
+                    Width::Byte,
+                    0x0c,
+                    Relation::Equal,
+                    0x04,
+                    control_frame,
+                )?;
                 16
             }
             MacDirection::Address4 => {
                 let flags = self.layers.link_header.place(1);
-                let both = Exits { yes: found, no: exits.no };
+                let both = Exits {
+                    yes: found,
+                    no: exits.no,
+                };
                 self.field(flags, Width::Byte, 0x03, Relation::Equal, 0x03, both)?;
                 24
             }
             MacDirection::Transmitter | MacDirection::Address2 => {
                 let (control_frame, not_cts) = (self.label(), self.label());
-                let kind = Exits { yes: control_frame, no: found };
+                let kind = Exits {
+                    yes: control_frame,
+                    no: found,
+                };
                 self.field(control, Width::Byte, 0x0c, Relation::Equal, 0x04, kind)?;
                 self.bind(control_frame);
                 // CTS and ACK frames have one address.
-                let cts = Exits { yes: exits.no, no: not_cts };
+                let cts = Exits {
+                    yes: exits.no,
+                    no: not_cts,
+                };
                 self.field(control, Width::Byte, 0xf0, Relation::Equal, 0xc0, cts)?;
                 self.bind(not_cts);
-                let ack = Exits { yes: exits.no, no: found };
+                let ack = Exits {
+                    yes: exits.no,
+                    no: found,
+                };
                 self.field(control, Width::Byte, 0xf0, Relation::Equal, 0xd0, ack)?;
                 10
             }
@@ -534,16 +789,36 @@ impl Compiler {
         let header = self.layers.link_header;
         let rest = self.label();
         let low = u32::from_be_bytes([c, d, e, f]);
-        self.equal(header.place(at + 2), Width::Word, low, Exits { yes: rest, no: exits.no })?;
+        self.equal(
+            header.place(at + 2),
+            Width::Word,
+            low,
+            Exits {
+                yes: rest,
+                no: exits.no,
+            },
+        )?;
         self.bind(rest);
-        self.equal(header.place(at), Width::Half, u32::from_be_bytes([0, 0, a, b]), exits)
+        self.equal(
+            header.place(at),
+            Width::Half,
+            u32::from_be_bytes([0, 0, a, b]),
+            exits,
+        )
     }
 
     /// An 802.11 data frame, which alone has an LLC header.
     fn data_frame(&mut self, exits: Exits) -> Result<(), CompileError> {
         let control = self.layers.link_header.place(0);
         let next = self.label();
-        self.any_bit(control, 0x04, Exits { yes: exits.no, no: next })?;
+        self.any_bit(
+            control,
+            0x04,
+            Exits {
+                yes: exits.no,
+                no: next,
+            },
+        )?;
         self.bind(next);
         self.any_bit(control, 0x08, exits)
     }

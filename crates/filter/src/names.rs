@@ -246,7 +246,10 @@ pub(crate) const KEYWORDS: &[(&str, Keyword)] = {
         ("icmp6-multicastrouteradvert", K::Constant(151)),
         ("icmp6-multicastroutersolicit", K::Constant(152)),
         ("icmp6-multicastrouterterm", K::Constant(153)),
-        ("byte", K::Refused("it is undocumented; write link[offset] = value instead")),
+        (
+            "byte",
+            K::Refused("it is undocumented; write link[offset] = value instead"),
+        ),
         ("lane", K::Refused(ATM)),
         ("vpi", K::Refused(ATM)),
         ("vci", K::Refused(ATM)),
@@ -289,7 +292,10 @@ pub(crate) const KEYWORDS: &[(&str, Keyword)] = {
 };
 
 pub(crate) fn keyword(word: &str) -> Option<Keyword> {
-    KEYWORDS.iter().find(|(name, _)| *name == word).map(|(_, keyword)| *keyword)
+    KEYWORDS
+        .iter()
+        .find(|(name, _)| *name == word)
+        .map(|(_, keyword)| *keyword)
 }
 
 /// Names for [`crate::Test::EtherProto`]: IEEE `EtherType`s and LLC SAPs.
@@ -313,7 +319,10 @@ const ETHER: &[(&str, u32)] = &[
 
 /// The keyword that alone means `ether proto number`.
 pub(crate) fn ether_abbreviation(number: u32) -> Option<&'static str> {
-    ETHER.iter().find(|(_, value)| *value == number).map(|(name, _)| *name)
+    ETHER
+        .iter()
+        .find(|(_, value)| *value == number)
+        .map(|(name, _)| *name)
 }
 
 /// A name behind `ether proto`.
@@ -321,7 +330,10 @@ pub(crate) fn ether_proto(name: &str) -> Option<u32> {
     if name == "loopback" {
         return Some(0x9000);
     }
-    ETHER.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    ETHER
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, value)| *value)
 }
 
 /// Keywords that alone mean a protocol in the IP header.
@@ -340,18 +352,24 @@ const IP: &[(&str, IpVersion, u32)] = &[
 ];
 
 pub(crate) fn ip_abbreviation(version: IpVersion, number: u32) -> Option<&'static str> {
-    IP.iter().find(|(_, v, n)| *v == version && *n == number).map(|(name, ..)| *name)
+    IP.iter()
+        .find(|(_, v, n)| *v == version && *n == number)
+        .map(|(name, ..)| *name)
 }
 
 /// ISO/IEC TR 9577 network-layer protocol identifiers.
 const ISO: &[(&str, u32)] = &[("clnp", 0x81), ("esis", 0x82), ("isis", 0x83)];
 
 pub(crate) fn iso_abbreviation(number: u32) -> Option<&'static str> {
-    ISO.iter().find(|(_, value)| *value == number).map(|(name, _)| *name)
+    ISO.iter()
+        .find(|(_, value)| *value == number)
+        .map(|(name, _)| *name)
 }
 
 pub(crate) fn iso_proto(name: &str) -> Option<u32> {
-    ISO.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    ISO.iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, value)| *value)
 }
 
 /// IEEE 802.2 control fields.
@@ -373,8 +391,13 @@ pub(crate) const LLC: &[(&str, Llc)] = &[
 ];
 
 /// IEEE 802.11-2020 9.2.4.1.3: frame types, in place in the frame control field.
-pub(crate) const WLAN_TYPES: &[(&str, u8)] =
-    &[("mgt", 0x00), ("management", 0x00), ("ctl", 0x04), ("control", 0x04), ("data", 0x08)];
+pub(crate) const WLAN_TYPES: &[(&str, u8)] = &[
+    ("mgt", 0x00),
+    ("management", 0x00),
+    ("ctl", 0x04),
+    ("control", 0x04),
+    ("data", 0x08),
+];
 
 /// IEEE 802.11-2020 9.2.4.1.3: type and subtype, in place in the frame control field.
 pub(crate) const WLAN_SUBTYPES: &[(&str, u8)] = &[
@@ -426,7 +449,10 @@ pub(crate) const WLAN_DIRECTIONS: &[(&str, u32)] =
     &[("nods", 0), ("tods", 1), ("fromds", 2), ("dstods", 3)];
 
 pub(crate) fn lookup<T: Copy>(table: &[(&str, T)], name: &str) -> Option<T> {
-    table.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    table
+        .iter()
+        .find(|(known, _)| *known == name)
+        .map(|(_, value)| *value)
 }
 
 /// Protocols for hosts without `/etc/protocols` (IANA "Protocol Numbers").

@@ -31,7 +31,12 @@ enum Item {
 
 pub(crate) fn parse(text: &str) -> Result<Expr, ParseError> {
     let tokens = lexer::tokens(text)?;
-    let mut parser = Parser { text, tokens, at: 0, depth: 0 };
+    let mut parser = Parser {
+        text,
+        tokens,
+        at: 0,
+        depth: 0,
+    };
     if parser.peek() == &Token::End {
         return Ok(Expr::Any);
     }
@@ -55,7 +60,9 @@ struct Parser<'a> {
 
 impl Parser<'_> {
     fn peek(&self) -> &Token {
-        self.tokens.get(self.at).map_or(&Token::End, |spanned| &spanned.token)
+        self.tokens
+            .get(self.at)
+            .map_or(&Token::End, |spanned| &spanned.token)
     }
 
     fn keyword(&self) -> Option<Keyword> {
@@ -83,13 +90,18 @@ impl Parser<'_> {
 
     /// The text from the token `start` to the last one taken.
     fn span(&self, start: usize) -> Range<usize> {
-        let first = self.tokens.get(start).map_or(self.text.len(), |token| token.span.start);
+        let first = self
+            .tokens
+            .get(start)
+            .map_or(self.text.len(), |token| token.span.start);
         let last = self.tokens.get(self.at.saturating_sub(1).max(start));
         first..last.map_or(self.text.len(), |token| token.span.end)
     }
 
     fn here(&self) -> Range<usize> {
-        self.tokens.get(self.at).map_or(0..0, |token| token.span.clone())
+        self.tokens
+            .get(self.at)
+            .map_or(0..0, |token| token.span.clone())
     }
 
     fn error(&self, span: Range<usize>, message: impl Into<String>) -> ParseError {
@@ -218,7 +230,15 @@ impl Parser<'_> {
                 "a test has one relation; join two tests with 'and', as in '5 < len and len < 9'",
             ));
         }
-        Ok(Item::Term(Test::Compare { left, relation, right }.into(), Qualifier::UNDEFINED))
+        Ok(Item::Term(
+            Test::Compare {
+                left,
+                relation,
+                right,
+            }
+            .into(),
+            Qualifier::UNDEFINED,
+        ))
     }
 
     fn operand(&mut self, inherited: Qualifier) -> Result<Item, ParseError> {
@@ -243,7 +263,11 @@ impl Parser<'_> {
                 self.depth -= 1;
                 let (expr, passed_on, values) = self.condition(inner, inherited, inner_start)?;
                 let expr = Expr::negate(expr);
-                Ok(if values { Item::Values(expr, passed_on) } else { Item::Term(expr, passed_on) })
+                Ok(if values {
+                    Item::Values(expr, passed_on)
+                } else {
+                    Item::Term(expr, passed_on)
+                })
             }
             Token::Sign("-") => Ok(Item::Arith(self.unary()?)),
             Token::Number(number) => {
@@ -424,7 +448,9 @@ impl Parser<'_> {
         proto: Option<Proto>,
         start: usize,
     ) -> Result<Option<Test>, ParseError> {
-        let Some(keyword) = self.keyword() else { return Ok(None) };
+        let Some(keyword) = self.keyword() else {
+            return Ok(None);
+        };
         let test = match keyword {
             Keyword::Broadcast => {
                 self.at += 1;
@@ -462,13 +488,16 @@ impl Parser<'_> {
         let start = self.at;
         let table = |name: &str| names::lookup(names::WLAN_TYPES, name).map(u32::from);
         let bits = self.named("mgt, ctl or data", table)?;
-        u8::try_from(bits).ok().filter(|bits| bits & !0x0c == 0).ok_or_else(|| {
-            self.error(
+        u8::try_from(bits)
+            .ok()
+            .filter(|bits| bits & !0x0c == 0)
+            .ok_or_else(|| {
+                self.error(
                 self.span(start),
                 "as a number an 802.11 type is the frame control field's bits in place: 0, 4, 8 \
                  or 12",
             )
-        })
+            })
     }
 
     fn frame_subtype(&mut self, of: Option<u8>) -> Result<u8, ParseError> {
@@ -506,7 +535,10 @@ impl Parser<'_> {
         match token {
             Token::Number(number) => Ok(number),
             Token::Name(name) => table(&name).ok_or_else(|| {
-                self.error(self.span(start), format!("'{name}' is not known; expected {expected}"))
+                self.error(
+                    self.span(start),
+                    format!("'{name}' is not known; expected {expected}"),
+                )
             }),
             _ => {
                 self.at -= 1;
@@ -563,13 +595,20 @@ impl Parser<'_> {
     ) -> Result<Option<u32>, ParseError> {
         let mut open = 0;
         while matches!(
-            self.tokens.get(self.at + open).map(|spanned| &spanned.token),
+            self.tokens
+                .get(self.at + open)
+                .map(|spanned| &spanned.token),
             Some(Token::Sign("("))
         ) {
             open += 1;
         }
-        let inner = self.tokens.get(self.at + open).map(|spanned| &spanned.token);
-        let Some(&Token::Number(number)) = inner else { return Ok(None) };
+        let inner = self
+            .tokens
+            .get(self.at + open)
+            .map(|spanned| &spanned.token);
+        let Some(&Token::Number(number)) = inner else {
+            return Ok(None);
+        };
         self.at += open + 1;
         for _ in 0..open {
             if !self.take_sign(")") {
@@ -606,7 +645,9 @@ impl Parser<'_> {
     }
 
     fn relation(&self) -> Option<Relation> {
-        let Token::Sign(sign) = self.peek() else { return None };
+        let Token::Sign(sign) = self.peek() else {
+            return None;
+        };
         Some(match *sign {
             "=" | "==" => Relation::Equal,
             "!=" => Relation::NotEqual,
@@ -619,7 +660,9 @@ impl Parser<'_> {
     }
 
     fn operator(&self) -> Option<(Operator, u8)> {
-        let Token::Sign(sign) = self.peek() else { return None };
+        let Token::Sign(sign) = self.peek() else {
+            return None;
+        };
         Some(match *sign {
             "|" => (Operator::Or, 1),
             "&" => (Operator::And, 2),
@@ -668,7 +711,11 @@ impl Parser<'_> {
             if !problem.is_empty() {
                 return Err(self.error(self.span(start), problem));
             }
-            left = Arith::Binary { operator, left: Box::new(left), right: Box::new(right) };
+            left = Arith::Binary {
+                operator,
+                left: Box::new(left),
+                right: Box::new(right),
+            };
         }
         self.depth -= 1;
         Ok(left)
@@ -738,7 +785,11 @@ impl Parser<'_> {
         if !self.take_sign("]") {
             return Err(self.unexpected("an operator, ':' or ']'"));
         }
-        Ok(Arith::Load { header, offset, bytes })
+        Ok(Arith::Load {
+            header,
+            offset,
+            bytes,
+        })
     }
 }
 

@@ -12,6 +12,9 @@ pub(crate) const REJECT: u32 = u32::MAX - 1;
 
 /// Offsets that are known only when the packet is seen, and intermediate results.
 pub(crate) const REGISTERS: usize = 32;
+/// What a register holds before it is written: a place beyond every packet. A test inside an
+/// encapsulation that the packet does not have so fails to load, and rejects.
+const UNSET: u32 = u32::MAX;
 /// No register: counted from the first byte of the packet.
 pub(crate) const NO_REGISTER: u8 = u8::MAX;
 
@@ -35,31 +38,82 @@ pub(crate) struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Compare `load & mask` with a value.
-    Field { place: Place, width: Width, relation: Relation, mask: u32, value: u32, yes: u32, no: u32 },
+    Field {
+        place: Place,
+        width: Width,
+        relation: Relation,
+        mask: u32,
+        value: u32,
+        yes: u32,
+        no: u32,
+    },
     /// Compare two registers.
-    Compare { left: u8, right: u8, relation: Relation, yes: u32, no: u32 },
+    Compare {
+        left: u8,
+        right: u8,
+        relation: Relation,
+        yes: u32,
+        no: u32,
+    },
     /// Go on elsewhere.
-    Jump { to: u32 },
-    SetNumber { to: u8, value: u32 },
-    SetLength { to: u8 },
+    Jump {
+        to: u32,
+    },
+    SetNumber {
+        to: u8,
+        value: u32,
+    },
+    SetLength {
+        to: u8,
+    },
     /// Load at a place moved by the value of `index`.
-    SetLoad { to: u8, index: u8, place: Place, width: Width },
-    Negate { to: u8 },
+    SetLoad {
+        to: u8,
+        index: u8,
+        place: Place,
+        width: Width,
+    },
+    Negate {
+        to: u8,
+    },
     /// `to = to operator right`.
-    Binary { to: u8, operator: Operator, right: u8 },
+    Binary {
+        to: u8,
+        operator: Operator,
+        right: u8,
+    },
     /// The length of a radiotap header.
-    Radiotap { to: u8 },
+    Radiotap {
+        to: u8,
+    },
     /// The length of a Prism header, or of an AVS header where Prism is expected.
-    Prism { to: u8 },
+    Prism {
+        to: u8,
+    },
     /// The length of an AVS header.
-    Avs { to: u8 },
+    Avs {
+        to: u8,
+    },
     /// Where the LLC header behind an 802.11 header starts.
-    WlanPayload { link: u8, to: u8, radiotap: bool },
+    WlanPayload {
+        link: u8,
+        to: u8,
+        radiotap: bool,
+    },
     /// Behind a Geneve header: `to` is the place of the inner protocol's type, `to + 1` of the
     /// inner link header, `to + 2` of the inner network header.
-    Geneve { place: Place, to: u8 },
+    Geneve {
+        place: Place,
+        to: u8,
+    },
     /// Follow the chain of headers from an IPv4 or IPv6 header at `offset`.
-    Chain { ip6: bool, offset: u32, number: u32, yes: u32, no: u32 },
+    Chain {
+        ip6: bool,
+        offset: u32,
+        number: u32,
+        yes: u32,
+        no: u32,
+    },
 }
 
 /// A filter ready for one link type.
@@ -91,7 +145,7 @@ impl Program {
 
 /// `None` is a load beyond the packet or a division by zero.
 fn run(steps: &[Step], start: u32, packet: &[u8], wire_len: u32) -> Option<bool> {
-    let mut registers = [0u32; REGISTERS];
+    let mut registers = [UNSET; REGISTERS];
     let mut at = start;
     loop {
         let Some(step) = usize::try_from(at).ok().and_then(|index| steps.get(index)) else {
@@ -99,18 +153,50 @@ fn run(steps: &[Step], start: u32, packet: &[u8], wire_len: u32) -> Option<bool>
         };
         let mut next = at + 1;
         match *step {
-            Step::Field { ref place, width, relation, mask, value, yes, no } => {
-                let loaded = load(packet, base(packet, &registers, place)?, place.offset, width)?;
-                next = if holds(relation, loaded & mask, value) { yes } else { no };
+            Step::Field {
+                ref place,
+                width,
+                relation,
+                mask,
+                value,
+                yes,
+                no,
+            } => {
+                let loaded = load(
+                    packet,
+                    base(packet, &registers, place)?,
+                    place.offset,
+                    width,
+                )?;
+                next = if holds(relation, loaded & mask, value) {
+                    yes
+                } else {
+                    no
+                };
             }
-            Step::Compare { left, right, relation, yes, no } => {
+            Step::Compare {
+                left,
+                right,
+                relation,
+                yes,
+                no,
+            } => {
                 let (left, right) = (get(&registers, left), get(&registers, right));
-                next = if holds(relation, left, right) { yes } else { no };
+                next = if holds(relation, left, right) {
+                    yes
+                } else {
+                    no
+                };
             }
             Step::Jump { to } => next = to,
             Step::SetNumber { to, value } => set(&mut registers, to, value),
             Step::SetLength { to } => set(&mut registers, to, wire_len),
-            Step::SetLoad { to, index, ref place, width } => {
+            Step::SetLoad {
+                to,
+                index,
+                ref place,
+                width,
+            } => {
                 let start = base(packet, &registers, place)?;
                 let start = start.wrapping_add(get(&registers, index));
                 let value = load(packet, start, place.offset, width)?;
@@ -120,7 +206,11 @@ fn run(steps: &[Step], start: u32, packet: &[u8], wire_len: u32) -> Option<bool>
                 let value = get(&registers, to).wrapping_neg();
                 set(&mut registers, to, value);
             }
-            Step::Binary { to, operator, right } => {
+            Step::Binary {
+                to,
+                operator,
+                right,
+            } => {
                 let value = apply(operator, get(&registers, to), get(&registers, right))?;
                 set(&mut registers, to, value);
             }
@@ -137,8 +227,18 @@ fn run(steps: &[Step], start: u32, packet: &[u8], wire_len: u32) -> Option<bool>
                     set(&mut registers, index, value);
                 }
             }
-            Step::Chain { ip6, offset, number, yes, no } => {
-                next = if chain(packet, ip6, offset, number)? { yes } else { no };
+            Step::Chain {
+                ip6,
+                offset,
+                number,
+                yes,
+                no,
+            } => {
+                next = if chain(packet, ip6, offset, number)? {
+                    yes
+                } else {
+                    no
+                };
             }
         }
         at = next;
@@ -237,7 +337,11 @@ fn wlan_payload(packet: &[u8], link: u32, radiotap: bool) -> Option<u32> {
     if control & 0x08 == 0 || control & 0x04 != 0 {
         return Some(plain);
     }
-    let length = if control & 0x80 != 0 { plain.wrapping_add(2) } else { plain };
+    let length = if control & 0x80 != 0 {
+        plain.wrapping_add(2)
+    } else {
+        plain
+    };
     if !radiotap {
         return Some(length);
     }

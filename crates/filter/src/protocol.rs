@@ -5,15 +5,23 @@ use crate::names::Proto;
 
 /// A protocol's keyword alone.
 pub(crate) fn abbreviation(proto: Proto) -> Result<Expr, String> {
-    let any = |number| Test::IpProto { version: IpVersion::Any, number };
-    let v4 = |number| Test::IpProto { version: IpVersion::V4, number };
+    let any = |number| Test::IpProto {
+        version: IpVersion::Any,
+        number,
+    };
+    let v4 = |number| Test::IpProto {
+        version: IpVersion::V4,
+        number,
+    };
     // ISO/IEC 10589 section 9: PDU types. 15..17 hellos, 18 and 20 link state, 24 to 27
     // sequence numbers, the lower of each pair for level 1.
     let pdus = |types: &[u32]| Expr::or(types.iter().map(|t| Test::IsIsProto(*t).into()));
     let test = match proto {
         Proto::Link => {
-            return Err("'ether' alone is no test; write 'ether host', 'ether proto' or 'ether[0]'"
-                .to_owned());
+            return Err(
+                "'ether' alone is no test; write 'ether host', 'ether proto' or 'ether[0]'"
+                    .to_owned(),
+            );
         }
         Proto::Radio => {
             return Err("'radio' alone is no test; write 'radio[0] = 1'".to_owned());
@@ -43,7 +51,10 @@ pub(crate) fn abbreviation(proto: Proto) -> Result<Expr, String> {
         Proto::Igmp => v4(2),
         Proto::Igrp => v4(9),
         Proto::Vrrp | Proto::Carp => v4(112),
-        Proto::Icmp6 => Test::IpProto { version: IpVersion::V6, number: 58 },
+        Proto::Icmp6 => Test::IpProto {
+            version: IpVersion::V6,
+            number: 58,
+        },
         Proto::Clnp => Test::IsoProto(0x81),
         Proto::Esis => Test::IsoProto(0x82),
         Proto::Isis => Test::IsoProto(0x83),
@@ -84,9 +95,11 @@ pub(crate) fn header(proto: Proto) -> Result<Header, String> {
         Proto::Carp => Header::Carp,
         Proto::Icmp6 => Header::Icmp6,
         _ => {
-            return Err("bytes of this protocol cannot be addressed; count from a header below \
+            return Err(
+                "bytes of this protocol cannot be addressed; count from a header below \
                         it, as in 'ip[20]' or 'ether[14]'"
-                .to_owned());
+                    .to_owned(),
+            );
         }
     })
 }

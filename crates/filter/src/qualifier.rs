@@ -17,7 +17,11 @@ pub(crate) struct Qualifier {
 }
 
 impl Qualifier {
-    pub(crate) const UNDEFINED: Self = Self { proto: None, side: None, kind: Kind::Undefined };
+    pub(crate) const UNDEFINED: Self = Self {
+        proto: None,
+        side: None,
+        kind: Kind::Undefined,
+    };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,15 +77,16 @@ pub(crate) fn resolve(
     mask: Option<Mask>,
 ) -> Result<Expr, String> {
     match qualifier.kind {
-        Kind::Undefined => Err("a value needs a word before it that says what it is: 'host', \
+        Kind::Undefined => Err(
+            "a value needs a word before it that says what it is: 'host', \
                                 'net', 'port', 'src', 'dst' or 'proto'"
-            .to_owned()),
+                .to_owned(),
+        ),
         _ if matches!(value, Token::Mac(_)) => mac(qualifier, value),
         Kind::Default | Kind::Host | Kind::Net => host_or_net(qualifier, value, mask),
-        _ if matches!(value, Token::V6(_)) || mask.is_some() => {
-            Err("an address or a mask can only stand behind 'host', 'net', 'src' or 'dst'"
-                .to_owned())
-        }
+        _ if matches!(value, Token::V6(_)) || mask.is_some() => Err(
+            "an address or a mask can only stand behind 'host', 'net', 'src' or 'dst'".to_owned(),
+        ),
         Kind::Port => port(qualifier, value),
         Kind::PortRange => port_range(qualifier, value),
         Kind::Proto | Kind::ProtoChain => protocol(qualifier, value),
@@ -91,8 +96,9 @@ pub(crate) fn resolve(
 fn mac(qualifier: &Qualifier, value: &Token) -> Result<Expr, String> {
     let hosts = matches!(qualifier.kind, Kind::Default | Kind::Host);
     let (Token::Mac(address), Some(Proto::Link), true) = (value, qualifier.proto, hosts) else {
-        return Err("a MAC address needs 'ether' before it, as in 'ether host' or 'ether src'"
-            .to_owned());
+        return Err(
+            "a MAC address needs 'ether' before it, as in 'ether host' or 'ether src'".to_owned(),
+        );
     };
     let direction = match qualifier.side {
         None | Some(Side::Either) => MacDirection::Either,
@@ -106,7 +112,11 @@ fn mac(qualifier: &Qualifier, value: &Token) -> Result<Expr, String> {
         Some(Side::Address(3)) => MacDirection::Address3,
         Some(Side::Address(_)) => MacDirection::Address4,
     };
-    Ok(Test::Mac { direction, address: *address }.into())
+    Ok(Test::Mac {
+        direction,
+        address: *address,
+    }
+    .into())
 }
 
 fn direction(qualifier: &Qualifier) -> Result<Direction, String> {
@@ -115,19 +125,15 @@ fn direction(qualifier: &Qualifier) -> Result<Direction, String> {
         Some(Side::Both) => Ok(Direction::Both),
         Some(Side::Source) => Ok(Direction::Source),
         Some(Side::Destination) => Ok(Direction::Destination),
-        Some(Side::Address(_) | Side::Receiver | Side::Transmitter) => {
-            Err("'ra', 'ta' and 'addr1' to 'addr4' are fields of an 802.11 header: a MAC address \
+        Some(Side::Address(_) | Side::Receiver | Side::Transmitter) => Err(
+            "'ra', 'ta' and 'addr1' to 'addr4' are fields of an 802.11 header: a MAC address \
                  and 'wlan' belong to them, as in 'wlan ra 02:00:00:00:00:01'"
-                .to_owned())
-        }
+                .to_owned(),
+        ),
     }
 }
 
-fn host_or_net(
-    qualifier: &Qualifier,
-    value: &Token,
-    mask: Option<Mask>,
-) -> Result<Expr, String> {
+fn host_or_net(qualifier: &Qualifier, value: &Token, mask: Option<Mask>) -> Result<Expr, String> {
     let network = match value {
         Token::Name(name) => {
             return Err(format!(
@@ -137,11 +143,12 @@ fn host_or_net(
         Token::V6(address) => {
             let prefix = match mask {
                 None => 128,
-                Some(Mask::Bits(bits)) => {
-                    u8::try_from(bits).ok().filter(|bits| *bits <= 128).ok_or_else(|| {
+                Some(Mask::Bits(bits)) => u8::try_from(bits)
+                    .ok()
+                    .filter(|bits| *bits <= 128)
+                    .ok_or_else(|| {
                         format!("the length of an IPv6 mask is at most 128, not {bits}")
-                    })?
-                }
+                    })?,
                 Some(Mask::Address(_)) => {
                     return Err("write the mask of an IPv6 network as a length: /64".to_owned());
                 }
@@ -156,7 +163,10 @@ fn host_or_net(
                     std::net::Ipv6Addr::from(u128::from(*address) & kept)
                 ));
             }
-            Network::V6 { address: *address, prefix }
+            Network::V6 {
+                address: *address,
+                prefix,
+            }
         }
         Token::V4(address, bits) => v4(qualifier, *address, *bits, mask)?,
         Token::Number(number) => number_network(qualifier, *number),
@@ -181,12 +191,19 @@ fn host_or_net(
             return Err("DECnet addresses are not supported; 'decnet' alone is".to_owned());
         }
         (Some(_), _) => {
-            return Err("this protocol has no addresses; join with 'and', as in 'tcp and host \
+            return Err(
+                "this protocol has no addresses; join with 'and', as in 'tcp and host \
                         192.0.2.1'"
-                .to_owned());
+                    .to_owned(),
+            );
         }
     };
-    Ok(Test::Address { scope, direction: direction(qualifier)?, network }.into())
+    Ok(Test::Address {
+        scope,
+        direction: direction(qualifier)?,
+        network,
+    }
+    .into())
 }
 
 fn v4(
@@ -203,7 +220,9 @@ fn v4(
         None => kept(u32::from(written_bits)),
         Some(Mask::Bits(bits @ 0..=32)) => kept(bits),
         Some(Mask::Bits(bits)) => {
-            return Err(format!("the length of an IPv4 mask is at most 32, not {bits}"));
+            return Err(format!(
+                "the length of an IPv4 mask is at most 32, not {bits}"
+            ));
         }
         Some(Mask::Address(mask)) => u32::from(mask),
     };
@@ -235,15 +254,16 @@ fn transport(qualifier: &Qualifier) -> Result<Option<Transport>, String> {
         Some(Proto::Tcp) => Ok(Some(Transport::Tcp)),
         Some(Proto::Udp) => Ok(Some(Transport::Udp)),
         Some(Proto::Sctp) => Ok(Some(Transport::Sctp)),
-        Some(_) => Err("only tcp, udp and sctp have ports; join another protocol with 'and', as \
+        Some(_) => Err(
+            "only tcp, udp and sctp have ports; join another protocol with 'and', as \
                         in 'ip and port 80'"
-            .to_owned()),
+                .to_owned(),
+        ),
     }
 }
 
 fn port_number(number: u32) -> Result<u16, String> {
-    u16::try_from(number)
-        .map_err(|_| format!("a port is a number from 0 to 65535, not {number}"))
+    u16::try_from(number).map_err(|_| format!("a port is a number from 0 to 65535, not {number}"))
 }
 
 /// A port or a service, and the transport of the service if it has only one.
@@ -286,7 +306,13 @@ fn port(qualifier: &Qualifier, value: &Token) -> Result<Expr, String> {
         }
         _ => return Err("expected a port number or the name of a service".to_owned()),
     };
-    Ok(Test::Port { transport, direction: direction(qualifier)?, low, high: low }.into())
+    Ok(Test::Port {
+        transport,
+        direction: direction(qualifier)?,
+        low,
+        high: low,
+    }
+    .into())
 }
 
 fn is_number(text: &str) -> bool {
@@ -304,13 +330,23 @@ fn port_range(qualifier: &Qualifier, value: &Token) -> Result<Expr, String> {
             let (low, high) = name.split_once('-').unwrap_or((name, name));
             let (low, low_real) = named_port(low)?;
             let (high, high_real) = named_port(high)?;
-            let real = if low_real == high_real { low_real } else { None };
+            let real = if low_real == high_real {
+                low_real
+            } else {
+                None
+            };
             (low, high, agree(asked, real, name)?)
         }
         _ => return Err("expected two ports, as in '6000-6008'".to_owned()),
     };
     let (low, high) = (first.min(last), first.max(last));
-    Ok(Test::Port { transport, direction: direction(qualifier)?, low, high }.into())
+    Ok(Test::Port {
+        transport,
+        direction: direction(qualifier)?,
+        low,
+        high,
+    }
+    .into())
 }
 
 fn protocol(qualifier: &Qualifier, value: &Token) -> Result<Expr, String> {
@@ -331,10 +367,13 @@ fn protocol(qualifier: &Qualifier, value: &Token) -> Result<Expr, String> {
         (Token::Name(name), Some(Proto::Link)) => names::ether_proto(name).ok_or_else(|| {
             format!("'{name}' is not an EtherType known by name; write its number, as in 0x0800")
         })?,
-        (Token::Name(name), Some(Proto::Iso)) => names::iso_proto(name)
-            .ok_or_else(|| format!("'{name}' is not an OSI protocol; use \\clnp, \\esis, \\isis"))?,
+        (Token::Name(name), Some(Proto::Iso)) => names::iso_proto(name).ok_or_else(|| {
+            format!("'{name}' is not an OSI protocol; use \\clnp, \\esis, \\isis")
+        })?,
         (Token::Name(name), Some(_)) => {
-            return Err(format!("'{name}' is no number; only numbers can stand here"));
+            return Err(format!(
+                "'{name}' is no number; only numbers can stand here"
+            ));
         }
         _ => return Err("expected the number or the name of a protocol".to_owned()),
     };
@@ -348,8 +387,10 @@ fn protocol(qualifier: &Qualifier, value: &Token) -> Result<Expr, String> {
         (None, Some(Proto::Iso), false) => Test::IsoProto(number),
         (None, Some(Proto::Isis), false) => Test::IsIsProto(number),
         (None, _, false) => {
-            return Err("'proto' goes with 'ether', 'ip', 'ip6', 'iso', 'isis' or nothing before it"
-                .to_owned());
+            return Err(
+                "'proto' goes with 'ether', 'ip', 'ip6', 'iso', 'isis' or nothing before it"
+                    .to_owned(),
+            );
         }
     };
     Ok(test.into())

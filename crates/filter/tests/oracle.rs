@@ -13,14 +13,26 @@ const REFUSED_HERE: &[(&str, &str)] = &[
     ("byte 0 = 5", "not in pcap-filter(7)"),
     ("host localhost", "names are not resolved"),
     ("net loopback", "names are not resolved"),
-    ("decnet host 1.2", "DECnet addresses: nobody has asked for them in twenty years"),
+    (
+        "decnet host 1.2",
+        "DECnet addresses: nobody has asked for them in twenty years",
+    ),
 ];
 
 /// Refused by libpcap, accepted here, and why.
 const REFUSED_THERE: &[(&str, &str)] = &[
-    ("tcp port ((80 or 81) or 82)", "libpcap's grammar takes a list only as the right operand"),
-    ("len << (32 - 1) = 1", "libpcap takes the first number for the whole operand"),
-    ("len/(0+5) = 1", "libpcap takes the first number for the whole operand"),
+    (
+        "tcp port ((80 or 81) or 82)",
+        "libpcap's grammar takes a list only as the right operand",
+    ),
+    (
+        "len << (32 - 1) = 1",
+        "libpcap takes the first number for the whole operand",
+    ),
+    (
+        "len/(0+5) = 1",
+        "libpcap takes the first number for the whole operand",
+    ),
 ];
 
 /// Differences in what matches that stay, and why.
@@ -30,9 +42,15 @@ fn known_difference(expression: &str, dlt: i32) -> Option<&'static str> {
         text.contains(['<', '>', '=', '[']) || text.contains("less") || text.contains("greater")
     };
     if wlan && (expression.contains("pppoes") || expression.contains("geneve")) {
-        Some("802.11: libpcap does not compute the length of the outer header inside pppoes, geneve")
+        Some(
+            "802.11: libpcap does not compute the length of the outer header inside pppoes, geneve",
+        )
     } else if wlan && arithmetic(expression) {
         Some("802.11: libpcap's arithmetic overwrites the length of the header")
+    } else if expression.contains("geneve")
+        && (expression.contains("not") || expression.contains(" or ") || expression.contains("||"))
+    {
+        Some("tests inside geneve reached without it: libpcap reads memory that it has not set")
     } else {
         None
     }
@@ -44,20 +62,28 @@ fn listed(list: &[(&str, &str)], expression: &str) -> bool {
 
 fn ours(expression: &str, dlt: i32) -> Result<Program, String> {
     let filter = Filter::parse(expression).map_err(|error| error.to_string())?;
-    filter.compile(link_type(dlt)).map_err(|error| error.to_string())
+    filter
+        .compile(link_type(dlt))
+        .map_err(|error| error.to_string())
 }
 
 fn all_expressions() -> Vec<String> {
-    let mut all: Vec<String> =
-        expressions::PRIMITIVES.iter().map(|expression| (*expression).to_owned()).collect();
-    all.extend(expressions::combinations(400));
+    let mut all: Vec<String> = expressions::PRIMITIVES
+        .iter()
+        .map(|expression| (*expression).to_owned())
+        .collect();
+    all.extend(expressions::combinations(4000));
     all
 }
 
 #[test]
 fn accepts_what_libpcap_accepts() {
     let mut all = all_expressions();
-    all.extend(expressions::GRAMMAR.iter().map(|expression| (*expression).to_owned()));
+    all.extend(
+        expressions::GRAMMAR
+            .iter()
+            .map(|expression| (*expression).to_owned()),
+    );
     let mut wrong = Vec::new();
     let mut compared = 0;
     for dlt in LINKS {
@@ -68,17 +94,26 @@ fn accepts_what_libpcap_accepts() {
             compared += 1;
             match (&here, &there) {
                 (Ok(_), Err(error)) if !listed(REFUSED_THERE, expression) => {
-                    wrong.push(format!("link {dlt}: {expression}\n  only libpcap refuses: {error}"));
+                    wrong.push(format!(
+                        "link {dlt}: {expression}\n  only libpcap refuses: {error}"
+                    ));
                 }
                 (Err(error), Ok(())) if !listed(REFUSED_HERE, expression) => {
-                    wrong.push(format!("link {dlt}: {expression}\n  only we refuse: {error}"));
+                    wrong.push(format!(
+                        "link {dlt}: {expression}\n  only we refuse: {error}"
+                    ));
                 }
                 _ => {}
             }
         }
     }
     println!("{compared} pairs of expression and link type");
-    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} differ:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }
 
 #[derive(Default)]
@@ -102,8 +137,12 @@ fn compare(
     packets: &[Vec<u8>],
     outcome: &mut Outcome,
 ) {
-    let Ok(here) = ours(expression, dlt) else { return };
-    let Ok(plain) = oracle.compile(expression, false) else { return };
+    let Ok(here) = ours(expression, dlt) else {
+        return;
+    };
+    let Ok(plain) = oracle.compile(expression, false) else {
+        return;
+    };
     // The optimiser refuses what it sees can never match.
     let optimised = oracle.compile(expression, true);
     outcome.programs += 1;
@@ -120,13 +159,22 @@ fn compare(
         };
         let plain = plain.filter(packet);
         if optimised != plain {
-            let list = if result == plain { &mut outcome.as_plain } else { &mut outcome.as_optimised };
+            let list = if result == plain {
+                &mut outcome.as_plain
+            } else {
+                &mut outcome.as_optimised
+            };
             *list.entry(key()).or_default() += 1;
-        } else if result != plain && let Some(reason) = known_difference(expression, dlt) {
+        } else if result != plain
+            && let Some(reason) = known_difference(expression, dlt)
+        {
             *outcome.known.entry(reason).or_default() += 1;
         } else if result != plain {
             *outcome.wrong.entry(key()).or_default() += 1;
-            outcome.example.entry(key()).or_insert_with(|| packet.clone());
+            outcome
+                .example
+                .entry(key())
+                .or_insert_with(|| packet.clone());
         }
     }
 }
@@ -139,8 +187,10 @@ fn compare_all(expressions: &[String], packets: &BTreeMap<i32, Vec<Vec<u8>>>) ->
             .map(|_| {
                 scope.spawn(|| {
                     let mut outcome = Outcome::default();
-                    let oracles: Vec<_> =
-                        packets.keys().map(|dlt| (*dlt, Oracle::new(*dlt))).collect();
+                    let oracles: Vec<_> = packets
+                        .keys()
+                        .map(|dlt| (*dlt, Oracle::new(*dlt)))
+                        .collect();
                     while let Some(expression) =
                         expressions.get(next.fetch_add(1, Ordering::Relaxed))
                     {
@@ -153,7 +203,10 @@ fn compare_all(expressions: &[String], packets: &BTreeMap<i32, Vec<Vec<u8>>>) ->
                 })
             })
             .collect();
-        workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
+        workers
+            .into_iter()
+            .map(|worker| worker.join().expect("no panic"))
+            .collect()
     });
     let mut total = Outcome::default();
     for outcome in outcomes {
@@ -180,8 +233,14 @@ fn report(name: &str, outcome: &Outcome) {
         println!("  known difference, {count} decisions: {reason}");
     }
     for (kind, list) in [
-        ("libpcap disagrees with itself, we follow its unoptimised program", &outcome.as_plain),
-        ("libpcap disagrees with itself, we follow its optimised program", &outcome.as_optimised),
+        (
+            "libpcap disagrees with itself, we follow its unoptimised program",
+            &outcome.as_plain,
+        ),
+        (
+            "libpcap disagrees with itself, we follow its optimised program",
+            &outcome.as_optimised,
+        ),
         ("we differ", &outcome.wrong),
     ] {
         let packets: usize = list.values().sum();
@@ -215,7 +274,8 @@ fn mutate(packets: &[Vec<u8>], count: usize, random: &mut Random) -> Vec<Vec<u8>
                 if let Some(byte) = packet.get_mut(at) {
                     *byte = match random.below(3) {
                         0 => *byte ^ (1 << random.below(8)),
-                        1 => [0, 1, 4, 6, 17, 44, 0x08, 0x45, 0x60, 0x81, 0xaa, 0xff][random.below(12)],
+                        1 => [0, 1, 4, 6, 17, 44, 0x08, 0x45, 0x60, 0x81, 0xaa, 0xff]
+                            [random.below(12)],
                         _ => random.next().to_le_bytes()[0],
                     };
                 }
@@ -235,7 +295,7 @@ fn matches_what_libpcap_matches_on_broken_packets() {
         .into_iter()
         .filter(|(dlt, _)| LINKS.contains(dlt))
         .map(|(dlt, packets)| {
-            let count = if dlt == 1 { 3000 } else { 600 };
+            let count = if dlt == 1 { 8000 } else { 1500 };
             (dlt, mutate(&packets, count, &mut random))
         })
         .collect();

@@ -15,12 +15,19 @@ pub(crate) fn packets() -> BTreeMap<i32, Vec<Vec<u8>>> {
     let mut files = Vec::new();
     collect(&root, &mut files);
     files.sort();
-    assert!(files.len() > 1000, "only {} captures in {}", files.len(), root.display());
+    assert!(
+        files.len() > 1000,
+        "only {} captures in {}",
+        files.len(),
+        root.display()
+    );
     let mut seen = HashSet::new();
     let mut packets: BTreeMap<i32, Vec<Vec<u8>>> = BTreeMap::new();
     for file in &files {
         // Some captures are broken on purpose: all up to the first error counts.
-        let Ok(mut capture) = pcap::Capture::from_file(file) else { continue };
+        let Ok(mut capture) = pcap::Capture::from_file(file) else {
+            continue;
+        };
         let link = capture.get_datalink().0;
         while let Ok(packet) = capture.next_packet() {
             if seen.insert((link, packet.data.to_vec())) {
@@ -94,8 +101,14 @@ impl Oracle {
         Self(capture)
     }
 
-    pub(crate) fn compile(&self, expression: &str, optimise: bool) -> Result<pcap::BpfProgram, String> {
-        self.0.compile(expression, optimise).map_err(|error| error.to_string())
+    pub(crate) fn compile(
+        &self,
+        expression: &str,
+        optimise: bool,
+    ) -> Result<pcap::BpfProgram, String> {
+        self.0
+            .compile(expression, optimise)
+            .map_err(|error| error.to_string())
     }
 }
 
