@@ -77,13 +77,18 @@ impl ByLink {
             }
             compiled.ok()
         });
-        program.as_ref().is_some_and(|program| program.matches(packet, wire_len))
+        program
+            .as_ref()
+            .is_some_and(|program| program.matches(packet, wire_len))
     }
 }
 
 /// Addresses of which a wanted packet has at least one, for the block summaries.
 fn wanted_addresses(filter: &Filter) -> Option<Vec<(AddressFamily, u128)>> {
-    let addresses: Vec<IpAddr> = { let _ = filter; return None };
+    let addresses: Vec<IpAddr> = {
+        let _ = filter;
+        return None;
+    };
     let of = |address: &IpAddr| match address {
         IpAddr::V4(v4) => (AddressFamily::Ipv4, u128::from(v4.to_bits())),
         IpAddr::V6(v6) => (AddressFamily::Ipv6, v6.to_bits()),
@@ -96,7 +101,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let log = Log::open(&args.log)?;
     let reference = first_packet_ns(&log)?;
     let time = |text: &Option<String>| {
-        text.as_deref().map(|text| text::parse_time(text, reference)).transpose()
+        text.as_deref()
+            .map(|text| text::parse_time(text, reference))
+            .transpose()
     };
     let select = Select {
         from_ns: time(&args.from)?,

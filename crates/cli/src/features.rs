@@ -37,7 +37,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Box::new(BufWriter::new(stdout().lock()))
     } else {
         let named = || format!("{}: cannot write", args.output.display());
-        Box::new(BufWriter::new(File::create(&args.output).with_context(named)?))
+        Box::new(BufWriter::new(
+            File::create(&args.output).with_context(named)?,
+        ))
     };
     let clock = Clock::new(args.window_ms.saturating_mul(1_000_000));
     let mut sketch = Sketch::new(BITS_DEFAULT, clock, Arithmetic::Exact);
@@ -63,7 +65,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                     let has_bucket = u8::from(flow.is_some());
                     let flow = flow.unwrap_or(FlowStats::default());
                     let fingerprint = facts.fingerprint;
-                    write!(output, "{frame},{},{fingerprint},{has_bucket}", packet.ts_ns)?;
+                    write!(
+                        output,
+                        "{frame},{},{fingerprint},{has_bucket}",
+                        packet.ts_ns
+                    )?;
                     for feature in Feature::ALL {
                         let value = feature.value(&facts, &flow, clock, None);
                         write!(output, ",{}", feature.decode(value, clock))?;

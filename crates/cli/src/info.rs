@@ -62,7 +62,10 @@ impl Contents {
                 contents.last_ns = contents.last_ns.max(block.header.ts_max_ns);
             }
             for count in &block.summary.counts {
-                let entry = contents.counts.entry((count.class, count.keep_code)).or_default();
+                let entry = contents
+                    .counts
+                    .entry((count.class, count.keep_code))
+                    .or_default();
                 entry.packets += count.packets;
                 entry.wire_bytes += count.wire_bytes;
                 entry.logged_bytes += count.logged_bytes;
@@ -153,7 +156,10 @@ pub(crate) fn print_recording(dir: &Path, id: u32) -> Result<()> {
     let recording = recording.context("the recording is not in the manifest")?;
     let contents = Contents::read(&log, recording, false)?;
     let ledger = recording.ledger.as_ref().map(Ledger::from);
-    println!("{}", table(&contents, log.stored_bytes(recording)?, ledger.as_ref()));
+    println!(
+        "{}",
+        table(&contents, log.stored_bytes(recording)?, ledger.as_ref())
+    );
     Ok(())
 }
 
@@ -225,7 +231,11 @@ fn loss_text(loss: Loss) -> String {
 
 fn reasons(log: &Log, recording: &Recording, contents: &Contents) -> Result<String> {
     let model = Model::from_json(&log.model_json(recording)?)?;
-    let mut rows: Vec<_> = contents.verdicts.values().filter(|(_, packets)| *packets > 0).collect();
+    let mut rows: Vec<_> = contents
+        .verdicts
+        .values()
+        .filter(|(_, packets)| *packets > 0)
+        .collect();
     rows.sort_by_key(|(_, packets)| std::cmp::Reverse(*packets));
     let mut text = String::from("why, most frequent first:\n");
     for (verdict, packets) in rows {
@@ -237,9 +247,18 @@ fn reasons(log: &Log, recording: &Recording, contents: &Contents) -> Result<Stri
             contents.class_name(verdict.class),
             reason(Some(verdict)),
         );
-        let level = if verdict.level == 1 { Level::Packet } else { Level::Flow };
+        let level = if verdict.level == 1 {
+            Level::Packet
+        } else {
+            Level::Flow
+        };
         for (tree, &leaf) in verdict.leaves.iter().enumerate() {
-            let _ = writeln!(text, "{:>14} tree {tree}: {}", "", model.explain(level, tree, leaf));
+            let _ = writeln!(
+                text,
+                "{:>14} tree {tree}: {}",
+                "",
+                model.explain(level, tree, leaf)
+            );
         }
     }
     Ok(text)

@@ -19,7 +19,8 @@ pub(crate) struct Loaded {
 pub(crate) fn load(path: Option<&Path>) -> Result<Loaded> {
     let (json, named) = match path {
         Some(path) => {
-            let json = fs::read(path).with_context(|| format!("{}: cannot read the model", path.display()))?;
+            let json = fs::read(path)
+                .with_context(|| format!("{}: cannot read the model", path.display()))?;
             (json, path.display().to_string())
         }
         None => (BUILT_IN.to_vec(), String::from("built-in model")),

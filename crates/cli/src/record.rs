@@ -113,7 +113,9 @@ fn log_directory(dir: &Path) -> Result<RealDisk> {
     let listed = fs::read_dir(dir).map(|entries| entries.flatten().collect::<Vec<_>>());
     let entries = listed.unwrap_or_default();
     let ours = ["lock", "models", "blocks"];
-    let foreign = entries.iter().any(|e| !ours.iter().any(|name| e.file_name() == *name));
+    let foreign = entries
+        .iter()
+        .any(|e| !ours.iter().any(|name| e.file_name() == *name));
     if foreign && !dir.join(MANIFEST_NAME).exists() {
         let dir = dir.display().to_string();
         return Err(StoreError::NotALog { dir }.into());
@@ -131,8 +133,11 @@ fn rotate_bytes(text: &str) -> Result<u64> {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let config = config(args.config.as_deref())?;
-    let modes: Result<Vec<Mode>, _> =
-        args.mode.iter().map(|name| Mode::by_name(name, &config.modes)).collect();
+    let modes: Result<Vec<Mode>, _> = args
+        .mode
+        .iter()
+        .map(|name| Mode::by_name(name, &config.modes))
+        .collect();
     let modes = modes?;
     let filter = text::filter(&args.filter)?;
     let loaded = crate::model::load(args.model.as_deref())?;
@@ -161,7 +166,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let about = About {
         program: concat!("strata ", env!("CARGO_PKG_VERSION")).into(),
-        inputs: args.read.iter().map(|path| path.display().to_string()).collect(),
+        inputs: args
+            .read
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect(),
         filter: args.filter.join(" "),
         mode: args.mode.join("+"),
         model: loaded.model.name.clone(),
@@ -191,8 +200,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     });
     bar.finish_and_clear();
-    let mut warnings: Vec<String> =
-        input.take_warnings().iter().map(ToString::to_string).collect();
+    let mut warnings: Vec<String> = input
+        .take_warnings()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     for (link, problem) in worker.filter_problems() {
         warnings.push(format!("the filter matches no packet of {link}: {problem}"));
     }

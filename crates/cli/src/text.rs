@@ -31,8 +31,12 @@ pub(crate) fn bytes(text: &str) -> Result<u64> {
         "Gi" => 1 << 30,
         _ => bail!("'{text}' is not a size: write digits and k, M, G, Ki, Mi or Gi"),
     };
-    let number: u64 = digits.parse().with_context(|| format!("'{text}' is not a size"))?;
-    number.checked_mul(factor).with_context(|| format!("'{text}' is too large"))
+    let number: u64 = digits
+        .parse()
+        .with_context(|| format!("'{text}' is not a size"))?;
+    number
+        .checked_mul(factor)
+        .with_context(|| format!("'{text}' is too large"))
 }
 
 /// Bytes for people: at most four digits and a unit.
@@ -47,7 +51,11 @@ pub(crate) fn human_bytes(bytes: u64) -> String {
         value /= 1_000.0;
         unit = next;
     }
-    if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") }
+    if unit == "B" {
+        format!("{bytes} B")
+    } else {
+        format!("{value:.1} {unit}")
+    }
 }
 
 /// A share as a percentage.
@@ -84,7 +92,9 @@ pub(crate) fn parse_time(text: &str, reference_ns: u64) -> Result<u64> {
         return to_ns(local.to_zoned(zone)?.timestamp());
     }
     if text.contains(':') {
-        let parsed = text.parse::<jiff::civil::Time>().or_else(|_| format!("{text}:00").parse());
+        let parsed = text
+            .parse::<jiff::civil::Time>()
+            .or_else(|_| format!("{text}:00").parse());
         if let Ok(clock) = parsed {
             let reference = Timestamp::from_nanosecond(i128::from(reference_ns))?;
             let day = reference.to_zoned(zone.clone()).date();
@@ -107,7 +117,11 @@ fn epoch_seconds(text: &str) -> Option<u64> {
         return None;
     }
     let fraction: u64 = format!("{fraction:0<9}").parse().ok()?;
-    seconds.parse::<u64>().ok()?.checked_mul(1_000_000_000)?.checked_add(fraction)
+    seconds
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1_000_000_000)?
+        .checked_add(fraction)
 }
 
 /// Whether an error is that nobody reads our output any more.
@@ -149,9 +163,17 @@ mod tests {
     #[test]
     fn times() {
         assert_eq!(parse_time("1.5", 0).unwrap(), 1_500_000_000);
-        assert_eq!(parse_time("1970-01-01T00:00:02Z", 0).unwrap(), 2_000_000_000);
+        assert_eq!(
+            parse_time("1970-01-01T00:00:02Z", 0).unwrap(),
+            2_000_000_000
+        );
         let noon = parse_time("2026-01-31T12:00", 0).unwrap();
         assert_eq!(parse_time("12:00", noon + 3_600_000_000_000).unwrap(), noon);
-        assert!(parse_time("yesterday", 0).unwrap_err().to_string().contains("13:05"));
+        assert!(
+            parse_time("yesterday", 0)
+                .unwrap_err()
+                .to_string()
+                .contains("13:05")
+        );
     }
 }

@@ -130,7 +130,13 @@ impl Classifier {
             }
             for (column, feature) in side.columns.iter_mut().zip(&self.features) {
                 let (facts, flows) = (&side.facts[..count], &side.flows[..count]);
-                feature.fill(&mut column[..count], facts, flows, self.clock, self.averages.as_ref());
+                feature.fill(
+                    &mut column[..count],
+                    facts,
+                    flows,
+                    self.clock,
+                    self.averages.as_ref(),
+                );
             }
             side.forest.leaves(&side.columns, count, &mut side.leaves);
             for (place, &lane) in side.lanes[..count].iter().enumerate() {

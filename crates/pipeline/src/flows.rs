@@ -35,10 +35,15 @@ impl FlowFinder {
 
     /// The headers of a packet, and its facts if it has a flow.
     #[inline]
-    pub fn find(&mut self, link: LinkType, packet: &PacketRef<'_>) -> (Headers, Option<PacketFacts>) {
+    pub fn find(
+        &mut self,
+        link: LinkType,
+        packet: &PacketRef<'_>,
+    ) -> (Headers, Option<PacketFacts>) {
         let mut headers = dissect(link, packet.data, self.tunnel_key);
         if let Some(fragment) = headers.fragment {
-            self.fragments.resolve(&mut headers, fragment, &self.hasher, packet.ts_ns);
+            self.fragments
+                .resolve(&mut headers, fragment, &self.hasher, packet.ts_ns);
         }
         let facts = headers.key.as_ref().map(|key| {
             let fingerprint = self.hasher.flow(key);

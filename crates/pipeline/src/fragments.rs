@@ -79,8 +79,12 @@ mod tests {
     fn fragment(from: u128, to: u128, port: u16, id: u32, first: bool) -> (Headers, Fragment) {
         let end = |address, port| Endpoint { address, port };
         let (source, destination) = if first { (port, 53) } else { (0, 0) };
-        let (key, low_to_high) =
-            FlowKey::new(AddressFamily::Ipv4, 17, end(from, source), end(to, destination));
+        let (key, low_to_high) = FlowKey::new(
+            AddressFamily::Ipv4,
+            17,
+            end(from, source),
+            end(to, destination),
+        );
         let headers = Headers {
             key: Some(key),
             low_to_high,

@@ -72,9 +72,24 @@ impl Mode {
     /// The five modes of TitanLog Table II: name, anomalous, benign, what for.
     pub const BUILT_IN: [(&str, &str, &str, &str); 5] = [
         ("default", "full", "header", "hierarchical logging"),
-        ("log-all", "full", "full", "everything, when something is badly wrong"),
-        ("log-partial", PARTIAL, "header", "when bandwidth for payload is short"),
-        ("log-sampled", "full", SAMPLED, "when packets per second or disk are short"),
+        (
+            "log-all",
+            "full",
+            "full",
+            "everything, when something is badly wrong",
+        ),
+        (
+            "log-partial",
+            PARTIAL,
+            "header",
+            "when bandwidth for payload is short",
+        ),
+        (
+            "log-sampled",
+            "full",
+            SAMPLED,
+            "when packets per second or disk are short",
+        ),
         ("log-minimum", PARTIAL, SAMPLED, "the smallest log"),
     ];
 
@@ -106,11 +121,12 @@ impl Mode {
 
     fn from_config(name: &str, config: &ModeConfig) -> Result<Self, ModeError> {
         let parse = |field: String, text: &str| {
-            text.parse::<Granularity>().map_err(|error| ModeError::Granularity {
-                mode: name.to_owned(),
-                field,
-                problem: error.to_string(),
-            })
+            text.parse::<Granularity>()
+                .map_err(|error| ModeError::Granularity {
+                    mode: name.to_owned(),
+                    field,
+                    problem: error.to_string(),
+                })
         };
         let mut classes = BTreeMap::new();
         for (class, text) in &config.classes {
@@ -141,10 +157,17 @@ impl Mode {
             });
         }
         let of = |name: &str, anomalous: bool| {
-            let general = if anomalous { self.anomalous } else { self.benign };
+            let general = if anomalous {
+                self.anomalous
+            } else {
+                self.benign
+            };
             self.classes.get(name).copied().unwrap_or(general)
         };
-        let classes = model.classes.iter().map(|class| of(&class.name, class.anomalous));
+        let classes = model
+            .classes
+            .iter()
+            .map(|class| of(&class.name, class.anomalous));
         Ok(classes.chain([of(UNCLASSIFIED, true)]).collect())
     }
 }
@@ -176,7 +199,10 @@ mod tests {
         let mode = Mode::by_name("mine", &own("header 1/7 flows")).unwrap();
         assert_eq!(mode.benign.to_string(), "header 1/7 flows");
         let error = Mode::by_name("mine", &own("some")).unwrap_err().to_string();
-        assert!(error.contains("mode 'mine', benign: 'some' is not a granularity"), "{error}");
+        assert!(
+            error.contains("mode 'mine', benign: 'some' is not a granularity"),
+            "{error}"
+        );
         let error = Mode::by_name("none", &own("full")).unwrap_err().to_string();
         assert!(error.contains("log-minimum, mine"), "{error}");
     }

@@ -122,7 +122,11 @@ impl Worker {
             let texts: Vec<String> = list.iter().map(ToString::to_string).collect();
             texts.join(" + ")
         };
-        let names: Vec<&str> = options.modes.iter().map(|mode| mode.name.as_str()).collect();
+        let names: Vec<&str> = options
+            .modes
+            .iter()
+            .map(|mode| mode.name.as_str())
+            .collect();
         let context = Context {
             mode: names.join("+"),
             model: model.name.clone(),
@@ -304,7 +308,11 @@ impl Worker {
         };
         let headers = &self.lanes.headers[lane];
         let captured_len = u32::try_from(packet.data.len()).unwrap_or(u32::MAX);
-        let header_len = if headers.key.is_some() { headers.header_len } else { captured_len };
+        let header_len = if headers.key.is_some() {
+            headers.header_len
+        } else {
+            captured_len
+        };
         let kept = keep.kept_len(header_len, captured_len);
         let data = &packet.data[..kept as usize];
         let mut cut = [0; CutWhere::ALL.len()];

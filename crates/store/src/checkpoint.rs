@@ -71,7 +71,9 @@ impl Checkpoint {
     /// The latest valid checkpoint of a file's content.
     #[must_use]
     pub fn latest(content: &[u8]) -> Option<Self> {
-        let slots = content.chunks(usize::try_from(SLOT_BYTES).unwrap_or(512)).take(2);
+        let slots = content
+            .chunks(usize::try_from(SLOT_BYTES).unwrap_or(512))
+            .take(2);
         slots.filter_map(Self::parse).max_by_key(|c| c.generation)
     }
 

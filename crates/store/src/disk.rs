@@ -130,7 +130,11 @@ impl Disk for RealDisk {
             fs::create_dir_all(parent)?;
         }
         let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create_new(true).open(&path)?;
+        let file = options
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)?;
         Self::sync_dir(&path)?;
         Ok(Box::new(RealFile(file)))
     }
@@ -160,7 +164,11 @@ impl Disk for RealDisk {
 
     fn lock(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
         let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(false).open(self.path(LOCK_NAME))?;
+        let file = options
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(self.path(LOCK_NAME))?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Box::new(file))),
             Err(fs::TryLockError::WouldBlock) => Ok(None),

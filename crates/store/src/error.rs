@@ -17,13 +17,17 @@ pub enum StoreError {
         source: io::Error,
     },
     /// Something else lies there.
-    #[error("{dir}: is not a Strata log and not empty: name a new directory, or one that `strata record` made")]
+    #[error(
+        "{dir}: is not a Strata log and not empty: name a new directory, or one that `strata record` made"
+    )]
     NotALog {
         /// The directory.
         dir: String,
     },
     /// Another process writes this log.
-    #[error("{dir}: another process is recording into this log: stop it, or record into another directory")]
+    #[error(
+        "{dir}: another process is recording into this log: stop it, or record into another directory"
+    )]
     Locked {
         /// The directory.
         dir: String,
@@ -37,7 +41,9 @@ pub enum StoreError {
         problem: String,
     },
     /// There is no log.
-    #[error("{dir}: no log here ({file} is missing): name a directory that `strata record -o` made")]
+    #[error(
+        "{dir}: no log here ({file} is missing): name a directory that `strata record -o` made"
+    )]
     Missing {
         /// The directory.
         dir: String,
@@ -54,7 +60,9 @@ pub enum StoreError {
 
 /// Bytes of a block file that are not what was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{file}: damaged at offset {offset}: {problem}; packets of other blocks are still readable")]
+#[error(
+    "{file}: damaged at offset {offset}: {problem}; packets of other blocks are still readable"
+)]
 pub struct Damage {
     /// The file.
     pub file: String,

@@ -43,7 +43,9 @@ pub struct ExportOptions<'a> {
 
 impl std::fmt::Debug for ExportOptions<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ExportOptions").field("select", &self.select).finish_non_exhaustive()
+        f.debug_struct("ExportOptions")
+            .field("select", &self.select)
+            .finish_non_exhaustive()
     }
 }
 
@@ -97,9 +99,7 @@ pub fn export<W: Write>(
     options: ExportOptions<'_>,
 ) -> Result<Exported, ExportError> {
     let output = match format {
-        FileFormat::PcapNg => {
-            Output::PcapNg(PcapNgWriter::new(output, &section_options(log)?)?)
-        }
+        FileFormat::PcapNg => Output::PcapNg(PcapNgWriter::new(output, &section_options(log)?)?),
         FileFormat::Pcap => Output::Pcap(PcapWriter::new(output)),
     };
     let mut exporter = Exporter {
@@ -291,7 +291,12 @@ pub fn comment(context: &Context, keep_code: u8, verdict: Option<&VerdictRecord>
             let _ = write!(text, " score={score:.3}");
         }
     }
-    let _ = write!(text, " granularity={} reason={}", keep_name(keep_code), reason(verdict));
+    let _ = write!(
+        text,
+        " granularity={} reason={}",
+        keep_name(keep_code),
+        reason(verdict)
+    );
     if !context.mode.is_empty() {
         let _ = write!(text, " mode={}", context.mode);
     }

@@ -34,10 +34,10 @@ pub use format::{
 };
 pub use log::{Block, Blocks, Log, Loss, Select};
 pub use manifest::{BlockFile, Books, MANIFEST_NAME, Manifest, Recording, State};
-pub use records::{BadRecord, Record, Records};
 pub use recorder::{
     About, BlockSink, CHECKPOINT_INTERVAL, Progress, Recorder, RecorderOptions, Written,
     checkpoint_name,
 };
+pub use records::{BadRecord, Record, Records};
 pub use simdisk::SimDisk;
 pub use summary::{ClassCount, Summary};

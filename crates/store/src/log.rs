@@ -10,8 +10,8 @@ use crate::disk::{Disk, DiskFile, RealDisk};
 use crate::error::{Damage, StoreError, io_error};
 use crate::format::{ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_META, HEADER_LEN};
 use crate::manifest::{BlockFile, MANIFEST_NAME, Manifest, Recording, State};
-use crate::records::Records;
 use crate::recorder::{checkpoint_name, read_all, read_manifest};
+use crate::records::Records;
 use crate::summary::Summary;
 
 /// A log, opened for reading. It may be written meanwhile.
@@ -22,7 +22,9 @@ pub struct Log {
 
 impl std::fmt::Debug for Log {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Log").field("manifest", &self.manifest).finish_non_exhaustive()
+        f.debug_struct("Log")
+            .field("manifest", &self.manifest)
+            .finish_non_exhaustive()
     }
 }
 
@@ -235,7 +237,9 @@ pub struct Blocks<'a> {
 
 impl std::fmt::Debug for Blocks<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Blocks").field("recording", &self.recording.id).finish_non_exhaustive()
+        f.debug_struct("Blocks")
+            .field("recording", &self.recording.id)
+            .finish_non_exhaustive()
     }
 }
 

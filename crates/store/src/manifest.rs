@@ -44,8 +44,14 @@ impl Manifest {
         // A name leads nowhere but into the log.
         for file in manifest.recordings.iter().flat_map(|r| &r.files) {
             let safe = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
-            if file.name.contains("..") || file.name.starts_with('/') || !file.name.chars().all(safe) {
-                return Err(format!("file name '{}' is not one that Strata writes", file.name));
+            if file.name.contains("..")
+                || file.name.starts_with('/')
+                || !file.name.chars().all(safe)
+            {
+                return Err(format!(
+                    "file name '{}' is not one that Strata writes",
+                    file.name
+                ));
             }
         }
         Ok(manifest)

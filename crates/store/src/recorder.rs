@@ -20,7 +20,7 @@ use crate::error::{StoreError, io_error};
 use crate::format::BlockHeader;
 use crate::manifest::{BlockFile, Books, MANIFEST_NAME, Manifest, Recording, State};
 
-/// How often a checkpoint is written while packets arrive.
+/// How often a checkpoint is made by default.
 pub const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How a recording is written.
@@ -34,6 +34,8 @@ pub struct RecorderOptions {
     pub rotate_bytes: u64,
     /// A new file once one spans so much packet time; 0 never.
     pub rotate_ns: u64,
+    /// How often what is written is synced and a checkpoint made.
+    pub checkpoint_interval: Duration,
 }
 
 impl Default for RecorderOptions {
@@ -43,6 +45,7 @@ impl Default for RecorderOptions {
             blocks: 4,
             rotate_bytes: 1 << 30,
             rotate_ns: 0,
+            checkpoint_interval: CHECKPOINT_INTERVAL,
         }
     }
 }
@@ -153,7 +156,10 @@ impl BlockSink {
         if self.outstanding == 0 {
             return Ok(None);
         }
-        let back = self.from_writer.recv().map_err(|_| StoreError::WriterGone)?;
+        let back = self
+            .from_writer
+            .recv()
+            .map_err(|_| StoreError::WriterGone)?;
         Ok(Some(self.take_back(back)))
     }
 
@@ -179,7 +185,9 @@ pub struct Recorder {
 
 impl std::fmt::Debug for Recorder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Recorder").field("id", &self.shared.id).finish_non_exhaustive()
+        f.debug_struct("Recorder")
+            .field("id", &self.shared.id)
+            .finish_non_exhaustive()
     }
 }
 
@@ -210,7 +218,9 @@ impl Shared {
 }
 
 fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -344,7 +354,10 @@ fn channel(shared: &Arc<Shared>, worker: u16) -> Result<(BlockSink, Writer), Sto
     let progress = Arc::new(Progress::default());
     let name = checkpoint_name(shared.id, worker);
     let named = shared.disk.display(&name);
-    let checkpoint_file = shared.disk.create(&name).map_err(io_error(named, "create"))?;
+    let checkpoint_file = shared
+        .disk
+        .create(&name)
+        .map_err(io_error(named, "create"))?;
     let free = (0..blocks).map(|_| Box::new(BlockBuilder::new(shared.options.block_bytes)));
     let sink = BlockSink {
         to_writer,
@@ -404,7 +417,8 @@ impl Writer {
     fn run(mut self) -> Result<(), StoreError> {
         let mut first_error = None;
         loop {
-            let wait = CHECKPOINT_INTERVAL.saturating_sub(self.last_checkpoint.elapsed());
+            let interval = self.shared.options.checkpoint_interval;
+            let wait = interval.saturating_sub(self.last_checkpoint.elapsed());
             match self.inbox.recv_timeout(wait) {
                 Ok(ToWriter::Block(mut block)) => {
                     let tally = block.tally();
@@ -418,7 +432,7 @@ impl Writer {
                 Ok(ToWriter::Finish) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            if self.last_checkpoint.elapsed() >= CHECKPOINT_INTERVAL
+            if self.last_checkpoint.elapsed() >= interval
                 && let Err(error) = self.write_checkpoint()
             {
                 first_error.get_or_insert(error);
@@ -489,7 +503,10 @@ impl Writer {
     ) -> Result<OpenFile, StoreError> {
         let name = format!("blocks/r{:04}-w{worker:02}-{number:06}.strata", shared.id);
         let named = shared.disk.display(&name);
-        let file = shared.disk.create(&name).map_err(io_error(named, "create"))?;
+        let file = shared
+            .disk
+            .create(&name)
+            .map_err(io_error(named, "create"))?;
         shared.update(|recording| {
             recording.files.push(BlockFile {
                 name: name.clone(),
@@ -532,8 +549,10 @@ impl Writer {
         // Read before the sync, so that the checkpoint never claims too little.
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let next_seq = load(&self.progress.next_seq);
-        let (seen_packets, seen_bytes) =
-            (load(&self.progress.seen_packets), load(&self.progress.seen_bytes));
+        let (seen_packets, seen_bytes) = (
+            load(&self.progress.seen_packets),
+            load(&self.progress.seen_bytes),
+        );
         if let Some(open) = self.file.as_mut().filter(|open| !open.synced) {
             let named = self.shared.disk.display(&open.name);
             open.file.sync().map_err(io_error(named, "sync"))?;
@@ -553,11 +572,19 @@ impl Writer {
             seen_packets,
             seen_bytes,
         };
-        let named = || self.shared.disk.display(&checkpoint_name(self.shared.id, self.worker));
+        let named = || {
+            self.shared
+                .disk
+                .display(&checkpoint_name(self.shared.id, self.worker))
+        };
         let offset = self.checkpoint.offset();
-        let written = self.checkpoint_file.write_at(&self.checkpoint.emit(), offset);
+        let written = self
+            .checkpoint_file
+            .write_at(&self.checkpoint.emit(), offset);
         written.map_err(io_error(named(), "write"))?;
-        self.checkpoint_file.sync().map_err(io_error(named(), "sync"))
+        self.checkpoint_file
+            .sync()
+            .map_err(io_error(named(), "sync"))
     }
 }
 

@@ -81,7 +81,9 @@ impl SimDisk {
             for &(offset, len) in &content.pending {
                 for start in (offset..offset + len).step_by(SECTOR) {
                     draw = mix64(draw.wrapping_add(0x9e37_79b9_7f4a_7c15));
-                    let end = (start + SECTOR).min(offset + len).min(content.current.len());
+                    let end = (start + SECTOR)
+                        .min(offset + len)
+                        .min(content.current.len());
                     if draw & 1 == 0 || start >= end {
                         continue;
                     }
@@ -200,7 +202,10 @@ fn to_usize(offset: u64) -> io::Result<usize> {
 impl DiskFile for SimFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let state = self.disk.state();
-        let content = state.files.get(&self.name).ok_or_else(|| not_found(&self.name))?;
+        let content = state
+            .files
+            .get(&self.name)
+            .ok_or_else(|| not_found(&self.name))?;
         let from = content.current.get(to_usize(offset)?..).unwrap_or(&[]);
         let len = from.len().min(buffer.len());
         buffer[..len].copy_from_slice(&from[..len]);
@@ -211,7 +216,10 @@ impl DiskFile for SimFile {
         let offset = to_usize(offset)?;
         let mut state = self.disk.state();
         state.step()?;
-        let content = state.files.get_mut(&self.name).ok_or_else(|| not_found(&self.name))?;
+        let content = state
+            .files
+            .get_mut(&self.name)
+            .ok_or_else(|| not_found(&self.name))?;
         let end = offset + bytes.len();
         if content.current.len() < end {
             content.current.resize(end, 0);
@@ -224,7 +232,10 @@ impl DiskFile for SimFile {
     fn sync(&mut self) -> io::Result<()> {
         let mut state = self.disk.state();
         state.step()?;
-        let content = state.files.get_mut(&self.name).ok_or_else(|| not_found(&self.name))?;
+        let content = state
+            .files
+            .get_mut(&self.name)
+            .ok_or_else(|| not_found(&self.name))?;
         content.durable = content.current.clone();
         content.pending.clear();
         Ok(())
@@ -234,7 +245,10 @@ impl DiskFile for SimFile {
         let len = to_usize(len)?;
         let mut state = self.disk.state();
         state.step()?;
-        let content = state.files.get_mut(&self.name).ok_or_else(|| not_found(&self.name))?;
+        let content = state
+            .files
+            .get_mut(&self.name)
+            .ok_or_else(|| not_found(&self.name))?;
         content.current.resize(len, 0);
         content.durable = content.current.clone();
         content.pending.clear();
@@ -243,7 +257,10 @@ impl DiskFile for SimFile {
 
     fn size(&self) -> io::Result<u64> {
         let state = self.disk.state();
-        let content = state.files.get(&self.name).ok_or_else(|| not_found(&self.name))?;
+        let content = state
+            .files
+            .get(&self.name)
+            .ok_or_else(|| not_found(&self.name))?;
         Ok(content.current.len() as u64)
     }
 }

@@ -126,7 +126,10 @@ impl Summary {
 fn probes(key: u64, bloom_bytes: usize) -> impl Iterator<Item = usize> {
     let lines = bloom_bytes as u64 * 8 / LINE_BITS;
     let line = (u128::from(key) * u128::from(lines)) >> 64;
-    let (first, step) = (key & 0xffff_ffff, key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 | 1);
+    let (first, step) = (
+        key & 0xffff_ffff,
+        key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 | 1,
+    );
     (0..PROBES).map(move |n| {
         let bit = first.wrapping_add(u64::from(n).wrapping_mul(step)) % LINE_BITS;
         (line as u64 * LINE_BITS + bit) as usize
@@ -144,7 +147,9 @@ mod tests {
             let inside: Vec<u64> = (0..keys).map(|n| mix64(n + 1)).collect();
             let summary = Summary::new(Vec::new(), Some(&inside));
             assert!(inside.iter().all(|&key| summary.may_hold(key)));
-            let wrong = (0..10_000).filter(|n| summary.may_hold(mix64(n + (1 << 40)))).count();
+            let wrong = (0..10_000)
+                .filter(|n| summary.may_hold(mix64(n + (1 << 40))))
+                .count();
             assert!(wrong < 300, "{wrong} of 10 000 with {keys} keys");
         }
     }

@@ -117,12 +117,16 @@ pub fn dissect(link: LinkType, packet: &[u8], tunnel_key: TunnelKey) -> Headers 
         end: packet.len(),
         layer: Layer::of(link),
         layers_left: LAYERS_MAX,
+        cut_short: false,
         tunnel_key,
         headers: Headers::default(),
         macs: None,
     };
     walk.run();
     let mut headers = walk.headers;
+    // What reaches up to the cut may go on behind it: a tunnel's header cannot
+    // be told from payload before it is seen.
+    headers.incomplete |= walk.cut_short && walk.at >= packet.len();
     if headers.key.is_none()
         && let Some((destination, source, kind)) = walk.macs
     {
@@ -186,6 +190,8 @@ struct Walk<'a> {
     end: usize,
     layer: Layer,
     layers_left: usize,
+    /// Whether an IP header says that its packet was longer than what is here.
+    cut_short: bool,
     tunnel_key: TunnelKey,
     headers: Headers,
     macs: Option<(u128, u128, u16)>,
@@ -460,7 +466,7 @@ impl Walk<'_> {
             }
         }
         if total_len >= header_len {
-            self.end = self.end.min(self.at + total_len);
+            self.limit(total_len);
         }
         self.headers.transport_len = 0;
         self.take(header_len)?;
@@ -468,6 +474,14 @@ impl Walk<'_> {
             return Some(Layer::Done);
         }
         Some(Layer::Transport(number))
+    }
+
+    /// The packet that begins here says how long it is.
+    #[inline]
+    fn limit(&mut self, len: usize) {
+        let end = self.at + len;
+        self.cut_short |= end > self.end;
+        self.end = self.end.min(end);
     }
 
     /// An IP header that is cut short or lies: what of its fixed part was
@@ -491,7 +505,7 @@ impl Walk<'_> {
             self.headers.ttl = hops;
         }
         if payload_len > 0 {
-            self.end = self.end.min(self.at + ipv6::HEADER_LEN + payload_len);
+            self.limit(ipv6::HEADER_LEN + payload_len);
         }
         self.headers.transport_len = 0;
         self.take(ipv6::HEADER_LEN)?;

@@ -1,0 +1,366 @@
+//! What is left of a log after crashes and damage, on a virtual disk that drops
+//! what was not synced.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use strata_capture::{Interface, LinkType, Meta};
+use strata_store::{
+    About, BlockBuilder, BlockSink, Disk, Log, Loss, PacketRecord, Record, Recorder,
+    RecorderOptions, Select, SimDisk, State, StoreError, VerdictRecord,
+};
+use strata_wire::{Ledger, mix64};
+
+const PACKETS: u64 = 3_000;
+
+/// The bytes of a packet, by its sequence number.
+fn content(seq: u64) -> Vec<u8> {
+    let len = usize::try_from(mix64(seq) % 1_400).unwrap();
+    let words = (0..=len as u64 / 8).flat_map(|n| mix64(seq * 1_000 + n).to_le_bytes());
+    words.take(len).collect()
+}
+
+fn push(block: &mut BlockBuilder, seq: u64) {
+    if block.needs_context() {
+        block.define_context(b"{}");
+    }
+    if block.needs_interface(0) {
+        block.define_interface(0, &Interface::new(LinkType::ETHERNET, 0));
+    }
+    if block.needs_verdict(0) {
+        block.define_verdict(0, &VerdictRecord::default());
+    }
+    let data = content(seq);
+    let len = u32::try_from(data.len()).unwrap();
+    let packet = PacketRecord {
+        ts_ns: 1_000 * seq,
+        seq,
+        wire_len: len,
+        captured_len: len,
+        header_len: 0,
+        interface: 0,
+        verdict: 0,
+        keep_code: 3,
+        has_timestamp: true,
+        data: &data,
+        options: &[],
+    };
+    block.push_packet(&packet, 0, [0; 3]);
+}
+
+fn options(rotate_bytes: u64) -> RecorderOptions {
+    RecorderOptions {
+        block_bytes: 64 << 10,
+        blocks: 2,
+        rotate_bytes,
+        // As often as possible, so that there is much to crash between.
+        checkpoint_interval: Duration::ZERO,
+        ..RecorderOptions::default()
+    }
+}
+
+/// An empty block, once one is free.
+fn empty(sink: &mut BlockSink) -> Result<Box<BlockBuilder>, StoreError> {
+    loop {
+        if let Some(block) = sink.take() {
+            return Ok(block);
+        }
+        if let Some(written) = sink.wait()? {
+            written.outcome?;
+        }
+    }
+}
+
+/// Records all packets, unless the disk fails before.
+fn record(disk: &SimDisk, rotate_bytes: u64) -> Result<(), StoreError> {
+    let about = About {
+        model_json: b"{}".to_vec(),
+        hash_seed: [1, 2],
+        ..About::default()
+    };
+    let disk: Arc<dyn Disk> = Arc::new(disk.clone());
+    let (recorder, mut sink) = Recorder::start(disk, options(rotate_bytes), &about)?;
+    let mut block = empty(&mut sink)?;
+    for seq in 0..PACKETS {
+        if block.room() < 4_096 {
+            sink.submit(block)?;
+            block = empty(&mut sink)?;
+        }
+        push(&mut block, seq);
+        sink.progress().next_seq.store(seq + 1, Ordering::Relaxed);
+        sink.progress()
+            .seen_packets
+            .store(seq + 1, Ordering::Relaxed);
+    }
+    sink.submit(block)?;
+    while let Some(written) = sink.wait()? {
+        written.outcome?;
+    }
+    recorder.finish(&Ledger::default(), Vec::new())
+}
+
+/// The packets of a log by sequence number, checked against what was recorded,
+/// and how many places are damaged.
+fn read(log: &Log) -> (BTreeMap<u64, usize>, usize) {
+    let (mut packets, mut damaged) = (BTreeMap::new(), 0);
+    let everything = Select::default();
+    for recording in log.recordings() {
+        let mut last = None;
+        for block in log.blocks(recording, &everything) {
+            let block = match block {
+                Ok(block) => block,
+                Err(StoreError::Damage(_)) => {
+                    damaged += 1;
+                    continue;
+                }
+                Err(error) => panic!("{error}"),
+            };
+            for record in block.records() {
+                if let Record::Packet(packet) = record.unwrap() {
+                    assert_eq!(packet.data, content(packet.seq), "packet {}", packet.seq);
+                    assert_eq!(packet.ts_ns, packet.seq * 1_000);
+                    assert!(last < Some(packet.seq), "packets keep their order");
+                    last = Some(packet.seq);
+                    packets.insert(packet.seq, packet.data.len());
+                }
+            }
+        }
+    }
+    (packets, damaged)
+}
+
+/// The checkpoint as the log's reader finds it.
+fn checkpoint(disk: &SimDisk) -> Option<strata_store::Checkpoint> {
+    let file = disk
+        .open(&strata_store::checkpoint_name(1, 0), false)
+        .ok()?;
+    let mut bytes = vec![0; 1024];
+    let read = file.read_at(&mut bytes, 0).ok()?;
+    strata_store::Checkpoint::latest(&bytes[..read])
+}
+
+#[test]
+fn an_undisturbed_recording_reads_back_whole() {
+    for rotate in [0, 300_000] {
+        let disk = SimDisk::new();
+        record(&disk, rotate).unwrap();
+        let log = Log::on(Arc::new(disk.clone())).unwrap();
+        let (packets, damaged) = read(&log);
+        assert_eq!((packets.len() as u64, damaged), (PACKETS, 0));
+        let recording = &log.recordings()[0];
+        assert_eq!(recording.state, State::Closed);
+        assert_eq!(recording.files.len() > 3, rotate > 0);
+        assert!(recording.files.iter().all(|file| file.sealed));
+        let stated: u64 = recording.files.iter().map(|file| file.bytes).sum();
+        assert_eq!(log.stored_bytes(recording).unwrap(), stated);
+        let counted: u64 = recording.files.iter().map(|file| file.packets).sum();
+        assert_eq!(counted, PACKETS);
+    }
+}
+
+#[test]
+fn after_a_loss_of_power_nothing_durable_is_missing_and_the_rest_is_counted() {
+    let whole = SimDisk::new();
+    record(&whole, 300_000).unwrap();
+    let operations = whole.operations();
+    assert!(operations > 60, "{operations} operations");
+    let (mut lossy, mut kept_some) = (0, 0);
+    for crash in 0..=operations {
+        let disk = SimDisk::new();
+        disk.crash_after(crash);
+        let outcome = record(&disk, 300_000);
+        for seed in 0..4 {
+            let left = disk.after_power_loss(seed * 1_000 + crash);
+            let Ok(log) = Log::on(Arc::new(left.clone())) else {
+                assert!(checkpoint(&left).is_none(), "a checkpoint but no manifest");
+                continue;
+            };
+            let (packets, _) = read(&log);
+            let Some(recording) = log.recordings().first() else {
+                continue;
+            };
+            let found = packets.len() as u64;
+            let last = packets.keys().next_back().map_or(0, |seq| seq + 1);
+            kept_some += usize::from(found > 0);
+            let noted = checkpoint(&left).unwrap_or_default();
+            for seq in 0..noted.durable_seq {
+                assert!(
+                    packets.contains_key(&seq),
+                    "crash {crash} seed {seed}: durable {seq}"
+                );
+            }
+            if outcome.is_ok() {
+                assert_eq!(found, PACKETS, "crash {crash} seed {seed}");
+                continue;
+            }
+            let (ledger, loss) = log.books(recording).unwrap();
+            if recording.state == State::Closed {
+                assert!(ledger.is_some());
+                continue;
+            }
+            let expected = Loss {
+                packets: last.max(noted.next_seq) - found,
+                and_after_checkpoint: true,
+            };
+            assert_eq!(loss, expected, "crash {crash} seed {seed}");
+            lossy += usize::from(loss.packets > 0);
+        }
+    }
+    // The test would prove nothing if no crash ever hurt.
+    assert!(
+        lossy > 20 && kept_some > 20,
+        "{lossy} lossy, {kept_some} with packets"
+    );
+}
+
+#[test]
+fn a_later_recording_joins_a_log_that_ended_abruptly() {
+    let disk = SimDisk::new();
+    disk.crash_after(40);
+    assert!(record(&disk, 0).is_err());
+    let left = disk.after_power_loss(1);
+    let before = read(&Log::on(Arc::new(left.clone())).unwrap()).0.len();
+    record(&left, 0).unwrap();
+    let log = Log::on(Arc::new(left)).unwrap();
+    assert_eq!(log.recordings().len(), 2);
+    assert_eq!(log.recordings()[0].state, State::Running);
+    let everything = Select::default();
+    let packets = |id: usize| {
+        let blocks = log.blocks(&log.recordings()[id], &everything).flatten();
+        blocks
+            .map(|block| u64::from(block.header.packets))
+            .sum::<u64>()
+    };
+    assert_eq!(packets(0), before as u64);
+    assert_eq!(packets(1), PACKETS);
+}
+
+#[test]
+fn two_recordings_at_once_are_refused() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+    let about = About::default();
+    let (first, sink) = Recorder::start(Arc::clone(&disk), options(0), &about).unwrap();
+    let refused = Recorder::start(Arc::clone(&disk), options(0), &about);
+    assert!(matches!(refused, Err(StoreError::Locked { .. })));
+    drop(sink);
+    first.finish(&Ledger::default(), Vec::new()).unwrap();
+    assert!(Recorder::start(disk, options(0), &about).is_ok());
+}
+
+#[test]
+fn every_flipped_bit_is_named_and_costs_one_block_at_most() {
+    let disk = SimDisk::new();
+    record(&disk, 0).unwrap();
+    let log = Log::on(Arc::new(disk.clone())).unwrap();
+    let file = log.recordings()[0].files[0].clone();
+    let everything = Select::default();
+    let blocks: Vec<_> = log
+        .blocks(&log.recordings()[0], &everything)
+        .flatten()
+        .collect();
+    let largest = blocks
+        .iter()
+        .map(|block| block.header.packets)
+        .max()
+        .unwrap();
+    let mut silent = 0;
+    for n in 0..400_u64 {
+        let byte = usize::try_from(mix64(n) % file.bytes).unwrap();
+        disk.flip_bit(&file.name, byte, u8::try_from(n % 8).unwrap());
+        let (packets, damaged) = read(&log);
+        let lost = PACKETS - packets.len() as u64;
+        if damaged == 0 {
+            // Padding between blocks holds nothing.
+            assert_eq!(lost, 0, "byte {byte}");
+            silent += 1;
+        } else {
+            assert!(
+                lost > 0 && lost <= u64::from(largest),
+                "byte {byte}: {lost} lost"
+            );
+            let damage = log
+                .blocks(&log.recordings()[0], &everything)
+                .find_map(Result::err);
+            let text = damage.unwrap().to_string();
+            assert!(
+                text.contains(&file.name) && text.contains("offset"),
+                "{text}"
+            );
+        }
+        disk.flip_bit(&file.name, byte, u8::try_from(n % 8).unwrap());
+    }
+    assert!(silent < 100, "{silent} flips were not noticed");
+    assert_eq!(read(&log).0.len() as u64, PACKETS);
+}
+
+#[test]
+fn a_complete_file_that_was_cut_is_damage_an_incomplete_one_is_a_torn_tail() {
+    for complete in [true, false] {
+        let disk = SimDisk::new();
+        if !complete {
+            // Everything but the last changes, which seal the file.
+            let whole = SimDisk::new();
+            record(&whole, 0).unwrap();
+            disk.crash_after(whole.operations() - 4);
+        }
+        assert_eq!(record(&disk, 0).is_ok(), complete);
+        // A loss of power forgets the crash; everything written was synced.
+        let disk = disk.after_power_loss(0);
+        let log = Log::on(Arc::new(disk.clone())).unwrap();
+        let recording = &log.recordings()[0];
+        let name = recording.files[0].name.clone();
+        assert_eq!(recording.files[0].sealed, complete);
+        let mut file = disk.open(&name, true).unwrap();
+        let whole = read(&log).0.len();
+        file.set_len(file.size().unwrap() - 10_000).unwrap();
+        let (packets, damaged) = read(&log);
+        assert!(packets.len() < whole && !packets.is_empty());
+        assert_eq!(damaged > 0, complete);
+    }
+}
+
+#[test]
+fn blocks_are_found_by_time_and_address_without_reading_the_others() {
+    use strata_wire::{AddressFamily, FlowHasher};
+    let about = About {
+        hash_seed: [5, 6],
+        ..About::default()
+    };
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+    let (recorder, mut sink) = Recorder::start(Arc::clone(&disk), options(0), &about).unwrap();
+    let hasher = FlowHasher::new([5, 6]);
+    for n in 0..10_u64 {
+        let mut block = empty(&mut sink).unwrap();
+        push(&mut block, n);
+        block.note(hasher.address(AddressFamily::Ipv4, n.into()));
+        if n == 9 {
+            block.push_meta(&Meta::Section {
+                options: Vec::new(),
+            });
+        }
+        sink.submit(block).unwrap();
+    }
+    while sink.wait().unwrap().is_some() {}
+    recorder.finish(&Ledger::default(), Vec::new()).unwrap();
+    let log = Log::on(disk).unwrap();
+    let found = |select: Select| -> Vec<u64> {
+        let blocks = log
+            .blocks(&log.recordings()[0], &select)
+            .map(Result::unwrap);
+        blocks.map(|block| block.header.block_number).collect()
+    };
+    // Block 9 holds metadata and is always read.
+    let by_time = Select {
+        from_ns: Some(3_000),
+        to_ns: Some(5_000),
+        ..Select::default()
+    };
+    assert_eq!(found(by_time), [3, 4, 9]);
+    let by_address = Select {
+        addresses: Some(vec![(AddressFamily::Ipv4, 7)]),
+        ..Select::default()
+    };
+    assert_eq!(found(by_address), [7, 9]);
+}
