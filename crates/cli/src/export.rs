@@ -85,10 +85,7 @@ impl ByLink {
 
 /// Addresses of which a wanted packet has at least one, for the block summaries.
 fn wanted_addresses(filter: &Filter) -> Option<Vec<(AddressFamily, u128)>> {
-    let addresses: Vec<IpAddr> = {
-        let _ = filter;
-        return None;
-    };
+    let addresses = filter.host_bound()?;
     let of = |address: &IpAddr| match address {
         IpAddr::V4(v4) => (AddressFamily::Ipv4, u128::from(v4.to_bits())),
         IpAddr::V6(v6) => (AddressFamily::Ipv6, v6.to_bits()),

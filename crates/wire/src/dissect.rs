@@ -594,7 +594,12 @@ impl Walk<'_> {
                 self.take(len)?;
                 Some(inner_layer(inner))
             }
-            None => Some(Layer::Done),
+            None => {
+                // Perhaps a tunnel whose own header was cut short.
+                self.headers.incomplete |=
+                    self.cut_short && tunnel::has_udp_port(source, destination);
+                Some(Layer::Done)
+            }
         }
     }
 

@@ -1,0 +1,432 @@
+//! The program as a user runs it.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use strata_testkit::data_dir;
+
+fn strata() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_strata"))
+}
+
+fn run(command: &mut Command) -> Output {
+    command.output().unwrap()
+}
+
+fn ok(command: &mut Command) -> String {
+    let output = run(command);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What a failing command says, checked to be short and without a backtrace.
+fn fails(command: &mut Command) -> String {
+    let output = run(command);
+    assert_eq!(output.status.code(), Some(1), "{command:?}");
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        text.contains("strata: ") && !text.contains("panicked"),
+        "{text}"
+    );
+    text
+}
+
+fn mix_test() -> PathBuf {
+    data_dir().join("labelled/mix-test/trace.pcap")
+}
+
+fn info(log: &Path) -> Value {
+    let text = ok(strata().args(["info", "--json"]).arg(log));
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Packets of a capture file by tshark: time, lengths and comment.
+fn tshark(file: &Path, filter: &str) -> Vec<String> {
+    let mut command = Command::new("tshark");
+    command
+        .arg("-r")
+        .arg(file)
+        .args(["-Y", filter, "-T", "fields"]);
+    for field in [
+        "frame.time_epoch",
+        "frame.len",
+        "frame.cap_len",
+        "frame.comment",
+    ] {
+        command.args(["-e", field]);
+    }
+    let output = command
+        .output()
+        .expect("tshark is installed (`make tools`)");
+    assert!(output.status.success());
+    String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn what_is_recorded_is_reported_weighed_and_exported() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let text = ok(strata()
+        .arg("record")
+        .arg("-r")
+        .arg(mix_test())
+        .arg("-o")
+        .arg(&log));
+    assert!(text.contains("seen 67690 = filtered 0"), "{text}");
+    let report = info(&log);
+    let recording = &report[0];
+    let weighed: u64 = std::fs::read_dir(log.join("blocks"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|e| e == "strata"))
+        .map(|path| path.metadata().unwrap().len())
+        .sum();
+    assert_eq!(
+        recording["stored_bytes"], weighed,
+        "info says what the files weigh"
+    );
+    assert_eq!(recording["captured_bytes"], 19_270_570);
+    assert!(weighed < 19_270_570 * 7 / 10, "{weighed} bytes");
+    let text = ok(strata().arg("info").arg(&log));
+    assert!(
+        text.contains(&format!("{} of 19 270 570 bytes", spaced(weighed))),
+        "{text}"
+    );
+
+    // Header-only packets keep their original length, and every packet says why.
+    let out = dir.path().join("out.pcapng");
+    ok(strata()
+        .arg("export")
+        .arg(&log)
+        .arg("-w")
+        .arg(&out)
+        .arg("tcp"));
+    let cut = tshark(&out, "frame.comment contains \"granularity=header\"");
+    let whole = tshark(&out, "frame.comment contains \"granularity=full\"");
+    assert!(cut.len() > 1_000 && whole.len() > 1_000);
+    assert_eq!(cut.len() + whole.len(), tshark(&out, "tcp").len());
+    assert!(
+        cut[0].contains("class=benign") && cut[0].contains("reason=flow-trees:"),
+        "{}",
+        cut[0]
+    );
+    let lengths: Vec<&str> = cut[0].split('\t').collect();
+    assert!(lengths[1].parse::<u32>().unwrap() >= lengths[2].parse::<u32>().unwrap());
+}
+
+fn spaced(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(|g| std::str::from_utf8(g).unwrap())
+        .collect();
+    groups.join(" ")
+}
+
+#[test]
+fn standard_input_a_filter_in_words_and_standard_output() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let mut command = strata();
+    command
+        .args(["record", "-r", "-", "-o"])
+        .arg(&log)
+        .args(["--mode", "log-all", "tcp", "port", "443"]);
+    command.stdin(Stdio::from(std::fs::File::open(mix_test()).unwrap()));
+    ok(&mut command);
+    let report = info(&log);
+    assert_eq!(report[0]["filter"], "tcp port 443");
+    let mut export = strata();
+    export
+        .arg("export")
+        .arg(&log)
+        .args(["-F", "pcap", "-w", "-"]);
+    let output = run(&mut export);
+    assert!(output.status.success());
+    let file = dir.path().join("out.pcap");
+    std::fs::write(&file, &output.stdout).unwrap();
+    let by_tcpdump = Command::new("tcpdump")
+        .arg("-r")
+        .arg(mix_test())
+        .args(["-w", "-", "tcp", "port", "443"])
+        .output()
+        .expect("tcpdump is installed (`make tools`)");
+    let reference = dir.path().join("reference.pcap");
+    std::fs::write(&reference, &by_tcpdump.stdout).unwrap();
+    let lines = |path| tshark(path, "frame");
+    assert!(lines(&reference).len() > 1_000);
+    // tcpdump writes microseconds: compare up to those.
+    for (ours, theirs) in lines(&file).iter().zip(&lines(&reference)) {
+        let (ours, theirs): (Vec<_>, Vec<_>) =
+            (ours.split('\t').collect(), theirs.split('\t').collect());
+        assert_eq!(ours[0][..17], theirs[0][..17]);
+        assert_eq!(ours[1..3], theirs[1..3]);
+    }
+    assert_eq!(lines(&file).len(), lines(&reference).len());
+}
+
+#[test]
+fn a_second_recording_adds_to_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let sqli = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    for _ in 0..2 {
+        ok(strata()
+            .arg("record")
+            .arg("-r")
+            .arg(&sqli)
+            .arg("-o")
+            .arg(&log)
+            .args(["--mode", "log-all"]));
+    }
+    assert_eq!(info(&log).as_array().unwrap().len(), 2);
+    let out = dir.path().join("out.pcapng");
+    ok(strata().arg("export").arg(&log).arg("-w").arg(&out));
+    assert_eq!(tshark(&out, "frame").len(), 2 * 94);
+}
+
+#[test]
+fn own_modes_and_several_modes_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("strata.toml");
+    std::fs::write(
+        &config,
+        "[modes.tiny]\nbenign = \"drop\"\nanomalous = \"partial 16 1/2 flows\"\n\
+         [modes.some]\nbenign = \"header 1/4\"\nanomalous = \"header\"\n",
+    )
+    .unwrap();
+    let record = |modes: &[&str], name: &str| {
+        let log = dir.path().join(name);
+        let mut command = strata();
+        command
+            .arg("record")
+            .arg("-r")
+            .arg(mix_test())
+            .arg("-o")
+            .arg(&log);
+        command
+            .arg("--config")
+            .arg(&config)
+            .args(["--hash-seed", "7"]);
+        for mode in modes {
+            command.args(["--mode", mode]);
+        }
+        ok(&mut command);
+        let books = info(&log)[0]["books"].clone();
+        let count = |name: &str| books[name][0].as_u64().unwrap();
+        (count("discarded"), count("sampled_out"), count("logged"))
+    };
+    let (discarded, sampled_out, logged) = record(&["tiny"], "tiny");
+    assert!(discarded > 0 && sampled_out > 0 && logged > 0);
+    // Sampling repeats, whatever the key of the fingerprints.
+    assert_eq!(record(&["tiny"], "again"), (discarded, sampled_out, logged));
+    let (none, some_sampled, joined) = record(&["tiny", "some"], "joined");
+    assert_eq!(none, 0, "what one mode samples is not discarded");
+    assert!(some_sampled > 0 && joined > logged);
+    assert_eq!(record(&["log-all", "log-minimum"], "all"), (0, 0, 67_690));
+}
+
+#[test]
+fn mistakes_are_answered_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let record = |extra: &[&str]| {
+        let mut command = strata();
+        command.arg("record").arg("-o").arg(&log).args(extra);
+        command
+    };
+    let sqli = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    let sqli = sqli.to_str().unwrap();
+    let text = fails(&mut record(&["-r", "/nonexistent.pcap"]));
+    assert!(text.contains("/nonexistent.pcap"), "{text}");
+    assert!(!log.exists(), "a mistyped name leaves no log behind");
+    let text = fails(&mut record(&["-r", sqli, "tcp", "prot", "443"]));
+    assert!(
+        text.contains("tcp prot 443") && text.contains('^'),
+        "{text}"
+    );
+    let text = fails(&mut record(&["-r", sqli, "--mode", "everything"]));
+    assert!(text.contains("log-all"), "{text}");
+    let bad = dir.path().join("bad.json");
+    std::fs::write(&bad, "{\"format\": 3}").unwrap();
+    let text = fails(&mut record(&["-r", sqli, "-m", bad.to_str().unwrap()]));
+    assert!(
+        text.contains("bad.json") && text.contains("line 1"),
+        "{text}"
+    );
+    let text = fails(&mut record(&["-r", bad.to_str().unwrap()]));
+    assert!(
+        text.contains("bad.json") && text.contains("pcapng"),
+        "{text}"
+    );
+    std::fs::write(&bad, "[modes.a]\nbenign = \"all\"\nanomalous = \"full\"\n").unwrap();
+    let text = fails(&mut record(&[
+        "-r",
+        sqli,
+        "--mode",
+        "a",
+        "--config",
+        bad.to_str().unwrap(),
+    ]));
+    assert!(text.contains("'all' is not a granularity"), "{text}");
+    let text = fails(
+        strata()
+            .arg("record")
+            .args(["-r", sqli, "-o"])
+            .arg(dir.path()),
+    );
+    assert!(text.contains("not a Strata log"), "{text}");
+    let text = fails(strata().arg("info").arg(dir.path()));
+    assert!(text.contains("no log here"), "{text}");
+    ok(&mut record(&["-r", sqli]));
+    let text = fails(
+        strata()
+            .arg("export")
+            .arg(&log)
+            .args(["-w", "-", "--from", "noon"]),
+    );
+    assert!(text.contains("'noon' is not a time"), "{text}");
+    let text = fails(strata().arg("info").arg(dir.path().join("none")));
+    assert!(text.contains("manifest.json"), "{text}");
+}
+
+#[test]
+fn a_damaged_block_is_named_and_the_rest_is_exported() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let mut command = strata();
+    command
+        .arg("record")
+        .arg("-r")
+        .arg(mix_test())
+        .arg("-o")
+        .arg(&log);
+    ok(command.args(["--mode", "log-all", "--block-size", "256KiB"]));
+    let file = log.join("blocks/r0001-w00-000000.strata");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x10;
+    std::fs::write(&file, &bytes).unwrap();
+    let out = dir.path().join("out.pcapng");
+    let text = fails(strata().arg("export").arg(&log).arg("-w").arg(&out));
+    assert!(
+        text.contains("r0001-w00-000000.strata: damaged at offset"),
+        "{text}"
+    );
+    let left = tshark(&out, "frame").len();
+    assert!((60_000..67_690).contains(&left), "{left} packets");
+}
+
+#[test]
+fn a_truncated_capture_is_recorded_up_to_its_end_with_a_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = std::fs::read(mix_test()).unwrap();
+    let cut = dir.path().join("cut.pcap");
+    std::fs::write(&cut, &whole[..1_000_000]).unwrap();
+    let log = dir.path().join("log");
+    let output = run(strata()
+        .arg("record")
+        .arg("-r")
+        .arg(&cut)
+        .arg("-o")
+        .arg(&log));
+    assert!(output.status.success());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains("warning") && stderr.contains("cut.pcap"),
+        "{stderr}"
+    );
+    assert!(
+        info(&log)[0]["warnings"][0]
+            .as_str()
+            .unwrap()
+            .contains("cut.pcap")
+    );
+}
+
+/// kill -9 while packets come in through a pipe: what was written is served,
+/// nothing else is, and the loss is bounded by the checkpoint.
+#[test]
+fn killed_at_any_moment_the_log_reads_back() {
+    let whole = std::fs::read(mix_test()).unwrap();
+    // Where each packet ends, by the pcap record headers.
+    let mut ends = vec![24_usize];
+    while let Some(header) = whole
+        .get(ends[ends.len() - 1]..)
+        .and_then(|rest| rest.get(..16))
+    {
+        let len = u32::from_le_bytes(header[8..12].try_into().unwrap());
+        ends.push(ends[ends.len() - 1] + 16 + len as usize);
+    }
+    for round in 0..12_u64 {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let mut command = strata();
+        command.args([
+            "record",
+            "-r",
+            "-",
+            "--mode",
+            "log-all",
+            "--block-size",
+            "64KiB",
+            "-o",
+        ]);
+        let child = command
+            .arg(&log)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let mut child = child.spawn().unwrap();
+        let mut pipe = child.stdin.take().unwrap();
+        let fed = usize::try_from((round + 1) * 1_300_007).unwrap();
+        pipe.write_all(&whole[..fed.min(whole.len())]).unwrap();
+        // Two checkpoints are made while nothing arrives.
+        std::thread::sleep(Duration::from_millis(if round % 3 == 0 { 0 } else { 350 }));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        drop(pipe);
+        if !log.join("manifest.json").exists() {
+            continue;
+        }
+        let report = info(&log);
+        assert_eq!(report[0]["state"], "running");
+        let out = dir.path().join("out.pcap");
+        ok(strata()
+            .arg("export")
+            .arg(&log)
+            .args(["-F", "pcap", "-w"])
+            .arg(&out));
+        let back = std::fs::read(&out).unwrap();
+        // An nsec pcap like the input: after its header, an exact prefix of it.
+        assert_eq!(back[24..], whole[24..back.len()], "round {round}");
+        let kept = ends
+            .iter()
+            .position(|&end| end == back.len())
+            .expect("whole packets only");
+        let arrived = ends.partition_point(|&end| end <= fed) - 1;
+        let lost = usize::try_from(report[0]["lost_packets"].as_u64().unwrap()).unwrap();
+        assert!(
+            kept + lost <= arrived,
+            "round {round}: {kept} + {lost} of {arrived}"
+        );
+        if round % 3 != 0 {
+            // The window of the reader holds what is not yet a batch.
+            assert!(
+                kept + lost + 2_000 > arrived,
+                "round {round}: {kept} + {lost} of {arrived}"
+            );
+            assert!(lost < 2_000, "round {round}: {lost} lost");
+        }
+    }
+}
