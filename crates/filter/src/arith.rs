@@ -208,7 +208,7 @@ impl Compiler {
     /// left to registers.
     fn fixed_place(&self, header: Header, offset: u32) -> Option<Place> {
         let place = self.header_place(header);
-        if place.register == NO_REGISTER {
+        if place.register == NO_REGISTER && !place.behind_ip {
             return Some(Place {
                 offset: place.offset.wrapping_add(offset),
                 ..place

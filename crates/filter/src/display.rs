@@ -163,8 +163,7 @@ impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::V4 { address, mask } if mask.is_broadcast() => write!(f, "host {address}"),
-            // A `/0` is refused by the language, as is any other zero address with a short
-            // mask written by its length; the spelled-out mask is always accepted.
+            // Spelled out, because a mask need not be contiguous.
             Self::V4 { address, mask } => write!(f, "net {address} mask {mask}"),
             Self::V6 {
                 address,

@@ -1,4 +1,85 @@
-//! The tcpdump filter language.
+//! The tcpdump filter language (pcap-filter(7)), with a syntax tree of its own.
+//!
+//! A filter is parsed once, into a tree that says what is tested: hosts,
+//! ports, protocols, with names resolved to numbers. For each link type it is
+//! compiled into a short list of steps, which is evaluated per packet without
+//! allocating. The same tree is the source for other machines: eBPF, policy
+//! rules, and what a log can skip.
+//!
+//! ```
+//! use strata_filter::Filter;
+//! use strata_wire::LinkType;
+//!
+//! let filter: Filter = "tcp port 80 and host 192.0.2.1".parse()?;
+//! let program = filter.compile(LinkType::ETHERNET)?;
+//! assert!(!program.matches(&[0; 60], 60));
+//! assert_eq!(filter.to_string(), "tcp port 80 and host 192.0.2.1");
+//! assert_eq!(filter.host_bound(), Some(vec!["192.0.2.1".parse()?]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Layers
+//!
+//! - `lexer`, `names`, `parser`, `qualifier`, `protocol`: from text to [`Expr`].
+//! - [`Expr`] and its parts; printed, it is an expression again.
+//! - `layers`, `compile` with `link`, `mac`, `internet`, `arith`: from the tree
+//!   to steps. `thread` drops steps whose outcome is known.
+//! - [`Program`]: the steps and their evaluation.
+//! - `bound`: which addresses a match must have.
+//!
+//! Every crate above may use this one; it uses `wire` for link types only.
+//!
+//! # Meaning
+//!
+//! It is that of libpcap 1.10.3 on capture files, against which it is tested.
+//! So a load beyond the captured bytes rejects the packet, whatever `not` and
+//! `or` stand around it. `vlan`, `mpls`, `pppoes` and `geneve` shift the
+//! headers for all that stands to their right, also across `or`. `port` looks
+//! at first fragments only, and directly behind the IPv6 header. `tcp[...]` and
+//! its like look at IPv4 only. In a sum, only the left operand's protocol is
+//! demanded. `ip broadcast` knows 0.0.0.0 and 255.255.255.255, for a file has
+//! no netmask.
+//!
+//! Link types: Ethernet, raw IP (12, 14, 101, 228, 229), Linux cooked (113,
+//! 276), BSD and OpenBSD loopback (0, 108), 802.11 bare (105), with radiotap
+//! (127), Prism (119) or AVS (163). On all others `len`, `less`, `greater` and
+//! `link[...]` work (the last not on PPI, 192, and netANALYZER, 240 and 241),
+//! and the rest is a [`CompileError`], also where libpcap knows more.
+//!
+//! Service names are those of `/etc/services`, protocol names those of
+//! `/etc/protocols`, each read when a filter that has such a name is parsed; a
+//! small table of well-known names stands in for what is not there.
+//!
+//! # What is refused
+//!
+//! - Names of hosts, networks and MAC addresses: a filter must not wait for a
+//!   name server, nor mean something else tomorrow. So also `gateway`.
+//! - `DECnet` addresses (`decnet host`), `ARCnet` addresses (`$1`): out of use.
+//!   `decnet` alone works.
+//! - The keywords of ATM (`lane`, `vpi`...), SS7 (`sio`, `opc`...) and OpenBSD
+//!   packet filter logs (`ifname`, `action`...): their link types are not known here.
+//! - `byte`, which pcap-filter(7) does not mention.
+//! - `inbound`, `outbound`, `ifindex` where the capture file does not say it.
+//! - More than 200 levels of nesting, 200 operators in a comparison, 500 changes between
+//!   `and` and `or` without parentheses, or a mebibyte.
+//!
+//! # Known differences from libpcap
+//!
+//! The oracle test (`tests/oracle.rs`) lists and counts them.
+//!
+//! - libpcap's optimiser drops loads whose result it does not need, and so accepts
+//!   short packets that its unoptimised program rejects: `net ::/0`, or `tcp[100] = 0 or
+//!   tcp`. Here the unoptimised program is the model, for one thing only the optimised:
+//!   constant offsets are added modulo 2^32, so that `ip[-1]` is the byte before the header.
+//! - A test inside `geneve` that is reached by a packet which is not Geneve, as in `geneve or
+//!   tcp`: libpcap reads memory that it has not set; here the packet is rejected.
+//! - On 802.11, `pppoes` and `geneve`, and tests on headers next to arithmetic, make libpcap
+//!   use a wrong header length; here it is right.
+//! - BSD loopback: the address family is taken in both byte orders, for which libpcap needs
+//!   the file header.
+//! - `protochain` follows at most 256 headers; libpcap can be made to loop for ever.
+//! - `tcp port ((80 or 81) or 82)`, `len << (32 - 1)` and `len / (0 + 5)` are accepted; an
+//!   expression that can match nothing is not refused.
 #![forbid(unsafe_code)]
 
 mod arith;
@@ -11,6 +92,7 @@ mod internet;
 mod layers;
 mod lexer;
 mod link;
+mod mac;
 mod names;
 mod parser;
 mod program;
@@ -68,7 +150,8 @@ impl Filter {
     /// be said. For skipping parts of a log by an index of addresses.
     ///
     /// The packet has it as source or destination of an IPv4 or IPv6 header, or as the sender's
-    /// or target's address of an ARP or RARP packet for Ethernet (at bytes 14 and 24 of it). It
+    /// or target's address of an ARP or RARP packet: at the bytes where the filter looks (12 and
+    /// 16, 8 and 24, 14 and 24 of that header), whatever its version and length fields say. It
     /// may be a header inside VLAN tags, MPLS labels, `PPPoE` or Geneve, if the filter says so:
     /// an index has to hold these as well.
     #[must_use]

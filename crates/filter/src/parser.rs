@@ -5,17 +5,22 @@
 //! arithmetic expression) is known only at its end, so all three are read by
 //! the same functions and told apart by [`Item`].
 
+mod arith;
+mod special;
+
 use std::ops::Range;
 
-use crate::ast::{Arith, Expr, Llc, Operator, Relation, Test, Width};
+use crate::ast::{Arith, Expr, Test};
 use crate::error::ParseError;
 use crate::lexer::{self, Spanned, Token};
-use crate::names::{self, Keyword, Proto};
+use crate::names::{Keyword, Proto};
 use crate::qualifier::{Kind, Qualifier, Side};
 use crate::{protocol, qualifier};
 
 /// Deeper nesting of parentheses, `not` and operators is refused.
 pub(crate) const DEPTH_MAX: usize = 200;
+/// More changes between `and` and `or` without parentheses are refused.
+pub(crate) const ALTERNATIONS_MAX: usize = 500;
 
 /// How much of an expression has been understood.
 enum Item {
@@ -36,6 +41,8 @@ pub(crate) fn parse(text: &str) -> Result<Expr, ParseError> {
         tokens,
         at: 0,
         depth: 0,
+        alternations: 0,
+        operators: 0,
     };
     if parser.peek() == &Token::End {
         return Ok(Expr::Any);
@@ -56,6 +63,10 @@ struct Parser<'a> {
     tokens: Vec<Spanned>,
     at: usize,
     depth: usize,
+    /// Each change from `and` to `or` or back without parentheses makes the tree deeper.
+    alternations: usize,
+    /// Arithmetic operators since the last comparison.
+    operators: usize,
 }
 
 impl Parser<'_> {
@@ -155,6 +166,16 @@ impl Parser<'_> {
             };
             let (expr, passed_on, values) = self.condition(left, inherited, start)?;
             self.at += 1;
+            if matches!((both, &expr), (true, Expr::Or(_)) | (false, Expr::And(_))) {
+                self.alternations += 1;
+            }
+            if self.alternations > ALTERNATIONS_MAX {
+                let message = format!(
+                    "'and' and 'or' alternate more than {ALTERNATIONS_MAX} times; group them with \
+                     parentheses"
+                );
+                return Err(self.error(self.span(start), message));
+            }
             start = self.at;
             let right = self.unit(passed_on)?;
             let term = matches!(right, Item::Term(..));
@@ -371,6 +392,11 @@ impl Parser<'_> {
             Token::V4(..) | Token::V6(_) | Token::Mac(_) | Token::Name(_) => {
                 Ok(Item::Values(self.value(qualifier)?, *qualifier))
             }
+            Token::Keyword(Keyword::Proto(_)) if qualifier.kind == Kind::Default => {
+                let word = &self.text[self.here()];
+                let message = format!("'{word}' stands before the direction: '{word} src ...'");
+                Err(self.error(self.here(), message))
+            }
             Token::Keyword(Keyword::Proto(_)) => {
                 let word = &self.text[self.here()];
                 let message = format!(
@@ -440,364 +466,6 @@ impl Parser<'_> {
         };
         let result = qualifier::resolve(qualifier, &token, mask);
         self.checked(start, result)
-    }
-
-    /// What may stand behind a protocol that is no value: `broadcast`, `multicast`, `type`, `dir`.
-    fn qualified(
-        &mut self,
-        proto: Option<Proto>,
-        start: usize,
-    ) -> Result<Option<Test>, ParseError> {
-        let Some(keyword) = self.keyword() else {
-            return Ok(None);
-        };
-        let test = match keyword {
-            Keyword::Broadcast => {
-                self.at += 1;
-                self.checked(start, protocol::broadcast(proto))?
-            }
-            Keyword::Multicast => {
-                self.at += 1;
-                self.checked(start, protocol::multicast(proto))?
-            }
-            Keyword::Type => {
-                self.at += 1;
-                let bits = self.frame_type()?;
-                if self.take_keyword(Keyword::Subtype) {
-                    Test::WlanSubtype(self.frame_subtype(Some(bits))?)
-                } else {
-                    Test::WlanType(bits)
-                }
-            }
-            Keyword::Subtype => {
-                self.at += 1;
-                Test::WlanSubtype(self.frame_subtype(None)?)
-            }
-            Keyword::Dir => {
-                self.at += 1;
-                Test::WlanDirection(self.named("nods, tods, fromds or dstods", |name| {
-                    names::lookup(names::WLAN_DIRECTIONS, name)
-                })?)
-            }
-            _ => return Ok(None),
-        };
-        Ok(Some(test))
-    }
-
-    fn frame_type(&mut self) -> Result<u8, ParseError> {
-        let start = self.at;
-        let table = |name: &str| names::lookup(names::WLAN_TYPES, name).map(u32::from);
-        let bits = self.named("mgt, ctl or data", table)?;
-        u8::try_from(bits)
-            .ok()
-            .filter(|bits| bits & !0x0c == 0)
-            .ok_or_else(|| {
-                self.error(
-                self.span(start),
-                "as a number an 802.11 type is the frame control field's bits in place: 0, 4, 8 \
-                 or 12",
-            )
-            })
-    }
-
-    fn frame_subtype(&mut self, of: Option<u8>) -> Result<u8, ParseError> {
-        let start = self.at;
-        if let (Token::Number(number), Some(of)) = (self.peek(), of) {
-            let bits = u8::try_from(*number).ok().filter(|bits| bits & !0xf0 == 0);
-            self.at += 1;
-            return bits.map(|bits| bits | of).ok_or_else(|| {
-                self.error(
-                    self.span(start),
-                    "as a number an 802.11 subtype is the frame control field's bits in place: a \
-                     multiple of 16, at most 240",
-                )
-            });
-        }
-        let expected = "the name of an 802.11 subtype, such as beacon, rts or qos-data";
-        let Token::Name(name) = self.peek().clone() else {
-            return Err(self.unexpected(expected));
-        };
-        self.at += 1;
-        names::lookup(names::WLAN_SUBTYPES, &name)
-            .filter(|bits| of.is_none_or(|of| bits & 0x0c == of))
-            .ok_or_else(|| self.error(self.span(start), format!("'{name}' is not {expected}")))
-    }
-
-    /// A number, or a name of a table.
-    fn named(
-        &mut self,
-        expected: &str,
-        table: impl Fn(&str) -> Option<u32>,
-    ) -> Result<u32, ParseError> {
-        let token = self.peek().clone();
-        let start = self.at;
-        self.at += 1;
-        match token {
-            Token::Number(number) => Ok(number),
-            Token::Name(name) => table(&name).ok_or_else(|| {
-                self.error(
-                    self.span(start),
-                    format!("'{name}' is not known; expected {expected}"),
-                )
-            }),
-            _ => {
-                self.at -= 1;
-                Err(self.unexpected(expected))
-            }
-        }
-    }
-
-    /// Tests that no protocol stands before.
-    fn special(&mut self, keyword: Keyword, start: usize) -> Result<Option<Test>, ParseError> {
-        let length = |relation, bytes| Test::Compare {
-            left: Arith::Length,
-            relation,
-            right: Arith::Number(bytes),
-        };
-        let test = match keyword {
-            Keyword::Less => length(Relation::LessEqual, self.number("a length in bytes")?),
-            Keyword::Greater => length(Relation::GreaterEqual, self.number("a length in bytes")?),
-            Keyword::Inbound => Test::Inbound,
-            Keyword::Outbound => Test::Outbound,
-            Keyword::IfIndex => Test::IfIndex(self.number("the index of an interface")?),
-            Keyword::PppoeDiscovery => Test::PppoeDiscovery,
-            Keyword::Vlan => Test::Vlan(self.identifier(start, "VLAN", 0xfff)?),
-            Keyword::Mpls => Test::Mpls(self.identifier(start, "MPLS label", 0xf_ffff)?),
-            Keyword::PppoeSession => {
-                Test::PppoeSession(self.identifier(start, "PPPoE session", 0xffff)?)
-            }
-            Keyword::Geneve => {
-                Test::Geneve(self.identifier(start, "Geneve network identifier", 0xff_ffff)?)
-            }
-            Keyword::Llc => Test::Llc(self.llc()?),
-            _ => return Ok(None),
-        };
-        Ok(Some(test))
-    }
-
-    fn number(&mut self, expected: &str) -> Result<u32, ParseError> {
-        match self.peek() {
-            Token::Number(number) => {
-                let number = *number;
-                self.at += 1;
-                Ok(number)
-            }
-            _ => Err(self.unexpected(expected)),
-        }
-    }
-
-    /// An optional number, perhaps in parentheses.
-    fn identifier(
-        &mut self,
-        start: usize,
-        what: &str,
-        max: u32,
-    ) -> Result<Option<u32>, ParseError> {
-        let mut open = 0;
-        while matches!(
-            self.tokens
-                .get(self.at + open)
-                .map(|spanned| &spanned.token),
-            Some(Token::Sign("("))
-        ) {
-            open += 1;
-        }
-        let inner = self
-            .tokens
-            .get(self.at + open)
-            .map(|spanned| &spanned.token);
-        let Some(&Token::Number(number)) = inner else {
-            return Ok(None);
-        };
-        self.at += open + 1;
-        for _ in 0..open {
-            if !self.take_sign(")") {
-                return Err(self.unexpected("')'"));
-            }
-        }
-        if number > max {
-            let message = format!("a {what} is at most {max}, not {number}");
-            return Err(self.error(self.span(start), message));
-        }
-        Ok(Some(number))
-    }
-
-    fn llc(&mut self) -> Result<Llc, ParseError> {
-        // `rnr` alone is a word of packet filter logs.
-        let word = match self.peek() {
-            Token::Name(name) => name.clone(),
-            Token::Keyword(Keyword::Refused(_)) if &self.text[self.here()] == "rnr" => {
-                "rnr".to_owned()
-            }
-            _ => return Ok(Llc::Any),
-        };
-        let kind = names::lookup(names::LLC, &word).ok_or_else(|| {
-            self.error(
-                self.here(),
-                format!(
-                    "'{word}' is no LLC frame; expected i, s, u, rr, rnr, rej, ui, ua, disc, dm, \
-                     sabme, test, xid or frmr"
-                ),
-            )
-        })?;
-        self.at += 1;
-        Ok(kind)
-    }
-
-    fn relation(&self) -> Option<Relation> {
-        let Token::Sign(sign) = self.peek() else {
-            return None;
-        };
-        Some(match *sign {
-            "=" | "==" => Relation::Equal,
-            "!=" => Relation::NotEqual,
-            "<" => Relation::Less,
-            "<=" => Relation::LessEqual,
-            ">" => Relation::Greater,
-            ">=" => Relation::GreaterEqual,
-            _ => return None,
-        })
-    }
-
-    fn operator(&self) -> Option<(Operator, u8)> {
-        let Token::Sign(sign) = self.peek() else {
-            return None;
-        };
-        Some(match *sign {
-            "|" => (Operator::Or, 1),
-            "&" => (Operator::And, 2),
-            "<<" => (Operator::ShiftLeft, 3),
-            ">>" => (Operator::ShiftRight, 3),
-            "+" => (Operator::Add, 4),
-            "-" => (Operator::Subtract, 4),
-            "*" => (Operator::Multiply, 5),
-            "/" => (Operator::Divide, 5),
-            // In libpcap's grammar these two have no precedence: they take what is on their
-            // left, however tightly it is bound, and all that is on their right.
-            "%" => (Operator::Modulo, u8::MAX),
-            "^" => (Operator::Xor, u8::MAX),
-            _ => return None,
-        })
-    }
-
-    fn arith(&mut self, precedence: u8) -> Result<Arith, ParseError> {
-        let first = self.unary()?;
-        self.arith_tail(first, precedence)
-    }
-
-    fn arith_tail(&mut self, first: Arith, precedence: u8) -> Result<Arith, ParseError> {
-        self.deeper()?;
-        let mut left = first;
-        let mut count = 0;
-        while let Some((operator, binding)) = self.operator() {
-            if binding < precedence {
-                break;
-            }
-            count += 1;
-            if count > DEPTH_MAX {
-                let message = format!("more than {DEPTH_MAX} operators in one expression");
-                return Err(self.error(self.here(), message));
-            }
-            self.at += 1;
-            let start = self.at;
-            let right = self.arith(if binding == u8::MAX { 0 } else { binding + 1 })?;
-            let problem = match (operator, leading_number(&right)) {
-                (Operator::Divide | Operator::Modulo, Some(0)) => "division by zero",
-                (Operator::ShiftLeft | Operator::ShiftRight, Some(32..)) => {
-                    "a shift by more than 31 bits leaves nothing"
-                }
-                _ => "",
-            };
-            if !problem.is_empty() {
-                return Err(self.error(self.span(start), problem));
-            }
-            left = Arith::Binary {
-                operator,
-                left: Box::new(left),
-                right: Box::new(right),
-            };
-        }
-        self.depth -= 1;
-        Ok(left)
-    }
-
-    fn unary(&mut self) -> Result<Arith, ParseError> {
-        let start = self.at;
-        match self.peek().clone() {
-            Token::Sign("-") => {
-                self.at += 1;
-                self.deeper()?;
-                // Binds tighter than all but `%` and `^`.
-                let inner = self.arith(6)?;
-                self.depth -= 1;
-                Ok(Arith::Negate(Box::new(inner)))
-            }
-            Token::Sign("(") => {
-                self.at += 1;
-                self.deeper()?;
-                let inner = self.arith(0)?;
-                self.depth -= 1;
-                if !self.take_sign(")") {
-                    return Err(self.unexpected("an operator or ')'"));
-                }
-                Ok(inner)
-            }
-            Token::Number(number) => {
-                self.at += 1;
-                Ok(Arith::Number(number))
-            }
-            Token::Keyword(Keyword::Length) => {
-                self.at += 1;
-                Ok(Arith::Length)
-            }
-            Token::Keyword(Keyword::Proto(proto)) => {
-                self.at += 1;
-                if !self.is_sign("[") {
-                    return Err(self.unexpected("'[' and an offset, as in 'ip[0]'"));
-                }
-                self.load(proto, start)
-            }
-            _ => Err(self.unexpected("a number, 'len' or a load such as 'ip[0]'")),
-        }
-    }
-
-    /// `[offset:bytes]` behind a protocol.
-    fn load(&mut self, proto: Proto, start: usize) -> Result<Arith, ParseError> {
-        let header = self.checked(start, protocol::header(proto))?;
-        self.at += 1;
-        self.deeper()?;
-        let offset = Box::new(self.arith(0)?);
-        self.depth -= 1;
-        let bytes = if self.take_sign(":") {
-            match self.number("the size of the load: 1, 2 or 4")? {
-                1 => Width::Byte,
-                2 => Width::Half,
-                4 => Width::Word,
-                other => {
-                    let span = self.span(self.at - 1);
-                    let message = format!("a load takes 1, 2 or 4 bytes, not {other}");
-                    return Err(self.error(span, message));
-                }
-            }
-        } else {
-            Width::Byte
-        };
-        if !self.take_sign("]") {
-            return Err(self.unexpected("an operator, ':' or ']'"));
-        }
-        Ok(Arith::Load {
-            header,
-            offset,
-            bytes,
-        })
-    }
-}
-
-/// The number that `arith` starts with: libpcap takes it for the divisor.
-fn leading_number(arith: &Arith) -> Option<u32> {
-    match arith {
-        Arith::Number(number) => Some(*number),
-        _ => None,
     }
 }
 

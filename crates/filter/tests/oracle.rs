@@ -1,4 +1,5 @@
 //! Against libpcap: what is accepted, and what matches.
+#![allow(clippy::print_stdout, reason = "the figures are the point")]
 
 mod support;
 
@@ -6,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use strata_filter::{Filter, Program};
+use support::bpf::Machine;
 use support::{LINKS, Oracle, Random, expressions, link_type, packets};
 
 /// Accepted by libpcap, refused here, and why.
@@ -47,10 +49,16 @@ fn known_difference(expression: &str, dlt: i32) -> Option<&'static str> {
         )
     } else if wlan && arithmetic(expression) {
         Some("802.11: libpcap's arithmetic overwrites the length of the header")
-    } else if expression.contains("geneve")
-        && (expression.contains("not") || expression.contains(" or ") || expression.contains("||"))
+    } else if expression.contains("protochain")
+        && (expression.contains("[-1]") || expression.contains("[0xffffffff]"))
     {
-        Some("tests inside geneve reached without it: libpcap reads memory that it has not set")
+        Some(
+            "a constant offset that wraps: libpcap's optimiser adds it, and cannot run on protochain",
+        )
+    } else if expression.contains("geneve")
+        && (arithmetic(expression) || expression.contains("protochain"))
+    {
+        Some("geneve reached without it: libpcap reads what arithmetic has left in memory")
     } else {
         None
     }
@@ -121,6 +129,8 @@ struct Outcome {
     compared: usize,
     matched: usize,
     programs: usize,
+    /// libpcap's answer depends on memory that it has not written.
+    undefined: usize,
     /// Packets decided differently, by expression and link type.
     wrong: BTreeMap<(String, i32), usize>,
     known: BTreeMap<&'static str, usize>,
@@ -146,6 +156,7 @@ fn compare(
     // The optimiser refuses what it sees can never match.
     let optimised = oracle.compile(expression, true);
     outcome.programs += 1;
+    let machine = Machine::new(&plain);
     for packet in packets {
         let length = u32::try_from(packet.len()).expect("captured packets are small");
         let result = here.matches(packet, length);
@@ -158,6 +169,15 @@ fn compare(
             Err(_) => continue,
         };
         let plain = plain.filter(packet);
+        let defined = machine.matches(packet, length);
+        if defined != plain {
+            // libpcap read memory that it had not written: no answer is right or wrong, but
+            // one can be given.
+            outcome.undefined += 1;
+            if result == defined {
+                continue;
+            }
+        }
         if optimised != plain {
             let list = if result == plain {
                 &mut outcome.as_plain
@@ -213,6 +233,7 @@ fn compare_all(expressions: &[String], packets: &BTreeMap<i32, Vec<Vec<u8>>>) ->
         total.compared += outcome.compared;
         total.matched += outcome.matched;
         total.programs += outcome.programs;
+        total.undefined += outcome.undefined;
         total.wrong.extend(outcome.wrong);
         for (reason, count) in outcome.known {
             *total.known.entry(reason).or_default() += count;
@@ -228,6 +249,10 @@ fn report(name: &str, outcome: &Outcome) {
     println!(
         "{name}: {} programs, {} decisions compared, {} matches",
         outcome.programs, outcome.compared, outcome.matched
+    );
+    println!(
+        "  libpcap reads memory that it has not written: {} decisions",
+        outcome.undefined
     );
     for (reason, count) in &outcome.known {
         println!("  known difference, {count} decisions: {reason}");
@@ -249,6 +274,16 @@ fn report(name: &str, outcome: &Outcome) {
             println!("    link {dlt}: {expression}: {count} packets");
         }
     }
+    let known: usize = outcome.known.values().sum();
+    assert!(
+        known * 100 < outcome.compared,
+        "the known differences are exceptions"
+    );
+    assert!(
+        outcome.wrong.is_empty(),
+        "{} programs differ",
+        outcome.wrong.len()
+    );
 }
 
 #[test]
@@ -259,7 +294,33 @@ fn matches_what_libpcap_matches() {
     }
     let outcome = compare_all(&all_expressions(), &packets);
     report("captures", &outcome);
-    assert!(outcome.wrong.is_empty());
+}
+
+/// Of tests that no packet passes, or all pass, nothing is known: most find both.
+#[test]
+fn the_captures_have_both_answers_for_most_tests() {
+    let packets = packets();
+    let mut one_sided = Vec::new();
+    for expression in expressions::PRIMITIVES {
+        let mut seen = [false; 2];
+        for (dlt, packets) in &packets {
+            let Ok(program) = ours(expression, *dlt) else {
+                continue;
+            };
+            for packet in packets {
+                let length = u32::try_from(packet.len()).expect("captured packets are small");
+                seen[usize::from(program.matches(packet, length))] = true;
+            }
+        }
+        if seen != [true, true] {
+            one_sided.push(*expression);
+        }
+    }
+    println!(
+        "{} tests with one answer only: {one_sided:#?}",
+        one_sided.len()
+    );
+    assert!(one_sided.len() * 5 < expressions::PRIMITIVES.len());
 }
 
 /// Real packets with bits flipped, bytes set and ends cut off.
@@ -301,7 +362,6 @@ fn matches_what_libpcap_matches_on_broken_packets() {
         .collect();
     let outcome = compare_all(&all_expressions(), &packets);
     report("broken packets", &outcome);
-    assert!(outcome.wrong.is_empty());
 }
 
 /// The shortest expressions first: they say most.

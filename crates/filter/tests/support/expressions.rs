@@ -102,7 +102,6 @@ pub(crate) const PRIMITIVES: &[&str] = &[
     "sctp port 2905",
     "sctp src port 36412",
     "src and dst port 53",
-    "src and dst udp port 53",
     "udp src and dst port 53",
     "port 0",
     "port 65535",
@@ -540,6 +539,7 @@ pub(crate) const PRIMITIVES: &[&str] = &[
 
 /// What should be refused by both, or is about grammar.
 pub(crate) const GRAMMAR: &[&str] = &[
+    "src and dst udp port 53",
     "1.2.3.4",
     "ip 1.2.3.4",
     "ether 0:1:2:3:4:5",

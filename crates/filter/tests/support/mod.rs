@@ -1,6 +1,8 @@
 //! Packets to compare on, and expressions to compare with.
 #![allow(dead_code, reason = "each test binary uses a part of this")]
 
+pub(crate) mod bpf;
+mod encapsulate;
 pub(crate) mod expressions;
 
 use std::collections::{BTreeMap, HashSet};
@@ -35,7 +37,48 @@ pub(crate) fn packets() -> BTreeMap<i32, Vec<Vec<u8>>> {
             }
         }
     }
+    derive(&mut packets);
     packets
+}
+
+/// Link types that the captures lack, from what they have: the same frames behind other headers.
+fn derive(packets: &mut BTreeMap<i32, Vec<Vec<u8>>>) {
+    let behind = |header: &[u8], frames: &[Vec<u8>]| -> Vec<Vec<u8>> {
+        frames
+            .iter()
+            .map(|frame| [header, frame].concat())
+            .collect()
+    };
+    // Radiotap states its length at byte 2.
+    let bare: Vec<Vec<u8>> = packets[&127]
+        .iter()
+        .filter_map(|packet| {
+            let length = u16::from_le_bytes([*packet.get(2)?, *packet.get(3)?]);
+            packet.get(length.into()..).map(<[u8]>::to_vec)
+        })
+        .collect();
+    packets.entry(105).or_default().extend(bare);
+    let frames = packets[&105].clone();
+    let avs = [&[0x80, 0x21, 0x10, 0x01, 0, 0, 0, 64][..], &[0; 56]].concat();
+    let mut prism = behind(&[0; 144], &frames);
+    prism.extend(behind(&avs, &frames));
+    packets.insert(119, prism);
+    packets.insert(163, behind(&avs, &frames));
+    let ethernet = encapsulate::ethernet(&packets[&1]);
+    packets.entry(1).or_default().extend(ethernet);
+    // The family, always in network order.
+    let looped: Vec<Vec<u8>> = packets[&0]
+        .iter()
+        .filter(|packet| packet.len() >= 4)
+        .map(|packet| {
+            let mut packet = packet.clone();
+            if packet[0] != 0 {
+                packet[..4].reverse();
+            }
+            packet
+        })
+        .collect();
+    packets.insert(108, looped);
 }
 
 fn data_folder() -> PathBuf {

@@ -1,0 +1,352 @@
+//! Tests on link-layer addresses and on the 802.11 frame control field.
+
+use crate::ast::{MacAddress, MacDirection, Relation, Test, Width};
+use crate::compile::{Compiler, Exits, Label};
+use crate::error::CompileError;
+use crate::layers::{Link, Radio};
+use crate::program::{Place, Step};
+
+const ETHERNET_ONLY: &str = "MAC addresses are in Ethernet and 802.11 headers only";
+const WLAN_ONLY: &str = "it tests a field of the 802.11 header";
+
+impl Compiler {
+    /// Inside Geneve there need not be an Ethernet header.
+    fn has_link_header(&mut self, exits: Exits) -> Result<(), CompileError> {
+        if !self.layers.in_geneve {
+            return Ok(());
+        }
+        let there = self.label();
+        self.step(Step::Compare {
+            left: self.layers.link_header.register,
+            right: self.layers.payload.register,
+            relation: Relation::NotEqual,
+            yes: there.0,
+            no: exits.no.0,
+        })?;
+        self.bind(there);
+        Ok(())
+    }
+
+    pub(crate) fn ether_broadcast(
+        &mut self,
+        test: &Test,
+        exits: Exits,
+    ) -> Result<(), CompileError> {
+        match self.layers.link {
+            Link::Ethernet | Link::Wlan(_) => self.mac(
+                test,
+                MacDirection::Destination,
+                MacAddress([0xff; 6]),
+                exits,
+            ),
+            _ => Err(self.unsupported(test, "it is not a broadcast link")),
+        }
+    }
+
+    pub(crate) fn ether_multicast(
+        &mut self,
+        test: &Test,
+        exits: Exits,
+    ) -> Result<(), CompileError> {
+        match self.layers.link {
+            Link::Ethernet => {
+                self.has_link_header(exits)?;
+                self.any_bit(self.layers.link_header.place(0), 1, exits)
+            }
+            Link::Wlan(_) => self.wlan_destination(exits, |this, at, exits| {
+                this.any_bit(this.layers.link_header.place(at), 1, exits)
+            }),
+            _ => Err(self.unsupported(test, ETHERNET_ONLY)),
+        }
+    }
+
+    pub(crate) fn mac(
+        &mut self,
+        test: &Test,
+        direction: MacDirection,
+        address: MacAddress,
+        exits: Exits,
+    ) -> Result<(), CompileError> {
+        let wlan = match self.layers.link {
+            Link::Ethernet => false,
+            Link::Wlan(_) => true,
+            _ => return Err(self.unsupported(test, ETHERNET_ONLY)),
+        };
+        let both = match direction {
+            MacDirection::Source => {
+                self.before_mac(exits)?;
+                return self.mac_source(wlan, address, exits);
+            }
+            MacDirection::Destination => {
+                self.before_mac(exits)?;
+                return self.mac_destination(wlan, address, exits);
+            }
+            MacDirection::Either => false,
+            MacDirection::Both => true,
+            _ if !wlan => return Err(self.unsupported(test, WLAN_ONLY)),
+            _ => return self.wlan_address(direction, address, exits),
+        };
+        self.before_mac(exits)?;
+        self.sequence(2, exits, both, |this, index, exits| match index {
+            0 => this.mac_source(wlan, address, exits),
+            _ => this.mac_destination(wlan, address, exits),
+        })
+    }
+
+    fn before_mac(&mut self, exits: Exits) -> Result<(), CompileError> {
+        if self.layers.link == Link::Ethernet {
+            self.has_link_header(exits)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn mac_source(
+        &mut self,
+        wlan: bool,
+        address: MacAddress,
+        exits: Exits,
+    ) -> Result<(), CompileError> {
+        if !wlan {
+            return self.mac_at(6, address, exits);
+        }
+        // IEEE 802.11-2020 table 9-30: address 2 unless From DS, then 3, or 4 with To DS as well.
+        let (frame, data) = (self.label(), self.label());
+        let control = self.layers.link_header.place(0);
+        let flags = self.layers.link_header.place(1);
+        self.any_bit(
+            control,
+            0x04,
+            Exits {
+                yes: exits.no,
+                no: frame,
+            },
+        )?;
+        self.bind(frame);
+        self.unless_then(control, 0x08, exits, data, |this, exits| {
+            this.mac_at(10, address, exits)
+        })?;
+        let (from_ds, to_ds) = (self.label(), self.label());
+        self.unless_then(flags, 0x02, exits, from_ds, |this, exits| {
+            this.mac_at(10, address, exits)
+        })?;
+        self.unless_then(flags, 0x01, exits, to_ds, |this, exits| {
+            this.mac_at(16, address, exits)
+        })?;
+        self.mac_at(24, address, exits)
+    }
+
+    fn mac_destination(
+        &mut self,
+        wlan: bool,
+        address: MacAddress,
+        exits: Exits,
+    ) -> Result<(), CompileError> {
+        if !wlan {
+            return self.mac_at(0, address, exits);
+        }
+        self.wlan_destination(exits, |this, at, exits| this.mac_at(at, address, exits))
+    }
+
+    /// IEEE 802.11-2020 table 9-30: address 1 unless To DS, then 3.
+    fn wlan_destination(
+        &mut self,
+        exits: Exits,
+        mut test: impl FnMut(&mut Self, u32, Exits) -> Result<(), CompileError>,
+    ) -> Result<(), CompileError> {
+        let (frame, data, to_ds) = (self.label(), self.label(), self.label());
+        let control = self.layers.link_header.place(0);
+        let flags = self.layers.link_header.place(1);
+        self.any_bit(
+            control,
+            0x04,
+            Exits {
+                yes: exits.no,
+                no: frame,
+            },
+        )?;
+        self.bind(frame);
+        self.unless_then(control, 0x08, exits, data, |this, exits| {
+            test(this, 4, exits)
+        })?;
+        self.unless_then(flags, 0x01, exits, to_ds, |this, exits| {
+            test(this, 4, exits)
+        })?;
+        test(self, 16, exits)
+    }
+
+    /// Without the bit the test can succeed; what follows needs the bit.
+    fn unless_then(
+        &mut self,
+        place: Place,
+        bit: u32,
+        exits: Exits,
+        next: Label,
+        test: impl FnOnce(&mut Self, Exits) -> Result<(), CompileError>,
+    ) -> Result<(), CompileError> {
+        let (without, again) = (self.label(), self.label());
+        self.any_bit(
+            place,
+            bit,
+            Exits {
+                yes: again,
+                no: without,
+            },
+        )?;
+        self.bind(without);
+        test(
+            self,
+            Exits {
+                yes: exits.yes,
+                no: again,
+            },
+        )?;
+        self.bind(again);
+        self.any_bit(
+            place,
+            bit,
+            Exits {
+                yes: next,
+                no: exits.no,
+            },
+        )?;
+        self.bind(next);
+        Ok(())
+    }
+
+    fn wlan_address(
+        &mut self,
+        direction: MacDirection,
+        address: MacAddress,
+        exits: Exits,
+    ) -> Result<(), CompileError> {
+        let control = self.layers.link_header.place(0);
+        let start = self.label();
+        if matches!(
+            direction,
+            MacDirection::Receiver | MacDirection::Transmitter
+        ) {
+            self.any_bit(
+                control,
+                0x08,
+                Exits {
+                    yes: start,
+                    no: exits.no,
+                },
+            )?;
+        }
+        self.bind(start);
+        let found = self.label();
+        let at = match direction {
+            MacDirection::Address3 => {
+                let control_frame = Exits {
+                    yes: exits.no,
+                    no: found,
+                };
+                self.field(
+                    control,
+                    Width::Byte,
+                    0x0c,
+                    Relation::Equal,
+                    0x04,
+                    control_frame,
+                )?;
+                16
+            }
+            MacDirection::Address4 => {
+                let flags = self.layers.link_header.place(1);
+                let both = Exits {
+                    yes: found,
+                    no: exits.no,
+                };
+                self.field(flags, Width::Byte, 0x03, Relation::Equal, 0x03, both)?;
+                24
+            }
+            MacDirection::Transmitter | MacDirection::Address2 => {
+                let (control_frame, not_cts) = (self.label(), self.label());
+                let kind = Exits {
+                    yes: control_frame,
+                    no: found,
+                };
+                self.field(control, Width::Byte, 0x0c, Relation::Equal, 0x04, kind)?;
+                self.bind(control_frame);
+                // CTS and ACK frames have one address.
+                let cts = Exits {
+                    yes: exits.no,
+                    no: not_cts,
+                };
+                self.field(control, Width::Byte, 0xf0, Relation::Equal, 0xc0, cts)?;
+                self.bind(not_cts);
+                let ack = Exits {
+                    yes: exits.no,
+                    no: found,
+                };
+                self.field(control, Width::Byte, 0xf0, Relation::Equal, 0xd0, ack)?;
+                10
+            }
+            _ => 4,
+        };
+        self.bind(found);
+        self.mac_at(at, address, exits)
+    }
+
+    /// The last four bytes first, as libpcap does.
+    fn mac_at(&mut self, at: u32, address: MacAddress, exits: Exits) -> Result<(), CompileError> {
+        let [a, b, c, d, e, f] = address.0;
+        let header = self.layers.link_header;
+        let rest = self.label();
+        let low = u32::from_be_bytes([c, d, e, f]);
+        self.equal(
+            header.place(at + 2),
+            Width::Word,
+            low,
+            Exits {
+                yes: rest,
+                no: exits.no,
+            },
+        )?;
+        self.bind(rest);
+        self.equal(
+            header.place(at),
+            Width::Half,
+            u32::from_be_bytes([0, 0, a, b]),
+            exits,
+        )
+    }
+
+    /// An 802.11 data frame, which alone has an LLC header.
+    pub(crate) fn data_frame(&mut self, exits: Exits) -> Result<(), CompileError> {
+        let control = self.layers.link_header.place(0);
+        let next = self.label();
+        self.any_bit(
+            control,
+            0x04,
+            Exits {
+                yes: exits.no,
+                no: next,
+            },
+        )?;
+        self.bind(next);
+        self.any_bit(control, 0x08, exits)
+    }
+
+    pub(crate) fn frame_control(
+        &mut self,
+        test: &Test,
+        byte: u32,
+        mask: u32,
+        value: u32,
+        exits: Exits,
+    ) -> Result<(), CompileError> {
+        if !matches!(self.layers.link, Link::Wlan(_)) {
+            return Err(self.unsupported(test, WLAN_ONLY));
+        }
+        let place = self.layers.link_header.place(byte);
+        self.field(place, Width::Byte, mask, Relation::Equal, value, exits)
+    }
+
+    /// Whether there is a radio header to load from.
+    pub(crate) fn has_radio(&self) -> bool {
+        matches!(self.layers.link, Link::Wlan(radio) if radio != Radio::None)
+    }
+}

@@ -1,0 +1,145 @@
+//! Real packets inside encapsulations that the captures have too few of.
+
+/// Ethernet frames made of a part of `frames`.
+pub(crate) fn ethernet(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let mut made = Vec::new();
+    let inner = frames
+        .iter()
+        .filter(|frame| matches!(frame.get(12..14), Some([0x08, 0x00 | 0x06] | [0x86, 0xdd])));
+    for frame in inner.step_by(40) {
+        let (addresses, rest) = frame.split_at(12);
+        let (kind, network) = rest.split_at(2);
+        let with = |parts: &[&[u8]]| [addresses, &parts.concat(), network].concat();
+        let vlan = |id: u8| [0x81, 0x00, 0x00, id];
+        // IEEE 802.1Q.
+        made.push(with(&[&vlan(1), kind]));
+        made.push(with(&[&vlan(5), kind]));
+        made.push(with(&[&[0x88, 0xa8, 0x20, 1], &vlan(100), kind]));
+        made.push(with(&[&[0x91, 0x00, 0x00, 6], kind]));
+        // RFC 3032: label, bottom of stack, time to live.
+        let label = |label: u32, bottom: u32| (label << 12 | bottom << 8 | 64).to_be_bytes();
+        let mpls = [0x88, 0x47];
+        made.push(with(&[&mpls, &label(16, 1)]));
+        made.push(with(&[&mpls, &label(100_000, 1)]));
+        made.push(with(&[&mpls, &label(16, 0), &label(17, 1)]));
+        made.push(with(&[&mpls, &label(16, 0), &label(17, 0), &label(18, 1)]));
+        made.push(with(&[&vlan(1), &mpls, &label(16, 1)]));
+        // RFC 2516: version, code, session, length, PPP protocol.
+        let pppoe = |session: u8, protocol: [u8; 2]| {
+            [&[0x88, 0x64, 0x11, 0, 0, session, 0, 64][..], &protocol].concat()
+        };
+        let protocol = match kind {
+            [0x08, 0x00] => [0x00, 0x21],
+            [0x86, 0xdd] => [0x00, 0x57],
+            _ => [0xc0, 0x21],
+        };
+        made.push(with(&[&pppoe(1, protocol)]));
+        made.push(with(&[&pppoe(0x11, protocol)]));
+        made.push(with(&[&vlan(1), &pppoe(1, protocol)]));
+        made.push(with(&[&pppoe(1, [0x02, 0x81]), &label(16, 1)]));
+        made.push(with(&[&[0x88, 0x63, 0x11, 9, 0, 0, 0, 0]]));
+        made.push(with(&[&vlan(1), &[0x88, 0x63, 0x11, 9, 0, 0, 0, 0]]));
+        for protocol in [0x23, 0x27, 0x29, 0x2b, 0x31] {
+            made.push(with(&[&pppoe(1, [0, protocol])]));
+        }
+        for inner in geneve_payloads(frame, kind, network) {
+            made.push([addresses, &[0x08, 0x00], &inner].concat());
+            made.push([addresses, &vlan(1), &[0x08, 0x00], &inner].concat());
+            made.push([addresses, &mpls, &label(16, 1), &inner].concat());
+        }
+    }
+    made.extend(llc(&frames[0]));
+    made
+}
+
+/// IPv4, UDP and Geneve (RFC 8926), with and without options, around a frame or a packet.
+fn geneve_payloads(frame: &[u8], kind: &[u8], network: &[u8]) -> Vec<Vec<u8>> {
+    let outer = |header_words: u8, options: u8, vni: u8, kind: &[u8], payload: &[u8]| {
+        let mut packet = vec![0x40 | header_words, 0, 0, 200, 0, 0, 0, 0, 64, 17, 0, 0];
+        packet.extend([10, 0, 0, 1, 10, 0, 0, 2]);
+        packet.resize(usize::from(header_words) * 4, 0);
+        // 6081.
+        packet.extend([0x30, 0x39, 0x17, 0xc1, 0, 100, 0, 0]);
+        packet.extend([options, 0, kind[0], kind[1], 0, 0, vni, 0]);
+        packet.resize(packet.len() + usize::from(options) * 4, 0xee);
+        packet.extend(payload);
+        packet
+    };
+    let bridged = [0x65, 0x58];
+    let tagged = [&frame[..12], &[0x81, 0x00, 0, 1], &frame[12..]].concat();
+    let labelled = [&frame[..12], &[0x88, 0x47, 0, 1, 1, 64], &frame[14..]].concat();
+    let session = [
+        &frame[..12],
+        &[0x88, 0x64, 0x11, 0, 0, 1, 0, 64, 0, 0x21],
+        network,
+    ]
+    .concat();
+    let spanning = [&frame[..12], &[0, 38, 0x42, 0x42, 3], &[0; 40]].concat();
+    let broadcast = [&[0xff; 6], &frame[6..]].concat();
+    let nested = {
+        let inner = outer(5, 0, 10, &bridged, frame);
+        [&frame[..12], &[0x08, 0x00], &inner].concat()
+    };
+    let mut made = vec![
+        outer(5, 0, 0xb, kind, network),
+        outer(6, 3, 10, kind, network),
+    ];
+    let frames = [
+        tagged,
+        labelled,
+        session,
+        spanning,
+        broadcast,
+        nested,
+        frame.to_vec(),
+    ];
+    made.extend(frames.iter().map(|frame| outer(5, 1, 0xb, &bridged, frame)));
+    made
+}
+
+/// Every LLC frame type (IEEE 802.2), the SAPs that have names, and SNAP.
+fn llc(frame: &[u8]) -> Vec<Vec<u8>> {
+    let mut made = Vec::new();
+    let mut push = |kind: &[u8], llc: &[u8]| {
+        made.push(
+            [
+                &frame[..12],
+                kind,
+                llc,
+                &[0x83, 0x1b, 1, 0, 15, 0, 0, 0][..],
+                &[0; 40],
+            ]
+            .concat(),
+        );
+    };
+    for sap in [0x06, 0x42, 0xaa, 0xe0, 0xf0, 0xfe, 0xff] {
+        for control in [
+            0x00, 0x01, 0x03, 0x05, 0x09, 0x0f, 0x43, 0x63, 0x6f, 0x87, 0xaf, 0xe3,
+        ] {
+            push(&[0, 60], &[sap, sap, control]);
+        }
+    }
+    for protocol in [0x81, 0x82, 0x83] {
+        for pdu in 14..30 {
+            push(&[0, 60], &[0xfe, 0xfe, 3, protocol, 0x1b, 1, 0, pdu]);
+        }
+    }
+    push(&[0, 60], &[0xaa, 0xaa, 3, 8, 0, 7, 0x80, 0x9b]);
+    push(&[0, 60], &[0xaa, 0xaa, 3, 0, 0, 0, 0x80, 0xf3]);
+    push(&[0, 60], &[0xaa, 0xaa, 3, 0, 0, 0, 0x81, 0x37]);
+    push(&[0x81, 0, 0, 1, 0, 60], &[0x42, 0x42, 3]);
+    push(&[0x81, 0, 0, 1], &[0x81, 0x37]);
+    for kind in [
+        [0x80, 0x9b],
+        [0x80, 0xf3],
+        [0x81, 0x37],
+        [0x90, 0x00],
+        [0x80, 0x35],
+    ] {
+        push(&kind, &[0, 1]);
+    }
+    for kind in [1, 2, 3, 4, 7] {
+        push(&[0x60, kind], &[0, 1]);
+    }
+    made
+}

@@ -1,0 +1,152 @@
+//! Makes the seeds: `seeds CAPTURES LOGS CORPUS`, run by `run.sh`.
+//!
+//! - `CAPTURES`: a folder of capture files; short ones become seeds of `pcap` and
+//!   `pcapng`, their packets seeds of `dissect`;
+//! - `LOGS`: a folder of logs, whose block files become seeds of `block`;
+//! - `CORPUS`: where to, a folder per target.
+//!
+//! Models and filter expressions come from the source tree, which is the current
+//! folder's parent.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use strata_fuzz::{capture, link_index};
+use strata_store::{BlockHeader, HEADER_LEN};
+
+/// A longer input is slow to mutate.
+const BYTES_MAX: usize = 4096;
+/// Packets taken of one capture.
+const PACKETS_MAX: usize = 8;
+
+fn main() -> io::Result<()> {
+    let arguments: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    let [captures, logs, corpus] = arguments.as_slice() else {
+        return Err(io::Error::other("usage: seeds CAPTURES LOGS CORPUS"));
+    };
+    let source = Path::new("..");
+    let captures = files_below(captures)?;
+    let packets = of_captures(&captures, corpus)?;
+    of_filters(source, &packets, corpus)?;
+    of_models(source, corpus)?;
+    for file in files_below(logs)? {
+        if file.parent().is_some_and(|folder| folder.ends_with("blocks")) {
+            of_block_file(&fs::read(&file)?, corpus)?;
+        }
+    }
+    Ok(())
+}
+
+fn files_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Writes a seed, by the checksum of its content: the same one once.
+fn seed(corpus: &Path, target: &str, content: &[u8]) -> io::Result<()> {
+    let folder = corpus.join(target);
+    fs::create_dir_all(&folder)?;
+    let name = format!("seed-{:08x}-{}", crc32c::crc32c(content), content.len());
+    fs::write(folder.join(name), content)
+}
+
+/// Seeds of `pcap`, `pcapng` and `dissect`; returns packets of many kinds.
+fn of_captures(files: &[PathBuf], corpus: &Path) -> io::Result<Vec<Vec<u8>>> {
+    let mut packets = Vec::new();
+    let mut kinds = HashSet::new();
+    for path in files {
+        let content = fs::read(path)?;
+        if content.len() <= BYTES_MAX {
+            let ng = content.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]);
+            seed(corpus, if ng { "pcapng" } else { "pcap" }, &content)?;
+        }
+        let Some(reading) = capture::read(std::slice::from_ref(path), 1 << 16) else {
+            continue;
+        };
+        let interfaces = reading.interfaces();
+        for packet in reading.packets().take(PACKETS_MAX) {
+            let link = link_index(interfaces[usize::from(packet.interface)].link);
+            let data = &packet.data[..packet.data.len().min(512)];
+            // Packets that begin alike teach little.
+            if kinds.insert((link, data.len() / 16, data.get(12..48).map(<[u8]>::to_vec))) {
+                seed(corpus, "dissect", &[&[link, 0x40, 0], data].concat())?;
+                packets.push(data.to_vec());
+            }
+        }
+    }
+    Ok(packets)
+}
+
+/// The expressions that the filter's own tests use, each with some packet.
+fn of_filters(source: &Path, packets: &[Vec<u8>], corpus: &Path) -> io::Result<()> {
+    let tests = source.join("crates/filter/tests/support/expressions.rs");
+    let tests = fs::read_to_string(tests)?;
+    let lines = tests.lines().filter_map(|line| {
+        let quoted = line.strip_prefix("    \"")?.strip_suffix("\",")?;
+        Some(quoted.replace("\\\\", "\\"))
+    });
+    let step = (packets.len() / 700).max(1);
+    let none = Vec::new();
+    for (index, expression) in lines.enumerate() {
+        let packet = packets.get(index * step).unwrap_or(&none);
+        let packet = &packet[..packet.len().min(128)];
+        seed(corpus, "filter", &[expression.as_bytes(), &[0], packet].concat())?;
+    }
+    Ok(())
+}
+
+/// The built-in model whole and with one small tree of each kind, and some bytes
+/// from which the target makes models itself.
+fn of_models(source: &Path, corpus: &Path) -> io::Result<()> {
+    let content = fs::read(source.join("models/default.json"))?;
+    let mut model: serde_json::Value = serde_json::from_slice(&content)?;
+    let values: Vec<u8> = (0..=255).collect();
+    seed(corpus, "model", &[model.to_string().as_bytes(), &[0], &values].concat())?;
+    for trees in ["flow_trees", "packet_trees"] {
+        let split = serde_json::json!({"feature": 0, "at_most": 100.5, "left": 1, "right": 2});
+        let leaf = |share: f64| serde_json::json!({"classes": [share, 1.0 - share]});
+        model[trees] = serde_json::json!([{"nodes": [split, leaf(1.0), leaf(0.25)]}]);
+    }
+    seed(corpus, "model", &[model.to_string().as_bytes(), &[0], &values].concat())?;
+    for first in 0..32_u8 {
+        let made: Vec<u8> = (0..=255_u8).map(|n| n.wrapping_mul(first * 2 + 1) ^ first).collect();
+        seed(corpus, "model", &made)?;
+    }
+    Ok(())
+}
+
+/// A block file as it is, and its first block's records by themselves.
+fn of_block_file(content: &[u8], corpus: &Path) -> io::Result<()> {
+    if content.len() > 4 * BYTES_MAX {
+        return Ok(());
+    }
+    for choices in [[0, 1], [1, 4], [1, 11]] {
+        let [layout, flags] = choices;
+        let prefix = [layout, flags, 0, 0, 0, 0, 0, 0];
+        seed(corpus, "block", &[&prefix, content].concat())?;
+    }
+    let Some(Ok(header)) = content.first_chunk::<HEADER_LEN>().map(BlockHeader::parse) else {
+        return Ok(());
+    };
+    let records = &content[HEADER_LEN..HEADER_LEN + header.body_len as usize];
+    let len = u16::try_from(records.len()).unwrap_or(u16::MAX).to_le_bytes();
+    for flags in [5, 7] {
+        let prefix = [2, flags, 0, 0, 0, 0, 0, 0, len[0], len[1]];
+        seed(corpus, "block", &[&prefix[..], records].concat())?;
+    }
+    Ok(())
+}
