@@ -2,29 +2,25 @@
 
 use strata_sketch::{Clock, Feature, Level};
 
-use crate::model::{Model, Tree};
+use crate::model::{FEATURES_MAX, Model, Tree};
 
 /// Packets of a batch.
 pub const LANES: usize = 64;
 
-/// A node in 8 bytes. A leaf is a split that sends every value to itself, so a
-/// walk has a fixed number of steps and no branch.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct FlatNode {
-    /// Values up to this go to `left`, others to `left + 1`.
-    at_most: u32,
-    /// Column of the feature.
-    feature: u16,
-    /// Within the tree.
-    left: u16,
-}
+/// The features of a batch: `columns[feature * LANES + lane]`.
+pub type Columns = [u32; FEATURES_MAX * LANES];
 
-const _: () = assert!(size_of::<FlatNode>() == 8);
-
+/// One tree, breadth first, so that siblings are neighbours. A leaf is a split
+/// that sends every value to itself, so a walk has a fixed number of steps and
+/// no branch. Two arrays of words, padded to a power of two: an index that is
+/// masked needs no check, and 16 lanes can be gathered at once.
 #[derive(Clone, Debug)]
 struct FlatTree {
-    nodes: Vec<FlatNode>,
+    /// By node: values up to this go left.
+    at_most: Vec<u32>,
+    /// By node: the feature in the high half, the left child in the low one; the
+    /// right child is the next.
+    next: Vec<u32>,
     /// Node number of the model file, by flat node.
     file_node: Vec<u16>,
     depth: usize,
@@ -34,6 +30,25 @@ struct FlatTree {
 #[derive(Clone, Debug)]
 pub struct Forest {
     trees: Vec<FlatTree>,
+    kernel: Kernel,
+}
+
+/// Which code walks the trees: the same source, compiled for what the machine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kernel {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl Kernel {
+    fn best() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+            return Self::Avx512;
+        }
+        Self::Portable
+    }
 }
 
 impl Forest {
@@ -48,7 +63,15 @@ impl Forest {
         let trees = model.trees(level).iter();
         Self {
             trees: trees.map(|tree| flatten(tree, &features, clock)).collect(),
+            kernel: Kernel::best(),
         }
+    }
+
+    /// The same forest, walked without what is special about this machine.
+    #[must_use]
+    pub fn portable(mut self) -> Self {
+        self.kernel = Kernel::Portable;
+        self
     }
 
     /// Trees.
@@ -57,37 +80,84 @@ impl Forest {
         self.trees.len()
     }
 
-    /// The leaves, as node numbers of the file, that `lanes` packets reach:
-    /// `leaves[tree][lane]`. `columns[feature][lane]` holds the packets'
-    /// features. About `trees * depth` loads of nodes that stay in L1, and as
-    /// many of features, per packet.
+    /// The leaves, as node numbers of the file, that the packets of a batch
+    /// reach: `leaves[tree][lane]`. All lanes are walked, whatever is in them.
+    /// Per packet and tree: `depth` steps of three loads that stay in L1.
     ///
     /// # Panics
     ///
-    /// If there are fewer columns than features, fewer rows of leaves than trees,
-    /// or more than [`LANES`] lanes.
+    /// If there are fewer rows of leaves than trees.
     #[inline]
-    pub fn leaves(&self, columns: &[[u32; LANES]], lanes: usize, leaves: &mut [[u16; LANES]]) {
-        assert!(lanes <= LANES && leaves.len() >= self.trees.len());
+    pub fn leaves(&self, columns: &Columns, leaves: &mut [[u16; LANES]]) {
+        assert!(leaves.len() >= self.trees.len());
         for (tree, row) in self.trees.iter().zip(leaves) {
-            let nodes = tree.nodes.as_slice();
-            let mut at = [0_u16; LANES];
-            for _ in 0..tree.depth {
-                for (lane, at) in at[..lanes].iter_mut().enumerate() {
-                    let node = nodes[usize::from(*at)];
-                    let value = columns[usize::from(node.feature)][lane];
-                    *at = node.left + u16::from(value > node.at_most);
+            match self.kernel {
+                Kernel::Portable => tree.leaves(columns, row),
+                #[cfg(target_arch = "x86_64")]
+                Kernel::Avx512 => {
+                    #[allow(unsafe_code)]
+                    // SAFETY: `Kernel::best` has found that the CPU has AVX-512 F and BW.
+                    unsafe {
+                        tree.leaves_avx512(columns, row);
+                    }
                 }
-            }
-            for (leaf, at) in row[..lanes].iter_mut().zip(at) {
-                *leaf = tree.file_node[usize::from(at)];
             }
         }
     }
 }
 
-/// Breadth first, so that siblings are neighbours. A split that no value can
-/// pass to the left is replaced by its right side.
+impl FlatTree {
+    /// [`FlatTree::leaves`] compiled for AVX-512.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,bmi2")]
+    fn leaves_avx512(&self, columns: &Columns, row: &mut [u16; LANES]) {
+        self.leaves(columns, row);
+    }
+
+    #[inline(always)]
+    fn leaves(&self, columns: &Columns, row: &mut [u16; LANES]) {
+        let mut at = [0_u32; LANES];
+        match self.next.len() {
+            SMALL => self.walk::<SMALL>(columns, &mut at),
+            MEDIUM => self.walk::<MEDIUM>(columns, &mut at),
+            _ => self.walk::<LARGE>(columns, &mut at),
+        }
+        for (leaf, at) in row.iter_mut().zip(at) {
+            *leaf = self.file_node[at as usize];
+        }
+    }
+
+    #[inline(always)]
+    fn walk<const NODES: usize>(&self, columns: &Columns, at: &mut [u32; LANES]) {
+        let at_most: Option<&[u32; NODES]> = self.at_most.as_slice().try_into().ok();
+        let next: Option<&[u32; NODES]> = self.next.as_slice().try_into().ok();
+        let (Some(at_most), Some(next)) = (at_most, next) else {
+            return;
+        };
+        for _ in 0..self.depth {
+            for (lane, at) in (0..LANES_32).zip(at.iter_mut()) {
+                let node = *at as usize & (NODES - 1);
+                let step = next[node];
+                // In 32 bits, so that one gather serves 16 lanes.
+                let cell = (step >> 16) % COLUMNS * LANES_32 + lane;
+                let value = columns[cell as usize % (FEATURES_MAX * LANES)];
+                *at = (step & 0xffff) + u32::from(value > at_most[node]);
+            }
+        }
+    }
+}
+
+/// [`FEATURES_MAX`] and [`LANES`] in 32 bits.
+const COLUMNS: u32 = 64;
+const LANES_32: u32 = 64;
+const _: () = assert!(COLUMNS as usize == FEATURES_MAX && LANES_32 as usize == LANES);
+
+/// Sizes that trees are padded to.
+const SMALL: usize = 64;
+const MEDIUM: usize = 512;
+const LARGE: usize = 65_536;
+
+/// A split that no value can pass to the left is replaced by its right side.
 fn flatten(tree: &Tree, features: &[Feature], clock: Clock) -> FlatTree {
     let resolve = |mut at: usize| {
         loop {
@@ -103,36 +173,38 @@ fn flatten(tree: &Tree, features: &[Feature], clock: Clock) -> FlatTree {
     };
     let to_u16 = |value: usize| u16::try_from(value).expect("checked on load");
     let mut flat = FlatTree {
-        nodes: Vec::new(),
+        at_most: Vec::new(),
+        next: Vec::new(),
         file_node: Vec::new(),
         depth: 0,
     };
     // (node of the file, depth), in the order of flat nodes.
     let mut queue = vec![(0_usize, 0_usize)];
-    let mut next = 0;
-    while next < queue.len() {
-        let (file_node, depth) = queue[next];
+    let mut node = 0;
+    while node < queue.len() {
+        let (file_node, depth) = queue[node];
         let (file_node, split) = resolve(file_node);
         flat.depth = flat.depth.max(depth);
         flat.file_node.push(to_u16(file_node));
-        match split {
-            None => flat.nodes.push(FlatNode {
-                at_most: u32::MAX,
-                feature: 0,
-                left: to_u16(next),
-            }),
+        let (feature, at_most, left) = match split {
+            None => (0, u32::MAX, node),
             Some((feature, at_most)) => {
-                flat.nodes.push(FlatNode {
-                    at_most,
-                    feature: to_u16(feature),
-                    left: to_u16(queue.len()),
-                });
-                let node = &tree.nodes[file_node];
-                queue.push((node.left.expect("checked on load"), depth + 1));
-                queue.push((node.right.expect("checked on load"), depth + 1));
+                let left = queue.len();
+                let split = &tree.nodes[file_node];
+                queue.push((split.left.expect("checked on load"), depth + 1));
+                queue.push((split.right.expect("checked on load"), depth + 1));
+                (feature, at_most, left)
             }
-        }
-        next += 1;
+        };
+        flat.at_most.push(at_most);
+        flat.next
+            .push(u32::from(to_u16(feature)) << 16 | u32::from(to_u16(left)));
+        node += 1;
     }
+    let sizes = [SMALL, MEDIUM, LARGE];
+    let padded = sizes.into_iter().find(|&size| size >= flat.next.len());
+    let padded = padded.expect("checked on load");
+    flat.at_most.resize(padded, u32::MAX);
+    flat.next.resize(padded, 0);
     flat
 }

@@ -1,6 +1,6 @@
 //! The model file and everything that can be wrong with it.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ const TREES_MAX: usize = 256;
 const NODES_MAX: usize = 65_535;
 const DEPTH_MAX: usize = 64;
 const CLASSES_MAX: usize = 250;
-const FEATURES_MAX: usize = 64;
+pub(crate) const FEATURES_MAX: usize = 64;
 const BYTES_MAX: usize = 64 << 20;
 
 /// A model as its file says it: format `strata-model`, version 1.
@@ -230,6 +230,13 @@ impl Model {
     #[must_use]
     pub fn class_index(&self, name: &str) -> Option<usize> {
         self.classes.iter().position(|c| c.name == name)
+    }
+
+    /// Names of the classes, by index, and last [`UNCLASSIFIED`](crate::UNCLASSIFIED).
+    #[must_use]
+    pub fn class_names(&self) -> Vec<String> {
+        let names = self.classes.iter().map(|class| class.name.clone());
+        names.chain([crate::UNCLASSIFIED.to_owned()]).collect()
     }
 
     /// The trees of a level.
@@ -484,40 +491,60 @@ impl Model {
             return String::from("no such tree");
         };
         let mut at = usize::from(leaf);
-        let mut conditions = Vec::new();
+        // Per feature, the tightest bounds on the way: above, and at most.
+        let mut bounds: BTreeMap<usize, (Option<f64>, Option<f64>)> = BTreeMap::new();
         for (index, node) in tree.nodes.iter().enumerate().rev() {
-            if index >= at {
-                continue;
-            }
             let (Some(feature), Some(at_most)) = (node.feature, node.at_most) else {
                 continue;
             };
-            let name = self.features.get(feature).map_or("?", |f| f.name.as_str());
-            let unit = self
-                .features
-                .get(feature)
-                .map_or("", |f| match f.unit.as_str() {
-                    "number" | "bits" | "0 or 1" | "packets" => "",
-                    unit => unit,
-                });
-            let sign = if node.left == Some(at) {
-                "<="
+            let (above, below) = bounds.get(&feature).copied().unwrap_or_default();
+            if node.left == Some(at) {
+                let tighter = below.map_or(at_most, |known: f64| known.min(at_most));
+                bounds.insert(feature, (above, Some(tighter)));
             } else if node.right == Some(at) {
-                ">"
+                let tighter = above.map_or(at_most, |known: f64| known.max(at_most));
+                bounds.insert(feature, (Some(tighter), below));
             } else {
                 continue;
-            };
-            conditions.push(
-                format!("{name} {sign} {at_most} {unit}")
-                    .trim_end()
-                    .to_owned(),
-            );
+            }
             at = index;
         }
+        let in_words = |(feature, bounds): (&usize, &(Option<f64>, Option<f64>))| {
+            let used = self.features.get(*feature);
+            let (name, unit) = used.map_or(("?", ""), |f| (f.name.as_str(), f.unit.as_str()));
+            match bounds {
+                (Some(above), Some(below)) => {
+                    format!(
+                        "{} < {name} <= {}",
+                        quantity(*above, unit),
+                        quantity(*below, unit)
+                    )
+                }
+                (Some(above), None) => format!("{name} > {}", quantity(*above, unit)),
+                (None, Some(below)) => format!("{name} <= {}", quantity(*below, unit)),
+                (None, None) => name.to_owned(),
+            }
+        };
+        let conditions: Vec<String> = bounds.iter().map(in_words).collect();
         if conditions.is_empty() {
             return String::from("always");
         }
-        conditions.reverse();
         conditions.join(" and ")
+    }
+}
+
+/// A threshold as people write it: times in the unit that fits.
+fn quantity(value: f64, unit: &str) -> String {
+    let short = |value: f64| {
+        let text = format!("{value:.3}");
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    };
+    match unit {
+        "ns" if value >= 1e9 => format!("{} s", short(value / 1e9)),
+        "ns" if value >= 1e6 => format!("{} ms", short(value / 1e6)),
+        "ns" if value >= 1e3 => format!("{} us", short(value / 1e3)),
+        "us^2" if value >= 1e6 => format!("{} ms^2", short(value / 1e6)),
+        "number" | "bits" | "0 or 1" | "packets" => short(value),
+        unit => format!("{} {unit}", short(value)),
     }
 }

@@ -13,8 +13,8 @@ pub const UNCLASSIFIED: &str = "unclassified";
 /// Combinations that are told apart; those after them share one verdict per
 /// class and level, without leaves.
 const COMBINATIONS_MAX: usize = 60_000;
-/// Direct-mapped cache before the table: 16 bytes each, 32 KiB.
-const CACHE_SLOTS: usize = 2_048;
+/// Direct-mapped cache before the table: 16 bytes each, 64 KiB.
+const CACHE_SLOTS: usize = 4_096;
 /// A leaf's share of a class in fixed point.
 const SHARE_ONE: u32 = 65_535;
 
@@ -38,6 +38,8 @@ pub struct Verdict {
 struct Shares {
     /// `shares[tree][file node][class]`, empty for splits.
     trees: Vec<Vec<Vec<u32>>>,
+    /// Bits that hold any node number.
+    leaf_bits: u32,
 }
 
 /// All verdicts of a run. Memory: at most 60 000 combinations of leaves.
@@ -76,8 +78,10 @@ fn shares_of(trees: &[Tree]) -> Shares {
             .map(|node| node.classes.iter().flatten().map(quantise).collect())
             .collect()
     };
+    let nodes = trees.iter().map(|tree| tree.nodes.len()).max().unwrap_or(0);
     Shares {
         trees: trees.iter().map(of_tree).collect(),
+        leaf_bits: usize::BITS - nodes.leading_zeros(),
     }
 }
 
@@ -128,23 +132,27 @@ impl Verdicts {
     /// of leaves is met for the first time.
     #[inline]
     pub fn decide(&mut self, level: Level, leaves: &[[u16; LANES]], lane: usize) -> VerdictId {
-        // Up to three leaves fit in the key beside the level, and the cache is
-        // exact; with more trees they are hashed, and a hit is compared.
-        let exact = leaves.len() <= 3;
-        let mut key = slot_of(level) as u64 + 1;
+        // Where the leaves fit in the key beside the level, the cache is exact;
+        // else they are hashed, and a hit is compared.
+        let slot = slot_of(level);
+        let leaf_bits = self.shares[slot].leaf_bits;
+        let exact = leaf_bits as usize * leaves.len() <= 62;
+        let mut key = 1;
         for row in leaves {
             let leaf = u64::from(row[lane]);
             key = if exact {
-                key << 16 | leaf
+                key << leaf_bits | leaf
             } else {
                 (key.rotate_left(5) ^ leaf).wrapping_mul(0x517c_c1b7_2722_0a95)
             };
         }
-        let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 53;
+        // Levels differ in tree count and bits: the last bit keeps them apart.
+        key = key << 1 | slot as u64;
+        let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
         #[allow(clippy::cast_possible_truncation)]
         let slot = mixed as usize % CACHE_SLOTS;
         let (cached, id) = self.cache[slot];
-        if cached == key && (exact || self.same_leaves(id, leaves, lane)) {
+        if cached == key && (exact || self.is_known(id, level, leaves, lane)) {
             return id;
         }
         let id = self.look_up(level, leaves.iter().map(|row| row[lane]).collect());
@@ -152,9 +160,12 @@ impl Verdicts {
         id
     }
 
-    fn same_leaves(&self, id: VerdictId, leaves: &[[u16; LANES]], lane: usize) -> bool {
-        let known = &self.table[usize::from(id)].leaves;
-        known.len() == leaves.len() && known.iter().zip(leaves).all(|(a, row)| *a == row[lane])
+    fn is_known(&self, id: VerdictId, level: Level, leaves: &[[u16; LANES]], lane: usize) -> bool {
+        let verdict = &self.table[usize::from(id)];
+        let mut rows = verdict.leaves.iter().zip(leaves);
+        verdict.level == Some(level)
+            && verdict.leaves.len() == leaves.len()
+            && rows.all(|(known, row)| *known == row[lane])
     }
 
     #[cold]

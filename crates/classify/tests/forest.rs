@@ -1,9 +1,10 @@
 //! The batch forest against its naive twin, and every way a model can be wrong.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use strata_classify::{
-    Class, Decision, FeatureUse, Forest, LANES, Model, Node, Rule, Tree, Verdicts,
+    Class, Columns, Decision, FeatureUse, Forest, LANES, Model, Node, Rule, Tree, Verdicts,
 };
 use strata_sketch::{Feature, Level};
 
@@ -97,19 +98,22 @@ proptest! {
     ) {
         let model = model(flow, packet);
         let model = Model::from_json(model.to_json().as_bytes()).unwrap();
-        let mut columns = [[0_u32; LANES]; 4];
+        let mut columns: Columns = [0; 64 * LANES];
         for (lane, &(a, b, c, d)) in values.iter().enumerate() {
-            for (column, value) in columns.iter_mut().zip([a % 2_000, b, c, d]) {
-                column[lane] = value;
+            for (column, value) in [a % 2_000, b, c, d].into_iter().enumerate() {
+                columns[column * LANES + lane] = value;
             }
         }
         let mut verdicts = Verdicts::new(&model);
         for level in [Level::Flow, Level::Packet] {
             let forest = Forest::new(&model, level);
             let mut leaves = vec![[0_u16; LANES]; forest.tree_count()];
-            forest.leaves(&columns, values.len(), &mut leaves);
+            forest.leaves(&columns, &mut leaves);
+            let mut portable = leaves.clone();
+            forest.clone().portable().leaves(&columns, &mut portable);
+            prop_assert_eq!(&portable, &leaves);
             for lane in 0..values.len() {
-                let row: Vec<u32> = columns.iter().map(|c| c[lane]).collect();
+                let row: Vec<u32> = (0..4).map(|column| columns[column * LANES + lane]).collect();
                 let naive = model.leaves_naive(level, &row);
                 let batch: Vec<u16> = leaves.iter().map(|r| r[lane]).collect();
                 prop_assert_eq!(&batch, &naive);

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use strata_capture::{Input, InputOptions, Interface, Meta, Next};
 use strata_pipeline::FlowFinder;
-use strata_sketch::{Arithmetic, BITS_DEFAULT, Clock, Feature, FlowStats, Sketch};
+use strata_sketch::{Arithmetic, BITS_DEFAULT, Clock, Feature, Sketch};
 use strata_wire::TunnelKey;
 
 /// Arguments of `strata features`.
@@ -63,7 +63,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                     };
                     let flow = sketch.insert(&facts).map(|bucket| bucket.stats());
                     let has_bucket = u8::from(flow.is_some());
-                    let flow = flow.unwrap_or(FlowStats::default());
+                    let flow = flow.unwrap_or_default();
                     let fingerprint = facts.fingerprint;
                     write!(
                         output,

@@ -2,18 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
+use strata_capture::Meta;
 use strata_classify::Model;
 use strata_sketch::Level;
-use strata_store::export::{Context, reason};
+use strata_store::export::reason;
 use strata_store::{
-    ClassCount, Damage, Log, Loss, Record, Recording, Select, State, StoreError, VerdictRecord,
-    keep_name,
+    ClassCount, Damage, Log, Loss, PacketRecord, Record, Recording, Select, State, StoreError,
+    VerdictRecord, keep_name,
 };
-use strata_wire::Ledger;
+use strata_wire::dissect::dissect;
+use strata_wire::{Ledger, LinkType, TunnelKey};
 
 use crate::text::{count, human_bytes, percent, time};
 
@@ -28,26 +31,37 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Also why packets were kept as they were, in words: reads the whole log.
-    #[arg(long)]
-    reasons: bool,
+    /// Also why packets were kept as they were, in words, for the N most frequent
+    /// reasons of each granularity. Reads the whole log.
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10")]
+    reasons: Option<usize>,
 }
 
 /// What the blocks of a recording say.
 #[derive(Debug, Default)]
 struct Contents {
-    context: Context,
+    classes: Vec<String>,
     first_ns: Option<u64>,
     last_ns: u64,
     counts: BTreeMap<(u8, u8), ClassCount>,
     damage: Vec<Damage>,
-    verdicts: BTreeMap<u16, (VerdictRecord, u64)>,
+    verdicts: BTreeMap<u16, VerdictRecord>,
+    /// By verdict and granularity: packets, and whose the first of them is.
+    reasons: BTreeMap<(u16, u8), (u64, String)>,
 }
 
 impl Contents {
     fn read(log: &Log, recording: &Recording, reasons: bool) -> Result<Self> {
-        let mut contents = Self::default();
-        for block in log.blocks(recording, &Select::default()) {
+        let mut contents = Self {
+            classes: recording.classes.clone(),
+            ..Self::default()
+        };
+        let mut links = BTreeMap::new();
+        let select = Select {
+            without_records: !reasons,
+            ..Select::default()
+        };
+        for block in log.blocks(recording, &select) {
             let block = match block {
                 Ok(block) => block,
                 Err(StoreError::Damage(damage)) => {
@@ -72,21 +86,21 @@ impl Contents {
             }
             for record in block.records().flatten() {
                 match record {
-                    Record::Context(json) => {
-                        contents.context = serde_json::from_slice(json).unwrap_or_default();
-                        if !reasons {
-                            break;
-                        }
+                    Record::Verdict(id, verdict) => {
+                        contents.verdicts.insert(id, verdict);
                     }
-                    Record::Verdict(id, verdict) if reasons => {
-                        contents.verdicts.entry(id).or_insert((verdict, 0));
+                    Record::Packet(packet) => {
+                        let key = (packet.verdict, packet.keep_code);
+                        let reason = contents.reasons.entry(key).or_insert_with(|| {
+                            let link = links.get(&packet.interface).copied();
+                            (0, example(link, &packet))
+                        });
+                        reason.0 += 1;
                     }
-                    Record::Packet(packet) if reasons => {
-                        if let Some((_, packets)) = contents.verdicts.get_mut(&packet.verdict) {
-                            *packets += 1;
-                        }
+                    Record::Meta(Meta::Interface { id, interface }) => {
+                        links.insert(id, interface.link);
                     }
-                    _ => {}
+                    Record::Meta(_) | Record::Context(_) => {}
                 }
             }
         }
@@ -94,7 +108,7 @@ impl Contents {
     }
 
     fn class_name(&self, class: u8) -> &str {
-        let name = self.context.classes.get(usize::from(class));
+        let name = self.classes.get(usize::from(class));
         name.map_or("unknown", String::as_str)
     }
 
@@ -109,12 +123,21 @@ impl Contents {
     }
 }
 
+/// When a packet arrived and whose it is.
+fn example(link: Option<LinkType>, packet: &PacketRecord<'_>) -> String {
+    let headers = link.map(|link| dissect(link, packet.data, TunnelKey::Inner));
+    let key = headers.and_then(|headers| headers.key);
+    let flow = key.map_or_else(|| String::from("not dissected"), |key| key.to_string());
+    format!("{} {flow}", time(packet.ts_ns))
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut out = stdout().lock();
     let log = Log::open(&args.log)?;
     let mut damaged = 0;
     let mut as_json = Vec::new();
     for recording in log.recordings() {
-        let contents = Contents::read(&log, recording, args.reasons)?;
+        let contents = Contents::read(&log, recording, args.reasons.is_some())?;
         damaged += contents.damage.len();
         let stored = log.stored_bytes(recording)?;
         let (ledger, loss) = log.books(recording)?;
@@ -122,26 +145,26 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             as_json.push(json_of(recording, &contents, stored, ledger.as_ref(), loss));
             continue;
         }
-        println!("{}", heading(&log, recording));
-        println!("{}", table(&contents, stored, ledger.as_ref()));
+        writeln!(out, "{}", heading(&log, recording))?;
+        writeln!(out, "{}", table(&contents, stored, ledger.as_ref()))?;
         if let Some(ledger) = ledger {
-            println!("{ledger}");
+            writeln!(out, "{ledger}")?;
         } else {
-            println!("{}", loss_text(loss));
+            writeln!(out, "{}", loss_text(loss))?;
         }
         for warning in &recording.warnings {
-            println!("warning: {warning}");
+            writeln!(out, "warning: {warning}")?;
         }
         for damage in &contents.damage {
-            println!("{damage}");
+            writeln!(out, "{damage}")?;
         }
-        if args.reasons {
-            print!("{}", reasons(&log, recording, &contents)?);
+        if let Some(most) = args.reasons {
+            write!(out, "{}", reasons(&log, recording, &contents, most)?)?;
         }
-        println!();
+        writeln!(out)?;
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&as_json)?);
+        writeln!(out, "{}", serde_json::to_string_pretty(&as_json)?)?;
     }
     if damaged > 0 {
         bail!("{damaged} damaged places in {}", args.log.display());
@@ -150,16 +173,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// The table of one recording, for the summary of `record`.
-pub(crate) fn print_recording(dir: &Path, id: u32) -> Result<()> {
+pub(crate) fn print_recording(out: &mut impl Write, dir: &Path, id: u32) -> Result<()> {
     let log = Log::open(dir)?;
     let recording = log.recordings().iter().find(|r| r.id == id);
     let recording = recording.context("the recording is not in the manifest")?;
     let contents = Contents::read(&log, recording, false)?;
     let ledger = recording.ledger.as_ref().map(Ledger::from);
-    println!(
+    writeln!(
+        out,
         "{}",
         table(&contents, log.stored_bytes(recording)?, ledger.as_ref())
-    );
+    )?;
     Ok(())
 }
 
@@ -229,36 +253,49 @@ fn loss_text(loss: Loss) -> String {
     )
 }
 
-fn reasons(log: &Log, recording: &Recording, contents: &Contents) -> Result<String> {
+fn reasons(log: &Log, recording: &Recording, contents: &Contents, most: usize) -> Result<String> {
     let model = Model::from_json(&log.model_json(recording)?)?;
-    let mut rows: Vec<_> = contents
-        .verdicts
-        .values()
-        .filter(|(_, packets)| *packets > 0)
-        .collect();
-    rows.sort_by_key(|(_, packets)| std::cmp::Reverse(*packets));
-    let mut text = String::from("why, most frequent first:\n");
-    for (verdict, packets) in rows {
-        let score = f64::from(verdict.score) / 65_535.0;
+    let mut text = String::new();
+    for keep in (0..=3).rev() {
+        let of_keep = contents
+            .reasons
+            .iter()
+            .filter(|((_, code), _)| *code == keep);
+        let mut rows: Vec<_> = of_keep.map(|((id, _), reason)| (*id, reason)).collect();
+        if rows.is_empty() {
+            continue;
+        }
+        rows.sort_by_key(|(id, (packets, _))| (std::cmp::Reverse(*packets), *id));
         let _ = writeln!(
             text,
-            "{:>10} packets {} score {score:.3} {}",
-            count(*packets),
-            contents.class_name(verdict.class),
-            reason(Some(verdict)),
+            "why {}, {} reasons, most frequent first:",
+            keep_name(keep),
+            rows.len()
         );
-        let level = if verdict.level == 1 {
-            Level::Packet
-        } else {
-            Level::Flow
-        };
-        for (tree, &leaf) in verdict.leaves.iter().enumerate() {
+        for (id, (packets, example)) in rows.iter().take(most) {
+            let Some(verdict) = contents.verdicts.get(id) else {
+                continue;
+            };
             let _ = writeln!(
                 text,
-                "{:>14} tree {tree}: {}",
-                "",
-                model.explain(level, tree, leaf)
+                "  {} packets are {}, share of trees {:.3}, {}, the first at {example}",
+                count(*packets),
+                contents.class_name(verdict.class),
+                f64::from(verdict.score) / 65_535.0,
+                reason(Some(verdict)),
             );
+            let level = if verdict.level == 1 {
+                Level::Packet
+            } else {
+                Level::Flow
+            };
+            for (tree, &leaf) in verdict.leaves.iter().enumerate() {
+                let _ = writeln!(
+                    text,
+                    "    tree {tree}: {}",
+                    model.explain(level, tree, leaf)
+                );
+            }
         }
     }
     Ok(text)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -175,6 +175,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         mode: args.mode.join("+"),
         model: loaded.model.name.clone(),
         model_json: loaded.json,
+        classes: loaded.model.class_names(),
         hash_seed,
     };
     let disk = log_directory(&args.output)?;
@@ -240,24 +241,27 @@ fn summary(
     took: Duration,
 ) -> Result<()> {
     let dir = &args.output;
-    println!(
+    let mut out = stdout().lock();
+    writeln!(
+        out,
         "{} packets ({}) in {:.2} s -> {} recording {id}",
         text::count(ledger.seen.packets),
         text::human_bytes(ledger.seen.bytes),
         took.as_secs_f64(),
         dir.display(),
-    );
-    crate::info::print_recording(dir, id)?;
-    println!("{ledger}");
+    )?;
+    crate::info::print_recording(&mut out, dir, id)?;
+    writeln!(out, "{ledger}")?;
     if pressure.packets > 0 {
-        println!(
+        writeln!(
+            out,
             "sketch: {} windows, {} flow buckets taken, {} of them from another flow, {} packets without a bucket ({})",
             text::count(pressure.windows),
             text::count(pressure.claimed),
             text::count(pressure.replaced),
             text::count(pressure.without_bucket),
             text::percent(pressure.without_bucket, pressure.packets),
-        );
+        )?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Sketch, features and forest of one model, for a batch at a time.
 
-use strata_classify::{Forest, LANES, Model, Verdict, VerdictId, Verdicts};
+use strata_classify::{Columns, Forest, LANES, Model, Verdict, VerdictId, Verdicts};
 use strata_sketch::{
     Arithmetic, BITS_DEFAULT, Clock, Feature, FlowStats, Level, PacketFacts, Pressure, RangeTable,
     Sketch,
@@ -28,7 +28,7 @@ struct Side {
     /// Which lane of the batch each is.
     lanes: [u8; LANES],
     count: usize,
-    columns: Vec<[u32; LANES]>,
+    columns: Box<Columns>,
     leaves: Vec<[u16; LANES]>,
 }
 
@@ -41,7 +41,7 @@ impl Side {
             flows: [FlowStats::default(); LANES],
             lanes: [0; LANES],
             count: 0,
-            columns: vec![[0; LANES]; model.features.len().max(1)],
+            columns: Box::new([0; size_of::<Columns>() / size_of::<u32>()]),
             leaves: vec![[0; LANES]; forest.tree_count()],
             forest,
         }
@@ -128,7 +128,7 @@ impl Classifier {
             if count == 0 {
                 continue;
             }
-            for (column, feature) in side.columns.iter_mut().zip(&self.features) {
+            for (column, feature) in side.columns.chunks_exact_mut(LANES).zip(&self.features) {
                 let (facts, flows) = (&side.facts[..count], &side.flows[..count]);
                 feature.fill(
                     &mut column[..count],
@@ -138,7 +138,7 @@ impl Classifier {
                     self.averages.as_ref(),
                 );
             }
-            side.forest.leaves(&side.columns, count, &mut side.leaves);
+            side.forest.leaves(&side.columns, &mut side.leaves);
             for (place, &lane) in side.lanes[..count].iter().enumerate() {
                 let id = self.verdicts.decide(side.level, &side.leaves, place);
                 classified[usize::from(lane)] = id;

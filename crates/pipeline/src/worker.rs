@@ -1,7 +1,7 @@
 //! One worker: a batch of packets in, records in a block out.
 
 use strata_capture::{Batch, CaptureError, Input, Interface, Meta, Next, PacketRef};
-use strata_classify::{LANES, Model, UNCLASSIFIED, VerdictId};
+use strata_classify::{LANES, Model, VerdictId};
 use strata_filter::{Filter, Program};
 use strata_sketch::{Level, PacketFacts, Pressure};
 use strata_store::export::Context;
@@ -116,8 +116,6 @@ impl Worker {
         let per_mode = per_mode?;
         let of_class = |class: usize| per_mode.iter().map(|row| row[class]).collect::<Vec<_>>();
         let demands: Vec<Vec<Granularity>> = (0..=model.classes.len()).map(of_class).collect();
-        let mut classes: Vec<String> = model.classes.iter().map(|c| c.name.clone()).collect();
-        classes.push(UNCLASSIFIED.into());
         let text = |list: &Vec<Granularity>| {
             let texts: Vec<String> = list.iter().map(ToString::to_string).collect();
             texts.join(" + ")
@@ -130,7 +128,7 @@ impl Worker {
         let context = Context {
             mode: names.join("+"),
             model: model.name.clone(),
-            classes,
+            classes: model.class_names(),
             granularities: demands.iter().map(text).collect(),
         };
         let block = sink.take().expect("a new sink has free blocks");

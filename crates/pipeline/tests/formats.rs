@@ -1,4 +1,5 @@
 //! The whole road, on every capture there is: what goes in comes out again.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

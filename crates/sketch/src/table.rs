@@ -112,7 +112,6 @@ impl Sketch {
     #[must_use]
     pub fn new(bits: u32, clock: Clock, arithmetic: Arithmetic) -> Self {
         assert!((1..=24).contains(&bits), "2^{bits} buckets");
-        // Written, not only reserved, so that no packet pays for a page's first touch.
         let layer = || vec![Bucket::default(); 1 << bits];
         Self {
             layers: [layer(), layer()],

@@ -1,4 +1,5 @@
 //! The sketch against its exact twin.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use proptest::prelude::*;
 use strata_sketch::{Arithmetic, BITS_DEFAULT, Clock, ExactTable, Feature, PacketFacts, Sketch};

@@ -3,7 +3,7 @@
 use strata_capture::{Interface, Meta};
 
 use crate::format::{
-    BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_META, HEADER_LEN, PACKET_HEADER_LEN, PREFIX_LEN,
+    ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_META, HEADER_LEN, PACKET_HEADER_LEN, PREFIX_LEN,
     PacketRecord, VerdictRecord, align_up, emit_packet_header, kind,
 };
 use crate::summary::{ClassCount, Summary};
@@ -33,9 +33,11 @@ pub struct BlockTally {
 /// larger than the whole block.
 #[derive(Debug)]
 pub struct BlockBuilder {
-    /// Header space, records, and later the summary.
+    /// Header space, records, and later the summary, from `start` on.
     bytes: Vec<u8>,
-    /// Where the records end.
+    /// Where the block begins in `bytes`: an address fit for direct writes.
+    start: usize,
+    /// Where the records end in `bytes`.
     len: usize,
     header: BlockHeader,
     counts: Box<[[ClassCount; KEEPS]; 256]>,
@@ -50,12 +52,14 @@ pub struct BlockBuilder {
 }
 
 impl BlockBuilder {
-    /// An empty block of `block_bytes`, touched so that no packet pays for it.
+    /// An empty block of `block_bytes`.
     #[must_use]
     pub fn new(block_bytes: usize) -> Self {
+        let (bytes, start) = aligned(align_up(block_bytes.max(64 << 10)));
         let mut builder = Self {
-            bytes: vec![0; align_up(block_bytes.max(64 << 10))],
-            len: HEADER_LEN,
+            bytes,
+            start,
+            len: start + HEADER_LEN,
             header: BlockHeader::default(),
             counts: Box::new([[ClassCount::default(); KEEPS]; 256]),
             fingerprints: Vec::with_capacity(FINGERPRINTS_MAX),
@@ -73,7 +77,7 @@ impl BlockBuilder {
     /// Empties the block; its first packet will have sequence number `first_seq`
     /// or a later one.
     pub fn reset(&mut self, first_seq: u64) {
-        self.len = HEADER_LEN;
+        self.len = self.start + HEADER_LEN;
         self.header = BlockHeader {
             first_seq,
             next_seq: first_seq,
@@ -121,10 +125,13 @@ impl BlockBuilder {
     /// grows, up to `room` bytes.
     #[cold]
     pub fn grow(&mut self, room: usize) {
-        let needed = align_up(self.len + room);
-        if needed > self.bytes.len() {
-            self.bytes.resize(needed, 0);
+        if self.room() >= room {
+            return;
         }
+        let used = self.len - self.start;
+        let (mut bytes, start) = aligned(align_up(used + room));
+        bytes[start..start + used].copy_from_slice(&self.bytes[self.start..self.len]);
+        (self.bytes, self.start, self.len) = (bytes, start, start + used);
     }
 
     /// Appends a packet. `class` is its verdict's, `cut` the bytes cut by place.
@@ -316,7 +323,8 @@ impl BlockBuilder {
         let keys = (!self.fingerprints_full).then_some(self.fingerprints.as_slice());
         let mut summary = Vec::new();
         Summary::new(counts, keys).emit(&mut summary);
-        let body = &self.bytes[HEADER_LEN..self.len];
+        self.grow(summary.len() + ALIGNMENT);
+        let body = &self.bytes[self.start + HEADER_LEN..self.len];
         let to_u32 = |len: usize| u32::try_from(len).expect("a block is below 4 GiB");
         self.header = BlockHeader {
             body_crc: crc32c::crc32c(body),
@@ -332,13 +340,19 @@ impl BlockBuilder {
             ..self.header
         };
         let end = self.len + summary.len();
-        let stored = align_up(end);
-        if stored > self.bytes.len() {
-            self.bytes.resize(stored, 0);
-        }
+        let stored_end = self.start + align_up(end - self.start);
         self.bytes[self.len..end].copy_from_slice(&summary);
-        self.bytes[end..stored].fill(0);
-        self.bytes[..HEADER_LEN].copy_from_slice(&self.header.emit());
-        &self.bytes[..stored]
+        self.bytes[end..stored_end].fill(0);
+        let header = self.start..self.start + HEADER_LEN;
+        self.bytes[header].copy_from_slice(&self.header.emit());
+        &self.bytes[self.start..stored_end]
     }
+}
+
+/// Zeros with room for `len` bytes, and where among them an address is a
+/// multiple of [`ALIGNMENT`].
+fn aligned(len: usize) -> (Vec<u8>, usize) {
+    let bytes = vec![0; len + ALIGNMENT];
+    let start = bytes.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+    (bytes, start)
 }

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A directory of files.
@@ -14,6 +14,17 @@ pub trait Disk: Send + Sync {
     ///
     /// What the operating system says.
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
+
+    /// As [`Disk::create`], for a file that is written in blocks only: offset,
+    /// length and address of each write are multiples of 4 096. Such a file
+    /// bypasses the page cache where the file system can do that.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says.
+    fn create_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        self.create(name)
+    }
 
     /// An existing file, for reading; for writing too if `writable`.
     ///
@@ -137,6 +148,17 @@ impl Disk for RealDisk {
             .open(&path)?;
         Self::sync_dir(&path)?;
         Ok(Box::new(RealFile(file)))
+    }
+
+    fn create_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        let file = self.create(name)?;
+        let mut options = OpenOptions::new();
+        let direct = options.read(true).write(true).custom_flags(libc::O_DIRECT);
+        match direct.open(self.path(name)) {
+            Ok(direct) => Ok(Box::new(RealFile(direct))),
+            // tmpfs before Linux 6.6, and others, have no direct writes.
+            Err(_) => Ok(file),
+        }
     }
 
     fn open(&self, name: &str, writable: bool) -> io::Result<Box<dyn DiskFile>> {

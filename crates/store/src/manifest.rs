@@ -101,6 +101,8 @@ pub struct Recording {
     pub model: String,
     /// Where in the log the model is.
     pub model_file: String,
+    /// Names of the classes, by index.
+    pub classes: Vec<String>,
     /// Key of flow and address fingerprints.
     pub hash_seed: [u64; 2],
     /// Its block files, in order.

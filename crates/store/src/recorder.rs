@@ -65,6 +65,8 @@ pub struct About {
     pub model: String,
     /// The model file's content; it is kept in the log.
     pub model_json: Vec<u8>,
+    /// Names of the classes, by index.
+    pub classes: Vec<String>,
     /// Key of fingerprints.
     pub hash_seed: [u64; 2],
 }
@@ -261,6 +263,7 @@ impl Recorder {
             mode: about.mode.clone(),
             model: about.model.clone(),
             model_file,
+            classes: about.classes.clone(),
             hash_seed: about.hash_seed,
             files: Vec::new(),
             ledger: None,
@@ -505,7 +508,7 @@ impl Writer {
         let named = shared.disk.display(&name);
         let file = shared
             .disk
-            .create(&name)
+            .create_for_blocks(&name)
             .map_err(io_error(named, "create"))?;
         shared.update(|recording| {
             recording.files.push(BlockFile {

@@ -1,5 +1,6 @@
 //! What is left of a log after crashes and damage, on a virtual disk that drops
 //! what was not synced.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

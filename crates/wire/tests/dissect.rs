@@ -1,5 +1,6 @@
 //! The walk through the headers: layer by layer, nested at random, and on bytes
 //! that lie.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use proptest::prelude::*;
 use strata_wire::dissect::{Fragment, dissect, protocol};

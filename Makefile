@@ -1,0 +1,73 @@
+# The two that matter: `make demo` and `make test`.
+
+SHELL := /bin/sh
+CARGO ?= cargo
+PYTHON ?= python3
+STRATA := target/release/strata
+VENV := python/.venv
+LABELLED := $(or $(STRATA_DATA),../shared/data)/labelled
+DEMO := target/demo
+
+# Peers that tests and benchmarks compare with, as Debian packages.
+PEERS := tshark tcpdump libpcap-dev wireshark-common
+LINTS := -D warnings
+
+.PHONY: help build demo test fmt lint check-docs tools fuzz bench model clean
+
+help:
+	@echo "make demo    build, record a real capture hierarchically, show the result"
+	@echo "make test    formatting, lints, documentation and every test"
+	@echo "make build   the program: $(STRATA)"
+	@echo "make bench   figures against peers, in one run"
+	@echo "make fuzz    every fuzz target for SECONDS_EACH seconds (600)"
+	@echo "make model   train models/default.json again"
+
+build:
+	$(CARGO) build --release --locked -p strata-cli
+
+demo: build
+	@sh demo/run.sh $(STRATA) $(DEMO)
+
+test: tools fmt lint check-docs
+	$(CARGO) test --workspace --locked --quiet
+
+fmt:
+	$(CARGO) fmt --all --check
+	cd fuzz && $(CARGO) fmt --check
+
+lint:
+	$(CARGO) clippy --workspace --all-targets --locked --quiet -- $(LINTS)
+
+check-docs:
+	RUSTDOCFLAGS="$(LINTS)" $(CARGO) doc --workspace --no-deps --locked --quiet
+
+# Installs the peers where that is possible, else says which are missing.
+tools:
+	@missing=; \
+	for tool in tshark tcpdump capinfos; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	[ -e /usr/include/pcap/pcap.h ] || missing="$$missing libpcap-dev"; \
+	[ -z "$$missing" ] && exit 0; \
+	echo "missing for the tests:$$missing"; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $(PEERS) >/dev/null; \
+	else \
+	    echo "install them, on Debian with: apt-get install $(PEERS)"; exit 1; \
+	fi
+
+bench: build tools
+	$(PYTHON) bench/run.py --strata $(STRATA) --labelled $(LABELLED)
+
+fuzz:
+	fuzz/run.sh
+
+$(VENV): python/requirements.txt
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --requirement python/requirements.txt
+	@touch $(VENV)
+
+model: build $(VENV)
+	$(VENV)/bin/python python/train_default.py $(STRATA) $(LABELLED)/mix-train $(LABELLED)/mix-test models/default.json
+
+clean:
+	$(CARGO) clean
+	rm -rf $(VENV) fuzz/target

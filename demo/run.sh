@@ -1,0 +1,29 @@
+#!/bin/sh
+# Records a real capture hierarchically and shows what came of it.
+#
+#   demo/run.sh STRATA DIRECTORY
+set -eu
+strata=$1
+out=$2
+capture=demo/mix.pcap
+rm -rf "$out"
+mkdir -p "$out"
+
+say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
+run() { printf '$ %s\n' "$*"; "$@"; }
+
+say "1. Record a capture: each packet is classified, and its class decides how much is kept"
+run "$strata" record -r "$capture" -o "$out/log"
+
+say "2. Why: the most frequent reasons, as the conditions that the trees found"
+run "$strata" info "$out/log" --reasons 2
+
+say "3. The log as a capture file again; each packet says in a comment why it was kept so"
+run "$strata" export "$out/log" -w "$out/all.pcapng"
+run "$strata" export "$out/log" -w "$out/web.pcapng" tcp port 80
+
+captured=$(wc -c <"$capture")
+logged=$(cat "$out"/log/blocks/*.strata | wc -c)
+say "The capture weighs $captured bytes, the log $logged: $((100 * logged / captured)) %."
+echo "Open it in Wireshark:   wireshark $out/all.pcapng"
+echo "Kept whole only:        wireshark -Y 'frame.comment contains \"granularity=full\"' $out/all.pcapng"
