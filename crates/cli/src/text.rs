@@ -79,7 +79,7 @@ pub(crate) fn time(ts_ns: u64) -> String {
 }
 
 /// A time from the user: seconds since 1970 with a fraction, RFC 3339, a local
-/// date and time, or HH:MM[:SS] of the day of `reference_ns`.
+/// date and time, or HH:MM or HH:MM:SS of the day of `reference_ns`.
 pub(crate) fn parse_time(text: &str, reference_ns: u64) -> Result<u64> {
     let to_ns = |time: Timestamp| {
         u64::try_from(time.as_nanosecond()).context("times before 1970 are not in any log")

@@ -153,7 +153,7 @@ fn log_all_gives_every_capture_back() {
         let recorded = record(&path, &model, "log-all", None).unwrap();
         let (file, count) = exported(&recorded.log, ExportOptions::default());
         let back = read(file.path()).unwrap();
-        assert_eq!(count as usize, original.packets.len(), "{}", path.display());
+        assert_eq!(count, original.packets.len() as u64, "{}", path.display());
         assert_eq!(recorded.ledger.logged.packets, count);
         for (n, (one, two)) in original.packets.iter().zip(&back.packets).enumerate() {
             assert_eq!(one, two, "{} packet {}", path.display(), n + 1);
@@ -231,7 +231,7 @@ fn headers_are_exact_prefixes_and_the_books_balance_in_every_mode() {
             let (file, count) = exported(&recorded.log, ExportOptions::default());
             let back = read(file.path()).unwrap();
             let ledger = recorded.ledger;
-            assert_eq!(ledger.seen.packets as usize, original.packets.len());
+            assert_eq!(ledger.seen.packets, original.packets.len() as u64);
             assert_eq!(ledger.logged.packets, count);
             let kept: usize = back.packets.iter().map(|p| p.data.len()).sum();
             assert_eq!(ledger.logged.bytes, kept as u64);
@@ -307,7 +307,7 @@ fn block_summaries_never_hide_a_packet() {
     let model = model();
     let (mut searches, mut skipped) = (0, 0);
     for path in captures() {
-        let Some(recorded) = record(&path, &model, "default", None) else {
+        let Some(recorded) = record(&path, &model, "log-all", None) else {
             continue;
         };
         let Some(original) = read(&path) else {

@@ -3,8 +3,8 @@
 use strata_capture::{Interface, Meta};
 
 use crate::format::{
-    ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_META, HEADER_LEN, PACKET_HEADER_LEN, PREFIX_LEN,
-    PacketRecord, VerdictRecord, align_up, emit_packet_header, kind,
+    ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_META, HEADER_LEN, PACKET_HEADER_LEN,
+    PREFIX_LEN, PacketRecord, VerdictRecord, align_up, emit_packet_header, kind,
 };
 use crate::summary::{ClassCount, Summary};
 

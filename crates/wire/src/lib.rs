@@ -21,6 +21,7 @@ mod ledger;
 mod link;
 pub mod transport;
 pub mod tunnel;
+mod walk;
 
 pub use dissect::{Headers, TunnelKey};
 pub use flow::{AddressFamily, Endpoint, FlowHasher, FlowKey, ip_addr, mix64};

@@ -138,43 +138,16 @@ pub fn read_all(paths: &[PathBuf], options: &InputOptions) -> Reading {
     reading
 }
 
-/// The folder of captures: `$STRATA_DATA`, or `shared/data` beside the workspace.
-pub fn data_dir() -> PathBuf {
-    let dir = std::env::var_os("STRATA_DATA").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
-        PathBuf::from,
-    );
-    assert!(
-        dir.join("formats").is_dir(),
-        "the captures that these tests read are not in {}: set STRATA_DATA to the folder that has formats/ in it",
-        dir.display()
-    );
-    dir
-}
+pub use strata_testkit::data_dir;
 
 /// All files of `formats/`, sorted, with their names relative to it.
 pub fn format_files() -> Vec<(String, PathBuf)> {
     let root = data_dir().join("formats");
-    let mut found = Vec::new();
-    let mut folders = vec![root.clone()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                let name = path.strip_prefix(&root).unwrap().display().to_string();
-                found.push((name, path));
-            }
-        }
-    }
-    found.sort();
-    assert!(
-        found.len() > 1000,
-        "only {} captures in formats/",
-        found.len()
-    );
-    found
+    let name = |path: &Path| path.strip_prefix(&root).unwrap().display().to_string();
+    let paths = strata_testkit::format_captures().into_iter();
+    let mut files: Vec<_> = paths.map(|path| (name(&path), path)).collect();
+    files.sort();
+    files
 }
 
 /// Compares with a checked-in text; with `STRATA_BLESS` set, writes it.

@@ -6,23 +6,14 @@ mod encapsulate;
 pub(crate) mod expressions;
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use strata_wire::LinkType;
 
 /// Packets of all captures that libpcap can open, without duplicates, by libpcap's link type.
 pub(crate) fn packets() -> BTreeMap<i32, Vec<Vec<u8>>> {
-    let root = data_folder();
-    let mut files = Vec::new();
-    collect(&root, &mut files);
-    files.sort();
-    assert!(
-        files.len() > 1000,
-        "only {} captures in {}",
-        files.len(),
-        root.display()
-    );
+    let files = strata_testkit::format_captures();
     let mut seen = HashSet::new();
     let mut packets: BTreeMap<i32, Vec<Vec<u8>>> = BTreeMap::new();
     for file in &files {
@@ -79,32 +70,6 @@ fn derive(packets: &mut BTreeMap<i32, Vec<Vec<u8>>>) {
         })
         .collect();
     packets.insert(108, looped);
-}
-
-fn data_folder() -> PathBuf {
-    let root = std::env::var_os("STRATA_DATA").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data"),
-        PathBuf::from,
-    );
-    let formats = root.join("formats");
-    assert!(
-        formats.is_dir(),
-        "no captures to test with: {} does not exist; set STRATA_DATA to the data folder",
-        formats.display()
-    );
-    formats
-}
-
-fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
-    let entries = std::fs::read_dir(folder).expect("the data folder can be read");
-    for entry in entries {
-        let path = entry.expect("the data folder can be read").path();
-        if path.is_dir() {
-            collect(&path, files);
-        } else {
-            files.push(path);
-        }
-    }
 }
 
 /// libpcap's number inside the program is not always the one in the file.

@@ -1,0 +1,581 @@
+//! The walk through all layers of a packet; see [`crate::dissect`].
+
+use crate::bytes::{be16, be32, u8_at};
+use crate::dissect::{Fragment, Headers, TunnelKey, protocol};
+use crate::ethernet::{self, ethertype};
+use crate::flow::{AddressFamily, Endpoint, FlowKey};
+use crate::transport::Tcp;
+use crate::tunnel::{self, Inner};
+use crate::{LinkType, ipv4, ipv6};
+
+/// The most layers that are walked; a packet with more ends its header there.
+const LAYERS_MAX: usize = 64;
+
+/// Walks the headers layer by layer.
+pub(crate) fn walk(link: LinkType, packet: &[u8], tunnel_key: TunnelKey) -> Headers {
+    let mut walk = Walk {
+        packet,
+        at: 0,
+        end: packet.len(),
+        layer: Layer::of(link),
+        layers_left: LAYERS_MAX,
+        cut_short: false,
+        tunnel_key,
+        headers: Headers::default(),
+        macs: None,
+    };
+    walk.run();
+    let mut headers = walk.headers;
+    // What reaches up to the cut may go on behind it: a tunnel's header cannot
+    // be told from payload before it is seen.
+    headers.incomplete |= walk.cut_short && walk.at >= packet.len();
+    if headers.key.is_none()
+        && let Some((destination, source, kind)) = walk.macs
+    {
+        let end = |address| Endpoint {
+            address,
+            port: kind,
+        };
+        let (key, low_to_high) = FlowKey::new(AddressFamily::Mac, 0, end(source), end(destination));
+        headers.key = Some(key);
+        headers.low_to_high = low_to_high;
+    }
+    headers.header_len = u32::try_from(walk.at.min(packet.len())).unwrap_or(u32::MAX);
+    headers
+}
+
+/// What the walk expects next.
+#[derive(Clone, Copy)]
+enum Layer {
+    Ethernet,
+    EtherType(u16),
+    LinuxSll,
+    LinuxSll2,
+    AddressFamily { network_order: bool },
+    RawIp,
+    Ipv4,
+    Ipv6,
+    Arp,
+    Mpls,
+    PppProtocol,
+    Transport(u8),
+    Done,
+    Unknown,
+}
+
+impl Layer {
+    #[inline]
+    fn of(link: LinkType) -> Self {
+        match link {
+            LinkType::ETHERNET => Self::Ethernet,
+            LinkType::LINUX_SLL => Self::LinuxSll,
+            LinkType::LINUX_SLL2 => Self::LinuxSll2,
+            LinkType::NULL => Self::AddressFamily {
+                network_order: false,
+            },
+            LinkType::LOOP => Self::AddressFamily {
+                network_order: true,
+            },
+            LinkType::RAW | LinkType::RAW_12 | LinkType::RAW_14 => Self::RawIp,
+            LinkType::IPV4 => Self::Ipv4,
+            LinkType::IPV6 => Self::Ipv6,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+struct Walk<'a> {
+    packet: &'a [u8],
+    /// Where the next layer begins.
+    at: usize,
+    /// Where the innermost IP packet says it ends; trailers are not headers.
+    end: usize,
+    layer: Layer,
+    layers_left: usize,
+    /// Whether an IP header says that its packet was longer than what is here.
+    cut_short: bool,
+    tunnel_key: TunnelKey,
+    headers: Headers,
+    macs: Option<(u128, u128, u16)>,
+}
+
+impl Walk<'_> {
+    #[inline]
+    fn run(&mut self) {
+        while self.layers_left > 0 {
+            self.layers_left -= 1;
+            let next = match self.layer {
+                Layer::Ethernet => self.ethernet(),
+                Layer::EtherType(kind) => self.ethertype(kind),
+                Layer::Ipv4 => self.ipv4(),
+                Layer::Ipv6 => self.ipv6(),
+                Layer::Transport(number) => self.transport(number),
+                Layer::Done => return,
+                Layer::Unknown => break,
+                other => self.rare(other),
+            };
+            match next {
+                Some(next) => self.layer = next,
+                None => break,
+            }
+        }
+        self.headers.incomplete = true;
+    }
+
+    /// The bytes of the next layer.
+    #[inline(always)]
+    fn rest(&self) -> &[u8] {
+        self.packet.get(self.at..self.end).unwrap_or(&[])
+    }
+
+    /// Takes a header of so many bytes; a shorter rest is taken whole and ends
+    /// the walk.
+    #[inline(always)]
+    fn take(&mut self, len: usize) -> Option<()> {
+        let left = self.end.saturating_sub(self.at);
+        if len > left {
+            self.at += left;
+            return None;
+        }
+        self.at += len;
+        Some(())
+    }
+
+    #[inline]
+    fn ethernet(&mut self) -> Option<Layer> {
+        let Some(frame) = ethernet::Frame::new_checked(self.rest()) else {
+            self.take(ethernet::HEADER_LEN)?;
+            return None;
+        };
+        let kind = frame.type_or_length();
+        let (destination, source) = frame.addresses();
+        self.macs = Some((destination, source, kind));
+        self.take(ethernet::HEADER_LEN)?;
+        Some(Layer::EtherType(kind))
+    }
+
+    #[inline]
+    fn ethertype(&mut self, kind: u16) -> Option<Layer> {
+        match kind {
+            ethertype::IPV4 => Some(Layer::Ipv4),
+            ethertype::IPV6 => Some(Layer::Ipv6),
+            ethertype::VLAN | ethertype::SERVICE_VLAN => self.vlan(),
+            kind if ethertype::QINQ_OLD.contains(&kind) => self.vlan(),
+            ethertype::ARP => Some(Layer::Arp),
+            ethertype::MPLS | ethertype::MPLS_MULTICAST => Some(Layer::Mpls),
+            ethertype::PPPOE_SESSION => {
+                self.take(tunnel::PPPOE_HEADER_LEN)?;
+                Some(Layer::PppProtocol)
+            }
+            ethertype::PPPOE_DISCOVERY => {
+                self.take(tunnel::PPPOE_HEADER_LEN)?;
+                Some(Layer::Done)
+            }
+            ethertype::TEB => Some(Layer::Ethernet),
+            ethertype::PPP => Some(Layer::PppProtocol),
+            length if length <= ethernet::LENGTH_MAX => self.llc(),
+            _ => Some(Layer::Done),
+        }
+    }
+
+    #[inline]
+    fn vlan(&mut self) -> Option<Layer> {
+        let kind = be16(self.rest(), 2);
+        self.take(4)?;
+        if let (Some((_, _, outer)), Some(kind)) = (&mut self.macs, kind) {
+            *outer = kind;
+        }
+        Some(Layer::EtherType(kind?))
+    }
+
+    /// IEEE 802.2 LLC, and SNAP with an EtherType (RFC 1042).
+    fn llc(&mut self) -> Option<Layer> {
+        let rest = self.rest();
+        let snap = rest.starts_with(&[0xaa, 0xaa, 0x03, 0, 0, 0]);
+        let kind = be16(rest, 6);
+        if snap {
+            self.take(8)?;
+            let kind = kind?;
+            if kind > ethernet::LENGTH_MAX {
+                return Some(Layer::EtherType(kind));
+            }
+            return Some(Layer::Done);
+        }
+        self.take(3)?;
+        Some(Layer::Done)
+    }
+
+    /// Layers that most packets do not have.
+    #[inline(never)]
+    fn rare(&mut self, layer: Layer) -> Option<Layer> {
+        match layer {
+            Layer::LinuxSll => {
+                let kind = be16(self.rest(), 14);
+                self.take(16)?;
+                self.cooked(kind?)
+            }
+            Layer::LinuxSll2 => {
+                let kind = be16(self.rest(), 0);
+                self.take(20)?;
+                self.cooked(kind?)
+            }
+            Layer::AddressFamily { network_order } => {
+                let family = be32(self.rest(), 0);
+                self.take(4)?;
+                let family = family?;
+                // Without network order, the byte order is that of the machine
+                // that captured; small numbers tell which.
+                let family = if network_order || family < 0x1_0000 {
+                    family
+                } else {
+                    family.swap_bytes()
+                };
+                match family {
+                    2 => Some(Layer::Ipv4),
+                    // AF_INET6 of Linux; NetBSD, OpenBSD; FreeBSD; macOS.
+                    10 | 24 | 28 | 30 => Some(Layer::Ipv6),
+                    _ => None,
+                }
+            }
+            Layer::RawIp => match ipv4::version(self.rest())? {
+                4 => Some(Layer::Ipv4),
+                6 => Some(Layer::Ipv6),
+                _ => None,
+            },
+            Layer::Arp => self.arp(),
+            Layer::Mpls => self.mpls(),
+            Layer::PppProtocol => {
+                let number = be16(self.rest(), 0);
+                self.take(2)?;
+                // PPP protocol numbers (IANA).
+                match number? {
+                    0x0021 => Some(Layer::Ipv4),
+                    0x0057 => Some(Layer::Ipv6),
+                    0x0281 => Some(Layer::Mpls),
+                    _ => Some(Layer::Done),
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// The protocol field of Linux cooked captures: an EtherType, or below
+    /// 0x600 a Linux number, of which 4 is 802.2 LLC.
+    fn cooked(&mut self, kind: u16) -> Option<Layer> {
+        match kind {
+            0x0004 => self.llc(),
+            kind if kind > ethernet::LENGTH_MAX => Some(Layer::EtherType(kind)),
+            _ => Some(Layer::Done),
+        }
+    }
+
+    /// ARP for IPv4 over Ethernet (RFC 826): header all of it. Its flow is that
+    /// of the two hosts, as MAC addresses; its IP addresses stand in `outer`, so
+    /// that a search for a host finds it.
+    fn arp(&mut self) -> Option<Layer> {
+        let rest = self.rest();
+        let (hardware, protocol) = (u8_at(rest, 4), u8_at(rest, 5));
+        let (sender, target) = (be32(rest, 14), be32(rest, 24));
+        self.take(8)?;
+        let (hardware, protocol) = (hardware?, protocol?);
+        if let ((6, 4), Some(sender), Some(target)) = ((hardware, protocol), sender, target) {
+            let end = |address: u32| Endpoint {
+                address: u128::from(address),
+                port: 0,
+            };
+            let (key, _) = FlowKey::new(AddressFamily::Ipv4, 0, end(sender), end(target));
+            self.headers.networks = self.headers.networks.saturating_add(1);
+            self.headers.outer = Some(key);
+        } else {
+            self.headers.incomplete = true;
+        }
+        self.take(2 * (usize::from(hardware) + usize::from(protocol)))?;
+        Some(Layer::Done)
+    }
+
+    /// MPLS labels down to the bottom of the stack (RFC 3032), then what the
+    /// first nibble says (RFC 4928 §3): IPv4, IPv6, or a control word and Ethernet.
+    fn mpls(&mut self) -> Option<Layer> {
+        let label = be32(self.rest(), 0);
+        self.take(4)?;
+        if label? & 0x100 == 0 {
+            return Some(Layer::Mpls);
+        }
+        match ipv4::version(self.rest())? {
+            4 => Some(Layer::Ipv4),
+            6 => Some(Layer::Ipv6),
+            0 => {
+                self.take(4)?;
+                Some(Layer::Ethernet)
+            }
+            _ => None,
+        }
+    }
+
+    /// Notes the addresses of an IP header. Unless outer keys are wanted, an
+    /// inner header replaces an outer one.
+    #[inline]
+    fn network(
+        &mut self,
+        family: AddressFamily,
+        protocol: u8,
+        source: u128,
+        destination: u128,
+    ) -> bool {
+        let end = |address| Endpoint { address, port: 0 };
+        let (key, low_to_high) = FlowKey::new(family, protocol, end(source), end(destination));
+        self.headers.networks = self.headers.networks.saturating_add(1);
+        if let Some(outer) = self.headers.key {
+            if self.tunnel_key == TunnelKey::Outer {
+                // The inner addresses are still to be found by a search.
+                self.headers.outer = Some(key);
+                return false;
+            }
+            self.headers.outer = Some(outer);
+        }
+        self.headers.key = Some(key);
+        self.headers.low_to_high = low_to_high;
+        self.headers.fragment = None;
+        self.headers.tcp_flags = 0;
+        self.headers.tcp_window = 0;
+        true
+    }
+
+    #[inline]
+    fn ipv4(&mut self) -> Option<Layer> {
+        let Some(ip) = ipv4::Packet::new_checked(self.rest()) else {
+            self.short_ip(ipv4::HEADER_LEN_MIN);
+            return None;
+        };
+        let (header_len, total_len) = (ip.header_len(), usize::from(ip.total_len()));
+        let (number, tos, ttl) = (ip.protocol(), ip.tos(), ip.ttl());
+        let (offset, more) = (ip.fragment_offset(), ip.more_fragments());
+        let identification = u32::from(ip.identification());
+        let mine = self.network(
+            AddressFamily::Ipv4,
+            number,
+            u128::from(ip.source()),
+            u128::from(ip.destination()),
+        );
+        if mine {
+            self.headers.tos = tos;
+            self.headers.ttl = ttl;
+            if offset != 0 || more {
+                self.headers.fragment = Some(Fragment {
+                    identification,
+                    first: offset == 0,
+                });
+            }
+        }
+        if total_len >= header_len {
+            self.limit(total_len);
+        }
+        self.headers.transport_len = 0;
+        self.take(header_len)?;
+        if offset != 0 {
+            return Some(Layer::Done);
+        }
+        Some(Layer::Transport(number))
+    }
+
+    /// The packet that begins here says how long it is.
+    #[inline]
+    fn limit(&mut self, len: usize) {
+        let end = self.at + len;
+        self.cut_short |= end > self.end;
+        self.end = self.end.min(end);
+    }
+
+    /// An IP header that is cut short or lies: what of its fixed part was
+    /// captured still is header.
+    #[cold]
+    fn short_ip(&mut self, len: usize) {
+        let _ = self.take(len);
+    }
+
+    #[inline]
+    fn ipv6(&mut self) -> Option<Layer> {
+        let Some(ip) = ipv6::Packet::new_checked(self.rest()) else {
+            self.short_ip(ipv6::HEADER_LEN);
+            return None;
+        };
+        let (next, payload_len) = (ip.next_header(), usize::from(ip.payload_len()));
+        let (class, hops) = (ip.traffic_class(), ip.hop_limit());
+        let mine = self.network(AddressFamily::Ipv6, next, ip.source(), ip.destination());
+        if mine {
+            self.headers.tos = class;
+            self.headers.ttl = hops;
+        }
+        if payload_len > 0 {
+            self.limit(ipv6::HEADER_LEN + payload_len);
+        }
+        self.headers.transport_len = 0;
+        self.take(ipv6::HEADER_LEN)?;
+        Some(Layer::Transport(next))
+    }
+
+    /// Whether the IP header just walked is the one that `key` is of.
+    #[inline]
+    fn key_is_current(&self) -> bool {
+        self.tunnel_key == TunnelKey::Inner || self.headers.outer.is_none()
+    }
+
+    fn set_protocol(&mut self, number: u8) {
+        if self.key_is_current()
+            && let Some(key) = &mut self.headers.key
+        {
+            key.protocol = number;
+        }
+    }
+
+    #[inline]
+    fn ports(&mut self, source: u16, destination: u16) {
+        if !self.key_is_current() {
+            return;
+        }
+        let (mut from, mut to) = self.headers.endpoints();
+        from.port = source;
+        to.port = destination;
+        if let Some(key) = &mut self.headers.key {
+            let (with_ports, low_to_high) = FlowKey::new(key.family, key.protocol, from, to);
+            *key = with_ports;
+            self.headers.low_to_high = low_to_high;
+        }
+    }
+
+    #[inline]
+    fn transport(&mut self, number: u8) -> Option<Layer> {
+        match number {
+            protocol::TCP => self.tcp(),
+            protocol::UDP => self.udp(),
+            _ => self.other_transport(number),
+        }
+    }
+
+    /// Takes a transport header and notes its length.
+    #[inline]
+    fn take_transport(&mut self, len: usize) -> Option<()> {
+        let before = self.at;
+        let whole = self.take(len);
+        self.headers.transport_len = u16::try_from(self.at - before).unwrap_or(u16::MAX);
+        whole
+    }
+
+    #[inline]
+    fn tcp(&mut self) -> Option<Layer> {
+        let rest = self.rest();
+        let Some(tcp) = Tcp::new_checked(rest) else {
+            if let (Some(source), Some(destination)) = (be16(rest, 0), be16(rest, 2)) {
+                self.ports(source, destination);
+            }
+            self.take_transport(20)?;
+            return None;
+        };
+        let (source, destination) = (tcp.source_port(), tcp.destination_port());
+        let (len, flags, window) = (tcp.header_len(), tcp.flags(), tcp.window());
+        self.ports(source, destination);
+        if self.key_is_current() {
+            self.headers.tcp_flags = flags;
+            self.headers.tcp_window = window;
+        }
+        self.take_transport(len.max(20))?;
+        (len >= 20).then_some(Layer::Done)
+    }
+
+    #[inline]
+    fn udp(&mut self) -> Option<Layer> {
+        let rest = self.rest();
+        let ports = (be16(rest, 0), be16(rest, 2));
+        if let (Some(source), Some(destination)) = ports {
+            self.ports(source, destination);
+        }
+        self.take_transport(8)?;
+        let (source, destination) = (ports.0?, ports.1?);
+        match tunnel::of_udp(source, destination, self.rest()) {
+            Some((len, inner)) => {
+                self.take(len)?;
+                Some(inner_layer(inner))
+            }
+            None => {
+                // Perhaps a tunnel whose own header was cut short.
+                self.headers.incomplete |=
+                    self.cut_short && tunnel::has_udp_port(source, destination);
+                Some(Layer::Done)
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn other_transport(&mut self, number: u8) -> Option<Layer> {
+        let rest = self.rest();
+        match number {
+            protocol::ICMP | protocol::ICMPV6 | protocol::IGMP | protocol::ESP => {
+                self.take_transport(8)?;
+                Some(Layer::Done)
+            }
+            protocol::SCTP => {
+                if let (Some(source), Some(destination)) = (be16(rest, 0), be16(rest, 2)) {
+                    self.ports(source, destination);
+                }
+                self.take_transport(12)?;
+                Some(Layer::Done)
+            }
+            protocol::IPV4 => Some(Layer::Ipv4),
+            protocol::IPV6 => Some(Layer::Ipv6),
+            protocol::GRE => {
+                let (len, inner) = tunnel::of_gre(rest)?;
+                self.take_transport(len)?;
+                inner.map_or(Some(Layer::Done), |inner| Some(inner_layer(inner)))
+            }
+            protocol::HOP_BY_HOP
+            | protocol::ROUTING
+            | protocol::DESTINATION_OPTIONS
+            | protocol::MOBILITY
+            | protocol::HIP
+            | protocol::SHIM6 => {
+                // RFC 8200 §4: length in units of 8 bytes, not counting the first 8.
+                let (next, len) = (u8_at(rest, 0), u8_at(rest, 1));
+                self.take(len.map_or(8, |len| (usize::from(len) + 1) * 8))?;
+                self.extension(next?)
+            }
+            protocol::AH => {
+                // RFC 4302 §2.2: length in units of 4 bytes, minus 2.
+                let (next, len) = (u8_at(rest, 0), u8_at(rest, 1));
+                self.take(len.map_or(12, |len| (usize::from(len) + 2) * 4))?;
+                self.extension(next?)
+            }
+            protocol::FRAGMENT => {
+                let (next, offset) = (u8_at(rest, 0), be16(rest, 2));
+                let identification = be32(rest, 4);
+                self.take(8)?;
+                let offset = offset?;
+                if self.key_is_current() && offset & 0xfff9 != 0 {
+                    self.headers.fragment = Some(Fragment {
+                        identification: identification?,
+                        first: offset & 0xfff8 == 0,
+                    });
+                }
+                let after = self.extension(next?);
+                if offset & 0xfff8 != 0 {
+                    return Some(Layer::Done);
+                }
+                after
+            }
+            // 59 is "no next header".
+            _ => Some(Layer::Done),
+        }
+    }
+
+    fn extension(&mut self, next: u8) -> Option<Layer> {
+        self.set_protocol(next);
+        Some(Layer::Transport(next))
+    }
+}
+
+fn inner_layer(inner: Inner) -> Layer {
+    match inner {
+        Inner::Ethernet => Layer::Ethernet,
+        Inner::EtherType(kind) => Layer::EtherType(kind),
+        Inner::RawIp => Layer::RawIp,
+    }
+}
