@@ -3,14 +3,18 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{IsTerminal, Write, stderr, stdout};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
 use strata_capture::{Input, InputOptions};
 use strata_pipeline::{Mode, ModeConfig, Worker, WorkerOptions, run as run_worker};
 use strata_store::{About, MANIFEST_NAME, RealDisk, Recorder, RecorderOptions, StoreError};
@@ -191,6 +195,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         sampling_seed: args.sampling_seed,
     };
     let mut worker = Worker::new(&loaded.model, worker_options, sink)?;
+    let stop = stop_on_signal()?;
     let started = Instant::now();
     let bar = progress_bar();
     let mut last_shown = started;
@@ -199,6 +204,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             last_shown = Instant::now();
             bar.set_position(worker.ledger().seen.packets);
         }
+        if stop.load(Ordering::Relaxed) {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
     });
     bar.finish_and_clear();
     let mut warnings: Vec<String> = input
@@ -222,6 +231,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     closed?;
     ledger.check()?;
     Ok(())
+}
+
+/// Set by the first interrupt or termination signal: what has been read is then
+/// recorded properly. The second one ends the program at once.
+fn stop_on_signal() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: the first signal finds the flag unset.
+        flag::register_conditional_default(signal, Arc::clone(&stop))?;
+        flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
 }
 
 fn progress_bar() -> ProgressBar {

@@ -355,6 +355,41 @@ fn a_truncated_capture_is_recorded_up_to_its_end_with_a_warning() {
     );
 }
 
+/// Ctrl-C: what was read is recorded, the log closed and the summary printed.
+#[test]
+fn interrupted_the_log_is_closed_properly() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let whole = std::fs::read(mix_test()).unwrap();
+    let mut command = strata();
+    command.args(["record", "-r", "-", "-o"]).arg(&log);
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = child.stderr(Stdio::null()).spawn().unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    pipe.write_all(&whole[..3_000_000]).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let id = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &id])
+            .status()
+            .unwrap()
+            .success()
+    );
+    std::thread::sleep(Duration::from_millis(50));
+    // What feeds a pipe gets the signal too, and goes.
+    let _ = pipe.write_all(&whole[3_000_000..3_400_000]);
+    drop(pipe);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{:?}", output.status);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("in_flight 0"), "{text}");
+    let report = info(&log);
+    assert_eq!(report[0]["state"], "closed");
+    let seen = report[0]["books"]["seen"][0].as_u64().unwrap();
+    assert!((5_000..20_000).contains(&seen), "{seen} packets");
+}
+
 /// kill -9 while packets come in through a pipe: what was written is served,
 /// nothing else is, and the loss is bounded by the checkpoint.
 #[test]

@@ -15,6 +15,7 @@ use strata_wire::{
     TunnelKey, join, mix64,
 };
 
+use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
 use crate::classifier::Classifier;
@@ -482,8 +483,9 @@ impl Demand {
     }
 }
 
-/// Runs an input through a worker, to its end or the first error, and finishes
-/// the worker in both cases. `progress` is called after each batch.
+/// Runs an input through a worker, to its end, the first error or until it is
+/// told to stop, and finishes the worker in all cases. `after_batch` is called
+/// after each batch and says whether to go on.
 ///
 /// # Errors
 ///
@@ -491,7 +493,7 @@ impl Demand {
 pub fn run(
     input: &mut Input,
     worker: &mut Worker,
-    mut progress: impl FnMut(&Worker),
+    mut after_batch: impl FnMut(&Worker) -> ControlFlow<()>,
 ) -> Result<(), RunError> {
     let mut step = || -> Result<(), RunError> {
         loop {
@@ -500,7 +502,9 @@ pub fn run(
                 Next::Meta(meta) => worker.meta(meta)?,
                 Next::End => return Ok(()),
             }
-            progress(worker);
+            if after_batch(worker).is_break() {
+                return Ok(());
+            }
         }
     };
     let ran = step();

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -113,7 +114,7 @@ fn record(path: &Path, model: &Model, mode: &str, filter: Option<&str>) -> Optio
         sampling_seed: 0,
     };
     let mut worker = Worker::new(model, options, sink).unwrap();
-    match run(&mut input, &mut worker, |_| ()) {
+    match run(&mut input, &mut worker, |_| ControlFlow::Continue(())) {
         Ok(()) | Err(RunError::Capture(_)) => {}
         Err(error) => panic!("{}: {error}", path.display()),
     }
