@@ -32,7 +32,10 @@ fn main() -> io::Result<()> {
     of_filters(source, &packets, corpus)?;
     of_models(source, corpus)?;
     for file in files_below(logs)? {
-        if file.parent().is_some_and(|folder| folder.ends_with("blocks")) {
+        if file
+            .parent()
+            .is_some_and(|folder| folder.ends_with("blocks"))
+        {
             of_block_file(&fs::read(&file)?, corpus)?;
         }
     }
@@ -104,7 +107,11 @@ fn of_filters(source: &Path, packets: &[Vec<u8>], corpus: &Path) -> io::Result<(
     for (index, expression) in lines.enumerate() {
         let packet = packets.get(index * step).unwrap_or(&none);
         let packet = &packet[..packet.len().min(128)];
-        seed(corpus, "filter", &[expression.as_bytes(), &[0], packet].concat())?;
+        seed(
+            corpus,
+            "filter",
+            &[expression.as_bytes(), &[0], packet].concat(),
+        )?;
     }
     Ok(())
 }
@@ -115,15 +122,25 @@ fn of_models(source: &Path, corpus: &Path) -> io::Result<()> {
     let content = fs::read(source.join("models/default.json"))?;
     let mut model: serde_json::Value = serde_json::from_slice(&content)?;
     let values: Vec<u8> = (0..=255).collect();
-    seed(corpus, "model", &[model.to_string().as_bytes(), &[0], &values].concat())?;
+    seed(
+        corpus,
+        "model",
+        &[model.to_string().as_bytes(), &[0], &values].concat(),
+    )?;
     for trees in ["flow_trees", "packet_trees"] {
         let split = serde_json::json!({"feature": 0, "at_most": 100.5, "left": 1, "right": 2});
         let leaf = |share: f64| serde_json::json!({"classes": [share, 1.0 - share]});
         model[trees] = serde_json::json!([{"nodes": [split, leaf(1.0), leaf(0.25)]}]);
     }
-    seed(corpus, "model", &[model.to_string().as_bytes(), &[0], &values].concat())?;
+    seed(
+        corpus,
+        "model",
+        &[model.to_string().as_bytes(), &[0], &values].concat(),
+    )?;
     for first in 0..32_u8 {
-        let made: Vec<u8> = (0..=255_u8).map(|n| n.wrapping_mul(first * 2 + 1) ^ first).collect();
+        let made: Vec<u8> = (0..=255_u8)
+            .map(|n| n.wrapping_mul(first * 2 + 1) ^ first)
+            .collect();
         seed(corpus, "model", &made)?;
     }
     Ok(())
@@ -143,7 +160,9 @@ fn of_block_file(content: &[u8], corpus: &Path) -> io::Result<()> {
         return Ok(());
     };
     let records = &content[HEADER_LEN..HEADER_LEN + header.body_len as usize];
-    let len = u16::try_from(records.len()).unwrap_or(u16::MAX).to_le_bytes();
+    let len = u16::try_from(records.len())
+        .unwrap_or(u16::MAX)
+        .to_le_bytes();
     for flags in [5, 7] {
         let prefix = [2, flags, 0, 0, 0, 0, 0, 0, len[0], len[1]];
         seed(corpus, "block", &[&prefix[..], records].concat())?;

@@ -117,7 +117,11 @@ impl Scratch {
         let made = || -> io::Result<File> {
             let path = std::env::temp_dir().join(format!("strata-{name}-{}", std::process::id()));
             let mut options = OpenOptions::new();
-            let file = options.read(true).write(true).create_new(true).open(&path)?;
+            let file = options
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .open(&path)?;
             std::fs::remove_file(&path)?;
             Ok(file)
         };
@@ -132,7 +136,10 @@ impl Scratch {
     ///
     /// If that fails.
     pub fn fill(&self, bytes: &[u8]) -> &Path {
-        let filled = self.file.set_len(0).and_then(|()| self.file.write_all_at(bytes, 0));
+        let filled = self
+            .file
+            .set_len(0)
+            .and_then(|()| self.file.write_all_at(bytes, 0));
         filled.expect("there is room for temporary files");
         &self.path
     }
@@ -180,7 +187,10 @@ pub fn read(paths: &[PathBuf], window_bytes: usize) -> Option<Reading> {
             Err(error) => {
                 assert!(!error.to_string().is_empty());
                 errors += 1;
-                assert!(errors <= paths.len(), "an input fails once, then it is at its end");
+                assert!(
+                    errors <= paths.len(),
+                    "an input fails once, then it is at its end"
+                );
                 reading.error = Some(error);
             }
         }
@@ -188,7 +198,10 @@ pub fn read(paths: &[PathBuf], window_bytes: usize) -> Option<Reading> {
             return None;
         }
     }
-    assert!(matches!(input.advance(), Ok(Next::End)), "the end is the end");
+    assert!(
+        matches!(input.advance(), Ok(Next::End)),
+        "the end is the end"
+    );
     reading.warnings = input.take_warnings();
     for warning in &reading.warnings {
         assert!(!warning.to_string().is_empty());
@@ -266,7 +279,11 @@ fn as_one_section(reading: &Reading) -> Vec<Item> {
         options: Vec::new(),
     }));
     let interfaces = reading.interfaces();
-    let rest = reading.items.iter().filter(|item| !is_section(item)).cloned();
+    let rest = reading
+        .items
+        .iter()
+        .filter(|item| !is_section(item))
+        .cloned();
     let changed = rest.map(|mut item| {
         match &mut item {
             Item::Meta(Meta::Block {

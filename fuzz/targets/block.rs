@@ -74,7 +74,11 @@ fn parts(bytes: &[u8], first_seq: u64) {
         summary.emit(&mut again);
         assert_eq!(again.len(), bytes.len());
         assert_eq!(Summary::parse(&again).as_ref(), Ok(&summary));
-        let _ = (summary.may_hold(0), summary.may_hold(u64::MAX), summary.may_hold(first_seq));
+        let _ = (
+            summary.may_hold(0),
+            summary.may_hold(u64::MAX),
+            summary.may_hold(first_seq),
+        );
     }
     records(Records::new(bytes, first_seq), bytes.len());
     records(Records::new(bytes, u64::MAX - first_seq), bytes.len());
@@ -98,15 +102,18 @@ fn records(mut records: Records<'_>, body_len: usize) {
 
 fn whole(file: &[u8], choices: &Choices) {
     let disk = SimDisk::new();
-    disk.replace(MANIFEST_NAME, &manifest(file, choices).to_json()).expect("a virtual disk");
+    disk.replace(MANIFEST_NAME, &manifest(file, choices).to_json())
+        .expect("a virtual disk");
     disk.replace(FILE, file).expect("a virtual disk");
     let log = Log::on(Arc::new(disk)).expect("the manifest is good");
     let recording = &log.recordings()[0];
     let select = Select {
         from_ns: choices.searches.then_some(u64::from(choices.from)),
         to_ns: choices.searches.then_some(u64::MAX),
-        addresses: choices.searches.then(|| vec![(AddressFamily::Ipv4, 0x0a00_0001)]),
-        metadata_only: false,
+        addresses: choices
+            .searches
+            .then(|| vec![(AddressFamily::Ipv4, 0x0a00_0001)]),
+        ..Select::default()
     };
     let most = file.len() / ALIGNMENT + 3;
     let (mut blocks, mut damaged) = (0, 0);
@@ -116,7 +123,8 @@ fn whole(file: &[u8], choices: &Choices) {
                 blocks += 1;
                 assert!(block.offset.is_multiple_of(ALIGNMENT as u64));
                 records(block.records(), block.header.body_len as usize);
-                assert!(select.may_match(&block.header, &block.summary) || choices.searches);
+                let wanted = select.may_match(&block.header, &block.summary);
+                assert!(wanted || choices.searches || block.header.packets == 0);
             }
             Err(StoreError::Damage(damage)) => {
                 damaged += 1;
@@ -124,17 +132,31 @@ fn whole(file: &[u8], choices: &Choices) {
             }
             Err(error) => panic!("a virtual disk does not fail: {error}"),
         }
-        assert!(blocks + damaged <= most, "more blocks than the file has room for");
+        assert!(
+            blocks + damaged <= most,
+            "more blocks than the file has room for"
+        );
     }
     if choices.layout > 1 && !file.is_empty() {
         assert!(blocks > 0 && damaged == 0, "blocks made well are read");
     }
     let found = log.blocks(recording, &select).filter(Result::is_ok).count();
     assert!(found <= blocks, "a search finds a part of all");
+    let summaries = Select {
+        without_records: true,
+        ..Select::default()
+    };
+    for block in log.blocks(recording, &summaries).flatten() {
+        assert!(block.records().next().is_none());
+    }
     let (_, loss) = log.books(recording).expect("a virtual disk does not fail");
     assert!(choices.sealed || loss.and_after_checkpoint);
     assert_eq!(log.stored_bytes(recording).ok(), Some(file.len() as u64));
-    let format = if choices.pcap { FileFormat::Pcap } else { FileFormat::PcapNg };
+    let format = if choices.pcap {
+        FileFormat::Pcap
+    } else {
+        FileFormat::PcapNg
+    };
     let options = ExportOptions {
         select,
         matches: None,
@@ -158,7 +180,11 @@ fn manifest(file: &[u8], choices: &Choices) -> Manifest {
     };
     let recording = Recording {
         id: 1,
-        state: if choices.sealed { State::Closed } else { State::Running },
+        state: if choices.sealed {
+            State::Closed
+        } else {
+            State::Running
+        },
         program: "fuzz".into(),
         started_ns: 0,
         ended_ns: None,
@@ -167,6 +193,7 @@ fn manifest(file: &[u8], choices: &Choices) -> Manifest {
         mode: String::new(),
         model: String::new(),
         model_file: "models/0.json".into(),
+        classes: vec!["benign".into()],
         hash_seed: [0; 2],
         files: vec![entry],
         ledger: None,

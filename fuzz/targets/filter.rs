@@ -15,7 +15,10 @@ use strata_wire::{LinkType, TunnelKey, ip_addr};
 static MEMORY: Bounded = Bounded::new();
 
 fuzz_target!(|bytes: &[u8]| -> Corpus {
-    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    let end = bytes
+        .iter()
+        .position(|&byte| byte == 0)
+        .unwrap_or(bytes.len());
     let packet = bytes.get(end + 1..).unwrap_or(&[]);
     let Ok(text) = std::str::from_utf8(&bytes[..end]) else {
         return Corpus::Reject;
@@ -23,7 +26,10 @@ fuzz_target!(|bytes: &[u8]| -> Corpus {
     let filter = match Filter::parse(text) {
         Ok(filter) => filter,
         Err(error) => {
-            assert!(text.get(error.span()).is_some(), "the place lies in the text");
+            assert!(
+                text.get(error.span()).is_some(),
+                "the place lies in the text"
+            );
             assert!(!error.to_string().is_empty());
             return Corpus::Keep;
         }
@@ -64,7 +70,8 @@ fn is_found(link: LinkType, packet: &[u8], bound: &[IpAddr], shown: &str) {
             continue;
         }
         let keys = headers.key.iter().chain(&headers.outer);
-        let ends = keys.flat_map(|key| [key.low, key.high].map(|end| ip_addr(key.family, end.address)));
+        let ends =
+            keys.flat_map(|key| [key.low, key.high].map(|end| ip_addr(key.family, end.address)));
         let noted: Vec<IpAddr> = ends.flatten().collect();
         assert!(
             bound.iter().any(|address| noted.contains(address)),

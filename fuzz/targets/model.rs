@@ -7,7 +7,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
-use strata_classify::{Forest, LANES, Model, Tree, Verdicts};
+use strata_classify::{Columns, Forest, LANES, Model, Tree, Verdicts};
 use strata_fuzz::{Bounded, Chooser};
 use strata_sketch::{Feature, Level};
 
@@ -16,8 +16,14 @@ static MEMORY: Bounded = Bounded::new();
 
 fuzz_target!(|bytes: &[u8]| {
     if bytes.first() == Some(&b'{') {
-        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
-        run(&bytes[..end], Chooser::new(bytes.get(end + 1..).unwrap_or(&[])));
+        let end = bytes
+            .iter()
+            .position(|&byte| byte == 0)
+            .unwrap_or(bytes.len());
+        run(
+            &bytes[..end],
+            Chooser::new(bytes.get(end + 1..).unwrap_or(&[])),
+        );
     } else {
         let mut choose = Chooser::new(bytes);
         let made = made(&mut choose).to_string();
@@ -37,8 +43,8 @@ fn run(json: &[u8], mut choose: Chooser<'_>) {
     assert_eq!(again.features, model.features);
     let features = model.feature_list();
     let lanes = 1 + usize::from(choose.u8()) % LANES;
-    let mut columns = vec![[0_u32; LANES]; features.len().max(1)];
-    for (column, &feature) in columns.iter_mut().zip(&features) {
+    let mut columns: Box<Columns> = vec![0; COLUMNS].try_into().expect("as many");
+    for (column, &feature) in columns.chunks_exact_mut(LANES).zip(&features) {
         for value in &mut column[..lanes] {
             *value = value_of(feature, choose.u32());
         }
@@ -51,14 +57,23 @@ fn run(json: &[u8], mut choose: Chooser<'_>) {
             continue;
         }
         let mut leaves = vec![[0_u16; LANES]; forest.tree_count()];
-        forest.leaves(&columns, lanes, &mut leaves);
+        forest.leaves(&columns, &mut leaves);
+        let mut portable = vec![[0_u16; LANES]; forest.tree_count()];
+        forest.portable().leaves(&columns, &mut portable);
+        assert_eq!(
+            leaves, portable,
+            "this machine's kernel and the portable one"
+        );
         for lane in 0..lanes {
-            let values: Vec<u32> = columns.iter().map(|column| column[lane]).collect();
+            let rows = columns.chunks_exact(LANES).take(features.len());
+            let values: Vec<u32> = rows.map(|column| column[lane]).collect();
             let naive = model.leaves_naive(level, &values);
             let batch: Vec<u16> = leaves.iter().map(|row| row[lane]).collect();
             assert_eq!(batch, naive, "batch and naive, {level:?}");
             let trees = model.trees(level).iter();
-            let real: Vec<u16> = trees.map(|tree| leaf_by_numbers(&model, &features, tree, &values)).collect();
+            let real: Vec<u16> = trees
+                .map(|tree| leaf_by_numbers(&model, &features, tree, &values))
+                .collect();
             assert_eq!(naive, real, "integers and real numbers, {level:?}");
             let id = verdicts.decide(level, &leaves, lane);
             assert_eq!(*verdicts.get(id), verdicts.judge(level, &naive));
@@ -87,14 +102,30 @@ fn leaf_by_numbers(model: &Model, features: &[Feature], tree: &Tree, values: &[u
     while let (Some(feature), Some(at_most)) = (tree.nodes[at].feature, tree.nodes[at].at_most) {
         let value = features[feature].decode(values[feature], model.clock());
         let node = &tree.nodes[at];
-        let child = if value <= at_most { node.left } else { node.right };
+        let child = if value <= at_most {
+            node.left
+        } else {
+            node.right
+        };
         at = child.expect("a split has children");
     }
     u16::try_from(at).expect("a tree has fewer nodes")
 }
 
+const COLUMNS: usize = size_of::<Columns>() / size_of::<u32>();
 const NUMBERS: [f64; 12] = [
-    0.0, -0.0, 0.5, 1.0, -1.0, 1e-320, 255.999, 65_535.0, 4_294_967_295.0, 4_294_967_296.5, 1e300, 3.5e38,
+    0.0,
+    -0.0,
+    0.5,
+    1.0,
+    -1.0,
+    1e-320,
+    255.999,
+    65_535.0,
+    4_294_967_295.0,
+    4_294_967_296.5,
+    1e300,
+    3.5e38,
 ];
 
 fn number(choose: &mut Chooser<'_>) -> f64 {
@@ -111,14 +142,24 @@ fn made(choose: &mut Chooser<'_>) -> Value {
     let classes = 1 + usize::from(choose.u8()) % 4;
     let first = usize::from(choose.u8());
     let count = usize::from(choose.u8()) % 12;
-    let features: Vec<Feature> =
-        (0..count).map(|index| Feature::ALL[(first + index) % Feature::ALL.len()]).collect();
-    let used: Vec<Value> =
-        features.iter().map(|f| json!({"name": f.name(), "unit": f.unit()})).collect();
-    let of_packets: Vec<usize> =
-        (0..count).filter(|&index| features[index].level() == Level::Packet).collect();
+    let features: Vec<Feature> = (0..count)
+        .map(|index| Feature::ALL[(first + index) % Feature::ALL.len()])
+        .collect();
+    let used: Vec<Value> = features
+        .iter()
+        .map(|f| json!({"name": f.name(), "unit": f.unit()}))
+        .collect();
+    let of_packets: Vec<usize> = (0..count)
+        .filter(|&index| features[index].level() == Level::Packet)
+        .collect();
     let of_all: Vec<usize> = (0..count).collect();
-    let window = [1_000, 10_000_000, 60_000_000_000, 864_000_000_000_000, 999];
+    let window = [
+        1_000_u64,
+        10_000_000,
+        60_000_000_000,
+        864_000_000_000_000,
+        999,
+    ];
     let flows = usize::from(choose.u8()) % 4;
     let packets = 1 + usize::from(choose.u8()) % 3;
     json!({
@@ -138,7 +179,11 @@ fn made(choose: &mut Chooser<'_>) -> Value {
 }
 
 fn tree(choose: &mut Chooser<'_>, features: &[usize], classes: usize) -> Value {
-    let splits = if features.is_empty() { 0 } else { usize::from(choose.u8()) % 40 };
+    let splits = if features.is_empty() {
+        0
+    } else {
+        usize::from(choose.u8()) % 40
+    };
     let mut nodes = vec![Value::Null];
     let mut open = vec![0];
     for _ in 0..splits {

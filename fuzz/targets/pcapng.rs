@@ -35,8 +35,15 @@ fn repaired(bytes: &[u8]) -> Vec<u8> {
             big = head[8..] == 0x1a2b_3c4d_u32.to_be_bytes();
         }
         let stated = [head[4], head[5], head[6], head[7]];
-        let len = if big { u32::from_be_bytes(stated) } else { u32::from_le_bytes(stated) };
-        let Some(end) = (len as usize).checked_next_multiple_of(4).and_then(|len| at.checked_add(len)) else {
+        let len = if big {
+            u32::from_be_bytes(stated)
+        } else {
+            u32::from_le_bytes(stated)
+        };
+        let Some(end) = (len as usize)
+            .checked_next_multiple_of(4)
+            .and_then(|len| at.checked_add(len))
+        else {
             break;
         };
         if len < 12 || end > out.len() {

@@ -311,3 +311,25 @@ fn an_error_ends_only_its_input() {
     }
     assert_eq!((count, errors), (13, 1));
 }
+
+/// Found by fuzzing: a decoder that met damage forgot what it had decoded in the
+/// same call, and with it up to a window of packets.
+#[test]
+fn damage_in_a_compressed_file_costs_no_packet_before_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let packets = some_packets(1000);
+    let bytes = pcap_of(&packets);
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    let (intact, rest) = bytes.split_at(bytes.len() / 2);
+    encoder.write_all(intact).unwrap();
+    encoder.flush().unwrap();
+    let at = encoder.get_ref().len();
+    encoder.write_all(rest).unwrap();
+    let mut damaged = encoder.finish().unwrap();
+    damaged[at..at + 20].fill(0x07);
+    let reading = read(&file(&folder, "damaged.pcap.gz", &damaged));
+    assert!(reading.error.is_some());
+    let count = reading.packets().count();
+    assert!(count >= 498, "{count} of 500 packets");
+    assert!(reading.packets().eq(&packets[..count]));
+}

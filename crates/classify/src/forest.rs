@@ -44,7 +44,13 @@ enum Kernel {
 impl Kernel {
     fn best() -> Self {
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+        if is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("bmi2")
+        {
             return Self::Avx512;
         }
         Self::Portable
@@ -96,7 +102,8 @@ impl Forest {
                 #[cfg(target_arch = "x86_64")]
                 Kernel::Avx512 => {
                     #[allow(unsafe_code)]
-                    // SAFETY: `Kernel::best` has found that the CPU has AVX-512 F and BW.
+                    // SAFETY: `Kernel::best` has found every feature that the
+                    // function is compiled for.
                     unsafe {
                         tree.leaves_avx512(columns, row);
                     }

@@ -230,7 +230,11 @@ impl fmt::Display for Arith {
             }
             Self::Negate(inner) => {
                 f.write_str("-")?;
-                arith_operand(inner, f)
+                match **inner {
+                    // Without parentheses, which would count as nesting twice.
+                    Self::Negate(_) => write!(f, " {inner}"),
+                    _ => arith_operand(inner, f),
+                }
             }
             Self::Binary {
                 operator,

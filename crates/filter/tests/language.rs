@@ -444,3 +444,13 @@ fn repeated_tests_are_made_once() {
     assert!(count("host 192.0.2.1") < count("src host 192.0.2.1") * 2);
     assert_eq!(count("tcp and tcp"), count("tcp"));
 }
+
+/// Found by fuzzing: each minus sign was printed with parentheses of its own,
+/// which counted as nesting again.
+#[test]
+fn many_minus_signs_are_read_again_as_printed() {
+    let text = format!("{}5 = len", "- ".repeat(150));
+    let filter = Filter::parse(&text).unwrap();
+    let again = Filter::parse(&filter.to_string()).unwrap();
+    assert_eq!(again.ast(), filter.ast());
+}

@@ -148,6 +148,8 @@ impl Feature {
         if threshold.is_nan() || threshold < 0.0 {
             return None;
         }
+        // Minus zero is zero, and its bits are not those of a small number.
+        let threshold = threshold.abs();
         Some(match self.coding() {
             // `as` saturates.
             Coding::Scaled(scale) => (threshold * f64::from(scale)).floor() as u32,
@@ -274,6 +276,7 @@ mod tests {
         assert_eq!(Feature::Size.encode(59.5, clock), Some(59));
         assert_eq!(Feature::Size.encode(60.0, clock), Some(60));
         assert_eq!(Feature::Size.encode(-0.5, clock), None);
+        assert_eq!(Feature::SizeVar.encode(-0.0, clock), Some(0));
         assert_eq!(Feature::Size.encode(1e30, clock), Some(u32::MAX));
         assert_eq!(Feature::IpdMin.encode(tick * 3.0 - 1.0, clock), Some(2));
         assert_eq!(Feature::IpdMin.encode(tick * 3.0, clock), Some(3));

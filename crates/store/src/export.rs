@@ -256,8 +256,8 @@ impl<W: Write> Exporter<'_, W> {
         if self.options.comments {
             let verdict = self.verdicts.get(&packet.verdict);
             let comment = comment(&self.context, packet.keep_code, verdict);
-            options::push_comment(&mut self.packet_options, &comment)
-                .map_err(|error| WriteError::TooLong(error.0))?;
+            // Only names of a crafted log are too long for an option.
+            let _ = options::push_comment(&mut self.packet_options, &comment);
         }
         let written = PacketRef {
             ts_ns: packet.ts_ns,

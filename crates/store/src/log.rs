@@ -312,7 +312,7 @@ fn step(current: &mut Current<'_>, recording: u32, select: &Select) -> Result<St
         }
         Err(problem) => problem,
     };
-    current.offset += ALIGNMENT as u64;
+    current.offset += problem.passes_over;
     if std::mem::replace(&mut current.searching, true) {
         return Ok(Step::Skipped);
     }
@@ -325,8 +325,34 @@ fn step(current: &mut Current<'_>, recording: u32, select: &Select) -> Result<St
     Err(StoreError::Damage(Damage {
         file: current.named.clone(),
         offset,
-        problem,
+        problem: problem.text,
     }))
+}
+
+/// Why there is no block at an offset, and where to look for the next.
+struct NoBlock {
+    text: String,
+    passes_over: u64,
+}
+
+impl From<String> for NoBlock {
+    fn from(text: String) -> Self {
+        Self {
+            text,
+            passes_over: ALIGNMENT as u64,
+        }
+    }
+}
+
+impl NoBlock {
+    /// A block whose header is right, so that its length can be trusted. Looking
+    /// inside it would also make a crafted file take quadratic time.
+    fn within(header: &BlockHeader, text: &str) -> Self {
+        Self {
+            text: text.to_owned(),
+            passes_over: header.stored_len() as u64,
+        }
+    }
 }
 
 fn block_follows(current: &Current<'_>, recording: u32) -> Result<bool, StoreError> {
@@ -359,19 +385,19 @@ fn read_block(
     current: &mut Current<'_>,
     recording: u32,
     select: &Select,
-) -> Result<Result<Step, String>, StoreError> {
+) -> Result<Result<Step, NoBlock>, StoreError> {
     let header = match read_header(current, current.offset)? {
         Ok(header) => header,
-        Err(problem) => return Ok(Err(problem)),
+        Err(problem) => return Ok(Err(problem.into())),
     };
     if header.recording != recording {
         let problem = format!("a block of recording {}", header.recording);
-        return Ok(Err(problem));
+        return Ok(Err(problem.into()));
     }
     let (body_len, summary_len) = (header.body_len as usize, header.summary_len as usize);
     let content_end = current.offset + (HEADER_LEN + body_len + summary_len) as u64;
     if content_end > current.size {
-        return Ok(Err("the file ends within a block".into()));
+        return Ok(Err(String::from("the file ends within a block").into()));
     }
     let mut summary = vec![0; summary_len];
     let after_body = current.offset + (HEADER_LEN + body_len) as u64;
@@ -381,11 +407,14 @@ fn read_block(
     };
     read_at(&mut summary, after_body)?;
     if crc32c::crc32c(&summary) != header.summary_crc {
-        return Ok(Err("the summary's checksum does not match".into()));
+        return Ok(Err(NoBlock::within(
+            &header,
+            "the summary's checksum does not match",
+        )));
     }
     let summary = match Summary::parse(&summary) {
         Ok(summary) => summary,
-        Err(problem) => return Ok(Err(problem.into())),
+        Err(problem) => return Ok(Err(NoBlock::within(&header, problem))),
     };
     let offset = current.offset;
     if !select.may_match(&header, &summary) {
@@ -397,7 +426,10 @@ fn read_block(
         body = vec![0; body_len];
         read_at(&mut body, offset + HEADER_LEN as u64)?;
         if crc32c::crc32c(&body) != header.body_crc {
-            return Ok(Err("the records' checksum does not match".into()));
+            return Ok(Err(NoBlock::within(
+                &header,
+                "the records' checksum does not match",
+            )));
         }
     }
     current.offset += header.stored_len() as u64;

@@ -365,3 +365,31 @@ fn blocks_are_found_by_time_and_address_without_reading_the_others() {
     };
     assert_eq!(found(by_address), [7, 9]);
 }
+
+/// A crafted file: a header every 4 KiB, each of whose records would reach to the
+/// end of the file. Looking inside each would take a time that grows with the
+/// square of the file.
+#[test]
+fn nested_headers_are_passed_over_not_looked_into() {
+    let disk = SimDisk::new();
+    record(&disk, 0).unwrap();
+    let log = Log::on(Arc::new(disk.clone())).unwrap();
+    let name = log.recordings()[0].files[0].name.clone();
+    let mut file = disk.open(&name, true).unwrap();
+    let size = file.size().unwrap();
+    let blocks = size / 4096;
+    for n in 0..blocks {
+        let header = strata_store::BlockHeader {
+            recording: 1,
+            body_len: u32::try_from(size - n * 4096 - 128).unwrap(),
+            body_crc: 1,
+            packets: 1,
+            ..Default::default()
+        };
+        file.write_at(&header.emit(), n * 4096).unwrap();
+    }
+    let everything = Select::default();
+    let found: Vec<_> = log.blocks(&log.recordings()[0], &everything).collect();
+    assert!(found.len() <= 2, "{} places were looked at", found.len());
+    assert!(found.iter().all(Result::is_err));
+}

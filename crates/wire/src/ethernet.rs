@@ -8,6 +8,8 @@ pub mod ethertype {
     pub const IPV4: u16 = 0x0800;
     /// ARP (RFC 826).
     pub const ARP: u16 = 0x0806;
+    /// Reverse ARP (RFC 903), laid out as ARP.
+    pub const RARP: u16 = 0x8035;
     /// Transparent Ethernet bridging, as GRE and GENEVE carry Ethernet.
     pub const TEB: u16 = 0x6558;
     /// Customer VLAN tag (IEEE 802.1Q).

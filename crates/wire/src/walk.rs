@@ -161,7 +161,7 @@ impl Walk<'_> {
             ethertype::IPV6 => Some(Layer::Ipv6),
             ethertype::VLAN | ethertype::SERVICE_VLAN => self.vlan(),
             kind if ethertype::QINQ_OLD.contains(&kind) => self.vlan(),
-            ethertype::ARP => Some(Layer::Arp),
+            ethertype::ARP | ethertype::RARP => Some(Layer::Arp),
             ethertype::MPLS | ethertype::MPLS_MULTICAST => Some(Layer::Mpls),
             ethertype::PPPOE_SESSION => {
                 self.take(tunnel::PPPOE_HEADER_LEN)?;

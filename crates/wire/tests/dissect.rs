@@ -276,6 +276,8 @@ fn what_is_not_ip_belongs_to_its_macs() {
         (0x0200_0000_0001, 0x0200_0000_0002)
     );
     assert_eq!(headers.outer.unwrap().low.address, 0x0a00_0001);
+    let rarp = inner(LinkType::ETHERNET, &ethernet(ethertype::RARP, &arp));
+    assert_eq!(rarp.outer, headers.outer);
     let lldp = inner(LinkType::ETHERNET, &ethernet(0x88cc, &[1; 40]));
     assert_eq!((lldp.header_len, lldp.incomplete), (14, false));
     let stp = inner(LinkType::ETHERNET, &ethernet(38, &[0x42, 0x42, 3, 0, 0]));
