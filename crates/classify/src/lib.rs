@@ -7,7 +7,7 @@
 //!   the reason, each combination worked out once.
 //!
 //! Uses `sketch` for the names and codings of features; used by `pipeline`.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod forest;
 mod model;

@@ -109,9 +109,6 @@ proptest! {
             let forest = Forest::new(&model, level);
             let mut leaves = vec![[0_u16; LANES]; forest.tree_count()];
             forest.leaves(&columns, &mut leaves);
-            let mut portable = leaves.clone();
-            forest.clone().portable().leaves(&columns, &mut portable);
-            prop_assert_eq!(&portable, &leaves);
             for lane in 0..values.len() {
                 let row: Vec<u32> = (0..4).map(|column| columns[column * LANES + lane]).collect();
                 let naive = model.leaves_naive(level, &row);
