@@ -16,7 +16,7 @@ say "1. Record a capture: each packet is classified, and its class decides how m
 run "$strata" record -r "$capture" -o "$out/log"
 
 say "2. Why: the most frequent reasons, as the conditions that the trees found"
-run "$strata" info "$out/log" --reasons 2
+run "$strata" info "$out/log" --reasons=2
 
 say "3. The log as a capture file again; each packet says in a comment why it was kept so"
 run "$strata" export "$out/log" -w "$out/all.pcapng"
@@ -24,6 +24,6 @@ run "$strata" export "$out/log" -w "$out/web.pcapng" tcp port 80
 
 captured=$(wc -c <"$capture")
 logged=$(cat "$out"/log/blocks/*.strata | wc -c)
-say "The capture weighs $captured bytes, the log $logged: $((100 * logged / captured)) %."
+say "The capture weighs $captured bytes, the log $logged."
 echo "Open it in Wireshark:   wireshark $out/all.pcapng"
 echo "Kept whole only:        wireshark -Y 'frame.comment contains \"granularity=full\"' $out/all.pcapng"

@@ -194,7 +194,8 @@ fn manifest(file: &[u8], choices: &Choices) -> Manifest {
         model: String::new(),
         model_file: "models/0.json".into(),
         classes: vec!["benign".into()],
-        hash_seed: [0; 2],
+        // The seeds are recorded with `--hash-seed 1`.
+        hash_seed: [1, 0],
         files: vec![entry],
         ledger: None,
         warnings: Vec::new(),

@@ -4,6 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::batch::{BATCH_MAX, Batch, Descriptor};
 use crate::error::{CaptureError, Warning};
@@ -18,12 +20,15 @@ pub struct InputOptions {
     /// block that is larger, to 129 MiB at most. The default, 256 KiB, stays in
     /// a core's second-level cache; kept between 4 KiB and 16 MiB.
     pub window_bytes: usize,
+    /// Once it is set, standard input counts as ended.
+    pub stop: Option<Arc<AtomicBool>>,
 }
 
 impl Default for InputOptions {
     fn default() -> Self {
         Self {
             window_bytes: 256 << 10,
+            stop: None,
         }
     }
 }
@@ -75,7 +80,7 @@ impl Input {
         }
         let sources = (0u16..)
             .zip(paths)
-            .map(|(index, path)| Source::open(path, index, options.window_bytes))
+            .map(|(index, path)| Source::open(path, index, options))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             merge: (sources.len() > 1).then(|| Merge::new(sources.len())),

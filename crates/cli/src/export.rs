@@ -48,7 +48,8 @@ pub(crate) struct Args {
     #[arg(long)]
     no_comments: bool,
 
-    /// Only packets that match, in the filter language of tcpdump.
+    /// Only packets that match, in the filter language of tcpdump, judged by the
+    /// bytes that were kept. Options go before it.
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
     filter: Vec<String>,
 }
@@ -108,6 +109,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         addresses: filter.as_ref().and_then(wanted_addresses),
         ..Select::default()
     };
+    if let (Some(from), Some(to)) = (select.from_ns, select.to_ns) {
+        anyhow::ensure!(
+            from < to,
+            "--from is not before --to: give dates with the times"
+        );
+    }
     let mut by_link = filter.map(|filter| ByLink {
         filter,
         programs: HashMap::new(),
@@ -130,7 +137,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let named = || format!("{}: cannot write", args.write.display());
         let file = File::create(&args.write).with_context(named)?;
         let mut output = BufWriter::with_capacity(1 << 20, file);
-        let exported = export(&log, &mut output, format, options)?;
+        let exported = export(&log, &mut output, format, options);
+        let exported = exported.inspect_err(|_| {
+            // Half a file would pass for a whole one.
+            let _ = std::fs::remove_file(&args.write);
+        })?;
         output.flush().with_context(named)?;
         exported
     };

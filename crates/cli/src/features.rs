@@ -21,10 +21,10 @@ pub(crate) struct Args {
     #[arg(short = 'o', long = "output", value_name = "FILE", default_value = "-")]
     output: PathBuf,
 
-    /// Length of the sketches' window in ms. It belongs to the model that is
-    /// trained on these features.
-    #[arg(long, value_name = "MS", default_value_t = 60_000)]
-    window_ms: u64,
+    /// Length of the sketches' window in ms; it belongs to the model that is
+    /// trained on these features. By default that of the built-in model.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    window_ms: Option<u64>,
 
     /// Key of flow fingerprints.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -41,7 +41,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             File::create(&args.output).with_context(named)?,
         ))
     };
-    let clock = Clock::new(args.window_ms.saturating_mul(1_000_000));
+    let clock = match args.window_ms {
+        Some(ms) => Clock::new(ms.saturating_mul(1_000_000)),
+        None => crate::model::load(None)?.model.clock(),
+    };
     let mut sketch = Sketch::new(BITS_DEFAULT, clock, Arithmetic::Exact);
     let mut flows = FlowFinder::new([args.hash_seed, 0], TunnelKey::Inner);
     let mut interfaces: Vec<Interface> = Vec::new();

@@ -31,9 +31,16 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// Also why packets were kept as they were, in words, for the N most frequent
-    /// reasons of each granularity. Reads the whole log.
-    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "10")]
+    /// Also why packets were kept as they were, in words, for the N (10) most
+    /// frequent reasons of each granularity. Reads and checks the whole log;
+    /// without it, block headers and summaries alone.
+    #[arg(
+        long,
+        value_name = "N",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "10"
+    )]
     reasons: Option<usize>,
 }
 
@@ -150,7 +157,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         if let Some(ledger) = ledger {
             writeln!(out, "{ledger}")?;
         } else {
-            writeln!(out, "{}", loss_text(loss))?;
+            writeln!(out, "{}", loss_text(loss, is_live(&log, recording)))?;
         }
         for warning in &recording.warnings {
             writeln!(out, "warning: {warning}")?;
@@ -187,10 +194,18 @@ pub(crate) fn print_recording(out: &mut impl Write, dir: &Path, id: u32) -> Resu
     Ok(())
 }
 
+/// Only the last recording of a log that is locked can be one that runs.
+fn is_live(log: &Log, recording: &Recording) -> bool {
+    let last = log.recordings().last();
+    last.is_some_and(|last| last.id == recording.id)
+        && recording.state == State::Running
+        && log.is_being_written()
+}
+
 fn heading(log: &Log, recording: &Recording) -> String {
     let state = match recording.state {
         State::Closed => "closed",
-        State::Running if log.is_being_written() => "being written",
+        State::Running if is_live(log, recording) => "being written",
         State::Running => "ended abruptly",
     };
     let mut text = format!(
@@ -233,7 +248,9 @@ fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
     let total = contents.total();
     row("all", "", &total);
     // Reduction is against everything that passed the filter, sampled or not.
-    let captured = ledger.map_or(total.wire_bytes, |l| l.seen.bytes - l.filtered.bytes);
+    let captured = ledger.map_or(total.wire_bytes, |l| {
+        l.seen.bytes.saturating_sub(l.filtered.bytes)
+    });
     let _ = write!(
         text,
         "captured {} -> block files {} ({}): {} of {} bytes",
@@ -246,9 +263,19 @@ fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
     text
 }
 
-fn loss_text(loss: Loss) -> String {
+fn loss_text(loss: Loss, live: bool) -> String {
+    if live {
+        return format!(
+            "{} packets are in memory, not yet in a file",
+            count(loss.packets)
+        );
+    }
+    let since = loss.checkpoint_ns.map_or_else(
+        || String::from("whatever was not written yet"),
+        |ns| format!("whatever arrived after {}", time(ns)),
+    );
     format!(
-        "not closed: {} packets are lost for certain, and what arrived in the last 100 ms before the end",
+        "not closed: {} packets are lost for certain, and {since}",
         count(loss.packets)
     )
 }
@@ -328,10 +355,10 @@ fn json_of(
         "last_ns": contents.last_ns,
         "counts": counts.collect::<Vec<_>>(),
         "stored_bytes": stored,
-        "captured_bytes": ledger.map(|l| l.seen.bytes - l.filtered.bytes),
+        "captured_bytes": ledger.map(|l| l.seen.bytes.saturating_sub(l.filtered.bytes)),
         "books": recording.ledger,
         "lost_packets": loss.packets,
-        "lost_after_checkpoint": loss.and_after_checkpoint,
+        "checkpoint_ns": loss.checkpoint_ns,
         "warnings": recording.warnings,
         "damage": contents.damage.iter().map(ToString::to_string).collect::<Vec<_>>(),
     })

@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         // Whoever reads our output has seen enough: `strata export -w - | head`.
         Err(error) if text::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("strata: {error:#}");
+            eprintln!("strata: {}", text::chain(&error));
             ExitCode::FAILURE
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
@@ -60,11 +60,12 @@ pub(crate) struct Args {
     tunnel_key: Tunnel,
 
     /// Begin a new block file before one holds more than so many million bytes;
-    /// with a unit (500MB, 2GiB) that size. 0 never.
+    /// with a unit (500MB, 2GiB) that size; 0 never. At least one block.
     #[arg(short = 'C', long, value_name = "SIZE", default_value = "1GiB")]
     rotate_size: String,
 
-    /// Begin a new block file once one spans so many seconds of packet time.
+    /// Begin a new block file once one spans so many seconds of packet time; 0
+    /// never. Files end with a block, so a quiet input rotates late.
     #[arg(short = 'G', long, value_name = "SECONDS", default_value_t = 0)]
     rotate_seconds: u64,
 
@@ -81,7 +82,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 0)]
     sampling_seed: u64,
 
-    /// Only packets that match, in the filter language of tcpdump.
+    /// Only packets that match, in the filter language of tcpdump. Options go
+    /// before it.
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
     filter: Vec<String>,
 }
@@ -116,7 +118,7 @@ fn config(path: Option<&Path>) -> Result<Config> {
 fn log_directory(dir: &Path) -> Result<RealDisk> {
     let listed = fs::read_dir(dir).map(|entries| entries.flatten().collect::<Vec<_>>());
     let entries = listed.unwrap_or_default();
-    let ours = ["lock", "models", "blocks"];
+    let ours = ["lock", "models", "blocks", "manifest.json.new"];
     let foreign = entries
         .iter()
         .any(|e| !ours.iter().any(|name| e.file_name() == *name));
@@ -160,8 +162,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         rotate_ns: args.rotate_seconds.saturating_mul(1_000_000_000),
         ..RecorderOptions::default()
     };
-    // The inputs first: a mistyped name shall not leave a log behind.
-    let mut input = Input::open(&args.read, &InputOptions::default())?;
+    // What can be wrong first: a mistyped name shall not leave a log behind.
+    for mode in &modes {
+        mode.granularities(&loaded.model)?;
+    }
+    let stop = stop_on_signal()?;
+    let mut input_options = InputOptions::default();
+    input_options.stop = Some(Arc::clone(&stop));
+    let mut input = Input::open(&args.read, &input_options)?;
     if args.model.is_none() {
         eprintln!(
             "strata: no model given (-m): the built-in one cuts to headers only what is \
@@ -195,7 +203,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         sampling_seed: args.sampling_seed,
     };
     let mut worker = Worker::new(&loaded.model, worker_options, sink)?;
-    let stop = stop_on_signal()?;
     let started = Instant::now();
     let bar = progress_bar();
     let mut last_shown = started;
@@ -218,19 +225,31 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for (link, problem) in worker.filter_problems() {
         warnings.push(format!("the filter matches no packet of {link}: {problem}"));
     }
+    if stop.load(Ordering::Relaxed) {
+        warnings.push(String::from("interrupted by a signal: the input has more"));
+    }
     for warning in &warnings {
         eprintln!("strata: warning: {warning}");
     }
+    let filter_fits_nowhere = worker.filter_fits_nowhere();
     let id = recorder.id();
     let ledger = *worker.ledger();
     let pressure = worker.pressure();
     drop(worker);
+    let unfiltered = worker_problem(&ledger, filter_fits_nowhere);
+    warnings.extend(
+        ran.as_ref()
+            .err()
+            .map(|error| format!("ended early: {error}")),
+    );
     let closed = recorder.finish(&ledger, warnings);
-    summary(args, id, &ledger, pressure, started.elapsed())?;
+    let shown = summary(args, id, &ledger, pressure, started.elapsed());
+    // What went wrong counts, also where nobody reads the summary.
     ran?;
     closed?;
     ledger.check()?;
-    Ok(())
+    unfiltered?;
+    shown
 }
 
 /// Set by the first interrupt or termination signal: what has been read is then
@@ -243,6 +262,16 @@ fn stop_on_signal() -> Result<Arc<AtomicBool>> {
         flag::register(signal, Arc::clone(&stop))?;
     }
     Ok(stop)
+}
+
+/// An error if packets came and the filter could be applied to none of them.
+fn worker_problem(ledger: &Ledger, fits_nowhere: Option<String>) -> Result<()> {
+    match fits_nowhere {
+        Some(problem) if ledger.seen.packets > 0 => {
+            bail!("the filter cannot be applied to any interface of the input: {problem}")
+        }
+        _ => Ok(()),
+    }
 }
 
 fn progress_bar() -> ProgressBar {

@@ -13,7 +13,11 @@ pub(crate) fn filter(words: &[String]) -> Result<Option<Filter>> {
     if expression.trim().is_empty() {
         return Ok(None);
     }
-    Ok(Some(Filter::parse(&expression)?))
+    let parsed = Filter::parse(&expression);
+    if words.iter().any(|word| word.starts_with("--")) {
+        return Ok(Some(parsed.context("options go before the filter")?));
+    }
+    Ok(Some(parsed?))
 }
 
 /// A number of bytes: digits, optionally with k, M, G (1000) or Ki, Mi, Gi
@@ -122,6 +126,20 @@ fn epoch_seconds(text: &str) -> Option<u64> {
         .ok()?
         .checked_mul(1_000_000_000)?
         .checked_add(fraction)
+}
+
+/// An error and its causes, each said once: some say their cause themselves.
+pub(crate) fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
 }
 
 /// Whether an error is that nobody reads our output any more.

@@ -23,7 +23,7 @@ use crate::flows::{FlowFinder, wire_bytes};
 use crate::mode::{Mode, ModeError};
 
 /// Room that is kept free in a block for definitions beside a packet: a verdict
-/// of 256 trees and a plain interface. Larger ones grow their block.
+/// of 256 trees and a plain interface. Larger ones make their block grow.
 const DEFINITIONS_LEN: usize = 2048;
 
 /// How a worker works.
@@ -77,6 +77,8 @@ pub struct Worker {
     classifier: Classifier,
     demands: Vec<Demand>,
     sampling_hasher: FlowHasher,
+    /// Chooses which packets are sampled, as `sampling_hasher` which flows.
+    sampling_key: u64,
     flows: FlowFinder,
     sources: Vec<Source>,
     context_json: Vec<u8>,
@@ -137,6 +139,7 @@ impl Worker {
             classifier: Classifier::new(model),
             demands: demands.into_iter().map(Demand::new).collect(),
             sampling_hasher: FlowHasher::new([options.sampling_seed, 0x5354_5241_5441]),
+            sampling_key: mix64(options.sampling_seed ^ 0x5354_5241),
             flows: FlowFinder::new(options.hash_seed, options.tunnel_key),
             sources: Vec::new(),
             context_json: serde_json::to_vec(&context).unwrap_or_default(),
@@ -188,6 +191,20 @@ impl Worker {
         problems
     }
 
+    /// Why the filter cannot be applied to any interface so far; `None` if it can
+    /// be to one, or there is none.
+    #[must_use]
+    pub fn filter_fits_nowhere(&self) -> Option<String> {
+        let mut problem = None;
+        for source in &self.sources {
+            match &source.filter {
+                Some(Err(error)) => problem = Some(error.clone()),
+                _ => return None,
+            }
+        }
+        problem
+    }
+
     /// Records what an input says about itself.
     ///
     /// # Errors
@@ -218,7 +235,8 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// If the log cannot be written; every packet of the batch is in the books.
+    /// If the log cannot be written. The books hold every packet of the batch,
+    /// unless the writer thread itself is gone.
     pub fn batch(&mut self, batch: &Batch<'_>) -> Result<(), StoreError> {
         let mut start = 0;
         while start < batch.len() {
@@ -291,7 +309,8 @@ impl Worker {
             Demand::Always(outcome) => *outcome,
             Demand::Sampled(demands) => {
                 let key = self.lanes.headers[lane].key.unwrap_or_default();
-                join(demands, self.packet_number, self.sampling_hasher.flow(&key))
+                let number = self.packet_number ^ self.sampling_key;
+                join(demands, number, self.sampling_hasher.flow(&key))
             }
         };
         let keep = match outcome {
@@ -307,11 +326,7 @@ impl Worker {
         };
         let headers = &self.lanes.headers[lane];
         let captured_len = u32::try_from(packet.data.len()).unwrap_or(u32::MAX);
-        let header_len = if headers.key.is_some() {
-            headers.header_len
-        } else {
-            captured_len
-        };
+        let header_len = headers.header_len;
         let kept = keep.kept_len(header_len, captured_len);
         let data = &packet.data[..kept as usize];
         let mut cut = [0; CutWhere::ALL.len()];
@@ -327,6 +342,8 @@ impl Worker {
             self.room_for(needed + DEFINITIONS_LEN)?;
         }
         self.define(packet.interface, verdict);
+        // A large definition may have taken the room.
+        self.block.grow(needed);
         let record = PacketRecord {
             ts_ns: packet.ts_ns,
             seq: self.next_seq,

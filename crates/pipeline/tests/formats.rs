@@ -386,3 +386,39 @@ fn addresses(capture: &Capture) -> Vec<std::net::IpAddr> {
     }
     found
 }
+
+/// Definitions of any size beside packets of any size, in blocks that are nearly
+/// full or too small for either.
+#[test]
+fn large_definitions_never_take_a_packets_room() {
+    use strata_capture::{Interface, PacketRef, PcapNgWriter};
+    use strata_wire::mix64;
+    let model = model();
+    let below = |n: u64, max: u64| usize::try_from(mix64(n) % max).unwrap();
+    for round in 0..24 {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let mut writer = PcapNgWriter::new(&mut file, &[]).unwrap();
+        for id in 0..3_u16 {
+            let mut interface = Interface::new(LinkType::ETHERNET, 0);
+            let comment = "x".repeat(below(round * 10 + u64::from(id), 60_000));
+            options::push_comment(&mut interface.options, &comment).unwrap();
+            writer.interface(id, &interface).unwrap();
+        }
+        for n in 0..400_u64 {
+            let data = vec![n.to_le_bytes()[0]; below(round * 1_000 + n, 20_000)];
+            let packet = PacketRef {
+                ts_ns: n,
+                interface: u16::try_from(mix64(n) % 3).unwrap(),
+                wire_len: u32::try_from(data.len()).unwrap(),
+                data: &data,
+                options: &[],
+                has_timestamp: true,
+            };
+            writer.packet(&packet).unwrap();
+        }
+        writer.finish().unwrap();
+        let recorded = record(file.path(), &model, "log-all", None).unwrap();
+        let (back, _) = exported(&recorded.log, ExportOptions::default());
+        assert_eq!(read(back.path()), read(file.path()), "round {round}");
+    }
+}

@@ -23,7 +23,7 @@ pub(crate) fn register_16(ticks: u32) -> u32 {
 }
 
 /// A square from the four leading bits of its root, as a small match table
-/// gives it: within 6.7 % of the true one.
+/// gives it: within 13 % of the true one.
 #[inline]
 pub(crate) fn approximate_square(value: u32) -> u64 {
     let bits = u32::BITS - value.leading_zeros();

@@ -6,7 +6,7 @@ use crate::format::{
     ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_META, HEADER_LEN, PACKET_HEADER_LEN,
     PREFIX_LEN, PacketRecord, VerdictRecord, align_up, emit_packet_header, kind,
 };
-use crate::summary::{ClassCount, Summary};
+use crate::summary::{ClassCount, SUMMARY_BYTES_MAX, Summary};
 
 /// Keep codes, and so counters per class.
 const KEEPS: usize = 4;
@@ -39,6 +39,10 @@ pub struct BlockBuilder {
     start: usize,
     /// Where the records end in `bytes`.
     len: usize,
+    /// Where records must end, so that the summary has room behind them.
+    limit: usize,
+    /// Bytes for header and records, unless a record is larger.
+    block_bytes: usize,
     header: BlockHeader,
     counts: Box<[[ClassCount; KEEPS]; 256]>,
     fingerprints: Vec<u64>,
@@ -55,11 +59,14 @@ impl BlockBuilder {
     /// An empty block of `block_bytes`.
     #[must_use]
     pub fn new(block_bytes: usize) -> Self {
-        let (bytes, start) = aligned(align_up(block_bytes.max(64 << 10)));
+        let block_bytes = align_up(block_bytes.max(64 << 10));
+        let (bytes, start) = aligned(block_bytes + SUMMARY_BYTES_MAX);
         let mut builder = Self {
             bytes,
             start,
             len: start + HEADER_LEN,
+            limit: start + block_bytes,
+            block_bytes,
             header: BlockHeader::default(),
             counts: Box::new([[ClassCount::default(); KEEPS]; 256]),
             fingerprints: Vec::with_capacity(FINGERPRINTS_MAX),
@@ -77,6 +84,11 @@ impl BlockBuilder {
     /// Empties the block; its first packet will have sequence number `first_seq`
     /// or a later one.
     pub fn reset(&mut self, first_seq: u64) {
+        if self.limit - self.start > self.block_bytes {
+            // A record larger than the block has made it grow.
+            (self.bytes, self.start) = aligned(self.block_bytes + SUMMARY_BYTES_MAX);
+            self.limit = self.start + self.block_bytes;
+        }
         self.len = self.start + HEADER_LEN;
         self.header = BlockHeader {
             first_seq,
@@ -118,20 +130,22 @@ impl BlockBuilder {
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
-        self.bytes.len() - self.len
+        self.limit - self.len
     }
 
-    /// Makes room for a record that is larger than the block; only an empty block
-    /// grows, up to `room` bytes.
+    /// Makes room for a record that is larger than the block. It is as large as
+    /// before once it is empty again.
     #[cold]
     pub fn grow(&mut self, room: usize) {
         if self.room() >= room {
             return;
         }
         let used = self.len - self.start;
-        let (mut bytes, start) = aligned(align_up(used + room));
+        let grown = align_up(used + room);
+        let (mut bytes, start) = aligned(grown + SUMMARY_BYTES_MAX);
         bytes[start..start + used].copy_from_slice(&self.bytes[self.start..self.len]);
         (self.bytes, self.start, self.len) = (bytes, start, start + used);
+        self.limit = start + grown;
     }
 
     /// Appends a packet. `class` is its verdict's, `cut` the bytes cut by place.
@@ -323,7 +337,6 @@ impl BlockBuilder {
         let keys = (!self.fingerprints_full).then_some(self.fingerprints.as_slice());
         let mut summary = Vec::new();
         Summary::new(counts, keys).emit(&mut summary);
-        self.grow(summary.len() + ALIGNMENT);
         let body = &self.bytes[self.start + HEADER_LEN..self.len];
         let to_u32 = |len: usize| u32::try_from(len).expect("a block is below 4 GiB");
         self.header = BlockHeader {

@@ -1,5 +1,6 @@
 //! Reading a log: recordings, files, blocks.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -100,8 +101,9 @@ pub struct Loss {
     /// Packets between blocks, or between the last block and the checkpoint,
     /// that are not there: exact.
     pub packets: u64,
-    /// Whether more may have been lost in the 100 ms after the last checkpoint.
-    pub and_after_checkpoint: bool,
+    /// When the last checkpoint was made, ns since 1970: what arrived later may be
+    /// lost beside. `None` without a checkpoint.
+    pub checkpoint_ns: Option<u64>,
 }
 
 impl Log {
@@ -154,14 +156,17 @@ impl Log {
     ///
     /// # Errors
     ///
-    /// If a file is missing.
+    /// If a file cannot be looked at; a missing one counts as empty.
     pub fn stored_bytes(&self, recording: &Recording) -> Result<u64, StoreError> {
         let mut total = 0;
         for file in &recording.files {
             let named = self.disk.display(&file.name);
             let opened = self.disk.open(&file.name, false);
-            let size = opened.and_then(|opened| opened.size());
-            total += size.map_err(io_error(named, "open"))?;
+            total += match opened.and_then(|opened| opened.size()) {
+                // Who reads the log's blocks is told.
+                Err(error) if error.kind() == ErrorKind::NotFound => 0,
+                size => size.map_err(io_error(named, "open"))?,
+            };
         }
         Ok(total)
     }
@@ -201,8 +206,8 @@ impl Log {
         let checkpoint = read_all(self.disk.as_ref(), &name).ok();
         if let Some(last) = checkpoint.and_then(|content| Checkpoint::latest(&content)) {
             loss.packets += last.next_seq.saturating_sub(next_seq);
+            loss.checkpoint_ns = Some(last.time_ns);
         }
-        loss.and_after_checkpoint = true;
         Ok((None, loss))
     }
 
@@ -265,7 +270,7 @@ impl Iterator for Blocks<'_> {
                 }
                 continue;
             };
-            match step(current, self.recording.id, self.select) {
+            match step(current, self.recording, self.select) {
                 Ok(Step::Block(block)) => return Some(Ok(*block)),
                 Ok(Step::Skipped) => {}
                 Ok(Step::EndOfFile) => self.current = None,
@@ -278,7 +283,16 @@ impl Iterator for Blocks<'_> {
 fn open_file<'a>(disk: &dyn Disk, entry: &'a BlockFile) -> Result<Current<'a>, StoreError> {
     let named = disk.display(&entry.name);
     let opened = disk.open(&entry.name, false);
-    let file = opened.map_err(io_error(named.clone(), "open"))?;
+    let file = match opened {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Err(StoreError::Damage(Damage {
+                file: named,
+                offset: 0,
+                problem: format!("the file is missing, with {} packets", entry.packets),
+            }));
+        }
+        opened => opened.map_err(io_error(named.clone(), "open"))?,
+    };
     let size = file.size().map_err(io_error(named.clone(), "open"))?;
     Ok(Current {
         entry,
@@ -291,7 +305,11 @@ fn open_file<'a>(disk: &dyn Disk, entry: &'a BlockFile) -> Result<Current<'a>, S
 }
 
 /// Reads the block at the current offset, or moves past what is none.
-fn step(current: &mut Current<'_>, recording: u32, select: &Select) -> Result<Step, StoreError> {
+fn step(
+    current: &mut Current<'_>,
+    recording: &Recording,
+    select: &Select,
+) -> Result<Step, StoreError> {
     let (offset, end) = (current.offset, current.size);
     if offset >= end {
         let stated = current.entry.bytes;
@@ -355,11 +373,17 @@ impl NoBlock {
     }
 }
 
-fn block_follows(current: &Current<'_>, recording: u32) -> Result<bool, StoreError> {
+/// Whether a block belongs to a recording. The key of its fingerprints is random
+/// and not in any packet, so a packet's payload cannot pass for a block.
+fn is_of(header: &BlockHeader, recording: &Recording) -> bool {
+    header.recording == recording.id && header.hash_seed == recording.hash_seed
+}
+
+fn block_follows(current: &Current<'_>, recording: &Recording) -> Result<bool, StoreError> {
     let mut offset = current.offset;
     while offset < current.size {
         let header = read_header(current, offset)?;
-        if header.is_ok_and(|header| header.recording == recording) {
+        if header.is_ok_and(|header| is_of(&header, recording)) {
             return Ok(true);
         }
         offset += ALIGNMENT as u64;
@@ -383,14 +407,14 @@ fn read_header(
 /// The outer error is the disk's, the inner one the block's.
 fn read_block(
     current: &mut Current<'_>,
-    recording: u32,
+    recording: &Recording,
     select: &Select,
 ) -> Result<Result<Step, NoBlock>, StoreError> {
     let header = match read_header(current, current.offset)? {
         Ok(header) => header,
         Err(problem) => return Ok(Err(problem.into())),
     };
-    if header.recording != recording {
+    if !is_of(&header, recording) {
         let problem = format!("a block of recording {}", header.recording);
         return Ok(Err(problem.into()));
     }

@@ -42,16 +42,16 @@ impl Manifest {
             ));
         }
         // A name leads nowhere but into the log.
-        for file in manifest.recordings.iter().flat_map(|r| &r.files) {
+        let block_files = manifest
+            .recordings
+            .iter()
+            .flat_map(|r| &r.files)
+            .map(|f| &f.name);
+        let model_files = manifest.recordings.iter().map(|r| &r.model_file);
+        for name in block_files.chain(model_files) {
             let safe = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
-            if file.name.contains("..")
-                || file.name.starts_with('/')
-                || !file.name.chars().all(safe)
-            {
-                return Err(format!(
-                    "file name '{}' is not one that Strata writes",
-                    file.name
-                ));
+            if name.contains("..") || name.starts_with('/') || !name.chars().all(safe) {
+                return Err(format!("file name '{name}' is not one that Strata writes"));
             }
         }
         Ok(manifest)

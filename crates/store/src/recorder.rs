@@ -244,11 +244,13 @@ impl Recorder {
         options: RecorderOptions,
         about: &About,
     ) -> Result<(Self, BlockSink), StoreError> {
-        let dir = disk.display("");
-        let lock = disk.lock().map_err(io_error(dir.clone(), "lock the log"))?;
-        let lock = lock.ok_or(StoreError::Locked { dir })?;
+        let lock = take_lock(disk.as_ref())?;
         let mut manifest = read_manifest(disk.as_ref())?.unwrap_or_default();
-        let id = manifest.recordings.iter().map(|r| r.id).max().unwrap_or(0) + 1;
+        let last = manifest.recordings.iter().map(|r| r.id).max().unwrap_or(0);
+        let id = last.checked_add(1).ok_or_else(|| StoreError::Manifest {
+            file: disk.display(MANIFEST_NAME),
+            problem: format!("recording number {last} is the largest there is"),
+        })?;
         let model_file = format!("models/r{id:04}.json");
         let stored = disk.replace(&model_file, &about.model_json);
         stored.map_err(io_error(disk.display(&model_file), "write"))?;
@@ -319,6 +321,20 @@ impl Recorder {
             recording.warnings = warnings;
         })
     }
+}
+
+/// The lock of the log. Who only looks whether it is taken holds it for an
+/// instant, so it is tried again before another recording is reported.
+fn take_lock(disk: &dyn Disk) -> Result<Box<dyn Any + Send>, StoreError> {
+    let dir = disk.display("");
+    for _ in 0..5 {
+        let lock = disk.lock().map_err(io_error(dir.clone(), "lock the log"))?;
+        if let Some(lock) = lock {
+            return Ok(lock);
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Err(StoreError::Locked { dir })
 }
 
 /// The log's manifest; `None` if there is none.

@@ -1,12 +1,16 @@
 //! A block's summary: what it holds, without reading it.
 
-use crate::format::Reader;
+use crate::format::{ALIGNMENT, Reader, align_up};
 
 /// How many bits a Bloom filter spends per key, and how many it sets.
 const BITS_PER_KEY: usize = 12;
 const PROBES: u32 = 6;
 /// The largest filter; blocks with more keys get a less selective one.
 const BLOOM_BYTES_MAX: usize = 256 << 10;
+/// The largest summary, in whole multiples of [`ALIGNMENT`]: 256 classes of 4
+/// granularities, the filter, and their lengths.
+pub(crate) const SUMMARY_BYTES_MAX: usize =
+    align_up(8 + 256 * 4 * 24 + BLOOM_BYTES_MAX) + ALIGNMENT;
 /// Bits of one line of the filter: a key's bits all lie in one cache line.
 const LINE_BITS: u64 = 512;
 

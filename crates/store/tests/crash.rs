@@ -203,7 +203,7 @@ fn after_a_loss_of_power_nothing_durable_is_missing_and_the_rest_is_counted() {
             }
             let expected = Loss {
                 packets: last.max(noted.next_seq) - found,
-                and_after_checkpoint: true,
+                checkpoint_ns: checkpoint(&left).map(|noted| noted.time_ns),
             };
             assert_eq!(loss, expected, "crash {crash} seed {seed}");
             lossy += usize::from(loss.packets > 0);
@@ -219,7 +219,7 @@ fn after_a_loss_of_power_nothing_durable_is_missing_and_the_rest_is_counted() {
 #[test]
 fn a_later_recording_joins_a_log_that_ended_abruptly() {
     let disk = SimDisk::new();
-    disk.crash_after(40);
+    disk.crash_after(20);
     assert!(record(&disk, 0).is_err());
     let left = disk.after_power_loss(1);
     let before = read(&Log::on(Arc::new(left.clone())).unwrap()).0.len();
@@ -296,19 +296,37 @@ fn every_flipped_bit_is_named_and_costs_one_block_at_most() {
     assert_eq!(read(&log).0.len() as u64, PACKETS);
 }
 
+/// A disk whose recording ended after its last block was written and synced, and
+/// before its file was sealed. How many changes that takes depends on how many
+/// checkpoints were made.
+fn written_but_not_sealed() -> SimDisk {
+    let mut crash = 60;
+    loop {
+        let disk = SimDisk::new();
+        disk.crash_after(crash);
+        let ended = record(&disk, 0).is_err();
+        // A loss of power forgets the crash, and what was not synced.
+        let left = disk.after_power_loss(crash);
+        let log = Log::on(Arc::new(left.clone())).unwrap();
+        let unsealed = log.recordings()[0].files.iter().all(|file| !file.sealed);
+        if ended && unsealed && read(&log).0.len() as u64 > PACKETS / 2 {
+            return left;
+        }
+        crash += 1;
+        assert!(crash < 1_000, "no crash leaves a file unsealed");
+    }
+}
+
 #[test]
 fn a_complete_file_that_was_cut_is_damage_an_incomplete_one_is_a_torn_tail() {
     for complete in [true, false] {
-        let disk = SimDisk::new();
-        if !complete {
-            // Everything but the last changes, which seal the file.
-            let whole = SimDisk::new();
-            record(&whole, 0).unwrap();
-            disk.crash_after(whole.operations() - 4);
-        }
-        assert_eq!(record(&disk, 0).is_ok(), complete);
-        // A loss of power forgets the crash; everything written was synced.
-        let disk = disk.after_power_loss(0);
+        let disk = if complete {
+            let disk = SimDisk::new();
+            record(&disk, 0).unwrap();
+            disk
+        } else {
+            written_but_not_sealed()
+        };
         let log = Log::on(Arc::new(disk.clone())).unwrap();
         let recording = &log.recordings()[0];
         let name = recording.files[0].name.clone();
@@ -392,4 +410,58 @@ fn nested_headers_are_passed_over_not_looked_into() {
     let found: Vec<_> = log.blocks(&log.recordings()[0], &everything).collect();
     assert!(found.len() <= 2, "{} places were looked at", found.len());
     assert!(found.iter().all(Result::is_err));
+}
+
+#[test]
+fn a_block_that_is_used_again_and_again_stays_as_large() {
+    let mut block = BlockBuilder::new(64 << 10);
+    let mut seq = 0;
+    for round in 0..60 {
+        block.reset(seq);
+        while block.room() > 4_096 {
+            push(&mut block, seq);
+            for n in 0..20 {
+                block.note(mix64(seq * 100 + n));
+            }
+            seq += 1;
+        }
+        if round == 30 {
+            // A record larger than the block.
+            let options = vec![0; 1 << 20];
+            block.push_meta(&Meta::Section { options });
+        }
+        let stored = block.seal(1, 0, round, [1, 2]).len();
+        let most = if round == 30 {
+            2 << 20
+        } else {
+            (64 << 10) + (300 << 10)
+        };
+        assert!(stored <= most, "round {round}: {stored} bytes");
+    }
+}
+
+#[test]
+fn a_file_that_was_deleted_is_named_and_the_others_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk: Arc<dyn Disk> = Arc::new(strata_store::RealDisk::at(dir.path()));
+    let (recorder, mut sink) =
+        Recorder::start(Arc::clone(&disk), options(300_000), &About::default()).unwrap();
+    let mut block = empty(&mut sink).unwrap();
+    for seq in 0..PACKETS {
+        if block.room() < 4_096 {
+            sink.submit(block).unwrap();
+            block = empty(&mut sink).unwrap();
+        }
+        push(&mut block, seq);
+    }
+    sink.submit(block).unwrap();
+    while sink.wait().unwrap().is_some() {}
+    recorder.finish(&Ledger::default(), Vec::new()).unwrap();
+    let log = Log::on(disk).unwrap();
+    let first = log.recordings()[0].files[0].clone();
+    std::fs::remove_file(dir.path().join(&first.name)).unwrap();
+    let (packets, damaged) = read(&log);
+    assert_eq!(damaged, 1);
+    assert_eq!(packets.len() as u64, PACKETS - first.packets);
+    assert!(log.stored_bytes(&log.recordings()[0]).unwrap() > 0);
 }

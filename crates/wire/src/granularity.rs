@@ -88,8 +88,8 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// Whether the packet is in the sample. `packet_number` counts packets from
-    /// the start of the input; `flow_hash` must not depend on the run.
+    /// Whether the packet is in the sample. `packet_number` counts the
+    /// packets that passed the filter, mixed with a key that chooses the sample; `flow_hash` must not depend on the run.
     #[inline]
     #[must_use]
     pub fn keeps(self, packet_number: u64, flow_hash: u64) -> bool {

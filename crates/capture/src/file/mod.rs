@@ -18,6 +18,7 @@ use std::path::Path;
 
 use crate::batch::{BATCH_MAX, Descriptor};
 use crate::error::{CaptureError, Place, Warning, WarningKind};
+use crate::input::InputOptions;
 use crate::meta::Meta;
 use open::Format;
 use window::{Fetched, Window};
@@ -139,8 +140,12 @@ pub(crate) struct Source {
 
 impl Source {
     /// Opens a file and reads its header.
-    pub(crate) fn open(path: &Path, index: u16, window_bytes: usize) -> Result<Self, CaptureError> {
-        let (reader, compressed) = open::open(path)?;
+    pub(crate) fn open(
+        path: &Path,
+        index: u16,
+        options: &InputOptions,
+    ) -> Result<Self, CaptureError> {
+        let (reader, compressed) = open::open(path, options.stop.as_ref())?;
         let mut notes = Notes {
             base: Place {
                 path: path.to_owned(),
@@ -149,7 +154,7 @@ impl Source {
             },
             warnings: Vec::new(),
         };
-        let mut window = Window::new(reader, window_bytes);
+        let mut window = Window::new(reader, options.window_bytes);
         let format = open::recognise(&mut window, &mut notes)?;
         Ok(Self {
             index,

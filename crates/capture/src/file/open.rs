@@ -3,8 +3,12 @@
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, ErrorKind, Read};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use flate2::bufread::MultiGzDecoder;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 use super::Notes;
 use super::pcap::Pcap;
@@ -24,13 +28,18 @@ const COMPRESSED_BYTES: usize = 128 << 10;
 
 /// Opens a file, or standard input for `-`, and puts a decompressor over it if
 /// its first bytes ask for one; the second value says so.
-pub(super) fn open(path: &Path) -> Result<(Box<dyn Read + Send + Sync>, bool), CaptureError> {
+pub(super) fn open(
+    path: &Path,
+    stop: Option<&Arc<AtomicBool>>,
+) -> Result<(Box<dyn Read + Send + Sync>, bool), CaptureError> {
     let failed = |source| CaptureError::Open {
         path: path.to_owned(),
         source,
     };
     let mut raw: Box<dyn Read + Send + Sync> = if path.as_os_str() == "-" {
-        Box::new(io::stdin())
+        Box::new(Stdin {
+            stop: stop.cloned(),
+        })
     } else {
         Box::new(File::open(path).map_err(failed)?)
     };
@@ -48,6 +57,37 @@ pub(super) fn open(path: &Path) -> Result<(Box<dyn Read + Send + Sync>, bool), C
             (Box::new(Careful::new(decoder)), true)
         }
     })
+}
+
+/// Standard input, which ends when `stop` is set: somebody who asks a program to
+/// stop shall not have to wait for the next packet.
+struct Stdin {
+    stop: Option<Arc<AtomicBool>>,
+}
+
+/// How long a wait for input takes no notice of `stop`.
+const STOP_CHECK: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 50_000_000,
+};
+
+impl Read for Stdin {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let stdin = io::stdin();
+        if let Some(stop) = &self.stop {
+            let mut waits = [PollFd::new(&stdin, PollFlags::IN)];
+            loop {
+                match poll(&mut waits, Some(&STOP_CHECK)) {
+                    Ok(0) | Err(Errno::INTR) if stop.load(Ordering::Relaxed) => return Ok(0),
+                    Ok(0) | Err(Errno::INTR) => {}
+                    Ok(_) => break,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        // Past the buffer of the standard library, of which poll knows nothing.
+        Ok(rustix::io::read(&stdin, buffer)?)
+    }
 }
 
 /// Reads a decompressor in small pieces, because one that meets damage forgets

@@ -19,7 +19,7 @@ pub enum WriteError {
     Io(#[from] io::Error),
     /// A pcap file has one link type for all its packets.
     #[error(
-        "a pcap file holds one link type, this one {first}; an interface with {second} cannot go into it: write pcapng, or select one interface"
+        "a pcap file holds one link type, this one {first}; an interface with {second} cannot go into it: write pcapng"
     )]
     SecondLinkType {
         /// The link type that the file has.
