@@ -342,8 +342,10 @@ impl Worker {
             self.room_for(needed + DEFINITIONS_LEN)?;
         }
         self.define(packet.interface, verdict);
-        // A large definition may have taken the room.
-        self.block.grow(needed);
+        if self.block.room() < needed {
+            // A large definition has taken the room.
+            self.block.grow(needed);
+        }
         let record = PacketRecord {
             ts_ns: packet.ts_ns,
             seq: self.next_seq,
