@@ -60,7 +60,7 @@
 //!   packet filter logs (`ifname`, `action`...): their link types are not known here.
 //! - `byte`, which pcap-filter(7) does not mention.
 //! - `inbound`, `outbound`, `ifindex` where the capture file does not say it.
-//! - More than 200 levels of nesting, 200 operators in a comparison, 500 changes between
+//! - More than 200 levels of nesting, 60 operators in a comparison, 500 changes between
 //!   `and` and `or` without parentheses, or a mebibyte.
 //!
 //! # Known differences from libpcap

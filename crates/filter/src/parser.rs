@@ -19,6 +19,8 @@ use crate::{protocol, qualifier};
 
 /// Deeper nesting of parentheses, `not` and operators is refused.
 pub(crate) const DEPTH_MAX: usize = 200;
+/// More operators in a comparison are refused. Each may count three times as depth.
+pub(crate) const OPERATORS_MAX: usize = 60;
 /// More changes between `and` and `or` without parentheses are refused.
 pub(crate) const ALTERNATIONS_MAX: usize = 500;
 
@@ -41,6 +43,7 @@ pub(crate) fn parse(text: &str) -> Result<Expr, ParseError> {
         tokens,
         at: 0,
         depth: 0,
+        arith_depth: 0,
         alternations: 0,
         operators: 0,
     };
@@ -63,6 +66,8 @@ struct Parser<'a> {
     tokens: Vec<Spanned>,
     at: usize,
     depth: usize,
+    /// Nesting within arithmetic.
+    arith_depth: usize,
     /// Each change from `and` to `or` or back without parentheses makes the tree deeper.
     alternations: usize,
     /// Arithmetic operators since the last comparison.

@@ -1,6 +1,6 @@
 //! Arithmetic, with the precedence that libpcap's grammar gives it.
 
-use super::{DEPTH_MAX, Parser};
+use super::{DEPTH_MAX, OPERATORS_MAX, Parser};
 use crate::ast::{Arith, Operator, Relation, Width};
 use crate::error::ParseError;
 use crate::lexer::Token;
@@ -50,17 +50,13 @@ impl Parser<'_> {
     }
 
     pub(super) fn arith_tail(&mut self, first: Arith, precedence: u8) -> Result<Arith, ParseError> {
-        self.deeper()?;
+        self.deeper_in_arith()?;
         let mut left = first;
         while let Some((operator, binding)) = self.operator() {
             if binding < precedence {
                 break;
             }
-            self.operators += 1;
-            if self.operators > DEPTH_MAX {
-                let message = format!("more than {DEPTH_MAX} operators in one comparison");
-                return Err(self.error(self.here(), message));
-            }
+            self.one_more_operator()?;
             self.at += 1;
             let start = self.at;
             let right = self.arith(if binding == u8::MAX { 0 } else { binding + 1 })?;
@@ -80,26 +76,47 @@ impl Parser<'_> {
                 right: Box::new(right),
             };
         }
-        self.depth -= 1;
+        self.arith_depth -= 1;
         Ok(left)
+    }
+
+    fn one_more_operator(&mut self) -> Result<(), ParseError> {
+        self.operators += 1;
+        if self.operators > OPERATORS_MAX {
+            let message = format!("more than {OPERATORS_MAX} operators in one comparison");
+            return Err(self.error(self.here(), message));
+        }
+        Ok(())
+    }
+
+    /// Arithmetic has a depth of its own: printed with parentheses at every
+    /// operator, what was read without them must be read again.
+    fn deeper_in_arith(&mut self) -> Result<(), ParseError> {
+        self.arith_depth += 1;
+        if self.arith_depth > DEPTH_MAX {
+            let message = format!("a comparison is nested more than {DEPTH_MAX} levels deep");
+            return Err(self.error(self.here(), message));
+        }
+        Ok(())
     }
 
     pub(super) fn unary(&mut self) -> Result<Arith, ParseError> {
         let start = self.at;
         match self.peek().clone() {
             Token::Sign("-") => {
+                self.one_more_operator()?;
                 self.at += 1;
-                self.deeper()?;
+                self.deeper_in_arith()?;
                 // Binds tighter than all but `%` and `^`.
                 let inner = self.arith(6)?;
-                self.depth -= 1;
+                self.arith_depth -= 1;
                 Ok(Arith::Negate(Box::new(inner)))
             }
             Token::Sign("(") => {
                 self.at += 1;
-                self.deeper()?;
+                self.deeper_in_arith()?;
                 let inner = self.arith(0)?;
-                self.depth -= 1;
+                self.arith_depth -= 1;
                 if !self.take_sign(")") {
                     return Err(self.unexpected("an operator or ')'"));
                 }
@@ -128,9 +145,9 @@ impl Parser<'_> {
     pub(super) fn load(&mut self, proto: Proto, start: usize) -> Result<Arith, ParseError> {
         let header = self.checked(start, protocol::header(proto))?;
         self.at += 1;
-        self.deeper()?;
+        self.deeper_in_arith()?;
         let offset = Box::new(self.arith(0)?);
-        self.depth -= 1;
+        self.arith_depth -= 1;
         let bytes = if self.take_sign(":") {
             match self.number("the size of the load: 1, 2 or 4")? {
                 1 => Width::Byte,
