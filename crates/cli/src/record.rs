@@ -70,7 +70,7 @@ pub(crate) struct Args {
     rotate_seconds: u64,
 
     /// Size of a memory block, which is written at once.
-    #[arg(long, value_name = "SIZE", default_value = "4MiB")]
+    #[arg(long, value_name = "SIZE", default_value = "1MiB")]
     block_size: String,
 
     /// Key of flow fingerprints, for repeatable runs; random by default, so that

@@ -41,8 +41,8 @@ pub struct RecorderOptions {
 impl Default for RecorderOptions {
     fn default() -> Self {
         Self {
-            block_bytes: 4 << 20,
-            blocks: 4,
+            block_bytes: 1 << 20,
+            blocks: 8,
             rotate_bytes: 1 << 30,
             rotate_ns: 0,
             checkpoint_interval: CHECKPOINT_INTERVAL,
