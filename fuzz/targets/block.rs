@@ -61,6 +61,9 @@ fuzz_target!(|bytes: &[u8]| {
     whole(&file, &choices);
 });
 
+/// Of all blocks: the seeds are recorded with `--hash-seed 1`.
+const HASH_SEED: [u64; 2] = [1, 0];
+
 /// The formats by themselves.
 fn parts(bytes: &[u8], first_seq: u64) {
     if let Some(head) = bytes.first_chunk::<HEADER_LEN>()
@@ -194,8 +197,7 @@ fn manifest(file: &[u8], choices: &Choices) -> Manifest {
         model: String::new(),
         model_file: "models/0.json".into(),
         classes: vec!["benign".into()],
-        // The seeds are recorded with `--hash-seed 1`.
-        hash_seed: [1, 0],
+        hash_seed: HASH_SEED,
         files: vec![entry],
         ledger: None,
         warnings: Vec::new(),
@@ -262,6 +264,7 @@ fn blocks_of_records(bytes: &[u8], first_seq: u64) -> Vec<u8> {
             summary_len: u32::try_from(summary.len()).expect("it is empty"),
             block_number: number,
             recording: 1,
+            hash_seed: HASH_SEED,
             first_seq,
             next_seq: first_seq + 1,
             ts_max_ns: u64::MAX,
