@@ -126,9 +126,15 @@ impl Filter {
     ///
     /// What is not understood, with the place and what to write instead.
     pub fn parse(expression: &str) -> Result<Self, ParseError> {
-        Ok(Self {
-            expr: parser::parse(expression)?,
-        })
+        let expr = parser::parse(expression)?;
+        // What is printed has parentheses of its own. Of a filter that is nested
+        // nearly as deep as is read, they must not make more than is read.
+        if expression.len() > parser::DEPTH_MAX && parser::parse(&expr.to_string()).is_err() {
+            let whole = 0..expression.len();
+            let message = "the filter is nested too deeply: write it shorter";
+            return Err(ParseError::new(expression, whole, message));
+        }
+        Ok(Self { expr })
     }
 
     /// The tree.

@@ -445,6 +445,19 @@ fn repeated_tests_are_made_once() {
     assert_eq!(count("tcp and tcp"), count("tcp"));
 }
 
+/// Found by fuzzing: what is printed nests deeper than what was read.
+#[test]
+fn what_could_not_be_read_again_is_refused() {
+    for nots in 1..120 {
+        let unit = format!(" and {}host 80.0.0.1 or 53", "!".repeat(nots));
+        let text = format!("port 53{}", unit.repeat(6));
+        if let Ok(filter) = Filter::parse(&text) {
+            let again = Filter::parse(&filter.to_string()).unwrap();
+            assert_eq!(again.ast(), filter.ast());
+        }
+    }
+}
+
 /// Found by fuzzing: each minus sign was printed with parentheses of its own,
 /// which counted as nesting again.
 #[test]
