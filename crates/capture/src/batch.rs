@@ -54,6 +54,48 @@ pub struct PacketRef<'a> {
     pub has_timestamp: bool,
 }
 
+/// Packets in order, wherever they lie: in a file's window, in a capture ring, in
+/// memory. What a worker takes.
+pub trait Packets {
+    /// How many.
+    fn len(&self) -> usize;
+
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The packet at `index`.
+    ///
+    /// # Panics
+    /// If `index` is not below [`len`](Self::len).
+    fn get(&self, index: usize) -> PacketRef<'_>;
+}
+
+impl Packets for [PacketRef<'_>] {
+    #[inline]
+    fn len(&self) -> usize {
+        <[PacketRef<'_>]>::len(self)
+    }
+
+    #[inline]
+    fn get(&self, index: usize) -> PacketRef<'_> {
+        self[index]
+    }
+}
+
+impl Packets for Batch<'_> {
+    #[inline]
+    fn len(&self) -> usize {
+        Batch::len(self)
+    }
+
+    #[inline]
+    fn get(&self, index: usize) -> PacketRef<'_> {
+        Batch::get(self, index)
+    }
+}
+
 /// The packets of one step of an [`Input`](crate::Input), in order.
 #[derive(Clone, Copy)]
 pub struct Batch<'a> {

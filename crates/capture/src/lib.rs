@@ -55,7 +55,7 @@ mod meta;
 pub mod options;
 mod write;
 
-pub use batch::{BATCH_MAX, Batch, BatchIter, PacketRef};
+pub use batch::{BATCH_MAX, Batch, BatchIter, PacketRef, Packets};
 pub use error::{CaptureError, Place, Warning, WarningKind};
 pub use input::{Input, InputOptions};
 pub use meta::{Interface, Meta, Next, block_type};

@@ -1,6 +1,6 @@
 //! One worker: a batch of packets in, records in a block out.
 
-use strata_capture::{Batch, CaptureError, Input, Interface, Meta, Next, PacketRef};
+use strata_capture::{CaptureError, Input, Interface, Meta, Next, PacketRef, Packets};
 use strata_classify::{LANES, Model, VerdictId};
 use strata_filter::{Filter, Program};
 use strata_sketch::{Level, PacketFacts, Pressure};
@@ -237,7 +237,7 @@ impl Worker {
     ///
     /// If the log cannot be written. The books hold every packet of the batch,
     /// unless the writer thread itself is gone.
-    pub fn batch(&mut self, batch: &Batch<'_>) -> Result<(), StoreError> {
+    pub fn batch(&mut self, batch: &(impl Packets + ?Sized)) -> Result<(), StoreError> {
         let mut start = 0;
         while start < batch.len() {
             let count = (batch.len() - start).min(LANES);
@@ -255,7 +255,12 @@ impl Worker {
         self.write_error.take().map_or(Ok(()), Err)
     }
 
-    fn lanes(&mut self, batch: &Batch<'_>, start: usize, count: usize) -> Result<(), StoreError> {
+    fn lanes(
+        &mut self,
+        batch: &(impl Packets + ?Sized),
+        start: usize,
+        count: usize,
+    ) -> Result<(), StoreError> {
         for lane in 0..count {
             let packet = batch.get(start + lane);
             self.look(lane, &packet);
