@@ -12,7 +12,7 @@ DEMO := target/demo
 PEERS := tshark tcpdump libpcap-dev wireshark-common
 LINTS := -D warnings
 
-.PHONY: help build demo test fmt lint check-docs tools fuzz bench model clean
+.PHONY: help build demo test test-python fmt lint check-docs tools fuzz bench python lock model clean
 
 help:
 	@echo "make demo    build, record a real capture hierarchically, show the result"
@@ -20,6 +20,7 @@ help:
 	@echo "make build   the program: $(STRATA)"
 	@echo "make bench   figures against peers, in one run"
 	@echo "make fuzz    every fuzz target for SECONDS_EACH seconds (600)"
+	@echo "make python  the Python package, for training and reading logs, into $(VENV)"
 	@echo "make model   train models/default.json again"
 
 build:
@@ -28,7 +29,7 @@ build:
 demo: build
 	@sh demo/run.sh $(STRATA) $(DEMO)
 
-test: tools fmt lint check-docs
+test: tools fmt lint check-docs test-python
 	$(CARGO) test --workspace --locked --quiet
 
 fmt:
@@ -60,12 +61,25 @@ bench: build tools
 fuzz:
 	fuzz/run.sh
 
-$(VENV): python/requirements.txt
-	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --requirement python/requirements.txt
-	@touch $(VENV)
+# The package `strata` and what it needs, in the versions of the lock.
+python: $(VENV)/installed
 
-model: build $(VENV)
+$(VENV)/installed: python/requirements.lock python/pyproject.toml
+	$(PYTHON) -m venv --clear $(VENV)
+	$(VENV)/bin/pip install --quiet --require-hashes --requirement python/requirements.lock
+	$(VENV)/bin/pip install --quiet --no-deps --no-build-isolation --editable python
+	@touch $@
+
+# Takes the newest versions that pyproject.toml allows; needs `uv`.
+lock:
+	cd python && uv pip compile pyproject.toml --group dev --upgrade --universal \
+	    --python-version 3.11 --generate-hashes --no-header --quiet -o requirements.lock
+
+test-python: python
+	cd python && .venv/bin/ruff check --quiet . && .venv/bin/ruff format --check --quiet .
+	cd python && .venv/bin/pytest --quiet
+
+model: build python
 	$(VENV)/bin/python python/train_default.py $(STRATA) $(LABELLED)/mix-train $(LABELLED)/mix-test models/default.json
 
 clean:

@@ -75,7 +75,7 @@ def load(strata, directory):
 def weights(attack, source):
     """Each source counts by the root of its packets, both classes alike: the
     floods outnumber everything else."""
-    names, inverse, counts = np.unique(source, return_inverse=True, return_counts=True)
+    _, inverse, counts = np.unique(source, return_inverse=True, return_counts=True)
     weight = 1.0 / np.sqrt(counts[inverse])
     for label in (0, 1):
         weight[attack == label] /= weight[attack == label].sum()
@@ -142,7 +142,8 @@ def report(name, benign, attack, source):
 
 
 def main():
-    strata, train_dir, test_dir, out = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
+    strata, *directories, out = sys.argv[1:]
+    train_dir, test_dir = map(Path, directories)
     values, attack, source, flow = load(strata, train_dir)
     packet_count = len(PACKET_FEATURES)
     flow_scores = benign_scores(values, attack, source, flow)
@@ -150,7 +151,8 @@ def main():
     flow_forest = forest(values, attack, source)
     packet_forest = forest(values[:, :packet_count], attack, source)
 
-    report(f"training capture, flows unseen, benign at {least}", flow_scores >= least, attack, source)
+    unseen = f"training capture, flows unseen, benign at {least}"
+    report(unseen, flow_scores >= least, attack, source)
     test_values, test_attack, test_source, _ = load(strata, test_dir)
     scores = flow_forest.predict_proba(test_values)[:, 0]
     report("test capture", scores >= least, test_attack, test_source)

@@ -1,0 +1,36 @@
+"""The program `strata`, which does everything that touches packets."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+
+class ProgramError(RuntimeError):
+    """The program is missing or failed; the text is its own."""
+
+
+def find() -> str:
+    """The path of the program: `$STRATA_PROGRAM`, or `strata` on the path, or the
+    one built beside this package. Raises `ProgramError` if there is none."""
+    named = os.environ.get("STRATA_PROGRAM")
+    if named:
+        return named
+    on_path = shutil.which("strata")
+    if on_path:
+        return on_path
+    built = Path(__file__).resolve().parents[2] / "target" / "release" / "strata"
+    if built.exists():
+        return str(built)
+    raise ProgramError(
+        "the program `strata` is not on the path: run `make build`, "
+        "or name it in the variable STRATA_PROGRAM"
+    )
+
+
+def run(*arguments: str | Path) -> None:
+    """Runs the program. Raises `ProgramError` with its message if it fails."""
+    command = [find(), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ProgramError(done.stderr.strip() or f"{' '.join(command)} failed")
