@@ -12,7 +12,7 @@ use strata_store::{
 use strata_wire::dissect::may_hide_addresses;
 use strata_wire::{
     CutWhere, DropReason, FlowHasher, FlowKey, Granularity, Headers, Keep, LinkType, Outcome,
-    TunnelKey, join, mix64,
+    TunnelKey, join, mix64, prefetch,
 };
 
 use std::ops::ControlFlow;
@@ -239,8 +239,11 @@ impl Worker {
     /// unless the writer thread itself is gone.
     pub fn batch(&mut self, batch: &(impl Packets + ?Sized)) -> Result<(), StoreError> {
         let mut start = 0;
+        fetch(batch, 0..batch.len().min(LANES));
         while start < batch.len() {
             let count = (batch.len() - start).min(LANES);
+            let next = start + count;
+            fetch(batch, next..batch.len().min(next + LANES));
             self.lanes(batch, start, count)?;
             start += count;
         }
@@ -494,6 +497,16 @@ impl Worker {
             self.account(written);
         }
         self.write_error.take().map_or(Ok(()), Err)
+    }
+}
+
+/// Asks the CPU to fetch where the headers of these packets are.
+#[inline]
+fn fetch(batch: &(impl Packets + ?Sized), range: std::ops::Range<usize>) {
+    for index in range {
+        let data = batch.get(index).data;
+        prefetch(data, 0);
+        prefetch(data, 64);
     }
 }
 

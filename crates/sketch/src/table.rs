@@ -1,5 +1,7 @@
 //! The sketch: the heavy part of Elastic Sketch in two layers, with a window.
 
+use strata_wire::prefetch;
+
 use crate::bucket::Bucket;
 use crate::facts::PacketFacts;
 use crate::switch::Arithmetic;
@@ -149,7 +151,7 @@ impl Sketch {
     /// Asks the CPU to fetch the first-layer bucket of a flow.
     #[inline]
     pub fn prefetch(&self, fingerprint: u64) {
-        prefetch_line(&self.layers[0], self.places(fingerprint)[0]);
+        prefetch(&self.layers[0], self.places(fingerprint)[0]);
     }
 
     /// Counts one packet and returns its flow's bucket as it is then; `None` if
@@ -224,21 +226,4 @@ impl Sketch {
             }
         }
     }
-}
-
-#[inline(always)]
-fn prefetch_line(buckets: &[Bucket], index: usize) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let address = buckets.as_ptr().wrapping_add(index);
-        #[allow(unsafe_code)]
-        // SAFETY: a prefetch is a hint and does not fault, whatever the address;
-        // SSE is part of x86_64.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(address.cast());
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (buckets, index);
 }

@@ -8,7 +8,7 @@
 //! - [`dissect`]: the walk through all headers of a packet, and the one
 //!   definition of what "header" means;
 //! - words: [`LinkType`], [`FlowKey`], [`FlowHasher`], [`Granularity`], [`Ledger`].
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod bytes;
 pub mod dissect;
@@ -19,6 +19,7 @@ pub mod ipv4;
 pub mod ipv6;
 mod ledger;
 mod link;
+mod prefetch;
 pub mod transport;
 pub mod tunnel;
 mod walk;
@@ -30,3 +31,4 @@ pub use granularity::{
 };
 pub use ledger::{CutWhere, DropReason, Imbalance, Ledger, Tally};
 pub use link::LinkType;
+pub use prefetch::prefetch;

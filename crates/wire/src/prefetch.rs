@@ -1,0 +1,18 @@
+//! A hint to the CPU. The one place of this crate with `unsafe`.
+#![allow(unsafe_code)]
+
+/// Asks the CPU to fetch the cache line at `index` of `slice` into L1. Anything
+/// may be asked for: outside of the slice it is a waste, not an error.
+#[inline(always)]
+pub fn prefetch<T>(slice: &[T], index: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let address = slice.as_ptr().wrapping_add(index);
+        // SAFETY: a prefetch is a hint and does not fault, whatever the address;
+        // SSE is part of x86_64.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (slice, index);
+}
