@@ -45,6 +45,8 @@ struct Shares {
 /// All verdicts of a run. Memory: at most 60 000 combinations of leaves.
 pub struct Verdicts {
     table: Vec<Verdict>,
+    /// `classes_of[id]` is `table[id].class`, in a line or two of cache.
+    classes_of: Vec<u8>,
     by_leaves: [HashMap<Leaves, VerdictId>; 2],
     cache: Vec<(u64, VerdictId)>,
     shares: [Shares; 2],
@@ -96,9 +98,11 @@ impl Verdicts {
         let index = |name: &str| model.class_index(name).expect("checked on load");
         let rules = model.decision.rules.iter();
         let classes = model.classes.len();
+        let unclassified = u8::try_from(classes).expect("checked on load");
         Self {
+            classes_of: vec![unclassified],
             table: vec![Verdict {
-                class: u8::try_from(classes).expect("checked on load"),
+                class: unclassified,
                 score: 0,
                 level: None,
                 leaves: Leaves::new(),
@@ -120,6 +124,13 @@ impl Verdicts {
     #[must_use]
     pub fn get(&self, id: VerdictId) -> &Verdict {
         &self.table[usize::from(id)]
+    }
+
+    /// The class of a verdict.
+    #[inline]
+    #[must_use]
+    pub fn class(&self, id: VerdictId) -> u8 {
+        self.classes_of[usize::from(id)]
     }
 
     /// All verdicts so far, by number.
@@ -189,6 +200,7 @@ impl Verdicts {
         } else {
             self.by_leaves[slot].insert(leaves, id);
         }
+        self.classes_of.push(verdict.class);
         self.table.push(verdict);
         id
     }

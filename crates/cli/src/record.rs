@@ -233,7 +233,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let filter_fits_nowhere = worker.filter_fits_nowhere();
     let id = recorder.id();
-    let ledger = *worker.ledger();
+    let ledger = worker.ledger();
     let pressure = worker.pressure();
     drop(worker);
     let unfiltered = worker_problem(&ledger, filter_fits_nowhere);

@@ -152,7 +152,7 @@ fn run(packets: &[PacketRef<'_>], model: &Model, mode: &Mode) -> (f64, Worker) {
     }
     let seconds = begun.elapsed().as_secs_f64();
     worker.finish().unwrap();
-    recorder.finish(worker.ledger(), Vec::new()).unwrap();
+    recorder.finish(&worker.ledger(), Vec::new()).unwrap();
     (seconds, worker)
 }
 

@@ -2,7 +2,7 @@
 
 use strata_classify::{Columns, Forest, LANES, Model, Verdict, VerdictId, Verdicts};
 use strata_sketch::{
-    Arithmetic, BITS_DEFAULT, Clock, Feature, FlowStats, Level, PacketFacts, Pressure, RangeTable,
+    Arithmetic, BITS_DEFAULT, Bucket, Clock, Feature, Level, PacketFacts, Pressure, RangeTable,
     Sketch,
 };
 
@@ -11,24 +11,31 @@ use strata_sketch::{
 pub struct Classifier {
     sketch: Sketch,
     verdicts: Verdicts,
-    clock: Clock,
-    averages: Option<RangeTable>,
-    features: Vec<Feature>,
+    features: Features,
     flow: Side,
     packet: Side,
+    /// By lane: the flow's bucket as it was after the packet.
+    buckets: [Bucket; LANES],
+    /// The packets without bucket, one behind the other, and their lanes.
+    bare: [PacketFacts; LANES],
+    bare_lanes: [u8; LANES],
+    classified: Classified,
 }
 
-/// The packets of a batch that one forest serves.
+/// What turns facts and buckets into the columns that a forest compares.
+#[derive(Debug)]
+struct Features {
+    list: Vec<Feature>,
+    clock: Clock,
+    averages: Option<RangeTable>,
+    columns: Box<Columns>,
+}
+
+/// The forest of one level.
 #[derive(Debug)]
 struct Side {
     level: Level,
     forest: Forest,
-    facts: [PacketFacts; LANES],
-    flows: [FlowStats; LANES],
-    /// Which lane of the batch each is.
-    lanes: [u8; LANES],
-    count: usize,
-    columns: Box<Columns>,
     leaves: Vec<[u16; LANES]>,
 }
 
@@ -37,27 +44,25 @@ impl Side {
         let forest = Forest::new(model, level);
         Self {
             level,
-            facts: [PacketFacts::default(); LANES],
-            flows: [FlowStats::default(); LANES],
-            lanes: [0; LANES],
-            count: 0,
-            columns: Box::new([0; size_of::<Columns>() / size_of::<u32>()]),
             leaves: vec![[0; LANES]; forest.tree_count()],
             forest,
         }
     }
 
+    /// The leaves of these packets. Those without flow may come with any bucket.
     #[inline]
-    fn push(&mut self, lane: usize, facts: &PacketFacts, flow: FlowStats) {
-        self.facts[self.count] = *facts;
-        self.flows[self.count] = flow;
-        // A lane is below 64.
-        self.lanes[self.count] = u8::try_from(lane).unwrap_or(u8::MAX);
-        self.count += 1;
+    fn walk(&mut self, features: &mut Features, facts: &[PacketFacts], buckets: &[Bucket]) {
+        let columns = features.columns.chunks_exact_mut(LANES);
+        for (column, feature) in columns.zip(&features.list) {
+            let column = &mut column[..facts.len()];
+            let averages = features.averages.as_ref();
+            feature.fill(column, facts, buckets, features.clock, averages);
+        }
+        self.forest.leaves(&features.columns, &mut self.leaves);
     }
 }
 
-/// The classes of a batch, by lane.
+/// The verdicts of a batch, by lane.
 pub type Classified = [VerdictId; LANES];
 
 impl Classifier {
@@ -73,11 +78,18 @@ impl Classifier {
         Self {
             sketch: Sketch::new(BITS_DEFAULT, clock, arithmetic),
             verdicts: Verdicts::new(model),
-            clock,
-            averages,
-            features: model.feature_list(),
+            features: Features {
+                list: model.feature_list(),
+                clock,
+                averages,
+                columns: Box::new([0; size_of::<Columns>() / size_of::<u32>()]),
+            },
             flow: Side::new(model, Level::Flow),
             packet: Side::new(model, Level::Packet),
+            buckets: [Bucket::default(); LANES],
+            bare: [PacketFacts::default(); LANES],
+            bare_lanes: [0; LANES],
+            classified: [Verdicts::UNCLASSIFIED_ID; LANES],
         }
     }
 
@@ -86,6 +98,13 @@ impl Classifier {
     #[must_use]
     pub fn verdict(&self, id: VerdictId) -> &Verdict {
         self.verdicts.get(id)
+    }
+
+    /// The class of a verdict.
+    #[inline]
+    #[must_use]
+    pub fn class(&self, id: VerdictId) -> u8 {
+        self.verdicts.class(id)
     }
 
     /// Pressure on the sketch's buckets so far.
@@ -100,50 +119,69 @@ impl Classifier {
         self.sketch.prefetch(fingerprint);
     }
 
-    /// Counts the packets of a batch, in order, and gives each its verdict.
-    /// `facts[lane]` is `None` for packets that are not classified.
+    /// Counts the packets of a batch, in order, and gives each its verdict. Only
+    /// lanes whose bit in `dissected` is set are classified, whatever the facts
+    /// of the others are.
     ///
     /// # Panics
     ///
     /// If there are more than [`LANES`] packets.
     #[inline]
-    pub fn classify(&mut self, facts: &[Option<PacketFacts>]) -> Classified {
+    pub fn classify(&mut self, facts: &[PacketFacts], dissected: u64) {
         assert!(facts.len() <= LANES);
-        let mut classified = [Verdicts::UNCLASSIFIED_ID; LANES];
-        self.flow.count = 0;
-        self.packet.count = 0;
+        self.classified = [Verdicts::UNCLASSIFIED_ID; LANES];
         let serves_flows = self.flow.forest.tree_count() > 0;
-        for (lane, facts) in facts.iter().enumerate() {
-            let Some(facts) = facts else {
-                continue;
-            };
-            let flow = self.sketch.insert(facts).map(|bucket| bucket.stats());
-            match flow {
-                Some(flow) if serves_flows => self.flow.push(lane, facts, flow),
-                _ => self.packet.push(lane, facts, FlowStats::default()),
+        let (mut with_bucket, mut bare) = (0_u64, 0);
+        for lane in bits(dissected) {
+            match self.sketch.insert(&facts[lane]) {
+                Some(bucket) if serves_flows => {
+                    self.buckets[lane] = bucket;
+                    with_bucket |= 1 << lane;
+                }
+                _ => {
+                    self.bare[bare] = facts[lane];
+                    // A lane is below 64.
+                    self.bare_lanes[bare] = u8::try_from(lane).unwrap_or(u8::MAX);
+                    bare += 1;
+                }
             }
         }
-        for side in [&mut self.flow, &mut self.packet] {
-            let count = side.count;
-            if count == 0 {
-                continue;
+        if with_bucket != 0 {
+            let side = &mut self.flow;
+            side.walk(&mut self.features, facts, &self.buckets[..facts.len()]);
+            for lane in bits(with_bucket) {
+                self.classified[lane] = self.verdicts.decide(side.level, &side.leaves, lane);
             }
-            for (column, feature) in side.columns.chunks_exact_mut(LANES).zip(&self.features) {
-                let (facts, flows) = (&side.facts[..count], &side.flows[..count]);
-                feature.fill(
-                    &mut column[..count],
-                    facts,
-                    flows,
-                    self.clock,
-                    self.averages.as_ref(),
-                );
-            }
-            side.forest.leaves(&side.columns, &mut side.leaves);
-            for (place, &lane) in side.lanes[..count].iter().enumerate() {
+        }
+        if bare > 0 {
+            let side = &mut self.packet;
+            side.walk(
+                &mut self.features,
+                &self.bare[..bare],
+                &self.buckets[..bare],
+            );
+            for (place, &lane) in self.bare_lanes[..bare].iter().enumerate() {
                 let id = self.verdicts.decide(side.level, &side.leaves, place);
-                classified[usize::from(lane)] = id;
+                self.classified[usize::from(lane)] = id;
             }
         }
-        classified
     }
+
+    /// What [`Classifier::classify`] found last.
+    #[inline]
+    #[must_use]
+    pub fn classified(&self) -> &Classified {
+        &self.classified
+    }
+}
+
+/// The positions of the bits that are set, from the lowest.
+#[inline(always)]
+pub(crate) fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lane = mask.trailing_zeros();
+        // Clears the lowest bit.
+        mask &= mask.wrapping_sub(1);
+        (lane < 64).then_some(lane as usize)
+    })
 }

@@ -3,7 +3,7 @@
 use strata_capture::PacketRef;
 use strata_sketch::PacketFacts;
 use strata_wire::dissect::dissect;
-use strata_wire::{FlowHasher, Headers, LinkType, TunnelKey};
+use strata_wire::{FlowHasher, Headers, LinkType, Plain, TunnelKey};
 
 use crate::fragments::FragmentTable;
 
@@ -31,6 +31,25 @@ impl FlowFinder {
     #[must_use]
     pub fn hasher(&self) -> FlowHasher {
         self.hasher
+    }
+
+    /// The headers and facts of a plain packet; `None` for another, which
+    /// [`FlowFinder::find`] understands. Gives what that gives.
+    #[inline(always)]
+    #[must_use]
+    pub fn find_plain(
+        &self,
+        link: LinkType,
+        packet: &PacketRef<'_>,
+    ) -> Option<(Plain, PacketFacts)> {
+        if link != LinkType::ETHERNET {
+            return None;
+        }
+        let plain = Plain::read(packet.data)?;
+        let flow = plain.flow(&self.hasher);
+        let wire_len = u32::try_from(wire_bytes(packet)).unwrap_or(u32::MAX);
+        let facts = PacketFacts::plain(&plain, flow, packet.ts_ns, wire_len);
+        Some((plain, facts))
     }
 
     /// The headers of a packet, and its facts if it has a flow.

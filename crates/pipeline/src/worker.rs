@@ -6,19 +6,19 @@ use strata_filter::{Filter, Program};
 use strata_sketch::{Level, PacketFacts, Pressure};
 use strata_store::export::Context;
 use strata_store::{
-    BlockBuilder, BlockSink, PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, StoreError,
+    BlockBuilder, BlockSink, BlockTally, PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, StoreError,
     VerdictRecord, Written,
 };
 use strata_wire::dissect::may_hide_addresses;
 use strata_wire::{
-    CutWhere, DropReason, FlowHasher, FlowKey, Granularity, Headers, Keep, LinkType, Outcome,
+    DropReason, FlowHasher, FlowKey, Granularity, Headers, Ledger, LinkType, Outcome, Plain,
     TunnelKey, join, mix64, prefetch,
 };
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
 
-use crate::classifier::Classifier;
+use crate::classifier::{Classifier, bits};
 use crate::flows::{FlowFinder, wire_bytes};
 use crate::mode::{Mode, ModeError};
 
@@ -84,19 +84,51 @@ pub struct Worker {
     context_json: Vec<u8>,
     sink: BlockSink,
     block: Box<BlockBuilder>,
-    ledger: strata_wire::Ledger,
+    /// Without the packets of `block`.
+    ledger: Ledger,
     next_seq: u64,
     packet_number: u64,
     write_error: Option<StoreError>,
     lanes: Box<Lanes>,
 }
 
-/// The packets of a batch between the stages.
+/// The packets of a batch between the stages; sets of lanes are masks.
 #[derive(Debug)]
 struct Lanes {
-    headers: [Headers; LANES],
-    facts: [Option<PacketFacts>; LANES],
-    wanted: [bool; LANES],
+    facts: [PacketFacts; LANES],
+    /// Bytes up to the end of the headers.
+    header_len: [u32; LANES],
+    /// Of lanes in `is_plain`.
+    plain: [Plain; LANES],
+    /// Of the other lanes.
+    headers: Box<[Headers; LANES]>,
+    /// Passed the filter.
+    wanted: u64,
+    is_plain: u64,
+    /// Has a flow, so that it can be classified.
+    dissected: u64,
+}
+
+impl Lanes {
+    fn new() -> Self {
+        Self {
+            facts: [PacketFacts::default(); LANES],
+            header_len: [0; LANES],
+            plain: [Plain::default(); LANES],
+            headers: Box::new([Headers::default(); LANES]),
+            wanted: 0,
+            is_plain: 0,
+            dissected: 0,
+        }
+    }
+
+    fn headers(&self, lane: usize) -> Headers {
+        if self.is_plain & 1 << lane != 0 {
+            self.plain[lane].headers()
+        } else {
+            self.headers[lane]
+        }
+    }
 }
 
 impl Worker {
@@ -145,23 +177,22 @@ impl Worker {
             context_json: serde_json::to_vec(&context).unwrap_or_default(),
             sink,
             block,
-            ledger: strata_wire::Ledger::default(),
+            ledger: Ledger::default(),
             next_seq: 0,
             packet_number: 0,
             write_error: None,
-            lanes: Box::new(Lanes {
-                headers: [Headers::default(); LANES],
-                facts: [None; LANES],
-                wanted: [false; LANES],
-            }),
+            lanes: Box::new(Lanes::new()),
             options,
         })
     }
 
     /// The books so far.
     #[must_use]
-    pub fn ledger(&self) -> &strata_wire::Ledger {
-        &self.ledger
+    pub fn ledger(&self) -> Ledger {
+        let mut ledger = self.ledger;
+        // The block at hand is added up when it is asked for or handed over.
+        in_flight(&mut ledger, &self.block.tally());
+        ledger
     }
 
     /// The classifier.
@@ -264,59 +295,79 @@ impl Worker {
         start: usize,
         count: usize,
     ) -> Result<(), StoreError> {
+        self.lanes.wanted = 0;
+        self.lanes.is_plain = 0;
+        self.lanes.dissected = 0;
         for lane in 0..count {
-            let packet = batch.get(start + lane);
-            self.look(lane, &packet);
+            self.look(lane, &batch.get(start + lane));
         }
         let facts = &self.lanes.facts[..count];
-        for facts in facts.iter().flatten() {
-            self.classifier.prefetch(facts.fingerprint);
-        }
-        let verdicts = self.classifier.classify(facts);
-        for (lane, &verdict) in verdicts[..count].iter().enumerate() {
-            if self.lanes.wanted[lane] {
-                self.record(lane, &batch.get(start + lane), verdict)?;
-            }
+        self.classifier.classify(facts, self.lanes.dissected);
+        for lane in bits(self.lanes.wanted) {
+            let verdict = self.classifier.classified()[lane];
+            self.record(lane, &batch.get(start + lane), verdict)?;
         }
         Ok(())
     }
 
     /// Filter, headers and flow of one packet.
-    #[inline]
+    #[inline(always)]
     fn look(&mut self, lane: usize, packet: &PacketRef<'_>) {
-        let wire = wire_bytes(packet);
-        self.ledger.seen.add(wire);
+        self.ledger.seen.add(wire_bytes(packet));
         let source = &self.sources[usize::from(packet.interface)];
-        let wanted = match &source.filter {
-            None => true,
-            Some(Ok(program)) => program.matches(packet.data, packet.wire_len),
-            Some(Err(_)) => false,
-        };
-        self.lanes.wanted[lane] = wanted;
-        if !wanted {
-            self.lanes.facts[lane] = None;
-            self.ledger.filtered.add(wire);
-            return;
+        if let Some(program) = &source.filter {
+            let wanted = match program {
+                Ok(program) => program.matches(packet.data, packet.wire_len),
+                Err(_) => false,
+            };
+            if !wanted {
+                self.ledger.filtered.add(wire_bytes(packet));
+                return;
+            }
         }
-        let link = source.interface.link;
-        (self.lanes.headers[lane], self.lanes.facts[lane]) = self.flows.find(link, packet);
+        let lanes = &mut *self.lanes;
+        let bit = 1 << lane;
+        lanes.wanted |= bit;
+        let Some((plain, facts)) = self.flows.find_plain(source.interface.link, packet) else {
+            self.look_closely(lane, packet);
+            return;
+        };
+        self.classifier.prefetch(facts.fingerprint);
+        lanes.header_len[lane] = u32::from(plain.header_len());
+        lanes.plain[lane] = plain;
+        lanes.facts[lane] = facts;
+        lanes.is_plain |= bit;
+        lanes.dissected |= bit;
+    }
+
+    /// Headers and flow of a packet that is not plain.
+    #[inline(never)]
+    fn look_closely(&mut self, lane: usize, packet: &PacketRef<'_>) {
+        let link = self.sources[usize::from(packet.interface)].interface.link;
+        let (headers, facts) = self.flows.find(link, packet);
+        self.lanes.header_len[lane] = headers.header_len;
+        self.lanes.headers[lane] = headers;
+        if let Some(facts) = facts {
+            self.classifier.prefetch(facts.fingerprint);
+            self.lanes.facts[lane] = facts;
+            self.lanes.dissected |= 1 << lane;
+        }
     }
 
     /// Granularity and record of one packet.
-    #[inline]
+    #[inline(always)]
     fn record(
         &mut self,
         lane: usize,
         packet: &PacketRef<'_>,
         verdict: VerdictId,
     ) -> Result<(), StoreError> {
-        let wire = wire_bytes(packet);
-        let class = self.classifier.verdict(verdict).class;
+        let class = self.classifier.class(verdict);
         self.packet_number += 1;
         let outcome = match &self.demands[usize::from(class)] {
             Demand::Always(outcome) => *outcome,
             Demand::Sampled(demands) => {
-                let key = self.lanes.headers[lane].key.unwrap_or_default();
+                let key = self.lanes.headers(lane).key.unwrap_or_default();
                 let number = self.packet_number ^ self.sampling_key;
                 join(demands, number, self.sampling_hasher.flow(&key))
             }
@@ -324,35 +375,29 @@ impl Worker {
         let keep = match outcome {
             Outcome::Log(keep) => keep,
             Outcome::SampledOut => {
-                self.ledger.sampled_out.add(wire);
+                self.ledger.sampled_out.add(wire_bytes(packet));
                 return Ok(());
             }
             Outcome::Discard => {
-                self.ledger.discarded.add(wire);
+                self.ledger.discarded.add(wire_bytes(packet));
                 return Ok(());
             }
         };
-        let headers = &self.lanes.headers[lane];
         let captured_len = u32::try_from(packet.data.len()).unwrap_or(u32::MAX);
-        let header_len = headers.header_len;
+        let header_len = self.lanes.header_len[lane];
         let kept = keep.kept_len(header_len, captured_len);
         let data = &packet.data[..kept as usize];
-        let mut cut = [0; CutWhere::ALL.len()];
-        cut[CutWhere::Snaplen as usize] = wire - u64::from(captured_len);
-        let place = match keep {
-            Keep::Partial(_) => CutWhere::Partial,
-            _ => CutWhere::Header,
-        };
-        cut[place as usize] += u64::from(captured_len - kept);
 
         let needed = PACKET_HEADER_LEN + data.len() + PREFIX_LEN + packet.options.len();
         if self.block.room() < needed + DEFINITIONS_LEN {
             self.room_for(needed + DEFINITIONS_LEN)?;
         }
-        self.define(packet.interface, verdict);
-        if self.block.room() < needed {
-            // A large definition has taken the room.
-            self.block.grow(needed);
+        if !self.block.defines(packet.interface, verdict) {
+            self.define(packet.interface, verdict);
+            if self.block.room() < needed {
+                // A large definition has taken the room.
+                self.block.grow(needed);
+            }
         }
         let record = PacketRecord {
             ts_ns: packet.ts_ns,
@@ -367,34 +412,39 @@ impl Worker {
             data,
             options: packet.options,
         };
-        self.block.push_packet(&record, class, cut);
+        self.block.push_packet(&record, class, packet.data);
         self.next_seq += 1;
-        self.ledger.in_flight.add(u64::from(kept));
-        for (sum, bytes) in self.ledger.cut_bytes.iter_mut().zip(cut) {
-            *sum += bytes;
+        let is_plain = self.lanes.is_plain & 1 << lane != 0;
+        let fingerprint = self.lanes.facts[lane].fingerprint;
+        if !is_plain {
+            self.note(lane);
+        } else if !self.block.noted_recently(fingerprint) {
+            let plain = &self.lanes.plain[lane];
+            self.block
+                .note_plain(fingerprint, [plain.source, plain.destination]);
         }
-        self.note(lane);
         Ok(())
     }
 
-    /// Notes for the block's summary whose packet this is.
-    #[inline]
+    /// Notes for the block's summary whose packet this is, which is not plain.
+    #[inline(never)]
     fn note(&mut self, lane: usize) {
         let headers = &self.lanes.headers[lane];
         if may_hide_addresses(headers) || headers.key.is_none() {
             self.block.note_hidden_addresses();
         }
-        let (Some(key), Some(facts)) = (&headers.key, &self.lanes.facts[lane]) else {
+        let Some(key) = &headers.key else {
             return;
         };
-        let mut identity = facts.fingerprint;
+        let fingerprint = self.lanes.facts[lane].fingerprint;
+        let mut identity = fingerprint;
         if let Some(outer) = &headers.outer {
             identity ^= mix64(self.flows.hasher().flow(outer));
         }
         if self.block.noted_recently(identity) {
             return;
         }
-        self.block.note(facts.fingerprint);
+        self.block.note(fingerprint);
         let hasher = self.flows.hasher();
         let mut note_ends = |key: &FlowKey| {
             for end in [key.low, key.high] {
@@ -408,7 +458,7 @@ impl Worker {
     }
 
     /// Defines in the block what a packet record refers to.
-    #[inline]
+    #[inline(never)]
     fn define(&mut self, interface: u16, verdict: VerdictId) {
         if self.block.needs_context() {
             self.block.define_context(&self.context_json);
@@ -431,6 +481,7 @@ impl Worker {
             };
             self.block.define_verdict(verdict, &record);
         }
+        self.block.refer_to(interface);
     }
 
     #[cold]
@@ -457,6 +508,7 @@ impl Worker {
             }
         };
         let full = std::mem::replace(&mut self.block, empty);
+        in_flight(&mut self.ledger, &full.tally());
         self.sink.submit(full)
     }
 
@@ -497,6 +549,15 @@ impl Worker {
             self.account(written);
         }
         self.write_error.take().map_or(Ok(()), Err)
+    }
+}
+
+/// Books the packets of a block as in flight.
+fn in_flight(ledger: &mut Ledger, tally: &BlockTally) {
+    ledger.in_flight.packets += tally.packets;
+    ledger.in_flight.bytes += tally.logged_bytes;
+    for (sum, bytes) in ledger.cut_bytes.iter_mut().zip(tally.cut_bytes) {
+        *sum += bytes;
     }
 }
 

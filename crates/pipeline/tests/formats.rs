@@ -118,7 +118,7 @@ fn record(path: &Path, model: &Model, mode: &str, filter: Option<&str>) -> Optio
         Ok(()) | Err(RunError::Capture(_)) => {}
         Err(error) => panic!("{}: {error}", path.display()),
     }
-    let ledger = *worker.ledger();
+    let ledger = worker.ledger();
     drop(worker);
     recorder.finish(&ledger, Vec::new()).unwrap();
     ledger.check().unwrap();

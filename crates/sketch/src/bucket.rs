@@ -171,7 +171,7 @@ impl Bucket {
     }
 
     /// The registers as plain numbers; minima of nothing are 0.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn stats(&self) -> FlowStats {
         let ipd_min = if self.packets > 1 { self.ipd_min } else { 0 };

@@ -1,5 +1,6 @@
 //! What goes into a sketch, and what comes out.
 
+use strata_wire::Plain;
 use strata_wire::dissect::Headers;
 use strata_wire::transport::tcp_flag;
 
@@ -36,6 +37,33 @@ pub struct PacketFacts {
 }
 
 impl PacketFacts {
+    /// The facts of a packet with plain headers, with what [`Plain::flow`] gives.
+    #[inline(always)]
+    #[must_use]
+    pub fn plain(
+        plain: &Plain,
+        (fingerprint, low_to_high): (u64, bool),
+        ts_ns: u64,
+        wire_len: u32,
+    ) -> Self {
+        let handshake = tcp_flag::SYN | tcp_flag::ACK;
+        Self {
+            fingerprint,
+            ts_ns,
+            size: u16::try_from(wire_len).unwrap_or(u16::MAX),
+            header_len: plain.header_len(),
+            low_to_high,
+            answers: plain.tcp_flags & handshake == handshake,
+            tcp_window: plain.tcp_window,
+            source_port: plain.source_port,
+            destination_port: plain.destination_port,
+            protocol: plain.protocol,
+            tcp_flags: plain.tcp_flags,
+            tos: plain.tos,
+            ttl: plain.ttl,
+        }
+    }
+
     /// The facts of a packet with these headers. `wire_len` in bytes.
     #[inline]
     #[must_use]

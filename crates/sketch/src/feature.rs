@@ -7,6 +7,7 @@
 //! rounded down, so `average <= C` with C in whole steps is the integer
 //! comparison `sum < (C + step) * count`, without any rounding.
 
+use crate::bucket::Bucket;
 use crate::facts::{FlowStats, PacketFacts};
 use crate::switch::RangeTable;
 use crate::table::Clock;
@@ -79,14 +80,15 @@ macro_rules! features {
                 self,
                 column: &mut [u32],
                 facts: &[PacketFacts],
-                flows: &[FlowStats],
+                flows: &[Bucket],
                 clock: Clock,
                 averages: Option<&RangeTable>,
             ) {
                 match self {
                     $(Self::$variant => {
                         for ((out, facts), flow) in column.iter_mut().zip(facts).zip(flows) {
-                            *out = Self::$variant.value(facts, flow, clock, averages);
+                            // Only the registers that the feature needs are read.
+                            *out = Self::$variant.value(facts, &flow.stats(), clock, averages);
                         }
                     })*
                 }

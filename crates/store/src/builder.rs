@@ -1,6 +1,7 @@
 //! Filling a block: the hot side of the log.
 
 use strata_capture::{Interface, Meta};
+use strata_wire::{AddressFamily, CutWhere, FlowHasher, Keep};
 
 use crate::format::{
     ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_META, HEADER_LEN, PACKET_HEADER_LEN,
@@ -10,8 +11,10 @@ use crate::summary::{ClassCount, SUMMARY_BYTES_MAX, Summary};
 
 /// Keep codes, and so counters per class.
 const KEEPS: usize = 4;
-/// Fingerprints that a block notes before it gives up on its filter.
-const FINGERPRINTS_MAX: usize = 1 << 18;
+/// Notes of each kind that a block takes before it gives up on its filter.
+const NOTES_MAX: usize = 1 << 17;
+/// Kept bytes up to which a packet is copied by moves of a fixed length.
+const SHORT: usize = 96;
 /// Recently noted flows that need not be noted again: 32 KiB.
 const RECENT: usize = 1 << 12;
 
@@ -29,6 +32,15 @@ pub struct BlockTally {
     pub cut_bytes: [u64; 3],
 }
 
+/// What a block counts per class and granularity.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    packets: u64,
+    wire_bytes: u64,
+    captured_bytes: u64,
+    logged_bytes: u64,
+}
+
 /// A block being filled. Allocates at creation only, except for a record that is
 /// larger than the whole block.
 #[derive(Debug)]
@@ -44,11 +56,17 @@ pub struct BlockBuilder {
     /// Bytes for header and records, unless a record is larger.
     block_bytes: usize,
     header: BlockHeader,
-    counts: Box<[[ClassCount; KEEPS]; 256]>,
+    /// By class and keep code.
+    counts: Box<[[Count; KEEPS]; 256]>,
+    /// One more than the largest class in `counts`.
+    classes: usize,
     fingerprints: Vec<u64>,
-    fingerprints_full: bool,
+    /// Flows between IPv4 addresses, whose fingerprints are made by `seal`.
+    plain: Vec<(u64, [u32; 2])>,
+    notes_full: bool,
     recent: Box<[u64; RECENT]>,
-    tally: BlockTally,
+    /// The interface of the last packet, which is defined, as the context is.
+    last_interface: Option<u16>,
     /// Definitions that stand in this block, by number.
     verdicts_defined: Vec<u64>,
     interfaces_defined: Vec<u64>,
@@ -68,11 +86,13 @@ impl BlockBuilder {
             limit: start + block_bytes,
             block_bytes,
             header: BlockHeader::default(),
-            counts: Box::new([[ClassCount::default(); KEEPS]; 256]),
-            fingerprints: Vec::with_capacity(FINGERPRINTS_MAX),
-            fingerprints_full: false,
+            counts: Box::new([[Count::default(); KEEPS]; 256]),
+            classes: 0,
+            fingerprints: Vec::with_capacity(4 * NOTES_MAX),
+            plain: Vec::with_capacity(NOTES_MAX),
+            notes_full: false,
             recent: Box::new([0; RECENT]),
-            tally: BlockTally::default(),
+            last_interface: None,
             verdicts_defined: vec![0; 1 << 10],
             interfaces_defined: vec![0; 1 << 10],
             context_defined: false,
@@ -96,13 +116,13 @@ impl BlockBuilder {
             ts_min_ns: u64::MAX,
             ..BlockHeader::default()
         };
-        for row in self.counts.iter_mut() {
-            *row = [ClassCount::default(); KEEPS];
-        }
+        self.counts[..self.classes].fill([Count::default(); KEEPS]);
+        self.classes = 0;
         self.fingerprints.clear();
-        self.fingerprints_full = false;
+        self.plain.clear();
+        self.notes_full = false;
         self.recent.fill(0);
-        self.tally = BlockTally::default();
+        self.last_interface = None;
         self.verdicts_defined.fill(0);
         self.interfaces_defined.fill(0);
         self.context_defined = false;
@@ -114,10 +134,26 @@ impl BlockBuilder {
         self.header.packets == 0 && self.header.flags & FLAG_META == 0
     }
 
-    /// The books of its packets.
+    /// The books of its packets, added up.
     #[must_use]
     pub fn tally(&self) -> BlockTally {
-        self.tally
+        let mut tally = BlockTally::default();
+        for row in &self.counts[..self.classes] {
+            for (keep, count) in row.iter().enumerate() {
+                tally.packets += count.packets;
+                tally.wire_bytes += count.wire_bytes;
+                tally.logged_bytes += count.logged_bytes;
+                let cut = &mut tally.cut_bytes;
+                cut[CutWhere::Snaplen as usize] += count.wire_bytes - count.captured_bytes;
+                let place = if keep == usize::from(Keep::Partial(0).code()) {
+                    CutWhere::Partial
+                } else {
+                    CutWhere::Header
+                };
+                cut[place as usize] += count.captured_bytes - count.logged_bytes;
+            }
+        }
+        tally
     }
 
     /// Sequence numbers: of the first packet, and one more than of the last.
@@ -148,29 +184,34 @@ impl BlockBuilder {
         self.limit = start + grown;
     }
 
-    /// Appends a packet. `class` is its verdict's, `cut` the bytes cut by place.
-    /// There must be room for 32 bytes and its data, and for its options if any
-    /// with 8 more.
+    /// Appends a packet. `class` is its verdict's; `captured` begins with what the
+    /// record keeps, and may go on behind it. There must be room for 32 bytes and
+    /// its data, and for its options if any with 8 more.
     ///
     /// # Panics
     ///
     /// If there is no such room.
-    #[inline]
-    pub fn push_packet(&mut self, packet: &PacketRecord<'_>, class: u8, cut: [u64; 3]) {
+    #[inline(always)]
+    pub fn push_packet(&mut self, packet: &PacketRecord<'_>, class: u8, captured: &[u8]) {
         if !packet.options.is_empty() {
             self.push_record(kind::PACKET_OPTIONS, 0, 0, &[packet.options]);
         }
-        let end = self.len + PACKET_HEADER_LEN + packet.data.len();
-        let record = &mut self.bytes[self.len..end];
-        let (header, data) = record.split_at_mut(PACKET_HEADER_LEN);
+        let kept = packet.data.len();
+        let place = &mut self.bytes[self.len..];
+        let (header, place) = place.split_at_mut(PACKET_HEADER_LEN);
         if let Ok(header) = header.try_into() {
             emit_packet_header(packet, header);
         }
-        data.copy_from_slice(packet.data);
-        self.len = end;
-
-        let logged = packet.data.len() as u64;
-        let wire = u64::from(packet.wire_len.max(packet.captured_len));
+        // Most packets leave short headers. Moves of a fixed length are a few
+        // instructions; what they write too much is overwritten by what follows.
+        match (
+            captured.first_chunk::<SHORT>(),
+            place.first_chunk_mut::<SHORT>(),
+        ) {
+            (Some(from), Some(to)) if kept <= SHORT => *to = *from,
+            _ => place[..kept].copy_from_slice(packet.data),
+        }
+        self.len += PACKET_HEADER_LEN + kept;
         if self.header.packets == 0 {
             self.header.first_seq = packet.seq;
         }
@@ -178,17 +219,12 @@ impl BlockBuilder {
         self.header.ts_min_ns = self.header.ts_min_ns.min(packet.ts_ns);
         self.header.ts_max_ns = self.header.ts_max_ns.max(packet.ts_ns);
         self.header.packets += 1;
-        self.header.records += 1;
+        self.classes = self.classes.max(usize::from(class) + 1);
         let count = &mut self.counts[usize::from(class)][usize::from(packet.keep_code & 3)];
         count.packets += 1;
-        count.wire_bytes += wire;
-        count.logged_bytes += logged;
-        self.tally.packets += 1;
-        self.tally.wire_bytes += wire;
-        self.tally.logged_bytes += logged;
-        for (sum, bytes) in self.tally.cut_bytes.iter_mut().zip(cut) {
-            *sum += bytes;
-        }
+        count.wire_bytes += u64::from(packet.wire_len.max(packet.captured_len));
+        count.captured_bytes += u64::from(packet.captured_len);
+        count.logged_bytes += kept as u64;
     }
 
     /// Whether this flow has just been noted, so that [`BlockBuilder::note`] for
@@ -204,10 +240,20 @@ impl BlockBuilder {
     /// Notes a fingerprint for the summary.
     #[inline]
     pub fn note(&mut self, fingerprint: u64) {
-        if self.fingerprints.len() < FINGERPRINTS_MAX {
+        if self.fingerprints.len() < NOTES_MAX {
             self.fingerprints.push(fingerprint);
         } else {
-            self.fingerprints_full = true;
+            self.notes_full = true;
+        }
+    }
+
+    /// Notes the fingerprint of a flow, and the IPv4 addresses of its ends.
+    #[inline]
+    pub fn note_plain(&mut self, fingerprint: u64, ends: [u32; 2]) {
+        if self.plain.len() < NOTES_MAX {
+            self.plain.push((fingerprint, ends));
+        } else {
+            self.notes_full = true;
         }
     }
 
@@ -215,6 +261,13 @@ impl BlockBuilder {
     #[inline]
     pub fn note_hidden_addresses(&mut self) {
         self.header.flags |= FLAG_HIDES_ADDRESSES;
+    }
+
+    /// Whether context, interface and verdict are all defined in this block.
+    #[inline(always)]
+    #[must_use]
+    pub fn defines(&self, interface: u16, verdict: u16) -> bool {
+        self.last_interface == Some(interface) && !self.needs_verdict(verdict)
     }
 
     /// Whether the verdict still has to be defined in this block.
@@ -255,6 +308,13 @@ impl BlockBuilder {
         let parts = [&link[..], &[0, 0], &snaplen, &interface.options];
         self.push_record(kind::INTERFACE, 0, id, &parts);
         self.interfaces_defined[usize::from(id) / 64] |= 1 << (id % 64);
+    }
+
+    /// Notes that context and this interface are defined, and that the packets
+    /// that follow are of it; see [`BlockBuilder::defines`].
+    pub fn refer_to(&mut self, interface: u16) {
+        debug_assert!(self.context_defined && !self.needs_interface(interface));
+        self.last_interface = Some(interface);
     }
 
     /// Says what the packets that follow were recorded with.
@@ -320,21 +380,29 @@ impl BlockBuilder {
     ///
     /// If the block is larger than 4 GiB: the largest record is not.
     pub fn seal(&mut self, recording: u32, worker: u16, number: u64, hash_seed: [u64; 2]) -> &[u8] {
+        let tally = self.tally();
         let mut counts = Vec::new();
-        for (class, row) in self.counts.iter().enumerate() {
+        for (class, row) in self.counts[..self.classes].iter().enumerate() {
             for (keep, count) in row.iter().enumerate().filter(|(_, c)| c.packets > 0) {
                 let class = u8::try_from(class).expect("256 rows");
                 self.header.classes |= 1 << class.min(63);
                 counts.push(ClassCount {
                     class,
                     keep_code: u8::try_from(keep).expect("4 columns"),
-                    ..*count
+                    packets: count.packets,
+                    wire_bytes: count.wire_bytes,
+                    logged_bytes: count.logged_bytes,
                 });
             }
         }
+        let hasher = FlowHasher::new(hash_seed);
+        for (flow, ends) in self.plain.drain(..) {
+            let ends = ends.map(|end| hasher.address(AddressFamily::Ipv4, u128::from(end)));
+            self.fingerprints.extend([flow, ends[0], ends[1]]);
+        }
         self.fingerprints.sort_unstable();
         self.fingerprints.dedup();
-        let keys = (!self.fingerprints_full).then_some(self.fingerprints.as_slice());
+        let keys = (!self.notes_full).then_some(self.fingerprints.as_slice());
         let mut summary = Vec::new();
         Summary::new(counts, keys).emit(&mut summary);
         let body = &self.bytes[self.start + HEADER_LEN..self.len];
@@ -347,8 +415,9 @@ impl BlockBuilder {
             block_number: number,
             recording,
             worker,
-            wire_bytes: self.tally.wire_bytes,
-            logged_bytes: self.tally.logged_bytes,
+            records: self.header.records + self.header.packets,
+            wire_bytes: tally.wire_bytes,
+            logged_bytes: tally.logged_bytes,
             hash_seed,
             ..self.header
         };

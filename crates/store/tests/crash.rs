@@ -48,7 +48,7 @@ fn push(block: &mut BlockBuilder, seq: u64) {
         data: &data,
         options: &[],
     };
-    block.push_packet(&packet, 0, [0; 3]);
+    block.push_packet(&packet, 0, packet.data);
 }
 
 fn options(rotate_bytes: u64) -> RecorderOptions {

@@ -10,9 +10,10 @@
 //! Each step consumes at least one byte of the packet or ends the walk, so the
 //! walk is bounded by the packet's length, and to 64 layers.
 
-use crate::flow::{AddressFamily, Endpoint, FlowKey};
+use crate::LinkType;
+use crate::flow::{Endpoint, FlowKey};
+use crate::plain::Plain;
 use crate::walk::walk;
-use crate::{LinkType, tunnel};
 
 /// IP protocol numbers (IANA) that the walk knows.
 pub mod protocol {
@@ -106,73 +107,11 @@ impl Headers {
 #[must_use]
 pub fn dissect(link: LinkType, packet: &[u8], tunnel_key: TunnelKey) -> Headers {
     if link == LinkType::ETHERNET
-        && let Some(headers) = common(packet)
+        && let Some(plain) = Plain::read(packet)
     {
-        return headers;
+        return plain.headers();
     }
     walk(link, packet, tunnel_key)
-}
-
-/// The headers of most packets: TCP, or UDP that is no tunnel, in IPv4 without
-/// options and fragments, in Ethernet, whole. `None` for all others. A fast path
-/// of [`walk`], and equal to it.
-#[inline]
-fn common(packet: &[u8]) -> Option<Headers> {
-    /// Ethernet, IPv4 without options, UDP: the shortest packet that comes here.
-    const FIXED: usize = 14 + 20 + 8;
-    let fixed: &[u8; FIXED] = packet.first_chunk()?;
-    if fixed[12..15] != [0x08, 0x00, 0x45] {
-        return None;
-    }
-    let word = |at: usize| u16::from_be_bytes([fixed[at], fixed[at + 1]]);
-    let double =
-        |at: usize| u32::from_be_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]]);
-    let (total_len, fragment, number) = (usize::from(word(16)), word(20), fixed[23]);
-    let (source_port, destination_port) = (word(34), word(36));
-    // Whole: as long as the IP header says at least, which has room for the
-    // transport header.
-    let ip_len = packet.len() - 14;
-    if fragment & 0x3fff != 0 || total_len > ip_len {
-        return None;
-    }
-    let (transport_len, tcp_flags, tcp_window) = match number {
-        protocol::TCP => {
-            let rest: &[u8; 4] = packet.get(46..50)?.first_chunk()?;
-            let len = u16::from(rest[0] >> 4) * 4;
-            if len < 20 {
-                return None;
-            }
-            (len, rest[1], u16::from_be_bytes([rest[2], rest[3]]))
-        }
-        protocol::UDP if !tunnel::has_udp_port(source_port, destination_port) => (8, 0, 0),
-        _ => return None,
-    };
-    if total_len < 20 + usize::from(transport_len) {
-        return None;
-    }
-    let end = |address: u32, port| Endpoint {
-        address: u128::from(address),
-        port,
-    };
-    let (source, destination) = (
-        end(double(26), source_port),
-        end(double(30), destination_port),
-    );
-    let (key, low_to_high) = FlowKey::new(AddressFamily::Ipv4, number, source, destination);
-    Some(Headers {
-        header_len: 34 + u32::from(transport_len),
-        transport_len,
-        key: Some(key),
-        low_to_high,
-        fragment: None,
-        tos: fixed[15],
-        ttl: fixed[22],
-        tcp_flags,
-        tcp_window,
-        outer: None,
-        networks: 1,
-        incomplete: false,
-    })
 }
 
 /// Whether `packet` may hold IP addresses that [`dissect`] reports neither in
@@ -182,51 +121,4 @@ fn common(packet: &[u8]) -> Option<Headers> {
 #[must_use]
 pub fn may_hide_addresses(headers: &Headers) -> bool {
     headers.incomplete || headers.networks > 2
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4_000))]
-
-        /// The fast path is the walk, on packets that are nearly what it takes.
-        #[test]
-        fn the_fast_path_equals_the_walk(
-            mut packet in prop::collection::vec(any::<u8>(), 30..90),
-            number in prop::sample::select(vec![6, 17, 17, 1]),
-            port in prop::sample::select(vec![53, 443, 4789, 2152, 6081]),
-            total_len in 20_u16..90, offset in 4_u8..16,
-            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..2),
-        ) {
-            packet[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
-            packet[16..18].copy_from_slice(&total_len.to_be_bytes());
-            packet[20..22].copy_from_slice(&[0x40, 0]);
-            packet[23] = number;
-            if packet.len() > 46 {
-                packet[36..38].copy_from_slice(&u16::to_be_bytes(port));
-                packet[46] = offset << 4;
-            }
-            for (index, value) in changes {
-                *index.get_mut(&mut packet) = value;
-            }
-            if let Some(fast) = common(&packet) {
-                for tunnel_key in [TunnelKey::Inner, TunnelKey::Outer] {
-                    prop_assert_eq!(fast, walk(LinkType::ETHERNET, &packet, tunnel_key));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn most_packets_take_the_fast_path() {
-        let mut packet = [0_u8; 60];
-        packet[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 6]);
-        packet[46] = 0x50;
-        assert_eq!(common(&packet).unwrap().header_len, 54);
-        packet[23] = 17;
-        assert_eq!(common(&packet).unwrap().header_len, 42);
-    }
 }

@@ -140,6 +140,20 @@ impl FlowHasher {
         self.finish(sum)
     }
 
+    /// [`FlowHasher::flow`] of an IPv4 flow between two ends, each address and port
+    /// as one number of 48 bits, the smaller one first.
+    #[inline(always)]
+    #[must_use]
+    pub fn ipv4(&self, protocol: u8, low: u64, high: u64) -> u64 {
+        let k = &self.key;
+        let tail = low & 0xffff
+            | (high & 0xffff) << 16
+            | u64::from(protocol) << 32
+            | (AddressFamily::Ipv4 as u64) << 40;
+        let sum = nh(tail, k[0], low >> 16, k[1]);
+        self.finish(sum.wrapping_add(nh(high >> 16, k[2], 0, k[3])))
+    }
+
     /// The fingerprint of one address, for block summaries. Never 0.
     #[inline]
     #[must_use]

@@ -6,7 +6,7 @@
 //! - formats: [`ethernet`], [`ipv4`], [`ipv6`], [`transport`], [`tunnel`]: a view
 //!   of the bytes, and a `Repr` that can be emitted;
 //! - [`dissect`]: the walk through all headers of a packet, and the one
-//!   definition of what "header" means;
+//!   definition of what "header" means; [`Plain`] is its fast path;
 //! - words: [`LinkType`], [`FlowKey`], [`FlowHasher`], [`Granularity`], [`Ledger`].
 #![deny(unsafe_code)]
 
@@ -19,6 +19,7 @@ pub mod ipv4;
 pub mod ipv6;
 mod ledger;
 mod link;
+mod plain;
 mod prefetch;
 pub mod transport;
 pub mod tunnel;
@@ -31,4 +32,5 @@ pub use granularity::{
 };
 pub use ledger::{CutWhere, DropReason, Imbalance, Ledger, Tally};
 pub use link::LinkType;
+pub use plain::Plain;
 pub use prefetch::prefetch;
