@@ -1,8 +1,8 @@
 //! Where packets come from and where they are exported to.
 //!
-//! Now: capture files. [`Input`] reads one or many of them, pcap or pcapng,
-//! plain, gzip or zstd, from a path or from standard input, and hands out
-//! [`Batch`]es of packets in time order with what the files say about
+//! [`live`] captures network interfaces. [`Input`] reads capture files: one or
+//! many of them, pcap or pcapng, plain, gzip or zstd, from a path or from
+//! standard input. It hands out [`Batch`]es of packets in time order with what the files say about
 //! themselves ([`Meta`]) in between. [`PcapNgWriter`] and [`PcapWriter`] write
 //! such a sequence to a file.
 //!
@@ -11,6 +11,7 @@
 //! ```text
 //! input            several sources merged by time into batches
 //! file             one source: sniffing, decompression, window, pcap, pcapng
+//! live             network interfaces; knows nothing of input and file
 //! write            the writers; they know nothing of input and file
 //! options          pcapng option lists, in the one form used inside Strata
 //! batch meta error the words that all of them share
@@ -51,6 +52,7 @@ mod batch;
 mod error;
 mod file;
 mod input;
+pub mod live;
 mod meta;
 pub mod options;
 mod write;

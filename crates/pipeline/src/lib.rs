@@ -10,16 +10,21 @@
 //! - [`FlowFinder`]: whose packet it is;
 //! - [`Classifier`]: sketch, features and forest of one model;
 //! - [`Mode`]: from class to granularity (TitanLog §VI-A);
-//! - [`run`]: an [`Input`](strata_capture::Input) through a worker.
+//! - [`run`]: an [`Input`](strata_capture::Input) through a worker;
+//! - [`run_live`]: interfaces through a worker.
 #![forbid(unsafe_code)]
 
+mod budget;
 mod classifier;
 mod flows;
 mod fragments;
+mod live;
 mod mode;
 mod worker;
 
+pub use budget::Budget;
 pub use classifier::{Classified, Classifier};
 pub use flows::{FlowFinder, wire_bytes};
+pub use live::run_live;
 pub use mode::{Mode, ModeConfig, ModeError};
 pub use worker::{RunError, Worker, WorkerOptions, run};

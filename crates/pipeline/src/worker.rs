@@ -1,5 +1,6 @@
 //! One worker: a batch of packets in, records in a block out.
 
+use strata_capture::live::LiveError;
 use strata_capture::{CaptureError, Input, Interface, Meta, Next, PacketRef, Packets};
 use strata_classify::{LANES, Model, VerdictId};
 use strata_filter::{Filter, Program};
@@ -16,9 +17,15 @@ use strata_wire::{
 };
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::classifier::{Classifier, bits};
+        fetch(batch, 0..batch.len().min(LANES));
+        while start < batch.len() && self.passed() < end {
+            let left = usize::try_from(end - self.passed()).unwrap_or(usize::MAX);
+            let count = (batch.len() - start).min(LANES).min(left);
+            let next = start + count;
+            fetch(batch, next..batch.len().min(next + LANES));
 use crate::flows::{FlowFinder, wire_bytes};
 use crate::mode::{Mode, ModeError};
 
@@ -47,6 +54,9 @@ pub enum RunError {
     /// The input cannot be read further.
     #[error(transparent)]
     Capture(#[from] CaptureError),
+    /// An interface cannot be captured further.
+    #[error(transparent)]
+    Live(#[from] LiveError),
     /// The log cannot be written.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -89,6 +99,11 @@ pub struct Worker {
     next_seq: u64,
     packet_number: u64,
     write_error: Option<StoreError>,
+    /// How many packets are still wanted; `None` for all that come.
+    budget: Option<Arc<Budget>>,
+    blocks_handed_over: u64,
+    /// What `blocks_handed_over` was at the last [`Worker::flush_old`].
+    blocks_at_flush: u64,
     lanes: Box<Lanes>,
 }
 
@@ -181,9 +196,23 @@ impl Worker {
             next_seq: 0,
             packet_number: 0,
             write_error: None,
+            budget: None,
+            blocks_handed_over: 0,
+            blocks_at_flush: 0,
             lanes: Box::new(Lanes::new()),
             options,
         })
+    }
+
+    /// Takes no more packets than a budget has, which other workers may share.
+    pub fn limit(&mut self, budget: Arc<Budget>) {
+        self.budget = Some(budget);
+    }
+
+    /// Whether as many packets as were wanted have been taken.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.budget.as_ref().is_some_and(|budget| budget.is_spent())
     }
 
     /// The books so far.
@@ -269,12 +298,41 @@ impl Worker {
     /// If the log cannot be written. The books hold every packet of the batch,
     /// unless the writer thread itself is gone.
     pub fn batch(&mut self, batch: &(impl Packets + ?Sized)) -> Result<(), StoreError> {
+        let Some(budget) = self.budget.clone() else {
+            return self.batch_at_most(batch, u64::MAX);
+        };
+        let most = budget.draw(batch.len() as u64);
+        let before = self.passed();
+        let done = self.batch_at_most(batch, most);
+        budget.give_back(most - (self.passed() - before));
+        done
+    }
+
+    /// Packets that have passed the filter.
+    fn passed(&self) -> u64 {
+        self.ledger.seen.packets - self.ledger.filtered.packets
+    }
+
+    /// As [`Worker::batch`], until so many packets have passed the filter: those
+    /// behind are not seen.
+    fn batch_at_most(
+        &mut self,
+        batch: &(impl Packets + ?Sized),
+        most: u64,
+    ) -> Result<(), StoreError> {
+        let end = self.passed().saturating_add(most);
         let mut start = 0;
+<<<<<<< HEAD
         fetch(batch, 0..batch.len().min(LANES));
         while start < batch.len() {
             let count = (batch.len() - start).min(LANES);
             let next = start + count;
             fetch(batch, next..batch.len().min(next + LANES));
+=======
+        while start < batch.len() && self.passed() < end {
+            let left = usize::try_from(end - self.passed()).unwrap_or(usize::MAX);
+            let count = (batch.len() - start).min(LANES).min(left);
+>>>>>>> 149bf68 (Capture interfaces through TPACKET_V3 rings)
             self.lanes(batch, start, count)?;
             start += count;
         }
@@ -507,6 +565,7 @@ impl Worker {
                 None => return Err(StoreError::WriterGone),
             }
         };
+        self.blocks_handed_over += 1;
         let full = std::mem::replace(&mut self.block, empty);
         in_flight(&mut self.ledger, &full.tally());
         self.sink.submit(full)
@@ -533,6 +592,20 @@ impl Worker {
                 self.write_error.get_or_insert(error);
             }
         }
+    }
+
+    /// Hands the block to the writer if it was begun before the last call, so that
+    /// packets do not wait for more to come.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be written.
+    pub fn flush_old(&mut self) -> Result<(), StoreError> {
+        if !self.block.is_empty() && self.blocks_handed_over == self.blocks_at_flush {
+            self.next_block()?;
+        }
+        self.blocks_at_flush = self.blocks_handed_over;
+        self.write_error.take().map_or(Ok(()), Err)
     }
 
     /// Writes what is left and waits until everything is in files. Afterwards
@@ -600,7 +673,7 @@ pub fn run(
                 Next::Meta(meta) => worker.meta(meta)?,
                 Next::End => return Ok(()),
             }
-            if after_batch(worker).is_break() {
+            if after_batch(worker).is_break() || worker.is_done() {
                 return Ok(());
             }
         }

@@ -1,5 +1,6 @@
 //! Reading a log: recordings, files, blocks.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
@@ -101,8 +102,8 @@ pub struct Loss {
     /// Packets between blocks, or between the last block and the checkpoint,
     /// that are not there: exact.
     pub packets: u64,
-    /// When the last checkpoint was made, ns since 1970: what arrived later may be
-    /// lost beside. `None` without a checkpoint.
+    /// When the last checkpoint was made, ns since 1970, of the worker whose last is
+    /// oldest: what arrived later may be lost beside. `None` without a checkpoint.
     pub checkpoint_ns: Option<u64>,
 }
 
@@ -188,25 +189,33 @@ impl Log {
             let ledger = recording.ledger.as_ref().map(Ledger::from);
             return Ok((ledger, Loss::default()));
         }
-        let mut next_seq = 0;
+        // Each worker numbers its packets by itself.
+        let mut next_seq = BTreeMap::new();
         let mut loss = Loss::default();
         for block in self.blocks(recording, &Select::default()) {
             match block {
                 Ok(block) if block.header.packets > 0 => {
+                    let next: &mut u64 = next_seq.entry(block.header.worker).or_default();
                     let present = u64::from(block.header.packets);
-                    let reached = block.header.next_seq.saturating_sub(next_seq);
+                    let reached = block.header.next_seq.saturating_sub(*next);
                     loss.packets += reached.saturating_sub(present);
-                    next_seq = block.header.next_seq.max(next_seq);
+                    *next = block.header.next_seq.max(*next);
                 }
                 Ok(_) | Err(StoreError::Damage(_)) => {}
                 Err(error) => return Err(error),
             }
         }
-        let name = checkpoint_name(recording.id, 0);
-        let checkpoint = read_all(self.disk.as_ref(), &name).ok();
-        if let Some(last) = checkpoint.and_then(|content| Checkpoint::latest(&content)) {
-            loss.packets += last.next_seq.saturating_sub(next_seq);
-            loss.checkpoint_ns = Some(last.time_ns);
+        for worker in 0..=u16::MAX {
+            let name = checkpoint_name(recording.id, worker);
+            let Ok(content) = read_all(self.disk.as_ref(), &name) else {
+                break;
+            };
+            if let Some(last) = Checkpoint::latest(&content) {
+                let known = next_seq.get(&worker).copied().unwrap_or(0);
+                loss.packets += last.next_seq.saturating_sub(known);
+                let earliest = loss.checkpoint_ns.unwrap_or(u64::MAX).min(last.time_ns);
+                loss.checkpoint_ns = Some(earliest);
+            }
         }
         Ok((None, loss))
     }

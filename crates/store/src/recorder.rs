@@ -180,9 +180,13 @@ impl BlockSink {
 /// A recording being written.
 pub struct Recorder {
     shared: Arc<Shared>,
-    sink_sender: Option<SyncSender<ToWriter>>,
-    thread: Option<JoinHandle<Result<(), StoreError>>>,
+    writers: Vec<WriterThread>,
     _lock: Box<dyn Any + Send>,
+}
+
+struct WriterThread {
+    sender: SyncSender<ToWriter>,
+    thread: JoinHandle<Result<(), StoreError>>,
 }
 
 impl std::fmt::Debug for Recorder {
@@ -199,6 +203,8 @@ struct Shared {
     id: u32,
     hash_seed: [u64; 2],
     options: RecorderOptions,
+    /// Grows with each request to begin new files.
+    rotations: AtomicU64,
 }
 
 impl Shared {
@@ -233,17 +239,36 @@ pub fn checkpoint_name(recording: u32, worker: u16) -> String {
 }
 
 impl Recorder {
-    /// Starts a recording of one worker in the log on `disk`, which may hold
-    /// earlier ones, and its writer thread.
+    /// Starts a recording of one worker; see [`Recorder::start_workers`].
     ///
     /// # Errors
     ///
-    /// If another process records into the log, or it cannot be written.
+    /// As there.
+    ///
+    /// # Panics
+    ///
+    /// Never: one worker has one sink.
     pub fn start(
         disk: Arc<dyn Disk>,
         options: RecorderOptions,
         about: &About,
     ) -> Result<(Self, BlockSink), StoreError> {
+        let (recorder, mut sinks) = Self::start_workers(disk, options, about, 1)?;
+        Ok((recorder, sinks.pop().expect("one sink for one worker")))
+    }
+
+    /// Starts a recording in the log on `disk`, which may hold earlier ones: a sink
+    /// and a writer thread for each worker.
+    ///
+    /// # Errors
+    ///
+    /// If another process records into the log, or it cannot be written.
+    pub fn start_workers(
+        disk: Arc<dyn Disk>,
+        options: RecorderOptions,
+        about: &About,
+        workers: u16,
+    ) -> Result<(Self, Vec<BlockSink>), StoreError> {
         let lock = take_lock(disk.as_ref())?;
         let mut manifest = read_manifest(disk.as_ref())?.unwrap_or_default();
         let last = manifest.recordings.iter().map(|r| r.id).max().unwrap_or(0);
@@ -277,27 +302,38 @@ impl Recorder {
             id,
             hash_seed: about.hash_seed,
             options,
+            rotations: AtomicU64::new(0),
         });
         shared.update(|_| ())?;
-        let (sink, writer) = channel(&shared, 0)?;
-        let sender = sink.to_writer.clone();
-        let spawned = thread::Builder::new()
-            .name("strata-writer".into())
-            .spawn(move || writer.run());
-        let thread = spawned.map_err(io_error("writer thread".into(), "start"))?;
+        let mut sinks = Vec::new();
+        let mut writers = Vec::new();
+        for worker in 0..workers.max(1) {
+            let (sink, writer) = channel(&shared, worker)?;
+            let sender = sink.to_writer.clone();
+            let spawned = thread::Builder::new()
+                .name(format!("strata-writer-{worker}"))
+                .spawn(move || writer.run());
+            let thread = spawned.map_err(io_error("writer thread".into(), "start"))?;
+            writers.push(WriterThread { sender, thread });
+            sinks.push(sink);
+        }
         let recorder = Self {
             shared,
-            sink_sender: Some(sender),
-            thread: Some(thread),
+            writers,
             _lock: lock,
         };
-        Ok((recorder, sink))
+        Ok((recorder, sinks))
     }
 
     /// The recording's number in the log.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.shared.id
+    }
+
+    /// Seals the files being written; what is written next begins new ones.
+    pub fn rotate(&self) {
+        self.shared.rotations.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Ends the recording: everything submitted is on disk, the last file sealed
@@ -307,13 +343,16 @@ impl Recorder {
     ///
     /// If something could not be written; the rest of the log is readable.
     pub fn finish(mut self, ledger: &Ledger, warnings: Vec<String>) -> Result<(), StoreError> {
-        if let Some(sender) = self.sink_sender.take() {
+        for writer in &self.writers {
             // If the writer is gone, joining it says why.
-            let _ = sender.send(ToWriter::Finish);
+            let _ = writer.sender.send(ToWriter::Finish);
         }
-        if let Some(thread) = self.thread.take() {
-            thread.join().map_err(|_| StoreError::WriterGone)??;
+        let mut ended = Ok(());
+        for writer in self.writers.drain(..) {
+            let joined = writer.thread.join().unwrap_or(Err(StoreError::WriterGone));
+            ended = ended.and(joined);
         }
+        ended?;
         self.shared.update(|recording| {
             recording.state = State::Closed;
             recording.ended_ns = Some(now_ns());
@@ -399,6 +438,7 @@ fn channel(shared: &Arc<Shared>, worker: u16) -> Result<(BlockSink, Writer), Sto
         blocks_written: 0,
         written_seq: 0,
         broken: false,
+        rotations: 0,
     };
     Ok((sink, writer))
 }
@@ -430,6 +470,8 @@ struct Writer {
     written_seq: u64,
     /// After a failed write nothing more is written, so that no hole arises.
     broken: bool,
+    /// The requests to begin new files that have been followed.
+    rotations: u64,
 }
 
 impl Writer {
@@ -450,6 +492,9 @@ impl Writer {
                 }
                 Ok(ToWriter::Finish) | Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {}
+            }
+            if let Err(error) = self.rotate_if_asked() {
+                first_error.get_or_insert(error);
             }
             if self.last_checkpoint.elapsed() >= interval
                 && let Err(error) = self.write_checkpoint()
@@ -512,6 +557,15 @@ impl Writer {
             self.files_begun += 1;
         }
         Ok(())
+    }
+
+    fn rotate_if_asked(&mut self) -> Result<(), StoreError> {
+        let asked = self.shared.rotations.load(Ordering::Relaxed);
+        if std::mem::replace(&mut self.rotations, asked) == asked || self.file.is_none() {
+            return Ok(());
+        }
+        self.files_begun += 1;
+        self.seal_file()
     }
 
     fn begin_file(

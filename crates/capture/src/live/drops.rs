@@ -1,0 +1,194 @@
+//! What was lost before packets reached us, by where, and what to do about it.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use super::interface::ANY;
+use super::sys;
+
+/// Where packets were lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lost {
+    /// The ring was full: the worker did not keep up.
+    Kernel,
+    /// A CPU's backlog was full before packets reached any socket.
+    Softnet,
+    /// The network card or its driver had no room.
+    Device,
+}
+
+impl Lost {
+    /// The name in summaries and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::Softnet => "softnet",
+            Self::Device => "device",
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn advice(self) -> &'static str {
+        match self {
+            Self::Kernel => {
+                "the ring was full: give it more memory (-B), spread flows over more cores \
+                 (--cores), keep less (--mode), or filter"
+            }
+            Self::Softnet => {
+                "a CPU's receive queue was full, for all programs on this host: raise \
+                 net.core.netdev_max_backlog and net.core.netdev_budget, or spread interrupts \
+                 over more CPUs"
+            }
+            Self::Device => {
+                "the card had no room: enlarge its rings (`ethtool -G INTERFACE rx N`, see -g), \
+                 or spread it over more queues (-L)"
+            }
+        }
+    }
+}
+
+/// What the host counts as lost, at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DropCounts {
+    softnet: u64,
+    /// By counter: `eth0 rx_missed`.
+    device: BTreeMap<String, u64>,
+}
+
+/// What was lost between two moments: where, counter, packets.
+pub type Drops = Vec<(Lost, String, u64)>;
+
+impl DropCounts {
+    /// The counts now. What the host does not say counts as zero.
+    #[must_use]
+    pub fn now(interfaces: &[String]) -> Self {
+        let mut counts = Self {
+            softnet: softnet_dropped(),
+            device: BTreeMap::new(),
+        };
+        let totals = device_totals();
+        for (name, dropped, missed) in totals {
+            if interfaces
+                .iter()
+                .any(|wanted| *wanted == name || wanted == ANY)
+            {
+                counts.device.insert(format!("{name} drop"), dropped);
+                counts.device.insert(format!("{name} fifo"), missed);
+            }
+        }
+        for name in interfaces.iter().filter(|name| *name != ANY) {
+            for (counter, value) in ethtool_drops(name) {
+                counts.device.insert(format!("{name} {counter}"), value);
+            }
+        }
+        counts
+    }
+
+    /// What was lost since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Drops {
+        let mut drops = Vec::new();
+        let softnet = self.softnet.saturating_sub(earlier.softnet);
+        if softnet > 0 {
+            drops.push((Lost::Softnet, "softnet_stat dropped".into(), softnet));
+        }
+        for (counter, &value) in &self.device {
+            let before = earlier.device.get(counter).copied().unwrap_or(0);
+            let lost = value.saturating_sub(before);
+            if lost > 0 {
+                drops.push((Lost::Device, counter.clone(), lost));
+            }
+        }
+        drops
+    }
+}
+
+/// The second column of each CPU's line, hexadecimal.
+fn softnet_dropped() -> u64 {
+    let text = fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
+    text.lines()
+        .filter_map(|line| line.split_whitespace().nth(1))
+        .filter_map(|column| u64::from_str_radix(column, 16).ok())
+        .sum()
+}
+
+/// Of each interface: packets dropped on receiving, and overruns.
+fn device_totals() -> Vec<(String, u64, u64)> {
+    let text = fs::read_to_string("/proc/net/dev").unwrap_or_default();
+    let line = |line: &str| {
+        // bytes packets errs drop fifo frame compressed multicast ...
+        let (name, rest) = line.split_once(':')?;
+        let mut columns = rest.split_whitespace().skip(3);
+        let dropped = columns.next()?.parse().ok()?;
+        let fifo = columns.next()?.parse().ok()?;
+        Some((name.trim().to_owned(), dropped, fifo))
+    };
+    text.lines().filter_map(line).collect()
+}
+
+/// The driver's own counters whose names say that packets were lost on receiving.
+fn ethtool_drops(name: &str) -> Vec<(String, u64)> {
+    let is_loss = |counter: &str| {
+        let counter = counter.to_ascii_lowercase();
+        let lost = [
+            "drop", "discard", "miss", "no_buf", "nobuf", "no_dma", "fifo", "overrun",
+        ];
+        lost.iter().any(|word| counter.contains(word)) && !counter.starts_with("tx")
+    };
+    let counters = ethtool_statistics(name).unwrap_or_default();
+    counters
+        .into_iter()
+        .filter(|(counter, _)| is_loss(counter))
+        .collect()
+}
+
+/// linux/ethtool.h: `ETHTOOL_GSSET_INFO`, `ETHTOOL_GSTRINGS`, `ETHTOOL_GSTATS` of the
+/// set `ETH_SS_STATS`.
+fn ethtool_statistics(name: &str) -> Option<Vec<(String, u64)>> {
+    const GSSET_INFO: u32 = 0x37;
+    const GSTRINGS: u32 = 0x1b;
+    const GSTATS: u32 = 0x1d;
+    const STATISTICS: u32 = 1;
+    const NAME_LEN: usize = 32;
+    /// Drivers with many queues have thousands.
+    const COUNTERS_MAX: u32 = 1 << 16;
+
+    // cmd, reserved, 64-bit mask of sets, then one count for each bit left set.
+    let mut sets = [0; 20];
+    sets[..4].copy_from_slice(&GSSET_INFO.to_ne_bytes());
+    sets[8..16].copy_from_slice(&(1_u64 << STATISTICS).to_ne_bytes());
+    sys::ethtool(name, &mut sets).ok()?;
+    let count = u32::from_ne_bytes(sets[16..20].try_into().ok()?);
+    if count == 0 || count > COUNTERS_MAX {
+        return None;
+    }
+    let counters = usize::try_from(count).ok()?;
+    // Room for counters that appear in between: the kernel writes as many as there are.
+    let spare = counters * 2;
+
+    let mut names = vec![0; 12 + spare * NAME_LEN];
+    names[..4].copy_from_slice(&GSTRINGS.to_ne_bytes());
+    names[4..8].copy_from_slice(&STATISTICS.to_ne_bytes());
+    names[8..12].copy_from_slice(&count.to_ne_bytes());
+    sys::ethtool(name, &mut names).ok()?;
+
+    let mut values = vec![0; 8 + spare * 8];
+    values[..4].copy_from_slice(&GSTATS.to_ne_bytes());
+    values[4..8].copy_from_slice(&count.to_ne_bytes());
+    sys::ethtool(name, &mut values).ok()?;
+
+    let names = names[12..].chunks_exact(NAME_LEN);
+    let values = values[8..].as_chunks::<8>().0;
+    let text = |bytes: &[u8]| {
+        let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+        String::from_utf8_lossy(&bytes[..end]).into_owned()
+    };
+    let pairs = names.zip(values).take(counters);
+    Some(
+        pairs
+            .map(|(name, value)| (text(name), u64::from_ne_bytes(*value)))
+            .collect(),
+    )
+}

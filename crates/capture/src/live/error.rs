@@ -1,0 +1,58 @@
+//! Why an interface cannot be captured, or not further.
+
+use std::io;
+
+/// What went wrong with live capture.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LiveError {
+    /// No interface was named.
+    #[error("no interface given: name one or more with -i; `strata interfaces` lists them")]
+    NoInterface,
+    /// There is no such interface.
+    #[error("there is no interface '{name}' here: there are {known}, and any for all of them")]
+    NoSuchInterface {
+        /// The name.
+        name: String,
+        /// The interfaces there are.
+        known: String,
+    },
+    /// The interface is down at the start.
+    #[error("{interface}: the interface is down: `ip link set {interface} up`")]
+    Down {
+        /// The interface.
+        interface: String,
+    },
+    /// The process may not capture.
+    #[error(
+        "{interface}: capturing is not permitted: run as root, or give the program the right \
+         to: `setcap cap_net_raw,cap_net_admin,cap_bpf+ep` and its path"
+    )]
+    NotPermitted {
+        /// The interface.
+        interface: String,
+    },
+    /// The ring could not be made.
+    #[error(
+        "{interface}: no ring of {} MiB: {source}; a smaller one may do (-B, in KiB)",
+        .bytes >> 20
+    )]
+    Ring {
+        /// The interface.
+        interface: String,
+        /// The size that was wanted.
+        bytes: usize,
+        /// What the kernel says.
+        source: io::Error,
+    },
+    /// A system call failed.
+    #[error("{interface}: {call}: {source}")]
+    System {
+        /// The interface.
+        interface: String,
+        /// What was tried.
+        call: &'static str,
+        /// What the kernel says.
+        source: io::Error,
+    },
+}

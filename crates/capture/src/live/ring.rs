@@ -1,0 +1,326 @@
+//! One interface through a TPACKET_V3 ring: the kernel writes packets into blocks
+//! of shared memory, and hands over a block when it is full or old.
+//!
+//! ```text
+//! block:   | block header 48 | packet | packet | ...
+//! packet:  | tpacket3_hdr 48 | sockaddr_ll 20 | gap | link header, data | pad |
+//!            tp_next_offset leads to the next packet; the gap has room for the
+//!            VLAN tag that was stripped, or for a cooked header
+//! ```
+//!
+//! Source: linux/if_packet.h and Documentation/networking/packet_mmap.rst.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use strata_wire::LinkType;
+
+use super::error::LiveError;
+use super::interface::Device;
+use super::sys::{self, Blocks, Mapping};
+use super::{LiveOptions, Slot};
+use crate::batch::BATCH_MAX;
+
+/// Bytes of a block: large enough for the largest packet that Linux merges
+/// (512 KiB), small enough to be handed over soon.
+const BLOCK_BYTES: usize = 1 << 20;
+/// When the kernel hands over a block that is not full.
+const BLOCK_TIMEOUT: Duration = Duration::from_millis(10);
+const BLOCK_TIMEOUT_IMMEDIATE: Duration = Duration::from_millis(1);
+
+const VLAN_TAG_LEN: usize = 4;
+/// draft-ietf-opsawg-pcaplinktype, LINKTYPE_LINUX_SLL2.
+const SLL2_LEN: usize = 20;
+
+/// A clock that was set back by more than this is followed; less is packets that
+/// overtook each other between CPUs.
+const REORDERED_NS_MAX: u64 = 1_000_000_000;
+
+/// What the kernel counted for a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RingCounts {
+    /// Packets that passed the kernel's filter, those dropped included.
+    pub received: u64,
+    /// Packets for which no room was in the ring.
+    pub dropped: u64,
+    /// How often the ring was full.
+    pub full: u64,
+}
+
+/// A ring and where we are in it.
+#[derive(Debug)]
+pub(super) struct Ring {
+    socket: OwnedFd,
+    blocks: Blocks,
+    link: LinkType,
+    snaplen: u32,
+    /// The packet within the block that is next, and how many are left.
+    at: usize,
+    left: u32,
+    last_ts_ns: u64,
+    counts: RingCounts,
+}
+
+impl Ring {
+    /// A ring on a socket that lets nothing in until [`Ring::admit`].
+    pub(super) fn open(device: &Device, options: &LiveOptions) -> Result<Self, LiveError> {
+        let link = device.link;
+        let cooked = link == LinkType::LINUX_SLL2;
+        let fail = |call: &'static str| device.error(call);
+        let socket = sys::packet_socket(cooked).map_err(|source| not_permitted(device, source))?;
+        let fd = socket.as_fd();
+        let packet = libc::SOL_PACKET;
+        // `tpacket_versions` in linux/if_packet.h.
+        const TPACKET_V3: i32 = 2;
+        sys::set_option(fd, packet, libc::PACKET_VERSION, &TPACKET_V3)
+            .map_err(fail("TPACKET_V3"))?;
+        let reserve = VLAN_TAG_LEN + if cooked { SLL2_LEN } else { 0 };
+        let reserve = u32::try_from(reserve).unwrap_or(0);
+        sys::set_option(fd, packet, libc::PACKET_RESERVE, &reserve)
+            .map_err(fail("PACKET_RESERVE"))?;
+        if device.is_loopback {
+            // Each packet on it is seen as sent and as received.
+            sys::set_option(fd, packet, libc::PACKET_IGNORE_OUTGOING, &1_i32)
+                .map_err(fail("PACKET_IGNORE_OUTGOING"))?;
+        }
+        // Nothing may come in before the filter and the fanout group are there.
+        sys::attach_snaplen(fd, 0).map_err(fail("SO_ATTACH_FILTER"))?;
+        let ring_bytes = options.ring_bytes.unwrap_or(device.ring_bytes());
+        let memory =
+            map_ring(fd, ring_bytes, options.immediate).map_err(|source| LiveError::Ring {
+                interface: device.name.clone(),
+                bytes: ring_bytes,
+                source,
+            })?;
+        if options.promiscuous && device.index != 0 {
+            promiscuous(fd, device.index).map_err(fail("PACKET_MR_PROMISC"))?;
+        }
+        sys::bind_packet(fd, device.index).map_err(fail("bind"))?;
+        Ok(Self {
+            socket,
+            blocks: Blocks::new(memory, BLOCK_BYTES),
+            link,
+            snaplen: options.snaplen,
+            at: 0,
+            left: 0,
+            last_ts_ns: 0,
+            counts: RingCounts::default(),
+        })
+    }
+
+    /// Lets packets in, each cut to the snapshot length.
+    pub(super) fn admit(&self) -> io::Result<()> {
+        sys::attach_snaplen(self.fd(), self.snaplen)
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The block that the slots of the last [`Ring::fill`] lie in.
+    pub(super) fn block(&self) -> &[u8] {
+        self.blocks.block()
+    }
+
+    /// Gives the block back if all of its packets have been described.
+    pub(super) fn release(&mut self) {
+        if self.left == 0 {
+            self.blocks.give_back();
+        }
+    }
+
+    /// Describes the next packets. Whether there are any.
+    pub(super) fn fill(&mut self, interface: u16, slots: &mut Vec<Slot>) -> bool {
+        while self.left == 0 {
+            self.blocks.give_back();
+            if !self.blocks.take() {
+                return false;
+            }
+            let block = self.blocks.block();
+            self.left = u32_at(block, 12);
+            self.at = u32_at(block, 16) as usize;
+        }
+        let cooked = self.link == LinkType::LINUX_SLL2;
+        let block = self.blocks.block_mut();
+        while self.left > 0 && slots.len() < BATCH_MAX {
+            let header_at = self.at;
+            let next = u32_at(block, header_at) as usize;
+            sys::prefetch(block, header_at + next);
+            let mut slot = Slot {
+                ts_ns: u64::from(u32_at(block, header_at + 4)) * 1_000_000_000
+                    + u64::from(u32_at(block, header_at + 8)),
+                at: offset32(header_at + usize::from(u16_at(block, header_at + 24))),
+                len: u32_at(block, header_at + 12),
+                wire_len: u32_at(block, header_at + 16),
+                interface,
+            };
+            let tag = vlan_tag(block, header_at);
+            if cooked {
+                put_cooked_header(block, header_at, tag, &mut slot);
+            } else if let Some(tag) = tag {
+                put_tag(block, tag, &mut slot);
+            }
+            slot.len = slot.len.min(self.snaplen);
+            if slot.ts_ns < self.last_ts_ns && self.last_ts_ns - slot.ts_ns < REORDERED_NS_MAX {
+                slot.ts_ns = self.last_ts_ns;
+            }
+            self.last_ts_ns = slot.ts_ns;
+            slots.push(slot);
+            self.left -= 1;
+            self.at = header_at + next;
+        }
+        true
+    }
+
+    /// What the kernel has counted since the ring was made.
+    pub(super) fn counts(&mut self) -> io::Result<RingCounts> {
+        let empty = libc::tpacket_stats_v3 {
+            tp_packets: 0,
+            tp_drops: 0,
+            tp_freeze_q_cnt: 0,
+        };
+        // The kernel starts again from zero each time it is asked.
+        let since = sys::get_option(self.fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, empty)?;
+        self.counts.received += u64::from(since.tp_packets);
+        self.counts.dropped += u64::from(since.tp_drops);
+        self.counts.full += u64::from(since.tp_freeze_q_cnt);
+        Ok(self.counts)
+    }
+}
+
+fn not_permitted(device: &Device, source: io::Error) -> LiveError {
+    if source.kind() == io::ErrorKind::PermissionDenied {
+        return LiveError::NotPermitted {
+            interface: device.name.clone(),
+        };
+    }
+    device.error("socket")(source)
+}
+
+fn map_ring(fd: BorrowedFd<'_>, bytes: usize, immediate: bool) -> io::Result<Mapping> {
+    let blocks = (bytes / BLOCK_BYTES).max(2);
+    let timeout = if immediate {
+        BLOCK_TIMEOUT_IMMEDIATE
+    } else {
+        BLOCK_TIMEOUT
+    };
+    let narrow = |number: usize| u32::try_from(number).map_err(io::Error::other);
+    // The kernel wants frames, though packets lie in TPACKET_V3 blocks as they come.
+    const FRAME_BYTES: usize = 2048;
+    let request = libc::tpacket_req3 {
+        tp_block_size: narrow(BLOCK_BYTES)?,
+        tp_block_nr: narrow(blocks)?,
+        tp_frame_size: narrow(FRAME_BYTES)?,
+        tp_frame_nr: narrow(BLOCK_BYTES / FRAME_BYTES * blocks)?,
+        tp_retire_blk_tov: u32::try_from(timeout.as_millis()).unwrap_or(1),
+        tp_sizeof_priv: 0,
+        tp_feature_req_word: 0,
+    };
+    sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
+    Mapping::of(fd, blocks * BLOCK_BYTES, 0)
+}
+
+/// For as long as the socket is open.
+fn promiscuous(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
+    let membership = libc::packet_mreq {
+        mr_ifindex: sys::index_for_kernel(ifindex),
+        mr_type: u16::try_from(libc::PACKET_MR_PROMISC).unwrap_or(0),
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    sys::set_option(
+        fd,
+        libc::SOL_PACKET,
+        libc::PACKET_ADD_MEMBERSHIP,
+        &membership,
+    )
+}
+
+/// The 802.1Q tag that the kernel took out of a packet, as it stood there: type
+/// and tag control, in network order.
+#[inline]
+fn vlan_tag(block: &[u8], header_at: usize) -> Option<[u8; VLAN_TAG_LEN]> {
+    let status = u32_at(block, header_at + 20);
+    if status & libc::TP_STATUS_VLAN_VALID == 0 {
+        return None;
+    }
+    let kind = if status & libc::TP_STATUS_VLAN_TPID_VALID != 0 {
+        u16_at(block, header_at + 36)
+    } else {
+        0x8100
+    };
+    let control = u16_at(block, header_at + 32);
+    let ([a, b], [c, d]) = (kind.to_be_bytes(), control.to_be_bytes());
+    Some([a, b, c, d])
+}
+
+/// Puts a tag back behind the MAC addresses, which move into the gap before.
+fn put_tag(block: &mut [u8], tag: [u8; VLAN_TAG_LEN], slot: &mut Slot) {
+    const ADDRESSES_LEN: usize = 12;
+    if (slot.len as usize) < ADDRESSES_LEN {
+        return;
+    }
+    let at = slot.at as usize;
+    block.copy_within(at..at + ADDRESSES_LEN, at - VLAN_TAG_LEN);
+    let tag_at = at - VLAN_TAG_LEN + ADDRESSES_LEN;
+    block[tag_at..tag_at + VLAN_TAG_LEN].copy_from_slice(&tag);
+    slot.lengthen(VLAN_TAG_LEN);
+}
+
+/// Writes an SLL2 header before a packet without a link layer header. A stripped
+/// tag becomes the protocol and the first bytes behind the header.
+fn put_cooked_header(
+    block: &mut [u8],
+    header_at: usize,
+    tag: Option<[u8; VLAN_TAG_LEN]>,
+    slot: &mut Slot,
+) {
+    /// Where `sockaddr_ll` stands behind `tpacket3_hdr`.
+    const ADDRESS_AT: usize = 48;
+    let mut address = [0; 20];
+    address.copy_from_slice(&block[header_at + ADDRESS_AT..header_at + ADDRESS_AT + 20]);
+    let mut protocol = [address[2], address[3]];
+    if let Some([kind_high, kind_low, control_high, control_low]) = tag {
+        slot.lengthen(VLAN_TAG_LEN);
+        let at = slot.at as usize;
+        let behind = [control_high, control_low, protocol[0], protocol[1]];
+        block[at..at + VLAN_TAG_LEN].copy_from_slice(&behind);
+        protocol = [kind_high, kind_low];
+    }
+    let mut header = [0; SLL2_LEN];
+    header[0..2].copy_from_slice(&protocol);
+    let native = |at: usize| [address[at], address[at + 1]];
+    header[4..8].copy_from_slice(&u32_at(&address, 4).to_be_bytes());
+    header[8..10].copy_from_slice(&u16::from_ne_bytes(native(8)).to_be_bytes());
+    header[10] = address[10];
+    // Longer addresses exist (InfiniBand); eight bytes of them are here.
+    header[11] = address[11].min(8);
+    let len = usize::from(header[11]);
+    header[12..12 + len].copy_from_slice(&address[12..12 + len]);
+    slot.lengthen(SLL2_LEN);
+    let at = slot.at as usize;
+    block[at..at + SLL2_LEN].copy_from_slice(&header);
+}
+
+#[inline(always)]
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let found = bytes.get(at..).and_then(<[u8]>::first_chunk);
+    found.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+}
+
+#[inline(always)]
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    let found = bytes.get(at..).and_then(<[u8]>::first_chunk);
+    found.map_or(0, |bytes| u16::from_ne_bytes(*bytes))
+}
+
+#[inline(always)]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "an offset within a block of 1 MiB"
+)]
+fn offset32(at: usize) -> u32 {
+    debug_assert!(at <= BLOCK_BYTES);
+    at as u32
+}

@@ -1,0 +1,45 @@
+//! How many packets are still to be taken, by all workers together.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A number of packets that workers share: tcpdump's `-c`.
+#[derive(Debug)]
+pub struct Budget {
+    left: AtomicU64,
+    /// Drawn and neither used nor given back.
+    drawn: AtomicU64,
+}
+
+impl Budget {
+    /// So many packets.
+    #[must_use]
+    pub fn new(packets: u64) -> Self {
+        Self {
+            left: AtomicU64::new(packets),
+            drawn: AtomicU64::new(0),
+        }
+    }
+
+    /// Whether the last packet has been taken.
+    #[must_use]
+    pub fn is_spent(&self) -> bool {
+        // In this order: what is drawn comes back before it stops being drawn.
+        self.drawn.load(Ordering::SeqCst) == 0 && self.left.load(Ordering::SeqCst) == 0
+    }
+
+    /// Draws `most` or what is left.
+    pub(crate) fn draw(&self, most: u64) -> u64 {
+        self.drawn.fetch_add(1, Ordering::SeqCst);
+        let draw = |left: u64| left.checked_sub(most.min(left));
+        let left = self
+            .left
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, draw);
+        left.unwrap_or(0).min(most)
+    }
+
+    /// Ends a draw, of which so many packets were not used.
+    pub(crate) fn give_back(&self, unused: u64) {
+        self.left.fetch_add(unused, Ordering::SeqCst);
+        self.drawn.fetch_sub(1, Ordering::SeqCst);
+    }
+}

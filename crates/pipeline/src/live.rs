@@ -1,0 +1,46 @@
+//! Interfaces through a worker, until it is told to stop.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use strata_capture::live::{Live, LiveNext};
+
+use crate::worker::{RunError, Worker};
+
+/// Packets are in the log's files after so long, however few there are.
+const FLUSH_AFTER: Duration = Duration::from_secs(1);
+
+/// Runs interfaces through a worker until `after_step` says so, and finishes the
+/// worker in all cases. `after_step` is called after each batch, and ten times a
+/// second when nothing comes.
+///
+/// # Errors
+///
+/// What ended it; everything before is recorded.
+pub fn run_live(
+    live: &mut Live,
+    worker: &mut Worker,
+    mut after_step: impl FnMut(&mut Live, &mut Worker) -> ControlFlow<()>,
+) -> Result<(), RunError> {
+    let mut step = || -> Result<(), RunError> {
+        let mut flushed = Instant::now();
+        loop {
+            match live.advance()? {
+                LiveNext::Packets => worker.batch(&live.batch())?,
+                LiveNext::Meta(meta) => worker.meta(meta)?,
+                LiveNext::Idle => {}
+            }
+            if flushed.elapsed() > FLUSH_AFTER {
+                flushed = Instant::now();
+                worker.flush_old()?;
+            }
+            if after_step(live, worker).is_break() || worker.is_done() {
+                return Ok(());
+            }
+        }
+    };
+    let ran = step();
+    let finished = worker.finish();
+    ran?;
+    Ok(finished?)
+}
