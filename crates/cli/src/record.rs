@@ -1,5 +1,7 @@
 //! `strata record`: the main road.
 
+mod live;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{IsTerminal, Write, stderr, stdout};
@@ -16,10 +18,15 @@ use serde::Deserialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use strata_capture::{Input, InputOptions};
-use strata_pipeline::{Mode, ModeConfig, Worker, WorkerOptions, run as run_worker};
+use strata_filter::Filter;
+use strata_pipeline::{
+    Budget, Mode, ModeConfig, RunError, Worker, WorkerOptions, run as run_worker,
+};
+use strata_sketch::Pressure;
 use strata_store::{About, MANIFEST_NAME, RealDisk, Recorder, RecorderOptions, StoreError};
-use strata_wire::{Ledger, TunnelKey};
+use strata_wire::{Ledger, LinkType, TunnelKey};
 
+use crate::model::Loaded;
 use crate::text;
 
 /// Arguments of `strata record`.
@@ -28,12 +35,25 @@ use crate::text;
 Examples:
   strata record -r trace.pcapng -o log/
   strata record -r - -o log/ --mode log-all 'tcp port 443'
-  zcat huge.pcap.gz | strata record -r - -o log/ -C 500")]
+  zcat huge.pcap.gz | strata record -r - -o log/ -C 500
+  strata record -i eth0 -o log/ 'not port 22'
+  strata record -i eth0,eth1 --cores 1,2 -o log/
+
+While interfaces are captured: INT and TERM (Ctrl-C) finish the log and print the
+books, USR1 prints counts, HUP begins new files.")]
+#[command(group = clap::ArgGroup::new("input").required(true))]
 pub(crate) struct Args {
     /// Capture file to read: pcap or pcapng, plain, gzip or zstd; - is standard
     /// input. Several are merged in time order.
-    #[arg(short = 'r', long = "read", value_name = "FILE", required = true)]
+    #[arg(short = 'r', long = "read", value_name = "FILE", group = "input")]
     read: Vec<PathBuf>,
+
+    #[command(flatten)]
+    live: live::InterfaceArgs,
+
+    /// End after so many packets have passed the filter.
+    #[arg(short = 'c', long, value_name = "PACKETS")]
+    count: Option<u64>,
 
     /// Directory of the log; made if need be. Recording into an existing log adds
     /// to it.
@@ -72,6 +92,10 @@ pub(crate) struct Args {
     /// Size of a memory block, which is written at once.
     #[arg(long, value_name = "SIZE", default_value = "1MiB")]
     block_size: String,
+
+    /// Times are always kept in nanoseconds; accepted for users of tcpdump.
+    #[arg(long = "nano", hide = true)]
+    nano: bool,
 
     /// Key of flow fingerprints, for repeatable runs; random by default, so that
     /// nobody can aim at a bucket.
@@ -137,72 +161,115 @@ fn rotate_bytes(text: &str) -> Result<u64> {
     }
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let config = config(args.config.as_deref())?;
-    let modes: Result<Vec<Mode>, _> = args
-        .mode
-        .iter()
-        .map(|name| Mode::by_name(name, &config.modes))
-        .collect();
-    let modes = modes?;
-    let filter = text::filter(&args.filter)?;
-    let loaded = crate::model::load(args.model.as_deref())?;
-    let block_bytes = usize::try_from(text::bytes(&args.block_size)?)?;
-    anyhow::ensure!(
-        (64 << 10..=256 << 20).contains(&block_bytes),
-        "--block-size must be from 64KiB to 256MiB"
-    );
-    let hash_seed = match args.hash_seed {
-        Some(seed) => [seed, 0],
-        None => [getrandom::u64()?, getrandom::u64()?],
-    };
-    let options = RecorderOptions {
-        block_bytes,
-        rotate_bytes: rotate_bytes(&args.rotate_size)?,
-        rotate_ns: args.rotate_seconds.saturating_mul(1_000_000_000),
-        ..RecorderOptions::default()
-    };
-    // What can be wrong first: a mistyped name shall not leave a log behind.
-    for mode in &modes {
-        mode.granularities(&loaded.model)?;
+/// What a recording is made with, whatever its input.
+struct Setup {
+    modes: Vec<Mode>,
+    filter: Option<Filter>,
+    loaded: Loaded,
+    recorder: RecorderOptions,
+    hash_seed: [u64; 2],
+}
+
+impl Setup {
+    fn new(args: &Args) -> Result<Self> {
+        let config = config(args.config.as_deref())?;
+        let modes: Result<Vec<Mode>, _> = args
+            .mode
+            .iter()
+            .map(|name| Mode::by_name(name, &config.modes))
+            .collect();
+        let modes = modes?;
+        let filter = text::filter(&args.filter)?;
+        let loaded = crate::model::load(args.model.as_deref())?;
+        let block_bytes = usize::try_from(text::bytes(&args.block_size)?)?;
+        anyhow::ensure!(
+            (64 << 10..=256 << 20).contains(&block_bytes),
+            "--block-size must be from 64KiB to 256MiB"
+        );
+        let hash_seed = match args.hash_seed {
+            Some(seed) => [seed, 0],
+            None => [getrandom::u64()?, getrandom::u64()?],
+        };
+        let recorder = RecorderOptions {
+            block_bytes,
+            rotate_bytes: rotate_bytes(&args.rotate_size)?,
+            rotate_ns: args.rotate_seconds.saturating_mul(1_000_000_000),
+            ..RecorderOptions::default()
+        };
+        // What can be wrong first: a mistyped name shall not leave a log behind.
+        for mode in &modes {
+            mode.granularities(&loaded.model)?;
+        }
+        Ok(Self {
+            modes,
+            filter,
+            loaded,
+            recorder,
+            hash_seed,
+        })
     }
+
+    /// Starts the recording of so many workers in the log's directory.
+    fn start(
+        &self,
+        args: &Args,
+        inputs: Vec<String>,
+        workers: u16,
+    ) -> Result<(Recorder, Vec<Worker>)> {
+        if args.model.is_none() {
+            eprintln!(
+                "strata: no model given (-m): the built-in one cuts to headers only what is \
+                 confidently ordinary and keeps the rest whole"
+            );
+        }
+        let about = About {
+            program: concat!("strata ", env!("CARGO_PKG_VERSION")).into(),
+            inputs,
+            filter: args.filter.join(" "),
+            mode: args.mode.join("+"),
+            model: self.loaded.model.name.clone(),
+            model_json: self.loaded.json.clone(),
+            classes: self.loaded.model.class_names(),
+            hash_seed: self.hash_seed,
+        };
+        let disk = Arc::new(log_directory(&args.output)?);
+        let (recorder, sinks) =
+            Recorder::start_workers(disk, self.recorder.clone(), &about, workers)?;
+        let options = WorkerOptions {
+            modes: self.modes.clone(),
+            filter: self.filter.clone(),
+            tunnel_key: match args.tunnel_key {
+                Tunnel::Inner => TunnelKey::Inner,
+                Tunnel::Outer => TunnelKey::Outer,
+            },
+            hash_seed: self.hash_seed,
+            sampling_seed: args.sampling_seed,
+        };
+        let budget = args.count.map(Budget::new).map(Arc::new);
+        let worker = |sink| {
+            let mut worker = Worker::new(&self.loaded.model, options.clone(), sink)?;
+            if let Some(budget) = &budget {
+                worker.limit(Arc::clone(budget));
+            }
+            Ok(worker)
+        };
+        let workers: Result<Vec<Worker>> = sinks.into_iter().map(worker).collect();
+        Ok((recorder, workers?))
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let setup = Setup::new(args)?;
     let stop = stop_on_signal()?;
+    if args.read.is_empty() {
+        return live::run(args, &setup, &stop);
+    }
     let mut input_options = InputOptions::default();
     input_options.stop = Some(Arc::clone(&stop));
     let mut input = Input::open(&args.read, &input_options)?;
-    if args.model.is_none() {
-        eprintln!(
-            "strata: no model given (-m): the built-in one cuts to headers only what is \
-             confidently ordinary and keeps the rest whole"
-        );
-    }
-    let about = About {
-        program: concat!("strata ", env!("CARGO_PKG_VERSION")).into(),
-        inputs: args
-            .read
-            .iter()
-            .map(|path| path.display().to_string())
-            .collect(),
-        filter: args.filter.join(" "),
-        mode: args.mode.join("+"),
-        model: loaded.model.name.clone(),
-        model_json: loaded.json,
-        classes: loaded.model.class_names(),
-        hash_seed,
-    };
-    let disk = log_directory(&args.output)?;
-    let (recorder, sink) = Recorder::start(Arc::new(disk), options, &about)?;
-    let worker_options = WorkerOptions {
-        modes,
-        filter,
-        tunnel_key: match args.tunnel_key {
-            Tunnel::Inner => TunnelKey::Inner,
-            Tunnel::Outer => TunnelKey::Outer,
-        },
-        hash_seed,
-        sampling_seed: args.sampling_seed,
-    };
-    let mut worker = Worker::new(&loaded.model, worker_options, sink)?;
+    let inputs = args.read.iter().map(|path| path.display().to_string());
+    let (recorder, mut workers) = setup.start(args, inputs.collect(), 1)?;
+    let mut worker = workers.pop().context("a recording has a worker")?;
     let started = Instant::now();
     let bar = progress_bar();
     let mut last_shown = started;
@@ -222,21 +289,62 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .iter()
         .map(ToString::to_string)
         .collect();
-    for (link, problem) in worker.filter_problems() {
-        warnings.push(format!("the filter matches no packet of {link}: {problem}"));
-    }
     if stop.load(Ordering::Relaxed) {
         warnings.push(String::from("interrupted by a signal: the input has more"));
+    }
+    let outcome = WorkerOutcome::of(&worker, ran);
+    finish(args, recorder, vec![outcome], warnings, started)
+}
+
+/// What a worker leaves behind.
+struct WorkerOutcome {
+    ledger: Ledger,
+    pressure: Pressure,
+    filter_problems: Vec<(LinkType, String)>,
+    filter_fits_nowhere: Option<String>,
+    ran: Result<(), RunError>,
+}
+
+impl WorkerOutcome {
+    fn of(worker: &Worker, ran: Result<(), RunError>) -> Self {
+        Self {
+            ledger: worker.ledger(),
+            pressure: worker.pressure(),
+            filter_problems: worker.filter_problems(),
+            filter_fits_nowhere: worker.filter_fits_nowhere(),
+            ran,
+        }
+    }
+}
+
+/// Closes the books and says what is in them.
+fn finish(
+    args: &Args,
+    recorder: Recorder,
+    outcomes: Vec<WorkerOutcome>,
+    mut warnings: Vec<String>,
+    started: Instant,
+) -> Result<()> {
+    let mut ledger = Ledger::default();
+    let mut pressure = Pressure::default();
+    let mut ran = Ok(());
+    let mut unfiltered = Ok(());
+    for outcome in outcomes {
+        ledger.merge(&outcome.ledger);
+        pressure.merge(outcome.pressure);
+        unfiltered = unfiltered.and(worker_problem(&outcome));
+        for (link, problem) in outcome.filter_problems {
+            let warning = format!("the filter matches no packet of {link}: {problem}");
+            if !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
+        }
+        ran = ran.and(outcome.ran);
     }
     for warning in &warnings {
         eprintln!("strata: warning: {warning}");
     }
-    let filter_fits_nowhere = worker.filter_fits_nowhere();
     let id = recorder.id();
-    let ledger = worker.ledger();
-    let pressure = worker.pressure();
-    drop(worker);
-    let unfiltered = worker_problem(&ledger, filter_fits_nowhere);
     warnings.extend(
         ran.as_ref()
             .err()
@@ -265,9 +373,9 @@ fn stop_on_signal() -> Result<Arc<AtomicBool>> {
 }
 
 /// An error if packets came and the filter could be applied to none of them.
-fn worker_problem(ledger: &Ledger, fits_nowhere: Option<String>) -> Result<()> {
-    match fits_nowhere {
-        Some(problem) if ledger.seen.packets > 0 => {
+fn worker_problem(outcome: &WorkerOutcome) -> Result<()> {
+    match &outcome.filter_fits_nowhere {
+        Some(problem) if outcome.ledger.seen.packets > 0 => {
             bail!("the filter cannot be applied to any interface of the input: {problem}")
         }
         _ => Ok(()),
@@ -287,7 +395,7 @@ fn summary(
     args: &Args,
     id: u32,
     ledger: &Ledger,
-    pressure: strata_sketch::Pressure,
+    pressure: Pressure,
     took: Duration,
 ) -> Result<()> {
     let dir = &args.output;

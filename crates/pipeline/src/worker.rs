@@ -20,12 +20,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-        fetch(batch, 0..batch.len().min(LANES));
-        while start < batch.len() && self.passed() < end {
-            let left = usize::try_from(end - self.passed()).unwrap_or(usize::MAX);
-            let count = (batch.len() - start).min(LANES).min(left);
-            let next = start + count;
-            fetch(batch, next..batch.len().min(next + LANES));
+use crate::budget::Budget;
+use crate::classifier::{Classifier, bits};
 use crate::flows::{FlowFinder, wire_bytes};
 use crate::mode::{Mode, ModeError};
 
@@ -322,17 +318,12 @@ impl Worker {
     ) -> Result<(), StoreError> {
         let end = self.passed().saturating_add(most);
         let mut start = 0;
-<<<<<<< HEAD
         fetch(batch, 0..batch.len().min(LANES));
-        while start < batch.len() {
-            let count = (batch.len() - start).min(LANES);
-            let next = start + count;
-            fetch(batch, next..batch.len().min(next + LANES));
-=======
         while start < batch.len() && self.passed() < end {
             let left = usize::try_from(end - self.passed()).unwrap_or(usize::MAX);
             let count = (batch.len() - start).min(LANES).min(left);
->>>>>>> 149bf68 (Capture interfaces through TPACKET_V3 rings)
+            let next = start + count;
+            fetch(batch, next..batch.len().min(next + LANES));
             self.lanes(batch, start, count)?;
             start += count;
         }

@@ -83,6 +83,18 @@ pub struct Pressure {
     pub windows: u64,
 }
 
+impl Pressure {
+    /// Adds what another sketch has counted.
+    pub fn merge(&mut self, other: Self) {
+        self.packets += other.packets;
+        self.claimed += other.claimed;
+        self.replaced += other.replaced;
+        self.without_bucket += other.without_bucket;
+        // Windows are a matter of time, which is the same for all.
+        self.windows = self.windows.max(other.windows);
+    }
+}
+
 /// Two layers of buckets, one bucket to a cache line. Memory: 128 bytes times
 /// 2^bits; 8 MiB at the default of 16 bits.
 ///

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
 use super::interface::ANY;
 use super::sys;
@@ -68,18 +69,9 @@ impl DropCounts {
             softnet: softnet_dropped(),
             device: BTreeMap::new(),
         };
-        let totals = device_totals();
-        for (name, dropped, missed) in totals {
-            if interfaces
-                .iter()
-                .any(|wanted| *wanted == name || wanted == ANY)
-            {
-                counts.device.insert(format!("{name} drop"), dropped);
-                counts.device.insert(format!("{name} fifo"), missed);
-            }
-        }
         for name in interfaces.iter().filter(|name| *name != ANY) {
-            for (counter, value) in ethtool_drops(name) {
+            let totals = device_totals(name).into_iter();
+            for (counter, value) in totals.chain(ethtool_drops(name)) {
                 counts.device.insert(format!("{name} {counter}"), value);
             }
         }
@@ -114,18 +106,25 @@ fn softnet_dropped() -> u64 {
         .sum()
 }
 
-/// Of each interface: packets dropped on receiving, and overruns.
-fn device_totals() -> Vec<(String, u64, u64)> {
-    let text = fs::read_to_string("/proc/net/dev").unwrap_or_default();
-    let line = |line: &str| {
-        // bytes packets errs drop fifo frame compressed multicast ...
-        let (name, rest) = line.split_once(':')?;
-        let mut columns = rest.split_whitespace().skip(3);
-        let dropped = columns.next()?.parse().ok()?;
-        let fifo = columns.next()?.parse().ok()?;
-        Some((name.trim().to_owned(), dropped, fifo))
+/// The interface's counters of packets for which there was no room. `rx_dropped` is
+/// not among them: it counts packets too that no protocol of this host wanted.
+fn device_totals(name: &str) -> Vec<(String, u64)> {
+    let dir = Path::new("/sys/class/net").join(name);
+    let number = |file: &str| -> Option<u64> {
+        let text = fs::read_to_string(dir.join(file)).ok()?;
+        text.trim().parse().ok()
     };
-    text.lines().filter_map(line).collect()
+    // sysfs may show the interfaces of another network namespace.
+    let index = sys::interface_index(name).ok().map(u64::from);
+    if index.is_none() || number("ifindex") != index {
+        return Vec::new();
+    }
+    let counters = ["rx_missed_errors", "rx_fifo_errors", "rx_over_errors"];
+    let value = |&counter: &&str| number(&format!("statistics/{counter}"));
+    counters
+        .iter()
+        .filter_map(|counter| Some(((*counter).to_owned(), value(counter)?)))
+        .collect()
 }
 
 /// The driver's own counters whose names say that packets were lost on receiving.

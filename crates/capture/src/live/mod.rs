@@ -367,7 +367,9 @@ impl Port {
 }
 
 impl RingCounts {
-    fn plus(self, other: Self) -> Self {
+    /// The sum of two.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
         Self {
             received: self.received + other.received,
             dropped: self.dropped + other.dropped,

@@ -6,7 +6,7 @@
 
 use std::ffi::c_int;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -417,10 +417,4 @@ fn owned(fd: c_int) -> io::Result<OwnedFd> {
     check(fd)?;
     // SAFETY: a descriptor that was just made and that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Joins a fanout group, or makes it.
-pub(crate) fn join_fanout(fd: &impl AsFd, id: u16, kind: u32) -> io::Result<()> {
-    let argument = u32::from(id) | kind << 16;
-    set_option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT, &argument)
 }

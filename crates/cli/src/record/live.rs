@@ -1,0 +1,313 @@
+//! Recording from interfaces: a worker on each core, until a signal.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use signal_hook::consts::{SIGHUP, SIGUSR1};
+use signal_hook::flag;
+use strata_capture::live::{DropCounts, Live, LiveOptions, Lost, RingCounts};
+use strata_pipeline::{Worker, run_live};
+use strata_wire::Ledger;
+
+use super::{Setup, WorkerOutcome, finish, progress_bar};
+use crate::text;
+
+/// A worker that has not moved for so long is reported.
+const STUCK_AFTER: Duration = Duration::from_secs(5);
+/// How often workers say how far they are.
+const SNAPSHOT_EVERY: Duration = Duration::from_millis(100);
+
+/// Arguments of `strata record` for interfaces.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Interfaces")]
+pub(super) struct InterfaceArgs {
+    /// Interface to capture, until Ctrl-C; several separated by commas; any for
+    /// all. `strata interfaces` lists them.
+    #[arg(
+        short = 'i',
+        long = "interface",
+        value_name = "NAME",
+        value_delimiter = ',',
+        group = "input",
+        conflicts_with = "read"
+    )]
+    pub(super) interfaces: Vec<String>,
+
+    /// Do not put the interface into promiscuous mode.
+    #[arg(short = 'p', long = "no-promiscuous-mode")]
+    no_promiscuous: bool,
+
+    /// Bytes captured of each packet at most; 0 is the default.
+    #[arg(short = 's', long = "snapshot-length", value_name = "BYTES", default_value_t = LiveOptions::SNAPLEN_DEFAULT)]
+    snaplen: u32,
+
+    /// Memory of each interface's ring in KiB, or with a unit (256MiB). By
+    /// default what the link brings in a fifth of a second.
+    #[arg(short = 'B', long = "buffer-size", value_name = "KIB")]
+    buffer_size: Option<String>,
+
+    /// Deliver packets within a millisecond rather than ten.
+    #[arg(long)]
+    immediate_mode: bool,
+}
+
+impl InterfaceArgs {
+    fn options(&self, filter: &[String]) -> Result<LiveOptions> {
+        let mut options = LiveOptions::default();
+        options.interfaces.clone_from(&self.interfaces);
+        options.promiscuous = !self.no_promiscuous;
+        options.immediate = self.immediate_mode;
+        options.filter_text = filter.join(" ");
+        if self.snaplen > 0 {
+            options.snaplen = self.snaplen;
+        }
+        if let Some(size) = &self.buffer_size {
+            options.ring_bytes = Some(ring_bytes(size)?);
+        }
+        Ok(options)
+    }
+}
+
+/// As tcpdump's -B, a bare number counts KiB.
+fn ring_bytes(text: &str) -> Result<usize> {
+    let bytes = match text.parse::<u64>() {
+        Ok(kib) => kib.checked_mul(1024).context("-B is too large")?,
+        Err(_) => text::bytes(text)?,
+    };
+    anyhow::ensure!(bytes < 1 << 32, "-B must be below 4GiB");
+    Ok(usize::try_from(bytes)?)
+}
+
+/// What a worker says while it runs.
+#[derive(Default)]
+struct Status {
+    /// Changes with every step.
+    steps: AtomicU64,
+    snapshot: Mutex<Snapshot>,
+}
+
+#[derive(Default)]
+struct Snapshot {
+    ledger: Ledger,
+    rings: Vec<(String, RingCounts)>,
+    /// What happened to interfaces, in order; taken by whoever reports it.
+    events: Vec<String>,
+}
+
+impl Status {
+    fn with<T>(&self, use_it: impl FnOnce(&mut Snapshot) -> T) -> T {
+        use_it(&mut self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+struct Running {
+    thread: JoinHandle<Result<WorkerOutcome>>,
+    status: Arc<Status>,
+}
+
+pub(super) fn run(args: &super::Args, setup: &Setup, stop: &Arc<AtomicBool>) -> Result<()> {
+    let options = args.live.options(&args.filter)?;
+    let live = Live::open(options)?;
+    let before = DropCounts::now(&args.live.interfaces);
+    let (recorder, workers) = setup.start(args, args.live.interfaces.clone(), 1)?;
+    let (rotate, report) = (Arc::default(), Arc::default());
+    flag::register(SIGHUP, Arc::clone(&rotate))?;
+    flag::register(SIGUSR1, Arc::clone(&report))?;
+    eprintln!(
+        "strata: capturing on {}, snapshot length {} bytes; Ctrl-C ends it",
+        args.live.interfaces.join(", "),
+        args.live.snaplen,
+    );
+    let started = Instant::now();
+    let running = workers
+        .into_iter()
+        .zip([live])
+        .map(|(worker, live)| spawn(worker, live, stop))
+        .collect::<Result<Vec<Running>>>()?;
+
+    let mut warnings = Vec::new();
+    let mut watchdog = Watchdog::new(running.len());
+    let bar = progress_bar();
+    while running.iter().any(|worker| !worker.thread.is_finished()) {
+        thread::sleep(Duration::from_millis(50));
+        if rotate.swap(false, Ordering::Relaxed) {
+            recorder.rotate();
+        }
+        bar.set_position(books(&running).seen.packets);
+        if report.swap(false, Ordering::Relaxed) {
+            bar.suspend(|| eprintln!("{}", counts(&running, started)));
+        }
+        let mut news = watchdog.look(&running);
+        news.extend(running.iter().flat_map(|worker| {
+            worker
+                .status
+                .with(|snapshot| std::mem::take(&mut snapshot.events))
+        }));
+        for event in news {
+            bar.suspend(|| eprintln!("strata: {event}"));
+            warnings.push(event);
+        }
+        // One worker's end is the end of all: a log with half of the flows misleads.
+        if running.iter().any(|worker| worker.thread.is_finished()) {
+            stop.store(true, Ordering::Relaxed);
+        }
+    }
+    bar.finish_and_clear();
+    warnings.extend(losses(&running, &before, &args.live.interfaces));
+    let mut outcomes = Vec::new();
+    for worker in running {
+        let joined = worker.thread.join();
+        outcomes.push(joined.map_err(|_| anyhow!("a worker failed; its books are lost"))??);
+    }
+    finish(args, recorder, outcomes, warnings, started)
+}
+
+fn spawn(mut worker: Worker, mut live: Live, stop: &Arc<AtomicBool>) -> Result<Running> {
+    let status = Arc::new(Status::default());
+    let (shared, stop) = (Arc::clone(&status), Arc::clone(stop));
+    let work = move || -> Result<WorkerOutcome> {
+        let mut last = Instant::now();
+        let ran = run_live(&mut live, &mut worker, |live, worker| {
+            shared.steps.fetch_add(1, Ordering::Relaxed);
+            if last.elapsed() > SNAPSHOT_EVERY {
+                last = Instant::now();
+                publish(&shared, live, worker);
+            }
+            if stop.load(Ordering::Relaxed) {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        });
+        publish(&shared, &mut live, &worker);
+        Ok(WorkerOutcome::of(&worker, ran))
+    };
+    let thread = thread::Builder::new()
+        .name(String::from("strata-worker"))
+        .spawn(work)
+        .context("cannot start a worker thread")?;
+    Ok(Running { thread, status })
+}
+
+fn publish(status: &Status, live: &mut Live, worker: &Worker) {
+    let events = live.take_events();
+    let rings = live.counts();
+    status.with(|snapshot| {
+        snapshot.ledger = worker.ledger();
+        snapshot
+            .events
+            .extend(events.iter().map(ToString::to_string));
+        if let Ok(rings) = rings {
+            snapshot.rings = rings;
+        }
+    });
+}
+
+fn books(running: &[Running]) -> Ledger {
+    let mut ledger = Ledger::default();
+    for worker in running {
+        worker
+            .status
+            .with(|snapshot| ledger.merge(&snapshot.ledger));
+    }
+    ledger
+}
+
+/// By interface, over all workers.
+fn rings(running: &[Running]) -> Vec<(String, RingCounts)> {
+    let mut all: Vec<(String, RingCounts)> = Vec::new();
+    for worker in running {
+        worker.status.with(|snapshot| {
+            for (name, counts) in &snapshot.rings {
+                match all.iter_mut().find(|(known, _)| known == name) {
+                    Some((_, sum)) => *sum = sum.plus(*counts),
+                    None => all.push((name.clone(), *counts)),
+                }
+            }
+        });
+    }
+    all
+}
+
+/// What USR1 prints.
+fn counts(running: &[Running], started: Instant) -> String {
+    let mut text = format!("strata: after {:.0} s\n", started.elapsed().as_secs_f64());
+    text += &books(running).to_string();
+    for (name, ring) in rings(running) {
+        text += &format!(
+            "\n{name}: {} packets received by filter, {} dropped by kernel",
+            ring.received, ring.dropped
+        );
+    }
+    text
+}
+
+/// What did not reach the workers, with what to do about it.
+fn losses(running: &[Running], before: &DropCounts, interfaces: &[String]) -> Vec<String> {
+    let mut drops = Vec::new();
+    for (name, ring) in rings(running) {
+        if ring.dropped > 0 {
+            drops.push((Lost::Kernel, format!("{name} ring"), ring.dropped));
+        }
+    }
+    drops.extend(DropCounts::now(interfaces).since(before));
+    let mut texts = Vec::new();
+    for (place, counter, packets) in drops {
+        let packets = text::count(packets);
+        let (name, advice) = (place.name(), place.advice());
+        texts.push(format!(
+            "lost before Strata, {name} ({counter}): {packets} packets; {advice}"
+        ));
+    }
+    texts
+}
+
+/// Notices workers that do not move.
+struct Watchdog {
+    /// Steps when last seen to move, when that was, whether it was reported.
+    seen: Vec<(u64, Instant, bool)>,
+}
+
+impl Watchdog {
+    fn new(workers: usize) -> Self {
+        Self {
+            seen: vec![(0, Instant::now(), false); workers],
+        }
+    }
+
+    fn look(&mut self, running: &[Running]) -> Vec<String> {
+        let mut news = Vec::new();
+        for (number, (worker, seen)) in running.iter().zip(&mut self.seen).enumerate() {
+            let steps = worker.status.steps.load(Ordering::Relaxed);
+            if steps != seen.0 {
+                if seen.2 {
+                    let still = seen.1.elapsed().as_secs();
+                    news.push(format!("worker {number} goes on after {still} s"));
+                }
+                *seen = (steps, Instant::now(), false);
+            } else if seen.1.elapsed() > STUCK_AFTER && !seen.2 && !worker.thread.is_finished() {
+                seen.2 = true;
+                news.push(format!(
+                    "worker {number} has not moved for {} s: is the disk stuck, or the CPU taken?",
+                    STUCK_AFTER.as_secs()
+                ));
+            }
+        }
+        news
+    }
+}
+
+/// Keeps the calling thread on one CPU.
+#[expect(dead_code, reason = "--cores comes with several workers")]
+fn pin(core: usize) -> Result<()> {
+    if core >= CpuSet::MAX_CPU {
+        bail!("--cores: there is no CPU {core}");
+    }
+    let mut set = CpuSet::new();
+    set.set(core);
+    sched_setaffinity(None, &set).with_context(|| format!("--cores: CPU {core}"))
+}
