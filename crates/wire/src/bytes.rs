@@ -18,6 +18,12 @@ pub(crate) fn be32(data: &[u8], at: usize) -> Option<u32> {
 }
 
 #[inline(always)]
+pub(crate) fn be64(data: &[u8], at: usize) -> Option<u64> {
+    let bytes: [u8; 8] = data.get(at..at.checked_add(8)?)?.try_into().ok()?;
+    Some(u64::from_be_bytes(bytes))
+}
+
+#[inline(always)]
 pub(crate) fn be128(data: &[u8], at: usize) -> Option<u128> {
     let bytes: [u8; 16] = data.get(at..at.checked_add(16)?)?.try_into().ok()?;
     Some(u128::from_be_bytes(bytes))

@@ -3,8 +3,8 @@
 //! `wire` depends on no other room. Everything here is a pure function of
 //! bytes: no I/O, no allocation on the packet road.
 //!
-//! - formats: [`ethernet`], [`ipv4`], [`ipv6`], [`transport`], [`tunnel`]: a view
-//!   of the bytes, and a `Repr` that can be emitted;
+//! - formats: [`ethernet`], [`ipv4`], [`ipv6`], [`transport`], [`tunnel`],
+//!   [`roce`]: a view of the bytes, and a `Repr` that can be emitted;
 //! - [`dissect`]: the walk through all headers of a packet, and the one
 //!   definition of what "header" means; [`Plain`] is its fast path;
 //! - words: [`LinkType`], [`FlowKey`], [`FlowHasher`], [`Granularity`], [`Ledger`].
@@ -21,6 +21,7 @@ mod ledger;
 mod link;
 mod plain;
 mod prefetch;
+pub mod roce;
 pub mod transport;
 pub mod tunnel;
 mod walk;

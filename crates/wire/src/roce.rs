@@ -1,0 +1,682 @@
+//! RoCEv2: RDMA over UDP (InfiniBand Architecture Specification, "IBTA", volume 1
+//! chapter 9 for the transport headers, annex A17 for RoCEv2).
+//!
+//! ```text
+//! Ethernet | IP | UDP, port 4791 | BTH | extension headers | payload | pad | ICRC
+//!                                  ^ a Packet begins here            ... ^ and ends here
+//! ```
+//!
+//! The invariant CRC covers the IP and UDP headers too; see [`icrc`].
+
+use crate::bytes::{be16, be32, be64, u8_at};
+
+pub mod icrc;
+
+/// The UDP port of RoCEv2 (IANA; IBTA annex A17).
+pub const UDP_PORT: u16 = 4791;
+/// Bytes of a base transport header (BTH, IBTA §9.2).
+pub const BTH_LEN: usize = 12;
+/// Bytes of an RDMA extended transport header (RETH, IBTA §9.3.3).
+pub const RETH_LEN: usize = 16;
+/// Bytes of an atomic extended transport header (AtomicETH, IBTA §9.3.4).
+pub const ATOMIC_ETH_LEN: usize = 28;
+/// Bytes of an ACK extended transport header (AETH, IBTA §9.3.5).
+pub const AETH_LEN: usize = 4;
+/// Bytes of an atomic ACK extended transport header (IBTA §9.5.3).
+pub const ATOMIC_ACK_ETH_LEN: usize = 8;
+/// Bytes of immediate data (ImmDt, IBTA §9.3.6).
+pub const IMM_LEN: usize = 4;
+/// Bytes of the invariant CRC.
+pub const ICRC_LEN: usize = 4;
+/// The longest headers there are: BTH and AtomicETH.
+pub const HEADERS_LEN_MAX: usize = BTH_LEN + ATOMIC_ETH_LEN;
+/// The partition key that every port has (IBTA §10.9.1.2).
+pub const DEFAULT_PARTITION_KEY: u16 = 0xffff;
+/// PSNs and QPNs have 24 bits.
+pub const MASK_24: u32 = 0xff_ffff;
+
+/// Service of a queue pair: the upper three bits of an opcode (IBTA table 38).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Service {
+    /// Reliable connection: acknowledged, in order.
+    #[default]
+    Rc,
+    /// Unreliable connection: never acknowledged.
+    Uc,
+}
+
+/// The lower five bits of an opcode (IBTA table 38).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Operation {
+    /// First packet of a SEND.
+    SendFirst = 0x00,
+    /// One in the middle of a SEND.
+    SendMiddle = 0x01,
+    /// Last packet of a SEND.
+    SendLast = 0x02,
+    /// Last packet of a SEND, with immediate data.
+    SendLastImm = 0x03,
+    /// A SEND of one packet.
+    SendOnly = 0x04,
+    /// A SEND of one packet, with immediate data.
+    SendOnlyImm = 0x05,
+    /// First packet of an RDMA WRITE.
+    WriteFirst = 0x06,
+    /// One in the middle of an RDMA WRITE.
+    WriteMiddle = 0x07,
+    /// Last packet of an RDMA WRITE.
+    WriteLast = 0x08,
+    /// Last packet of an RDMA WRITE, with immediate data.
+    WriteLastImm = 0x09,
+    /// An RDMA WRITE of one packet.
+    WriteOnly = 0x0a,
+    /// An RDMA WRITE of one packet, with immediate data.
+    WriteOnlyImm = 0x0b,
+    /// RDMA READ request.
+    ReadRequest = 0x0c,
+    /// First packet of an RDMA READ response.
+    ReadResponseFirst = 0x0d,
+    /// One in the middle of an RDMA READ response.
+    ReadResponseMiddle = 0x0e,
+    /// Last packet of an RDMA READ response.
+    ReadResponseLast = 0x0f,
+    /// An RDMA READ response of one packet.
+    ReadResponseOnly = 0x10,
+    /// Acknowledgement, positive or negative.
+    Acknowledge = 0x11,
+    /// Acknowledgement of an atomic operation, with the value before it.
+    AtomicAcknowledge = 0x12,
+    /// Compare and swap of 8 bytes.
+    CompareSwap = 0x13,
+    /// Addition to 8 bytes.
+    FetchAdd = 0x14,
+}
+
+impl Operation {
+    /// All, in the order of their codes.
+    pub const ALL: [Self; 21] = [
+        Self::SendFirst,
+        Self::SendMiddle,
+        Self::SendLast,
+        Self::SendLastImm,
+        Self::SendOnly,
+        Self::SendOnlyImm,
+        Self::WriteFirst,
+        Self::WriteMiddle,
+        Self::WriteLast,
+        Self::WriteLastImm,
+        Self::WriteOnly,
+        Self::WriteOnlyImm,
+        Self::ReadRequest,
+        Self::ReadResponseFirst,
+        Self::ReadResponseMiddle,
+        Self::ReadResponseLast,
+        Self::ReadResponseOnly,
+        Self::Acknowledge,
+        Self::AtomicAcknowledge,
+        Self::CompareSwap,
+        Self::FetchAdd,
+    ];
+
+    fn has_reth(self) -> bool {
+        matches!(
+            self,
+            Self::WriteFirst | Self::WriteOnly | Self::WriteOnlyImm | Self::ReadRequest
+        )
+    }
+
+    fn has_atomic_eth(self) -> bool {
+        matches!(self, Self::CompareSwap | Self::FetchAdd)
+    }
+
+    fn has_aeth(self) -> bool {
+        matches!(
+            self,
+            Self::Acknowledge
+                | Self::AtomicAcknowledge
+                | Self::ReadResponseFirst
+                | Self::ReadResponseLast
+                | Self::ReadResponseOnly
+        )
+    }
+
+    fn has_immediate(self) -> bool {
+        matches!(
+            self,
+            Self::SendLastImm | Self::SendOnlyImm | Self::WriteLastImm | Self::WriteOnlyImm
+        )
+    }
+
+    /// Bytes of the extension headers between BTH and payload (IBTA table 38).
+    #[inline]
+    #[must_use]
+    pub fn extension_len(self) -> usize {
+        match self {
+            Self::WriteFirst | Self::WriteOnly | Self::ReadRequest => RETH_LEN,
+            Self::WriteOnlyImm => RETH_LEN + IMM_LEN,
+            Self::SendLastImm | Self::SendOnlyImm | Self::WriteLastImm => IMM_LEN,
+            Self::CompareSwap | Self::FetchAdd => ATOMIC_ETH_LEN,
+            Self::AtomicAcknowledge => AETH_LEN + ATOMIC_ACK_ETH_LEN,
+            op if op.has_aeth() => AETH_LEN,
+            _ => 0,
+        }
+    }
+}
+
+/// What a packet is: service and operation, one byte on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Opcode {
+    /// Service.
+    pub service: Service,
+    /// Operation.
+    pub operation: Operation,
+}
+
+impl Opcode {
+    /// The opcode of a code; `None` if this service has no such operation, or
+    /// the service is not RC or UC.
+    #[inline]
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        let service = match code >> 5 {
+            0 => Service::Rc,
+            1 => Service::Uc,
+            _ => return None,
+        };
+        let operation = *Operation::ALL.get(usize::from(code & 0x1f))?;
+        // UC has SEND and WRITE alone.
+        let known = service == Service::Rc || operation as u8 <= Operation::WriteOnlyImm as u8;
+        known.then_some(Self { service, operation })
+    }
+
+    /// Its code.
+    #[inline]
+    #[must_use]
+    pub fn code(self) -> u8 {
+        let service = match self.service {
+            Service::Rc => 0,
+            Service::Uc => 0x20,
+        };
+        service | self.operation as u8
+    }
+}
+
+/// RDMA extended transport header: what memory a WRITE or READ is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Reth {
+    /// Virtual address at the responder.
+    pub va: u64,
+    /// Remote key.
+    pub rkey: u32,
+    /// Bytes of the whole message.
+    pub dma_len: u32,
+}
+
+/// Atomic extended transport header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AtomicEth {
+    /// Virtual address at the responder, a multiple of 8.
+    pub va: u64,
+    /// Remote key.
+    pub rkey: u32,
+    /// What is added, or what is put in place.
+    pub swap_or_add: u64,
+    /// What must be there for a swap.
+    pub compare: u64,
+}
+
+/// Why a responder refuses a packet (IBTA table 45).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum NakCode {
+    /// A packet before it is missing.
+    PsnSequence = 0,
+    /// The packet makes no sense where it stands.
+    InvalidRequest = 1,
+    /// No such memory region, beyond its bounds, or not allowed.
+    RemoteAccess = 2,
+    /// The responder failed.
+    RemoteOperational = 3,
+    /// An RDMA READ request that makes no sense.
+    InvalidReadRequest = 4,
+}
+
+/// The syndrome of an AETH (IBTA §9.7.5.2.1).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Syndrome {
+    /// Acknowledged, with the encoded credit count; 31 means no limit.
+    Ack(u8),
+    /// Nothing was posted to receive it: try again after this encoded time.
+    RnrNak(u8),
+    /// Refused.
+    Nak(NakCode),
+}
+
+/// The credit field of an ACK that sets no limit (IBTA §9.7.7.2.5).
+pub const CREDIT_UNLIMITED: u8 = 31;
+
+impl Syndrome {
+    /// The syndrome of a code; `None` if it is reserved.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        let value = code & 0x1f;
+        match code >> 5 {
+            0 => Some(Self::Ack(value)),
+            1 => Some(Self::RnrNak(value)),
+            3 => Some(Self::Nak(match value {
+                0 => NakCode::PsnSequence,
+                1 => NakCode::InvalidRequest,
+                2 => NakCode::RemoteAccess,
+                3 => NakCode::RemoteOperational,
+                4 => NakCode::InvalidReadRequest,
+                _ => return None,
+            })),
+            _ => None,
+        }
+    }
+
+    /// Its code.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Ack(credit) => credit & 0x1f,
+            Self::RnrNak(timer) => 0x20 | timer & 0x1f,
+            Self::Nak(nak) => 0x60 | nak as u8,
+        }
+    }
+}
+
+/// ACK extended transport header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Aeth {
+    /// What became of the request.
+    pub syndrome: Syndrome,
+    /// Messages completed by the responder, 24 bits.
+    pub msn: u32,
+}
+
+/// A view of a packet from its BTH on, ICRC included. It is checked for lengths
+/// only: whether the ICRC is right, [`icrc`] says.
+///
+/// ```text
+///  0 opcode u8 | solicited 1, migrated 1, pad 2, version 4 | partition key u16
+///  4 congestion 2, reserved 6 | destination QPN u24
+///  8 ack request 1, reserved 7 | PSN u24
+/// 12 extension headers, by opcode | payload | pad | ICRC u32
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    bytes: &'a [u8],
+    opcode: Opcode,
+}
+
+impl<'a> Packet<'a> {
+    /// A view of `bytes` if their opcode is known and they hold its headers, the
+    /// pad that the BTH names and the ICRC.
+    #[inline]
+    #[must_use]
+    pub fn new_checked(bytes: &'a [u8]) -> Option<Self> {
+        let opcode = Opcode::from_code(u8_at(bytes, 0)?)?;
+        let pad = usize::from(u8_at(bytes, 1)? >> 4 & 3);
+        let len_min = BTH_LEN + opcode.operation.extension_len() + pad + ICRC_LEN;
+        (bytes.len() >= len_min).then_some(Self { bytes, opcode })
+    }
+
+    /// What it is.
+    #[inline]
+    #[must_use]
+    pub fn opcode(&self) -> Opcode {
+        self.opcode
+    }
+
+    /// Transport header version: 0.
+    #[inline]
+    #[must_use]
+    pub fn version(&self) -> u8 {
+        self.bytes[1] & 0x0f
+    }
+
+    /// Bytes of the pad behind the payload.
+    #[inline]
+    #[must_use]
+    pub fn pad(&self) -> usize {
+        usize::from(self.bytes[1] >> 4 & 3)
+    }
+
+    /// Partition key.
+    #[inline]
+    #[must_use]
+    pub fn partition_key(&self) -> u16 {
+        be16(self.bytes, 2).unwrap_or(0)
+    }
+
+    /// Queue pair that it is for.
+    #[inline]
+    #[must_use]
+    pub fn dest_qp(&self) -> u32 {
+        be32(self.bytes, 4).unwrap_or(0) & MASK_24
+    }
+
+    /// Whether an acknowledgement is asked for.
+    #[inline]
+    #[must_use]
+    pub fn ack_request(&self) -> bool {
+        self.bytes[8] & 0x80 != 0
+    }
+
+    /// Packet sequence number.
+    #[inline]
+    #[must_use]
+    pub fn psn(&self) -> u32 {
+        be32(self.bytes, 8).unwrap_or(0) & MASK_24
+    }
+
+    /// What memory it is about, if its opcode has a RETH.
+    #[inline]
+    #[must_use]
+    pub fn reth(&self) -> Option<Reth> {
+        self.opcode.operation.has_reth().then(|| Reth {
+            va: be64(self.bytes, BTH_LEN).unwrap_or(0),
+            rkey: be32(self.bytes, BTH_LEN + 8).unwrap_or(0),
+            dma_len: be32(self.bytes, BTH_LEN + 12).unwrap_or(0),
+        })
+    }
+
+    /// The atomic operation, if it is one.
+    #[must_use]
+    pub fn atomic_eth(&self) -> Option<AtomicEth> {
+        self.opcode.operation.has_atomic_eth().then(|| AtomicEth {
+            va: be64(self.bytes, BTH_LEN).unwrap_or(0),
+            rkey: be32(self.bytes, BTH_LEN + 8).unwrap_or(0),
+            swap_or_add: be64(self.bytes, BTH_LEN + 12).unwrap_or(0),
+            compare: be64(self.bytes, BTH_LEN + 20).unwrap_or(0),
+        })
+    }
+
+    /// What the responder says, if its opcode has an AETH and the syndrome is
+    /// not a reserved one.
+    #[must_use]
+    pub fn aeth(&self) -> Option<Aeth> {
+        if !self.opcode.operation.has_aeth() {
+            return None;
+        }
+        Some(Aeth {
+            syndrome: Syndrome::from_code(u8_at(self.bytes, BTH_LEN)?)?,
+            msn: be32(self.bytes, BTH_LEN)? & MASK_24,
+        })
+    }
+
+    /// The value before an atomic operation, if this is its acknowledgement.
+    #[must_use]
+    pub fn atomic_original(&self) -> Option<u64> {
+        let is_ack = self.opcode.operation == Operation::AtomicAcknowledge;
+        is_ack.then(|| be64(self.bytes, BTH_LEN + AETH_LEN).unwrap_or(0))
+    }
+
+    /// Immediate data, if its opcode has it.
+    #[must_use]
+    pub fn immediate(&self) -> Option<u32> {
+        let operation = self.opcode.operation;
+        let at = BTH_LEN + operation.extension_len() - IMM_LEN;
+        operation
+            .has_immediate()
+            .then(|| be32(self.bytes, at).unwrap_or(0))
+    }
+
+    /// The payload, without pad.
+    #[inline]
+    #[must_use]
+    pub fn payload(&self) -> &'a [u8] {
+        let start = BTH_LEN + self.opcode.operation.extension_len();
+        &self.bytes[start..self.bytes.len() - ICRC_LEN - self.pad()]
+    }
+
+    /// Everything before the ICRC.
+    #[inline]
+    #[must_use]
+    pub fn covered(&self) -> &'a [u8] {
+        &self.bytes[..self.bytes.len() - ICRC_LEN]
+    }
+
+    /// The ICRC that it carries.
+    #[inline]
+    #[must_use]
+    pub fn icrc(&self) -> u32 {
+        let end = self.bytes.len();
+        let crc = self.bytes[end - ICRC_LEN..].try_into();
+        u32::from_le_bytes(crc.unwrap_or_default())
+    }
+}
+
+/// The extension headers that an opcode asks for. Those it does not have are
+/// ignored when emitted, and `None` when parsed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Extensions {
+    /// RETH.
+    pub reth: Option<Reth>,
+    /// AtomicETH.
+    pub atomic_eth: Option<AtomicEth>,
+    /// AETH.
+    pub aeth: Option<Aeth>,
+    /// The value before an atomic operation.
+    pub atomic_original: Option<u64>,
+    /// Immediate data.
+    pub immediate: Option<u32>,
+}
+
+/// What the headers of a packet say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Repr {
+    /// What it is.
+    pub opcode: Opcode,
+    /// Queue pair that it is for, 24 bits.
+    pub dest_qp: u32,
+    /// Packet sequence number, 24 bits.
+    pub psn: u32,
+    /// Whether an acknowledgement is asked for.
+    pub ack_request: bool,
+    /// Bytes of the payload.
+    pub payload_len: usize,
+    /// Extension headers.
+    pub extensions: Extensions,
+}
+
+impl Repr {
+    /// Reads the headers; `None` for an AETH with a reserved syndrome.
+    #[must_use]
+    pub fn parse(packet: &Packet<'_>) -> Option<Self> {
+        let opcode = packet.opcode();
+        let aeth = packet.aeth();
+        if aeth.is_none() && opcode.operation.has_aeth() {
+            return None;
+        }
+        Some(Self {
+            opcode,
+            dest_qp: packet.dest_qp(),
+            psn: packet.psn(),
+            ack_request: packet.ack_request(),
+            payload_len: packet.payload().len(),
+            extensions: Extensions {
+                reth: packet.reth(),
+                atomic_eth: packet.atomic_eth(),
+                aeth,
+                atomic_original: packet.atomic_original(),
+                immediate: packet.immediate(),
+            },
+        })
+    }
+
+    /// Bytes from the BTH to the ICRC, both included.
+    #[inline]
+    #[must_use]
+    pub fn buffer_len(&self) -> usize {
+        let payload = self.payload_len.next_multiple_of(4);
+        BTH_LEN + self.opcode.operation.extension_len() + payload + ICRC_LEN
+    }
+
+    /// Appends headers, `payload` and pad to `out`, and four zeros where the ICRC
+    /// goes ([`icrc::put`]). The payload may be given in parts. A header that the
+    /// opcode asks for and [`Extensions`] do not have is written as zeros.
+    ///
+    /// # Panics
+    ///
+    /// If the parts are not `payload_len` bytes together.
+    #[inline]
+    pub fn emit(&self, payload: &[&[u8]], out: &mut Vec<u8>) {
+        let start = out.len();
+        out.reserve(self.buffer_len());
+        let pad = self.payload_len.wrapping_neg() & 3;
+        let [high, low] = DEFAULT_PARTITION_KEY.to_be_bytes();
+        let flags = MIGRATED | u8::try_from(pad << 4).unwrap_or(0);
+        out.extend_from_slice(&[self.opcode.code(), flags, high, low]);
+        out.extend_from_slice(&(self.dest_qp & MASK_24).to_be_bytes());
+        let ack = u32::from(self.ack_request) << 31;
+        out.extend_from_slice(&(ack | self.psn & MASK_24).to_be_bytes());
+        self.emit_extensions(out);
+        let headers_end = out.len();
+        for part in payload {
+            out.extend_from_slice(part);
+        }
+        assert_eq!(out.len() - headers_end, self.payload_len, "payload length");
+        out.resize(start + self.buffer_len(), 0);
+    }
+
+    #[inline]
+    fn emit_extensions(&self, out: &mut Vec<u8>) {
+        let operation = self.opcode.operation;
+        let extensions = &self.extensions;
+        if operation.has_reth() {
+            let reth = extensions.reth.unwrap_or_default();
+            out.extend_from_slice(&reth.va.to_be_bytes());
+            out.extend_from_slice(&reth.rkey.to_be_bytes());
+            out.extend_from_slice(&reth.dma_len.to_be_bytes());
+        }
+        if operation.has_atomic_eth() {
+            let atomic = extensions.atomic_eth.unwrap_or_default();
+            out.extend_from_slice(&atomic.va.to_be_bytes());
+            out.extend_from_slice(&atomic.rkey.to_be_bytes());
+            out.extend_from_slice(&atomic.swap_or_add.to_be_bytes());
+            out.extend_from_slice(&atomic.compare.to_be_bytes());
+        }
+        if operation.has_aeth() {
+            let word = extensions.aeth.map_or(0, |aeth| {
+                u32::from(aeth.syndrome.code()) << 24 | aeth.msn & MASK_24
+            });
+            out.extend_from_slice(&word.to_be_bytes());
+        }
+        if operation == Operation::AtomicAcknowledge {
+            let original = extensions.atomic_original.unwrap_or(0);
+            out.extend_from_slice(&original.to_be_bytes());
+        }
+        if operation.has_immediate() {
+            let immediate = extensions.immediate.unwrap_or(0);
+            out.extend_from_slice(&immediate.to_be_bytes());
+        }
+    }
+}
+
+/// The migrated bit of a BTH: the path is the primary one (IBTA §17.2.8).
+const MIGRATED: u8 = 0x40;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn every_opcode_code_round_trips() {
+        let known = (0..=u8::MAX).filter_map(Opcode::from_code).count();
+        assert_eq!(known, 21 + 12, "RC has 21 operations, UC the first 12");
+        for opcode in (0..=u8::MAX).filter_map(Opcode::from_code) {
+            assert_eq!(Opcode::from_code(opcode.code()), Some(opcode));
+        }
+    }
+
+    #[test]
+    fn every_syndrome_round_trips() {
+        let known = (0..=u8::MAX).filter_map(Syndrome::from_code).count();
+        assert_eq!(known, 32 + 32 + 5);
+        for code in 0..=u8::MAX {
+            if let Some(syndrome) = Syndrome::from_code(code) {
+                assert_eq!(syndrome.code(), code);
+            }
+        }
+    }
+
+    fn any_repr() -> impl Strategy<Value = (Repr, Vec<u8>)> {
+        let opcodes: Vec<Opcode> = (0..=u8::MAX).filter_map(Opcode::from_code).collect();
+        let words = (any::<u64>(), any::<u32>(), any::<u32>(), any::<u64>());
+        let payload = proptest::collection::vec(any::<u8>(), 0..300);
+        (
+            proptest::sample::select(opcodes),
+            words,
+            any::<bool>(),
+            payload,
+        )
+            .prop_map(|(opcode, (a, b, c, d), ack_request, payload)| {
+                let operation = opcode.operation;
+                let syndrome = Syndrome::from_code(b.to_be_bytes()[3]);
+                let is_ack = operation == Operation::AtomicAcknowledge;
+                let reth = Reth {
+                    va: a,
+                    rkey: b,
+                    dma_len: c,
+                };
+                let atomic = AtomicEth {
+                    va: a,
+                    rkey: b,
+                    swap_or_add: d,
+                    compare: a ^ d,
+                };
+                let aeth = Aeth {
+                    syndrome: syndrome.unwrap_or(Syndrome::Ack(CREDIT_UNLIMITED)),
+                    msn: c & MASK_24,
+                };
+                let repr = Repr {
+                    opcode,
+                    dest_qp: b & MASK_24,
+                    psn: c & MASK_24,
+                    ack_request,
+                    payload_len: payload.len(),
+                    extensions: Extensions {
+                        reth: operation.has_reth().then_some(reth),
+                        atomic_eth: operation.has_atomic_eth().then_some(atomic),
+                        aeth: operation.has_aeth().then_some(aeth),
+                        atomic_original: is_ack.then_some(d),
+                        immediate: operation.has_immediate().then_some(b),
+                    },
+                };
+                (repr, payload)
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_emitted_is_parsed((repr, payload) in any_repr()) {
+            let mut bytes = Vec::new();
+            let (head, tail) = payload.split_at(payload.len() / 2);
+            repr.emit(&[head, tail], &mut bytes);
+            prop_assert_eq!(bytes.len(), repr.buffer_len());
+            prop_assert!(bytes.len().is_multiple_of(4));
+            let packet = Packet::new_checked(&bytes).unwrap();
+            prop_assert_eq!(packet.payload(), &payload[..]);
+            prop_assert_eq!(packet.version(), 0);
+            prop_assert_eq!(packet.partition_key(), DEFAULT_PARTITION_KEY);
+            prop_assert_eq!(Repr::parse(&packet), Some(repr));
+            // Cut anywhere before the payload, it is refused.
+            let headers_len = bytes.len() - payload.len().next_multiple_of(4);
+            for len in 0..headers_len {
+                prop_assert!(Packet::new_checked(&bytes[..len]).is_none());
+            }
+        }
+
+        #[test]
+        fn any_bytes_are_refused_or_read(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            if let Some(packet) = Packet::new_checked(&bytes) {
+                prop_assert!(packet.payload().len() < bytes.len());
+                let _ = Repr::parse(&packet);
+            }
+        }
+    }
+}
