@@ -1,0 +1,619 @@
+//! The requester's side of a queue pair (IBTA §9.7.3, §9.7.5; TitanLog §V-A, §VI-B).
+//!
+//! Packets are counted from 0 without ever wrapping; what goes over the wire is
+//! `base + count` in 24 bits. Those from `settled` to `next` are on their way:
+//!
+//! ```text
+//!  acknowledged or given up | on their way, at most `window` |
+//!                       settled                            next
+//! ```
+
+use strata_wire::roce::{
+    AtomicEth, BTH_LEN, CREDIT_UNLIMITED, Extensions, HEADERS_LEN_MAX, ICRC_LEN, NakCode, Opcode,
+    Operation, Packet, Repr, Reth, Service, Syndrome,
+};
+
+use crate::batch::PacketBatch;
+use crate::psn::Psn;
+
+/// What a requester of a reliable connection does when packets are lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OnLoss {
+    /// Sends again from the first lost one on (go-back-N), of which it keeps a copy.
+    #[default]
+    Resend,
+    /// Counts what was lost and goes on behind it: the sequence number steps back
+    /// to the one that the responder waits for (TitanLog §VI-B). For who cannot
+    /// keep copies, as a mirror port.
+    Skip,
+}
+
+/// How a requester works.
+#[derive(Clone, Debug)]
+pub struct RequesterOptions {
+    /// Reliable or not.
+    pub service: Service,
+    /// The responder's queue pair.
+    pub dest_qp: u32,
+    /// Sequence number of the first packet.
+    pub first_psn: Psn,
+    /// Payload bytes of a packet: 256, 512, 1024, 2048 or 4096 (IBTA §9.6.1.7).
+    pub mtu: usize,
+    /// Packets on their way at most, a power of two up to 2^22. Of no meaning to UC.
+    pub window: usize,
+    /// What to do about loss. Of no meaning to UC.
+    pub on_loss: OnLoss,
+    /// An acknowledgement is asked for at least every so many packets.
+    pub ack_interval: u64,
+    /// Without progress for so long, what is on its way is sent again.
+    pub timeout_ns: u64,
+    /// So many times in a row, before the queue pair is given up.
+    pub retries: u32,
+}
+
+impl RequesterOptions {
+    /// The usual values.
+    #[must_use]
+    pub fn new(service: Service, dest_qp: u32, first_psn: Psn, mtu: usize) -> Self {
+        Self {
+            service,
+            dest_qp,
+            first_psn,
+            mtu,
+            window: 512,
+            on_loss: OnLoss::Resend,
+            ack_interval: 32,
+            timeout_ns: 50_000_000,
+            retries: 100,
+        }
+    }
+}
+
+/// Why a queue pair is of no use any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Failure {
+    /// Refused by the responder.
+    #[error("the responder refuses: {0:?}")]
+    Nak(NakCode),
+    /// Nothing came back, however often it was tried.
+    #[error("the responder does not answer")]
+    Timeout,
+}
+
+/// Why nothing was posted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PostError {
+    /// Too many packets are on their way: try again once some have settled.
+    #[error("the window is full")]
+    WindowFull,
+    /// The queue pair has failed.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+/// What a response or the time has brought about, beside progress.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// The atomic operation of this packet was done; the value was this before.
+    AtomicDone {
+        /// The packet's number.
+        number: u64,
+        /// What was there.
+        original: u64,
+    },
+    /// So many packets, from this number on, did not arrive and will not be sent
+    /// again.
+    Lost {
+        /// Number of the first.
+        first: u64,
+        /// How many.
+        packets: u64,
+    },
+    /// The queue pair is of no use any more: connect again.
+    Failed(Failure),
+}
+
+/// What a requester counts, in packets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RequesterCounters {
+    /// Posted, without repetitions.
+    pub posted: u64,
+    /// Acknowledged. UC has none.
+    pub acknowledged: u64,
+    /// Known not to have arrived, and not sent again.
+    pub lost: u64,
+    /// Sent again.
+    pub resent: u64,
+    /// NAKs for a missing packet.
+    pub sequence_naks: u64,
+    /// Times that nothing came back for too long.
+    pub timeouts: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Ready,
+    /// The responder was not ready: nothing is sent before this time.
+    Waiting {
+        until_ns: u64,
+    },
+    /// An old packet was repeated, to learn from the answer what has arrived.
+    Probing,
+    Failed(Failure),
+}
+
+/// The requester's side of a queue pair. Memory: `window` packets if copies are
+/// kept.
+#[derive(Debug)]
+pub struct Requester {
+    options: RequesterOptions,
+    base: Psn,
+    settled: u64,
+    next: u64,
+    state: State,
+    /// When something last settled, or was sent after everything had.
+    progress_ns: u64,
+    timeouts_in_row: u32,
+    /// The gap that a NAK has reported, until something settles.
+    gap: Option<Psn>,
+    /// Copies, by packet number modulo window.
+    copies: Vec<u8>,
+    lens: Vec<u32>,
+    /// Atomic operations on their way, by packet number modulo window.
+    atomic: Vec<bool>,
+    counters: RequesterCounters,
+}
+
+impl Requester {
+    /// A requester of a connected queue pair.
+    ///
+    /// # Panics
+    ///
+    /// If MTU or window are not among those that there are.
+    #[must_use]
+    pub fn new(options: RequesterOptions) -> Self {
+        assert!([256, 512, 1024, 2048, 4096].contains(&options.mtu), "MTU");
+        assert!(
+            options.window.is_power_of_two() && options.window <= 1 << 22,
+            "window"
+        );
+        assert!(options.ack_interval > 0, "ack interval");
+        let mut requester = Self {
+            base: options.first_psn,
+            settled: 0,
+            next: 0,
+            state: State::Ready,
+            progress_ns: 0,
+            timeouts_in_row: 0,
+            gap: None,
+            copies: Vec::new(),
+            lens: Vec::new(),
+            atomic: Vec::new(),
+            counters: RequesterCounters::default(),
+            options,
+        };
+        if requester.options.service == Service::Rc {
+            let window = requester.options.window;
+            requester.atomic = vec![false; window];
+            if requester.options.on_loss == OnLoss::Resend {
+                requester.copies = vec![0; window * requester.stride()];
+                requester.lens = vec![0; window];
+            }
+        }
+        requester
+    }
+
+    /// Bytes of the longest packet.
+    fn stride(&self) -> usize {
+        self.options.mtu + HEADERS_LEN_MAX + ICRC_LEN
+    }
+
+    /// Packets that can be posted now.
+    #[inline]
+    #[must_use]
+    pub fn room(&self) -> usize {
+        match self.state {
+            State::Ready if self.options.service == Service::Uc => usize::MAX,
+            State::Ready => self.options.window - self.in_flight(),
+            State::Waiting { .. } | State::Probing | State::Failed(_) => 0,
+        }
+    }
+
+    /// Packets on their way.
+    #[inline]
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        usize::try_from(self.next - self.settled).unwrap_or(usize::MAX)
+    }
+
+    /// Number of the packet that is posted next.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Every packet before this number is acknowledged or given up.
+    #[must_use]
+    pub fn settled(&self) -> u64 {
+        self.settled
+    }
+
+    /// The sequence number of the packet that is posted next.
+    #[must_use]
+    pub fn next_psn(&self) -> Psn {
+        self.psn(self.next)
+    }
+
+    /// What it has counted.
+    #[must_use]
+    pub fn counters(&self) -> RequesterCounters {
+        self.counters
+    }
+
+    /// The service of its queue pair.
+    #[must_use]
+    pub fn service(&self) -> Service {
+        self.options.service
+    }
+
+    fn psn(&self, number: u64) -> Psn {
+        self.base.plus(number)
+    }
+
+    #[allow(clippy::cast_possible_truncation)]
+    fn slot(&self, number: u64) -> usize {
+        // The window is a power of two, below 2^32.
+        number as usize & (self.options.window - 1)
+    }
+
+    fn opcode(&self, operation: Operation) -> Opcode {
+        Opcode {
+            service: self.options.service,
+            operation,
+        }
+    }
+
+    /// Writes `data` at `va` of the responder: one packet, or FIRST, MIDDLE and
+    /// LAST ones if it is longer than the MTU.
+    ///
+    /// # Errors
+    ///
+    /// If the window has no room for all of it, or the queue pair has failed.
+    #[inline]
+    pub fn write(
+        &mut self,
+        va: u64,
+        rkey: u32,
+        data: &[u8],
+        now_ns: u64,
+        out: &mut PacketBatch,
+    ) -> Result<(), PostError> {
+        let mtu = self.options.mtu;
+        let packets = data.len().div_ceil(mtu).max(1);
+        self.check_room(packets)?;
+        let reth = Reth {
+            va,
+            rkey,
+            dma_len: u32::try_from(data.len()).unwrap_or(u32::MAX),
+        };
+        let reth = Extensions {
+            reth: Some(reth),
+            ..Extensions::default()
+        };
+        if packets == 1 {
+            self.post(Operation::WriteOnly, reth, data, now_ns, out);
+            return Ok(());
+        }
+        for (index, piece) in data.chunks(mtu).enumerate() {
+            let operation = match index {
+                0 => Operation::WriteFirst,
+                n if n + 1 == packets => Operation::WriteLast,
+                _ => Operation::WriteMiddle,
+            };
+            self.post(operation, reth, piece, now_ns, out);
+        }
+        Ok(())
+    }
+
+    /// Adds to the 8 bytes at `va` of the responder. The value before comes as
+    /// [`Event::AtomicDone`] with the number that is returned.
+    ///
+    /// # Errors
+    ///
+    /// As [`Requester::write`].
+    ///
+    /// # Panics
+    ///
+    /// If the service is UC, which has no atomic operations.
+    pub fn fetch_add(
+        &mut self,
+        va: u64,
+        rkey: u32,
+        add: u64,
+        now_ns: u64,
+        out: &mut PacketBatch,
+    ) -> Result<u64, PostError> {
+        assert_eq!(self.options.service, Service::Rc, "UC has no atomics");
+        self.check_room(1)?;
+        let atomic_eth = AtomicEth {
+            va,
+            rkey,
+            swap_or_add: add,
+            compare: 0,
+        };
+        let extensions = Extensions {
+            atomic_eth: Some(atomic_eth),
+            ..Extensions::default()
+        };
+        let number = self.next;
+        self.post(Operation::FetchAdd, extensions, &[], now_ns, out);
+        Ok(number)
+    }
+
+    #[inline]
+    fn check_room(&self, packets: usize) -> Result<(), PostError> {
+        if let State::Failed(failure) = self.state {
+            return Err(failure.into());
+        }
+        if self.room() < packets {
+            return Err(PostError::WindowFull);
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn post(
+        &mut self,
+        operation: Operation,
+        extensions: Extensions,
+        payload: &[u8],
+        now_ns: u64,
+        out: &mut PacketBatch,
+    ) {
+        let number = self.next;
+        let reliable = self.options.service == Service::Rc;
+        let is_atomic = operation == Operation::FetchAdd;
+        let due = (number + 1).is_multiple_of(self.options.ack_interval);
+        let repr = Repr {
+            opcode: self.opcode(operation),
+            dest_qp: self.options.dest_qp,
+            psn: self.psn(number).get(),
+            ack_request: reliable && (due || is_atomic),
+            payload_len: payload.len(),
+            extensions,
+        };
+        out.push(&repr, &[payload]);
+        self.next += 1;
+        self.counters.posted += 1;
+        if !reliable {
+            self.settled = self.next;
+            return;
+        }
+        if self.settled == number {
+            self.progress_ns = now_ns;
+        }
+        let slot = self.slot(number);
+        self.atomic[slot] = is_atomic;
+        if self.options.on_loss == OnLoss::Resend {
+            let packet = out.get(out.len() - 1);
+            let at = slot * self.stride();
+            self.copies[at..at + packet.len()].copy_from_slice(packet);
+            self.lens[slot] = u32::try_from(packet.len()).unwrap_or(0);
+        }
+    }
+
+    /// Asks for an acknowledgement of the last packet of `out`, which this
+    /// requester has just posted: for the end of a burst.
+    pub fn request_ack(&mut self, out: &mut PacketBatch) {
+        if self.options.service == Service::Rc && self.next > self.settled && !out.is_empty() {
+            ask_for_ack(out.get_mut(out.len() - 1));
+        }
+    }
+
+    /// Takes a packet of the responder. Repetitions go to `out`.
+    pub fn receive(
+        &mut self,
+        packet: &Packet<'_>,
+        now_ns: u64,
+        out: &mut PacketBatch,
+    ) -> Option<Event> {
+        let aeth = packet.aeth()?;
+        if matches!(self.state, State::Failed(_)) || packet.opcode().service != Service::Rc {
+            return None;
+        }
+        let ahead = Psn::new(packet.psn()).since(self.psn(self.settled));
+        let in_flight = self.next - self.settled;
+        let Ok(offset) = u64::try_from(ahead) else {
+            // Of something that settled before: only of interest to a probe.
+            let latest = ahead == -1 && matches!(aeth.syndrome, Syndrome::Ack(_));
+            return (latest && self.state == State::Probing)
+                .then(|| self.skip(now_ns))
+                .flatten();
+        };
+        if offset >= in_flight {
+            return None;
+        }
+        let number = self.settled + offset;
+        match (packet.opcode().operation, aeth.syndrome) {
+            (Operation::Acknowledge, Syndrome::Ack(_)) => {
+                let all = self.settle(number + 1, now_ns);
+                if self.state == State::Probing {
+                    return self.skip(now_ns);
+                }
+                if !all {
+                    // The answer of an atomic operation was lost: it is replayed.
+                    self.repeat(now_ns, out);
+                }
+                None
+            }
+            (Operation::AtomicAcknowledge, Syndrome::Ack(_)) => {
+                let original = packet.atomic_original()?;
+                if !self.settle(number, now_ns) {
+                    self.repeat(now_ns, out);
+                    return None;
+                }
+                let slot = self.slot(number);
+                if !std::mem::replace(&mut self.atomic[slot], false) {
+                    return None;
+                }
+                self.settle(number + 1, now_ns);
+                Some(Event::AtomicDone { number, original })
+            }
+            (_, Syndrome::Nak(NakCode::PsnSequence)) => self.gap(number, now_ns, out),
+            (_, Syndrome::Nak(code)) => {
+                self.settle(number, now_ns);
+                self.fail(Failure::Nak(code))
+            }
+            (_, Syndrome::RnrNak(timer)) => {
+                self.settle(number, now_ns);
+                self.state = State::Waiting {
+                    until_ns: now_ns + rnr_timer_ns(timer),
+                };
+                None
+            }
+            (_, Syndrome::Ack(_)) => None,
+        }
+    }
+
+    /// The responder waits for packet `number`: what came after it was dropped.
+    fn gap(&mut self, number: u64, now_ns: u64, out: &mut PacketBatch) -> Option<Event> {
+        let psn = self.psn(number);
+        // A responder says it once (IBTA §9.7.5.1.2): another one is a duplicate,
+        // perhaps of before a repetition.
+        if self.gap == Some(psn) {
+            return None;
+        }
+        self.counters.sequence_naks += 1;
+        let all = self.settle(number, now_ns);
+        self.gap = Some(psn);
+        match self.options.on_loss {
+            OnLoss::Skip if all => self.skip(now_ns),
+            OnLoss::Skip | OnLoss::Resend => {
+                self.repeat(now_ns, out);
+                None
+            }
+        }
+    }
+
+    /// Everything before `number` has arrived; false if an atomic operation among
+    /// it has not been answered, where it stops.
+    fn settle(&mut self, number: u64, now_ns: u64) -> bool {
+        while self.settled < number {
+            let slot = self.slot(self.settled);
+            if self.atomic[slot] {
+                return false;
+            }
+            self.settled += 1;
+            self.counters.acknowledged += 1;
+            self.progress_ns = now_ns;
+            self.timeouts_in_row = 0;
+            self.gap = None;
+        }
+        true
+    }
+
+    /// Gives up everything on its way. The sequence number steps back to where
+    /// the responder is, so that the next packet is the one it waits for.
+    fn skip(&mut self, now_ns: u64) -> Option<Event> {
+        let (first, packets) = (self.settled, self.next - self.settled);
+        self.state = State::Ready;
+        if packets == 0 {
+            return None;
+        }
+        for number in self.settled..self.next {
+            let slot = self.slot(number);
+            self.atomic[slot] = false;
+        }
+        self.base = self.base.minus(packets);
+        self.settled = self.next;
+        self.counters.lost += packets;
+        self.progress_ns = now_ns;
+        Some(Event::Lost { first, packets })
+    }
+
+    /// Sends everything on its way again. Without copies, an acknowledged packet
+    /// number with nothing in it asks the responder where it is (IBTA §9.7.5.1.3:
+    /// a duplicate is acknowledged with the latest number).
+    fn repeat(&mut self, now_ns: u64, out: &mut PacketBatch) {
+        self.progress_ns = now_ns;
+        if self.options.on_loss == OnLoss::Skip {
+            self.state = State::Probing;
+            let probe = Repr {
+                opcode: self.opcode(Operation::WriteOnly),
+                dest_qp: self.options.dest_qp,
+                psn: self.psn(self.settled).minus(1).get(),
+                ack_request: true,
+                payload_len: 0,
+                extensions: Extensions::default(),
+            };
+            out.push(&probe, &[]);
+            return;
+        }
+        for number in self.settled..self.next {
+            let slot = self.slot(number);
+            let at = slot * self.stride();
+            let len = self.lens[slot] as usize;
+            out.push_bytes(&self.copies[at..at + len]);
+            self.counters.resent += 1;
+        }
+        if self.next > self.settled {
+            ask_for_ack(out.get_mut(out.len() - 1));
+        }
+    }
+
+    fn fail(&mut self, failure: Failure) -> Option<Event> {
+        self.state = State::Failed(failure);
+        Some(Event::Failed(failure))
+    }
+
+    /// When [`Requester::tick`] is due; `None` if nothing is awaited.
+    #[must_use]
+    pub fn deadline_ns(&self) -> Option<u64> {
+        match self.state {
+            State::Waiting { until_ns } => Some(until_ns),
+            State::Failed(_) => None,
+            State::Ready | State::Probing => {
+                (self.next > self.settled).then(|| self.progress_ns + self.options.timeout_ns)
+            }
+        }
+    }
+
+    /// Lets time pass. Repetitions go to `out`.
+    pub fn tick(&mut self, now_ns: u64, out: &mut PacketBatch) -> Option<Event> {
+        if now_ns < self.deadline_ns()? {
+            return None;
+        }
+        if let State::Waiting { .. } = self.state {
+            self.state = State::Ready;
+            if self.options.on_loss == OnLoss::Skip {
+                return self.skip(now_ns);
+            }
+            self.repeat(now_ns, out);
+            return None;
+        }
+        self.counters.timeouts += 1;
+        self.timeouts_in_row += 1;
+        if self.timeouts_in_row > self.options.retries {
+            return self.fail(Failure::Timeout);
+        }
+        self.gap = None;
+        self.repeat(now_ns, out);
+        None
+    }
+}
+
+/// Sets the bit that asks for an acknowledgement.
+fn ask_for_ack(packet: &mut [u8]) {
+    debug_assert!(packet.len() >= BTH_LEN);
+    packet[8] |= 0x80;
+}
+
+/// How long to wait after an RNR NAK (IBTA table 46), in ns.
+fn rnr_timer_ns(code: u8) -> u64 {
+    // In hundredths of a ms.
+    const TIMES: [u64; 32] = [
+        65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,
+    ];
+    TIMES[usize::from(code.min(CREDIT_UNLIMITED))] * 10_000
+}

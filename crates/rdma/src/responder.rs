@@ -1,0 +1,584 @@
+//! The responder: what an RDMA NIC does with requests (IBTA §9.7.4, §9.7.5, §10.6).
+//!
+//! Memory is written only where a region of the queue pair's protection domain,
+//! found by its remote key, allows it, wholly within its bounds.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+
+use strata_wire::roce::{
+    Aeth, CREDIT_UNLIMITED, DEFAULT_PARTITION_KEY, Extensions, NakCode, Opcode, Operation, Packet,
+    Repr, Reth, Service, Syndrome,
+};
+
+use crate::batch::PacketBatch;
+use crate::psn::Psn;
+
+/// Atomic operations whose answers a queue pair can repeat.
+const ATOMICS_KEPT: usize = 16;
+/// The RNR timer that is asked for: 0.64 ms (IBTA table 46).
+const RNR_TIMER: u8 = 12;
+
+/// The memory of a region.
+pub trait Memory {
+    /// Puts `bytes` at `at`. The responder has checked that they lie within the
+    /// region.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] if nothing may be written there now; nothing then is.
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Refused>;
+
+    /// Replaces the 8 bytes at `at`, a native integer, and returns what they were.
+    ///
+    /// # Errors
+    ///
+    /// As [`Memory::write`].
+    fn update(&mut self, at: u64, change: &dyn Fn(u64) -> u64) -> Result<u64, Refused>;
+}
+
+/// The memory does not take it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refused;
+
+impl Memory for Vec<u8> {
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Refused> {
+        let at = usize::try_from(at).map_err(|_| Refused)?;
+        let end = at.checked_add(bytes.len()).ok_or(Refused)?;
+        let target = self.get_mut(at..end).ok_or(Refused)?;
+        target.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn update(&mut self, at: u64, change: &dyn Fn(u64) -> u64) -> Result<u64, Refused> {
+        let at = usize::try_from(at).map_err(|_| Refused)?;
+        let end = at.checked_add(8).ok_or(Refused)?;
+        let target = self.get_mut(at..end).ok_or(Refused)?;
+        let before = u64::from_ne_bytes((&*target).try_into().map_err(|_| Refused)?);
+        target.copy_from_slice(&change(before).to_ne_bytes());
+        Ok(before)
+    }
+}
+
+/// What remote queue pairs may do in a region, or through a queue pair.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Access {
+    /// WRITE.
+    pub write: bool,
+    /// FETCH_ADD and CMP_SWAP.
+    pub atomic: bool,
+}
+
+/// Memory that was registered.
+#[derive(Debug)]
+pub struct Region<M> {
+    /// Its remote key.
+    pub rkey: u32,
+    /// Its first virtual address.
+    pub va: u64,
+    /// Its bytes.
+    pub len: u64,
+    /// Protection domain: only queue pairs of the same one reach it.
+    pub domain: u32,
+    /// What may be done with it.
+    pub access: Access,
+    /// The memory.
+    pub memory: M,
+}
+
+/// A connected queue pair, as it is made.
+#[derive(Clone, Debug)]
+pub struct QueuePairOptions {
+    /// Its own number.
+    pub number: u32,
+    /// The requester's.
+    pub peer_number: u32,
+    /// Where requests come from; others are dropped.
+    pub peer: IpAddr,
+    /// Reliable or not.
+    pub service: Service,
+    /// Sequence number of the first request.
+    pub first_psn: Psn,
+    /// Payload bytes of a packet.
+    pub mtu: usize,
+    /// Protection domain.
+    pub domain: u32,
+    /// What may be done through it.
+    pub access: Access,
+}
+
+/// Whether a queue pair takes requests.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum QueuePairState {
+    /// It does.
+    Ready,
+    /// It has refused one, and takes no more: connect again.
+    Error(NakCode),
+}
+
+/// What a responder counts, in packets unless it says otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ResponderCounters {
+    /// Requests done.
+    pub executed: u64,
+    /// Bytes written.
+    pub bytes: u64,
+    /// Requests that had been done before.
+    pub duplicates: u64,
+    /// RC: requests that came before one that is missing, and were dropped.
+    pub out_of_order: u64,
+    /// UC: sequence numbers that were passed over.
+    pub missing: u64,
+    /// Requests that were refused.
+    pub refused: u64,
+    /// Acknowledgements, of either kind.
+    pub answers: u64,
+}
+
+/// A WRITE of several packets, under way.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    rkey: u32,
+    va: u64,
+    remaining: u64,
+}
+
+/// The responder's side of a queue pair.
+#[derive(Debug)]
+pub struct QueuePair {
+    options: QueuePairOptions,
+    expected: Psn,
+    state: QueuePairState,
+    /// Messages completed, 24 bits of which are sent.
+    msn: u32,
+    message: Option<Message>,
+    gap_reported: bool,
+    ack_due: bool,
+    atomics: VecDeque<(Psn, u64)>,
+    counters: ResponderCounters,
+}
+
+impl QueuePair {
+    /// How it was made.
+    #[must_use]
+    pub fn options(&self) -> &QueuePairOptions {
+        &self.options
+    }
+
+    /// The sequence number that it waits for.
+    #[must_use]
+    pub fn expected(&self) -> Psn {
+        self.expected
+    }
+
+    /// Whether it takes requests.
+    #[must_use]
+    pub fn state(&self) -> QueuePairState {
+        self.state
+    }
+
+    /// What it has counted.
+    #[must_use]
+    pub fn counters(&self) -> ResponderCounters {
+        self.counters
+    }
+
+    fn new(options: QueuePairOptions) -> Self {
+        Self {
+            expected: options.first_psn,
+            state: QueuePairState::Ready,
+            msn: 0,
+            message: None,
+            gap_reported: false,
+            ack_due: false,
+            atomics: VecDeque::with_capacity(ATOMICS_KEPT),
+            counters: ResponderCounters::default(),
+            options,
+        }
+    }
+
+    /// The request with the expected number is done, and with it a message.
+    fn advance(&mut self, psn: Psn, completes: bool) {
+        self.expected = psn.plus(1);
+        self.gap_reported = false;
+        self.msn = self.msn.wrapping_add(u32::from(completes));
+        self.counters.executed += 1;
+    }
+
+    fn answer(&mut self, psn: Psn, syndrome: Syndrome, original: Option<u64>, out: &mut Replies) {
+        let operation = match original {
+            Some(_) => Operation::AtomicAcknowledge,
+            None => Operation::Acknowledge,
+        };
+        let repr = Repr {
+            opcode: Opcode {
+                service: Service::Rc,
+                operation,
+            },
+            dest_qp: self.options.peer_number,
+            psn: psn.get(),
+            ack_request: false,
+            payload_len: 0,
+            extensions: Extensions {
+                aeth: Some(Aeth {
+                    syndrome,
+                    msn: self.msn,
+                }),
+                atomic_original: original,
+                ..Extensions::default()
+            },
+        };
+        out.packets.push(&repr, &[]);
+        out.from.push(self.options.number);
+        self.counters.answers += 1;
+    }
+
+    /// Acknowledges everything so far.
+    fn acknowledge(&mut self, out: &mut Replies) {
+        self.ack_due = false;
+        let latest = self.expected.minus(1);
+        self.answer(latest, Syndrome::Ack(CREDIT_UNLIMITED), None, out);
+    }
+
+    /// Refuses a request. RC takes no further ones; UC drops the message.
+    fn refuse(&mut self, psn: Psn, code: NakCode, out: &mut Replies) {
+        self.counters.refused += 1;
+        self.message = None;
+        match self.options.service {
+            Service::Rc => {
+                if std::mem::take(&mut self.ack_due) {
+                    self.acknowledge(out);
+                }
+                self.state = QueuePairState::Error(code);
+                self.answer(psn, Syndrome::Nak(code), None, out);
+            }
+            Service::Uc => self.expected = psn.plus(1),
+        }
+    }
+}
+
+/// Answers on their way out.
+#[derive(Debug, Default)]
+pub struct Replies {
+    /// The packets.
+    pub packets: PacketBatch,
+    /// Which queue pair of the responder each is from.
+    pub from: Vec<u32>,
+}
+
+impl Replies {
+    /// Drops all, keeps the memory.
+    pub fn clear(&mut self) {
+        self.packets.clear();
+        self.from.clear();
+    }
+}
+
+/// Why a packet was dropped without an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Dropped {
+    /// Transport version or partition key are not ours.
+    Header,
+    /// No such queue pair, or it is of another service or peer.
+    QueuePair,
+    /// The queue pair has refused a request before.
+    Failed,
+    /// A packet that no requester sends.
+    NoRequest,
+}
+
+/// Memory regions and queue pairs of one port.
+#[derive(Debug)]
+pub struct Responder<M> {
+    regions: BTreeMap<u32, Region<M>>,
+    queue_pairs: BTreeMap<u32, QueuePair>,
+}
+
+impl<M> Default for Responder<M> {
+    fn default() -> Self {
+        Self {
+            regions: BTreeMap::new(),
+            queue_pairs: BTreeMap::new(),
+        }
+    }
+}
+
+impl<M: Memory> Responder<M> {
+    /// Without regions and queue pairs.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Registers memory, in place of what had the same key.
+    pub fn register(&mut self, region: Region<M>) {
+        self.regions.insert(region.rkey, region);
+    }
+
+    /// Takes a region back.
+    pub fn deregister(&mut self, rkey: u32) -> Option<Region<M>> {
+        self.regions.remove(&rkey)
+    }
+
+    /// A region.
+    pub fn region_mut(&mut self, rkey: u32) -> Option<&mut Region<M>> {
+        self.regions.get_mut(&rkey)
+    }
+
+    /// Connects a queue pair, in place of one with the same number.
+    pub fn connect(&mut self, options: QueuePairOptions) {
+        let number = options.number;
+        self.queue_pairs.insert(number, QueuePair::new(options));
+    }
+
+    /// Removes a queue pair.
+    pub fn disconnect(&mut self, number: u32) -> Option<QueuePair> {
+        self.queue_pairs.remove(&number)
+    }
+
+    /// A queue pair.
+    #[must_use]
+    pub fn queue_pair(&self, number: u32) -> Option<&QueuePair> {
+        self.queue_pairs.get(&number)
+    }
+
+    /// Takes a request from `source` whose ICRC is right. Answers go to `out`,
+    /// but plain acknowledgements, which wait for [`Responder::acknowledge`].
+    ///
+    /// # Errors
+    ///
+    /// Why it was dropped in silence.
+    pub fn receive(
+        &mut self,
+        source: IpAddr,
+        packet: &Packet<'_>,
+        out: &mut Replies,
+    ) -> Result<(), Dropped> {
+        if packet.version() != 0 || packet.partition_key() != DEFAULT_PARTITION_KEY {
+            return Err(Dropped::Header);
+        }
+        let qp = self.queue_pairs.get_mut(&packet.dest_qp());
+        let qp = qp.ok_or(Dropped::QueuePair)?;
+        let opcode = packet.opcode();
+        if opcode.service != qp.options.service || source != qp.options.peer {
+            return Err(Dropped::QueuePair);
+        }
+        if qp.state != QueuePairState::Ready {
+            return Err(Dropped::Failed);
+        }
+        if (Operation::ReadResponseFirst as u8..=Operation::AtomicAcknowledge as u8)
+            .contains(&(opcode.operation as u8))
+        {
+            return Err(Dropped::NoRequest);
+        }
+        let psn = Psn::new(packet.psn());
+        let ahead = psn.since(qp.expected);
+        match opcode.service {
+            Service::Uc => {
+                if ahead != 0 {
+                    qp.message = None;
+                    qp.counters.missing += u64::try_from(ahead).unwrap_or(0);
+                }
+            }
+            Service::Rc if ahead > 0 => {
+                qp.counters.out_of_order += 1;
+                if !std::mem::replace(&mut qp.gap_reported, true) {
+                    qp.ack_due = false;
+                    let missing = qp.expected;
+                    qp.answer(missing, Syndrome::Nak(NakCode::PsnSequence), None, out);
+                }
+                return Ok(());
+            }
+            Service::Rc if ahead < 0 => {
+                duplicate(qp, psn, opcode.operation, out);
+                return Ok(());
+            }
+            Service::Rc => {}
+        }
+        self.execute(packet, psn, out);
+        Ok(())
+    }
+
+    /// Acknowledges what was asked to be, once per queue pair: to be called after
+    /// each burst of requests.
+    pub fn acknowledge(&mut self, out: &mut Replies) {
+        for qp in self.queue_pairs.values_mut().filter(|qp| qp.ack_due) {
+            qp.acknowledge(out);
+        }
+    }
+
+    fn execute(&mut self, packet: &Packet<'_>, psn: Psn, out: &mut Replies) {
+        let Some(qp) = self.queue_pairs.get_mut(&packet.dest_qp()) else {
+            return;
+        };
+        match packet.opcode().operation {
+            Operation::WriteFirst
+            | Operation::WriteMiddle
+            | Operation::WriteLast
+            | Operation::WriteOnly => match write(qp, &mut self.regions, packet) {
+                Ok(completes) => {
+                    qp.advance(psn, completes);
+                    qp.ack_due |= packet.ack_request() && qp.options.service == Service::Rc;
+                }
+                Err(code) => qp.refuse(psn, code, out),
+            },
+            Operation::CompareSwap | Operation::FetchAdd => {
+                match atomic(qp, &mut self.regions, packet) {
+                    Ok(original) => {
+                        if std::mem::take(&mut qp.ack_due) {
+                            qp.acknowledge(out);
+                        }
+                        qp.advance(psn, true);
+                        if qp.atomics.len() == ATOMICS_KEPT {
+                            qp.atomics.pop_front();
+                        }
+                        qp.atomics.push_back((psn, original));
+                        let done = Syndrome::Ack(CREDIT_UNLIMITED);
+                        qp.answer(psn, done, Some(original), out);
+                    }
+                    Err(code) => qp.refuse(psn, code, out),
+                }
+            }
+            Operation::ReadRequest => {
+                // No region can be read remotely.
+                qp.refuse(psn, NakCode::RemoteAccess, out);
+            }
+            // Nothing is ever posted to receive a SEND or immediate data.
+            _ if qp.options.service == Service::Rc => {
+                if std::mem::take(&mut qp.ack_due) {
+                    qp.acknowledge(out);
+                }
+                qp.counters.refused += 1;
+                qp.answer(psn, Syndrome::RnrNak(RNR_TIMER), None, out);
+            }
+            _ => qp.refuse(psn, NakCode::InvalidRequest, out),
+        }
+    }
+}
+
+/// A request that was done before (IBTA §9.7.5.1.3).
+fn duplicate(qp: &mut QueuePair, psn: Psn, operation: Operation, out: &mut Replies) {
+    qp.counters.duplicates += 1;
+    match operation {
+        Operation::CompareSwap | Operation::FetchAdd => {
+            let kept = qp.atomics.iter().find(|(kept, _)| *kept == psn);
+            if let Some(&(_, original)) = kept {
+                let done = Syndrome::Ack(CREDIT_UNLIMITED);
+                qp.answer(psn, done, Some(original), out);
+            }
+        }
+        Operation::ReadRequest => {}
+        _ => qp.ack_due = true,
+    }
+}
+
+/// Whether the write ends its message.
+fn write<M: Memory>(
+    qp: &mut QueuePair,
+    regions: &mut BTreeMap<u32, Region<M>>,
+    packet: &Packet<'_>,
+) -> Result<bool, NakCode> {
+    let operation = packet.opcode().operation;
+    let payload = packet.payload();
+    let len = payload.len() as u64;
+    let mtu = qp.options.mtu as u64;
+    let message = match (packet.reth(), qp.message.take()) {
+        // A message begins where none is under way.
+        (Some(reth), None) => {
+            check(qp, regions, &reth)?;
+            Message {
+                rkey: reth.rkey,
+                va: reth.va,
+                remaining: u64::from(reth.dma_len),
+            }
+        }
+        (Some(reth), Some(_)) if qp.options.service == Service::Uc => {
+            // The one before will not be completed (IBTA §9.8.2.2).
+            check(qp, regions, &reth)?;
+            Message {
+                rkey: reth.rkey,
+                va: reth.va,
+                remaining: u64::from(reth.dma_len),
+            }
+        }
+        (None, Some(message)) => message,
+        (Some(_), Some(_)) | (None, None) => return Err(NakCode::InvalidRequest),
+    };
+    let completes = matches!(operation, Operation::WriteOnly | Operation::WriteLast);
+    let length_is_right = if completes {
+        len == message.remaining && len <= mtu && (operation == Operation::WriteOnly || len > 0)
+    } else {
+        len == mtu && len < message.remaining
+    };
+    if !length_is_right {
+        return Err(NakCode::InvalidRequest);
+    }
+    if !payload.is_empty() {
+        let region = regions.get_mut(&message.rkey);
+        let region = region.ok_or(NakCode::RemoteAccess)?;
+        let at = message.va.wrapping_sub(region.va);
+        let written = region.memory.write(at, payload);
+        written.map_err(|Refused| NakCode::RemoteAccess)?;
+        qp.counters.bytes += len;
+    }
+    if !completes {
+        qp.message = Some(Message {
+            va: message.va + len,
+            remaining: message.remaining - len,
+            ..message
+        });
+    }
+    Ok(completes)
+}
+
+/// Whether all of what a RETH names may be written (IBTA §10.6.3).
+fn check<M>(
+    qp: &QueuePair,
+    regions: &BTreeMap<u32, Region<M>>,
+    reth: &Reth,
+) -> Result<(), NakCode> {
+    if reth.dma_len == 0 {
+        // Nothing is touched, so nothing is checked (IBTA §9.7.4.1.6).
+        return Ok(());
+    }
+    let region = regions.get(&reth.rkey).ok_or(NakCode::RemoteAccess)?;
+    let allowed = region.access.write && qp.options.access.write;
+    let inside = within(region, reth.va, u64::from(reth.dma_len));
+    if allowed && inside && region.domain == qp.options.domain {
+        Ok(())
+    } else {
+        Err(NakCode::RemoteAccess)
+    }
+}
+
+fn within<M>(region: &Region<M>, va: u64, len: u64) -> bool {
+    va.checked_sub(region.va)
+        .and_then(|at| at.checked_add(len))
+        .is_some_and(|end| end <= region.len)
+}
+
+/// The value before an atomic operation, which is done.
+fn atomic<M: Memory>(
+    qp: &mut QueuePair,
+    regions: &mut BTreeMap<u32, Region<M>>,
+    packet: &Packet<'_>,
+) -> Result<u64, NakCode> {
+    let request = packet.atomic_eth().ok_or(NakCode::InvalidRequest)?;
+    if qp.message.is_some() || !request.va.is_multiple_of(8) || !packet.payload().is_empty() {
+        return Err(NakCode::InvalidRequest);
+    }
+    let region = regions.get_mut(&request.rkey);
+    let region = region.ok_or(NakCode::RemoteAccess)?;
+    let allowed = region.access.atomic && qp.options.access.atomic;
+    if !allowed || region.domain != qp.options.domain || !within(region, request.va, 8) {
+        return Err(NakCode::RemoteAccess);
+    }
+    let swaps = packet.opcode().operation == Operation::CompareSwap;
+    let change = |before: u64| match swaps {
+        true if before == request.compare => request.swap_or_add,
+        true => before,
+        false => before.wrapping_add(request.swap_or_add),
+    };
+    let done = region.memory.update(request.va - region.va, &change);
+    done.map_err(|Refused| NakCode::RemoteAccess)
+}
