@@ -7,12 +7,12 @@
 //!   the reason, each combination worked out once.
 //!
 //! Uses `sketch` for the names and codings of features; used by `pipeline`.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod forest;
 mod model;
 mod verdict;
 
-pub use forest::{Columns, Forest, LANES};
+pub use forest::{Columns, Forest, Kernel, LANES};
 pub use model::{Class, Decision, FeatureUse, Leaves, Model, ModelError, Node, Rule, Tree};
 pub use verdict::{UNCLASSIFIED, Verdict, VerdictId, Verdicts};

@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use strata_classify::{
-    Class, Columns, Decision, FeatureUse, Forest, LANES, Model, Node, Rule, Tree, Verdicts,
+    Class, Columns, Decision, FeatureUse, Forest, Kernel, LANES, Model, Node, Rule, Tree, Verdicts,
 };
 use strata_sketch::{Feature, Level};
 
@@ -59,7 +59,7 @@ fn model(flow_trees: Vec<Tree>, packet_trees: Vec<Tree>) -> Model {
 /// A random tree: splits until the depth is used up or chance says leaf.
 fn tree(features: usize) -> impl Strategy<Value = Tree> {
     let step = (any::<bool>(), 0..features, -5.0..3_000.0_f64, 0.0..=1.0_f64);
-    prop::collection::vec(step, 1..80).prop_map(|steps| {
+    prop::collection::vec(step, 1..500).prop_map(|steps| {
         let mut nodes = vec![Node::default()];
         let mut open = vec![0];
         for (splits, feature, at_most, share) in steps {
@@ -88,11 +88,11 @@ fn tree(features: usize) -> impl Strategy<Value = Tree> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn a_batch_reaches_the_leaves_of_the_naive_walk(
-        flow in prop::collection::vec(tree(4), 1..6),
+        flow in prop::collection::vec(tree(4), 1..10),
         packet in prop::collection::vec(tree(2), 1..4),
         values in prop::collection::vec((any::<u32>(), 0_u32..256, 0_u32..800_000, any::<u32>()), 1..=LANES),
     ) {
@@ -106,9 +106,16 @@ proptest! {
         }
         let mut verdicts = Verdicts::new(&model);
         for level in [Level::Flow, Level::Packet] {
-            let forest = Forest::new(&model, level);
-            let mut leaves = vec![[0_u16; LANES]; forest.tree_count()];
-            forest.leaves(&columns, &mut leaves);
+            let mut leaves = vec![[0_u16; LANES]; model.trees(level).len()];
+            for kernel in Kernel::available() {
+                let mut of_kernel = leaves.clone();
+                Forest::with_kernel(&model, level, kernel).leaves(&columns, &mut of_kernel);
+                if kernel == Kernel::Portable {
+                    leaves = of_kernel;
+                } else {
+                    prop_assert_eq!(&leaves, &of_kernel, "{:?}", kernel);
+                }
+            }
             for lane in 0..values.len() {
                 let row: Vec<u32> = (0..4).map(|column| columns[column * LANES + lane]).collect();
                 let naive = model.leaves_naive(level, &row);

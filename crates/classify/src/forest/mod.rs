@@ -1,0 +1,230 @@
+//! The forest laid out for batches of 64 packets.
+//!
+//! - [`walk`]: from node to node, any tree, any machine: the portable form;
+//! - [`levels`]: trees of bounded width as tables of bytes, one per level;
+//! - [`bytes`]: the kernel over those tables, 64 packets abreast, generic over
+//! - [`avx512`], [`avx2`], [`neon`]: what each instruction set offers it.
+//!
+//! All give the leaves of [`Model::leaves_naive`](crate::Model::leaves_naive).
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    allow(dead_code)
+)]
+mod bytes;
+mod levels;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod walk;
+
+use strata_sketch::{Clock, Feature, Level};
+
+use crate::model::{FEATURES_MAX, Model, Tree};
+use levels::Group;
+use walk::FlatTree;
+
+/// Packets of a batch.
+pub const LANES: usize = 64;
+
+/// The features of a batch: `columns[feature * LANES + lane]`.
+pub type Columns = [u32; FEATURES_MAX * LANES];
+
+/// What evaluates a forest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// From node to node; serves on every machine.
+    Portable,
+    /// x86-64 with AVX2.
+    Avx2,
+    /// x86-64 with AVX-512 F, BW and VBMI: Intel since Ice Lake, AMD since Zen 4.
+    Avx512,
+    /// Arm with NEON: every 64-bit one.
+    Neon,
+}
+
+impl Kernel {
+    /// The kernels that this machine can run, the best one last.
+    #[must_use]
+    pub fn available() -> Vec<Self> {
+        let mut kernels = vec![Self::Portable];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if avx2::is_available() {
+                kernels.push(Self::Avx2);
+            }
+            if avx512::is_available() {
+                kernels.push(Self::Avx512);
+            }
+        }
+        #[cfg(target_arch = "aarch64")]
+        kernels.push(Self::Neon);
+        kernels
+    }
+}
+
+/// The trees of one level, ready for batches.
+#[derive(Clone, Debug)]
+pub struct Forest {
+    kernel: Kernel,
+    tree_count: usize,
+    /// What the kernel evaluates; empty for [`Kernel::Portable`].
+    groups: Vec<Group>,
+    /// Trees that are walked, by their index.
+    walked: Vec<(usize, FlatTree)>,
+}
+
+impl Forest {
+    /// Lays out the trees of a checked model for the kernel that serves best here.
+    ///
+    /// # Panics
+    ///
+    /// If the model was not checked.
+    #[must_use]
+    pub fn new(model: &Model, level: Level) -> Self {
+        let best = Kernel::available().pop().unwrap_or(Kernel::Portable);
+        let forest = Self::with_kernel(model, level, best);
+        if best == Kernel::Avx2 {
+            // Its searches gather: many thresholds in few trees are walked faster.
+            let portable = Self::with_kernel(model, level, Kernel::Portable);
+            if portable.avx2_ns_estimated() < forest.avx2_ns_estimated() {
+                return portable;
+            }
+        }
+        forest
+    }
+
+    /// About what a packet costs on a machine with AVX2; fitted to what the example
+    /// `forest_speed` measures.
+    #[allow(clippy::cast_precision_loss)]
+    fn avx2_ns_estimated(&self) -> f64 {
+        let walked: f64 = self.walked.iter().map(|(_, t)| t.depth() as f64).sum();
+        let grouped: f64 = self.groups.iter().map(Group::avx2_ns_estimated).sum();
+        0.55 * walked + grouped
+    }
+
+    /// As [`Forest::new`], for a kernel of choice.
+    ///
+    /// # Panics
+    ///
+    /// If the model was not checked, or the machine cannot run the kernel.
+    #[must_use]
+    pub fn with_kernel(model: &Model, level: Level, kernel: Kernel) -> Self {
+        assert!(
+            Kernel::available().contains(&kernel),
+            "this machine has no {kernel:?}"
+        );
+        let splits = Splits {
+            features: model.feature_list(),
+            clock: model.clock(),
+        };
+        let trees = model.trees(level);
+        let mut forest = Self {
+            kernel,
+            tree_count: trees.len(),
+            groups: Vec::new(),
+            walked: Vec::new(),
+        };
+        for (index, tree) in trees.iter().enumerate() {
+            let fits = kernel != Kernel::Portable && forest.add_to_group(index, tree, &splits);
+            if !fits {
+                let flat = FlatTree::new(tree, &splits);
+                forest.walked.push((index, flat));
+            }
+        }
+        forest.groups.iter_mut().for_each(Group::seal);
+        forest
+    }
+
+    fn add_to_group(&mut self, index: usize, tree: &Tree, splits: &Splits) -> bool {
+        let Some(tree) = levels::Outline::new(index, tree, splits) else {
+            return false;
+        };
+        if !self.groups.last_mut().is_some_and(|last| last.add(&tree)) {
+            let mut group = Group::default();
+            let fits = group.add(&tree);
+            debug_assert!(fits, "an empty group takes every outline");
+            self.groups.push(group);
+        }
+        true
+    }
+
+    /// Trees.
+    #[must_use]
+    pub fn tree_count(&self) -> usize {
+        self.tree_count
+    }
+
+    /// The leaves, as node numbers of the file, that the packets of a batch
+    /// reach: `leaves[tree][lane]`. All lanes are evaluated, whatever is in them.
+    ///
+    /// # Panics
+    ///
+    /// If there are fewer rows of leaves than trees.
+    #[inline]
+    pub fn leaves(&self, columns: &Columns, leaves: &mut [[u16; LANES]]) {
+        let leaves = &mut leaves[..self.tree_count];
+        for group in &self.groups {
+            match self.kernel {
+                #[cfg(target_arch = "x86_64")]
+                Kernel::Avx512 => avx512::leaves(group, columns, leaves),
+                #[cfg(target_arch = "x86_64")]
+                Kernel::Avx2 => avx2::leaves(group, columns, leaves),
+                #[cfg(target_arch = "aarch64")]
+                Kernel::Neon => neon::leaves(group, columns, leaves),
+                _ => unreachable!("other kernels have no groups"),
+            }
+        }
+        for (index, tree) in &self.walked {
+            tree.leaves(columns, &mut leaves[*index]);
+        }
+    }
+}
+
+/// Reads the splits of a checked model as integer comparisons.
+struct Splits {
+    features: Vec<Feature>,
+    clock: Clock,
+}
+
+/// A node as the kernels see it.
+#[derive(Clone, Copy)]
+enum Split {
+    /// The leaf of that number in the file.
+    Leaf(u16),
+    /// Values of the feature up to `at_most` go to `left`, others to `right`.
+    At {
+        feature: usize,
+        at_most: u32,
+        left: usize,
+        right: usize,
+    },
+}
+
+impl Splits {
+    /// The split at a node of the file. One that no value can pass to the left is
+    /// replaced by its right side.
+    fn at(&self, tree: &Tree, mut index: usize) -> Split {
+        loop {
+            let node = &tree.nodes[index];
+            let (Some(feature), Some(at_most)) = (node.feature, node.at_most) else {
+                return Split::Leaf(u16::try_from(index).expect("checked on load"));
+            };
+            let right = node.right.expect("checked on load");
+            match self.features[feature].encode(at_most, self.clock) {
+                Some(at_most) => {
+                    return Split::At {
+                        feature,
+                        at_most,
+                        left: node.left.expect("checked on load"),
+                        right,
+                    };
+                }
+                None => index = right,
+            }
+        }
+    }
+}
