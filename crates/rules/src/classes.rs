@@ -1,0 +1,304 @@
+//! Field classes: which values of a field no rule tells apart.
+//!
+//! Two values have the same class if every rule's span of that field holds either
+//! both or none. The class is found by two steps: the first bits of the value
+//! choose a sub-space, as in the mask arrays of Trident §3.3, and a search without
+//! branches finds the interval in the sub-space's sorted bounds.
+//!
+//! Mask arrays hold the longest prefix of a sub-space and so tell apart every two
+//! values that differ in it. Classes tell apart what must be told apart: one host in a
+//! /16 makes two classes there, not 65,536 keys; and ranges are no longer cut into
+//! prefixes. They are also right where a rule's prefix is shorter than the
+//! sub-space's, for a span marks every sub-space that it covers.
+
+use std::collections::{BTreeSet, HashMap};
+
+use strata_wire::mix64;
+
+use crate::region::Span;
+use crate::tss::LengthSet;
+
+/// First bits that choose a sub-space, at most.
+const ROOT_BITS_MAX: u32 = 16;
+/// Sub-spaces for each interval, so that most hold one.
+const ROOT_SPARSENESS_BITS: u32 = 2;
+
+/// A value of a field.
+pub(crate) trait Value: Copy + Ord {
+    const BITS: u32;
+    const MAX: Self;
+    fn from_wide(value: u128) -> Self;
+    /// The first `bits` bits, at most 16.
+    fn first(self, bits: u32) -> usize;
+}
+
+macro_rules! value {
+    ($type:ty) => {
+        impl Value for $type {
+            const BITS: u32 = Self::BITS;
+            const MAX: Self = Self::MAX;
+            #[inline(always)]
+            fn from_wide(value: u128) -> Self {
+                Self::try_from(value).unwrap_or(Self::MAX)
+            }
+            #[inline(always)]
+            #[allow(clippy::cast_possible_truncation, clippy::cast_lossless)]
+            fn first(self, bits: u32) -> usize {
+                // Twice, since a shift by all bits is none.
+                (self >> (Self::BITS - bits - 1) >> 1) as usize
+            }
+        }
+    };
+}
+value!(u16);
+value!(u32);
+value!(u128);
+
+/// The classes of a field. Memory: at most 2^18 bytes of sub-spaces, and per bound
+/// of a rule's span up to twice the bytes of a value and of a class.
+#[derive(Clone, Debug)]
+pub(crate) struct FieldClasses<T> {
+    root_bits: u32,
+    root: Vec<SubSpace>,
+    /// Of each sub-space where its 2^depth intervals begin, sorted. The first is not
+    /// asked for.
+    bounds: Vec<T>,
+    /// The class of each interval.
+    classes: Vec<u32>,
+    /// Of each class, the lengths of the prefixes of rules that may hold it.
+    lengths: Vec<LengthSet>,
+    /// Values of each class; for figures, not for the search.
+    sizes: Vec<f64>,
+}
+
+/// Where the intervals of a sub-space are: its depth in the lowest 5 bits, then the place of
+/// the first.
+#[derive(Clone, Copy, Debug)]
+struct SubSpace(u32);
+
+const DEPTH_BITS: u32 = 5;
+
+impl<T: Value> FieldClasses<T> {
+    /// The classes of a field in which rules have these spans, as values of so many bits; the
+    /// type may have fewer.
+    pub(crate) fn new(spans: &[Span], field_bits: u32) -> Self {
+        let max = u128::MAX >> (u128::BITS - T::BITS);
+        let (intervals, lengths) = intervals(spans, max, field_bits);
+        let mut sizes = vec![0.0; lengths.len()];
+        for (index, &(start, class)) in intervals.iter().enumerate() {
+            let end = intervals.get(index + 1).map_or(max, |next| next.0 - 1);
+            #[allow(clippy::cast_precision_loss)]
+            let size = (end - start) as f64 + 1.0;
+            sizes[class as usize] += size;
+        }
+        let root_bits = if intervals.len() <= 4 {
+            0
+        } else {
+            let bits = intervals.len().next_power_of_two().trailing_zeros();
+            (bits + ROOT_SPARSENESS_BITS)
+                .min(ROOT_BITS_MAX)
+                .min(T::BITS)
+        };
+        let mut classes = Self {
+            root_bits,
+            root: Vec::with_capacity(1 << root_bits),
+            bounds: Vec::new(),
+            classes: Vec::new(),
+            lengths,
+            sizes,
+        };
+        let mut known: HashMap<u32, SubSpace> = HashMap::new();
+        let (mut first, width) = (0, max >> root_bits);
+        for number in 0..1_u128 << root_bits {
+            let begin = number.checked_shl(T::BITS - root_bits).unwrap_or(0);
+            // The interval that holds the sub-space's first value, and the one with its last.
+            while intervals.get(first + 1).is_some_and(|next| next.0 <= begin) {
+                first += 1;
+            }
+            let more = intervals[first + 1..].iter();
+            let more = more.take_while(|next| next.0 <= begin | width).count();
+            let inside = &intervals[first..=first + more];
+            let sub_space = match inside {
+                // Sub-spaces of one class share their only entry.
+                [(_, class)] => *known.entry(*class).or_insert_with(|| classes.push(inside)),
+                _ => classes.push(inside),
+            };
+            classes.root.push(sub_space);
+        }
+        classes
+    }
+
+    /// Adds the intervals of a sub-space, filled up to a power of two with values that
+    /// none exceeds.
+    fn push(&mut self, intervals: &[(u128, u32)]) -> SubSpace {
+        let size = intervals.len().next_power_of_two();
+        // Twice as many intervals as rules, so far below 2^27.
+        let place = u32::try_from(self.classes.len()).unwrap_or(u32::MAX);
+        let last = intervals.len() - 1;
+        for index in 0..size {
+            let (start, class) = intervals[index.min(last)];
+            self.classes.push(class);
+            self.bounds.push(if index > last {
+                T::MAX
+            } else {
+                T::from_wide(start)
+            });
+        }
+        SubSpace(place << DEPTH_BITS | size.trailing_zeros())
+    }
+
+    /// The class of a value; classes are numbered from 0.
+    #[inline(always)]
+    pub(crate) fn class(&self, value: T) -> u32 {
+        let SubSpace(packed) = self.root[value.first(self.root_bits)];
+        let mut place = (packed >> DEPTH_BITS) as usize;
+        let mut step = 1 << (packed & ((1 << DEPTH_BITS) - 1)) >> 1;
+        while step > 0 {
+            if self.bounds[place + step] <= value {
+                place += step;
+            }
+            step >>= 1;
+        }
+        self.classes[place]
+    }
+
+    /// The lengths that a rule's prefix can have that holds values of a class.
+    pub(crate) fn lengths(&self, class: u32) -> LengthSet {
+        self.lengths[class as usize]
+    }
+
+    /// How many values have a class.
+    pub(crate) fn size(&self, class: u32) -> f64 {
+        self.sizes[class as usize]
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&self.root[..]) + size_of_val(&self.bounds[..]) + size_of_val(&self.classes[..])
+    }
+}
+
+/// Cuts a field at every bound of a span: where each interval begins, and its class; and of
+/// each class the lengths of the prefixes that make up its spans.
+///
+/// A set of spans is told by the sum, bit by bit modulo 2, of a random 128-bit number
+/// for each. Two sets of 10,000 sets are equal in that by chance with probability 10^-31.
+fn intervals(spans: &[Span], max: u128, field_bits: u32) -> (Vec<(u128, u32)>, Vec<LengthSet>) {
+    let mut distinct: Vec<Span> = spans.to_vec();
+    distinct.sort_unstable();
+    distinct.dedup();
+    distinct.retain(|span| !(span.low == 0 && span.high >= max || span.low > max));
+    // Where which span begins or ends.
+    let mut changes: Vec<(u128, usize)> = Vec::with_capacity(distinct.len() * 2);
+    for (index, span) in distinct.iter().enumerate() {
+        changes.push((span.low, index));
+        if span.high < max {
+            changes.push((span.high + 1, index));
+        }
+    }
+    changes.sort_unstable();
+    let mut numbers: HashMap<u128, u32> = HashMap::new();
+    let mut lengths = Vec::new();
+    let mut intervals: Vec<(u128, u32)> = Vec::new();
+    let (mut set, mut next, mut start) = (0, 0, 0);
+    let mut active: BTreeSet<usize> = BTreeSet::new();
+    loop {
+        while let Some(&(_, index)) = changes.get(next).filter(|change| change.0 == start) {
+            let number = index as u64;
+            set ^= u128::from(mix64(number + 1)) << 64 | u128::from(mix64(!number));
+            if !active.remove(&index) {
+                active.insert(index);
+            }
+            next += 1;
+        }
+        let class = *numbers.entry(set).or_insert_with(|| {
+            let mut all = LengthSet::default();
+            for &index in &active {
+                let Span { low, high } = distinct[index];
+                for (_, mask) in Span::new(low, high.min(max)).prefixes(field_bits) {
+                    all.insert(mask.count_ones());
+                }
+            }
+            lengths.push(all);
+            u32::try_from(lengths.len() - 1).unwrap_or(u32::MAX)
+        });
+        if intervals.last().is_none_or(|last| last.1 != class) {
+            intervals.push((start, class));
+        }
+        match changes.get(next) {
+            Some(change) => start = change.0,
+            None => break,
+        }
+    }
+    (intervals, lengths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn same<T: Value>(spans: &[Span], values: &[u128]) {
+        let classes = FieldClasses::<T>::new(spans, T::BITS);
+        let holds = |value: u128| spans.iter().map(|s| s.contains(value)).collect::<Vec<_>>();
+        for &a in values {
+            let class = classes.class(T::from_wide(a));
+            assert!(classes.size(class) >= 1.0);
+            for &b in values {
+                let equal = class == classes.class(T::from_wide(b));
+                assert_eq!(equal, holds(a) == holds(b), "{a:#x} {b:#x} {spans:x?}");
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        /// Same class if and only if no span tells the values apart.
+        #[test]
+        fn classes_are_the_least_that_tell_apart(
+            spans in prop::collection::vec((any::<u32>(), 0_u32..=32, any::<u32>()), 0..40),
+            probes in prop::collection::vec(any::<u32>(), 8),
+        ) {
+            let mut values: Vec<u128> = probes.iter().map(|&v| v.into()).collect();
+            let mut wide = Vec::new();
+            for (at, bits, other) in spans {
+                let mask = u32::MAX.checked_shl(32 - bits).unwrap_or(0);
+                let (low, high) = if other % 4 == 0 {
+                    (at.min(other), at.max(other))
+                } else {
+                    (at & mask, at | !mask)
+                };
+                wide.push(Span::new(low.into(), high.into()));
+                for edge in [low, high, low.wrapping_sub(1), high.wrapping_add(1)] {
+                    values.push(edge.into());
+                }
+            }
+            values.truncate(60);
+            same::<u32>(&wide, &values);
+            let high: Vec<Span> = wide.iter().map(|s| Span::new(s.low << 96, s.high << 96 | u128::MAX >> 32)).collect();
+            let values: Vec<u128> = values.iter().map(|v| v << 96 | v).collect();
+            same::<u128>(&high, &values);
+        }
+
+        #[test]
+        fn ports_have_classes(
+            spans in prop::collection::vec((any::<u16>(), any::<u16>()), 0..20),
+            probes in prop::collection::vec(any::<u16>(), 8),
+        ) {
+            let mut values: Vec<u128> = probes.iter().map(|&v| v.into()).collect();
+            let spans: Vec<Span> = spans.iter().map(|&(a, b)| Span::new(a.min(b).into(), a.max(b).into())).collect();
+            for span in &spans {
+                values.extend([span.low, span.high, span.low.saturating_sub(1), (span.high + 1).min(65_535)]);
+            }
+            same::<u16>(&spans, &values);
+        }
+    }
+
+    #[test]
+    fn without_spans_there_is_one_class() {
+        let classes = FieldClasses::<u128>::new(&[], 128);
+        assert_eq!((classes.class(5), classes.class(u128::MAX)), (0, 0));
+        assert!(classes.bytes() < 32);
+    }
+}

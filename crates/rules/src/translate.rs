@@ -1,0 +1,297 @@
+//! From a filter expression to regions.
+//!
+//! A policy tests the packet's flow as Strata finds it: the addresses, ports and
+//! protocol of the flow key. So unlike a capture filter it looks through VLAN tags, MPLS,
+//! PPPoE and tunnels, through IPv6 extension headers, and knows the ports of later
+//! fragments. `vlan` tests the outermost tag, wherever it stands in the expression. An
+//! address is one of an IP header, not of an ARP message. On packets without any of
+//! these the two agree.
+
+use strata_filter::{AddressScope, Direction, Expr, Filter, IpVersion, Network, Test, Transport};
+use strata_wire::dissect::protocol;
+use strata_wire::ethernet::ethertype;
+
+use crate::packet::{Field, UNTAGGED};
+use crate::region::{Region, Span};
+
+/// A policy that takes more regions is refused.
+pub const REGIONS_MAX: usize = 4096;
+/// A policy that takes more rules of prefixes is refused.
+pub const PREFIX_RULES_MAX: usize = 1 << 16;
+
+/// IP of either version: the families 4 and 6.
+const IP: Span = Span { low: 4, high: 7 };
+
+/// Why an expression cannot become rules.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TranslateError {
+    /// A test of something that rules do not look at.
+    #[error("'{test}' cannot be part of a policy: {reason}")]
+    Test {
+        /// The test.
+        test: String,
+        /// Why.
+        reason: &'static str,
+    },
+    /// It takes too many rules.
+    #[error(
+        "the policy would become more than {most} rules: write several policies, or \
+         fewer 'or' inside 'and'"
+    )]
+    TooMany {
+        /// The most that are accepted.
+        most: usize,
+    },
+    /// No packet can match.
+    #[error("no packet can match '{expression}'")]
+    Empty {
+        /// The expression.
+        expression: String,
+    },
+}
+
+/// The packets that match a filter, as regions, none inside another.
+///
+/// # Errors
+///
+/// If it tests what rules do not look at, takes too many, or matches nothing.
+pub fn regions(filter: &Filter) -> Result<Vec<Region>, TranslateError> {
+    let mut regions = minimal(translate(filter.ast(), false)?);
+    let prefix_rules: usize = regions.iter().map(Region::prefix_rules).sum();
+    if prefix_rules > PREFIX_RULES_MAX {
+        return Err(TranslateError::TooMany {
+            most: PREFIX_RULES_MAX,
+        });
+    }
+    if regions.is_empty() {
+        return Err(TranslateError::Empty {
+            expression: filter.to_string(),
+        });
+    }
+    regions.shrink_to_fit();
+    Ok(regions)
+}
+
+/// The regions of an expression, or of its negation. Negation moves inwards, down to
+/// single tests.
+fn translate(expr: &Expr, negated: bool) -> Result<Vec<Region>, TranslateError> {
+    match (expr, negated) {
+        (Expr::Any, false) => Ok(vec![Region::ALL]),
+        (Expr::Any, true) => Ok(Vec::new()),
+        (Expr::Not(inner), _) => translate(inner, !negated),
+        (Expr::And(parts), false) | (Expr::Or(parts), true) => {
+            let mut all = vec![Region::ALL];
+            for part in parts {
+                all = both(&all, &translate(part, negated)?)?;
+            }
+            Ok(all)
+        }
+        (Expr::Or(parts), false) | (Expr::And(parts), true) => {
+            let mut any = Vec::new();
+            for part in parts {
+                any.append(&mut translate(part, negated)?);
+                bounded(&any)?;
+            }
+            Ok(any)
+        }
+        (Expr::Test(test), false) => of_test(test),
+        (Expr::Test(test), true) => {
+            let mut none = vec![Region::ALL];
+            for region in of_test(test)? {
+                none = both(&none, &region.complement())?;
+            }
+            Ok(none)
+        }
+    }
+}
+
+fn bounded(regions: &[Region]) -> Result<(), TranslateError> {
+    if regions.len() > REGIONS_MAX {
+        return Err(TranslateError::TooMany { most: REGIONS_MAX });
+    }
+    Ok(())
+}
+
+fn both(left: &[Region], right: &[Region]) -> Result<Vec<Region>, TranslateError> {
+    let mut regions = Vec::new();
+    for one in left {
+        regions.extend(right.iter().filter_map(|other| one.intersect(other)));
+        bounded(&regions)?;
+    }
+    Ok(minimal(regions))
+}
+
+/// Without regions that are inside another.
+fn minimal(regions: Vec<Region>) -> Vec<Region> {
+    let mut kept: Vec<Region> = Vec::with_capacity(regions.len());
+    for region in regions {
+        if kept.iter().any(|other| other.covers(&region)) {
+            continue;
+        }
+        kept.retain(|other| !region.covers(other));
+        kept.push(region);
+    }
+    kept
+}
+
+fn of_test(test: &Test) -> Result<Vec<Region>, TranslateError> {
+    let refuse = |reason: &'static str| {
+        let test = Filter::from(Expr::Test(test.clone())).to_string();
+        Err(TranslateError::Test { test, reason })
+    };
+    let one = |field: Field, value: u128| Region::ALL.with(field, Span::one(value));
+    let ip = |version: u128| one(Field::Family, version);
+    Ok(match test {
+        Test::Address {
+            scope,
+            direction,
+            network,
+        } => {
+            if matches!(scope, Some(AddressScope::Arp | AddressScope::Rarp)) {
+                return refuse("policies know ARP by its MAC addresses only; 'arp' alone works");
+            }
+            let (family, span) = match network {
+                Network::V4 { address, mask } => {
+                    let (low, hosts) = (u32::from(*address), !u32::from(*mask));
+                    if hosts.wrapping_add(1) & hosts != 0 {
+                        return refuse("its mask is not a prefix");
+                    }
+                    (4, Span::new(low.into(), (low | hosts).into()))
+                }
+                Network::V6 { address, prefix } => {
+                    let hosts = u128::MAX.checked_shr(u32::from(*prefix)).unwrap_or(0);
+                    let low = u128::from(*address);
+                    (6, Span::new(low, low | hosts))
+                }
+            };
+            // All of a family is no test of an address, only of the family.
+            let span = if span == Span::new(0, u32::MAX.into()) && family == 4 {
+                Span::all(Field::Source)
+            } else {
+                span
+            };
+            directed(
+                &ip(family),
+                *direction,
+                Field::Source,
+                Field::Destination,
+                span,
+            )
+        }
+        Test::Port {
+            transport,
+            direction,
+            low,
+            high,
+        } => {
+            let transports = match transport {
+                None => vec![protocol::TCP, protocol::UDP, protocol::SCTP],
+                Some(Transport::Tcp) => vec![protocol::TCP],
+                Some(Transport::Udp) => vec![protocol::UDP],
+                Some(Transport::Sctp) => vec![protocol::SCTP],
+            };
+            let span = Span::new((*low).into(), (*high).into());
+            let of_transport = |number: u8| {
+                let base = one(Field::Protocol, number.into()).with(Field::Family, IP);
+                let (source, destination) = (Field::SourcePort, Field::DestinationPort);
+                directed(&base, *direction, source, destination, span)
+            };
+            transports.into_iter().flat_map(of_transport).collect()
+        }
+        Test::EtherProto(number) => match u16::try_from(*number) {
+            Ok(ethertype::IPV4) => vec![ip(4)],
+            Ok(ethertype::IPV6) => vec![ip(6)],
+            Ok(kind) if is_looked_through(kind) => {
+                return refuse("policies look through this encapsulation");
+            }
+            Ok(kind) if *number > u32::from(strata_wire::ethernet::LENGTH_MAX) => {
+                let kind = kind.into();
+                let ports = one(Field::SourcePort, kind);
+                vec![
+                    ports
+                        .with(Field::DestinationPort, Span::one(kind))
+                        .with(Field::Family, Span::one(0)),
+                ]
+            }
+            _ => return refuse("policies do not look into IEEE 802.2 frames"),
+        },
+        Test::IpProto { version, number } => match u8::try_from(*number) {
+            Err(_) => Vec::new(),
+            Ok(number) => {
+                let family = match version {
+                    IpVersion::Any => IP,
+                    IpVersion::V4 => Span::one(4),
+                    IpVersion::V6 => Span::one(6),
+                };
+                vec![one(Field::Protocol, number.into()).with(Field::Family, family)]
+            }
+        },
+        Test::IpBroadcast => [0, u32::MAX]
+            .map(|address| ip(4).with(Field::Destination, Span::one(address.into())))
+            .to_vec(),
+        Test::IpMulticast => {
+            let groups = Span::new(0xe000_0000, u32::MAX.into());
+            vec![ip(4).with(Field::Destination, groups)]
+        }
+        Test::Ip6Multicast => {
+            let groups = Span::new(0xff << 120, u128::MAX);
+            vec![ip(6).with(Field::Destination, groups)]
+        }
+        Test::Vlan(None) => {
+            vec![Region::ALL.with(Field::Vlan, Span::new(0, u128::from(UNTAGGED) - 1))]
+        }
+        Test::Vlan(Some(id)) if *id < UNTAGGED.into() => vec![one(Field::Vlan, (*id).into())],
+        Test::Vlan(Some(_)) => Vec::new(),
+        Test::IfIndex(_) | Test::Inbound | Test::Outbound => {
+            return refuse("name the interface with --interface instead");
+        }
+        Test::Mac { .. } | Test::EtherBroadcast | Test::EtherMulticast => {
+            return refuse("policies do not look at MAC addresses");
+        }
+        Test::ProtoChain { .. } => {
+            return refuse("policies look through extension headers already; write 'proto'");
+        }
+        Test::Mpls(_) | Test::PppoeSession(_) | Test::PppoeDiscovery | Test::Geneve(_) => {
+            return refuse("policies look through this encapsulation");
+        }
+        Test::IsoProto(_) | Test::IsIsProto(_) | Test::Llc(_) => {
+            return refuse("policies do not look into IEEE 802.2 frames");
+        }
+        Test::WlanType(_) | Test::WlanSubtype(_) | Test::WlanDirection(_) => {
+            return refuse("policies do not look into 802.11 frames");
+        }
+        Test::Compare { .. } => {
+            return refuse(
+                "policies test addresses, ports, protocols and VLANs, not bytes or lengths; \
+                 a capture filter can",
+            );
+        }
+    })
+}
+
+fn is_looked_through(kind: u16) -> bool {
+    let tunnels = [
+        ethertype::VLAN,
+        ethertype::SERVICE_VLAN,
+        ethertype::MPLS,
+        ethertype::MPLS_MULTICAST,
+        ethertype::PPPOE_SESSION,
+        ethertype::TEB,
+    ];
+    tunnels.contains(&kind) || ethertype::QINQ_OLD.contains(&kind)
+}
+
+fn directed(
+    base: &Region,
+    direction: Direction,
+    source: Field,
+    destination: Field,
+    span: Span,
+) -> Vec<Region> {
+    match direction {
+        Direction::Source => vec![base.with(source, span)],
+        Direction::Destination => vec![base.with(destination, span)],
+        Direction::Both => vec![base.with(source, span).with(destination, span)],
+        Direction::Either => vec![base.with(source, span), base.with(destination, span)],
+    }
+}

@@ -1,0 +1,273 @@
+//! Tuple space search (TSS; Srinivasan, Suri and Varghese 1999; Trident §2), the slow
+//! path: the rules that have the same masks in all fields, a tuple, share a hash table
+//! whose keys are the masked headers. Ranges are cut into prefixes.
+//!
+//! Tuples are searched from the highest priority down, so the search ends once no
+//! tuple left can hold a better rule. Most are passed over without a look-up (tuple
+//! pruning, §5 of the first paper): where no rule's prefix of that length holds the
+//! packet's address, ports or protocol, which the fast path's classes tell.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+
+use crate::packet::{Field, PacketFields};
+use crate::region::Region;
+use crate::rule::{Best, Rule};
+
+/// The fields of a packet side by side: source, destination, and the other fields.
+pub(crate) type Words = [u128; 3];
+
+/// Where a field stands in [`Words`]: word and shift.
+pub(crate) const fn place(field: Field) -> (usize, u32) {
+    match field {
+        Field::Source => (0, 0),
+        Field::Destination => (1, 0),
+        Field::SourcePort => (2, 0),
+        Field::DestinationPort => (2, 16),
+        Field::Protocol => (2, 32),
+        Field::Family => (2, 40),
+        Field::Vlan => (2, 48),
+        Field::Interface => (2, 64),
+    }
+}
+
+/// The fields of a packet.
+#[inline]
+pub(crate) fn words(packet: &PacketFields) -> Words {
+    let mut words = [packet.source, packet.destination, 0];
+    for field in Field::ALL {
+        let (word, shift) = place(field);
+        if word == 2 {
+            words[2] |= packet.value(field) << shift;
+        }
+    }
+    words
+}
+
+/// `words` where `mask` is set.
+#[inline]
+pub(crate) fn masked(words: &Words, mask: &Words) -> Words {
+    [words[0] & mask[0], words[1] & mask[1], words[2] & mask[2]]
+}
+
+/// The rules with one mask.
+#[derive(Clone, Debug)]
+pub(crate) struct Tuple {
+    pub(crate) mask: Words,
+    pub(crate) priority_max: u16,
+    /// Priority and policy, best first.
+    pub(crate) entries: HashMap<Words, Vec<(u16, u32)>, FixedState>,
+}
+
+/// The tuples with the same lengths of address prefixes.
+#[derive(Clone, Debug)]
+struct Group {
+    source: u8,
+    destination: u8,
+    priority_max: u16,
+    /// Lengths of source port, destination port and protocol, and the tuple's number; from
+    /// the highest priority down.
+    tuples: Vec<([u8; 3], u32)>,
+}
+
+/// Lengths of prefixes, as bits; the empty prefix is always one of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct LengthSet(u128);
+
+impl LengthSet {
+    pub(crate) fn insert(&mut self, length: u32) {
+        self.0 |= 1_u128.checked_shl(length).unwrap_or(0) >> 1;
+        // A length of 128 is the last bit.
+        self.0 |= u128::from(length == 128) << 127;
+    }
+
+    pub(crate) fn extend(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+
+    #[inline(always)]
+    fn has(self, length: u8) -> bool {
+        length == 0 || self.0 >> (length - 1) & 1 != 0
+    }
+}
+
+/// Which lengths a rule's prefix can have that holds a packet's source, destination, source
+/// port, destination port, protocol.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Lengths(pub(crate) [LengthSet; 5]);
+
+/// All rules by their masks.
+#[derive(Clone, Debug, Default)]
+pub struct TupleSpace {
+    /// From the highest priority down.
+    pub(crate) tuples: Vec<Tuple>,
+    /// From the highest priority down.
+    groups: Vec<Group>,
+}
+
+impl TupleSpace {
+    /// The tuples of some rules. Memory: an entry for each of
+    /// [`Region::prefix_rules`] of each rule.
+    #[must_use]
+    pub fn new(rules: &[Rule]) -> Self {
+        let mut space = Self::default();
+        let mut numbers: HashMap<Words, usize> = HashMap::new();
+        for rule in rules {
+            each_prefix_rule(&rule.region, &mut |value, mask| {
+                let number = *numbers.entry(*mask).or_insert_with(|| {
+                    space.tuples.push(Tuple {
+                        mask: *mask,
+                        priority_max: 0,
+                        entries: HashMap::default(),
+                    });
+                    space.tuples.len() - 1
+                });
+                let tuple = &mut space.tuples[number];
+                tuple.priority_max = tuple.priority_max.max(rule.priority);
+                let list = tuple.entries.entry(*value).or_default();
+                list.push((rule.priority, rule.policy));
+                list.sort_by_key(|&(priority, _)| std::cmp::Reverse(priority));
+            });
+        }
+        space
+            .tuples
+            .sort_by_key(|tuple| std::cmp::Reverse(tuple.priority_max));
+        space.group();
+        space
+    }
+
+    fn group(&mut self) {
+        let mut places: HashMap<[u8; 2], usize> = HashMap::new();
+        for (number, tuple) in (0_u32..).zip(&self.tuples) {
+            let length = |field: Field| {
+                let (word, shift) = place(field);
+                let bits = tuple.mask[word] >> shift & field.max();
+                // At most 128.
+                u8::try_from(bits.count_ones()).unwrap_or(u8::MAX)
+            };
+            let [source, destination] = [Field::Source, Field::Destination].map(length);
+            let place = *places.entry([source, destination]).or_insert_with(|| {
+                self.groups.push(Group {
+                    source,
+                    destination,
+                    priority_max: tuple.priority_max,
+                    tuples: Vec::new(),
+                });
+                self.groups.len() - 1
+            });
+            let others = [Field::SourcePort, Field::DestinationPort, Field::Protocol];
+            self.groups[place].tuples.push((others.map(length), number));
+        }
+    }
+
+    /// How many tuples there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.tuples.len()
+    }
+
+    /// Whether there is no rule.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.tuples.is_empty()
+    }
+
+    /// The policies of the matching rules of highest priority, sorted, each once.
+    /// Returns the number of hash tables asked, at most [`TupleSpace::len`].
+    pub fn search(&self, packet: &PacketFields, policies: &mut Vec<u32>) -> usize {
+        let words = words(packet);
+        let mut found = Best::new(policies);
+        let mut asked = 0;
+        for tuple in &self.tuples {
+            if !found.wants(tuple.priority_max) {
+                break;
+            }
+            asked += 1;
+            if let Some(list) = tuple.entries.get(&masked(&words, &tuple.mask)) {
+                offer_all(&mut found, list);
+            }
+        }
+        found.finish();
+        asked
+    }
+}
+
+impl TupleSpace {
+    /// As [`TupleSpace::search`], of the tuples that `lengths` leaves.
+    pub(crate) fn search_pruned(
+        &self,
+        packet: &PacketFields,
+        lengths: &Lengths,
+        policies: &mut Vec<u32>,
+    ) {
+        let words = words(packet);
+        let mut found = Best::new(policies);
+        let Lengths([source, destination, others @ ..]) = lengths;
+        for group in &self.groups {
+            if !found.wants(group.priority_max) {
+                break;
+            }
+            if !source.has(group.source) || !destination.has(group.destination) {
+                continue;
+            }
+            for (needed, number) in &group.tuples {
+                if !others
+                    .iter()
+                    .zip(needed)
+                    .all(|(set, &length)| set.has(length))
+                {
+                    continue;
+                }
+                let tuple = &self.tuples[*number as usize];
+                if !found.wants(tuple.priority_max) {
+                    break;
+                }
+                if let Some(list) = tuple.entries.get(&masked(&words, &tuple.mask)) {
+                    offer_all(&mut found, list);
+                }
+            }
+        }
+        found.finish();
+    }
+}
+
+/// Offers the rules of an entry, best first, as far as they count.
+#[inline]
+pub(crate) fn offer_all(found: &mut Best<'_>, list: &[(u16, u32)]) {
+    for &(priority, policy) in list {
+        if !found.wants(priority) {
+            break;
+        }
+        found.offer(priority, policy);
+    }
+}
+
+/// Calls `each` with value and mask of every rule of prefixes that a region takes.
+pub(crate) fn each_prefix_rule(region: &Region, each: &mut impl FnMut(&Words, &Words)) {
+    let per_field = Field::ALL.map(|field| region.prefix_span(field).prefixes(field.bits()));
+    let mut chosen = [0_usize; Field::ALL.len()];
+    loop {
+        let (mut value, mut mask) = ([0; 3], [0; 3]);
+        for (index, field) in Field::ALL.into_iter().enumerate() {
+            let (word, shift) = place(field);
+            let (field_value, field_mask) = per_field[index][chosen[index]];
+            value[word] |= field_value << shift;
+            mask[word] |= field_mask << shift;
+        }
+        each(&value, &mask);
+        // The next combination, as a number counts up.
+        let mut index = 0;
+        loop {
+            chosen[index] += 1;
+            if chosen[index] < per_field[index].len() {
+                break;
+            }
+            chosen[index] = 0;
+            index += 1;
+            if index == chosen.len() {
+                return;
+            }
+        }
+    }
+}
