@@ -57,6 +57,7 @@ tools:
 
 bench: build tools
 	$(PYTHON) bench/run.py --strata $(STRATA) --labelled $(LABELLED)
+	$(CARGO) run --release --locked --quiet -p strata-rules --example rules_speed > bench/results/rules.md
 
 fuzz:
 	fuzz/run.sh
