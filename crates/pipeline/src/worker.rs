@@ -318,12 +318,13 @@ impl Worker {
     ) -> Result<(), StoreError> {
         let end = self.passed().saturating_add(most);
         let mut start = 0;
-        fetch(batch, 0..batch.len().min(LANES));
+        for index in 0..batch.len().min(LANES) {
+            fetch(batch, index, 0);
+            fetch(batch, index, 1);
+        }
         while start < batch.len() && self.passed() < end {
             let left = usize::try_from(end - self.passed()).unwrap_or(usize::MAX);
             let count = (batch.len() - start).min(LANES).min(left);
-            let next = start + count;
-            fetch(batch, next..batch.len().min(next + LANES));
             self.lanes(batch, start, count)?;
             start += count;
         }
@@ -348,11 +349,16 @@ impl Worker {
         self.lanes.is_plain = 0;
         self.lanes.dissected = 0;
         for lane in 0..count {
+            // Two lines hold the headers of the packets to come. One is fetched
+            // here and one below, since the CPU waits when it is asked for more
+            // than a dozen or two at a time.
+            fetch(batch, start + LANES + lane, 0);
             self.look(lane, &batch.get(start + lane));
         }
         let facts = &self.lanes.facts[..count];
         self.classifier.classify(facts, self.lanes.dissected);
         for lane in bits(self.lanes.wanted) {
+            fetch(batch, start + LANES + lane, 1);
             let verdict = self.classifier.classified()[lane];
             self.record(lane, &batch.get(start + lane), verdict)?;
         }
@@ -625,13 +631,11 @@ fn in_flight(ledger: &mut Ledger, tally: &BlockTally) {
     }
 }
 
-/// Asks the CPU to fetch where the headers of these packets are.
-#[inline]
-fn fetch(batch: &(impl Packets + ?Sized), range: std::ops::Range<usize>) {
-    for index in range {
-        let data = batch.get(index).data;
-        prefetch(data, 0);
-        prefetch(data, 64);
+/// Asks the CPU to fetch a cache line of a packet that is yet to come.
+#[inline(always)]
+fn fetch(batch: &(impl Packets + ?Sized), index: usize, line: usize) {
+    if index < batch.len() {
+        prefetch(batch.get(index).data, line * 64);
     }
 }
 

@@ -11,8 +11,9 @@ use crate::summary::{ClassCount, SUMMARY_BYTES_MAX, Summary};
 
 /// Keep codes, and so counters per class.
 const KEEPS: usize = 4;
-/// Notes of each kind that a block takes before it gives up on its filter.
-const NOTES_MAX: usize = 1 << 17;
+/// A block takes one note for so many bytes of it before it gives up on its
+/// filter: as many as it can have packets.
+const BYTES_PER_NOTE: usize = 64;
 /// Kept bytes up to which a packet is copied by moves of a fixed length.
 const SHORT: usize = 96;
 /// Recently noted flows that need not be noted again: 32 KiB.
@@ -79,6 +80,7 @@ impl BlockBuilder {
     pub fn new(block_bytes: usize) -> Self {
         let block_bytes = align_up(block_bytes.max(64 << 10));
         let (bytes, start) = aligned(block_bytes + SUMMARY_BYTES_MAX);
+        let notes = block_bytes / BYTES_PER_NOTE;
         let mut builder = Self {
             bytes,
             start,
@@ -88,8 +90,9 @@ impl BlockBuilder {
             header: BlockHeader::default(),
             counts: Box::new([[Count::default(); KEEPS]; 256]),
             classes: 0,
-            fingerprints: Vec::with_capacity(4 * NOTES_MAX),
-            plain: Vec::with_capacity(NOTES_MAX),
+            // Three of each plain note, and five of each other.
+            fingerprints: touched(8 * notes),
+            plain: touched(notes),
             notes_full: false,
             recent: Box::new([0; RECENT]),
             last_interface: None,
@@ -240,7 +243,7 @@ impl BlockBuilder {
     /// Notes a fingerprint for the summary.
     #[inline]
     pub fn note(&mut self, fingerprint: u64) {
-        if self.fingerprints.len() < NOTES_MAX {
+        if self.fingerprints.len() < 5 * self.block_bytes / BYTES_PER_NOTE {
             self.fingerprints.push(fingerprint);
         } else {
             self.notes_full = true;
@@ -250,7 +253,7 @@ impl BlockBuilder {
     /// Notes the fingerprint of a flow, and the IPv4 addresses of its ends.
     #[inline]
     pub fn note_plain(&mut self, fingerprint: u64, ends: [u32; 2]) {
-        if self.plain.len() < NOTES_MAX {
+        if self.plain.len() < self.block_bytes / BYTES_PER_NOTE {
             self.plain.push((fingerprint, ends));
         } else {
             self.notes_full = true;
@@ -432,9 +435,20 @@ impl BlockBuilder {
 }
 
 /// Zeros with room for `len` bytes, and where among them an address is a
-/// multiple of [`ALIGNMENT`].
+/// multiple of [`ALIGNMENT`]. Written once, since the first touch of a page may
+/// cost microseconds, which a packet cannot wait for.
 fn aligned(len: usize) -> (Vec<u8>, usize) {
-    let bytes = vec![0; len + ALIGNMENT];
+    let mut bytes = Vec::with_capacity(len + ALIGNMENT);
+    bytes.resize(len + ALIGNMENT, 1);
+    bytes.fill(0);
     let start = bytes.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
     (bytes, start)
+}
+
+/// No elements, with room for so many, which has been written once.
+fn touched<T: Clone + Default>(capacity: usize) -> Vec<T> {
+    let mut room = Vec::with_capacity(capacity);
+    room.resize(capacity, T::default());
+    room.clear();
+    room
 }
