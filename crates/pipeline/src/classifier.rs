@@ -135,7 +135,7 @@ impl Classifier {
         for lane in bits(dissected) {
             match self.sketch.insert(&facts[lane]) {
                 Some(bucket) if serves_flows => {
-                    self.buckets[lane] = bucket;
+                    self.buckets[lane] = *bucket;
                     with_bucket |= 1 << lane;
                 }
                 _ => {

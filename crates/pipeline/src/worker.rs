@@ -8,7 +8,7 @@ use strata_sketch::{Level, PacketFacts, Pressure};
 use strata_store::export::Context;
 use strata_store::{
     BlockBuilder, BlockSink, BlockTally, PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, StoreError,
-    VerdictRecord, Written,
+    Written,
 };
 use strata_wire::dissect::may_hide_addresses;
 use strata_wire::{
@@ -467,7 +467,7 @@ impl Worker {
             data,
             options: packet.options,
         };
-        self.block.push_packet(&record, class, packet.data);
+        self.block.push_packet(&record, class);
         self.next_seq += 1;
         let is_plain = self.lanes.is_plain & 1 << lane != 0;
         let fingerprint = self.lanes.facts[lane].fingerprint;
@@ -524,17 +524,13 @@ impl Worker {
         }
         if self.block.needs_verdict(verdict) {
             let known = self.classifier.verdict(verdict);
-            let record = VerdictRecord {
-                class: known.class,
-                score: known.score,
-                level: match known.level {
-                    None => 0,
-                    Some(Level::Packet) => 1,
-                    Some(Level::Flow) => 2,
-                },
-                leaves: known.leaves.clone(),
+            let level = match known.level {
+                None => 0,
+                Some(Level::Packet) => 1,
+                Some(Level::Flow) => 2,
             };
-            self.block.define_verdict(verdict, &record);
+            self.block
+                .define_verdict(verdict, known.class, level, known.score, &known.leaves);
         }
         self.block.refer_to(interface);
     }

@@ -171,7 +171,7 @@ impl Sketch {
     ///
     /// Worst case: two cache lines.
     #[inline]
-    pub fn insert(&mut self, facts: &PacketFacts) -> Option<Bucket> {
+    pub fn insert(&mut self, facts: &PacketFacts) -> Option<&Bucket> {
         self.pressure.packets += 1;
         if self.clock.leaves(self.window_start, facts.ts_ns) {
             self.begin_window(facts.ts_ns);
@@ -191,24 +191,24 @@ impl Sketch {
         let bucket = &mut layer_0[first];
         if bucket.tag == tags[0] {
             bucket.update(facts, now, self.arithmetic);
-            return Some(*bucket);
+            return Some(bucket);
         }
         // A flow sits in the second layer only if its first place was taken in
         // this window, and a place once taken stays so until the window ends.
         if bucket.tag & 0xffff != epoch {
             *bucket = Bucket::claim(tags[0], facts, now, self.arithmetic);
             self.pressure.claimed += 1;
-            return Some(*bucket);
+            return Some(bucket);
         }
         let other = &mut layer_1[second];
         if other.tag == tags[1] {
             other.update(facts, now, self.arithmetic);
-            return Some(*other);
+            return Some(other);
         }
         if other.tag & 0xffff != epoch {
             *other = Bucket::claim(tags[1], facts, now, self.arithmetic);
             self.pressure.claimed += 1;
-            return Some(*other);
+            return Some(other);
         }
         // Both places are taken: vote against the flow with fewer packets.
         let (loser, tag) = if bucket.packets() <= other.packets() {
@@ -220,7 +220,7 @@ impl Sketch {
             *loser = Bucket::claim(tag, facts, now, self.arithmetic);
             self.pressure.claimed += 1;
             self.pressure.replaced += 1;
-            return Some(*loser);
+            return Some(loser);
         }
         self.pressure.without_bucket += 1;
         None

@@ -113,9 +113,9 @@ fn a_heavy_flow_is_not_evicted_by_a_crowd_of_mice() {
 #[test]
 fn sums_saturate_and_never_wrap() {
     let mut sketch = Sketch::new(4, Clock::new(u64::MAX / 4), Arithmetic::Exact);
-    let mut last = sketch.insert(&packet(0, 1, 65_535, true)).unwrap();
+    let mut last = *sketch.insert(&packet(0, 1, 65_535, true)).unwrap();
     for _ in 0..70_000 {
-        let bucket = sketch.insert(&packet(0, 1, 65_535, true)).unwrap();
+        let bucket = *sketch.insert(&packet(0, 1, 65_535, true)).unwrap();
         assert!(bucket.stats().bytes >= last.stats().bytes);
         assert!(bucket.stats().size_squares >= last.stats().size_squares);
         last = bucket;

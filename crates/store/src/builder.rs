@@ -5,7 +5,7 @@ use strata_wire::{AddressFamily, CutWhere, FlowHasher, Keep};
 
 use crate::format::{
     ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_META, HEADER_LEN, PACKET_HEADER_LEN,
-    PREFIX_LEN, PacketRecord, VerdictRecord, align_up, emit_packet_header, kind,
+    PREFIX_LEN, PacketRecord, align_up, emit_packet_header, kind,
 };
 use crate::summary::{ClassCount, SUMMARY_BYTES_MAX, Summary};
 
@@ -14,8 +14,6 @@ const KEEPS: usize = 4;
 /// A block takes one note for so many bytes of it before it gives up on its
 /// filter: as many as it can have packets.
 const BYTES_PER_NOTE: usize = 64;
-/// Kept bytes up to which a packet is copied by moves of a fixed length.
-const SHORT: usize = 96;
 /// Recently noted flows that need not be noted again: 32 KiB.
 const RECENT: usize = 1 << 12;
 
@@ -187,15 +185,14 @@ impl BlockBuilder {
         self.limit = start + grown;
     }
 
-    /// Appends a packet. `class` is its verdict's; `captured` begins with what the
-    /// record keeps, and may go on behind it. There must be room for 32 bytes and
-    /// its data, and for its options if any with 8 more.
+    /// Appends a packet. `class` is its verdict's. There must be room for 32 bytes
+    /// and its data, and for its options if any with 8 more.
     ///
     /// # Panics
     ///
     /// If there is no such room.
     #[inline(always)]
-    pub fn push_packet(&mut self, packet: &PacketRecord<'_>, class: u8, captured: &[u8]) {
+    pub fn push_packet(&mut self, packet: &PacketRecord<'_>, class: u8) {
         if !packet.options.is_empty() {
             self.push_record(kind::PACKET_OPTIONS, 0, 0, &[packet.options]);
         }
@@ -205,15 +202,7 @@ impl BlockBuilder {
         if let Ok(header) = header.try_into() {
             emit_packet_header(packet, header);
         }
-        // Most packets leave short headers. Moves of a fixed length are a few
-        // instructions; what they write too much is overwritten by what follows.
-        match (
-            captured.first_chunk::<SHORT>(),
-            place.first_chunk_mut::<SHORT>(),
-        ) {
-            (Some(from), Some(to)) if kept <= SHORT => *to = *from,
-            _ => place[..kept].copy_from_slice(packet.data),
-        }
+        copy(packet.data, &mut place[..kept]);
         self.len += PACKET_HEADER_LEN + kept;
         if self.header.packets == 0 {
             self.header.first_seq = packet.seq;
@@ -293,14 +282,21 @@ impl BlockBuilder {
         !self.context_defined
     }
 
-    /// Defines a verdict.
-    pub fn define_verdict(&mut self, id: u16, verdict: &VerdictRecord) {
-        let mut body = vec![verdict.class, verdict.level];
-        body.extend_from_slice(&verdict.score.to_le_bytes());
-        for leaf in &verdict.leaves {
-            body.extend_from_slice(&leaf.to_le_bytes());
+    /// Defines a verdict, as [`VerdictRecord`](crate::VerdictRecord) has it. Does
+    /// not allocate.
+    ///
+    /// # Panics
+    ///
+    /// If there are more than 256 leaves: a model has not.
+    pub fn define_verdict(&mut self, id: u16, class: u8, level: u8, score: u16, leaves: &[u16]) {
+        let mut bytes = [0; 2 * 256];
+        let bytes = &mut bytes[..2 * leaves.len()];
+        for (bytes, leaf) in bytes.chunks_exact_mut(2).zip(leaves) {
+            bytes.copy_from_slice(&leaf.to_le_bytes());
         }
-        self.push_record(kind::VERDICT, 0, id, &[&body]);
+        let [low, high] = score.to_le_bytes();
+        let fixed = [class, level, low, high];
+        self.push_record(kind::VERDICT, 0, id, &[&fixed, bytes]);
         self.verdicts_defined[usize::from(id) / 64] |= 1 << (id % 64);
     }
 
@@ -431,6 +427,23 @@ impl BlockBuilder {
         let header = self.start..self.start + HEADER_LEN;
         self.bytes[header].copy_from_slice(&self.header.emit());
         &self.bytes[self.start..stored_end]
+    }
+}
+
+/// `to.copy_from_slice(from)`. Most packets leave 42 to 78 bytes of headers: two
+/// moves of a fixed length that overlap are a few instructions, and no call.
+#[inline(always)]
+fn copy(from: &[u8], to: &mut [u8]) {
+    const HALF: usize = 48;
+    let len = from.len();
+    if (HALF..=2 * HALF).contains(&len)
+        && let (Some(first), Some(last)) = (from.first_chunk::<HALF>(), from.last_chunk::<HALF>())
+        && to.len() == len
+    {
+        to[..HALF].copy_from_slice(first);
+        to[len - HALF..].copy_from_slice(last);
+    } else {
+        to.copy_from_slice(from);
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use strata_capture::{Interface, LinkType, Meta};
 use strata_store::{
     About, BlockBuilder, BlockSink, Disk, Log, Loss, PacketRecord, Record, Recorder,
-    RecorderOptions, Select, SimDisk, State, StoreError, VerdictRecord,
+    RecorderOptions, Select, SimDisk, State, StoreError,
 };
 use strata_wire::{Ledger, mix64};
 
@@ -31,7 +31,7 @@ fn push(block: &mut BlockBuilder, seq: u64) {
         block.define_interface(0, &Interface::new(LinkType::ETHERNET, 0));
     }
     if block.needs_verdict(0) {
-        block.define_verdict(0, &VerdictRecord::default());
+        block.define_verdict(0, 0, 0, 0, &[]);
     }
     let data = content(seq);
     let len = u32::try_from(data.len()).unwrap();
@@ -48,7 +48,7 @@ fn push(block: &mut BlockBuilder, seq: u64) {
         data: &data,
         options: &[],
     };
-    block.push_packet(&packet, 0, packet.data);
+    block.push_packet(&packet, 0);
 }
 
 fn options(rotate_bytes: u64) -> RecorderOptions {
