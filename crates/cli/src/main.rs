@@ -4,6 +4,7 @@
 
 mod export;
 mod features;
+mod generate;
 mod info;
 mod model;
 mod record;
@@ -32,6 +33,8 @@ enum Command {
     Export(export::Args),
     /// Write the features of each packet, as the classifier sees them, as CSV.
     Features(features::Args),
+    /// Make traffic with stated statistics and labels, from a seed.
+    Generate(generate::Args),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Command::Info(args) => info::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Features(args) => features::run(&args),
+        Command::Generate(args) => generate::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

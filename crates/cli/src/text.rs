@@ -43,6 +43,16 @@ pub(crate) fn bytes(text: &str) -> Result<u64> {
         .with_context(|| format!("'{text}' is too large"))
 }
 
+/// A number of packets, flows or bits: digits, optionally with k, M or G (1000).
+pub(crate) fn number(text: &str) -> Result<u64> {
+    let digits = text.trim_end_matches(['k', 'K', 'M', 'G']);
+    anyhow::ensure!(
+        !digits.is_empty() && text.len() <= digits.len() + 1,
+        "'{text}' is not a number: write digits and k, M or G"
+    );
+    bytes(text).with_context(|| format!("'{text}' is not a number: write digits and k, M or G"))
+}
+
 /// Bytes for people: at most four digits and a unit.
 pub(crate) fn human_bytes(bytes: u64) -> String {
     #[allow(clippy::cast_precision_loss)]

@@ -1,0 +1,294 @@
+//! `strata generate`: traffic from a seed.
+
+use std::fs::File;
+use std::io::{BufWriter, Write, stdout};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use strata_capture::{Interface, PacketRef, PcapNgWriter, PcapWriter, WriteError};
+use strata_traffic::{Generator, Options, Packet, Profile, Rate, SPACE};
+use strata_wire::LinkType;
+
+use crate::text;
+
+/// Arguments of `strata generate`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Profiles:
+  cic-w1 … cic-w5   the five days of CIC-IDS2017 as TitanLog's Table IV counts them at
+                    100 Gb/s: active flows, packet rate, mean size, share of attacks
+  imix              UDP frames of 64, 594 and 1518 bytes, 7 : 4 : 1
+  flood64           UDP flood of 64-byte frames, 300 000 flows; any size up to flood1518
+  syn-flood         TCP SYNs from forged addresses
+
+Addresses are private (10/8, 172.16/12) or reserved for tests (198.18/15, 2001:db8::/32).
+
+Examples:
+  strata generate -o w3.pcap --profile cic-w3 -c 4M --labels labels.csv
+  strata generate -o many.pcap --profile cic-w1 -c 10M --flows 300k --seed 7
+  strata generate -o - --profile imix --mbps 1000 -c 1M | tcpdump -n -r -")]
+pub(crate) struct Args {
+    /// File to write; - is standard output.
+    #[arg(short = 'o', short_alias = 'w', long = "output", value_name = "FILE")]
+    output: PathBuf,
+
+    /// Which traffic; see below.
+    #[arg(long, value_name = "NAME", default_value = "cic-w1")]
+    profile: Profile,
+
+    /// How many packets; with k or M thousands or millions.
+    #[arg(short = 'c', long = "packets", value_name = "N", default_value = "1M", value_parser = text::number)]
+    packets: u64,
+
+    /// The same seed gives the same packets.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+
+    /// CSV file to write with frame number, label (1 is an attack) and what kind of
+    /// traffic each packet belongs to.
+    #[arg(long, value_name = "FILE")]
+    labels: Option<PathBuf>,
+
+    /// Flows active at a time, instead of the profile's; with k or M.
+    #[arg(long, value_name = "N", value_parser = text::number)]
+    flows: Option<u64>,
+
+    /// Packets per second, instead of the profile's rate; with k or M.
+    #[arg(short = 'p', long, value_name = "N", value_parser = text::number, group = "rate")]
+    pps: Option<u64>,
+
+    /// Megabits of frames per second, instead of the profile's rate.
+    #[arg(short = 'M', long, value_name = "N", group = "rate")]
+    mbps: Option<f64>,
+
+    /// So many times the profile's rate: everything happens that much faster.
+    #[arg(
+        short = 'x',
+        long,
+        visible_alias = "multiplier",
+        value_name = "FACTOR",
+        group = "rate"
+    )]
+    time_compression: Option<f64>,
+
+    /// What payloads hold beside the headers of their applications.
+    #[arg(long, value_enum, default_value_t = Payload::Random)]
+    payload: Payload,
+
+    /// IPv6 flows in a hundred, instead of the profile's share.
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(..=100))]
+    ipv6: Option<u32>,
+
+    /// Bytes of each packet to write at most; 0 is all of them.
+    #[arg(
+        short = 's',
+        long = "snaplen",
+        value_name = "BYTES",
+        default_value_t = 0
+    )]
+    snaplen: u32,
+
+    /// Format of the file.
+    #[arg(short = 'F', long, value_enum, default_value_t = Format::Pcap)]
+    format: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Payload {
+    /// Incompressible bytes.
+    Random,
+    /// Zeros.
+    Zero,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// pcap with nanoseconds.
+    Pcap,
+    /// pcapng.
+    Pcapng,
+}
+
+impl Args {
+    fn options(&self) -> Result<Options> {
+        let rate = match (self.pps, self.mbps, self.time_compression) {
+            (Some(rate), _, _) => Rate::PacketsPerSecond(positive(rate, "--pps")?),
+            (_, Some(rate), _) => Rate::BitsPerSecond(scaled(rate, 1e6, "--mbps")?),
+            (_, _, Some(factor)) => Rate::Profile {
+                permille: scaled(factor, 1e3, "--time-compression")?,
+            },
+            _ => Options::default().rate,
+        };
+        let flows = self.flows.map(|flows| {
+            let fits = u32::try_from(flows)
+                .ok()
+                .filter(|flows| (1..=1 << 26).contains(flows));
+            fits.context("--flows must be from 1 to 67108864")
+        });
+        Ok(Options {
+            seed: self.seed,
+            flows: flows.transpose()?,
+            rate,
+            random_payload: self.payload == Payload::Random,
+            ipv6_percent: self.ipv6,
+            ..Options::default()
+        })
+    }
+}
+
+fn positive(number: u64, option: &str) -> Result<u64> {
+    anyhow::ensure!(number > 0, "{option} must be above 0");
+    Ok(number)
+}
+
+/// A number of the user in units of 1 / `scale`.
+fn scaled(number: f64, scale: f64, option: &str) -> Result<u64> {
+    let scaled = (number * scale).round();
+    anyhow::ensure!(
+        (1.0..1e15).contains(&scaled),
+        "{option} must be above 0 and below 1e9"
+    );
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    Ok(scaled as u64)
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let options = args.options()?;
+    let mut generator = Generator::new(&args.profile, &options);
+    let mut output = CaptureFile::create(&args.output, args.format, args.snaplen)?;
+    let mut labels = args.labels.as_deref().map(Labels::create).transpose()?;
+    let started = Instant::now();
+    let named = || format!("{}: cannot write", args.output.display());
+    let mut frame = [0; SPACE];
+    let (mut bytes, mut anomalous) = (0, 0);
+    for number in 1..=args.packets {
+        let packet = generator.packet_into(&mut frame);
+        let data = &frame[..usize::from(packet.len)];
+        output.packet(packet.ts_ns, data).with_context(named)?;
+        if let Some(labels) = &mut labels {
+            labels.write(number, &packet, generator.source(&packet))?;
+        }
+        bytes += u64::from(packet.len);
+        anomalous += u64::from(packet.anomalous);
+    }
+    output.finish().with_context(named)?;
+    if let Some(labels) = labels {
+        labels.finish()?;
+    }
+    eprintln!(
+        "strata: {} packets ({}), {} of them attacks, of profile {} in {:.2} s -> {}",
+        text::count(args.packets),
+        text::human_bytes(bytes),
+        text::percent(anomalous, args.packets),
+        args.profile.name(),
+        started.elapsed().as_secs_f64(),
+        args.output.display(),
+    );
+    Ok(())
+}
+
+type Output = BufWriter<Box<dyn Write>>;
+
+/// Large, so that a file grows in few calls.
+const BUFFER_BYTES: usize = 1 << 20;
+
+fn create(path: &Path) -> Result<Output> {
+    let output: Box<dyn Write> = if path.as_os_str() == "-" {
+        Box::new(stdout().lock())
+    } else {
+        Box::new(File::create(path).with_context(|| format!("{}: cannot write", path.display()))?)
+    };
+    Ok(BufWriter::with_capacity(BUFFER_BYTES, output))
+}
+
+/// A capture file of one Ethernet interface.
+enum Writer {
+    Pcap(PcapWriter<Output>),
+    Pcapng(PcapNgWriter<Output>),
+}
+
+struct CaptureFile {
+    writer: Writer,
+    snaplen: usize,
+}
+
+impl CaptureFile {
+    fn create(path: &Path, format: Format, snaplen: u32) -> Result<Self> {
+        let output = create(path)?;
+        let interface = Interface::new(LinkType::ETHERNET, snaplen);
+        let writer = match format {
+            Format::Pcap => {
+                let mut writer = PcapWriter::new(output);
+                writer.interface(0, &interface)?;
+                Writer::Pcap(writer)
+            }
+            Format::Pcapng => {
+                let mut writer = PcapNgWriter::new(output, &[])?;
+                writer.interface(0, &interface)?;
+                Writer::Pcapng(writer)
+            }
+        };
+        let snaplen = if snaplen == 0 {
+            usize::MAX
+        } else {
+            snaplen as usize
+        };
+        Ok(Self { writer, snaplen })
+    }
+
+    #[inline]
+    fn packet(&mut self, ts_ns: u64, data: &[u8]) -> Result<(), WriteError> {
+        let packet = PacketRef {
+            ts_ns,
+            interface: 0,
+            wire_len: u32::try_from(data.len()).unwrap_or(u32::MAX),
+            data: &data[..data.len().min(self.snaplen)],
+            options: &[],
+            has_timestamp: true,
+        };
+        match &mut self.writer {
+            Writer::Pcap(writer) => writer.packet(&packet),
+            Writer::Pcapng(writer) => writer.packet(&packet),
+        }
+    }
+
+    fn finish(self) -> Result<(), WriteError> {
+        match self.writer {
+            Writer::Pcap(writer) => drop(writer.finish()?),
+            Writer::Pcapng(writer) => drop(writer.finish()?),
+        }
+        Ok(())
+    }
+}
+
+/// The labels, in the form that `strata train` reads.
+struct Labels<'a> {
+    path: &'a Path,
+    output: Output,
+}
+
+impl<'a> Labels<'a> {
+    fn create(path: &'a Path) -> Result<Self> {
+        let mut labels = Self {
+            path,
+            output: create(path)?,
+        };
+        labels.wrote(|output| writeln!(output, "frame,label,source"))?;
+        Ok(labels)
+    }
+
+    fn write(&mut self, frame: u64, packet: &Packet, source: &str) -> Result<()> {
+        let label = u8::from(packet.anomalous);
+        self.wrote(|output| writeln!(output, "{frame},{label},{source}"))
+    }
+
+    fn finish(mut self) -> Result<()> {
+        self.wrote(Write::flush)
+    }
+
+    fn wrote(&mut self, write: impl FnOnce(&mut Output) -> std::io::Result<()>) -> Result<()> {
+        write(&mut self.output).with_context(|| format!("{}: cannot write", self.path.display()))
+    }
+}

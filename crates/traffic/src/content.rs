@@ -1,0 +1,221 @@
+//! What payloads say, as far as a dissector looks.
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "header fields hold low bits"
+)]
+
+use strata_wire::mix64;
+
+use crate::flow::{CLIENT, Flow, Shape};
+use crate::kind::Content;
+
+/// Writes over the payload of a packet, which is noise or zeros, what its
+/// application would have there.
+#[inline]
+pub(crate) fn write(content: Content, flow: &Flow, shape: &Shape, payload: &mut [u8]) {
+    match content {
+        Content::Noise => {}
+        Content::Tls => tls(payload),
+        Content::Quic => quic(flow.number, shape.side, payload),
+        Content::Ping => ping(payload),
+        Content::Probe => letters(&mut payload[..PROBE_LEN]),
+        Content::Http => {
+            match shape.message_len {
+                Some(message_len) => http(flow, shape.side == CLIENT, message_len, payload),
+                // No text, which could be taken for header lines.
+                None => payload[0] |= 0x80,
+            }
+        }
+        Content::HeaderLines => header_lines(payload),
+        Content::Dns => dns(flow.number, shape.side == CLIENT, payload),
+        Content::Lines(lines) => line(flow.number, lines[usize::from(shape.line)], payload),
+    }
+}
+
+/// One record of application data (RFC 8446 §5.1) a segment.
+#[inline]
+fn tls(payload: &mut [u8]) {
+    let Some(record_len) = payload.len().checked_sub(5) else {
+        return;
+    };
+    let length = u16::try_from(record_len).unwrap_or(0).to_be_bytes();
+    payload[..5].copy_from_slice(&[0x17, 3, 3, length[0], length[1]]);
+}
+
+/// A short header: the fixed bit, and a connection identifier for each direction
+/// (RFC 9000 §17.3.1).
+#[inline]
+fn quic(number: u64, side: usize, payload: &mut [u8]) {
+    let mut connection = mix64(number ^ (side as u64) << 63).to_be_bytes();
+    connection[0] |= 0x80;
+    if let Some((first, rest)) = payload.split_first_mut() {
+        *first = *first & 0x3f | 0x40;
+        put(rest, [&connection]);
+    }
+}
+
+/// Bytes that say of a payload that it is no known protocol.
+const PROBE_LEN: usize = 16;
+
+/// Counting bytes after the time of sending, as the ping of Linux has them.
+fn ping(payload: &mut [u8]) {
+    for (byte, value) in payload.iter_mut().zip(8..).skip(8) {
+        *byte = value;
+    }
+}
+
+/// Copies parts one after another, as far as there is room.
+fn put<const N: usize>(out: &mut [u8], parts: [&[u8]; N]) -> usize {
+    let mut at = 0;
+    for part in parts {
+        let len = part.len().min(out.len() - at);
+        out[at..at + len].copy_from_slice(&part[..len]);
+        at += len;
+    }
+    at
+}
+
+fn hex<const N: usize>(mut number: u64) -> [u8; N] {
+    let mut digits = [b'0'; N];
+    for digit in digits.iter_mut().rev() {
+        *digit = b"0123456789abcdef"[(number & 15) as usize];
+        number >>= 4;
+    }
+    digits
+}
+
+fn decimal<const N: usize>(mut number: u64) -> [u8; N] {
+    let mut digits = [b'0'; N];
+    for digit in digits.iter_mut().rev() {
+        *digit = b"0123456789"[(number % 10) as usize];
+        number /= 10;
+    }
+    digits
+}
+
+/// Any bytes as letters.
+fn letters(bytes: &mut [u8]) {
+    for byte in bytes {
+        *byte = b'a' + (*byte & 15);
+    }
+}
+
+fn http(flow: &Flow, asks: bool, message_len: u32, payload: &mut [u8]) {
+    const LENGTH: &[u8] = b"Content-Length: ";
+    const DIGITS: usize = 9;
+    const END: &[u8] = b"\r\n\r\n";
+    let body = |head: usize| {
+        let bytes = u64::from(message_len).saturating_sub(head as u64);
+        decimal::<DIGITS>(bytes)
+    };
+    if !asks {
+        const STATUS: &[u8] = b"HTTP/1.1 200 OK\r\n";
+        let body = body(STATUS.len() + LENGTH.len() + DIGITS + END.len());
+        put(payload, [STATUS, LENGTH, &body, END]);
+        return;
+    }
+    let path = hex::<12>(mix64(flow.number));
+    let host = hex::<5>(u64::from(flow.hosts[1]));
+    let whole = message_len as usize == payload.len();
+    let method: &[u8] = if whole { b"GET /" } else { b"POST /" };
+    let version = b" HTTP/1.1\r\nHost: ";
+    let domain = b".example.com\r\n";
+    let at = put(payload, [method, &path, version, &host, domain]);
+    if whole {
+        const COOKIE: &[u8] = b"Cookie: ";
+        let rest = &mut payload[at..];
+        let Some(end) = rest.len().checked_sub(END.len()) else {
+            return;
+        };
+        letters(rest);
+        rest[end..].copy_from_slice(END);
+        if end > COOKIE.len() {
+            rest[..COOKIE.len()].copy_from_slice(COOKIE);
+        }
+    } else {
+        let body = body(at + LENGTH.len() + DIGITS + END.len());
+        put(&mut payload[at..], [LENGTH, &body, END]);
+    }
+}
+
+fn header_lines(payload: &mut [u8]) {
+    letters(payload);
+    if let Some(end) = payload.len().checked_sub(2) {
+        payload[end..].copy_from_slice(b"\r\n");
+    }
+    if payload.len() > 6 {
+        payload[1..3].copy_from_slice(b": ");
+    }
+}
+
+/// Copies a line; its number signs become a password.
+fn line(number: u64, line: &str, payload: &mut [u8]) {
+    let mut secret = mix64(number);
+    for (to, &from) in payload.iter_mut().zip(line.as_bytes()) {
+        *to = from;
+        if from == b'#' {
+            *to = b'a' + (secret & 15) as u8;
+            secret >>= 4;
+        }
+    }
+}
+
+const LABEL_MAX: usize = 10;
+
+/// Bytes of the first label of a name, at most [`LABEL_MAX`].
+fn label_len(number: u64) -> usize {
+    3 + (mix64(number) >> 61) as usize
+}
+
+/// Addresses in an answer.
+fn answers(number: u64) -> usize {
+    1 + (mix64(number) >> 50 & 3) as usize
+}
+
+const DNS_HEADER_LEN: usize = 12;
+const DOMAIN: &[u8] = b"\x07example\x03com\x00";
+/// Bytes of an address record whose name is a pointer.
+const RECORD_LEN: usize = 16;
+
+/// Bytes of the query or the answer of a flow.
+pub(crate) fn dns_len(number: u64, query: bool) -> u32 {
+    let question = 1 + label_len(number) + DOMAIN.len() + 4;
+    let records = if query {
+        0
+    } else {
+        answers(number) * RECORD_LEN
+    };
+    u32::try_from(DNS_HEADER_LEN + question + records).unwrap_or(u32::MAX)
+}
+
+/// A query for an address, or its answer (RFC 1035 §4).
+fn dns(number: u64, query: bool, payload: &mut [u8]) {
+    let bits = mix64(number);
+    let count = answers(number) as u8;
+    let (flags, answers) = if query {
+        ([1, 0], 0)
+    } else {
+        ([0x81, 0x80], count)
+    };
+    let id = [bits as u8, (bits >> 8) as u8];
+    let label = &hex::<LABEL_MAX>(bits.rotate_left(20))[..label_len(number)];
+    let type_and_class: &[u8] = &[0, 1, 0, 1];
+    let counts = [0, 1, 0, answers, 0, 0, 0, 0];
+    let mut at = put(
+        payload,
+        [
+            &id,
+            &flags,
+            &counts,
+            &[label.len() as u8],
+            label,
+            DOMAIN,
+            type_and_class,
+        ],
+    );
+    for index in 0..answers {
+        let address = [172, 16, bits.to_be_bytes()[3], index];
+        let pointer_to_end: &[u8] = &[0xc0, 12, 0, 1, 0, 1, 0, 0, 1, 44, 0, 4];
+        at += put(&mut payload[at..], [pointer_to_end, &address]);
+    }
+}

@@ -1,0 +1,29 @@
+//! Traffic from a seed, for tests, benchmarks and users: packets as a network
+//! carries them, in stated proportions, with their labels.
+//!
+//! ```text
+//! generator     whose packet is next, and when: shares, mean lengths, rate
+//! profile       the traffic to make, by name: TitanLog's Table IV, mixes, floods
+//! wheel         turns among the flows of a group
+//! flow          what one flow sends next: handshake, messages, acknowledgements
+//! frame         its bytes, with checksums;  content: what payloads say
+//! kind          applications and attacks
+//! random        integers only: a seed gives the same bytes everywhere
+//! ```
+//!
+//! Pure computation: no I/O, no clock. Uses `wire` for constants and hashes; used by
+//! `cli`, benchmarks and tests.
+#![deny(unsafe_code)]
+
+mod content;
+mod flow;
+mod frame;
+mod generator;
+mod kind;
+mod profile;
+mod random;
+mod wheel;
+
+pub use frame::{FRAME_MAX, SPACE};
+pub use generator::{Generator, Options, Packet, Rate};
+pub use profile::{Profile, UnknownProfile};

@@ -1,0 +1,262 @@
+//! Profiles: which traffic, how much of it, and how many flows at a time.
+
+use std::str::FromStr;
+
+use crate::kind::{self, Kind, Length};
+use crate::random::Tail;
+
+/// Flows of one sort that share a clock.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    /// What its flows are, with weights.
+    pub(crate) kinds: Vec<(Kind, u32)>,
+    /// Its part of the active flows, of 1000.
+    pub(crate) flows: u32,
+}
+
+/// Groups whose packets together have a mean length.
+#[derive(Clone, Debug)]
+pub(crate) struct Class {
+    /// Packets shorter than the mean on average.
+    pub(crate) small: Group,
+    /// Packets longer than the mean; without them the mean is what it is.
+    pub(crate) large: Option<Group>,
+    /// IP bytes of a packet on average, times 1000.
+    pub(crate) mean_millibytes: u64,
+}
+
+impl Class {
+    fn anomalous(&self) -> bool {
+        self.small.kinds.iter().any(|(kind, _)| kind.anomalous)
+    }
+}
+
+/// What traffic to generate, by name: [`Profile::NAMES`].
+///
+/// The `cic-w1` to `cic-w5` have the statistics of TitanLog's Table IV: five days
+/// of CIC-IDS2017 at 100 Gb/s. The table does not say which bytes its Gb/s count: an
+/// anomalous packet of W2 has 55.6 on average, fewer than an Ethernet frame has
+/// with TCP timestamps. So IP packets are taken to be meant.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    pub(crate) name: String,
+    pub(crate) active_flows: u32,
+    pub(crate) packets_per_second: u64,
+    /// At least one; what is benign first.
+    pub(crate) classes: Vec<Class>,
+    /// Packets of the second class of a million.
+    pub(crate) anomalous_ppm: u32,
+    /// IPv6 flows of 256.
+    pub(crate) ipv6: u32,
+}
+
+/// There is no such profile.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no profile '{name}': choose one of {}, or another of flood64 to flood1518", Profile::NAMES.join(", "))]
+pub struct UnknownProfile {
+    name: String,
+}
+
+/// A line of Table IV at 100 Gb/s.
+struct Day {
+    active_flows: u32,
+    kilopackets_per_second: u64,
+    anomalous_kilopackets_per_second: u64,
+    anomalous_megabits_per_second: u64,
+}
+
+const MEGABITS_PER_SECOND: u64 = 100_000;
+
+impl Profile {
+    /// Names of profiles. `floodN`, frames of N bytes on the wire, goes from 64 to 1518.
+    pub const NAMES: [&'static str; 8] = [
+        "cic-w1",
+        "cic-w2",
+        "cic-w3",
+        "cic-w4",
+        "cic-w5",
+        "imix",
+        "syn-flood",
+        "flood64",
+    ];
+
+    /// The profile's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Flows between their first and their last packet at any time.
+    #[must_use]
+    pub fn active_flows(&self) -> u32 {
+        self.active_flows
+    }
+
+    /// Packets per second.
+    #[must_use]
+    pub fn packets_per_second(&self) -> u64 {
+        self.packets_per_second
+    }
+
+    /// Anomalous packets of a million.
+    #[must_use]
+    pub fn anomalous_ppm(&self) -> u32 {
+        self.anomalous_ppm
+    }
+
+    /// Bytes of an IP packet on average, times 1000, by class: benign, anomalous.
+    /// `None` where the profile has no such packets.
+    #[must_use]
+    pub fn mean_millibytes(&self) -> [Option<u64>; 2] {
+        [false, true].map(|anomalous| {
+            let class = self
+                .classes
+                .iter()
+                .find(|class| class.anomalous() == anomalous);
+            class.map(|class| class.mean_millibytes)
+        })
+    }
+
+    fn cic(name: &str) -> Option<Self> {
+        let day = |flows, kilopackets, anomalous, megabits| Day {
+            active_flows: flows,
+            kilopackets_per_second: kilopackets,
+            anomalous_kilopackets_per_second: anomalous,
+            anomalous_megabits_per_second: megabits,
+        };
+        let (day, attacks) = match name {
+            "cic-w1" => (day(33_356, 15_214, 0, 0), None),
+            "cic-w2" => (
+                day(30_865, 14_694, 344, 153),
+                Some([
+                    (30, kind::SSH_BRUTE_FORCE, 1),
+                    (10, kind::FTP_BRUTE_FORCE, 1),
+                ]),
+            ),
+            "cic-w3" => (
+                day(32_711, 14_418, 2_551, 16_621),
+                Some([(60, kind::DOS_SLOW, 1), (60, kind::DOS_HTTP_FLOOD, 1)]),
+            ),
+            "cic-w4" => (
+                day(58_638, 15_856, 163, 348),
+                Some([(20, kind::PORT_SCAN, 1), (10, kind::WEB_ATTACK, 1)]),
+            ),
+            "cic-w5" => (
+                day(295_509, 15_986, 2_135, 12_039),
+                Some([(30, kind::PORT_SCAN, 3), (200, kind::DDOS_HTTP_FLOOD, 1)]),
+            ),
+            _ => return None,
+        };
+        let botnet = name == "cic-w5";
+        let anomalous = attacks.map(|[(small_flows, small, weight), (large_flows, large, _)]| {
+            let mut kinds = vec![(small, weight)];
+            if botnet {
+                kinds.push((kind::BOTNET, 1));
+            }
+            Class {
+                small: Group {
+                    kinds,
+                    flows: small_flows,
+                },
+                large: Some(Group {
+                    kinds: vec![(large, 1)],
+                    flows: large_flows,
+                }),
+                mean_millibytes: mean_millibytes(
+                    day.anomalous_megabits_per_second,
+                    day.anomalous_kilopackets_per_second,
+                ),
+            }
+        });
+        let attack_flows = anomalous.as_ref().map_or(0, |class| {
+            class.small.flows + class.large.as_ref().map_or(0, |group| group.flows)
+        });
+        let benign = Class {
+            small: Group {
+                kinds: vec![
+                    (kind::TLS_LIGHT, 40),
+                    (kind::DNS, 40),
+                    (kind::HTTP_LIGHT, 16),
+                    (kind::PING, 4),
+                ],
+                flows: (1000 - attack_flows) * 7 / 10,
+            },
+            large: Some(Group {
+                kinds: vec![
+                    (kind::TLS_BULK, 6),
+                    (kind::HTTP_BULK, 2),
+                    (kind::QUIC_BULK, 2),
+                ],
+                flows: (1000 - attack_flows) * 3 / 10,
+            }),
+            mean_millibytes: mean_millibytes(
+                MEGABITS_PER_SECOND - day.anomalous_megabits_per_second,
+                day.kilopackets_per_second - day.anomalous_kilopackets_per_second,
+            ),
+        };
+        let ppm = day.anomalous_kilopackets_per_second * 1_000_000 / day.kilopackets_per_second;
+        Some(Self {
+            name: String::from(name),
+            active_flows: day.active_flows,
+            packets_per_second: day.kilopackets_per_second * 1000,
+            classes: std::iter::once(benign).chain(anomalous).collect(),
+            anomalous_ppm: u32::try_from(ppm).unwrap_or(0),
+            ipv6: 26,
+        })
+    }
+
+    /// Traffic of one kind: 10 Gb/s with gaps and preambles.
+    fn uniform(name: &str, kind: Kind, flows: u32, mean_millibytes: u64) -> Self {
+        let group = Group {
+            kinds: vec![(kind, 1)],
+            flows: 1000,
+        };
+        let class = Class {
+            small: group,
+            large: None,
+            mean_millibytes,
+        };
+        // Header, check sequence, preamble and gap around an IP packet.
+        let wire_millibits = (mean_millibytes + 38_000) * 8;
+        Self {
+            name: String::from(name),
+            active_flows: flows,
+            packets_per_second: 10_000_000_000_000 / wire_millibits,
+            anomalous_ppm: u32::from(kind.anomalous) * 1_000_000,
+            classes: vec![class],
+            ipv6: 0,
+        }
+    }
+}
+
+fn mean_millibytes(megabits_per_second: u64, kilopackets_per_second: u64) -> u64 {
+    megabits_per_second * 1_000_000 / 8 / kilopackets_per_second
+}
+
+impl FromStr for Profile {
+    type Err = UnknownProfile;
+
+    fn from_str(name: &str) -> Result<Self, UnknownProfile> {
+        if let Some(profile) = Self::cic(name) {
+            return Ok(profile);
+        }
+        match name {
+            "imix" => return Ok(Self::uniform(name, kind::IMIX, 10_000, 339_833)),
+            "syn-flood" => return Ok(Self::uniform(name, kind::SYN_FLOOD, 1_000, 57_000)),
+            _ => {}
+        }
+        let frame_len: Option<u32> = name.strip_prefix("flood").and_then(|n| n.parse().ok());
+        match frame_len.filter(|len| (64..=1518).contains(len)) {
+            Some(frame_len) => {
+                let mut kind = kind::UDP_FLOOD;
+                // Ethernet and its check sequence, IPv4, UDP.
+                kind.request = Length::Tail(Tail::exactly(frame_len - 14 - 4 - 20 - 8));
+                let ip_millibytes = u64::from(frame_len - 18) * 1000;
+                Ok(Self::uniform(name, kind, 300_000, ip_millibytes))
+            }
+            None => Err(UnknownProfile {
+                name: String::from(name),
+            }),
+        }
+    }
+}
