@@ -146,10 +146,13 @@ impl Flow {
         if kind.transport == Transport::Tcp {
             self.phase = Phase::Message;
         }
+        if kind.transport == Transport::UdpOneWay {
+            return self;
+        }
         if let Content::Lines(lines) = kind.content {
             self.line = u8::try_from(random.below(length(lines.len()))).unwrap_or(0);
             self.side = 1 ^ (self.line & 1);
-        } else if self.phase == Phase::Message && kind.transport != Transport::UdpOneWay {
+        } else if self.phase == Phase::Message {
             self.side = u8::from(random.one_in_256(224));
             self.rounds = u16::try_from(random.below(u32::from(self.rounds)) + 1).unwrap_or(1);
         }
@@ -191,6 +194,10 @@ impl Flow {
                 self.unacknowledged = 0;
                 self.phase = Phase::Message;
                 if self.left == 0 {
+                    self.turn(kind, random);
+                }
+                // A message of nothing is an acknowledgement, and this was one.
+                if self.left == 0 && self.phase == Phase::Message {
                     self.turn(kind, random);
                 }
             }
@@ -263,7 +270,12 @@ impl Flow {
             self.unacknowledged = 0;
             shape.message_len = Some(self.left);
         }
-        shape.payload_len = portion(self.left, DATAGRAM_MAX);
+        // What has no answer is IPv4 in every profile, and may be longer.
+        let max = match kind.transport {
+            Transport::UdpOneWay => DATAGRAM_MAX + 20,
+            _ => DATAGRAM_MAX,
+        };
+        shape.payload_len = portion(self.left, max);
         self.left -= shape.payload_len;
         if self.left == 0 {
             self.turn(kind, random);

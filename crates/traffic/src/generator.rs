@@ -1,5 +1,7 @@
 //! The generator: whose packet is next, and when.
 
+use strata_wire::prefetch;
+
 use crate::flow::{Flow, Habits};
 use crate::frame::{self, SPACE};
 use crate::kind::Kind;
@@ -138,7 +140,7 @@ impl Population {
     ) -> (usize, u8) {
         let (index, ahead) = self.wheel.turn();
         if let Some(ahead) = ahead {
-            prefetch(&self.flows, ahead);
+            prefetch(&self.flows, ahead as usize);
         }
         let flow = &mut self.flows[index as usize];
         let (id, kind) = &self.kinds[usize::from(flow.kind)];
@@ -146,9 +148,12 @@ impl Population {
         let len = frame::build(out, flow, kind, &shape, now_ms, noise);
         let (id, pause) = (*id, flow.pause(random));
         if shape.last {
+            // At once, so that the number of active flows stays.
             self.flows[index as usize] = self.begin(random).0;
+            self.wheel.wait(index, 1);
+        } else {
+            self.wheel.wait(index, pause);
         }
-        self.wheel.wait(index, pause);
         (len, id)
     }
 }
@@ -337,21 +342,5 @@ impl Pace {
         let gap = ((mean * u128::from(waiting)) >> 24) + u128::from(self.fraction);
         self.ts_ns += (gap >> 32) as u64;
         self.fraction = gap as u64 & 0xffff_ffff;
-    }
-}
-
-/// Asks for the cache line of a flow whose turn will be soon.
-#[inline]
-#[allow(unsafe_code, unused_variables)]
-fn prefetch(flows: &[Flow], index: u32) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let address = flows.as_ptr().wrapping_add(index as usize);
-        // SAFETY: a prefetch is a hint and does not fault, whatever the address;
-        // every x86-64 CPU has it.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(address.cast());
-        }
     }
 }

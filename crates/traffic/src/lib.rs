@@ -13,7 +13,7 @@
 //!
 //! Pure computation: no I/O, no clock. Uses `wire` for constants and hashes; used by
 //! `cli`, benchmarks and tests.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod content;
 mod flow;

@@ -143,7 +143,7 @@ impl Profile {
             ),
             "cic-w5" => (
                 day(295_509, 15_986, 2_135, 12_039),
-                Some([(30, kind::PORT_SCAN, 3), (200, kind::DDOS_HTTP_FLOOD, 1)]),
+                Some([(30, kind::PORT_SCAN, 3), (100, kind::DDOS_HTTP_FLOOD, 1)]),
             ),
             _ => return None,
         };
@@ -179,7 +179,7 @@ impl Profile {
                     (kind::HTTP_LIGHT, 16),
                     (kind::PING, 4),
                 ],
-                flows: (1000 - attack_flows) * 7 / 10,
+                flows: (1000 - attack_flows) * 6 / 10,
             },
             large: Some(Group {
                 kinds: vec![
@@ -187,7 +187,7 @@ impl Profile {
                     (kind::HTTP_BULK, 2),
                     (kind::QUIC_BULK, 2),
                 ],
-                flows: (1000 - attack_flows) * 3 / 10,
+                flows: (1000 - attack_flows) * 4 / 10,
             }),
             mean_millibytes: mean_millibytes(
                 MEGABITS_PER_SECOND - day.anomalous_megabits_per_second,

@@ -144,10 +144,10 @@ mod tests {
         let mut random = Random::new(1);
         let draws = 1_000_000;
         let waited: u64 = (0..draws).map(|_| random.waiting()).sum();
-        let mean = waited as f64 / draws as f64 / f64::from(1 << 24);
+        let mean = waited as f64 / f64::from(draws) / f64::from(1 << 24);
         assert!((mean - 1.0).abs() < 0.005, "{mean}");
         let uniform: u64 = (0..draws).map(|_| u64::from(random.within(10..21))).sum();
-        assert!((uniform as f64 / draws as f64 - 15.0).abs() < 0.02);
+        assert!((uniform as f64 / f64::from(draws) - 15.0).abs() < 0.02);
     }
 
     #[test]
