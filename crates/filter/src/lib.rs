@@ -25,9 +25,11 @@
 //! - `layers`, `compile` with `link`, `mac`, `internet`, `arith`: from the tree
 //!   to steps. `thread` drops steps whose outcome is known.
 //! - [`Program`]: the steps and their evaluation.
+//! - `ebpf`: the steps as instructions of the kernel.
 //! - `bound`: which addresses a match must have.
 //!
-//! Every crate above may use this one; it uses `wire` for link types only.
+//! Every crate above may use this one; it uses `wire` for link
+//! types, and `bpf` for its assembler.
 //!
 //! # Meaning
 //!
@@ -87,6 +89,7 @@ mod ast;
 mod bound;
 mod compile;
 mod display;
+mod ebpf;
 mod error;
 mod internet;
 mod layers;
@@ -110,6 +113,7 @@ pub use ast::{
     AddressScope, Arith, Direction, Expr, Header, IpVersion, Llc, MacAddress, MacDirection,
     Network, Operator, Relation, Test, Transport, Width,
 };
+pub use ebpf::{KernelView, NotInKernel};
 pub use error::{CompileError, ParseError};
 pub use program::Program;
 

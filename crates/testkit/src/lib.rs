@@ -62,3 +62,25 @@ pub fn format_captures() -> Vec<PathBuf> {
     );
     files
 }
+
+/// Whether tests may change the kernel's network: as root only. Elsewhere it says
+/// what does not run.
+///
+/// # Panics
+///
+/// If the variable `CI` is set and the process is not root: there, every test runs.
+#[must_use]
+pub fn may_use_kernel(what: &str) -> bool {
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|entry| {
+        use std::os::unix::fs::MetadataExt;
+        entry.uid() == 0
+    });
+    assert!(
+        is_root || std::env::var_os("CI").is_none(),
+        "{what} needs root"
+    );
+    if !is_root {
+        eprintln!("not run: {what} needs root");
+    }
+    is_root
+}

@@ -1,0 +1,394 @@
+//! bpf(2): programs and maps.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
+
+/// Commands, types and flags (linux/bpf.h).
+mod uapi {
+    pub(super) const MAP_CREATE: libc::c_int = 0;
+    pub(super) const MAP_UPDATE: libc::c_int = 2;
+    pub(super) const PROG_LOAD: libc::c_int = 5;
+    pub(super) const PROG_TEST_RUN: libc::c_int = 10;
+    pub(super) const LINK_CREATE: libc::c_int = 28;
+    pub(super) const MAP_ARRAY: u32 = 2;
+    pub(super) const MAP_XSKMAP: u32 = 17;
+    pub(super) const MMAPABLE: u32 = 1 << 10;
+    pub(super) const ATTACH_XDP: u32 = 37;
+}
+
+/// What a program is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum ProgramKind {
+    /// A socket's filter, and the spreading of a fanout group.
+    SocketFilter = 1,
+    /// Traffic control: as a socket filter, and can be tested on packets from their
+    /// link layer header on.
+    Classifier = 3,
+    /// The driver's receive path.
+    Xdp = 6,
+}
+
+/// Why the kernel does not take a program.
+#[derive(Debug, thiserror::Error)]
+#[error("{source}{}", tail(.log))]
+pub struct LoadError {
+    /// What the system call says.
+    pub source: io::Error,
+    /// What the kernel's verifier says, if it came so far.
+    pub log: String,
+}
+
+impl LoadError {
+    /// Whether the process lacks the right to load programs.
+    #[must_use]
+    pub fn is_permission(&self) -> bool {
+        self.source.kind() == io::ErrorKind::PermissionDenied && self.log.is_empty()
+    }
+}
+
+/// The end of the verifier's log, where the reason stands.
+fn tail(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    let from = lines.len().saturating_sub(4);
+    match lines.len() {
+        0 => String::new(),
+        _ => format!(": {}", lines[from..].join("; ")),
+    }
+}
+
+/// A program in the kernel; gone when nothing refers to it.
+#[derive(Debug)]
+pub struct Program {
+    fd: OwnedFd,
+}
+
+/// What a test run found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TestRun {
+    /// The program's result.
+    pub result: u32,
+    /// The packet afterwards.
+    pub data: Vec<u8>,
+    /// Nanoseconds of a run, on average.
+    pub duration_ns: u32,
+}
+
+/// The part of `union bpf_attr` for loading programs.
+#[repr(C)]
+#[derive(Default)]
+struct LoadAttr {
+    kind: u32,
+    insn_count: u32,
+    insns: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+}
+
+/// The part of `union bpf_attr` for test runs.
+#[repr(C)]
+#[derive(Default)]
+struct TestRunAttr {
+    program: u32,
+    result: u32,
+    data_in_len: u32,
+    data_out_len: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+    context_in_len: u32,
+    context_out_len: u32,
+    context_in: u64,
+    context_out: u64,
+    flags: u32,
+    cpu: u32,
+    batch: u32,
+    padding: u32,
+}
+
+/// The part of `union bpf_attr` for making maps.
+#[repr(C)]
+#[derive(Default)]
+struct MapAttr {
+    kind: u32,
+    key_bytes: u32,
+    value_bytes: u32,
+    entries: u32,
+    flags: u32,
+}
+
+/// The part of `union bpf_attr` for entries of maps.
+#[repr(C)]
+#[derive(Default)]
+struct ElementAttr {
+    map: u32,
+    padding: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+
+/// The part of `union bpf_attr` for links.
+#[repr(C)]
+#[derive(Default)]
+struct LinkAttr {
+    program: u32,
+    target: u32,
+    kind: u32,
+    flags: u32,
+}
+
+impl Program {
+    /// Loads a program under a name of at most 15 letters, digits and underscores.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says, with the end of its verifier's log.
+    pub fn load(kind: ProgramKind, name: &str, insns: &[u64]) -> Result<Self, LoadError> {
+        let mut named = [0; 16];
+        for (to, from) in named.iter_mut().take(15).zip(name.bytes()) {
+            *to = from;
+        }
+        let mut attr = LoadAttr {
+            kind: kind as u32,
+            insn_count: u32::try_from(insns.len()).unwrap_or(u32::MAX),
+            insns: insns.as_ptr() as u64,
+            // What it may call depends on it; ours is compatible.
+            license: c"Dual MIT/GPL".as_ptr() as u64,
+            name: named,
+            ..LoadAttr::default()
+        };
+        // SAFETY: instructions and licence live through the call.
+        let loaded = unsafe { bpf(uapi::PROG_LOAD, &mut attr) };
+        let fail = match loaded {
+            Ok(fd) => return Ok(Self { fd: owned(fd) }),
+            Err(error) => error,
+        };
+        // Once more for the reason, which costs time when it is not wanted.
+        let mut log = vec![0_u8; 1 << 20];
+        attr.log_level = 1;
+        attr.log = log.as_mut_ptr() as u64;
+        attr.log_size = u32::try_from(log.len()).unwrap_or(0);
+        // SAFETY: as above, and the log buffer has the length that is said.
+        if let Ok(fd) = unsafe { bpf(uapi::PROG_LOAD, &mut attr) } {
+            return Ok(Self { fd: owned(fd) });
+        }
+        let end = log.iter().position(|&byte| byte == 0).unwrap_or(0);
+        log.truncate(end);
+        Err(LoadError {
+            source: fail,
+            log: String::from_utf8_lossy(&log).into_owned(),
+        })
+    }
+
+    /// Runs the program on a packet, `repeat` times.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says; it takes no packet that is shorter than an Ethernet
+    /// header.
+    pub fn test_run(&self, packet: &[u8], repeat: u32) -> io::Result<TestRun> {
+        // XDP programs may move the packet's start and end.
+        let mut data = vec![0_u8; packet.len() + 256];
+        let mut attr = TestRunAttr {
+            program: raw(self.fd.as_fd()),
+            data_in_len: u32::try_from(packet.len()).unwrap_or(u32::MAX),
+            data_out_len: u32::try_from(data.len()).unwrap_or(0),
+            data_in: packet.as_ptr() as u64,
+            data_out: data.as_mut_ptr() as u64,
+            repeat,
+            ..TestRunAttr::default()
+        };
+        // SAFETY: both buffers live through the call and have the lengths said.
+        unsafe { bpf(uapi::PROG_TEST_RUN, &mut attr) }?;
+        data.truncate(attr.data_out_len as usize);
+        Ok(TestRun {
+            result: attr.result,
+            data,
+            duration_ns: attr.duration,
+        })
+    }
+
+    /// Attaches an XDP program to an interface, for as long as the returned
+    /// descriptor is open. `flags` are `XDP_FLAGS_*` (linux/if_link.h).
+    ///
+    /// # Errors
+    ///
+    /// If there is a program already, or the driver cannot.
+    pub fn attach_xdp(&self, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
+        let mut attr = LinkAttr {
+            program: raw(self.fd.as_fd()),
+            target: ifindex,
+            kind: uapi::ATTACH_XDP,
+            flags,
+        };
+        // SAFETY: plain numbers.
+        unsafe { bpf(uapi::LINK_CREATE, &mut attr) }.map(owned)
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Memory that programs and we share: an array of one value, of 64-bit words, zero
+/// at first.
+#[derive(Debug)]
+pub struct Shared {
+    fd: OwnedFd,
+    start: NonNull<u64>,
+    words: usize,
+}
+
+// SAFETY: plain memory, and every access is atomic.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// So many words.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn new(words: usize) -> io::Result<Self> {
+        let bytes = words * 8;
+        let mut attr = MapAttr {
+            kind: uapi::MAP_ARRAY,
+            key_bytes: 4,
+            value_bytes: u32::try_from(bytes).map_err(io::Error::other)?,
+            entries: 1,
+            flags: uapi::MMAPABLE,
+        };
+        // SAFETY: plain numbers.
+        let fd = owned(unsafe { bpf(uapi::MAP_CREATE, &mut attr) }?);
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_POPULATE,
+                fd.as_raw_fd(),
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or_else(io::Error::last_os_error)?;
+        Ok(Self { fd, start, words })
+    }
+
+    /// The number by which programs name it.
+    #[must_use]
+    pub fn number(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+
+    /// All words.
+    #[inline]
+    #[must_use]
+    pub fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping is that long and starts at a page; atomics may be
+        // written by others, programs included.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.words) }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: what `new` mapped, and nothing borrows from it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.words * 8) };
+    }
+}
+
+/// From receive queues to AF_XDP sockets.
+#[derive(Debug)]
+pub struct SocketMap {
+    fd: OwnedFd,
+}
+
+impl SocketMap {
+    /// For so many queues.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn new(queues: u32) -> io::Result<Self> {
+        let mut attr = MapAttr {
+            kind: uapi::MAP_XSKMAP,
+            key_bytes: 4,
+            value_bytes: 4,
+            entries: queues,
+            flags: 0,
+        };
+        // SAFETY: plain numbers.
+        let fd = owned(unsafe { bpf(uapi::MAP_CREATE, &mut attr) }?);
+        Ok(Self { fd })
+    }
+
+    /// The number by which programs name it.
+    #[must_use]
+    pub fn number(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+
+    /// Packets of a queue go to this socket.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let value = raw(socket);
+        let mut attr = ElementAttr {
+            map: raw(self.fd.as_fd()),
+            key: std::ptr::from_ref(&queue) as u64,
+            value: std::ptr::from_ref(&value) as u64,
+            ..ElementAttr::default()
+        };
+        // SAFETY: key and value live through the call and have the map's sizes.
+        unsafe { bpf(uapi::MAP_UPDATE, &mut attr) }.map(drop)
+    }
+}
+
+/// # Safety
+///
+/// The attributes must be those of the command, and what they point to must be
+/// valid through the call.
+unsafe fn bpf<T>(command: libc::c_int, attr: &mut T) -> io::Result<RawFd> {
+    // SAFETY: the structure is as long as is said; the caller answers for the rest.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            std::ptr::from_mut(attr),
+            size_of::<T>(),
+        )
+    };
+    if done < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    RawFd::try_from(done).map_err(io::Error::other)
+}
+
+fn owned(fd: RawFd) -> OwnedFd {
+    // SAFETY: called with descriptors that bpf(2) has just made.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+fn raw(fd: BorrowedFd<'_>) -> u32 {
+    // Open descriptors are not negative.
+    u32::try_from(fd.as_raw_fd()).unwrap_or(u32::MAX)
+}
