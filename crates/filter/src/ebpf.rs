@@ -429,7 +429,7 @@ impl Part<'_> {
         for at in at..at + count {
             match at {
                 // Both halves of the tag, high byte first.
-                12 | 13 | 14 | 15 => {
+                12..=15 => {
                     self.tag_half(at >= 14);
                     if at % 2 == 0 {
                         self.asm.alu32(Alu::ShiftRight, Reg::R0, 8);
@@ -506,7 +506,7 @@ impl Part<'_> {
         self.asm.set(Reg::R2, imm(at));
         self.load_by_helper(width);
         self.asm.bind(done);
-        self.to_host_order(width);
+        self.turn(width);
     }
 
     /// `R0` = bytes at the offset in `R2`, in network order.
@@ -522,7 +522,8 @@ impl Part<'_> {
             .load(kernel_width(width), Reg::R0, Reg::R10, SCRATCH_AT);
     }
 
-    fn to_host_order(&mut self, width: Load) {
+    /// Turns what was loaded from network order into the host's.
+    fn turn(&mut self, width: Load) {
         match width {
             Load::Byte => {}
             Load::Half => self.asm.network_order(Reg::R0, 16),
@@ -542,7 +543,7 @@ impl Part<'_> {
             KernelView::Xdp => {
                 self.asm.set(Reg::R2, Reg::R8);
                 self.load_by_helper(width);
-                self.to_host_order(width);
+                self.turn(width);
             }
             KernelView::Cooked => {
                 // Nothing but the packet itself is looked at by computed offsets.

@@ -5,7 +5,7 @@ use crate::flow::{AddressFamily, Endpoint, FlowHasher, FlowKey};
 use crate::tunnel;
 
 /// What the headers of a plain packet say: TCP, or UDP that is no tunnel, in IPv4
-/// without options and fragments, in Ethernet, whole. A fast path of
+/// without options and fragments, in Ethernet, its headers whole. A fast path of
 /// [`dissect`](crate::dissect::dissect), and equal to it; 20 bytes where
 /// [`Headers`] take more than two hundred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,10 +53,7 @@ impl Plain {
         };
         let (total_len, fragment, number) = (usize::from(word(16)), word(20), fixed[23]);
         let (source_port, destination_port) = (word(34), word(36));
-        // Whole: as long as the IP header says at least, which has room for the
-        // transport header.
-        let ip_len = packet.len() - 14;
-        if fragment & 0x3fff != 0 || total_len > ip_len {
+        if fragment & 0x3fff != 0 {
             return None;
         }
         let (transport_len, tcp_flags, tcp_window) = match number {
@@ -71,7 +68,10 @@ impl Plain {
             protocol::UDP if !tunnel::has_udp_port(source_port, destination_port) => (8, 0, 0),
             _ => return None,
         };
-        if total_len < 20 + usize::from(transport_len) {
+        // Whole, as the IP header says, or cut short behind the headers.
+        let header_len = NETWORK_LEN + usize::from(transport_len);
+        let whole = total_len <= packet.len() - 14;
+        if total_len < header_len - 14 || (!whole && header_len >= packet.len()) {
             return None;
         }
         Some(Self {

@@ -32,6 +32,24 @@ pub enum LiveError {
         /// The interface.
         interface: String,
     },
+    /// The filter means nothing on the interface.
+    #[error("the filter cannot be applied to {interface}: {why}")]
+    Filter {
+        /// The interface.
+        interface: String,
+        /// What cannot be tested.
+        why: String,
+    },
+    /// Something that only the kernel can do for us.
+    #[error("{interface}: {wanted} needs eBPF: {why}; run as root, or with `setcap cap_bpf+ep`")]
+    NoBpf {
+        /// The interface.
+        interface: String,
+        /// What was asked for.
+        wanted: &'static str,
+        /// Why it is not to be had.
+        why: String,
+    },
     /// The ring could not be made.
     #[error(
         "{interface}: no ring of {} MiB: {source}; a smaller one may do (-B, in KiB)",

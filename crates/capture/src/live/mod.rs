@@ -9,6 +9,7 @@
 //! ```text
 //! Live          the interfaces of one worker: waiting, going down, coming back
 //! ring          one TPACKET_V3 ring
+//! kernel        eBPF: filter, cut, spreading over workers
 //! interface     what interfaces there are
 //! drops         what was lost before us, and where
 //! sys           system calls and shared memory: all that is unsafe
@@ -17,22 +18,28 @@
 mod drops;
 mod error;
 mod interface;
+mod kernel;
 mod ring;
 mod sys;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use drops::{DropCounts, Drops, Lost};
 pub use error::LiveError;
 pub use interface::{ANY, Device};
+pub use kernel::{CUT_BYTES_MIN, CutTable, Direction};
 pub use ring::RingCounts;
 
 use crate::batch::{BATCH_MAX, PacketRef, Packets};
 use crate::meta::{Interface, Meta};
 use crate::options::{self, code};
+use kernel::{Kernel, Placed};
 use ring::Ring;
+use strata_filter::Filter;
+use strata_wire::Tally;
 
 /// How long a step waits for packets at most.
 const WAIT: Duration = Duration::from_millis(100);
@@ -53,8 +60,13 @@ pub struct LiveOptions {
     pub promiscuous: bool,
     /// Whether packets are delivered within a millisecond rather than ten.
     pub immediate: bool,
-    /// What the interface description says the filter is.
-    pub filter_text: String,
+    /// Which packets are captured at all; evaluated by the kernel if it can.
+    pub filter: Option<Filter>,
+    /// Packets of which direction.
+    pub direction: Direction,
+    /// Whether packets of flows in [`Live::cut_table`] are cut before they are
+    /// copied.
+    pub cut: bool,
 }
 
 impl LiveOptions {
@@ -70,7 +82,9 @@ impl Default for LiveOptions {
             ring_bytes: None,
             promiscuous: true,
             immediate: false,
-            filter_text: String::new(),
+            filter: None,
+            direction: Direction::Both,
+            cut: false,
         }
     }
 }
@@ -183,6 +197,9 @@ enum PortState {
 pub struct Live {
     ports: Vec<Port>,
     options: LiveOptions,
+    kernel: Arc<Kernel>,
+    /// Why the kernel does not evaluate the filter on some interface.
+    filter_in_user_space: Option<String>,
     slots: Vec<Slot>,
     /// Whose slots they are.
     current: usize,
@@ -192,49 +209,93 @@ pub struct Live {
 }
 
 impl Live {
-    /// Opens the interfaces. Packets come from now on.
+    /// Opens the interfaces for so many workers, among which flows are spread: both
+    /// directions, fragments and tunnels between two hosts meet at one. Packets come
+    /// from now on.
     ///
     /// # Errors
     ///
     /// If an interface is not there, is down, or may not be captured.
-    pub fn open(options: LiveOptions) -> Result<Self, LiveError> {
+    pub fn open(options: &LiveOptions, workers: u16) -> Result<Vec<Self>, LiveError> {
         if options.interfaces.is_empty() {
             return Err(LiveError::NoInterface);
         }
+        let devices: Result<Vec<Device>, _> = options
+            .interfaces
+            .iter()
+            .map(|name| find(name, options))
+            .collect();
+        let devices = devices?;
+        let kernel = Arc::new(Kernel::new(options, workers, kernel::random()));
+        let mut all = Vec::new();
+        for _ in 0..workers.max(1) {
+            all.push(Self::joined(&devices, options, &kernel)?);
+        }
+        for live in &mut all {
+            for port in &live.ports {
+                let placed = kernel.admit(port.ring.fd(), &port.device)?;
+                if let Placed::InUserSpace(why) = placed {
+                    live.filter_in_user_space = Some(why);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// One worker's rings, which let nothing in yet.
+    fn joined(
+        devices: &[Device],
+        options: &LiveOptions,
+        kernel: &Arc<Kernel>,
+    ) -> Result<Self, LiveError> {
         let mut ports = Vec::new();
         let mut metas = VecDeque::new();
-        for (id, name) in (0_u16..).zip(&options.interfaces) {
-            let device = Device::named(name)?;
-            if !device.is_up {
-                return Err(LiveError::Down {
-                    interface: name.clone(),
-                });
-            }
+        for (id, device) in (0_u16..).zip(devices) {
+            let ring = Ring::open(device, options)?;
+            kernel.join(ring.fd(), device)?;
             metas.push_back(Meta::Interface {
                 id,
-                interface: describe(&device, &options),
+                interface: describe(device, options),
             });
             ports.push(Port {
-                ring: Ring::open(&device, &options)?,
-                device,
+                ring,
+                device: device.clone(),
                 earlier: RingCounts::default(),
                 state: PortState::Up,
             });
         }
-        for port in &ports {
-            port.ring
-                .admit()
-                .map_err(port.device.error("SO_ATTACH_FILTER"))?;
-        }
         Ok(Self {
             ports,
-            options,
+            options: options.clone(),
+            kernel: Arc::clone(kernel),
+            filter_in_user_space: None,
             slots: Vec::with_capacity(BATCH_MAX),
             current: 0,
             metas,
             events: Vec::new(),
             looked: Instant::now(),
         })
+    }
+
+    /// Why the kernel does not evaluate the filter on all interfaces, so that it is
+    /// to be evaluated again; `None` if it does.
+    #[must_use]
+    pub fn filter_in_user_space(&self) -> Option<&str> {
+        let why = self.filter_in_user_space.as_deref();
+        why.filter(|_| self.options.filter.is_some())
+    }
+
+    /// Packets that the kernel has left out by the filter, of all workers.
+    #[must_use]
+    pub fn filtered(&self) -> Tally {
+        self.kernel.filtered()
+    }
+
+    /// Where to say how much of a flow's packets is enough; `None` unless
+    /// [`LiveOptions::cut`] asks for it.
+    #[must_use]
+    pub fn cut_table(&self) -> Option<CutTable> {
+        self.kernel.cut_table()
     }
 
     /// Goes one step on. The packets of the step before are given back.
@@ -323,7 +384,7 @@ impl Live {
         self.looked = Instant::now();
         for port in &mut self.ports {
             if port.device.index != 0
-                && let Some(event) = port.look(&self.options)?
+                && let Some(event) = port.look(&self.options, &self.kernel)?
             {
                 self.events.push(event);
             }
@@ -334,7 +395,11 @@ impl Live {
 
 impl Port {
     /// Compares what is captured with what is there.
-    fn look(&mut self, options: &LiveOptions) -> Result<Option<LiveEvent>, LiveError> {
+    fn look(
+        &mut self,
+        options: &LiveOptions,
+        kernel: &Kernel,
+    ) -> Result<Option<LiveEvent>, LiveError> {
         let name = self.device.name.clone();
         let found = match Device::named(&name) {
             Ok(found) => found,
@@ -352,7 +417,8 @@ impl Port {
             // An interface of the same name: the old ring belongs to the old one.
             self.earlier = self.earlier.plus(self.ring.counts().unwrap_or_default());
             self.ring = Ring::open(&found, options)?;
-            self.ring.admit().map_err(found.error("SO_ATTACH_FILTER"))?;
+            kernel.join(self.ring.fd(), &found)?;
+            kernel.admit(self.ring.fd(), &found)?;
             self.device = found;
             self.state = PortState::Up;
             return Ok(Some(LiveEvent::Back(name)));
@@ -378,6 +444,25 @@ impl RingCounts {
     }
 }
 
+/// An interface that can be captured now, and on which the filter means something.
+fn find(name: &str, options: &LiveOptions) -> Result<Device, LiveError> {
+    let device = Device::named(name)?;
+    if !device.is_up {
+        return Err(LiveError::Down {
+            interface: device.name,
+        });
+    }
+    if let Some(filter) = &options.filter {
+        filter
+            .compile(device.link)
+            .map_err(|error| LiveError::Filter {
+                interface: device.name.clone(),
+                why: error.to_string(),
+            })?;
+    }
+    Ok(device)
+}
+
 /// The description that an export will have.
 fn describe(device: &Device, options: &LiveOptions) -> Interface {
     let mut interface = Interface::new(device.link, options.snaplen);
@@ -390,11 +475,11 @@ fn describe(device: &Device, options: &LiveOptions) -> Interface {
         let bits = u64::from(mbps) * 1_000_000;
         push(code::IF_SPEED, &bits.to_le_bytes());
     }
-    if !options.filter_text.is_empty() {
+    if let Some(filter) = &options.filter {
         // draft-ietf-opsawg-pcapng, section 4.2: 0 is a filter string of libpcap's.
-        let mut filter = vec![0];
-        filter.extend_from_slice(options.filter_text.as_bytes());
-        push(code::IF_FILTER, &filter);
+        let mut value = vec![0];
+        value.extend_from_slice(filter.to_string().as_bytes());
+        push(code::IF_FILTER, &value);
     }
     interface
 }

@@ -18,6 +18,7 @@ use strata_wire::LinkType;
 
 use super::error::LiveError;
 use super::interface::Device;
+use super::kernel::Direction;
 use super::sys::{self, Blocks, Mapping};
 use super::{LiveOptions, Slot};
 use crate::batch::BATCH_MAX;
@@ -63,7 +64,8 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// A ring on a socket that lets nothing in until [`Ring::admit`].
+    /// A ring on a socket that lets nothing in until
+    /// [`Kernel::admit`](super::kernel::Kernel::admit).
     pub(super) fn open(device: &Device, options: &LiveOptions) -> Result<Self, LiveError> {
         let link = device.link;
         let cooked = link == LinkType::LINUX_SLL2;
@@ -79,7 +81,7 @@ impl Ring {
         let reserve = u32::try_from(reserve).unwrap_or(0);
         sys::set_option(fd, packet, libc::PACKET_RESERVE, &reserve)
             .map_err(fail("PACKET_RESERVE"))?;
-        if device.is_loopback {
+        if device.is_loopback || options.direction == Direction::In {
             // Each packet on it is seen as sent and as received.
             sys::set_option(fd, packet, libc::PACKET_IGNORE_OUTGOING, &1_i32)
                 .map_err(fail("PACKET_IGNORE_OUTGOING"))?;
@@ -107,11 +109,6 @@ impl Ring {
             last_ts_ns: 0,
             counts: RingCounts::default(),
         })
-    }
-
-    /// Lets packets in, each cut to the snapshot length.
-    pub(super) fn admit(&self) -> io::Result<()> {
-        sys::attach_snaplen(self.fd(), self.snaplen)
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
