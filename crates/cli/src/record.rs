@@ -209,11 +209,13 @@ impl Setup {
         })
     }
 
-    /// Starts the recording of so many workers in the log's directory.
+    /// Starts the recording of so many workers in the log's directory. `filter` is
+    /// what they are to evaluate.
     fn start(
         &self,
         args: &Args,
         inputs: Vec<String>,
+        filter: Option<Filter>,
         workers: u16,
     ) -> Result<(Recorder, Vec<Worker>)> {
         if args.model.is_none() {
@@ -237,7 +239,7 @@ impl Setup {
             Recorder::start_workers(disk, self.recorder.clone(), &about, workers)?;
         let options = WorkerOptions {
             modes: self.modes.clone(),
-            filter: self.filter.clone(),
+            filter,
             tunnel_key: match args.tunnel_key {
                 Tunnel::Inner => TunnelKey::Inner,
                 Tunnel::Outer => TunnelKey::Outer,
@@ -268,7 +270,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     input_options.stop = Some(Arc::clone(&stop));
     let mut input = Input::open(&args.read, &input_options)?;
     let inputs = args.read.iter().map(|path| path.display().to_string());
-    let (recorder, mut workers) = setup.start(args, inputs.collect(), 1)?;
+    let (recorder, mut workers) = setup.start(args, inputs.collect(), setup.filter.clone(), 1)?;
     let mut worker = workers.pop().context("a recording has a worker")?;
     let started = Instant::now();
     let bar = progress_bar();

@@ -1,14 +1,14 @@
 //! Interfaces through a worker, until it is told to stop.
 
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strata_capture::live::{Live, LiveNext};
 
 use crate::worker::{RunError, Worker};
 
 /// Packets are in the log's files after so long, however few there are.
-const FLUSH_AFTER: Duration = Duration::from_secs(1);
+const FLUSH_AFTER: Duration = Duration::from_millis(900);
 
 /// Runs interfaces through a worker until `after_step` says so, and finishes the
 /// worker in all cases. `after_step` is called after each batch, and ten times a
@@ -24,6 +24,11 @@ pub fn run_live(
 ) -> Result<(), RunError> {
     let mut step = || -> Result<(), RunError> {
         let mut flushed = Instant::now();
+        let cut = live.cut_table();
+        if let Some(table) = &cut {
+            table.set_second(second_of(SystemTime::now()));
+            worker.cut_with(table.clone());
+        }
         loop {
             match live.advance()? {
                 LiveNext::Packets => worker.batch(&live.batch())?,
@@ -33,6 +38,9 @@ pub fn run_live(
             if flushed.elapsed() > FLUSH_AFTER {
                 flushed = Instant::now();
                 worker.flush_old()?;
+                if let Some(table) = &cut {
+                    table.set_second(second_of(SystemTime::now()));
+                }
             }
             if after_step(live, worker).is_break() || worker.is_done() {
                 return Ok(());
@@ -43,4 +51,9 @@ pub fn run_live(
     let finished = worker.finish();
     ran?;
     Ok(finished?)
+}
+
+/// A clock that is set makes entries of the cut table old, which is harmless.
+fn second_of(now: SystemTime) -> u64 {
+    now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -1,6 +1,6 @@
 //! One worker: a batch of packets in, records in a block out.
 
-use strata_capture::live::LiveError;
+use strata_capture::live::{CutTable, LiveError};
 use strata_capture::{CaptureError, Input, Interface, Meta, Next, PacketRef, Packets};
 use strata_classify::{LANES, Model, VerdictId};
 use strata_filter::{Filter, Program};
@@ -12,8 +12,8 @@ use strata_store::{
 };
 use strata_wire::dissect::may_hide_addresses;
 use strata_wire::{
-    DropReason, FlowHasher, FlowKey, Granularity, Headers, Ledger, LinkType, Outcome, Plain,
-    TunnelKey, join, mix64, prefetch,
+    DropReason, FlowHasher, FlowKey, Granularity, Headers, Keep, Ledger, LinkType, Outcome, Plain,
+    Tally, TunnelKey, join, mix64, prefetch,
 };
 
 use std::ops::ControlFlow;
@@ -97,6 +97,8 @@ pub struct Worker {
     write_error: Option<StoreError>,
     /// How many packets are still wanted; `None` for all that come.
     budget: Option<Arc<Budget>>,
+    /// Where the kernel looks up how much of a packet is enough.
+    cut: Option<CutTable>,
     blocks_handed_over: u64,
     /// What `blocks_handed_over` was at the last [`Worker::flush_old`].
     blocks_at_flush: u64,
@@ -193,11 +195,23 @@ impl Worker {
             packet_number: 0,
             write_error: None,
             budget: None,
+            cut: None,
             blocks_handed_over: 0,
             blocks_at_flush: 0,
             lanes: Box::new(Lanes::new()),
             options,
         })
+    }
+
+    /// Tells the kernel which packets need not come whole.
+    pub fn cut_with(&mut self, table: CutTable) {
+        self.cut = Some(table);
+    }
+
+    /// Books packets that the kernel has left out by the capture filter.
+    pub fn count_filtered(&mut self, filtered: Tally) {
+        self.ledger.seen.merge(filtered);
+        self.ledger.filtered.merge(filtered);
     }
 
     /// Takes no more packets than a budget has, which other workers may share.
@@ -440,6 +454,9 @@ impl Worker {
         };
         let captured_len = u32::try_from(packet.data.len()).unwrap_or(u32::MAX);
         let header_len = self.lanes.header_len[lane];
+        if self.cut.is_some() {
+            self.mind_the_cut(lane, packet, keep, verdict);
+        }
         let kept = keep.kept_len(header_len, captured_len);
         let data = &packet.data[..kept as usize];
 
@@ -479,6 +496,36 @@ impl Worker {
                 .note_plain(fingerprint, [plain.source, plain.destination]);
         }
         Ok(())
+    }
+
+    /// Tells the kernel how much of the flow's packets is enough, and notices what
+    /// it cut too short.
+    #[inline(never)]
+    fn mind_the_cut(
+        &mut self,
+        lane: usize,
+        packet: &PacketRef<'_>,
+        keep: Keep,
+        verdict: VerdictId,
+    ) {
+        let header_len = self.lanes.header_len[lane];
+        let snaplen = self.sources[usize::from(packet.interface)]
+            .interface
+            .snaplen;
+        let wanted = keep.kept_len(header_len, packet.wire_len.min(snaplen));
+        if (packet.data.len() as u64) < u64::from(wanted) {
+            self.ledger.wanted_but_cut.add(wire_bytes(packet));
+        }
+        let (Some(cut), Some(key)) = (&self.cut, self.lanes.headers(lane).key) else {
+            return;
+        };
+        match keep {
+            Keep::Full => cut.keep_whole(&key),
+            // What the packet alone says is no verdict on its flow.
+            _ if self.classifier.verdict(verdict).level != Some(Level::Flow) => {}
+            // Headers of other packets of the flow may be longer, with TCP options.
+            _ => cut.cut(&key, u16::try_from(wanted + 64).unwrap_or(u16::MAX / 2)),
+        }
     }
 
     /// Notes for the block's summary whose packet this is, which is not plain.

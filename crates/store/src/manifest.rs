@@ -151,6 +151,9 @@ pub struct Books {
     pub dropped: Vec<(String, Pair)>,
     /// Bytes cut, by place.
     pub cut: Vec<(String, u64)>,
+    /// Of what is logged: wanted at more than the kernel had copied.
+    #[serde(default)]
+    pub wanted_but_cut: Pair,
 }
 
 fn pair(tally: Tally) -> Pair {
@@ -174,6 +177,7 @@ impl From<&Ledger> for Books {
             dropped: dropped
                 .map(|&r| (r.name().to_owned(), pair(ledger.dropped[r as usize])))
                 .collect(),
+            wanted_but_cut: pair(ledger.wanted_but_cut),
             cut: cut
                 .map(|&w| (w.name().to_owned(), ledger.cut_bytes[w as usize]))
                 .collect(),
@@ -189,6 +193,7 @@ impl From<&Books> for Ledger {
             discarded: tally(books.discarded),
             sampled_out: tally(books.sampled_out),
             logged: tally(books.logged),
+            wanted_but_cut: tally(books.wanted_but_cut),
             ..Self::default()
         };
         for (name, value) in &books.dropped {

@@ -1,6 +1,10 @@
 //! What the tests of all rooms share. Never linked into the program.
 #![forbid(unsafe_code)]
 
+mod net;
+
+pub use net::Namespace;
+
 use std::path::{Path, PathBuf};
 
 /// The folder of real captures: `$STRATA_DATA`, or `shared/data` beside the

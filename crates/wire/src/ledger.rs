@@ -105,6 +105,9 @@ pub struct Ledger {
     pub in_flight: Tally,
     /// Bytes of logged and in-flight packets that were not kept, by [`CutWhere`].
     pub cut_bytes: [u64; CutWhere::ALL.len()],
+    /// Of what is logged: wanted at more than the kernel had copied, because it cut
+    /// the flow's packets by an earlier verdict. Wire bytes.
+    pub wanted_but_cut: Tally,
 }
 
 impl Ledger {
@@ -116,6 +119,7 @@ impl Ledger {
         self.sampled_out.merge(other.sampled_out);
         self.logged.merge(other.logged);
         self.in_flight.merge(other.in_flight);
+        self.wanted_but_cut.merge(other.wanted_but_cut);
         for (mine, theirs) in self.dropped.iter_mut().zip(other.dropped) {
             mine.merge(theirs);
         }
@@ -216,6 +220,10 @@ impl fmt::Display for Ledger {
                 place.name(),
                 self.cut_bytes[place as usize]
             )?;
+        }
+        if self.wanted_but_cut.packets > 0 {
+            let Tally { packets, bytes } = self.wanted_but_cut;
+            write!(f, "\nwanted_but_cut: {packets} packets, {bytes} bytes")?;
         }
         for reason in DropReason::ALL {
             let tally = self.dropped[reason as usize];

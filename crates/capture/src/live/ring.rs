@@ -266,7 +266,8 @@ fn put_tag(block: &mut [u8], tag: [u8; VLAN_TAG_LEN], slot: &mut Slot) {
 }
 
 /// Writes an SLL2 header before a packet without a link layer header. A stripped
-/// tag becomes the protocol and the first bytes behind the header.
+/// tag becomes the protocol and the first bytes behind the header. Of a second tag
+/// the kernel (since 6.10) gives the type behind it instead of its own.
 fn put_cooked_header(
     block: &mut [u8],
     header_at: usize,

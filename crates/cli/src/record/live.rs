@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use signal_hook::flag;
-use strata_capture::live::{DropCounts, Live, LiveOptions, Lost, RingCounts};
+use strata_capture::live::{Direction, DropCounts, Live, LiveOptions, Lost, RingCounts};
+use strata_filter::Filter;
 use strata_pipeline::{Worker, run_live};
-use strata_wire::Ledger;
+use strata_wire::{Ledger, Tally};
 
 use super::{Setup, WorkerOutcome, finish, progress_bar};
 use crate::text;
@@ -54,15 +55,43 @@ pub(super) struct InterfaceArgs {
     /// Deliver packets within a millisecond rather than ten.
     #[arg(long)]
     immediate_mode: bool,
+
+    /// Packets of which direction: in, out or inout.
+    #[arg(short = 'Q', long, value_enum, default_value_t = Way::Inout)]
+    direction: Way,
+
+    /// CPUs to work on, one worker each, among which flows are spread: 1,2 or 2-5.
+    /// By default one worker, wherever the system puts it.
+    #[arg(long, value_name = "CPUS")]
+    cores: Option<String>,
+
+    /// Let the kernel copy only the headers of flows that are confidently kept as
+    /// headers. Goes further on one core; packets that turn out to be wanted whole
+    /// are counted (wanted_but_cut).
+    #[arg(long)]
+    early_cut: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Way {
+    In,
+    Out,
+    Inout,
 }
 
 impl InterfaceArgs {
-    fn options(&self, filter: &[String]) -> Result<LiveOptions> {
+    fn options(&self, filter: Option<&Filter>) -> Result<LiveOptions> {
         let mut options = LiveOptions::default();
         options.interfaces.clone_from(&self.interfaces);
         options.promiscuous = !self.no_promiscuous;
         options.immediate = self.immediate_mode;
-        options.filter_text = filter.join(" ");
+        options.filter = filter.cloned();
+        options.cut = self.early_cut;
+        options.direction = match self.direction {
+            Way::In => Direction::In,
+            Way::Out => Direction::Out,
+            Way::Inout => Direction::Both,
+        };
         if self.snaplen > 0 {
             options.snaplen = self.snaplen;
         }
@@ -71,6 +100,28 @@ impl InterfaceArgs {
         }
         Ok(options)
     }
+}
+
+/// CPUs from a list of numbers and ranges.
+fn cores(text: &str) -> Result<Vec<usize>> {
+    let mut cores = Vec::new();
+    for part in text.split(',') {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| {
+            let parsed = text.trim().parse::<usize>().ok();
+            let parsed = parsed.filter(|&core| core < CpuSet::MAX_CPU);
+            parsed.with_context(|| format!("--cores: '{text}' is no CPU: write 1,2 or 2-5"))
+        };
+        cores.extend(number(from)?..=number(to)?);
+    }
+    let mut sorted = cores.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    anyhow::ensure!(
+        sorted.len() == cores.len() && !cores.is_empty(),
+        "--cores: '{text}' does not name each CPU once"
+    );
+    Ok(cores)
 }
 
 /// As tcpdump's -B, a bare number counts KiB.
@@ -111,10 +162,22 @@ struct Running {
 }
 
 pub(super) fn run(args: &super::Args, setup: &Setup, stop: &Arc<AtomicBool>) -> Result<()> {
-    let options = args.live.options(&args.filter)?;
-    let live = Live::open(options)?;
+    let options = args.live.options(setup.filter.as_ref())?;
+    let cores: Vec<Option<usize>> = match &args.live.cores {
+        Some(text) => cores(text)?.into_iter().map(Some).collect(),
+        None => vec![None],
+    };
+    let count = u16::try_from(cores.len())?;
+    let lives = Live::open(&options, count)?;
     let before = DropCounts::now(&args.live.interfaces);
-    let (recorder, workers) = setup.start(args, args.live.interfaces.clone(), 1)?;
+    let filter = match lives.iter().find_map(Live::filter_in_user_space) {
+        Some(why) => {
+            eprintln!("strata: the filter is evaluated after the copy: {why}");
+            setup.filter.clone()
+        }
+        None => None,
+    };
+    let (recorder, workers) = setup.start(args, args.live.interfaces.clone(), filter, count)?;
     let (rotate, report) = (Arc::default(), Arc::default());
     flag::register(SIGHUP, Arc::clone(&rotate))?;
     flag::register(SIGUSR1, Arc::clone(&report))?;
@@ -126,8 +189,10 @@ pub(super) fn run(args: &super::Args, setup: &Setup, stop: &Arc<AtomicBool>) -> 
     let started = Instant::now();
     let running = workers
         .into_iter()
-        .zip([live])
-        .map(|(worker, live)| spawn(worker, live, stop))
+        .zip(lives)
+        .zip(cores)
+        .enumerate()
+        .map(|(number, ((worker, live), core))| spawn(number, worker, live, core, stop))
         .collect::<Result<Vec<Running>>>()?;
 
     let mut warnings = Vec::new();
@@ -167,33 +232,52 @@ pub(super) fn run(args: &super::Args, setup: &Setup, stop: &Arc<AtomicBool>) -> 
     finish(args, recorder, outcomes, warnings, started)
 }
 
-fn spawn(mut worker: Worker, mut live: Live, stop: &Arc<AtomicBool>) -> Result<Running> {
+fn spawn(
+    number: usize,
+    mut worker: Worker,
+    mut live: Live,
+    core: Option<usize>,
+    stop: &Arc<AtomicBool>,
+) -> Result<Running> {
     let status = Arc::new(Status::default());
     let (shared, stop) = (Arc::clone(&status), Arc::clone(stop));
     let work = move || -> Result<WorkerOutcome> {
+        if let Some(core) = core {
+            pin(core)?;
+        }
+        // The kernel counts what it filters for all workers together.
+        let mut filtered = (number == 0).then(Tally::default);
         let mut last = Instant::now();
         let ran = run_live(&mut live, &mut worker, |live, worker| {
             shared.steps.fetch_add(1, Ordering::Relaxed);
             if last.elapsed() > SNAPSHOT_EVERY {
                 last = Instant::now();
-                publish(&shared, live, worker);
+                publish(&shared, live, worker, &mut filtered);
             }
             if stop.load(Ordering::Relaxed) {
                 return ControlFlow::Break(());
             }
             ControlFlow::Continue(())
         });
-        publish(&shared, &mut live, &worker);
+        publish(&shared, &mut live, &mut worker, &mut filtered);
         Ok(WorkerOutcome::of(&worker, ran))
     };
     let thread = thread::Builder::new()
-        .name(String::from("strata-worker"))
+        .name(format!("strata-worker-{number}"))
         .spawn(work)
         .context("cannot start a worker thread")?;
     Ok(Running { thread, status })
 }
 
-fn publish(status: &Status, live: &mut Live, worker: &Worker) {
+fn publish(status: &Status, live: &mut Live, worker: &mut Worker, filtered: &mut Option<Tally>) {
+    if let Some(before) = filtered {
+        let now = live.filtered();
+        worker.count_filtered(Tally {
+            packets: now.packets - before.packets,
+            bytes: now.bytes - before.bytes,
+        });
+        *before = now;
+    }
     let events = live.take_events();
     let rings = live.counts();
     status.with(|snapshot| {
@@ -302,11 +386,7 @@ impl Watchdog {
 }
 
 /// Keeps the calling thread on one CPU.
-#[expect(dead_code, reason = "--cores comes with several workers")]
 fn pin(core: usize) -> Result<()> {
-    if core >= CpuSet::MAX_CPU {
-        bail!("--cores: there is no CPU {core}");
-    }
     let mut set = CpuSet::new();
     set.set(core);
     sched_setaffinity(None, &set).with_context(|| format!("--cores: CPU {core}"))

@@ -1,0 +1,468 @@
+//! Interfaces, in a network namespace of the test's own: what is sent on one end of
+//! a pair is captured on the other.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+
+use std::collections::{HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use strata_capture::live::{
+    CUT_BYTES_MIN, Device, Direction, Live, LiveError, LiveEvent, LiveNext, LiveOptions,
+};
+use strata_capture::{Input, InputOptions, LinkType, Next, Packets};
+use strata_filter::Filter;
+use strata_testkit::{Namespace, data_dir, may_use_kernel};
+use strata_wire::dissect::dissect;
+use strata_wire::{FlowKey, TunnelKey};
+
+const NEAR: &str = "st-live-a";
+const FAR: &str = "st-live-b";
+
+fn options(interface: &str) -> LiveOptions {
+    let mut options = LiveOptions::default();
+    options.interfaces = vec![interface.to_owned()];
+    options.ring_bytes = Some(32 << 20);
+    options.immediate = true;
+    options
+}
+
+fn namespace(test: &str) -> Option<Namespace> {
+    may_use_kernel("capturing interfaces").then(|| {
+        let namespace = Namespace::new(&format!("st-live-{test}"));
+        namespace.pair(NEAR, FAR);
+        namespace
+    })
+}
+
+/// Ethernet packets of real captures that a pair of interfaces takes.
+fn packets(captures: &[&str]) -> Vec<Vec<u8>> {
+    let paths: Vec<_> = captures.iter().map(|name| data_dir().join(name)).collect();
+    let mut packets = Vec::new();
+    for path in paths {
+        let mut input = Input::open(&[path], &InputOptions::default()).unwrap();
+        loop {
+            match input.advance().unwrap() {
+                Next::Packets => {
+                    let batch = input.batch();
+                    packets.extend(batch.iter().map(|packet| packet.data.to_vec()));
+                }
+                Next::Meta(_) => {}
+                Next::End => break,
+            }
+        }
+    }
+    packets.retain(|packet| (14..9_000).contains(&packet.len()));
+    packets.truncate(5_000);
+    packets
+}
+
+/// Captures with VLAN tags, single and double, tunnels, IPv6 and fragments.
+fn odd_packets() -> Vec<Vec<u8>> {
+    let wanted = [
+        "vlan", "qinq", "QinQ", "mpls", "pppoe", "frag", "gre", "vxlan",
+    ];
+    let mut names = Vec::new();
+    for path in strata_testkit::format_captures() {
+        let name = path
+            .strip_prefix(data_dir())
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .to_owned();
+        let is_ethernet = Input::open(&[path], &InputOptions::default()).is_ok_and(|mut input| {
+            matches!(
+                input.advance(),
+                Ok(Next::Meta(strata_capture::Meta::Interface { interface, .. }))
+                    if interface.link == LinkType::ETHERNET
+            )
+        });
+        // The corpus has broken captures too.
+        let readable = wanted.iter().any(|word| name.contains(word)) && name.ends_with(".pcap");
+        if is_ethernet && readable {
+            names.push(name);
+        }
+    }
+    let readable: Vec<&str> = names
+        .iter()
+        .map(String::as_str)
+        .filter(|name| std::panic::catch_unwind(|| packets(&[name])).is_ok())
+        .collect();
+    packets(&readable)
+}
+
+fn send(packets: &[Vec<u8>]) {
+    let sender = pcap::Capture::from_device(NEAR).unwrap();
+    let mut sender = sender.open().unwrap();
+    for packet in packets {
+        sender.sendpacket(packet.as_slice()).unwrap();
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Received {
+    data: Vec<u8>,
+    wire_len: u32,
+    ts_ns: u64,
+}
+
+/// What comes until nothing has come for a while.
+fn receive(live: &mut Live) -> Vec<Received> {
+    let mut received = Vec::new();
+    loop {
+        match live.advance().unwrap() {
+            LiveNext::Packets => {
+                let batch = live.batch();
+                for index in 0..batch.len() {
+                    let packet = batch.get(index);
+                    received.push(Received {
+                        data: packet.data.to_vec(),
+                        wire_len: packet.wire_len,
+                        ts_ns: packet.ts_ns,
+                    });
+                }
+            }
+            LiveNext::Meta(_) => {}
+            LiveNext::Idle => return received,
+        }
+    }
+}
+
+fn open(options: &LiveOptions) -> Live {
+    Live::open(options, 1).unwrap().pop().unwrap()
+}
+
+#[test]
+fn what_is_sent_is_captured_as_it_was_with_its_tags() {
+    let Some(namespace) = namespace("whole") else {
+        return;
+    };
+    let mut sent = packets(&["labelled/mix-test/trace.pcap"]);
+    let odd = odd_packets();
+    let tagged = odd
+        .iter()
+        .filter(|packet| packet[12..14] == [0x81, 0])
+        .count();
+    assert!(
+        odd.len() > 500 && tagged > 100,
+        "{} odd, {tagged} tagged",
+        odd.len()
+    );
+    sent.extend(odd);
+    namespace.enter(|| {
+        let mut live = open(&options(FAR));
+        send(&sent);
+        let received = receive(&mut live);
+        assert_eq!(received.len(), sent.len());
+        for (sent, received) in sent.iter().zip(&received) {
+            assert_eq!(*sent, received.data);
+            assert_eq!(received.wire_len as usize, sent.len());
+        }
+        assert!(received.is_sorted_by_key(|packet| packet.ts_ns));
+        let counts = live.counts().unwrap();
+        assert_eq!(counts[0].1.dropped, 0);
+        assert_eq!(counts[0].1.received, sent.len() as u64);
+    });
+}
+
+#[test]
+fn the_kernel_filters_as_evaluation_does_tags_included() {
+    let Some(namespace) = namespace("filter") else {
+        return;
+    };
+    let mut sent = packets(&["labelled/mix-test/trace.pcap"]);
+    sent.truncate(500);
+    sent.extend(odd_packets());
+    let filters = [
+        "tcp",
+        "vlan",
+        "vlan and tcp",
+        "not vlan",
+        "ether[10:4] & 0xff != 0",
+        "ether[12:4] & 0xfff > 5",
+        "ether[13] = 0 and ether[15] & 1 = 0",
+        "ether[len - len + 11:4] & 0x0f > 3",
+        "vlan and vlan",
+        "vlan and (ip[8] > 5 or ip6)",
+        "len > 100 and len < 1000",
+        "less 70 or vlan and udp port 53",
+        "pppoes and ip",
+        "mpls and ip[8] > 5",
+    ];
+    namespace.enter(|| {
+        for text in filters {
+            let filter = Filter::parse(text).unwrap();
+            let program = filter.compile(LinkType::ETHERNET).unwrap();
+            let mut with = options(FAR);
+            with.filter = Some(filter);
+            let mut live = open(&with);
+            assert_eq!(live.filter_in_user_space(), None, "{text}");
+            send(&sent);
+            let received = receive(&mut live);
+            let length = |packet: &[u8]| u32::try_from(packet.len()).unwrap();
+            let wanted: Vec<&Vec<u8>> = sent
+                .iter()
+                .filter(|packet| program.matches(packet, length(packet)))
+                .collect();
+            let received: Vec<&Vec<u8>> = received.iter().map(|packet| &packet.data).collect();
+            assert!(
+                received == wanted,
+                "{text}: {} of {}",
+                received.len(),
+                wanted.len()
+            );
+            let filtered = live.filtered();
+            assert_eq!(
+                filtered.packets,
+                (sent.len() - wanted.len()) as u64,
+                "{text}"
+            );
+            let bytes = |packets: &[&Vec<u8>]| packets.iter().map(|p| p.len()).sum::<usize>();
+            let all: Vec<&Vec<u8>> = sent.iter().collect();
+            assert_eq!(
+                filtered.bytes,
+                (bytes(&all) - bytes(&wanted)) as u64,
+                "{text}"
+            );
+        }
+    });
+}
+
+#[test]
+fn all_interfaces_together_come_cooked() {
+    let Some(namespace) = namespace("cooked") else {
+        return;
+    };
+    let mut sent = packets(&["labelled/mix-test/trace.pcap"]);
+    sent.truncate(300);
+    // Behind a tag, the kernel does not tell a length (802.3), nor that the type was
+    // another tag's.
+    let is_told = |packet: &Vec<u8>| {
+        let tagged = [[0x81, 0], [0x88, 0xa8], [0x91, 0]];
+        !tagged.iter().any(|kind| packet[12..14] == *kind)
+            || packet[16] >= 6 && !tagged.iter().any(|kind| packet[16..18] == *kind)
+    };
+    sent.extend(odd_packets().into_iter().filter(is_told));
+    namespace.enter(|| {
+        let mut with = options("any");
+        with.direction = Direction::In;
+        let mut live = open(&with);
+        send(&sent);
+        let received = receive(&mut live);
+        assert_eq!(received.len(), sent.len());
+        let far = Device::named(FAR).unwrap().index;
+        for (sent, received) in sent.iter().zip(&received) {
+            let cooked = &received.data;
+            assert_eq!(cooked[20..], sent[14..]);
+            assert_eq!(cooked[4..8], far.to_be_bytes());
+            let kind = u16::from_be_bytes([sent[12], sent[13]]);
+            // 802.3 frames have a length there, and a number of Linux's instead.
+            if kind >= 0x600 {
+                assert_eq!(cooked[..2], sent[12..14]);
+            }
+            assert_eq!(received.wire_len as usize, sent.len() + 6);
+            // ARPHRD_ETHER, 6 bytes of address: the sender's.
+            assert_eq!(cooked[8..10], [0, 1]);
+            assert_eq!(cooked[12..18], sent[6..12]);
+        }
+    });
+}
+
+fn key(packet: &[u8]) -> Option<FlowKey> {
+    dissect(LinkType::ETHERNET, packet, TunnelKey::Outer).key
+}
+
+#[test]
+fn workers_share_packets_and_conversations_meet() {
+    let Some(namespace) = namespace("spread") else {
+        return;
+    };
+    let mut sent = packets(&["labelled/mix-test/trace.pcap"]);
+    // Every packet and its answer.
+    for packet in sent.clone().iter().filter(|p| p[12..15] == [8, 0, 0x45]) {
+        let mut answer = packet.clone();
+        answer.copy_within(26..30, 30);
+        answer[26..30].copy_from_slice(&packet[30..34]);
+        sent.push(answer);
+    }
+    namespace.enter(|| {
+        let mut workers = Live::open(&options(FAR), 3).unwrap();
+        send(&sent);
+        let mut by_pair: HashMap<(u128, u128), HashSet<usize>> = HashMap::new();
+        let mut count = Vec::new();
+        for (worker, live) in workers.iter_mut().enumerate() {
+            let received = receive(live);
+            count.push(received.len());
+            for packet in received {
+                if let Some(key) = key(&packet.data) {
+                    let pair = (key.low.address, key.high.address);
+                    let pair = (pair.0.min(pair.1), pair.0.max(pair.1));
+                    by_pair.entry(pair).or_default().insert(worker);
+                }
+            }
+        }
+        assert_eq!(count.iter().sum::<usize>(), sent.len());
+        assert!(
+            count.iter().all(|&count| count > sent.len() / 20),
+            "{count:?}"
+        );
+        assert!(by_pair.len() > 30);
+        assert!(by_pair.values().all(|workers| workers.len() == 1));
+    });
+}
+
+/// UDP between two ends, with so many bytes of payload.
+fn udp(ipv6: bool, ports: (u16, u16), payload: u16) -> Vec<u8> {
+    let mut packet = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    if ipv6 {
+        packet.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+        packet.extend((payload + 8).to_be_bytes());
+        packet.extend([17, 64]);
+        packet.extend([0xfd; 15]);
+        packet.push(2);
+        packet.extend([0xfd; 15]);
+        packet.push(1);
+    } else {
+        packet.extend([8, 0, 0x45, 0]);
+        packet.extend((payload + 28).to_be_bytes());
+        packet.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1]);
+    }
+    packet.extend(ports.0.to_be_bytes());
+    packet.extend(ports.1.to_be_bytes());
+    packet.extend((payload + 8).to_be_bytes());
+    packet.extend([0, 0]);
+    packet.extend(vec![0x55; payload.into()]);
+    packet
+}
+
+#[test]
+fn packets_of_known_flows_are_cut_before_the_copy() {
+    let Some(namespace) = namespace("cut") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut with = options(FAR);
+        with.cut = true;
+        let mut live = open(&with);
+        let table = live.cut_table().unwrap();
+        table.set_second(5);
+        for ipv6 in [false, true] {
+            let packet = udp(ipv6, (4000, 5000), 1000);
+            let other = udp(ipv6, (4001, 5000), 1000);
+            let whole = packet.len();
+            let min = usize::from(CUT_BYTES_MIN);
+            let lengths = |live: &mut Live| -> Vec<usize> {
+                send(&[packet.clone(), other.clone()]);
+                let received = receive(live);
+                assert!(received.iter().all(|p| p.wire_len as usize == whole));
+                received.iter().map(|packet| packet.data.len()).collect()
+            };
+            assert_eq!(lengths(&mut live), [whole, whole]);
+            let flow = key(&packet).unwrap();
+            // One packet alone is no agreement.
+            for agreed in 0..3 {
+                table.cut(&flow, 100);
+                assert_eq!(lengths(&mut live), [whole, whole], "{agreed}");
+            }
+            table.cut(&flow, 100);
+            assert_eq!(lengths(&mut live), [min, whole]);
+            // The answer is of the same flow.
+            let mut answer = udp(ipv6, (5000, 4000), 1000);
+            let (at, len) = if ipv6 { (22, 16) } else { (26, 4) };
+            answer[at + len - 1] = 1;
+            answer[at + 2 * len - 1] = 2;
+            send(&[answer]);
+            assert_eq!(receive(&mut live)[0].data.len(), min);
+            table.cut(&flow, 400);
+            assert_eq!(lengths(&mut live), [400, whole]);
+            table.keep_whole(&flow);
+            assert_eq!(lengths(&mut live), [whole, whole]);
+            for _ in 0..4 {
+                table.cut(&flow, 300);
+            }
+            assert_eq!(lengths(&mut live), [300, whole]);
+            // What is not confirmed is forgotten.
+            table.set_second(8);
+            assert_eq!(lengths(&mut live), [whole, whole]);
+            table.set_second(5);
+            table.keep_whole(&flow);
+        }
+    });
+}
+
+#[test]
+fn an_interface_may_go_down_and_away_and_come_back() {
+    let Some(namespace) = namespace("down") else {
+        return;
+    };
+    let packet = udp(false, (1, 2), 50);
+    namespace.enter(|| {
+        let mut live = open(&options(FAR));
+        let expect = |live: &mut Live, event: LiveEvent| {
+            let started = Instant::now();
+            let mut seen = Vec::new();
+            while !seen.contains(&event) {
+                assert!(
+                    started.elapsed() < Duration::from_secs(10),
+                    "{event:?}, {seen:?}"
+                );
+                assert_eq!(receive(live), []);
+                seen.extend(live.take_events());
+            }
+        };
+        namespace.ip(&format!("link set {FAR} down"));
+        expect(&mut live, LiveEvent::Down(FAR.into()));
+        namespace.ip(&format!("link set {FAR} up"));
+        expect(&mut live, LiveEvent::Back(FAR.into()));
+        send(std::slice::from_ref(&packet));
+        assert_eq!(receive(&mut live)[0].data, packet);
+
+        namespace.ip(&format!("link del {FAR}"));
+        expect(&mut live, LiveEvent::Gone(FAR.into()));
+        namespace.pair(NEAR, FAR);
+        expect(&mut live, LiveEvent::Back(FAR.into()));
+        send(std::slice::from_ref(&packet));
+        assert_eq!(receive(&mut live)[0].data, packet);
+        assert_eq!(live.counts().unwrap()[0].1.received, 2);
+    });
+}
+
+#[test]
+fn what_cannot_be_captured_is_said() {
+    let Some(namespace) = namespace("errors") else {
+        return;
+    };
+    namespace.enter(|| {
+        let error = |options: &LiveOptions| Live::open(options, 1).unwrap_err();
+        let missing = error(&options("st-live-x"));
+        assert!(missing.to_string().contains(NEAR), "{missing}");
+        namespace.ip(&format!("link set {FAR} down"));
+        assert!(matches!(error(&options(FAR)), LiveError::Down { .. }));
+        namespace.ip(&format!("link set {FAR} up"));
+        let mut with = options(FAR);
+        with.filter = Some(Filter::parse("inbound").unwrap());
+        assert!(matches!(error(&with), LiveError::Filter { .. }));
+        assert!(matches!(
+            error(&LiveOptions::default()),
+            LiveError::NoInterface
+        ));
+    });
+}
+
+#[test]
+fn long_packets_are_cut_to_the_snapshot_length() {
+    let Some(namespace) = namespace("snaplen") else {
+        return;
+    };
+    let packet = udp(false, (1, 2), 30_000);
+    namespace.enter(|| {
+        for snaplen in [96, 40_000] {
+            let mut with = options(FAR);
+            with.snaplen = snaplen;
+            let mut live = open(&with);
+            send(std::slice::from_ref(&packet));
+            let received = receive(&mut live);
+            let kept = packet.len().min(snaplen as usize);
+            assert_eq!(received[0].data, packet[..kept]);
+            assert_eq!(received[0].wire_len as usize, packet.len());
+        }
+    });
+}

@@ -1,0 +1,99 @@
+//! Networks of a test's own.
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::thread;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// A network namespace, which is removed with the value.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// Makes a namespace whose name begins with `prefix`, without IPv6, so that
+    /// nothing is sent in it but by the test.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot be made: see [`may_use_kernel`](crate::may_use_kernel).
+    #[must_use]
+    pub fn new(prefix: &str) -> Self {
+        let name = format!("{prefix}-{}", std::process::id());
+        let namespace = Self { name };
+        namespace.run_outside(&["netns", "add", &namespace.name]);
+        namespace.enter(|| {
+            // Where IPv6 is not built in, nothing is to be turned off.
+            let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+        });
+        namespace
+    }
+
+    /// Its name, for `ip netns exec`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs `ip` with arguments separated by spaces in it.
+    ///
+    /// # Panics
+    ///
+    /// If that fails.
+    pub fn ip(&self, arguments: &str) {
+        let mut all = vec!["-n", &self.name];
+        all.extend(arguments.split(' '));
+        self.run_outside(&all);
+    }
+
+    fn run_outside(&self, arguments: &[&str]) {
+        let output = Command::new("ip").args(arguments).output();
+        let output = output.expect("iproute2 is installed (`make tools`)");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "ip {arguments:?}: {error}");
+    }
+
+    /// A pair of interfaces that are up and lead to each other.
+    ///
+    /// # Panics
+    ///
+    /// If they cannot be made.
+    pub fn pair(&self, one: &str, two: &str) {
+        self.ip(&format!(
+            "link add {one} mtu 60000 type veth peer name {two} mtu 60000"
+        ));
+        self.ip(&format!("link set {one} up"));
+        self.ip(&format!("link set {two} up"));
+    }
+
+    /// Runs something on a thread that is in the namespace.
+    ///
+    /// # Panics
+    ///
+    /// If it does.
+    pub fn enter<T: Send>(&self, inside: impl FnOnce() -> T + Send) -> T {
+        let file = File::open(format!("/run/netns/{}", self.name)).expect("it was just made");
+        thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+                    .expect("root may enter it");
+                inside()
+            });
+            match thread.join() {
+                Ok(value) => value,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip")
+            .args(["netns", "del", &self.name])
+            .output();
+    }
+}
