@@ -486,14 +486,13 @@ impl Worker {
         };
         self.block.push_packet(&record, class);
         self.next_seq += 1;
-        let is_plain = self.lanes.is_plain & 1 << lane != 0;
-        let fingerprint = self.lanes.facts[lane].fingerprint;
-        if !is_plain {
+        if self.lanes.is_plain & 1 << lane == 0 {
             self.note(lane);
-        } else if !self.block.noted_recently(fingerprint) {
+        } else {
             let plain = &self.lanes.plain[lane];
+            let ends = [plain.source, plain.destination];
             self.block
-                .note_plain(fingerprint, [plain.source, plain.destination]);
+                .note_plain(self.lanes.facts[lane].fingerprint, ends);
         }
         Ok(())
     }

@@ -130,20 +130,21 @@ impl Bucket {
         };
         let squares = join_48(self.size_squares_low, self.size_squares_high) + square;
         (self.size_squares_low, self.size_squares_high) = split_48(squares);
-        if facts.low_to_high == self.forward_is_low_to_high() {
-            if self.window_forward == 0 {
-                self.window_forward = facts.tcp_window;
-            }
-        } else {
-            self.backward_bytes = self.backward_bytes.saturating_add(u32::from(size));
-            self.backward_size_min = self.backward_size_min.min(size);
-            self.backward_size_max = self.backward_size_max.max(size);
-            let words = facts.header_len / 4;
-            self.backward_header_words = self.backward_header_words.saturating_add(words);
-            if self.window_backward == 0 {
-                self.window_backward = facts.tcp_window;
-            }
-        }
+        // Which way a packet goes cannot be foreseen, so no branch depends on it.
+        let backward = facts.low_to_high != self.forward_is_low_to_high();
+        let mask = if backward { u16::MAX } else { 0 };
+        let backward_size = size & mask;
+        self.backward_bytes = self.backward_bytes.saturating_add(u32::from(backward_size));
+        self.backward_size_min = self.backward_size_min.min(size | !mask);
+        self.backward_size_max = self.backward_size_max.max(backward_size);
+        let words = (facts.header_len / 4) & mask;
+        self.backward_header_words = self.backward_header_words.saturating_add(words);
+        let first = |window: u16, mask: u16| {
+            let unset = if window == 0 { u16::MAX } else { 0 };
+            window | facts.tcp_window & mask & unset
+        };
+        self.window_forward = first(self.window_forward, !mask);
+        self.window_backward = first(self.window_backward, mask);
     }
 
     /// One vote of another flow for this bucket. Whether the vote carries: once

@@ -61,7 +61,8 @@ pub struct BlockBuilder {
     classes: usize,
     fingerprints: Vec<u64>,
     /// Flows between IPv4 addresses, whose fingerprints are made by `seal`.
-    plain: Vec<(u64, [u32; 2])>,
+    plain: Box<[(u64, [u32; 2])]>,
+    plain_len: usize,
     notes_full: bool,
     recent: Box<[u64; RECENT]>,
     /// The interface of the last packet, which is defined, as the context is.
@@ -90,7 +91,8 @@ impl BlockBuilder {
             classes: 0,
             // Three of each plain note, and five of each other.
             fingerprints: touched(8 * notes),
-            plain: touched(notes),
+            plain: vec![(1, [1; 2]); notes].into_boxed_slice(),
+            plain_len: 0,
             notes_full: false,
             recent: Box::new([0; RECENT]),
             last_interface: None,
@@ -120,7 +122,7 @@ impl BlockBuilder {
         self.counts[..self.classes].fill([Count::default(); KEEPS]);
         self.classes = 0;
         self.fingerprints.clear();
-        self.plain.clear();
+        self.plain_len = 0;
         self.notes_full = false;
         self.recent.fill(0);
         self.last_interface = None;
@@ -239,13 +241,18 @@ impl BlockBuilder {
         }
     }
 
-    /// Notes the fingerprint of a flow, and the IPv4 addresses of its ends.
-    #[inline]
+    /// Notes the fingerprint of a flow and the IPv4 addresses of its ends, unless
+    /// it has just been noted: without a branch, since which it is cannot be
+    /// foreseen.
+    #[inline(always)]
     pub fn note_plain(&mut self, fingerprint: u64, ends: [u32; 2]) {
-        if self.plain.len() < self.block_bytes / BYTES_PER_NOTE {
-            self.plain.push((fingerprint, ends));
-        } else {
-            self.notes_full = true;
+        let noted = self.noted_recently(fingerprint);
+        match self.plain.get_mut(self.plain_len) {
+            Some(note) => {
+                *note = (fingerprint, ends);
+                self.plain_len += usize::from(!noted);
+            }
+            None => self.notes_full = true,
         }
     }
 
@@ -395,7 +402,7 @@ impl BlockBuilder {
             }
         }
         let hasher = FlowHasher::new(hash_seed);
-        for (flow, ends) in self.plain.drain(..) {
+        for &(flow, ends) in &self.plain[..self.plain_len] {
             let ends = ends.map(|end| hasher.address(AddressFamily::Ipv4, u128::from(end)));
             self.fingerprints.extend([flow, ends[0], ends[1]]);
         }
@@ -430,18 +437,18 @@ impl BlockBuilder {
     }
 }
 
-/// `to.copy_from_slice(from)`. Most packets leave 42 to 78 bytes of headers: two
-/// moves of a fixed length that overlap are a few instructions, and no call.
+/// `to.copy_from_slice(from)`. Most packets leave 42 to 78 bytes of headers: three
+/// moves of a fixed length that overlap are a few instructions, without a call and
+/// without a branch that depends on the length.
 #[inline(always)]
 fn copy(from: &[u8], to: &mut [u8]) {
-    const HALF: usize = 48;
+    const PART: usize = 32;
     let len = from.len();
-    if (HALF..=2 * HALF).contains(&len)
-        && let (Some(first), Some(last)) = (from.first_chunk::<HALF>(), from.last_chunk::<HALF>())
-        && to.len() == len
-    {
-        to[..HALF].copy_from_slice(first);
-        to[len - HALF..].copy_from_slice(last);
+    if (PART..=3 * PART).contains(&len) && to.len() == len {
+        let last = len - PART;
+        for at in [0, last.min(PART), last] {
+            to[at..at + PART].copy_from_slice(&from[at..at + PART]);
+        }
     } else {
         to.copy_from_slice(from);
     }

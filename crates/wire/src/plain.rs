@@ -5,7 +5,8 @@ use crate::flow::{AddressFamily, Endpoint, FlowHasher, FlowKey};
 use crate::tunnel;
 
 /// What the headers of a plain packet say: TCP, or UDP that is no tunnel, in IPv4
-/// without options and fragments, in Ethernet, its headers whole. A fast path of
+/// without options and fragments, in Ethernet, its headers whole, of at least 50
+/// bytes. A fast path of
 /// [`dissect`](crate::dissect::dissect), and equal to it; 20 bytes where
 /// [`Headers`] take more than two hundred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,8 +42,8 @@ impl Plain {
     #[inline(always)]
     #[must_use]
     pub fn read(packet: &[u8]) -> Option<Self> {
-        /// With UDP, the shortest packet that comes here.
-        const FIXED: usize = NETWORK_LEN + 8;
+        /// Up to the window of TCP.
+        const FIXED: usize = NETWORK_LEN + 16;
         let fixed: &[u8; FIXED] = packet.first_chunk()?;
         if fixed[12..15] != [0x08, 0x00, 0x45] {
             return None;
@@ -53,25 +54,21 @@ impl Plain {
         };
         let (total_len, fragment, number) = (usize::from(word(16)), word(20), fixed[23]);
         let (source_port, destination_port) = (word(34), word(36));
-        if fragment & 0x3fff != 0 {
-            return None;
-        }
-        let (transport_len, tcp_flags, tcp_window) = match number {
-            protocol::TCP => {
-                let rest: &[u8; 4] = packet.get(46..50)?.first_chunk()?;
-                let len = (rest[0] >> 4) * 4;
-                if len < 20 {
-                    return None;
-                }
-                (len, rest[1], u16::from_be_bytes([rest[2], rest[3]]))
-            }
-            protocol::UDP if !tunnel::has_udp_port(source_port, destination_port) => (8, 0, 0),
-            _ => return None,
-        };
-        // Whole, as the IP header says, or cut short behind the headers.
+        // Which of both it is cannot be foreseen, so no branch depends on it.
+        let (tcp, udp) = (number == protocol::TCP, number == protocol::UDP);
+        let transport_len = if tcp { (fixed[46] >> 4) * 4 } else { 8 };
+        let tcp_mask = if tcp { u16::MAX } else { 0 };
+        let [tcp_flags, _] = (u16::from(fixed[47]) & tcp_mask).to_le_bytes();
+        let tcp_window = word(48) & tcp_mask;
         let header_len = NETWORK_LEN + usize::from(transport_len);
-        let whole = total_len <= packet.len() - 14;
-        if total_len < header_len - 14 || (!whole && header_len >= packet.len()) {
+        let known = (tcp | udp)
+            & (fragment & 0x3fff == 0)
+            & (transport_len >= if tcp { 20 } else { 8 })
+            & !(udp & tunnel::has_udp_port(source_port, destination_port))
+            & (total_len >= header_len - 14)
+            // Whole, as the IP header says, or cut short behind the headers.
+            & ((total_len <= packet.len() - 14) | (header_len < packet.len()));
+        if !known {
             return None;
         }
         Some(Self {
