@@ -20,6 +20,10 @@ pub struct InputOptions {
     /// block that is larger, to 129 MiB at most. The default, 256 KiB, stays in
     /// a core's second-level cache; kept between 4 KiB and 16 MiB.
     pub window_bytes: usize,
+    /// Whether each file is read, and decompressed, by a thread of its own while
+    /// its packets are handled: three windows per file instead of one. Standard
+    /// input never is.
+    pub read_ahead: bool,
     /// Once it is set, standard input counts as ended.
     pub stop: Option<Arc<AtomicBool>>,
 }
@@ -28,6 +32,7 @@ impl Default for InputOptions {
     fn default() -> Self {
         Self {
             window_bytes: 256 << 10,
+            read_ahead: false,
             stop: None,
         }
     }

@@ -283,8 +283,36 @@ proptest! {
         let reading = read(&path);
         let mut small = InputOptions::default();
         small.window_bytes = 0;
-        let again = read_all(&[path], &small);
-        prop_assert_eq!(reading.items, again.items);
+        let again = read_all(std::slice::from_ref(&path), &small);
+        prop_assert_eq!(&reading.items, &again.items);
+        small.read_ahead = true;
+        let ahead = read_all(&[path], &small);
+        prop_assert_eq!(reading.items, ahead.items);
+    }
+}
+
+/// Packets larger than a window, one behind the other, read ahead.
+#[test]
+fn large_packets_are_read_ahead_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut packets = some_packets(40);
+    for (index, packet) in packets.iter_mut().enumerate() {
+        let len = [60, 250_000, 100_000][index % 3];
+        packet.data = (0..len)
+            .map(|n| u8::try_from((n * 7 + index) % 256).unwrap())
+            .collect();
+        packet.wire_len = u32::try_from(len).unwrap();
+    }
+    let path = file(&folder, "large", &pcap_of(&packets));
+    for window_bytes in [0, 64 << 10] {
+        let mut options = InputOptions::default();
+        options.window_bytes = window_bytes;
+        options.read_ahead = true;
+        let reading = read_all(std::slice::from_ref(&path), &options);
+        assert!(reading.error.is_none());
+        let all: Vec<_> = reading.packets().cloned().collect();
+        assert_eq!(all.len(), 40);
+        assert!(all.iter().zip(&packets).all(|(a, b)| a.data == b.data));
     }
 }
 

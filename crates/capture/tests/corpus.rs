@@ -45,19 +45,23 @@ fn every_file_is_read_or_refused() {
     check_snapshot("warnings.txt", &warned);
 }
 
-/// Small windows: every packet and block crosses an edge, and some do not fit.
+/// Small windows: every packet and block crosses an edge, and some do not fit. Read
+/// ahead by a thread or not.
 #[test]
 fn the_window_size_changes_nothing() {
-    let mut small = InputOptions::default();
-    small.window_bytes = 0;
-    for (name, path) in format_files() {
-        let (a, b) = (read(&path), read_all(std::slice::from_ref(&path), &small));
-        assert_eq!(a.items, b.items, "{name}");
-        assert_eq!(a.warnings, b.warnings, "{name}");
-        assert_eq!(
-            a.error.map(|error| error.to_string()),
-            b.error.map(|error| error.to_string()),
-            "{name}"
-        );
+    for (window_bytes, read_ahead) in [(0, false), (0, true), (256 << 10, true)] {
+        let mut options = InputOptions::default();
+        options.window_bytes = window_bytes;
+        options.read_ahead = read_ahead;
+        for (name, path) in format_files() {
+            let (a, b) = (read(&path), read_all(std::slice::from_ref(&path), &options));
+            assert_eq!(a.items, b.items, "{name}");
+            assert_eq!(a.warnings, b.warnings, "{name}");
+            assert_eq!(
+                a.error.map(|error| error.to_string()),
+                b.error.map(|error| error.to_string()),
+                "{name}"
+            );
+        }
     }
 }

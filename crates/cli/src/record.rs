@@ -260,6 +260,9 @@ impl Setup {
     }
 }
 
+/// Files that are read ahead at most.
+const READ_AHEAD_MAX: usize = 4;
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     let setup = Setup::new(args)?;
     let stop = stop_on_signal()?;
@@ -268,6 +271,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let mut input_options = InputOptions::default();
     input_options.stop = Some(Arc::clone(&stop));
+    // A thread for each of many files would not be read ahead, but read at once.
+    input_options.read_ahead = args.read.len() <= READ_AHEAD_MAX;
     let mut input = Input::open(&args.read, &input_options)?;
     let inputs = args.read.iter().map(|path| path.display().to_string());
     let (recorder, mut workers) = setup.start(args, inputs.collect(), setup.filter.clone(), 1)?;

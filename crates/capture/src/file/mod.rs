@@ -4,6 +4,7 @@
 //! packets in it; a batch borrows them from there, so that a packet is copied
 //! once, by the kernel or the decompressor.
 
+mod ahead;
 mod blocks;
 mod open;
 mod order;
@@ -154,7 +155,15 @@ impl Source {
             },
             warnings: Vec::new(),
         };
-        let mut window = Window::new(reader, options.window_bytes);
+        // Who asks standard input to stop shall not wait for a thread.
+        let read_ahead = options.read_ahead && path.as_os_str() != "-";
+        let mut window =
+            Window::new(reader, options.window_bytes, read_ahead).map_err(|source| {
+                CaptureError::Open {
+                    path: path.to_owned(),
+                    source,
+                }
+            })?;
         let format = open::recognise(&mut window, &mut notes)?;
         Ok(Self {
             index,

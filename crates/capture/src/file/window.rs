@@ -1,16 +1,19 @@
 //! The window: the part of a file that is in memory.
 //!
 //! ```text
-//!  0          position        end                 limit         len
-//!  | consumed | not yet used  | free for the next read | grown  |
+//!  0      start      position       end                 limit         len
+//!  | room | consumed | not yet used | free for the next read | grown  |
 //! ```
 //!
-//! It is as large as asked for (small enough to stay in the second-level
+//! Read in place, there is no room before `start`; read ahead by a thread, there
+//! is some for what the buffer before left unused. It is as large as asked for (small enough to stay in the second-level
 //! cache, which is what makes reading faster than mapping) and grows only when
 //! one packet or block is larger, with the bytes that really arrive: a lying
 //! length costs no memory.
 
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, Read};
+
+use super::ahead::{self, Ahead, Ended, HEADROOM};
 
 /// Window size limits, in bytes. The upper one covers the largest packet of any
 /// link type with its options, and leaves a descriptor's offset its two flags.
@@ -27,46 +30,62 @@ pub(crate) enum Fetched {
 }
 
 pub(crate) struct Window {
-    reader: Box<dyn Read + Send + Sync>,
+    feed: Feed,
     buffer: Vec<u8>,
+    start: usize,
+    /// Counts from `start`.
     position: usize,
     end: usize,
     /// Reads fill up to here; more only if one packet needs it.
     limit: usize,
-    /// Offset in the file of the buffer's first byte.
+    /// Offset in the file of the byte at `start`.
     base: u64,
     ended: Option<Ended>,
 }
 
-/// How a reader ended.
-enum Ended {
-    Whole,
-    Cut,
+/// Where the bytes come from.
+enum Feed {
+    InPlace(Box<dyn Read + Send + Sync>),
+    Ahead(Ahead),
 }
 
 impl Window {
-    pub(crate) fn new(reader: Box<dyn Read + Send + Sync>, bytes: usize) -> Self {
+    /// A window of `bytes`, filled by a thread of its own if `read_ahead`.
+    pub(crate) fn new(
+        reader: Box<dyn Read + Send + Sync>,
+        bytes: usize,
+        read_ahead: bool,
+    ) -> io::Result<Self> {
         let limit = bytes.clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX / 16);
-        Self {
-            reader,
-            buffer: vec![0; limit],
+        let feed = if read_ahead {
+            Feed::Ahead(Ahead::start(reader, limit)?)
+        } else {
+            Feed::InPlace(reader)
+        };
+        Ok(Self {
+            buffer: match &feed {
+                Feed::InPlace(_) => vec![0; limit],
+                Feed::Ahead(_) => Vec::new(),
+            },
+            feed,
+            start: 0,
             position: 0,
             end: 0,
             limit,
             base: 0,
             ended: None,
-        }
+        })
     }
 
     /// All bytes in memory; positions count from their start.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.buffer[..self.end]
+        &self.buffer[self.start..self.end]
     }
 
     /// The bytes not yet used.
     pub(crate) fn rest(&self) -> &[u8] {
-        &self.buffer[self.position..self.end]
+        &self.bytes()[self.position..]
     }
 
     pub(crate) fn position(&self) -> usize {
@@ -74,7 +93,7 @@ impl Window {
     }
 
     pub(crate) fn set_position(&mut self, position: usize) {
-        assert!(position <= self.end);
+        assert!(position <= self.bytes().len());
         self.position = position;
     }
 
@@ -85,32 +104,80 @@ impl Window {
     /// Reads until `need` bytes lie after the position. Moves what is in memory.
     pub(crate) fn fetch(&mut self, need: usize) -> io::Result<Fetched> {
         debug_assert!(need <= WINDOW_BYTES_MAX);
-        self.buffer.copy_within(self.position..self.end, 0);
         self.base += self.position as u64;
-        self.end -= self.position;
+        self.start += self.position;
         self.position = 0;
-        while self.end < need {
-            if let Some(ended) = &self.ended {
-                return Ok(Fetched::End {
-                    cut: matches!(ended, Ended::Cut),
-                });
-            }
-            let limit = self.limit.max(need);
-            if self.end == self.buffer.len() {
-                self.buffer.resize((self.end * 2).min(limit), 0);
-            }
-            let to = limit.min(self.buffer.len());
-            match self.reader.read(&mut self.buffer[self.end..to]) {
-                Ok(0) => self.ended = Some(Ended::Whole),
-                Ok(bytes) => self.end += bytes,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // What decompressors say when their input ends within a stream.
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
-                    self.ended = Some(Ended::Cut);
+        if let Feed::InPlace(_) = self.feed {
+            self.buffer.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        while self.end - self.start < need {
+            match &mut self.ended {
+                None => {}
+                Some(Ended::Whole) => return Ok(Fetched::End { cut: false }),
+                Some(Ended::Cut) => return Ok(Fetched::End { cut: true }),
+                Some(failed) => {
+                    let failed = std::mem::replace(failed, Ended::Whole);
+                    let Ended::Failed(error) = failed else {
+                        continue;
+                    };
+                    return Err(error);
                 }
-                Err(error) => return Err(error),
+            }
+            match &mut self.feed {
+                Feed::InPlace(reader) => {
+                    let limit = self.limit.max(need);
+                    if self.end == self.buffer.len() {
+                        self.buffer.resize((self.end * 2).min(limit), 0);
+                    }
+                    let to = limit.min(self.buffer.len());
+                    match ahead::read(reader, &mut self.buffer[self.end..to]) {
+                        Ok(bytes) => self.end += bytes,
+                        Err(ended) => self.ended = Some(ended),
+                    }
+                }
+                Feed::Ahead(_) => self.next_chunk()?,
             }
         }
         Ok(Fetched::Enough)
+    }
+
+    /// Goes on in the next buffer that was read ahead: what is left moves before
+    /// what it holds, or both into a larger one.
+    fn next_chunk(&mut self) -> io::Result<()> {
+        let Feed::Ahead(ahead) = &mut self.feed else {
+            return Ok(());
+        };
+        let mut chunk = ahead.next()?;
+        self.ended = chunk.ended;
+        let left = self.end - self.start;
+        if left <= HEADROOM {
+            let start = HEADROOM - left;
+            chunk.buffer[start..HEADROOM].copy_from_slice(&self.buffer[self.start..self.end]);
+            let used = std::mem::replace(&mut self.buffer, chunk.buffer);
+            (self.start, self.end) = (start, chunk.end);
+            ahead.give_back(used);
+        } else {
+            // Grows by doubling, so a large packet is not copied over and over.
+            let added = &chunk.buffer[HEADROOM..chunk.end];
+            if self.buffer.len() > self.limit + HEADROOM {
+                if self.start > left {
+                    self.buffer.drain(..self.start);
+                    self.start = 0;
+                }
+                self.buffer.extend_from_slice(added);
+            } else {
+                let mut larger = Vec::with_capacity(2 * (left + added.len()));
+                larger.extend_from_slice(&self.buffer[self.start..self.end]);
+                larger.extend_from_slice(added);
+                let used = std::mem::replace(&mut self.buffer, larger);
+                self.start = 0;
+                ahead.give_back(used);
+            }
+            self.end = self.buffer.len();
+            ahead.give_back(chunk.buffer);
+        }
+        Ok(())
     }
 }

@@ -1,0 +1,111 @@
+//! Reading ahead: a thread fills the buffers that a window goes through.
+
+use std::io::{self, ErrorKind, Read};
+use std::sync::Mutex;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::thread;
+
+/// Bytes kept free before what is read, for what the buffer before left unused:
+/// most packets and blocks fit.
+pub(super) const HEADROOM: usize = 64 << 10;
+/// Buffers that go round: one in use, one ready, one being filled.
+const BUFFERS: usize = 3;
+
+/// How a reader ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    Whole,
+    /// A compressed stream broke off.
+    Cut,
+    Failed(io::Error),
+}
+
+/// A filled buffer.
+pub(super) struct Chunk {
+    /// What was read lies from [`HEADROOM`] to `end`.
+    pub(super) buffer: Vec<u8>,
+    pub(super) end: usize,
+    /// Set on the last chunk.
+    pub(super) ended: Option<Ended>,
+}
+
+/// The reading thread's other end. The thread ends with its file, or when this
+/// is dropped.
+pub(super) struct Ahead {
+    // Only ever used through `&mut`; the mutex makes it `Sync`.
+    filled: Mutex<Receiver<Chunk>>,
+    empty: SyncSender<Vec<u8>>,
+    buffer_len: usize,
+}
+
+impl Ahead {
+    /// Reads `reader` in a thread of its own, `bytes` at a time.
+    pub(super) fn start(reader: Box<dyn Read + Send + Sync>, bytes: usize) -> io::Result<Self> {
+        let buffer_len = HEADROOM + bytes;
+        let (to_window, filled) = mpsc::sync_channel(BUFFERS);
+        let (empty, to_fill) = mpsc::sync_channel(BUFFERS);
+        for _ in 0..BUFFERS {
+            // There is room, and the other end is here.
+            let _ = empty.send(vec![0; buffer_len]);
+        }
+        thread::Builder::new()
+            .name("strata-reader".into())
+            .spawn(move || fill_all(reader, &to_fill, &to_window))?;
+        Ok(Self {
+            filled: Mutex::new(filled),
+            empty,
+            buffer_len,
+        })
+    }
+
+    /// The next chunk; waits for it.
+    pub(super) fn next(&mut self) -> io::Result<Chunk> {
+        let filled = self.filled.get_mut().unwrap_or_else(|e| e.into_inner());
+        let gone = |_| io::Error::other("the reading thread is gone");
+        filled.recv().map_err(gone)
+    }
+
+    /// Gives a buffer back to be filled. One that is not of this reader, or that
+    /// nobody fills any more, is dropped.
+    pub(super) fn give_back(&mut self, buffer: Vec<u8>) {
+        if buffer.len() == self.buffer_len {
+            let _ = self.empty.try_send(buffer);
+        }
+    }
+}
+
+fn fill_all(
+    mut reader: Box<dyn Read + Send + Sync>,
+    to_fill: &Receiver<Vec<u8>>,
+    to_window: &SyncSender<Chunk>,
+) {
+    while let Ok(mut buffer) = to_fill.recv() {
+        let mut end = HEADROOM;
+        let mut ended = None;
+        while end < buffer.len() && ended.is_none() {
+            match read(&mut reader, &mut buffer[end..]) {
+                Ok(bytes) => end += bytes,
+                Err(how) => ended = Some(how),
+            }
+        }
+        let last = ended.is_some();
+        let chunk = Chunk { buffer, end, ended };
+        if to_window.send(chunk).is_err() || last {
+            return;
+        }
+    }
+}
+
+/// Reads at least one byte, or says how the reader ended.
+pub(super) fn read(reader: &mut impl Read, buffer: &mut [u8]) -> Result<usize, Ended> {
+    loop {
+        match reader.read(buffer) {
+            Ok(0) => return Err(Ended::Whole),
+            Ok(bytes) => return Ok(bytes),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // What decompressors say when their input ends within a stream.
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(Ended::Cut),
+            Err(error) => return Err(Ended::Failed(error)),
+        }
+    }
+}
