@@ -66,6 +66,79 @@ fn bound(expr: &Expr, shifts: &mut usize, certain: &mut usize) -> Option<BTreeSe
     }
 }
 
+/// What is known of all packets of a flow, for [`crate::Filter::may_match`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowFacts {
+    /// Both addresses, or none for what is not IP.
+    pub addresses: Option<[IpAddr; 2]>,
+    /// Both ports; 0 where the protocol has none.
+    pub ports: [u16; 2],
+    /// The protocol behind all IP headers.
+    pub protocol: u8,
+}
+
+/// See [`crate::Filter::may_match`].
+pub(crate) fn may_match(
+    expr: &Expr,
+    facts: &FlowFacts,
+    shifts: &mut usize,
+    certain: &mut usize,
+) -> bool {
+    match expr {
+        Expr::Any => true,
+        Expr::Test(test) => {
+            if is_shift(test) {
+                *shifts += 1;
+                *certain += 1;
+                return true;
+            }
+            shifts != certain || test_may_match(test, facts)
+        }
+        Expr::Not(inner) => {
+            may_match(inner, facts, shifts, &mut certain.clone());
+            true
+        }
+        // Every part is looked at, for the encapsulations in it.
+        Expr::And(parts) => parts.iter().fold(true, |may, part| {
+            may_match(part, facts, shifts, certain) && may
+        }),
+        Expr::Or(parts) => parts.iter().fold(false, |may, part| {
+            may_match(part, facts, shifts, &mut certain.clone()) || may
+        }),
+    }
+}
+
+fn test_may_match(test: &Test, facts: &FlowFacts) -> bool {
+    match test {
+        Test::Address { network, .. } => {
+            let Some(addresses) = &facts.addresses else {
+                return false;
+            };
+            addresses.iter().any(|address| within(network, *address))
+        }
+        Test::Port { low, high, .. } => facts.ports.iter().any(|port| (low..=high).contains(&port)),
+        Test::IpProto { number, .. } => {
+            // Headers that the protocol of a flow stands behind may match as well.
+            const BEFORE_OTHERS: [u32; 9] = [0, 43, 44, 51, 59, 60, 135, 139, 140];
+            BEFORE_OTHERS.contains(number) || *number == u32::from(facts.protocol)
+        }
+        _ => true,
+    }
+}
+
+fn within(network: &Network, address: IpAddr) -> bool {
+    match (network, address) {
+        (Network::V4 { address, mask }, IpAddr::V4(v4)) => {
+            v4.to_bits() & mask.to_bits() == address.to_bits()
+        }
+        (Network::V6 { address, prefix }, IpAddr::V6(v6)) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(*prefix)).unwrap_or(0);
+            v6.to_bits() & mask == address.to_bits()
+        }
+        _ => false,
+    }
+}
+
 fn is_shift(test: &Test) -> bool {
     matches!(
         test,
@@ -123,6 +196,38 @@ mod tests {
             bound("(host 192.0.2.1 or host 192.0.2.2) and host 192.0.2.3"),
             some(&["192.0.2.3"])
         );
+    }
+
+    #[test]
+    fn says_which_flows_may_match() {
+        let facts = super::FlowFacts {
+            addresses: Some(["192.0.2.1".parse().unwrap(), "192.0.2.9".parse().unwrap()]),
+            ports: [5_000, 22],
+            protocol: 6,
+        };
+        let may = |expression: &str| Filter::parse(expression).unwrap().may_match(&facts);
+        for expression in [
+            "host 192.0.2.1 and port 22",
+            "net 192.0.2.0/24",
+            "tcp",
+            "not tcp",
+            "udp or port 22",
+            "vlan and host 192.0.2.9",
+            "less 100",
+            "(vlan or tcp) and host 10.0.0.1",
+        ] {
+            assert!(may(expression), "{expression}");
+        }
+        for expression in [
+            "host 10.0.0.1",
+            "port 23",
+            "udp",
+            "tcp and portrange 6000-7000",
+            "net 10.0.0.0/8 or udp",
+            "ip6 host ::1",
+        ] {
+            assert!(!may(expression), "{expression}");
+        }
     }
 
     #[test]

@@ -113,6 +113,7 @@ pub use ast::{
     AddressScope, Arith, Direction, Expr, Header, IpVersion, Llc, MacAddress, MacDirection,
     Network, Operator, Relation, Test, Transport, Width,
 };
+pub use bound::FlowFacts;
 pub use ebpf::{KernelView, NotInKernel};
 pub use error::{CompileError, ParseError};
 pub use program::Program;
@@ -167,6 +168,14 @@ impl Filter {
     #[must_use]
     pub fn host_bound(&self) -> Option<Vec<IpAddr>> {
         bound::host_bound(&self.expr)
+    }
+
+    /// Whether a packet of this flow may match. False means that none does, if the
+    /// facts hold for each packet: all its IP headers have these addresses, none is
+    /// cut short, and none lies within another.
+    #[must_use]
+    pub fn may_match(&self, facts: &FlowFacts) -> bool {
+        bound::may_match(&self.expr, facts, &mut 0, &mut 0)
     }
 }
 

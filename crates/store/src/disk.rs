@@ -52,6 +52,49 @@ pub trait Disk: Send + Sync {
     /// What the operating system says.
     fn lock(&self) -> io::Result<Option<Box<dyn Any + Send>>>;
 
+    /// As [`Disk::lock`], for who changes the archive: compaction and retention.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says.
+    fn lock_for_compacting(&self) -> io::Result<Option<Box<dyn Any + Send>>>;
+
+    /// Says that the log is being read, until the value is dropped, so that no
+    /// file is deleted meanwhile. `None` on a file system that cannot be written.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says.
+    fn lock_for_reading(&self) -> io::Result<Option<Box<dyn Any + Send + Sync>>>;
+
+    /// Keeps readers away until the value is dropped; `None` while there are some.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says.
+    fn lock_for_deleting(&self) -> io::Result<Option<Box<dyn Any + Send>>>;
+
+    /// Removes a file; nothing if there is none. Survives a crash.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says.
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Gives a file another name, in another directory perhaps. Survives a crash.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Names of the files in a directory, sorted; none if there is no such directory.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says.
+    fn list(&self, dir: &str) -> io::Result<Vec<String>>;
+
     /// How messages name a file.
     fn display(&self, name: &str) -> String;
 }
@@ -102,6 +145,10 @@ pub struct RealDisk {
 
 /// The file whose lock keeps a second writer away.
 pub(crate) const LOCK_NAME: &str = "lock";
+/// The file that readers lock together, and who deletes files alone.
+const READERS_NAME: &str = "readers";
+/// The file whose lock keeps a second compaction away.
+const COMPACTION_NAME: &str = "compaction";
 
 impl RealDisk {
     /// The directory at `root`, made if need be.
@@ -124,6 +171,20 @@ impl RealDisk {
 
     fn path(&self, name: &str) -> PathBuf {
         self.root.join(name)
+    }
+
+    fn try_lock(&self, name: &str) -> io::Result<Option<Box<dyn Any + Send>>> {
+        let mut options = OpenOptions::new();
+        let file = options
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(self.path(name))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Box::new(file))),
+            Err(fs::TryLockError::WouldBlock) => Ok(None),
+            Err(fs::TryLockError::Error(error)) => Err(error),
+        }
     }
 
     fn sync_dir(path: &Path) -> io::Result<()> {
@@ -185,17 +246,61 @@ impl Disk for RealDisk {
     }
 
     fn lock(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
+        self.try_lock(LOCK_NAME)
+    }
+
+    fn lock_for_compacting(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
+        self.try_lock(COMPACTION_NAME)
+    }
+
+    fn lock_for_reading(&self) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
         let mut options = OpenOptions::new();
-        let file = options
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(self.path(LOCK_NAME))?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(Box::new(file))),
-            Err(fs::TryLockError::WouldBlock) => Ok(None),
-            Err(fs::TryLockError::Error(error)) => Err(error),
+        let path = self.path(READERS_NAME);
+        let opened = options.write(true).create(true).truncate(false).open(path);
+        // Nothing is deleted there either.
+        let Ok(file) = opened else {
+            return Ok(None);
+        };
+        file.lock_shared()?;
+        Ok(Some(Box::new(file)))
+    }
+
+    fn lock_for_deleting(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
+        self.try_lock(READERS_NAME)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let path = self.path(name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            removed => removed?,
         }
+        Self::sync_dir(&path)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let (from, to) = (self.path(from), self.path(to));
+        if let Some(parent) = to.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::rename(&from, &to)?;
+        Self::sync_dir(&to)?;
+        Self::sync_dir(&from)
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        let entries = match fs::read_dir(self.path(dir)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            if let Some(name) = entry?.file_name().to_str() {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort();
+        Ok(names)
     }
 
     fn display(&self, name: &str) -> String {

@@ -12,6 +12,7 @@ use strata_capture::{
 use crate::error::{Damage, StoreError};
 use crate::format::{PacketRecord, VerdictRecord, keep_name};
 use crate::log::{Block, Log, Select};
+use crate::manifest::Recording;
 use crate::records::Record;
 
 /// What the packets of a block were recorded with, as its context record says.
@@ -98,72 +99,65 @@ pub fn export<W: Write>(
     format: FileFormat,
     options: ExportOptions<'_>,
 ) -> Result<Exported, ExportError> {
-    let output = match format {
-        FileFormat::PcapNg => Output::PcapNg(PcapNgWriter::new(output, &section_options(log)?)?),
-        FileFormat::Pcap => Output::Pcap(PcapWriter::new(output)),
-    };
-    let mut exporter = Exporter {
-        output,
-        options,
-        interfaces: HashMap::new(),
-        verdicts: HashMap::new(),
-        context: Context::default(),
-        packet_options: Vec::new(),
-        exported: Exported::default(),
-    };
-    let select = exporter.options.select.clone();
+    let mut sections = Sections::default();
+    sections.of_blocks(log)?;
+    let mut exporter = Exporter::new(output, format, &sections, options)?;
     for recording in log.recordings() {
-        exporter.verdicts.clear();
-        for block in log.blocks(recording, &select) {
-            match block {
-                Ok(block) => exporter.block(recording.id, &block)?,
-                Err(StoreError::Damage(damage)) => exporter.exported.damage.push(damage),
-                Err(error) => return Err(error.into()),
-            }
-        }
+        exporter.blocks(log, recording)?;
     }
-    match exporter.output {
-        Output::PcapNg(writer) => drop(writer.finish()?),
-        Output::Pcap(writer) => drop(writer.finish()?),
-    }
-    Ok(exporter.exported)
+    exporter.finish()
 }
 
 /// The options of the first section of the inputs, and the comments of the
-/// others: the export is one section.
-fn section_options(log: &Log) -> Result<Vec<u8>, StoreError> {
-    let mut merged: Option<Vec<u8>> = None;
-    let select = Select {
-        metadata_only: true,
-        ..Select::default()
-    };
-    for recording in log.recordings() {
-        for block in log.blocks(recording, &select) {
-            let block = match block {
-                Ok(block) => block,
-                Err(StoreError::Damage(_)) => continue,
-                Err(error) => return Err(error),
-            };
-            for record in block.records().flatten() {
-                let Record::Meta(Meta::Section { options: list }) = record else {
-                    continue;
-                };
-                match &mut merged {
-                    None => merged = Some(list),
-                    Some(merged) => {
-                        for comment in options::comments(&list) {
-                            // It was an option before, so it fits one now.
-                            let _ = options::push_comment(merged, comment);
-                        }
-                    }
+/// others: an export is one section.
+#[derive(Debug, Default)]
+pub struct Sections {
+    merged: Option<Vec<u8>>,
+}
+
+impl Sections {
+    /// Takes in a section's options.
+    pub fn add(&mut self, list: &[u8]) {
+        match &mut self.merged {
+            None => self.merged = Some(list.to_vec()),
+            Some(merged) => {
+                for comment in options::comments(list) {
+                    // It was an option before, so it fits one now.
+                    let _ = options::push_comment(merged, comment);
                 }
             }
         }
     }
-    Ok(merged.unwrap_or_default())
-}
 
-struct Exporter<'a, W: Write> {
+    /// Takes in the sections of a log's block files.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be read; damage is passed over.
+    pub fn of_blocks(&mut self, log: &Log) -> Result<(), StoreError> {
+        let select = Select {
+            metadata_only: true,
+            ..Select::default()
+        };
+        for recording in log.recordings() {
+            for block in log.blocks(recording, &select) {
+                let block = match block {
+                    Ok(block) => block,
+                    Err(StoreError::Damage(_)) => continue,
+                    Err(error) => return Err(error),
+                };
+                for record in block.records().flatten() {
+                    if let Record::Meta(Meta::Section { options }) = record {
+                        self.add(&options);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+/// Writes packets and what the inputs said to a capture file.
+pub struct Exporter<'a, W: Write> {
     output: Output<W>,
     options: ExportOptions<'a>,
     /// By recording and interface: number in the export, and link type.
@@ -174,11 +168,88 @@ struct Exporter<'a, W: Write> {
     exported: Exported,
 }
 
-impl<W: Write> Exporter<'_, W> {
+impl<W: Write> std::fmt::Debug for Exporter<'_, W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exporter")
+            .field("exported", &self.exported)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a, W: Write> Exporter<'a, W> {
+    /// Begins a file.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn new(
+        output: W,
+        format: FileFormat,
+        sections: &Sections,
+        options: ExportOptions<'a>,
+    ) -> Result<Self, ExportError> {
+        let section = sections.merged.as_deref().unwrap_or(&[]);
+        Ok(Self {
+            output: match format {
+                FileFormat::PcapNg => Output::PcapNg(PcapNgWriter::new(output, section)?),
+                FileFormat::Pcap => Output::Pcap(PcapWriter::new(output)),
+            },
+            options,
+            interfaces: HashMap::new(),
+            verdicts: HashMap::new(),
+            context: Context::default(),
+            packet_options: Vec::new(),
+            exported: Exported::default(),
+        })
+    }
+
+    /// Writes the wanted packets of a recording's block files.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be read or the output not written; damage is noted.
+    pub fn blocks(&mut self, log: &Log, recording: &Recording) -> Result<(), ExportError> {
+        let select = self.options.select.clone();
+        self.verdicts.clear();
+        for block in log.blocks(recording, &select) {
+            match block {
+                Ok(block) => self.block(recording.id, &block)?,
+                Err(StoreError::Damage(damage)) => self.damage(damage),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes a damaged place that was passed over.
+    pub fn damage(&mut self, damage: Damage) {
+        self.exported.damage.push(damage);
+    }
+
+    /// Ends the file.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn finish(self) -> Result<Exported, ExportError> {
+        match self.output {
+            Output::PcapNg(writer) => drop(writer.finish()?),
+            Output::Pcap(writer) => drop(writer.finish()?),
+        }
+        Ok(self.exported)
+    }
+
     fn block(&mut self, recording: u32, block: &Block) -> Result<(), ExportError> {
         for record in block.records() {
             match record {
-                Ok(Record::Packet(packet)) => self.packet(recording, &packet)?,
+                Ok(Record::Packet(packet)) => {
+                    let verdict = self.verdicts.get(&packet.verdict);
+                    let comment = self
+                        .options
+                        .comments
+                        .then(|| comment(&self.context, packet.keep_code, verdict));
+                    self.packet(recording, &packet, comment.as_deref())?;
+                }
                 Ok(Record::Verdict(id, verdict)) => {
                     self.verdicts.insert(id, verdict);
                 }
@@ -199,7 +270,12 @@ impl<W: Write> Exporter<'_, W> {
         Ok(())
     }
 
-    fn meta(&mut self, recording: u32, meta: Meta) -> Result<(), ExportError> {
+    /// Writes what an input said about itself; an interface once.
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    pub fn meta(&mut self, recording: u32, meta: Meta) -> Result<(), ExportError> {
         match meta {
             Meta::Interface { id, interface } => {
                 let next = self.interfaces.len();
@@ -234,7 +310,17 @@ impl<W: Write> Exporter<'_, W> {
         Ok(())
     }
 
-    fn packet(&mut self, recording: u32, packet: &PacketRecord<'_>) -> Result<(), ExportError> {
+    /// Writes a packet, if it is wanted.
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    pub fn packet(
+        &mut self,
+        recording: u32,
+        packet: &PacketRecord<'_>,
+        comment: Option<&str>,
+    ) -> Result<(), ExportError> {
         let select = &self.options.select;
         if select.from_ns.is_some_and(|from| packet.ts_ns < from)
             || select.to_ns.is_some_and(|to| packet.ts_ns >= to)
@@ -253,11 +339,9 @@ impl<W: Write> Exporter<'_, W> {
         }
         self.packet_options.clear();
         self.packet_options.extend_from_slice(packet.options);
-        if self.options.comments {
-            let verdict = self.verdicts.get(&packet.verdict);
-            let comment = comment(&self.context, packet.keep_code, verdict);
+        if let Some(comment) = comment {
             // Only names of a crafted log are too long for an option.
-            let _ = options::push_comment(&mut self.packet_options, &comment);
+            let _ = options::push_comment(&mut self.packet_options, comment);
         }
         let written = PacketRef {
             ts_ns: packet.ts_ns,
@@ -279,26 +363,40 @@ impl<W: Write> Exporter<'_, W> {
     }
 }
 
+fn comment(context: &Context, keep_code: u8, verdict: Option<&VerdictRecord>) -> String {
+    let class = verdict.map(|verdict| {
+        let class = context.classes.get(usize::from(verdict.class));
+        class.map_or("unknown", String::as_str)
+    });
+    let score = verdict.filter(|verdict| verdict.level > 0);
+    comment_text(
+        class,
+        score.map(|verdict| f64::from(verdict.score) / 65_535.0),
+        keep_name(keep_code),
+        &reason(verdict),
+        &context.mode,
+    )
+}
+
 /// The comment that Wireshark shows for a packet.
 #[must_use]
-pub fn comment(context: &Context, keep_code: u8, verdict: Option<&VerdictRecord>) -> String {
+pub fn comment_text(
+    class: Option<&str>,
+    score: Option<f64>,
+    granularity: &str,
+    reason: &str,
+    mode: &str,
+) -> String {
     let mut text = String::from("strata:");
-    if let Some(verdict) = verdict {
-        let class = context.classes.get(usize::from(verdict.class));
-        let _ = write!(text, " class={}", class.map_or("unknown", String::as_str));
-        if verdict.level > 0 {
-            let score = f64::from(verdict.score) / 65_535.0;
-            let _ = write!(text, " score={score:.3}");
-        }
+    if let Some(class) = class {
+        let _ = write!(text, " class={class}");
     }
-    let _ = write!(
-        text,
-        " granularity={} reason={}",
-        keep_name(keep_code),
-        reason(verdict)
-    );
-    if !context.mode.is_empty() {
-        let _ = write!(text, " mode={}", context.mode);
+    if let Some(score) = score {
+        let _ = write!(text, " score={score:.3}");
+    }
+    let _ = write!(text, " granularity={granularity} reason={reason}");
+    if !mode.is_empty() {
+        let _ = write!(text, " mode={mode}");
     }
     text
 }

@@ -11,6 +11,7 @@
 //! capture files and `wire`; used by `pipeline` and the command line.
 #![forbid(unsafe_code)]
 
+mod archive;
 mod builder;
 mod checkpoint;
 mod disk;
@@ -24,6 +25,7 @@ mod records;
 mod simdisk;
 mod summary;
 
+pub use archive::{ARCHIVE_NAME, Archive, FileKind, Gone, Part, PartCount, PartFile, STAGING};
 pub use builder::{BlockBuilder, BlockTally};
 pub use checkpoint::Checkpoint;
 pub use disk::{Disk, DiskFile, RealDisk};
@@ -32,7 +34,7 @@ pub use format::{
     ALIGNMENT, BODY_MAX, BlockHeader, HEADER_LEN, MAGIC, PACKET_HEADER_LEN, PREFIX_LEN,
     PacketRecord, VerdictRecord, keep_name,
 };
-pub use log::{Block, Blocks, Log, Loss, Select};
+pub use log::{Block, Blocks, Log, Loss, Select, read_archive};
 pub use manifest::{BlockFile, Books, MANIFEST_NAME, Manifest, Recording, State};
 pub use recorder::{
     About, BlockSink, CHECKPOINT_INTERVAL, Progress, Recorder, RecorderOptions, Written,

@@ -1,12 +1,14 @@
 //! Reading a log: recordings, files, blocks.
 
-use std::collections::BTreeMap;
+use std::any::Any;
+use std::collections::{BTreeMap, HashSet};
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
 use strata_wire::{AddressFamily, FlowHasher, Ledger};
 
+use crate::archive::{ARCHIVE_NAME, Archive, Part};
 use crate::checkpoint::Checkpoint;
 use crate::disk::{Disk, DiskFile, RealDisk};
 use crate::error::{Damage, StoreError, io_error};
@@ -20,6 +22,9 @@ use crate::summary::Summary;
 pub struct Log {
     disk: Arc<dyn Disk>,
     manifest: Manifest,
+    archive: Archive,
+    /// No file is deleted while it is held.
+    _reading: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl std::fmt::Debug for Log {
@@ -130,11 +135,46 @@ impl Log {
     ///
     /// As [`Log::open`].
     pub fn on(disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
-        let manifest = read_manifest(disk.as_ref())?.ok_or_else(|| StoreError::Missing {
-            dir: disk.display(""),
-            file: MANIFEST_NAME.into(),
-        })?;
-        Ok(Self { disk, manifest })
+        let reading = disk.lock_for_reading();
+        let reading = reading.map_err(io_error(disk.display(""), "lock the log"))?;
+        // The one is read between two looks at the other, so that no block file is
+        // missed that leaves the log in this moment.
+        let mut archive = read_archive(disk.as_ref())?;
+        let mut manifest = loop {
+            let manifest = read_manifest(disk.as_ref())?.ok_or_else(|| StoreError::Missing {
+                dir: disk.display(""),
+                file: MANIFEST_NAME.into(),
+            })?;
+            let again = read_archive(disk.as_ref())?;
+            if again.generation == archive.generation {
+                break manifest;
+            }
+            archive = again;
+        };
+        let gone: HashSet<&str> = archive.gone.iter().map(|gone| gone.name.as_str()).collect();
+        for recording in &mut manifest.recordings {
+            recording
+                .files
+                .retain(|file| !gone.contains(file.name.as_str()));
+        }
+        Ok(Self {
+            disk,
+            manifest,
+            archive,
+            _reading: reading,
+        })
+    }
+
+    /// What of the log was compacted.
+    #[must_use]
+    pub fn archive(&self) -> &Archive {
+        &self.archive
+    }
+
+    /// The disk that it is on.
+    #[must_use]
+    pub fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
     }
 
     /// Its recordings, in order.
@@ -153,13 +193,15 @@ impl Log {
         read_all(self.disk.as_ref(), &recording.model_file).map_err(io_error(named, "read"))
     }
 
-    /// Bytes of a recording's block files.
+    /// Bytes of a recording's files, compacted or not.
     ///
     /// # Errors
     ///
     /// If a file cannot be looked at; a missing one counts as empty.
     pub fn stored_bytes(&self, recording: &Recording) -> Result<u64, StoreError> {
-        let mut total = 0;
+        let parts = self.archive.parts.iter();
+        let parts = parts.filter(|part| part.recording == recording.id);
+        let mut total = parts.map(Part::bytes).sum();
         for file in &recording.files {
             let named = self.disk.display(&file.name);
             let opened = self.disk.open(&file.name, false);
@@ -192,6 +234,13 @@ impl Log {
         // Each worker numbers its packets by itself.
         let mut next_seq = BTreeMap::new();
         let mut loss = Loss::default();
+        let gone = self.archive.gone.iter();
+        for gone in gone.filter(|gone| gone.recording == recording.id && gone.packets > 0) {
+            let before = next_seq.entry(gone.worker).or_insert(0_u64);
+            let reached = gone.next_seq.saturating_sub(*before);
+            loss.packets += reached.saturating_sub(gone.packets);
+            *before = gone.next_seq.max(*before);
+        }
         for block in self.blocks(recording, &Select::default()) {
             match block {
                 Ok(block) if block.header.packets > 0 => {
@@ -231,6 +280,23 @@ impl Log {
             current: None,
         }
     }
+}
+
+/// The archive manifest of the log on `disk`; empty if there is none.
+///
+/// # Errors
+///
+/// If it cannot be read or understood.
+pub fn read_archive(disk: &dyn Disk) -> Result<Archive, StoreError> {
+    if !disk.exists(ARCHIVE_NAME) {
+        return Ok(Archive::default());
+    }
+    let named = disk.display(ARCHIVE_NAME);
+    let content = read_all(disk, ARCHIVE_NAME).map_err(io_error(named.clone(), "read"))?;
+    Archive::from_json(&content).map_err(|problem| StoreError::Manifest {
+        file: named,
+        problem,
+    })
 }
 
 struct Current<'a> {

@@ -41,7 +41,6 @@ impl Manifest {
                 manifest.format, manifest.version
             ));
         }
-        // A name leads nowhere but into the log.
         let block_files = manifest
             .recordings
             .iter()
@@ -49,8 +48,7 @@ impl Manifest {
             .map(|f| &f.name);
         let model_files = manifest.recordings.iter().map(|r| &r.model_file);
         for name in block_files.chain(model_files) {
-            let safe = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
-            if name.contains("..") || name.starts_with('/') || !name.chars().all(safe) {
+            if !is_safe_name(name) {
                 return Err(format!("file name '{name}' is not one that Strata writes"));
             }
         }
@@ -66,6 +64,12 @@ impl Manifest {
     pub fn to_json(&self) -> Vec<u8> {
         serde_json::to_vec_pretty(self).expect("a manifest has only plain fields")
     }
+}
+
+/// Whether a name leads nowhere but into the log.
+pub(crate) fn is_safe_name(name: &str) -> bool {
+    let safe = |c: char| c.is_ascii_alphanumeric() || "-_./=".contains(c);
+    !name.contains("..") && !name.starts_with('/') && name.chars().all(safe)
 }
 
 /// How a recording ended.

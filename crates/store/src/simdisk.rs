@@ -28,6 +28,8 @@ struct State {
     operations: u64,
     crash_at: Option<u64>,
     locked: bool,
+    compacting: bool,
+    readers: u32,
 }
 
 impl State {
@@ -177,8 +179,67 @@ impl Disk for SimDisk {
         Ok(Some(Box::new(SimLock(self.clone()))))
     }
 
+    fn lock_for_compacting(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
+        let mut state = self.state();
+        if std::mem::replace(&mut state.compacting, true) {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(SimCompaction(self.clone()))))
+    }
+
+    fn lock_for_reading(&self) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
+        self.state().readers += 1;
+        Ok(Some(Box::new(SimReader(self.clone()))))
+    }
+
+    fn lock_for_deleting(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
+        // Nobody begins to read within the one call that deletes.
+        let free = self.state().readers == 0;
+        Ok(free.then(|| Box::new(()) as Box<dyn Any + Send>))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut state = self.state();
+        state.step()?;
+        state.files.remove(name);
+        Ok(())
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.state();
+        state.step()?;
+        let content = state.files.remove(from).ok_or_else(|| not_found(from))?;
+        state.files.insert(to.to_owned(), content);
+        Ok(())
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        let state = self.state();
+        let within = |name: &String| {
+            let rest = name.strip_prefix(dir)?.strip_prefix('/')?;
+            (!rest.contains('/')).then(|| rest.to_owned())
+        };
+        Ok(state.files.keys().filter_map(within).collect())
+    }
+
     fn display(&self, name: &str) -> String {
         name.to_owned()
+    }
+}
+
+struct SimCompaction(SimDisk);
+
+impl Drop for SimCompaction {
+    fn drop(&mut self) {
+        self.0.state().compacting = false;
+    }
+}
+
+struct SimReader(SimDisk);
+
+impl Drop for SimReader {
+    fn drop(&mut self) {
+        self.0.state().readers -= 1;
     }
 }
 

@@ -1,0 +1,613 @@
+//! Compaction: from block files to parts.
+//!
+//! A job takes some block files of one worker and makes parts of them in
+//! `staging/`. Once these are synced, one replacement of `archive.json` lists the
+//! parts and takes the block files out of the log; then the parts' files get their
+//! names and the block files are deleted. Whatever is interrupted, a packet is in
+//! exactly one tier, and the next compaction cleans up.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use strata_capture::{Interface, Meta};
+use strata_store::export::Context;
+use strata_store::{
+    ARCHIVE_NAME, Archive, BlockFile, Damage, Disk, Gone, Log, Part, Record, Recording, STAGING,
+    Select, State, StoreError, VerdictRecord, read_archive,
+};
+use strata_wire::{FlowHasher, FlowKey};
+
+use crate::error::ArchiveError;
+use crate::packets::{Verdicts, addresses, keeps};
+use crate::part::{Job, PartWriter, Share, staging_name};
+use crate::run::Run;
+
+/// Bytes of block files that are compacted in one go, and that a crash makes one
+/// do again.
+const JOB_BYTES: u64 = 4 << 30;
+
+/// What a compaction did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Compacted {
+    /// Block files that were compacted.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes_before: u64,
+    /// Packets in them.
+    pub packets: u64,
+    /// Bytes of the parts made of them.
+    pub bytes_after: u64,
+    /// Block files that were left alone because they are damaged.
+    pub damage: Vec<Damage>,
+}
+
+/// Compacts every block file that nothing is written to any more.
+///
+/// # Errors
+///
+/// If another process does the same, or files cannot be read or written. What was
+/// done so far stays done.
+pub fn compact(
+    disk: &Arc<dyn Disk>,
+    mut progress: impl FnMut(&Compacted),
+) -> Result<Compacted, ArchiveError> {
+    let _lock = lock(disk.as_ref())?;
+    let mut archive = clean_up(disk.as_ref())?;
+    let log = Log::on(Arc::clone(disk))?;
+    let mut done = Compacted::default();
+    for (recording, files) in jobs(&log, JOB_BYTES) {
+        let mut files = files;
+        while !files.is_empty() {
+            match run_job(&log, recording, &files, archive.next_part)? {
+                Outcome::Parts(parts, gone) => {
+                    done.files += files.len() as u64;
+                    done.bytes_before += size_of(disk.as_ref(), &files);
+                    done.packets += parts.iter().map(|part| part.packets).sum::<u64>();
+                    done.bytes_after += parts.iter().map(Part::bytes).sum::<u64>();
+                    archive = commit(disk.as_ref(), archive, parts, gone)?;
+                    break;
+                }
+                Outcome::Damaged(damage, name) => {
+                    remove_staged(disk.as_ref(), &archive)?;
+                    files.retain(|file| file.name != name);
+                    done.damage.push(damage);
+                }
+            }
+        }
+        progress(&done);
+    }
+    drop(log);
+    delete_gone(disk.as_ref(), &mut archive)?;
+    Ok(done)
+}
+
+/// Keeps a second compaction away.
+pub(crate) fn lock(disk: &dyn Disk) -> Result<Box<dyn std::any::Any + Send>, ArchiveError> {
+    let dir = disk.display("");
+    let lock = disk.lock_for_compacting();
+    let lock = lock.map_err(ArchiveError::io(dir.clone(), "lock"))?;
+    lock.ok_or(ArchiveError::Busy { dir })
+}
+
+/// Finishes or undoes what an interrupted compaction left.
+pub(crate) fn clean_up(disk: &dyn Disk) -> Result<Archive, ArchiveError> {
+    let mut archive = read_archive(disk)?;
+    name_files(disk, &archive.parts)?;
+    remove_staged(disk, &archive)?;
+    delete_gone(disk, &mut archive)?;
+    Ok(archive)
+}
+
+/// Gives listed files that are still in `staging/` their names.
+fn name_files(disk: &dyn Disk, parts: &[Part]) -> Result<(), ArchiveError> {
+    let staged = staged(disk)?;
+    for part in parts {
+        for file in &part.files {
+            let from = staging_name(part.id, file.kind);
+            if staged.contains(&from) {
+                let renamed = disk.rename(&from, &file.name);
+                renamed.map_err(ArchiveError::io(disk.display(&file.name), "name"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn staged(disk: &dyn Disk) -> Result<HashSet<String>, ArchiveError> {
+    let names = disk.list(STAGING);
+    let names = names.map_err(ArchiveError::io(disk.display(STAGING), "list"))?;
+    Ok(names
+        .iter()
+        .map(|name| format!("{STAGING}/{name}"))
+        .collect())
+}
+
+fn remove_staged(disk: &dyn Disk, archive: &Archive) -> Result<(), ArchiveError> {
+    let listed: HashSet<String> = archive
+        .parts
+        .iter()
+        .flat_map(|part| {
+            part.files
+                .iter()
+                .map(|file| staging_name(part.id, file.kind))
+        })
+        .collect();
+    for name in staged(disk)? {
+        if !listed.contains(&name) {
+            let removed = disk.remove(&name);
+            removed.map_err(ArchiveError::io(disk.display(&name), "delete"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Deletes files that are no longer part of the log, unless somebody reads it: then
+/// the next compaction does.
+pub(crate) fn delete_gone(disk: &dyn Disk, archive: &mut Archive) -> Result<(), ArchiveError> {
+    let names = disk.list("blocks");
+    let names = names.map_err(ArchiveError::io(disk.display("blocks"), "list"))?;
+    let gone: HashSet<&str> = archive.gone.iter().map(|gone| gone.name.as_str()).collect();
+    let mut left: Vec<String> = names
+        .iter()
+        .map(|name| format!("blocks/{name}"))
+        .filter(|name| gone.contains(name.as_str()))
+        .collect();
+    left.extend(archive.deleted.iter().cloned());
+    if left.is_empty() {
+        return Ok(());
+    }
+    let lock = disk.lock_for_deleting();
+    let lock = lock.map_err(ArchiveError::io(disk.display(""), "lock"))?;
+    if lock.is_none() {
+        return Ok(());
+    }
+    for name in &left {
+        let removed = disk.remove(name);
+        removed.map_err(ArchiveError::io(disk.display(name), "delete"))?;
+    }
+    // Listed until the next change: deleting what is not there does nothing.
+    archive.deleted.clear();
+    Ok(())
+}
+
+/// Replaces the archive's manifest.
+pub(crate) fn replace(disk: &dyn Disk, archive: &mut Archive) -> Result<(), ArchiveError> {
+    archive.generation += 1;
+    let replaced = disk.replace(ARCHIVE_NAME, &archive.to_json());
+    replaced.map_err(ArchiveError::io(disk.display(ARCHIVE_NAME), "write"))
+}
+
+fn commit(
+    disk: &dyn Disk,
+    mut archive: Archive,
+    parts: Vec<Part>,
+    gone: Vec<Gone>,
+) -> Result<Archive, ArchiveError> {
+    let next = parts.iter().map(|part| part.id + 1).max();
+    archive.next_part = next.unwrap_or(archive.next_part);
+    archive.parts.extend(parts.iter().cloned());
+    archive.gone.extend(gone);
+    replace(disk, &mut archive)?;
+    name_files(disk, &parts)?;
+    Ok(archive)
+}
+
+fn size_of(disk: &dyn Disk, files: &[BlockFile]) -> u64 {
+    let sizes = files
+        .iter()
+        .map(|file| disk.open(&file.name, false)?.size());
+    sizes
+        .map(|size: std::io::Result<u64>| size.unwrap_or(0))
+        .sum()
+}
+
+/// Block files that nothing is written to any more, in groups that make a job each:
+/// consecutive files of one worker.
+fn jobs(log: &Log, job_bytes: u64) -> Vec<(&Recording, Vec<BlockFile>)> {
+    let live = log.is_being_written();
+    let last = log.recordings().last().map(|recording| recording.id);
+    let mut jobs = Vec::new();
+    for recording in log.recordings() {
+        let running = live && recording.state == State::Running && Some(recording.id) == last;
+        let mut by_worker: BTreeMap<u16, Vec<BlockFile>> = BTreeMap::new();
+        for file in &recording.files {
+            if file.sealed || !running {
+                by_worker.entry(file.worker).or_default().push(file.clone());
+            }
+        }
+        for files in by_worker.into_values() {
+            let mut job = Vec::new();
+            let mut bytes = 0;
+            for file in files {
+                if bytes + file.bytes > job_bytes && !job.is_empty() {
+                    jobs.push((recording, std::mem::take(&mut job)));
+                    bytes = 0;
+                }
+                bytes += file.bytes;
+                job.push(file);
+            }
+            if !job.is_empty() {
+                jobs.push((recording, job));
+            }
+        }
+    }
+    jobs
+}
+
+enum Outcome {
+    Parts(Vec<Part>, Vec<Gone>),
+    /// A file is damaged, by name.
+    Damaged(Damage, String),
+}
+
+/// Makes parts of block files, in `staging/`.
+fn run_job(
+    log: &Log,
+    recording: &Recording,
+    files: &[BlockFile],
+    next_part: u32,
+) -> Result<Outcome, ArchiveError> {
+    let mut work = Work::new(log, recording, next_part)?;
+    let mut gone = Vec::new();
+    for file in files {
+        let mut one = recording.clone();
+        one.files = vec![file.clone()];
+        let mut this = Gone {
+            name: file.name.clone(),
+            recording: recording.id,
+            worker: file.worker,
+            packets: 0,
+            first_seq: 0,
+            next_seq: 0,
+        };
+        for block in log.blocks(&one, &Select::default()) {
+            let block = match block {
+                Ok(block) => block,
+                Err(StoreError::Damage(damage)) => {
+                    return Ok(Outcome::Damaged(damage, file.name.clone()));
+                }
+                Err(error) => return Err(error.into()),
+            };
+            if block.header.packets > 0 {
+                if this.packets == 0 {
+                    this.first_seq = block.header.first_seq;
+                }
+                this.packets += u64::from(block.header.packets);
+                this.next_seq = block.header.next_seq;
+            }
+            for record in block.records() {
+                match record {
+                    Ok(record) => work.record(record)?,
+                    Err(bad) => {
+                        let damage = Damage {
+                            file: block.file.clone(),
+                            offset: block.offset + bad.at as u64,
+                            problem: bad.problem.into(),
+                        };
+                        return Ok(Outcome::Damaged(damage, file.name.clone()));
+                    }
+                }
+            }
+        }
+        gone.push(this);
+    }
+    Ok(Outcome::Parts(work.finish()?, gone))
+}
+
+/// A job at work.
+struct Work<'a> {
+    log: &'a Log,
+    recording: &'a Recording,
+    hasher: FlowHasher,
+    /// Names of the model's classes that are anomalous.
+    anomalous: HashSet<String>,
+    run: Run,
+    verdicts: Verdicts,
+    /// By number in the records: code, class, score.
+    known: HashMap<u16, (u32, u8, Option<u16>)>,
+    context: Context,
+    interfaces: HashMap<u16, Interface>,
+    metas: Vec<Meta>,
+    /// By hour and retention class.
+    open: BTreeMap<(String, String), PartWriter>,
+    hour: String,
+    parts: Vec<Part>,
+    next_part: u32,
+}
+
+const HOUR_NS: u64 = 3_600_000_000_000;
+
+impl<'a> Work<'a> {
+    fn new(log: &'a Log, recording: &'a Recording, next_part: u32) -> Result<Self, ArchiveError> {
+        Ok(Self {
+            log,
+            recording,
+            hasher: FlowHasher::new(recording.hash_seed),
+            anomalous: anomalous_classes(log, recording)?,
+            run: Run::default(),
+            verdicts: Verdicts::default(),
+            known: HashMap::new(),
+            context: Context {
+                mode: recording.mode.clone(),
+                classes: recording.classes.clone(),
+                ..Context::default()
+            },
+            interfaces: HashMap::new(),
+            metas: Vec::new(),
+            open: BTreeMap::new(),
+            hour: String::new(),
+            parts: Vec::new(),
+            next_part,
+        })
+    }
+
+    fn record(&mut self, record: Record<'_>) -> Result<(), ArchiveError> {
+        match record {
+            Record::Packet(packet) => {
+                let link = self.interfaces.get(&packet.interface).map(|i| i.link);
+                let link = link.unwrap_or(strata_wire::LinkType(u16::MAX));
+                let verdict = match self.known.get(&packet.verdict) {
+                    Some(verdict) => *verdict,
+                    None => self.define(packet.verdict, None),
+                };
+                let hour = packet.ts_ns / HOUR_NS > self.run.clock_ns() / HOUR_NS;
+                if self.run.is_full() || (hour && self.run.len() > 0) {
+                    self.end_run()?;
+                }
+                if hour {
+                    self.close_parts()?;
+                }
+                self.run.push(&packet, link, &self.hasher, verdict);
+            }
+            Record::Verdict(id, verdict) => {
+                self.define(id, Some(&verdict));
+            }
+            Record::Context(json) => {
+                let context: Context = serde_json::from_slice(json).unwrap_or_default();
+                if context != self.context {
+                    if context.mode != self.context.mode {
+                        // A part's files say which mode its packets were recorded in.
+                        self.end_run()?;
+                        self.close_parts()?;
+                    }
+                    self.known.clear();
+                    self.context = context;
+                }
+            }
+            Record::Meta(meta) => {
+                if let Meta::Interface { id, interface } = &meta {
+                    if self.interfaces.get(id) == Some(interface) {
+                        return Ok(());
+                    }
+                    self.interfaces.insert(*id, interface.clone());
+                }
+                self.metas.push(meta);
+            }
+        }
+        Ok(())
+    }
+
+    fn define(&mut self, id: u16, verdict: Option<&VerdictRecord>) -> (u32, u8, Option<u16>) {
+        let class = verdict.and_then(|v| self.context.classes.get(usize::from(v.class)));
+        let code = self
+            .verdicts
+            .code(verdict, class.map_or("unknown", String::as_str));
+        let known = &self.verdicts.all[code as usize];
+        let entry = (code, known.class, known.score);
+        self.known.insert(id, entry);
+        entry
+    }
+
+    /// Sorts the run and writes it into the parts of its hour.
+    fn end_run(&mut self) -> Result<(), ArchiveError> {
+        if self.run.len() == 0 {
+            return Ok(());
+        }
+        self.hour = hour_name(self.run.time[0] + self.run.late[0]);
+        let retentions = self.retentions();
+        let sorted = Sorted::of(&self.run, &retentions);
+        let (addresses, keeps) = (addresses(&self.run), keeps());
+        let mut flows = &sorted.flows[..];
+        let (mut rows, mut by_flow) = (&sorted.rows[..], &sorted.by_flow[..]);
+        while let Some(&first) = flows.first() {
+            let class = retentions[first as usize];
+            let same = |flow: &&u32| retentions[**flow as usize] == class;
+            let flow_count = flows.iter().take_while(same).count();
+            let row_count: u64 = flows[..flow_count]
+                .iter()
+                .map(|flow| self.run.flows[*flow as usize].stats.packets)
+                .map(|[there, back]| there + back)
+                .sum();
+            let row_count = usize::try_from(row_count).unwrap_or(usize::MAX);
+            let share = Share {
+                run: &self.run,
+                rows: &rows[..row_count],
+                by_flow: &by_flow[..row_count],
+                verdicts: &self.verdicts.all,
+                flows: &flows[..flow_count],
+                addresses: &addresses,
+                keeps: &keeps,
+                class_names: &self.context.classes,
+            };
+            let job = Job {
+                disk: self.log.disk().as_ref(),
+                recording: self.recording,
+                interfaces: &self.interfaces,
+            };
+            let names = &self.context.classes;
+            let retention = retention_name(names.get(usize::from(class)));
+            let key = (self.hour.clone(), retention);
+            let writer = match self.open.entry(key) {
+                std::collections::btree_map::Entry::Occupied(open) => open.into_mut(),
+                std::collections::btree_map::Entry::Vacant(vacant) => {
+                    let (hour, retention) = vacant.key();
+                    let id = self.next_part;
+                    self.next_part += 1;
+                    let mode = &self.context.mode;
+                    let writer = PartWriter::create(&job, id, hour, retention, mode)?;
+                    vacant.insert(writer)
+                }
+            };
+            writer.write(&job, &share)?;
+            flows = &flows[flow_count..];
+            rows = &rows[row_count..];
+            by_flow = &by_flow[row_count..];
+        }
+        self.run.clear();
+        Ok(())
+    }
+
+    /// The class for which each flow is kept: an anomalous one if any of its packets
+    /// is, so that a flow stays together; else that of most packets.
+    fn retentions(&self) -> Vec<u8> {
+        let names = &self.context.classes;
+        let is_anomalous = |class: u8| {
+            let name = names.get(usize::from(class));
+            name.is_some_and(|name| self.anomalous.contains(name))
+        };
+        let of = |classes: &Vec<(u8, u32)>| {
+            let most = classes
+                .iter()
+                .max_by_key(|(class, packets)| (is_anomalous(*class), *packets));
+            most.map_or(u8::MAX, |(class, _)| *class)
+        };
+        let flows = self.run.flows.iter();
+        flows.map(|flow| of(&flow.stats.classes)).collect()
+    }
+
+    fn close_parts(&mut self) -> Result<(), ArchiveError> {
+        let job = Job {
+            disk: self.log.disk().as_ref(),
+            recording: self.recording,
+            interfaces: &self.interfaces,
+        };
+        for writer in std::mem::take(&mut self.open).into_values() {
+            self.parts.push(writer.finish(&job, &self.metas)?);
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Vec<Part>, ArchiveError> {
+        self.end_run()?;
+        let only_metas = self.open.is_empty() && self.parts.is_empty() && !self.metas.is_empty();
+        if only_metas {
+            // What the inputs said is kept, also where no packet was.
+            let job = Job {
+                disk: self.log.disk().as_ref(),
+                recording: self.recording,
+                interfaces: &self.interfaces,
+            };
+            let hour = hour_name(self.recording.started_ns);
+            let mode = &self.context.mode;
+            let retention = retention_name(self.context.classes.first());
+            let writer = PartWriter::create(&job, self.next_part, &hour, &retention, mode)?;
+            self.open.insert((hour, retention), writer);
+        }
+        self.close_parts()?;
+        Ok(self.parts)
+    }
+}
+
+/// The classes of a recording's model that are anomalous, by name.
+fn anomalous_classes(log: &Log, recording: &Recording) -> Result<HashSet<String>, ArchiveError> {
+    #[derive(serde::Deserialize, Default)]
+    struct Model {
+        #[serde(default)]
+        classes: Vec<Class>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Class {
+        name: String,
+        #[serde(default)]
+        anomalous: bool,
+    }
+    let json = log.model_json(recording)?;
+    let model: Model = serde_json::from_slice(&json).unwrap_or_default();
+    let anomalous = model.classes.into_iter().filter(|class| class.anomalous);
+    Ok(anomalous.map(|class| class.name).collect())
+}
+
+/// An hour as the names of directories have it.
+pub(crate) fn hour_name(ns: u64) -> String {
+    match jiff::Timestamp::from_nanosecond(i128::from(ns)) {
+        Ok(time) => time.strftime("%Y-%m-%dT%H").to_string(),
+        Err(_) => String::from("beyond"),
+    }
+}
+
+/// The name of a class as a directory's.
+fn retention_name(class: Option<&String>) -> String {
+    let safe = |c: char| {
+        if c.is_ascii_alphanumeric() || c == '-' {
+            c
+        } else {
+            '_'
+        }
+    };
+    let name: String = class
+        .map_or("unknown", String::as_str)
+        .chars()
+        .map(safe)
+        .collect();
+    if name.is_empty() {
+        "unknown".into()
+    } else {
+        name
+    }
+}
+
+/// A run's flows and rows in the order of the tables.
+struct Sorted {
+    /// By retention class, then by key.
+    flows: Vec<u32>,
+    /// By flow, direction, arrival.
+    rows: Vec<u32>,
+    /// By flow, arrival.
+    by_flow: Vec<u32>,
+}
+
+impl Sorted {
+    fn of(run: &Run, retentions: &[u8]) -> Self {
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let mut flows: Vec<u32> = (0..count(run.flows.len())).collect();
+        let order = |key: &FlowKey| (key.family as u8, key.protocol, key.low, key.high);
+        flows.sort_by_cached_key(|flow| {
+            let number = *flow as usize;
+            let flow = &run.flows[number];
+            (retentions[number], order(&flow.key), flow.interface)
+        });
+        let mut ranks = vec![0_u32; flows.len()];
+        for (rank, flow) in flows.iter().enumerate() {
+            ranks[*flow as usize] = count(rank);
+        }
+        let slot = |row: usize| {
+            let slot = run.slot[row];
+            (ranks[(slot / 2) as usize] * 2 + (slot & 1)) as usize
+        };
+        let rows = counting_sort(run.len(), flows.len() * 2, slot);
+        let by_flow = counting_sort(run.len(), flows.len(), |row| slot(row) / 2);
+        Self {
+            flows,
+            rows,
+            by_flow,
+        }
+    }
+}
+
+/// Row numbers sorted by a key below `keys`, equal ones in their order.
+fn counting_sort(rows: usize, keys: usize, key: impl Fn(usize) -> usize) -> Vec<u32> {
+    let mut starts = vec![0_u32; keys + 1];
+    for row in 0..rows {
+        starts[key(row) + 1] += 1;
+    }
+    for at in 1..starts.len() {
+        starts[at] += starts[at - 1];
+    }
+    let mut sorted = vec![0; rows];
+    for row in 0..rows {
+        let start = &mut starts[key(row)];
+        sorted[*start as usize] = u32::try_from(row).unwrap_or(u32::MAX);
+        *start += 1;
+    }
+    sorted
+}

@@ -1,0 +1,177 @@
+//! Files of a log's disk as streams: written once, read anywhere.
+
+use std::io::{self, Read, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+use parquet::errors::ParquetError;
+use parquet::file::reader::{ChunkReader, Length};
+use strata_store::{Disk, DiskFile};
+
+use crate::error::ArchiveError;
+
+/// Bytes under one checksum: how exactly damage can be told.
+pub(crate) const SUM_BYTES: usize = 64 << 10;
+/// Bytes written at once.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// What was written, for the manifest and for verification.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    pub(crate) bytes: u64,
+    /// CRC-32C of the whole.
+    pub(crate) crc: u32,
+    /// CRC-32C of each [`SUM_BYTES`], the last one shorter.
+    pub(crate) pieces: Vec<u32>,
+    in_piece: usize,
+    piece: u32,
+}
+
+impl Sums {
+    pub(crate) fn add(&mut self, mut bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
+        self.crc = crc32c::crc32c_append(self.crc, bytes);
+        while !bytes.is_empty() {
+            let take = bytes.len().min(SUM_BYTES - self.in_piece);
+            self.piece = crc32c::crc32c_append(self.piece, &bytes[..take]);
+            self.in_piece += take;
+            bytes = &bytes[take..];
+            if self.in_piece == SUM_BYTES {
+                self.close();
+            }
+        }
+    }
+
+    /// Ends the last piece.
+    pub(crate) fn close(&mut self) {
+        if self.in_piece > 0 {
+            self.pieces.push(self.piece);
+            (self.in_piece, self.piece) = (0, 0);
+        }
+    }
+}
+
+/// A new file, written from its start to its end.
+pub(crate) struct Output {
+    file: Box<dyn DiskFile>,
+    buffer: Vec<u8>,
+    flushed: u64,
+    sums: Sums,
+}
+
+impl Output {
+    pub(crate) fn create(disk: &dyn Disk, name: &str) -> Result<Self, ArchiveError> {
+        let file = disk.create(name);
+        let file = file.map_err(ArchiveError::io(disk.display(name), "create"))?;
+        Ok(Self {
+            file,
+            buffer: Vec::with_capacity(BUFFER_BYTES),
+            flushed: 0,
+            sums: Sums::default(),
+        })
+    }
+
+    fn write_out(&mut self) -> io::Result<()> {
+        self.file.write_at(&self.buffer, self.flushed)?;
+        self.flushed += self.buffer.len() as u64;
+        self.buffer.clear();
+        Ok(())
+    }
+
+    /// Makes the file survive a crash.
+    pub(crate) fn finish(mut self) -> io::Result<Sums> {
+        self.write_out()?;
+        self.file.sync()?;
+        self.sums.close();
+        Ok(self.sums)
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.sums.add(bytes);
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() >= BUFFER_BYTES {
+            self.write_out()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A file that is there, read anywhere.
+#[derive(Clone)]
+pub(crate) struct Input {
+    file: Arc<Mutex<Box<dyn DiskFile>>>,
+    len: u64,
+}
+
+impl Input {
+    pub(crate) fn open(disk: &dyn Disk, name: &str) -> Result<Self, ArchiveError> {
+        let file = disk.open(name, false);
+        let opened = file.and_then(|file| Ok((file.size()?, file)));
+        let (len, file) = opened.map_err(ArchiveError::io(disk.display(name), "open"))?;
+        Ok(Self {
+            file: Arc::new(Mutex::new(file)),
+            len,
+        })
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.len
+    }
+
+    /// As many bytes as there are, up to the buffer's length.
+    pub(crate) fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        file.read_at(buffer, offset)
+    }
+}
+
+impl Length for Input {
+    fn len(&self) -> u64 {
+        self.len
+    }
+}
+
+impl ChunkReader for Input {
+    type T = io::BufReader<InputAt>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
+        Ok(io::BufReader::new(InputAt {
+            input: self.clone(),
+            at: start,
+        }))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        let end = start.checked_add(length as u64);
+        if end.is_none_or(|end| end > self.len) {
+            return Err(ParquetError::EOF(format!(
+                "{length} bytes at offset {start} of a file of {} bytes",
+                self.len
+            )));
+        }
+        let mut buffer = vec![0; length];
+        let read = self.read_at(&mut buffer, start)?;
+        buffer.truncate(read);
+        Ok(buffer.into())
+    }
+}
+
+/// A place in an [`Input`].
+pub(crate) struct InputAt {
+    input: Input,
+    at: u64,
+}
+
+impl Read for InputAt {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read_at(buffer, self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}

@@ -1,0 +1,431 @@
+//! The table `flows`: one row per flow and run, which also says where its packets are.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use parquet::data_type::ByteArray;
+use sha1::{Digest, Sha1};
+use strata_wire::dissect::protocol;
+use strata_wire::{AddressFamily, Endpoint, FlowKey, ip_addr};
+
+use crate::names::Names;
+use crate::predict::Direction;
+use crate::table::{Coding, Column, Kind, Spec, Values};
+
+/// The columns, in order; `docs/formats/archive.md` says what they mean.
+pub(crate) const COLUMNS: &[Spec] = &[
+    Spec::new("flow_id", Kind::Int64, Coding::Delta),
+    Spec::new("first_time", Kind::Time, Coding::Delta),
+    Spec::new("last_time", Kind::Time, Coding::Delta),
+    Spec::new("recording", Kind::Int32, Coding::Dictionary),
+    Spec::new("interface", Kind::Int32, Coding::Dictionary),
+    Spec::new("src", Kind::Text, Coding::Dictionary).or_null(),
+    Spec::new("dst", Kind::Text, Coding::Dictionary).or_null(),
+    Spec::new("src_port", Kind::Int32, Coding::Dictionary).or_null(),
+    Spec::new("dst_port", Kind::Int32, Coding::Dictionary).or_null(),
+    Spec::new("protocol", Kind::Int32, Coding::Dictionary).or_null(),
+    Spec::new("community_id", Kind::Text, Coding::Plain).or_null(),
+    Spec::new("packets", Kind::Int64, Coding::Delta),
+    Spec::new("reverse_packets", Kind::Int64, Coding::Delta),
+    Spec::new("wire_bytes", Kind::Int64, Coding::Delta),
+    Spec::new("reverse_wire_bytes", Kind::Int64, Coding::Delta),
+    Spec::new("logged_bytes", Kind::Int64, Coding::Delta),
+    Spec::new("tcp_flags", Kind::Int32, Coding::Dictionary).or_null(),
+    Spec::new("reverse_tcp_flags", Kind::Int32, Coding::Dictionary).or_null(),
+    Spec::new("class", Kind::Text, Coding::Dictionary),
+    Spec::new("classes", Kind::Text, Coding::Dictionary),
+    Spec::new("score_max", Kind::Float, Coding::Dictionary).or_null(),
+    Spec::new("size_min", Kind::Int64, Coding::Dictionary),
+    Spec::new("size_max", Kind::Int64, Coding::Dictionary),
+    Spec::new("size_avg", Kind::Float, Coding::Plain),
+    Spec::new("size_var", Kind::Float, Coding::Plain),
+    Spec::new("ipd_min_ns", Kind::Int64, Coding::Delta).or_null(),
+    Spec::new("ipd_max_ns", Kind::Int64, Coding::Delta).or_null(),
+    Spec::new("ipd_avg_ns", Kind::Int64, Coding::Delta).or_null(),
+    Spec::new("dns_name", Kind::Text, Coding::Dictionary).or_null(),
+    Spec::new("tls_server_name", Kind::Text, Coding::Dictionary).or_null(),
+    Spec::new("http_host", Kind::Text, Coding::Dictionary).or_null(),
+    Spec::new("hides_addresses", Kind::Bool, Coding::Plain),
+    Spec::new("row_group", Kind::Int32, Coding::Dictionary),
+    Spec::new("first_row", Kind::Int32, Coding::Delta),
+    Spec::new("rows", Kind::Int32, Coding::Delta),
+];
+
+/// Number of a column.
+///
+/// # Panics
+///
+/// If there is no such column: the names are ours.
+pub(crate) fn column(name: &str) -> usize {
+    let found = COLUMNS.iter().position(|spec| spec.name == name);
+    found.expect("the name of a column")
+}
+
+/// A flow while its run is collected.
+#[derive(Clone, Debug)]
+pub(crate) struct Flow {
+    pub(crate) key: FlowKey,
+    pub(crate) interface: u16,
+    pub(crate) directions: [Direction; 2],
+    /// The direction of its first packet: 0 from the low endpoint.
+    pub(crate) initiator: usize,
+    pub(crate) hides_addresses: bool,
+    pub(crate) stats: Stats,
+    pub(crate) names: Names,
+    /// Code of the last link header and TCP options, by direction.
+    pub(crate) last_codes: [[u32; 2]; 2],
+    /// Type and code of the first packet, of ICMP.
+    pub(crate) icmp: Option<[u8; 2]>,
+}
+
+/// What is counted of a flow.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stats {
+    pub(crate) first_ns: u64,
+    pub(crate) last_ns: u64,
+    pub(crate) packets: [u64; 2],
+    pub(crate) wire_bytes: [u64; 2],
+    pub(crate) logged_bytes: u64,
+    pub(crate) tcp_flags: [u16; 2],
+    /// Packets by class.
+    pub(crate) classes: Vec<(u8, u32)>,
+    pub(crate) score_max: Option<u16>,
+    size_min: u32,
+    size_max: u32,
+    size_squares: u128,
+    ipd_min_ns: u64,
+    ipd_max_ns: u64,
+}
+
+impl Flow {
+    pub(crate) fn new(key: FlowKey, interface: u16, initiator: usize) -> Self {
+        Self {
+            key,
+            interface,
+            directions: [Direction::default(), Direction::default()],
+            initiator,
+            hides_addresses: false,
+            stats: Stats::default(),
+            names: Names::default(),
+            last_codes: [[u32::MAX; 2]; 2],
+            icmp: None,
+        }
+    }
+
+    /// Source and destination of packets in a direction.
+    pub(crate) fn ends(&self, direction: usize) -> (Endpoint, Endpoint) {
+        if direction == 0 {
+            (self.key.low, self.key.high)
+        } else {
+            (self.key.high, self.key.low)
+        }
+    }
+
+    /// Whether its protocol has ports.
+    pub(crate) fn has_ports(&self) -> bool {
+        self.key.family != AddressFamily::Mac && (self.key.low.port | self.key.high.port) != 0
+    }
+
+    /// Whether there is anything to say about addresses.
+    pub(crate) fn has_addresses(&self) -> bool {
+        self.key != FlowKey::default()
+    }
+
+    pub(crate) fn is_tcp(&self) -> bool {
+        self.key.family != AddressFamily::Mac && self.key.protocol == protocol::TCP
+    }
+}
+
+impl Stats {
+    /// Counts a packet.
+    pub(crate) fn count(&mut self, direction: usize, ts_ns: u64, wire_len: u32, logged: u64) {
+        if self.packets == [0, 0] {
+            self.first_ns = ts_ns;
+            (self.size_min, self.ipd_min_ns) = (u32::MAX, u64::MAX);
+        } else {
+            let delay = ts_ns.saturating_sub(self.last_ns);
+            self.ipd_min_ns = self.ipd_min_ns.min(delay);
+            self.ipd_max_ns = self.ipd_max_ns.max(delay);
+        }
+        self.first_ns = self.first_ns.min(ts_ns);
+        self.last_ns = self.last_ns.max(ts_ns);
+        self.packets[direction] += 1;
+        self.wire_bytes[direction] += u64::from(wire_len);
+        self.logged_bytes += logged;
+        self.size_min = self.size_min.min(wire_len);
+        self.size_max = self.size_max.max(wire_len);
+        self.size_squares += u128::from(wire_len).pow(2);
+    }
+
+    pub(crate) fn class(&mut self, class: u8) {
+        match self.classes.iter_mut().find(|(known, _)| *known == class) {
+            Some((_, packets)) => *packets += 1,
+            None => self.classes.push((class, 1)),
+        }
+    }
+
+    fn total(&self) -> u64 {
+        self.packets[0] + self.packets[1]
+    }
+
+    #[allow(clippy::cast_precision_loss)]
+    fn size_mean(&self) -> f64 {
+        (self.wire_bytes[0] + self.wire_bytes[1]) as f64 / self.total() as f64
+    }
+
+    #[allow(clippy::cast_precision_loss)]
+    fn size_variance(&self) -> f64 {
+        (self.size_squares as f64 / self.total() as f64 - self.size_mean().powi(2)).max(0.0)
+    }
+
+    fn ipd(&self) -> Option<[u64; 3]> {
+        let delays = self.total().checked_sub(1).filter(|delays| *delays > 0)?;
+        let mean = (self.last_ns - self.first_ns) / delays;
+        Some([self.ipd_min_ns, self.ipd_max_ns, mean])
+    }
+}
+
+/// An address as text, as it stands in the tables.
+pub(crate) fn address_text(family: AddressFamily, address: u128) -> String {
+    match ip_addr(family, address) {
+        Some(ip) => ip.to_string(),
+        None => {
+            let bytes = address.to_be_bytes();
+            let parts: Vec<String> = bytes[10..].iter().map(|b| format!("{b:02x}")).collect();
+            parts.join(":")
+        }
+    }
+}
+
+/// The Community ID, version 1 with seed 0, of the Corelight specification; `None`
+/// for what is not IP.
+pub(crate) fn community_id(flow: &Flow) -> Option<String> {
+    if flow.key.family == AddressFamily::Mac {
+        return None;
+    }
+    let (mut source, mut destination) = flow.ends(flow.initiator);
+    let number = flow.key.protocol;
+    let mut one_way = false;
+    if let Some([kind, code]) = flow.icmp {
+        let counterpart = icmp_counterpart(number, kind);
+        source.port = kind.into();
+        destination.port = counterpart.map_or_else(|| code.into(), u16::from);
+        one_way = counterpart.is_none();
+    }
+    if !one_way && destination < source {
+        std::mem::swap(&mut source, &mut destination);
+    }
+    let skipped = if flow.key.family == AddressFamily::Ipv4 {
+        12
+    } else {
+        0
+    };
+    let mut digest = Sha1::new();
+    digest.update([0, 0]);
+    digest.update(&source.address.to_be_bytes()[skipped..]);
+    digest.update(&destination.address.to_be_bytes()[skipped..]);
+    digest.update([number, 0]);
+    if flow.has_ports() || flow.icmp.is_some() {
+        digest.update(source.port.to_be_bytes());
+        digest.update(destination.port.to_be_bytes());
+    }
+    Some(format!("1:{}", BASE64_STANDARD.encode(digest.finalize())))
+}
+
+/// The type that answers an ICMP message of this one.
+fn icmp_counterpart(number: u8, kind: u8) -> Option<u8> {
+    let pairs: &[(u8, u8)] = if number == protocol::ICMP {
+        &[(8, 0), (13, 14), (15, 16), (10, 9), (17, 18)]
+    } else {
+        &[
+            (128, 129),
+            (133, 134),
+            (135, 136),
+            (130, 131),
+            (144, 145),
+            (139, 140),
+        ]
+    };
+    pairs.iter().find_map(|&(ask, answer)| match kind {
+        _ if kind == ask => Some(answer),
+        _ if kind == answer => Some(ask),
+        _ => None,
+    })
+}
+
+/// A flow of which the run has ended.
+#[derive(Debug)]
+pub(crate) struct FlowRow {
+    pub(crate) flow_id: i64,
+    pub(crate) flow: Flow,
+    pub(crate) recording: u32,
+    /// Of most of its packets.
+    pub(crate) class: ByteArray,
+    pub(crate) classes: ByteArray,
+    pub(crate) group: usize,
+    pub(crate) first_row: usize,
+    pub(crate) rows: usize,
+}
+
+/// The class mix as a JSON object.
+pub(crate) fn class_mix(classes: &[(u8, u32)], names: &[String]) -> String {
+    let name = |class: u8| {
+        names
+            .get(usize::from(class))
+            .map_or("unknown", String::as_str)
+    };
+    let mix: BTreeMap<&str, u32> = classes.iter().map(|&(class, n)| (name(class), n)).collect();
+    serde_json::to_string(&mix).unwrap_or_default()
+}
+
+/// Fills one column of the table.
+pub(crate) fn fill(index: usize, rows: &[FlowRow], column: &mut Column) {
+    let Column { values, levels } = column;
+    match values {
+        Values::Int64(out) => {
+            for row in rows {
+                put(out, levels, COLUMNS[index].optional, int64(index, row));
+            }
+        }
+        Values::Int32(out) => {
+            for row in rows {
+                let value = int64(index, row).map(|value| i32::try_from(value).unwrap_or(i32::MAX));
+                put(out, levels, COLUMNS[index].optional, value);
+            }
+        }
+        Values::Float(out) => {
+            for row in rows {
+                put(out, levels, COLUMNS[index].optional, float(index, row));
+            }
+        }
+        Values::Bool(out) => out.extend(rows.iter().map(|row| row.flow.hides_addresses)),
+        Values::Bytes(out) => {
+            for row in rows {
+                put(out, levels, COLUMNS[index].optional, text(index, row));
+            }
+        }
+    }
+}
+
+fn put<T: Default>(out: &mut Vec<T>, levels: &mut Vec<i16>, optional: bool, value: Option<T>) {
+    if optional {
+        levels.push(i16::from(value.is_some()));
+        out.extend(value);
+    } else {
+        out.push(value.unwrap_or_default());
+    }
+}
+
+#[allow(clippy::cast_possible_wrap)]
+fn int64(index: usize, row: &FlowRow) -> Option<i64> {
+    let (flow, stats) = (&row.flow, &row.flow.stats);
+    let (there, back) = (flow.initiator, 1 - flow.initiator);
+    let (source, destination) = flow.ends(there);
+    let ipd = stats.ipd();
+    let value = match COLUMNS[index].name {
+        "flow_id" => row.flow_id,
+        "first_time" => stats.first_ns as i64,
+        "last_time" => stats.last_ns as i64,
+        "recording" => row.recording.into(),
+        "interface" => flow.interface.into(),
+        "src_port" => return flow.has_ports().then_some(source.port.into()),
+        "dst_port" => return flow.has_ports().then_some(destination.port.into()),
+        "protocol" => {
+            return (flow.key.family != AddressFamily::Mac).then_some(flow.key.protocol.into());
+        }
+        "packets" => stats.packets[there] as i64,
+        "reverse_packets" => stats.packets[back] as i64,
+        "wire_bytes" => stats.wire_bytes[there] as i64,
+        "reverse_wire_bytes" => stats.wire_bytes[back] as i64,
+        "logged_bytes" => stats.logged_bytes as i64,
+        "tcp_flags" => return flow.is_tcp().then_some(stats.tcp_flags[there].into()),
+        "reverse_tcp_flags" => return flow.is_tcp().then_some(stats.tcp_flags[back].into()),
+        "size_min" => stats.size_min.into(),
+        "size_max" => stats.size_max.into(),
+        "ipd_min_ns" => return ipd.map(|ipd| ipd[0] as i64),
+        "ipd_max_ns" => return ipd.map(|ipd| ipd[1] as i64),
+        "ipd_avg_ns" => return ipd.map(|ipd| ipd[2] as i64),
+        "row_group" => row.group as i64,
+        "first_row" => row.first_row as i64,
+        "rows" => row.rows as i64,
+        name => unreachable!("{name} is no column of integers"),
+    };
+    Some(value)
+}
+
+#[allow(clippy::cast_possible_truncation)]
+fn float(index: usize, row: &FlowRow) -> Option<f32> {
+    let stats = &row.flow.stats;
+    match COLUMNS[index].name {
+        "score_max" => stats.score_max.map(score),
+        "size_avg" => Some(stats.size_mean() as f32),
+        _ => Some(stats.size_variance() as f32),
+    }
+}
+
+/// A score of the records, from 0 to 1.
+pub(crate) fn score(of_65535: u16) -> f32 {
+    f32::from(of_65535) / 65_535.0
+}
+
+fn text(index: usize, row: &FlowRow) -> Option<ByteArray> {
+    let flow = &row.flow;
+    let (source, destination) = flow.ends(flow.initiator);
+    let address = |end: Endpoint| {
+        let text = || address_text(flow.key.family, end.address);
+        flow.has_addresses()
+            .then(|| ByteArray::from(text().as_str()))
+    };
+    let name = |name: &Option<Box<str>>| name.as_deref().map(ByteArray::from);
+    match COLUMNS[index].name {
+        "src" => address(source),
+        "dst" => address(destination),
+        "community_id" => community_id(flow).map(|id| ByteArray::from(id.as_str())),
+        "class" => Some(row.class.clone()),
+        "classes" => Some(row.classes.clone()),
+        "dns_name" => name(&flow.names.dns),
+        "tls_server_name" => name(&flow.names.tls),
+        _ => name(&flow.names.http),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(source: [u8; 4], destination: [u8; 4], number: u8, ports: (u16, u16)) -> Flow {
+        let end = |address: [u8; 4], port| Endpoint {
+            address: u32::from_be_bytes(address).into(),
+            port,
+        };
+        let (key, forward) = FlowKey::new(
+            AddressFamily::Ipv4,
+            number,
+            end(source, ports.0),
+            end(destination, ports.1),
+        );
+        Flow::new(key, 0, usize::from(!forward))
+    }
+
+    /// The examples of the specification's reference implementation.
+    #[test]
+    fn community_ids_are_those_of_other_tools() {
+        let tcp = flow([128, 232, 110, 120], [66, 35, 250, 204], 6, (34_855, 80));
+        assert_eq!(
+            community_id(&tcp).unwrap(),
+            "1:LQU9qZlK+B5F3KDmev6m5PMibrg="
+        );
+        let udp = flow([192, 168, 1, 52], [8, 8, 8, 8], 17, (54_585, 53));
+        assert_eq!(
+            community_id(&udp).unwrap(),
+            "1:d/FP5EW3wiY1vCndhwleRRKHowQ="
+        );
+        let mut icmp = flow([192, 168, 0, 89], [192, 168, 0, 1], 1, (0, 0));
+        icmp.icmp = Some([8, 0]);
+        assert_eq!(
+            community_id(&icmp).unwrap(),
+            "1:X0snYXpgwiv9TZtqg64sgzUn6Dk="
+        );
+    }
+}

@@ -1,0 +1,694 @@
+//! Header bytes as fields, and fields as header bytes again.
+//!
+//! [`Fields::of`] takes a packet's header apart where it has the usual form: any
+//! bytes, then the innermost IPv4 or IPv6 header, then TCP, UDP or any other
+//! bytes. What follows from the rest is left out: lengths that agree with each
+//! other, checksums that are right. [`Fields::emit`] puts it together again;
+//! whoever stores fields compares the two, and stores the bytes where they differ.
+
+use strata_wire::dissect::protocol;
+use strata_wire::ethernet::ethertype;
+use strata_wire::{LinkType, ipv4, ipv6, tunnel};
+
+/// The most bytes of TCP options.
+const OPTIONS_MAX: usize = 40;
+/// Headers within headers that are looked into.
+const TUNNELS_MAX: usize = 8;
+
+/// A header in the usual form. `None` stands for what follows from other fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fields<'a> {
+    /// Everything before the innermost IP header.
+    pub(crate) link: &'a [u8],
+    pub(crate) network: Network<'a>,
+    pub(crate) tos: u8,
+    pub(crate) ttl: u8,
+    /// As the length field says; `None` if the packet ends where the capture says.
+    pub(crate) ip_len: Option<u16>,
+    pub(crate) transport: Transport<'a>,
+    /// Of the transport header; `None` if right, or if there is none.
+    pub(crate) checksum: Option<u16>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Network<'a> {
+    V4 {
+        source: u32,
+        destination: u32,
+        protocol: u8,
+        identification: u16,
+        /// Flags and offset.
+        fragment: u16,
+        /// `None` if right.
+        checksum: Option<u16>,
+        options: &'a [u8],
+    },
+    V6 {
+        source: u128,
+        destination: u128,
+        /// Of the fixed header.
+        next_header: u8,
+        flow_label: u32,
+        extensions: &'a [u8],
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Transport<'a> {
+    Tcp(Tcp),
+    Udp {
+        source: u16,
+        destination: u16,
+    },
+    /// Any other bytes up to the end of the header, or none.
+    Other(&'a [u8]),
+}
+
+/// A TCP header whose urgent pointer is 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tcp {
+    pub(crate) source: u16,
+    pub(crate) destination: u16,
+    pub(crate) sequence: u32,
+    pub(crate) acknowledgement: u32,
+    /// The 12 bits after the data offset.
+    pub(crate) flags: u16,
+    pub(crate) window: u16,
+    /// Value and echo reply of the timestamp option (RFC 7323).
+    pub(crate) timestamps: Option<(u32, u32)>,
+    /// With zeros in place of the timestamps.
+    pub(crate) options: Options,
+}
+
+/// TCP options without allocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Options {
+    bytes: [u8; OPTIONS_MAX],
+    len: u8,
+}
+
+impl Options {
+    /// `None` if there are more than a TCP header holds.
+    pub(crate) fn new(options: &[u8]) -> Option<Self> {
+        let mut bytes = [0; OPTIONS_MAX];
+        bytes.get_mut(..options.len())?.copy_from_slice(options);
+        let len = u8::try_from(options.len()).ok()?;
+        Some(Self { bytes, len })
+    }
+
+    /// Whether there is a timestamp option.
+    pub(crate) fn has_timestamps(&self) -> bool {
+        timestamps_at(self.as_slice()).is_some()
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+/// What is known of a packet beside its header.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Around<'a> {
+    /// Bytes on the wire, as the capture says.
+    pub(crate) wire_len: u32,
+    /// The bytes after the header, as far as they were kept.
+    pub(crate) payload: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    /// Takes a header apart; `None` if it does not have the usual form.
+    pub(crate) fn of(link: LinkType, header: &'a [u8], around: Around<'_>) -> Option<Self> {
+        let (at, version) = innermost(link, header)?;
+        let ip = &header[at..];
+        let wire = usize::try_from(around.wire_len).ok()?;
+        let fields = if version == 4 {
+            Self::of_ipv4(&header[..at], ip, wire)
+        } else {
+            Self::of_ipv6(&header[..at], ip, wire)
+        };
+        let mut fields = fields?;
+        if fields.checksum.is_some() && fields.checksum == fields.computed(around) {
+            fields.checksum = None;
+        }
+        Some(fields)
+    }
+
+    fn of_ipv4(link: &'a [u8], ip: &'a [u8], wire: usize) -> Option<Self> {
+        let view = ipv4::Packet::new_checked(ip)?;
+        let header_len = view.header_len();
+        let word = |at: usize| u16::from_be_bytes([ip[at], ip[at + 1]]);
+        let stated = word(10);
+        let total_len = view.total_len();
+        let fragment = word(6);
+        let (transport, checksum) =
+            transport(view.protocol(), fragment & 0x1fff, &ip[header_len..])?;
+        // The sum over a right header, its checksum included, is all ones.
+        let right = Sum::over(&ip[..header_len]) == 0xffff && stated != 0xffff;
+        Some(Self {
+            link,
+            network: Network::V4 {
+                source: view.source(),
+                destination: view.destination(),
+                protocol: view.protocol(),
+                identification: view.identification(),
+                fragment,
+                checksum: (!right).then_some(stated),
+                options: &ip[20..header_len],
+            },
+            tos: view.tos(),
+            ttl: view.ttl(),
+            ip_len: (usize::from(total_len) + link.len() != wire).then_some(total_len),
+            transport,
+            checksum,
+        })
+    }
+
+    fn of_ipv6(link: &'a [u8], ip: &'a [u8], wire: usize) -> Option<Self> {
+        let view = ipv6::Packet::new_checked(ip)?;
+        let payload_len = view.payload_len();
+        let (last, extensions, first) = extensions(view.next_header(), &ip[40..]);
+        let rest = &ip[40 + extensions..];
+        let (transport, checksum) = transport(last, if first { 0 } else { 1 }, rest)?;
+        Some(Self {
+            link,
+            network: Network::V6 {
+                source: view.source(),
+                destination: view.destination(),
+                next_header: view.next_header(),
+                flow_label: view.flow_label(),
+                extensions: &ip[40..40 + extensions],
+            },
+            tos: view.traffic_class(),
+            ttl: view.hop_limit(),
+            ip_len: (usize::from(payload_len) + 40 + link.len() != wire).then_some(payload_len),
+            transport,
+            checksum,
+        })
+    }
+
+    /// Appends the header to `out`. Where it needs the payload for a checksum and
+    /// does not have it, the checksum is 0.
+    pub(crate) fn emit(&self, around: Around<'_>, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.link);
+        let ip_len = self.stated_len(around.wire_len);
+        match &self.network {
+            Network::V4 {
+                source,
+                destination,
+                protocol,
+                identification,
+                fragment,
+                checksum,
+                options,
+            } => {
+                let start = out.len();
+                let words = u8::try_from(5 + options.len() / 4).unwrap_or(15);
+                out.extend_from_slice(&[0x40 | words & 0x0f, self.tos]);
+                out.extend_from_slice(&ip_len.to_be_bytes());
+                out.extend_from_slice(&identification.to_be_bytes());
+                out.extend_from_slice(&fragment.to_be_bytes());
+                out.extend_from_slice(&[self.ttl, *protocol, 0, 0]);
+                out.extend_from_slice(&source.to_be_bytes());
+                out.extend_from_slice(&destination.to_be_bytes());
+                out.extend_from_slice(options);
+                let checksum = checksum.unwrap_or_else(|| !Sum::over(&out[start..]));
+                out[start + 10..start + 12].copy_from_slice(&checksum.to_be_bytes());
+            }
+            Network::V6 {
+                source,
+                destination,
+                next_header,
+                flow_label,
+                extensions,
+            } => {
+                let first = 6 << 28 | u32::from(self.tos) << 20 | flow_label & 0xf_ffff;
+                out.extend_from_slice(&first.to_be_bytes());
+                out.extend_from_slice(&ip_len.to_be_bytes());
+                out.extend_from_slice(&[*next_header, self.ttl]);
+                out.extend_from_slice(&source.to_be_bytes());
+                out.extend_from_slice(&destination.to_be_bytes());
+                out.extend_from_slice(extensions);
+            }
+        }
+        let checksum = self.checksum.or_else(|| self.computed(around)).unwrap_or(0);
+        self.emit_transport(around.wire_len, checksum, out);
+    }
+
+    fn stated_len(&self, wire_len: u32) -> u16 {
+        let fixed = match self.network {
+            Network::V4 { .. } => 0,
+            Network::V6 { .. } => 40,
+        };
+        let derived = (wire_len as usize).saturating_sub(self.link.len() + fixed);
+        self.ip_len
+            .unwrap_or_else(|| u16::try_from(derived).unwrap_or(0))
+    }
+
+    /// Bytes of the transport header and what follows, as the IP header says.
+    pub(crate) fn transport_len(&self, wire_len: u32) -> u16 {
+        let stated = self.stated_len(wire_len);
+        let before = match &self.network {
+            Network::V4 { options, .. } => 20 + options.len(),
+            Network::V6 { extensions, .. } => extensions.len(),
+        };
+        stated.saturating_sub(u16::try_from(before).unwrap_or(u16::MAX))
+    }
+
+    fn emit_transport(&self, wire_len: u32, checksum: u16, out: &mut Vec<u8>) {
+        match &self.transport {
+            Transport::Tcp(tcp) => {
+                out.extend_from_slice(&tcp.source.to_be_bytes());
+                out.extend_from_slice(&tcp.destination.to_be_bytes());
+                out.extend_from_slice(&tcp.sequence.to_be_bytes());
+                out.extend_from_slice(&tcp.acknowledgement.to_be_bytes());
+                let options = tcp.options.as_slice();
+                let words = u16::try_from(5 + options.len() / 4).unwrap_or(15);
+                out.extend_from_slice(&(words << 12 | tcp.flags & 0x0fff).to_be_bytes());
+                out.extend_from_slice(&tcp.window.to_be_bytes());
+                out.extend_from_slice(&checksum.to_be_bytes());
+                out.extend_from_slice(&[0, 0]);
+                let start = out.len();
+                out.extend_from_slice(options);
+                if let (Some((value, echo)), Some(at)) = (tcp.timestamps, timestamps_at(options)) {
+                    let at = start + at;
+                    out[at..at + 4].copy_from_slice(&value.to_be_bytes());
+                    out[at + 4..at + 8].copy_from_slice(&echo.to_be_bytes());
+                }
+            }
+            Transport::Udp {
+                source,
+                destination,
+            } => {
+                out.extend_from_slice(&source.to_be_bytes());
+                out.extend_from_slice(&destination.to_be_bytes());
+                out.extend_from_slice(&self.transport_len(wire_len).to_be_bytes());
+                out.extend_from_slice(&checksum.to_be_bytes());
+            }
+            Transport::Other(bytes) => out.extend_from_slice(bytes),
+        }
+    }
+
+    /// The right transport checksum, if all that it covers is there.
+    fn computed(&self, around: Around<'_>) -> Option<u16> {
+        let header_len = match &self.transport {
+            Transport::Tcp(tcp) => 20 + tcp.options.as_slice().len(),
+            Transport::Udp { .. } => 8,
+            Transport::Other(_) => return None,
+        };
+        let len = self.transport_len(around.wire_len);
+        let payload = usize::from(len).checked_sub(header_len)?;
+        let payload = around.payload.get(..payload)?;
+        let mut sum = Sum::default();
+        let number = match &self.network {
+            // A fragment's checksum covers more than the fragment.
+            Network::V4 { fragment, .. } if fragment & 0x3fff != 0 => return None,
+            Network::V4 {
+                source,
+                destination,
+                protocol,
+                ..
+            } => {
+                sum.add(&source.to_be_bytes());
+                sum.add(&destination.to_be_bytes());
+                *protocol
+            }
+            Network::V6 {
+                source,
+                destination,
+                ..
+            } => {
+                sum.add(&source.to_be_bytes());
+                sum.add(&destination.to_be_bytes());
+                match self.transport {
+                    Transport::Tcp(_) => protocol::TCP,
+                    _ => protocol::UDP,
+                }
+            }
+        };
+        sum.add(&[0, number]);
+        sum.add(&len.to_be_bytes());
+        let mut header = Header::default();
+        self.emit_transport_fixed(around.wire_len, &mut header);
+        sum.add(&header.bytes[..header_len]);
+        sum.add(payload);
+        let folded = !sum.fold();
+        // RFC 768: a computed 0 is sent as all ones.
+        let udp = matches!(self.transport, Transport::Udp { .. });
+        Some(if udp && folded == 0 { 0xffff } else { folded })
+    }
+
+    /// As `emit_transport` with a checksum of 0, without allocation.
+    fn emit_transport_fixed(&self, wire_len: u32, header: &mut Header) {
+        let out = &mut header.bytes;
+        match &self.transport {
+            Transport::Tcp(tcp) => {
+                out[0..2].copy_from_slice(&tcp.source.to_be_bytes());
+                out[2..4].copy_from_slice(&tcp.destination.to_be_bytes());
+                out[4..8].copy_from_slice(&tcp.sequence.to_be_bytes());
+                out[8..12].copy_from_slice(&tcp.acknowledgement.to_be_bytes());
+                let options = tcp.options.as_slice();
+                let words = u16::try_from(5 + options.len() / 4).unwrap_or(15);
+                out[12..14].copy_from_slice(&(words << 12 | tcp.flags & 0x0fff).to_be_bytes());
+                out[14..16].copy_from_slice(&tcp.window.to_be_bytes());
+                out[20..20 + options.len()].copy_from_slice(options);
+                if let (Some((value, echo)), Some(at)) = (tcp.timestamps, timestamps_at(options)) {
+                    out[20 + at..24 + at].copy_from_slice(&value.to_be_bytes());
+                    out[24 + at..28 + at].copy_from_slice(&echo.to_be_bytes());
+                }
+            }
+            Transport::Udp {
+                source,
+                destination,
+            } => {
+                out[0..2].copy_from_slice(&source.to_be_bytes());
+                out[2..4].copy_from_slice(&destination.to_be_bytes());
+                out[4..6].copy_from_slice(&self.transport_len(wire_len).to_be_bytes());
+            }
+            Transport::Other(_) => {}
+        }
+    }
+}
+
+struct Header {
+    bytes: [u8; 20 + OPTIONS_MAX],
+}
+
+impl Default for Header {
+    fn default() -> Self {
+        Self {
+            bytes: [0; 20 + OPTIONS_MAX],
+        }
+    }
+}
+
+/// The transport header, which must be the rest of the header, and the checksum
+/// that it states.
+fn transport(
+    number: u8,
+    fragment_offset: u16,
+    rest: &[u8],
+) -> Option<(Transport<'_>, Option<u16>)> {
+    let word = |at: usize| Some(u16::from_be_bytes([*rest.get(at)?, *rest.get(at + 1)?]));
+    let double = |at: usize| Some(u32::from(word(at)?) << 16 | u32::from(word(at + 2)?));
+    if fragment_offset != 0 {
+        return Some((Transport::Other(rest), None));
+    }
+    match number {
+        protocol::TCP => {
+            let offset_and_flags = word(12)?;
+            // The rest must be the header, neither more nor less.
+            if usize::from(offset_and_flags >> 12) * 4 != rest.len() || word(18)? != 0 {
+                return Some((Transport::Other(rest), None));
+            }
+            let mut options = Options::new(rest.get(20..)?)?;
+            let timestamps = timestamps_at(options.as_slice()).and_then(|at| {
+                let both = (double(20 + at)?, double(24 + at)?);
+                options.bytes[at..at + 8].fill(0);
+                Some(both)
+            });
+            let tcp = Tcp {
+                source: word(0)?,
+                destination: word(2)?,
+                sequence: double(4)?,
+                acknowledgement: double(8)?,
+                flags: offset_and_flags & 0x0fff,
+                window: word(14)?,
+                timestamps,
+                options,
+            };
+            Some((Transport::Tcp(tcp), word(16)))
+        }
+        protocol::UDP if rest.len() == 8 => {
+            let udp = Transport::Udp {
+                source: word(0)?,
+                destination: word(2)?,
+            };
+            Some((udp, word(6)))
+        }
+        _ => Some((Transport::Other(rest), None)),
+    }
+}
+
+/// Where the values of the first timestamp option stand.
+fn timestamps_at(options: &[u8]) -> Option<usize> {
+    // The layout that nearly all stacks use (RFC 7323, appendix A).
+    if options.len() >= 12 && options[..4] == [1, 1, 8, 10] {
+        return Some(4);
+    }
+    let mut at = 0;
+    while let Some(&kind) = options.get(at) {
+        match kind {
+            0 => return None,
+            1 => at += 1,
+            8 if options.get(at + 1) == Some(&10) && at + 10 <= options.len() => {
+                return Some(at + 2);
+            }
+            _ => at += usize::from(*options.get(at + 1)?).max(2),
+        }
+    }
+    None
+}
+
+/// IPv6 extension headers: the protocol behind them, their bytes, and whether the
+/// transport header follows.
+fn extensions(next_header: u8, rest: &[u8]) -> (u8, usize, bool) {
+    let (mut next, mut at) = (next_header, 0);
+    loop {
+        let Some(&[following, len]) = rest.get(at..).and_then(<[u8]>::first_chunk) else {
+            return (next, at, true);
+        };
+        let bytes = match next {
+            protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS => {
+                (usize::from(len) + 1) * 8
+            }
+            protocol::FRAGMENT => 8,
+            _ => return (next, at, true),
+        };
+        let Some(header) = rest.get(at..at + bytes) else {
+            return (next, at, true);
+        };
+        // Also a first fragment: its transport checksum covers more.
+        let fragment = next == protocol::FRAGMENT && (header[2] != 0 || header[3] & 0xf9 != 0);
+        (next, at) = (following, at + bytes);
+        if fragment {
+            return (next, at, false);
+        }
+    }
+}
+
+/// Where the innermost IP header begins that can be found, and its version.
+/// Approximate only: whatever it says, the bytes come back.
+fn innermost(link: LinkType, header: &[u8]) -> Option<(usize, u8)> {
+    let mut at = match link {
+        LinkType::ETHERNET => behind_ethernet(header, 0)?,
+        LinkType::LINUX_SLL => 16,
+        LinkType::LINUX_SLL2 => 20,
+        LinkType::NULL | LinkType::LOOP => 4,
+        LinkType::RAW | LinkType::RAW_12 | LinkType::RAW_14 | LinkType::IPV4 | LinkType::IPV6 => 0,
+        _ => return None,
+    };
+    let mut version = ipv4::version(header.get(at..)?)?;
+    for _ in 0..TUNNELS_MAX {
+        let Some((inner, inner_version)) = within(header, at, version) else {
+            break;
+        };
+        (at, version) = (inner, inner_version);
+    }
+    Some((at, version))
+}
+
+/// Behind an Ethernet header with VLAN tags: an IP header, or nothing.
+fn behind_ethernet(header: &[u8], start: usize) -> Option<usize> {
+    let mut at = start + 12;
+    loop {
+        let kind = u16::from_be_bytes([*header.get(at)?, *header.get(at + 1)?]);
+        match kind {
+            ethertype::VLAN | ethertype::SERVICE_VLAN => at += 4,
+            ethertype::IPV4 | ethertype::IPV6 => return Some(at + 2),
+            ethertype::PPPOE_SESSION => return Some(at + 10),
+            _ => return None,
+        }
+    }
+}
+
+/// The IP header inside the one at `at`, if that is of a tunnel.
+fn within(header: &[u8], at: usize, version: u8) -> Option<(usize, u8)> {
+    let ip = header.get(at..)?;
+    let (number, payload) = match version {
+        4 => {
+            let view = ipv4::Packet::new_checked(ip)?;
+            if view.fragment_offset() != 0 {
+                return None;
+            }
+            (view.protocol(), view.header_len())
+        }
+        6 => {
+            let view = ipv6::Packet::new_checked(ip)?;
+            let (number, len, first) = extensions(view.next_header(), &ip[40..]);
+            if !first {
+                return None;
+            }
+            (number, 40 + len)
+        }
+        _ => return None,
+    };
+    let rest = ip.get(payload..)?;
+    let inner = match number {
+        protocol::IPV4 | protocol::IPV6 => at + payload,
+        protocol::GRE => {
+            let (len, inner) = tunnel::of_gre(rest)?;
+            behind(header, at + payload + len, inner?)?
+        }
+        protocol::UDP => {
+            let ports: &[u8; 8] = rest.first_chunk()?;
+            let port = |n: usize| u16::from_be_bytes([ports[n], ports[n + 1]]);
+            let (len, inner) = tunnel::of_udp(port(0), port(2), rest.get(8..)?)?;
+            behind(header, at + payload + 8 + len, inner)?
+        }
+        _ => return None,
+    };
+    let version = ipv4::version(header.get(inner..)?)?;
+    let min = match version {
+        4 => 20,
+        6 => 40,
+        _ => return None,
+    };
+    (header.len() >= inner + min).then_some((inner, version))
+}
+
+fn behind(header: &[u8], at: usize, inner: tunnel::Inner) -> Option<usize> {
+    match inner {
+        tunnel::Inner::Ethernet => behind_ethernet(header, at),
+        tunnel::Inner::EtherType(ethertype::IPV4 | ethertype::IPV6) | tunnel::Inner::RawIp => {
+            Some(at)
+        }
+        tunnel::Inner::EtherType(_) => None,
+    }
+}
+
+/// The Internet checksum's sum (RFC 1071) over pieces; all but the last must have
+/// an even length.
+#[derive(Clone, Copy, Default)]
+struct Sum(u64);
+
+impl Sum {
+    fn over(bytes: &[u8]) -> u16 {
+        let mut sum = Self::default();
+        sum.add(bytes);
+        sum.fold()
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<4>();
+        // 2^32 words of 32 bits fit.
+        for word in words {
+            self.0 += u64::from(u32::from_be_bytes(*word));
+        }
+        let mut last = [0; 4];
+        last[..rest.len()].copy_from_slice(rest);
+        self.0 += u64::from(u32::from_be_bytes(last));
+    }
+
+    #[allow(clippy::cast_possible_truncation)]
+    fn fold(self) -> u16 {
+        let mut sum = self.0;
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        sum as u16
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use strata_wire::TunnelKey;
+    use strata_wire::dissect::dissect;
+
+    /// Ethernet, IPv4, TCP with timestamps, 5 bytes of payload; checksums right.
+    fn packet() -> Vec<u8> {
+        let mut bytes = vec![2; 12];
+        bytes.extend_from_slice(&[8, 0]);
+        let ip = ipv4::Repr {
+            source: 0x0a00_0001,
+            destination: 0x0a00_0002,
+            protocol: 6,
+            tos: 0,
+            ttl: 64,
+            identification: 77,
+            fragment_offset: 0,
+            more_fragments: false,
+            payload_len: 37,
+        };
+        ip.emit(&mut bytes);
+        bytes.extend_from_slice(&[0, 80, 1, 0, 0, 0, 0, 9, 0, 0, 0, 8, 0x80, 0x18, 1, 1]);
+        bytes.extend_from_slice(&[0, 0, 0, 0, 1, 1, 8, 10, 0, 0, 0, 3, 0, 0, 0, 4]);
+        bytes.extend_from_slice(b"hello");
+        let mut sum = Sum::default();
+        sum.add(&bytes[26..34]);
+        sum.add(&[0, 6, 0, 37]);
+        sum.add(&bytes[34..]);
+        let right = !sum.fold();
+        bytes[50..52].copy_from_slice(&right.to_be_bytes());
+        bytes
+    }
+
+    #[test]
+    fn what_follows_from_the_rest_is_left_out() {
+        let packet = packet();
+        let (header, payload) = packet.split_at(66);
+        let wire_len = 71;
+        let around = Around { wire_len, payload };
+        let fields = Fields::of(LinkType::ETHERNET, header, around).unwrap();
+        assert_eq!((fields.checksum, fields.ip_len), (None, None));
+        assert!(matches!(fields.network, Network::V4 { checksum: None, .. }));
+        let Transport::Tcp(tcp) = &fields.transport else {
+            panic!("TCP");
+        };
+        assert_eq!(tcp.timestamps, Some((3, 4)));
+        assert_eq!(
+            tcp.options.as_slice(),
+            [1, 1, 8, 10, 0, 0, 0, 0, 0, 0, 0, 0]
+        );
+        let mut out = Vec::new();
+        fields.emit(around, &mut out);
+        assert_eq!(out, header);
+        // Without the payload the checksum has to be stored.
+        let around = Around {
+            wire_len,
+            payload: &[],
+        };
+        let fields = Fields::of(LinkType::ETHERNET, header, around).unwrap();
+        assert!(fields.checksum.is_some());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3_000))]
+
+        /// Whatever is taken apart is put together again, or noticed.
+        #[test]
+        fn changed_headers_come_back(
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+            cut in 0_usize..72, wire_len in 0_u32..100,
+        ) {
+            let mut packet = packet();
+            for (index, value) in changes {
+                *index.get_mut(&mut packet) = value;
+            }
+            packet.truncate(cut);
+            let headers = dissect(LinkType::ETHERNET, &packet, TunnelKey::Inner);
+            let (header, payload) = packet.split_at(headers.header_len as usize);
+            let around = Around { wire_len, payload };
+            if let Some(fields) = Fields::of(LinkType::ETHERNET, header, around) {
+                let mut out = Vec::new();
+                fields.emit(around, &mut out);
+                // The rest is stored as it is: rare, but never wrong.
+                let stored_raw = out != header;
+                let usual = packet.len() == 71 && wire_len == 71;
+                prop_assert!(!stored_raw || !usual || packet[14] != 0x45 || headers.incomplete
+                    || packet[12..14] != [8, 0] || headers.transport_len == 8);
+            }
+        }
+    }
+}

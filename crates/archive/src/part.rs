@@ -1,0 +1,305 @@
+//! A part being written: its files, in `staging/` until they are listed.
+
+use std::collections::{BTreeMap, HashMap};
+
+use parquet::data_type::ByteArray;
+use serde::{Deserialize, Serialize};
+use strata_capture::{Interface, Meta, PacketRef};
+use strata_store::{BlockBuilder, Disk, FileKind, Part, PartCount, PartFile, Recording, STAGING};
+
+use crate::error::ArchiveError;
+use crate::files::{Output, SUM_BYTES, Sums};
+use crate::flows::{self, FlowRow};
+use crate::packets::{self, Filling, Verdict};
+use crate::payload::PayloadWriter;
+use crate::run::Run;
+use crate::table::TableWriter;
+
+/// The checksums file: JSON.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct SumsFile {
+    /// Bytes under one checksum.
+    pub(crate) piece_bytes: usize,
+    pub(crate) files: Vec<FileSums>,
+}
+
+/// CRC-32C of each piece of a file.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct FileSums {
+    pub(crate) kind: FileKind,
+    pub(crate) pieces: Vec<u32>,
+}
+
+/// The name of a file before it is listed.
+pub(crate) fn staging_name(part: u32, kind: FileKind) -> String {
+    format!("{STAGING}/{part:08}.{}", kind.dir())
+}
+
+/// What a job says of itself to its parts.
+pub(crate) struct Job<'a> {
+    pub(crate) disk: &'a dyn Disk,
+    pub(crate) recording: &'a Recording,
+    pub(crate) interfaces: &'a HashMap<u16, Interface>,
+}
+
+/// A part being written.
+pub(crate) struct PartWriter {
+    part: Part,
+    packets: TableWriter<Output>,
+    flows: TableWriter<Output>,
+    payload: Option<PayloadWriter>,
+    counts: BTreeMap<(u8, u8), PartCount>,
+    groups: usize,
+}
+
+/// The rows of a run that go into one part.
+pub(crate) struct Share<'a> {
+    pub(crate) run: &'a Run,
+    /// In the order of the table.
+    pub(crate) rows: &'a [u32],
+    /// By flow, then by arrival.
+    pub(crate) by_flow: &'a [u32],
+    pub(crate) verdicts: &'a [Verdict],
+    /// Numbers of its flows, in the order of the table.
+    pub(crate) flows: &'a [u32],
+    pub(crate) addresses: &'a [Option<[ByteArray; 2]>],
+    pub(crate) keeps: &'a [ByteArray; 4],
+    pub(crate) class_names: &'a [String],
+}
+
+impl PartWriter {
+    pub(crate) fn create(
+        job: &Job<'_>,
+        id: u32,
+        hour: &str,
+        retention: &str,
+        mode: &str,
+    ) -> Result<Self, ArchiveError> {
+        let about = [
+            ("strata.recording", job.recording.id.to_string()),
+            ("strata.part", id.to_string()),
+            ("strata.mode", mode.to_owned()),
+            ("strata.model", job.recording.model.clone()),
+        ];
+        let table = |kind: FileKind, columns| {
+            let name = staging_name(id, kind);
+            let output = Output::create(job.disk, &name)?;
+            TableWriter::new(output, kind.dir(), columns, &about)
+                .map_err(|source| ArchiveError::table(&job.disk.display(&name), source))
+        };
+        Ok(Self {
+            packets: table(FileKind::Packets, packets::COLUMNS)?,
+            flows: table(FileKind::Flows, flows::COLUMNS)?,
+            payload: None,
+            counts: BTreeMap::new(),
+            groups: 0,
+            part: Part {
+                id,
+                recording: job.recording.id,
+                hour: hour.to_owned(),
+                retention: retention.to_owned(),
+                ts_min_ns: u64::MAX,
+                ts_max_ns: 0,
+                packets: 0,
+                flows: 0,
+                counts: Vec::new(),
+                files: Vec::new(),
+            },
+        })
+    }
+
+    /// Writes its share of a run as a row group of each table.
+    pub(crate) fn write(&mut self, job: &Job<'_>, share: &Share<'_>) -> Result<(), ArchiveError> {
+        let run = share.run;
+        let payload_at = self.write_payload(job, share)?;
+        let mut flow_ids = vec![0; run.flows.len()];
+        for (ordinal, flow) in (self.part.flows..).zip(share.flows) {
+            let id = i64::from(self.part.id) << 32 | i64::try_from(ordinal).unwrap_or(i64::MAX);
+            flow_ids[*flow as usize] = id;
+        }
+        let filling = Filling {
+            run,
+            rows: share.rows,
+            verdicts: share.verdicts,
+            flow_ids: &flow_ids,
+            payload_at: &payload_at,
+            recording: job.recording.id,
+            addresses: share.addresses,
+            keeps: share.keeps,
+        };
+        let named = |kind| job.disk.display(&staging_name(self.part.id, kind));
+        let written = self
+            .packets
+            .group(|index, column| filling.fill(index, column));
+        written.map_err(|source| ArchiveError::table(&named(FileKind::Packets), source))?;
+        let rows = self.flow_rows(job, share, &flow_ids);
+        let written = self
+            .flows
+            .group(|index, column| flows::fill(index, &rows, column));
+        written.map_err(|source| ArchiveError::table(&named(FileKind::Flows), source))?;
+        self.count(share);
+        Ok(())
+    }
+
+    fn write_payload(
+        &mut self,
+        job: &Job<'_>,
+        share: &Share<'_>,
+    ) -> Result<HashMap<u32, u64>, ArchiveError> {
+        let run = share.run;
+        let mut payload_at = HashMap::new();
+        for &number in share.by_flow {
+            let row = number as usize;
+            if run.payload_len[row] == 0 {
+                continue;
+            }
+            let Some(interface) = job.interfaces.get(&run.interface[row]) else {
+                continue;
+            };
+            let len = usize::from(run.header_len[row]) + run.payload_len[row] as usize;
+            let at = run.kept_at[row];
+            let packet = PacketRef {
+                ts_ns: run.time[row],
+                interface: run.interface[row],
+                wire_len: run.wire[row],
+                data: &run.kept[at..at + len],
+                options: &[],
+                has_timestamp: true,
+            };
+            let writer = match &mut self.payload {
+                Some(writer) => writer,
+                none => {
+                    let name = staging_name(self.part.id, FileKind::Payload);
+                    none.insert(PayloadWriter::new(Output::create(job.disk, &name)?)?)
+                }
+            };
+            payload_at.insert(number, writer.packet(&packet, interface)?);
+        }
+        Ok(payload_at)
+    }
+
+    fn flow_rows(&self, job: &Job<'_>, share: &Share<'_>, ids: &[i64]) -> Vec<FlowRow> {
+        let run = share.run;
+        let mut rows = Vec::with_capacity(share.flows.len());
+        let mut first_row = 0;
+        for &number in share.flows {
+            let flow = run.flows[number as usize].clone();
+            let count = usize::try_from(flow.stats.packets[0] + flow.stats.packets[1]);
+            let count = count.unwrap_or(usize::MAX);
+            let most = flow.stats.classes.iter().max_by_key(|(_, n)| *n);
+            let class = most.and_then(|(class, _)| share.class_names.get(usize::from(*class)));
+            let mix = flows::class_mix(&flow.stats.classes, share.class_names);
+            rows.push(FlowRow {
+                flow_id: ids[number as usize],
+                flow,
+                recording: job.recording.id,
+                class: ByteArray::from(class.map_or("unknown", String::as_str)),
+                classes: ByteArray::from(mix.as_str()),
+                group: self.groups,
+                first_row,
+                rows: count,
+            });
+            first_row += count;
+        }
+        rows
+    }
+
+    fn count(&mut self, share: &Share<'_>) {
+        let run = share.run;
+        for &row in share.rows {
+            let row = row as usize;
+            let class = share.verdicts[run.verdict[row] as usize].class;
+            let keep = run.keep[row];
+            let count = self.counts.entry((class, keep)).or_insert(PartCount {
+                class,
+                keep,
+                ..PartCount::default()
+            });
+            count.packets += 1;
+            count.wire_bytes += u64::from(run.wire[row].max(run.captured[row]));
+            count.logged_bytes += u64::from(run.header_len[row]) + u64::from(run.payload_len[row]);
+            self.part.ts_min_ns = self.part.ts_min_ns.min(run.time[row]);
+            self.part.ts_max_ns = self.part.ts_max_ns.max(run.time[row]);
+        }
+        self.part.packets += share.rows.len() as u64;
+        self.part.flows += share.flows.len() as u64;
+        self.groups += 1;
+    }
+
+    /// Ends its files, synced, and says what is to be listed.
+    pub(crate) fn finish(mut self, job: &Job<'_>, metas: &[Meta]) -> Result<Part, ArchiveError> {
+        let id = self.part.id;
+        let mut sums = Vec::new();
+        for (kind, table) in [
+            (FileKind::Packets, self.packets),
+            (FileKind::Flows, self.flows),
+        ] {
+            let named = job.disk.display(&staging_name(id, kind));
+            let output = table.finish();
+            let output = output.map_err(|source| ArchiveError::table(&named, source))?;
+            let written = output.finish();
+            sums.push((kind, written.map_err(ArchiveError::io(named, "write"))?));
+        }
+        if let Some(payload) = self.payload {
+            sums.push((FileKind::Payload, payload.finish()?));
+        }
+        let mut block = BlockBuilder::new(64 << 10);
+        for meta in metas {
+            block.grow(BlockBuilder::meta_len(meta));
+            block.push_meta(meta);
+        }
+        let recording = job.recording;
+        let bytes = block.seal(recording.id, 0, 0, recording.hash_seed);
+        sums.push((
+            FileKind::Meta,
+            write_small(job.disk, id, FileKind::Meta, bytes)?,
+        ));
+        let pieces = sums.iter().map(|(kind, sums)| FileSums {
+            kind: *kind,
+            pieces: sums.pieces.clone(),
+        });
+        let file = SumsFile {
+            piece_bytes: SUM_BYTES,
+            files: pieces.collect(),
+        };
+        let json = serde_json::to_vec(&file).unwrap_or_default();
+        sums.push((
+            FileKind::Sums,
+            write_small(job.disk, id, FileKind::Sums, &json)?,
+        ));
+        let part = &self.part;
+        let files = sums.into_iter().map(|(kind, sums)| PartFile {
+            kind,
+            name: final_name(part, kind),
+            bytes: sums.bytes,
+            crc: sums.crc,
+        });
+        self.part.files = files.collect();
+        self.part.counts = self.counts.into_values().collect();
+        Ok(self.part)
+    }
+}
+
+fn write_small(
+    disk: &dyn Disk,
+    part: u32,
+    kind: FileKind,
+    bytes: &[u8],
+) -> Result<Sums, ArchiveError> {
+    use std::io::Write as _;
+    let name = staging_name(part, kind);
+    let mut output = Output::create(disk, &name)?;
+    let written = output.write_all(bytes).and_then(|()| output.finish());
+    written.map_err(ArchiveError::io(disk.display(&name), "write"))
+}
+
+fn final_name(part: &Part, kind: FileKind) -> String {
+    let (dir, id, extension) = (kind.dir(), part.id, kind.extension());
+    match kind {
+        FileKind::Packets | FileKind::Flows | FileKind::Payload => {
+            let (hour, retention) = (&part.hour, &part.retention);
+            format!("{dir}/hour={hour}/retention={retention}/{id:08}.{extension}")
+        }
+        FileKind::Meta | FileKind::Sums => format!("{dir}/{id:08}.{extension}"),
+    }
+}

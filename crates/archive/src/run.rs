@@ -1,0 +1,533 @@
+//! A run: up to half a million packets as they arrived, being taken apart.
+//!
+//! Packets are noted in the order of arrival, each field in a vector of its own.
+//! When the run ends they are sorted by flow and direction, and each vector becomes
+//! a column. Nothing depends on packets of another run.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use parquet::data_type::ByteArray;
+use strata_store::PacketRecord;
+use strata_wire::dissect::{dissect, may_hide_addresses, protocol};
+use strata_wire::transport::tcp_flag;
+use strata_wire::{AddressFamily, FlowHasher, Headers, LinkType, TunnelKey, mix64};
+
+use crate::flows::Flow;
+use crate::header::{Around, Fields, Network, Tcp, Transport};
+use crate::predict::{TcpNumbers, difference};
+
+/// Packets of a run at most.
+pub(crate) const RUN_PACKETS: usize = 1 << 19;
+/// Bytes of kept payload after which a run ends.
+pub(crate) const RUN_PAYLOAD_BYTES: usize = 256 << 20;
+
+/// How a header is stored.
+pub(crate) mod layout {
+    /// All of it as bytes.
+    pub(crate) const RAW: u8 = 0;
+    /// In columns; what follows the IP header as bytes.
+    pub(crate) const V4: u8 = 4;
+    pub(crate) const V6: u8 = 6;
+    /// Added to the above.
+    pub(crate) const TCP: u8 = 16;
+    pub(crate) const UDP: u8 = 32;
+}
+
+/// Which optional values a row has.
+pub(crate) mod has {
+    pub(crate) const IP_ID: u32 = 1;
+    pub(crate) const IP_LEN: u32 = 1 << 1;
+    pub(crate) const IP_CHECKSUM: u32 = 1 << 2;
+    pub(crate) const SEQ: u32 = 1 << 3;
+    pub(crate) const ACK: u32 = 1 << 4;
+    pub(crate) const TSVAL: u32 = 1 << 5;
+    pub(crate) const TSECR: u32 = 1 << 6;
+    pub(crate) const CHECKSUM: u32 = 1 << 7;
+    pub(crate) const NEXT_HEADER: u32 = 1 << 8;
+    pub(crate) const TCP_FLAGS: u32 = 1 << 9;
+    pub(crate) const CAPTURED: u32 = 1 << 10;
+    pub(crate) const TIME: u32 = 1 << 11;
+}
+
+/// Bytes that few rows have.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Extra {
+    pub(crate) header: Option<ByteArray>,
+    pub(crate) transport: Option<ByteArray>,
+    pub(crate) ip_options: Option<ByteArray>,
+    pub(crate) packet_options: Option<ByteArray>,
+}
+
+/// Fingerprints are hashes already.
+#[derive(Default)]
+struct Identity(u64);
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = mix64(self.0 ^ u64::from(*byte));
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+}
+
+/// Distinct byte strings, numbered in the order of their first use.
+#[derive(Debug, Default)]
+pub(crate) struct Dictionary {
+    pub(crate) entries: Vec<ByteArray>,
+    codes: HashMap<Vec<u8>, u32>,
+}
+
+impl Dictionary {
+    pub(crate) fn code(&mut self, bytes: &[u8]) -> u32 {
+        if let Some(code) = self.codes.get(bytes) {
+            return *code;
+        }
+        let code = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
+        self.entries.push(ByteArray::from(bytes.to_vec()));
+        self.codes.insert(bytes.to_vec(), code);
+        code
+    }
+
+    fn is(&self, code: u32, bytes: &[u8]) -> bool {
+        let entry = self.entries.get(code as usize);
+        entry.is_some_and(|entry| entry.data() == bytes)
+    }
+
+    fn clear(&mut self) {
+        self.entries.clear();
+        self.codes.clear();
+    }
+}
+
+/// The packets of a run, in the order of arrival.
+#[derive(Default)]
+pub(crate) struct Run {
+    pub(crate) time: Vec<u64>,
+    pub(crate) late: Vec<u64>,
+    pub(crate) tie: Vec<u32>,
+    /// Twice the flow's number, plus the direction.
+    pub(crate) slot: Vec<u32>,
+    pub(crate) interface: Vec<u16>,
+    pub(crate) wire: Vec<u32>,
+    pub(crate) captured: Vec<u32>,
+    pub(crate) header_len: Vec<u16>,
+    pub(crate) payload_len: Vec<u32>,
+    /// Where the kept bytes stand in `kept`, for packets with payload.
+    pub(crate) kept_at: Vec<usize>,
+    pub(crate) verdict: Vec<u32>,
+    pub(crate) keep: Vec<u8>,
+    pub(crate) has: Vec<u32>,
+    pub(crate) layout: Vec<u8>,
+    pub(crate) tos: Vec<u8>,
+    pub(crate) ttl: Vec<u8>,
+    pub(crate) ip_id: Vec<i16>,
+    /// Flags and offset, or the flow label.
+    pub(crate) fragment: Vec<u32>,
+    pub(crate) ip_len: Vec<u16>,
+    pub(crate) ip_checksum: Vec<u16>,
+    pub(crate) next_header: Vec<u8>,
+    pub(crate) tcp_flags: Vec<u16>,
+    pub(crate) seq: Vec<i32>,
+    pub(crate) ack: Vec<i32>,
+    pub(crate) window: Vec<u16>,
+    pub(crate) tsval: Vec<i32>,
+    pub(crate) tsecr: Vec<i32>,
+    pub(crate) checksum: Vec<u16>,
+    pub(crate) link_code: Vec<u32>,
+    pub(crate) options_code: Vec<u32>,
+    /// 0, or one more than the place in `extras`.
+    pub(crate) extra: Vec<u32>,
+
+    pub(crate) extras: Vec<Extra>,
+    pub(crate) kept: Vec<u8>,
+    pub(crate) flows: Vec<Flow>,
+    pub(crate) links: Dictionary,
+    pub(crate) options: Dictionary,
+    index: HashMap<u64, u32, BuildHasherDefault<Identity>>,
+    /// The latest arrival so far, and how many packets are of it.
+    clock: (u64, u32),
+    scratch: Vec<u8>,
+}
+
+impl Run {
+    pub(crate) fn len(&self) -> usize {
+        self.time.len()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() >= RUN_PACKETS || self.kept.len() >= RUN_PAYLOAD_BYTES
+    }
+
+    /// Empties it; its memory stays, and so does its clock.
+    pub(crate) fn clear(&mut self) {
+        let clock = self.clock;
+        macro_rules! clear {
+            ($($column:ident)*) => { $(self.$column.clear();)* };
+        }
+        clear!(time late tie slot interface wire captured header_len payload_len kept_at verdict keep
+            has layout tos ttl ip_id fragment ip_len ip_checksum next_header tcp_flags seq ack window
+            tsval tsecr checksum link_code options_code extra extras kept flows links options index);
+        self.clock = clock;
+    }
+
+    /// The time of the latest packet, to which the next one is compared.
+    pub(crate) fn clock_ns(&self) -> u64 {
+        self.clock.0
+    }
+
+    /// Takes in a packet. `verdict` is the caller's code for it, `class` and `score`
+    /// what it says.
+    pub(crate) fn push(
+        &mut self,
+        packet: &PacketRecord<'_>,
+        link: LinkType,
+        hasher: &FlowHasher,
+        verdict: (u32, u8, Option<u16>),
+    ) {
+        let kept = packet.data;
+        let header_len = usize::from(packet.header_len).min(kept.len());
+        let (header, payload) = kept.split_at(header_len);
+        let headers = dissect(link, kept, TunnelKey::Inner);
+        let direction = usize::from(!headers.low_to_high);
+        let number = self.flow(&headers, packet.interface, direction, hasher);
+        let (code, class, score) = verdict;
+
+        self.tick(packet.ts_ns);
+        self.slot.push(number * 2 + u32::from(direction == 1));
+        self.interface.push(packet.interface);
+        self.wire.push(packet.wire_len);
+        self.captured.push(packet.captured_len);
+        self.header_len
+            .push(u16::try_from(header_len).unwrap_or(u16::MAX));
+        self.payload_len
+            .push(u32::try_from(payload.len()).unwrap_or(u32::MAX));
+        self.kept_at.push(self.kept.len());
+        if !payload.is_empty() {
+            self.kept.extend_from_slice(kept);
+        }
+        self.verdict.push(code);
+        self.keep.push(packet.keep_code);
+
+        let flow = &mut self.flows[number as usize];
+        flow.hides_addresses |= may_hide_addresses(&headers) || headers.outer.is_some();
+        let stats = &mut flow.stats;
+        stats.count(direction, packet.ts_ns, packet.wire_len, kept.len() as u64);
+        stats.class(class);
+        stats.score_max = stats.score_max.max(score);
+        stats.tcp_flags[direction] |= u16::from(headers.tcp_flags);
+        if !payload.is_empty() && headers.transport_len > 0 {
+            let ports = [flow.key.low.port, flow.key.high.port];
+            flow.names.look(flow.is_tcp(), ports, payload);
+        }
+
+        let around = Around {
+            wire_len: packet.wire_len,
+            payload,
+        };
+        let mut extra = Extra::default();
+        if !packet.options.is_empty() {
+            extra.packet_options = Some(ByteArray::from(packet.options.to_vec()));
+        }
+        let mut has = 0;
+        if packet.captured_len != packet.wire_len {
+            has |= has::CAPTURED;
+        }
+        if packet.has_timestamp {
+            has |= has::TIME;
+        }
+        let fields = Fields::of(link, header, around);
+        let fields = fields.filter(|fields| self.comes_back(fields, &headers, header, around));
+        match fields {
+            Some(fields) => {
+                self.fields(&fields, number as usize, direction, packet, has, &mut extra);
+            }
+            None => {
+                let tcp_flags = u16::from(headers.tcp_flags);
+                if tcp_flags != 0 {
+                    has |= has::TCP_FLAGS;
+                }
+                extra.header = Some(ByteArray::from(header.to_vec()));
+                self.raw(has, tcp_flags, headers.tos, headers.ttl);
+            }
+        }
+        let any = extra.header.is_some()
+            || extra.transport.is_some()
+            || extra.ip_options.is_some()
+            || extra.packet_options.is_some();
+        if any {
+            self.extras.push(extra);
+        }
+        let extra = if any { self.extras.len() } else { 0 };
+        self.extra.push(u32::try_from(extra).unwrap_or(u32::MAX));
+    }
+
+    /// Notes when a packet arrived, and its place among those of the same time.
+    fn tick(&mut self, ts_ns: u64) {
+        if ts_ns > self.clock.0 {
+            self.clock = (ts_ns, 0);
+        }
+        self.time.push(ts_ns);
+        self.late.push(self.clock.0 - ts_ns);
+        self.tie.push(self.clock.1);
+        self.clock.1 += 1;
+    }
+
+    fn flow(
+        &mut self,
+        headers: &Headers,
+        interface: u16,
+        direction: usize,
+        hasher: &FlowHasher,
+    ) -> u32 {
+        let key = headers.key.unwrap_or_default();
+        let mut fingerprint = hasher.flow(&key) ^ mix64(u64::from(interface) + 1);
+        loop {
+            let next = u32::try_from(self.flows.len()).unwrap_or(u32::MAX);
+            let number = *self.index.entry(fingerprint).or_insert(next);
+            if number == next {
+                self.flows.push(Flow::new(key, interface, direction));
+                return number;
+            }
+            let flow = &self.flows[number as usize];
+            if flow.key == key && flow.interface == interface {
+                return number;
+            }
+            fingerprint = mix64(fingerprint.wrapping_add(1));
+        }
+    }
+
+    /// Whether the fields agree with the flow, whose columns stand for some of
+    /// them, and give the header back.
+    fn comes_back(
+        &mut self,
+        fields: &Fields<'_>,
+        headers: &Headers,
+        header: &[u8],
+        around: Around<'_>,
+    ) -> bool {
+        let key = headers.key.unwrap_or_default();
+        let (source, destination) = headers.endpoints();
+        let network = match &fields.network {
+            Network::V4 {
+                source: from,
+                destination: to,
+                protocol,
+                ..
+            } => {
+                key.family == AddressFamily::Ipv4
+                    && source.address == u128::from(*from)
+                    && destination.address == u128::from(*to)
+                    && key.protocol == *protocol
+            }
+            Network::V6 {
+                source: from,
+                destination: to,
+                ..
+            } => {
+                key.family == AddressFamily::Ipv6
+                    && source.address == *from
+                    && destination.address == *to
+            }
+        };
+        let ports = (source.port, destination.port);
+        let transport = match &fields.transport {
+            Transport::Tcp(tcp) => {
+                ports == (tcp.source, tcp.destination) && key.protocol == protocol::TCP
+            }
+            Transport::Udp {
+                source,
+                destination,
+            } => ports == (*source, *destination) && key.protocol == protocol::UDP,
+            Transport::Other(_) => true,
+        };
+        if !network || !transport {
+            return false;
+        }
+        let mut bytes = std::mem::take(&mut self.scratch);
+        bytes.clear();
+        fields.emit(around, &mut bytes);
+        let same = bytes == header;
+        self.scratch = bytes;
+        same
+    }
+
+    fn raw(&mut self, has: u32, tcp_flags: u16, tos: u8, ttl: u8) {
+        self.has.push(has);
+        self.layout.push(layout::RAW);
+        self.tos.push(tos);
+        self.ttl.push(ttl);
+        self.ip_id.push(0);
+        self.fragment.push(0);
+        self.ip_len.push(0);
+        self.ip_checksum.push(0);
+        self.next_header.push(0);
+        self.link_code.push(0);
+        self.checksum.push(0);
+        self.no_tcp(tcp_flags);
+    }
+
+    fn no_tcp(&mut self, tcp_flags: u16) {
+        self.tcp_flags.push(tcp_flags);
+        self.seq.push(0);
+        self.ack.push(0);
+        self.window.push(0);
+        self.tsval.push(0);
+        self.tsecr.push(0);
+        self.options_code.push(0);
+    }
+
+    fn fields(
+        &mut self,
+        fields: &Fields<'_>,
+        number: usize,
+        direction: usize,
+        packet: &PacketRecord<'_>,
+        mut has: u32,
+        extra: &mut Extra,
+    ) {
+        let flow = &mut self.flows[number];
+        let last = &mut flow.last_codes[direction];
+        if !self.links.is(last[0], fields.link) {
+            last[0] = self.links.code(fields.link);
+        }
+        self.link_code.push(last[0]);
+        self.tos.push(fields.tos);
+        self.ttl.push(fields.ttl);
+        let mut note = |value: Option<u16>, bit: u32| {
+            has |= if value.is_some() { bit } else { 0 };
+            value.unwrap_or(0)
+        };
+        self.ip_len.push(note(fields.ip_len, has::IP_LEN));
+        self.checksum.push(note(fields.checksum, has::CHECKSUM));
+        let mut layout = match &fields.network {
+            Network::V4 {
+                identification,
+                fragment,
+                checksum,
+                options,
+                ..
+            } => {
+                self.ip_checksum.push(note(*checksum, has::IP_CHECKSUM));
+                let own = &mut flow.directions[direction];
+                let step = identification.wrapping_sub(own.identification());
+                own.learn_identification(*identification);
+                if step != 0 {
+                    has |= has::IP_ID;
+                }
+                self.ip_id.push(step.cast_signed());
+                self.fragment.push(u32::from(*fragment));
+                self.next_header.push(0);
+                if !options.is_empty() {
+                    extra.ip_options = Some(ByteArray::from(options.to_vec()));
+                }
+                layout::V4
+            }
+            Network::V6 {
+                next_header,
+                flow_label,
+                extensions,
+                ..
+            } => {
+                self.ip_checksum.push(0);
+                self.ip_id.push(0);
+                self.fragment.push(*flow_label);
+                self.next_header.push(*next_header);
+                if *next_header != flow.key.protocol {
+                    has |= has::NEXT_HEADER;
+                }
+                if !extensions.is_empty() {
+                    extra.ip_options = Some(ByteArray::from(extensions.to_vec()));
+                }
+                layout::V6
+            }
+        };
+        match &fields.transport {
+            Transport::Tcp(tcp) => {
+                layout += layout::TCP;
+                let len = fields.transport_len(packet.wire_len);
+                has |= self.tcp(tcp, number, direction, len, packet.ts_ns);
+            }
+            Transport::Udp { .. } => {
+                layout += layout::UDP;
+                self.no_tcp(0);
+            }
+            Transport::Other(bytes) => {
+                if !bytes.is_empty() {
+                    if let (Some(kind), Some(code)) = (bytes.first(), bytes.get(1))
+                        && matches!(flow.key.protocol, protocol::ICMP | protocol::ICMPV6)
+                    {
+                        flow.icmp.get_or_insert([*kind, *code]);
+                    }
+                    extra.transport = Some(ByteArray::from(bytes.to_vec()));
+                }
+                self.no_tcp(0);
+            }
+        }
+        self.layout.push(layout);
+        self.has.push(has);
+    }
+
+    /// Notes a TCP header; returns which values are not as predicted.
+    fn tcp(&mut self, tcp: &Tcp, number: usize, direction: usize, len: u16, ts_ns: u64) -> u32 {
+        let flow = &mut self.flows[number];
+        let [first, second] = &mut flow.directions;
+        let (own, opposite) = if direction == 0 {
+            (first, second)
+        } else {
+            (second, first)
+        };
+        let ahead = own.tcp(opposite, ts_ns);
+        let predicted = ahead.numbers;
+        let actual = TcpNumbers {
+            sequence: tcp.sequence,
+            acknowledgement: tcp.acknowledgement,
+            timestamps: tcp.timestamps.unwrap_or(predicted.timestamps),
+        };
+        let space = sequence_space(tcp, len);
+        own.learn_tcp(&ahead, &actual, tcp.timestamps.is_some(), space, ts_ns);
+        let mut has = has::TCP_FLAGS;
+        let mut note = |actual: u32, predicted: u32, bit: u32| {
+            let difference = difference(actual, predicted);
+            has |= if difference == 0 { 0 } else { bit };
+            difference
+        };
+        self.seq
+            .push(note(actual.sequence, predicted.sequence, has::SEQ));
+        self.ack.push(note(
+            actual.acknowledgement,
+            predicted.acknowledgement,
+            has::ACK,
+        ));
+        let (now, ahead) = (actual.timestamps, predicted.timestamps);
+        self.tsval.push(note(now.0, ahead.0, has::TSVAL));
+        self.tsecr.push(note(now.1, ahead.1, has::TSECR));
+        self.tcp_flags.push(tcp.flags);
+        self.window.push(tcp.window);
+        let last = &mut flow.last_codes[direction];
+        let options = tcp.options.as_slice();
+        if !self.options.is(last[1], options) {
+            last[1] = self.options.code(options);
+        }
+        self.options_code.push(last[1]);
+        has
+    }
+}
+
+/// What a segment takes of the sequence space: its payload, SYN and FIN.
+pub(crate) fn sequence_space(tcp: &Tcp, transport_len: u16) -> u32 {
+    let header = 20 + tcp.options.as_slice().len();
+    let payload = usize::from(transport_len).saturating_sub(header);
+    let flags = tcp.flags;
+    let syn = u32::from(flags & u16::from(tcp_flag::SYN) != 0);
+    let fin = u32::from(flags & u16::from(tcp_flag::FIN) != 0);
+    u32::try_from(payload).unwrap_or(0) + syn + fin
+}

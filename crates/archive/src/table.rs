@@ -1,0 +1,407 @@
+//! Parquet tables: columns in, columns out.
+
+use std::io::Write;
+use std::ops::Range;
+use std::sync::Arc;
+
+use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::column::writer::ColumnWriterImpl;
+use parquet::data_type::{
+    BoolType, ByteArray, ByteArrayType, DataType, FloatType, Int32Type, Int64Type,
+};
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::reader::{ChunkReader, FileReader};
+use parquet::file::serialized_reader::{ReadOptionsBuilder, SerializedFileReader};
+use parquet::file::statistics::Statistics;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::ColumnPath;
+
+use crate::error::{ArchiveError, Source};
+
+/// What a column's values are. All types are signed, and written with encodings
+/// that every reader knows that was tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// ns since 1970, UTC.
+    Time,
+    Int32,
+    Int64,
+    Float,
+    Bool,
+    Text,
+    Bytes,
+}
+
+/// How a column is encoded, before zstd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Coding {
+    Dictionary,
+    Delta,
+    Plain,
+}
+
+/// One column of a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spec {
+    pub(crate) name: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) optional: bool,
+    pub(crate) coding: Coding,
+}
+
+impl Spec {
+    pub(crate) const fn new(name: &'static str, kind: Kind, coding: Coding) -> Self {
+        Self {
+            name,
+            kind,
+            optional: false,
+            coding,
+        }
+    }
+
+    /// The same column, in which values may be missing.
+    pub(crate) const fn or_null(self) -> Self {
+        Self {
+            optional: true,
+            ..self
+        }
+    }
+}
+
+/// Values of one column; only those that are there.
+#[derive(Debug)]
+pub(crate) enum Values {
+    Int32(Vec<i32>),
+    Int64(Vec<i64>),
+    Float(Vec<f32>),
+    Bool(Vec<bool>),
+    Bytes(Vec<ByteArray>),
+}
+
+/// One column of some rows.
+#[derive(Debug)]
+pub(crate) struct Column {
+    pub(crate) values: Values,
+    /// Per row 1 or 0: whether there is a value. Empty for a column without nulls.
+    pub(crate) levels: Vec<i16>,
+}
+
+impl Column {
+    pub(crate) fn of(kind: Kind) -> Self {
+        let values = match kind {
+            Kind::Time | Kind::Int64 => Values::Int64(Vec::new()),
+            Kind::Int32 => Values::Int32(Vec::new()),
+            Kind::Float => Values::Float(Vec::new()),
+            Kind::Bool => Values::Bool(Vec::new()),
+            Kind::Text | Kind::Bytes => Values::Bytes(Vec::new()),
+        };
+        Self {
+            values,
+            levels: Vec::new(),
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.levels.clear();
+        match &mut self.values {
+            Values::Int32(values) => values.clear(),
+            Values::Int64(values) => values.clear(),
+            Values::Float(values) => values.clear(),
+            Values::Bool(values) => values.clear(),
+            Values::Bytes(values) => values.clear(),
+        }
+    }
+
+    /// Integers by row; `None` where there is none. Panics for other columns.
+    pub(crate) fn ints(&self) -> Box<dyn Iterator<Item = Option<i64>> + '_> {
+        match &self.values {
+            Values::Int32(values) => self.by_row(values.iter().map(|v| i64::from(*v))),
+            Values::Int64(values) => self.by_row(values.iter().copied()),
+            Values::Bool(values) => self.by_row(values.iter().map(|v| i64::from(*v))),
+            Values::Float(_) | Values::Bytes(_) => panic!("not a column of integers"),
+        }
+    }
+
+    pub(crate) fn floats(&self) -> Box<dyn Iterator<Item = Option<f32>> + '_> {
+        match &self.values {
+            Values::Float(values) => self.by_row(values.iter().copied()),
+            _ => panic!("not a column of floats"),
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> Box<dyn Iterator<Item = Option<&ByteArray>> + '_> {
+        match &self.values {
+            Values::Bytes(values) => self.by_row(values.iter()),
+            _ => panic!("not a column of bytes"),
+        }
+    }
+
+    fn by_row<'a, T: 'a>(
+        &'a self,
+        mut values: impl Iterator<Item = T> + 'a,
+    ) -> Box<dyn Iterator<Item = Option<T>> + 'a> {
+        if self.levels.is_empty() {
+            return Box::new(values.map(Some));
+        }
+        let levels = self.levels.iter();
+        Box::new(levels.map(move |level| if *level == 1 { values.next() } else { None }))
+    }
+}
+
+/// Writes a table.
+pub(crate) struct TableWriter<W: Write + Send> {
+    specs: &'static [Spec],
+    writer: SerializedFileWriter<W>,
+    scratch: Vec<Column>,
+}
+
+/// Rows of a page: what is read of a column at least, when a flow is looked for.
+const PAGE_ROWS: usize = 8_192;
+/// Dictionaries may grow to so many bytes before a column is written plainly.
+const DICTIONARY_BYTES_MAX: usize = 16 << 20;
+
+impl<W: Write + Send> TableWriter<W> {
+    /// Begins a table; `about` is for the file's metadata.
+    pub(crate) fn new(
+        output: W,
+        name: &str,
+        specs: &'static [Spec],
+        about: &[(&str, String)],
+    ) -> Result<Self, Source> {
+        let schema = Arc::new(parse_message_type(&schema(name, specs))?);
+        let about = about
+            .iter()
+            .map(|(key, value)| KeyValue::new((*key).to_owned(), value.clone()));
+        let mut properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
+            .set_created_by(concat!("strata ", env!("CARGO_PKG_VERSION")).to_owned())
+            .set_dictionary_page_size_limit(DICTIONARY_BYTES_MAX)
+            .set_data_page_row_count_limit(PAGE_ROWS)
+            .set_statistics_enabled(EnabledStatistics::Chunk)
+            .set_key_value_metadata(Some(about.collect()));
+        for spec in specs {
+            let path = ColumnPath::from(spec.name);
+            let dictionary = spec.coding == Coding::Dictionary && spec.kind != Kind::Bool;
+            properties = properties.set_column_dictionary_enabled(path.clone(), dictionary);
+            let encoding = match (spec.coding, spec.kind) {
+                (Coding::Delta, Kind::Time | Kind::Int32 | Kind::Int64) => {
+                    Encoding::DELTA_BINARY_PACKED
+                }
+                (Coding::Delta | Coding::Dictionary, Kind::Text | Kind::Bytes) => {
+                    Encoding::DELTA_BYTE_ARRAY
+                }
+                (_, Kind::Bool) => Encoding::PLAIN,
+                (Coding::Dictionary, Kind::Time | Kind::Int32 | Kind::Int64) => {
+                    Encoding::DELTA_BINARY_PACKED
+                }
+                _ => Encoding::PLAIN,
+            };
+            properties = properties.set_column_encoding(path, encoding);
+        }
+        let writer = SerializedFileWriter::new(output, schema, Arc::new(properties.build()))?;
+        Ok(Self {
+            specs,
+            writer,
+            scratch: specs.iter().map(|spec| Column::of(spec.kind)).collect(),
+        })
+    }
+
+    /// Writes one row group; `fill` gives each column by its number.
+    pub(crate) fn group(&mut self, mut fill: impl FnMut(usize, &mut Column)) -> Result<(), Source> {
+        let mut group = self.writer.next_row_group()?;
+        for (index, spec) in self.specs.iter().enumerate() {
+            let column = &mut self.scratch[index];
+            column.clear();
+            fill(index, column);
+            let Some(mut writer) = group.next_column()? else {
+                break;
+            };
+            let levels = spec.optional.then_some(column.levels.as_slice());
+            match &column.values {
+                Values::Int32(values) => write(writer.typed::<Int32Type>(), values, levels)?,
+                Values::Int64(values) => write(writer.typed::<Int64Type>(), values, levels)?,
+                Values::Float(values) => write(writer.typed::<FloatType>(), values, levels)?,
+                Values::Bool(values) => write(writer.typed::<BoolType>(), values, levels)?,
+                Values::Bytes(values) => write(writer.typed::<ByteArrayType>(), values, levels)?,
+            }
+            writer.close()?;
+        }
+        group.close()?;
+        Ok(())
+    }
+
+    /// Ends the file.
+    pub(crate) fn finish(self) -> Result<W, Source> {
+        Ok(self.writer.into_inner()?)
+    }
+}
+
+fn write<T: DataType>(
+    writer: &mut ColumnWriterImpl<'_, T>,
+    values: &[T::T],
+    levels: Option<&[i16]>,
+) -> Result<(), Source> {
+    writer.write_batch(values, levels, None)?;
+    Ok(())
+}
+
+fn schema(name: &str, specs: &[Spec]) -> String {
+    let mut text = format!("message {name} {{");
+    for spec in specs {
+        let repetition = if spec.optional {
+            "OPTIONAL"
+        } else {
+            "REQUIRED"
+        };
+        let kind = match spec.kind {
+            Kind::Time => ("INT64", " (TIMESTAMP(NANOS,true))"),
+            Kind::Int32 => ("INT32", ""),
+            Kind::Int64 => ("INT64", ""),
+            Kind::Float => ("FLOAT", ""),
+            Kind::Bool => ("BOOLEAN", ""),
+            Kind::Text => ("BYTE_ARRAY", " (STRING)"),
+            Kind::Bytes => ("BYTE_ARRAY", ""),
+        };
+        text += &format!("{repetition} {} {}{};", kind.0, spec.name, kind.1);
+    }
+    text.push('}');
+    text
+}
+
+/// Reads a table, some rows and columns of it at a time.
+pub(crate) struct TableReader<R: ChunkReader + 'static> {
+    specs: &'static [Spec],
+    reader: SerializedFileReader<R>,
+    named: String,
+}
+
+impl<R: ChunkReader + 'static> TableReader<R> {
+    /// Opens the table `named`, checking that it has the columns it should have.
+    pub(crate) fn open(
+        input: R,
+        named: String,
+        specs: &'static [Spec],
+    ) -> Result<Self, ArchiveError> {
+        let wrong = |source: Source| ArchiveError::table(&named, source);
+        let options = ReadOptionsBuilder::new().with_page_index().build();
+        let reader = SerializedFileReader::new_with_options(input, options);
+        let reader = reader.map_err(|error| wrong(error.into()))?;
+        let columns = reader.metadata().file_metadata().schema_descr().columns();
+        let same = columns.len() == specs.len()
+            && columns.iter().zip(specs).all(|(column, spec)| {
+                column.name() == spec.name && (column.max_def_level() == 1) == spec.optional
+            });
+        if !same {
+            return Err(wrong(
+                "its columns are not those that this version of Strata writes".into(),
+            ));
+        }
+        Ok(Self {
+            specs,
+            reader,
+            named,
+        })
+    }
+
+    /// Rows of each row group.
+    pub(crate) fn groups(&self) -> Vec<usize> {
+        let groups = self.reader.metadata().row_groups().iter();
+        groups
+            .map(|group| usize::try_from(group.num_rows()).unwrap_or(0))
+            .collect()
+    }
+
+    /// The smallest value of a column of integers in a row group; 0 if unknown, or
+    /// if it is negative.
+    pub(crate) fn min(&self, group: usize, column: usize) -> u64 {
+        let group = self.reader.metadata().row_group(group);
+        match group.column(column).statistics() {
+            Some(Statistics::Int64(values)) => {
+                let min = values.min_opt().copied().unwrap_or(0);
+                u64::try_from(min).unwrap_or(0)
+            }
+            _ => 0,
+        }
+    }
+
+    /// A value of the file's metadata.
+    pub(crate) fn about(&self, key: &str) -> Option<&str> {
+        let all = self
+            .reader
+            .metadata()
+            .file_metadata()
+            .key_value_metadata()?;
+        let found = all.iter().find(|pair| pair.key == key)?;
+        found.value.as_deref()
+    }
+
+    /// Some columns of some rows of a row group; `rows` ascend and do not overlap.
+    pub(crate) fn read(
+        &self,
+        group: usize,
+        columns: &[usize],
+        rows: &[Range<usize>],
+    ) -> Result<Vec<Column>, ArchiveError> {
+        let read = || -> Result<Vec<Column>, Source> {
+            let group = self.reader.get_row_group(group)?;
+            let mut out = Vec::with_capacity(columns.len());
+            for &index in columns {
+                let spec = &self.specs[index];
+                let mut column = Column::of(spec.kind);
+                let reader = group.get_column_reader(index)?;
+                match (reader, &mut column.values) {
+                    (ColumnReader::Int32ColumnReader(reader), Values::Int32(values)) => {
+                        read_rows(reader, rows, spec, values, &mut column.levels)?;
+                    }
+                    (ColumnReader::Int64ColumnReader(reader), Values::Int64(values)) => {
+                        read_rows(reader, rows, spec, values, &mut column.levels)?;
+                    }
+                    (ColumnReader::FloatColumnReader(reader), Values::Float(values)) => {
+                        read_rows(reader, rows, spec, values, &mut column.levels)?;
+                    }
+                    (ColumnReader::BoolColumnReader(reader), Values::Bool(values)) => {
+                        read_rows(reader, rows, spec, values, &mut column.levels)?;
+                    }
+                    (ColumnReader::ByteArrayColumnReader(reader), Values::Bytes(values)) => {
+                        read_rows(reader, rows, spec, values, &mut column.levels)?;
+                    }
+                    _ => return Err(format!("column {} has another type", spec.name).into()),
+                }
+                out.push(column);
+            }
+            Ok(out)
+        };
+        read().map_err(|source| ArchiveError::table(&self.named, source))
+    }
+}
+
+fn read_rows<T: DataType>(
+    mut reader: ColumnReaderImpl<T>,
+    rows: &[Range<usize>],
+    spec: &Spec,
+    values: &mut Vec<T::T>,
+    levels: &mut Vec<i16>,
+) -> Result<(), Source> {
+    let mut at = 0;
+    for range in rows {
+        let skipped = reader.skip_records(range.start - at)?;
+        let wanted = range.len();
+        let mut got = 0;
+        while got < wanted {
+            let optional = spec.optional.then_some(&mut *levels);
+            let (records, _, _) = reader.read_records(wanted - got, optional, None, values)?;
+            if records == 0 {
+                break;
+            }
+            got += records;
+        }
+        if skipped != range.start - at || got != wanted {
+            return Err(format!("column {} has too few rows", spec.name).into());
+        }
+        at = range.end;
+    }
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! Verification: every byte of a log is what was written.
+
+use std::collections::HashMap;
+
+use strata_store::{Damage, Disk, FileKind, HEADER_LEN, Log, Part, Select, StoreError};
+
+use crate::error::ArchiveError;
+use crate::files::{Input, SUM_BYTES, Sums};
+use crate::find::{self, name_of};
+use crate::part::SumsFile;
+
+/// What was verified.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Files read.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packets in them.
+    pub packets: u64,
+    /// What is not as it was written.
+    pub damage: Vec<Damage>,
+}
+
+/// Reads every file of a log and checks it against its checksums.
+///
+/// # Errors
+///
+/// If a file cannot be read; damage is no error.
+pub fn verify(log: &Log) -> Result<Verified, ArchiveError> {
+    let disk = log.disk().as_ref();
+    let mut verified = Verified::default();
+    for recording in log.recordings() {
+        for file in &recording.files {
+            let mut one = recording.clone();
+            one.files = vec![file.clone()];
+            let mut blocks = Vec::new();
+            for block in log.blocks(&one, &Select::default()) {
+                match block {
+                    Ok(block) => {
+                        verified.packets += u64::from(block.header.packets);
+                        let header = &block.header;
+                        let content = HEADER_LEN as u64
+                            + u64::from(header.body_len)
+                            + u64::from(header.summary_len);
+                        let end = block.offset + header.stored_len() as u64;
+                        blocks.push((block.offset + content, end));
+                    }
+                    Err(StoreError::Damage(damage)) => verified.damage.push(damage),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            if let Ok(input) = Input::open(disk, &file.name) {
+                verified.files += 1;
+                verified.bytes += input.size();
+                verified.padding(disk, &file.name, &input, &blocks)?;
+            }
+        }
+    }
+    for part in &log.archive().parts {
+        verified.part(disk, part)?;
+    }
+    Ok(verified)
+}
+
+impl Verified {
+    fn note(&mut self, file: String, offset: u64, problem: impl Into<String>) {
+        self.damage.push(Damage {
+            file,
+            offset,
+            problem: problem.into(),
+        });
+    }
+
+    /// Between blocks there are zeros, which no checksum covers.
+    fn padding(
+        &mut self,
+        disk: &dyn Disk,
+        name: &str,
+        input: &Input,
+        gaps: &[(u64, u64)],
+    ) -> Result<(), ArchiveError> {
+        for &(start, end) in gaps {
+            let mut bytes = vec![0; usize::try_from(end - start).unwrap_or(0)];
+            let read = input.read_at(&mut bytes, start);
+            let read = read.map_err(ArchiveError::io(disk.display(name), "read"))?;
+            if let Some(at) = bytes[..read].iter().position(|byte| *byte != 0) {
+                self.note(
+                    disk.display(name),
+                    start + at as u64,
+                    "a byte between blocks is not zero; nothing is lost",
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn part(&mut self, disk: &dyn Disk, part: &Part) -> Result<(), ArchiveError> {
+        self.packets += part.packets;
+        let mut pieces = HashMap::new();
+        if part.file(FileKind::Sums).is_some()
+            && let Ok(input) = find::open(disk, part, FileKind::Sums)
+        {
+            let mut bytes = vec![0; usize::try_from(input.size()).unwrap_or(0)];
+            let read = input.read_at(&mut bytes, 0).unwrap_or(0);
+            // If it is damaged its own checksum says so below.
+            if let Ok(file) = serde_json::from_slice::<SumsFile>(&bytes[..read]) {
+                pieces.extend(file.files.into_iter().map(|file| (file.kind, file.pieces)));
+            }
+        }
+        for file in &part.files {
+            let name = name_of(disk, part, file);
+            let named = disk.display(&name);
+            let Ok(input) = Input::open(disk, &name) else {
+                let problem = format!(
+                    "the file is missing, of a part with {} packets",
+                    part.packets
+                );
+                self.note(named, 0, problem);
+                continue;
+            };
+            self.files += 1;
+            self.bytes += input.size();
+            if input.size() != file.bytes {
+                let problem = format!("the file should have {} bytes", file.bytes);
+                self.note(named.clone(), input.size().min(file.bytes), problem);
+            }
+            let sums = sums_of(&input).map_err(ArchiveError::io(named.clone(), "read"))?;
+            if sums.crc == file.crc && sums.bytes == file.bytes {
+                continue;
+            }
+            let mut found = false;
+            if let Some(pieces) = pieces.get(&file.kind) {
+                for (n, (is, should)) in sums.pieces.iter().zip(pieces).enumerate() {
+                    if is != should {
+                        found = true;
+                        let problem = format!(
+                            "the checksum of the {SUM_BYTES} bytes from here does not match"
+                        );
+                        self.note(named.clone(), (n * SUM_BYTES) as u64, problem);
+                    }
+                }
+            }
+            if !found && input.size() == file.bytes {
+                self.note(named, 0, "the checksum of the file does not match");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn sums_of(input: &Input) -> std::io::Result<Sums> {
+    let mut sums = Sums::default();
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = 0;
+    loop {
+        let read = input.read_at(&mut buffer, at)?;
+        if read == 0 {
+            break;
+        }
+        sums.add(&buffer[..read]);
+        at += read as u64;
+    }
+    sums.close();
+    Ok(sums)
+}

@@ -1,0 +1,131 @@
+//! Recording captures into logs in memory, and reading exports back.
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use strata_archive::Find;
+use strata_capture::{Input, InputOptions, Meta, Next};
+use strata_classify::Model;
+use strata_pipeline::{Mode, RunError, Worker, WorkerOptions, run};
+use strata_store::export::{ExportOptions, FileFormat};
+use strata_store::{About, Disk, Log, Recorder, RecorderOptions};
+use strata_testkit::workspace_root;
+use strata_wire::TunnelKey;
+
+/// What a capture file holds: packets in order, and all else in any order.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Capture {
+    /// Time, link type, length on the wire, bytes, options.
+    pub(crate) packets: Vec<(u64, u16, u32, Vec<u8>, Vec<u8>)>,
+    pub(crate) metas: Vec<String>,
+}
+
+/// Reads a capture file.
+pub(crate) fn read(path: &Path) -> Capture {
+    let mut input = Input::open(&[path.to_path_buf()], &InputOptions::default()).unwrap();
+    let mut capture = Capture::default();
+    let mut links = Vec::new();
+    loop {
+        match input.advance() {
+            Ok(Next::End) => break,
+            Err(error) => panic!("{error}"),
+            Ok(Next::Meta(meta)) => {
+                if let Meta::Interface { interface, .. } = &meta {
+                    links.push(interface.link.0);
+                }
+                capture.metas.push(format!("{meta:?}"));
+            }
+            Ok(Next::Packets) => {
+                for packet in input.batch() {
+                    capture.packets.push((
+                        packet.ts_ns,
+                        links[usize::from(packet.interface)],
+                        packet.wire_len,
+                        packet.data.to_vec(),
+                        packet.options.to_vec(),
+                    ));
+                }
+            }
+        }
+    }
+    capture.metas.sort();
+    capture
+}
+
+/// The default model.
+pub(crate) fn model() -> Model {
+    let json = std::fs::read(workspace_root().join("models/default.json")).unwrap();
+    Model::from_json(&json).unwrap()
+}
+
+/// Records captures, one recording each, into the log on `disk`; false if one is
+/// refused at once.
+pub(crate) fn record(
+    disk: &Arc<dyn Disk>,
+    path: &Path,
+    model: &Model,
+    mode: &str,
+    rotate: u64,
+) -> bool {
+    let Ok(mut input) = Input::open(&[path.to_path_buf()], &InputOptions::default()) else {
+        return false;
+    };
+    let hash_seed = [1, 2];
+    let about = About {
+        hash_seed,
+        mode: mode.into(),
+        model_json: model.to_json().into_bytes(),
+        classes: model.class_names(),
+        ..About::default()
+    };
+    let options = RecorderOptions {
+        block_bytes: 64 << 10,
+        rotate_bytes: rotate,
+        ..RecorderOptions::default()
+    };
+    let (recorder, sink) = Recorder::start(Arc::clone(disk), options, &about).unwrap();
+    let options = WorkerOptions {
+        modes: vec![Mode::by_name(mode, &BTreeMap::new()).unwrap()],
+        filter: None,
+        tunnel_key: TunnelKey::Inner,
+        hash_seed,
+        sampling_seed: 0,
+    };
+    let mut worker = Worker::new(model, options, sink).unwrap();
+    match run(&mut input, &mut worker, |_| ControlFlow::Continue(())) {
+        Ok(()) | Err(RunError::Capture(_)) => {}
+        Err(error) => panic!("{}: {error}", path.display()),
+    }
+    let ledger = *worker.ledger();
+    drop(worker);
+    recorder.finish(&ledger, Vec::new()).unwrap();
+    true
+}
+
+/// Exports what is wanted and reads it back.
+pub(crate) fn exported(log: &Log, find: &Find<'_>) -> (Capture, u64) {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let options = ExportOptions {
+        select: strata_store::Select {
+            from_ns: find.from_ns,
+            to_ns: find.to_ns,
+            ..strata_store::Select::default()
+        },
+        matches: find.filter.map(|filter| {
+            let matches = |link, data: &[u8], len| {
+                let program = filter.compile(link);
+                program.is_ok_and(|program| program.matches(data, len))
+            };
+            Box::new(matches) as Box<dyn FnMut(strata_wire::LinkType, &[u8], u32) -> bool>
+        }),
+        comments: true,
+    };
+    let done = strata_archive::export(log, &mut file, FileFormat::PcapNg, find, options).unwrap();
+    assert!(done.damage.is_empty(), "{:?}", done.damage);
+    let capture = read(file.path());
+    assert_eq!(capture.packets.len() as u64, done.packets);
+    (capture, done.examined)
+}

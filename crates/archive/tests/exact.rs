@@ -1,0 +1,159 @@
+//! What was compacted comes back exactly, from every capture there is.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+
+mod common;
+
+use std::sync::Arc;
+
+use strata_archive::{Find, compact};
+use strata_filter::Filter;
+use strata_store::{Disk, FileKind, Log, SimDisk};
+use strata_testkit::{data_dir, format_captures};
+
+use common::{exported, model, record};
+
+#[test]
+fn compacted_packets_are_the_same_to_the_byte_in_every_capture() {
+    let model = model();
+    let mut captures = format_captures();
+    for name in ["mix-test", "cic2017-sqli", "westermo-right"] {
+        captures.push(data_dir().join("labelled").join(name).join("trace.pcap"));
+    }
+    let (mut files, mut packets) = (0, 0);
+    for path in captures {
+        for mode in ["default", "log-all"] {
+            let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+            if !record(&disk, &path, &model, mode, 300_000) {
+                continue;
+            }
+            let log = Log::on(Arc::clone(&disk)).unwrap();
+            let (before, _) = exported(&log, &Find::default());
+            drop(log);
+            let done = compact(&disk, |_| ()).unwrap();
+            assert_eq!(
+                done.packets,
+                before.packets.len() as u64,
+                "{}",
+                path.display()
+            );
+            let log = Log::on(Arc::clone(&disk)).unwrap();
+            assert!(log.recordings().iter().all(|r| r.files.is_empty()));
+            let (after, _) = exported(&log, &Find::default());
+            let pairs = before.packets.iter().zip(&after.packets);
+            for (n, (one, two)) in pairs.enumerate() {
+                assert_eq!(one, two, "{} in {mode}, packet {}", path.display(), n + 1);
+            }
+            assert_eq!(before, after, "{} in {mode}", path.display());
+            files += 1;
+            packets += before.packets.len();
+        }
+    }
+    assert!(
+        files > 3_600 && packets > 250_000,
+        "{files} files, {packets} packets"
+    );
+}
+
+#[test]
+fn filters_find_in_parts_what_a_scan_of_blocks_finds() {
+    let model = model();
+    let expressions = [
+        "tcp port 443",
+        "udp",
+        "not tcp",
+        "host 192.168.1.1 or net 10.0.0.0/8",
+        "ip6 and not icmp6",
+        "vlan",
+        "arp",
+        "port 53 and less 100",
+        "vlan and host 10.0.0.1 or udp port 4789",
+    ];
+    let (mut found, mut passed_over) = (0, 0);
+    let mut captures = format_captures();
+    captures.push(data_dir().join("labelled/mix-test/trace.pcap"));
+    for path in captures.iter().rev().step_by(6) {
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+        if !record(&disk, path, &model, "log-all", 0) {
+            continue;
+        }
+        let filters: Vec<Filter> = expressions
+            .iter()
+            .map(|text| Filter::parse(text).unwrap())
+            .collect();
+        let search = |disk: &Arc<dyn Disk>| {
+            let log = Log::on(Arc::clone(disk)).unwrap();
+            let find = |filter| Find {
+                filter: Some(filter),
+                ..Find::default()
+            };
+            let results = filters.iter().map(|filter| exported(&log, &find(filter)));
+            results.collect::<Vec<_>>()
+        };
+        let by_scan = search(&disk);
+        compact(&disk, |_| ()).unwrap();
+        let by_index = search(&disk);
+        for (text, (one, two)) in expressions.iter().zip(by_scan.iter().zip(&by_index)) {
+            assert_eq!(one.0.packets, two.0.packets, "{} '{text}'", path.display());
+            found += one.0.packets.len();
+            passed_over += usize::from(two.1 < one.1);
+        }
+    }
+    assert!(
+        found > 50_000 && passed_over > 500,
+        "{found} found, {passed_over} searches shortened"
+    );
+}
+
+#[test]
+fn times_narrow_a_search_in_both_tiers() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+    let path = data_dir().join("labelled/mix-test/trace.pcap");
+    assert!(record(&disk, &path, &model(), "default", 0));
+    let (all, _) = exported(&Log::on(Arc::clone(&disk)).unwrap(), &Find::default());
+    let at = |n: usize| all.packets[n].0;
+    let find = Find {
+        from_ns: Some(at(30_000)),
+        to_ns: Some(at(40_000)),
+        filter: None,
+    };
+    let (before, _) = exported(&Log::on(Arc::clone(&disk)).unwrap(), &find);
+    compact(&disk, |_| ()).unwrap();
+    let log = Log::on(disk).unwrap();
+    let (after, examined) = exported(&log, &find);
+    assert_eq!(before.packets, after.packets);
+    assert!(
+        after.packets.len() > 9_000 && examined < 60_000,
+        "{examined}"
+    );
+    assert!(
+        log.archive()
+            .parts
+            .iter()
+            .any(|p| p.retention == "anomalous")
+    );
+}
+
+/// The share of each column in what a header-only packet costs, for the eye.
+#[test]
+fn a_header_only_packet_of_mix_test_costs_at_most_24_bytes() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+    let path = data_dir().join("labelled/mix-test/trace.pcap");
+    assert!(record(&disk, &path, &model(), "default", 0));
+    compact(&disk, |_| ()).unwrap();
+    let log = Log::on(disk).unwrap();
+    let (mut bytes, mut packets, mut header_only) = (0, 0, 0);
+    for part in &log.archive().parts {
+        for file in &part.files {
+            eprintln!("{} {} bytes", file.name, file.bytes);
+            if file.kind != FileKind::Payload {
+                bytes += file.bytes;
+            }
+        }
+        packets += part.packets;
+        let counts = part.counts.iter().filter(|count| count.keep == 1);
+        header_only += counts.map(|count| count.packets).sum::<u64>();
+    }
+    eprintln!("{bytes} bytes beside payload for {packets} packets, {header_only} header only");
+    assert!(header_only > 10_000);
+    assert!(bytes <= packets * 24, "{bytes} bytes for {packets} packets");
+}

@@ -1,0 +1,278 @@
+//! `archive.json`: what compaction made of block files, and which of those are gone.
+
+use std::ops::AddAssign;
+
+use serde::{Deserialize, Serialize};
+
+use crate::summary::ClassCount;
+
+/// The archive manifest's file name within a log.
+pub const ARCHIVE_NAME: &str = "archive.json";
+
+/// Where files of a part are written before they are listed.
+pub const STAGING: &str = "staging";
+
+/// The manifest of what was compacted. It changes atomically, and decides for each
+/// block file whether its packets are read from it or from the parts: a block file
+/// that is listed in [`Archive::gone`] is not read any more, even where it still lies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Archive {
+    /// Always `strata-archive`.
+    pub format: String,
+    /// Always 1.
+    pub version: u32,
+    /// CRC-32C of this file with eight zeros in this place, in hexadecimal.
+    pub crc: String,
+    /// Grows with each change.
+    pub generation: u64,
+    /// The number that the next part gets.
+    pub next_part: u32,
+    /// What was compacted, in the order in which it was.
+    pub parts: Vec<Part>,
+    /// Block files that are no longer part of the log.
+    pub gone: Vec<Gone>,
+    /// Files of parts that are no longer part of the log, to be deleted once nobody
+    /// reads the log.
+    pub deleted: Vec<String>,
+}
+
+/// What was compacted of one recording, hour and retention class at a time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// From 1.
+    pub id: u32,
+    /// The recording.
+    pub recording: u32,
+    /// The hour in which its first packet arrived, `2026-01-31T13`, UTC.
+    pub hour: String,
+    /// The class for which it is kept.
+    pub retention: String,
+    /// Earliest arrival, ns.
+    pub ts_min_ns: u64,
+    /// Latest arrival, ns.
+    pub ts_max_ns: u64,
+    /// Packets.
+    pub packets: u64,
+    /// Flows.
+    pub flows: u64,
+    /// Packets and bytes by class and granularity.
+    pub counts: Vec<PartCount>,
+    /// Its files.
+    pub files: Vec<PartFile>,
+}
+
+impl Part {
+    /// Bytes of all its files.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+
+    /// Its file of one kind.
+    #[must_use]
+    pub fn file(&self, kind: FileKind) -> Option<&PartFile> {
+        self.files.iter().find(|file| file.kind == kind)
+    }
+}
+
+/// [`ClassCount`] as it stands in the manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct PartCount {
+    /// Index of the class in the recording.
+    pub class: u8,
+    /// [`strata_wire::Keep::code`].
+    pub keep: u8,
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes on the wire.
+    pub wire_bytes: u64,
+    /// Their bytes kept.
+    pub logged_bytes: u64,
+}
+
+impl From<&PartCount> for ClassCount {
+    fn from(count: &PartCount) -> Self {
+        Self {
+            class: count.class,
+            keep_code: count.keep,
+            packets: count.packets,
+            wire_bytes: count.wire_bytes,
+            logged_bytes: count.logged_bytes,
+        }
+    }
+}
+
+impl AddAssign<&ClassCount> for ClassCount {
+    fn add_assign(&mut self, other: &Self) {
+        self.packets += other.packets;
+        self.wire_bytes += other.wire_bytes;
+        self.logged_bytes += other.logged_bytes;
+    }
+}
+
+/// What a file of a part holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FileKind {
+    /// Parquet, one row per packet.
+    Packets,
+    /// Parquet, one row per flow.
+    Flows,
+    /// Packets that were kept beyond their headers: pcapng in zstd frames.
+    Payload,
+    /// A block file of what the inputs said about themselves.
+    Meta,
+    /// Checksums of the other files.
+    Sums,
+}
+
+impl FileKind {
+    /// The directory of such files, which is also the table's name in SQL.
+    #[must_use]
+    pub fn dir(self) -> &'static str {
+        match self {
+            Self::Packets => "packets",
+            Self::Flows => "flows",
+            Self::Payload => "payload",
+            Self::Meta => "meta",
+            Self::Sums => "sums",
+        }
+    }
+
+    /// How names of such files end.
+    #[must_use]
+    pub fn extension(self) -> &'static str {
+        match self {
+            Self::Packets | Self::Flows => "parquet",
+            Self::Payload => "pcapng.zst",
+            Self::Meta => "strata",
+            Self::Sums => "crc",
+        }
+    }
+}
+
+/// One file of a part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartFile {
+    /// What it holds.
+    pub kind: FileKind,
+    /// Its name within the log.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// CRC-32C of the whole file.
+    pub crc: u32,
+}
+
+/// A block file whose packets are in parts, or were deleted by age or size.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gone {
+    /// Its name within the log.
+    pub name: String,
+    /// Its recording.
+    pub recording: u32,
+    /// The worker that filled it.
+    pub worker: u16,
+    /// Packets that it had.
+    pub packets: u64,
+    /// Sequence numbers of its packets: the first, and one more than the last.
+    pub first_seq: u64,
+    /// One more than the last.
+    pub next_seq: u64,
+}
+
+impl Default for Archive {
+    fn default() -> Self {
+        Self {
+            format: "strata-archive".into(),
+            version: 1,
+            crc: NO_CRC.into(),
+            generation: 0,
+            next_part: 1,
+            parts: Vec::new(),
+            gone: Vec::new(),
+            deleted: Vec::new(),
+        }
+    }
+}
+
+const NO_CRC: &str = "00000000";
+
+impl Archive {
+    /// Reads a manifest.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, in words.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, String> {
+        let archive: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        if archive.format != "strata-archive" || archive.version != 1 {
+            return Err(format!(
+                "format '{}' version {}, this Strata reads 'strata-archive' version 1",
+                archive.format, archive.version
+            ));
+        }
+        // Compared as bytes, so that a change that means nothing is noticed too.
+        if archive.to_json() != bytes {
+            return Err("its checksum does not match: it was damaged or edited".into());
+        }
+        let names = archive.parts.iter().flat_map(|part| &part.files);
+        let names = names.map(|file| &file.name);
+        let gone = archive.gone.iter().map(|gone| &gone.name);
+        for name in names.chain(gone).chain(&archive.deleted) {
+            if !crate::manifest::is_safe_name(name) {
+                return Err(format!("file name '{name}' is not one that Strata writes"));
+            }
+        }
+        Ok(archive)
+    }
+
+    /// The manifest as JSON, with its checksum.
+    ///
+    /// # Panics
+    ///
+    /// Never: every field can be written.
+    #[must_use]
+    pub fn to_json(&self) -> Vec<u8> {
+        let mut copy = self.clone();
+        copy.crc = NO_CRC.into();
+        let plain = serde_json::to_vec_pretty(&copy).expect("it has only plain fields");
+        copy.crc = format!("{:08x}", crc32c::crc32c(&plain));
+        serde_json::to_vec_pretty(&copy).expect("it has only plain fields")
+    }
+
+    /// Whether a block file is no longer part of the log.
+    #[must_use]
+    pub fn is_gone(&self, name: &str) -> bool {
+        self.gone.iter().any(|gone| gone.name == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flipped_bit_of_the_manifest_is_noticed() {
+        let archive = Archive {
+            generation: 7,
+            gone: vec![Gone {
+                name: "blocks/r0001-w00-000000.strata".into(),
+                recording: 1,
+                worker: 0,
+                packets: 2,
+                first_seq: 3,
+                next_seq: 5,
+            }],
+            ..Archive::default()
+        };
+        let bytes = archive.to_json();
+        let back = Archive::from_json(&bytes).unwrap();
+        assert_eq!(back.gone, archive.gone);
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(Archive::from_json(&flipped).is_err(), "bit {bit}");
+        }
+    }
+}
