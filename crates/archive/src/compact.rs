@@ -64,7 +64,7 @@ pub fn compact(
                     done.bytes_before += size_of(disk.as_ref(), &files);
                     done.packets += parts.iter().map(|part| part.packets).sum::<u64>();
                     done.bytes_after += parts.iter().map(Part::bytes).sum::<u64>();
-                    archive = commit(disk.as_ref(), archive, parts, gone)?;
+                    commit(disk.as_ref(), &mut archive, &parts, gone)?;
                     break;
                 }
                 Outcome::Damaged(damage, name) => {
@@ -179,17 +179,16 @@ pub(crate) fn replace(disk: &dyn Disk, archive: &mut Archive) -> Result<(), Arch
 
 fn commit(
     disk: &dyn Disk,
-    mut archive: Archive,
-    parts: Vec<Part>,
+    archive: &mut Archive,
+    parts: &[Part],
     gone: Vec<Gone>,
-) -> Result<Archive, ArchiveError> {
+) -> Result<(), ArchiveError> {
     let next = parts.iter().map(|part| part.id + 1).max();
     archive.next_part = next.unwrap_or(archive.next_part);
     archive.parts.extend(parts.iter().cloned());
     archive.gone.extend(gone);
-    replace(disk, &mut archive)?;
-    name_files(disk, &parts)?;
-    Ok(archive)
+    replace(disk, archive)?;
+    name_files(disk, parts)
 }
 
 fn size_of(disk: &dyn Disk, files: &[BlockFile]) -> u64 {

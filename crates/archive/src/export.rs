@@ -251,10 +251,10 @@ impl Merge {
                 None => None,
             };
             for (group, count) in table.groups().into_iter().enumerate() {
-                let all = || vec![0..count];
-                let rows = wanted
-                    .as_ref()
-                    .map_or_else(|| Some(all()), |wanted| wanted.get(&group).cloned());
+                let rows = match &wanted {
+                    None => Some(std::iter::once(0..count).collect()),
+                    Some(wanted) => wanted.get(&group).cloned(),
+                };
                 if let Some(rows) = rows {
                     ahead.push(Ahead {
                         earliest: table.min(group, packets::column("time")),

@@ -231,10 +231,10 @@ impl Filling<'_> {
             }),
             "ip_options" => self.bytes(column, |row| extra(row)?.ip_options.clone()),
             "tcp_seq_diff" => {
-                self.int32_or_null(column, |row| of(flag(row, has::SEQ), run.seq[row]))
+                self.int32_or_null(column, |row| of(flag(row, has::SEQ), run.seq[row]));
             }
             "tcp_ack_diff" => {
-                self.int32_or_null(column, |row| of(flag(row, has::ACK), run.ack[row]))
+                self.int32_or_null(column, |row| of(flag(row, has::ACK), run.ack[row]));
             }
             "tcp_window" => self.int32_or_null(column, |row| {
                 of(layout_is(row, layout::TCP), run.window[row].into())

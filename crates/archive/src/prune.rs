@@ -113,7 +113,7 @@ pub fn prune(
     pruned.still_too_large = retention
         .bytes_max
         .is_some_and(|max| pruned.bytes_left > max);
-    if !dry_run && !(parts.is_empty() && gone.is_empty()) {
+    if !(dry_run || parts.is_empty() && gone.is_empty()) {
         drop_from(&mut archive, &parts, gone);
         replace(disk.as_ref(), &mut archive)?;
         delete_gone(disk.as_ref(), &mut archive)?;

@@ -8,8 +8,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use strata_archive::{Find, export};
 use strata_filter::Filter;
-use strata_store::export::{ExportOptions, Exported, FileFormat, export};
+use strata_store::export::{ExportOptions, Exported, FileFormat};
 use strata_store::{Log, Select};
 use strata_wire::{AddressFamily, LinkType};
 
@@ -115,7 +116,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "--from is not before --to: give dates with the times"
         );
     }
-    let mut by_link = filter.map(|filter| ByLink {
+    let find = Find {
+        from_ns: select.from_ns,
+        to_ns: select.to_ns,
+        filter: filter.as_ref(),
+    };
+    let mut by_link = filter.clone().map(|filter| ByLink {
         filter,
         programs: HashMap::new(),
     });
@@ -132,12 +138,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Format::Pcap => FileFormat::Pcap,
     };
     let exported = if args.write.as_os_str() == "-" {
-        export(&log, BufWriter::new(stdout().lock()), format, options)?
+        export(
+            &log,
+            BufWriter::new(stdout().lock()),
+            format,
+            &find,
+            options,
+        )?
     } else {
         let named = || format!("{}: cannot write", args.write.display());
         let file = File::create(&args.write).with_context(named)?;
         let mut output = BufWriter::with_capacity(1 << 20, file);
-        let exported = export(&log, &mut output, format, options);
+        let exported = export(&log, &mut output, format, &find, options);
         let exported = exported.inspect_err(|_| {
             // Half a file would pass for a whole one.
             let _ = std::fs::remove_file(&args.write);
@@ -160,8 +172,15 @@ fn report(exported: &Exported) -> Result<()> {
 }
 
 /// When the log's first packet arrived, for times without a date.
-fn first_packet_ns(log: &Log) -> Result<u64> {
-    let everything = Select::default();
+pub(crate) fn first_packet_ns(log: &Log) -> Result<u64> {
+    let parts = log.archive().parts.iter().filter(|part| part.packets > 0);
+    if let Some(first) = parts.map(|part| part.ts_min_ns).min() {
+        return Ok(first);
+    }
+    let everything = Select {
+        without_records: true,
+        ..Select::default()
+    };
     for recording in log.recordings() {
         for block in log.blocks(recording, &everything).flatten() {
             if block.header.packets > 0 {

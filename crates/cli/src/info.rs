@@ -52,6 +52,8 @@ struct Contents {
     last_ns: u64,
     counts: BTreeMap<(u8, u8), ClassCount>,
     damage: Vec<Damage>,
+    /// Packets in Parquet files.
+    compacted: u64,
     verdicts: BTreeMap<u16, VerdictRecord>,
     /// By verdict and granularity: packets, and whose the first of them is.
     reasons: BTreeMap<(u16, u8), (u64, String)>,
@@ -63,6 +65,19 @@ impl Contents {
             classes: recording.classes.clone(),
             ..Self::default()
         };
+        for part in log.archive().parts.iter() {
+            if part.recording != recording.id || part.packets == 0 {
+                continue;
+            }
+            contents.compacted += part.packets;
+            let first = contents.first_ns.unwrap_or(u64::MAX);
+            contents.first_ns = Some(first.min(part.ts_min_ns));
+            contents.last_ns = contents.last_ns.max(part.ts_max_ns);
+            for count in &part.counts {
+                let entry = contents.counts.entry((count.class, count.keep));
+                *entry.or_default() += &ClassCount::from(count);
+            }
+        }
         let mut links = BTreeMap::new();
         let select = Select {
             without_records: !reasons,
@@ -83,13 +98,8 @@ impl Contents {
                 contents.last_ns = contents.last_ns.max(block.header.ts_max_ns);
             }
             for count in &block.summary.counts {
-                let entry = contents
-                    .counts
-                    .entry((count.class, count.keep_code))
-                    .or_default();
-                entry.packets += count.packets;
-                entry.wire_bytes += count.wire_bytes;
-                entry.logged_bytes += count.logged_bytes;
+                let entry = contents.counts.entry((count.class, count.keep_code));
+                *entry.or_default() += count;
             }
             for record in block.records().flatten() {
                 match record {
@@ -122,9 +132,7 @@ impl Contents {
     fn total(&self) -> ClassCount {
         let mut total = ClassCount::default();
         for count in self.counts.values() {
-            total.packets += count.packets;
-            total.wire_bytes += count.wire_bytes;
-            total.logged_bytes += count.logged_bytes;
+            total += count;
         }
         total
     }
@@ -251,10 +259,18 @@ fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
     let captured = ledger.map_or(total.wire_bytes, |l| {
         l.seen.bytes.saturating_sub(l.filtered.bytes)
     });
+    if contents.compacted > 0 {
+        let _ = writeln!(text, "{} packets are compacted", count(contents.compacted));
+    }
     let _ = write!(
         text,
-        "captured {} -> block files {} ({}): {} of {} bytes",
+        "captured {} -> {} {} ({}): {} of {} bytes",
         human_bytes(captured),
+        if contents.compacted == 0 {
+            "block files"
+        } else {
+            "log"
+        },
         human_bytes(stored),
         percent(stored, captured),
         count(stored),
@@ -283,6 +299,12 @@ fn loss_text(loss: Loss, live: bool) -> String {
 fn reasons(log: &Log, recording: &Recording, contents: &Contents, most: usize) -> Result<String> {
     let model = Model::from_json(&log.model_json(recording)?)?;
     let mut text = String::new();
+    if contents.compacted > 0 {
+        let _ = writeln!(
+            text,
+            "reasons of compacted packets are in the column `reason` of `packets`: strata query"
+        );
+    }
     for keep in (0..=3).rev() {
         let of_keep = contents
             .reasons
@@ -354,6 +376,7 @@ fn json_of(
         "first_ns": contents.first_ns,
         "last_ns": contents.last_ns,
         "counts": counts.collect::<Vec<_>>(),
+        "compacted_packets": contents.compacted,
         "stored_bytes": stored,
         "captured_bytes": ledger.map(|l| l.seen.bytes.saturating_sub(l.filtered.bytes)),
         "books": recording.ledger,

@@ -2,13 +2,16 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod compact;
 mod export;
 mod features;
 mod generate;
 mod info;
 mod model;
+mod prune;
 mod record;
 mod text;
+mod verify;
 
 use std::process::ExitCode;
 
@@ -31,6 +34,12 @@ enum Command {
     Info(info::Args),
     /// Write packets of a log to a pcapng or pcap file.
     Export(export::Args),
+    /// Compact block files into Parquet and pcapng files, for all tools to read.
+    Compact(compact::Args),
+    /// Check every byte of a log against its checksums.
+    Verify(verify::Args),
+    /// Delete what is older or more than is to be kept.
+    Prune(prune::Args),
     /// Write the features of each packet, as the classifier sees them, as CSV.
     Features(features::Args),
     /// Make traffic with stated statistics and labels, from a seed.
@@ -42,6 +51,9 @@ fn main() -> ExitCode {
         Command::Record(args) => record::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Export(args) => export::run(&args),
+        Command::Compact(args) => compact::run(&args),
+        Command::Verify(args) => verify::run(&args),
+        Command::Prune(args) => prune::run(&args),
         Command::Features(args) => features::run(&args),
         Command::Generate(args) => generate::run(&args),
     };

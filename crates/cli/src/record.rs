@@ -369,7 +369,7 @@ fn finish(
 
 /// Set by the first interrupt or termination signal: what has been read is then
 /// recorded properly. The second one ends the program at once.
-fn stop_on_signal() -> Result<Arc<AtomicBool>> {
+pub(crate) fn stop_on_signal() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // In this order: the first signal finds the flag unset.

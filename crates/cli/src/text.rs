@@ -20,7 +20,7 @@ pub(crate) fn filter(words: &[String]) -> Result<Option<Filter>> {
     Ok(Some(parsed?))
 }
 
-/// A number of bytes: digits, optionally with k, M, G (1000) or Ki, Mi, Gi
+/// A number of bytes: digits, optionally with k, M, G, T (1000) or Ki, Mi, Gi, Ti
 /// (1024), and B.
 pub(crate) fn bytes(text: &str) -> Result<u64> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
@@ -30,10 +30,12 @@ pub(crate) fn bytes(text: &str) -> Result<u64> {
         "k" | "K" => 1_000,
         "M" => 1_000_000,
         "G" => 1_000_000_000,
+        "T" => 1_000_000_000_000,
         "Ki" => 1 << 10,
         "Mi" => 1 << 20,
         "Gi" => 1 << 30,
-        _ => bail!("'{text}' is not a size: write digits and k, M, G, Ki, Mi or Gi"),
+        "Ti" => 1 << 40,
+        _ => bail!("'{text}' is not a size: write digits and k, M, G, T, Ki, Mi, Gi or Ti"),
     };
     let number: u64 = digits
         .parse()
@@ -51,6 +53,25 @@ pub(crate) fn number(text: &str) -> Result<u64> {
         "'{text}' is not a number: write digits and k, M or G"
     );
     bytes(text).with_context(|| format!("'{text}' is not a number: write digits and k, M or G"))
+}
+
+/// A length of time in ns: digits and s, min, h, d or w.
+pub(crate) fn duration_ns(text: &str) -> Result<u64> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let seconds: u64 = match text[digits.len()..].trim() {
+        "s" => 1,
+        "m" | "min" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        "w" => 7 * 86_400,
+        _ => bail!("'{text}' is not a length of time: write digits and s, min, h, d or w"),
+    };
+    let number: u64 = digits
+        .parse()
+        .with_context(|| format!("'{text}' is not a length of time"))?;
+    number
+        .checked_mul(seconds * 1_000_000_000)
+        .with_context(|| format!("'{text}' is too long"))
 }
 
 /// Bytes for people: at most four digits and a unit.

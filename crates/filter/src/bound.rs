@@ -99,12 +99,20 @@ pub(crate) fn may_match(
             true
         }
         // Every part is looked at, for the encapsulations in it.
-        Expr::And(parts) => parts.iter().fold(true, |may, part| {
-            may_match(part, facts, shifts, certain) && may
-        }),
-        Expr::Or(parts) => parts.iter().fold(false, |may, part| {
-            may_match(part, facts, shifts, &mut certain.clone()) || may
-        }),
+        Expr::And(parts) => {
+            let mut all = true;
+            for part in parts {
+                all &= may_match(part, facts, shifts, certain);
+            }
+            all
+        }
+        Expr::Or(parts) => {
+            let mut any = false;
+            for part in parts {
+                any |= may_match(part, facts, shifts, &mut certain.clone());
+            }
+            any
+        }
     }
 }
 

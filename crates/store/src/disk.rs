@@ -6,7 +6,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// A directory of files.
+/// A directory of files. What has a default is for logs at rest, which not every
+/// disk needs to hold.
 pub trait Disk: Send + Sync {
     /// A new, empty file whose name survives a crash. Fails if it exists.
     ///
@@ -57,7 +58,9 @@ pub trait Disk: Send + Sync {
     /// # Errors
     ///
     /// What the operating system says.
-    fn lock_for_compacting(&self) -> io::Result<Option<Box<dyn Any + Send>>>;
+    fn lock_for_compacting(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Says that the log is being read, until the value is dropped, so that no
     /// file is deleted meanwhile. `None` on a file system that cannot be written.
@@ -65,35 +68,48 @@ pub trait Disk: Send + Sync {
     /// # Errors
     ///
     /// What the operating system says.
-    fn lock_for_reading(&self) -> io::Result<Option<Box<dyn Any + Send + Sync>>>;
+    fn lock_for_reading(&self) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
+        Ok(None)
+    }
 
     /// Keeps readers away until the value is dropped; `None` while there are some.
     ///
     /// # Errors
     ///
     /// What the operating system says.
-    fn lock_for_deleting(&self) -> io::Result<Option<Box<dyn Any + Send>>>;
+    fn lock_for_deleting(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
+        Ok(None)
+    }
 
     /// Removes a file; nothing if there is none. Survives a crash.
     ///
     /// # Errors
     ///
     /// What the operating system says.
-    fn remove(&self, name: &str) -> io::Result<()>;
+    fn remove(&self, name: &str) -> io::Result<()> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, name))
+    }
 
     /// Gives a file another name, in another directory perhaps. Survives a crash.
     ///
     /// # Errors
     ///
     /// What the operating system says.
-    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("{from} to {to}"),
+        ))
+    }
 
     /// Names of the files in a directory, sorted; none if there is no such directory.
     ///
     /// # Errors
     ///
     /// What the operating system says.
-    fn list(&self, dir: &str) -> io::Result<Vec<String>>;
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, dir))
+    }
 
     /// How messages name a file.
     fn display(&self, name: &str) -> String;

@@ -15,11 +15,13 @@ use strata_store::{About, Disk, Log, Recorder, RecorderOptions};
 use strata_testkit::workspace_root;
 use strata_wire::TunnelKey;
 
+/// Time, link type, length on the wire, bytes, options.
+pub(crate) type Packet = (u64, u16, u32, Vec<u8>, Vec<u8>);
+
 /// What a capture file holds: packets in order, and all else in any order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Capture {
-    /// Time, link type, length on the wire, bytes, options.
-    pub(crate) packets: Vec<(u64, u16, u32, Vec<u8>, Vec<u8>)>,
+    pub(crate) packets: Vec<Packet>,
     pub(crate) metas: Vec<String>,
 }
 
@@ -99,7 +101,7 @@ pub(crate) fn record(
         Ok(()) | Err(RunError::Capture(_)) => {}
         Err(error) => panic!("{}: {error}", path.display()),
     }
-    let ledger = *worker.ledger();
+    let ledger = worker.ledger();
     drop(worker);
     recorder.finish(&ledger, Vec::new()).unwrap();
     true

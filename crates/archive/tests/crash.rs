@@ -1,0 +1,212 @@
+//! Compaction and retention, interrupted everywhere.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+
+mod common;
+
+use std::sync::Arc;
+
+use strata_archive::{Find, Retention, compact, prune, verify};
+use strata_store::{Disk, Log, SimDisk};
+use strata_testkit::data_dir;
+
+use common::{Packet, exported, model, record};
+
+/// A log of two recordings and several block files.
+fn recorded() -> SimDisk {
+    let sim = SimDisk::new();
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+    let path = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    for mode in ["default", "log-all"] {
+        assert!(record(&disk, &path, &model(), mode, 60_000));
+    }
+    sim
+}
+
+fn packets(sim: &SimDisk) -> Vec<Packet> {
+    let log = Log::on(Arc::new(sim.clone())).unwrap();
+    exported(&log, &Find::default()).0.packets
+}
+
+#[test]
+fn each_packet_is_in_exactly_one_tier_wherever_compaction_is_killed() {
+    let sim = recorded();
+    let all = packets(&sim);
+    assert!(all.len() == 188);
+    let whole = sim.after_power_loss(0);
+    let before = whole.operations();
+    let whole_disk: Arc<dyn Disk> = Arc::new(whole.clone());
+    compact(&whole_disk, |_| ()).unwrap();
+    let operations = whole.operations() - before;
+    assert!(operations > 20, "{operations} changes");
+    let (mut unfinished, mut finished) = (0, 0);
+    for crash in 0..=operations {
+        for seed in 0..3 {
+            let crashed = sim.after_power_loss(0);
+            crashed.crash_after(crashed.operations() + crash);
+            let disk: Arc<dyn Disk> = Arc::new(crashed.clone());
+            let ended = compact(&disk, |_| ());
+            drop(disk);
+            let left = crashed.after_power_loss(seed * 1_000 + crash);
+            assert_eq!(packets(&left), all, "crash {crash} seed {seed}");
+            let disk: Arc<dyn Disk> = Arc::new(left.clone());
+            unfinished += usize::from(ended.is_err());
+            compact(&disk, |_| ()).unwrap();
+            let log = Log::on(Arc::clone(&disk)).unwrap();
+            assert!(log.recordings().iter().all(|r| r.files.is_empty()));
+            assert_eq!(packets(&left), all, "crash {crash} seed {seed}, again");
+            let names = left.names();
+            assert!(
+                !names.iter().any(|name| name.starts_with("staging/")),
+                "{names:?}"
+            );
+            let listed: usize = log.archive().parts.iter().map(|p| p.files.len()).sum();
+            let there = names.iter().filter(|name| {
+                ["packets/", "flows/", "payload/", "meta/", "sums/"]
+                    .iter()
+                    .any(|dir| name.starts_with(dir))
+            });
+            assert_eq!(
+                there.count(),
+                listed,
+                "nothing lies there that is not listed"
+            );
+            assert!(
+                !names
+                    .iter()
+                    .any(|name| name.ends_with(".strata") && name.starts_with("blocks/"))
+            );
+            finished += 1;
+        }
+    }
+    assert!(unfinished > 60 && finished > 60, "{unfinished} {finished}");
+}
+
+#[test]
+fn every_flipped_byte_is_found_and_named() {
+    for compacted in [false, true] {
+        let sim = recorded();
+        let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+        if compacted {
+            compact(&disk, |_| ()).unwrap();
+        }
+        let clean = verify(&Log::on(Arc::clone(&disk)).unwrap()).unwrap();
+        assert_eq!((clean.damage.len(), clean.packets), (0, 188));
+        let dirs: &[&str] = if compacted {
+            &["packets/", "flows/", "payload/", "meta/", "sums/"]
+        } else {
+            &["blocks/"]
+        };
+        let mut flips = 0;
+        for name in sim.names() {
+            let ours = dirs.iter().any(|dir| name.starts_with(dir));
+            if !ours || name.ends_with(".checkpoint") {
+                continue;
+            }
+            let size = disk.open(&name, false).unwrap().size().unwrap();
+            let step = (size / 40).max(1);
+            for at in (0..size).step_by(usize::try_from(step).unwrap()) {
+                let byte = usize::try_from(at).unwrap();
+                sim.flip_bit(&name, byte, 3);
+                let log = Log::on(Arc::clone(&disk)).unwrap();
+                let found = verify(&log).unwrap().damage;
+                assert!(!found.is_empty(), "{name} byte {at} was not noticed");
+                let near = |offset: u64| offset <= at && at < offset + (1 << 20);
+                assert!(
+                    found
+                        .iter()
+                        .any(|d| d.file.ends_with(&name) && near(d.offset)),
+                    "{name} byte {at}: {found:?}"
+                );
+                sim.flip_bit(&name, byte, 3);
+                flips += 1;
+            }
+        }
+        assert!(flips > 60, "{flips}");
+    }
+}
+
+#[test]
+fn a_damaged_block_file_is_left_alone_and_the_others_are_compacted() {
+    let sim = recorded();
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+    let name = sim
+        .names()
+        .into_iter()
+        .find(|name| name.ends_with("w00-000000.strata"))
+        .unwrap();
+    sim.flip_bit(&name, 5_000, 1);
+    let done = compact(&disk, |_| ()).unwrap();
+    assert_eq!(done.damage.len(), 1);
+    assert!(done.packets > 0 && done.packets < 188);
+    sim.flip_bit(&name, 5_000, 1);
+    assert_eq!(packets(&sim).len(), 188);
+}
+
+#[test]
+fn readers_keep_their_files_while_the_log_is_compacted_and_pruned() {
+    let sim = recorded();
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+    let all = packets(&sim);
+    let early = Log::on(Arc::clone(&disk)).unwrap();
+    compact(&disk, |_| ()).unwrap();
+    let between = Log::on(Arc::clone(&disk)).unwrap();
+    let forever = Retention {
+        keep_ns: Some(1),
+        ..Retention::default()
+    };
+    let pruned = prune(&disk, &forever, u64::MAX, false).unwrap();
+    assert!(pruned.parts > 0);
+    assert_eq!(exported(&early, &Find::default()).0.packets, all);
+    assert_eq!(exported(&between, &Find::default()).0.packets, all);
+    drop((early, between));
+    compact(&disk, |_| ()).unwrap();
+    let listed = Log::on(Arc::clone(&disk)).unwrap();
+    let parts = listed.archive().parts.iter();
+    let files: Vec<&String> = parts
+        .flat_map(|p| p.files.iter().map(|f| &f.name))
+        .collect();
+    for name in sim.names() {
+        let lies_there = name.starts_with("packets/") || name.starts_with("flows/");
+        assert!(!lies_there || files.contains(&&name), "{name}");
+    }
+}
+
+#[test]
+fn retention_goes_by_age_class_and_size_and_spares_the_newest() {
+    let sim = SimDisk::new();
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+    let path = data_dir().join("labelled/mix-test/trace.pcap");
+    assert!(record(&disk, &path, &model(), "default", 0));
+    compact(&disk, |_| ()).unwrap();
+    let parts = |disk: &Arc<dyn Disk>| Log::on(Arc::clone(disk)).unwrap().archive().parts.clone();
+    let all = parts(&disk);
+    assert!(all.len() >= 2, "{} parts", all.len());
+    let last = all.iter().map(|part| part.ts_max_ns).max().unwrap();
+    let day = 86_400_000_000_000;
+    let mut retention = Retention {
+        keep_ns: Some(day),
+        ..Retention::default()
+    };
+    retention.keep_class_ns.insert("anomalous".into(), 30 * day);
+    let nothing = prune(&disk, &retention, last + day / 2, false).unwrap();
+    assert_eq!(nothing.parts, 0);
+    let dry = prune(&disk, &retention, last + 2 * day, true).unwrap();
+    let done = prune(&disk, &retention, last + 2 * day, false).unwrap();
+    assert_eq!((dry.parts, dry.bytes), (done.parts, done.bytes));
+    assert!(done.parts > 0);
+    assert!(
+        parts(&disk)
+            .iter()
+            .any(|part| part.retention == "anomalous")
+    );
+    // Whatever is asked, the newest stays.
+    let small = Retention {
+        bytes_max: Some(1),
+        ..Retention::default()
+    };
+    let done = prune(&disk, &small, last, false).unwrap();
+    assert!(done.still_too_large && done.bytes_left > 0);
+    assert_eq!(parts(&disk).len(), 1);
+    let report = verify(&Log::on(disk).unwrap()).unwrap();
+    assert!(report.damage.is_empty(), "{:?}", report.damage);
+}

@@ -1,0 +1,91 @@
+//! `strata compact`: block files into Parquet and pcapng.
+
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use strata_archive::{Compacted, compact};
+use strata_store::{Disk, Log, RealDisk};
+
+use crate::prune::{self, RetentionArgs};
+use crate::record::stop_on_signal;
+use crate::text::{count, duration_ns, human_bytes, percent};
+
+/// Arguments of `strata compact`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata compact log/
+  strata compact log/ --watch 10s --keep 30d --max-size 2T    # beside a running record
+  duckdb -c \"SELECT * FROM 'log/flows/**/*.parquet' LIMIT 5\"  # no Strata needed
+
+What was compacted stays readable by export, query and info. A block file that is
+still being written, or that is damaged, is left alone.")]
+pub(crate) struct Args {
+    /// Directory of the log.
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+
+    /// Go on: compact what has been completed, again and again, after this time.
+    #[arg(long, value_name = "TIME")]
+    watch: Option<String>,
+
+    #[command(flatten)]
+    retention: RetentionArgs,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    // It says what is missing where there is no log.
+    drop(Log::open(&args.log)?);
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::at(&args.log));
+    let retention = args.retention.parse()?;
+    let pause = args.watch.as_deref().map(duration_ns).transpose()?;
+    let stop = stop_on_signal()?;
+    loop {
+        let started = Instant::now();
+        let done = compact(&disk, |_| ())?;
+        report(&done, started.elapsed())?;
+        if let Some(retention) = &retention {
+            prune::apply(&disk, retention, false, false)?;
+        }
+        let Some(pause) = pause else {
+            if done.damage.is_empty() {
+                return Ok(());
+            }
+            bail!(
+                "{} damaged block files were left as they are",
+                done.damage.len()
+            );
+        };
+        let until = Instant::now() + Duration::from_nanos(pause);
+        while Instant::now() < until {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+fn report(done: &Compacted, took: Duration) -> Result<()> {
+    for damage in &done.damage {
+        eprintln!("strata: {damage}");
+    }
+    if done.files > 0 {
+        writeln!(
+            stdout().lock(),
+            "{} packets of {} block files compacted in {:.2} s: {} -> {} ({})",
+            count(done.packets),
+            count(done.files),
+            took.as_secs_f64(),
+            human_bytes(done.bytes_before),
+            human_bytes(done.bytes_after),
+            percent(done.bytes_after, done.bytes_before),
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! `strata prune`: retention by age, class and size.
+
+use std::collections::BTreeMap;
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, ensure};
+use strata_archive::{Retention, prune};
+use strata_store::{Disk, Log, RealDisk};
+
+use crate::text::{bytes, count, duration_ns, human_bytes};
+
+/// What is to be kept.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RetentionArgs {
+    /// Delete what arrived longer ago: 12h, 30d, 8w.
+    #[arg(long, value_name = "TIME")]
+    keep: Option<String>,
+
+    /// The same for one class: anomalous:365d. A flow with any anomalous packet is
+    /// kept whole as long as the anomalous. May be given for several classes.
+    #[arg(long, value_name = "CLASS:TIME")]
+    keep_class: Vec<String>,
+
+    /// Delete the oldest while the log is larger: 500G, 2T. The newest file is never
+    /// deleted.
+    #[arg(long, value_name = "SIZE")]
+    max_size: Option<String>,
+}
+
+impl RetentionArgs {
+    /// `None` if nothing is to be deleted.
+    pub(crate) fn parse(&self) -> Result<Option<Retention>> {
+        let mut keep_class_ns = BTreeMap::new();
+        for text in &self.keep_class {
+            let (class, time) = text
+                .rsplit_once(':')
+                .with_context(|| format!("'{text}': write CLASS:TIME, as in anomalous:365d"))?;
+            keep_class_ns.insert(class.to_owned(), duration_ns(time)?);
+        }
+        let retention = Retention {
+            keep_ns: self.keep.as_deref().map(duration_ns).transpose()?,
+            keep_class_ns,
+            bytes_max: self.max_size.as_deref().map(bytes).transpose()?,
+        };
+        Ok((retention != Retention::default()).then_some(retention))
+    }
+}
+
+/// Arguments of `strata prune`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata prune log/ --keep 30d --keep-class anomalous:365d
+  strata prune log/ --max-size 500G --dry-run
+
+Compacted files go by the hour and class. A block file holds packets of all classes
+and stays as long as the class that is kept longest.")]
+pub(crate) struct Args {
+    /// Directory of the log.
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+
+    #[command(flatten)]
+    retention: RetentionArgs,
+
+    /// Say what would be deleted, delete nothing.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    drop(Log::open(&args.log)?);
+    let retention = args.retention.parse()?;
+    ensure!(
+        retention.is_some(),
+        "say what to keep: --keep, --keep-class or --max-size"
+    );
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::at(&args.log));
+    apply(&disk, &retention.unwrap_or_default(), args.dry_run, true)
+}
+
+/// Prunes, and reports if anything was done, or `always`.
+pub(crate) fn apply(
+    disk: &Arc<dyn Disk>,
+    retention: &Retention,
+    dry_run: bool,
+    always: bool,
+) -> Result<()> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let now_ns = u64::try_from(since.as_nanos())?;
+    let pruned = prune(disk, retention, now_ns, dry_run)?;
+    if always || pruned.parts + pruned.block_files > 0 {
+        writeln!(
+            stdout().lock(),
+            "{} {} parts and {} block files, {} packets, {}; {} left",
+            if dry_run { "would delete" } else { "deleted" },
+            count(pruned.parts),
+            count(pruned.block_files),
+            count(pruned.packets),
+            human_bytes(pruned.bytes),
+            human_bytes(pruned.bytes_left),
+        )?;
+    }
+    if pruned.still_too_large {
+        eprintln!("strata: warning: only the newest is left, and it is larger than --max-size");
+    }
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! `strata verify`: is every byte what was written?
+
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use strata_archive::verify;
+use strata_store::Log;
+
+use crate::text::{count, human_bytes};
+
+/// Arguments of `strata verify`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Directory of the log.
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let log = Log::open(&args.log)?;
+    let verified = verify(&log)?;
+    for damage in &verified.damage {
+        eprintln!("strata: {damage}");
+    }
+    if !verified.damage.is_empty() {
+        bail!(
+            "{} damaged places in {}",
+            verified.damage.len(),
+            args.log.display()
+        );
+    }
+    writeln!(
+        stdout().lock(),
+        "{} files with {} packets, {}: every byte is what was written",
+        count(verified.files),
+        count(verified.packets),
+        human_bytes(verified.bytes),
+    )?;
+    Ok(())
+}
