@@ -49,6 +49,8 @@ pub struct Verdicts {
     classes_of: Vec<u8>,
     by_leaves: [HashMap<Leaves, VerdictId>; 2],
     cache: Vec<(u64, VerdictId)>,
+    /// The leaves that are looked up; kept, so that nothing is allocated.
+    sought: Leaves,
     shares: [Shares; 2],
     rules: Vec<(usize, f64)>,
     otherwise: usize,
@@ -109,6 +111,7 @@ impl Verdicts {
             }],
             by_leaves: [HashMap::new(), HashMap::new()],
             cache: vec![(0, 0); CACHE_SLOTS],
+            sought: Leaves::new(),
             shares: [shares_of(&model.packet_trees), shares_of(&model.flow_trees)],
             rules: rules.map(|r| (index(&r.class), r.score_at_least)).collect(),
             otherwise: index(&model.decision.otherwise),
@@ -166,7 +169,7 @@ impl Verdicts {
         if cached == key && (exact || self.is_known(id, level, leaves, lane)) {
             return id;
         }
-        let id = self.look_up(level, leaves.iter().map(|row| row[lane]).collect());
+        let id = self.look_up(level, leaves, lane);
         self.cache[slot] = (key, id);
         id
     }
@@ -180,11 +183,14 @@ impl Verdicts {
     }
 
     #[cold]
-    fn look_up(&mut self, level: Level, leaves: Leaves) -> VerdictId {
+    fn look_up(&mut self, level: Level, rows: &[[u16; LANES]], lane: usize) -> VerdictId {
         let slot = slot_of(level);
-        if let Some(&id) = self.by_leaves[slot].get(&leaves) {
+        self.sought.clear();
+        self.sought.extend(rows.iter().map(|row| row[lane]));
+        if let Some(&id) = self.by_leaves[slot].get(&self.sought) {
             return id;
         }
+        let leaves = self.sought.clone();
         let mut verdict = self.judge(level, &leaves);
         let full = self.table.len() >= COMBINATIONS_MAX;
         if full {

@@ -3,8 +3,8 @@
 //!
 //!     cargo run --release -p strata-pipeline --example loop_speed -- TRACE.pcap [MODEL.json] [MODE]
 //!
-//! Prints JSON: medians in ns per packet and Gb/s. The worker has one core; the
-//! writer thread, which seals blocks, has another.
+//! Prints JSON: medians in ns per packet and Gb/s, and how much faster two workers
+//! are. One worker has one core; its writer thread, which seals blocks, has another.
 #![allow(
     clippy::print_stdout,
     clippy::unwrap_used,
@@ -12,69 +12,23 @@
     reason = "a program for developers"
 )]
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::hint::black_box;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::thread;
 use std::time::Instant;
 
 use strata_capture::{Input, InputOptions, Interface, Meta, Next, PacketRef};
 use strata_classify::Model;
-use strata_pipeline::{Mode, Worker, WorkerOptions};
-use strata_store::{About, Disk, DiskFile, Recorder, RecorderOptions};
-use strata_wire::{LinkType, TunnelKey};
+use strata_pipeline::{FlowFinder, Mode, Worker, WorkerOptions};
+use strata_store::{About, NullDisk, Recorder, RecorderOptions};
+use strata_wire::{Ledger, LinkType, TunnelKey};
 
 const ROUNDS: usize = 7;
+const HASH_SEED: [u64; 2] = [1, 2];
 /// Packets that are handed over at a time.
 const BATCH: usize = 256;
-
-/// A disk that forgets.
-struct NoDisk;
-
-struct NoFile(AtomicU64);
-
-impl Disk for NoDisk {
-    fn create(&self, _: &str) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(NoFile(AtomicU64::new(0))))
-    }
-    fn open(&self, name: &str, _: bool) -> io::Result<Box<dyn DiskFile>> {
-        Err(io::Error::other(name.to_owned()))
-    }
-    fn replace(&self, _: &str, _: &[u8]) -> io::Result<()> {
-        Ok(())
-    }
-    fn exists(&self, _: &str) -> bool {
-        false
-    }
-    fn lock(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
-        Ok(Some(Box::new(())))
-    }
-    fn display(&self, name: &str) -> String {
-        name.to_owned()
-    }
-}
-
-impl DiskFile for NoFile {
-    fn read_at(&self, _: &mut [u8], _: u64) -> io::Result<usize> {
-        Ok(0)
-    }
-    fn write_at(&mut self, bytes: &[u8], _: u64) -> io::Result<()> {
-        *self.0.get_mut() += bytes.len() as u64;
-        Ok(())
-    }
-    fn sync(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-    fn set_len(&mut self, _: u64) -> io::Result<()> {
-        Ok(())
-    }
-    fn size(&self) -> io::Result<u64> {
-        Ok(0)
-    }
-}
 
 /// A capture in memory, one packet behind the other, each on its own cache line
 /// as a ring would have them.
@@ -122,8 +76,8 @@ impl Trace {
     }
 }
 
-/// Seconds for the whole trace through a new worker.
-fn run(packets: &[PacketRef<'_>], model: &Model, mode: &Mode) -> (f64, Worker) {
+/// Seconds until new workers, one per part, are through with their packets.
+fn run(parts: &[Vec<PacketRef<'_>>], model: &Model, mode: &Mode) -> (f64, Vec<Worker>) {
     let about = About {
         program: String::new(),
         inputs: Vec::new(),
@@ -132,28 +86,60 @@ fn run(packets: &[PacketRef<'_>], model: &Model, mode: &Mode) -> (f64, Worker) {
         model: model.name.clone(),
         model_json: Vec::new(),
         classes: model.class_names(),
-        hash_seed: [1, 2],
+        hash_seed: HASH_SEED,
     };
     let options = WorkerOptions {
         modes: vec![mode.clone()],
         filter: None,
         tunnel_key: TunnelKey::Inner,
-        hash_seed: [1, 2],
+        hash_seed: HASH_SEED,
         sampling_seed: 3,
     };
-    let (recorder, sink) =
-        Recorder::start(Arc::new(NoDisk), RecorderOptions::default(), &about).unwrap();
-    let mut worker = Worker::new(model, options, sink).unwrap();
-    let interface = Interface::new(LinkType::ETHERNET, 0);
-    worker.meta(Meta::Interface { id: 0, interface }).unwrap();
-    let begun = Instant::now();
-    for batch in packets.chunks(BATCH) {
-        worker.batch(batch).unwrap();
+    let count = u16::try_from(parts.len()).unwrap();
+    let (recorder, sinks) = Recorder::start_workers(
+        Arc::new(NullDisk),
+        RecorderOptions::default(),
+        &about,
+        count,
+    )
+    .unwrap();
+    let mut workers = Vec::new();
+    for sink in sinks {
+        let mut worker = Worker::new(model, options.clone(), sink).unwrap();
+        let interface = Interface::new(LinkType::ETHERNET, 0);
+        worker.meta(Meta::Interface { id: 0, interface }).unwrap();
+        workers.push(worker);
     }
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        for (worker, packets) in workers.iter_mut().zip(parts) {
+            scope.spawn(|| {
+                for batch in packets.chunks(BATCH) {
+                    worker.batch(batch).unwrap();
+                }
+            });
+        }
+    });
     let seconds = begun.elapsed().as_secs_f64();
-    worker.finish().unwrap();
-    recorder.finish(&worker.ledger(), Vec::new()).unwrap();
-    (seconds, worker)
+    let mut ledger = Ledger::default();
+    for worker in &mut workers {
+        worker.finish().unwrap();
+        ledger.merge(&worker.ledger());
+    }
+    recorder.finish(&ledger, Vec::new()).unwrap();
+    (seconds, workers)
+}
+
+/// The packets in two parts, flows whole, as a capture's fanout would spread them.
+fn halves<'a>(packets: &[PacketRef<'a>]) -> Vec<Vec<PacketRef<'a>>> {
+    let mut flows = FlowFinder::new(HASH_SEED, TunnelKey::Inner);
+    let mut halves = vec![Vec::new(), Vec::new()];
+    for packet in packets {
+        let (_, facts) = flows.find(LinkType::ETHERNET, packet);
+        let half = facts.map_or(0, |facts| facts.fingerprint >> 20 & 1);
+        halves[usize::try_from(half).unwrap()].push(*packet);
+    }
+    halves
 }
 
 /// Seconds to copy every packet into a buffer that goes round within 16 MiB.
@@ -201,26 +187,29 @@ fn main() {
     let packets = trace.refs();
     let bytes: usize = packets.iter().map(|packet| packet.data.len()).sum();
     let mut buffer = vec![1; 16 << 20];
-    let mut times = [const { Vec::new() }; 3];
+    let mut times = [const { Vec::new() }; 4];
     let mut last = None;
+    let (one, two) = ([packets.clone()], halves(&packets));
     for _ in 0..rounds {
-        let (seconds, worker) = run(&packets, &model, &mode);
+        let (seconds, worker) = run(&one, &model, &mode);
         times[0].push(seconds);
+        times[3].push(run(&two, &model, &mode).0);
         times[1].push(copy(&packets, &mut buffer));
         times[2].push(touch(&packets));
-        last = Some(worker);
+        last = worker.into_iter().next();
     }
     let worker = last.unwrap();
-    let [road, memcpy, touch] = &mut times;
+    let [road, memcpy, touch, both] = &mut times;
     let count = packets.len() as f64;
     let ns = |seconds: f64| seconds * 1e9 / count;
     let gbits = |seconds: f64| bytes as f64 * 8.0 / seconds / 1e9;
     let (road, memcpy, touch) = (median(road), median(memcpy), median(touch));
+    let both = median(both);
     let ledger = worker.ledger();
     println!(
         "{{\"packets\": {}, \"mean_bytes\": {:.1}, \"logged_share\": {:.4}, \"without_bucket\": {:.4}, \
          \"loop_ns\": {:.1}, \"loop_mpps\": {:.2}, \"loop_gbits\": {:.1}, \
-         \"memcpy_ns\": {:.1}, \"memcpy_gbits\": {:.1}, \"touch_ns\": {:.1}, \"loop_over_memcpy\": {:.3}}}",
+         \"memcpy_ns\": {:.1}, \"memcpy_gbits\": {:.1}, \"touch_ns\": {:.1}, \"loop_over_memcpy\": {:.3}, \"two_workers_over_one\": {:.3}}}",
         packets.len(),
         bytes as f64 / count,
         ledger.logged.bytes as f64 / bytes as f64,
@@ -232,5 +221,6 @@ fn main() {
         gbits(memcpy),
         ns(touch),
         memcpy / road,
+        road / both,
     );
 }

@@ -20,6 +20,7 @@ pub mod export;
 mod format;
 mod log;
 mod manifest;
+mod nulldisk;
 mod recorder;
 mod records;
 mod simdisk;
@@ -36,6 +37,7 @@ pub use format::{
 };
 pub use log::{Block, Blocks, Log, Loss, Select, read_archive};
 pub use manifest::{BlockFile, Books, MANIFEST_NAME, Manifest, Recording, State};
+pub use nulldisk::NullDisk;
 pub use recorder::{
     About, BlockSink, CHECKPOINT_INTERVAL, Progress, Recorder, RecorderOptions, Written,
     checkpoint_name,

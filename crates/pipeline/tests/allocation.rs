@@ -1,0 +1,115 @@
+//! The packet road does not allocate.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use strata_capture::{Input, InputOptions, Interface, Meta, Next, PacketRef};
+use strata_classify::Model;
+use strata_pipeline::{Mode, Worker, WorkerOptions};
+use strata_store::{About, NullDisk, Recorder, RecorderOptions};
+use strata_testkit::{data_dir, workspace_root};
+use strata_wire::{LinkType, TunnelKey};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, counting by thread.
+struct Counting;
+
+// SAFETY: every call goes to the system's allocator unchanged.
+#[allow(unsafe_code, reason = "there is no other way to see allocations")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // Not there any more while a thread ends.
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller keeps the promises that `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// A real capture through a worker, over many blocks: once every verdict has been
+/// met, not a single allocation.
+#[test]
+fn a_worker_does_not_allocate() {
+    let path = data_dir().join("labelled/mix-test/trace.pcap");
+    let mut input = Input::open(&[path], &InputOptions::default()).unwrap();
+    let mut packets: Vec<(u64, u32, Vec<u8>)> = Vec::new();
+    loop {
+        match input.advance().unwrap() {
+            Next::End => break,
+            Next::Meta(_) => {}
+            Next::Packets => packets.extend(
+                input
+                    .batch()
+                    .iter()
+                    .map(|packet| (packet.ts_ns, packet.wire_len, packet.data.to_vec())),
+            ),
+        }
+    }
+    let refs: Vec<PacketRef<'_>> = packets
+        .iter()
+        .map(|(ts_ns, wire_len, data)| PacketRef {
+            ts_ns: *ts_ns,
+            interface: 0,
+            wire_len: *wire_len,
+            data,
+            options: &[],
+            has_timestamp: true,
+        })
+        .collect();
+    let model = std::fs::read(workspace_root().join("models/default.json")).unwrap();
+    let model = Model::from_json(&model).unwrap();
+    let about = About {
+        program: String::new(),
+        inputs: Vec::new(),
+        filter: String::new(),
+        mode: "default".into(),
+        model: model.name.clone(),
+        model_json: Vec::new(),
+        classes: model.class_names(),
+        hash_seed: [1, 2],
+    };
+    let options = WorkerOptions {
+        modes: vec![Mode::by_name("default", &BTreeMap::new()).unwrap()],
+        filter: None,
+        tunnel_key: TunnelKey::Inner,
+        hash_seed: [1, 2],
+        sampling_seed: 3,
+    };
+    let small = RecorderOptions {
+        block_bytes: 64 << 10,
+        ..RecorderOptions::default()
+    };
+    let (recorder, sink) = Recorder::start(Arc::new(NullDisk), small, &about).unwrap();
+    let mut worker = Worker::new(&model, options, sink).unwrap();
+    let interface = Interface::new(LinkType::ETHERNET, 0);
+    worker.meta(Meta::Interface { id: 0, interface }).unwrap();
+    let mut pass = || {
+        let before = ALLOCATIONS.get();
+        for batch in refs.chunks(256) {
+            worker.batch(batch).unwrap();
+        }
+        ALLOCATIONS.get() - before
+    };
+    let first = pass();
+    assert!(first > 0, "verdicts are met for the first time");
+    // The sketch is in another state by then, so a packet may meet a new verdict.
+    let last = (0..9).map(|_| pass()).find(|&allocations| allocations == 0);
+    assert_eq!(last, Some(0), "allocations on the packet road");
+    worker.finish().unwrap();
+    let ledger = worker.ledger();
+    ledger.check().unwrap();
+    recorder.finish(&ledger, Vec::new()).unwrap();
+}
