@@ -3,16 +3,22 @@
 //! - [`Model`]: the model file (JSON, `docs/formats/model.md`), checked
 //!   completely when it is loaded; its naive evaluation is the twin of
 //! - [`Forest`]: the same trees laid out for batches of packets;
+//! - [`Drift`]: whether the traffic is still what the model was trained on;
 //! - [`Verdicts`]: from the leaves that a packet reached to its class, score and
 //!   the reason, each combination worked out once.
 //!
 //! Uses `sketch` for the names and codings of features; used by `pipeline`.
 #![deny(unsafe_code)]
 
+mod drift;
 mod forest;
 mod model;
 mod verdict;
 
+pub use drift::{DRIFTED, Drift, DriftReport, SAMPLES_MIN};
 pub use forest::{Columns, Forest, Kernel, LANES};
-pub use model::{Class, Decision, FeatureUse, Leaves, Model, ModelError, Node, Rule, Tree};
+pub use model::{
+    Buckets, Class, Decision, Distribution, Distributions, FeatureUse, Leaves, Model,
+    ModelArithmetic, ModelError, Node, Rule, Tree,
+};
 pub use verdict::{UNCLASSIFIED, Verdict, VerdictId, Verdicts};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use strata_sketch::{Arithmetic, Clock, Feature, Level};
+use strata_sketch::{Arithmetic, Clock, Feature, Level, Sketch};
 
 /// Bounds of a model; larger ones are refused.
 const TREES_MAX: usize = 256;
@@ -32,6 +32,9 @@ pub struct Model {
     /// Exact, or as a switch computes (see [`Arithmetic`]).
     #[serde(default)]
     pub arithmetic: ModelArithmetic,
+    /// Whether flows that fall into one bucket are told apart.
+    #[serde(default, skip_serializing_if = "Buckets::is_voting")]
+    pub buckets: Buckets,
     /// The classes, in the order of the numbers in leaves.
     pub classes: Vec<Class>,
     /// The features that trees refer to by index.
@@ -44,6 +47,9 @@ pub struct Model {
     pub packet_trees: Vec<Tree>,
     /// From scores to a class.
     pub decision: Decision,
+    /// How features and scores were distributed in training; see [`crate::Drift`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distributions: Option<Distributions>,
     /// How the model was made; not interpreted.
     #[serde(default)]
     pub training: serde_json::Value,
@@ -61,6 +67,25 @@ pub enum ModelArithmetic {
         /// Relative error of averages.
         delta: f64,
     },
+}
+
+/// Whose packets a bucket counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Buckets {
+    /// Those of one flow; others vote for its replacement.
+    #[default]
+    Voting,
+    /// Those of all flows that fall into it, as in the published switch program of
+    /// TitanLog: for comparison.
+    Shared,
+}
+
+impl Buckets {
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+    fn is_voting(&self) -> bool {
+        *self == Self::Voting
+    }
 }
 
 /// One class.
@@ -133,6 +158,28 @@ pub struct Rule {
     pub class: String,
     /// The least mean share over all trees, 0 to 1.
     pub score_at_least: f64,
+}
+
+/// Distributions in training.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Distributions {
+    /// Of features that the model uses.
+    pub features: Vec<Distribution>,
+    /// Of the anomaly score, from 0 to 1 in equal steps: shares of packets.
+    pub scores: Vec<f64>,
+}
+
+/// The distribution of one feature.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Distribution {
+    /// [`Feature::name`].
+    pub name: String,
+    /// Upper ends of ranges, ascending, in the feature's unit.
+    pub edges: Vec<f64>,
+    /// Shares of packets by range; the last is of those above all edges.
+    pub shares: Vec<f64>,
 }
 
 /// What is wrong with a model, and where.
@@ -213,6 +260,16 @@ impl Model {
         }
     }
 
+    /// An empty sketch as this model needs it, with layers of 2^`bits` buckets.
+    #[must_use]
+    pub fn new_sketch(&self, bits: u32) -> Sketch {
+        let sketch = Sketch::new(bits, self.clock(), self.sketch_arithmetic());
+        match self.buckets {
+            Buckets::Voting => sketch,
+            Buckets::Shared => sketch.with_shared_buckets(),
+        }
+    }
+
     /// The features that trees refer to, in order.
     ///
     /// # Panics
@@ -274,6 +331,7 @@ impl Model {
         self.check_classes()?;
         self.check_features()?;
         self.check_decision()?;
+        self.check_distributions()?;
         if self.packet_trees.is_empty() {
             return Err(field(
                 "packet_trees",
@@ -350,6 +408,27 @@ impl Model {
             if !(0.0..=1.0).contains(&rule.score_at_least) {
                 let path = format!("decision.rules[{index}].score_at_least");
                 return Err(field(path, "must be from 0 to 1"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_distributions(&self) -> Result<(), ModelError> {
+        let Some(known) = &self.distributions else {
+            return Ok(());
+        };
+        if !(1..=100).contains(&known.scores.len()) {
+            return Err(field("distributions.scores", "must be 1 to 100 shares"));
+        }
+        for (index, of) in known.features.iter().enumerate() {
+            let path = format!("distributions.features[{index}]");
+            if !self.features.iter().any(|used| used.name == of.name) {
+                let problem = format!("'{}' is no feature of this model", of.name);
+                return Err(field(format!("{path}.name"), problem));
+            }
+            if of.edges.len() > 100 || of.shares.len() != of.edges.len() + 1 {
+                let problem = "must have at most 100 edges, and one share more than edges";
+                return Err(field(path, problem));
             }
         }
         Ok(())

@@ -28,6 +28,8 @@ pub struct Verdict {
     pub class: u8,
     /// The class's mean share over the trees, in 1/65 535.
     pub score: u16,
+    /// The mean share of all anomalous classes, in 1/65 535.
+    pub anomaly: u16,
     /// Which trees decided; `None` if the packet was not dissected.
     pub level: Option<Level>,
     /// The leaf of each tree as its node number in the model file; empty if too
@@ -54,6 +56,8 @@ pub struct Verdicts {
     shares: [Shares; 2],
     rules: Vec<(usize, f64)>,
     otherwise: usize,
+    /// By class.
+    anomalous: Vec<bool>,
     classes: usize,
     overflow: HashMap<(u8, usize), VerdictId>,
 }
@@ -106,6 +110,7 @@ impl Verdicts {
             table: vec![Verdict {
                 class: unclassified,
                 score: 0,
+                anomaly: 0,
                 level: None,
                 leaves: Leaves::new(),
             }],
@@ -115,6 +120,7 @@ impl Verdicts {
             shares: [shares_of(&model.packet_trees), shares_of(&model.flow_trees)],
             rules: rules.map(|r| (index(&r.class), r.score_at_least)).collect(),
             otherwise: index(&model.decision.otherwise),
+            anomalous: model.classes.iter().map(|class| class.anomalous).collect(),
             classes,
             overflow: HashMap::new(),
         }
@@ -211,14 +217,8 @@ impl Verdicts {
         id
     }
 
-    /// Class and score of a combination of leaves.
-    ///
-    /// # Panics
-    ///
-    /// If a leaf is no node of its tree.
-    #[must_use]
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    pub fn judge(&self, level: Level, leaves: &[u16]) -> Verdict {
+    /// The mean share of each class over the leaves of a combination.
+    fn scores(&self, level: Level, leaves: &[u16]) -> Vec<f64> {
         let shares = &self.shares[slot_of(level)];
         let mut sums = vec![0_u32; self.classes];
         for (tree, &leaf) in shares.trees.iter().zip(leaves) {
@@ -228,15 +228,30 @@ impl Verdicts {
         }
         let trees = u32::try_from(leaves.len()).expect("a model has at most 256 trees");
         let scale = f64::from(SHARE_ONE) * f64::from(trees);
-        let score = |class: usize| f64::from(sums[class]) / scale;
+        sums.into_iter().map(|sum| f64::from(sum) / scale).collect()
+    }
+
+    /// Class and score of a combination of leaves.
+    ///
+    /// # Panics
+    ///
+    /// If a leaf is no node of its tree.
+    #[must_use]
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    pub fn judge(&self, level: Level, leaves: &[u16]) -> Verdict {
+        let scores = self.scores(level, leaves);
+        let score = |class: usize| scores[class];
         let met = self
             .rules
             .iter()
             .find(|(class, least)| score(*class) >= *least);
         let class = met.map_or(self.otherwise, |(class, _)| *class);
+        let of_anomalous = scores.iter().zip(&self.anomalous).filter(|(_, a)| **a);
+        let anomaly: f64 = of_anomalous.map(|(score, _)| score).sum();
         Verdict {
             class: u8::try_from(class).expect("checked on load"),
             score: (score(class) * f64::from(SHARE_ONE)).round() as u16,
+            anomaly: (anomaly * f64::from(SHARE_ONE)).round() as u16,
             level: Some(level),
             leaves: leaves.to_vec(),
         }

@@ -34,6 +34,7 @@ fn model(flow_trees: Vec<Tree>, packet_trees: Vec<Tree>) -> Model {
         description: String::new(),
         window_ns: 10_000_000,
         arithmetic: Default::default(),
+        buckets: Default::default(),
         classes: vec![class("benign", false), class("anomalous", true)],
         features: [
             Feature::Size,
@@ -52,6 +53,7 @@ fn model(flow_trees: Vec<Tree>, packet_trees: Vec<Tree>) -> Model {
             }],
             otherwise: "anomalous".into(),
         },
+        distributions: None,
         training: Value::Null,
     }
 }
@@ -173,6 +175,17 @@ fn every_fault_is_refused_and_named() {
             json!(1.5),
             "rules[0].score_at_least",
         ),
+        ("/buckets", json!("open"), "voting"),
+        (
+            "/distributions",
+            json!({"features": [{"name": "colour", "edges": [], "shares": [1.0]}], "scores": [1.0]}),
+            "distributions.features[0].name",
+        ),
+        (
+            "/distributions",
+            json!({"features": [{"name": "size", "edges": [5.0], "shares": [1.0]}], "scores": [1.0]}),
+            "one share more",
+        ),
         ("/packet_trees", json!([]), "at least one tree"),
         (
             "/flow_trees/0/nodes",
@@ -224,7 +237,11 @@ fn every_fault_is_refused_and_named() {
     assert!(Model::from_json(good.to_string().as_bytes()).is_ok());
     for (path, value, expected) in faults {
         let mut bad = good.clone();
-        *bad.pointer_mut(path).unwrap() = value.clone();
+        match bad.pointer_mut(path) {
+            Some(place) => *place = value.clone(),
+            // Fields that a model may leave out.
+            None => bad[&path[1..]] = value.clone(),
+        }
         let error = Model::from_json(bad.to_string().as_bytes())
             .unwrap_err()
             .to_string();

@@ -1,23 +1,31 @@
 //! `strata features`: what the classifier sees, packet by packet.
 
-use std::fs::File;
+use std::collections::HashMap;
 use std::io::{BufWriter, Write, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
-use strata_capture::{Input, InputOptions, Interface, Meta, Next};
-use strata_pipeline::FlowFinder;
-use strata_sketch::{Arithmetic, BITS_DEFAULT, Clock, Feature, Sketch};
-use strata_wire::TunnelKey;
+use anyhow::{Result, bail};
+use strata_classify::{Buckets, Model, ModelArithmetic};
+use strata_sketch::{
+    Arithmetic, BITS_DEFAULT, Clock, ExactTable, Feature, FlowStats, RangeTable, Sketch,
+};
+
+use crate::labelled::{self, LabelledArgs, Seen};
+use crate::table::{Cell, Kind, Table};
 
 /// Arguments of `strata features`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata features -r trace.pcap --labels labels.csv -o snapshots.parquet
+  strata features -r monday.pcap --labels conn.log.labeled -o monday.parquet
+  strata features -r trace.pcap --window-ms 10 | head")]
 pub(crate) struct Args {
-    /// Capture file to read; as for `strata record`.
-    #[arg(short = 'r', long = "read", value_name = "FILE", required = true)]
-    read: Vec<PathBuf>,
+    #[command(flatten)]
+    labelled: LabelledArgs,
 
-    /// CSV file to write; - is standard output.
+    /// File to write: Parquet if it ends in .parquet, else CSV; - is CSV on
+    /// standard output.
     #[arg(short = 'o', long = "output", value_name = "FILE", default_value = "-")]
     output: PathBuf,
 
@@ -26,65 +34,235 @@ pub(crate) struct Args {
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
     window_ms: Option<u64>,
 
-    /// Key of flow fingerprints.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    hash_seed: u64,
+    /// Compute as a switch does, with averages within this relative error.
+    #[arg(long, value_name = "DELTA")]
+    switch: Option<f64>,
+
+    /// Let flows that fall into one bucket share it.
+    #[arg(long)]
+    shared_buckets: bool,
+
+    /// From exact flow tables instead of sketches: a yardstick.
+    #[arg(long, conflicts_with_all = ["switch", "shared_buckets"])]
+    exact: bool,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
-    let mut input = Input::open(&args.read, &InputOptions::default())?;
-    let mut output: Box<dyn Write> = if args.output.as_os_str() == "-" {
-        Box::new(BufWriter::new(stdout().lock()))
-    } else {
-        let named = || format!("{}: cannot write", args.output.display());
-        Box::new(BufWriter::new(
-            File::create(&args.output).with_context(named)?,
-        ))
-    };
-    let clock = match args.window_ms {
-        Some(ms) => Clock::new(ms.saturating_mul(1_000_000)),
-        None => crate::model::load(None)?.model.clock(),
-    };
-    let mut sketch = Sketch::new(BITS_DEFAULT, clock, Arithmetic::Exact);
-    let mut flows = FlowFinder::new([args.hash_seed, 0], TunnelKey::Inner);
-    let mut interfaces: Vec<Interface> = Vec::new();
-    let mut frame = 0_u64;
+/// Where flow features come from.
+enum Flows {
+    Sketch(Box<Sketch>),
+    Exact(ExactTable),
+}
 
-    let names: Vec<&str> = Feature::ALL.iter().map(|f| f.name()).collect();
-    writeln!(output, "frame,ts_ns,flow,has_bucket,{}", names.join(","))?;
-    loop {
-        match input.advance()? {
-            Next::End => break,
-            Next::Meta(Meta::Interface { interface, .. }) => interfaces.push(interface),
-            Next::Meta(_) => {}
-            Next::Packets => {
-                for packet in input.batch().iter() {
-                    frame += 1;
-                    let link = interfaces[usize::from(packet.interface)].link;
-                    let (_, Some(facts)) = flows.find(link, &packet) else {
-                        continue;
-                    };
-                    let flow = sketch.insert(&facts).map(|bucket| bucket.stats());
-                    let has_bucket = u8::from(flow.is_some());
-                    let flow = flow.unwrap_or_default();
-                    let fingerprint = facts.fingerprint;
-                    write!(
-                        output,
-                        "{frame},{},{fingerprint},{has_bucket}",
-                        packet.ts_ns
-                    )?;
-                    for feature in Feature::ALL {
-                        let value = feature.value(&facts, &flow, clock, None);
-                        write!(output, ",{}", feature.decode(value, clock))?;
-                    }
-                    writeln!(output)?;
-                }
-            }
+impl Flows {
+    fn insert(&mut self, seen: &Seen<'_>) -> Option<FlowStats> {
+        match self {
+            Self::Sketch(sketch) => sketch.insert(&seen.facts).map(|bucket| bucket.stats()),
+            Self::Exact(table) => table.insert(&seen.facts),
         }
     }
-    output.flush()?;
-    for warning in input.take_warnings() {
-        eprintln!("strata: warning: {warning}");
+}
+
+/// Columns before the features.
+const LEADING: [(&str, Kind, &str, &str); 8] = [
+    (
+        "frame",
+        Kind::U64,
+        "number",
+        "Number of the packet in the capture, from 1.",
+    ),
+    (
+        "ts_ns",
+        Kind::U64,
+        "ns",
+        "Arrival since 1970, in compressed time if time was compressed.",
+    ),
+    (
+        "flow",
+        Kind::U64,
+        "",
+        "Fingerprint of the flow, both directions.",
+    ),
+    (
+        "in_flow",
+        Kind::U64,
+        "number",
+        "Number of the packet in its flow, from 1, over all windows.",
+    ),
+    (
+        "has_bucket",
+        Kind::Flag,
+        "",
+        "Whether the flow has a bucket; without, flow features are 0.",
+    ),
+    (
+        "wire_len",
+        Kind::U64,
+        "bytes",
+        "Length of the packet on the wire.",
+    ),
+    (
+        "label",
+        Kind::Word,
+        "",
+        "Class of the packet; null if unknown.",
+    ),
+    (
+        "source",
+        Kind::Word,
+        "",
+        "Where the packet came from, as the labels say.",
+    ),
+];
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let built_in = crate::model::load(None)?.model;
+    let window_ms = args.window_ms.unwrap_or(built_in.window_ns / 1_000_000);
+    // A model that says the same, so that one place checks and builds sketches.
+    let like = Model {
+        window_ns: window_ms.saturating_mul(1_000_000),
+        arithmetic: match args.switch {
+            None => ModelArithmetic::Exact,
+            Some(delta) if (0.0001..=0.5).contains(&delta) => ModelArithmetic::Switch { delta },
+            Some(delta) => bail!("--switch {delta} is not within 0.0001 and 0.5"),
+        },
+        buckets: if args.shared_buckets {
+            Buckets::Shared
+        } else {
+            Buckets::Voting
+        },
+        ..built_in
+    };
+    let clock = like.clock();
+    let averages = match like.sketch_arithmetic() {
+        Arithmetic::Exact => None,
+        Arithmetic::Switch { delta } => Some(RangeTable::new(delta)),
+    };
+    let mut flows = if args.exact {
+        Flows::Exact(ExactTable::new(clock))
+    } else {
+        Flows::Sketch(Box::new(like.new_sketch(BITS_DEFAULT)))
+    };
+    let mut output = Output::create(&args.output, &like)?;
+    let (_, without_flow) = labelled::read(&args.labelled, |seen| {
+        let flow = flows.insert(seen);
+        let has_bucket = flow.is_some();
+        let flow = flow.unwrap_or_default();
+        let values = Feature::ALL.iter().map(|&feature| {
+            let value = feature.value(&seen.facts, &flow, clock, averages.as_ref());
+            cell(feature, value, clock)
+        });
+        output.push(leading(seen, has_bucket).into_iter().chain(values))
+    })?;
+    if without_flow > 0 {
+        eprintln!("strata: {without_flow} packets have no flow and are left out");
     }
-    Ok(())
+    output.close()
+}
+
+fn leading<'a>(seen: &Seen<'a>, has_bucket: bool) -> [Cell<'a>; 8] {
+    [
+        Cell::U64(seen.frame),
+        Cell::U64(seen.facts.ts_ns),
+        Cell::U64(seen.facts.fingerprint),
+        Cell::U64(seen.in_flow),
+        Cell::Flag(has_bucket),
+        Cell::U64(seen.wire_len),
+        Cell::Word(seen.label.map(|label| label.class.as_str())),
+        Cell::Word(seen.label.map(|label| label.source.as_str())),
+    ]
+}
+
+/// Whole numbers stay whole numbers.
+fn kind(feature: Feature) -> Kind {
+    match feature {
+        Feature::SizeAvg | Feature::SizeVar | Feature::IpdVar => Kind::F64,
+        _ if feature.unit() == "ns" => Kind::F64,
+        _ => Kind::U32,
+    }
+}
+
+fn cell(feature: Feature, value: u32, clock: Clock) -> Cell<'static> {
+    match kind(feature) {
+        Kind::U32 => Cell::U32(value),
+        _ => Cell::F64(feature.decode(value, clock)),
+    }
+}
+
+enum Output {
+    Parquet(Box<Table>),
+    Csv(Box<dyn Write>),
+}
+
+impl Output {
+    fn create(path: &Path, like: &Model) -> Result<Self> {
+        let features = Feature::ALL.iter();
+        let features = features.map(|f| (f.name(), kind(*f), f.unit(), f.description()));
+        let columns: Vec<_> = LEADING.into_iter().chain(features).collect();
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "parquet")
+        {
+            // What a model must say to see the same features.
+            let about = [
+                ("strata.window_ns", like.window_ns.to_string()),
+                (
+                    "strata.arithmetic",
+                    serde_json::to_string(&like.arithmetic)?,
+                ),
+                ("strata.buckets", serde_json::to_string(&like.buckets)?),
+            ];
+            let about: HashMap<_, _> = about
+                .into_iter()
+                .map(|(key, value)| (key.to_owned(), value))
+                .collect();
+            let table = Table::create(path, &columns, about)?;
+            return Ok(Self::Parquet(Box::new(table)));
+        }
+        let mut writer: Box<dyn Write> = if path.as_os_str() == "-" {
+            Box::new(BufWriter::new(stdout().lock()))
+        } else {
+            let file = std::fs::File::create(path);
+            let file = anyhow::Context::with_context(file, || {
+                format!("{}: cannot write", path.display())
+            })?;
+            Box::new(BufWriter::new(file))
+        };
+        let names: Vec<&str> = columns.iter().map(|(name, ..)| *name).collect();
+        writeln!(writer, "{}", names.join(","))?;
+        Ok(Self::Csv(writer))
+    }
+
+    fn push<'a>(&mut self, cells: impl Iterator<Item = Cell<'a>>) -> Result<()> {
+        let writer = match self {
+            Self::Parquet(table) => return table.push(cells),
+            Self::Csv(writer) => writer,
+        };
+        for (place, cell) in cells.enumerate() {
+            let comma = if place == 0 { "" } else { "," };
+            match cell {
+                Cell::Flag(value) => write!(writer, "{comma}{}", u8::from(value))?,
+                Cell::U32(value) => write!(writer, "{comma}{value}")?,
+                Cell::U64(value) => write!(writer, "{comma}{value}")?,
+                Cell::F64(value) => write!(writer, "{comma}{value}")?,
+                Cell::Word(value) => write!(writer, "{comma}{}", quoted(value.unwrap_or("")))?,
+            }
+        }
+        Ok(writeln!(writer)?)
+    }
+
+    fn close(self) -> Result<()> {
+        match self {
+            Self::Parquet(table) => table.close(),
+            Self::Csv(mut writer) => Ok(writer.flush()?),
+        }
+    }
+}
+
+/// RFC 4180 §2: quotes where a value has commas, quotes or line ends.
+fn quoted(value: &str) -> String {
+    if value.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", value.replace('"', "\"\""))
+    } else {
+        value.to_owned()
+    }
 }

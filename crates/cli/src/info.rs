@@ -156,8 +156,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         damaged += contents.damage.len();
         let stored = log.stored_bytes(recording)?;
         let (ledger, loss) = log.books(recording)?;
+        let drift = crate::drift::read(&args.log, recording.id)?;
         if args.json {
-            as_json.push(json_of(recording, &contents, stored, ledger.as_ref(), loss));
+            let mut json = json_of(recording, &contents, stored, ledger.as_ref(), loss);
+            json["drift"] = serde_json::to_value(&drift)?;
+            as_json.push(json);
             continue;
         }
         writeln!(out, "{}", heading(&log, recording))?;
@@ -166,6 +169,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             writeln!(out, "{ledger}")?;
         } else {
             writeln!(out, "{}", loss_text(loss, is_live(&log, recording)))?;
+        }
+        if let Some(drift) = &drift {
+            crate::drift::print(&mut out, drift)?;
         }
         for warning in &recording.warnings {
             writeln!(out, "warning: {warning}")?;
@@ -296,6 +302,25 @@ fn loss_text(loss: Loss, live: bool) -> String {
     )
 }
 
+/// Trees that are told of a reason.
+const TREES_TOLD: usize = 3;
+
+/// The trees that speak most clearly for a verdict's class, with their leaves, and how
+/// many others there are.
+fn clearest(model: &Model, level: Level, verdict: &VerdictRecord) -> (Vec<(usize, u16)>, usize) {
+    let share = |tree: usize, leaf: u16| {
+        let nodes = model.trees(level).get(tree).map(|tree| &tree.nodes);
+        let classes = nodes.and_then(|nodes| nodes.get(usize::from(leaf))?.classes.as_ref());
+        let share = classes.and_then(|classes| classes.get(usize::from(verdict.class)));
+        share.copied().unwrap_or(0.0)
+    };
+    let mut trees: Vec<(usize, u16)> = verdict.leaves.iter().copied().enumerate().collect();
+    trees.sort_by(|a, b| share(b.0, b.1).total_cmp(&share(a.0, a.1)));
+    let others = trees.len().saturating_sub(TREES_TOLD);
+    trees.truncate(TREES_TOLD);
+    (trees, others)
+}
+
 fn reasons(log: &Log, recording: &Recording, contents: &Contents, most: usize) -> Result<String> {
     let model = Model::from_json(&log.model_json(recording)?)?;
     let mut text = String::new();
@@ -338,12 +363,16 @@ fn reasons(log: &Log, recording: &Recording, contents: &Contents, most: usize) -
             } else {
                 Level::Flow
             };
-            for (tree, &leaf) in verdict.leaves.iter().enumerate() {
+            let (told, others) = clearest(&model, level, verdict);
+            for (tree, leaf) in told {
                 let _ = writeln!(
                     text,
                     "    tree {tree}: {}",
                     model.explain(level, tree, leaf)
                 );
+            }
+            if others > 0 {
+                let _ = writeln!(text, "    and {others} trees less sure of it");
             }
         }
     }

@@ -3,14 +3,21 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod compact;
+mod drift;
+mod eval;
 mod export;
 mod features;
 mod generate;
 mod info;
+mod labelled;
+mod labels;
 mod model;
 mod prune;
+mod python;
 mod record;
+mod table;
 mod text;
+mod train;
 mod verify;
 
 use std::process::ExitCode;
@@ -40,10 +47,16 @@ enum Command {
     Verify(verify::Args),
     /// Delete what is older or more than is to be kept.
     Prune(prune::Args),
-    /// Write the features of each packet, as the classifier sees them, as CSV.
+    /// Write the features of each packet, as the classifier sees them.
     Features(features::Args),
     /// Make traffic with stated statistics and labels, from a seed.
     Generate(generate::Args),
+    /// Train a model on labelled features.
+    Train(train::Args),
+    /// Say how good a model is on a labelled capture, as a page and as JSON.
+    Eval(eval::Args),
+    /// Compare presets of models on labelled captures.
+    Compare(train::Args),
 }
 
 fn main() -> ExitCode {
@@ -56,6 +69,9 @@ fn main() -> ExitCode {
         Command::Prune(args) => prune::run(&args),
         Command::Features(args) => features::run(&args),
         Command::Generate(args) => generate::run(&args),
+        Command::Train(args) => train::run("train", &args),
+        Command::Eval(args) => eval::run(&args),
+        Command::Compare(args) => train::run("compare", &args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

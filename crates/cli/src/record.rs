@@ -18,6 +18,7 @@ use serde::Deserialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use strata_capture::{Input, InputOptions};
+use strata_classify::Drift;
 use strata_filter::Filter;
 use strata_pipeline::{
     Budget, Mode, ModeConfig, RunError, Worker, WorkerOptions, run as run_worker,
@@ -142,7 +143,7 @@ fn config(path: Option<&Path>) -> Result<Config> {
 fn log_directory(dir: &Path) -> Result<RealDisk> {
     let listed = fs::read_dir(dir).map(|entries| entries.flatten().collect::<Vec<_>>());
     let entries = listed.unwrap_or_default();
-    let ours = ["lock", "models", "blocks", "manifest.json.new"];
+    let ours = ["lock", "models", "blocks", "drift", "manifest.json.new"];
     let foreign = entries
         .iter()
         .any(|e| !ours.iter().any(|name| e.file_name() == *name));
@@ -307,6 +308,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 struct WorkerOutcome {
     ledger: Ledger,
     pressure: Pressure,
+    drift: Option<Drift>,
     filter_problems: Vec<(LinkType, String)>,
     filter_fits_nowhere: Option<String>,
     ran: Result<(), RunError>,
@@ -317,6 +319,7 @@ impl WorkerOutcome {
         Self {
             ledger: worker.ledger(),
             pressure: worker.pressure(),
+            drift: worker.classifier().drift().cloned(),
             filter_problems: worker.filter_problems(),
             filter_fits_nowhere: worker.filter_fits_nowhere(),
             ran,
@@ -334,11 +337,16 @@ fn finish(
 ) -> Result<()> {
     let mut ledger = Ledger::default();
     let mut pressure = Pressure::default();
+    let mut drift: Option<Drift> = None;
     let mut ran = Ok(());
     let mut unfiltered = Ok(());
     for outcome in outcomes {
         ledger.merge(&outcome.ledger);
         pressure.merge(outcome.pressure);
+        match (&mut drift, outcome.drift) {
+            (Some(all), Some(more)) => all.merge(&more),
+            (all, more) => *all = all.take().or(more),
+        }
         unfiltered = unfiltered.and(worker_problem(&outcome));
         for (link, problem) in outcome.filter_problems {
             let warning = format!("the filter matches no packet of {link}: {problem}");
@@ -357,11 +365,16 @@ fn finish(
             .err()
             .map(|error| format!("ended early: {error}")),
     );
+    let drift = drift.map(|drift| drift.report());
+    let noted = drift.as_ref().map_or(Ok(()), |report| {
+        crate::drift::write(&args.output, id, report)
+    });
     let closed = recorder.finish(&ledger, warnings);
     let shown = summary(args, id, &ledger, pressure, started.elapsed());
     // What went wrong counts, also where nobody reads the summary.
     ran?;
     closed?;
+    noted?;
     ledger.check()?;
     unfiltered?;
     shown

@@ -1,10 +1,15 @@
 //! Sketch, features and forest of one model, for a batch at a time.
 
-use strata_classify::{Columns, Forest, LANES, Model, Verdict, VerdictId, Verdicts};
+use strata_classify::{Columns, Drift, Forest, LANES, Model, Verdict, VerdictId, Verdicts};
 use strata_sketch::{
     Arithmetic, BITS_DEFAULT, Bucket, Clock, Feature, Level, PacketFacts, Pressure, RangeTable,
     Sketch,
 };
+
+/// Of so many batches at first, and of one in so many later, a packet is looked at for
+/// drift: a short capture can be judged, and a long one pays nothing to speak of.
+const DRIFT_DENSE: u64 = 4_096;
+const DRIFT_STEP: u64 = 16;
 
 /// One model at work.
 #[derive(Debug)]
@@ -20,6 +25,9 @@ pub struct Classifier {
     bare: [PacketFacts; LANES],
     bare_lanes: [u8; LANES],
     classified: Classified,
+    /// What came by, for comparison with training; `None` if the model says nothing.
+    drift: Option<Drift>,
+    batches: u64,
 }
 
 /// What turns facts and buckets into the columns that a forest compares.
@@ -76,7 +84,7 @@ impl Classifier {
             Arithmetic::Switch { delta } => Some(RangeTable::new(delta)),
         };
         Self {
-            sketch: Sketch::new(BITS_DEFAULT, clock, arithmetic),
+            sketch: model.new_sketch(BITS_DEFAULT),
             verdicts: Verdicts::new(model),
             features: Features {
                 list: model.feature_list(),
@@ -90,6 +98,27 @@ impl Classifier {
             bare: [PacketFacts::default(); LANES],
             bare_lanes: [0; LANES],
             classified: [Verdicts::UNCLASSIFIED_ID; LANES],
+            drift: Drift::new(model),
+            batches: 0,
+        }
+    }
+
+    /// What is known of the traffic's distributions.
+    #[must_use]
+    pub fn drift(&self) -> Option<&Drift> {
+        self.drift.as_ref()
+    }
+
+    /// Looks at one packet of a batch, whose features are still there.
+    #[cold]
+    fn observe(&mut self, with_bucket: u64) {
+        // Another lane each time, so that no period in the traffic hides from it.
+        let turn = u32::try_from(self.batches % LANES as u64).unwrap_or(0);
+        let lane = (with_bucket.rotate_right(turn).trailing_zeros() + turn) as usize % LANES;
+        let verdict = self.verdicts.get(self.classified[lane]);
+        let anomaly = f64::from(verdict.anomaly) / f64::from(u16::MAX);
+        if let Some(drift) = &mut self.drift {
+            drift.observe(&self.features.columns, lane, anomaly);
         }
     }
 
@@ -151,6 +180,11 @@ impl Classifier {
             side.walk(&mut self.features, facts, &self.buckets[..facts.len()]);
             for lane in bits(with_bucket) {
                 self.classified[lane] = self.verdicts.decide(side.level, &side.leaves, lane);
+            }
+            self.batches += 1;
+            let looks = self.batches < DRIFT_DENSE || self.batches.is_multiple_of(DRIFT_STEP);
+            if looks && self.drift.is_some() {
+                self.observe(with_bucket);
             }
         }
         if bare > 0 {

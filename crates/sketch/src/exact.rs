@@ -6,18 +6,53 @@ use std::collections::HashMap;
 use crate::facts::{FlowStats, PacketFacts};
 use crate::table::Clock;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Flow {
-    sizes: Vec<u64>,
-    delays: Vec<u64>,
-    backward_sizes: Vec<u64>,
+    packets: u64,
+    sizes: Moments,
+    delays: Moments,
+    backward_sizes: Moments,
     backward_header_words: u64,
     first_windows: [u16; 2],
     last: u32,
     forward_is_low_to_high: bool,
 }
 
-/// An exact table of flows, by fingerprint. Memory grows with every packet of a
+/// What is kept of a series of numbers.
+#[derive(Clone, Copy, Debug)]
+struct Moments {
+    sum: u64,
+    squares: u64,
+    min: u64,
+    max: u64,
+}
+
+impl Default for Moments {
+    fn default() -> Self {
+        Self {
+            sum: 0,
+            squares: 0,
+            min: u64::MAX,
+            max: 0,
+        }
+    }
+}
+
+impl Moments {
+    fn add(&mut self, value: u64) {
+        self.sum += value;
+        self.squares += value * value;
+        self.min = self.min.min(value);
+        self.max = self.max.max(value);
+    }
+
+    /// 0 if there was no number.
+    fn min(&self) -> u64 {
+        if self.min == u64::MAX { 0 } else { self.min }
+    }
+}
+
+/// An exact table of flows, by fingerprint. Memory grows with the flows of a
 /// window: for tests and evaluation only.
 #[derive(Debug)]
 pub struct ExactTable {
@@ -54,25 +89,22 @@ impl ExactTable {
         }
         let now = self.clock.ticks(self.window_start, facts.ts_ns);
         let flow = self.flows.entry(facts.fingerprint).or_insert_with(|| Flow {
-            sizes: Vec::new(),
-            delays: Vec::new(),
-            backward_sizes: Vec::new(),
-            backward_header_words: 0,
-            first_windows: [0; 2],
             last: now,
             forward_is_low_to_high: facts.low_to_high != facts.answers,
+            ..Flow::default()
         });
-        if !flow.sizes.is_empty() {
-            flow.delays.push(u64::from(now.saturating_sub(flow.last)));
+        if flow.packets > 0 {
+            flow.delays.add(u64::from(now.saturating_sub(flow.last)));
         }
+        flow.packets += 1;
         flow.last = flow.last.max(now);
-        flow.sizes.push(u64::from(facts.size));
+        flow.sizes.add(u64::from(facts.size));
         let backward = facts.low_to_high != flow.forward_is_low_to_high;
         if flow.first_windows[usize::from(backward)] == 0 {
             flow.first_windows[usize::from(backward)] = facts.tcp_window;
         }
         if backward {
-            flow.backward_sizes.push(u64::from(facts.size));
+            flow.backward_sizes.add(u64::from(facts.size));
             flow.backward_header_words += u64::from(facts.header_len / 4);
         }
         Some(flow.stats())
@@ -81,25 +113,21 @@ impl ExactTable {
 
 impl Flow {
     fn stats(&self) -> FlowStats {
-        let sum = |values: &[u64]| values.iter().sum::<u64>();
-        let squares = |values: &[u64]| values.iter().map(|v| v * v).sum::<u64>();
-        let min = |values: &[u64]| values.iter().copied().min().unwrap_or(0);
-        let max = |values: &[u64]| values.iter().copied().max().unwrap_or(0);
         let to_u32 = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
         let to_u16 = |value: u64| u16::try_from(value).unwrap_or(u16::MAX);
         FlowStats {
-            packets: to_u32(self.sizes.len() as u64),
-            bytes: to_u32(sum(&self.sizes)),
-            backward_bytes: to_u32(sum(&self.backward_sizes)),
-            ipd_sum: to_u32(sum(&self.delays)),
-            ipd_min: to_u32(min(&self.delays)),
-            ipd_max: to_u32(max(&self.delays)),
-            size_squares: squares(&self.sizes),
-            ipd_squares: squares(&self.delays),
-            size_min: to_u16(min(&self.sizes)),
-            size_max: to_u16(max(&self.sizes)),
-            backward_size_min: to_u16(min(&self.backward_sizes)),
-            backward_size_max: to_u16(max(&self.backward_sizes)),
+            packets: to_u32(self.packets),
+            bytes: to_u32(self.sizes.sum),
+            backward_bytes: to_u32(self.backward_sizes.sum),
+            ipd_sum: to_u32(self.delays.sum),
+            ipd_min: to_u32(self.delays.min()),
+            ipd_max: to_u32(self.delays.max),
+            size_squares: self.sizes.squares,
+            ipd_squares: self.delays.squares,
+            size_min: to_u16(self.sizes.min()),
+            size_max: to_u16(self.sizes.max),
+            backward_size_min: to_u16(self.backward_sizes.min()),
+            backward_size_max: to_u16(self.backward_sizes.max),
             backward_header_bytes: to_u32(self.backward_header_words * 4),
             window_forward: self.first_windows[0],
             window_backward: self.first_windows[1],

@@ -109,6 +109,7 @@ features! {
     TcpWindow "tcp_window" "bytes" Packet Coding::Scaled(1), "TCP window, unscaled.";
     Ttl "ttl" "hops" Packet Coding::Scaled(1), "Time to live or hop limit.";
     Tos "tos" "bits" Packet Coding::Scaled(1), "Type of service or traffic class: DSCP and ECN.";
+    Ecn "ecn" "number" Packet Coding::Scaled(1), "ECN codepoint (RFC 3168 §5): 3 is congestion experienced.";
     Packets "packets" "packets" Flow Coding::Scaled(1), "Packets of the flow in this window.";
     Bytes "bytes" "bytes" Flow Coding::Scaled(1), "Wire bytes of the flow in this window.";
     SizeMin "size_min" "bytes" Flow Coding::Scaled(1), "Smallest packet.";
@@ -203,6 +204,7 @@ impl Feature {
             Self::TcpWindow => wide(facts.tcp_window),
             Self::Ttl => wide(facts.ttl.into()),
             Self::Tos => wide(facts.tos.into()),
+            Self::Ecn => wide((facts.tos & 3).into()),
             Self::Packets => flow.packets,
             Self::Bytes => flow.bytes,
             Self::SizeMin => wide(flow.size_min),

@@ -111,6 +111,8 @@ pub struct Sketch {
     window_start: u64,
     clock: Clock,
     arithmetic: Arithmetic,
+    /// The bits of a fingerprint that a tag holds: all, or none.
+    identity_mask: u64,
     pressure: Pressure,
 }
 
@@ -134,8 +136,17 @@ impl Sketch {
             window_start: 0,
             clock,
             arithmetic,
+            identity_mask: IDENTITY_MASK,
             pressure: Pressure::default(),
         }
+    }
+
+    /// Without flow identity, as the published switch program of TitanLog has it:
+    /// flows whose fingerprints agree in their first bits share one bucket.
+    #[must_use]
+    pub fn with_shared_buckets(mut self) -> Self {
+        self.identity_mask = 0;
+        self
     }
 
     /// The clock of this sketch's delays.
@@ -184,8 +195,8 @@ impl Sketch {
         let epoch = u64::from(self.epoch);
         let [first, second] = self.places(facts.fingerprint);
         let tags = [
-            (facts.fingerprint & IDENTITY_MASK) << 16 | epoch,
-            (facts.fingerprint >> 16) << 16 | epoch,
+            (facts.fingerprint & self.identity_mask) << 16 | epoch,
+            (facts.fingerprint >> 16 & self.identity_mask) << 16 | epoch,
         ];
         let [layer_0, layer_1] = &mut self.layers;
         let bucket = &mut layer_0[first];

@@ -1,0 +1,146 @@
+//! Whether a model still fits the traffic: distributions of features and scores,
+//! beside those of training.
+
+use serde::{Deserialize, Serialize};
+
+use crate::forest::{Columns, LANES};
+use crate::model::{Distributions, Model};
+
+/// From this population stability index on, a distribution is another one: the
+/// usual bound in credit scoring, where the index comes from.
+pub const DRIFTED: f64 = 0.25;
+/// Fewer packets say nothing.
+pub const SAMPLES_MIN: u64 = 200;
+/// Shares below this count as this, so that an empty range has a logarithm.
+const SHARE_MIN: f64 = 1e-4;
+
+/// Counts of what came by. Memory: some kilobytes.
+#[derive(Clone, Debug)]
+pub struct Drift {
+    /// Column, edges as integers, and packets by range.
+    features: Vec<(usize, Vec<u32>, Vec<u64>)>,
+    scores: Vec<u64>,
+    samples: u64,
+    expected: Distributions,
+}
+
+/// How far traffic is from training.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DriftReport {
+    /// Packets that were looked at.
+    pub samples: u64,
+    /// Population stability index of the anomaly score.
+    pub scores: f64,
+    /// The same of each feature, the largest first.
+    pub features: Vec<(String, f64)>,
+}
+
+impl Drift {
+    /// Empty counts; `None` if the model does not say how its training looked.
+    ///
+    /// # Panics
+    ///
+    /// If the model was not checked.
+    #[must_use]
+    pub fn new(model: &Model) -> Option<Self> {
+        let expected = model.distributions.clone()?;
+        let list = model.feature_list();
+        let features = expected.features.iter().map(|known| {
+            let column = list.iter().position(|f| f.name() == known.name);
+            let column = column.expect("checked on load");
+            let encode = |&edge: &f64| list[column].encode(edge, model.clock()).unwrap_or(0);
+            let edges: Vec<u32> = known.edges.iter().map(encode).collect();
+            let counts = vec![0; edges.len() + 1];
+            (column, edges, counts)
+        });
+        Some(Self {
+            features: features.collect(),
+            scores: vec![0; expected.scores.len()],
+            samples: 0,
+            expected,
+        })
+    }
+
+    /// Counts the packet of one lane. `anomaly` from 0 to 1.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss
+    )]
+    pub fn observe(&mut self, columns: &Columns, lane: usize, anomaly: f64) {
+        self.samples += 1;
+        for (column, edges, counts) in &mut self.features {
+            let value = columns[*column * LANES + lane];
+            counts[edges.iter().filter(|&&edge| edge < value).count()] += 1;
+        }
+        let place = (anomaly * self.scores.len() as f64) as usize;
+        if let Some(last) = self.scores.len().checked_sub(1) {
+            self.scores[place.min(last)] += 1;
+        }
+    }
+
+    /// Adds what another worker with the same model has counted.
+    pub fn merge(&mut self, other: &Self) {
+        self.samples += other.samples;
+        for ((_, _, counts), (_, _, more)) in self.features.iter_mut().zip(&other.features) {
+            counts
+                .iter_mut()
+                .zip(more)
+                .for_each(|(count, m)| *count += m);
+        }
+        let scores = self.scores.iter_mut().zip(&other.scores);
+        scores.for_each(|(count, more)| *count += more);
+    }
+
+    /// How far this is from training.
+    #[must_use]
+    pub fn report(&self) -> DriftReport {
+        let known = self.expected.features.iter();
+        let mut features: Vec<(String, f64)> = known
+            .zip(&self.features)
+            .map(|(known, (_, _, counts))| {
+                (known.name.clone(), stability_index(&known.shares, counts))
+            })
+            .collect();
+        features.sort_by(|a, b| b.1.total_cmp(&a.1));
+        DriftReport {
+            samples: self.samples,
+            scores: stability_index(&self.expected.scores, &self.scores),
+            features,
+        }
+    }
+}
+
+impl DriftReport {
+    /// Whether the model no longer fits; `None` if too little was seen to say.
+    #[must_use]
+    pub fn drifted(&self) -> Option<bool> {
+        (self.samples >= SAMPLES_MIN).then_some(self.scores > DRIFTED)
+    }
+}
+
+/// Sum of (found - expected) * ln(found / expected).
+#[allow(clippy::cast_precision_loss)]
+fn stability_index(expected: &[f64], counts: &[u64]) -> f64 {
+    let total = counts.iter().sum::<u64>().max(1) as f64;
+    let terms = expected.iter().zip(counts).map(|(expected, &count)| {
+        let expected = expected.max(SHARE_MIN);
+        let found = (count as f64 / total).max(SHARE_MIN);
+        (found - expected) * (found / expected).ln()
+    });
+    terms.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_index_is_zero_for_the_same_and_large_for_another() {
+        assert!(stability_index(&[0.5, 0.5], &[50, 50]).abs() < 1e-12);
+        let moved = stability_index(&[0.9, 0.1], &[10, 90]);
+        // 2 * 0.8 * ln 9
+        assert!((moved - 1.6 * 9_f64.ln()).abs() < 1e-12, "{moved}");
+        assert!(stability_index(&[1.0, 0.0], &[0, 5]) > 9.0);
+    }
+}

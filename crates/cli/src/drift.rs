@@ -1,0 +1,70 @@
+//! What `record` notes about the fit of its model, and `info` shows.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use strata_classify::{DRIFTED, DriftReport, SAMPLES_MIN};
+
+/// Features that are named.
+const SHOWN: usize = 3;
+
+fn path(log: &Path, recording: u32) -> PathBuf {
+    log.join("drift").join(format!("{recording}.json"))
+}
+
+/// Notes the drift of a recording beside its blocks.
+pub(crate) fn write(log: &Path, recording: u32, report: &DriftReport) -> Result<()> {
+    let path = path(log, recording);
+    let cannot = || format!("{}: cannot write", path.display());
+    fs::create_dir_all(log.join("drift")).with_context(cannot)?;
+    fs::write(&path, serde_json::to_vec_pretty(report)?).with_context(cannot)
+}
+
+/// The drift of a recording; `None` if nothing is known of it.
+pub(crate) fn read(log: &Path, recording: u32) -> Result<Option<DriftReport>> {
+    let path = path(log, recording);
+    match fs::read(&path) {
+        Ok(json) => {
+            let report = serde_json::from_slice(&json);
+            report.with_context(|| path.display().to_string()).map(Some)
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("{}: cannot read", path.display())),
+    }
+}
+
+/// One line on the fit of the model, in words.
+pub(crate) fn print(out: &mut impl Write, report: &DriftReport) -> Result<()> {
+    let verdict = match report.drifted() {
+        None => {
+            let seen = report.samples;
+            writeln!(
+                out,
+                "fit of the model: {seen} packets looked at, {SAMPLES_MIN} needed to tell"
+            )?;
+            return Ok(());
+        }
+        Some(false) => "the traffic scores as in training",
+        Some(true) => "the model NO LONGER FITS this traffic: train it again on captures of it",
+    };
+    writeln!(
+        out,
+        "fit of the model: {verdict} (stability index of the score {:.2}, bound {DRIFTED})",
+        report.scores
+    )?;
+    let moved = report.features.iter().filter(|(_, index)| *index > DRIFTED);
+    let moved: Vec<String> = moved
+        .take(SHOWN)
+        .map(|(name, index)| format!("{name} {index:.1}"))
+        .collect();
+    if !moved.is_empty() {
+        writeln!(
+            out,
+            "  features that differ most from training: {}",
+            moved.join(", ")
+        )?;
+    }
+    Ok(())
+}

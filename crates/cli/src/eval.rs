@@ -1,0 +1,290 @@
+//! `strata eval`: how good a model is on a labelled capture.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::json;
+use strata_classify::{Drift, LANES, Model};
+use strata_pipeline::Classifier;
+use strata_sketch::{
+    Arithmetic, BITS_DEFAULT, ExactTable, Feature, FlowStats, Level, PacketFacts, RangeTable,
+    Sketch,
+};
+
+use crate::labelled::{self, LabelledArgs, Seen};
+use crate::table::{Cell, Kind, Table};
+
+/// Arguments of `strata eval`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  strata eval -m model.json -r test.pcap --labels labels.csv --report report.html")]
+pub(crate) struct Args {
+    /// Model file; without it the built-in model.
+    #[arg(short = 'm', long = "model", value_name = "FILE")]
+    model: Option<PathBuf>,
+
+    #[command(flatten)]
+    labelled: LabelledArgs,
+
+    /// HTML page to write; its figures go beside it as JSON.
+    #[arg(long, value_name = "FILE", required_unless_present = "decisions")]
+    report: Option<PathBuf>,
+
+    /// What the data plane decided, packet by packet, as Parquet; kept only if it
+    /// is named.
+    #[arg(long, value_name = "FILE")]
+    decisions: Option<PathBuf>,
+}
+
+const COLUMNS: [(&str, Kind, &str, &str); 12] = [
+    (
+        "frame",
+        Kind::U64,
+        "number",
+        "Number of the packet in the capture, from 1.",
+    ),
+    (
+        "ts_ns",
+        Kind::U64,
+        "ns",
+        "Arrival since 1970, in compressed time if time was compressed.",
+    ),
+    (
+        "flow",
+        Kind::U64,
+        "",
+        "Fingerprint of the flow, both directions.",
+    ),
+    (
+        "in_flow",
+        Kind::U64,
+        "number",
+        "Number of the packet in its flow, from 1, over all windows.",
+    ),
+    ("has_bucket", Kind::Flag, "", "Whether flow trees decided."),
+    (
+        "wire_len",
+        Kind::U64,
+        "bytes",
+        "Length of the packet on the wire.",
+    ),
+    (
+        "captured_len",
+        Kind::U64,
+        "bytes",
+        "Bytes of the packet in the capture.",
+    ),
+    ("header_len", Kind::U64, "bytes", "Bytes of all headers."),
+    (
+        "label",
+        Kind::Word,
+        "",
+        "Class of the packet; null if unknown.",
+    ),
+    (
+        "source",
+        Kind::Word,
+        "",
+        "Where the packet came from, as the labels say.",
+    ),
+    ("class", Kind::Word, "", "Class that the model gave."),
+    (
+        "anomaly",
+        Kind::F64,
+        "",
+        "Mean share of the anomalous classes over the trees.",
+    ),
+];
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let loaded = crate::model::load(args.model.as_deref())?;
+    let scratch = tempfile::tempdir().context("no room for temporary files")?;
+    let decisions = args
+        .decisions
+        .clone()
+        .unwrap_or_else(|| scratch.path().join("decisions.parquet"));
+    decide(&loaded.model, &args.labelled, &decisions)?;
+    let Some(report) = &args.report else {
+        return Ok(());
+    };
+    let model = scratch.path().join("model.json");
+    std::fs::write(&model, &loaded.json)?;
+    let arguments: [OsString; 6] = [
+        "evaluate".into(),
+        decisions.into(),
+        "--model".into(),
+        model.into(),
+        "--report".into(),
+        report.into(),
+    ];
+    crate::python::run(arguments.to_vec())
+}
+
+/// Runs the data plane over a capture and writes what it decided.
+fn decide(model: &Model, labelled: &LabelledArgs, path: &Path) -> Result<()> {
+    let mut plane = Plane::new(model);
+    let mut errors = SketchErrors::new(model);
+    let about = HashMap::from([(String::from("strata.model"), model.name.clone())]);
+    let mut table = Table::create(path, &COLUMNS, about)?;
+    let mut batch = Vec::with_capacity(LANES);
+    let (frames, without_flow) = labelled::read(labelled, |seen| {
+        errors.add(&seen.facts);
+        batch.push(Pending::new(seen));
+        if batch.len() == LANES {
+            plane.decide(&mut batch, &mut table)?;
+        }
+        Ok(())
+    })?;
+    plane.decide(&mut batch, &mut table)?;
+    let pressure = plane.classifier.pressure();
+    table.about(
+        "strata.summary",
+        json!({
+            "frames": frames,
+            "without_flow": without_flow,
+            "windows": pressure.windows,
+            "flows_max": errors.flows_max,
+            "without_bucket": pressure.without_bucket,
+            "average_relative_errors": errors.averages(),
+            "drift": plane.classifier.drift().map(Drift::report),
+        })
+        .to_string(),
+    );
+    table.close()
+}
+
+/// What is written of a packet beside the decision.
+struct Pending {
+    facts: PacketFacts,
+    frame: u64,
+    in_flow: u64,
+    wire_len: u64,
+    captured_len: u64,
+    header_len: u64,
+    label: Option<(String, String)>,
+}
+
+impl Pending {
+    fn new(seen: &Seen<'_>) -> Self {
+        Self {
+            facts: seen.facts,
+            frame: seen.frame,
+            in_flow: seen.in_flow,
+            wire_len: seen.wire_len,
+            captured_len: seen.captured_len,
+            header_len: u64::from(seen.headers.header_len),
+            label: seen.label.map(|l| (l.class.clone(), l.source.clone())),
+        }
+    }
+}
+
+/// The classifier that `record` runs, and its words.
+struct Plane {
+    classifier: Classifier,
+    names: Vec<String>,
+}
+
+impl Plane {
+    fn new(model: &Model) -> Self {
+        Self {
+            classifier: Classifier::new(model),
+            names: model.class_names(),
+        }
+    }
+
+    fn decide(&mut self, batch: &mut Vec<Pending>, table: &mut Table) -> Result<()> {
+        let facts: Vec<PacketFacts> = batch.iter().map(|packet| packet.facts).collect();
+        let all = if facts.len() == LANES {
+            u64::MAX
+        } else {
+            (1 << facts.len()) - 1
+        };
+        self.classifier.classify(&facts, all);
+        for (packet, &id) in batch.iter().zip(self.classifier.classified()) {
+            let verdict = self.classifier.verdict(id);
+            let level = verdict.level.unwrap_or(Level::Packet);
+            let class = usize::from(verdict.class);
+            let anomaly = f64::from(verdict.anomaly) / f64::from(u16::MAX);
+            let label = packet.label.as_ref();
+            table.push([
+                Cell::U64(packet.frame),
+                Cell::U64(packet.facts.ts_ns),
+                Cell::U64(packet.facts.fingerprint),
+                Cell::U64(packet.in_flow),
+                Cell::Flag(level == Level::Flow),
+                Cell::U64(packet.wire_len),
+                Cell::U64(packet.captured_len),
+                Cell::U64(packet.header_len),
+                Cell::Word(label.map(|(class, _)| class.as_str())),
+                Cell::Word(label.map(|(_, source)| source.as_str())),
+                Cell::Word(Some(&self.names[class])),
+                Cell::F64(anomaly),
+            ])?;
+        }
+        batch.clear();
+        Ok(())
+    }
+}
+
+/// The sketch of a model beside exact flow tables, as in TitanLog Table V.
+struct SketchErrors {
+    sketch: Sketch,
+    exact: ExactTable,
+    averages: Option<RangeTable>,
+    /// By flow feature: the sum of relative errors.
+    sums: Vec<(Feature, f64)>,
+    packets: u64,
+    flows_max: usize,
+}
+
+impl SketchErrors {
+    fn new(model: &Model) -> Self {
+        let flow = |feature: &&Feature| feature.level() == Level::Flow;
+        Self {
+            sketch: model.new_sketch(BITS_DEFAULT),
+            exact: ExactTable::new(model.clock()),
+            averages: match model.sketch_arithmetic() {
+                Arithmetic::Exact => None,
+                Arithmetic::Switch { delta } => Some(RangeTable::new(delta)),
+            },
+            sums: Feature::ALL
+                .iter()
+                .filter(flow)
+                .map(|&f| (f, 0.0))
+                .collect(),
+            packets: 0,
+            flows_max: 0,
+        }
+    }
+
+    fn add(&mut self, facts: &PacketFacts) {
+        let truth = self.exact.insert(facts).unwrap_or_default();
+        self.flows_max = self.flows_max.max(self.exact.flows());
+        let clock = self.sketch.clock();
+        let Some(known) = self.sketch.insert(facts).map(|bucket| bucket.stats()) else {
+            return;
+        };
+        self.packets += 1;
+        for (feature, sum) in &mut self.sums {
+            let of = |flow: &FlowStats, averages| {
+                feature.decode(feature.value(facts, flow, clock, averages), clock)
+            };
+            let (known, truth) = (of(&known, self.averages.as_ref()), of(&truth, None));
+            *sum += if truth == 0.0 {
+                f64::from(u8::from(known != 0.0))
+            } else {
+                (known - truth).abs() / truth
+            };
+        }
+    }
+
+    #[allow(clippy::cast_precision_loss)]
+    fn averages(&self) -> HashMap<&'static str, f64> {
+        let packets = self.packets.max(1) as f64;
+        let average = |(feature, sum): &(Feature, f64)| (feature.name(), sum / packets);
+        self.sums.iter().map(average).collect()
+    }
+}

@@ -1,0 +1,121 @@
+//! Reading labelled captures as the packet road sees them.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use strata_capture::{Input, InputOptions, Interface, Meta, Next};
+use strata_pipeline::{FlowFinder, wire_bytes};
+use strata_sketch::PacketFacts;
+use strata_wire::{Headers, TunnelKey};
+
+use crate::labels::{Label, LabelArgs};
+
+/// A capture and what its packets are.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LabelledArgs {
+    /// Capture file to read; as for `strata record`.
+    #[arg(short = 'r', long = "read", value_name = "FILE", required = true)]
+    read: Vec<PathBuf>,
+
+    #[command(flatten)]
+    labels: LabelArgs,
+
+    /// Let time run so many times faster: delays shrink, and a window holds more
+    /// packets, as it would on a faster link.
+    #[arg(long, value_name = "N", default_value_t = 1.0)]
+    time_compression: f64,
+
+    /// Key of flow fingerprints.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    hash_seed: u64,
+}
+
+/// One packet that has a flow.
+pub(crate) struct Seen<'a> {
+    /// Number of the packet in the capture, from 1.
+    pub(crate) frame: u64,
+    /// Number of the packet in its flow, from 1, over all windows.
+    pub(crate) in_flow: u64,
+    pub(crate) headers: &'a Headers,
+    /// With compressed time.
+    pub(crate) facts: PacketFacts,
+    pub(crate) label: Option<&'a Label>,
+    /// Bytes on the wire and captured.
+    pub(crate) wire_len: u64,
+    pub(crate) captured_len: u64,
+}
+
+/// Calls `each` for every packet that has a flow. The frames read and those
+/// without flow come back.
+pub(crate) fn read(
+    args: &LabelledArgs,
+    mut each: impl FnMut(&Seen<'_>) -> Result<()>,
+) -> Result<(u64, u64)> {
+    if !(1e-6..=1e9).contains(&args.time_compression) {
+        bail!(
+            "--time-compression {} is not within 1e-6 and 1e9",
+            args.time_compression
+        );
+    }
+    let labels = args.labels.open()?;
+    let mut input = Input::open(&args.read, &InputOptions::default())?;
+    let mut flows = FlowFinder::new([args.hash_seed, 0], TunnelKey::Inner);
+    let mut interfaces: Vec<Interface> = Vec::new();
+    let mut packets_of: HashMap<u64, u64> = HashMap::new();
+    let (mut frame, mut without_flow) = (0, 0);
+    let mut first_ns = None;
+    loop {
+        match input.advance()? {
+            Next::End => break,
+            Next::Meta(Meta::Interface { interface, .. }) => interfaces.push(interface),
+            Next::Meta(_) => {}
+            Next::Packets => {
+                for packet in input.batch().iter() {
+                    frame += 1;
+                    let link = interfaces[usize::from(packet.interface)].link;
+                    let (headers, Some(mut facts)) = flows.find(link, &packet) else {
+                        without_flow += 1;
+                        continue;
+                    };
+                    let label = labels.as_ref();
+                    let label = label.and_then(|l| l.of(frame, packet.ts_ns, &headers));
+                    let first_ns = *first_ns.get_or_insert(packet.ts_ns);
+                    facts.ts_ns = compressed(first_ns, packet.ts_ns, args.time_compression);
+                    let in_flow = packets_of.entry(facts.fingerprint).or_default();
+                    *in_flow += 1;
+                    each(&Seen {
+                        frame,
+                        in_flow: *in_flow,
+                        headers: &headers,
+                        facts,
+                        label,
+                        wire_len: wire_bytes(&packet),
+                        captured_len: packet.data.len() as u64,
+                    })?;
+                }
+            }
+        }
+    }
+    for warning in input.take_warnings() {
+        eprintln!("strata: warning: {warning}");
+    }
+    Ok((frame, without_flow))
+}
+
+/// A time whose distance from the first packet is divided by `factor`.
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss
+)]
+fn compressed(first_ns: u64, ts_ns: u64, factor: f64) -> u64 {
+    let scale = |ns: u64| (ns as f64 / factor) as u64;
+    if factor == 1.0 {
+        ts_ns
+    } else if ts_ns >= first_ns {
+        first_ns.saturating_add(scale(ts_ns - first_ns))
+    } else {
+        first_ns.saturating_sub(scale(first_ns - ts_ns))
+    }
+}

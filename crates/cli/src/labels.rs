@@ -1,0 +1,304 @@
+//! Labels of packets, from the forms that data sets come in.
+//!
+//! - by frame: CSV with `frame`, `label` and, if need be, `source`;
+//! - [`rules`]: CSV of conditions on addresses, ports, protocol and time;
+//! - [`flows`]: the flow CSVs of CICFlowMeter and Zeek's `conn.log`.
+//!
+//! Which one a file is, its first line says.
+
+mod flows;
+mod rules;
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use strata_wire::Headers;
+
+use flows::FlowLabels;
+use rules::Rule;
+
+/// What one packet is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Label {
+    /// Name of the class, as models have it.
+    pub(crate) class: String,
+    /// Where the packet came from; by default the label as the file has it.
+    pub(crate) source: String,
+}
+
+/// All labels of a file.
+#[derive(Debug)]
+pub(crate) struct Labels {
+    form: Form,
+    /// For packets that no rule or flow names.
+    otherwise: Option<Label>,
+}
+
+#[derive(Debug)]
+enum Form {
+    Frames(HashMap<u64, Label>),
+    Rules(Vec<Rule>),
+    Flows(FlowLabels),
+}
+
+/// How label files are read.
+#[derive(Debug, Default, clap::Args)]
+pub(crate) struct LabelArgs {
+    /// What the packets are. CSV by frame number (frame,label[,source]; 0 is
+    /// benign, 1 an attack, other labels are classes of their own); CSV of rules
+    /// (label and any of address, source_address, destination_address, port,
+    /// source_port, destination_port, protocol, from, to; the first that fits);
+    /// flows of CICFlowMeter (CSV); or Zeek's conn.log with a label column.
+    #[arg(long, value_name = "FILE")]
+    labels: Option<std::path::PathBuf>,
+
+    /// The label of packets that no rule or flow names; without it they are left
+    /// without label, and neither trained on nor judged.
+    #[arg(long, value_name = "LABEL")]
+    otherwise: Option<String>,
+
+    /// The clock of times without zone in label files, as +HH:MM from UTC:
+    /// CICFlowMeter writes local time.
+    #[arg(
+        long,
+        value_name = "OFFSET",
+        default_value = "+00:00",
+        allow_hyphen_values = true
+    )]
+    labels_utc_offset: String,
+}
+
+impl LabelArgs {
+    /// The labels of the file that was named, if one was.
+    pub(crate) fn open(&self) -> Result<Option<Labels>> {
+        let Some(path) = &self.labels else {
+            return Ok(None);
+        };
+        let named = || path.display().to_string();
+        let offset_s = utc_offset(&self.labels_utc_offset)?;
+        let text = fs::read(path).with_context(|| format!("{}: cannot read", path.display()))?;
+        // Data sets have names in Latin-1: one strange letter is no reason to stop.
+        let text = String::from_utf8_lossy(&text);
+        let form = Form::read(path, &text, offset_s).with_context(named)?;
+        let otherwise = self.otherwise.as_deref().map(Label::new);
+        Ok(Some(Labels { form, otherwise }))
+    }
+}
+
+impl Form {
+    fn read(path: &Path, text: &str, offset_s: i64) -> Result<Self> {
+        let first = text.lines().next().unwrap_or_default();
+        if first.starts_with("#separator") || first.starts_with("#fields") {
+            return Ok(Self::Flows(FlowLabels::zeek_tsv(text)?));
+        }
+        if first.starts_with('{') {
+            return Ok(Self::Flows(FlowLabels::zeek_json(text)?));
+        }
+        let columns = Columns::of(first);
+        if columns.find(&["frame"]).is_some() {
+            return Ok(Self::Frames(frames(text, &columns)?));
+        }
+        if columns.find(&["flow duration"]).is_some() {
+            return Ok(Self::Flows(FlowLabels::cic(text, &columns, offset_s)?));
+        }
+        if columns.find(&["label"]).is_some() {
+            return Ok(Self::Rules(rules::read(text, &columns, offset_s)?));
+        }
+        bail!(
+            "not a label file: {} has no column 'label' in its first line '{}'",
+            path.file_name().unwrap_or_default().display(),
+            first.chars().take(80).collect::<String>()
+        )
+    }
+}
+
+impl Labels {
+    /// The label of a packet. `ts_ns` as captured.
+    pub(crate) fn of(&self, frame: u64, ts_ns: u64, headers: &Headers) -> Option<&Label> {
+        let found = match &self.form {
+            Form::Frames(frames) => frames.get(&frame),
+            Form::Rules(rules) => rules::first(rules, ts_ns, headers),
+            Form::Flows(flows) => flows.of(ts_ns, headers),
+        };
+        found.or(self.otherwise.as_ref())
+    }
+}
+
+impl Label {
+    fn new(label: &str) -> Self {
+        Self {
+            class: class_name(label),
+            source: label.trim().to_owned(),
+        }
+    }
+}
+
+/// A label as the name of a class: letters, digits, - and _.
+fn class_name(label: &str) -> String {
+    let label = label.trim();
+    match label.to_ascii_lowercase().as_str() {
+        "0" | "benign" | "normal" | "background" => return String::from("benign"),
+        "1" | "attack" | "malicious" | "anomalous" => return String::from("anomalous"),
+        _ => {}
+    }
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() {
+            c.to_ascii_lowercase()
+        } else {
+            '-'
+        }
+    };
+    let mut name: String = label.chars().map(plain).collect();
+    while name.contains("--") {
+        name = name.replace("--", "-");
+    }
+    name.truncate(64);
+    let name = name.trim_matches('-');
+    if name.is_empty() {
+        String::from("unnamed")
+    } else {
+        name.to_owned()
+    }
+}
+
+/// Where the columns of a CSV file are; names without regard to case and blanks.
+struct Columns(Vec<String>);
+
+impl Columns {
+    fn of(first: &str) -> Self {
+        let plain = |name: &str| name.trim().trim_matches('"').to_ascii_lowercase();
+        Self(
+            first
+                .trim_start_matches('\u{feff}')
+                .split(',')
+                .map(plain)
+                .collect(),
+        )
+    }
+
+    /// The first column that has one of these names.
+    fn find(&self, names: &[&str]) -> Option<usize> {
+        names
+            .iter()
+            .find_map(|name| self.0.iter().position(|column| column == name))
+    }
+
+    fn need(&self, names: &[&str]) -> Result<usize> {
+        self.find(names)
+            .with_context(|| format!("line 1: no column '{}'", names[0]))
+    }
+}
+
+/// The rows of a CSV file with the numbers of their lines.
+fn rows(text: &str) -> impl Iterator<Item = Result<(u64, csv::StringRecord)>> {
+    let reader = csv::ReaderBuilder::new()
+        .flexible(true)
+        .trim(csv::Trim::All)
+        .from_reader(text.as_bytes());
+    let mut records = reader.into_records();
+    std::iter::from_fn(move || {
+        let record = records.next()?;
+        let line = records.reader().position().line();
+        Some(
+            record
+                .map(|r| (line.saturating_sub(1), r))
+                .map_err(Into::into),
+        )
+    })
+}
+
+fn frames(text: &str, columns: &Columns) -> Result<HashMap<u64, Label>> {
+    let (frame, label) = (columns.need(&["frame"])?, columns.need(&["label"])?);
+    let source = columns.find(&["source"]);
+    let mut labels = HashMap::new();
+    for row in rows(text) {
+        let (line, row) = row?;
+        let number = row.get(frame).unwrap_or_default();
+        let number: u64 = number
+            .parse()
+            .with_context(|| format!("line {line}: frame '{number}' is not a number"))?;
+        let mut label = Label::new(row.get(label).unwrap_or_default());
+        if let Some(source) = source.and_then(|column| row.get(column)) {
+            source.clone_into(&mut label.source);
+        }
+        labels.insert(number, label);
+    }
+    Ok(labels)
+}
+
+/// `+HH:MM` in seconds.
+fn utc_offset(text: &str) -> Result<i64> {
+    let wrong = || format!("--labels-utc-offset '{text}' is not +HH:MM or -HH:MM");
+    let (sign, rest) = match text.split_at_checked(1) {
+        Some(("+", rest)) => (1, rest),
+        Some(("-", rest)) => (-1, rest),
+        _ => bail!(wrong()),
+    };
+    let (hours, minutes) = rest.split_once(':').with_context(wrong)?;
+    let (hours, minutes): (i64, i64) = (
+        hours.parse().with_context(wrong)?,
+        minutes.parse().with_context(wrong)?,
+    );
+    Ok(sign * (hours * 3600 + minutes * 60))
+}
+
+/// A time in ns since 1970: seconds, RFC 3339, or the forms that CICFlowMeter has
+/// used, whose clock the offset tells. Its step is how exact it is, in ns.
+fn time_ns(text: &str, offset_s: i64) -> Option<(i128, i128)> {
+    let text = text.trim();
+    if let Ok(seconds) = text.parse::<f64>() {
+        #[allow(clippy::cast_possible_truncation)]
+        return Some(((seconds * 1e9) as i128, 1_000));
+    }
+    if let Ok(time) = text.parse::<jiff::Timestamp>() {
+        return Some((time.as_nanosecond(), 1));
+    }
+    let forms = [
+        ("%d/%m/%Y %I:%M:%S %p", 1_000_000_000),
+        ("%d/%m/%Y %H:%M:%S", 1_000_000_000),
+        ("%d/%m/%Y %H:%M", 60_000_000_000),
+        ("%Y-%m-%d %H:%M:%S%.f", 1_000),
+        ("%Y-%m-%dT%H:%M:%S%.f", 1_000),
+        ("%Y-%m-%d %H:%M", 60_000_000_000),
+    ];
+    forms.iter().find_map(|(form, step)| {
+        let time = jiff::civil::DateTime::strptime(form, text).ok()?;
+        let time = time.to_zoned(jiff::tz::TimeZone::UTC).ok()?;
+        let ns = time.timestamp().as_nanosecond() - i128::from(offset_s) * 1_000_000_000;
+        Some((ns, *step))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_become_names_of_classes() {
+        assert_eq!(class_name("0"), "benign");
+        assert_eq!(class_name(" BENIGN"), "benign");
+        assert_eq!(class_name("1"), "anomalous");
+        assert_eq!(
+            class_name("Web Attack \u{fffd} Sql Injection"),
+            "web-attack-sql-injection"
+        );
+        assert_eq!(class_name("?"), "unnamed");
+    }
+
+    #[test]
+    fn times_are_read_in_the_forms_of_data_sets() {
+        let ns = |text, offset| time_ns(text, offset).unwrap().0;
+        assert_eq!(ns("1499083200.5", 0), 1_499_083_200_500_000_000);
+        assert_eq!(ns("2017-07-03T12:00:00Z", 0), 1_499_083_200_000_000_000);
+        assert_eq!(
+            ns("03/07/2017 09:00:00", -3 * 3600),
+            1_499_083_200_000_000_000
+        );
+        assert_eq!(ns("3/7/2017 9:00", -3 * 3600), 1_499_083_200_000_000_000);
+        assert_eq!(time_ns("yesterday", 0), None);
+        assert_eq!(utc_offset("-03:30").unwrap(), -12_600);
+        assert!(utc_offset("3").is_err());
+    }
+}

@@ -1,0 +1,187 @@
+//! Labels by address, port, protocol and time.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, Result, bail};
+use ipnet::IpNet;
+use strata_wire::{Endpoint, Headers, ip_addr};
+
+use super::{Columns, Label, rows, time_ns};
+
+/// One line: all its conditions hold.
+#[derive(Debug)]
+pub(super) struct Rule {
+    label: Label,
+    conditions: Vec<Condition>,
+}
+
+#[derive(Debug)]
+enum Condition {
+    Address(Side, IpNet),
+    Port(Side, u16),
+    Protocol(u8),
+    From(i128),
+    To(i128),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Side {
+    Either,
+    Source,
+    Destination,
+}
+
+/// The rules of a file, in its order.
+pub(super) fn read(text: &str, columns: &Columns, offset_s: i64) -> Result<Vec<Rule>> {
+    let label = columns.need(&["label"])?;
+    let mut rules = Vec::new();
+    for row in rows(text) {
+        let (line, row) = row?;
+        let mut conditions = Vec::new();
+        for (column, name) in columns.0.iter().enumerate() {
+            let value = row.get(column).unwrap_or_default();
+            if !value.is_empty() {
+                let condition = condition(name, value, offset_s)
+                    .with_context(|| format!("line {line}, column '{name}'"))?;
+                conditions.extend(condition);
+            }
+        }
+        let mut label = Label::new(row.get(label).unwrap_or_default());
+        if let Some(source) = columns.find(&["source"]).and_then(|c| row.get(c)) {
+            source.clone_into(&mut label.source);
+        }
+        rules.push(Rule { label, conditions });
+    }
+    Ok(rules)
+}
+
+fn condition(name: &str, value: &str, offset_s: i64) -> Result<Option<Condition>> {
+    let network = || -> Result<IpNet> {
+        let host = value.parse::<IpAddr>().map(IpNet::from);
+        host.or_else(|_| value.parse())
+            .with_context(|| format!("'{value}' is no address or network"))
+    };
+    let port = || {
+        value
+            .parse()
+            .with_context(|| format!("'{value}' is no port"))
+    };
+    let time = || {
+        let time = time_ns(value, offset_s).map(|(ns, _)| ns);
+        time.with_context(|| format!("'{value}' is no time"))
+    };
+    Ok(Some(match name {
+        "label" | "source" => return Ok(None),
+        "address" => Condition::Address(Side::Either, network()?),
+        "source_address" => Condition::Address(Side::Source, network()?),
+        "destination_address" => Condition::Address(Side::Destination, network()?),
+        "port" => Condition::Port(Side::Either, port()?),
+        "source_port" => Condition::Port(Side::Source, port()?),
+        "destination_port" => Condition::Port(Side::Destination, port()?),
+        "protocol" => Condition::Protocol(protocol(value)?),
+        "from" => Condition::From(time()?),
+        "to" => Condition::To(time()?),
+        _ => bail!(
+            "is none of label, source, address, source_address, destination_address, port, \
+             source_port, destination_port, protocol, from, to"
+        ),
+    }))
+}
+
+/// A protocol by number or name.
+pub(super) fn protocol(value: &str) -> Result<u8> {
+    Ok(match value.to_ascii_lowercase().as_str() {
+        "icmp" => 1,
+        "tcp" => 6,
+        "udp" => 17,
+        "icmp6" | "ipv6-icmp" => 58,
+        "sctp" => 132,
+        number => number
+            .parse()
+            .with_context(|| format!("'{value}' is no IP protocol"))?,
+    })
+}
+
+/// The label of the first rule that fits.
+pub(super) fn first<'r>(rules: &'r [Rule], ts_ns: u64, headers: &Headers) -> Option<&'r Label> {
+    let fits = |rule: &&Rule| rule.conditions.iter().all(|c| c.holds(ts_ns, headers));
+    rules.iter().find(fits).map(|rule| &rule.label)
+}
+
+impl Condition {
+    fn holds(&self, ts_ns: u64, headers: &Headers) -> bool {
+        match self {
+            Self::From(from) => i128::from(ts_ns) >= *from,
+            Self::To(to) => i128::from(ts_ns) <= *to,
+            Self::Protocol(protocol) => headers.key.is_some_and(|key| key.protocol == *protocol),
+            Self::Address(side, network) => {
+                let Some(key) = headers.key else { return false };
+                side.any(headers, |end| {
+                    ip_addr(key.family, end.address).is_some_and(|a| network.contains(&a))
+                })
+            }
+            Self::Port(side, port) => {
+                headers.key.is_some() && side.any(headers, |end| end.port == *port)
+            }
+        }
+    }
+}
+
+impl Side {
+    fn any(self, headers: &Headers, holds: impl Fn(Endpoint) -> bool) -> bool {
+        let (source, destination) = headers.endpoints();
+        match self {
+            Self::Source => holds(source),
+            Self::Destination => holds(destination),
+            Self::Either => holds(source) || holds(destination),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strata_wire::{AddressFamily, FlowKey};
+
+    fn headers(source: (u32, u16), destination: (u32, u16)) -> Headers {
+        let end = |(address, port): (u32, u16)| Endpoint {
+            address: address.into(),
+            port,
+        };
+        let (key, low_to_high) =
+            FlowKey::new(AddressFamily::Ipv4, 6, end(source), end(destination));
+        Headers {
+            key: Some(key),
+            low_to_high,
+            ..Headers::default()
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_fits_gives_the_label() {
+        let text = "label,source_address,port,from,to\n\
+                    scan,10.0.0.0/24,22,100,200\n\
+                    other,,22,,\n";
+        let columns = Columns::of(text.lines().next().unwrap());
+        let rules = read(text, &columns, 0).unwrap();
+        let class = |ts_s: u64, headers: &Headers| {
+            first(&rules, ts_s * 1_000_000_000, headers).map(|label| label.class.clone())
+        };
+        let scan = headers((0x0a00_0001, 4000), (0x0b00_0001, 22));
+        assert_eq!(class(150, &scan).as_deref(), Some("scan"));
+        assert_eq!(class(300, &scan).as_deref(), Some("other"));
+        let answer = headers((0x0b00_0001, 22), (0x0a00_0001, 4000));
+        assert_eq!(class(150, &answer).as_deref(), Some("other"));
+        assert_eq!(class(150, &headers((1, 2), (3, 4))), None);
+    }
+
+    #[test]
+    fn a_wrong_cell_is_named() {
+        let columns = Columns::of("label,port");
+        let error = read("label,port\nscan,http\n", &columns, 0).unwrap_err();
+        assert_eq!(
+            format!("{error:#}"),
+            "line 2, column 'port': 'http' is no port: invalid digit found in string"
+        );
+    }
+}

@@ -1,0 +1,52 @@
+//! The Python package `strata`, which trains and draws.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// The interpreter: `$STRATA_PYTHON`; that of `make python`, beside the program
+/// that `make` built; or `python3`.
+fn interpreter() -> PathBuf {
+    if let Some(named) = std::env::var_os("STRATA_PYTHON") {
+        return named.into();
+    }
+    let program = std::env::current_exe().unwrap_or_default();
+    let built = program
+        .ancestors()
+        .skip(1)
+        .map(|folder| folder.join("python/.venv/bin/python"))
+        .find(|python| python.exists());
+    built.unwrap_or_else(|| "python3".into())
+}
+
+/// Runs `python -m strata ARGUMENTS...`, which shares our output.
+pub(crate) fn run(arguments: Vec<OsString>) -> Result<()> {
+    let python = interpreter();
+    let has_package = Command::new(&python)
+        .args(["-c", "import strata.main"])
+        .stderr(Stdio::null())
+        .status()
+        .with_context(|| format!("{}: cannot run", python.display()))?;
+    if !has_package.success() {
+        bail!(
+            "{} has no package `strata`: run `make python`, or install it (pip install ./python) \
+             and name its interpreter in the variable STRATA_PYTHON",
+            python.display()
+        );
+    }
+    let mut command = Command::new(&python);
+    command.args(["-m", "strata"]).args(arguments);
+    if let Ok(program) = std::env::current_exe() {
+        command.env("STRATA_PROGRAM", program);
+    }
+    let status = command
+        .status()
+        .context("cannot run the package `strata`")?;
+    match status.code() {
+        Some(0) => Ok(()),
+        Some(code) => std::process::exit(code),
+        None => bail!("the package `strata` was ended by a signal"),
+    }
+}

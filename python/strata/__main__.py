@@ -1,0 +1,5 @@
+"""`python -m strata`."""
+
+from .main import main
+
+main()

@@ -1,0 +1,183 @@
+"""The commands of this package, as `strata train`, `eval` and `compare` run them."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from .program import ProgramError
+from .snapshots import SnapshotError
+
+
+def parser() -> argparse.ArgumentParser:
+    """What the commands take."""
+    whole = argparse.ArgumentParser(prog="strata")
+    commands = whole.add_subparsers(dest="command", required=True)
+
+    train = commands.add_parser(
+        "train",
+        help="train a model on labelled snapshots",
+        epilog="Example: strata train snapshots.parquet -o model.json --report report.html "
+        "--target-recall 0.95",
+    )
+    train.add_argument("snapshots", nargs="+", help="files of strata features -o FILE.parquet")
+    train.add_argument("-o", "--output", required=True, metavar="FILE", help="model to write")
+    train.add_argument("--report", metavar="FILE", help="HTML page on the packets of unseen flows")
+    train.add_argument("--name", default="strata", help="name of the model")
+    train.add_argument("--description", default="", help="what it was made for")
+    train.add_argument("--features", metavar="LIST", help="names, with commas between")
+    train.add_argument(
+        "--shape",
+        action="append",
+        metavar="TREESxLEAVES",
+        help="trees and leaves per tree, such as 8x64; of several the best is taken",
+    )
+    train.add_argument("--depth", type=int, metavar="N", help="largest depth of a tree")
+    train.add_argument("--min-leaf", type=int, default=1, metavar="N", help="packets per leaf")
+    train.add_argument(
+        "--attack-weight",
+        type=float,
+        default=1.0,
+        metavar="N",
+        help="times that an attack packet counts",
+    )
+    train.add_argument(
+        "--class-weight",
+        action="append",
+        default=[],
+        metavar="CLASS=N",
+        help="times that a packet of a class counts",
+    )
+    train.add_argument(
+        "--even-sources", action="store_true", help="let small sources count as the large do"
+    )
+    train.add_argument(
+        "--miss-cost", type=float, default=1.0, metavar="N", help="cost of a missed attack packet"
+    )
+    train.add_argument(
+        "--false-alarm-cost", type=float, default=1.0, metavar="N", help="cost of a false alarm"
+    )
+    point = train.add_mutually_exclusive_group()
+    point.add_argument(
+        "--target-recall", type=_share, metavar="SHARE", help="catch at least this of each source"
+    )
+    point.add_argument(
+        "--max-kept-whole", type=_share, metavar="SHARE", help="keep at most this of bytes whole"
+    )
+    point.add_argument(
+        "--conservative",
+        type=_share,
+        metavar="SCORE",
+        help="benign only from this score on; all that is unsure is of a class 'unknown'",
+    )
+    train.add_argument("--folds", type=int, default=5, metavar="N", help="of cross-validation")
+    train.add_argument("--seed", type=int, default=1, metavar="N", help="repeats a run exactly")
+    train.add_argument("--jobs", type=int, default=2, metavar="N", help="threads")
+    train.add_argument("--quiet", action="store_true", help="no progress bar")
+
+    evaluate = commands.add_parser("evaluate", help="figures of what the data plane decided")
+    evaluate.add_argument("decisions", help="file of strata eval --decisions")
+    evaluate.add_argument("--model", required=True, metavar="FILE")
+    evaluate.add_argument("--report", required=True, metavar="FILE")
+
+    compare = commands.add_parser(
+        "compare",
+        help="presets of models side by side on labelled captures",
+        description="FOLDER holds a folder per capture with trace.pcap and labels.csv. X-train "
+        "and X-test belong together; another with benign and attack packets is split by time; "
+        "one of attacks only is judged by the model of the first pair.",
+    )
+    compare.add_argument("folder", type=Path)
+    compare.add_argument("--report", required=True, metavar="FILE", help="HTML page to write")
+    compare.add_argument(
+        "--time-compression", type=float, default=1000.0, metavar="N", help="default 1000"
+    )
+    compare.add_argument(
+        "--window-ms", type=int, default=10, metavar="MS", help="of the sketches; default 10"
+    )
+    compare.add_argument("--presets", metavar="LIST", help="some of them, with commas between")
+    compare.add_argument("--seed", type=int, default=1, metavar="N")
+    compare.add_argument("--jobs", type=int, default=2, metavar="N", help="threads")
+    return whole
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return value
+
+
+def _train(args: argparse.Namespace) -> None:
+    from .training import train
+
+    options: dict[str, Any] = {
+        "depth": args.depth,
+        "min_leaf": args.min_leaf,
+        "attack_weight": args.attack_weight,
+        "class_weights": {k: float(v) for k, v in (w.split("=") for w in args.class_weight)},
+        "even_sources": args.even_sources,
+        "miss_cost": args.miss_cost,
+        "false_alarm_cost": args.false_alarm_cost,
+        "target_recall": args.target_recall,
+        "max_kept_whole": args.max_kept_whole,
+        "conservative": args.conservative,
+        "folds": args.folds,
+        "seed": args.seed,
+        "jobs": args.jobs,
+        "progress": not args.quiet,
+    }
+    if args.features:
+        options["features"] = tuple(args.features.split(","))
+    if args.shape:
+        pairs = [shape.split("x") for shape in args.shape]
+        options["shapes"] = tuple((int(trees), int(leaves)) for trees, leaves in pairs)
+    model = train(
+        args.snapshots,
+        args.output,
+        name=args.name,
+        description=args.description,
+        report=args.report,
+        **options,
+    )
+    made = model["training"]
+    shape = made["shape"]
+    print(
+        f"{args.output}: {shape['trees']} trees of up to {shape['leaves']} leaves, anomalous "
+        f"from a score of {made['anomaly_score_at_least']} on, from {made['packets']:,} packets "
+        f"of {made['flows']:,} flows"
+    )
+
+
+def _evaluate(args: argparse.Namespace) -> None:
+    from . import report
+    from .evaluation import evaluate
+
+    print(report.in_words(evaluate(args.decisions, args.model, args.report)))
+    print(f"{args.report} (figures: {report.json_beside(Path(args.report))})")
+
+
+def _compare(args: argparse.Namespace) -> None:
+    from .presets import compare
+
+    presets = args.presets.split(",") if args.presets else None
+    compare(
+        args.folder,
+        args.report,
+        presets=presets,
+        time_compression=args.time_compression,
+        window_ms=args.window_ms,
+        seed=args.seed,
+        jobs=args.jobs,
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs a command; ends the process with a message on errors of the user's world."""
+    args = parser().parse_args(arguments)
+    run = {"train": _train, "evaluate": _evaluate, "compare": _compare}[args.command]
+    try:
+        run(args)
+    except (ProgramError, SnapshotError, OSError, json.JSONDecodeError, ValueError) as error:
+        sys.exit(f"strata: {error}")

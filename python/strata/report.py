@@ -1,0 +1,232 @@
+"""Pages that a person likes to read: one file each, nothing fetched, plots as SVG."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import matplotlib
+
+matplotlib.use("svg")
+from matplotlib import pyplot as plt
+
+COLOURS = ("#1f6f8b", "#d1495b", "#edae49", "#66a182", "#7a5c99", "#8d6b4f")
+INK = "#26323a"
+plt.rcParams.update(
+    {
+        "font.family": "sans-serif",
+        "font.size": 10,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "strata",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.edgecolor": "#9aa5ab",
+        "axes.labelcolor": INK,
+        "text.color": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "axes.grid": True,
+        "grid.color": "#e4e8ea",
+        "axes.axisbelow": True,
+    }
+)
+
+
+def json_beside(page: Path) -> Path:
+    """Where the figures of a page are."""
+    return page.with_suffix(".json")
+
+
+def _percent(value: float, digits: int = 1) -> str:
+    return f"{100 * value:.{digits}f} %"
+
+
+def _score(values: list[float]) -> str:
+    return f"{values[0]:.3f} <small>{values[1]:.2f}&ndash;{values[2]:.2f}</small>"
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def _ns(value: float) -> str:
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if value >= size:
+            return f"{value / size:g} {unit}"
+    return f"{value} ns"
+
+
+def _page(template: str, path: Path, figures: dict[str, Any], **plots: str) -> None:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("strata"), autoescape=True, trim_blocks=True
+    )
+    environment.filters.update(percent=_percent, score=_score, count=_count, ns=_ns)
+    text = environment.get_template(template).render(figures=figures, **plots)
+    path.write_text(text)
+    json_beside(path).write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def _svg(figure: Any) -> str:
+    text = io.StringIO()
+    figure.savefig(text, format="svg", bbox_inches="tight", metadata={"Date": None})
+    plt.close(figure)
+    return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def _curve(figures: dict[str, Any]) -> str:
+    figure, axes = plt.subplots(figsize=(5.2, 3.6))
+    points = figures["curve"]
+    axes.step([p[0] for p in points], [p[1] for p in points], where="post", color=COLOURS[0])
+    axes.plot([figures["recall"]], [figures["precision"]], "o", color=COLOURS[1])
+    axes.annotate(
+        "operating point",
+        (figures["recall"], figures["precision"]),
+        (-8, -16),
+        textcoords="offset points",
+        ha="right",
+        color=COLOURS[1],
+    )
+    axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1.02), ylim=(0, 1.03))
+    return _svg(figure)
+
+
+def _positions(figures: dict[str, Any]) -> str:
+    rows = figures["positions"]
+    figure, axes = plt.subplots(figsize=(5.2, 3.6))
+    names = [_range(row) for row in rows]
+    for key, packets, colour, name in (
+        ("recall", "attack_packets", COLOURS[1], "attack packets caught"),
+        ("false_alarm_rate", "benign_packets", COLOURS[0], "benign packets kept whole"),
+    ):
+        at = [i for i, row in enumerate(rows) if row[packets]]
+        axes.plot(at, [rows[i][key] for i in at], "o-", color=colour, label=name)
+    axes.set_xticks(range(len(rows)), names, rotation=45, ha="right")
+    axes.set(xlabel="number of the packet in its flow", ylim=(-0.03, 1.05))
+    axes.legend(frameon=False)
+    return _svg(figure)
+
+
+def _range(row: dict[str, Any]) -> str:
+    low, high = row["from"], row["to"]
+    if high is None:
+        return f"{low}+"
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def _sources(figures: dict[str, Any]) -> str:
+    rows = [row for row in figures["sources"] if not row.get("macro")]
+    figure, axes = plt.subplots(figsize=(5.2, 0.5 + 0.42 * len(rows)))
+    for place, (key, colour) in enumerate((("recall", COLOURS[1]), ("precision", COLOURS[0]))):
+        for index, row in enumerate(rows):
+            value, low, high = row[key]
+            y = index + 0.2 * (2 * place - 1)
+            axes.barh(y, value, 0.36, color=colour, label=key if index == 0 else None)
+            axes.plot([low, high], [y, y], color=INK, linewidth=1)
+    axes.set_yticks(range(len(rows)), [row["source"] for row in rows])
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    axes.set_xlim(0, 1.02)
+    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2)
+    return _svg(figure)
+
+
+def _scores(figures: dict[str, Any]) -> str:
+    drift = figures.get("drift")
+    if not drift:
+        return ""
+    figure, axes = plt.subplots(figsize=(5.2, 2.6))
+    at = [i / 10 + 0.05 for i in range(10)]
+    axes.bar([x - 0.02 for x in at], drift["scores_expected"], 0.036, color=COLOURS[3])
+    axes.bar([x + 0.02 for x in at], drift["scores"], 0.036, color=COLOURS[2])
+    axes.legend(["training", "this capture"], frameon=False)
+    axes.set(xlabel="anomaly score", ylabel="share of packets", yscale="log", ylim=(1e-4, 1.5))
+    return _svg(figure)
+
+
+def write_evaluation(path: Path, figures: dict[str, Any]) -> None:
+    """The page of one model on one capture, and its figures as JSON beside it."""
+    _page(
+        "evaluation.html",
+        path,
+        figures,
+        curve=_curve(figures),
+        positions=_positions(figures),
+        sources=_sources(figures),
+        scores=_scores(figures),
+    )
+
+
+def in_words(figures: dict[str, Any]) -> str:
+    """The main figures, for a terminal."""
+    lines = [
+        f"{figures['packets']:,} packets of {figures['flows']:,} flows, "
+        f"{figures['attack_packets']:,} of them attacks",
+        f"recall {figures['recall']:.4f}, precision {figures['precision']:.4f}, "
+        f"F1 {figures['f1']:.4f}, accuracy {figures['accuracy']:.4f}",
+        f"kept whole: {_percent(figures['packets_kept_whole'])} of packets, "
+        f"{_percent(figures['bytes_kept_whole'])} of bytes",
+    ]
+    for row in figures["sources"]:
+        value, low, high = row["f1"]
+        known = " (unseen in training)" if row.get("seen_in_training") is False else ""
+        if row.get("macro"):
+            lines.append(f"  mean F1, {row['source']}: {value:.3f} ({low:.3f} to {high:.3f})")
+        else:
+            lines.append(
+                f"  {row['source']}{known}: recall {row['recall'][0]:.3f}, "
+                f"precision {row['precision'][0]:.3f}, F1 {value:.3f} ({low:.3f} to {high:.3f})"
+            )
+    return "\n".join(lines)
+
+
+def _macro(judged: dict[str, Any]) -> dict[str, list[float]]:
+    return {row["source"]: row["f1"] for row in judged["sources"] if row.get("macro")}
+
+
+def _bars(capture: dict[str, Any]) -> str:
+    presets = capture["presets"]
+    first = next(iter(presets.values()))
+    names = [row["source"] for row in first["sources"] if not row.get("macro")]
+    figure, axes = plt.subplots(figsize=(9, 3.2))
+    width = 0.8 / len(presets)
+    for index, (preset, judged) in enumerate(presets.items()):
+        rows = {row["source"]: row["f1"] for row in judged["sources"]}
+        for place, name in enumerate(names):
+            value, low, high = rows[name]
+            x = place + (index - (len(presets) - 1) / 2) * width
+            label = preset if place == 0 else None
+            axes.bar(x, value, width * 0.92, color=COLOURS[index % len(COLOURS)], label=label)
+            axes.plot([x, x], [low, high], color=INK, linewidth=0.8)
+    axes.set_xticks(range(len(names)), names, rotation=15, ha="right")
+    axes.grid(axis="x", visible=False)
+    axes.set(ylabel="F1", ylim=(0, 1.03))
+    axes.legend(frameon=False, ncols=len(presets), loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    return _svg(figure)
+
+
+def write_comparison(path: Path, figures: dict[str, Any]) -> None:
+    """The page of presets side by side, and its figures as JSON beside it."""
+    captures = [c for c in figures["captures"] if not c["attacks_only"]]
+    _page(
+        "comparison.html",
+        path,
+        figures,
+        plots={capture["name"]: _bars(capture) for capture in captures},
+        macro=_macro,
+    )
+
+
+def comparison_in_words(figures: dict[str, Any]) -> str:
+    """The main figures, for a terminal."""
+    lines = []
+    for capture in figures["captures"]:
+        lines.append(f"{capture['test']}, trained on {capture['train']}")
+        for preset, judged in capture["presets"].items():
+            if capture["attacks_only"]:
+                lines.append(f"  {preset:15} recall {judged['recall']:.4f}")
+                continue
+            macro = ", ".join(f"{k} {v[0]:.3f}" for k, v in _macro(judged).items())
+            alarms = _percent(judged["false_alarm_rate"], 2)
+            lines.append(f"  {preset:15} mean F1: {macro}; false alarms {alarms}")
+    return "\n".join(lines)

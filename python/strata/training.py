@@ -1,0 +1,374 @@
+"""From labelled snapshots to a model that the data plane loads.
+
+TitanLog §IV-B trains on snapshots taken as each packet arrives, with more weight on
+attacks. Here trees, leaves and the operating point are chosen on packets of flows that
+the forest has not seen: all packets of a flow are on one side of every fold.
+"""
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sklearn
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.model_selection import StratifiedGroupKFold
+from tqdm import tqdm
+
+from . import snapshots as snapshots_module
+from .evaluation import Decisions, evaluate
+from .model import PACKET_LEVEL, Bins, dumps, stretch, tree_json
+from .snapshots import BENIGN, SnapshotError, Snapshots
+
+# Ports, TTL and the rest of the type of service tell the hosts of a capture apart, not
+# attacks; whoever trains on much traffic may name them.
+FEATURES = (
+    *("size", "header_len", "payload_len", "protocol", "tcp_flags", "tcp_window", "ecn"),
+    *("packets", "bytes", "size_min", "size_max", "size_avg", "size_var"),
+    *("ipd_sum", "ipd_min", "ipd_max", "ipd_avg", "ipd_var"),
+    *("forward_bytes", "backward_bytes", "backward_size_min", "backward_size_max"),
+    *("backward_header_bytes", "window_forward", "window_backward", "backward"),
+)
+# Trees and leaves per tree that are tried, from cheap to dear: what the batch
+# evaluation affords (docs/formats/model.md, "What a model costs").
+SHAPES = ((4, 32), (8, 64), (16, 64), (16, 128))
+# A cheaper shape is taken if it comes so close to the best.
+CLOSE_ENOUGH = 0.005
+
+
+@dataclass
+class Options:
+    """How to train. Costs are of one packet."""
+
+    features: Sequence[str] = FEATURES
+    shapes: Sequence[tuple[int, int]] = SHAPES
+    depth: int | None = None
+    min_leaf: int = 1
+    attack_weight: float = 1.0
+    """Times that an attack packet counts in training (TitanLog §IV-B)."""
+    class_weights: Mapping[str, float] = field(default_factory=dict)
+    even_sources: bool = False
+    """Sources count by the root of their packets, attacks as much as the rest."""
+    miss_cost: float = 1.0
+    false_alarm_cost: float = 1.0
+    target_recall: float | None = None
+    """At least this, for each attack source of enough flows."""
+    max_kept_whole: float | None = None
+    """Share of all bytes."""
+    conservative: float | None = None
+    """Benign only with at least this score; everything else unknown."""
+    point: float | None = None
+    """The anomaly score from which on a packet is anomalous, instead of choosing one."""
+    folds: int = 5
+    bins: int = 255
+    seed: int = 1
+    jobs: int = 2
+    progress: bool = True
+
+
+def train(
+    snapshots: str | Path | Sequence[str | Path] | Snapshots,
+    output: str | Path | None = None,
+    *,
+    name: str = "strata",
+    description: str = "",
+    report: str | Path | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Trains a model on Parquet files of `strata features` and writes it if `output` is
+    given. Options as `Options` has them. Returns the model as its file has it. Raises
+    `SnapshotError` if the snapshots cannot serve. Memory: some 200 bytes per packet.
+    `report` is a page that judges the forests of the folds, which knew nothing of the
+    flows they are judged on."""
+    if isinstance(snapshots, str | Path):
+        snapshots = [snapshots]
+    if not isinstance(snapshots, Snapshots):
+        snapshots = snapshots_module.load(snapshots)
+    trainer = Trainer(snapshots, Options(**options))
+    model = trainer.train(name, description)
+    if output is not None:
+        Path(output).write_text(dumps(model))
+    if report is not None:
+        evaluate(trainer.unseen(), model, report, seed=trainer.options.seed)
+    return model
+
+
+class Trainer:
+    """One run over some snapshots."""
+
+    def __init__(self, snapshots: Snapshots, options: Options):
+        self.options = options
+        self.data = snapshots
+        missing = [name for name in options.features if name not in snapshots.columns]
+        if missing:
+            raise SnapshotError(f"no feature {', '.join(missing)}: not in the snapshots")
+        others = sorted(set(np.unique(snapshots.label)) - {BENIGN})
+        if not others or not (~snapshots.attack).any():
+            raise SnapshotError("the labels must have benign packets and others")
+        self.classes = [BENIGN, *others]
+        self.target = np.searchsorted(np.array(others), snapshots.label)
+        self.target = np.where(snapshots.attack, self.target + 1, 0)
+        self.values = snapshots.values(options.features)
+        self.weights = self._weights()
+        # Of unseen flows, once trained.
+        self.scores, self.point = np.zeros(len(snapshots)), 1.0
+
+    def unseen(self) -> Decisions:
+        """What the forests of the folds decided of flows that they did not know."""
+        columns, alarm = self.data.columns, self.scores >= self.point
+        return Decisions(
+            label=self.data.label,
+            source=self.data.source,
+            decided=np.where(alarm, "anomalous", BENIGN),
+            anomaly=self.scores,
+            anomalous=alarm,
+            flow=columns["flow"],
+            in_flow=columns["in_flow"],
+            wire_len=columns["wire_len"].astype(float),
+            ts_ns=columns["ts_ns"],
+            has_bucket=columns["has_bucket"],
+            summary={},
+        )
+
+    def _weights(self) -> np.ndarray:
+        weights = np.ones(len(self.data))
+        attack = self.data.attack
+        if self.options.even_sources:
+            _, inverse, counts = np.unique(
+                self.data.source, return_inverse=True, return_counts=True
+            )
+            weights = 1.0 / np.sqrt(counts[inverse])
+            for side in (attack, ~attack):
+                weights[side] *= len(attack) / 2 / weights[side].sum()
+        weights[attack] *= self.options.attack_weight
+        for name, weight in self.options.class_weights.items():
+            if name not in self.classes:
+                raise SnapshotError(f"no class '{name}'; there are {', '.join(self.classes)}")
+            weights[self.data.label == name] *= weight
+        return weights
+
+    def forest(self, shape: tuple[int, int], seed: int = 0) -> RandomForestClassifier:
+        """An untrained forest of (trees, leaves)."""
+        trees, leaves = shape
+        return RandomForestClassifier(
+            trees,
+            max_leaf_nodes=leaves,
+            max_depth=self.options.depth,
+            min_samples_leaf=self.options.min_leaf,
+            random_state=self.options.seed + seed,
+            n_jobs=self.options.jobs,
+        )
+
+    def folds(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Pairs of rows; a flow is on one side only, and so is a benign source where
+        there are enough of them: a model will meet applications it has not seen."""
+        groups = self.data.columns["flow"].astype(str)
+        benign_sources = np.unique(self.data.source[~self.data.attack])
+        if len(benign_sources) >= 3 * self.options.folds:
+            groups = np.where(self.data.attack, groups, self.data.source)
+        count = min(self.options.folds, len(np.unique(groups)))
+        folds = StratifiedGroupKFold(count, shuffle=True, random_state=self.options.seed)
+        return list(folds.split(self.values, self.target, groups))
+
+    def out_of_fold(self, values: np.ndarray, shape: tuple[int, int], progress: tqdm) -> np.ndarray:
+        """The anomaly score of each packet from forests that know nothing of its flow."""
+        scores = np.zeros(len(self.data))
+        for train, test in self.folds():
+            bins = Bins(values[train], self.options.bins)
+            forest = self.forest(shape)
+            forest.fit(bins.ranks(values[train]), self.target[train], self.weights[train])
+            shares = forest.predict_proba(bins.ranks(values[test]))
+            scores[test] = 1 - shares[:, list(forest.classes_).index(0)]
+            progress.update()
+        return scores
+
+    def train(self, name: str, description: str) -> dict[str, Any]:
+        """The model."""
+        options = self.options
+        packet = [i for i, f in enumerate(options.features) if f in PACKET_LEVEL]
+        if not packet:
+            raise SnapshotError("no feature of single packets: those without bucket need one")
+        steps = len(self.folds()) * (len(options.shapes) + 1)
+        with tqdm(total=steps, desc="cross-validation", disable=not options.progress) as bar:
+            tried = []
+            for shape in options.shapes:
+                scores = self.out_of_fold(self.values, shape, bar)
+                tried.append((shape, scores, self.quality(scores)))
+            best = max(quality for *_, quality in tried)
+            shape, scores, _ = next(t for t in tried if t[2] >= best - CLOSE_ENOUGH)
+            packet_scores = self.out_of_fold(self.values[:, packet], shape, bar)
+        point = self.operating_point(scores)
+        self.scores, self.point = scores, point
+        packet_point = self.operating_point(packet_scores)
+        flow_trees = self.trees(list(range(len(options.features))), shape, point, point)
+        packet_trees = self.trees(packet, shape, packet_point, point)
+        units = self.data.units
+        classes = [{"name": c, "anomalous": c != BENIGN} for c in self.classes]
+        decision = self.decision(point)
+        if options.conservative is not None:
+            classes.append({"name": "unknown", "anomalous": True})
+            for tree in (*flow_trees, *packet_trees):
+                for node in tree["nodes"]:
+                    if "classes" in node:
+                        node["classes"].append(0.0)
+        settings = self.data.settings
+        arithmetic, buckets = settings["strata.arithmetic"], settings["strata.buckets"]
+        return {
+            "format": "strata-model",
+            "version": 1,
+            "name": name,
+            "description": description,
+            "window_ns": int(settings["strata.window_ns"]),
+            "arithmetic": json.loads(arithmetic),
+            "buckets": json.loads(buckets),
+            "classes": classes,
+            "features": [{"name": f, "unit": units[f]} for f in options.features],
+            "flow_trees": flow_trees,
+            "packet_trees": packet_trees,
+            "decision": decision,
+            "distributions": self.distributions(scores),
+            "training": {
+                "snapshots": self.data.names,
+                "packets": len(self.data),
+                "attack_packets": int(self.data.attack.sum()),
+                "flows": len(np.unique(self.data.columns["flow"])),
+                "sources": sorted({str(s) for s in self.data.source[self.data.attack]}),
+                "seed": options.seed,
+                "shape": {"trees": shape[0], "leaves": shape[1]},
+                "tried": [
+                    {"trees": t, "leaves": n, "quality": round(float(q), 4)}
+                    for (t, n), _, q in tried
+                ],
+                "anomaly_score_at_least": round(point, 4),
+                "options": {
+                    k: _plain(v)
+                    for k, v in vars(options).items()
+                    if k not in ("progress", "jobs", "features", "shapes")
+                },
+                "versions": {
+                    "python": platform.python_version(),
+                    "numpy": np.__version__,
+                    "scikit-learn": sklearn.__version__,
+                },
+            },
+        }
+
+    def quality(self, scores: np.ndarray) -> float:
+        """Macro-average over attack sources of F1 at the operating point; each source
+        against all benign packets."""
+        point = self.operating_point(scores)
+        return macro_f1(self.data.attack, self.data.source, scores >= point)
+
+    def operating_point(self, scores: np.ndarray) -> float:
+        """The anomaly score from which on a packet is anomalous."""
+        options, attack = self.options, self.data.attack
+        if options.point is not None:
+            return options.point
+        if options.conservative is not None:
+            return 1 - options.conservative
+        if options.target_recall is not None:
+            return self._point_of_recall(scores, options.target_recall)
+        if options.max_kept_whole is not None:
+            order = np.argsort(-scores, kind="stable")
+            bytes_kept = np.cumsum(self.data.columns["wire_len"][order].astype(float))
+            allowed = np.searchsorted(bytes_kept, options.max_kept_whole * bytes_kept[-1], "right")
+            allowed = min(int(allowed), len(order) - 1)
+            # Packets of one score are kept or not kept together.
+            return float(np.nextafter(scores[order[allowed]], 2))
+        candidates = np.unique(np.round(np.linspace(0.02, 0.98, 97), 2))
+        # A source counts as one, however many packets it has.
+        costs = []
+        for point in candidates:
+            alarm = scores >= point
+            if options.miss_cost == options.false_alarm_cost:
+                costs.append(-macro_f1(attack, self.data.source, alarm))
+            else:
+                missed = options.miss_cost * np.mean(self.weights[attack] * ~alarm[attack])
+                alarms = options.false_alarm_cost * np.mean(alarm[~attack])
+                costs.append(missed + alarms)
+        least = np.flatnonzero(np.array(costs) <= min(costs) + 1e-12)
+        return float(candidates[least[len(least) // 2]])
+
+    def _point_of_recall(self, scores: np.ndarray, target: float) -> float:
+        point = 1.0
+        attack, source, flow = self.data.attack, self.data.source, self.data.columns["flow"]
+        for name in np.unique(source[attack]):
+            here = attack & (source == name)
+            # A source of a few flows says little about flows that come.
+            if len(np.unique(flow[here])) < 20:
+                continue
+            ordered = np.sort(scores[here])
+            point = min(point, float(ordered[int((1 - target) * len(ordered))]))
+        if point == 1.0:
+            ordered = np.sort(scores[attack])
+            point = float(ordered[int((1 - target) * len(ordered))])
+        return max(point, 1e-4)
+
+    def trees(
+        self, columns: list[int], shape: tuple[int, int], own: float, common: float
+    ) -> list[dict[str, Any]]:
+        """The trees of a forest over these features, trained on all packets."""
+        values = self.values[:, columns]
+        bins = Bins(values, self.options.bins)
+        forest = self.forest(shape).fit(bins.ranks(values), self.target, self.weights)
+        trees = []
+        for estimator in forest.estimators_:
+            shares = estimator.tree_.value[:, 0, :]
+            shares = shares / shares.sum(axis=1, keepdims=True)
+            if own != common:
+                shares = stretch(shares, own, common, 0)
+            trees.append(tree_json(estimator.tree_, bins, columns, shares))
+        return trees
+
+    def decision(self, point: float) -> dict[str, Any]:
+        """Benign if the anomaly score is below the point; else the attack with the
+        largest score, as near as rules in order can say it."""
+        # Scores are steps of 1/65535: a little room for rounding.
+        benign = min(1.0, 1 - point + 1e-5)
+        rules = [{"class": BENIGN, "score_at_least": round(benign, 6)}]
+        others = self.classes[1:]
+        if self.options.conservative is not None:
+            least = self.options.conservative
+            rules += [{"class": c, "score_at_least": least} for c in others]
+            return {"rules": rules, "otherwise": "unknown"}
+        if len(others) > 1:
+            for level in (0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.1):
+                rules += [{"class": c, "score_at_least": level} for c in others]
+        counts = [np.sum(self.data.label == c) for c in others]
+        return {"rules": rules, "otherwise": others[int(np.argmax(counts))]}
+
+    def distributions(self, scores: np.ndarray) -> dict[str, Any]:
+        """What `record` compares the traffic with: per feature the share of packets up
+        to each of at most 9 edges and above; of the anomaly score in ten steps."""
+        features = []
+        for index, name in enumerate(self.options.features):
+            column = self.values[:, index]
+            edges = np.unique(np.quantile(column, np.arange(1, 10) / 10, method="lower"))
+            counts = np.bincount(np.searchsorted(edges, column), minlength=len(edges) + 1)
+            shares = [round(float(c), 5) for c in counts / len(column)]
+            features.append({"name": name, "edges": edges.tolist(), "shares": shares})
+        counts, _ = np.histogram(scores, bins=10, range=(0, 1))
+        return {
+            "features": features,
+            "scores": [round(float(c), 5) for c in counts / len(scores)],
+        }
+
+
+def macro_f1(attack: np.ndarray, source: np.ndarray, alarm: np.ndarray) -> float:
+    """The mean over attack sources of F1, each against all benign packets."""
+    false_alarms = int(np.sum(alarm & ~attack))
+    values = []
+    for name in np.unique(source[attack]):
+        caught = alarm[attack & (source == name)]
+        hits = int(caught.sum())
+        values.append(2 * hits / (hits + len(caught) + false_alarms) if hits else 0.0)
+    return float(np.mean(values))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, tuple) else value

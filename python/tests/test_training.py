@@ -1,0 +1,218 @@
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from strata.evaluation import Decisions, judge, precision_at, stability_index
+from strata.model import Bins, split_json, stretch
+from strata.snapshots import SnapshotError, load
+from strata.training import Options, Trainer, macro_f1, train
+
+FEATURES = ("size", "tcp_flags", "packets")
+
+
+def leaf_of(tree, row):
+    """Walks a tree of a model file."""
+    at = 0
+    nodes = tree["nodes"]
+    while "classes" not in nodes[at]:
+        node = nodes[at]
+        at = node["left"] if row[node["feature"]] <= node["at_most"] else node["right"]
+    return np.array(nodes[at]["classes"])
+
+
+def scores(model, rows):
+    return np.array(
+        [np.mean([leaf_of(tree, row) for tree in model["flow_trees"]], axis=0) for row in rows]
+    )
+
+
+@pytest.fixture
+def snapshots(tmp_path):
+    """400 flows of 5 packets; one of four is an attack with small packets."""
+    rng = np.random.default_rng(3)
+    flow = np.repeat(np.arange(400, dtype=np.uint64), 5)
+    attack = flow % 4 == 0
+    count = len(flow)
+    size = np.where(attack, rng.integers(40, 200, count), rng.integers(150, 1500, count))
+    label = np.where(attack, np.where(flow % 8 == 0, "scan", "flood"), "benign")
+    columns = {
+        "frame": np.arange(1, count + 1, dtype=np.uint64),
+        "ts_ns": np.arange(count, dtype=np.uint64) * 1000,
+        "flow": flow,
+        "in_flow": np.tile(np.arange(1, 6, dtype=np.uint64), 400),
+        "has_bucket": np.ones(count, bool),
+        "wire_len": size.astype(np.uint64),
+        "label": pa.array(label).dictionary_encode(),
+        "source": pa.array(label).dictionary_encode(),
+        "size": size.astype(np.uint32),
+        "tcp_flags": rng.integers(0, 64, count).astype(np.uint32),
+        "packets": np.tile(np.arange(1, 6, dtype=np.uint32), 400),
+    }
+    units = {"size": "bytes", "tcp_flags": "bits", "packets": "packets"}
+    table = pa.table(columns)
+    fields = [f.with_metadata({"unit": units.get(f.name, "")}) for f in table.schema]
+    about = {
+        "strata.window_ns": "10000000",
+        "strata.arithmetic": '"exact"',
+        "strata.buckets": '"voting"',
+    }
+    path = tmp_path / "snapshots.parquet"
+    pq.write_table(table.cast(pa.schema(fields, about)), path)
+    return path
+
+
+def small(**options):
+    return {"features": FEATURES, "shapes": ((4, 8),), "jobs": 1, "progress": False, **options}
+
+
+def test_a_model_separates_what_can_be_separated_and_repeats(snapshots, tmp_path):
+    model = train(snapshots, tmp_path / "m.json", **small())
+    assert json.loads((tmp_path / "m.json").read_text()) == json.loads(json.dumps(model))
+    assert train(snapshots, **small()) == model
+    assert [c["name"] for c in model["classes"]] == ["benign", "flood", "scan"]
+    data = load([snapshots])
+    anomaly = 1 - scores(model, data.values(FEATURES))[:, 0]
+    alarm = anomaly >= model["training"]["anomaly_score_at_least"]
+    assert macro_f1(data.attack, data.source, alarm) > 0.85
+    other = train(snapshots, **small(seed=2))
+    assert other["flow_trees"] != model["flow_trees"]
+
+
+def test_no_flow_is_on_both_sides_of_a_fold(snapshots):
+    trainer = Trainer(load([snapshots]), Options(**small()))
+    flows = trainer.data.columns["flow"]
+    folds = trainer.folds()
+    assert len(folds) == 5
+    for one, other in folds:
+        assert not set(flows[one]) & set(flows[other])
+
+
+def test_targets_are_met_on_unseen_flows(snapshots):
+    data = load([snapshots])
+    trainer = Trainer(data, Options(**small(target_recall=0.95)))
+    trainer.train("t", "")
+    caught = trainer.unseen().anomalous
+    for source in ("flood", "scan"):
+        assert caught[data.source == source].mean() >= 0.95
+    trainer = Trainer(data, Options(**small(max_kept_whole=0.02)))
+    trainer.train("t", "")
+    unseen = trainer.unseen()
+    assert 0 < unseen.wire_len[unseen.anomalous].sum() <= 0.02 * unseen.wire_len.sum()
+
+
+def test_costs_move_the_operating_point(snapshots):
+    point = {}
+    for cost in (0.02, 50.0):
+        model = train(snapshots, **small(miss_cost=cost, false_alarm_cost=1.0))
+        point[cost] = model["training"]["anomaly_score_at_least"]
+    assert point[50.0] < point[0.02]
+
+
+def test_conservative_says_unknown(snapshots):
+    model = train(snapshots, **small(conservative=0.98))
+    assert model["decision"]["rules"][0] == {"class": "benign", "score_at_least": 0.98001}
+    assert model["decision"]["otherwise"] == "unknown"
+    assert model["classes"][-1] == {"name": "unknown", "anomalous": True}
+
+
+def test_what_cannot_serve_is_named(snapshots, tmp_path):
+    with pytest.raises(SnapshotError, match="colour"):
+        train(snapshots, **small(features=("size", "colour")))
+    with pytest.raises(SnapshotError, match="no class 'x'"):
+        train(snapshots, **small(class_weights={"x": 2}))
+    (tmp_path / "other.parquet").write_text("text")
+    with pytest.raises(SnapshotError, match=r"other\.parquet: cannot read"):
+        train(tmp_path / "other.parquet")
+
+
+def test_ranks_decide_as_values_do():
+    rng = np.random.default_rng(1)
+    values = rng.integers(0, 10_000, (5000, 1)).astype(float)
+    bins = Bins(values, 255)
+    assert len(bins.edges[0]) <= 255
+    ranks = bins.ranks(values)
+    for split in (0.5, 17.5, 200.5):
+        threshold = bins.at_most(0, split)
+        assert np.array_equal(ranks[:, 0] <= split, values[:, 0] <= threshold)
+
+
+def test_stretching_moves_the_operating_point_and_keeps_the_order():
+    rng = np.random.default_rng(2)
+    shares = rng.dirichlet((1, 1, 1), 50)
+    for own, common in ((0.3, 0.7), (0.8, 0.4)):
+        moved = stretch(shares, own, common, 0)
+        assert np.allclose(moved.sum(axis=1), 1)
+        assert (moved >= -1e-12).all()
+        before, after = 1 - shares[:, 0], 1 - moved[:, 0]
+        assert np.array_equal(before >= own, after >= common - 1e-12)
+        assert np.array_equal(np.argsort(before), np.argsort(after))
+
+
+def test_a_split_sends_packets_to_either_tree():
+    low = {"nodes": [{"classes": [1.0, 0.0]}]}
+    high = {
+        "nodes": [
+            {"feature": 0, "at_most": 5.0, "left": 1, "right": 2},
+            {"classes": [0.5, 0.5]},
+            {"classes": [0.0, 1.0]},
+        ]
+    }
+    tree = split_json(1, 9.0, low, high)
+    assert leaf_of(tree, (0, 9))[0] == 1.0
+    assert leaf_of(tree, (5, 10))[0] == 0.5
+    assert leaf_of(tree, (6, 10))[0] == 0.0
+
+
+def decisions(label, source, anomaly, flow):
+    count = len(label)
+    anomaly = np.array(anomaly)
+    return Decisions(
+        label=np.array(label),
+        source=np.array(source),
+        decided=np.where(anomaly >= 0.5, "anomalous", "benign"),
+        anomaly=anomaly,
+        anomalous=anomaly >= 0.5,
+        flow=np.array(flow),
+        in_flow=np.ones(count),
+        wire_len=np.full(count, 100.0),
+        ts_ns=np.arange(count),
+        has_bucket=np.ones(count, bool),
+        summary={},
+    )
+
+
+def test_figures_are_those_of_the_definitions():
+    d = decisions(
+        ["benign"] * 4 + ["anomalous"] * 4,
+        ["web"] * 4 + ["scan", "scan", "flood", "flood"],
+        [0.1, 0.2, 0.3, 0.9, 0.8, 0.4, 0.95, 0.97],
+        [1, 1, 2, 3, 4, 5, 6, 6],
+    )
+    figures = judge(d, trained=["flood"])
+    assert figures["recall"] == 0.75
+    assert figures["precision"] == 0.75
+    rows = {row["source"]: row for row in figures["sources"]}
+    assert rows["scan"]["recall"][0] == 0.5
+    assert rows["scan"]["f1"][0] == 0.5  # one hit, one miss, one false alarm
+    assert rows["flood"]["f1"][0] == 0.8
+    assert rows["all attack sources"]["f1"][0] == 0.65
+    assert rows["sources unseen in training"]["f1"][0] == 0.5
+    assert rows["scan"]["seen_in_training"] is False
+    assert figures["confusion"] == {
+        "anomalous": {"anomalous": 3, "benign": 1},
+        "benign": {"anomalous": 1, "benign": 3},
+    }
+    assert judge(d, seed=5) == judge(d, seed=5)
+    scan = d.source == "scan"
+    # A higher recall may come with a better precision.
+    assert precision_at(d, scan, 0.5) == pytest.approx(2 / 3)
+    assert precision_at(d, scan, 1.0) == pytest.approx(2 / 3)
+
+
+def test_the_stability_index_tells_another_distribution():
+    same = np.array([0.25, 0.75])
+    assert stability_index(same, same) == 0
+    assert stability_index(np.array([0.9, 0.1]), np.array([0.1, 0.9])) > 3
