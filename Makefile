@@ -12,7 +12,7 @@ DEMO := target/demo
 PEERS := tshark tcpdump libpcap-dev wireshark-common
 LINTS := -D warnings
 
-.PHONY: help build demo test test-python fmt lint check-docs tools fuzz bench python lock model clean
+.PHONY: help build demo test test-python fmt lint check-docs tools fuzz bench python lock model compare clean
 
 help:
 	@echo "make demo    build, record a real capture hierarchically, show the result"
@@ -21,6 +21,7 @@ help:
 	@echo "make bench   figures against peers, in one run"
 	@echo "make fuzz    every fuzz target for SECONDS_EACH seconds (600)"
 	@echo "make python  the Python package, for training and reading logs, into $(VENV)"
+	@echo "make compare presets of models side by side, as a page"
 	@echo "make model   train models/default.json again"
 
 build:
@@ -81,7 +82,13 @@ test-python: python
 	cd python && .venv/bin/pytest --quiet
 
 model: build python
-	$(VENV)/bin/python python/train_default.py $(STRATA) $(LABELLED)/mix-train $(LABELLED)/mix-test models/default.json
+	STRATA_PROGRAM=$(abspath $(STRATA)) $(VENV)/bin/python -m strata default $(LABELLED)/mix-train -o models/default.json
+	$(STRATA) eval -m models/default.json -r $(LABELLED)/mix-test/trace.pcap \
+	    --labels $(LABELLED)/mix-test/labels.csv --report target/default-model.html
+
+# Presets of models on every labelled capture; figures of bench/results/presets.json.
+compare: build python
+	$(STRATA) compare $(LABELLED) --report bench/results/presets.html
 
 clean:
 	$(CARGO) clean

@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="TREESxLEAVES",
         help="trees and leaves per tree, such as 8x64; of several the best is taken",
     )
-    train.add_argument("--depth", type=int, metavar="N", help="largest depth of a tree")
+    train.add_argument("--depth", type=int, default=8, metavar="N", help="of a tree, at most")
     train.add_argument("--min-leaf", type=int, default=1, metavar="N", help="packets per leaf")
     train.add_argument(
         "--attack-weight",
@@ -99,6 +99,9 @@ def parser() -> argparse.ArgumentParser:
     compare.add_argument("--presets", metavar="LIST", help="some of them, with commas between")
     compare.add_argument("--seed", type=int, default=1, metavar="N")
     compare.add_argument("--jobs", type=int, default=2, metavar="N", help="threads")
+    default = commands.add_parser("default", help="make the model that ships with the program")
+    default.add_argument("folder", type=Path, help="folder with trace.pcap and labels.csv")
+    default.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
     return whole
 
 
@@ -173,11 +176,22 @@ def _compare(args: argparse.Namespace) -> None:
     )
 
 
+def _default(args: argparse.Namespace) -> None:
+    from .presets import default_model
+
+    default_model(args.folder, args.output)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command; ends the process with a message on errors of the user's world."""
     args = parser().parse_args(arguments)
-    run = {"train": _train, "evaluate": _evaluate, "compare": _compare}[args.command]
+    commands = {
+        "train": _train,
+        "evaluate": _evaluate,
+        "compare": _compare,
+        "default": _default,
+    }
     try:
-        run(args)
+        commands[args.command](args)
     except (ProgramError, SnapshotError, OSError, json.JSONDecodeError, ValueError) as error:
         sys.exit(f"strata: {error}")

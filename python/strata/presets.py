@@ -19,7 +19,7 @@ from . import snapshots as snapshots_module
 from .evaluation import Decisions
 from .model import dumps, split_json
 from .snapshots import BENIGN, Snapshots
-from .training import FEATURES, Options, Trainer
+from .training import FEATURES, SHAPES, Options, Trainer
 
 # TitanLog §IV-A and Table I.
 TITANLOG_PACKET = ("size", "protocol", "tcp_flags", "source_port", "destination_port")
@@ -69,6 +69,10 @@ def _netbeacon_like(data: Snapshots, seed: int, jobs: int) -> dict[str, Any]:
     options = _fixed(features, 3, 7, seed, jobs)
     model = Trainer(data, options).train("netbeacon-like", "")
     long = data.columns["packets"] >= LONG_FLOW_PACKETS
+    if len(np.unique(data.attack[long])) < 2:
+        # Too few long flows to train on: the short ones' trees serve all.
+        model["flow_trees"] = []
+        return model
     of_long = Trainer(data.where(long), options).train("", "")
     packets = features.index("packets")
     model["flow_trees"] = [
@@ -259,7 +263,10 @@ def _run(
             models[name, task.train] = (forest, shape)
         else:
             model = preset.train(data, seed, jobs)
-            leaves = [sum("classes" in n for n in tree["nodes"]) for tree in model["flow_trees"]]
+            leaves = [
+                sum("classes" in n for n in tree["nodes"])
+                for tree in model["flow_trees"] or model["packet_trees"]
+            ]
             shape = f"{len(leaves)} trees of {np.mean(leaves):.0f} leaves"
             models[name, task.train] = (model, shape)
     model, _ = models[name, task.train]
@@ -318,13 +325,19 @@ def _judge(
     }
 
 
-def default_model(train: Path, output: Path, window_ms: int = 10_000) -> dict[str, Any]:
+def default_model(
+    train: Path, output: Path, window_ms: int = 10_000, seed: int = 1
+) -> dict[str, Any]:
     """The model that ships with the program: the preset `strata` in real time, and
     careful: it keeps whole what it is not sure about."""
     with tempfile.TemporaryDirectory(prefix="strata-") as scratch:
         workshop = Workshop(Path(scratch), 1.0, window_ms)
         data = workshop.snapshots(train, ())
-        options = Options(target_recall=0.99, progress=True)
+        # Small sources count as the floods do: what a flood never shows, such as a scan,
+        # must not drown.
+        options = Options(
+            even_sources=True, min_leaf=5, shapes=SHAPES[:1], target_recall=0.995, seed=seed, jobs=1
+        )
         model = Trainer(data, options).train(
             "strata-default",
             "Careful: keeps whole what it is not sure about. Trained on a small mix of "

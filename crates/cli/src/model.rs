@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use strata_classify::Model;
 
-/// The model that serves without `-m`; made by `python/train_default.py`.
+/// The model that serves without `-m`; made by `make model`.
 const BUILT_IN: &[u8] = include_bytes!("../../../models/default.json");
 
 /// A model and the bytes it was read from.

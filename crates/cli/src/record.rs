@@ -340,10 +340,10 @@ fn finish(
     let mut drift: Option<Drift> = None;
     let mut ran = Ok(());
     let mut unfiltered = Ok(());
-    for outcome in outcomes {
+    for mut outcome in outcomes {
         ledger.merge(&outcome.ledger);
         pressure.merge(outcome.pressure);
-        match (&mut drift, outcome.drift) {
+        match (&mut drift, outcome.drift.take()) {
             (Some(all), Some(more)) => all.merge(&more),
             (all, more) => *all = all.take().or(more),
         }
