@@ -9,7 +9,7 @@ LABELLED := $(or $(STRATA_DATA),../shared/data)/labelled
 DEMO := target/demo
 
 # Peers that tests and benchmarks compare with, as Debian packages.
-PEERS := tshark tcpdump libpcap-dev wireshark-common
+PEERS := tshark tcpdump libpcap-dev wireshark-common strace
 LINTS := -D warnings
 
 .PHONY: help build demo test test-python fmt lint check-docs tools fuzz bench python lock model compare clean
@@ -46,7 +46,7 @@ check-docs:
 # Installs the peers where that is possible, else says which are missing.
 tools:
 	@missing=; \
-	for tool in tshark tcpdump capinfos; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	for tool in tshark tcpdump capinfos strace; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	[ -e /usr/include/pcap/pcap.h ] || missing="$$missing libpcap-dev"; \
 	[ -z "$$missing" ] && exit 0; \
 	echo "missing for the tests:$$missing"; \

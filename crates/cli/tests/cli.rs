@@ -524,3 +524,28 @@ fn killed_at_any_moment_the_log_reads_back() {
         }
     }
 }
+
+/// System calls come per buffer and per block, never per packet.
+#[test]
+fn system_calls_do_not_grow_with_packets() {
+    let folder = tempfile::tempdir().unwrap();
+    let counts = folder.path().join("counts");
+    let mut command = Command::new("strace");
+    command.args(["-f", "-c", "-o"]).arg(&counts);
+    command.arg(env!("CARGO_BIN_EXE_strata"));
+    command.arg("record").arg("-r").arg(mix_test());
+    command.arg("-o").arg(folder.path().join("log"));
+    let text = ok(&mut command);
+    let counts = std::fs::read_to_string(counts).unwrap();
+    // % time, seconds, usecs/call, calls, ... total
+    let total = counts.lines().find(|line| line.ends_with("total")).unwrap();
+    let calls: u64 = total.split_whitespace().nth(3).unwrap().parse().unwrap();
+    let packets = info(&folder.path().join("log"))["packets"]
+        .as_u64()
+        .unwrap();
+    assert!(packets > 20_000, "{text}");
+    assert!(
+        calls < packets / 10,
+        "{calls} system calls, {packets} packets"
+    );
+}
