@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::collections::{HashMap, HashSet};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strata_capture::live::{
     CUT_BYTES_MIN, Device, Direction, Live, LiveError, LiveEvent, LiveNext, LiveOptions,
@@ -385,6 +385,77 @@ fn packets_of_known_flows_are_cut_before_the_copy() {
             table.set_second(5);
             table.keep_whole(&flow);
         }
+    });
+}
+
+#[test]
+fn packets_are_taken_away_through_af_xdp() {
+    let Some(namespace) = namespace("xdp") else {
+        return;
+    };
+    // A frame of AF_XDP is a page.
+    namespace.ip(&format!("link set {NEAR} mtu 1500"));
+    namespace.ip(&format!("link set {FAR} mtu 1500"));
+    let mut sent = packets(&["labelled/mix-test/trace.pcap"]);
+    sent.extend(odd_packets());
+    sent.retain(|packet| packet.len() <= 1_500);
+    namespace.enter(|| {
+        let mut with = options(FAR);
+        with.exclusive = true;
+        let mut live = open(&with);
+        assert_eq!(
+            live.ways(),
+            [format!("{FAR}: AF_XDP, native program, copy")]
+        );
+        let mut host = open(&options(FAR));
+        let now = || {
+            SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap()
+                .as_nanos()
+        };
+        let begun = now();
+        send(&sent);
+        let received = receive(&mut live);
+        assert_eq!(received.len(), sent.len());
+        for (sent, received) in sent.iter().zip(&received) {
+            assert_eq!(*sent, received.data);
+            assert_eq!(received.wire_len as usize, sent.len());
+        }
+        assert!(received.is_sorted_by_key(|packet| packet.ts_ns));
+        let times = begun..now();
+        assert!(times.contains(&received[0].ts_ns.into()));
+        assert_eq!(receive(&mut host), [], "nothing is left for the host");
+        assert_eq!(live.counts().unwrap()[0].1.dropped, 0);
+        drop(live);
+
+        // What does not pass the filter goes on to the host; flows are cut here too.
+        with.filter = Some(Filter::parse("udp port 4000").unwrap());
+        with.cut = true;
+        with.snaplen = 800;
+        let mut live = open(&with);
+        let table = live.cut_table().unwrap();
+        table.set_second(5);
+        for ipv6 in [false, true] {
+            let (wanted, other) = (udp(ipv6, (4000, 5000), 1000), udp(ipv6, (1, 5000), 1000));
+            let both = [wanted.clone(), other.clone()];
+            send(&both);
+            let received = receive(&mut live);
+            assert_eq!(received.len(), 1);
+            assert_eq!(received[0].data, wanted[..800]);
+            assert_eq!(received[0].wire_len as usize, wanted.len());
+            let left: Vec<Vec<u8>> = receive(&mut host).into_iter().map(|p| p.data).collect();
+            assert_eq!(left, [other]);
+            for _ in 0..4 {
+                table.cut(&key(&wanted).unwrap(), 300);
+            }
+            send(&both);
+            let received = receive(&mut live);
+            assert_eq!(received[0].data, wanted[..300]);
+            assert_eq!(received[0].wire_len as usize, wanted.len());
+            receive(&mut host);
+        }
+        assert_eq!(live.filtered().packets, 4);
     });
 }
 

@@ -54,9 +54,10 @@ struct Contents {
     damage: Vec<Damage>,
     /// Packets in Parquet files.
     compacted: u64,
-    verdicts: BTreeMap<u16, VerdictRecord>,
-    /// By verdict and granularity: packets, and whose the first of them is.
-    reasons: BTreeMap<(u16, u8), (u64, String)>,
+    /// The verdicts of all workers, each of which numbers its own.
+    verdicts: Vec<VerdictRecord>,
+    /// By place in `verdicts` and granularity: packets, and whose the first is.
+    reasons: BTreeMap<(usize, u8), (u64, String)>,
 }
 
 impl Contents {
@@ -79,6 +80,7 @@ impl Contents {
             }
         }
         let mut links = BTreeMap::new();
+        let mut places = BTreeMap::new();
         let select = Select {
             without_records: !reasons,
             ..Select::default()
@@ -104,10 +106,15 @@ impl Contents {
             for record in block.records().flatten() {
                 match record {
                     Record::Verdict(id, verdict) => {
-                        contents.verdicts.insert(id, verdict);
+                        let place = contents.place(verdict);
+                        places.insert((block.header.worker, id), place);
                     }
                     Record::Packet(packet) => {
-                        let key = (packet.verdict, packet.keep_code);
+                        let number = (block.header.worker, packet.verdict);
+                        let Some(&place) = places.get(&number) else {
+                            continue;
+                        };
+                        let key = (place, packet.keep_code);
                         let reason = contents.reasons.entry(key).or_insert_with(|| {
                             let link = links.get(&packet.interface).copied();
                             (0, example(link, &packet))
@@ -122,6 +129,15 @@ impl Contents {
             }
         }
         Ok(contents)
+    }
+
+    /// Where among the verdicts this one is.
+    fn place(&mut self, verdict: VerdictRecord) -> usize {
+        let known = self.verdicts.iter().position(|known| *known == verdict);
+        known.unwrap_or_else(|| {
+            self.verdicts.push(verdict);
+            self.verdicts.len() - 1
+        })
     }
 
     fn class_name(&self, class: u8) -> &str {
@@ -347,7 +363,7 @@ fn reasons(log: &Log, recording: &Recording, contents: &Contents, most: usize) -
             rows.len()
         );
         for (id, (packets, example)) in rows.iter().take(most) {
-            let Some(verdict) = contents.verdicts.get(id) else {
+            let Some(verdict) = contents.verdicts.get(*id) else {
                 continue;
             };
             let _ = writeln!(

@@ -9,6 +9,7 @@ mod export;
 mod features;
 mod generate;
 mod info;
+mod interfaces;
 mod labelled;
 mod labels;
 mod model;
@@ -37,6 +38,9 @@ struct Cli {
 enum Command {
     /// Classify packets and log them hierarchically.
     Record(record::Args),
+    /// List the network interfaces: how each can be captured, or why not.
+    #[command(short_flag = 'D')]
+    Interfaces(interfaces::Args),
     /// Say what is in a log.
     Info(info::Args),
     /// Write packets of a log to a pcapng or pcap file.
@@ -62,6 +66,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Record(args) => record::run(&args),
+        Command::Interfaces(args) => interfaces::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Compact(args) => compact::run(&args),

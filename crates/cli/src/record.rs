@@ -90,6 +90,16 @@ pub(crate) struct Args {
     #[arg(short = 'G', long, value_name = "SECONDS", default_value_t = 0)]
     rotate_seconds: u64,
 
+    /// End after N times the seconds of -G. (`strata prune` keeps a log small.)
+    #[arg(
+        short = 'W',
+        long,
+        value_name = "N",
+        requires = "rotate_seconds",
+        requires = "interface"
+    )]
+    filecount: Option<u64>,
+
     /// Size of a memory block, which is written at once.
     #[arg(long, value_name = "SIZE", default_value = "1MiB")]
     block_size: String,

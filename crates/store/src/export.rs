@@ -1,6 +1,6 @@
 //! From a log to a capture file.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::io::Write;
 
@@ -11,9 +11,9 @@ use strata_capture::{
 
 use crate::error::{Damage, StoreError};
 use crate::format::{PacketRecord, VerdictRecord, keep_name};
-use crate::log::{Block, Log, Select};
+use crate::log::{Block, Blocks, Log, Select};
 use crate::manifest::Recording;
-use crate::records::Record;
+use crate::records::{BadRecord, Record};
 
 /// What the packets of a block were recorded with, as its context record says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -162,10 +162,18 @@ pub struct Exporter<'a, W: Write> {
     options: ExportOptions<'a>,
     /// By recording and interface: number in the export, and link type.
     interfaces: HashMap<(u32, u16), (u16, Interface)>,
-    verdicts: HashMap<u16, VerdictRecord>,
+    /// By worker and number.
+    verdicts: HashMap<(u16, u16), VerdictRecord>,
     context: Context,
     packet_options: Vec<u8>,
     exported: Exported,
+}
+
+/// The blocks of one worker, and how many records of the block at hand are written.
+struct Stream<'a> {
+    blocks: Blocks<'a>,
+    block: Option<Block>,
+    taken: usize,
 }
 
 impl<W: Write> std::fmt::Debug for Exporter<'_, W> {
@@ -203,7 +211,8 @@ impl<'a, W: Write> Exporter<'a, W> {
         })
     }
 
-    /// Writes the wanted packets of a recording's block files.
+    /// Writes the wanted packets of a recording's block files, those of several
+    /// workers by their times.
     ///
     /// # Errors
     ///
@@ -211,14 +220,13 @@ impl<'a, W: Write> Exporter<'a, W> {
     pub fn blocks(&mut self, log: &Log, recording: &Recording) -> Result<(), ExportError> {
         let select = self.options.select.clone();
         self.verdicts.clear();
-        for block in log.blocks(recording, &select) {
-            match block {
-                Ok(block) => self.block(recording.id, &block)?,
-                Err(StoreError::Damage(damage)) => self.damage(damage),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+        let workers: BTreeSet<u16> = recording.files.iter().map(|file| file.worker).collect();
+        let streams = workers.iter().map(|&worker| Stream {
+            blocks: log.blocks_of(recording, worker, &select),
+            block: None,
+            taken: 0,
+        });
+        self.merge(recording.id, streams.collect())
     }
 
     /// Notes a damaged place that was passed over.
@@ -239,32 +247,105 @@ impl<'a, W: Write> Exporter<'a, W> {
         Ok(self.exported)
     }
 
-    fn block(&mut self, recording: u32, block: &Block) -> Result<(), ExportError> {
-        for record in block.records() {
-            match record {
-                Ok(Record::Packet(packet)) => {
-                    let verdict = self.verdicts.get(&packet.verdict);
-                    let comment = self
-                        .options
-                        .comments
-                        .then(|| comment(&self.context, packet.keep_code, verdict));
-                    self.packet(recording, &packet, comment.as_deref())?;
+    /// Writes the packets of several workers in the order of their times, each
+    /// worker's in its own.
+    fn merge(&mut self, recording: u32, mut streams: Vec<Stream<'_>>) -> Result<(), ExportError> {
+        loop {
+            for stream in &mut streams {
+                while stream.block.is_none() {
+                    match stream.blocks.next() {
+                        Some(Ok(block)) => stream.block = Some(block),
+                        Some(Err(StoreError::Damage(damage))) => {
+                            self.damage(damage);
+                        }
+                        Some(Err(error)) => return Err(error.into()),
+                        None => break,
+                    }
                 }
-                Ok(Record::Verdict(id, verdict)) => {
-                    self.verdicts.insert(id, verdict);
+            }
+            streams.retain(|stream| stream.block.is_some());
+            if streams.is_empty() {
+                return Ok(());
+            }
+            let ended = self.until_one_ends(recording, &mut streams)?;
+            streams[ended].block = None;
+            streams[ended].taken = 0;
+        }
+    }
+
+    /// Writes records until a block has no more, and says whose.
+    fn until_one_ends(
+        &mut self,
+        recording: u32,
+        streams: &mut [Stream<'_>],
+    ) -> Result<usize, ExportError> {
+        let mut taken: Vec<usize> = streams.iter().map(|stream| stream.taken).collect();
+        let blocks: Vec<&Block> = streams.iter().filter_map(|s| s.block.as_ref()).collect();
+        let mut records: Vec<_> = blocks
+            .iter()
+            .zip(&taken)
+            .map(|(block, &taken)| block.records().skip(taken).peekable())
+            .collect();
+        let ended = loop {
+            // What is no packet comes at once: packets behind it refer to it.
+            let time = |record: &Result<Record<'_>, _>| match record {
+                Ok(Record::Packet(packet)) => packet.ts_ns,
+                _ => 0,
+            };
+            let mut first = (u64::MAX, 0);
+            let mut ended = None;
+            for (index, records) in records.iter_mut().enumerate() {
+                match records.peek() {
+                    Some(record) => first = first.min((time(record), index)),
+                    None => ended = Some(index),
                 }
-                Ok(Record::Context(json)) => {
-                    self.context = serde_json::from_slice(json).unwrap_or_default();
-                }
-                Ok(Record::Meta(meta)) => self.meta(recording, meta)?,
-                Err(bad) => {
-                    let at = block.offset + crate::format::HEADER_LEN as u64 + bad.at as u64;
-                    self.exported.damage.push(Damage {
-                        file: block.file.clone(),
-                        offset: at,
-                        problem: bad.problem.into(),
-                    });
-                }
+            }
+            if let Some(ended) = ended {
+                break ended;
+            }
+            let index = first.1;
+            if let Some(record) = records[index].next() {
+                taken[index] += 1;
+                self.record(recording, blocks[index], record)?;
+            }
+        };
+        drop(records);
+        for (stream, taken) in streams.iter_mut().zip(taken) {
+            stream.taken = taken;
+        }
+        Ok(ended)
+    }
+
+    fn record(
+        &mut self,
+        recording: u32,
+        block: &Block,
+        record: Result<Record<'_>, BadRecord>,
+    ) -> Result<(), ExportError> {
+        let worker = block.header.worker;
+        match record {
+            Ok(Record::Packet(packet)) => {
+                let verdict = self.verdicts.get(&(worker, packet.verdict));
+                let comment = self
+                    .options
+                    .comments
+                    .then(|| comment(&self.context, packet.keep_code, verdict));
+                self.packet(recording, &packet, comment.as_deref())?;
+            }
+            Ok(Record::Verdict(id, verdict)) => {
+                self.verdicts.insert((worker, id), verdict);
+            }
+            Ok(Record::Context(json)) => {
+                self.context = serde_json::from_slice(json).unwrap_or_default();
+            }
+            Ok(Record::Meta(meta)) => self.meta(recording, meta)?,
+            Err(bad) => {
+                let at = block.offset + crate::format::HEADER_LEN as u64 + bad.at as u64;
+                self.exported.damage.push(Damage {
+                    file: block.file.clone(),
+                    offset: at,
+                    problem: bad.problem.into(),
+                });
             }
         }
         Ok(())

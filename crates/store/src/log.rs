@@ -277,7 +277,21 @@ impl Log {
             recording,
             select,
             files: recording.files.iter(),
+            worker: None,
             current: None,
+        }
+    }
+
+    /// As [`Log::blocks`], of one worker.
+    pub fn blocks_of<'a>(
+        &'a self,
+        recording: &'a Recording,
+        worker: u16,
+        select: &'a Select,
+    ) -> Blocks<'a> {
+        Blocks {
+            worker: Some(worker),
+            ..self.blocks(recording, select)
         }
     }
 }
@@ -315,6 +329,8 @@ pub struct Blocks<'a> {
     recording: &'a Recording,
     select: &'a Select,
     files: std::slice::Iter<'a, BlockFile>,
+    /// Whose files; `None` for all.
+    worker: Option<u16>,
     current: Option<Current<'a>>,
 }
 
@@ -339,6 +355,9 @@ impl Iterator for Blocks<'_> {
         loop {
             let Some(current) = &mut self.current else {
                 let entry = self.files.next()?;
+                if self.worker.is_some_and(|worker| worker != entry.worker) {
+                    continue;
+                }
                 match open_file(self.log.disk.as_ref(), entry) {
                     Ok(opened) => self.current = Some(opened),
                     Err(error) => return Some(Err(error)),

@@ -50,6 +50,14 @@ pub enum LiveError {
         /// Why it is not to be had.
         why: String,
     },
+    /// The interface cannot be captured through AF_XDP.
+    #[error("{interface}: not through AF_XDP: {why}; without --exclusive it can be captured")]
+    NoXdp {
+        /// The interface.
+        interface: String,
+        /// Why not.
+        why: String,
+    },
     /// The ring could not be made.
     #[error(
         "{interface}: no ring of {} MiB: {source}; a smaller one may do (-B, in KiB)",

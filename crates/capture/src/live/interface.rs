@@ -7,6 +7,7 @@ use strata_wire::LinkType;
 
 use super::error::LiveError;
 use super::sys;
+use super::xsk::MTU_MAX;
 
 /// The name under which all interfaces are captured together.
 pub const ANY: &str = "any";
@@ -170,6 +171,113 @@ fn speed_mbps(name: &str) -> Option<u32> {
     let speed = u32::from(half(28)) << 16 | u32::from(half(12));
     // SPEED_UNKNOWN, also where a driver has 16 bits of it only.
     (speed != 0 && speed != u32::MAX && speed != 0xffff).then_some(speed)
+}
+
+/// What an interface offers to captures.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Offers {
+    /// Its driver, if it has one.
+    pub driver: Option<String>,
+    /// Why packets cannot be captured; `None` if they can.
+    pub packet_problem: Option<String>,
+    /// Why not through AF_XDP; `None` if it can be tried.
+    pub xdp_problem: Option<String>,
+    /// Receive queues.
+    pub queues: u32,
+    /// Whether received packets of a flow are merged before they are captured.
+    pub merges: bool,
+    /// Whether the card gives times of its own to all packets.
+    pub stamps: bool,
+}
+
+impl Device {
+    /// What it offers to captures.
+    #[must_use]
+    pub fn offers(&self) -> Offers {
+        let packet_problem = match sys::packet_socket(false) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Some(String::from(
+                "not permitted: run as root, or with cap_net_raw",
+            )),
+            Err(error) => Some(error.to_string()),
+            Ok(_) if !self.is_up => Some(format!("it is down: `ip link set {} up`", self.name)),
+            Ok(_) => None,
+        };
+        let xdp_problem = if self.link != LinkType::ETHERNET || self.index == 0 {
+            Some(String::from("its packets have no Ethernet header"))
+        } else if self.mtu > MTU_MAX {
+            Some(format!("its MTU is above {MTU_MAX}"))
+        } else {
+            packet_problem.clone()
+        };
+        Offers {
+            driver: driver(&self.name),
+            packet_problem,
+            xdp_problem,
+            queues: receive_queues(&self.name),
+            merges: merges(&self.name),
+            stamps: stamps(&self.name),
+        }
+    }
+}
+
+/// `ETHTOOL_GDRVINFO` (linux/ethtool.h): the driver's name is first.
+fn driver(name: &str) -> Option<String> {
+    const ETHTOOL_GDRVINFO: u32 = 3;
+    let mut command = [0; 196];
+    command[..4].copy_from_slice(&ETHTOOL_GDRVINFO.to_ne_bytes());
+    sys::ethtool(name, &mut command).ok()?;
+    let text = command[4..36].split(|&byte| byte == 0).next()?;
+    let text = String::from_utf8_lossy(text).into_owned();
+    (!text.is_empty()).then_some(text)
+}
+
+/// `ETHTOOL_GGRO`, and LRO among `ETHTOOL_GFLAGS` (linux/ethtool.h).
+fn merges(name: &str) -> bool {
+    const ETHTOOL_GGRO: u32 = 0x2b;
+    const ETHTOOL_GFLAGS: u32 = 0x25;
+    const LRO: u32 = 1 << 15;
+    let value = |number: u32| {
+        let mut command = [0; 8];
+        command[..4].copy_from_slice(&number.to_ne_bytes());
+        sys::ethtool(name, &mut command).ok()?;
+        let value = command[4..].first_chunk().copied();
+        value.map(u32::from_ne_bytes)
+    };
+    value(ETHTOOL_GGRO).is_some_and(|on| on != 0)
+        || value(ETHTOOL_GFLAGS).is_some_and(|flags| flags & LRO != 0)
+}
+
+/// `ETHTOOL_GET_TS_INFO` (linux/ethtool.h): raw hardware times, and the filter for
+/// all packets among those it has.
+fn stamps(name: &str) -> bool {
+    const ETHTOOL_GET_TS_INFO: u32 = 0x41;
+    const FILTER_ALL: u32 = 1 << 1;
+    let mut command = [0; 44];
+    command[..4].copy_from_slice(&ETHTOOL_GET_TS_INFO.to_ne_bytes());
+    if sys::ethtool(name, &mut command).is_err() {
+        return false;
+    }
+    let word = |at: usize| {
+        let bytes = command[at..].first_chunk();
+        bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+    };
+    word(4) & libc::SOF_TIMESTAMPING_RAW_HARDWARE != 0 && word(28) & FILTER_ALL != 0
+}
+
+/// `ETHTOOL_GCHANNELS` (linux/ethtool.h): receive queues, alone and combined.
+pub(super) fn receive_queues(name: &str) -> u32 {
+    const ETHTOOL_GCHANNELS: u32 = 0x3c;
+    let mut command = [0; 36];
+    command[..4].copy_from_slice(&ETHTOOL_GCHANNELS.to_ne_bytes());
+    if sys::ethtool(name, &mut command).is_err() {
+        return 1;
+    }
+    let count = |at: usize| {
+        let bytes = command[at..].first_chunk();
+        bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+    };
+    (count(20) + count(32)).clamp(1, 1024)
 }
 
 fn memory_bytes() -> Option<usize> {

@@ -18,12 +18,12 @@
 //! An entry counts while its second is the current one or one of the two before, so
 //! a flow that user space does not confirm any more comes whole again.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use strata_bpf::{
-    Alu, Assembler, Condition, Label, Program, ProgramKind, Reg, Shared, TooLarge, Width,
+    Alu, Assembler, Condition, Label, Program, ProgramKind, Reg, Shared, SocketMap, TooLarge, Width,
 };
 use strata_filter::{Filter, KernelView};
 use strata_wire::{AddressFamily, Endpoint, FlowKey, LinkType, Tally, mix64};
@@ -72,6 +72,22 @@ const AGREE_PACKETS: u16 = 4;
 /// `bpf_get_smp_processor_id`, `bpf_skb_load_bytes` (linux/bpf.h).
 const CPU: i32 = 8;
 const LOAD_BYTES: i32 = 26;
+/// For XDP: `bpf_xdp_get_buff_len`, `bpf_xdp_load_bytes`, `bpf_xdp_adjust_tail`,
+/// `bpf_xdp_adjust_meta`, `bpf_ktime_get_tai_ns`, `bpf_redirect_map`.
+const BUFFER_LENGTH: i32 = 188;
+const XDP_LOAD_BYTES: i32 = 189;
+const ADJUST_TAIL: i32 = 65;
+const ADJUST_META: i32 = 54;
+const TAI_NS: i32 = 208;
+const REDIRECT_MAP: i32 = 51;
+/// `struct xdp_md`, `enum xdp_action`.
+const XDP_DATA: i16 = 0;
+const XDP_DATA_META: i16 = 8;
+const XDP_QUEUE: i16 = 16;
+const XDP_PASS: i32 = 2;
+/// linux/if_link.h.
+const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
+const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 /// `struct __sk_buff`.
 const SKB_PACKET_TYPE: i16 = 4;
 const SKB_PROTOCOL: i16 = 16;
@@ -215,6 +231,14 @@ pub(super) struct Kernel {
     loopback: u32,
 }
 
+/// A program on an interface; gone with the value.
+#[derive(Debug)]
+pub(super) struct Attached {
+    _link: OwnedFd,
+    /// In the driver, before the kernel makes a socket buffer of a packet.
+    pub(super) native: bool,
+}
+
 /// What became of the filter on an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Placed {
@@ -324,17 +348,117 @@ impl Kernel {
         asm.set(Reg::R0, 0);
         asm.exit();
         asm.bind(accept);
-        if let Some(table) = &self.cut {
-            let network = match device.link {
-                LinkType::ETHERNET => Some(14),
-                LinkType::LINUX_SLL2 | LinkType::RAW => Some(0),
-                _ => None,
-            };
-            if let Some(network) = network {
-                look_up(&mut asm, table, network, self.snaplen);
+        let network = match device.link {
+            LinkType::ETHERNET => Some(14),
+            LinkType::LINUX_SLL2 | LinkType::RAW => Some(0),
+            _ => None,
+        };
+        self.length(&mut asm, network, LOAD_BYTES);
+        asm.exit();
+        asm.finish().map_err(|error: TooLarge| error.to_string())
+    }
+
+    /// `R0` = how much of the packet is enough. `load_bytes` is the helper for it.
+    fn length(&self, asm: &mut Assembler, network: Option<i32>, load_bytes: i32) {
+        let done = asm.label();
+        if let (Some(table), Some(network)) = (&self.cut, network) {
+            look_up(asm, table, network, load_bytes, done);
+        }
+        let snaplen = self.snaplen.cast_signed();
+        asm.set(Reg::R0, snaplen);
+        asm.bind(done);
+        let shorter = asm.label();
+        asm.jump_if(Condition::LessEqual, Reg::R0, snaplen, shorter);
+        asm.set(Reg::R0, snaplen);
+        asm.bind(shorter);
+    }
+
+    /// Sends packets of an interface to AF_XDP sockets by their queues, for as long as
+    /// the result lives: what passes the filter is taken away from the host.
+    pub(super) fn take_away(
+        &self,
+        device: &Device,
+        sockets: &SocketMap,
+    ) -> Result<Attached, LiveError> {
+        let fail = |why: String| LiveError::NoXdp {
+            interface: device.name.clone(),
+            why,
+        };
+        let words = self.assemble_xdp(sockets).map_err(fail)?;
+        let program = Program::load(ProgramKind::Xdp, "strata_xdp", &words)
+            .map_err(|error| fail(error.to_string()))?;
+        let native = program.attach_xdp(device.index, XDP_FLAGS_DRV_MODE);
+        let native_error = match native {
+            Ok(link) => {
+                return Ok(Attached {
+                    _link: link,
+                    native: true,
+                });
+            }
+            Err(error) => error,
+        };
+        match program.attach_xdp(device.index, XDP_FLAGS_SKB_MODE) {
+            Ok(link) => Ok(Attached {
+                _link: link,
+                native: false,
+            }),
+            Err(error) => Err(fail(format!("native: {native_error}; generic: {error}"))),
+        }
+    }
+
+    /// Filter, then time and length in front of the packet, then its tail cut off.
+    fn assemble_xdp(&self, sockets: &SocketMap) -> Result<Vec<u64>, String> {
+        let shared = self.shared.as_ref().ok_or("eBPF is not permitted")?;
+        let mut asm = Assembler::new();
+        let (accept, reject, pass) = (asm.label(), asm.label(), asm.label());
+        let whole = asm.label();
+        asm.set(Reg::R6, Reg::R1);
+        match &self.filter {
+            Some(filter) => {
+                let program = filter
+                    .compile(LinkType::ETHERNET)
+                    .map_err(|e| e.to_string())?;
+                let written = program.write_ebpf(&mut asm, KernelView::Xdp, accept, reject);
+                written.map_err(|error| error.to_string())?;
+            }
+            None => {
+                asm.call(BUFFER_LENGTH);
+                asm.set(Reg::R7, Reg::R0);
+                asm.jump(accept);
             }
         }
-        asm.set(Reg::R0, self.snaplen.cast_signed());
+        asm.bind(reject);
+        count(&mut asm, shared);
+        asm.jump(pass);
+        asm.bind(accept);
+        self.length(&mut asm, Some(14), XDP_LOAD_BYTES);
+        // Negative: so many bytes less at the end.
+        asm.set(Reg::R2, Reg::R0);
+        asm.alu64(Alu::Sub, Reg::R2, Reg::R7);
+        asm.jump_if(Condition::GreaterEqual, Reg::R0, Reg::R7, whole);
+        asm.set(Reg::R1, Reg::R6);
+        asm.call(ADJUST_TAIL);
+        asm.bind(whole);
+        asm.call(TAI_NS);
+        asm.set(Reg::R8, Reg::R0);
+        asm.set(Reg::R1, Reg::R6);
+        asm.set(Reg::R2, -16);
+        asm.call(ADJUST_META);
+        asm.jump_if(Condition::NotEqual, Reg::R0, 0, pass);
+        asm.load(Width::Word, Reg::R1, Reg::R6, XDP_DATA_META);
+        asm.load(Width::Word, Reg::R2, Reg::R6, XDP_DATA);
+        asm.set(Reg::R3, Reg::R1);
+        asm.alu64(Alu::Add, Reg::R3, 16);
+        asm.jump_if(Condition::Greater, Reg::R3, Reg::R2, pass);
+        asm.store(Width::Double, Reg::R1, 0, Reg::R8);
+        asm.store(Width::Double, Reg::R1, 8, Reg::R7);
+        asm.load(Width::Word, Reg::R2, Reg::R6, XDP_QUEUE);
+        asm.map(Reg::R1, sockets.number());
+        asm.set(Reg::R3, XDP_PASS);
+        asm.call(REDIRECT_MAP);
+        asm.exit();
+        asm.bind(pass);
+        asm.set(Reg::R0, XDP_PASS);
         asm.exit();
         asm.finish().map_err(|error: TooLarge| error.to_string())
     }
@@ -404,9 +528,9 @@ fn count(asm: &mut Assembler, shared: &Shared) {
 
 const _: () = assert!(COUNTER_SLOTS == 64 && SLOT_WORDS * 8 == 1 << 6);
 
-/// Ends the program with the length in the cut table, or goes on. Fragments, options,
-/// extension headers and other protocols are not looked up.
-fn look_up(asm: &mut Assembler, table: &CutTable, network: i32, snaplen: u32) {
+/// Goes on at `found` with the length in the cut table in `R0`, or behind. Fragments,
+/// options, extension headers and other protocols are not looked up.
+fn look_up(asm: &mut Assembler, table: &CutTable, network: i32, load_bytes: i32, found: Label) {
     /// Where IP header and ports are put on the stack.
     const AT: i16 = -48;
     let (ipv6, look, whole) = (asm.label(), asm.label(), asm.label());
@@ -416,7 +540,7 @@ fn look_up(asm: &mut Assembler, table: &CutTable, network: i32, snaplen: u32) {
         asm.set(Reg::R3, Reg::R10);
         asm.alu64(Alu::Add, Reg::R3, i32::from(AT));
         asm.set(Reg::R4, bytes);
-        asm.call(LOAD_BYTES);
+        asm.call(load_bytes);
         asm.jump_if(Condition::NotEqual, Reg::R0, 0, whole);
     };
     let either = |asm: &mut Assembler, reg: Reg| {
@@ -425,12 +549,20 @@ fn look_up(asm: &mut Assembler, table: &CutTable, network: i32, snaplen: u32) {
         asm.jump_if(Condition::NotEqual, reg, 17, whole);
         asm.bind(known);
     };
-    asm.load(Width::Word, Reg::R0, Reg::R6, SKB_PROTOCOL);
-    asm.network_order(Reg::R0, 16);
-    asm.jump_if(Condition::Equal, Reg::R0, 0x86dd, ipv6);
-    asm.jump_if(Condition::NotEqual, Reg::R0, 0x0800, whole);
-
-    copy(asm, 24);
+    if load_bytes == XDP_LOAD_BYTES {
+        // Version and protocol are told apart by the header alone; behind other
+        // EtherTypes there is nothing in the table, but for one packet in 2^40.
+        copy(asm, 24);
+        asm.load(Width::Byte, Reg::R0, Reg::R10, AT);
+        asm.alu64(Alu::ShiftRight, Reg::R0, 4);
+        asm.jump_if(Condition::Equal, Reg::R0, 6, ipv6);
+    } else {
+        asm.load(Width::Word, Reg::R0, Reg::R6, SKB_PROTOCOL);
+        asm.network_order(Reg::R0, 16);
+        asm.jump_if(Condition::Equal, Reg::R0, 0x86dd, ipv6);
+        asm.jump_if(Condition::NotEqual, Reg::R0, 0x0800, whole);
+        copy(asm, 24);
+    }
     asm.load(Width::Byte, Reg::R0, Reg::R10, AT);
     asm.jump_if(Condition::NotEqual, Reg::R0, 0x45, whole);
     asm.load(Width::Half, Reg::R0, Reg::R10, AT + 6);
@@ -480,22 +612,8 @@ fn look_up(asm: &mut Assembler, table: &CutTable, network: i32, snaplen: u32) {
     asm.bind(look);
     read_entry(asm, table, whole);
     // A length beyond the agreed ones does not cut.
-    asm.jump_if(
-        Condition::Greater,
-        Reg::R0,
-        i32::from(AGREED - AGREE_PACKETS),
-        whole,
-    );
-    let shorter = asm.label();
-    asm.jump_if(
-        Condition::LessEqual,
-        Reg::R0,
-        snaplen.cast_signed(),
-        shorter,
-    );
-    asm.set(Reg::R0, snaplen.cast_signed());
-    asm.bind(shorter);
-    asm.exit();
+    let agreed = i32::from(AGREED - AGREE_PACKETS);
+    asm.jump_if(Condition::LessEqual, Reg::R0, agreed, found);
     asm.bind(whole);
 }
 

@@ -8,7 +8,7 @@
 //!
 //! ```text
 //! Live          the interfaces of one worker: waiting, going down, coming back
-//! ring          one TPACKET_V3 ring
+//! ring, xsk     one TPACKET_V3 ring; one AF_XDP socket
 //! kernel        eBPF: filter, cut, spreading over workers
 //! interface     what interfaces there are
 //! drops         what was lost before us, and where
@@ -21,25 +21,30 @@ mod interface;
 mod kernel;
 mod ring;
 mod sys;
+mod xsk;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use drops::{DropCounts, Drops, Lost};
 pub use error::LiveError;
-pub use interface::{ANY, Device};
+pub use interface::{ANY, Device, Offers};
 pub use kernel::{CUT_BYTES_MIN, CutTable, Direction};
 pub use ring::RingCounts;
 
 use crate::batch::{BATCH_MAX, PacketRef, Packets};
 use crate::meta::{Interface, Meta};
 use crate::options::{self, code};
-use kernel::{Kernel, Placed};
+use kernel::{Attached, Kernel, Placed};
 use ring::Ring;
+use strata_bpf::SocketMap;
 use strata_filter::Filter;
-use strata_wire::Tally;
+use strata_wire::{LinkType, Tally};
+use xsk::Xsk;
 
 /// How long a step waits for packets at most.
 const WAIT: Duration = Duration::from_millis(100);
@@ -67,6 +72,9 @@ pub struct LiveOptions {
     /// Whether packets of flows in [`Live::cut_table`] are cut before they are
     /// copied.
     pub cut: bool,
+    /// Whether packets are taken away from the host, through AF_XDP. Several workers
+    /// share an interface by its receive queues then.
+    pub exclusive: bool,
 }
 
 impl LiveOptions {
@@ -85,6 +93,7 @@ impl Default for LiveOptions {
             filter: None,
             direction: Direction::Both,
             cut: false,
+            exclusive: false,
         }
     }
 }
@@ -170,11 +179,56 @@ impl Packets for RingBatch<'_> {
     }
 }
 
-/// An interface and its ring.
+/// Where the packets of a port come from.
+#[derive(Debug)]
+enum Source {
+    Ring(Ring),
+    Xsk(Xsk),
+}
+
+impl Source {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Ring(ring) => ring.fd(),
+            Self::Xsk(xsk) => xsk.fd(),
+        }
+    }
+
+    fn block(&self) -> &[u8] {
+        match self {
+            Self::Ring(ring) => ring.block(),
+            Self::Xsk(xsk) => xsk.block(),
+        }
+    }
+
+    fn release(&mut self) {
+        match self {
+            Self::Ring(ring) => ring.release(),
+            Self::Xsk(xsk) => xsk.release(),
+        }
+    }
+
+    fn fill(&mut self, interface: u16, tai_ns: u64, slots: &mut Vec<Slot>) -> bool {
+        match self {
+            Self::Ring(ring) => ring.fill(interface, slots),
+            Self::Xsk(xsk) => xsk.fill(interface, tai_ns, slots),
+        }
+    }
+
+    fn counts(&mut self) -> io::Result<RingCounts> {
+        match self {
+            Self::Ring(ring) => ring.counts(),
+            Self::Xsk(xsk) => xsk.counts(),
+        }
+    }
+}
+
+/// An interface, or a queue of it, and its ring.
 #[derive(Debug)]
 struct Port {
     device: Device,
-    ring: Ring,
+    interface: u16,
+    source: Source,
     /// Counts of rings that this one has replaced.
     earlier: RingCounts,
     state: PortState,
@@ -198,6 +252,10 @@ pub struct Live {
     ports: Vec<Port>,
     options: LiveOptions,
     kernel: Arc<Kernel>,
+    /// The programs that take packets away, by interface.
+    attached: Arc<Vec<Attached>>,
+    /// How far the clock of AF_XDP's timestamps is ahead.
+    tai_ns: u64,
     /// Why the kernel does not evaluate the filter on some interface.
     filter_in_user_space: Option<String>,
     slots: Vec<Slot>,
@@ -231,15 +289,75 @@ impl Live {
         for _ in 0..workers.max(1) {
             all.push(Self::joined(&devices, options, &kernel)?);
         }
+        if options.exclusive {
+            Self::take_away(&mut all, &devices, &kernel)?;
+            return Ok(all);
+        }
         for live in &mut all {
             for port in &live.ports {
-                let placed = kernel.admit(port.ring.fd(), &port.device)?;
+                let placed = kernel.admit(port.source.fd(), &port.device)?;
                 if let Placed::InUserSpace(why) = placed {
                     live.filter_in_user_space = Some(why);
                 }
             }
         }
         Ok(all)
+    }
+
+    /// Gives each worker its share of the interfaces' queues, and then attaches the
+    /// programs that send packets there.
+    fn take_away(
+        all: &mut [Self],
+        devices: &[Device],
+        kernel: &Arc<Kernel>,
+    ) -> Result<(), LiveError> {
+        let workers = all.len();
+        let mut attached = Vec::new();
+        for (id, device) in (0_u16..).zip(devices) {
+            let queues = interface::receive_queues(&device.name);
+            let sockets = SocketMap::new(queues).map_err(device.error("XSKMAP"))?;
+            for (queue, worker) in (0..queues).zip((0..workers).cycle()) {
+                let live = &mut all[worker];
+                let xsk = Xsk::open(device, queue, &live.options)?;
+                sockets
+                    .set(queue, xsk.fd())
+                    .map_err(device.error("XSKMAP"))?;
+                live.ports.push(Port::new(device, id, Source::Xsk(xsk)));
+            }
+            attached.push(kernel.take_away(device, &sockets)?);
+        }
+        if let Some(idle) = all.iter().find(|live| live.ports.is_empty()) {
+            return Err(LiveError::NoXdp {
+                interface: idle.options.interfaces.join(", "),
+                why: format!("there are fewer receive queues than workers ({workers})"),
+            });
+        }
+        let attached = Arc::new(attached);
+        for live in all {
+            live.attached = Arc::clone(&attached);
+        }
+        Ok(())
+    }
+
+    /// How each interface is captured, in words.
+    #[must_use]
+    pub fn ways(&self) -> Vec<String> {
+        let way = |port: &Port| match &port.source {
+            Source::Ring(_) => format!("{}: AF_PACKET", port.device.name),
+            Source::Xsk(xsk) => {
+                let program = self.attached.get(usize::from(port.interface));
+                let native = program.is_some_and(|program| program.native);
+                format!(
+                    "{}: AF_XDP, {} program, {}",
+                    port.device.name,
+                    if native { "native" } else { "generic" },
+                    if xsk.zero_copy { "zero-copy" } else { "copy" },
+                )
+            }
+        };
+        let mut ways: Vec<String> = self.ports.iter().map(way).collect();
+        ways.dedup();
+        ways
     }
 
     /// One worker's rings, which let nothing in yet.
@@ -251,21 +369,21 @@ impl Live {
         let mut ports = Vec::new();
         let mut metas = VecDeque::new();
         for (id, device) in (0_u16..).zip(devices) {
-            let ring = Ring::open(device, options)?;
-            kernel.join(ring.fd(), device)?;
             metas.push_back(Meta::Interface {
                 id,
                 interface: describe(device, options),
             });
-            ports.push(Port {
-                ring,
-                device: device.clone(),
-                earlier: RingCounts::default(),
-                state: PortState::Up,
-            });
+            if options.exclusive {
+                continue;
+            }
+            let ring = Ring::open(device, options)?;
+            kernel.join(ring.fd(), device)?;
+            ports.push(Port::new(device, id, Source::Ring(ring)));
         }
         Ok(Self {
             ports,
+            attached: Arc::default(),
+            tai_ns: sys::tai_ahead_ns(),
             options: options.clone(),
             kernel: Arc::clone(kernel),
             filter_in_user_space: None,
@@ -309,11 +427,11 @@ impl Live {
             return Ok(LiveNext::Meta(meta));
         }
         self.slots.clear();
-        self.ports[self.current].ring.release();
+        self.ports[self.current].source.release();
         if self.fill() {
             return Ok(LiveNext::Packets);
         }
-        sys::wait(self.ports.iter().map(|port| port.ring.fd()), WAIT)
+        sys::wait(self.ports.iter().map(|port| port.source.fd()), WAIT)
             .map_err(self.ports[0].device.error("poll"))?;
         if self.fill() {
             return Ok(LiveNext::Packets);
@@ -326,8 +444,9 @@ impl Live {
     fn fill(&mut self) -> bool {
         for step in 1..=self.ports.len() {
             let index = (self.current + step) % self.ports.len();
-            let id = u16::try_from(index).unwrap_or(u16::MAX);
-            if self.ports[index].ring.fill(id, &mut self.slots) {
+            let port = &mut self.ports[index];
+            let slots = &mut self.slots;
+            if port.source.fill(port.interface, self.tai_ns, slots) {
                 self.current = index;
                 return true;
             }
@@ -341,7 +460,7 @@ impl Live {
     #[must_use]
     pub fn batch(&self) -> RingBatch<'_> {
         RingBatch {
-            block: self.ports[self.current].ring.block(),
+            block: self.ports[self.current].source.block(),
             slots: &self.slots,
         }
     }
@@ -359,7 +478,7 @@ impl Live {
     pub fn counts(&mut self) -> Result<Vec<(String, RingCounts)>, LiveError> {
         let mut all = Vec::new();
         for port in &mut self.ports {
-            let counts = port.ring.counts();
+            let counts = port.source.counts();
             let counts = counts.map_err(port.device.error("PACKET_STATISTICS"))?;
             all.push((port.device.name.clone(), port.earlier.plus(counts)));
         }
@@ -369,7 +488,7 @@ impl Live {
     /// Notices interfaces that went down, and opens those that are back.
     fn look_after_ports(&mut self) -> Result<(), LiveError> {
         for port in &mut self.ports {
-            match sys::take_error(port.ring.fd()) {
+            match sys::take_error(port.source.fd()) {
                 None => {}
                 Some(error) if error.raw_os_error() == Some(libc::ENETDOWN) => {
                     port.state = PortState::Down;
@@ -394,6 +513,16 @@ impl Live {
 }
 
 impl Port {
+    fn new(device: &Device, interface: u16, source: Source) -> Self {
+        Self {
+            source,
+            interface,
+            device: device.clone(),
+            earlier: RingCounts::default(),
+            state: PortState::Up,
+        }
+    }
+
     /// Compares what is captured with what is there.
     fn look(
         &mut self,
@@ -411,14 +540,14 @@ impl Port {
             Err(error) => return Err(error),
         };
         if found.index != self.device.index {
-            if !found.is_up {
+            if !found.is_up || options.exclusive {
                 return Ok(None);
             }
             // An interface of the same name: the old ring belongs to the old one.
-            self.earlier = self.earlier.plus(self.ring.counts().unwrap_or_default());
-            self.ring = Ring::open(&found, options)?;
-            kernel.join(self.ring.fd(), &found)?;
-            kernel.admit(self.ring.fd(), &found)?;
+            self.earlier = self.earlier.plus(self.source.counts().unwrap_or_default());
+            self.source = Source::Ring(Ring::open(&found, options)?);
+            kernel.join(self.source.fd(), &found)?;
+            kernel.admit(self.source.fd(), &found)?;
             self.device = found;
             self.state = PortState::Up;
             return Ok(Some(LiveEvent::Back(name)));
@@ -450,6 +579,12 @@ fn find(name: &str, options: &LiveOptions) -> Result<Device, LiveError> {
     if !device.is_up {
         return Err(LiveError::Down {
             interface: device.name,
+        });
+    }
+    if options.exclusive && (device.link != LinkType::ETHERNET || device.index == 0) {
+        return Err(LiveError::NoXdp {
+            interface: device.name,
+            why: String::from("its packets have no Ethernet header"),
         });
     }
     if let Some(filter) = &options.filter {

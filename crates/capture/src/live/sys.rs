@@ -46,8 +46,42 @@ impl Mapping {
         Ok(Self { start, len })
     }
 
+    /// Memory of our own that the kernel is to be told of, zero at first.
+    pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+        // SAFETY: as in `of`.
+        let start = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags,
+                -1,
+                0,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or_else(io::Error::last_os_error)?;
+        Ok(Self { start, len })
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// For telling the kernel.
+    pub(crate) fn address(&self) -> u64 {
+        self.start.as_ptr() as u64
+    }
+
+    /// All of it. Only what the kernel has handed over has a meaning; of the rest,
+    /// bytes may be any.
+    pub(crate) fn whole(&self) -> &[u8] {
+        // SAFETY: inside the mapping. The kernel writes frames that it has, which
+        // nobody looks at: slots lead to frames that it has handed over.
+        unsafe { self.bytes(0, self.len) }
     }
 
     /// The 32-bit word at `at`, which the kernel writes too.
@@ -173,6 +207,28 @@ pub(crate) fn packet_socket(cooked: bool) -> io::Result<OwnedFd> {
     // SAFETY: no pointer is passed.
     let fd = unsafe { libc::socket(libc::AF_PACKET, kind | libc::SOCK_CLOEXEC, 0) };
     owned(fd)
+}
+
+/// An AF_XDP socket.
+pub(crate) fn xdp_socket() -> io::Result<OwnedFd> {
+    // SAFETY: no pointer is passed.
+    owned(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })
+}
+
+/// Nanoseconds by which the clock TAI is ahead of the time of day.
+pub(crate) fn tai_ahead_ns() -> u64 {
+    let ns = |clock: libc::clockid_t| {
+        let mut now = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // SAFETY: writes one `timespec`; where the clock is not known it stays zero.
+        unsafe { libc::clock_gettime(clock, &raw mut now) };
+        i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec)
+    };
+    // Whole seconds: leap seconds since 1972, or 0 where nobody has set them.
+    let ahead = (ns(libc::CLOCK_TAI) - ns(libc::CLOCK_REALTIME) + 500_000_000) / 1_000_000_000;
+    u64::try_from(ahead).unwrap_or(0) * 1_000_000_000
 }
 
 /// Binds a packet socket to an interface, 0 for all, and to every protocol.

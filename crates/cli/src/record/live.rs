@@ -34,6 +34,7 @@ pub(super) struct InterfaceArgs {
         long = "interface",
         value_name = "NAME",
         value_delimiter = ',',
+        id = "interface",
         group = "input",
         conflicts_with = "read"
     )]
@@ -65,6 +66,12 @@ pub(super) struct InterfaceArgs {
     #[arg(long, value_name = "CPUS")]
     cores: Option<String>,
 
+    /// Take the packets away from this host, through AF_XDP: faster, but no program
+    /// here receives what passes the filter, not even your own remote session. For
+    /// mirror ports and taps. Sees received packets only.
+    #[arg(long)]
+    exclusive: bool,
+
     /// Let the kernel copy only the headers of flows that are confidently kept as
     /// headers. Goes further on one core; packets that turn out to be wanted whole
     /// are counted (wanted_but_cut).
@@ -87,6 +94,7 @@ impl InterfaceArgs {
         options.immediate = self.immediate_mode;
         options.filter = filter.cloned();
         options.cut = self.early_cut;
+        options.exclusive = self.exclusive;
         options.direction = match self.direction {
             Way::In => Direction::In,
             Way::Out => Direction::Out,
@@ -168,7 +176,14 @@ pub(super) fn run(args: &super::Args, setup: &Setup, stop: &Arc<AtomicBool>) -> 
         None => vec![None],
     };
     let count = u16::try_from(cores.len())?;
+    if args.live.exclusive {
+        eprintln!(
+            "strata: --exclusive: what passes the filter on {} is taken away from this host",
+            args.live.interfaces.join(", ")
+        );
+    }
     let lives = Live::open(&options, count)?;
+    let ways = lives[0].ways().join("; ");
     let before = DropCounts::now(&args.live.interfaces);
     let filter = match lives.iter().find_map(Live::filter_in_user_space) {
         Some(why) => {
@@ -183,8 +198,7 @@ pub(super) fn run(args: &super::Args, setup: &Setup, stop: &Arc<AtomicBool>) -> 
     flag::register(SIGUSR1, Arc::clone(&report))?;
     eprintln!(
         "strata: capturing on {}, snapshot length {} bytes; Ctrl-C ends it",
-        args.live.interfaces.join(", "),
-        args.live.snaplen,
+        ways, options.snaplen,
     );
     let started = Instant::now();
     let running = workers
@@ -195,11 +209,18 @@ pub(super) fn run(args: &super::Args, setup: &Setup, stop: &Arc<AtomicBool>) -> 
         .map(|(number, ((worker, live), core))| spawn(number, worker, live, core, stop))
         .collect::<Result<Vec<Running>>>()?;
 
+    // As tcpdump has it: so many files of so many seconds, and then the end.
+    let lasts = args
+        .filecount
+        .map(|files| args.rotate_seconds.saturating_mul(files));
     let mut warnings = Vec::new();
     let mut watchdog = Watchdog::new(running.len());
     let bar = progress_bar();
     while running.iter().any(|worker| !worker.thread.is_finished()) {
         thread::sleep(Duration::from_millis(50));
+        if lasts.is_some_and(|seconds| started.elapsed() >= Duration::from_secs(seconds)) {
+            stop.store(true, Ordering::Relaxed);
+        }
         if rotate.swap(false, Ordering::Relaxed) {
             recorder.rotate();
         }

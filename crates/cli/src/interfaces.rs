@@ -1,0 +1,82 @@
+//! `strata interfaces`: what can be captured here, how, and why not.
+
+use std::io::{Write, stdout};
+
+use anyhow::Result;
+use strata_capture::live::{ANY, Device};
+
+/// Arguments of `strata interfaces`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Example:
+  strata interfaces eth0")]
+pub(crate) struct Args {
+    /// Only these interfaces.
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let devices: Vec<Device> = if args.names.is_empty() {
+        Device::all()?
+    } else {
+        let named = args.names.iter().map(|name| Device::named(name));
+        named.collect::<Result<_, _>>()?
+    };
+    let mut out = stdout().lock();
+    for device in devices {
+        write!(out, "{}", text(&device))?;
+    }
+    Ok(())
+}
+
+fn text(device: &Device) -> String {
+    let offers = device.offers();
+    let name = &device.name;
+    if name == ANY {
+        let way = offers.packet_problem.unwrap_or_else(|| String::from("yes"));
+        return format!(
+            "{name}: all interfaces together, {}\n    AF_PACKET: {way}\n",
+            device.link
+        );
+    }
+    let mut facts = vec![device.link.to_string()];
+    if device.is_loopback {
+        facts.push(String::from("loopback"));
+    }
+    facts.push(String::from(match (device.is_up, device.is_running) {
+        (false, _) => "down",
+        (true, false) => "up, no carrier",
+        (true, true) => "up",
+    }));
+    facts.extend(device.speed_mbps.map(|mbps| format!("{mbps} Mb/s")));
+    facts.push(format!("MTU {}", device.mtu));
+    facts.extend(offers.driver.map(|driver| format!("driver {driver}")));
+    let way = |problem: Option<String>, fine: String| match problem {
+        Some(problem) => format!("no: {problem}"),
+        None => fine,
+    };
+    let packet = way(offers.packet_problem, String::from("yes"));
+    let queues = match offers.queues {
+        1 => String::from("one receive queue"),
+        count => format!("{count} receive queues, so as many workers"),
+    };
+    let xdp = way(
+        offers.xdp_problem,
+        format!("can be tried, {queues}; native if the driver has XDP, else generic"),
+    );
+    let mut text = format!(
+        "{name}: {}\n    AF_PACKET: {packet}\n    AF_XDP (--exclusive): {xdp}\n",
+        facts.join(", ")
+    );
+    if offers.merges {
+        text += &format!(
+            "    packets of a flow are merged on receiving, so sizes are not those on the wire: \
+             `ethtool -K {name} gro off lro off`\n"
+        );
+    }
+    if offers.stamps {
+        text += "    the card can give times of its own to all packets\n";
+    }
+    text
+}
