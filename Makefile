@@ -86,7 +86,7 @@ model: build python
 	$(STRATA) eval -m models/default.json -r $(LABELLED)/mix-test/trace.pcap \
 	    --labels $(LABELLED)/mix-test/labels.csv --report target/default-model.html
 
-# Presets of models on every labelled capture; figures of bench/results/presets.json.
+# Presets of models on every labelled capture; figures of bench/results/presets.figures.json.
 compare: build python
 	$(STRATA) compare $(LABELLED) --report bench/results/presets.html
 

@@ -193,5 +193,8 @@ def main(arguments: list[str] | None = None) -> None:
     }
     try:
         commands[args.command](args)
+    except BrokenPipeError:
+        # Whoever reads our output has seen enough.
+        sys.stderr.close()
     except (ProgramError, SnapshotError, OSError, json.JSONDecodeError, ValueError) as error:
         sys.exit(f"strata: {error}")

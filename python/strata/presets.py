@@ -305,6 +305,10 @@ def _judge(
         trained = trained.where(trained.columns["ts_ns"] < task.split_ns)
     known = sorted({str(s) for s in trained.source[trained.attack]})
     figures = {name: evaluation.judge(d, known, seed) for name, d in decided.items()}
+    for judged in figures.values():
+        # For the page of one model.
+        for part in ("curve", "positions", "false_alarms_of", "summary"):
+            del judged[part]
     ours = decided.get("strata")
     if ours is not None and not task.attacks_only:
         for name, judged in figures.items():

@@ -35,7 +35,8 @@ plt.rcParams.update(
 
 def json_beside(page: Path) -> Path:
     """Where the figures of a page are."""
-    return page.with_suffix(".json")
+    # Not report.json: a model may have that name.
+    return page.with_suffix(".figures.json")
 
 
 def _percent(value: float, digits: int = 1) -> str:

@@ -38,7 +38,7 @@ FEATURES = (
 SHAPES = ((8, 64), (16, 64))
 DEPTH = 8
 # A cheaper shape is taken if it comes so close to the best.
-CLOSE_ENOUGH = 0.01
+CLOSE_ENOUGH = 0.005
 
 
 @dataclass
@@ -115,6 +115,10 @@ class Trainer:
         self.target = np.where(snapshots.attack, self.target + 1, 0)
         self.values = snapshots.values(options.features)
         self.weights = self._weights()
+        self.fold_of = np.zeros(len(snapshots), int)
+        for fold, (_, test) in enumerate(self.folds()):
+            self.fold_of[test] = fold
+        self.known_folds = np.unique(self.fold_of)
         # Of unseen flows, once trained.
         self.scores, self.point = np.zeros(len(snapshots)), 1.0
 
@@ -165,12 +169,8 @@ class Trainer:
         )
 
     def folds(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Pairs of rows; a flow is on one side only, and so is a benign source where
-        there are enough of them: a model will meet applications it has not seen."""
-        groups = self.data.columns["flow"].astype(str)
-        benign_sources = np.unique(self.data.source[~self.data.attack])
-        if len(benign_sources) >= 3 * self.options.folds:
-            groups = np.where(self.data.attack, groups, self.data.source)
+        """Pairs of rows; a flow is on one side only."""
+        groups = self.data.columns["flow"]
         count = min(self.options.folds, len(np.unique(groups)))
         folds = StratifiedGroupKFold(count, shuffle=True, random_state=self.options.seed)
         return list(folds.split(self.values, self.target, groups))
@@ -266,7 +266,7 @@ class Trainer:
 
     def operating_point(self, scores: np.ndarray) -> float:
         """The anomaly score from which on a packet is anomalous."""
-        options, attack = self.options, self.data.attack
+        options = self.options
         if options.point is not None:
             return options.point
         if options.conservative is not None:
@@ -281,18 +281,27 @@ class Trainer:
             # Packets of one score are kept or not kept together.
             return float(np.nextafter(scores[order[allowed]], 2))
         candidates = np.unique(np.round(np.linspace(0.02, 0.98, 97), 2))
-        # A source counts as one, however many packets it has.
-        costs = []
-        for point in candidates:
-            alarm = scores >= point
-            if options.miss_cost == options.false_alarm_cost:
-                costs.append(-macro_f1(attack, self.data.source, alarm))
-            else:
-                missed = options.miss_cost * np.mean(self.weights[attack] * ~alarm[attack])
-                alarms = options.false_alarm_cost * np.mean(alarm[~attack])
-                costs.append(missed + alarms)
-        least = np.flatnonzero(np.array(costs) <= min(costs) + 1e-12)
-        return float(candidates[least[len(least) // 2]])
+        everywhere = np.ones(len(scores), bool)
+        costs = np.array([self._cost(scores >= point, everywhere) for point in candidates])
+        # What unseen traffic costs varies from fold to fold: of all points that cannot be
+        # told from the best (one standard error), the middle one.
+        best = candidates[int(np.argmin(costs))]
+        parts = [self._cost(scores >= best, self.fold_of == fold) for fold in self.known_folds]
+        error = float(np.nanstd(parts) / np.sqrt(len(parts)))
+        near = candidates[costs <= costs.min() + error]
+        return float(near[len(near) // 2])
+
+    def _cost(self, alarm: np.ndarray, rows: np.ndarray) -> float:
+        """Of the packets of `rows`; smaller is better. NaN without attacks."""
+        options, attack = self.options, self.data.attack[rows]
+        alarm = alarm[rows]
+        if not attack.any():
+            return float("nan")
+        if options.miss_cost == options.false_alarm_cost:
+            return -macro_f1(attack, self.data.source[rows], alarm)
+        missed = np.mean(self.weights[rows][attack] * ~alarm[attack])
+        alarms = np.mean(alarm[~attack]) if not attack.all() else 0.0
+        return float(options.miss_cost * missed + options.false_alarm_cost * alarms)
 
     def _point_of_recall(self, scores: np.ndarray, target: float) -> float:
         point = 1.0

@@ -6,9 +6,10 @@ use crate::bucket::Bucket;
 use crate::facts::PacketFacts;
 use crate::switch::Arithmetic;
 
-/// Votes needed per packet of a bucket's owner to replace it; the value of the
-/// Elastic Sketch paper.
-const LAMBDA: u32 = 8;
+/// Votes needed per packet of a bucket's owner to replace it. The Elastic Sketch
+/// paper takes 8; but there a light part keeps what a bucket loses. Here a flow that
+/// comes late has lost its first packets, so the owner's word counts for more.
+const LAMBDA: u32 = 64;
 /// Bits of identity that a tag holds beside those that the position implies.
 const IDENTITY_MASK: u64 = (1 << 48) - 1;
 

@@ -90,7 +90,7 @@ fn a_persistent_newcomer_takes_a_weak_bucket() {
     let tries = (1..100)
         .find(|&n| sketch.insert(&packet(newcomer, 1 + n, 100, true)).is_some())
         .unwrap();
-    assert!((2..=8).contains(&tries), "replaced after {tries} packets");
+    assert!((9..=64).contains(&tries), "replaced after {tries} packets");
     assert_eq!(sketch.pressure().replaced, 1);
 }
 

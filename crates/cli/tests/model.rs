@@ -1,0 +1,133 @@
+//! From a labelled capture to a model that records: the road that a user goes.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "helpers of tests may fail loudly, and say why they do not run"
+)]
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use strata_testkit::{data_dir, workspace_root};
+
+fn strata(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strata"));
+    command.args(arguments).output().unwrap()
+}
+
+fn succeeds(arguments: &[&str]) -> String {
+    let output = strata(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The interpreter of `make python`; without it the test cannot run.
+fn has_python() -> bool {
+    let there = workspace_root().join("python/.venv/bin/python").exists();
+    if !there {
+        eprintln!("not run: no python/.venv; `make python` makes it");
+        assert!(std::env::var_os("CI").is_none(), "CI has no python/.venv");
+    }
+    there
+}
+
+struct Capture {
+    trace: String,
+    labels: String,
+}
+
+fn capture(name: &str) -> Capture {
+    let folder = data_dir().join("labelled").join(name);
+    let text = |path: PathBuf| path.to_str().unwrap().to_owned();
+    Capture {
+        trace: text(folder.join("trace.pcap")),
+        labels: text(folder.join("labels.csv")),
+    }
+}
+
+#[test]
+fn a_model_is_trained_judged_and_records() {
+    if !has_python() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    let Capture { trace, labels } = capture("mix-train");
+    let snapshots = path("snapshots.parquet");
+    succeeds(&[
+        "features", "-r", &trace, "--labels", &labels, "-o", &snapshots,
+    ]);
+    let (model, report) = (path("model.json"), path("report.html"));
+    let said = succeeds(&[
+        "train",
+        &snapshots,
+        "-o",
+        &model,
+        "--shape",
+        "3x32",
+        "--folds",
+        "2",
+        "--quiet",
+        "--target-recall",
+        "0.9",
+        "--jobs",
+        "1",
+    ]);
+    assert!(said.contains("3 trees of up to 32 leaves"), "{said}");
+    let said = succeeds(&[
+        "eval", "-m", &model, "-r", &trace, "--labels", &labels, "--report", &report,
+    ]);
+    assert!(said.contains("cic2019-synflood: recall 1.000"), "{said}");
+    let page = std::fs::read_to_string(&report).unwrap();
+    assert!(page.contains("Evaluation of strata") && !page.contains("http-equiv"));
+    let figures = std::fs::read(path("report.figures.json")).unwrap();
+    let figures: serde_json::Value = serde_json::from_slice(&figures).unwrap();
+    assert!(figures["recall"].as_f64().unwrap() > 0.9);
+    assert_eq!(figures["summary"]["without_bucket"], 0);
+
+    let log = path("log");
+    succeeds(&["record", "-m", &model, "-r", &trace, "-o", &log]);
+    let info = succeeds(&["info", &log]);
+    assert!(
+        info.contains("fit of the model: the traffic scores as in training"),
+        "{info}"
+    );
+    // What the model was not trained on: a flood and nothing else.
+    let (flood, other) = (capture("cic2019-synflood"), path("other"));
+    succeeds(&["record", "-m", &model, "-r", &flood.trace, "-o", &other]);
+    let info = succeeds(&["info", &other]);
+    assert!(info.contains("NO LONGER FITS"), "{info}");
+}
+
+#[test]
+fn features_take_labels_and_name_what_is_wrong_with_them() {
+    let scratch = tempfile::tempdir().unwrap();
+    let Capture { trace, labels } = capture("cic2017-sqli");
+    let csv = succeeds(&["features", "-r", &trace, "--labels", &labels]);
+    let mut lines = csv.lines();
+    let header: Vec<&str> = lines.next().unwrap().split(',').collect();
+    let label = header.iter().position(|name| *name == "label").unwrap();
+    assert!(header.contains(&"ecn") && header.contains(&"in_flow"));
+    let rows: Vec<&str> = lines.collect();
+    assert_eq!(rows.len(), 94);
+    assert!(
+        rows.iter()
+            .all(|row| row.split(',').nth(label) == Some("anomalous"))
+    );
+
+    let wrong = scratch.path().join("wrong.csv");
+    std::fs::write(&wrong, "frame,label\n1,0\nx,1\n").unwrap();
+    let output = strata(&[
+        "features",
+        "-r",
+        &trace,
+        "--labels",
+        wrong.to_str().unwrap(),
+    ]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        error.contains("wrong.csv") && error.contains("line 3: frame 'x'"),
+        "{error}"
+    );
+}
