@@ -329,36 +329,14 @@ impl Assembler {
     ///
     /// # Panics
     ///
-    /// If a label that is jumped to stands nowhere, or before the jump.
+    /// If a label that is jumped to stands nowhere.
     pub fn finish(self) -> Result<Vec<u64>, TooLarge> {
         let mut leads: Vec<Option<usize>> = vec![None; self.insns.len()];
         for &(at, label) in &self.jumps {
             let target = self.labels[label.0].expect("every label stands somewhere");
-            assert!(target > at, "programs have no loops");
             leads[at] = Some(target);
         }
-        // All jumps lead forward, so one pass finds what is reached.
-        let mut reached = vec![false; self.insns.len() + 1];
-        reached[0] = true;
-        for (at, insn) in self
-            .insns
-            .iter()
-            .enumerate()
-            .filter(|(_, insn)| insn.code != 0)
-        {
-            if !reached[at] {
-                continue;
-            }
-            if let Some(target) = leads[at] {
-                reached[target] = true;
-            }
-            if insn.code == DOUBLE_IMM {
-                reached[at + 1] = true;
-                reached[at + 2] = true;
-            } else if insn.code != JUMP && insn.code != EXIT {
-                reached[at + 1] = true;
-            }
-        }
+        let reached = self.reached(&leads);
         let mut places = Vec::with_capacity(reached.len());
         let mut kept = 0;
         for &reached in &reached {
@@ -370,12 +348,35 @@ impl Assembler {
             let mut insn = *insn;
             if let Some(target) = leads[at] {
                 // Counted from the instruction behind the jump.
-                let distance = places[target] - places[at] - 1;
-                insn.offset = i16::try_from(distance).map_err(|_| TooLarge(distance))?;
+                let distance = places[target].wrapping_sub(places[at] + 1).cast_signed();
+                let too_large = |_| TooLarge(distance.unsigned_abs());
+                insn.offset = i16::try_from(distance).map_err(too_large)?;
             }
             words.push(insn.word());
         }
         Ok(words)
+    }
+
+    /// Which instructions something leads to, when each may jump as `leads` says.
+    fn reached(&self, leads: &[Option<usize>]) -> Vec<bool> {
+        let mut reached = vec![false; self.insns.len() + 1];
+        let mut open = vec![0];
+        while let Some(at) = open.pop() {
+            if std::mem::replace(&mut reached[at], true) {
+                continue;
+            }
+            let Some(insn) = self.insns.get(at) else {
+                continue;
+            };
+            open.extend(leads[at]);
+            if insn.code == DOUBLE_IMM {
+                reached[at + 1] = true;
+                open.push(at + 2);
+            } else if insn.code != JUMP && insn.code != EXIT {
+                open.push(at + 1);
+            }
+        }
+        reached
     }
 }
 

@@ -17,6 +17,7 @@ mod uapi {
     pub(super) const MAP_XSKMAP: u32 = 17;
     pub(super) const MMAPABLE: u32 = 1 << 10;
     pub(super) const ATTACH_XDP: u32 = 37;
+    pub(super) const TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
 }
 
 /// What a program is for.
@@ -218,6 +219,39 @@ impl Program {
         })
     }
 
+    /// Runs an XDP program `repeat` times on copies of `frame`, and lets them go where it
+    /// sends them; `batch` at a time. To the program they come from the interface, so
+    /// `XDP_TX` sends them out of it.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says (Linux 5.18 is the first that can);
+    /// [`io::ErrorKind::Interrupted`] if a signal came: it has run less often then.
+    pub fn run_live_frames(
+        &self,
+        ifindex: u32,
+        frame: &[u8],
+        repeat: u32,
+        batch: u32,
+    ) -> io::Result<()> {
+        let frame_len = u32::try_from(frame.len()).map_err(io::Error::other)?;
+        // struct xdp_md: data, data_end, data_meta, interface, queue, egress.
+        let context: [u32; 6] = [0, frame_len, 0, ifindex, 0, 0];
+        let mut attr = TestRunAttr {
+            program: raw(self.fd.as_fd()),
+            data_in_len: frame_len,
+            data_in: frame.as_ptr() as u64,
+            repeat,
+            context_in_len: u32::try_from(size_of_val(&context)).unwrap_or(0),
+            context_in: context.as_ptr() as u64,
+            flags: uapi::TEST_XDP_LIVE_FRAMES,
+            batch,
+            ..TestRunAttr::default()
+        };
+        // SAFETY: frame and context live through the call and have the lengths said.
+        unsafe { bpf(uapi::PROG_TEST_RUN, &mut attr) }.map(drop)
+    }
+
     /// Attaches an XDP program to an interface, for as long as the returned
     /// descriptor is open. `flags` are `XDP_FLAGS_*` (linux/if_link.h).
     ///
@@ -311,6 +345,45 @@ impl Drop for Shared {
     fn drop(&mut self) {
         // SAFETY: what `new` mapped, and nothing borrows from it any more.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.words * 8) };
+    }
+}
+
+/// Values that programs look up by number, and that can be mapped: one after another,
+/// each `value_bytes` after the one before.
+#[derive(Debug)]
+pub struct Array {
+    fd: OwnedFd,
+}
+
+impl Array {
+    /// So many values of a multiple of 8 bytes, zero at first.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn new(value_bytes: u32, values: u32) -> io::Result<Self> {
+        let mut attr = MapAttr {
+            kind: uapi::MAP_ARRAY,
+            key_bytes: 4,
+            value_bytes: value_bytes.next_multiple_of(8),
+            entries: values,
+            flags: uapi::MMAPABLE,
+        };
+        // SAFETY: plain numbers.
+        let fd = owned(unsafe { bpf(uapi::MAP_CREATE, &mut attr) }?);
+        Ok(Self { fd })
+    }
+
+    /// The number by which programs name it.
+    #[must_use]
+    pub fn number(&self) -> i32 {
+        self.fd.as_raw_fd()
+    }
+}
+
+impl AsFd for Array {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! - [`Assembler`]: instructions and labels to a list of instruction words. It knows
 //!   nothing of the kernel.
-//! - [`Program`], [`Shared`], [`SocketMap`]: what bpf(2) loads and makes.
+//! - [`Program`], [`Shared`], [`Array`], [`SocketMap`]: what bpf(2) loads and makes.
 //!
 //! Used by `filter`, which writes capture filters with the assembler, and by
 //! `capture`, which loads them. Uses nothing of Strata.
@@ -25,4 +25,4 @@ mod asm;
 mod kernel;
 
 pub use asm::{Alu, Assembler, Condition, Label, Operand, Reg, TooLarge, Width};
-pub use kernel::{LoadError, Program, ProgramKind, Shared, SocketMap, TestRun};
+pub use kernel::{Array, LoadError, Program, ProgramKind, Shared, SocketMap, TestRun};

@@ -12,6 +12,7 @@
 //! input            several sources merged by time into batches
 //! file             one source: sniffing, decompression, window, pcap, pcapng
 //! live             network interfaces; knows nothing of input and file
+//! send             frames out of an interface, each at its time
 //! write            the writers; they know nothing of input and file
 //! options          pcapng option lists, in the one form used inside Strata
 //! batch meta error the words that all of them share
@@ -55,6 +56,7 @@ mod input;
 pub mod live;
 mod meta;
 pub mod options;
+pub mod send;
 mod write;
 
 pub use batch::{BATCH_MAX, Batch, BatchIter, PacketRef, Packets};

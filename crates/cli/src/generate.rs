@@ -7,10 +7,12 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
+use strata_capture::send::{self, Run, Sender};
 use strata_capture::{Interface, PacketRef, PcapNgWriter, PcapWriter, WriteError};
-use strata_traffic::{Generator, Options, Packet, Profile, Rate, SPACE};
+use strata_traffic::{FRAME_MAX, Generator, Options, Packet, Profile, Rate, SPACE};
 use strata_wire::LinkType;
 
+use crate::sending::{Method, Sending};
 use crate::text;
 
 /// Arguments of `strata generate`.
@@ -28,19 +30,43 @@ Addresses are private (10/8, 172.16/12) or reserved for tests (198.18/15, 2001:d
 Examples:
   strata generate -o w3.pcap --profile cic-w3 -c 4M --labels labels.csv
   strata generate -o many.pcap --profile cic-w1 -c 10M --flows 300k --seed 7
+  strata generate -i veth0 --profile cic-w3 --mbps 9000 --duration 20
   strata generate -o - --profile imix --mbps 1000 -c 1M | tcpdump -n -r -")]
 pub(crate) struct Args {
     /// File to write; - is standard output.
-    #[arg(short = 'o', short_alias = 'w', long = "output", value_name = "FILE")]
-    output: PathBuf,
+    #[arg(
+        short = 'o',
+        short_alias = 'w',
+        long = "output",
+        value_name = "FILE",
+        required_unless_present = "interface"
+    )]
+    output: Option<PathBuf>,
+
+    /// Interface to send from instead, until Ctrl-C, or as many packets as -c says.
+    #[arg(short = 'i', long, value_name = "IF", conflicts_with_all = ["output", "labels", "snaplen", "format"])]
+    interface: Option<String>,
+
+    /// How packets leave, sendmmsg by default. With live-frames up to 1M packets are made
+    /// first, and then sent again and again.
+    #[arg(long, value_enum, value_name = "METHOD", requires = "interface")]
+    method: Option<Method>,
+
+    /// Send as fast as packets can be made, whatever their times.
+    #[arg(short = 't', long, requires = "interface", group = "rate")]
+    topspeed: bool,
+
+    /// Stop sending after so many seconds.
+    #[arg(long, value_name = "SECONDS", requires = "interface")]
+    duration: Option<f64>,
 
     /// Which traffic; see below.
     #[arg(long, value_name = "NAME", default_value = "cic-w1")]
     profile: Profile,
 
-    /// How many packets; with k or M thousands or millions.
-    #[arg(short = 'c', long = "packets", value_name = "N", default_value = "1M", value_parser = text::number)]
-    packets: u64,
+    /// How many packets; with k or M thousands or millions. 1M into a file by default.
+    #[arg(short = 'c', long = "packets", value_name = "N", value_parser = text::number)]
+    packets: Option<u64>,
 
     /// The same seed gives the same packets.
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -155,15 +181,73 @@ fn scaled(number: f64, scale: f64, option: &str) -> Result<u64> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let options = args.options()?;
-    let mut generator = Generator::new(&args.profile, &options);
-    let mut output = CaptureFile::create(&args.output, args.format, args.snaplen)?;
+    let mut generator = Generator::new(&args.profile, &args.options()?);
+    match (&args.interface, &args.output) {
+        (Some(interface), _) => send(args, &mut generator, interface),
+        (None, Some(output)) => write(args, &mut generator, output),
+        // The command line demands one of them.
+        (None, None) => Ok(()),
+    }
+}
+
+/// Frames that are made before they are sent.
+const SLOTS: usize = 2_048;
+/// With live frames, whose system call is dear, they are repeated, so they are more.
+const SLOTS_LIVE: usize = 1 << 20;
+
+fn send(args: &Args, generator: &mut Generator, interface: &str) -> Result<()> {
+    let wanted = usize::try_from(args.packets.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+    let open = |method: Option<_>, slots| {
+        Sender::open(interface, method, wanted.clamp(1, slots), FRAME_MAX)
+    };
+    let method = args.method.map(Into::into);
+    let repeat = method == Some(send::Method::LiveFrames);
+    // Traffic that never repeats needs packets made while others are sent.
+    let sender = match method {
+        None => open(Some(send::Method::Sendmmsg), SLOTS)?,
+        Some(_) => open(method, if repeat { SLOTS_LIVE } else { SLOTS })?,
+    };
+    let mut sending = Sending::start(sender, args.duration)?;
+    let mut frame = [0; SPACE];
+    let mut left = args.packets.unwrap_or(u64::MAX);
+    let start_ns = Options::default().start_ns;
+    let mut base_ns = None;
+    while left > 0 && !sending.stopped() {
+        let slots = sending.sender().slots();
+        let slots = usize::try_from(left).map_or(slots, |left| slots.min(left));
+        let mut due_ns = 0;
+        for slot in 0..slots {
+            let packet = generator.packet_into(&mut frame);
+            due_ns = if args.topspeed {
+                0
+            } else {
+                packet.ts_ns - start_ns
+            };
+            let data = &frame[..usize::from(packet.len)];
+            sending.sender().put(slot, data, due_ns)?;
+        }
+        let frames = if repeat { left } else { slots as u64 };
+        sending.send(&Run {
+            slots,
+            frames,
+            base_ns: *base_ns.get_or_insert_with(Sender::now_ns),
+            pass_ns: due_ns,
+        })?;
+        left -= frames;
+    }
+    sending.finish(interface);
+    Ok(())
+}
+
+fn write(args: &Args, generator: &mut Generator, path: &Path) -> Result<()> {
+    let packets = args.packets.unwrap_or(1_000_000);
+    let mut output = CaptureFile::create(path, args.format, args.snaplen)?;
     let mut labels = args.labels.as_deref().map(Labels::create).transpose()?;
     let started = Instant::now();
-    let named = || format!("{}: cannot write", args.output.display());
+    let named = || format!("{}: cannot write", path.display());
     let mut frame = [0; SPACE];
     let (mut bytes, mut anomalous) = (0, 0);
-    for number in 1..=args.packets {
+    for number in 1..=packets {
         let packet = generator.packet_into(&mut frame);
         let data = &frame[..usize::from(packet.len)];
         output.packet(packet.ts_ns, data).with_context(named)?;
@@ -179,12 +263,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     eprintln!(
         "strata: {} packets ({}), {} of them attacks, of profile {} in {:.2} s -> {}",
-        text::count(args.packets),
+        text::count(packets),
         text::human_bytes(bytes),
-        text::percent(anomalous, args.packets),
+        text::percent(anomalous, packets),
         args.profile.name(),
         started.elapsed().as_secs_f64(),
-        args.output.display(),
+        path.display(),
     );
     Ok(())
 }

@@ -16,6 +16,8 @@ mod model;
 mod prune;
 mod python;
 mod record;
+mod replay;
+mod sending;
 mod table;
 mod text;
 mod train;
@@ -61,6 +63,8 @@ enum Command {
     Eval(eval::Args),
     /// Compare presets of models on labelled captures.
     Compare(train::Args),
+    /// Send a capture file out of an interface.
+    Replay(replay::Args),
 }
 
 fn main() -> ExitCode {
@@ -77,6 +81,7 @@ fn main() -> ExitCode {
         Command::Train(args) => train::run("train", &args),
         Command::Eval(args) => eval::run(&args),
         Command::Compare(args) => train::run("compare", &args),
+        Command::Replay(args) => replay::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -20,7 +20,7 @@ mod error;
 mod interface;
 mod kernel;
 mod ring;
-mod sys;
+pub(crate) mod sys;
 mod xsk;
 
 use std::collections::VecDeque;

@@ -241,6 +241,49 @@ pub(crate) fn bind_packet(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
     bind(fd, &address)
 }
 
+/// Binds a packet socket to an interface to send only: it receives nothing.
+pub(crate) fn bind_packet_to_send(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
+    // SAFETY: all zeros is a valid `sockaddr_ll`.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = u16::try_from(libc::AF_PACKET).unwrap_or(0);
+    address.sll_ifindex = index_for_kernel(ifindex);
+    bind(fd, &address)
+}
+
+/// Sends datagrams in one call, at most 64; gives how many were sent, at least one.
+pub(crate) fn send_many(fd: BorrowedFd<'_>, datagrams: &[&[u8]]) -> io::Result<usize> {
+    const MAX: usize = 64;
+    // SAFETY: all zeros is a valid `iovec`, and a valid `mmsghdr`.
+    let mut parts: [libc::iovec; MAX] = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let mut messages: [libc::mmsghdr; MAX] = unsafe { std::mem::zeroed() };
+    let mut count = 0;
+    for ((datagram, part), message) in datagrams.iter().zip(&mut parts).zip(&mut messages) {
+        part.iov_base = datagram.as_ptr().cast_mut().cast();
+        part.iov_len = datagram.len();
+        message.msg_hdr.msg_iov = part;
+        message.msg_hdr.msg_iovlen = 1;
+        count += 1;
+    }
+    // SAFETY: `count` messages, each of one part that borrows from `datagrams`; sending
+    // only reads them.
+    let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), count, 0) };
+    check(sent)?;
+    usize::try_from(sent).map_err(io::Error::other)
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`, the clock of `bpf_ktime_get_ns`.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes one `timespec`; cannot fail for this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    let (seconds, ns) = (now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs());
+    seconds * 1_000_000_000 + ns
+}
+
 /// Binds a socket to an address structure of its family.
 pub(crate) fn bind<T>(fd: BorrowedFd<'_>, address: &T) -> io::Result<()> {
     // SAFETY: the address is valid for its size, which is passed along.

@@ -1,0 +1,205 @@
+//! Sending by XDP live frames: the kernel runs an XDP program over and over on pages of
+//! its own, and the program fills in the next frame and sends it out.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use strata_bpf::{Alu, Array, Assembler, Condition, Program, ProgramKind, Reg, Shared, Width};
+
+use super::slots::{DUE_AT, HEADER_LEN, LEN_AT, Slots, stride};
+
+/// `enum xdp_action` in linux/bpf.h.
+const XDP_ABORTED: i32 = 0;
+const XDP_DROP: i32 = 1;
+const XDP_TX: i32 = 3;
+
+/// How often the program looks at the clock for a frame that is not due yet, about
+/// 20 ns each, before it gives up its turn. The verifier follows every look.
+const LOOKS: i32 = 4096;
+/// Frames that the kernel collects before they leave, at most.
+const BATCH_MAX: u64 = 64;
+/// How long a frame may wait for those collected with it.
+const COLLECT_NS: u64 = 20_000;
+
+/// `enum bpf_func_id` in linux/bpf.h.
+const MAP_LOOKUP: i32 = 1;
+const KTIME_GET_NS: i32 = 5;
+const XDP_ADJUST_TAIL: i32 = 65;
+const XDP_STORE_BYTES: i32 = 190;
+
+/// What program and user share beside the frames, by word.
+#[derive(Clone, Copy)]
+enum Word {
+    /// The slot whose turn it is.
+    Next,
+    /// The slot after the last one: then the first has its turn again.
+    End,
+    /// What due times count from, on the monotonic clock.
+    Base,
+    /// What comes on top of that with each pass over the slots.
+    Pass,
+    /// Frames that were sent out.
+    Sent,
+}
+
+impl Word {
+    const COUNT: usize = 5;
+
+    fn at(self) -> i16 {
+        self as i16 * 8
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct LiveFrames {
+    program: Program,
+    shared: Shared,
+    ifindex: u32,
+    /// What the kernel copies into its pages: only its length matters.
+    template: Vec<u8>,
+}
+
+impl LiveFrames {
+    /// A frame must fit a page, with the kernel's room before and after it.
+    pub(super) const FRAME_MAX: usize = 3_000;
+    const FRAME_MIN: usize = 14;
+
+    pub(super) fn open(ifindex: u32, count: usize, frame_max: usize) -> io::Result<(Slots, Self)> {
+        let fits = |number: usize| u32::try_from(number).map_err(io::Error::other);
+        let frames = Array::new(fits(stride(frame_max))?, fits(count)?)?;
+        let shared = Shared::new(Word::COUNT)?;
+        let template = vec![0; frame_max.max(Self::FRAME_MIN)];
+        let code = program(&frames, &shared, frame_max, template.len())?;
+        let program = Program::load(ProgramKind::Xdp, "strata_send", &code).map_err(|error| {
+            if error.is_permission() {
+                return error.source;
+            }
+            io::Error::other(error)
+        })?;
+        // The program keeps the maps alive.
+        let slots = Slots::of_array(frames.as_fd(), count, frame_max)?;
+        let sender = Self {
+            program,
+            shared,
+            ifindex,
+            template,
+        };
+        Ok((slots, sender))
+    }
+
+    /// Sends the next frames of a run that has begun with `begin`; gives how many. May be
+    /// fewer: after a signal, or where frames were not due for long.
+    ///
+    /// Each call costs 10 to 25 ms, in which the kernel takes its pages back: `frames`
+    /// should be many.
+    pub(super) fn send(&self, frames: u64, gap_ns: u64) -> io::Result<u64> {
+        let batch = COLLECT_NS.checked_div(gap_ns).unwrap_or(BATCH_MAX);
+        let batch = u32::try_from(batch.clamp(1, BATCH_MAX)).unwrap_or(1);
+        let repeat = u32::try_from(frames).unwrap_or(u32::MAX / 2);
+        let before = self.word(Word::Sent).load(Relaxed);
+        let done = self
+            .program
+            .run_live_frames(self.ifindex, &self.template, repeat, batch);
+        match done {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+            _ => Ok(self.word(Word::Sent).load(Relaxed) - before),
+        }
+    }
+
+    /// Begins at a slot; slots until `end` have their turns, round and round.
+    pub(super) fn begin(&self, next: usize, end: usize, base_ns: u64, pass_ns: u64) {
+        self.word(Word::Next).store(next as u64, Relaxed);
+        self.word(Word::End).store(end as u64, Relaxed);
+        self.word(Word::Base).store(base_ns, Relaxed);
+        self.word(Word::Pass).store(pass_ns, Relaxed);
+    }
+
+    fn word(&self, which: Word) -> &AtomicU64 {
+        &self.shared.words()[which as usize]
+    }
+}
+
+/// The program: takes the next frame, waits until it is due, cuts the page's frame to
+/// its length, copies it and sends it out.
+fn program(
+    frames: &Array,
+    shared: &Shared,
+    frame_max: usize,
+    template_len: usize,
+) -> io::Result<Vec<u64>> {
+    use Condition::{Equal, Greater, GreaterEqual, Less, NotEqual};
+    use Reg::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
+    const KEY_AT: i16 = -8;
+    const LOOKS_AT: i16 = -16;
+    let immediate = |number: usize| i32::try_from(number).map_err(io::Error::other);
+    let offset = |number: usize| i16::try_from(number).map_err(io::Error::other);
+    let (context, words, slot, due, len) = (R6, R7, R8, R9, R9);
+    let mut asm = Assembler::new();
+    let failed = asm.label();
+
+    asm.set(context, R1);
+    asm.shared_address(words, shared.number(), 0);
+    let within = asm.label();
+    asm.load(Width::Double, R1, words, Word::Next.at());
+    asm.load(Width::Double, R2, words, Word::End.at());
+    asm.jump_if(Less, R1, R2, within);
+    asm.load(Width::Double, R1, words, Word::Base.at());
+    asm.load(Width::Double, R2, words, Word::Pass.at());
+    asm.alu64(Alu::Add, R1, R2);
+    asm.store(Width::Double, words, Word::Base.at(), R1);
+    asm.set(R1, 0);
+    asm.store(Width::Double, words, Word::Next.at(), R1);
+    asm.bind(within);
+    asm.store(Width::Word, R10, KEY_AT, R1);
+    asm.map(R1, frames.number());
+    asm.set(R2, R10);
+    asm.alu64(Alu::Add, R2, i32::from(KEY_AT));
+    asm.call(MAP_LOOKUP);
+    asm.jump_if(Equal, R0, 0, failed);
+    asm.set(slot, R0);
+
+    asm.load(Width::Double, due, slot, offset(DUE_AT)?);
+    asm.load(Width::Double, R1, words, Word::Base.at());
+    asm.alu64(Alu::Add, due, R1);
+    let (again, now) = (asm.label(), asm.label());
+    asm.set(R1, LOOKS);
+    asm.bind(again);
+    asm.store(Width::Double, R10, LOOKS_AT, R1);
+    asm.call(KTIME_GET_NS);
+    asm.jump_if(GreaterEqual, R0, due, now);
+    asm.load(Width::Double, R1, R10, LOOKS_AT);
+    asm.alu64(Alu::Add, R1, -1);
+    asm.jump_if(NotEqual, R1, 0, again);
+    asm.set(R0, XDP_DROP);
+    asm.exit();
+    asm.bind(now);
+
+    for counter in [Word::Next, Word::Sent] {
+        asm.load(Width::Double, R1, words, counter.at());
+        asm.alu64(Alu::Add, R1, 1);
+        asm.store(Width::Double, words, counter.at(), R1);
+    }
+    asm.load(Width::Word, len, slot, offset(LEN_AT)?);
+    asm.jump_if(Greater, len, immediate(frame_max)?, failed);
+    asm.jump_if(Less, len, immediate(LiveFrames::FRAME_MIN)?, failed);
+    asm.set(R1, context);
+    asm.set(R2, len);
+    asm.alu64(Alu::Sub, R2, immediate(template_len)?);
+    asm.call(XDP_ADJUST_TAIL);
+    asm.jump_if(NotEqual, R0, 0, failed);
+    asm.set(R1, context);
+    asm.set(R2, 0);
+    asm.set(R3, slot);
+    asm.alu64(Alu::Add, R3, immediate(HEADER_LEN)?);
+    asm.set(R4, len);
+    asm.call(XDP_STORE_BYTES);
+    asm.jump_if(NotEqual, R0, 0, failed);
+    asm.set(R0, XDP_TX);
+    asm.exit();
+    asm.bind(failed);
+    asm.set(R0, XDP_ABORTED);
+    asm.exit();
+    asm.finish().map_err(io::Error::other)
+}

@@ -1,0 +1,394 @@
+//! Sending frames out of an interface, each at its time.
+//!
+//! ```text
+//! Sender        filling in frames; sending a run of them, by which method
+//! frames        XDP live frames: fastest, where the kernel and the driver have them
+//! socket        an AF_PACKET socket and sendmmsg: every interface
+//! slots         the memory that holds the frames
+//! ```
+//!
+//! PACKET_TX_RING is not here: it was no faster than `sendmmsg`.
+
+mod frames;
+mod slots;
+mod socket;
+
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::live::sys;
+use frames::LiveFrames;
+use slots::Slots;
+use socket::PacketSocket;
+
+/// How frames leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// `sendmmsg` on a packet socket: works on every interface.
+    Sendmmsg,
+    /// Frames that an XDP program makes in the kernel (`BPF_F_TEST_XDP_LIVE_FRAMES`, Linux
+    /// 5.18): several times as fast. The driver must transmit XDP frames; the other end
+    /// of a veth pair must have XDP or generic receive offload on.
+    LiveFrames,
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Sendmmsg => "sendmmsg",
+            Self::LiveFrames => "XDP live frames",
+        })
+    }
+}
+
+/// Why frames cannot be sent.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// There is no such interface.
+    #[error("there is no interface '{0}' here: `ip link` lists them")]
+    NoSuchInterface(String),
+    /// The interface is down.
+    #[error("{0}: the interface is down: `ip link set {0} up`")]
+    Down(String),
+    /// The process may not send raw frames.
+    #[error("{0}: sending frames is not permitted: run as root")]
+    NotPermitted(String),
+    /// A frame does not fit.
+    #[error("{interface}: a frame of {len} bytes is too long to be sent here: {max} at most")]
+    TooLong {
+        /// The interface.
+        interface: String,
+        /// Bytes of the frame.
+        len: usize,
+        /// Bytes that fit.
+        max: usize,
+    },
+    /// The method was asked for, but does not work here.
+    #[error(
+        "{0}: live frames do not arrive: the driver does not transmit XDP frames, or the other end \
+         of the veth pair takes none: `ethtool -K` it `gro on`; or take `--method sendmmsg`"
+    )]
+    NoLiveFrames(String),
+    /// A system call failed.
+    #[error("{interface}: {call}: {source}")]
+    System {
+        /// The interface.
+        interface: String,
+        /// What was tried.
+        call: &'static str,
+        /// What the kernel says.
+        source: io::Error,
+    },
+}
+
+/// What became of frames, as far as the sender knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Frames given to the kernel.
+    pub frames: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Frames that the interface says it dropped since the sender was opened; on a veth
+    /// those that the other end had no room for.
+    pub dropped: u64,
+}
+
+impl Sent {
+    /// Counts frames that were sent beginning with slot `at`, round and round.
+    fn count(&mut self, slots: &Slots, at: usize, end: usize, frames: u64) {
+        self.frames += frames;
+        let passes = frames / end as u64;
+        if passes > 0 {
+            let pass: usize = (0..end).map(|slot| slots.len(slot)).sum();
+            self.bytes += passes * pass as u64;
+        }
+        let rest = usize::try_from(frames % end as u64).unwrap_or(0);
+        let rest = (at..at + rest).map(|slot| slots.len(slot % end));
+        self.bytes += rest.sum::<usize>() as u64;
+    }
+}
+
+/// What to send, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// The first so many slots have their turns in order, round and round.
+    pub slots: usize,
+    /// How many frames to send.
+    pub frames: u64,
+    /// What due times count from, on the clock of [`Sender::now_ns`].
+    pub base_ns: u64,
+    /// What comes on top of that with each pass over the slots.
+    pub pass_ns: u64,
+}
+
+/// Sends frames out of one interface. Has room for a number of them, which are written
+/// once and may be sent many times.
+#[derive(Debug)]
+pub struct Sender {
+    interface: String,
+    slots: Slots,
+    socket: PacketSocket,
+    frames: Option<LiveFrames>,
+    /// Whether live frames have been seen to leave.
+    proven: bool,
+    /// Whether another method may be taken instead.
+    free: bool,
+    sent: Sent,
+    dropped_before: u64,
+}
+
+/// Waits that are longer sleep, shorter ones turn: a sleep wakes up too late by so much.
+const SLEEP_LATE_NS: u64 = 150_000;
+
+impl Sender {
+    /// A sender with room for `slots` frames of at most `frame_max` bytes, at least one
+    /// each. Without a method the fastest that works here is taken. The memory of all slots is
+    /// taken at once.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub fn open(
+        interface: &str,
+        method: Option<Method>,
+        slots: usize,
+        frame_max: usize,
+    ) -> Result<Self, SendError> {
+        let system = |call| {
+            move |source: io::Error| match source.raw_os_error() {
+                Some(libc::EPERM | libc::EACCES) => SendError::NotPermitted(interface.to_owned()),
+                _ => SendError::System {
+                    interface: interface.to_owned(),
+                    call,
+                    source,
+                },
+            }
+        };
+        let ifindex = sys::interface_index(interface)
+            .map_err(|_| SendError::NoSuchInterface(interface.to_owned()))?;
+        let flags = sys::interface_flags(interface).map_err(system("SIOCGIFFLAGS"))?;
+        if i32::from(flags) & libc::IFF_UP == 0 {
+            return Err(SendError::Down(interface.to_owned()));
+        }
+        let mtu = sys::interface_mtu(interface).map_err(system("SIOCGIFMTU"))?;
+        // Ethernet header and a VLAN tag.
+        let interface_max = mtu as usize + 18;
+        if frame_max > interface_max {
+            return Err(SendError::TooLong {
+                interface: interface.to_owned(),
+                len: frame_max,
+                max: interface_max,
+            });
+        }
+        let socket = PacketSocket::open(ifindex).map_err(system("packet socket"))?;
+        let wanted = match method {
+            Some(method) => method == Method::LiveFrames,
+            // Of the drivers that transmit XDP frames only this one tells whether
+            // they left.
+            None => driver(interface).is_some_and(|name| name == "veth"),
+        };
+        let live = (wanted && frame_max <= LiveFrames::FRAME_MAX)
+            .then(|| LiveFrames::open(ifindex, slots, frame_max));
+        let (slots, frames) = match live {
+            Some(Ok((slots, frames))) => (slots, Some(frames)),
+            Some(Err(error)) if method.is_some() => return Err(system("XDP live frames")(error)),
+            None if method == Some(Method::LiveFrames) => {
+                return Err(SendError::TooLong {
+                    interface: interface.to_owned(),
+                    len: frame_max,
+                    max: LiveFrames::FRAME_MAX,
+                });
+            }
+            _ => (
+                Slots::in_memory(slots, frame_max).map_err(system("memory for frames"))?,
+                None,
+            ),
+        };
+        Ok(Self {
+            interface: interface.to_owned(),
+            slots,
+            socket,
+            frames,
+            proven: false,
+            free: method.is_none(),
+            sent: Sent::default(),
+            dropped_before: statistic(interface, "tx_dropped"),
+        })
+    }
+
+    /// How frames leave. Only after the first is sent it is sure.
+    #[must_use]
+    pub fn method(&self) -> Method {
+        if self.frames.is_some() {
+            Method::LiveFrames
+        } else {
+            Method::Sendmmsg
+        }
+    }
+
+    /// Frames that there is room for.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.slots.count()
+    }
+
+    /// Puts a frame into a slot, to be sent `due_ns` after the beginning of a pass.
+    ///
+    /// # Errors
+    /// [`SendError::TooLong`] if it does not fit.
+    ///
+    /// # Panics
+    /// If there is no such slot.
+    pub fn put(&mut self, slot: usize, frame: &[u8], due_ns: u64) -> Result<(), SendError> {
+        if frame.len() > self.slots.frame_max() {
+            return Err(SendError::TooLong {
+                interface: self.interface.clone(),
+                len: frame.len(),
+                max: self.slots.frame_max(),
+            });
+        }
+        self.slots.put(slot, frame, due_ns);
+        Ok(())
+    }
+
+    /// Now, ns on the clock of [`Run::base_ns`].
+    #[must_use]
+    pub fn now_ns() -> u64 {
+        sys::monotonic_ns()
+    }
+
+    /// Sends frames, none before its time; returns when all have left or `stop` is set. A
+    /// signal whose handler sets it is noticed at once.
+    ///
+    /// # Errors
+    /// [`SendError`]; frames before the one that failed have been sent.
+    ///
+    /// # Panics
+    /// If the run has no slots, or more than there are.
+    pub fn send(&mut self, run: &Run, stop: &AtomicBool) -> Result<(), SendError> {
+        assert!(run.slots > 0 && run.slots <= self.slots.count());
+        let mut left = run.frames;
+        let mut at = 0;
+        let mut base_ns = run.base_ns;
+        if left > 0 && self.frames.is_some() && !self.proven {
+            self.prove(base_ns)?;
+            (left, at) = (left - 1, 1);
+        }
+        if let Some(frames) = &mut self.frames {
+            let gap_ns = run.pass_ns / run.slots as u64;
+            frames.begin(at, run.slots, base_ns, run.pass_ns);
+            while left > 0 && !stop.load(Ordering::Relaxed) {
+                let sent = frames.send(left, gap_ns);
+                let sent = sent.map_err(|source| failed(&self.interface, source))?;
+                self.sent.count(&self.slots, at, run.slots, sent);
+                at = (at + usize::try_from(sent).unwrap_or(0)) % run.slots;
+                left -= sent;
+            }
+            return Ok(());
+        }
+        while left > 0 && !stop.load(Ordering::Relaxed) {
+            if at == run.slots {
+                (at, base_ns) = (0, base_ns + run.pass_ns);
+            }
+            if !wait_until(base_ns + self.slots.due_ns(at), stop) {
+                break;
+            }
+            let end = usize::try_from(left).map_or(run.slots, |left| run.slots.min(at + left));
+            let sent = self.socket.send(&self.slots, at..end, base_ns);
+            let sent = sent.map_err(|source| failed(&self.interface, source))?;
+            self.sent.count(&self.slots, at, run.slots, sent as u64);
+            at += sent;
+            left -= sent as u64;
+        }
+        Ok(())
+    }
+
+    /// Sends the first frame, and looks whether it left: an interface that does not take
+    /// live frames is silent about it.
+    fn prove(&mut self, base_ns: u64) -> Result<(), SendError> {
+        const WAITS: u32 = 20;
+        let before = statistic(&self.interface, "tx_packets");
+        let mut left = false;
+        if let Some(frames) = &mut self.frames {
+            frames.begin(0, 1, base_ns, 0);
+            let sent = frames.send(1, 0).is_ok();
+            for _ in 0..if sent { WAITS } else { 0 } {
+                left = statistic(&self.interface, "tx_packets") > before;
+                if left {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        if !left {
+            if !self.free {
+                return Err(SendError::NoLiveFrames(self.interface.clone()));
+            }
+            self.frames = None;
+            let sent = self.socket.send(&self.slots, 0..1, base_ns);
+            sent.map_err(|source| failed(&self.interface, source))?;
+        }
+        self.proven = true;
+        self.sent.count(&self.slots, 0, 1, 1);
+        Ok(())
+    }
+
+    /// What was sent so far.
+    #[must_use]
+    pub fn sent(&self) -> Sent {
+        let dropped = statistic(&self.interface, "tx_dropped");
+        Sent {
+            dropped: dropped.saturating_sub(self.dropped_before),
+            ..self.sent
+        }
+    }
+}
+
+/// Waits for a time; false if `stop` was set before.
+fn wait_until(due_ns: u64, stop: &AtomicBool) -> bool {
+    /// A signal may come just before a sleep.
+    const SLEEP_MAX_NS: u64 = 100_000_000;
+    loop {
+        let now_ns = sys::monotonic_ns();
+        if now_ns >= due_ns {
+            return true;
+        }
+        if stop.load(Ordering::Relaxed) {
+            return false;
+        }
+        let left_ns = due_ns - now_ns;
+        if left_ns > SLEEP_LATE_NS {
+            let sleep_ns = (left_ns - SLEEP_LATE_NS).min(SLEEP_MAX_NS);
+            std::thread::sleep(Duration::from_nanos(sleep_ns));
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+fn failed(interface: &str, source: io::Error) -> SendError {
+    SendError::System {
+        interface: interface.to_owned(),
+        call: "sending",
+        source,
+    }
+}
+
+/// A counter of the interface; 0 if there is none.
+fn statistic(interface: &str, name: &str) -> u64 {
+    let path = format!("/sys/class/net/{interface}/statistics/{name}");
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.trim().parse().unwrap_or(0)
+}
+
+/// The driver's name (`struct ethtool_drvinfo`, linux/ethtool.h).
+fn driver(interface: &str) -> Option<String> {
+    const GET_DRIVER_INFO: u32 = 3;
+    let mut answer = [0_u8; 196];
+    answer[..4].copy_from_slice(&GET_DRIVER_INFO.to_ne_bytes());
+    sys::ethtool(interface, &mut answer).ok()?;
+    let name = answer[4..36].split(|&byte| byte == 0).next()?;
+    String::from_utf8(name.to_vec()).ok()
+}

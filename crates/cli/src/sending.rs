@@ -1,0 +1,97 @@
+//! What `replay` and `generate -i` share: frames out of an interface, until a signal.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use rustix::process::{Signal, getpid, kill_process};
+use signal_hook::consts::SIGALRM;
+use signal_hook::flag;
+use strata_capture::send::{self, Run, Sender};
+
+use crate::text;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Method {
+    /// A packet socket: every interface.
+    Sendmmsg,
+    /// XDP frames made in the kernel: several times as fast, on veth.
+    LiveFrames,
+}
+
+impl From<Method> for send::Method {
+    fn from(method: Method) -> Self {
+        match method {
+            Method::Sendmmsg => Self::Sendmmsg,
+            Method::LiveFrames => Self::LiveFrames,
+        }
+    }
+}
+
+/// Sends until it is told to stop.
+pub(crate) struct Sending {
+    sender: Sender,
+    stop: Arc<AtomicBool>,
+    started: Instant,
+}
+
+impl Sending {
+    /// Stops after `duration_seconds`, or with the first interrupt or termination signal.
+    pub(crate) fn start(sender: Sender, duration_seconds: Option<f64>) -> Result<Self> {
+        let stop = crate::record::stop_on_signal()?;
+        let duration = duration_seconds
+            .map(Duration::try_from_secs_f64)
+            .transpose();
+        if let Some(duration) = duration.context("--duration")? {
+            // A signal, since it ends a system call that sends.
+            flag::register(SIGALRM, Arc::clone(&stop))?;
+            std::thread::spawn(move || {
+                std::thread::sleep(duration);
+                // Nothing can be done about a failure, and none is possible.
+                let _ = kill_process(getpid(), Signal::ALARM);
+            });
+        }
+        Ok(Self {
+            sender,
+            stop,
+            started: Instant::now(),
+        })
+    }
+
+    pub(crate) fn sender(&mut self) -> &mut Sender {
+        &mut self.sender
+    }
+
+    /// Whether a signal came or the time is over.
+    pub(crate) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn send(&mut self, run: &Run) -> Result<()> {
+        Ok(self.sender.send(run, &self.stop)?)
+    }
+
+    /// What was sent and how fast, in tcpreplay's words.
+    #[allow(clippy::cast_precision_loss)]
+    pub(crate) fn finish(self, interface: &str) {
+        let seconds = self.started.elapsed().as_secs_f64().max(1e-9);
+        let sent = self.sender.sent();
+        eprintln!(
+            "Actual: {} packets ({} bytes) sent in {seconds:.2} seconds by {} on {interface}\n\
+             Rated: {:.1} Mbps, {:.0} pps",
+            text::count(sent.frames),
+            text::count(sent.bytes),
+            self.sender.method(),
+            sent.bytes as f64 * 8.0 / seconds / 1e6,
+            sent.frames as f64 / seconds,
+        );
+        if sent.dropped > 0 {
+            eprintln!(
+                "strata: warning: {interface} dropped {} of them: the other end had no room for them",
+                text::count(sent.dropped)
+            );
+        }
+    }
+}
