@@ -56,8 +56,20 @@ tools:
 	    echo "install them, on Debian with: apt-get install $(PEERS)"; exit 1; \
 	fi
 
-bench: build tools
-	$(PYTHON) bench/run.py --strata $(STRATA) --labelled $(LABELLED)
+# Peers of benchmarks, where the system has them; QUICK=1 and TOPICS="offline live" go on.
+BENCH_PEERS := nfdump softflowd netsniff-ng ethtool procps
+BENCH_VENV := bench/.venv
+
+$(BENCH_VENV): bench/requirements.txt
+	$(PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH_VENV)/bin/pip install --quiet --requirement bench/requirements.txt
+	@touch $(BENCH_VENV)
+
+bench: build tools $(BENCH_VENV)
+	@[ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || for peer in $(BENCH_PEERS); do \
+	    dpkg -s $$peer >/dev/null 2>&1 || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$peer >/dev/null || true; \
+	done
+	$(BENCH_VENV)/bin/python bench/run.py --strata $(STRATA) $(if $(QUICK),--quick) $(TOPICS)
 	$(CARGO) run --release --locked --quiet -p strata-rules --example rules_speed > bench/results/rules.md
 
 fuzz:
@@ -92,4 +104,4 @@ compare: build python
 
 clean:
 	$(CARGO) clean
-	rm -rf $(VENV) fuzz/target
+	rm -rf $(VENV) $(BENCH_VENV) fuzz/target

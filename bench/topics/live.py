@@ -1,0 +1,215 @@
+"""Live capture between two network namespaces, against tcpdump, dumpcap and netsniff-ng.
+
+Scenarios: `shared-core`, where the kernel's receive work and the capture share one core;
+`two-cores`, where the sender's core does the receive work: the greatest rate that each
+captures without loss; and `small`, that with frames of 64 bytes. All of 300 thousand flows.
+Files are written to the disk."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness import CORES, DISTURBED, Disturbance, HERE, have, median, remove, version
+
+TITLE = "Live capture"
+SENDING, RECEIVING = "st-tr0", "st-tr1"
+SENDER, RECEIVER = "st-tr-send", "st-tr-recv"
+CAPTURE_CORE, SEND_CORE = "0", str(min(1, CORES - 1))
+
+
+def quietly(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def must(*command):
+    done = quietly(*command)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+
+
+def inside(namespace, *command):
+    return ["ip", "netns", "exec", namespace, *map(str, command)]
+
+
+def unmake():
+    for namespace in (SENDER, RECEIVER):
+        quietly("ip", "netns", "del", namespace)
+
+
+@contextmanager
+def link(threaded):
+    """A veth pair between two namespaces. `threaded`: the kernel's receive work runs on the
+    capture's core, else where the sender is."""
+    unmake()
+    passing = None
+    try:
+        for namespace in (SENDER, RECEIVER):
+            must("ip", "netns", "add", namespace)
+            must(*inside(namespace, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1"))
+        must("ip", "link", "add", SENDING, "netns", SENDER, "type", "veth",
+             "peer", "name", RECEIVING, "netns", RECEIVER)
+        must("ip", "-n", SENDER, "link", "set", SENDING, "up")
+        must("ip", "-n", RECEIVER, "link", "set", RECEIVING, "up")
+        command = inside(RECEIVER, sys.executable, HERE / "xdp_pass.py", RECEIVING)
+        passing = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        if passing.stdout.readline().strip() != "ready":
+            raise RuntimeError("the receiving end takes no XDP program")
+        if threaded:
+            path = f"/sys/class/net/{RECEIVING}/threaded"
+            must(*inside(RECEIVER, "sh", "-c", f"echo 1 > {path}"))
+            for process in Path("/proc").glob("[0-9]*/comm"):
+                try:
+                    if process.read_text().startswith(f"napi/{RECEIVING}"):
+                        must("taskset", "-pc", CAPTURE_CORE, process.parent.name)
+                except OSError:
+                    pass
+        yield
+    finally:
+        if passing:
+            passing.kill()
+            passing.wait()
+        unmake()
+
+
+def captures(strata, directory):
+    """{name: (command, outputs, how its count reads)}"""
+    log, file = directory / "live-log", directory / "live.pcap"
+    counted = r"([\d ]+) packets \("
+    record = [strata, "record", "-i", RECEIVING, "-o", log]
+    return {
+        "strata": (record, [log], counted),
+        "strata --mode log-all": ([*record, "--mode", "log-all"], [log], counted),
+        "tcpdump": (["tcpdump", "-i", RECEIVING, "-w", file], [file], r"(\d+) packets captured"),
+        "tcpdump -s 96": (
+            ["tcpdump", "-i", RECEIVING, "-s", "96", "-w", file], [file], r"(\d+) packets captured"),
+        "dumpcap": (
+            ["dumpcap", "-q", "-i", RECEIVING, "-w", file], [file],
+            r"received/dropped on interface '[^']*': (\d+)"),
+        "dumpcap -s 96": (
+            ["dumpcap", "-q", "-i", RECEIVING, "-s", "96", "-w", file], [file],
+            r"received/dropped on interface '[^']*': (\d+)"),
+        "netsniff-ng": (
+            ["netsniff-ng", "--in", RECEIVING, "--out", file, "--silent"], [file],
+            r"(\d+)\s+packets passed filter"),
+    }
+
+
+def run(context, capture, trace, pps, seconds):
+    """Share of the packets that were lost, and the disturbance."""
+    command, outputs, pattern = capture
+    remove(outputs)
+    receiver = subprocess.Popen(
+        inside(RECEIVER, "taskset", "-c", CAPTURE_CORE, *command),
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )
+    try:
+        time.sleep(1.5)
+        disturbance = Disturbance()
+        rate = ["--topspeed"] if pps is None else ["--pps", str(pps)]
+        sent = subprocess.run(
+            inside(SENDER, "taskset", "-c", SEND_CORE, context.strata, "replay", "-i", SENDING,
+                   "-r", trace, *rate, "--duration", str(seconds), "--method", "live-frames"),
+            capture_output=True, text=True, check=True,
+        ).stderr
+        share = disturbance.share()
+        time.sleep(1.0)
+        receiver.send_signal(signal.SIGINT)
+        said, _ = receiver.communicate(timeout=60)
+    finally:
+        receiver.kill()
+        receiver.wait()
+        remove(outputs)
+    offered = int(re.search(r"Actual: ([\d ]+) packets", sent)[1].replace(" ", ""))
+    found = re.search(pattern, said)
+    if not found:
+        raise RuntimeError(f"{command[0]} does not say how many it captured: {said[-300:]}")
+    captured = int(found[1].replace(" ", ""))
+    return max(0.0, 1 - captured / offered), offered / seconds, share
+
+
+def undisturbed(context, capture, trace, pps, seconds, discarded):
+    """Runs until one is undisturbed, three times at most."""
+    for _ in range(3):
+        loss, rate, share = run(context, capture, trace, pps, seconds)
+        if share <= DISTURBED:
+            break
+        discarded.append(share)
+    return loss, rate
+
+
+def lossless(context, capture, trace, steps, seconds, discarded):
+    """The greatest of the rates that is captured whole, packets per second, by bisection."""
+    low, high = 0, len(steps)
+    while low < high:
+        middle = (low + high) // 2
+        loss, rate = undisturbed(context, capture, trace, steps[middle], seconds, discarded)
+        reached = rate > steps[middle] * 0.98
+        if loss == 0 and reached:
+            low = middle + 1
+        else:
+            high = middle
+    return steps[low - 1] if low else 0
+
+
+def measure(context):
+    quick = context.quick
+    seconds, rounds = (2, 1) if quick else (20, 5)
+    steps = [n * 100_000 for n in (range(2, 42, 8) if quick else range(2, 62, 2))]
+    full = context.generate("live788.pcap", "flood788", 300_000)
+    small = context.generate("live64.pcap", "flood64", 300_000)
+    programs = captures(context.strata, context.directory)
+    programs = {n: c for n, c in programs.items() if n.startswith("strata") or have(n.split()[0])}
+    discarded, lost, greatest, greatest_small = [], {}, {}, {}
+    with link(threaded=True):
+        for _ in range(rounds):
+            for name, capture in programs.items():
+                loss, rate = undisturbed(context, capture, full, 1_000_000, seconds, discarded)
+                lost.setdefault(name, []).append(loss)
+                print(f"  shared core: {name}: {loss:.2%} of {rate / 1e6:.2f} Mpps", file=sys.stderr)
+    with link(threaded=False):
+        for trace, found in ((full, greatest), (small, greatest_small)):
+            for name, capture in programs.items():
+                found[name] = lossless(context, capture, trace, steps, seconds, discarded)
+                print(f"  two cores: {name}: {found[name] / 1e6:.1f} Mpps", file=sys.stderr)
+    rows = [[n, f"{median(losses):.2%}", f"{min(losses):.2%} to {max(losses):.2%}"]
+            for n, losses in lost.items()]
+    rates = [[n, greatest[n] / 1e6, greatest_small[n] / 1e6] for n in greatest]
+    return {
+        "title": TITLE,
+        "setup": f"Two network namespaces, XDP live frames, 300 000 flows, runs of {seconds} s, "
+        f"files on the disk; {len(discarded)} runs discarded for what others did meanwhile. "
+        "Packets that the receiving end of the veth pair had no room for count as lost.",
+        "versions": {n.split()[0]: version(n.split()[0]) for n in programs if " " not in n},
+        "lost": lost,
+        "tables": [
+            {
+                "title": "One core for the kernel's receive work and the capture, 788 B at 1 Mpps",
+                "columns": ["program", "lost, median", "range"],
+                "rows": rows,
+            },
+            {
+                "title": "Two cores: the greatest rate without loss, "
+                f"in steps of {(steps[1] - steps[0]) / 1e6} Mpps",
+                "columns": ["program", "Mpps of 788 B", "Mpps of 64 B"],
+                "rows": rates,
+            },
+        ],
+        "charts": [
+            {
+                "name": "live-loss",
+                "title": "Packets lost at 1 Mpps of 788 B, one core",
+                "unit": "percent",
+                "bars": [[n, round(100 * median(ls), 2)] for n, ls in lost.items()],
+            },
+            {
+                "name": "live-lossless",
+                "title": "Greatest rate without loss, 788 B, two cores",
+                "unit": "million packets per second",
+                "bars": [[n, rate] for n, rate, _ in rates],
+            },
+        ],
+    }
