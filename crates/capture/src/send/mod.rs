@@ -308,7 +308,8 @@ impl Sender {
     /// Sends the first frame, and looks whether it left: an interface that does not take
     /// live frames is silent about it.
     fn prove(&mut self, base_ns: u64) -> Result<(), SendError> {
-        const WAITS: u32 = 20;
+        // A receiver that keeps its core busy may be late.
+        const WAITS: u32 = 500;
         let before = statistic(&self.interface, "tx_packets");
         let mut left = false;
         if let Some(frames) = &mut self.frames {
