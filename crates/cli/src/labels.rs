@@ -46,7 +46,7 @@ enum Form {
 /// How label files are read.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct LabelArgs {
-    /// What the packets are. CSV by frame number (frame,label[,source]; 0 is
+    /// What the packets are. CSV by frame number (frame, label, maybe source; 0 is
     /// benign, 1 an attack, other labels are classes of their own); CSV of rules
     /// (label and any of address, source_address, destination_address, port,
     /// source_port, destination_port, protocol, from, to; the first that fits);
