@@ -1,7 +1,7 @@
 //! The data-plane loop: from a batch of packets to records in a block.
 //!
 //! ```text
-//! batch -> filter -> dissect -> fingerprint, prefetch -> sketch -> features
+//! batch -> filter -> dissect -> fingerprint, prefetch -> policy -> sketch -> features
 //!       -> forest -> verdict -> granularity -> record
 //! ```
 //!
@@ -9,6 +9,7 @@
 //!   sketch, its books and the block it fills;
 //! - [`FlowFinder`]: whose packet it is;
 //! - [`Classifier`]: sketch, features and forest of one model;
+//! - [`Plan`], [`Steering`]: modes and policies, and how they change on the way;
 //! - [`Mode`]: from class to granularity (TitanLog §VI-A);
 //! - [`run`]: an [`Input`](strata_capture::Input) through a worker;
 //! - [`run_live`]: interfaces through a worker.
@@ -20,6 +21,8 @@ mod flows;
 mod fragments;
 mod live;
 mod mode;
+mod plan;
+mod policing;
 mod worker;
 
 pub use budget::Budget;
@@ -27,4 +30,5 @@ pub use classifier::{Classified, Classifier};
 pub use flows::{FlowFinder, wire_bytes};
 pub use live::run_live;
 pub use mode::{Mode, ModeConfig, ModeError};
+pub use plan::{Delays, Plan, Steering};
 pub use worker::{RunError, Worker, WorkerOptions, run};

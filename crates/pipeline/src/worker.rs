@@ -5,7 +5,6 @@ use strata_capture::{CaptureError, Input, Interface, Meta, Next, PacketRef, Pack
 use strata_classify::{LANES, Model, VerdictId};
 use strata_filter::{Filter, Program};
 use strata_sketch::{Level, PacketFacts, Pressure};
-use strata_store::export::Context;
 use strata_store::{
     BlockBuilder, BlockSink, BlockTally, PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, StoreError,
     Written,
@@ -24,6 +23,8 @@ use crate::budget::Budget;
 use crate::classifier::{Classifier, bits};
 use crate::flows::{FlowFinder, wire_bytes};
 use crate::mode::{Mode, ModeError};
+use crate::plan::{Follower, Plan, Steering};
+use crate::policing::{Policing, fields, plain_fields};
 
 /// Room that is kept free in a block for definitions beside a packet: a verdict
 /// of 256 trees and a plain interface. Larger ones make their block grow.
@@ -60,7 +61,7 @@ pub enum RunError {
 
 /// What one class gets.
 #[derive(Clone, Debug)]
-enum Demand {
+pub(crate) enum Demand {
     /// The same for every packet.
     Always(Outcome),
     /// Sampled: decided packet by packet.
@@ -74,6 +75,8 @@ struct Source {
     /// `None` if there is no filter; `Err` if it cannot be applied to this link
     /// type, so that no packet of it matches.
     filter: Option<Result<Program, String>>,
+    /// Its number in the rules of the policies.
+    rules_number: u8,
 }
 
 /// A worker. It owns everything it touches.
@@ -82,6 +85,9 @@ pub struct Worker {
     options: WorkerOptions,
     classifier: Classifier,
     demands: Vec<Demand>,
+    /// `None` if policies change nothing.
+    policing: Option<Box<Policing>>,
+    follower: Option<Follower>,
     sampling_hasher: FlowHasher,
     /// Chooses which packets are sampled, as `sampling_hasher` which flows.
     sampling_key: u64,
@@ -120,6 +126,8 @@ struct Lanes {
     is_plain: u64,
     /// Has a flow, so that it can be classified.
     dissected: u64,
+    /// Of lanes in `wanted`, the place among the packets that policies have seen.
+    policed: [u8; LANES],
 }
 
 impl Lanes {
@@ -132,6 +140,7 @@ impl Lanes {
             wanted: 0,
             is_plain: 0,
             dissected: 0,
+            policed: [0; LANES],
         }
     }
 
@@ -159,35 +168,18 @@ impl Worker {
         options: WorkerOptions,
         mut sink: BlockSink,
     ) -> Result<Self, ModeError> {
-        let modes = options.modes.iter();
-        let per_mode: Result<Vec<_>, _> = modes.map(|mode| mode.granularities(model)).collect();
-        let per_mode = per_mode?;
-        let of_class = |class: usize| per_mode.iter().map(|row| row[class]).collect::<Vec<_>>();
-        let demands: Vec<Vec<Granularity>> = (0..=model.classes.len()).map(of_class).collect();
-        let text = |list: &Vec<Granularity>| {
-            let texts: Vec<String> = list.iter().map(ToString::to_string).collect();
-            texts.join(" + ")
-        };
-        let names: Vec<&str> = options
-            .modes
-            .iter()
-            .map(|mode| mode.name.as_str())
-            .collect();
-        let context = Context {
-            mode: names.join("+"),
-            model: model.name.clone(),
-            classes: model.class_names(),
-            granularities: demands.iter().map(text).collect(),
-        };
+        let plan = Plan::new(model, &options.modes)?;
         let block = sink.take().expect("a new sink has free blocks");
-        Ok(Self {
+        let mut worker = Self {
             classifier: Classifier::new(model),
-            demands: demands.into_iter().map(Demand::new).collect(),
+            demands: Vec::new(),
+            policing: None,
+            follower: None,
             sampling_hasher: FlowHasher::new([options.sampling_seed, 0x5354_5241_5441]),
             sampling_key: mix64(options.sampling_seed ^ 0x5354_5241),
             flows: FlowFinder::new(options.hash_seed, options.tunnel_key),
             sources: Vec::new(),
-            context_json: serde_json::to_vec(&context).unwrap_or_default(),
+            context_json: Vec::new(),
             sink,
             block,
             ledger: Ledger::default(),
@@ -200,7 +192,44 @@ impl Worker {
             blocks_at_flush: 0,
             lanes: Box::new(Lanes::new()),
             options,
-        })
+        };
+        worker.adopt(&plan);
+        Ok(worker)
+    }
+
+    /// Goes on with the plan that is published, from the next batch on and whenever it
+    /// changes, instead of with the modes it was made with.
+    pub fn follow(&mut self, steering: Arc<Steering>) {
+        self.follower = Some(Follower::new(steering));
+    }
+
+    /// Goes on with another plan.
+    fn adopt(&mut self, plan: &Plan) {
+        self.publish_hits();
+        self.demands = plan.demands.iter().cloned().map(Demand::new).collect();
+        self.context_json.clone_from(&plan.context_json);
+        self.block.forget_context();
+        self.policing = plan.policies.clone().map(|policies| {
+            let seed = self.options.hash_seed[0];
+            Box::new(Policing::new(policies, plan.demands.clone(), seed))
+        });
+        self.name_interfaces();
+    }
+
+    /// Finds the numbers of interfaces in the rules of the policies.
+    fn name_interfaces(&mut self) {
+        for source in &mut self.sources {
+            let name = source.interface.name();
+            let policing = self.policing.as_ref();
+            source.rules_number = policing.map_or(0, |policing| policing.interface(name));
+        }
+    }
+
+    /// Adds what the policies were applied to since the last call to their hits.
+    pub fn publish_hits(&mut self) {
+        if let Some(policing) = &mut self.policing {
+            policing.publish();
+        }
     }
 
     /// Tells the kernel which packets need not come whole.
@@ -289,7 +318,11 @@ impl Worker {
         if let Meta::Interface { id, interface } = meta {
             let filter = self.options.filter.as_ref();
             let filter = filter.map(|f| f.compile(interface.link).map_err(|e| e.to_string()));
-            let source = Source { interface, filter };
+            let source = Source {
+                interface,
+                filter,
+                rules_number: 0,
+            };
             // Ids are dense and come in order.
             let index = usize::from(id);
             if index < self.sources.len() {
@@ -297,6 +330,7 @@ impl Worker {
             } else {
                 self.sources.push(source);
             }
+            self.name_interfaces();
         }
         Ok(())
     }
@@ -330,6 +364,9 @@ impl Worker {
         batch: &(impl Packets + ?Sized),
         most: u64,
     ) -> Result<(), StoreError> {
+        if let Some(plan) = self.follower.as_mut().and_then(Follower::news) {
+            self.adopt(&plan);
+        }
         let end = self.passed().saturating_add(most);
         let mut start = 0;
         for index in 0..batch.len().min(LANES) {
@@ -340,6 +377,9 @@ impl Worker {
             let left = usize::try_from(end - self.passed()).unwrap_or(usize::MAX);
             let count = (batch.len() - start).min(LANES).min(left);
             self.lanes(batch, start, count)?;
+            if let Some(follower) = &mut self.follower {
+                follower.treated();
+            }
             start += count;
         }
         let progress = self.sink.progress();
@@ -369,6 +409,9 @@ impl Worker {
             fetch(batch, start + LANES + lane, 0);
             self.look(lane, &batch.get(start + lane));
         }
+        if self.policing.is_some() {
+            self.apply_policies(batch, start);
+        }
         let facts = &self.lanes.facts[..count];
         self.classifier.classify(facts, self.lanes.dissected);
         for lane in bits(self.lanes.wanted) {
@@ -377,6 +420,36 @@ impl Worker {
             self.record(lane, &batch.get(start + lane), verdict)?;
         }
         Ok(())
+    }
+
+    /// Finds the policies of the batch's packets, and discards those that no one wants before
+    /// they cost more.
+    #[inline(never)]
+    fn apply_policies(&mut self, batch: &(impl Packets + ?Sized), start: usize) {
+        let Some(policing) = &mut self.policing else {
+            return;
+        };
+        let lanes = &mut *self.lanes;
+        policing.begin();
+        for lane in bits(lanes.wanted) {
+            let packet = batch.get(start + lane);
+            let source = &self.sources[usize::from(packet.interface)];
+            let number = source.rules_number;
+            lanes.policed[lane] = policing.push(if lanes.is_plain & 1 << lane != 0 {
+                plain_fields(&lanes.plain[lane], number)
+            } else {
+                fields(&lanes.headers[lane], source.interface.link, &packet, number)
+            });
+        }
+        policing.classify();
+        for lane in bits(lanes.wanted) {
+            let bytes = wire_bytes(&batch.get(start + lane));
+            if policing.discards(lanes.policed[lane], bytes) {
+                lanes.wanted &= !(1 << lane);
+                lanes.dissected &= !(1 << lane);
+                self.ledger.discarded.add(bytes);
+            }
+        }
     }
 
     /// Filter, headers and flow of one packet.
@@ -433,7 +506,11 @@ impl Worker {
     ) -> Result<(), StoreError> {
         let class = self.classifier.class(verdict);
         self.packet_number += 1;
-        let outcome = match &self.demands[usize::from(class)] {
+        let demand = match &self.policing {
+            None => &self.demands[usize::from(class)],
+            Some(policing) => policing.demand(self.lanes.policed[lane], usize::from(class)),
+        };
+        let outcome = match demand {
             Demand::Always(outcome) => *outcome,
             Demand::Sampled(demands) => {
                 let key = self.lanes.headers(lane).key.unwrap_or_default();
@@ -654,6 +731,7 @@ impl Worker {
     ///
     /// The first error of writing, unless [`Worker::batch`] has returned it.
     pub fn finish(&mut self) -> Result<(), StoreError> {
+        self.publish_hits();
         if !self.block.is_empty() {
             self.next_block()?;
         }
@@ -682,7 +760,7 @@ fn fetch(batch: &(impl Packets + ?Sized), index: usize, line: usize) {
 }
 
 impl Demand {
-    fn new(demands: Vec<Granularity>) -> Self {
+    pub(crate) fn new(demands: Vec<Granularity>) -> Self {
         if demands.iter().any(|demand| demand.sampling.is_some()) {
             Self::Sampled(demands)
         } else {

@@ -2,14 +2,9 @@
 //! the rules that match a packet.
 //!
 //! ```
-//! use strata_rules::{Action, Policies, Policy, PRIORITY_DEFAULT};
+//! use strata_rules::{Action, Policies, Policy};
 //!
-//! let policy = Policy {
-//!     filter: "src net 10.1.0.0/16 and port 443".parse()?,
-//!     interface: None,
-//!     priority: PRIORITY_DEFAULT,
-//!     action: "header".parse()?,
-//! };
+//! let policy = Policy::new("src net 10.1.0.0/16 and port 443".parse()?, "header".parse()?);
 //! let policies = Policies::new(&[policy], Action::CLASSIFY).map_err(|(_, error)| error)?;
 //! assert_eq!(policies.len(), 1);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -50,7 +45,7 @@ mod uniflow;
 pub use classifier::{BATCH, CacheStats, RuleClassifier, RuleSet};
 pub use packet::{Field, PacketFields, UNTAGGED};
 pub use policy::{
-    Action, INTERFACES_MAX, PRIORITY_DEFAULT, ParseActionError, Policies, Policy, PolicyError,
+    Action, Hits, INTERFACES_MAX, PRIORITY_DEFAULT, ParseActionError, Policies, Policy, PolicyError,
 };
 pub use region::{Region, Span};
 pub use rule::{AnswerId, Answers, Rule, linear_scan};

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use strata_filter::{Filter, ParseError};
-use strata_wire::{Granularity, Keep, Sampling};
+use strata_wire::{Granularity, Keep, Sampling, Tally};
 
 use crate::classifier::RuleSet;
 use crate::packet::Field;
@@ -88,8 +89,32 @@ impl FromStr for Action {
     }
 }
 
-/// One policy.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a policy has been applied to so far, over all workers.
+#[derive(Debug, Default)]
+pub struct Hits {
+    packets: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Hits {
+    /// Counts packets that a worker has seen since it last counted.
+    pub fn add(&self, tally: Tally) {
+        self.packets.fetch_add(tally.packets, Ordering::Relaxed);
+        self.bytes.fetch_add(tally.bytes, Ordering::Relaxed);
+    }
+
+    /// How many so far, and their bytes on the wire.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        Tally {
+            packets: self.packets.load(Ordering::Relaxed),
+            bytes: self.bytes.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// One policy. Its copies count together.
+#[derive(Clone, Debug)]
 pub struct Policy {
     /// The packets; see [`regions`] for what the expression means here.
     pub filter: Filter,
@@ -99,6 +124,22 @@ pub struct Policy {
     pub priority: u16,
     /// What is done.
     pub action: Action,
+    /// What it was applied to.
+    pub hits: Arc<Hits>,
+}
+
+impl Policy {
+    /// A policy for the packets of any interface, with the default priority.
+    #[must_use]
+    pub fn new(filter: Filter, action: Action) -> Self {
+        Self {
+            filter,
+            interface: None,
+            priority: PRIORITY_DEFAULT,
+            action,
+            hits: Arc::default(),
+        }
+    }
 }
 
 /// What is wrong with a policy.
@@ -123,6 +164,7 @@ pub enum PolicyError {
 pub struct Policies {
     rules: Arc<RuleSet>,
     actions: Vec<Action>,
+    hits: Vec<Arc<Hits>>,
     default: Action,
     interfaces: Vec<String>,
 }
@@ -165,6 +207,10 @@ impl Policies {
         Ok(Self {
             rules: Arc::new(RuleSet::new(&rules, count)),
             actions: policies.iter().map(|policy| policy.action).collect(),
+            hits: policies
+                .iter()
+                .map(|policy| Arc::clone(&policy.hits))
+                .collect(),
             default,
             interfaces,
         })
@@ -194,6 +240,19 @@ impl Policies {
         actions.extend(policies.iter().map(|&number| self.actions[number as usize]));
         if actions.is_empty() {
             actions.push(self.default);
+        }
+    }
+
+    /// What is done with packets that no policy matches.
+    #[must_use]
+    pub fn default_action(&self) -> Action {
+        self.default
+    }
+
+    /// Counts packets to each of these policies.
+    pub fn count(&self, policies: &[u32], tally: Tally) {
+        for &number in policies {
+            self.hits[number as usize].add(tally);
         }
     }
 
@@ -249,10 +308,8 @@ mod tests {
     #[test]
     fn interfaces_are_known_by_name() {
         let on = |name: &str| Policy {
-            filter: Filter::parse("tcp").unwrap(),
             interface: Some(name.into()),
-            priority: PRIORITY_DEFAULT,
-            action: Action::DROP,
+            ..Policy::new(Filter::parse("tcp").unwrap(), Action::DROP)
         };
         let policies =
             Policies::new(&[on("eth0"), on("eth1"), on("eth0")], Action::CLASSIFY).unwrap();

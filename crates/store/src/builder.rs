@@ -323,6 +323,13 @@ impl BlockBuilder {
         self.last_interface = Some(interface);
     }
 
+    /// Notes that the packets that follow are recorded with something else, which has to be
+    /// defined.
+    pub fn forget_context(&mut self) {
+        self.context_defined = false;
+        self.last_interface = None;
+    }
+
     /// Says what the packets that follow were recorded with.
     pub fn define_context(&mut self, json: &[u8]) {
         self.push_record(kind::CONTEXT, 0, 0, &[json]);

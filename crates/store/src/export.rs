@@ -26,6 +26,9 @@ pub struct Context {
     pub classes: Vec<String>,
     /// Granularity of each class, as text.
     pub granularities: Vec<String>,
+    /// The policies, as text; they go before the granularities of classes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<String>,
 }
 
 /// What to export.

@@ -1,0 +1,275 @@
+//! What is done with packets, and how it changes while they come.
+//!
+//! A [`Plan`] holds the modes and the policies of a moment, worked out for a model. It
+//! never changes; another is published in its place, and each worker goes on with that from
+//! its next batch. So no packet is treated by half of a change, and none waits for one.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use strata_classify::Model;
+use strata_rules::{Action, Policies, Policy};
+use strata_store::export::Context;
+use strata_wire::Granularity;
+
+use crate::mode::{Mode, ModeError};
+
+/// Modes and policies at work.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Of each class, and last of what is not dissected, the demands of all modes.
+    pub(crate) demands: Vec<Vec<Granularity>>,
+    pub(crate) context_json: Vec<u8>,
+    /// `None` if they would change nothing.
+    pub(crate) policies: Option<Arc<Policies>>,
+    mode_name: String,
+}
+
+/// Names of modes that are active together.
+fn joined(modes: &[Mode]) -> String {
+    let names: Vec<&str> = modes.iter().map(|mode| mode.name.as_str()).collect();
+    names.join("+")
+}
+
+impl Plan {
+    /// The plan of some modes, each a demand on every packet.
+    ///
+    /// # Errors
+    ///
+    /// If a mode names a class that the model does not have.
+    pub fn new(model: &Model, modes: &[Mode]) -> Result<Self, ModeError> {
+        let per_mode: Result<Vec<_>, _> =
+            modes.iter().map(|mode| mode.granularities(model)).collect();
+        let per_mode = per_mode?;
+        let of_class = |class: usize| per_mode.iter().map(|row| row[class]).collect::<Vec<_>>();
+        let demands: Vec<Vec<Granularity>> = (0..=model.classes.len()).map(of_class).collect();
+        let text = |list: &Vec<Granularity>| {
+            let texts: Vec<String> = list.iter().map(ToString::to_string).collect();
+            texts.join(" + ")
+        };
+        let context = Context {
+            mode: joined(modes),
+            model: model.name.clone(),
+            classes: model.class_names(),
+            granularities: demands.iter().map(text).collect(),
+            policies: Vec::new(),
+        };
+        Ok(Self {
+            demands,
+            context_json: to_json(&context),
+            policies: None,
+            mode_name: context.mode,
+        })
+    }
+
+    /// This plan with policies, of which `described` are the texts; `ready` are the same, made
+    /// ready for searching.
+    #[must_use]
+    pub fn with_policies(mut self, described: &[Policy], ready: Arc<Policies>) -> Self {
+        if !ready.do_nothing() {
+            let mut context: Context =
+                serde_json::from_slice(&self.context_json).unwrap_or_default();
+            context.policies = described.iter().map(describe).collect();
+            context
+                .policies
+                .push(format!("default: {}", ready.default_action()));
+            self.context_json = to_json(&context);
+            self.policies = Some(ready);
+        }
+        self
+    }
+
+    /// The names of its modes, joined by `+`.
+    #[must_use]
+    pub fn mode_name(&self) -> &str {
+        &self.mode_name
+    }
+}
+
+fn to_json(context: &Context) -> Vec<u8> {
+    serde_json::to_vec(context).unwrap_or_default()
+}
+
+fn describe(policy: &Policy) -> String {
+    let interface = policy.interface.as_ref();
+    let interface = interface.map_or(String::new(), |name| format!(" on {name}"));
+    format!(
+        "priority {}{interface}: {}: {}",
+        policy.priority, policy.filter, policy.action
+    )
+}
+
+/// The demands on a packet with these policy actions, where the modes demand `modes`.
+/// Where both sample, they sample independently, by what the policy draws.
+pub(crate) fn demands(actions: &[Action], modes: &[Granularity]) -> Vec<Granularity> {
+    let mut demands = Vec::new();
+    for action in actions {
+        match action {
+            Action::Keep(granularity) => demands.push(*granularity),
+            Action::Classify(None) => demands.extend_from_slice(modes),
+            Action::Classify(Some(sampling)) => demands.extend(modes.iter().map(|demand| {
+                let mut both = *sampling;
+                let others = demand.sampling.map_or(1, |sampling| sampling.one_in);
+                both.one_in = both.one_in.saturating_mul(others);
+                Granularity {
+                    sampling: Some(both),
+                    ..*demand
+                }
+            })),
+        }
+    }
+    demands
+}
+
+/// Where plans are published: any thread publishes, workers follow.
+#[derive(Debug)]
+pub struct Steering {
+    /// Counts publications.
+    number: AtomicU64,
+    published: Mutex<Published>,
+    delays: Mutex<Delays>,
+}
+
+#[derive(Debug)]
+struct Published {
+    plan: Arc<Plan>,
+    requested: Instant,
+}
+
+/// How long changes took to reach packets: from the request to the first packet that a
+/// worker treated so.
+#[derive(Clone, Debug, Default)]
+pub struct Delays {
+    /// The latest, at most [`Delays::KEPT`].
+    latest: Vec<Duration>,
+    count: u64,
+    sum: Duration,
+}
+
+impl Delays {
+    /// How many delays are kept for quantiles.
+    pub const KEPT: usize = 1024;
+
+    fn add(&mut self, delay: Duration) {
+        if self.latest.len() < Self::KEPT {
+            self.latest.push(delay);
+        } else {
+            self.latest[usize::try_from(self.count).unwrap_or(0) % Self::KEPT] = delay;
+        }
+        self.count += 1;
+        self.sum += delay;
+    }
+
+    /// How many changes were picked up, by all workers.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The sum of all.
+    #[must_use]
+    pub fn sum(&self) -> Duration {
+        self.sum
+    }
+
+    /// The quantile `share`, from 0 to 1, of those kept; `None` without any.
+    #[must_use]
+    pub fn quantile(&self, share: f64) -> Option<Duration> {
+        let mut sorted = self.latest.clone();
+        sorted.sort_unstable();
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss
+        )]
+        let place = (share * sorted.len() as f64) as usize;
+        sorted
+            .get(place.min(sorted.len().saturating_sub(1)))
+            .copied()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Steering {
+    /// Steering that begins with a plan.
+    #[must_use]
+    pub fn new(plan: Plan) -> Arc<Self> {
+        Arc::new(Self {
+            number: AtomicU64::new(1),
+            published: Mutex::new(Published {
+                plan: Arc::new(plan),
+                requested: Instant::now(),
+            }),
+            delays: Mutex::default(),
+        })
+    }
+
+    /// Publishes a plan that was asked for at `requested`. Workers that have not yet picked up
+    /// the one before never will.
+    pub fn publish(&self, plan: Plan, requested: Instant) {
+        let mut published = lock(&self.published);
+        *published = Published {
+            plan: Arc::new(plan),
+            requested,
+        };
+        // Within the lock, so that who sees the number finds its plan.
+        self.number.fetch_add(1, Ordering::Release);
+    }
+
+    /// The plan that was published last.
+    #[must_use]
+    pub fn plan(&self) -> Arc<Plan> {
+        Arc::clone(&lock(&self.published).plan)
+    }
+
+    /// How long changes took.
+    #[must_use]
+    pub fn delays(&self) -> Delays {
+        lock(&self.delays).clone()
+    }
+}
+
+/// A worker's view of [`Steering`].
+#[derive(Debug)]
+pub(crate) struct Follower {
+    steering: Arc<Steering>,
+    number: u64,
+    /// When the plan at hand was asked for, until a packet was treated by it.
+    requested: Option<Instant>,
+}
+
+impl Follower {
+    pub(crate) fn new(steering: Arc<Steering>) -> Self {
+        Self {
+            steering,
+            number: 0,
+            requested: None,
+        }
+    }
+
+    /// The plan, if it is not the one at hand. A relaxed load where it is.
+    #[inline]
+    pub(crate) fn news(&mut self) -> Option<Arc<Plan>> {
+        if self.steering.number.load(Ordering::Acquire) == self.number {
+            return None;
+        }
+        let published = lock(&self.steering.published);
+        let first = self.number == 0;
+        self.number = self.steering.number.load(Ordering::Acquire);
+        // What was there from the start is no change.
+        self.requested = (!first).then_some(published.requested);
+        Some(Arc::clone(&published.plan))
+    }
+
+    /// Notes that a packet was treated by the plan at hand.
+    #[inline]
+    pub(crate) fn treated(&mut self) {
+        if let Some(requested) = self.requested.take() {
+            lock(&self.steering.delays).add(requested.elapsed());
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Policies at work: what each packet of a batch gets.
+
+use std::sync::Arc;
+
+use strata_capture::PacketRef;
+use strata_classify::LANES;
+use strata_rules::{AnswerId, BATCH, PacketFields, Policies, RuleClassifier, UNTAGGED};
+use strata_wire::ethernet::{self, ethertype};
+use strata_wire::{AddressFamily, Granularity, Headers, LinkType, Outcome, Plain, Tally};
+
+use crate::plan::demands;
+use crate::worker::Demand;
+
+/// Uniflows that a worker caches: 87 KiB.
+const CACHE_ENTRIES: usize = 4096;
+/// Sets of policies that are told apart before all starts anew: each takes memory.
+const ANSWERS_MAX: usize = 1 << 16;
+
+const _: () = assert!(LANES <= BATCH);
+
+/// What an answer of the rules means.
+#[derive(Debug)]
+struct Decision {
+    /// Of each class.
+    demands: Vec<Demand>,
+    /// Whether no packet is wanted, whatever its class.
+    discards: bool,
+    /// Packets since they were last counted to the policies.
+    tally: Tally,
+}
+
+/// The policies of one worker.
+#[derive(Debug)]
+pub(crate) struct Policing {
+    policies: Arc<Policies>,
+    classifier: RuleClassifier,
+    seed: u64,
+    /// Of each class, what the modes demand.
+    modes: Vec<Vec<Granularity>>,
+    /// By [`AnswerId`].
+    decisions: Vec<Option<Decision>>,
+    /// Of each packet of the batch at hand.
+    answers: [AnswerId; LANES],
+    fields: Vec<PacketFields>,
+}
+
+impl Policing {
+    pub(crate) fn new(policies: Arc<Policies>, modes: Vec<Vec<Granularity>>, seed: u64) -> Self {
+        Self {
+            classifier: RuleClassifier::new(Arc::clone(policies.rules()), CACHE_ENTRIES, seed),
+            policies,
+            seed,
+            modes,
+            decisions: Vec::new(),
+            answers: [AnswerId::NONE; LANES],
+            fields: Vec::with_capacity(LANES),
+        }
+    }
+
+    /// The number of an interface's name in the rules.
+    pub(crate) fn interface(&self, name: Option<&str>) -> u8 {
+        self.policies.interface(name)
+    }
+
+    /// Begins a batch.
+    pub(crate) fn begin(&mut self) {
+        self.fields.clear();
+        if self.classifier.answers().len() > ANSWERS_MAX {
+            self.publish();
+            self.decisions.clear();
+            self.classifier =
+                RuleClassifier::new(Arc::clone(self.policies.rules()), CACHE_ENTRIES, self.seed);
+        }
+    }
+
+    /// Adds a packet of which these are the fields; returns its place in the batch.
+    pub(crate) fn push(&mut self, fields: PacketFields) -> u8 {
+        self.fields.push(fields);
+        // A batch is of 64 at most.
+        u8::try_from(self.fields.len() - 1).unwrap_or(u8::MAX)
+    }
+
+    /// Finds the policies of the packets of the batch.
+    pub(crate) fn classify(&mut self) {
+        let answers = &mut self.answers[..self.fields.len()];
+        self.classifier.classify(&self.fields, answers);
+    }
+
+    /// Counts the packet at `place` of the batch to its policies; whether it is discarded
+    /// whatever its class.
+    pub(crate) fn discards(&mut self, place: u8, bytes: u64) -> bool {
+        let answer = self.answers[usize::from(place)];
+        let number = answer.0 as usize;
+        if self.decisions.len() <= number {
+            self.decisions.resize_with(number + 1, || None);
+        }
+        if self.decisions[number].is_none() {
+            self.decisions[number] = Some(self.decide(answer));
+        }
+        let Some(decision) = &mut self.decisions[number] else {
+            return false;
+        };
+        decision.tally.add(bytes);
+        decision.discards
+    }
+
+    #[cold]
+    fn decide(&self, answer: AnswerId) -> Decision {
+        let (mut policies, mut actions) = (Vec::new(), Vec::new());
+        self.classifier.answers().policies(answer, &mut policies);
+        self.policies.actions(&policies, &mut actions);
+        let of_class = |modes: &Vec<Granularity>| Demand::new(demands(&actions, modes));
+        let demands: Vec<Demand> = self.modes.iter().map(of_class).collect();
+        let discards = demands
+            .iter()
+            .all(|demand| matches!(demand, Demand::Always(Outcome::Discard)));
+        Decision {
+            demands,
+            discards,
+            tally: Tally::default(),
+        }
+    }
+
+    /// What is demanded of the packet at `place` of the batch, if it is of this class.
+    ///
+    /// # Panics
+    ///
+    /// If [`Policing::discards`] was not asked about it.
+    #[inline]
+    pub(crate) fn demand(&self, place: u8, class: usize) -> &Demand {
+        let answer = self.answers[usize::from(place)];
+        let decision = self.decisions[answer.0 as usize].as_ref();
+        &decision
+            .expect("a packet is asked about when its batch begins")
+            .demands[class]
+    }
+
+    /// Adds the hits since the last call to those of the policies.
+    pub(crate) fn publish(&mut self) {
+        let mut policies = Vec::new();
+        for (number, decision) in (0_u32..).zip(&mut self.decisions) {
+            let Some(decision) = decision else { continue };
+            if decision.tally.packets > 0 {
+                self.classifier
+                    .answers()
+                    .policies(AnswerId(number), &mut policies);
+                self.policies
+                    .count(&policies, std::mem::take(&mut decision.tally));
+            }
+        }
+    }
+}
+
+/// The fields of a plain packet, which has no VLAN tag.
+pub(crate) fn plain_fields(plain: &Plain, interface: u8) -> PacketFields {
+    PacketFields {
+        source: plain.source.into(),
+        destination: plain.destination.into(),
+        source_port: plain.source_port,
+        destination_port: plain.destination_port,
+        vlan: UNTAGGED,
+        interface,
+        protocol: plain.protocol,
+        family: AddressFamily::Ipv4,
+    }
+}
+
+/// The fields of any packet.
+pub(crate) fn fields(
+    headers: &Headers,
+    link: LinkType,
+    packet: &PacketRef<'_>,
+    interface: u8,
+) -> PacketFields {
+    PacketFields::new(headers, interface, outer_vlan(link, packet.data))
+}
+
+/// The VLAN identifier of the outermost IEEE 802.1Q tag.
+fn outer_vlan(link: LinkType, data: &[u8]) -> u16 {
+    // Where the EtherType of the link-layer header stands.
+    let at = match link {
+        LinkType::ETHERNET => ethernet::HEADER_LEN - 2,
+        LinkType::LINUX_SLL => 14,
+        _ => return UNTAGGED,
+    };
+    let Some(&[kind_high, kind_low, tag_high, tag_low]) =
+        data.get(at..).and_then(|d| d.first_chunk())
+    else {
+        return UNTAGGED;
+    };
+    let kind = u16::from_be_bytes([kind_high, kind_low]);
+    let is_tag = kind == ethertype::VLAN
+        || kind == ethertype::SERVICE_VLAN
+        || ethertype::QINQ_OLD.contains(&kind);
+    if is_tag {
+        u16::from_be_bytes([tag_high, tag_low]) & 0x0fff
+    } else {
+        UNTAGGED
+    }
+}
