@@ -23,7 +23,7 @@ pub struct Mode {
 }
 
 /// A mode in the configuration file, under `[modes.NAME]`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModeConfig {
     /// Granularity of classes that the model does not call anomalous.

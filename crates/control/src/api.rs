@@ -1,0 +1,350 @@
+//! The HTTP API: on a Unix socket, and with a token on TCP.
+
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use std::{fs, io};
+
+use axum::extract::connect_info::Connected;
+use axum::extract::{ConnectInfo, Path as UrlPath, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, put};
+use axum::serve::IncomingStream;
+use axum::{Extension, Json, Router};
+use serde::{Deserialize, Serialize};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::oneshot;
+use utoipa::{OpenApi, ToSchema};
+
+use crate::config::PolicyConfig;
+use crate::controller::{ControlError, Controller, Event, PolicyStatus, Status};
+use crate::metrics;
+
+/// Where the API listens.
+#[derive(Clone, Debug, Default)]
+pub struct Endpoints {
+    /// Path of the Unix socket; only its owner may connect.
+    pub socket: Option<PathBuf>,
+    /// Address and port for TCP, and the token that it asks for.
+    pub tcp: Option<(String, String)>,
+}
+
+/// Why the API cannot listen.
+#[derive(Debug, thiserror::Error)]
+#[error("{place}: cannot listen: {source}")]
+pub struct ListenError {
+    place: String,
+    source: io::Error,
+}
+
+/// A running API. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Server {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    socket: Option<PathBuf>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        if let Some(socket) = &self.socket {
+            let _ = fs::remove_file(socket);
+        }
+    }
+}
+
+/// Serves the API on a thread of its own.
+///
+/// # Errors
+///
+/// If it cannot listen somewhere.
+pub fn serve(controller: Arc<Controller>, endpoints: &Endpoints) -> Result<Server, ListenError> {
+    let at = |place: &str| {
+        let place = place.to_owned();
+        move |source| ListenError { place, source }
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = runtime.map_err(at("API"))?;
+    let guard = runtime.enter();
+    let unix = match &endpoints.socket {
+        None => None,
+        Some(path) => Some(listen_unix(path).map_err(at(&path.display().to_string()))?),
+    };
+    let tcp = match &endpoints.tcp {
+        None => None,
+        Some((address, token)) => {
+            let bound = std::net::TcpListener::bind(address).and_then(|listener| {
+                listener.set_nonblocking(true)?;
+                TcpListener::from_std(listener)
+            });
+            Some((bound.map_err(at(address))?, token.clone()))
+        }
+    };
+    drop(guard);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let work = move || {
+        runtime.block_on(async move {
+            if let Some(listener) = unix {
+                let app = router(Arc::clone(&controller));
+                let app = app.layer(middleware::from_fn(say_who_by_socket));
+                let service = app.into_make_service_with_connect_info::<Peer>();
+                tokio::spawn(axum::serve(listener, service).into_future());
+            }
+            if let Some((listener, token)) = tcp {
+                let check = middleware::from_fn_with_state(Arc::<str>::from(token), ask_for_token);
+                let app = router(controller).layer(check);
+                tokio::spawn(axum::serve(listener, app).into_future());
+            }
+            // What is under way when the recording ends is dropped with the runtime.
+            let _ = stopped.await;
+        });
+    };
+    let thread = thread::Builder::new().name("strata-api".into()).spawn(work);
+    Ok(Server {
+        stop: Some(stop),
+        thread: Some(thread.map_err(at("API thread"))?),
+        socket: endpoints.socket.clone(),
+    })
+}
+
+fn listen_unix(path: &Path) -> io::Result<UnixListener> {
+    if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(dir)?;
+    }
+    // A socket that nobody listens on is left from a program that was killed.
+    if path.exists() && std::os::unix::net::UnixStream::connect(path).is_err() {
+        fs::remove_file(path)?;
+    }
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+fn router(controller: Arc<Controller>) -> Router {
+    Router::new()
+        .route("/api/v1/status", get(status))
+        .route("/api/v1/mode", put(set_mode))
+        .route("/api/v1/policies", get(policies).post(add_policy))
+        .route("/api/v1/policies/{id}", delete(remove_policy))
+        .route("/api/v1/events", get(events))
+        .route(
+            "/api/v1/openapi.json",
+            get(|| async { Json(Description::openapi()) }),
+        )
+        .route("/metrics", get(metrics_page))
+        .with_state(controller)
+}
+
+/// Who asks.
+#[derive(Clone, Debug)]
+struct Who(String);
+
+#[derive(Clone, Debug)]
+struct Peer(Option<u32>);
+
+impl Connected<IncomingStream<'_, UnixListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
+        Self(stream.io().peer_cred().ok().map(|peer| peer.uid()))
+    }
+}
+
+async fn say_who_by_socket(
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let who = peer
+        .0
+        .map_or_else(|| String::from("socket"), |uid| format!("uid {uid}"));
+    request.extensions_mut().insert(Who(who));
+    next.run(request).await
+}
+
+async fn ask_for_token(
+    State(token): State<Arc<str>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let given = request.headers().get(header::AUTHORIZATION);
+    let given = given.and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    if !given.is_some_and(|given| same(given, token.as_bytes())) {
+        let message = "HTTP over TCP needs the header 'Authorization: Bearer TOKEN'";
+        return refused(StatusCode::UNAUTHORIZED, message);
+    }
+    request.extensions_mut().insert(Who("token".into()));
+    next.run(request).await
+}
+
+/// Whether two texts are the same, in a time that does not say where they differ.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
+}
+
+/// What went wrong.
+#[derive(Debug, Serialize, ToSchema)]
+struct Refusal {
+    error: String,
+}
+
+fn refused(status: StatusCode, message: &str) -> Response {
+    let error = message.to_owned();
+    (status, Json(Refusal { error })).into_response()
+}
+
+impl IntoResponse for ControlError {
+    fn into_response(self) -> Response {
+        let status = match self {
+            Self::NoSuchPolicy(_) => StatusCode::NOT_FOUND,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        refused(status, &self.to_string())
+    }
+}
+
+/// A mode to go on with.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ModeRequest {
+    /// Name of the mode; several joined by `+`.
+    mode: String,
+    /// After so many seconds the modes before are back.
+    #[serde(default)]
+    seconds: Option<f64>,
+    /// Why, for the events.
+    #[serde(default)]
+    why: String,
+}
+
+/// A policy to add.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct PolicyRequest {
+    /// Which packets, in tcpdump's language.
+    #[serde(rename = "match")]
+    matches: String,
+    /// What is done.
+    action: String,
+    /// A larger number goes first.
+    #[serde(default = "priority_default")]
+    priority: u16,
+    /// Only packets of this interface.
+    #[serde(default)]
+    interface: Option<String>,
+    /// Why, for the events.
+    #[serde(default)]
+    why: String,
+}
+
+fn priority_default() -> u16 {
+    strata_rules::PRIORITY_DEFAULT
+}
+
+/// The number of a new policy.
+#[derive(Debug, Serialize, ToSchema)]
+struct PolicyAdded {
+    id: u32,
+}
+
+/// How the recording stands.
+#[utoipa::path(get, path = "/api/v1/status", responses((status = 200, body = Status)))]
+async fn status(State(controller): State<Arc<Controller>>) -> Json<Status> {
+    Json(controller.status())
+}
+
+/// Changes the mode.
+#[utoipa::path(put, path = "/api/v1/mode", request_body = ModeRequest, responses(
+    (status = 200, body = Status), (status = 400, body = Refusal)))]
+async fn set_mode(
+    State(controller): State<Arc<Controller>>,
+    Extension(Who(who)): Extension<Who>,
+    Json(request): Json<ModeRequest>,
+) -> Result<Json<Status>, Response> {
+    let modes: Vec<String> = request.mode.split('+').map(str::to_owned).collect();
+    let period = match request.seconds {
+        None => None,
+        Some(seconds) => Some(
+            Duration::try_from_secs_f64(seconds)
+                .map_err(|error| refused(StatusCode::BAD_REQUEST, &format!("seconds: {error}")))?,
+        ),
+    };
+    let set = controller.set_modes(&modes, period, &who, &request.why);
+    set.map_err(IntoResponse::into_response)?;
+    Ok(Json(controller.status()))
+}
+
+/// The policies with their hits.
+#[utoipa::path(get, path = "/api/v1/policies", responses((status = 200, body = Vec<PolicyStatus>)))]
+async fn policies(State(controller): State<Arc<Controller>>) -> Json<Vec<PolicyStatus>> {
+    Json(controller.policies())
+}
+
+/// Adds a policy.
+#[utoipa::path(post, path = "/api/v1/policies", request_body = PolicyRequest, responses(
+    (status = 201, body = PolicyAdded), (status = 400, body = Refusal)))]
+async fn add_policy(
+    State(controller): State<Arc<Controller>>,
+    Extension(Who(who)): Extension<Who>,
+    Json(request): Json<PolicyRequest>,
+) -> Result<(StatusCode, Json<PolicyAdded>), ControlError> {
+    let config = PolicyConfig {
+        matches: request.matches,
+        action: request.action,
+        priority: request.priority,
+        interface: request.interface,
+    };
+    let id = controller.add_policy(&config, &who, &request.why)?;
+    Ok((StatusCode::CREATED, Json(PolicyAdded { id })))
+}
+
+/// Removes a policy.
+#[utoipa::path(delete, path = "/api/v1/policies/{id}", params(("id" = u32, Path, description = "Its number")),
+    responses((status = 204), (status = 404, body = Refusal)))]
+async fn remove_policy(
+    State(controller): State<Arc<Controller>>,
+    Extension(Who(who)): Extension<Who>,
+    UrlPath(id): UrlPath<u32>,
+) -> Result<StatusCode, ControlError> {
+    controller.remove_policy(id, &who, "")?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What happened, oldest first.
+#[utoipa::path(get, path = "/api/v1/events", responses((status = 200, body = Vec<Event>)))]
+async fn events(State(controller): State<Arc<Controller>>) -> Json<Vec<Event>> {
+    Json(controller.events())
+}
+
+/// Metrics for Prometheus.
+#[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
+async fn metrics_page(State(controller): State<Arc<Controller>>) -> Response {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], metrics::text(&controller)).into_response()
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Strata", description = "Steers a running recording."),
+    paths(
+        status,
+        set_mode,
+        policies,
+        add_policy,
+        remove_policy,
+        events,
+        metrics_page
+    )
+)]
+struct Description;

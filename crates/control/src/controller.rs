@@ -1,0 +1,694 @@
+//! What is asked of a running recording, and what it does by itself: modes, policies, events.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use serde::Serialize;
+use strata_classify::Model;
+use strata_pipeline::{Mode, ModeConfig, ModeError, Plan, Steering};
+use strata_rules::{Action, Policies, Policy, PolicyError};
+use strata_wire::{Ledger, Tally};
+use utoipa::ToSchema;
+
+use crate::config::PolicyConfig;
+use crate::elastic::{ElasticOptions, ElasticState, Relief, Resource, Sensed, Step, plan};
+
+/// Events that are remembered.
+const EVENTS_MAX: usize = 1000;
+/// Over how long rates are taken.
+const RATE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Why a request is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// A mode cannot be used.
+    #[error(transparent)]
+    Mode(#[from] ModeError),
+    /// A policy cannot be used.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// There is no policy of that number.
+    #[error("no policy {0}: `strata policy list` shows those there are")]
+    NoSuchPolicy(u32),
+    /// No mode is named.
+    #[error("no mode is named")]
+    NoMode,
+}
+
+/// Something that happened: who did what, and why.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Event {
+    /// When, in RFC 3339.
+    pub at: String,
+    /// Who: `uid 0`, `token`, `timer`, `configuration`, or `strata` itself.
+    pub who: String,
+    /// What.
+    pub what: String,
+    /// Why, if it was said.
+    pub why: String,
+}
+
+/// What a recording says of itself, from time to time.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// The books of all workers.
+    pub ledger: Ledger,
+    /// Interfaces: name, packets received and dropped by the kernel so far.
+    pub rings: Vec<(String, u64, u64)>,
+    /// Bytes of all memory blocks.
+    pub blocks_bytes: u64,
+    /// Share of the log's file system in use, if known.
+    pub disk_used: Option<f64>,
+    /// Share of a core that the busiest worker used since the last time, if known.
+    pub cpu_used: Option<f64>,
+}
+
+/// A policy with its number.
+#[derive(Clone, Debug)]
+struct Numbered {
+    id: u32,
+    text: String,
+    policy: Policy,
+}
+
+#[derive(Debug)]
+struct Inner {
+    own_modes: BTreeMap<String, ModeConfig>,
+    /// What was asked for last.
+    modes: Vec<String>,
+    /// When the mode falls back, and to what.
+    timed: Option<(Instant, Vec<String>)>,
+    policies: Vec<Numbered>,
+    default: Action,
+    next_id: u32,
+    elastic: Option<ElasticOptions>,
+    state: ElasticState,
+    sensed: Sensed,
+    observed: Observed,
+    dropped_before: u64,
+    rate: Rate,
+    events: VecDeque<Event>,
+    /// Events that were not yet taken for the journal.
+    news: Vec<Event>,
+}
+
+#[derive(Debug)]
+struct Rate {
+    since: Instant,
+    seen: Tally,
+    logged_bytes: u64,
+    packets_per_second: f64,
+    bytes_per_second: f64,
+    logged_bytes_per_second: f64,
+}
+
+/// Steers one recording. All changes go through it, one after another.
+#[derive(Debug)]
+pub struct Controller {
+    model: Model,
+    log: String,
+    steering: Arc<Steering>,
+    started: Instant,
+    inner: Mutex<Inner>,
+}
+
+/// With what a recording begins.
+#[derive(Clone, Debug, Default)]
+pub struct Beginning {
+    /// The directory of the log, as shown.
+    pub log: String,
+    /// Names of the modes.
+    pub modes: Vec<String>,
+    /// Own modes.
+    pub own_modes: BTreeMap<String, ModeConfig>,
+    /// Policies.
+    pub policies: Vec<Policy>,
+    /// What is done with packets that no policy matches.
+    pub default: Option<Action>,
+    /// How shortages are answered; `None` if they are not.
+    pub elastic: Option<ElasticOptions>,
+}
+
+impl Controller {
+    /// A controller of a recording with this model.
+    ///
+    /// # Errors
+    ///
+    /// If modes or policies cannot be used.
+    pub fn new(model: Model, beginning: Beginning) -> Result<Self, ControlError> {
+        let numbered = (1..).zip(beginning.policies).map(|(id, policy)| Numbered {
+            id,
+            text: policy.filter.to_string(),
+            policy,
+        });
+        let policies: Vec<Numbered> = numbered.collect();
+        let now = Instant::now();
+        let inner = Inner {
+            own_modes: beginning.own_modes,
+            modes: beginning.modes,
+            timed: None,
+            next_id: u32::try_from(policies.len())
+                .unwrap_or(u32::MAX)
+                .saturating_add(1),
+            policies,
+            default: beginning.default.unwrap_or(Action::CLASSIFY),
+            elastic: beginning.elastic,
+            state: ElasticState::default(),
+            sensed: Sensed::default(),
+            observed: Observed::default(),
+            dropped_before: 0,
+            rate: Rate {
+                since: now,
+                seen: Tally::default(),
+                logged_bytes: 0,
+                packets_per_second: 0.0,
+                bytes_per_second: 0.0,
+                logged_bytes_per_second: 0.0,
+            },
+            events: VecDeque::new(),
+            news: Vec::new(),
+        };
+        let steering = Steering::new(inner.plan(&model)?);
+        Ok(Self {
+            model,
+            log: beginning.log,
+            steering,
+            started: now,
+            inner: Mutex::new(inner),
+        })
+    }
+
+    /// Where workers find what is asked of them.
+    #[must_use]
+    pub fn steering(&self) -> &Arc<Steering> {
+        &self.steering
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a change, publishes it, and notes it; or none of these.
+    fn change<T>(
+        &self,
+        requested: Instant,
+        who: &str,
+        why: &str,
+        make: impl FnOnce(&mut Inner) -> Result<(T, String), ControlError>,
+    ) -> Result<T, ControlError> {
+        let mut inner = self.lock();
+        let before = (
+            inner.own_modes.clone(),
+            inner.modes.clone(),
+            inner.timed.clone(),
+            inner.policies.clone(),
+            inner.default,
+        );
+        let made = make(&mut inner).and_then(|made| Ok((made, inner.plan(&self.model)?)));
+        match made {
+            Ok(((result, what), plan)) => {
+                self.steering.publish(plan, requested);
+                inner.note(who, what, why);
+                Ok(result)
+            }
+            Err(error) => {
+                (
+                    inner.own_modes,
+                    inner.modes,
+                    inner.timed,
+                    inner.policies,
+                    inner.default,
+                ) = before;
+                Err(error)
+            }
+        }
+    }
+
+    /// Goes on with other modes; for a time, if `period` says so, and then with those before.
+    ///
+    /// # Errors
+    ///
+    /// If a mode cannot be used: then nothing changes.
+    pub fn set_modes(
+        &self,
+        modes: &[String],
+        period: Option<Duration>,
+        who: &str,
+        why: &str,
+    ) -> Result<(), ControlError> {
+        let requested = Instant::now();
+        self.change(requested, who, why, |inner| {
+            if modes.is_empty() {
+                return Err(ControlError::NoMode);
+            }
+            // A timed mode over a timed mode falls back to what was before both.
+            let before = match inner.timed.take() {
+                Some((_, before)) => before,
+                None => inner.modes.clone(),
+            };
+            inner.timed = period.map(|period| (requested + period, before));
+            inner.modes = modes.to_vec();
+            let mut what = format!("mode {}", modes.join("+"));
+            if let Some(period) = period {
+                what += &format!(" for {} s", period.as_secs());
+            }
+            Ok(((), what))
+        })
+    }
+
+    /// Adds a policy; returns its number.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be used.
+    pub fn add_policy(
+        &self,
+        config: &PolicyConfig,
+        who: &str,
+        why: &str,
+    ) -> Result<u32, ControlError> {
+        let policy = config.policy()?;
+        self.change(Instant::now(), who, why, |inner| {
+            let id = inner.next_id;
+            inner.next_id = id.saturating_add(1);
+            let what = format!("policy {id} added: {}: {}", config.matches, policy.action);
+            inner.policies.push(Numbered {
+                id,
+                text: config.matches.clone(),
+                policy,
+            });
+            Ok((id, what))
+        })
+    }
+
+    /// Removes a policy.
+    ///
+    /// # Errors
+    ///
+    /// If there is none of that number.
+    pub fn remove_policy(&self, id: u32, who: &str, why: &str) -> Result<(), ControlError> {
+        self.change(Instant::now(), who, why, |inner| {
+            let place = inner.policies.iter().position(|known| known.id == id);
+            let place = place.ok_or(ControlError::NoSuchPolicy(id))?;
+            let old = inner.policies.remove(place);
+            Ok(((), format!("policy {id} removed: {}", old.text)))
+        })
+    }
+
+    /// Goes over to a configuration by difference: policies that stay keep their numbers and
+    /// hits. Modes go on as they are if they were asked for by hand for a time.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be used: then nothing changes.
+    pub fn reload(&self, beginning: Beginning, who: &str) -> Result<(), ControlError> {
+        self.change(Instant::now(), who, "", |inner| {
+            let mut old = std::mem::take(&mut inner.policies);
+            let (mut kept, mut added) = (0, 0);
+            for policy in beginning.policies {
+                let same = old.iter().position(|known| {
+                    let known = &known.policy;
+                    known.filter == policy.filter
+                        && known.action == policy.action
+                        && known.priority == policy.priority
+                        && known.interface == policy.interface
+                });
+                let numbered = match same {
+                    Some(place) => {
+                        kept += 1;
+                        old.remove(place)
+                    }
+                    None => {
+                        added += 1;
+                        let id = inner.next_id;
+                        inner.next_id = id.saturating_add(1);
+                        Numbered {
+                            id,
+                            text: policy.filter.to_string(),
+                            policy,
+                        }
+                    }
+                };
+                inner.policies.push(numbered);
+            }
+            inner.own_modes = beginning.own_modes;
+            inner.default = beginning.default.unwrap_or(Action::CLASSIFY);
+            match &mut inner.timed {
+                Some((_, before)) => *before = beginning.modes,
+                None => inner.modes = beginning.modes,
+            }
+            if inner.elastic.is_some() {
+                inner.elastic = beginning.elastic;
+            }
+            let what = format!(
+                "configuration read again: {added} policies added, {kept} kept, {} removed",
+                old.len()
+            );
+            Ok(((), what))
+        })
+    }
+
+    /// Looks at the recording: ends timed modes and answers shortages.
+    pub fn tick(&self, now: Instant, observed: Observed) {
+        let mut inner = self.lock();
+        inner.observe(now, observed);
+        let mut changed = false;
+        if inner.timed.as_ref().is_some_and(|(until, _)| now >= *until)
+            && let Some((_, before)) = inner.timed.take()
+        {
+            inner.modes = before;
+            let what = format!("mode {}", inner.modes.join("+"));
+            inner.note("timer", what, "the time of the mode before is over");
+            changed = true;
+        }
+        if let Some(options) = inner.elastic.clone() {
+            let now_ns = now.duration_since(self.started).as_nanos();
+            let now_ns = u64::try_from(now_ns).unwrap_or(u64::MAX);
+            let before = inner.state.relief();
+            let (state, steps) = plan(&inner.state, &inner.sensed, &options, now_ns);
+            inner.state = state;
+            if inner.state.relief() != before {
+                let what = format!("mode {}", inner.active().join("+"));
+                let why: Vec<String> = steps.iter().map(reason).collect();
+                inner.note("strata", what, &why.join("; "));
+                changed = true;
+            }
+        }
+        if changed && let Ok(plan) = inner.plan(&self.model) {
+            self.steering.publish(plan, now);
+        }
+    }
+
+    /// Events since the last call.
+    #[must_use]
+    pub fn take_news(&self) -> Vec<Event> {
+        std::mem::take(&mut self.lock().news)
+    }
+
+    /// The latest events, oldest first.
+    #[must_use]
+    pub fn events(&self) -> Vec<Event> {
+        self.lock().events.iter().cloned().collect()
+    }
+
+    /// How it stands.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let inner = self.lock();
+        let resources = Resource::ALL.map(|resource| ResourceStatus {
+            name: resource.name().to_owned(),
+            used: inner.sensed[resource as usize],
+            short_at: inner
+                .elastic
+                .as_ref()
+                .map(|o| o.thresholds[resource as usize].raise),
+            relief_steps: inner.state.level(resource),
+        });
+        let delays = self.steering.delays();
+        let ms = |share| {
+            delays
+                .quantile(share)
+                .map(|delay| delay.as_secs_f64() * 1e3)
+        };
+        let now = Instant::now();
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            log: self.log.clone(),
+            uptime_seconds: now.duration_since(self.started).as_secs_f64(),
+            mode: inner.active().join("+"),
+            asked_mode: inner.modes.join("+"),
+            mode_seconds_left: inner
+                .timed
+                .as_ref()
+                .map(|(until, _)| until.saturating_duration_since(now).as_secs_f64()),
+            default: inner.default.to_string(),
+            policies: inner.policies.len(),
+            packets_per_second: inner.rate.packets_per_second,
+            bytes_per_second: inner.rate.bytes_per_second,
+            logged_bytes_per_second: inner.rate.logged_bytes_per_second,
+            packets: results(&inner.observed.ledger),
+            interfaces: inner
+                .observed
+                .rings
+                .iter()
+                .map(|(name, received, dropped)| InterfaceStatus {
+                    name: name.clone(),
+                    received: *received,
+                    dropped: *dropped,
+                })
+                .collect(),
+            resources: resources.to_vec(),
+            changes: ChangeStatus {
+                count: delays.count(),
+                seconds_sum: delays.sum().as_secs_f64(),
+                median_ms: ms(0.5),
+                p99_ms: ms(0.99),
+            },
+        }
+    }
+
+    /// The policies with their hits, highest priority first.
+    #[must_use]
+    pub fn policies(&self) -> Vec<PolicyStatus> {
+        let mut all: Vec<PolicyStatus> = self
+            .lock()
+            .policies
+            .iter()
+            .map(|numbered| {
+                let Tally { packets, bytes } = numbered.policy.hits.tally();
+                PolicyStatus {
+                    id: numbered.id,
+                    matches: numbered.text.clone(),
+                    action: numbered.policy.action.to_string(),
+                    priority: numbered.policy.priority,
+                    interface: numbered.policy.interface.clone(),
+                    packets,
+                    bytes,
+                }
+            })
+            .collect();
+        all.sort_by_key(|policy| std::cmp::Reverse(policy.priority));
+        all
+    }
+}
+
+fn reason(step: &Step) -> String {
+    let name = step.resource.name();
+    let percent = step.sensed * 100.0;
+    match (step.resource, step.up) {
+        (Resource::Ring, true) => String::from("the kernel drops packets"),
+        (Resource::Ring, false) => String::from("the kernel drops no packets"),
+        (_, true) => format!("{name} is short: {percent:.0} % in use"),
+        (_, false) => format!("{name} is no longer short: {percent:.0} % in use"),
+    }
+}
+
+impl Inner {
+    /// The modes at work: those asked for, or where something is short the one that relieves it
+    /// and keeps no more than these.
+    fn active(&self) -> Vec<String> {
+        let relief = self.state.relief();
+        if relief == Relief::default() {
+            return self.modes.clone();
+        }
+        let asked = self.modes.iter().map(|name| Relief::of_mode(name));
+        // Several modes are joined demands, so they give up only what all do.
+        let asked = asked.reduce(|a, b| Relief {
+            partial: a.partial && b.partial,
+            sampled: a.sampled && b.sampled,
+        });
+        let all = relief.and(asked.unwrap_or_default());
+        all.mode()
+            .map_or_else(|| self.modes.clone(), |name| vec![name.to_owned()])
+    }
+
+    fn plan(&self, model: &Model) -> Result<Plan, ControlError> {
+        let active = self.active();
+        let modes: Result<Vec<Mode>, ModeError> = active
+            .iter()
+            .map(|name| Mode::by_name(name, &self.own_modes))
+            .collect();
+        let policies: Vec<Policy> = self.policies.iter().map(|n| n.policy.clone()).collect();
+        let ready = Policies::new(&policies, self.default).map_err(|(_, error)| error)?;
+        Ok(Plan::new(model, &modes?)?.with_policies(&policies, Arc::new(ready)))
+    }
+
+    fn note(&mut self, who: &str, what: String, why: &str) {
+        let event = Event {
+            at: Timestamp::now().to_string(),
+            who: who.to_owned(),
+            what,
+            why: why.to_owned(),
+        };
+        if self.events.len() == EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(event.clone());
+        // Who does not take them has no journal.
+        if self.news.len() < EVENTS_MAX {
+            self.news.push(event);
+        }
+    }
+
+    #[allow(clippy::cast_precision_loss)]
+    fn observe(&mut self, now: Instant, observed: Observed) {
+        let dropped: u64 = observed.rings.iter().map(|ring| ring.2).sum();
+        let in_flight = observed.ledger.in_flight.bytes as f64;
+        let blocks = observed.blocks_bytes as f64;
+        self.sensed[Resource::DiskSpace as usize] = observed.disk_used;
+        self.sensed[Resource::Blocks as usize] = (blocks > 0.0).then(|| in_flight / blocks);
+        self.sensed[Resource::Ring as usize] = (!observed.rings.is_empty())
+            .then(|| f64::from(u8::from(dropped > self.dropped_before)));
+        self.sensed[Resource::Cpu as usize] = observed.cpu_used;
+        self.dropped_before = dropped;
+        let elapsed = now.duration_since(self.rate.since);
+        if elapsed >= RATE_INTERVAL {
+            let (seconds, ledger) = (elapsed.as_secs_f64(), &observed.ledger);
+            let logged_bytes = ledger.logged.bytes + ledger.in_flight.bytes;
+            let per_second = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+            self.rate = Rate {
+                since: now,
+                seen: ledger.seen,
+                logged_bytes,
+                packets_per_second: per_second(ledger.seen.packets, self.rate.seen.packets),
+                bytes_per_second: per_second(ledger.seen.bytes, self.rate.seen.bytes),
+                logged_bytes_per_second: per_second(logged_bytes, self.rate.logged_bytes),
+            };
+        }
+        self.observed = observed;
+    }
+}
+
+fn results(ledger: &Ledger) -> Vec<PacketStatus> {
+    let status = |result: &str, reason: &str, tally: Tally| PacketStatus {
+        result: result.to_owned(),
+        reason: reason.to_owned(),
+        packets: tally.packets,
+        bytes: tally.bytes,
+    };
+    let mut all = vec![
+        status("filtered", "", ledger.filtered),
+        status("discarded", "policy", ledger.discarded),
+        status("sampled_out", "", ledger.sampled_out),
+        status("logged", "", ledger.logged),
+        status("in_flight", "", ledger.in_flight),
+    ];
+    for reason in strata_wire::DropReason::ALL {
+        all.push(status(
+            "dropped",
+            reason.name(),
+            ledger.dropped[reason as usize],
+        ));
+    }
+    all
+}
+
+/// How a recording stands.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Status {
+    /// Version of Strata.
+    pub version: String,
+    /// Process.
+    pub pid: u32,
+    /// Directory of the log.
+    pub log: String,
+    /// Since it began.
+    pub uptime_seconds: f64,
+    /// The modes at work, joined by `+`.
+    pub mode: String,
+    /// The modes that were asked for; others are at work while something is short.
+    pub asked_mode: String,
+    /// Until the mode falls back.
+    pub mode_seconds_left: Option<f64>,
+    /// Action on packets that no policy matches.
+    pub default: String,
+    /// How many policies there are.
+    pub policies: usize,
+    /// Packets that arrive.
+    pub packets_per_second: f64,
+    /// Bytes that arrive.
+    pub bytes_per_second: f64,
+    /// Bytes that are kept.
+    pub logged_bytes_per_second: f64,
+    /// Where packets ended.
+    pub packets: Vec<PacketStatus>,
+    /// Interfaces.
+    pub interfaces: Vec<InterfaceStatus>,
+    /// What can run short.
+    pub resources: Vec<ResourceStatus>,
+    /// How fast changes are.
+    pub changes: ChangeStatus,
+}
+
+/// Where packets ended.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct PacketStatus {
+    /// `logged`, `discarded` ...
+    pub result: String,
+    /// Why, for `dropped` and `discarded`.
+    pub reason: String,
+    /// So far.
+    pub packets: u64,
+    /// Bytes on the wire; for `logged` and `in_flight` those kept.
+    pub bytes: u64,
+}
+
+/// An interface.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct InterfaceStatus {
+    /// Its name.
+    pub name: String,
+    /// Packets that the kernel delivered so far.
+    pub received: u64,
+    /// Packets that the kernel dropped so far, since the ring was full.
+    pub dropped: u64,
+}
+
+/// Something that can run short.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ResourceStatus {
+    /// Its name.
+    pub name: String,
+    /// Share in use, if known.
+    pub used: Option<f64>,
+    /// Share at which it is short; none if shortages are not answered.
+    pub short_at: Option<f64>,
+    /// Steps of relief that it asks for now.
+    pub relief_steps: usize,
+}
+
+/// From the request of a change to the first packet treated so.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ChangeStatus {
+    /// How many changes workers picked up.
+    pub count: u64,
+    /// Sum of all delays.
+    pub seconds_sum: f64,
+    /// Median of the latest.
+    pub median_ms: Option<f64>,
+    /// 99th percentile of the latest.
+    pub p99_ms: Option<f64>,
+}
+
+/// A policy and its hits.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct PolicyStatus {
+    /// Its number.
+    pub id: u32,
+    /// Which packets.
+    #[serde(rename = "match")]
+    pub matches: String,
+    /// What is done.
+    pub action: String,
+    /// A larger number goes first.
+    pub priority: u16,
+    /// Only packets of this interface.
+    pub interface: Option<String>,
+    /// Packets that it was applied to.
+    pub packets: u64,
+    /// Their bytes on the wire.
+    pub bytes: u64,
+}

@@ -1,0 +1,268 @@
+//! The answer to shortages (TitanLog §VI-B), as a pure function of what is sensed and of
+//! what was: no clock, no I/O.
+//!
+//! Each resource has a ladder of reliefs. Above its threshold for some time it goes up a
+//! step, again while it stays above; below a lower threshold for a hold time it goes down a
+//! step. What comes back soon after going down doubles the hold time, up to a limit, and so a
+//! load that is too much for ever costs two changes per longest hold time, no more.
+
+use serde::Serialize;
+
+/// What can run short.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(usize)]
+pub enum Resource {
+    /// Share of the log's file system, or of its quota, that is used.
+    DiskSpace = 0,
+    /// Share of the memory blocks that wait for the disk.
+    Blocks = 1,
+    /// Packets that the kernel dropped since the last look, as 1, else 0.
+    Ring = 2,
+    /// Share of a core that the workers use, of the one that uses most.
+    Cpu = 3,
+}
+
+impl Resource {
+    /// All, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::DiskSpace, Self::Blocks, Self::Ring, Self::Cpu];
+
+    /// The name in summaries and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::DiskSpace => "disk_space",
+            Self::Blocks => "blocks",
+            Self::Ring => "ring",
+            Self::Cpu => "cpu",
+        }
+    }
+
+    /// What relieves it, step by step.
+    fn ladder(self) -> &'static [Relief] {
+        match self {
+            // Bytes are short: payload first.
+            Self::Blocks => &[Relief::PARTIAL, Relief::SAMPLED, Relief::BOTH],
+            // Packets are short, or all that is written.
+            Self::DiskSpace | Self::Ring | Self::Cpu => &[Relief::SAMPLED, Relief::BOTH],
+        }
+    }
+}
+
+/// What is given up: payload of anomalous packets, most benign packets, or both.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Relief {
+    /// Payloads are cut.
+    pub partial: bool,
+    /// Benign packets are sampled.
+    pub sampled: bool,
+}
+
+impl Relief {
+    const PARTIAL: Self = Self {
+        partial: true,
+        sampled: false,
+    };
+    const SAMPLED: Self = Self {
+        partial: false,
+        sampled: true,
+    };
+    const BOTH: Self = Self {
+        partial: true,
+        sampled: true,
+    };
+
+    /// The relief that a mode of TitanLog Table II gives; none for others.
+    #[must_use]
+    pub fn of_mode(name: &str) -> Self {
+        match name {
+            "log-partial" => Self::PARTIAL,
+            "log-sampled" => Self::SAMPLED,
+            "log-minimum" => Self::BOTH,
+            _ => Self::default(),
+        }
+    }
+
+    /// The mode of TitanLog Table II that gives it; `None` if there is none to give.
+    #[must_use]
+    pub fn mode(self) -> Option<&'static str> {
+        match (self.partial, self.sampled) {
+            (false, false) => None,
+            (true, false) => Some("log-partial"),
+            (false, true) => Some("log-sampled"),
+            (true, true) => Some("log-minimum"),
+        }
+    }
+
+    /// What relieves both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            partial: self.partial || other.partial,
+            sampled: self.sampled || other.sampled,
+        }
+    }
+}
+
+/// When a resource is short.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Threshold {
+    /// At this or above it is.
+    pub raise: f64,
+    /// At this or below it no longer is.
+    pub lower: f64,
+}
+
+/// How shortages are answered.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ElasticOptions {
+    /// By [`Resource`].
+    pub thresholds: [Threshold; Resource::ALL.len()],
+    /// How long a resource is short before a step up, ns.
+    pub confirm_ns: u64,
+    /// How long it is not before a step down, at first, ns.
+    pub hold_ns: u64,
+    /// And at most, ns.
+    pub hold_ns_max: u64,
+}
+
+impl Default for ElasticOptions {
+    fn default() -> Self {
+        let threshold = |raise, lower| Threshold { raise, lower };
+        Self {
+            thresholds: [
+                threshold(0.95, 0.93),
+                threshold(0.75, 0.25),
+                threshold(1.0, 0.0),
+                // Not answered unless asked for: a busy worker is not yet a late one.
+                threshold(f64::INFINITY, 0.0),
+            ],
+            confirm_ns: 300_000_000,
+            hold_ns: 10_000_000_000,
+            hold_ns_max: 600_000_000_000,
+        }
+    }
+}
+
+/// What is sensed at a moment, by [`Resource`]; `None` where it is not known.
+pub type Sensed = [Option<f64>; Resource::ALL.len()];
+
+/// What is remembered of one resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Line {
+    level: usize,
+    over_since_ns: Option<u64>,
+    under_since_ns: Option<u64>,
+    lowered_ns: Option<u64>,
+    /// How many times the hold time is doubled.
+    doublings: u32,
+}
+
+/// What is remembered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ElasticState {
+    lines: [Line; Resource::ALL.len()],
+}
+
+/// A step up or down.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// Of this resource.
+    pub resource: Resource,
+    /// Up is more relief.
+    pub up: bool,
+    /// What was sensed.
+    pub sensed: f64,
+}
+
+impl ElasticState {
+    /// What all resources together ask to be given up.
+    #[must_use]
+    pub fn relief(&self) -> Relief {
+        let mut all = Relief::default();
+        for (resource, line) in Resource::ALL.iter().zip(&self.lines) {
+            if let Some(step) = line.level.checked_sub(1) {
+                all = all.and(resource.ladder()[step]);
+            }
+        }
+        all
+    }
+
+    /// How many steps up a resource is.
+    #[must_use]
+    pub fn level(&self, resource: Resource) -> usize {
+        self.lines[resource as usize].level
+    }
+}
+
+/// The next state, and the steps that led there. `now_ns` may count from anywhere, and does
+/// not go back.
+#[must_use]
+pub fn plan(
+    state: &ElasticState,
+    sensed: &Sensed,
+    options: &ElasticOptions,
+    now_ns: u64,
+) -> (ElasticState, Vec<Step>) {
+    let mut next = state.clone();
+    let mut steps = Vec::new();
+    for resource in Resource::ALL {
+        let Some(value) = sensed[resource as usize] else {
+            continue;
+        };
+        let threshold = options.thresholds[resource as usize];
+        let line = &mut next.lines[resource as usize];
+        let step = if value >= threshold.raise {
+            line.under_since_ns = None;
+            up(line, resource, options, now_ns)
+        } else if value <= threshold.lower {
+            line.over_since_ns = None;
+            down(line, options, now_ns)
+        } else {
+            (line.over_since_ns, line.under_since_ns) = (None, None);
+            None
+        };
+        steps.extend(step.map(|up| Step {
+            resource,
+            up,
+            sensed: value,
+        }));
+    }
+    (next, steps)
+}
+
+fn up(line: &mut Line, resource: Resource, options: &ElasticOptions, now_ns: u64) -> Option<bool> {
+    let since = *line.over_since_ns.get_or_insert(now_ns);
+    if now_ns - since < options.confirm_ns || line.level == resource.ladder().len() {
+        return None;
+    }
+    line.level += 1;
+    line.over_since_ns = Some(now_ns);
+    // Soon after a step down: that was too early, so the next comes later.
+    let lowered = line.lowered_ns.take();
+    if lowered.is_some_and(|at| now_ns - at < options.hold_ns_max) && line.doublings < 32 {
+        line.doublings += 1;
+    }
+    Some(true)
+}
+
+fn down(line: &mut Line, options: &ElasticOptions, now_ns: u64) -> Option<bool> {
+    let since = *line.under_since_ns.get_or_insert(now_ns);
+    if line.level == 0 {
+        if line
+            .lowered_ns
+            .is_some_and(|at| now_ns - at >= options.hold_ns_max)
+        {
+            (line.lowered_ns, line.doublings) = (None, 0);
+        }
+        return None;
+    }
+    let hold_ns = options.hold_ns.saturating_mul(1 << line.doublings);
+    if now_ns - since < hold_ns.min(options.hold_ns_max) {
+        return None;
+    }
+    line.level -= 1;
+    line.lowered_ns = Some(now_ns);
+    line.under_since_ns = Some(now_ns);
+    Some(false)
+}

@@ -1,0 +1,22 @@
+//! Steering a running Strata: what is asked of it, what it does by itself, and how it says so.
+//!
+//! - [`elastic`]: the answer to shortages, a pure function;
+//! - [`config`]: the configuration file and the page that describes it;
+//! - [`Controller`]: modes, policies, events; publishes plans for workers;
+//! - [`api`]: HTTP; [`metrics`]: Prometheus; [`client`]: asks a running recording.
+//!
+//! Threads and asynchronous code are in [`api`] and [`client`] only. `cli` uses this; it uses
+//! `pipeline` and `rules`.
+#![forbid(unsafe_code)]
+
+pub mod api;
+pub mod client;
+pub mod config;
+mod controller;
+pub mod elastic;
+pub mod metrics;
+
+pub use controller::{
+    Beginning, ChangeStatus, ControlError, Controller, Event, InterfaceStatus, Observed,
+    PacketStatus, PolicyStatus, ResourceStatus, Status,
+};
