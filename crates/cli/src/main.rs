@@ -5,6 +5,7 @@
 mod compact;
 mod drift;
 mod eval;
+mod control;
 mod export;
 mod features;
 mod generate;
@@ -43,6 +44,14 @@ enum Command {
     /// List the network interfaces: how each can be captured, or why not.
     #[command(short_flag = 'D')]
     Interfaces(interfaces::Args),
+    /// Say how a running recording stands.
+    Status(control::StatusArgs),
+    /// Change what a running recording keeps.
+    Mode(control::ModeArgs),
+    /// Add, list and remove policies of a running recording.
+    Policy(control::PolicyArgs),
+    /// Print the page that describes the configuration file, in Markdown.
+    ConfigReference,
     /// Say what is in a log.
     Info(info::Args),
     /// Write packets of a log to a pcapng or pcap file.
@@ -71,6 +80,13 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Record(args) => record::run(&args),
         Command::Interfaces(args) => interfaces::run(&args),
+        Command::Status(args) => control::status(&args),
+        Command::Mode(args) => control::mode(&args),
+        Command::Policy(args) => control::policy(&args),
+        Command::ConfigReference => {
+            print!("{}", strata_control::config::reference());
+            Ok(())
+        }
         Command::Info(args) => info::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Compact(args) => compact::run(&args),

@@ -1,8 +1,8 @@
 //! `strata record`: the main road.
 
 mod live;
+mod steer;
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::ops::ControlFlow;
@@ -14,15 +14,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Deserialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use strata_capture::{Input, InputOptions};
 use strata_classify::Drift;
+use strata_control::Controller;
 use strata_filter::Filter;
-use strata_pipeline::{
-    Budget, Mode, ModeConfig, RunError, Worker, WorkerOptions, run as run_worker,
-};
+use strata_pipeline::{Budget, Mode, RunError, Worker, WorkerOptions, run as run_worker};
 use strata_sketch::Pressure;
 use strata_store::{About, MANIFEST_NAME, RealDisk, Recorder, RecorderOptions, StoreError};
 use strata_wire::{Ledger, LinkType, TunnelKey};
@@ -41,7 +39,8 @@ Examples:
   strata record -i eth0,eth1 --cores 1,2 -o log/
 
 While interfaces are captured: INT and TERM (Ctrl-C) finish the log and print the
-books, USR1 prints counts, HUP begins new files.")]
+books, USR1 prints counts, HUP begins new files and reads the configuration again.
+`strata status`, `strata mode` and `strata policy` talk to it meanwhile.")]
 #[command(group = clap::ArgGroup::new("input").required(true))]
 pub(crate) struct Args {
     /// Capture file to read: pcap or pcapng, plain, gzip or zstd; - is standard
@@ -67,13 +66,13 @@ pub(crate) struct Args {
 
     /// Logging mode: default, log-all, log-partial, log-sampled, log-minimum, or
     /// one of the configuration file. Given more than once, each packet is kept
-    /// as the most demanding one asks.
-    #[arg(long, value_name = "NAME", default_value = "default")]
+    /// as the most demanding one asks. Without it, what the configuration file
+    /// says, or default.
+    #[arg(long, value_name = "NAME", env = "STRATA_MODE", value_delimiter = ',')]
     mode: Vec<String>,
 
-    /// Configuration file with own modes (TOML).
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    steer: steer::SteerArgs,
 
     /// Whose flow a tunnelled packet belongs to (GRE, ERSPAN, VXLAN, GENEVE,
     /// GTP-U, IP in IP).
@@ -131,24 +130,6 @@ enum Tunnel {
     Outer,
 }
 
-/// The configuration file.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Config {
-    /// Own modes by name.
-    #[serde(default)]
-    modes: BTreeMap<String, ModeConfig>,
-}
-
-fn config(path: Option<&Path>) -> Result<Config> {
-    let Some(path) = path else {
-        return Ok(Config::default());
-    };
-    let named = || path.display().to_string();
-    let content = fs::read_to_string(path).with_context(named)?;
-    toml::from_str(&content).with_context(named)
-}
-
 /// The directory as a disk, unless something that is no log lies there.
 fn log_directory(dir: &Path) -> Result<RealDisk> {
     let listed = fs::read_dir(dir).map(|entries| entries.flatten().collect::<Vec<_>>());
@@ -174,6 +155,7 @@ fn rotate_bytes(text: &str) -> Result<u64> {
 
 /// What a recording is made with, whatever its input.
 struct Setup {
+    controller: Arc<Controller>,
     modes: Vec<Mode>,
     filter: Option<Filter>,
     loaded: Loaded,
@@ -183,11 +165,11 @@ struct Setup {
 
 impl Setup {
     fn new(args: &Args) -> Result<Self> {
-        let config = config(args.config.as_deref())?;
-        let modes: Result<Vec<Mode>, _> = args
-            .mode
+        let beginning = args.steer.beginning(args)?;
+        let modes: Result<Vec<Mode>, _> = beginning
+            .modes
             .iter()
-            .map(|name| Mode::by_name(name, &config.modes))
+            .map(|name| Mode::by_name(name, &beginning.own_modes))
             .collect();
         let modes = modes?;
         let filter = text::filter(&args.filter)?;
@@ -208,10 +190,9 @@ impl Setup {
             ..RecorderOptions::default()
         };
         // What can be wrong first: a mistyped name shall not leave a log behind.
-        for mode in &modes {
-            mode.granularities(&loaded.model)?;
-        }
+        let controller = Controller::new(loaded.model.clone(), beginning)?;
         Ok(Self {
+            controller: Arc::new(controller),
             modes,
             filter,
             loaded,
@@ -239,7 +220,7 @@ impl Setup {
             program: concat!("strata ", env!("CARGO_PKG_VERSION")).into(),
             inputs,
             filter: args.filter.join(" "),
-            mode: args.mode.join("+"),
+            mode: self.controller.steering().plan().mode_name().to_owned(),
             model: self.loaded.model.name.clone(),
             model_json: self.loaded.json.clone(),
             classes: self.loaded.model.class_names(),
@@ -261,6 +242,7 @@ impl Setup {
         let budget = args.count.map(Budget::new).map(Arc::new);
         let worker = |sink| {
             let mut worker = Worker::new(&self.loaded.model, options.clone(), sink)?;
+            worker.follow(Arc::clone(self.controller.steering()));
             if let Some(budget) = &budget {
                 worker.limit(Arc::clone(budget));
             }
@@ -276,10 +258,18 @@ const READ_AHEAD_MAX: usize = 4;
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let setup = Setup::new(args)?;
+    if args.steer.check {
+        println!("everything is understood");
+        return Ok(());
+    }
     let stop = stop_on_signal()?;
     if args.read.is_empty() {
         return live::run(args, &setup, &stop);
     }
+    // Before the input, which may be standard input and wait.
+    let observer = steer::Observer::new(args, &setup, 1);
+    let _server = args.steer.serve(args, &setup)?;
+    let _ticker = steer::Ticker::start(&setup, &observer)?;
     let mut input_options = InputOptions::default();
     input_options.stop = Some(Arc::clone(&stop));
     // A thread for each of many files would not be read ahead, but read at once.
@@ -294,6 +284,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let ran = run_worker(&mut input, &mut worker, |worker| {
         if last_shown.elapsed() > Duration::from_millis(100) {
             last_shown = Instant::now();
+            worker.publish_hits();
+            observer.note(worker.ledger(), Vec::new(), None);
             bar.set_position(worker.ledger().seen.packets);
         }
         if stop.load(Ordering::Relaxed) {

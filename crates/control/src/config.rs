@@ -127,7 +127,11 @@ impl ElasticConfig {
         ] {
             let Some(percent) = percent else { continue };
             let Threshold { raise, lower } = &mut options.thresholds[resource as usize];
-            let distance = if raise.is_finite() { *lower / *raise } else { 0.75 };
+            let distance = if raise.is_finite() {
+                *lower / *raise
+            } else {
+                0.75
+            };
             *raise = percent / 100.0;
             *lower = *raise * distance;
         }
@@ -339,7 +343,7 @@ pub fn reference() -> String {
          reads it and says what is wrong; a key that there is not is an error. While interfaces \
          are captured, `kill -HUP` reads it again: modes and policies change without a packet \
          lost, and policies that stay keep their counts. This page is made from the program by \
-         `strata record --config-reference`.\n",
+         `strata config-reference`.\n",
     );
     describe(&schema, &schema, "", &mut page);
     page
@@ -503,7 +507,7 @@ mod tests {
         assert_eq!(
             page,
             reference(),
-            "make it again with `strata record --config-reference`"
+            "make it again with `strata config-reference`"
         );
     }
 }

@@ -16,6 +16,8 @@ mod controller;
 pub mod elastic;
 pub mod metrics;
 
+pub use hyper::Method;
+
 pub use controller::{
     Beginning, ChangeStatus, ControlError, Controller, Event, InterfaceStatus, Observed,
     PacketStatus, PolicyStatus, ResourceStatus, Status,

@@ -779,7 +779,7 @@ impl Demand {
 pub fn run(
     input: &mut Input,
     worker: &mut Worker,
-    mut after_batch: impl FnMut(&Worker) -> ControlFlow<()>,
+    mut after_batch: impl FnMut(&mut Worker) -> ControlFlow<()>,
 ) -> Result<(), RunError> {
     let mut step = || -> Result<(), RunError> {
         loop {

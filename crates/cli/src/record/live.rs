@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use signal_hook::flag;
 use strata_capture::live::{Direction, DropCounts, Live, LiveOptions, Lost, RingCounts};
@@ -15,7 +16,7 @@ use strata_filter::Filter;
 use strata_pipeline::{Worker, run_live};
 use strata_wire::{Ledger, Tally};
 
-use super::{Setup, WorkerOutcome, finish, progress_bar};
+use super::{Setup, WorkerOutcome, finish, progress_bar, steer};
 use crate::text;
 
 /// A worker that has not moved for so long is reported.
@@ -156,6 +157,8 @@ struct Snapshot {
     rings: Vec<(String, RingCounts)>,
     /// What happened to interfaces, in order; taken by whoever reports it.
     events: Vec<String>,
+    /// CPU time of the worker's thread.
+    cpu: Duration,
 }
 
 impl Status {
@@ -200,6 +203,8 @@ pub(super) fn run(args: &super::Args, setup: &Setup, stop: &Arc<AtomicBool>) -> 
         "strata: capturing on {}, snapshot length {} bytes; Ctrl-C ends it",
         ways, options.snaplen,
     );
+    let observer = steer::Observer::new(args, setup, count);
+    let _server = args.steer.serve(args, setup)?;
     let started = Instant::now();
     let running = workers
         .into_iter()
@@ -223,12 +228,27 @@ pub(super) fn run(args: &super::Args, setup: &Setup, stop: &Arc<AtomicBool>) -> 
         }
         if rotate.swap(false, Ordering::Relaxed) {
             recorder.rotate();
+            if let Err(error) = args.steer.reload(args, setup) {
+                let error = text::chain(&error);
+                bar.suspend(|| eprintln!("strata: goes on as before: {error}"));
+            }
         }
         bar.set_position(books(&running).seen.packets);
         if report.swap(false, Ordering::Relaxed) {
             bar.suspend(|| eprintln!("{}", counts(&running, started)));
         }
+        let rings = rings(&running);
+        let rings = rings
+            .iter()
+            .map(|(name, c)| (name.clone(), c.received, c.dropped));
+        let cpu = running
+            .iter()
+            .map(|worker| worker.status.with(|s| s.cpu))
+            .max();
+        observer.note(books(&running), rings.collect(), cpu);
+        setup.controller.tick(Instant::now(), observer.take());
         let mut news = watchdog.look(&running);
+        news.extend(setup.controller.take_news().iter().map(steer::line));
         news.extend(running.iter().flat_map(|worker| {
             worker
                 .status
@@ -301,7 +321,10 @@ fn publish(status: &Status, live: &mut Live, worker: &mut Worker, filtered: &mut
     }
     let events = live.take_events();
     let rings = live.counts();
+    worker.publish_hits();
+    let cpu = clock_gettime(ClockId::ThreadCPUTime);
     status.with(|snapshot| {
+        snapshot.cpu = Duration::try_from(cpu).unwrap_or_default();
         snapshot.ledger = worker.ledger();
         snapshot
             .events

@@ -1,0 +1,258 @@
+//! Steering of a recording: its configuration, its policies, its API, and what it says of
+//! itself.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::fs::statvfs;
+use strata_control::api::{Endpoints, Server, serve};
+use strata_control::config::Config;
+use strata_control::{Beginning, Controller, Event, Observed, client};
+use strata_wire::Ledger;
+
+use super::{Args, Setup};
+
+/// How often a file's recording looks at itself.
+const TICK: Duration = Duration::from_millis(50);
+/// Over how long CPU use is taken.
+const CPU_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Arguments of `strata record` for steering.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Steering")]
+pub(super) struct SteerArgs {
+    /// Configuration file (TOML): modes, policies, thresholds. `strata
+    /// config-reference` describes it.
+    #[arg(long, value_name = "FILE", env = "STRATA_CONFIG")]
+    config: Option<PathBuf>,
+
+    /// File with policies, in the form of the configuration file; they go after
+    /// those of that.
+    #[arg(long, value_name = "FILE", env = "STRATA_POLICY")]
+    policy: Option<PathBuf>,
+
+    /// What is done with packets that no policy matches: full, header, partial N,
+    /// drop or classify (let the model decide).
+    #[arg(long, value_name = "ACTION", env = "STRATA_DEFAULT")]
+    default: Option<String>,
+
+    /// Unix socket on which `strata status`, `mode` and `policy` reach this
+    /// recording. Without it, one in /run/strata or $XDG_RUNTIME_DIR/strata while
+    /// interfaces are captured.
+    #[arg(long, value_name = "PATH", env = "STRATA_SOCKET")]
+    socket: Option<PathBuf>,
+
+    /// Check command line, configuration and policies, and end.
+    #[arg(long)]
+    pub(super) check: bool,
+}
+
+impl SteerArgs {
+    fn read_config(&self) -> Result<Config> {
+        let config = self.config.as_deref().map(Config::read).transpose()?;
+        Ok(config.unwrap_or_default())
+    }
+
+    /// With what the recording begins: command line over environment over file.
+    pub(super) fn beginning(&self, args: &Args) -> Result<Beginning> {
+        let config = self.read_config()?;
+        let none = PathBuf::new();
+        let path = self.config.as_ref().unwrap_or(&none);
+        let mut policies = config.policies(path)?;
+        let mut default = config.default_action(path)?;
+        if let Some(path) = &self.policy {
+            let more = Config::read(path)?;
+            policies.extend(more.policies(path)?);
+            if more.default.is_some() {
+                default = more.default_action(path)?;
+            }
+        }
+        if let Some(text) = &self.default {
+            default = text.parse().context("--default")?;
+        }
+        let mut modes = args.mode.clone();
+        if modes.is_empty() {
+            modes.clone_from(&config.mode);
+        }
+        if modes.is_empty() {
+            modes.push(String::from("default"));
+        }
+        // A file waits for the disk, so nothing runs short.
+        let answers = config.elastic.enabled && args.read.is_empty();
+        Ok(Beginning {
+            log: args.output.display().to_string(),
+            modes,
+            own_modes: config.modes,
+            policies,
+            default: Some(default),
+            elastic: answers.then(|| config.elastic.options()),
+        })
+    }
+
+    /// Reads the configuration again.
+    pub(super) fn reload(&self, args: &Args, setup: &Setup) -> Result<()> {
+        if self.config.is_none() && self.policy.is_none() {
+            return Ok(());
+        }
+        let beginning = self.beginning(args)?;
+        Ok(setup.controller.reload(beginning, "configuration")?)
+    }
+
+    /// Serves the API, where it is wanted.
+    pub(super) fn serve(&self, args: &Args, setup: &Setup) -> Result<Option<Server>> {
+        let control = self.read_config()?.control;
+        let asked = self.socket.clone().or(control.socket);
+        let is_asked = asked.is_some();
+        let socket = asked.or_else(|| args.read.is_empty().then(client::own_socket));
+        let tcp = match (control.listen, control.token_file) {
+            (None, _) => None,
+            (Some(_), None) => anyhow::bail!("control.listen needs control.token_file"),
+            (Some(address), Some(path)) => {
+                let token = fs::read_to_string(&path);
+                let token = token.with_context(|| path.display().to_string())?;
+                let token = token.trim().to_owned();
+                anyhow::ensure!(!token.is_empty(), "{}: no token in it", path.display());
+                Some((address, token))
+            }
+        };
+        if socket.is_none() && tcp.is_none() {
+            return Ok(None);
+        }
+        let is_needed = is_asked || tcp.is_some();
+        let endpoints = Endpoints { socket, tcp };
+        match serve(Arc::clone(&setup.controller), &endpoints) {
+            Ok(server) => Ok(Some(server)),
+            Err(error) if is_needed => Err(error.into()),
+            // Nobody has asked for it, and the recording is worth more.
+            Err(error) => {
+                eprintln!("strata: runs without steering: {error}");
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// An event as a line of the journal.
+pub(super) fn line(event: &Event) -> String {
+    let Event { who, what, why, .. } = event;
+    if why.is_empty() {
+        format!("{what} (by {who})")
+    } else {
+        format!("{what} (by {who}: {why})")
+    }
+}
+
+/// Brings together what a recording says of itself.
+pub(super) struct Observer {
+    output: PathBuf,
+    latest: Mutex<Latest>,
+}
+
+struct Latest {
+    observed: Observed,
+    /// CPU time of the busiest worker, and when it was that.
+    cpu: (Duration, Instant),
+}
+
+impl Observer {
+    pub(super) fn new(args: &Args, setup: &Setup, workers: u16) -> Arc<Self> {
+        let blocks = setup.recorder.blocks * setup.recorder.block_bytes * usize::from(workers);
+        Arc::new(Self {
+            output: args.output.clone(),
+            latest: Mutex::new(Latest {
+                observed: Observed {
+                    blocks_bytes: blocks as u64,
+                    ..Observed::default()
+                },
+                cpu: (Duration::ZERO, Instant::now()),
+            }),
+        })
+    }
+
+    fn with<T>(&self, use_it: impl FnOnce(&mut Latest) -> T) -> T {
+        use_it(&mut self.latest.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Notes books, interfaces, and the CPU time of the busiest worker so far.
+    pub(super) fn note(
+        &self,
+        ledger: Ledger,
+        rings: Vec<(String, u64, u64)>,
+        cpu: Option<Duration>,
+    ) {
+        self.with(|latest| {
+            latest.observed.ledger = ledger;
+            latest.observed.rings = rings;
+            let (before, since) = latest.cpu;
+            if let Some(cpu) = cpu
+                && since.elapsed() >= CPU_INTERVAL
+            {
+                let used = cpu.saturating_sub(before).as_secs_f64();
+                latest.observed.cpu_used = Some(used / since.elapsed().as_secs_f64());
+                latest.cpu = (cpu, Instant::now());
+            }
+        });
+    }
+
+    /// What was noted last, and how full the disk is now.
+    #[allow(clippy::cast_precision_loss)]
+    pub(super) fn take(&self) -> Observed {
+        let mut observed = self.with(|latest| latest.observed.clone());
+        observed.disk_used = statvfs(&self.output).ok().and_then(|fs| {
+            // As df has it: what only root may use is not there.
+            let used = fs.f_blocks.checked_sub(fs.f_bfree)?;
+            let all = used + fs.f_bavail;
+            (all > 0).then(|| used as f64 / all as f64)
+        });
+        observed
+    }
+}
+
+/// Looks at a recording of files from time to time. Ends when it is dropped.
+pub(super) struct Ticker {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ticker {
+    pub(super) fn start(setup: &Setup, observer: &Arc<Observer>) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (controller, observer) = (Arc::clone(&setup.controller), Arc::clone(observer));
+        let stopped = Arc::clone(&stop);
+        let work = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                thread::park_timeout(TICK);
+                tick(&controller, &observer);
+            }
+        };
+        let thread = thread::Builder::new()
+            .name("strata-control".into())
+            .spawn(work);
+        Ok(Self {
+            stop,
+            thread: Some(thread.context("cannot start a thread")?),
+        })
+    }
+}
+
+fn tick(controller: &Controller, observer: &Observer) {
+    controller.tick(Instant::now(), observer.take());
+    for event in controller.take_news() {
+        eprintln!("strata: {}", line(&event));
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}

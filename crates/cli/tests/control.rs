@@ -1,0 +1,365 @@
+//! A running recording is steered, as users do it.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use strata_testkit::{data_dir, workspace_root};
+
+fn strata() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strata"));
+    for name in [
+        "STRATA_CONFIG",
+        "STRATA_SOCKET",
+        "STRATA_MODE",
+        "STRATA_DEFAULT",
+        "STRATA_POLICY",
+    ] {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// A recording of standard input with a socket.
+struct Running {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    socket: PathBuf,
+}
+
+impl Running {
+    fn start(dir: &Path, arguments: &[&str]) -> Self {
+        let socket = dir.join("control.sock");
+        let mut child = strata()
+            .args(["record", "-r", "-", "--sampling-seed", "1", "-o"])
+            .arg(dir.join("log"))
+            .arg("--socket")
+            .arg(&socket)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdin = child.stdin.take();
+        Self {
+            child,
+            stdin,
+            socket,
+        }
+    }
+
+    fn feed(&mut self, bytes: &[u8]) {
+        self.stdin.as_mut().unwrap().write_all(bytes).unwrap();
+        self.stdin.as_mut().unwrap().flush().unwrap();
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Output {
+        let mut command = strata();
+        command.args(arguments).arg("--socket").arg(&self.socket);
+        command.output().unwrap()
+    }
+
+    fn ok(&self, arguments: &[&str]) -> String {
+        let output = self.ask(arguments);
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.ok(arguments)).unwrap()
+    }
+
+    /// Waits until something about the recording is true.
+    fn until(&self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
+        let start = Instant::now();
+        while !is_so(self) {
+            assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn until_listening(&self) {
+        self.until("it listens", |running| {
+            running.socket.exists() && running.ask(&["status"]).status.success()
+        });
+    }
+
+    fn until_seen(&self, packets: u64) {
+        self.until("packets arrive", |running| {
+            let status = running.json(&["status", "--json"]);
+            let packets_of = |result: &Value| result["packets"].as_u64().unwrap();
+            let seen: u64 = status["packets"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(packets_of)
+                .sum();
+            seen >= packets
+        });
+    }
+
+    fn finish(mut self) -> String {
+        drop(self.stdin.take());
+        let output = self.child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", text(&output));
+        assert!(
+            !self.socket.exists(),
+            "the socket is gone with the recording"
+        );
+        text(&output)
+    }
+}
+
+/// A capture, and the place of its middle between two packets: so many packets before.
+fn halves() -> (Vec<u8>, usize, u64) {
+    let bytes = fs::read(data_dir().join("labelled/mix-test/trace.pcap")).unwrap();
+    let (mut at, mut packets) = (24, 0);
+    while at < bytes.len() / 2 {
+        let length = u32::from_le_bytes(bytes[at + 8..at + 12].try_into().unwrap());
+        at += 16 + length as usize;
+        packets += 1;
+    }
+    (bytes, at, packets)
+}
+
+/// What `log` holds of a filter, by exporting it.
+fn exported(dir: &Path, filter: &str) -> usize {
+    let out = dir.join("out.pcap");
+    let mut command = strata();
+    command.args(["export", "-F", "pcap", "-w"]).arg(&out);
+    let done = command.arg(dir.join("log")).arg(filter).output().unwrap();
+    assert!(done.status.success(), "{}", text(&done));
+    let (bytes, mut at, mut packets) = (fs::read(&out).unwrap(), 24, 0);
+    while at + 16 <= bytes.len() {
+        let length = u32::from_le_bytes(bytes[at + 8..at + 12].try_into().unwrap());
+        at += 16 + length as usize;
+        packets += 1;
+    }
+    packets
+}
+
+#[test]
+fn modes_and_policies_change_while_packets_come() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bytes, middle, packets) = halves();
+    let mut running = Running::start(dir.path(), &[]);
+    running.until_listening();
+    running.feed(&bytes[..middle]);
+    running.until_seen(packets - 300);
+
+    assert_eq!(
+        running.ok(&["policy", "add", "--prio", "10", "udp", "--action", "drop"]),
+        "policy 1\n"
+    );
+    assert_eq!(
+        running.ok(&[
+            "policy", "add", "tcp", "--action", "full", "--why", "a test"
+        ]),
+        "policy 2\n"
+    );
+    let refused = running.ask(&["policy", "add", "greater 100", "--action", "drop"]);
+    assert!(!refused.status.success() && text(&refused).contains("cannot be part of a policy"));
+    let refused = running.ask(&["policy", "remove", "7"]);
+    assert!(text(&refused).contains("no policy 7"), "{}", text(&refused));
+    let refused = running.ask(&["mode", "set", "log-everything"]);
+    assert!(text(&refused).contains("log-minimum"), "{}", text(&refused));
+    assert_eq!(
+        running.ok(&["mode", "set", "log-all", "--for", "1h"]),
+        "mode log-all\n"
+    );
+
+    running.feed(&bytes[middle..]);
+    running.until("packets meet policies", |running| {
+        let list = running.json(&["policy", "list", "--json"]);
+        list[0]["packets"].as_u64().unwrap() > 100 && list[1]["packets"].as_u64().unwrap() > 100
+    });
+    let status = running.json(&["status", "--json"]);
+    assert_eq!(status["mode"], "log-all");
+    assert!(status["mode_seconds_left"].as_f64().unwrap() > 3000.0);
+    assert_eq!(
+        status["changes"]["count"], 1,
+        "three changes before the next packet are one"
+    );
+    let page = running.ok(&["status"]);
+    assert!(
+        page.contains("discarded (policy)") && page.contains("mode log-all for 3600 s (by uid"),
+        "{page}"
+    );
+    let books = running.finish();
+    assert!(
+        books.contains("policy 2 added: tcp: full (by uid"),
+        "{books}"
+    );
+    assert!(books.contains("dropped 0 + in_flight 0"), "{books}");
+}
+
+#[test]
+fn timed_modes_fall_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = Running::start(dir.path(), &["--mode", "log-partial"]);
+    running.until_listening();
+    running.ok(&["mode", "set", "log-all", "--for", "300ms"]);
+    assert_eq!(running.json(&["status", "--json"])["mode"], "log-all");
+    running.until("it falls back", |running| {
+        running.json(&["status", "--json"])["mode"] == "log-partial"
+    });
+    let page = running.ok(&["status"]);
+    assert!(page.contains("mode log-partial (by timer"), "{page}");
+    drop(running.finish_early());
+}
+
+impl Running {
+    /// Ends it where it has read nothing.
+    fn finish_early(mut self) -> Output {
+        drop(self.stdin.take());
+        self.child.wait_with_output().unwrap()
+    }
+}
+
+#[test]
+fn policies_of_a_file_are_kept_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("policies.toml");
+    fs::write(
+        &file,
+        "default = 'drop'\n[[policy]]\nmatch = 'tcp port 443'\naction = 'full'\npriority = 7\n",
+    )
+    .unwrap();
+    let trace = data_dir().join("labelled/mix-test/trace.pcap");
+    let record = |output: &str, more: &[&str]| {
+        let mut command = strata();
+        command
+            .args(["record", "-r"])
+            .arg(&trace)
+            .arg("-o")
+            .arg(dir.path().join(output));
+        command
+            .arg("--policy")
+            .arg(&file)
+            .args(more)
+            .output()
+            .unwrap()
+    };
+    let checked = record("log", &["--check"]);
+    assert!(checked.status.success() && !dir.path().join("log").exists());
+    assert!(record("log", &[]).status.success());
+    let all = exported(dir.path(), "");
+    // Those in VLANs and tunnels too, which the filter does not see.
+    let seen = exported(dir.path(), "tcp port 443");
+    assert!(
+        seen > 10_000 && (seen..seen + 400).contains(&all),
+        "{seen} of {all}"
+    );
+
+    let others = record("others", &["--default", "everything"]);
+    assert!(
+        text(&others).contains("--default: 'everything' is not an action"),
+        "{}",
+        text(&others)
+    );
+    fs::write(&file, "[[policy]]\nmatch = 'tcp'\naktion = 'full'\n").unwrap();
+    let wrong = record("others", &[]);
+    assert!(
+        text(&wrong).contains("did you mean 'policy.action'?"),
+        "{}",
+        text(&wrong)
+    );
+    assert!(
+        !dir.path().join("others").exists(),
+        "a mistake leaves no log behind"
+    );
+}
+
+/// One HTTP/1.1 exchange over TCP; the answer whole.
+fn http(address: &str, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn tcp_asks_for_the_token_and_has_metrics() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let address = format!("127.0.0.1:{port}");
+    let (token, config) = (dir.path().join("token"), dir.path().join("strata.toml"));
+    fs::write(&config, format!("[control]\nlisten = '{address}'\n")).unwrap();
+    let config_text = config.display().to_string();
+    let mut refused = strata();
+    refused
+        .args(["record", "-r", "/dev/null", "-o"])
+        .arg(dir.path().join("none"));
+    let refused = refused.args(["--config", &config_text]).output().unwrap();
+    assert!(!refused.status.success(), "{}", text(&refused));
+
+    fs::write(&token, "secret\n").unwrap();
+    fs::write(
+        &config,
+        format!(
+            "[control]\nlisten = '{address}'\ntoken_file = '{}'\n",
+            token.display()
+        ),
+    )
+    .unwrap();
+    let (bytes, middle, packets) = halves();
+    let mut running = Running::start(dir.path(), &["--config", &config_text]);
+    running.until_listening();
+    running.feed(&bytes[..middle]);
+    running.until_seen(packets - 300);
+    let get = |path: &str, token: &str| {
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
+        );
+        http(&address, &request)
+    };
+    assert!(get("/metrics", "wrong!").starts_with("HTTP/1.1 401"));
+    let metrics = get("/metrics", "secret");
+    for line in [
+        "# TYPE strata_packets counter",
+        "strata_packets_total{result=\"dropped\",reason=\"no_free_block\"} 0",
+        "strata_mode{mode=\"default\",asked=\"default\"} 1",
+        "# EOF",
+    ] {
+        assert!(metrics.contains(line), "{line} in {metrics}");
+    }
+    let description = get("/api/v1/openapi.json", "secret");
+    assert!(
+        description.contains("/api/v1/policies/{id}"),
+        "{description}"
+    );
+    let body = "{\"mode\":\"log-all\",\"why\":\"curl\"}";
+    let put = format!(
+        "PUT /api/v1/mode HTTP/1.1\r\nhost: x\r\nauthorization: Bearer secret\r\nconnection: close\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    assert!(http(&address, &put).starts_with("HTTP/1.1 200"));
+    assert_eq!(running.json(&["status", "--json"])["mode"], "log-all");
+    running.feed(&bytes[middle..]);
+    running.finish();
+}
+
+#[test]
+fn the_reference_page_is_printed() {
+    let output = strata().args(["config-reference"]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
+    let page = fs::read_to_string(workspace_root().join("docs/configuration.md")).unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), page);
+}
