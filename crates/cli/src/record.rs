@@ -268,7 +268,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     // Before the input, which may be standard input and wait.
     let observer = steer::Observer::new(args, &setup, 1);
-    let _server = args.steer.serve(args, &setup)?;
+    let server = args.steer.serve(args, &setup)?;
     let _ticker = steer::Ticker::start(&setup, &observer)?;
     let mut input_options = InputOptions::default();
     input_options.stop = Some(Arc::clone(&stop));
@@ -282,10 +282,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let bar = progress_bar();
     let mut last_shown = started;
     let ran = run_worker(&mut input, &mut worker, |worker| {
-        if last_shown.elapsed() > Duration::from_millis(100) {
-            last_shown = Instant::now();
+        // Whoever steers asks while the input waits, so it must be up to date then.
+        if server.is_some() {
             worker.publish_hits();
             observer.note(worker.ledger(), Vec::new(), None);
+        }
+        if last_shown.elapsed() > Duration::from_millis(100) {
+            last_shown = Instant::now();
             bar.set_position(worker.ledger().seen.packets);
         }
         if stop.load(Ordering::Relaxed) {
