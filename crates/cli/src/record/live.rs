@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
+use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use signal_hook::flag;
 use strata_capture::live::{Direction, DropCounts, Live, LiveOptions, Lost, RingCounts};
@@ -218,6 +219,8 @@ pub(super) fn run(args: &super::Args, setup: &Setup, stop: &Arc<AtomicBool>) -> 
     let lasts = args
         .filecount
         .map(|files| args.rotate_seconds.saturating_mul(files));
+    // Does nothing unless systemd waits for it.
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
     let mut warnings = Vec::new();
     let mut watchdog = Watchdog::new(running.len());
     let bar = progress_bar();
@@ -248,6 +251,9 @@ pub(super) fn run(args: &super::Args, setup: &Setup, stop: &Arc<AtomicBool>) -> 
         observer.note(books(&running), rings.collect(), cpu);
         setup.controller.tick(Instant::now(), observer.take());
         let mut news = watchdog.look(&running);
+        if !watchdog.is_any_stuck() {
+            let _ = sd_notify::notify(&[NotifyState::Watchdog]);
+        }
         news.extend(setup.controller.take_news().iter().map(steer::line));
         news.extend(running.iter().flat_map(|worker| {
             worker
@@ -405,6 +411,11 @@ impl Watchdog {
         Self {
             seen: vec![(0, Instant::now(), false); workers],
         }
+    }
+
+    /// Whether a worker does not move.
+    fn is_any_stuck(&self) -> bool {
+        self.seen.iter().any(|seen| seen.2)
     }
 
     fn look(&mut self, running: &[Running]) -> Vec<String> {

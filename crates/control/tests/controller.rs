@@ -1,0 +1,186 @@
+//! The controller: what is asked of it, what it does by itself, and what it says.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use strata_classify::Model;
+use strata_control::config::PolicyConfig;
+use strata_control::elastic::ElasticOptions;
+use strata_control::{Beginning, Controller, Observed, metrics};
+use strata_testkit::workspace_root;
+use strata_wire::Tally;
+
+fn controller(elastic: bool) -> Controller {
+    let path = workspace_root().join("models/default.json");
+    let model = Model::from_json(&std::fs::read(path).unwrap()).unwrap();
+    let beginning = Beginning {
+        modes: vec!["default".into()],
+        elastic: elastic.then(ElasticOptions::default),
+        ..Beginning::default()
+    };
+    Controller::new(model, beginning).unwrap()
+}
+
+fn policy(filter: &str, action: &str) -> PolicyConfig {
+    PolicyConfig {
+        matches: filter.into(),
+        action: action.into(),
+        priority: 100,
+        interface: None,
+    }
+}
+
+/// A recording whose memory blocks are in use to this share.
+fn blocks(used: u64) -> Observed {
+    let mut observed = Observed {
+        blocks_bytes: 100,
+        rings: vec![("eth0".into(), 5, 0)],
+        disk_used: Some(0.5),
+        ..Observed::default()
+    };
+    observed.ledger.in_flight = Tally {
+        packets: 1,
+        bytes: used,
+    };
+    observed
+}
+
+#[test]
+fn a_shortage_is_answered_and_taken_back() {
+    let controller = controller(true);
+    let start = Instant::now();
+    let mode_at = |seconds: f64, used: u64| {
+        controller.tick(start + Duration::from_secs_f64(seconds), blocks(used));
+        controller.status().mode
+    };
+    assert_eq!(mode_at(1.0, 90), "default");
+    assert_eq!(mode_at(1.4, 90), "log-partial");
+    assert_eq!(mode_at(1.8, 90), "log-sampled");
+    assert_eq!(mode_at(2.2, 90), "log-minimum");
+    assert_eq!(mode_at(2.6, 90), "log-minimum");
+    assert_eq!(controller.steering().plan().mode_name(), "log-minimum");
+    assert_eq!(controller.status().asked_mode, "default");
+    // Between the thresholds all stays; below, the hold time passes for each step.
+    assert_eq!(mode_at(30.0, 50), "log-minimum");
+    assert_eq!(mode_at(40.0, 10), "log-minimum");
+    assert_eq!(mode_at(50.1, 10), "log-sampled");
+    assert_eq!(mode_at(60.2, 10), "log-partial");
+    assert_eq!(mode_at(70.3, 10), "default");
+    let events = controller.events();
+    assert_eq!(events.len(), 6);
+    assert_eq!(events[0].who, "strata");
+    assert_eq!(events[0].why, "blocks is short: 90 % in use");
+}
+
+/// What was asked for is no more than what a shortage leaves, and the other way round.
+#[test]
+fn relief_never_keeps_more_than_was_asked_for() {
+    let controller = controller(true);
+    let start = Instant::now();
+    controller
+        .set_modes(&["log-sampled".into()], None, "test", "")
+        .unwrap();
+    for step in 0..6_u32 {
+        controller.tick(start + Duration::from_millis(100) * step, blocks(90));
+    }
+    assert_eq!(controller.status().mode, "log-minimum");
+}
+
+#[test]
+fn timed_modes_fall_back_to_what_was_before_all_of_them() {
+    let controller = controller(false);
+    let minute = Some(Duration::from_secs(60));
+    controller
+        .set_modes(&["log-all".into()], minute, "test", "first")
+        .unwrap();
+    controller
+        .set_modes(&["log-minimum".into()], minute, "test", "second")
+        .unwrap();
+    assert_eq!(controller.status().mode, "log-minimum");
+    controller.tick(Instant::now() + Duration::from_secs(61), blocks(0));
+    assert_eq!(controller.status().mode, "default");
+    assert_eq!(controller.events().last().unwrap().who, "timer");
+}
+
+#[test]
+fn what_is_refused_changes_nothing() {
+    let controller = controller(false);
+    controller
+        .add_policy(&policy("tcp", "full"), "test", "")
+        .unwrap();
+    let before = controller.status();
+    let bad_mode = ["log-all".into(), "none".into()];
+    assert!(controller.set_modes(&bad_mode, None, "test", "").is_err());
+    assert!(controller.set_modes(&[], None, "test", "").is_err());
+    assert!(
+        controller
+            .add_policy(&policy("tcp[13] = 2", "full"), "test", "")
+            .is_err()
+    );
+    assert!(controller.remove_policy(9, "test", "").is_err());
+    let after = controller.status();
+    assert_eq!((after.mode, after.policies), (before.mode, before.policies));
+    assert_eq!(controller.events().len(), 1);
+}
+
+#[test]
+fn reloading_keeps_what_stays() {
+    let controller = controller(false);
+    for filter in ["tcp", "udp"] {
+        controller
+            .add_policy(&policy(filter, "full"), "test", "")
+            .unwrap();
+    }
+    let wanted = [policy("udp", "full"), policy("icmp", "drop")];
+    let beginning = Beginning {
+        modes: vec!["log-all".into()],
+        policies: wanted
+            .iter()
+            .map(|policy| policy.policy().unwrap())
+            .collect(),
+        ..Beginning::default()
+    };
+    controller.reload(beginning, "configuration").unwrap();
+    let ids: Vec<(u32, String)> = controller
+        .policies()
+        .into_iter()
+        .map(|policy| (policy.id, policy.matches))
+        .collect();
+    assert_eq!(ids, [(2, "udp".into()), (3, "icmp".into())]);
+    assert_eq!(controller.status().mode, "log-all");
+    let what = &controller.events().last().unwrap().what;
+    assert!(
+        what.contains("1 policies added, 1 kept, 1 removed"),
+        "{what}"
+    );
+}
+
+/// Every metric that the dashboard asks for is there.
+#[test]
+fn the_dashboard_finds_its_metrics() {
+    let controller = controller(true);
+    controller
+        .add_policy(&policy("tcp", "full"), "test", "")
+        .unwrap();
+    controller.steering().plan();
+    controller.tick(Instant::now(), blocks(1));
+    let page = metrics::text(&controller);
+    let dashboard = std::fs::read_to_string(workspace_root().join("deploy/grafana.json")).unwrap();
+    let is_name = |c: char| c.is_ascii_lowercase() || c == '_' || c.is_ascii_digit();
+    let names = dashboard.match_indices("strata_").map(|(at, _)| {
+        let name = &dashboard[at..];
+        &name[..name.find(|c| !is_name(c)).unwrap()]
+    });
+    let names: BTreeSet<&str> = names.collect();
+    assert!(names.len() >= 8, "{names:?}");
+    for name in names {
+        // Delays are known once a worker has picked up a change.
+        if name != "strata_plan_change_delay_p99_seconds" {
+            assert!(
+                page.contains(&format!("\n{name}{{")) || page.contains(&format!("\n{name} ")),
+                "{name} in {page}"
+            );
+        }
+    }
+}
