@@ -17,6 +17,9 @@ use crate::elastic::{ElasticOptions, ElasticState, Relief, Resource, Sensed, Ste
 
 /// Events that are remembered.
 const EVENTS_MAX: usize = 1000;
+/// For how long the kernel is said to drop packets after it was seen to: longer than
+/// workers take to say so again.
+const DROPS_LAST: Duration = Duration::from_millis(500);
 /// Over how long rates are taken.
 const RATE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -87,7 +90,8 @@ struct Inner {
     state: ElasticState,
     sensed: Sensed,
     observed: Observed,
-    dropped_before: u64,
+    /// Packets that the kernel has dropped, and when it was last seen to.
+    dropped: (u64, Option<Instant>),
     rate: Rate,
     events: VecDeque<Event>,
     /// Events that were not yet taken for the journal.
@@ -158,7 +162,7 @@ impl Controller {
             state: ElasticState::default(),
             sensed: Sensed::default(),
             observed: Observed::default(),
-            dropped_before: 0,
+            dropped: (0, None),
             rate: Rate {
                 since: now,
                 seen: Tally::default(),
@@ -205,6 +209,8 @@ impl Controller {
             inner.timed.clone(),
             inner.policies.clone(),
             inner.default,
+            inner.elastic.clone(),
+            inner.state.clone(),
         );
         let made = make(&mut inner).and_then(|made| Ok((made, inner.plan(&self.model)?)));
         match made {
@@ -220,6 +226,8 @@ impl Controller {
                     inner.timed,
                     inner.policies,
                     inner.default,
+                    inner.elastic,
+                    inner.state,
                 ) = before;
                 Err(error)
             }
@@ -339,9 +347,10 @@ impl Controller {
                 Some((_, before)) => *before = beginning.modes,
                 None => inner.modes = beginning.modes,
             }
-            if inner.elastic.is_some() {
-                inner.elastic = beginning.elastic;
+            if beginning.elastic.is_none() {
+                inner.state = ElasticState::default();
             }
+            inner.elastic = beginning.elastic;
             let what = format!(
                 "configuration read again: {added} policies added, {kept} kept, {} removed",
                 old.len()
@@ -540,10 +549,16 @@ impl Inner {
         let blocks = observed.blocks_bytes as f64;
         self.sensed[Resource::DiskSpace as usize] = observed.disk_used;
         self.sensed[Resource::Blocks as usize] = (blocks > 0.0).then(|| in_flight / blocks);
-        self.sensed[Resource::Ring as usize] = (!observed.rings.is_empty())
-            .then(|| f64::from(u8::from(dropped > self.dropped_before)));
+        if dropped > self.dropped.0 {
+            self.dropped = (dropped, Some(now));
+        }
+        let drops = self
+            .dropped
+            .1
+            .is_some_and(|at| now.duration_since(at) < DROPS_LAST);
+        self.sensed[Resource::Ring as usize] =
+            (!observed.rings.is_empty()).then(|| f64::from(u8::from(drops)));
         self.sensed[Resource::Cpu as usize] = observed.cpu_used;
-        self.dropped_before = dropped;
         let elapsed = now.duration_since(self.rate.since);
         if elapsed >= RATE_INTERVAL {
             let (seconds, ledger) = (elapsed.as_secs_f64(), &observed.ledger);

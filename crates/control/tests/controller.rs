@@ -73,6 +73,23 @@ fn a_shortage_is_answered_and_taken_back() {
     assert_eq!(events[0].why, "blocks is short: 90 % in use");
 }
 
+/// Workers say less often what the kernel dropped than the controller looks.
+#[test]
+fn drops_are_answered_though_they_are_told_late() {
+    let controller = controller(true);
+    let start = Instant::now();
+    let mut observed = blocks(0);
+    for tick in 0..20_u32 {
+        if tick.is_multiple_of(2) {
+            observed.rings[0].2 += 1;
+        }
+        controller.tick(start + Duration::from_millis(50) * tick, observed.clone());
+    }
+    assert_eq!(controller.status().mode, "log-minimum");
+    let why = controller.events().remove(0).why;
+    assert_eq!(why, "the kernel drops packets");
+}
+
 /// What was asked for is no more than what a shortage leaves, and the other way round.
 #[test]
 fn relief_never_keeps_more_than_was_asked_for() {
@@ -149,7 +166,7 @@ fn reloading_keeps_what_stays() {
         .collect();
     assert_eq!(ids, [(2, "udp".into()), (3, "icmp".into())]);
     assert_eq!(controller.status().mode, "log-all");
-    let what = &controller.events().last().unwrap().what;
+    let what = controller.events().pop().unwrap().what;
     assert!(
         what.contains("1 policies added, 1 kept, 1 removed"),
         "{what}"
