@@ -21,8 +21,9 @@ use tokio::sync::oneshot;
 use utoipa::{OpenApi, ToSchema};
 
 use crate::config::PolicyConfig;
-use crate::controller::{ControlError, Controller, Event, PolicyStatus, Status};
+use crate::controller::{ControlError, Controller, Event};
 use crate::metrics;
+use crate::status::{PolicyStatus, Status};
 
 /// Where the API listens.
 #[derive(Clone, Debug, Default)]

@@ -15,10 +15,11 @@ pub mod config;
 mod controller;
 pub mod elastic;
 pub mod metrics;
+mod status;
 
 pub use hyper::Method;
 
-pub use controller::{
-    Beginning, ChangeStatus, ControlError, Controller, Event, InterfaceStatus, Observed,
-    PacketStatus, PolicyStatus, ResourceStatus, Status,
+pub use controller::{Beginning, ControlError, Controller, Event, Observed};
+pub use status::{
+    ChangeStatus, InterfaceStatus, PacketStatus, PolicyStatus, ResourceStatus, Status,
 };

@@ -6,7 +6,8 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use crate::controller::{Controller, PolicyStatus, Status};
+use crate::controller::Controller;
+use crate::status::{InterfaceStatus, PacketStatus, PolicyStatus, Status};
 
 /// The metrics, in the text format of OpenMetrics, which Prometheus reads.
 #[must_use]
@@ -34,7 +35,7 @@ type Sample<V> = (Vec<(&'static str, String)>, V);
 impl Collector for Moment {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
         let status = &self.status;
-        let results = |value: fn(&crate::controller::PacketStatus) -> u64| {
+        let results = |value: fn(&PacketStatus) -> u64| {
             let samples = status.packets.iter().map(move |packets| {
                 let labels = vec![
                     ("result", packets.result.clone()),
@@ -59,7 +60,7 @@ impl Collector for Moment {
             "Bytes by where they ended: on the wire, or kept for logged",
             results(|p| p.bytes),
         )?;
-        let interfaces = |value: fn(&crate::controller::InterfaceStatus) -> u64| {
+        let interfaces = |value: fn(&InterfaceStatus) -> u64| {
             let all = status.interfaces.iter();
             all.map(|i| (vec![("interface", i.name.clone())], value(i)))
                 .collect::<Vec<_>>()

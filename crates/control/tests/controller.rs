@@ -180,7 +180,6 @@ fn the_dashboard_finds_its_metrics() {
     controller
         .add_policy(&policy("tcp", "full"), "test", "")
         .unwrap();
-    controller.steering().plan();
     controller.tick(Instant::now(), blocks(1));
     let page = metrics::text(&controller);
     let dashboard = std::fs::read_to_string(workspace_root().join("deploy/grafana.json")).unwrap();

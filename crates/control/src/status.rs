@@ -1,0 +1,137 @@
+//! How a recording stands, as the API says it.
+
+use serde::Serialize;
+use strata_wire::{DropReason, Ledger, Tally};
+use utoipa::ToSchema;
+
+/// How a recording stands.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Status {
+    /// Version of Strata.
+    pub version: String,
+    /// Process.
+    pub pid: u32,
+    /// Directory of the log.
+    pub log: String,
+    /// Since it began.
+    pub uptime_seconds: f64,
+    /// The modes at work, joined by `+`.
+    pub mode: String,
+    /// The modes that were asked for; others are at work while something is short.
+    pub asked_mode: String,
+    /// Until the mode falls back.
+    pub mode_seconds_left: Option<f64>,
+    /// Action on packets that no policy matches.
+    pub default: String,
+    /// How many policies there are.
+    pub policies: usize,
+    /// Packets that arrive.
+    pub packets_per_second: f64,
+    /// Bytes that arrive.
+    pub bytes_per_second: f64,
+    /// Bytes that are kept.
+    pub logged_bytes_per_second: f64,
+    /// Where packets ended.
+    pub packets: Vec<PacketStatus>,
+    /// Interfaces.
+    pub interfaces: Vec<InterfaceStatus>,
+    /// What can run short.
+    pub resources: Vec<ResourceStatus>,
+    /// How fast changes are.
+    pub changes: ChangeStatus,
+}
+
+/// Where packets ended.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct PacketStatus {
+    /// `logged`, `discarded` ...
+    pub result: String,
+    /// Why, for `dropped` and `discarded`.
+    pub reason: String,
+    /// So far.
+    pub packets: u64,
+    /// Bytes on the wire; for `logged` and `in_flight` those kept.
+    pub bytes: u64,
+}
+
+/// An interface.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct InterfaceStatus {
+    /// Its name.
+    pub name: String,
+    /// Packets that the kernel delivered so far.
+    pub received: u64,
+    /// Packets that the kernel dropped so far, since the ring was full.
+    pub dropped: u64,
+}
+
+/// Something that can run short.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ResourceStatus {
+    /// Its name.
+    pub name: String,
+    /// Share in use, if known.
+    pub used: Option<f64>,
+    /// Share at which it is short; none if shortages are not answered.
+    pub short_at: Option<f64>,
+    /// Steps of relief that it asks for now.
+    pub relief_steps: usize,
+}
+
+/// From the request of a change to the first packet treated so.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ChangeStatus {
+    /// How many changes workers picked up.
+    pub count: u64,
+    /// Sum of all delays.
+    pub seconds_sum: f64,
+    /// Median of the latest.
+    pub median_ms: Option<f64>,
+    /// 99th percentile of the latest.
+    pub p99_ms: Option<f64>,
+}
+
+/// A policy and its hits.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct PolicyStatus {
+    /// Its number.
+    pub id: u32,
+    /// Which packets.
+    #[serde(rename = "match")]
+    pub matches: String,
+    /// What is done.
+    pub action: String,
+    /// A larger number goes first.
+    pub priority: u16,
+    /// Only packets of this interface.
+    pub interface: Option<String>,
+    /// Packets that it was applied to.
+    pub packets: u64,
+    /// Their bytes on the wire.
+    pub bytes: u64,
+}
+
+/// Where packets ended, from the books.
+pub(crate) fn results(ledger: &Ledger) -> Vec<PacketStatus> {
+    let status = |result: &str, reason: &str, tally: Tally| PacketStatus {
+        result: result.to_owned(),
+        reason: reason.to_owned(),
+        packets: tally.packets,
+        bytes: tally.bytes,
+    };
+    let mut all = vec![
+        status("filtered", "", ledger.filtered),
+        status("discarded", "policy", ledger.discarded),
+        status("sampled_out", "", ledger.sampled_out),
+        status("logged", "", ledger.logged),
+        status("in_flight", "", ledger.in_flight),
+    ];
+    for reason in DropReason::ALL {
+        all.push(status(
+            "dropped",
+            reason.name(),
+            ledger.dropped[reason as usize],
+        ));
+    }
+    all
+}
