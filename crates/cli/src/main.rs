@@ -3,9 +3,9 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod compact;
+mod control;
 mod drift;
 mod eval;
-mod control;
 mod export;
 mod features;
 mod generate;

@@ -269,7 +269,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     // Before the input, which may be standard input and wait.
     let observer = steer::Observer::new(args, &setup, 1);
     let server = args.steer.serve(args, &setup)?;
-    let _ticker = steer::Ticker::start(&setup, &observer)?;
+    let ticker = server
+        .as_ref()
+        .map(|_| steer::Ticker::start(&setup, &observer));
+    let _ticker = ticker.transpose()?;
     let mut input_options = InputOptions::default();
     input_options.stop = Some(Arc::clone(&stop));
     // A thread for each of many files would not be read ahead, but read at once.
