@@ -40,7 +40,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Classify packets and log them hierarchically.
-    Record(record::Args),
+    Record(Box<record::Args>),
     /// List the network interfaces: how each can be captured, or why not.
     #[command(short_flag = 'D')]
     Interfaces(interfaces::Args),
