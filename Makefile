@@ -12,12 +12,13 @@ DEMO := target/demo
 PEERS := tshark tcpdump libpcap-dev wireshark-common strace
 LINTS := -D warnings
 
-.PHONY: help build demo test test-python fmt lint check-docs tools fuzz bench python lock model compare clean
+.PHONY: help build sql demo test test-python test-sql fmt lint check-docs tools fuzz bench python lock model compare clean
 
 help:
 	@echo "make demo    build, record a real capture hierarchically, show the result"
 	@echo "make test    formatting, lints, documentation and every test"
 	@echo "make build   the program: $(STRATA)"
+	@echo "make sql     the program of strata query: target/release/strata-sql (long to build)"
 	@echo "make bench   figures against peers, in one run"
 	@echo "make fuzz    every fuzz target for SECONDS_EACH seconds (600)"
 	@echo "make python  the Python package, for training and reading logs, into $(VENV)"
@@ -27,15 +28,24 @@ help:
 build:
 	$(CARGO) build --release --locked -p strata-cli
 
+# DataFusion takes longer to build than all the rest, so it is a workspace of its own.
+sql:
+	cd sql && $(CARGO) build --release --locked --target-dir target
+	@mkdir -p target/release && cp sql/target/release/strata-sql target/release/
+
+test-sql:
+	cd sql && $(CARGO) test --locked --quiet --target-dir target
+
 demo: build
 	@sh demo/run.sh $(STRATA) $(DEMO)
 
-test: tools fmt lint check-docs test-python
+test: tools fmt lint check-docs test-python test-sql
 	$(CARGO) test --workspace --locked --quiet
 
 fmt:
 	$(CARGO) fmt --all --check
 	cd fuzz && $(CARGO) fmt --check
+	cd sql && $(CARGO) fmt --check
 
 lint:
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- $(LINTS)
@@ -104,4 +114,4 @@ compare: build python
 
 clean:
 	$(CARGO) clean
-	rm -rf $(VENV) $(BENCH_VENV) fuzz/target
+	rm -rf $(VENV) $(BENCH_VENV) fuzz/target sql/target

@@ -2,7 +2,8 @@
 
 - `train`: from snapshots (`strata features`) to a model that `strata record` loads;
 - `evaluate`: how good a model is, from what the data plane decided;
-- `compare`: presets side by side.
+- `compare`: presets side by side;
+- `strata.log`: logs in DuckDB.
 
 Each is imported when it is first used, so that reading a log does not load a
 machine-learning library.

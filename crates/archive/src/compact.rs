@@ -58,7 +58,7 @@ pub fn compact(
     for (recording, files) in jobs(&log, JOB_BYTES) {
         let mut files = files;
         while !files.is_empty() {
-            match run_job(&log, recording, &files, archive.next_part)? {
+            match run_job(&log, disk.as_ref(), recording, &files, archive.next_part)? {
                 Outcome::Parts(parts, gone) => {
                     done.files += files.len() as u64;
                     done.bytes_before += size_of(disk.as_ref(), &files);
@@ -79,6 +79,35 @@ pub fn compact(
     drop(log);
     delete_gone(disk.as_ref(), &mut archive)?;
     Ok(done)
+}
+
+/// Writes what a log still has in block files into parts on another disk, as
+/// compaction would, for whoever wants to see it as tables; the log stays as it is.
+/// Damaged files are left out and reported.
+///
+/// # Errors
+///
+/// If files cannot be read or written.
+pub fn snapshot(log: &Log, output: &dyn Disk) -> Result<(Vec<Part>, Vec<Damage>), ArchiveError> {
+    let mut next_part = log.archive().next_part;
+    let (mut all, mut damage) = (Vec::new(), Vec::new());
+    for recording in log.recordings() {
+        for file in &recording.files {
+            let files = std::slice::from_ref(file);
+            match run_job(log, output, recording, files, next_part)? {
+                Outcome::Parts(parts, _) => {
+                    name_files(output, &parts)?;
+                    next_part += u32::try_from(parts.len()).unwrap_or(0);
+                    all.extend(parts);
+                }
+                Outcome::Damaged(problem, _) => {
+                    remove_staged(output, &Archive::default())?;
+                    damage.push(problem);
+                }
+            }
+        }
+    }
+    Ok((all, damage))
 }
 
 /// Keeps a second compaction away.
@@ -242,11 +271,12 @@ enum Outcome {
 /// Makes parts of block files, in `staging/`.
 fn run_job(
     log: &Log,
+    output: &dyn Disk,
     recording: &Recording,
     files: &[BlockFile],
     next_part: u32,
 ) -> Result<Outcome, ArchiveError> {
-    let mut work = Work::new(log, recording, next_part)?;
+    let mut work = Work::new(log, output, recording, next_part)?;
     let mut gone = Vec::new();
     for file in files {
         let mut one = recording.clone();
@@ -295,7 +325,8 @@ fn run_job(
 
 /// A job at work.
 struct Work<'a> {
-    log: &'a Log,
+    /// Where the parts go.
+    output: &'a dyn Disk,
     recording: &'a Recording,
     hasher: FlowHasher,
     /// Names of the model's classes that are anomalous.
@@ -317,9 +348,14 @@ struct Work<'a> {
 const HOUR_NS: u64 = 3_600_000_000_000;
 
 impl<'a> Work<'a> {
-    fn new(log: &'a Log, recording: &'a Recording, next_part: u32) -> Result<Self, ArchiveError> {
+    fn new(
+        log: &Log,
+        output: &'a dyn Disk,
+        recording: &'a Recording,
+        next_part: u32,
+    ) -> Result<Self, ArchiveError> {
         Ok(Self {
-            log,
+            output,
             recording,
             hasher: FlowHasher::new(recording.hash_seed),
             anomalous: anomalous_classes(log, recording)?,
@@ -429,7 +465,7 @@ impl<'a> Work<'a> {
                 class_names: &self.context.classes,
             };
             let job = Job {
-                disk: self.log.disk().as_ref(),
+                disk: self.output,
                 recording: self.recording,
                 interfaces: &self.interfaces,
             };
@@ -476,7 +512,7 @@ impl<'a> Work<'a> {
 
     fn close_parts(&mut self) -> Result<(), ArchiveError> {
         let job = Job {
-            disk: self.log.disk().as_ref(),
+            disk: self.output,
             recording: self.recording,
             interfaces: &self.interfaces,
         };
@@ -492,7 +528,7 @@ impl<'a> Work<'a> {
         if only_metas {
             // What the inputs said is kept, also where no packet was.
             let job = Job {
-                disk: self.log.disk().as_ref(),
+                disk: self.output,
                 recording: self.recording,
                 interfaces: &self.interfaces,
             };

@@ -242,12 +242,11 @@ impl Merge {
             let input = find::open(disk, part, FileKind::Packets)?;
             let table = TableReader::open(input, named.clone(), packets::COLUMNS)?;
             let payload = match part.file(FileKind::Payload) {
-                Some(file) => {
-                    let input = find::open(disk, part, FileKind::Payload)?;
-                    let named = disk.display(&file.name);
-                    let reader = PayloadReader::open(input);
-                    Some(reader.map_err(|source| ArchiveError::table(&named, source))?)
-                }
+                Some(_) => Some(PayloadReader::new(find::open(
+                    disk,
+                    part,
+                    FileKind::Payload,
+                )?)),
                 None => None,
             };
             for (group, count) in table.groups().into_iter().enumerate() {

@@ -120,6 +120,14 @@ impl Input {
         })
     }
 
+    /// A stream from an offset on.
+    pub(crate) fn at(&self, offset: u64) -> InputAt {
+        InputAt {
+            input: self.clone(),
+            at: offset,
+        }
+    }
+
     pub(crate) fn size(&self) -> u64 {
         self.len
     }
@@ -141,10 +149,7 @@ impl ChunkReader for Input {
     type T = io::BufReader<InputAt>;
 
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
-        Ok(io::BufReader::new(InputAt {
-            input: self.clone(),
-            at: start,
-        }))
+        Ok(io::BufReader::new(self.at(start)))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {

@@ -37,7 +37,8 @@ impl Find<'_> {
 }
 
 /// The name of a part's file, which it may not have got yet.
-pub(crate) fn name_of(disk: &dyn Disk, part: &Part, file: &PartFile) -> String {
+#[must_use]
+pub fn name_of(disk: &dyn Disk, part: &Part, file: &PartFile) -> String {
     if disk.exists(&file.name) {
         return file.name.clone();
     }

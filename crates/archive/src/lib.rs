@@ -1,8 +1,9 @@
 //! The log at rest.
 //!
 //! - [`compact`]: block files become parts, in open formats: `packets` and `flows`
-//!   (Parquet), `payload` (pcapng in zstd frames), partitioned by hour and class;
+//!   (Parquet), `payload` (pcapng in gzip members), partitioned by hour and class;
 //! - [`export`]: packets of both tiers, found through the table of flows ([`Find`]);
+//! - [`flow_records`], [`RecordWriter`]: flows as CSV, JSON, IPFIX;
 //! - [`verify`]: every byte is what was written; [`prune`]: retention by age, class
 //!   and size.
 //!
@@ -23,13 +24,15 @@ mod part;
 mod payload;
 mod predict;
 mod prune;
+mod records;
 mod run;
 mod table;
 mod verify;
 
-pub use compact::{Compacted, compact};
+pub use compact::{Compacted, compact, snapshot};
 pub use error::ArchiveError;
 pub use export::export;
-pub use find::Find;
+pub use find::{Find, name_of};
 pub use prune::{Pruned, Retention, prune};
+pub use records::{FlowRecord, RecordFormat, RecordWriter, flow_records};
 pub use verify::{Verified, verify};

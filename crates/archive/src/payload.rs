@@ -1,52 +1,51 @@
-//! Packets kept beyond their headers: pcapng in zstd frames that can be sought.
+//! Packets kept beyond their headers: pcapng in gzip members that can be sought.
 //!
-//! The file is a zstd stream as any tool reads it; its frames end between packets,
-//! and a table at its end (zstd's seekable format, a skippable frame) says where
-//! each begins. A packet is found by its offset in the uncompressed stream.
+//! The file is one that any tool reads. Its members (RFC 1952 §2.2) end between
+//! packets; a packet is found by where its member begins in the file and where it
+//! stands in the member.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::io::{self, Write};
+use std::collections::HashSet;
+use std::io::{self, Read, Write};
 use std::rc::Rc;
 
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
 use strata_capture::{Interface, PacketRef, PcapNgWriter, WriteError};
 
 use crate::error::Source;
 use crate::files::{Input, Output, Sums};
 
-/// Uncompressed bytes of a frame.
-const FRAME_BYTES: usize = 512 << 10;
-const SKIPPABLE_MAGIC: u32 = 0x184D_2A5E;
-const SEEKABLE_MAGIC: u32 = 0x8F92_EAB1;
-/// Frames, descriptor, magic: what the table ends with.
-const FOOTER_LEN: usize = 9;
+/// Uncompressed bytes after which a member ends.
+const MEMBER_BYTES: usize = 512 << 10;
+/// A packet's place: its member's in the file, times 2 to this, plus its own in it.
+const WITHIN_BITS: u32 = 20;
+const _: () = assert!(MEMBER_BYTES <= 1 << WITHIN_BITS);
 /// The fixed part of an enhanced packet block.
 const PACKET_HEAD: usize = 28;
-/// A frame that claims to be larger is damage.
-const FRAME_BYTES_MAX: u32 = 1 << 30;
+/// A member that is larger is damage: one packet may follow [`MEMBER_BYTES`].
+const MEMBER_BYTES_MAX: u64 = 1 << 30;
 
-/// Compresses what is written, a frame at a time.
-struct Frames {
+/// Compresses what is written, a member at a time.
+struct Members {
     output: Output,
-    compressor: zstd::bulk::Compressor<'static>,
     pending: Vec<u8>,
-    /// Compressed and uncompressed length of each.
-    frames: Vec<(u32, u32)>,
-    /// Uncompressed bytes of the frames that are written.
-    written: u64,
+    /// Where the next member will begin in the file.
+    at: u64,
 }
 
-impl Frames {
-    fn end_frame(&mut self) -> io::Result<()> {
+impl Members {
+    fn end_member(&mut self) -> io::Result<()> {
         if self.pending.is_empty() {
             return Ok(());
         }
-        let compressed = self.compressor.compress(&self.pending)?;
-        let to_u32 = |len: usize| u32::try_from(len).map_err(io::Error::other);
-        self.frames
-            .push((to_u32(compressed.len())?, to_u32(self.pending.len())?));
+        let half = Vec::with_capacity(self.pending.len() / 2);
+        let mut encoder = GzEncoder::new(half, Compression::fast());
+        encoder.write_all(&self.pending)?;
+        let compressed = encoder.finish()?;
         self.output.write_all(&compressed)?;
-        self.written += self.pending.len() as u64;
+        self.at += compressed.len() as u64;
         self.pending.clear();
         Ok(())
     }
@@ -54,7 +53,7 @@ impl Frames {
 
 /// What [`PcapNgWriter`] writes to while we look at it too.
 #[derive(Clone)]
-struct Shared(Rc<RefCell<Frames>>);
+struct Shared(Rc<RefCell<Members>>);
 
 impl Write for Shared {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -69,136 +68,86 @@ impl Write for Shared {
 
 /// Writes a payload file.
 pub(crate) struct PayloadWriter {
-    frames: Rc<RefCell<Frames>>,
+    members: Rc<RefCell<Members>>,
     writer: PcapNgWriter<Shared>,
-    announced: HashMap<u16, ()>,
+    announced: HashSet<u16>,
 }
 
 impl PayloadWriter {
     pub(crate) fn new(output: Output) -> Result<Self, WriteError> {
-        let frames = Rc::new(RefCell::new(Frames {
+        let members = Rc::new(RefCell::new(Members {
             output,
-            compressor: zstd::bulk::Compressor::new(1).map_err(WriteError::Io)?,
-            pending: Vec::with_capacity(FRAME_BYTES + (64 << 10)),
-            frames: Vec::new(),
-            written: 0,
+            pending: Vec::with_capacity(MEMBER_BYTES + (64 << 10)),
+            at: 0,
         }));
-        let writer = PcapNgWriter::new(Shared(Rc::clone(&frames)), &[])?;
+        let writer = PcapNgWriter::new(Shared(Rc::clone(&members)), &[])?;
         Ok(Self {
-            frames,
+            members,
             writer,
-            announced: HashMap::new(),
+            announced: HashSet::new(),
         })
     }
 
-    /// Writes a packet and returns where it stands in the uncompressed stream.
+    /// Writes a packet and returns its place.
     pub(crate) fn packet(
         &mut self,
         packet: &PacketRef<'_>,
         interface: &Interface,
     ) -> Result<u64, WriteError> {
-        if self.announced.insert(packet.interface, ()).is_none() {
+        if self.announced.insert(packet.interface) {
             self.writer.interface(packet.interface, interface)?;
         }
-        let at = {
-            let mut frames = self.frames.borrow_mut();
-            if frames.pending.len() >= FRAME_BYTES {
-                frames.end_frame()?;
+        let place = {
+            let mut members = self.members.borrow_mut();
+            if members.pending.len() >= MEMBER_BYTES {
+                members.end_member()?;
             }
-            frames.written + frames.pending.len() as u64
+            members.at << WITHIN_BITS | members.pending.len() as u64
         };
         self.writer.packet(packet)?;
-        Ok(at)
+        Ok(place)
     }
 
     pub(crate) fn finish(self) -> Result<Sums, WriteError> {
         drop(self.writer);
-        let frames = Rc::into_inner(self.frames).map(RefCell::into_inner);
-        let Some(mut frames) = frames else {
+        let members = Rc::into_inner(self.members).map(RefCell::into_inner);
+        let Some(mut members) = members else {
             unreachable!("the writer that shared it is gone");
         };
-        frames.end_frame()?;
-        let mut table = Vec::new();
-        for (compressed, uncompressed) in &frames.frames {
-            table.extend_from_slice(&compressed.to_le_bytes());
-            table.extend_from_slice(&uncompressed.to_le_bytes());
-        }
-        let count = u32::try_from(frames.frames.len()).unwrap_or(u32::MAX);
-        table.extend_from_slice(&count.to_le_bytes());
-        table.push(0);
-        table.extend_from_slice(&SEEKABLE_MAGIC.to_le_bytes());
-        let len = u32::try_from(table.len()).unwrap_or(u32::MAX);
-        let mut output = frames.output;
-        output.write_all(&SKIPPABLE_MAGIC.to_le_bytes())?;
-        output.write_all(&len.to_le_bytes())?;
-        output.write_all(&table)?;
-        Ok(output.finish()?)
+        members.end_member()?;
+        Ok(members.output.finish()?)
     }
 }
 
 /// Reads packets of a payload file.
 pub(crate) struct PayloadReader {
     input: Input,
-    /// Where each frame begins: in the file, and uncompressed; the end last.
-    starts: Vec<(u64, u64)>,
-    decompressor: zstd::bulk::Decompressor<'static>,
-    /// The frame that was read last.
-    frame: Option<(usize, Vec<u8>)>,
+    /// The member that was read last, by its place in the file.
+    member: Option<(u64, Vec<u8>)>,
 }
 
 impl PayloadReader {
-    pub(crate) fn open(input: Input) -> Result<Self, Source> {
-        const NO_TABLE: &str = "it does not end with a seek table";
-        let mut footer = [0; FOOTER_LEN];
-        let end = input
-            .size()
-            .checked_sub(FOOTER_LEN as u64)
-            .ok_or(NO_TABLE)?;
-        input.read_at(&mut footer, end)?;
-        let word = |bytes: &[u8], at: usize| -> u32 {
-            bytes
-                .get(at..at + 4)
-                .and_then(|b| b.try_into().ok())
-                .map_or(0, u32::from_le_bytes)
-        };
-        if word(&footer, 5) != SEEKABLE_MAGIC || footer[4] != 0 {
-            return Err(NO_TABLE.into());
-        }
-        let count = usize::try_from(word(&footer, 0))?;
-        let start = (count as u64)
-            .checked_mul(8)
-            .and_then(|len| end.checked_sub(len));
-        let mut table = vec![0; start.map_or(0, |_| count * 8)];
-        input.read_at(&mut table, start.ok_or(NO_TABLE)?)?;
-        let mut starts = vec![(0, 0)];
-        let (mut file, mut stream) = (0_u64, 0_u64);
-        for entry in table.chunks_exact(8) {
-            file += u64::from(word(entry, 0));
-            stream += u64::from(word(entry, 4));
-            starts.push((file, stream));
-        }
-        if file > end {
-            return Err("its seek table leads beyond the file".into());
-        }
-        Ok(Self {
+    pub(crate) fn new(input: Input) -> Self {
+        Self {
             input,
-            starts,
-            decompressor: zstd::bulk::Decompressor::new()?,
-            frame: None,
-        })
+            member: None,
+        }
     }
 
-    /// The bytes of the packet at an offset of the uncompressed stream.
-    pub(crate) fn packet(&mut self, at: u64) -> Result<&[u8], Source> {
+    /// The bytes of the packet at a place.
+    pub(crate) fn packet(&mut self, place: u64) -> Result<&[u8], Source> {
         const NO_PACKET: &str = "no packet where one should be";
-        let number = self.starts.partition_point(|(_, stream)| *stream <= at);
-        let number = number.checked_sub(1).ok_or(NO_PACKET)?;
-        if self.frame.as_ref().is_none_or(|(have, _)| *have != number) {
-            self.frame = Some((number, self.read_frame(number)?));
+        let at = place >> WITHIN_BITS;
+        if self.member.as_ref().is_none_or(|(have, _)| *have != at) {
+            self.member = None;
+            let mut bytes = Vec::with_capacity(MEMBER_BYTES + (64 << 10));
+            let reader = GzDecoder::new(self.input.at(at));
+            reader.take(MEMBER_BYTES_MAX).read_to_end(&mut bytes)?;
+            self.member = Some((at, bytes));
         }
-        let (_, frame) = self.frame.as_ref().ok_or(NO_PACKET)?;
-        let start = usize::try_from(at - self.starts[number].1)?;
-        let block = frame.get(start..).ok_or(NO_PACKET)?;
+        let (_, member) = self.member.as_ref().ok_or(NO_PACKET)?;
+        let start = usize::try_from(place & ((1 << WITHIN_BITS) - 1))?;
+        let block = member.get(start..).ok_or(NO_PACKET)?;
         let head: &[u8; PACKET_HEAD] = block.first_chunk().ok_or(NO_PACKET)?;
         let word =
             |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
@@ -207,18 +156,5 @@ impl PayloadReader {
         }
         let len = usize::try_from(word(20))?;
         Ok(block.get(PACKET_HEAD..PACKET_HEAD + len).ok_or(NO_PACKET)?)
-    }
-
-    fn read_frame(&mut self, number: usize) -> Result<Vec<u8>, Source> {
-        const NO_FRAME: &str = "a packet lies beyond its frames";
-        let (file, stream) = self.starts[number];
-        let (file_end, stream_end) = *self.starts.get(number + 1).ok_or(NO_FRAME)?;
-        if stream_end - stream > u64::from(FRAME_BYTES_MAX) {
-            return Err("a frame claims to be larger than any is".into());
-        }
-        let mut compressed = vec![0; usize::try_from(file_end - file)?];
-        self.input.read_at(&mut compressed, file)?;
-        let len = usize::try_from(stream_end - stream)?;
-        Ok(self.decompressor.decompress(&compressed, len)?)
     }
 }

@@ -8,10 +8,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use strata_archive::{Find, export};
+use strata_archive::{
+    Find, FlowRecord, RecordFormat, RecordWriter, export, flow_records, snapshot,
+};
 use strata_filter::Filter;
 use strata_store::export::{ExportOptions, Exported, FileFormat};
-use strata_store::{Log, Select};
+use strata_store::{Log, RealDisk, Select};
 use strata_wire::{AddressFamily, LinkType};
 
 use crate::text;
@@ -22,7 +24,8 @@ use crate::text;
 Examples:
   strata export log/ -w out.pcapng 'host 10.0.0.1 and tcp'
   strata export log/ --from 13:05 --to 13:20 -w - | wireshark -k -i -
-  strata export log/ -F pcap -w out.pcap")]
+  strata export log/ -F pcap -w out.pcap
+  strata export log/ -F ipfix -w flows.ipfix 'net 10.0.0.0/8'")]
 pub(crate) struct Args {
     /// Directory of the log.
     #[arg(value_name = "LOG")]
@@ -61,6 +64,12 @@ enum Format {
     Pcapng,
     /// pcap with nanoseconds; one link type only.
     Pcap,
+    /// Flows as comma-separated values with a header line.
+    Csv,
+    /// Flows as JSON objects, one per line.
+    Json,
+    /// Flows as an IPFIX file, a record for each direction.
+    Ipfix,
 }
 
 /// Filters compiled per link type, as packets of new ones come.
@@ -136,6 +145,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let format = match args.format {
         Format::Pcapng => FileFormat::PcapNg,
         Format::Pcap => FileFormat::Pcap,
+        Format::Csv => return flows(args, &log, &find, RecordFormat::Csv),
+        Format::Json => return flows(args, &log, &find, RecordFormat::Json),
+        Format::Ipfix => return flows(args, &log, &find, RecordFormat::Ipfix),
     };
     let exported = if args.write.as_os_str() == "-" {
         export(
@@ -158,6 +170,40 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         exported
     };
     report(&exported)
+}
+
+/// Writes flows instead of packets.
+fn flows(args: &Args, log: &Log, find: &Find<'_>, format: RecordFormat) -> Result<()> {
+    let output: Box<dyn Write> = if args.write.as_os_str() == "-" {
+        Box::new(BufWriter::new(stdout().lock()))
+    } else {
+        let named = || format!("{}: cannot write", args.write.display());
+        let file = File::create(&args.write).with_context(named)?;
+        Box::new(BufWriter::new(file))
+    };
+    let mut writer = RecordWriter::new(output, format)?;
+    for part in &log.archive().parts {
+        let take = |record: &FlowRecord| anyhow::Ok(writer.write(record)?);
+        flow_records(log.disk().as_ref(), part, find, take)?;
+    }
+    // Flows of what is not compacted are found by compacting it, for this once.
+    let scratch = tempfile::tempdir().context("cannot make a temporary directory")?;
+    let disk = RealDisk::at(scratch.path());
+    let (parts, damage) = snapshot(log, &disk)?;
+    for part in &parts {
+        let take = |record: &FlowRecord| anyhow::Ok(writer.write(record)?);
+        flow_records(&disk, part, find, take)?;
+    }
+    let written = writer.written;
+    drop(writer.finish()?);
+    eprintln!("strata: {} flows exported", text::count(written));
+    for damage in &damage {
+        eprintln!("strata: {damage}");
+    }
+    if !damage.is_empty() {
+        bail!("{} damaged block files were left out", damage.len());
+    }
+    Ok(())
 }
 
 fn report(exported: &Exported) -> Result<()> {

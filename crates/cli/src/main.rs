@@ -16,6 +16,7 @@ mod labels;
 mod model;
 mod prune;
 mod python;
+mod query;
 mod record;
 mod replay;
 mod sending;
@@ -58,6 +59,8 @@ enum Command {
     Export(export::Args),
     /// Compact block files into Parquet and pcapng files, for all tools to read.
     Compact(compact::Args),
+    /// Ask a log in SQL; needs strata-sql, which `make sql` builds.
+    Query(query::Args),
     /// Check every byte of a log against its checksums.
     Verify(verify::Args),
     /// Delete what is older or more than is to be kept.
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Command::Info(args) => info::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Compact(args) => compact::run(&args),
+        Command::Query(args) => query::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Prune(args) => prune::run(&args),
         Command::Features(args) => features::run(&args),

@@ -118,7 +118,7 @@ pub enum FileKind {
     Packets,
     /// Parquet, one row per flow.
     Flows,
-    /// Packets that were kept beyond their headers: pcapng in zstd frames.
+    /// Packets that were kept beyond their headers: pcapng in gzip members.
     Payload,
     /// A block file of what the inputs said about themselves.
     Meta,
@@ -144,7 +144,7 @@ impl FileKind {
     pub fn extension(self) -> &'static str {
         match self {
             Self::Packets | Self::Flows => "parquet",
-            Self::Payload => "pcapng.zst",
+            Self::Payload => "pcapng.gz",
             Self::Meta => "strata",
             Self::Sums => "crc",
         }

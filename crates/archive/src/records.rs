@@ -1,0 +1,363 @@
+//! Flow records: the rows of `flows`, for CSV, JSON and IPFIX.
+
+use std::io::{self, Write};
+use std::net::IpAddr;
+
+use serde_json::{Map, Value};
+use strata_store::{Disk, FileKind, Part};
+
+use crate::error::ArchiveError;
+use crate::find::{self, Find};
+use crate::flows::COLUMNS;
+use crate::table::{Column, Kind, TableReader, Values};
+
+/// Columns that mean nothing outside of the log.
+const INTERNAL: [&str; 4] = ["hides_addresses", "row_group", "first_row", "rows"];
+
+/// One row of `flows`, by column.
+#[derive(Clone, Debug)]
+pub struct FlowRecord {
+    values: Vec<Value>,
+}
+
+impl FlowRecord {
+    /// The names of the columns, in order.
+    pub fn columns() -> impl Iterator<Item = &'static str> {
+        COLUMNS
+            .iter()
+            .map(|spec| spec.name)
+            .filter(|name| !INTERNAL.contains(name))
+    }
+
+    /// A column's value; null where there is none.
+    #[must_use]
+    pub fn get(&self, column: &str) -> &Value {
+        let index = COLUMNS.iter().position(|spec| spec.name == column);
+        index.map_or(&Value::Null, |index| &self.values[index])
+    }
+
+    fn number(&self, column: &str) -> u64 {
+        self.get(column).as_i64().map_or(0, i64::cast_unsigned)
+    }
+
+    fn address(&self, column: &str) -> Option<IpAddr> {
+        self.get(column).as_str()?.parse().ok()
+    }
+}
+
+/// Gives the flows of a part to `take` that may be wanted: those of the time and
+/// those whose packets may match the filter.
+///
+/// # Errors
+///
+/// If the part cannot be read, or what `take` says.
+pub fn flow_records<E: From<ArchiveError>>(
+    disk: &dyn Disk,
+    part: &Part,
+    find: &Find<'_>,
+    mut take: impl FnMut(&FlowRecord) -> Result<(), E>,
+) -> Result<(), E> {
+    if !find.may_be_within(part.ts_min_ns, part.ts_max_ns) {
+        return Ok(());
+    }
+    let name = part.file(FileKind::Flows).map_or("", |file| &file.name);
+    let input = find::open(disk, part, FileKind::Flows)?;
+    let table = TableReader::open(input, disk.display(name), COLUMNS)?;
+    let all: Vec<usize> = (0..COLUMNS.len()).collect();
+    for (group, rows) in table.groups().into_iter().enumerate() {
+        let whole = 0..rows;
+        let columns = table.read(group, &all, std::slice::from_ref(&whole))?;
+        let mut iterators: Vec<_> = COLUMNS
+            .iter()
+            .zip(&columns)
+            .map(|(spec, column)| values(spec.kind, column))
+            .collect();
+        for _ in 0..rows {
+            let values = iterators.iter_mut().map(|values| values.next());
+            let values: Vec<Value> = values.map(Option::unwrap_or_default).collect();
+            let record = FlowRecord { values };
+            if wanted(&record, find) {
+                take(&record)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn wanted(record: &FlowRecord, find: &Find<'_>) -> bool {
+    if !find.may_be_within(record.number("first_time"), record.number("last_time")) {
+        return false;
+    }
+    let Some(filter) = find.filter else {
+        return true;
+    };
+    let port = |column| u16::try_from(record.number(column)).unwrap_or(0);
+    filter.may_match(&strata_filter::FlowFacts {
+        addresses: record
+            .address("src")
+            .zip(record.address("dst"))
+            .map(|(a, b)| [a, b]),
+        ports: [port("src_port"), port("dst_port")],
+        protocol: u8::try_from(record.number("protocol")).unwrap_or(0),
+    })
+}
+
+fn values(kind: Kind, column: &Column) -> Box<dyn Iterator<Item = Value> + '_> {
+    match (&column.values, kind) {
+        (Values::Float(_), _) => Box::new(
+            column
+                .floats()
+                .map(|value| value.map_or(Value::Null, |v| f64::from(v).into())),
+        ),
+        (Values::Bytes(_), _) => Box::new(column.bytes().map(|value| {
+            value.map_or(Value::Null, |v| {
+                String::from_utf8_lossy(v.data()).into_owned().into()
+            })
+        })),
+        (_, Kind::Bool) => Box::new(
+            column
+                .ints()
+                .map(|value| value.map_or(Value::Null, |v| (v != 0).into())),
+        ),
+        _ => Box::new(
+            column
+                .ints()
+                .map(|value| value.map_or(Value::Null, Into::into)),
+        ),
+    }
+}
+
+/// How flow records are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordFormat {
+    /// Comma-separated values (RFC 4180) with a header line; times in ns since 1970.
+    Csv,
+    /// One JSON object per line; times in ns since 1970.
+    Json,
+    /// IPFIX messages (RFC 7011) in a file (RFC 5655), one record per direction. What
+    /// is not IP is left out; octets are those of the whole frames.
+    Ipfix,
+}
+
+/// Writes flow records.
+pub struct RecordWriter<W: Write> {
+    output: W,
+    format: RecordFormat,
+    ipfix: Ipfix,
+    /// Records written.
+    pub written: u64,
+}
+
+impl<W: Write> std::fmt::Debug for RecordWriter<W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RecordWriter")
+            .field("format", &self.format)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<W: Write> RecordWriter<W> {
+    /// Begins a file. Does not buffer.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn new(mut output: W, format: RecordFormat) -> io::Result<Self> {
+        if format == RecordFormat::Csv {
+            let names: Vec<&str> = FlowRecord::columns().collect();
+            writeln!(output, "{}\r", names.join(","))?;
+        }
+        Ok(Self {
+            output,
+            format,
+            ipfix: Ipfix::default(),
+            written: 0,
+        })
+    }
+
+    /// Writes a record.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn write(&mut self, record: &FlowRecord) -> io::Result<()> {
+        match self.format {
+            RecordFormat::Csv => {
+                let fields: Vec<String> = FlowRecord::columns()
+                    .map(|column| csv_field(record.get(column)))
+                    .collect();
+                writeln!(self.output, "{}\r", fields.join(","))?;
+            }
+            RecordFormat::Json => {
+                let fields = FlowRecord::columns()
+                    .map(|column| (column.to_owned(), record.get(column).clone()))
+                    .filter(|(_, value)| !value.is_null());
+                let object: Map<String, Value> = fields.collect();
+                serde_json::to_writer(&mut self.output, &object)?;
+                self.output.write_all(b"\n")?;
+            }
+            RecordFormat::Ipfix => {
+                if self.ipfix.add(record) {
+                    self.ipfix.flush(&mut self.output)?;
+                }
+            }
+        }
+        self.written += 1;
+        Ok(())
+    }
+
+    /// Ends the file.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn finish(mut self) -> io::Result<W> {
+        if self.format == RecordFormat::Ipfix {
+            self.ipfix.flush(&mut self.output)?;
+        }
+        self.output.flush()?;
+        Ok(self.output)
+    }
+}
+
+fn csv_field(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) if text.contains([',', '"', '\n', '\r']) => {
+            format!("\"{}\"", text.replace('"', "\"\""))
+        }
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Information elements (IANA IPFIX registry) and their lengths, after the addresses.
+const ELEMENTS: [(u16, u16); 9] = [
+    (7, 2),   // sourceTransportPort
+    (11, 2),  // destinationTransportPort
+    (4, 1),   // protocolIdentifier
+    (6, 2),   // tcpControlBits
+    (10, 4),  // ingressInterface
+    (2, 8),   // packetDeltaCount
+    (1, 8),   // octetDeltaCount
+    (152, 8), // flowStartMilliseconds
+    (153, 8), // flowEndMilliseconds
+];
+/// Template, source and destination address elements, length of an address.
+const TEMPLATES: [(u16, u16, u16, u16); 2] = [(256, 8, 12, 4), (257, 27, 28, 16)];
+/// Bytes of data records after which a message is written; RFC 7011 allows 65,535.
+const MESSAGE_BYTES: usize = 32_000;
+
+/// IPFIX messages being filled.
+#[derive(Default)]
+struct Ipfix {
+    /// Data records for IPv4 and IPv6.
+    sets: [Vec<u8>; 2],
+    records: u32,
+    sequence: u32,
+    export_time_s: u32,
+    templates_sent: bool,
+}
+
+impl Ipfix {
+    /// Adds a flow's two directions; whether the message is full.
+    fn add(&mut self, record: &FlowRecord) -> bool {
+        let (Some(source), Some(destination)) = (record.address("src"), record.address("dst"))
+        else {
+            return false;
+        };
+        let last_ns = record.number("last_time");
+        self.export_time_s = self
+            .export_time_s
+            .max(u32::try_from(last_ns / 1_000_000_000).unwrap_or(u32::MAX));
+        let ports = (record.number("src_port"), record.number("dst_port"));
+        self.direction(record, source, destination, ports, "");
+        self.direction(record, destination, source, (ports.1, ports.0), "reverse_");
+        self.sets[0].len() + self.sets[1].len() > MESSAGE_BYTES
+    }
+
+    #[allow(clippy::cast_possible_truncation)]
+    fn direction(
+        &mut self,
+        record: &FlowRecord,
+        source: IpAddr,
+        destination: IpAddr,
+        ports: (u64, u64),
+        prefix: &str,
+    ) {
+        let of = |column: &str| record.number(&format!("{prefix}{column}"));
+        if of("packets") == 0 {
+            return;
+        }
+        let out = match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let out = &mut self.sets[0];
+                out.extend_from_slice(&source.octets());
+                out.extend_from_slice(&destination.octets());
+                out
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let out = &mut self.sets[1];
+                out.extend_from_slice(&source.octets());
+                out.extend_from_slice(&destination.octets());
+                out
+            }
+            _ => return,
+        };
+        out.extend_from_slice(&(ports.0 as u16).to_be_bytes());
+        out.extend_from_slice(&(ports.1 as u16).to_be_bytes());
+        out.push(record.number("protocol") as u8);
+        out.extend_from_slice(&(of("tcp_flags") as u16).to_be_bytes());
+        out.extend_from_slice(&(record.number("interface") as u32).to_be_bytes());
+        out.extend_from_slice(&of("packets").to_be_bytes());
+        out.extend_from_slice(&of("wire_bytes").to_be_bytes());
+        for column in ["first_time", "last_time"] {
+            out.extend_from_slice(&(record.number(column) / 1_000_000).to_be_bytes());
+        }
+        self.records += 1;
+    }
+
+    fn flush(&mut self, output: &mut impl Write) -> io::Result<()> {
+        if self.records == 0 {
+            return Ok(());
+        }
+        let mut body = Vec::new();
+        if !std::mem::replace(&mut self.templates_sent, true) {
+            let mut templates = Vec::new();
+            for (id, source, destination, len) in TEMPLATES {
+                let count = u16::try_from(ELEMENTS.len() + 2).unwrap_or(0);
+                templates.extend_from_slice(&id.to_be_bytes());
+                templates.extend_from_slice(&count.to_be_bytes());
+                for (element, len) in [(source, len), (destination, len)].iter().chain(&ELEMENTS) {
+                    templates.extend_from_slice(&element.to_be_bytes());
+                    templates.extend_from_slice(&len.to_be_bytes());
+                }
+            }
+            set(&mut body, 2, &templates);
+        }
+        for ((id, ..), records) in TEMPLATES.into_iter().zip(&mut self.sets) {
+            if !records.is_empty() {
+                set(&mut body, id, records);
+                records.clear();
+            }
+        }
+        let len = u16::try_from(16 + body.len()).map_err(io::Error::other)?;
+        output.write_all(&10_u16.to_be_bytes())?;
+        output.write_all(&len.to_be_bytes())?;
+        output.write_all(&self.export_time_s.to_be_bytes())?;
+        output.write_all(&self.sequence.to_be_bytes())?;
+        // No particular observation domain (RFC 7011 §3.1): templates hold for one.
+        output.write_all(&0_u32.to_be_bytes())?;
+        output.write_all(&body)?;
+        self.sequence = self.sequence.wrapping_add(self.records);
+        self.records = 0;
+        Ok(())
+    }
+}
+
+fn set(body: &mut Vec<u8>, id: u16, content: &[u8]) {
+    let len = u16::try_from(4 + content.len()).unwrap_or(u16::MAX);
+    body.extend_from_slice(&id.to_be_bytes());
+    body.extend_from_slice(&len.to_be_bytes());
+    body.extend_from_slice(content);
+}

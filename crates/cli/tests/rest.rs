@@ -1,0 +1,279 @@
+//! The log at rest as a user meets it, and as other programs read it.
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "helpers of tests may fail loudly too, and say why they did not run"
+)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use strata_testkit::{data_dir, workspace_root};
+
+fn strata() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_strata"))
+}
+
+fn ok(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn failed(command: &mut Command) -> String {
+    let output: Output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{command:?}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("strata: ") && !stderr.contains("panicked"));
+    stderr
+}
+
+/// A log of the test mix, compacted.
+fn compacted(dir: &Path) -> PathBuf {
+    let log = dir.join("log");
+    let trace = data_dir().join("labelled/mix-test/trace.pcap");
+    ok(strata()
+        .arg("record")
+        .arg("-r")
+        .arg(trace)
+        .arg("-o")
+        .arg(&log));
+    let text = ok(strata().arg("compact").arg(&log));
+    assert!(
+        text.contains("67 690 packets of 1 block files compacted"),
+        "{text}"
+    );
+    log
+}
+
+/// Every file below a directory with this ending.
+fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(files(&path, ending));
+        } else if path.to_str().unwrap().ends_with(ending) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn a_compacted_log_is_exported_described_verified_and_pruned() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = compacted(dir.path());
+    assert!(files(&log.join("blocks"), ".strata").is_empty());
+    let info = ok(strata().arg("info").arg(&log));
+    assert!(info.contains("67 690 packets are compacted"), "{info}");
+    let verified = ok(strata().arg("verify").arg(&log));
+    assert!(verified.contains("67 690 packets"), "{verified}");
+    let out = dir.path().join("out.pcapng");
+    let export = |filter: &str| {
+        ok(strata()
+            .arg("export")
+            .arg(&log)
+            .arg("-w")
+            .arg(&out)
+            .arg(filter));
+        let read = Command::new("tcpdump")
+            .arg("-r")
+            .arg(&out)
+            .arg("-nn")
+            .output()
+            .unwrap();
+        String::from_utf8_lossy(&read.stdout).lines().count()
+    };
+    let trace = data_dir().join("labelled/mix-test/trace.pcap");
+    for filter in ["tcp port 443", "udp port 53"] {
+        let read = Command::new("tcpdump")
+            .arg("-r")
+            .arg(&trace)
+            .arg("-nn")
+            .arg(filter)
+            .output();
+        let expected = String::from_utf8_lossy(&read.unwrap().stdout)
+            .lines()
+            .count();
+        assert!(expected > 100);
+        assert_eq!(export(filter), expected, "{filter}");
+    }
+    let would = ok(strata()
+        .args(["prune", "--keep", "1d", "--dry-run"])
+        .arg(&log));
+    assert!(would.contains("would delete 1 parts"), "{would}");
+    let done = ok(strata()
+        .args(["prune", "--keep", "1d", "--keep-class", "anomalous:36500d"])
+        .arg(&log));
+    assert!(done.contains("deleted 1 parts"), "{done}");
+    assert_eq!(files(&log.join("packets"), ".parquet").len(), 1);
+    ok(strata().arg("verify").arg(&log));
+    assert!(failed(strata().arg("prune").arg(&log)).contains("--max-size"));
+    assert!(failed(strata().args(["prune", "--keep", "30"]).arg(&log)).contains("'30'"));
+}
+
+#[test]
+fn a_flipped_byte_in_a_parquet_file_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = compacted(dir.path());
+    let file = files(&log.join("packets"), ".parquet").remove(0);
+    let mut bytes = std::fs::read(&file).unwrap();
+    let at = bytes.len() / 2;
+    bytes[at] ^= 4;
+    std::fs::write(&file, &bytes).unwrap();
+    let text = failed(strata().arg("verify").arg(&log));
+    let piece = at / 65_536 * 65_536;
+    assert!(
+        text.contains(file.to_str().unwrap()) && text.contains(&format!("offset {piece}")),
+        "{text}"
+    );
+}
+
+#[test]
+fn tshark_reads_the_payload_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = compacted(dir.path());
+    let payload = files(&log.join("payload"), ".pcapng.gz");
+    assert!(!payload.is_empty());
+    let mut packets = 0;
+    for file in &payload {
+        let text = ok(Command::new("tshark").arg("-r").arg(file).args([
+            "-T",
+            "fields",
+            "-e",
+            "frame.len",
+        ]));
+        packets += text.lines().count();
+    }
+    let kept: usize = text_counts(&log);
+    assert_eq!(
+        packets, kept,
+        "every packet that was kept beyond its headers"
+    );
+}
+
+/// Packets kept beyond their headers, as the table says.
+fn text_counts(log: &Path) -> usize {
+    let Some(python) = python() else {
+        return 0;
+    };
+    let script = "import strata.log, sys; print(strata.log.connect(sys.argv[1]).sql(\
+                  'SELECT count(payload_offset) FROM packets').fetchall()[0][0])";
+    ok(python_command(&python).args(["-c", script]).arg(log))
+        .trim()
+        .parse()
+        .unwrap()
+}
+
+/// The Python with DuckDB and pyarrow that `make python` makes.
+fn python() -> Option<PathBuf> {
+    let python = workspace_root().join("python/.venv/bin/python");
+    if python.exists() {
+        return Some(python);
+    }
+    let why = "python/.venv is missing: run `make python`";
+    assert!(std::env::var_os("CI").is_none(), "{why}");
+    eprintln!("not run: {why}");
+    None
+}
+
+fn python_command(python: &Path) -> Command {
+    let mut command = Command::new(python);
+    command.env("PYTHONPATH", workspace_root().join("python"));
+    command
+}
+
+#[test]
+fn duckdb_and_pyarrow_read_the_tables_as_they_are() {
+    let Some(python) = python() else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let log = compacted(dir.path());
+    let script = r#"
+import sys
+import duckdb, pyarrow.parquet
+import strata.log
+
+log = sys.argv[1]
+one = lambda sql: duckdb.sql(sql).fetchall()[0][0]
+assert one(f"SELECT count(*) FROM '{log}/packets/**/*.parquet'") == 67690
+assert one(f"SELECT sum(wire_bytes) FROM '{log}/packets/**/*.parquet'") == 19270570
+assert one(f"SELECT sum(packets + reverse_packets) FROM '{log}/flows/**/*.parquet'") == 67690
+joined = f"""SELECT count(*) FROM '{log}/packets/**/*.parquet' p
+    JOIN '{log}/flows/**/*.parquet' f USING (flow_id) WHERE p.src IN (f.src, f.dst)"""
+assert one(joined) > 67000
+assert one(f"SELECT count(DISTINCT retention) FROM '{log}/flows/**/*.parquet'") == 2
+table = pyarrow.parquet.read_table(f"{log}/packets")
+assert table.num_rows == 67690 and str(table.schema.field("time").type) == "timestamp[ns, tz=UTC]"
+assert pyarrow.parquet.read_table(f"{log}/flows").num_rows > 100
+names = strata.log.connect(log).sql("SELECT count(tls_server_name) + count(dns_name) FROM flows")
+assert names.fetchall()[0][0] > 0
+print("read")
+"#;
+    let text = ok(python_command(&python).args(["-c", script]).arg(&log));
+    assert_eq!(text, "read\n");
+}
+
+#[test]
+fn flows_come_as_csv_json_and_ipfix_from_both_tiers() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = compacted(dir.path());
+    let sqli = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    // A second recording that stays in block files.
+    ok(strata()
+        .arg("record")
+        .arg("-r")
+        .arg(sqli)
+        .arg("-o")
+        .arg(&log));
+    let export = |format: &str| {
+        let file = dir.path().join(format);
+        ok(strata()
+            .args(["export", "-F", format])
+            .arg(&log)
+            .arg("-w")
+            .arg(&file));
+        file
+    };
+    let csv = std::fs::read_to_string(export("csv")).unwrap();
+    let rows = csv.lines().count() - 1;
+    let names: Vec<&str> = csv.lines().next().unwrap().split(',').collect();
+    assert!(names.contains(&"community_id") && !names.contains(&"first_row"));
+    let json = std::fs::read_to_string(export("json")).unwrap();
+    assert_eq!(json.lines().count(), rows);
+    let mut packets = 0;
+    let mut ip_packets = 0;
+    for line in json.lines() {
+        let flow: serde_json::Value = serde_json::from_str(line).unwrap();
+        let both = flow["packets"].as_u64().unwrap() + flow["reverse_packets"].as_u64().unwrap();
+        packets += both;
+        ip_packets += if flow.get("protocol").is_some() {
+            both
+        } else {
+            0
+        };
+    }
+    assert_eq!(packets, 67_690 + 94);
+    let ipfix = export("ipfix");
+    let text = ok(Command::new("tshark").arg("-r").arg(&ipfix).args([
+        "-T",
+        "fields",
+        "-e",
+        "cflow.packets",
+        "-e",
+        "_ws.malformed",
+    ]));
+    assert!(!text.contains("Malformed"), "{text}");
+    let counted: u64 = text
+        .split([',', '\n', '\t'])
+        .filter_map(|field| field.trim().parse::<u64>().ok())
+        .sum();
+    assert_eq!(
+        counted, ip_packets,
+        "tshark counts every packet of an IP flow"
+    );
+}

@@ -1,0 +1,66 @@
+"""Logs in DuckDB: what `strata query` sees, from Python.
+
+    import strata.log
+
+    db = strata.log.connect("log/")
+    db.sql("SELECT dst, count(*) FROM packets GROUP BY dst ORDER BY 2 DESC LIMIT 5").df()
+
+The tables `packets` and `flows` are the log's own files, as docs/formats/archive.md
+describes them, and nothing is copied.
+"""
+
+import json
+import warnings
+from pathlib import Path
+
+import duckdb
+
+TABLES = ("packets", "flows")
+
+
+class LogError(RuntimeError):
+    """The directory is not a log, or nothing of it is compacted."""
+
+
+def files(log: str | Path, kind: str) -> list[str]:
+    """The log's files of a kind (`packets`, `flows`, `payload`), oldest first. Raises
+    `LogError` if there is no log."""
+    log = Path(log)
+    if not (log / "manifest.json").exists():
+        raise LogError(f"{log}: no log here: name a directory that `strata record -o` made")
+    archive = log / "archive.json"
+    if not archive.exists():
+        return []
+    parts = json.loads(archive.read_text())["parts"]
+    listed = [file["name"] for part in parts for file in part["files"] if file["kind"] == kind]
+    return [str(log / name) for name in listed]
+
+
+def not_compacted(log: str | Path) -> int:
+    """How many block files of the log are not in its tables."""
+    log = Path(log)
+    recordings = json.loads((log / "manifest.json").read_text())["recordings"]
+    archive = log / "archive.json"
+    gone = json.loads(archive.read_text())["gone"] if archive.exists() else []
+    names = {file["name"] for recording in recordings for file in recording["files"]}
+    return len(names - {file["name"] for file in gone})
+
+
+def connect(log: str | Path) -> duckdb.DuckDBPyConnection:
+    """A DuckDB connection with the views `packets` and `flows`. Warns if some of the
+    log is still in block files; raises `LogError` if all of it is."""
+    tables = {table: files(log, table) for table in TABLES}
+    left = not_compacted(log)
+    if not all(tables.values()):
+        raise LogError(f"{log}: nothing is compacted yet: run `strata compact {log}`")
+    if left:
+        warnings.warn(
+            f"{log}: {left} block files are not compacted yet and not seen here: "
+            "run `strata compact`, or ask with `strata query`",
+            stacklevel=2,
+        )
+    connection = duckdb.connect()
+    for table, names in tables.items():
+        paths = ", ".join("'" + name.replace("'", "''") + "'" for name in names)
+        connection.execute(f"CREATE VIEW {table} AS SELECT * FROM read_parquet([{paths}])")
+    return connection

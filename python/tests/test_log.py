@@ -1,0 +1,16 @@
+import pytest
+
+import strata.log
+
+
+def test_a_directory_that_is_no_log_is_an_error(tmp_path):
+    with pytest.raises(strata.log.LogError, match="no log here"):
+        strata.log.connect(tmp_path)
+
+
+def test_a_log_that_is_not_compacted_is_an_error_that_says_what_to_do(tmp_path):
+    manifest = '{"recordings": [{"files": [{"name": "blocks/r0001-w00-000000.strata"}]}]}'
+    (tmp_path / "manifest.json").write_text(manifest)
+    with pytest.raises(strata.log.LogError, match="strata compact"):
+        strata.log.connect(tmp_path)
+    assert strata.log.not_compacted(tmp_path) == 1

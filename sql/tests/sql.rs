@@ -1,0 +1,129 @@
+//! A log is asked in SQL, compacted or not.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use strata_archive::compact;
+use strata_capture::{Input, InputOptions};
+use strata_classify::Model;
+use strata_pipeline::{Mode, Worker, WorkerOptions, run};
+use strata_store::{About, Disk, RealDisk, Recorder, RecorderOptions};
+use strata_testkit::{data_dir, workspace_root};
+use strata_wire::TunnelKey;
+
+/// Records a capture as a recording of its own.
+fn record(dir: &Path, capture: &str) {
+    let json = std::fs::read(workspace_root().join("models/default.json")).unwrap();
+    let model = Model::from_json(&json).unwrap();
+    let about = About {
+        hash_seed: [1, 2],
+        mode: "default".into(),
+        model_json: json,
+        classes: model.class_names(),
+        ..About::default()
+    };
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::create_dir(dir).unwrap());
+    let (recorder, sink) = Recorder::start(disk, RecorderOptions::default(), &about).unwrap();
+    let options = WorkerOptions {
+        modes: vec![Mode::by_name("default", &BTreeMap::new()).unwrap()],
+        filter: None,
+        tunnel_key: TunnelKey::Inner,
+        hash_seed: [1, 2],
+        sampling_seed: 0,
+    };
+    let mut worker = Worker::new(&model, options, sink).unwrap();
+    let path = data_dir().join("labelled").join(capture).join("trace.pcap");
+    let mut input = Input::open(&[path], &InputOptions::default()).unwrap();
+    run(&mut input, &mut worker, |_| ControlFlow::Continue(())).unwrap();
+    let ledger = worker.ledger();
+    drop(worker);
+    recorder.finish(&ledger, Vec::new()).unwrap();
+}
+
+fn query(log: &Path, sql: &str, options: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strata-sql"));
+    let output = command.arg(log).arg(sql).args(options).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{sql}: {stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn both_tiers_are_seen_as_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    record(&log, "mix-test");
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::at(&log));
+    let count = "SELECT count(*) AS n, sum(wire_bytes) AS bytes FROM packets";
+    let csv = ["--format", "csv"];
+    let hot = query(&log, count, &csv);
+    assert_eq!(hot, "n,bytes\n67690,19270570\n");
+    compact(&disk, |_| ()).unwrap();
+    assert_eq!(query(&log, count, &csv), hot);
+    // A second recording that is not compacted yet.
+    record(&log, "cic2017-sqli");
+    let both = query(
+        &log,
+        "SELECT recording, count(*) AS n FROM packets GROUP BY 1 ORDER BY 1",
+        &csv,
+    );
+    assert_eq!(both, "recording,n\n1,67690\n2,94\n");
+    let joined = "SELECT count(*) AS n FROM packets JOIN flows USING (flow_id)";
+    assert_eq!(query(&log, joined, &csv), "n\n67784\n");
+    let sums = "SELECT sum(packets + reverse_packets) AS n, sum(rows) AS rows FROM flows";
+    assert_eq!(query(&log, sums, &csv), "n,rows\n67784,67784\n");
+    let top = query(
+        &log,
+        "SELECT dst, count(*), sum(wire_bytes) FROM packets WHERE class = 'anomalous' \
+         GROUP BY dst ORDER BY 2 DESC LIMIT 20",
+        &[],
+    );
+    assert!(top.lines().count() > 10, "{top}");
+}
+
+#[test]
+fn results_come_in_every_format() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    record(&log, "cic2017-sqli");
+    let sql = "SELECT src, dst_port FROM packets ORDER BY time LIMIT 3";
+    let json = query(&log, sql, &["--format", "json"]);
+    assert_eq!(
+        json.lines()
+            .filter(|line| line.contains("\"src\":\""))
+            .count(),
+        3,
+        "{json}"
+    );
+    for (format, magic) in [("parquet", &b"PAR1"[..]), ("arrow", &[0xff; 4])] {
+        let file = dir.path().join(format);
+        let name = file.to_str().unwrap();
+        query(&log, sql, &["--format", format, "-w", name]);
+        let bytes = std::fs::read(&file).unwrap();
+        assert!(bytes.starts_with(magic), "{format}");
+    }
+}
+
+#[test]
+fn mistakes_are_told_in_a_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    record(&log, "cic2017-sqli");
+    for (log, sql, expected) in [
+        (log.as_path(), "SELECT nothing FROM packets", "nothing"),
+        (dir.path(), "SELECT 1", "no log here"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_strata-sql"));
+        let output = command.arg(log).arg(sql).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            !output.status.success() && stderr.contains(expected),
+            "{stderr}"
+        );
+        assert!(!stderr.contains("panicked"), "{stderr}");
+    }
+}
