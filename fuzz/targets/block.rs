@@ -201,6 +201,7 @@ fn manifest(file: &[u8], choices: &Choices) -> Manifest {
         files: vec![entry],
         ledger: None,
         warnings: Vec::new(),
+        session: None,
     };
     Manifest {
         recordings: vec![recording],

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use strata_store::{Damage, Disk, FileKind, HEADER_LEN, Log, Part, Select, StoreError};
+use strata_store::{Damage, Disk, FileKind, Log, Part, Select, StoreError};
 
 use crate::error::ArchiveError;
 use crate::files::{Input, SUM_BYTES, Sums};
@@ -39,12 +39,7 @@ pub fn verify(log: &Log) -> Result<Verified, ArchiveError> {
                 match block {
                     Ok(block) => {
                         verified.packets += u64::from(block.header.packets);
-                        let header = &block.header;
-                        let content = HEADER_LEN as u64
-                            + u64::from(header.body_len)
-                            + u64::from(header.summary_len);
-                        let end = block.offset + header.stored_len() as u64;
-                        blocks.push((block.offset + content, end));
+                        blocks.push(block.ends);
                     }
                     Err(StoreError::Damage(damage)) => verified.damage.push(damage),
                     Err(error) => return Err(error.into()),

@@ -699,13 +699,20 @@ impl Worker {
                 self.ledger.logged.bytes += tally.logged_bytes;
             }
             Err(error) => {
-                let dropped = &mut self.ledger.dropped[DropReason::WriteError as usize];
+                let reason = match error {
+                    // It connects again by itself.
+                    StoreError::RelayLost => DropReason::RelayLost,
+                    _ => DropReason::WriteError,
+                };
+                let dropped = &mut self.ledger.dropped[reason as usize];
                 dropped.packets += tally.packets;
                 dropped.bytes += tally.wire_bytes;
                 for (sum, bytes) in self.ledger.cut_bytes.iter_mut().zip(tally.cut_bytes) {
                     *sum -= bytes;
                 }
-                self.write_error.get_or_insert(error);
+                if reason == DropReason::WriteError {
+                    self.write_error.get_or_insert(error);
+                }
             }
         }
     }

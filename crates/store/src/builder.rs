@@ -165,6 +165,20 @@ impl BlockBuilder {
         (self.header.first_seq, self.header.next_seq)
     }
 
+    /// Its records so far.
+    #[must_use]
+    pub fn body(&self) -> &[u8] {
+        &self.bytes[self.start + HEADER_LEN..self.len]
+    }
+
+    /// Appends records as they stand in another block, none of them packets.
+    pub(crate) fn push_definitions(&mut self, records: &[u8]) {
+        self.grow(records.len());
+        self.bytes[self.len..self.len + records.len()].copy_from_slice(records);
+        self.len += records.len();
+        self.header.flags |= FLAG_META;
+    }
+
     /// Bytes that further records may take.
     #[inline]
     #[must_use]
@@ -441,6 +455,11 @@ impl BlockBuilder {
         let header = self.start..self.start + HEADER_LEN;
         self.bytes[header].copy_from_slice(&self.header.emit());
         &self.bytes[self.start..stored_end]
+    }
+
+    /// The first `len` bytes of the block, as [`BlockBuilder::seal`] returned them.
+    pub(crate) fn sealed(&self, len: usize) -> &[u8] {
+        &self.bytes[self.start..self.start + len]
     }
 }
 

@@ -27,6 +27,15 @@ pub trait Disk: Send + Sync {
         self.create(name)
     }
 
+    /// An existing file of [`Disk::create_for_blocks`], to be written in the same way.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says.
+    fn open_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        self.open(name, true)
+    }
+
     /// An existing file, for reading; for writing too if `writable`.
     ///
     /// # Errors
@@ -228,13 +237,17 @@ impl Disk for RealDisk {
     }
 
     fn create_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
-        let file = self.create(name)?;
+        self.create(name)?;
+        self.open_for_blocks(name)
+    }
+
+    fn open_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         let mut options = OpenOptions::new();
         let direct = options.read(true).write(true).custom_flags(libc::O_DIRECT);
         match direct.open(self.path(name)) {
             Ok(direct) => Ok(Box::new(RealFile(direct))),
             // tmpfs before Linux 6.6, and others, have no direct writes.
-            Err(_) => Ok(file),
+            Err(_) => self.open(name, true),
         }
     }
 

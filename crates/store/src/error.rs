@@ -53,6 +53,9 @@ pub enum StoreError {
     /// Bytes are not what was written.
     #[error("{0}")]
     Damage(#[from] Damage),
+    /// What was sent to a relay is not known to be on its disk.
+    #[error("the connection to the relay was lost")]
+    RelayLost,
     /// The writer thread ended on its own.
     #[error("the log's writer thread ended unexpectedly")]
     WriterGone,

@@ -5,6 +5,8 @@
 //! - [`Log`], which reads them back, after a crash too, and finds blocks by time
 //!   and address without reading them;
 //! - [`export`]: from a log to pcapng or pcap;
+//! - [`RelayLog`], [`RelayStream`], [`RelayWriters`]: the same files, written by a
+//!   relay from blocks that switches have filled;
 //! - [`Disk`]: the directory underneath, real or virtual.
 //!
 //! The files are described in `docs/formats/`. Uses `capture` for the writers of
@@ -23,6 +25,7 @@ mod manifest;
 mod nulldisk;
 mod recorder;
 mod records;
+mod relayed;
 mod simdisk;
 mod summary;
 
@@ -39,9 +42,13 @@ pub use log::{Block, Blocks, Log, Loss, Select, read_archive};
 pub use manifest::{BlockFile, Books, MANIFEST_NAME, Manifest, Recording, State};
 pub use nulldisk::NullDisk;
 pub use recorder::{
-    About, BlockSink, CHECKPOINT_INTERVAL, Progress, Recorder, RecorderOptions, Written,
-    checkpoint_name,
+    About, BlockEnd, BlockSink, BlockSource, CHECKPOINT_INTERVAL, Incoming, Progress, Recorder,
+    RecorderOptions, Written, block_channel, checkpoint_name,
 };
-pub use records::{BadRecord, Record, Records};
+pub use records::{BadRecord, RawPacket, RawRecord, Record, Records};
+pub use relayed::{
+    BlockDone, DefinitionsBlock, Placed, RELAYED_HEADER_LEN, RELAYED_MAGIC, RelayLog, RelayStream,
+    RelayWriters, RelayedBlock, RelayedHeader, SEGMENTS_AT, StreamOptions,
+};
 pub use simdisk::SimDisk;
 pub use summary::{ClassCount, Summary};

@@ -16,6 +16,7 @@ use crate::format::{ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_META, HEA
 use crate::manifest::{BlockFile, MANIFEST_NAME, Manifest, Recording, State};
 use crate::recorder::{checkpoint_name, read_all, read_manifest};
 use crate::records::Records;
+use crate::relayed::{Definitions, RelayedHeader, SEGMENTS_AT, assemble};
 use crate::summary::Summary;
 
 /// A log, opened for reading. It may be written meanwhile.
@@ -46,6 +47,11 @@ pub struct Block {
     pub file: String,
     /// Where in the file.
     pub offset: u64,
+    /// Where in the file what it covers with checksums ends, and where the next block
+    /// may begin; zeros are between.
+    pub ends: (u64, u64),
+    /// Packets in it that end where a part was lost on the way to a relay.
+    pub incomplete: u32,
     body: Vec<u8>,
 }
 
@@ -107,6 +113,8 @@ pub struct Loss {
     /// Packets between blocks, or between the last block and the checkpoint,
     /// that are not there: exact.
     pub packets: u64,
+    /// Packets that are there and end where a part was lost on the way to a relay.
+    pub incomplete: u64,
     /// When the last checkpoint was made, ns since 1970, of the worker whose last is
     /// oldest: what arrived later may be lost beside. `None` without a checkpoint.
     pub checkpoint_ns: Option<u64>,
@@ -227,9 +235,12 @@ impl Log {
     ///
     /// If a file cannot be read. Damaged blocks count as lost.
     pub fn books(&self, recording: &Recording) -> Result<(Option<Ledger>, Loss), StoreError> {
+        let mut books = None;
         if recording.state == State::Closed {
-            let ledger = recording.ledger.as_ref().map(Ledger::from);
-            return Ok((ledger, Loss::default()));
+            books = recording.ledger.as_ref().map(Ledger::from);
+            if recording.session.is_none() {
+                return Ok((books, Loss::default()));
+            }
         }
         // Each worker numbers its packets by itself.
         let mut next_seq = BTreeMap::new();
@@ -248,6 +259,7 @@ impl Log {
                     let present = u64::from(block.header.packets);
                     let reached = block.header.next_seq.saturating_sub(*next);
                     loss.packets += reached.saturating_sub(present);
+                    loss.incomplete += u64::from(block.incomplete);
                     *next = block.header.next_seq.max(*next);
                 }
                 Ok(_) | Err(StoreError::Damage(_)) => {}
@@ -263,10 +275,10 @@ impl Log {
                 let known = next_seq.get(&worker).copied().unwrap_or(0);
                 loss.packets += last.next_seq.saturating_sub(known);
                 let earliest = loss.checkpoint_ns.unwrap_or(u64::MAX).min(last.time_ns);
-                loss.checkpoint_ns = Some(earliest);
+                loss.checkpoint_ns = books.is_none().then_some(earliest);
             }
         }
-        Ok((None, loss))
+        Ok((books, loss))
     }
 
     /// The blocks of a recording in order, those that cannot hold what is wanted
@@ -279,6 +291,7 @@ impl Log {
             files: recording.files.iter(),
             worker: None,
             current: None,
+            definitions: BTreeMap::new(),
         }
     }
 
@@ -332,6 +345,8 @@ pub struct Blocks<'a> {
     /// Whose files; `None` for all.
     worker: Option<u16>,
     current: Option<Current<'a>>,
+    /// By worker, what relayed blocks that follow may refer to.
+    definitions: BTreeMap<u16, Definitions>,
 }
 
 impl std::fmt::Debug for Blocks<'_> {
@@ -364,8 +379,14 @@ impl Iterator for Blocks<'_> {
                 }
                 continue;
             };
-            match step(current, self.recording, self.select) {
-                Ok(Step::Block(block)) => return Some(Ok(*block)),
+            match step(current, self.recording, self.select, &self.definitions) {
+                Ok(Step::Block(block)) => {
+                    if self.recording.session.is_some() && block.header.packets == 0 {
+                        let known = self.definitions.entry(block.header.worker);
+                        known.or_default().read(&block.body);
+                    }
+                    return Some(Ok(*block));
+                }
                 Ok(Step::Skipped) => {}
                 Ok(Step::EndOfFile) => self.current = None,
                 Err(error) => return Some(Err(error)),
@@ -403,6 +424,7 @@ fn step(
     current: &mut Current<'_>,
     recording: &Recording,
     select: &Select,
+    definitions: &BTreeMap<u16, Definitions>,
 ) -> Result<Step, StoreError> {
     let (offset, end) = (current.offset, current.size);
     if offset >= end {
@@ -417,7 +439,7 @@ fn step(
         }
         return Ok(Step::EndOfFile);
     }
-    let problem = match read_block(current, recording, select)? {
+    let problem = match read_block(current, recording, select, definitions)? {
         Ok(step) => {
             current.searching = false;
             return Ok(step);
@@ -433,6 +455,11 @@ fn step(
     if !current.entry.sealed && !block_follows(current, recording)? {
         current.offset = end;
         return Ok(Step::EndOfFile);
+    }
+    if !current.entry.sealed && recording.session.is_some() {
+        // Several threads write: a block was not completed before the crash, one
+        // behind it was. The sequence numbers say what it held.
+        return Ok(Step::Skipped);
     }
     Err(StoreError::Damage(Damage {
         file: current.named.clone(),
@@ -469,8 +496,23 @@ impl NoBlock {
 
 /// Whether a block belongs to a recording. The key of its fingerprints is random
 /// and not in any packet, so a packet's payload cannot pass for a block.
-fn is_of(header: &BlockHeader, recording: &Recording) -> bool {
-    header.recording == recording.id && header.hash_seed == recording.hash_seed
+fn is_of(header: &Header, recording: &Recording) -> bool {
+    header.identity() == (recording.id, recording.hash_seed)
+}
+
+/// The header of a block of either kind.
+enum Header {
+    Recorded(BlockHeader),
+    Relayed(RelayedHeader),
+}
+
+impl Header {
+    fn identity(&self) -> (u32, [u64; 2]) {
+        match self {
+            Self::Recorded(header) => (header.recording, header.hash_seed),
+            Self::Relayed(header) => (header.recording, header.hash_seed),
+        }
+    }
 }
 
 fn block_follows(current: &Current<'_>, recording: &Recording) -> Result<bool, StoreError> {
@@ -485,17 +527,18 @@ fn block_follows(current: &Current<'_>, recording: &Recording) -> Result<bool, S
     Ok(false)
 }
 
-fn read_header(
-    current: &Current<'_>,
-    offset: u64,
-) -> Result<Result<BlockHeader, String>, StoreError> {
+fn read_header(current: &Current<'_>, offset: u64) -> Result<Result<Header, String>, StoreError> {
     let mut bytes = [0; HEADER_LEN];
     let read = current.file.read_at(&mut bytes, offset);
     let read = read.map_err(io_error(current.named.clone(), "read"))?;
     if read < HEADER_LEN {
         return Ok(Err("the file ends within a block header".into()));
     }
-    Ok(BlockHeader::parse(&bytes).map_err(str::to_owned))
+    if let Some(header) = RelayedHeader::parse(&bytes) {
+        return Ok(Ok(Header::Relayed(header)));
+    }
+    let header = BlockHeader::parse(&bytes).map(Header::Recorded);
+    Ok(header.map_err(str::to_owned))
 }
 
 /// The outer error is the disk's, the inner one the block's.
@@ -503,15 +546,20 @@ fn read_block(
     current: &mut Current<'_>,
     recording: &Recording,
     select: &Select,
+    definitions: &BTreeMap<u16, Definitions>,
 ) -> Result<Result<Step, NoBlock>, StoreError> {
     let header = match read_header(current, current.offset)? {
         Ok(header) => header,
         Err(problem) => return Ok(Err(problem.into())),
     };
     if !is_of(&header, recording) {
-        let problem = format!("a block of recording {}", header.recording);
+        let problem = format!("a block of recording {}", header.identity().0);
         return Ok(Err(problem.into()));
     }
+    let header = match header {
+        Header::Recorded(header) => header,
+        Header::Relayed(header) => return read_relayed(current, &header, select, definitions),
+    };
     let (body_len, summary_len) = (header.body_len as usize, header.summary_len as usize);
     let content_end = current.offset + (HEADER_LEN + body_len + summary_len) as u64;
     if content_end > current.size {
@@ -556,6 +604,49 @@ fn read_block(
         summary,
         file: current.named.clone(),
         offset,
+        ends: (content_end, offset + header.stored_len() as u64),
+        incomplete: 0,
         body,
+    }))))
+}
+
+/// As [`read_block`], of a block of segments.
+fn read_relayed(
+    current: &mut Current<'_>,
+    header: &RelayedHeader,
+    select: &Select,
+    definitions: &BTreeMap<u16, Definitions>,
+) -> Result<Result<Step, NoBlock>, StoreError> {
+    let offset = current.offset;
+    let stored_len = header.stored_len() as u64;
+    if offset + stored_len > current.size {
+        return Ok(Err(String::from("the file ends within a block").into()));
+    }
+    current.offset += stored_len;
+    if select.metadata_only {
+        return Ok(Ok(Step::Skipped));
+    }
+    let mut segments = vec![0; header.used as usize];
+    let read = current
+        .file
+        .read_at(&mut segments, offset + SEGMENTS_AT as u64);
+    read.map_err(io_error(current.named.clone(), "read"))?;
+    let none = Definitions::default();
+    let known = definitions.get(&header.worker).unwrap_or(&none);
+    let mut assembled = assemble(header, &segments, known);
+    if !select.may_match(&assembled.header, &assembled.summary) {
+        return Ok(Ok(Step::Skipped));
+    }
+    if select.without_records {
+        assembled.body.clear();
+    }
+    Ok(Ok(Step::Block(Box::new(Block {
+        header: assembled.header,
+        summary: assembled.summary,
+        file: current.named.clone(),
+        offset,
+        ends: (offset + stored_len, offset + stored_len),
+        incomplete: assembled.incomplete,
+        body: assembled.body,
     }))))
 }

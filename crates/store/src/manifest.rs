@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use strata_wire::{CutWhere, DropReason, Ledger, Tally};
 
+use crate::recorder::About;
+
 /// The manifest's file name within a log.
 pub const MANIFEST_NAME: &str = "manifest.json";
 
@@ -116,6 +118,34 @@ pub struct Recording {
     /// What was odd about the inputs.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// Set if it came through a relay: chosen by the switch at random, so that it
+    /// finds its recording again when it has lost the relay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
+}
+
+impl Recording {
+    /// One that is just begun, without files.
+    pub(crate) fn begun(id: u32, about: &About, model_file: String, started_ns: u64) -> Self {
+        Self {
+            id,
+            state: State::Running,
+            program: about.program.clone(),
+            started_ns,
+            ended_ns: None,
+            inputs: about.inputs.clone(),
+            filter: about.filter.clone(),
+            mode: about.mode.clone(),
+            model: about.model.clone(),
+            model_file,
+            classes: about.classes.clone(),
+            hash_seed: about.hash_seed,
+            files: Vec::new(),
+            ledger: None,
+            warnings: Vec::new(),
+            session: None,
+        }
+    }
 }
 
 /// One block file.

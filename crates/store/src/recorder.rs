@@ -6,7 +6,7 @@
 
 use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TryRecvError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -93,12 +93,16 @@ pub struct Written {
 
 enum ToWriter {
     Block(Box<BlockBuilder>),
+    /// The worker waits for all that it has handed over.
+    Flush,
     Finish,
 }
 
 struct FromWriter {
-    block: Box<BlockBuilder>,
-    written: Written,
+    /// A block that can be filled again.
+    block: Option<Box<BlockBuilder>>,
+    /// What became of packets, of this block or of earlier ones.
+    written: Option<Written>,
 }
 
 /// The worker's end: takes empty blocks, gives full ones.
@@ -109,7 +113,10 @@ pub struct BlockSink {
     // Boxed as they travel, so that a channel moves a pointer.
     #[allow(clippy::vec_box)]
     free: Vec<Box<BlockBuilder>>,
+    /// Blocks that have not come back.
     outstanding: usize,
+    /// Packets of which it is not known what became of them.
+    packets_outstanding: u64,
     progress: Arc<Progress>,
 }
 
@@ -117,6 +124,7 @@ impl std::fmt::Debug for ToWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Block(_) => "Block",
+            Self::Flush => "Flush",
             Self::Finish => "Finish",
         })
     }
@@ -135,9 +143,11 @@ impl BlockSink {
     ///
     /// If the writer thread is gone.
     pub fn submit(&mut self, block: Box<BlockBuilder>) -> Result<(), StoreError> {
+        let packets = block.tally().packets;
         let sent = self.to_writer.send(ToWriter::Block(block));
         sent.map_err(|_| StoreError::WriterGone)?;
         self.outstanding += 1;
+        self.packets_outstanding += packets;
         Ok(())
     }
 
@@ -149,14 +159,19 @@ impl BlockSink {
         }
     }
 
-    /// Waits for one block to be written; `None` if none is on its way.
+    /// Waits until it is known what became of some packets, or a block comes back
+    /// empty (then of none); `None` if nothing is on its way.
     ///
     /// # Errors
     ///
     /// If the writer thread is gone.
     pub fn wait(&mut self) -> Result<Option<Written>, StoreError> {
-        if self.outstanding == 0 {
+        if self.outstanding == 0 && self.packets_outstanding == 0 {
             return Ok(None);
+        }
+        if self.outstanding == 0 {
+            // Every block has come back, but not the word of their packets.
+            let _ = self.to_writer.try_send(ToWriter::Flush);
         }
         let back = self
             .from_writer
@@ -166,14 +181,124 @@ impl BlockSink {
     }
 
     fn take_back(&mut self, back: FromWriter) -> Written {
-        self.outstanding -= 1;
-        self.free.push(back.block);
-        back.written
+        if let Some(block) = back.block {
+            self.outstanding -= 1;
+            self.free.push(block);
+        }
+        let written = back.written.unwrap_or(Written {
+            tally: BlockTally::default(),
+            outcome: Ok(()),
+        });
+        self.packets_outstanding -= written.tally.packets;
+        written
+    }
+
+    /// What ends this channel, whoever has the sink.
+    #[must_use]
+    pub fn end_handle(&self) -> BlockEnd {
+        BlockEnd(self.to_writer.clone())
     }
 
     /// An empty block, if one is free now.
     pub fn take(&mut self) -> Option<Box<BlockBuilder>> {
         self.free.pop()
+    }
+}
+
+/// A sink of `blocks` blocks, at least two, of `block_bytes`, and the end where full
+/// ones arrive.
+#[must_use]
+pub fn block_channel(block_bytes: usize, blocks: usize) -> (BlockSink, BlockSource) {
+    let blocks = blocks.max(2);
+    // Room for every block and the end, so that sending never waits.
+    let (to_writer, inbox) = mpsc::sync_channel(blocks + 1);
+    // Bounded by the blocks, and by what the writer has not said of their packets.
+    let (outbox, from_writer) = mpsc::channel();
+    let progress = Arc::new(Progress::default());
+    let free = (0..blocks).map(|_| Box::new(BlockBuilder::new(block_bytes)));
+    let sink = BlockSink {
+        to_writer,
+        from_writer,
+        free: free.collect(),
+        outstanding: 0,
+        packets_outstanding: 0,
+        progress: Arc::clone(&progress),
+    };
+    let source = BlockSource {
+        inbox,
+        outbox,
+        progress,
+    };
+    (sink, source)
+}
+
+/// Where a worker's full blocks arrive: for writers other than a [`Recorder`].
+#[derive(Debug)]
+pub struct BlockSource {
+    inbox: Receiver<ToWriter>,
+    outbox: Sender<FromWriter>,
+    progress: Arc<Progress>,
+}
+
+/// Tells a [`BlockSource`] that no more will come.
+#[derive(Debug)]
+pub struct BlockEnd(SyncSender<ToWriter>);
+
+impl BlockEnd {
+    /// Tells it.
+    pub fn end(&self) {
+        // If nobody listens, it has ended already.
+        let _ = self.0.send(ToWriter::Finish);
+    }
+}
+
+/// What has come of a [`BlockSource`].
+#[derive(Debug)]
+pub enum Incoming {
+    /// A full block.
+    Block(Box<BlockBuilder>),
+    /// The worker waits for what became of all that it has handed over.
+    Flush,
+    /// Nothing within the time.
+    Nothing,
+    /// There will be no more.
+    End,
+}
+
+impl BlockSource {
+    /// Waits so long for a block.
+    #[must_use]
+    pub fn receive(&self, wait: Duration) -> Incoming {
+        match self.inbox.recv_timeout(wait) {
+            Ok(ToWriter::Block(block)) => Incoming::Block(block),
+            Ok(ToWriter::Flush) => Incoming::Flush,
+            Err(RecvTimeoutError::Timeout) => Incoming::Nothing,
+            Ok(ToWriter::Finish) | Err(RecvTimeoutError::Disconnected) => Incoming::End,
+        }
+    }
+
+    /// Gives a block back to be filled again. Its packets are still owed an answer.
+    pub fn give_back(&self, mut block: Box<BlockBuilder>) {
+        block.reset(0);
+        // A worker that is gone needs no block back.
+        let _ = self.outbox.send(FromWriter {
+            block: Some(block),
+            written: None,
+        });
+    }
+
+    /// Says what became of packets.
+    pub fn settle(&self, written: Written) {
+        let _ = self.outbox.send(FromWriter {
+            block: None,
+            written: Some(written),
+        });
+    }
+
+    /// The worker's counters.
+    #[must_use]
+    pub fn progress(&self) -> &Progress {
+        &self.progress
     }
 }
 
@@ -225,7 +350,7 @@ impl Shared {
     }
 }
 
-fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
@@ -279,23 +404,8 @@ impl Recorder {
         let model_file = format!("models/r{id:04}.json");
         let stored = disk.replace(&model_file, &about.model_json);
         stored.map_err(io_error(disk.display(&model_file), "write"))?;
-        manifest.recordings.push(Recording {
-            id,
-            state: State::Running,
-            program: about.program.clone(),
-            started_ns: now_ns(),
-            ended_ns: None,
-            inputs: about.inputs.clone(),
-            filter: about.filter.clone(),
-            mode: about.mode.clone(),
-            model: about.model.clone(),
-            model_file,
-            classes: about.classes.clone(),
-            hash_seed: about.hash_seed,
-            files: Vec::new(),
-            ledger: None,
-            warnings: Vec::new(),
-        });
+        let recording = Recording::begun(id, about, model_file, now_ns());
+        manifest.recordings.push(recording);
         let shared = Arc::new(Shared {
             disk,
             manifest: Mutex::new(manifest),
@@ -364,7 +474,7 @@ impl Recorder {
 
 /// The lock of the log. Who only looks whether it is taken holds it for an
 /// instant, so it is tried again before another recording is reported.
-fn take_lock(disk: &dyn Disk) -> Result<Box<dyn Any + Send>, StoreError> {
+pub(crate) fn take_lock(disk: &dyn Disk) -> Result<Box<dyn Any + Send>, StoreError> {
     let dir = disk.display("");
     for _ in 0..5 {
         let lock = disk.lock().map_err(io_error(dir.clone(), "lock the log"))?;
@@ -405,25 +515,19 @@ pub(crate) fn read_all(disk: &dyn Disk, name: &str) -> std::io::Result<Vec<u8>> 
 }
 
 fn channel(shared: &Arc<Shared>, worker: u16) -> Result<(BlockSink, Writer), StoreError> {
-    let blocks = shared.options.blocks.max(2);
-    // Room for every block and the end, so that sending never waits.
-    let (to_writer, inbox) = mpsc::sync_channel(blocks + 1);
-    let (outbox, from_writer) = mpsc::sync_channel(blocks + 1);
-    let progress = Arc::new(Progress::default());
+    let options = &shared.options;
+    let (sink, source) = block_channel(options.block_bytes, options.blocks);
+    let BlockSource {
+        inbox,
+        outbox,
+        progress,
+    } = source;
     let name = checkpoint_name(shared.id, worker);
     let named = shared.disk.display(&name);
     let checkpoint_file = shared
         .disk
         .create(&name)
         .map_err(io_error(named, "create"))?;
-    let free = (0..blocks).map(|_| Box::new(BlockBuilder::new(shared.options.block_bytes)));
-    let sink = BlockSink {
-        to_writer,
-        from_writer,
-        free: free.collect(),
-        outstanding: 0,
-        progress: Arc::clone(&progress),
-    };
     let writer = Writer {
         shared: Arc::clone(shared),
         worker,
@@ -458,7 +562,7 @@ struct Writer {
     shared: Arc<Shared>,
     worker: u16,
     inbox: Receiver<ToWriter>,
-    outbox: SyncSender<FromWriter>,
+    outbox: Sender<FromWriter>,
     progress: Arc<Progress>,
     checkpoint_file: Box<dyn DiskFile>,
     checkpoint: Checkpoint,
@@ -488,10 +592,13 @@ impl Writer {
                     block.reset(0);
                     let written = Written { tally, outcome };
                     // A worker that is gone needs no block back.
-                    let _ = self.outbox.send(FromWriter { block, written });
+                    let _ = self.outbox.send(FromWriter {
+                        block: Some(block),
+                        written: Some(written),
+                    });
                 }
                 Ok(ToWriter::Finish) | Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => {}
+                Ok(ToWriter::Flush) | Err(RecvTimeoutError::Timeout) => {}
             }
             if let Err(error) = self.rotate_if_asked() {
                 first_error.get_or_insert(error);

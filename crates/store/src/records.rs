@@ -154,6 +154,91 @@ impl<'a> Records<'a> {
     }
 }
 
+/// A packet as a record, and the record of its options before it if it has any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawPacket<'a> {
+    /// Both records.
+    pub bytes: &'a [u8],
+    /// What the record says; its data are the end of `bytes`.
+    pub packet: PacketRecord<'a>,
+    /// The record's flags.
+    pub flags: u8,
+}
+
+/// A record as it stands in a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RawRecord<'a> {
+    /// A packet.
+    Packet(RawPacket<'a>),
+    /// Anything else: verdict, interface, context, what an input says of itself.
+    Other {
+        /// The class, if it defines a verdict, and the verdict's number.
+        verdict: Option<(u16, u8)>,
+        /// What it tells apart from others of its kind: kind and reference, if a
+        /// later one replaces it; `None` for those that add up.
+        replaces: Option<(u8, u16)>,
+        /// The record.
+        bytes: &'a [u8],
+    },
+}
+
+impl<'a> Records<'a> {
+    /// The records of `body` from where [`Records::position`] was.
+    #[must_use]
+    pub fn resume(body: &'a [u8], position: (usize, u64)) -> Self {
+        Self {
+            body,
+            at: position.0.min(body.len()),
+            seq: position.1,
+            options: &[],
+        }
+    }
+
+    /// Where the next record begins, and the sequence number so far.
+    #[must_use]
+    pub fn position(&self) -> (usize, u64) {
+        (self.at, self.seq)
+    }
+
+    /// The next record as it stands in the block.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it; there is none after it.
+    pub fn next_raw(&mut self) -> Option<Result<RawRecord<'a>, BadRecord>> {
+        let start = self.at;
+        match self.next()? {
+            Err(bad) => Some(Err(bad)),
+            Ok(Record::Packet(packet)) => {
+                let bytes = &self.body[start..self.at];
+                let at = bytes.len() - packet.data.len() - PACKET_HEADER_LEN;
+                let flags = bytes[at + 1];
+                let raw = RawPacket {
+                    bytes,
+                    packet,
+                    flags,
+                };
+                Some(Ok(RawRecord::Packet(raw)))
+            }
+            Ok(record) => {
+                let bytes = &self.body[start..self.at];
+                let reference = u16::from_le_bytes([bytes[2], bytes[3]]);
+                let verdict = match &record {
+                    Record::Verdict(id, verdict) => Some((*id, verdict.class)),
+                    _ => None,
+                };
+                let replaces = matches!(bytes[0], kind::VERDICT | kind::INTERFACE | kind::CONTEXT)
+                    .then_some((bytes[0], reference));
+                Some(Ok(RawRecord::Other {
+                    verdict,
+                    replaces,
+                    bytes,
+                }))
+            }
+        }
+    }
+}
+
 impl<'a> Iterator for Records<'a> {
     type Item = Result<Record<'a>, BadRecord>;
 

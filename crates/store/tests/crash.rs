@@ -204,6 +204,7 @@ fn after_a_loss_of_power_nothing_durable_is_missing_and_the_rest_is_counted() {
             let expected = Loss {
                 packets: last.max(noted.next_seq) - found,
                 checkpoint_ns: checkpoint(&left).map(|noted| noted.time_ns),
+                ..Loss::default()
             };
             assert_eq!(loss, expected, "crash {crash} seed {seed}");
             lossy += usize::from(loss.packets > 0);

@@ -43,11 +43,13 @@ pub enum DropReason {
     NoFreeBlock = 0,
     /// The log could not be written.
     WriteError = 1,
+    /// The relay was lost before it had them on disk.
+    RelayLost = 2,
 }
 
 impl DropReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 2] = [Self::NoFreeBlock, Self::WriteError];
+    pub const ALL: [Self; 3] = [Self::NoFreeBlock, Self::WriteError, Self::RelayLost];
 
     /// The name in summaries and metrics.
     #[must_use]
@@ -55,6 +57,7 @@ impl DropReason {
         match self {
             Self::NoFreeBlock => "no_free_block",
             Self::WriteError => "write_error",
+            Self::RelayLost => "relay_lost",
         }
     }
 }

@@ -1,0 +1,157 @@
+//! Blocks that came through a relay (`docs/formats/relay.md`): segments as they
+//! lay in the relay's memory, behind a page with a header.
+//!
+//! The relay does not look into them. They become packets when the log is read:
+//! [`assemble`] makes an ordinary block of one, with everything defined in it that
+//! its packets refer to.
+
+mod assemble;
+mod writer;
+
+pub(crate) use assemble::{Definitions, assemble};
+pub use writer::{
+    BlockDone, DefinitionsBlock, Placed, RelayLog, RelayStream, RelayWriters, RelayedBlock,
+    StreamOptions,
+};
+
+use crate::format::{ALIGNMENT, Reader, align_up};
+
+/// The first bytes of such a block.
+pub const RELAYED_MAGIC: [u8; 8] = *b"STRATAR1";
+/// Bytes of the header.
+pub const RELAYED_HEADER_LEN: usize = 128;
+/// Where in the block the segments begin.
+pub const SEGMENTS_AT: usize = ALIGNMENT;
+
+/// The header of a relayed block.
+///
+/// ```text
+///   0 magic "STRATAR1"
+///   8 header_crc u32       CRC-32C of bytes 12..128
+///  12 flags u32            bit 0: the switch was lost before it said what is in it
+///  16 block_number u64     within the worker's stream, from 0
+///  24 recording u32
+///  28 worker u16 | reserved u16
+///  32 used u32             bytes of segments, from byte 4096 of the block on
+///  36 key u32              of the segments' checksums
+///  40 first_seq u64        sequence number of the first packet that was sent
+///  48 next_seq u64         one more than that of the last; as first_seq if not known
+///  56 packets u64          that were sent
+///  64 segments u64         that were sent
+///  72 reserved
+/// 112 hash_seed 2 * u64    of the recording
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct RelayedHeader {
+    /// The switch was lost before it said what is in the block.
+    pub salvaged: bool,
+    /// Number of the block within the worker's stream.
+    pub block_number: u64,
+    /// The recording in the log's manifest.
+    pub recording: u32,
+    /// The worker at the switch.
+    pub worker: u16,
+    /// Bytes of segments.
+    pub used: u32,
+    /// Key of the segments' checksums.
+    pub key: u32,
+    /// Sequence number of the first packet.
+    pub first_seq: u64,
+    /// One more than the sequence number of the last packet.
+    pub next_seq: u64,
+    /// Packets that were sent.
+    pub packets: u64,
+    /// Segments that were sent.
+    pub segments: u64,
+    /// Key of the recording's fingerprints.
+    pub hash_seed: [u64; 2],
+}
+
+impl RelayedHeader {
+    /// Bytes of the block in the file.
+    #[must_use]
+    pub fn stored_len(&self) -> usize {
+        SEGMENTS_AT + align_up(self.used as usize)
+    }
+
+    /// Writes the header.
+    #[must_use]
+    pub fn emit(&self) -> [u8; RELAYED_HEADER_LEN] {
+        let mut out = [0; RELAYED_HEADER_LEN];
+        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &RELAYED_MAGIC);
+        put(12, &u32::from(self.salvaged).to_le_bytes());
+        put(16, &self.block_number.to_le_bytes());
+        put(24, &self.recording.to_le_bytes());
+        put(28, &self.worker.to_le_bytes());
+        put(32, &self.used.to_le_bytes());
+        put(36, &self.key.to_le_bytes());
+        put(40, &self.first_seq.to_le_bytes());
+        put(48, &self.next_seq.to_le_bytes());
+        put(56, &self.packets.to_le_bytes());
+        put(64, &self.segments.to_le_bytes());
+        put(112, &self.hash_seed[0].to_le_bytes());
+        put(120, &self.hash_seed[1].to_le_bytes());
+        let crc = crc32c::crc32c(&out[12..]);
+        out[8..12].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads a header; `None` if it is not whole and right.
+    #[must_use]
+    pub fn parse(bytes: &[u8; RELAYED_HEADER_LEN]) -> Option<Self> {
+        let mut read = Reader { bytes, at: 8 };
+        if bytes[..8] != RELAYED_MAGIC || read.u32() != crc32c::crc32c(&bytes[12..]) {
+            return None;
+        }
+        let salvaged = read.u32() & 1 != 0;
+        let (block_number, recording) = (read.u64(), read.u32());
+        let (worker, _reserved) = (read.u16(), read.u16());
+        let header = Self {
+            salvaged,
+            block_number,
+            recording,
+            worker,
+            used: read.u32(),
+            key: read.u32(),
+            first_seq: read.u64(),
+            next_seq: read.u64(),
+            packets: read.u64(),
+            segments: read.u64(),
+            hash_seed: {
+                read.at = 112;
+                [read.u64(), read.u64()]
+            },
+        };
+        Some(header)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_round_trips_and_every_flipped_bit_is_noticed() {
+        let header = RelayedHeader {
+            salvaged: true,
+            block_number: 1 << 40,
+            recording: 2,
+            worker: 3,
+            used: 4,
+            key: 5,
+            first_seq: 6,
+            next_seq: 7,
+            packets: 8,
+            segments: 9,
+            hash_seed: [10, 11],
+        };
+        let bytes = header.emit();
+        assert_eq!(RelayedHeader::parse(&bytes), Some(header));
+        for bit in 0..RELAYED_HEADER_LEN * 8 {
+            let mut flipped = bytes;
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(RelayedHeader::parse(&flipped), None, "bit {bit}");
+        }
+    }
+}

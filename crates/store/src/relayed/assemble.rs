@@ -1,0 +1,200 @@
+//! From a relayed block to an ordinary one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use strata_capture::options::push_comment;
+use strata_rdma::segment::{Assembly, Packet};
+
+use crate::format::{
+    BlockHeader, FLAG_HIDES_ADDRESSES, PACKET_HEADER_LEN, PREFIX_LEN, kind, packet_flag,
+};
+use crate::records::{RawRecord, Records};
+use crate::summary::{ClassCount, Summary};
+
+use super::RelayedHeader;
+
+/// What the packets of a stream refer to, as far as it has been read: by kind and
+/// reference, the latest.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Definitions {
+    records: BTreeMap<(u8, u16), Vec<u8>>,
+}
+
+impl Definitions {
+    /// All of them.
+    pub(crate) fn records(&self) -> impl Iterator<Item = &[u8]> {
+        self.records.values().map(Vec::as_slice)
+    }
+
+    /// Takes the definitions of a block's records.
+    pub(crate) fn read(&mut self, body: &[u8]) {
+        let mut records = Records::new(body, 0);
+        while let Some(Ok(record)) = records.next_raw() {
+            if let RawRecord::Other {
+                replaces: Some(key),
+                bytes,
+                ..
+            } = record
+            {
+                self.records.insert(key, bytes.to_vec());
+            }
+        }
+    }
+}
+
+/// What became of a relayed block.
+#[derive(Debug, Default)]
+pub(crate) struct Assembled {
+    pub(crate) header: BlockHeader,
+    pub(crate) summary: Summary,
+    pub(crate) body: Vec<u8>,
+    /// Packets in it that end where a segment is missing.
+    pub(crate) incomplete: u32,
+}
+
+/// The ordinary block that `segments`, the memory behind `header`, make. A packet
+/// whose first segment is there and another one not ends where that would begin,
+/// and says so in a comment.
+pub(crate) fn assemble(
+    header: &RelayedHeader,
+    segments: &[u8],
+    definitions: &Definitions,
+) -> Assembled {
+    let mut block = Builder {
+        definitions,
+        defined: BTreeSet::new(),
+        counts: BTreeMap::new(),
+        assembled: Assembled {
+            header: BlockHeader {
+                block_number: header.block_number,
+                recording: header.recording,
+                worker: header.worker,
+                first_seq: header.first_seq,
+                next_seq: header.next_seq,
+                ts_min_ns: u64::MAX,
+                hash_seed: header.hash_seed,
+                flags: FLAG_HIDES_ADDRESSES,
+                ..BlockHeader::default()
+            },
+            ..Assembled::default()
+        },
+    };
+    #[allow(clippy::cast_possible_truncation)]
+    let number = header.block_number as u32;
+    let assembly = Assembly::of(segments, header.key, number);
+    let mut packet_bytes = Vec::new();
+    for packet in assembly.packets() {
+        let seq = packet.header().seq;
+        let sent = header.first_seq..header.next_seq;
+        // Of a salvaged block it is only known where it begins.
+        if !sent.contains(&seq) && (!header.salvaged || seq < header.first_seq) {
+            continue;
+        }
+        packet_bytes.clear();
+        for part in packet.parts() {
+            packet_bytes.extend_from_slice(part);
+        }
+        if packet.is_whole() {
+            block.packet(seq, &packet, &packet_bytes);
+        } else if let Some(cut) = cut_short(&packet, &packet_bytes)
+            && block.packet(seq, &packet, &cut)
+        {
+            block.assembled.incomplete += 1;
+        }
+    }
+    block.finish()
+}
+
+struct Builder<'a> {
+    definitions: &'a Definitions,
+    defined: BTreeSet<(u8, u16)>,
+    counts: BTreeMap<(u8, u8), ClassCount>,
+    assembled: Assembled,
+}
+
+impl Builder<'_> {
+    /// Appends a packet; false if `bytes` are none.
+    fn packet(&mut self, seq: u64, segments: &Packet<'_, '_>, bytes: &[u8]) -> bool {
+        let mut records = Records::new(bytes, seq);
+        let Some(Ok(RawRecord::Packet(raw))) = records.next_raw() else {
+            return false;
+        };
+        let packet = &raw.packet;
+        if packet.seq != seq || raw.bytes.len() != bytes.len() {
+            return false;
+        }
+        self.define((kind::CONTEXT, 0));
+        self.define((kind::INTERFACE, packet.interface));
+        self.define((kind::VERDICT, packet.verdict));
+        self.assembled.body.extend_from_slice(bytes);
+        let wire_bytes = u64::from(packet.wire_len.max(packet.captured_len));
+        let header = &mut self.assembled.header;
+        header.next_seq = header.next_seq.max(seq.saturating_add(1));
+        header.ts_min_ns = header.ts_min_ns.min(packet.ts_ns);
+        header.ts_max_ns = header.ts_max_ns.max(packet.ts_ns);
+        header.packets += 1;
+        header.records += 1;
+        header.wire_bytes += wire_bytes;
+        header.logged_bytes += packet.data.len() as u64;
+        let class = segments.header().class;
+        header.classes |= 1 << class.min(63);
+        let count = self.counts.entry((class, packet.keep_code)).or_default();
+        count.class = class;
+        count.keep_code = packet.keep_code;
+        count.packets += 1;
+        count.wire_bytes += wire_bytes;
+        count.logged_bytes += packet.data.len() as u64;
+        true
+    }
+
+    fn define(&mut self, key: (u8, u16)) {
+        if !self.defined.insert(key) {
+            return;
+        }
+        if let Some(record) = self.definitions.records.get(&key) {
+            self.assembled.body.extend_from_slice(record);
+            self.assembled.header.records += 1;
+        }
+    }
+
+    fn finish(mut self) -> Assembled {
+        let counts = self.counts.into_values().collect();
+        // Whose packets they are is not looked up: every search reads the block.
+        self.assembled.summary = Summary::new(counts, None);
+        let len = u32::try_from(self.assembled.body.len()).unwrap_or(u32::MAX);
+        self.assembled.header.body_len = len;
+        self.assembled.header.body_crc = crc32c::crc32c(&self.assembled.body);
+        self.assembled
+    }
+}
+
+/// The records of a packet of which only the beginning is there, its length put
+/// right and a comment added; `None` if not even its header is there.
+fn cut_short(packet: &Packet<'_, '_>, bytes: &[u8]) -> Option<Vec<u8>> {
+    let word = |bytes: &[u8], at: usize| -> Option<u32> {
+        Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+    };
+    let mut options = Vec::new();
+    let mut record = bytes;
+    if *bytes.first()? == kind::PACKET_OPTIONS {
+        let len = word(bytes, 4)? as usize;
+        options.extend_from_slice(bytes.get(PREFIX_LEN..PREFIX_LEN.checked_add(len)?)?);
+        record = &bytes[PREFIX_LEN + len..];
+    }
+    let record: &[u8] = record;
+    let head: &[u8; PACKET_HEADER_LEN] = record.first_chunk()?;
+    let missing = packet.missing();
+    let total = packet.header().total;
+    let text = format!("strata: incomplete: {missing} of {total} segments were lost");
+    // Only options of a crafted packet leave no room for it.
+    let _ = push_comment(&mut options, &text);
+    let mut out = vec![kind::PACKET_OPTIONS, 0, 0, 0];
+    out.extend_from_slice(&u32::try_from(options.len()).ok()?.to_le_bytes());
+    out.extend_from_slice(&options);
+    let start = out.len();
+    out.extend_from_slice(record);
+    out[start + 1] = head[1] | packet_flag::HAS_OPTIONS;
+    let len = u32::try_from(record.len() - PREFIX_LEN).ok()?;
+    out[start + 4..start + 8].copy_from_slice(&len.to_le_bytes());
+    Some(out)
+}

@@ -1,0 +1,545 @@
+//! The relay's side of the log: blocks as they are in memory, to files.
+//!
+//! Several threads write; each block has its place in a file before, so that the
+//! blocks of a worker lie in the order in which they were filled, whichever
+//! thread writes them. A block is reported only once it is synced.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use strata_wire::Ledger;
+
+use crate::builder::BlockBuilder;
+use crate::checkpoint::Checkpoint;
+use crate::disk::{Disk, DiskFile};
+use crate::error::{StoreError, io_error};
+use crate::manifest::{BlockFile, Books, MANIFEST_NAME, Manifest, Recording, State};
+use crate::recorder::{About, checkpoint_name, now_ns, read_manifest, take_lock};
+use crate::relayed::Definitions;
+
+/// Blocks that are written and synced together by a thread, at most.
+const TOGETHER: usize = 8;
+
+/// Memory that is written to a file: a multiple of 4,096 bytes at such an address.
+pub trait RelayedBlock: Send + 'static {
+    /// What is written.
+    fn bytes(&self) -> &[u8];
+}
+
+impl RelayedBlock for Vec<u8> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+}
+
+/// The log that a relay writes: many recordings at a time.
+pub struct RelayLog {
+    disk: Arc<dyn Disk>,
+    manifest: Mutex<Manifest>,
+    _lock: Box<dyn Any + Send + Sync>,
+}
+
+impl std::fmt::Debug for RelayLog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RelayLog").finish_non_exhaustive()
+    }
+}
+
+/// Which stream of which recording.
+#[derive(Clone, Debug)]
+pub struct StreamOptions {
+    /// What the switch records.
+    pub about: About,
+    /// The switch's name for its recording, the same after it has connected again.
+    pub session: String,
+    /// The worker at the switch.
+    pub worker: u16,
+    /// A new file once one holds so many bytes; 0 never.
+    pub rotate_bytes: u64,
+}
+
+impl RelayLog {
+    /// Opens the log on `disk` for writing; it may hold recordings.
+    ///
+    /// # Errors
+    ///
+    /// If another process records into the log, or it cannot be read.
+    pub fn open(disk: Arc<dyn Disk>) -> Result<Arc<Self>, StoreError> {
+        let lock = take_lock(disk.as_ref())?;
+        let manifest = read_manifest(disk.as_ref())?.unwrap_or_default();
+        let log = Self {
+            disk,
+            manifest: Mutex::new(manifest),
+            _lock: Box::new(Mutex::new(lock)),
+        };
+        // A log without recordings is one too.
+        log.change(|_| ())?;
+        Ok(Arc::new(log))
+    }
+
+    fn manifest(&self) -> MutexGuard<'_, Manifest> {
+        self.manifest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the manifest, on disk before it returns.
+    fn change<T>(&self, change: impl FnOnce(&mut Manifest) -> T) -> Result<T, StoreError> {
+        let mut manifest = self.manifest();
+        let result = change(&mut manifest);
+        let replaced = self.disk.replace(MANIFEST_NAME, &manifest.to_json());
+        replaced.map_err(io_error(self.disk.display(MANIFEST_NAME), "write"))?;
+        Ok(result)
+    }
+
+    fn change_recording(
+        &self,
+        id: u32,
+        change: impl FnOnce(&mut Recording),
+    ) -> Result<(), StoreError> {
+        self.change(|manifest| {
+            if let Some(recording) = manifest.recordings.iter_mut().find(|r| r.id == id) {
+                change(recording);
+            }
+        })
+    }
+
+    /// Begins the stream of a switch's worker, or goes on with it: a recording that
+    /// was not closed is found again by its session.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be written.
+    pub fn stream(self: &Arc<Self>, options: StreamOptions) -> Result<RelayStream, StoreError> {
+        let id = self.recording(&options)?;
+        let named = |name: &str| self.disk.display(name);
+        let checkpoint_name = checkpoint_name(id, options.worker);
+        let checkpoint_file = if self.disk.exists(&checkpoint_name) {
+            self.disk.open(&checkpoint_name, true)
+        } else {
+            self.disk.create(&checkpoint_name)
+        };
+        let checkpoint_file =
+            checkpoint_file.map_err(io_error(named(&checkpoint_name), "create"))?;
+        let manifest = self.manifest();
+        let recording = manifest.recordings.iter().find(|r| r.id == id);
+        let files = recording.map_or(&[][..], |recording| &recording.files);
+        let files_begun = files.iter().filter(|f| f.worker == options.worker).count();
+        Ok(RelayStream {
+            log: Arc::clone(self),
+            recording: id,
+            files_begun: u32::try_from(files_begun).unwrap_or(u32::MAX),
+            options,
+            file: None,
+            known: Definitions::default(),
+            checkpoint_file,
+            checkpoint: Checkpoint::default(),
+        })
+    }
+
+    fn recording(&self, options: &StreamOptions) -> Result<u32, StoreError> {
+        let about = &options.about;
+        let known = |recording: &&Recording| {
+            recording.session.as_ref() == Some(&options.session)
+                && recording.state == State::Running
+                && recording.hash_seed == about.hash_seed
+        };
+        let mut manifest = self.manifest();
+        if let Some(recording) = manifest.recordings.iter().find(known) {
+            return Ok(recording.id);
+        }
+        let last = manifest.recordings.iter().map(|r| r.id).max().unwrap_or(0);
+        let id = last.checked_add(1).ok_or_else(|| StoreError::Manifest {
+            file: self.disk.display(MANIFEST_NAME),
+            problem: format!("recording number {last} is the largest there is"),
+        })?;
+        let model_file = format!("models/r{id:04}.json");
+        let stored = self.disk.replace(&model_file, &about.model_json);
+        stored.map_err(io_error(self.disk.display(&model_file), "write"))?;
+        let mut recording = Recording::begun(id, about, model_file, now_ns());
+        recording.session = Some(options.session.clone());
+        manifest.recordings.push(recording);
+        let replaced = self.disk.replace(MANIFEST_NAME, &manifest.to_json());
+        replaced.map_err(io_error(self.disk.display(MANIFEST_NAME), "write"))?;
+        Ok(id)
+    }
+}
+
+/// A file that blocks are being placed in.
+struct StreamFile {
+    log: Arc<RelayLog>,
+    recording: u32,
+    name: String,
+    state: Mutex<FileState>,
+}
+
+#[derive(Default)]
+struct FileState {
+    bytes: u64,
+    blocks: u64,
+    packets: u64,
+    /// Blocks that have a place and are not synced.
+    pending: u64,
+    /// No more will be placed in it.
+    retired: bool,
+    /// A block could not be written: the file has a hole and stays unsealed.
+    failed: bool,
+}
+
+impl StreamFile {
+    fn state(&self) -> MutexGuard<'_, FileState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// After a block was written, or no more will come.
+    fn update(&self, change: impl FnOnce(&mut FileState)) -> Result<(), StoreError> {
+        let mut state = self.state();
+        change(&mut state);
+        if !state.retired || state.pending > 0 || state.failed {
+            return Ok(());
+        }
+        self.log.change_recording(self.recording, |recording| {
+            if let Some(entry) = recording.files.iter_mut().find(|f| f.name == self.name) {
+                entry.sealed = true;
+                entry.bytes = state.bytes;
+                entry.blocks = state.blocks;
+                entry.packets = state.packets;
+            }
+        })
+    }
+}
+
+/// Where a block goes.
+pub struct Placed {
+    file: Arc<StreamFile>,
+    offset: u64,
+}
+
+impl std::fmt::Debug for Placed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Placed")
+            .field("file", &self.file.name)
+            .field("offset", &self.offset)
+            .finish()
+    }
+}
+
+/// The blocks of one worker of a switch, on their way to files.
+pub struct RelayStream {
+    log: Arc<RelayLog>,
+    recording: u32,
+    options: StreamOptions,
+    file: Option<Arc<StreamFile>>,
+    files_begun: u32,
+    /// What packets refer to, by kind and reference: each file begins with it.
+    known: Definitions,
+    checkpoint_file: Box<dyn DiskFile>,
+    checkpoint: Checkpoint,
+}
+
+impl std::fmt::Debug for RelayStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RelayStream")
+            .field("recording", &self.recording)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RelayStream {
+    /// The recording's number in the log.
+    #[must_use]
+    pub fn recording(&self) -> u32 {
+        self.recording
+    }
+
+    /// Key of the recording's fingerprints.
+    #[must_use]
+    pub fn hash_seed(&self) -> [u64; 2] {
+        self.options.about.hash_seed
+    }
+
+    /// A place for a block of `len` bytes and so many packets, behind all before it.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be made.
+    pub fn place(&mut self, len: u64, packets: u64) -> Result<Placed, StoreError> {
+        if self.begins_file(len)
+            && let Some(file) = self.file.take()
+        {
+            file.update(|state| state.retired = true)?;
+        }
+        let file = match &self.file {
+            Some(file) => Arc::clone(file),
+            None => self.begin_file()?,
+        };
+        let mut state = file.state();
+        let offset = state.bytes;
+        state.bytes += len;
+        state.blocks += 1;
+        state.packets += packets;
+        state.pending += 1;
+        drop(state);
+        Ok(Placed { file, offset })
+    }
+
+    /// Whether a block of so many bytes goes into a new file.
+    fn begins_file(&self, len: u64) -> bool {
+        let rotate = self.options.rotate_bytes;
+        let full = |file: &Arc<StreamFile>| rotate > 0 && file.state().bytes + len > rotate;
+        self.file.as_ref().is_none_or(full)
+    }
+
+    fn begin_file(&mut self) -> Result<Arc<StreamFile>, StoreError> {
+        let (recording, worker) = (self.recording, self.options.worker);
+        let number = self.files_begun;
+        let name = format!("blocks/r{recording:04}-w{worker:02}-{number:06}.strata");
+        let disk = &self.log.disk;
+        let created = disk.create_for_blocks(&name);
+        created.map_err(io_error(disk.display(&name), "create"))?;
+        self.files_begun += 1;
+        self.log.change_recording(recording, |recording| {
+            recording.files.push(BlockFile {
+                name: name.clone(),
+                worker,
+                sealed: false,
+                bytes: 0,
+                blocks: 0,
+                packets: 0,
+            });
+        })?;
+        let file = Arc::new(StreamFile {
+            log: Arc::clone(&self.log),
+            recording,
+            name,
+            state: Mutex::new(FileState::default()),
+        });
+        self.file = Some(Arc::clone(&file));
+        Ok(file)
+    }
+
+    /// An ordinary block of definitions, to be written before a block of `len` bytes:
+    /// `records` as the switch has sent them, and if that block begins a file, all
+    /// that its packets may refer to. `None` if there is nothing to define.
+    pub fn definitions(&mut self, records: &[u8], len: u64) -> Option<DefinitionsBlock> {
+        let mut builder = BlockBuilder::new(records.len());
+        if self.begins_file(len) {
+            for record in self.known.records() {
+                builder.push_definitions(record);
+            }
+        }
+        builder.push_definitions(records);
+        self.known.read(records);
+        if builder.body().is_empty() {
+            return None;
+        }
+        let seed = self.hash_seed();
+        let len = builder
+            .seal(self.recording, self.options.worker, 0, seed)
+            .len();
+        Some(DefinitionsBlock { builder, len })
+    }
+
+    /// Notes how far the worker was: `next_seq` is the sequence number that its next
+    /// packet gets; every packet before `durable_seq` is on disk.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn checkpoint(
+        &mut self,
+        next_seq: u64,
+        durable_seq: u64,
+        seen: (u64, u64),
+    ) -> Result<(), StoreError> {
+        let last = &self.checkpoint;
+        if last.generation > 0 && (last.next_seq, last.durable_seq) == (next_seq, durable_seq) {
+            return Ok(());
+        }
+        self.checkpoint = Checkpoint {
+            generation: last.generation + 1,
+            time_ns: now_ns(),
+            next_seq,
+            durable_seq,
+            seen_packets: seen.0,
+            seen_bytes: seen.1,
+        };
+        let (bytes, offset) = (self.checkpoint.emit(), self.checkpoint.offset());
+        let written = self.checkpoint_file.write_at(&bytes, offset);
+        let synced = written.and_then(|()| self.checkpoint_file.sync());
+        let name = checkpoint_name(self.recording, self.options.worker);
+        synced.map_err(io_error(self.log.disk.display(&name), "write"))
+    }
+
+    /// No more blocks will come through this connection. With the books, the
+    /// recording is closed.
+    ///
+    /// # Errors
+    ///
+    /// If the manifest cannot be written.
+    pub fn end(&mut self, books: Option<(&Ledger, Vec<String>)>) -> Result<(), StoreError> {
+        if let Some(file) = self.file.take() {
+            file.update(|state| state.retired = true)?;
+        }
+        let Some((ledger, warnings)) = books else {
+            return Ok(());
+        };
+        self.log.change_recording(self.recording, |recording| {
+            recording.state = State::Closed;
+            recording.ended_ns = Some(now_ns());
+            recording.ledger = Some(Books::from(ledger));
+            recording.warnings = warnings;
+        })
+    }
+}
+
+/// A sealed block of definitions.
+#[derive(Debug)]
+pub struct DefinitionsBlock {
+    builder: BlockBuilder,
+    len: usize,
+}
+
+impl DefinitionsBlock {
+    /// Its bytes as they go to the file.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.builder.sealed(self.len)
+    }
+}
+
+/// What is called once a block is synced, or could not be written; it gets the
+/// memory back.
+pub type BlockDone<B> = Box<dyn FnOnce(B, Result<(), StoreError>) + Send>;
+
+struct Job<B> {
+    placed: Placed,
+    block: B,
+    done: BlockDone<B>,
+}
+
+/// The threads that write blocks.
+pub struct RelayWriters<B> {
+    sender: Option<SyncSender<Job<B>>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl<B> std::fmt::Debug for RelayWriters<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RelayWriters")
+            .field("threads", &self.threads.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<B: RelayedBlock> RelayWriters<B> {
+    /// Starts so many threads.
+    ///
+    /// # Errors
+    ///
+    /// If a thread cannot be started.
+    pub fn start(threads: usize) -> Result<Self, StoreError> {
+        // Bounded by the blocks of all switches' regions; senders wait beyond that.
+        let (sender, receiver) = mpsc::sync_channel(1024);
+        let receiver = Arc::new(Mutex::new(receiver));
+        let spawn = |number: usize| {
+            let receiver = Arc::clone(&receiver);
+            thread::Builder::new()
+                .name(format!("strata-writer-{number}"))
+                .spawn(move || write_blocks(&receiver))
+                .map_err(io_error("writer thread".into(), "start"))
+        };
+        let threads: Result<_, _> = (0..threads.max(1)).map(spawn).collect();
+        Ok(Self {
+            sender: Some(sender),
+            threads: threads?,
+        })
+    }
+
+    /// Has a block written. `done` is called from one of the threads.
+    pub fn write(&self, placed: Placed, block: B, done: BlockDone<B>) {
+        let job = Job {
+            placed,
+            block,
+            done,
+        };
+        if let Some(sender) = &self.sender
+            && let Err(mpsc::SendError(job)) = sender.send(job)
+        {
+            (job.done)(job.block, Err(StoreError::WriterGone));
+        }
+    }
+}
+
+impl<B> Drop for RelayWriters<B> {
+    /// Waits until everything is written.
+    fn drop(&mut self) {
+        self.sender = None;
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn write_blocks<B: RelayedBlock>(receiver: &Mutex<Receiver<Job<B>>>) {
+    let mut files: HashMap<String, Box<dyn DiskFile>> = HashMap::new();
+    loop {
+        let mut jobs = Vec::new();
+        {
+            let receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);
+            match receiver.recv() {
+                Ok(job) => jobs.push(job),
+                Err(_) => return,
+            }
+            while jobs.len() < TOGETHER
+                && let Ok(job) = receiver.try_recv()
+            {
+                jobs.push(job);
+            }
+        }
+        if files.len() > 64 {
+            files.clear();
+        }
+        let mut outcomes: Vec<Result<(), StoreError>> = Vec::new();
+        for job in &jobs {
+            outcomes.push(write(&mut files, job));
+        }
+        for (job, outcome) in jobs.iter().zip(&mut outcomes) {
+            if outcome.is_ok()
+                && let Some(file) = files.get_mut(&job.placed.file.name)
+            {
+                // The second sync of a file has nothing to do.
+                let named = job.placed.file.log.disk.display(&job.placed.file.name);
+                *outcome = file.sync().map_err(io_error(named, "sync"));
+            }
+        }
+        for (job, outcome) in jobs.into_iter().zip(outcomes) {
+            let failed = outcome.is_err();
+            let updated = job.placed.file.update(|state| {
+                state.pending -= 1;
+                state.failed |= failed;
+            });
+            (job.done)(job.block, outcome.and(updated));
+        }
+    }
+}
+
+fn write<B: RelayedBlock>(
+    files: &mut HashMap<String, Box<dyn DiskFile>>,
+    job: &Job<B>,
+) -> Result<(), StoreError> {
+    let file = &job.placed.file;
+    let disk = &file.log.disk;
+    let opened = match files.get_mut(&file.name) {
+        Some(opened) => opened,
+        None => {
+            let opened = disk.open_for_blocks(&file.name);
+            let opened = opened.map_err(io_error(disk.display(&file.name), "open"))?;
+            files.entry(file.name.clone()).or_insert(opened)
+        }
+    };
+    let written = opened.write_at(job.block.bytes(), job.placed.offset);
+    written.map_err(io_error(disk.display(&file.name), "write"))
+}
