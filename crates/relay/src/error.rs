@@ -1,0 +1,67 @@
+//! What can go wrong between switch and relay.
+
+use std::io;
+
+use strata_rdma::Failure;
+use strata_store::StoreError;
+
+/// Why the two do not work together.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RelayError {
+    /// The operating system refused.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried, on what.
+        what: String,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// The peer sent what the protocol does not know.
+    #[error("{peer}: not understood: {problem}; are both ends of the same version of Strata?")]
+    Protocol {
+        /// The peer.
+        peer: String,
+        /// What was wrong.
+        problem: String,
+    },
+    /// The peer closed the connection.
+    #[error("{peer}: closed the connection")]
+    Closed {
+        /// The peer.
+        peer: String,
+    },
+    /// The relay does not take this switch.
+    #[error("the relay refuses: {0}")]
+    Refused(String),
+    /// The RDMA connection failed.
+    #[error("RDMA to the relay: {0}")]
+    Rdma(#[from] Failure),
+    /// Certificates or keys are not usable.
+    #[error("{file}: {problem}")]
+    Tls {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A packet is larger than the relay's blocks.
+    #[error(
+        "a packet of {bytes} bytes does not fit in the relay's blocks: give the relay larger ones (--block-size)"
+    )]
+    PacketTooLarge {
+        /// Bytes of the packet and its record.
+        bytes: usize,
+    },
+    /// The log cannot be written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Wraps an I/O error with what was tried.
+pub(crate) fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> RelayError {
+    move |source| RelayError::Io {
+        what: what.into(),
+        source,
+    }
+}

@@ -1,0 +1,644 @@
+//! One connection to a relay: control channel, queue pair, the blocks in use.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use strata_rdma::segment::{BlockWriter, PacketInfo};
+use strata_rdma::{Event, PacketBatch, Psn, Requester, RequesterCounters, RequesterOptions};
+use strata_store::{BlockTally, Progress as WorkerProgress};
+use strata_wire::roce::{MASK_24, Service, UDP_PORT};
+
+use crate::CONTROL_PORT;
+use crate::control::{
+    BlockFull, Channel, End, Hello, HelloPath, Message, Progress, Welcome, WelcomePath,
+};
+use crate::error::{RelayError, io_error};
+use crate::raw::RawToRelay;
+use crate::shared::SharedToRelay;
+use crate::udp::{UdpPort, UdpToRelay};
+
+use super::{LinkOptions, Port, Transport, unexpected};
+
+/// How long a relay may take to connect and to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// How often the relay is told how far the worker is.
+const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+/// Headers of a packet around an RDMA payload: IPv6, UDP, BTH, RETH, ICRC.
+const OVERHEAD: usize = 40 + 8 + 12 + 16 + 4;
+/// Definitions are sent before there are more.
+const DEFINITIONS_MAX: usize = 1 << 20;
+
+/// How messages get to the relay's memory.
+enum Road {
+    Rdma {
+        requester: Box<Requester>,
+        port: Box<dyn Port>,
+        out: PacketBatch,
+        rkey: u32,
+        va: u64,
+    },
+    Shared {
+        memory: SharedToRelay,
+        messages: u64,
+    },
+}
+
+/// A block that is being filled, or is full and not known to be on disk.
+struct Block {
+    number: u64,
+    full: BlockFull,
+    tally: BlockTally,
+    /// Once so many RDMA packets have settled, all of it has arrived.
+    end: u64,
+    begun: Instant,
+}
+
+pub(super) struct Connection {
+    channel: Channel,
+    welcome: Welcome,
+    path: Road,
+    writer: BlockWriter,
+    first_block: u64,
+    next_block: u64,
+    next_seq: u64,
+    open: Option<Block>,
+    /// Full, and not announced.
+    closing: VecDeque<Block>,
+    /// Announced, and not confirmed.
+    announced: VecDeque<Block>,
+    definitions: Vec<u8>,
+    started: Instant,
+    last_progress: Instant,
+    counted: (u64, u64),
+}
+
+/// `HOST`, `HOST:PORT`, `[ADDRESS]:PORT` as host and port.
+fn host_and_port(text: &str) -> (&str, u16) {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !host.contains(':') || host.ends_with(']') => match port.parse() {
+            Ok(port) => (host, port),
+            Err(_) => (text, CONTROL_PORT),
+        },
+        _ => (text, CONTROL_PORT),
+    }
+}
+
+fn connect(relay: &str) -> Result<TcpStream, RelayError> {
+    let (host, port) = host_and_port(relay);
+    let bare = host.trim_matches(['[', ']']);
+    let addresses = (bare, port).to_socket_addrs();
+    let addresses = addresses.map_err(io_error(format!("{relay}: cannot find the relay")))?;
+    let mut last = None;
+    for address in addresses {
+        match TcpStream::connect_timeout(&address, ANSWER_LIMIT) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = Some(error),
+        }
+    }
+    let none = || std::io::ErrorKind::NotFound.into();
+    Err(io_error(format!(
+        "{relay}: cannot connect; is `strata relay` running there?"
+    ))(last.unwrap_or_else(none)))
+}
+
+fn random() -> Result<u64, RelayError> {
+    getrandom::u64().map_err(|error| RelayError::Io {
+        what: "random numbers".into(),
+        source: std::io::Error::other(error),
+    })
+}
+
+/// The largest RDMA MTU whose packets the path to `relay` takes unfragmented.
+fn path_mtu(local: IpAddr, relay: SocketAddr) -> usize {
+    let probe = || -> std::io::Result<usize> {
+        let socket = UdpSocket::bind((local, 0))?;
+        socket.connect(relay)?;
+        crate::udp::path_mtu(&socket)
+    };
+    let bytes = probe().unwrap_or(1500);
+    let fits = |mtu: &usize| mtu + OVERHEAD <= bytes;
+    [4096, 2048, 1024, 512]
+        .into_iter()
+        .find(fits)
+        .unwrap_or(256)
+}
+
+impl Connection {
+    pub(super) fn open(
+        options: &LinkOptions,
+        first_block: u64,
+        first_seq: u64,
+    ) -> Result<Self, RelayError> {
+        let stream = connect(&options.relay)?;
+        let what = || format!("{}: connection", options.relay);
+        let local = stream.local_addr().map_err(io_error(what()))?;
+        let relay = stream.peer_addr().map_err(io_error(what()))?;
+        let tls = options.tls.as_ref();
+        let tls = tls.map(|tls| tls.connection(host_and_port(&options.relay).0));
+        let tls = tls.transpose()?.map(rustls::Connection::Client);
+        let mut channel = Channel::new(stream, tls).map_err(io_error(what()))?;
+
+        let mut udp = None;
+        let path = match &options.transport {
+            Transport::SharedMemory => HelloPath::SharedMemory,
+            Transport::Udp(service) | Transport::Raw(service, _) => {
+                // A NIC sends its answers to 4791; our relay to any port.
+                let own = SocketAddr::new(local.ip(), UDP_PORT);
+                let port = UdpPort::bind(own)
+                    .or_else(|_| UdpPort::bind(SocketAddr::new(local.ip(), 0)))
+                    .map_err(io_error(format!("{}: UDP socket", local.ip())))?;
+                let bound = port.local_address().map_err(io_error("UDP socket"))?;
+                udp = Some((port, bound));
+                let numbers = random()?;
+                #[allow(clippy::cast_possible_truncation)]
+                HelloPath::Rdma {
+                    reliable: *service == Service::Rc,
+                    qpn: (numbers as u32 & MASK_24).max(2),
+                    psn: (numbers >> 32) as u32 & MASK_24,
+                    port: bound.port(),
+                    mtu: path_mtu(local.ip(), relay),
+                }
+            }
+        };
+        let about = &options.about;
+        #[allow(clippy::cast_possible_truncation)]
+        let key = random()? as u32;
+        let hello = Hello {
+            session: options.session.clone(),
+            worker: options.worker,
+            program: about.program.clone(),
+            inputs: about.inputs.clone(),
+            filter: about.filter.clone(),
+            mode: about.mode.clone(),
+            model: about.model.clone(),
+            model_json: String::from_utf8_lossy(&about.model_json).into_owned(),
+            classes: about.classes.clone(),
+            hash_seed: about.hash_seed,
+            key,
+            first_block,
+            first_seq,
+            path: path.clone(),
+        };
+        channel.send(&Message::Hello(Box::new(hello)))?;
+        let welcome = match channel.wait(ANSWER_LIMIT)? {
+            Message::Welcome(welcome) => *welcome,
+            Message::Refused(reason) => return Err(RelayError::Refused(reason)),
+            other => return Err(protocol(&channel, &unexpected(&other))),
+        };
+        if welcome.blocks == 0 || welcome.block_stride < welcome.block_bytes {
+            return Err(protocol(&channel, "blocks that are none"));
+        }
+        let path = self::path(options, &channel, &welcome, &path, udp, relay)?;
+        let mtu = match &welcome.path {
+            WelcomePath::Rdma { mtu, .. } => *mtu,
+            WelcomePath::SharedMemory { .. } => 4096,
+        };
+        let writer = BlockWriter::new(key, options.layout, mtu, welcome.block_bytes);
+        Ok(Self {
+            channel,
+            welcome,
+            path,
+            writer,
+            first_block,
+            next_block: first_block,
+            next_seq: first_seq,
+            open: None,
+            closing: VecDeque::new(),
+            announced: VecDeque::new(),
+            definitions: Vec::new(),
+            started: Instant::now(),
+            last_progress: Instant::now(),
+            counted: (0, 0),
+        })
+    }
+
+    pub(super) fn recording(&self) -> u32 {
+        self.welcome.recording
+    }
+
+    /// Number of the block that is begun next.
+    pub(super) fn next_block(&self) -> u64 {
+        self.next_block
+    }
+
+    /// Number of the block that is closed next: what is defined now goes before it.
+    pub(super) fn next_block_to_close(&self) -> u64 {
+        self.open
+            .as_ref()
+            .map_or(self.next_block, |open| open.number)
+    }
+
+    pub(super) fn counters(&self) -> RequesterCounters {
+        match &self.path {
+            Road::Rdma { requester, .. } => requester.counters(),
+            Road::Shared { messages, .. } => RequesterCounters {
+                posted: *messages,
+                acknowledged: *messages,
+                ..RequesterCounters::default()
+            },
+        }
+    }
+
+    /// The books of everything that is not known to be on the relay's disk.
+    pub(super) fn unconfirmed(&self) -> BlockTally {
+        let mut sum = BlockTally::default();
+        let blocks = self.announced.iter().chain(&self.closing).chain(&self.open);
+        for block in blocks {
+            super::add(&mut sum, &block.tally);
+        }
+        sum
+    }
+
+    /// Whether nothing is on its way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.open.is_none() && self.closing.is_empty() && self.announced.is_empty()
+    }
+
+    /// How long the open block has been.
+    pub(super) fn open_for(&self) -> Duration {
+        let begun = self.open.as_ref().map(|open| open.begun.elapsed());
+        begun.unwrap_or_default()
+    }
+
+    /// RDMA packets that wait to be sent.
+    pub(super) fn gathered(&self) -> usize {
+        match &self.path {
+            Road::Rdma { out, .. } => out.len(),
+            Road::Shared { .. } => 0,
+        }
+    }
+
+    /// Segments and bytes since the last call.
+    pub(super) fn take_counts(&mut self) -> (u64, u64) {
+        std::mem::take(&mut self.counted)
+    }
+
+    /// The books of the open block.
+    ///
+    /// # Panics
+    ///
+    /// If none is open: a packet was just pushed into it.
+    pub(super) fn tally(&mut self) -> &mut BlockTally {
+        &mut self.open.as_mut().expect("a block is open").tally
+    }
+
+    /// Sends a definition before the next block that is announced.
+    pub(super) fn define(&mut self, record: &[u8]) {
+        self.definitions.extend_from_slice(record);
+    }
+
+    fn now_ns(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn room(&self) -> usize {
+        match &self.path {
+            Road::Rdma { requester, .. } => requester.room(),
+            Road::Shared { .. } => usize::MAX,
+        }
+    }
+
+    /// Puts a packet into the open block, or a new one; false if there is no room
+    /// for it now, in the window or among the blocks.
+    pub(super) fn push(&mut self, info: &PacketInfo, packet: &[u8]) -> Result<bool, RelayError> {
+        // One more for the message that a full block leaves unfinished.
+        if self.room() < self.writer.messages_max(packet.len()) + 1 {
+            return Ok(false);
+        }
+        if self.open.is_some() && !self.writer.fits(packet.len()) {
+            self.close_block();
+        }
+        if self.open.is_none() && !self.begin_block() {
+            return Ok(false);
+        }
+        if !self.writer.fits(packet.len()) {
+            let bytes = packet.len();
+            return Err(RelayError::PacketTooLarge { bytes });
+        }
+        let segments = self.writer.segments();
+        let now = self.now_ns();
+        let place = self.place();
+        let mut bytes = 0;
+        let path = &mut self.path;
+        self.writer.push(info, packet, &mut |at, message| {
+            bytes += message.len() as u64;
+            post(path, place, at, message, now);
+        });
+        self.counted.0 += self.writer.segments() - segments;
+        self.counted.1 += bytes;
+        if let Some(open) = &mut self.open {
+            open.full.packets += 1;
+            open.full.next_seq = info.seq + 1;
+        }
+        self.next_seq = info.seq + 1;
+        Ok(true)
+    }
+
+    /// Which of the relay's blocks the open one is, and how far they are apart.
+    fn place(&self) -> (usize, usize) {
+        let number = self
+            .open
+            .as_ref()
+            .map_or(self.next_block, |open| open.number);
+        let turn = (number - self.first_block) % self.welcome.blocks as u64;
+        (
+            usize::try_from(turn).unwrap_or(0),
+            self.welcome.block_stride,
+        )
+    }
+
+    fn begin_block(&mut self) -> bool {
+        if self.closing.len() + self.announced.len() >= self.welcome.blocks {
+            return false;
+        }
+        let number = self.next_block;
+        self.next_block += 1;
+        self.writer.begin(number);
+        self.open = Some(Block {
+            number,
+            full: BlockFull {
+                block: number,
+                first_seq: self.next_seq,
+                next_seq: self.next_seq,
+                ..BlockFull::default()
+            },
+            tally: BlockTally::default(),
+            end: 0,
+            begun: Instant::now(),
+        });
+        true
+    }
+
+    /// The open block is full, or old enough. It stays open while the window has no
+    /// room for its last message.
+    pub(super) fn close_block(&mut self) {
+        if self.room() == 0 {
+            return;
+        }
+        self.gather_message();
+        let Some(mut open) = self.open.take() else {
+            return;
+        };
+        open.full.used = u32::try_from(self.writer.used()).unwrap_or(0);
+        open.full.segments = self.writer.segments();
+        if let Road::Rdma { requester, .. } = &self.path {
+            open.end = requester.next();
+            open.full.end_psn = requester.next_psn().get();
+        }
+        self.closing.push_back(open);
+    }
+
+    /// Posts the message that is being gathered.
+    fn gather_message(&mut self) {
+        if self.open.is_none() {
+            return;
+        }
+        let (now, place) = (self.now_ns(), self.place());
+        let (path, bytes) = (&mut self.path, &mut self.counted.1);
+        self.writer.flush(&mut |at, message| {
+            *bytes += message.len() as u64;
+            post(path, place, at, message, now);
+        });
+    }
+
+    /// Sends everything, the message that is being gathered included.
+    pub(super) fn flush_message(&mut self) -> Result<(), RelayError> {
+        if self.room() > 0 {
+            self.gather_message();
+        }
+        self.send()
+    }
+
+    /// Sends what was gathered.
+    pub(super) fn send(&mut self) -> Result<(), RelayError> {
+        if let Road::Rdma {
+            requester,
+            port,
+            out,
+            ..
+        } = &mut self.path
+            && !out.is_empty()
+        {
+            requester.request_ack(out);
+            let sent = port.send(out);
+            out.clear();
+            sent.map_err(io_error("RDMA packets: cannot send"))?;
+        }
+        Ok(())
+    }
+
+    /// Takes answers, and lets time pass.
+    pub(super) fn poll_answers(&mut self) -> Result<(), RelayError> {
+        let now = self.now_ns();
+        let Road::Rdma {
+            requester,
+            port,
+            out,
+            ..
+        } = &mut self.path
+        else {
+            return Ok(());
+        };
+        let mut failure = None;
+        let mut note = |event: Option<Event>| {
+            if let Some(Event::Failed(why)) = event {
+                failure = Some(why);
+            }
+        };
+        if requester.service() == Service::Rc {
+            port.receive(&mut |packet| note(requester.receive(packet, now, out)))
+                .map_err(io_error("RDMA packets: cannot receive"))?;
+            note(requester.tick(now, out));
+        }
+        match failure {
+            Some(failure) => Err(failure.into()),
+            None => self.send(),
+        }
+    }
+
+    /// Waits a little for something to come back.
+    pub(super) fn wait(&mut self) -> Result<(), RelayError> {
+        let limit = Duration::from_micros(300);
+        match &mut self.path {
+            Road::Rdma {
+                requester, port, ..
+            } if requester.in_flight() > 0 => port
+                .wait(limit)
+                .map_err(io_error("RDMA packets: cannot wait")),
+            _ => {
+                std::thread::sleep(limit);
+                Ok(())
+            }
+        }
+    }
+
+    /// Tells the relay of blocks that have arrived whole, and how far the worker is.
+    pub(super) fn announce(&mut self, worker: &WorkerProgress) -> Result<(), RelayError> {
+        if self.definitions.len() > DEFINITIONS_MAX {
+            self.send_definitions()?;
+        }
+        let settled = match &self.path {
+            Road::Rdma { requester, .. } => requester.settled(),
+            Road::Shared { .. } => u64::MAX,
+        };
+        while let Some(block) = pop_if(&mut self.closing, |block| block.end <= settled) {
+            self.send_definitions()?;
+            self.channel.send(&Message::BlockFull(block.full))?;
+            self.announced.push_back(block);
+        }
+        if self.last_progress.elapsed() >= PROGRESS_EVERY {
+            self.last_progress = Instant::now();
+            let progress = Progress {
+                next_seq: worker.next_seq.load(Ordering::Relaxed),
+                seen_packets: worker.seen_packets.load(Ordering::Relaxed),
+                seen_bytes: worker.seen_bytes.load(Ordering::Relaxed),
+            };
+            self.channel.send(&Message::Progress(progress))?;
+        }
+        Ok(())
+    }
+
+    fn send_definitions(&mut self) -> Result<(), RelayError> {
+        if self.definitions.is_empty() {
+            return Ok(());
+        }
+        let records = std::mem::take(&mut self.definitions);
+        self.channel.send(&Message::Definitions(records))
+    }
+
+    /// The next block that the relay has on disk, with its books.
+    pub(super) fn confirmed(&mut self) -> Result<Option<(u64, BlockTally)>, RelayError> {
+        match self.channel.poll()? {
+            None => Ok(None),
+            Some(Message::BlockStored(number)) => {
+                let block = pop_if(&mut self.announced, |block| block.number == number);
+                let block = block.ok_or_else(|| protocol(&self.channel, "a block out of turn"))?;
+                Ok(Some((number, block.tally)))
+            }
+            Some(Message::Refused(reason)) => Err(RelayError::Refused(reason)),
+            Some(other) => Err(protocol(&self.channel, &unexpected(&other))),
+        }
+    }
+
+    /// Closes the recording, and waits for the relay to say so.
+    pub(super) fn end(&mut self, end: End) -> Result<(), RelayError> {
+        self.send_definitions()?;
+        self.channel.send(&Message::End(Box::new(end)))?;
+        match self.channel.wait(Duration::from_secs(60))? {
+            Message::Ended => Ok(()),
+            Message::Refused(reason) => Err(RelayError::Refused(reason)),
+            other => Err(protocol(&self.channel, &unexpected(&other))),
+        }
+    }
+}
+
+/// The first block, if it is as asked.
+fn pop_if(blocks: &mut VecDeque<Block>, is: impl FnOnce(&Block) -> bool) -> Option<Block> {
+    if blocks.front().is_some_and(is) {
+        return blocks.pop_front();
+    }
+    None
+}
+
+fn protocol(channel: &Channel, problem: &str) -> RelayError {
+    RelayError::Protocol {
+        peer: channel.peer().to_owned(),
+        problem: problem.to_owned(),
+    }
+}
+
+fn path(
+    options: &LinkOptions,
+    channel: &Channel,
+    welcome: &Welcome,
+    ours: &HelloPath,
+    udp: Option<(UdpPort, SocketAddr)>,
+    relay: SocketAddr,
+) -> Result<Road, RelayError> {
+    match (&welcome.path, ours, udp) {
+        (WelcomePath::SharedMemory { path }, HelloPath::SharedMemory, _) => {
+            let memory = SharedToRelay::open(Path::new(path), welcome.blocks, welcome.block_stride);
+            let what = format!("{path}: memory of the relay; does it run on this machine?");
+            Ok(Road::Shared {
+                memory: memory.map_err(io_error(what))?,
+                messages: 0,
+            })
+        }
+        (
+            &WelcomePath::Rdma {
+                qpn,
+                rkey,
+                va,
+                mtu,
+                port,
+                ..
+            },
+            &HelloPath::Rdma { reliable, psn, .. },
+            Some((udp, local)),
+        ) => {
+            if ![256, 512, 1024, 2048, 4096].contains(&mtu) {
+                return Err(protocol(channel, "an MTU that RDMA does not have"));
+            }
+            let relay = SocketAddr::new(relay.ip(), port);
+            let what = "RDMA packets";
+            let mut made: Box<dyn Port> = match &options.transport {
+                Transport::Raw(_, interface) => {
+                    Box::new(RawToRelay::new(interface, udp, local, relay).map_err(io_error(what))?)
+                }
+                _ => Box::new(UdpToRelay::new(udp, local, relay).map_err(io_error(what))?),
+            };
+            if let Some(wrap) = &options.wrap {
+                made = wrap(made);
+            }
+            let service = if reliable { Service::Rc } else { Service::Uc };
+            let mut requester = RequesterOptions::new(service, qpn, Psn::new(psn), mtu);
+            requester.on_loss = options.on_loss;
+            Ok(Road::Rdma {
+                requester: Box::new(Requester::new(requester)),
+                port: made,
+                out: PacketBatch::new(),
+                rkey,
+                va,
+            })
+        }
+        _ => Err(protocol(channel, "another transport than was asked for")),
+    }
+}
+
+/// Writes a message at `at` of a block.
+fn post(path: &mut Road, (block, stride): (usize, usize), at: usize, message: &[u8], now_ns: u64) {
+    match path {
+        Road::Rdma {
+            requester,
+            out,
+            rkey,
+            va,
+            ..
+        } => {
+            let va = *va + (block * stride + at) as u64;
+            // Room was asked for before. A failed queue pair ends the connection
+            // with the next answer.
+            let _ = requester.write(va, *rkey, message, now_ns, out);
+        }
+        Road::Shared { memory, messages } => {
+            memory.write(block, at, message);
+            *messages += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relays_are_named_with_and_without_a_port() {
+        assert_eq!(host_and_port("relay"), ("relay", 4791));
+        assert_eq!(host_and_port("192.0.2.1:5000"), ("192.0.2.1", 5000));
+        assert_eq!(host_and_port("[fd00::1]:5000"), ("[fd00::1]", 5000));
+        assert_eq!(host_and_port("fd00::1"), ("fd00::1", 4791));
+    }
+}

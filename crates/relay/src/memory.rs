@@ -1,0 +1,168 @@
+//! The relay's memory as blocks that change hands.
+//!
+//! A block belongs either to the responder, which writes into it, or to the writer
+//! threads, which put it on disk: whoever does not have it cannot touch it. So a
+//! block is never written to before it is safe, whatever the switch sends.
+
+use strata_rdma::{Memory, Refused};
+use strata_store::{DefinitionsBlock, RelayedBlock, RelayedHeader, SEGMENTS_AT};
+
+use crate::shared::SharedBlock;
+
+const ALIGNMENT: usize = 4096;
+
+/// Memory of one block: a page for its header, then the segments.
+#[derive(Debug)]
+pub(crate) struct BlockMemory {
+    bytes: Vec<u8>,
+    start: usize,
+    /// What of it is written to disk.
+    used: usize,
+}
+
+impl BlockMemory {
+    /// Zeros, of which segments may fill `block_bytes`.
+    fn new(block_bytes: usize) -> Self {
+        let bytes = vec![0; SEGMENTS_AT + block_bytes + ALIGNMENT];
+        let start = bytes.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+        Self {
+            bytes,
+            start,
+            used: 0,
+        }
+    }
+
+    /// The memory that segments are in.
+    pub(crate) fn segments(&self) -> &[u8] {
+        &self.bytes[self.start + SEGMENTS_AT..]
+    }
+
+    /// Puts the header before what will be written.
+    pub(crate) fn seal(&mut self, header: &RelayedHeader) {
+        let emitted = header.emit();
+        let page = &mut self.bytes[self.start..self.start + SEGMENTS_AT];
+        page.fill(0);
+        page[..emitted.len()].copy_from_slice(&emitted);
+        self.used = header.stored_len();
+    }
+}
+
+/// What writer threads are given.
+#[derive(Debug)]
+pub(crate) enum Writable {
+    /// A block of a responder's memory.
+    Block(BlockMemory),
+    /// Definitions.
+    Definitions(Box<DefinitionsBlock>),
+    /// A block of memory that the switch has mapped too, or a NIC writes.
+    Shared(SharedBlock),
+}
+
+impl RelayedBlock for Writable {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Block(block) => &block.bytes[block.start..block.start + block.used],
+            Self::Definitions(block) => block.bytes(),
+            Self::Shared(block) => block.bytes(),
+        }
+    }
+}
+
+/// The blocks of one switch.
+#[derive(Debug)]
+pub(crate) struct Blocks {
+    blocks: Vec<Option<BlockMemory>>,
+    block_bytes: usize,
+}
+
+impl Blocks {
+    pub(crate) fn new(blocks: usize, block_bytes: usize) -> Self {
+        Self {
+            blocks: (0..blocks)
+                .map(|_| Some(BlockMemory::new(block_bytes)))
+                .collect(),
+            block_bytes,
+        }
+    }
+
+    /// From the first byte of one block to that of the next.
+    pub(crate) fn stride(&self) -> usize {
+        SEGMENTS_AT + self.block_bytes
+    }
+
+    /// Takes a block away from the responder.
+    pub(crate) fn take(&mut self, block: usize) -> Option<BlockMemory> {
+        self.blocks.get_mut(block)?.take()
+    }
+
+    /// Gives it back.
+    pub(crate) fn give_back(&mut self, block: usize, memory: BlockMemory) {
+        if let Some(place) = self.blocks.get_mut(block) {
+            *place = Some(memory);
+        }
+    }
+
+    fn place(&mut self, at: u64, len: usize) -> Result<&mut [u8], Refused> {
+        let at = usize::try_from(at).map_err(|_| Refused)?;
+        let (block, within) = (at / self.stride(), at % self.stride());
+        let end = within.checked_add(len).ok_or(Refused)?;
+        // The header's page is not the switch's.
+        if within < SEGMENTS_AT || end > self.stride() {
+            return Err(Refused);
+        }
+        let memory = self.blocks.get_mut(block).and_then(Option::as_mut);
+        let memory = memory.ok_or(Refused)?;
+        Ok(&mut memory.bytes[memory.start + within..memory.start + end])
+    }
+}
+
+impl Memory for Blocks {
+    #[inline]
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Refused> {
+        self.place(at, bytes.len())?.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn update(&mut self, at: u64, change: &dyn Fn(u64) -> u64) -> Result<u64, Refused> {
+        let place = self.place(at, 8)?;
+        let before = u64::from_ne_bytes((&*place).try_into().map_err(|_| Refused)?);
+        place.copy_from_slice(&change(before).to_ne_bytes());
+        Ok(before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_is_away_and_header_pages_are_refused() {
+        let mut blocks = Blocks::new(2, 8192);
+        let stride = blocks.stride() as u64;
+        let page = SEGMENTS_AT as u64;
+        assert_eq!(blocks.write(page, &[1; 64]), Ok(()));
+        assert_eq!(blocks.write(page - 1, &[1; 64]), Err(Refused));
+        assert_eq!(blocks.write(stride - 63, &[1; 64]), Err(Refused));
+        assert_eq!(blocks.write(2 * stride + page, &[1; 64]), Err(Refused));
+        assert_eq!(blocks.write(u64::MAX, &[1; 64]), Err(Refused));
+        let mut taken = blocks.take(1).unwrap();
+        assert_eq!(blocks.write(stride + page, &[2; 64]), Err(Refused));
+        let header = RelayedHeader {
+            used: 64,
+            ..RelayedHeader::default()
+        };
+        taken.seal(&header);
+        let written = Writable::Block(taken);
+        assert_eq!(written.bytes().len(), 4096 + 4096);
+        assert!(written.bytes().as_ptr().addr().is_multiple_of(4096));
+        let Writable::Block(taken) = written else {
+            unreachable!();
+        };
+        blocks.give_back(1, taken);
+        assert_eq!(blocks.write(stride + page, &[2; 64]), Ok(()));
+        assert_eq!(
+            blocks.update(stride + page, &|word| word + 1),
+            Ok(0x0202_0202_0202_0202)
+        );
+    }
+}

@@ -1,0 +1,363 @@
+//! The relay: memory that switches write into, and that goes to disk when full.
+//!
+//! ```text
+//! listener ---- one thread per switch: control, whose block is whose
+//! responder --- one thread: UDP packets into blocks (with a NIC: none)
+//! writers ----- N threads: full blocks to files
+//! ```
+
+mod session;
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use strata_rdma::{Replies, Responder};
+use strata_store::{Disk, RelayLog, RelayWriters};
+use strata_wire::roce::{Packet, UDP_PORT};
+
+use crate::error::{RelayError, io_error};
+use crate::memory::{Blocks, Writable};
+use crate::tls::RelayTls;
+use crate::udp::{IcrcCheck, UdpPort};
+
+/// How a relay works.
+#[derive(Clone, Debug)]
+pub struct RelayOptions {
+    /// Where switches connect. UDP packets come to the same address, port
+    /// [`RelayOptions::rdma_port`].
+    pub listen: SocketAddr,
+    /// 4791; another one, or 0 for any, is of use in tests only.
+    pub rdma_port: u16,
+    /// Bytes of a block.
+    pub block_bytes: usize,
+    /// Blocks of a switch, at least two.
+    pub blocks: usize,
+    /// Threads that write blocks to disk.
+    pub writers: usize,
+    /// A new file once one holds so many bytes; 0 never.
+    pub rotate_bytes: u64,
+    /// Connections at a time.
+    pub switches_max: usize,
+    /// TLS of control connections.
+    pub tls: Option<RelayTls>,
+    /// The RDMA device whose NIC does the responder's work, and its port and GID
+    /// index.
+    #[cfg(feature = "verbs")]
+    pub device: Option<crate::verbs::DeviceOptions>,
+}
+
+impl RelayOptions {
+    /// The usual values.
+    #[must_use]
+    pub fn new(listen: SocketAddr) -> Self {
+        Self {
+            listen,
+            rdma_port: UDP_PORT,
+            block_bytes: 8 << 20,
+            blocks: 4,
+            writers: 2,
+            rotate_bytes: 1 << 30,
+            switches_max: 64,
+            tls: None,
+            #[cfg(feature = "verbs")]
+            device: None,
+        }
+    }
+}
+
+/// What a relay has done.
+#[derive(Debug, Default)]
+pub struct RelayCounters {
+    /// Switches that are connected.
+    pub connected: AtomicU64,
+    /// Connections so far.
+    pub connections: AtomicU64,
+    /// Blocks on disk.
+    pub blocks: AtomicU64,
+    /// Their bytes.
+    pub bytes: AtomicU64,
+    /// Blocks of switches that were lost before they said what is in them.
+    pub salvaged: AtomicU64,
+    /// UDP packets that are not RoCEv2, or whose ICRC is wrong.
+    pub bad_packets: AtomicU64,
+}
+
+/// What a relay has done in all; see [`RelayCounters`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Totals {
+    /// Blocks on disk.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Blocks of lost switches.
+    pub salvaged: u64,
+}
+
+/// Who is at the other end of a queue pair.
+struct Peer {
+    /// Where its requests come from; the port is that of its last one.
+    local: SocketAddr,
+    /// Where answers go.
+    answers: SocketAddr,
+    check: IcrcCheck,
+}
+
+/// What the responder's thread and those of the switches share.
+#[derive(Default)]
+struct Wire {
+    responder: Responder<Blocks>,
+    peers: BTreeMap<u32, Peer>,
+}
+
+struct Inner {
+    options: RelayOptions,
+    log: Arc<RelayLog>,
+    writers: RelayWriters<Writable>,
+    wire: Mutex<Wire>,
+    /// Where UDP packets arrive.
+    rdma_port: u16,
+    next_qpn: AtomicU32,
+    stop: AtomicBool,
+    counters: RelayCounters,
+    /// What went wrong with a switch, for the caller to show.
+    report: Box<dyn Fn(&str) + Send + Sync>,
+    #[cfg(feature = "verbs")]
+    device: Option<crate::verbs::Device>,
+}
+
+impl Inner {
+    fn wire(&self) -> MutexGuard<'_, Wire> {
+        self.wire.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// A relay that is running.
+pub struct Relay {
+    inner: Arc<Inner>,
+    address: SocketAddr,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Relay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Relay")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Relay {
+    /// Starts a relay that writes into the log on `disk`. `report` is told of
+    /// switches that come and go, from any thread.
+    ///
+    /// # Errors
+    ///
+    /// If an address is taken, or the log cannot be written.
+    pub fn start(
+        disk: Arc<dyn Disk>,
+        options: RelayOptions,
+        report: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<Self, RelayError> {
+        let listen = options.listen;
+        let listener = TcpListener::bind(listen)
+            .map_err(io_error(format!("{listen}: cannot listen for switches")))?;
+        let address = listener.local_addr().map_err(io_error("listener"))?;
+        listener
+            .set_nonblocking(true)
+            .map_err(io_error("listener"))?;
+        #[cfg(feature = "verbs")]
+        let device = options
+            .device
+            .as_ref()
+            .map(crate::verbs::Device::open)
+            .transpose()?;
+        #[cfg(feature = "verbs")]
+        let in_software = device.is_none();
+        #[cfg(not(feature = "verbs"))]
+        let in_software = true;
+        let mut udp = None;
+        let mut rdma_port = UDP_PORT;
+        if in_software {
+            let rdma = SocketAddr::new(listen.ip(), options.rdma_port);
+            let port = UdpPort::bind(rdma).map_err(io_error(format!(
+                "{rdma}: cannot receive RoCEv2 (UDP); is another relay or an RDMA driver there?"
+            )))?;
+            rdma_port = port.local_address().map_err(io_error("UDP socket"))?.port();
+            udp = Some(port);
+        }
+        let log = RelayLog::open(disk)?;
+        let writers = RelayWriters::start(options.writers)?;
+        let inner = Arc::new(Inner {
+            log,
+            writers,
+            wire: Mutex::new(Wire::default()),
+            rdma_port,
+            next_qpn: AtomicU32::new(2),
+            stop: AtomicBool::new(false),
+            counters: RelayCounters::default(),
+            report: Box::new(report),
+            #[cfg(feature = "verbs")]
+            device,
+            options,
+        });
+        let mut threads = Vec::new();
+        let accepting = Arc::clone(&inner);
+        let accept = move || accept(&accepting, &listener);
+        threads.push(spawn("strata-accept", accept)?);
+        if let Some(port) = udp {
+            let responding = Arc::clone(&inner);
+            let respond = move || respond(&responding, port);
+            threads.push(spawn("strata-responder", respond)?);
+        }
+        Ok(Self {
+            inner,
+            address,
+            threads,
+        })
+    }
+
+    /// Where switches connect.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn counters(&self) -> &RelayCounters {
+        &self.inner.counters
+    }
+
+    /// Stops: what is in memory is written, then all switches are let go.
+    pub fn stop(mut self) -> Totals {
+        self.shut_down();
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.inner.counters;
+        Totals {
+            blocks: load(&counters.blocks),
+            bytes: load(&counters.bytes),
+            salvaged: load(&counters.salvaged),
+        }
+    }
+
+    fn shut_down(&mut self) {
+        self.inner.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, RelayError> {
+    let spawned = thread::Builder::new().name(name.into()).spawn(run);
+    spawned.map_err(io_error(format!("{name}: cannot start the thread")))
+}
+
+fn accept(inner: &Arc<Inner>, listener: &TcpListener) {
+    let mut switches: Vec<JoinHandle<()>> = Vec::new();
+    while !inner.stopped() {
+        switches.retain(|thread| !thread.is_finished());
+        match listener.accept() {
+            Ok((stream, _)) => {
+                let full = switches.len() >= inner.options.switches_max;
+                let serving = Arc::clone(inner);
+                let serve = move || serve(&serving, stream, full);
+                match spawn("strata-switch", serve) {
+                    Ok(thread) => switches.push(thread),
+                    Err(error) => (inner.report)(&error.to_string()),
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                thread::sleep(Duration::from_millis(10));
+            }
+            // Of a connection that went away, or of too many files.
+            Err(error) => {
+                (inner.report)(&format!("cannot accept a switch: {error}"));
+                thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+    for switch in switches {
+        let _ = switch.join();
+    }
+}
+
+fn serve(inner: &Arc<Inner>, stream: TcpStream, full: bool) {
+    let counters = &inner.counters;
+    counters.connections.fetch_add(1, Ordering::Relaxed);
+    counters.connected.fetch_add(1, Ordering::Relaxed);
+    let peer = stream
+        .peer_addr()
+        .map_or_else(|_| String::from("a switch"), |peer| peer.to_string());
+    if let Err(error) = session::serve(inner, stream, full) {
+        (inner.report)(&format!("switch {peer}: {error}"));
+    }
+    counters.connected.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// What an RDMA NIC would do: UDP packets into memory, answers back.
+fn respond(inner: &Inner, mut port: UdpPort) {
+    let mut replies = Replies::default();
+    let mut single = strata_rdma::PacketBatch::new();
+    while !inner.stopped() {
+        match port.wait(Duration::from_millis(20)) {
+            Ok(true) => {}
+            Ok(false) => continue,
+            Err(error) => {
+                (inner.report)(&format!("RoCEv2 socket: {error}"));
+                thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        }
+        let mut wire = inner.wire();
+        let Wire { responder, peers } = &mut *wire;
+        let mut bad = 0;
+        let received = port.receive_with(&mut |source, place, bytes| {
+            let packet = Packet::new_checked(bytes);
+            let known = packet.and_then(|packet| {
+                let peer = peers.get_mut(&packet.dest_qp())?;
+                (peer.answers.ip() == source.ip()
+                    && peer.check.is_right(source.port(), &packet, place))
+                .then_some(packet)
+            });
+            match known {
+                // What is dropped is dropped as a NIC does it, in silence.
+                Some(packet) => drop(responder.receive(source.ip(), &packet, &mut replies)),
+                None => bad += 1,
+            }
+        });
+        responder.acknowledge(&mut replies);
+        for (index, qpn) in replies.from.iter().enumerate() {
+            if let Some(peer) = peers.get(qpn) {
+                single.clear();
+                single.push_bytes(replies.packets.get(index));
+                // An answer that cannot be sent is one that was lost.
+                let _ = port.send_to(peer.local, peer.answers, &mut single);
+            }
+        }
+        replies.clear();
+        drop(wire);
+        if bad > 0 {
+            inner.counters.bad_packets.fetch_add(bad, Ordering::Relaxed);
+        }
+        if let Err(error) = received {
+            (inner.report)(&format!("RoCEv2 socket: {error}"));
+        }
+    }
+}

@@ -1,0 +1,505 @@
+//! A switch's link and a relay in one process, over the loopback interface.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use strata_rdma::segment::{Layout, SegmentHeader};
+use strata_rdma::{OnLoss, PacketBatch};
+use strata_relay::{Link, LinkOptions, LinkReport, Port, Relay, RelayOptions, Transport, tls};
+use strata_store::{
+    About, BlockBuilder, BlockSink, Log, Loss, PacketRecord, Record, Select, SimDisk, State,
+    Written, block_channel,
+};
+use strata_wire::roce::{Packet, Service};
+use strata_wire::{Ledger, mix64};
+
+/// A packet as the tests make it from its number.
+fn content(seq: u64) -> Vec<u8> {
+    let len = match mix64(seq) % 4 {
+        0 => 60,
+        1 => 1500,
+        _ => mix64(seq ^ 7) % 9000,
+    };
+    (0..len)
+        .map(|at| mix64(seq ^ at << 32).to_le_bytes()[0])
+        .collect()
+}
+
+fn record(seq: u64, data: &[u8]) -> PacketRecord<'_> {
+    PacketRecord {
+        ts_ns: 1_000_000 + seq * 1000,
+        seq,
+        wire_len: u32::try_from(data.len()).unwrap() + 4,
+        captured_len: u32::try_from(data.len()).unwrap(),
+        header_len: 54,
+        interface: u16::from(seq.is_multiple_of(3)),
+        verdict: u16::try_from(seq % 5).unwrap(),
+        keep_code: 3,
+        has_timestamp: true,
+        data,
+        options: &[],
+    }
+}
+
+fn define(block: &mut BlockBuilder, seq: u64) {
+    if block.needs_context() {
+        block.define_context(
+            b"{\"mode\":\"m\",\"model\":\"x\",\"classes\":[],\"granularities\":[]}",
+        );
+    }
+    let packet = record(seq, &[]);
+    if block.needs_interface(packet.interface) {
+        let link = strata_store_interface();
+        block.define_interface(packet.interface, &link);
+    }
+    if block.needs_verdict(packet.verdict) {
+        let class = u8::try_from(packet.verdict).unwrap();
+        block.define_verdict(packet.verdict, class, 1, 9, &[1, 2, 3]);
+    }
+}
+
+fn strata_store_interface() -> strata_capture::Interface {
+    strata_capture::Interface::new(strata_wire::LinkType(1), 65_535)
+}
+
+/// What a worker does.
+struct Worker {
+    sink: BlockSink,
+    /// Packets on the relay's disk.
+    stored: u64,
+    lost: u64,
+}
+
+impl Worker {
+    fn account(&mut self, written: &Written) {
+        match written.outcome {
+            Ok(()) => self.stored += written.tally.packets,
+            Err(_) => self.lost += written.tally.packets,
+        }
+    }
+
+    fn take(&mut self) -> Box<BlockBuilder> {
+        loop {
+            if let Some(block) = self.sink.take() {
+                return block;
+            }
+            let written = self.sink.wait().unwrap().unwrap();
+            self.account(&written);
+        }
+    }
+
+    /// Hands over packets of a range of numbers.
+    fn feed(&mut self, seqs: std::ops::Range<u64>) {
+        let mut block = self.take();
+        for seq in seqs {
+            let data = content(seq);
+            if block.room() < data.len() + 2048 {
+                let empty = self.take();
+                let full = std::mem::replace(&mut block, empty);
+                self.sink.submit(full).unwrap();
+            }
+            define(&mut block, seq);
+            let packet = record(seq, &data);
+            block.push_packet(&packet, u8::try_from(packet.verdict).unwrap());
+        }
+        self.sink.submit(block).unwrap();
+    }
+
+    /// Waits for all that was handed over.
+    fn settle(&mut self) {
+        while let Some(written) = self.sink.wait().unwrap() {
+            self.account(&written);
+        }
+    }
+}
+
+fn relay_options() -> RelayOptions {
+    let mut options = RelayOptions::new("127.0.0.1:0".parse().unwrap());
+    options.rdma_port = 0;
+    options.block_bytes = 1 << 20;
+    options
+}
+
+fn relay(disk: &SimDisk, options: RelayOptions) -> Relay {
+    Relay::start(Arc::new(disk.clone()), options, |_| {}).unwrap()
+}
+
+fn link_options(address: SocketAddr) -> LinkOptions {
+    let about = About {
+        program: "test".into(),
+        hash_seed: [3, 4],
+        model_json: b"{}".to_vec(),
+        ..About::default()
+    };
+    LinkOptions::new(address.to_string(), about, String::from("a session"))
+}
+
+fn start(options: LinkOptions) -> (Worker, Link) {
+    let (sink, source) = block_channel(128 << 10, 8);
+    let end = sink.end_handle();
+    let link = Link::start(options, source, end).unwrap();
+    let (stored, lost) = (0, 0);
+    (Worker { sink, stored, lost }, link)
+}
+
+/// Sends so many packets, and closes the recording.
+fn send(options: LinkOptions, packets: u64) -> LinkReport {
+    let (mut worker, link) = start(options);
+    worker.feed(0..packets);
+    worker.settle();
+    assert_eq!((worker.stored, worker.lost), (packets, 0));
+    link.finish(Some(&Ledger::default()), Vec::new())
+}
+
+/// What the log holds: whole packets by number, and those that end early.
+#[derive(Default)]
+struct Found {
+    whole: BTreeSet<u64>,
+    incomplete: BTreeSet<u64>,
+    loss: Loss,
+}
+
+/// Reads the one recording, and checks every packet in it.
+fn read(disk: &SimDisk) -> Found {
+    let log = Log::on(Arc::new(disk.clone())).unwrap();
+    let recording = &log.recordings()[0];
+    let mut found = Found {
+        loss: log.books(recording).unwrap().1,
+        ..Found::default()
+    };
+    let mut classes = BTreeMap::new();
+    let mut interfaces = BTreeSet::new();
+    for block in log.blocks(recording, &Select::default()) {
+        let block = block.unwrap();
+        for item in block.records() {
+            match item.unwrap() {
+                Record::Verdict(id, verdict) => drop(classes.insert(id, verdict.class)),
+                Record::Meta(strata_capture::Meta::Interface { id, .. }) => {
+                    interfaces.insert(id);
+                }
+                Record::Meta(_) | Record::Context(_) => {}
+                Record::Packet(packet) => {
+                    let data = content(packet.seq);
+                    let expected = record(packet.seq, &data);
+                    let whole = packet.data.len() == data.len();
+                    assert!(data.starts_with(packet.data));
+                    let got = PacketRecord {
+                        data: expected.data,
+                        options: &[],
+                        ..packet
+                    };
+                    assert_eq!(got, expected);
+                    assert!(interfaces.contains(&packet.interface));
+                    assert_eq!(
+                        u16::from(classes[&packet.verdict]),
+                        packet.verdict,
+                        "the verdict is defined"
+                    );
+                    let marked = String::from_utf8_lossy(packet.options).contains("incomplete");
+                    assert!(whole || marked);
+                    let of = if marked {
+                        &mut found.incomplete
+                    } else {
+                        &mut found.whole
+                    };
+                    assert!(of.insert(packet.seq), "once");
+                }
+            }
+        }
+    }
+    assert!(found.whole.is_disjoint(&found.incomplete));
+    found
+}
+
+#[test]
+fn everything_arrives_by_every_way() {
+    let files = certificates();
+    let with_tls = |options: &mut LinkOptions| {
+        options.tls = Some(tls::SwitchTls::new(&files.of("switch")).unwrap());
+    };
+    type Change<'a> = Box<dyn Fn(&mut LinkOptions) + 'a>;
+    let ways: Vec<(&str, bool, Change<'_>)> = vec![
+        ("rc", false, Box::new(|_| ())),
+        ("rc, TLS", true, Box::new(with_tls)),
+        (
+            "rc as a switch cuts",
+            false,
+            Box::new(|o| o.layout = Layout::PowersOfTwo),
+        ),
+        (
+            "shared memory",
+            false,
+            Box::new(|o| o.transport = Transport::SharedMemory),
+        ),
+    ];
+    for (name, tls, change) in ways {
+        let disk = SimDisk::new();
+        let mut options = relay_options();
+        options.rotate_bytes = 5 << 20;
+        if tls {
+            options.tls = Some(tls::RelayTls::new(&files.of("relay")).unwrap());
+        }
+        let relay = relay(&disk, options);
+        let mut options = link_options(relay.address());
+        change(&mut options);
+        let report = send(options, 5000);
+        assert_eq!(report.problems, Vec::<String>::new(), "{name}");
+        assert_eq!((report.packets, report.disconnections), (5000, 0), "{name}");
+        let found = read(&disk);
+        assert!(found.whole.iter().copied().eq(0..5000), "{name}");
+        assert_eq!(found.loss, Loss::default(), "{name}");
+        let log = Log::on(Arc::new(disk.clone())).unwrap();
+        let recording = &log.recordings()[0];
+        assert_eq!(recording.state, State::Closed, "{name}");
+        assert!(recording.files.len() > 2, "{name}: files of 5 MB");
+        relay.stop();
+        let log = Log::on(Arc::new(disk)).unwrap();
+        assert!(
+            log.recordings()[0].files.iter().all(|file| file.sealed),
+            "{name}"
+        );
+    }
+}
+
+struct Certificates {
+    dir: tempfile::TempDir,
+    paths: BTreeMap<String, std::path::PathBuf>,
+}
+
+impl Certificates {
+    fn of(&self, name: &str) -> tls::TlsFiles<'_> {
+        tls::TlsFiles {
+            certificate: &self.paths[&format!("{name}.crt")],
+            key: &self.paths[&format!("{name}.key")],
+            authority: &self.paths["ca.crt"],
+        }
+    }
+}
+
+/// An authority, and certificates of it for both ends; one of nobody's.
+fn certificates() -> Certificates {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+    let dir = tempfile::tempdir().unwrap();
+    let mut paths = BTreeMap::new();
+    let mut put = |name: &str, text: String| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        paths.insert(name.to_owned(), path);
+    };
+    let authority_key = KeyPair::generate().unwrap();
+    let mut authority = CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    put(
+        "ca.crt",
+        authority.self_signed(&authority_key).unwrap().pem(),
+    );
+    let issuer = Issuer::new(authority, authority_key);
+    for name in ["relay", "switch", "stranger"] {
+        let key = KeyPair::generate().unwrap();
+        let names = vec![String::from("127.0.0.1"), name.to_owned()];
+        let params = CertificateParams::new(names).unwrap();
+        let certificate = if name == "stranger" {
+            params.self_signed(&key).unwrap()
+        } else {
+            params.signed_by(&key, &issuer).unwrap()
+        };
+        put(&format!("{name}.crt"), certificate.pem());
+        put(&format!("{name}.key"), key.serialize_pem());
+    }
+    Certificates { dir, paths }
+}
+
+#[test]
+fn with_tls_a_stranger_and_a_plain_switch_are_not_let_in() {
+    let files = certificates();
+    assert!(files.dir.path().exists());
+    let disk = SimDisk::new();
+    let mut options = relay_options();
+    options.tls = Some(tls::RelayTls::new(&files.of("relay")).unwrap());
+    let relay = relay(&disk, options);
+    let (sink, source) = block_channel(64 << 10, 2);
+    let mut options = link_options(relay.address());
+    options.tls = Some(tls::SwitchTls::new(&files.of("stranger")).unwrap());
+    Link::start(options, source, sink.end_handle()).unwrap_err();
+    let (sink, source) = block_channel(64 << 10, 2);
+    let plain = link_options(relay.address());
+    Link::start(plain, source, sink.end_handle()).unwrap_err();
+    let log = Log::on(Arc::new(disk)).unwrap();
+    assert!(log.recordings().is_empty());
+}
+
+/// Loses packets by a seed, and notes which segments got through.
+struct Lossy {
+    port: Box<dyn Port>,
+    seed: u64,
+    per_100_000: u64,
+    notes: Arc<Mutex<Notes>>,
+}
+
+#[derive(Default)]
+struct Notes {
+    /// By packet: its segments, and which of them were sent.
+    sent: BTreeMap<u64, (u16, BTreeSet<u16>)>,
+    lost: u64,
+}
+
+impl Lossy {
+    fn note(&self, payload: &[u8]) {
+        let mut notes = self.notes.lock().unwrap();
+        let mut at = 0;
+        while let Some(head) = payload.get(at..at + 32) {
+            let header = SegmentHeader::parse(head.try_into().unwrap());
+            if header.total == 0 {
+                break;
+            }
+            let entry = notes.sent.entry(header.seq).or_default();
+            entry.0 = header.total;
+            entry.1.insert(header.index);
+            at += (32 + usize::from(header.len)).next_multiple_of(8);
+        }
+    }
+}
+
+impl Port for Lossy {
+    fn send(&mut self, batch: &mut PacketBatch) -> io::Result<()> {
+        let mut kept = PacketBatch::new();
+        for packet in batch.iter() {
+            self.seed = mix64(self.seed.wrapping_add(1));
+            if self.seed % 100_000 < self.per_100_000 {
+                self.notes.lock().unwrap().lost += 1;
+                continue;
+            }
+            self.note(Packet::new_checked(packet).unwrap().payload());
+            kept.push_bytes(packet);
+        }
+        if kept.is_empty() {
+            return Ok(());
+        }
+        // UC has no other brake: the receiver's buffer is.
+        std::thread::sleep(Duration::from_micros(300));
+        self.port.send(&mut kept)
+    }
+
+    fn receive(&mut self, take: &mut dyn FnMut(&Packet<'_>)) -> io::Result<()> {
+        self.port.receive(take)
+    }
+
+    fn wait(&mut self, limit: Duration) -> io::Result<()> {
+        self.port.wait(limit)
+    }
+}
+
+fn lossy(options: &mut LinkOptions, seed: u64, per_100_000: u64) -> Arc<Mutex<Notes>> {
+    let notes: Arc<Mutex<Notes>> = Arc::default();
+    let shared = Arc::clone(&notes);
+    options.wrap = Some(Arc::new(move |port| {
+        let notes = Arc::clone(&shared);
+        Box::new(Lossy {
+            port,
+            seed,
+            per_100_000,
+            notes,
+        })
+    }));
+    notes
+}
+
+#[test]
+fn of_what_uc_loses_every_packet_is_counted_and_none_is_wrong() {
+    for (seed, per_100_000, packets) in [(1, 10, 30_000), (2, 1000, 10_000), (3, 10_000, 10_000)] {
+        let disk = SimDisk::new();
+        let relay = relay(&disk, relay_options());
+        let mut options = link_options(relay.address());
+        options.transport = Transport::Udp(Service::Uc);
+        let notes = lossy(&mut options, seed, per_100_000);
+        send(options, packets);
+        let found = read(&disk);
+        let notes = notes.lock().unwrap();
+        assert!(notes.lost > 0, "seed {seed}");
+        let all = |(total, there): &(u16, BTreeSet<u16>)| usize::from(*total) == there.len();
+        let whole: BTreeSet<u64> = notes
+            .sent
+            .iter()
+            .filter(|(_, segments)| all(segments))
+            .map(|(&seq, _)| seq)
+            .collect();
+        assert_eq!(found.whole, whole, "seed {seed}");
+        assert!(
+            found
+                .incomplete
+                .iter()
+                .all(|seq| notes.sent[seq].1.contains(&0))
+        );
+        let shown = (found.whole.len() + found.incomplete.len()) as u64;
+        assert_eq!(found.loss.packets, packets - shown, "seed {seed}");
+        assert_eq!(
+            found.loss.incomplete,
+            found.incomplete.len() as u64,
+            "seed {seed}"
+        );
+    }
+}
+
+#[test]
+fn rc_resends_what_is_lost_or_skips_and_counts_it() {
+    let disk = SimDisk::new();
+    let first = relay(&disk, relay_options());
+    let mut options = link_options(first.address());
+    lossy(&mut options, 5, 1000);
+    let report = send(options, 10_000);
+    assert!(report.rdma.resent > 0 && report.rdma.lost == 0);
+    let found = read(&disk);
+    assert!(found.whole.iter().copied().eq(0..10_000));
+
+    let disk = SimDisk::new();
+    let second = relay(&disk, relay_options());
+    let mut options = link_options(second.address());
+    options.on_loss = OnLoss::Skip;
+    lossy(&mut options, 6, 200);
+    let report = send(options, 10_000);
+    assert!(report.rdma.lost > 0 && report.rdma.resent == 0);
+    assert_eq!(
+        report.rdma.posted,
+        report.rdma.acknowledged + report.rdma.lost
+    );
+    let found = read(&disk);
+    let shown = (found.whole.len() + found.incomplete.len()) as u64;
+    assert_eq!(found.loss.packets, 10_000 - shown);
+    assert!(found.whole.len() > 1000);
+}
+
+#[test]
+fn a_relay_that_comes_back_goes_on_with_the_recording() {
+    let disk = SimDisk::new();
+    let first = relay(&disk, relay_options());
+    let address = first.address();
+    let (mut worker, link) = start(link_options(address));
+    worker.feed(0..3000);
+    worker.settle();
+    assert_eq!((worker.stored, worker.lost), (3000, 0));
+    worker.feed(3000..3100);
+    std::thread::sleep(Duration::from_millis(300));
+    first.stop();
+    let mut options = relay_options();
+    options.listen = address;
+    let second = relay(&disk, options);
+    worker.feed(3100..6000);
+    worker.settle();
+    let (stored, lost) = (worker.stored, worker.lost);
+    assert_eq!(stored + lost, 6000);
+    let report = link.finish(Some(&Ledger::default()), Vec::new());
+    assert_eq!(report.disconnections, 1);
+    assert_eq!(report.lost.packets, lost);
+    second.stop();
+    let log = Log::on(Arc::new(disk.clone())).unwrap();
+    assert_eq!(log.recordings().len(), 1, "the same recording");
+    let found = read(&disk);
+    // What the relay had in memory it has written, though it could not say so.
+    let present = found.whole.len() as u64;
+    assert!(present >= stored, "{present} of 6000, {stored} confirmed");
+    assert_eq!(found.loss.packets, 6000 - present);
+}
