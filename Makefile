@@ -9,10 +9,10 @@ LABELLED := $(or $(STRATA_DATA),../shared/data)/labelled
 DEMO := target/demo
 
 # Peers that tests and benchmarks compare with, as Debian packages.
-PEERS := tshark tcpdump libpcap-dev wireshark-common strace
+PEERS := tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev
 LINTS := -D warnings
 
-.PHONY: help build sql demo test test-python test-sql fmt lint check-docs tools fuzz bench python lock model compare clean
+.PHONY: help build sql demo test test-python test-sql verbs fmt lint check-docs tools fuzz bench python lock model compare clean
 
 help:
 	@echo "make demo    build, record a real capture hierarchically, show the result"
@@ -39,8 +39,13 @@ test-sql:
 demo: build
 	@sh demo/run.sh $(STRATA) $(DEMO)
 
-test: tools fmt lint check-docs test-python test-sql
+test: tools fmt lint check-docs test-python test-sql verbs
 	$(CARGO) test --workspace --locked --quiet
+
+# The relay for RDMA NICs: its lints, and what the guest of the test `rxe` runs.
+verbs: tools
+	$(CARGO) clippy --locked --quiet -p strata-cli --features verbs -- $(LINTS)
+	$(CARGO) build --locked --quiet -p strata-relay --features verbs --example verbs-relay
 
 fmt:
 	$(CARGO) fmt --all --check
@@ -58,6 +63,7 @@ tools:
 	@missing=; \
 	for tool in tshark tcpdump capinfos strace; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	[ -e /usr/include/pcap/pcap.h ] || missing="$$missing libpcap-dev"; \
+	[ -e /usr/include/infiniband/verbs.h ] || missing="$$missing libibverbs-dev"; \
 	[ -z "$$missing" ] && exit 0; \
 	echo "missing for the tests:$$missing"; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -81,6 +87,7 @@ bench: build tools $(BENCH_VENV)
 	done
 	$(BENCH_VENV)/bin/python bench/run.py --strata $(STRATA) $(if $(QUICK),--quick) $(TOPICS)
 	$(CARGO) run --release --locked --quiet -p strata-rules --example rules_speed > bench/results/rules.md
+	$(CARGO) run --release --locked --quiet -p strata-rdma --example encapsulation > bench/results/encapsulation.md
 
 fuzz:
 	fuzz/run.sh

@@ -183,6 +183,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         writeln!(out, "{}", table(&contents, stored, ledger.as_ref()))?;
         if let Some(ledger) = ledger {
             writeln!(out, "{ledger}")?;
+            if loss.packets > 0 || loss.incomplete > 0 {
+                writeln!(
+                    out,
+                    "on the way to the relay {} packets were lost, and {} end where a part was lost",
+                    count(loss.packets),
+                    count(loss.incomplete),
+                )?;
+            }
         } else {
             writeln!(out, "{}", loss_text(loss, is_live(&log, recording)))?;
         }
@@ -426,6 +434,7 @@ fn json_of(
         "captured_bytes": ledger.map(|l| l.seen.bytes.saturating_sub(l.filtered.bytes)),
         "books": recording.ledger,
         "lost_packets": loss.packets,
+        "incomplete_packets": loss.incomplete,
         "checkpoint_ns": loss.checkpoint_ns,
         "warnings": recording.warnings,
         "damage": contents.damage.iter().map(ToString::to_string).collect::<Vec<_>>(),

@@ -18,8 +18,10 @@ mod prune;
 mod python;
 mod query;
 mod record;
+mod relay;
 mod replay;
 mod sending;
+mod switch;
 mod table;
 mod text;
 mod train;
@@ -53,6 +55,10 @@ enum Command {
     Policy(control::PolicyArgs),
     /// Print the page that describes the configuration file, in Markdown.
     ConfigReference,
+    /// Classify packets and log them at a relay, by RDMA.
+    Switch(Box<switch::Args>),
+    /// Be the relay: memory for switches, and the disks behind it.
+    Relay(relay::Args),
     /// Say what is in a log.
     Info(info::Args),
     /// Write packets of a log to a pcapng or pcap file.
@@ -90,6 +96,8 @@ fn main() -> ExitCode {
             print!("{}", strata_control::config::reference());
             Ok(())
         }
+        Command::Switch(args) => switch::run(&args),
+        Command::Relay(args) => relay::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Export(args) => export::run(&args),
         Command::Compact(args) => compact::run(&args),

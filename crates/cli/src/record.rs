@@ -2,6 +2,7 @@
 
 mod live;
 mod steer;
+mod target;
 
 use std::fs;
 use std::io::{IsTerminal, Write, stderr, stdout};
@@ -22,8 +23,11 @@ use strata_control::Controller;
 use strata_filter::Filter;
 use strata_pipeline::{Budget, Mode, RunError, Worker, WorkerOptions, run as run_worker};
 use strata_sketch::Pressure;
-use strata_store::{About, MANIFEST_NAME, RealDisk, Recorder, RecorderOptions, StoreError};
+use strata_store::About;
 use strata_wire::{Ledger, LinkType, TunnelKey};
+
+use target::{Closed, Destination, Recording};
+pub(crate) use target::{Target, log_directory, rotate_bytes};
 
 use crate::model::Loaded;
 use crate::text;
@@ -41,8 +45,18 @@ Examples:
 While interfaces are captured: INT and TERM (Ctrl-C) finish the log and print the
 books, USR1 prints counts, HUP begins new files and reads the configuration again.
 `strata status`, `strata mode` and `strata policy` talk to it meanwhile.")]
-#[command(group = clap::ArgGroup::new("input").required(true))]
 pub(crate) struct Args {
+    #[command(flatten)]
+    road: RoadArgs,
+
+    #[command(flatten)]
+    log: target::LogArgs,
+}
+
+/// What is recorded, and how it is classified.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("input").required(true))]
+pub(crate) struct RoadArgs {
     /// Capture file to read: pcap or pcapng, plain, gzip or zstd; - is standard
     /// input. Several are merged in time order.
     #[arg(short = 'r', long = "read", value_name = "FILE", group = "input")]
@@ -54,11 +68,6 @@ pub(crate) struct Args {
     /// End after so many packets have passed the filter.
     #[arg(short = 'c', long, value_name = "PACKETS")]
     count: Option<u64>,
-
-    /// Directory of the log; made if need be. Recording into an existing log adds
-    /// to it.
-    #[arg(short = 'o', long = "output", value_name = "DIR")]
-    output: PathBuf,
 
     /// Model file; without it the built-in model, which is conservative.
     #[arg(short = 'm', long = "model", value_name = "FILE")]
@@ -78,30 +87,6 @@ pub(crate) struct Args {
     /// GTP-U, IP in IP).
     #[arg(long, value_enum, default_value_t = Tunnel::Inner)]
     tunnel_key: Tunnel,
-
-    /// Begin a new block file before one holds more than so many million bytes;
-    /// with a unit (500MB, 2GiB) that size; 0 never. At least one block.
-    #[arg(short = 'C', long, value_name = "SIZE", default_value = "1GiB")]
-    rotate_size: String,
-
-    /// Begin a new block file once one spans so many seconds of packet time; 0
-    /// never. Files end with a block, so a quiet input rotates late.
-    #[arg(short = 'G', long, value_name = "SECONDS", default_value_t = 0)]
-    rotate_seconds: u64,
-
-    /// End after N times the seconds of -G. (`strata prune` keeps a log small.)
-    #[arg(
-        short = 'W',
-        long,
-        value_name = "N",
-        requires = "rotate_seconds",
-        requires = "interface"
-    )]
-    filecount: Option<u64>,
-
-    /// Size of a memory block, which is written at once.
-    #[arg(long, value_name = "SIZE", default_value = "1MiB")]
-    block_size: String,
 
     /// Times are always kept in nanoseconds; accepted for users of tcpdump.
     #[arg(long = "nano", hide = true)]
@@ -130,42 +115,20 @@ enum Tunnel {
     Outer,
 }
 
-/// The directory as a disk, unless something that is no log lies there.
-fn log_directory(dir: &Path) -> Result<RealDisk> {
-    let listed = fs::read_dir(dir).map(|entries| entries.flatten().collect::<Vec<_>>());
-    let entries = listed.unwrap_or_default();
-    let ours = ["lock", "models", "blocks", "drift", "manifest.json.new"];
-    let foreign = entries
-        .iter()
-        .any(|e| !ours.iter().any(|name| e.file_name() == *name));
-    if foreign && !dir.join(MANIFEST_NAME).exists() {
-        let dir = dir.display().to_string();
-        return Err(StoreError::NotALog { dir }.into());
-    }
-    RealDisk::create_dir(dir).with_context(|| format!("{}: cannot make the log", dir.display()))
-}
-
-/// As tcpdump's -C, a bare number counts millions of bytes.
-fn rotate_bytes(text: &str) -> Result<u64> {
-    match text.parse::<u64>() {
-        Ok(millions) => millions.checked_mul(1_000_000).context("-C is too large"),
-        Err(_) => text::bytes(text),
-    }
-}
-
 /// What a recording is made with, whatever its input.
 struct Setup {
     controller: Arc<Controller>,
     modes: Vec<Mode>,
     filter: Option<Filter>,
     loaded: Loaded,
-    recorder: RecorderOptions,
+    destination: Destination,
     hash_seed: [u64; 2],
 }
 
 impl Setup {
-    fn new(args: &Args) -> Result<Self> {
-        let beginning = args.steer.beginning(args)?;
+    fn new(args: &RoadArgs, target: &Target) -> Result<Self> {
+        let destination = target.destination();
+        let beginning = args.steer.beginning(args, &destination)?;
         let modes: Result<Vec<Mode>, _> = beginning
             .modes
             .iter()
@@ -174,20 +137,9 @@ impl Setup {
         let modes = modes?;
         let filter = text::filter(&args.filter)?;
         let loaded = crate::model::load(args.model.as_deref())?;
-        let block_bytes = usize::try_from(text::bytes(&args.block_size)?)?;
-        anyhow::ensure!(
-            (64 << 10..=256 << 20).contains(&block_bytes),
-            "--block-size must be from 64KiB to 256MiB"
-        );
         let hash_seed = match args.hash_seed {
             Some(seed) => [seed, 0],
             None => [getrandom::u64()?, getrandom::u64()?],
-        };
-        let recorder = RecorderOptions {
-            block_bytes,
-            rotate_bytes: rotate_bytes(&args.rotate_size)?,
-            rotate_ns: args.rotate_seconds.saturating_mul(1_000_000_000),
-            ..RecorderOptions::default()
         };
         // What can be wrong first: a mistyped name shall not leave a log behind.
         let controller = Controller::new(loaded.model.clone(), beginning)?;
@@ -196,20 +148,20 @@ impl Setup {
             modes,
             filter,
             loaded,
-            recorder,
+            destination,
             hash_seed,
         })
     }
 
-    /// Starts the recording of so many workers in the log's directory. `filter` is
-    /// what they are to evaluate.
+    /// Starts the recording of so many workers; `filter` is what they are to evaluate.
     fn start(
         &self,
-        args: &Args,
+        args: &RoadArgs,
+        target: &Target,
         inputs: Vec<String>,
         filter: Option<Filter>,
         workers: u16,
-    ) -> Result<(Recorder, Vec<Worker>)> {
+    ) -> Result<(Recording, Vec<Worker>)> {
         if args.model.is_none() {
             eprintln!(
                 "strata: no model given (-m): the built-in one cuts to headers only what is \
@@ -226,9 +178,7 @@ impl Setup {
             classes: self.loaded.model.class_names(),
             hash_seed: self.hash_seed,
         };
-        let disk = Arc::new(log_directory(&args.output)?);
-        let (recorder, sinks) =
-            Recorder::start_workers(disk, self.recorder.clone(), &about, workers)?;
+        let (recording, sinks) = target.start(&about, workers)?;
         let options = WorkerOptions {
             modes: self.modes.clone(),
             filter,
@@ -249,7 +199,7 @@ impl Setup {
             Ok(worker)
         };
         let workers: Result<Vec<Worker>> = sinks.into_iter().map(worker).collect();
-        Ok((recorder, workers?))
+        Ok((recording, workers?))
     }
 }
 
@@ -257,17 +207,22 @@ impl Setup {
 const READ_AHEAD_MAX: usize = 4;
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let setup = Setup::new(args)?;
+    run_to(&args.road, &Target::log(&args.log)?)
+}
+
+/// Records to a log or a relay.
+pub(crate) fn run_to(args: &RoadArgs, target: &Target) -> Result<()> {
+    let setup = Setup::new(args, target)?;
     if args.steer.check {
         println!("everything is understood");
         return Ok(());
     }
     let stop = stop_on_signal()?;
     if args.read.is_empty() {
-        return live::run(args, &setup, &stop);
+        return live::run(args, target, &setup, &stop);
     }
     // Before the input, which may be standard input and wait.
-    let observer = steer::Observer::new(args, &setup, 1);
+    let observer = steer::Observer::new(&setup, 1);
     let server = args.steer.serve(args, &setup)?;
     let ticker = server
         .as_ref()
@@ -279,7 +234,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     input_options.read_ahead = args.read.len() <= READ_AHEAD_MAX;
     let mut input = Input::open(&args.read, &input_options)?;
     let inputs = args.read.iter().map(|path| path.display().to_string());
-    let (recorder, mut workers) = setup.start(args, inputs.collect(), setup.filter.clone(), 1)?;
+    let filter = setup.filter.clone();
+    let (recording, mut workers) = setup.start(args, target, inputs.collect(), filter, 1)?;
     let mut worker = workers.pop().context("a recording has a worker")?;
     let started = Instant::now();
     let bar = progress_bar();
@@ -309,7 +265,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         warnings.push(String::from("interrupted by a signal: the input has more"));
     }
     let outcome = WorkerOutcome::of(&worker, ran);
-    finish(args, recorder, vec![outcome], warnings, started)
+    finish(recording, vec![outcome], warnings, started)
 }
 
 /// What a worker leaves behind.
@@ -337,8 +293,7 @@ impl WorkerOutcome {
 
 /// Closes the books and says what is in them.
 fn finish(
-    args: &Args,
-    recorder: Recorder,
+    recording: Recording,
     outcomes: Vec<WorkerOutcome>,
     mut warnings: Vec<String>,
     started: Instant,
@@ -367,18 +322,18 @@ fn finish(
     for warning in &warnings {
         eprintln!("strata: warning: {warning}");
     }
-    let id = recorder.id();
     warnings.extend(
         ran.as_ref()
             .err()
             .map(|error| format!("ended early: {error}")),
     );
     let drift = drift.map(|drift| drift.report());
-    let noted = drift.as_ref().map_or(Ok(()), |report| {
-        crate::drift::write(&args.output, id, report)
-    });
-    let closed = recorder.finish(&ledger, warnings);
-    let shown = summary(args, id, &ledger, pressure, started.elapsed());
+    let noted = match (&drift, recording.log()) {
+        (Some(report), Some((dir, id))) => crate::drift::write(dir, id, report),
+        _ => Ok(()),
+    };
+    let closed = recording.finish(&ledger, warnings);
+    let shown = summary(closed.as_ref().ok(), &ledger, pressure, started.elapsed());
     // What went wrong counts, also where nobody reads the summary.
     ran?;
     closed?;
@@ -420,23 +375,23 @@ fn progress_bar() -> ProgressBar {
 }
 
 fn summary(
-    args: &Args,
-    id: u32,
+    closed: Option<&Closed>,
     ledger: &Ledger,
     pressure: Pressure,
     took: Duration,
 ) -> Result<()> {
-    let dir = &args.output;
     let mut out = stdout().lock();
-    writeln!(
+    write!(
         out,
-        "{} packets ({}) in {:.2} s -> {} recording {id}",
+        "{} packets ({}) in {:.2} s",
         text::count(ledger.seen.packets),
         text::human_bytes(ledger.seen.bytes),
         took.as_secs_f64(),
-        dir.display(),
     )?;
-    crate::info::print_recording(&mut out, dir, id)?;
+    match closed {
+        Some(closed) => closed.print(&mut out)?,
+        None => writeln!(out)?,
+    }
     writeln!(out, "{ledger}")?;
     if pressure.packets > 0 {
         writeln!(

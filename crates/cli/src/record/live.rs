@@ -17,7 +17,7 @@ use strata_filter::Filter;
 use strata_pipeline::{Worker, run_live};
 use strata_wire::{Ledger, Tally};
 
-use super::{Setup, WorkerOutcome, finish, progress_bar, steer};
+use super::{RoadArgs, Setup, Target, WorkerOutcome, finish, progress_bar, steer};
 use crate::text;
 
 /// A worker that has not moved for so long is reported.
@@ -173,7 +173,12 @@ struct Running {
     status: Arc<Status>,
 }
 
-pub(super) fn run(args: &super::Args, setup: &Setup, stop: &Arc<AtomicBool>) -> Result<()> {
+pub(super) fn run(
+    args: &RoadArgs,
+    target: &Target,
+    setup: &Setup,
+    stop: &Arc<AtomicBool>,
+) -> Result<()> {
     let options = args.live.options(setup.filter.as_ref())?;
     let cores: Vec<Option<usize>> = match &args.live.cores {
         Some(text) => cores(text)?.into_iter().map(Some).collect(),
@@ -196,7 +201,8 @@ pub(super) fn run(args: &super::Args, setup: &Setup, stop: &Arc<AtomicBool>) -> 
         }
         None => None,
     };
-    let (recorder, workers) = setup.start(args, args.live.interfaces.clone(), filter, count)?;
+    let inputs = args.live.interfaces.clone();
+    let (recording, workers) = setup.start(args, target, inputs, filter, count)?;
     let (rotate, report) = (Arc::default(), Arc::default());
     flag::register(SIGHUP, Arc::clone(&rotate))?;
     flag::register(SIGUSR1, Arc::clone(&report))?;
@@ -204,7 +210,7 @@ pub(super) fn run(args: &super::Args, setup: &Setup, stop: &Arc<AtomicBool>) -> 
         "strata: capturing on {}, snapshot length {} bytes; Ctrl-C ends it",
         ways, options.snaplen,
     );
-    let observer = steer::Observer::new(args, setup, count);
+    let observer = steer::Observer::new(setup, count);
     let _server = args.steer.serve(args, setup)?;
     let started = Instant::now();
     let running = workers
@@ -215,10 +221,7 @@ pub(super) fn run(args: &super::Args, setup: &Setup, stop: &Arc<AtomicBool>) -> 
         .map(|(number, ((worker, live), core))| spawn(number, worker, live, core, stop))
         .collect::<Result<Vec<Running>>>()?;
 
-    // As tcpdump has it: so many files of so many seconds, and then the end.
-    let lasts = args
-        .filecount
-        .map(|files| args.rotate_seconds.saturating_mul(files));
+    let lasts = target.lasts_seconds();
     // Does nothing unless systemd waits for it.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     let mut warnings = Vec::new();
@@ -230,7 +233,7 @@ pub(super) fn run(args: &super::Args, setup: &Setup, stop: &Arc<AtomicBool>) -> 
             stop.store(true, Ordering::Relaxed);
         }
         if rotate.swap(false, Ordering::Relaxed) {
-            recorder.rotate();
+            recording.rotate();
             if let Err(error) = args.steer.reload(args, setup) {
                 let error = text::chain(&error);
                 bar.suspend(|| eprintln!("strata: goes on as before: {error}"));
@@ -276,7 +279,7 @@ pub(super) fn run(args: &super::Args, setup: &Setup, stop: &Arc<AtomicBool>) -> 
         let joined = worker.thread.join();
         outcomes.push(joined.map_err(|_| anyhow!("a worker failed; its books are lost"))??);
     }
-    finish(args, recorder, outcomes, warnings, started)
+    finish(recording, outcomes, warnings, started)
 }
 
 fn spawn(

@@ -15,7 +15,8 @@ use strata_control::config::Config;
 use strata_control::{Beginning, Controller, Event, Observed, client};
 use strata_wire::Ledger;
 
-use super::{Args, Setup};
+use super::target::Destination;
+use super::{RoadArgs, Setup};
 
 /// How often a file's recording looks at itself.
 const TICK: Duration = Duration::from_millis(50);
@@ -59,7 +60,11 @@ impl SteerArgs {
     }
 
     /// With what the recording begins: command line over environment over file.
-    pub(super) fn beginning(&self, args: &Args) -> Result<Beginning> {
+    pub(super) fn beginning(
+        &self,
+        args: &RoadArgs,
+        destination: &Destination,
+    ) -> Result<Beginning> {
         let config = self.read_config()?;
         let none = PathBuf::new();
         let path = self.config.as_ref().unwrap_or(&none);
@@ -85,7 +90,7 @@ impl SteerArgs {
         // A file waits for the disk, so nothing runs short.
         let answers = config.elastic.enabled && args.read.is_empty();
         Ok(Beginning {
-            log: args.output.display().to_string(),
+            log: destination.name.clone(),
             modes,
             own_modes: config.modes,
             policies,
@@ -95,16 +100,16 @@ impl SteerArgs {
     }
 
     /// Reads the configuration again.
-    pub(super) fn reload(&self, args: &Args, setup: &Setup) -> Result<()> {
+    pub(super) fn reload(&self, args: &RoadArgs, setup: &Setup) -> Result<()> {
         if self.config.is_none() && self.policy.is_none() {
             return Ok(());
         }
-        let beginning = self.beginning(args)?;
+        let beginning = self.beginning(args, &setup.destination)?;
         Ok(setup.controller.reload(beginning, "configuration")?)
     }
 
     /// Serves the API, where it is wanted.
-    pub(super) fn serve(&self, args: &Args, setup: &Setup) -> Result<Option<Server>> {
+    pub(super) fn serve(&self, args: &RoadArgs, setup: &Setup) -> Result<Option<Server>> {
         let control = self.read_config()?.control;
         let asked = self.socket.clone().or(control.socket);
         let is_asked = asked.is_some();
@@ -149,7 +154,8 @@ pub(super) fn line(event: &Event) -> String {
 
 /// Brings together what a recording says of itself.
 pub(super) struct Observer {
-    output: PathBuf,
+    /// The log's directory, if it is on this machine.
+    output: Option<PathBuf>,
     latest: Mutex<Latest>,
 }
 
@@ -160,10 +166,10 @@ struct Latest {
 }
 
 impl Observer {
-    pub(super) fn new(args: &Args, setup: &Setup, workers: u16) -> Arc<Self> {
-        let blocks = setup.recorder.blocks * setup.recorder.block_bytes * usize::from(workers);
+    pub(super) fn new(setup: &Setup, workers: u16) -> Arc<Self> {
+        let blocks = setup.destination.blocks_bytes * usize::from(workers);
         Arc::new(Self {
-            output: args.output.clone(),
+            output: setup.destination.dir.clone(),
             latest: Mutex::new(Latest {
                 observed: Observed {
                     blocks_bytes: blocks as u64,
@@ -203,7 +209,8 @@ impl Observer {
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn take(&self) -> Observed {
         let mut observed = self.with(|latest| latest.observed.clone());
-        observed.disk_used = statvfs(&self.output).ok().and_then(|fs| {
+        let disk = self.output.as_ref().and_then(|dir| statvfs(dir).ok());
+        observed.disk_used = disk.and_then(|fs| {
             // As df has it: what only root may use is not there.
             let used = fs.f_blocks.checked_sub(fs.f_bfree)?;
             let all = used + fs.f_bavail;

@@ -1,0 +1,261 @@
+//! Where a recording goes: into a log on this machine, or to a relay.
+
+use std::fmt;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use strata_relay::{Link, LinkReport};
+use strata_store::{
+    About, BlockSink, MANIFEST_NAME, RealDisk, Recorder, RecorderOptions, StoreError, block_channel,
+};
+use strata_wire::Ledger;
+
+use crate::switch::LinkSetup;
+use crate::text;
+
+/// Arguments of `strata record` about its log.
+#[derive(Debug, clap::Args)]
+pub(super) struct LogArgs {
+    /// Directory of the log; made if need be. Recording into an existing log adds
+    /// to it.
+    #[arg(short = 'o', long = "output", value_name = "DIR")]
+    output: PathBuf,
+
+    /// Begin a new block file before one holds more than so many million bytes;
+    /// with a unit (500MB, 2GiB) that size; 0 never. At least one block.
+    #[arg(short = 'C', long, value_name = "SIZE", default_value = "1GiB")]
+    rotate_size: String,
+
+    /// Begin a new block file once one spans so many seconds of packet time; 0
+    /// never. Files end with a block, so a quiet input rotates late.
+    #[arg(short = 'G', long, value_name = "SECONDS", default_value_t = 0)]
+    rotate_seconds: u64,
+
+    /// End after N times the seconds of -G. (`strata prune` keeps a log small.)
+    #[arg(
+        short = 'W',
+        long,
+        value_name = "N",
+        requires = "rotate_seconds",
+        requires = "interface"
+    )]
+    filecount: Option<u64>,
+
+    /// Size of a memory block, which is written at once.
+    #[arg(long, value_name = "SIZE", default_value = "1MiB")]
+    block_size: String,
+}
+
+/// The directory as a disk, unless something that is no log lies there.
+pub(crate) fn log_directory(dir: &Path) -> Result<RealDisk> {
+    let listed = fs::read_dir(dir).map(|entries| entries.flatten().collect::<Vec<_>>());
+    let entries = listed.unwrap_or_default();
+    let ours = ["lock", "models", "blocks", "drift", "manifest.json.new"];
+    let foreign = entries
+        .iter()
+        .any(|e| !ours.iter().any(|name| e.file_name() == *name));
+    if foreign && !dir.join(MANIFEST_NAME).exists() {
+        let dir = dir.display().to_string();
+        return Err(StoreError::NotALog { dir }.into());
+    }
+    RealDisk::create_dir(dir).with_context(|| format!("{}: cannot make the log", dir.display()))
+}
+
+/// As tcpdump's -C, a bare number counts millions of bytes.
+pub(crate) fn rotate_bytes(text: &str) -> Result<u64> {
+    match text.parse::<u64>() {
+        Ok(millions) => millions.checked_mul(1_000_000).context("-C is too large"),
+        Err(_) => text::bytes(text),
+    }
+}
+
+/// Where a recording goes, checked as far as that can be done before it starts.
+pub(crate) enum Target {
+    /// Into the log in this directory, and if so asked for so many seconds only.
+    Log(PathBuf, RecorderOptions, Option<u64>),
+    /// To a relay.
+    Relay(Box<LinkSetup>),
+}
+
+impl Target {
+    pub(super) fn log(args: &LogArgs) -> Result<Self> {
+        let block_bytes = usize::try_from(text::bytes(&args.block_size)?)?;
+        anyhow::ensure!(
+            (64 << 10..=256 << 20).contains(&block_bytes),
+            "--block-size must be from 64KiB to 256MiB"
+        );
+        let options = RecorderOptions {
+            block_bytes,
+            rotate_bytes: rotate_bytes(&args.rotate_size)?,
+            rotate_ns: args.rotate_seconds.saturating_mul(1_000_000_000),
+            ..RecorderOptions::default()
+        };
+        let files = args.filecount;
+        let seconds = files.map(|files| args.rotate_seconds.saturating_mul(files));
+        Ok(Self::Log(args.output.clone(), options, seconds))
+    }
+
+    /// What a recording's steering says of where it goes.
+    pub(super) fn destination(&self) -> Destination {
+        match self {
+            Self::Log(dir, options, _) => Destination {
+                name: dir.display().to_string(),
+                dir: Some(dir.clone()),
+                blocks_bytes: options.blocks * options.block_bytes,
+            },
+            Self::Relay(setup) => Destination {
+                name: format!("relay {}", setup.relay()),
+                dir: None,
+                blocks_bytes: LOCAL_BLOCKS * LOCAL_BLOCK_BYTES,
+            },
+        }
+    }
+
+    /// After how many seconds interfaces are no longer captured, as tcpdump has it: so
+    /// many files of so many seconds, and then the end.
+    pub(super) fn lasts_seconds(&self) -> Option<u64> {
+        match self {
+            Self::Log(_, _, seconds) => *seconds,
+            Self::Relay(_) => None,
+        }
+    }
+
+    /// Starts the recording of so many workers.
+    pub(super) fn start(&self, about: &About, workers: u16) -> Result<(Recording, Vec<BlockSink>)> {
+        match self {
+            Self::Log(dir, options, _) => {
+                let disk = Arc::new(log_directory(dir)?);
+                let (recorder, sinks) =
+                    Recorder::start_workers(disk, options.clone(), about, workers)?;
+                Ok((Recording::Log(dir.clone(), recorder), sinks))
+            }
+            Self::Relay(setup) => {
+                let mut links = Vec::new();
+                let mut sinks = Vec::new();
+                for worker in 0..workers {
+                    let (sink, source) = block_channel(LOCAL_BLOCK_BYTES, LOCAL_BLOCKS);
+                    let options = setup.options(about.clone(), worker);
+                    links.push(Link::start(options, source, sink.end_handle())?);
+                    sinks.push(sink);
+                }
+                Ok((Recording::Relay(setup.relay().to_owned(), links), sinks))
+            }
+        }
+    }
+}
+
+/// Where a recording goes, for who observes it.
+pub(super) struct Destination {
+    pub(super) name: String,
+    /// The log's directory, if it is on this machine.
+    pub(super) dir: Option<PathBuf>,
+    /// Memory of a worker's blocks.
+    pub(super) blocks_bytes: usize,
+}
+
+/// A switch's own blocks only lead from one thread to another: small, to stay in
+/// the cache.
+const LOCAL_BLOCK_BYTES: usize = 256 << 10;
+/// Enough to go on while the relay is busy for a moment.
+const LOCAL_BLOCKS: usize = 64;
+
+/// A recording that is running.
+pub(super) enum Recording {
+    Log(PathBuf, Recorder),
+    Relay(String, Vec<Link>),
+}
+
+impl Recording {
+    /// The log's directory and the recording's number, if it is on this machine.
+    pub(super) fn log(&self) -> Option<(&Path, u32)> {
+        match self {
+            Self::Log(dir, recorder) => Some((dir, recorder.id())),
+            Self::Relay(..) => None,
+        }
+    }
+
+    /// Begins new files. At a relay they are the relay's affair.
+    pub(super) fn rotate(&self) {
+        if let Self::Log(_, recorder) = self {
+            recorder.rotate();
+        }
+    }
+
+    /// Ends it: everything is on disk, and the books are closed.
+    pub(super) fn finish(self, ledger: &Ledger, warnings: Vec<String>) -> Result<Closed> {
+        match self {
+            Self::Log(dir, recorder) => {
+                let id = recorder.id();
+                recorder.finish(ledger, warnings)?;
+                Ok(Closed::Log(dir, id))
+            }
+            Self::Relay(relay, mut links) => {
+                // The last to end closes the recording, with the books of all.
+                let last = links.pop().context("a recording has a worker")?;
+                let mut reports: Vec<LinkReport> = links
+                    .into_iter()
+                    .map(|link| link.finish(None, Vec::new()))
+                    .collect();
+                reports.push(last.finish(Some(ledger), warnings));
+                for problem in reports.iter().flat_map(|report| &report.problems) {
+                    eprintln!("strata: warning: {problem}");
+                }
+                Ok(Closed::Relay(relay, reports))
+            }
+        }
+    }
+}
+
+/// A recording that has ended.
+pub(super) enum Closed {
+    Log(PathBuf, u32),
+    Relay(String, Vec<LinkReport>),
+}
+
+impl Closed {
+    /// Says where it is and what is in it.
+    pub(super) fn print(&self, out: &mut impl Write) -> Result<()> {
+        writeln!(out, " -> {self}")?;
+        match self {
+            Self::Log(dir, id) => crate::info::print_recording(out, dir, *id),
+            Self::Relay(_, reports) => reports.iter().try_for_each(|report| {
+                let rdma = &report.rdma;
+                writeln!(
+                    out,
+                    "sent: {} packets in {} segments, {} RDMA messages of {} in all; {} sent again, {} lost; {} blocks on the relay's disk",
+                    text::count(report.packets),
+                    text::count(report.segments),
+                    text::count(rdma.posted),
+                    text::human_bytes(report.bytes),
+                    text::count(rdma.resent),
+                    text::count(rdma.lost),
+                    text::count(report.blocks),
+                )?;
+                if report.disconnections > 0 {
+                    writeln!(
+                        out,
+                        "the relay was lost {} times, and with it {} packets of which it is not known that they are on its disk",
+                        report.disconnections,
+                        text::count(report.lost.packets),
+                    )?;
+                }
+                Ok(())
+            }),
+        }
+    }
+}
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Log(dir, id) => write!(f, "{} recording {id}", dir.display()),
+            Self::Relay(relay, reports) => {
+                let id = reports.last().map_or(0, |report| report.recording);
+                write!(f, "relay {relay} recording {id}")
+            }
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! `strata relay`: memory for switches, and the disks behind it.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use strata_relay::tls::{RelayTls, TlsFiles};
+use strata_relay::{CONTROL_PORT, Relay, RelayOptions};
+
+use crate::record::{log_directory, rotate_bytes, stop_on_signal};
+use crate::text;
+
+/// Arguments of `strata relay`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata relay -o log/
+  strata relay -o log/ --listen 192.0.2.10 --block-size 64MiB --writers 4
+
+Switches (`strata switch --relay`) connect by TCP, and write packets into the
+relay's memory by RDMA, RoCEv2 on UDP port 4791. Full blocks go to disk as they
+are; `strata info` and `strata export` put the packets together. Ctrl-C writes
+what is in memory and ends.")]
+pub(crate) struct Args {
+    /// Directory of the log; made if need be.
+    #[arg(short = 'o', long = "output", value_name = "DIR")]
+    output: PathBuf,
+
+    /// Address and TCP port for switches.
+    #[arg(long, value_name = "HOST[:PORT]", default_value = "0.0.0.0:4791")]
+    listen: String,
+
+    /// Size of a block: what is lost at most when switch and relay are lost, and
+    /// written at once.
+    #[arg(long, value_name = "SIZE", default_value = "8MiB")]
+    block_size: String,
+
+    /// Blocks of memory for each worker of a switch; one is filled while others are
+    /// written.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    blocks: usize,
+
+    /// Threads that write blocks to disk.
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    writers: usize,
+
+    /// Begin a new block file before one holds more than so many million bytes;
+    /// with a unit (500MB, 2GiB) that size; 0 never.
+    #[arg(short = 'C', long, value_name = "SIZE", default_value = "1GiB")]
+    rotate_size: String,
+
+    /// Connections of switches at a time.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    switches: usize,
+
+    /// Certificate of this relay (PEM): switches must then use TLS and show one too.
+    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
+    tls_cert: Option<PathBuf>,
+
+    /// Private key of the certificate (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// Certificates of the authority that switches' come from (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_ca: Option<PathBuf>,
+
+    /// Let the NIC of this RDMA device (`rdma link`) write into memory.
+    #[cfg(feature = "verbs")]
+    #[arg(long, value_name = "NAME")]
+    rdma_device: Option<String>,
+
+    /// Index of the device's GID that switches reach, a RoCEv2 one.
+    #[cfg(feature = "verbs")]
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "rdma_device")]
+    gid_index: u8,
+}
+
+fn listen(text: &str) -> Result<SocketAddr> {
+    let port = CONTROL_PORT;
+    let mut found = text.to_socket_addrs().or_else(|_| {
+        let bare = text.trim_matches(['[', ']']);
+        (bare, port).to_socket_addrs()
+    });
+    let first = found.as_mut().ok().and_then(Iterator::next);
+    first.with_context(|| format!("--listen: {text} is no address of this machine"))
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut options = RelayOptions::new(listen(&args.listen)?);
+    options.block_bytes = usize::try_from(text::bytes(&args.block_size)?)?;
+    ensure!(
+        (1 << 20..=1 << 30).contains(&options.block_bytes)
+            && options.block_bytes.is_multiple_of(4096),
+        "--block-size must be from 1MiB to 1GiB, in whole pages of 4KiB"
+    );
+    ensure!(
+        args.blocks >= 2,
+        "--blocks must be at least 2: one is filled while another is written"
+    );
+    options.blocks = args.blocks;
+    options.writers = args.writers;
+    options.rotate_bytes = rotate_bytes(&args.rotate_size)?;
+    options.switches_max = args.switches;
+    if let (Some(certificate), Some(key), Some(authority)) =
+        (&args.tls_cert, &args.tls_key, &args.tls_ca)
+    {
+        let files = TlsFiles {
+            certificate,
+            key,
+            authority,
+        };
+        options.tls = Some(RelayTls::new(&files)?);
+    }
+    #[cfg(feature = "verbs")]
+    if let Some(name) = &args.rdma_device {
+        options.device = Some(strata_relay::verbs::DeviceOptions {
+            name: name.clone(),
+            gid_index: args.gid_index,
+        });
+    }
+    let stop = stop_on_signal()?;
+    let disk = Arc::new(log_directory(&args.output)?);
+    let relay = Relay::start(disk, options, |news| eprintln!("strata: {news}"))?;
+    eprintln!(
+        "strata: relay on {}, log in {}; Ctrl-C ends it",
+        relay.address(),
+        args.output.display()
+    );
+    while !stop.load(Ordering::Relaxed) {
+        thread::sleep(Duration::from_millis(50));
+    }
+    let counters = relay.counters();
+    let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    let connections = load(&counters.connections);
+    eprintln!("strata: ending; writing what is in memory");
+    let done = relay.stop();
+    println!(
+        "{} connections of switches; {} blocks ({}) written, {} of lost switches",
+        text::count(connections),
+        text::count(done.blocks),
+        text::human_bytes(done.bytes),
+        text::count(done.salvaged),
+    );
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! `strata switch`: the data plane, its log at a relay.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use strata_rdma::OnLoss;
+use strata_rdma::segment::Layout;
+use strata_relay::tls::{SwitchTls, TlsFiles};
+use strata_relay::{LinkOptions, Transport};
+use strata_store::About;
+use strata_wire::roce::Service;
+
+use crate::record::{RoadArgs, Target, run_to};
+
+/// Arguments of `strata switch`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata switch --relay 192.0.2.10 -i eth0
+  strata switch --relay relay.example:4791 -r trace.pcapng --mode log-all
+  strata switch --relay 192.0.2.10 -i eth0 --transport raw --raw-interface eth1
+  strata switch --relay localhost --transport shared-memory -i eth0
+
+The relay is `strata relay` on the machine with the disks. Packets go to it as
+RoCEv2 RDMA WRITEs (UDP port 4791), all else over TCP. If the relay is lost, the
+switch connects again by itself and says what was lost between.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    link: LinkArgs,
+
+    #[command(flatten)]
+    road: RoadArgs,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Relay")]
+struct LinkArgs {
+    /// The relay; port 4791 if none is given.
+    #[arg(long, value_name = "HOST[:PORT]")]
+    relay: String,
+
+    /// How packets travel.
+    #[arg(long, value_enum, default_value_t = Way::Udp)]
+    transport: Way,
+
+    /// Interface through which raw frames leave; the relay is on the same link.
+    #[arg(
+        long,
+        value_name = "NAME",
+        required_if_eq("transport", "raw"),
+        requires = "transport"
+    )]
+    raw_interface: Option<String>,
+
+    /// RDMA service: rc is acknowledged, uc is not, so that what the network loses
+    /// is lost, and counted when the log is read.
+    #[arg(long, value_enum, default_value_t = Connection::Rc)]
+    service: Connection,
+
+    /// What to do about loss with rc: resend it, or skip and count it as a switch
+    /// must that keeps no copies.
+    #[arg(long, value_enum, default_value_t = Loss::Resend)]
+    on_loss: Loss,
+
+    /// How packets are cut: mtu fills RDMA messages; switch makes a message of each
+    /// 128, 64, 32, 16, 8 and 4 bytes, as a programmable switch does.
+    #[arg(long, value_enum, default_value_t = Cut::Mtu)]
+    segments: Cut,
+
+    /// Send a block to disk so many seconds after it was begun, though not full.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    flush: f64,
+
+    /// Certificate of this switch (PEM), for TLS on the control connection.
+    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
+    tls_cert: Option<PathBuf>,
+
+    /// Private key of the certificate (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+
+    /// Certificates of the authority that the relay's comes from (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_ca: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Way {
+    /// RoCEv2 through UDP sockets.
+    Udp,
+    /// RoCEv2 in frames of our own through a packet socket.
+    Raw,
+    /// Memory of this machine, on which the relay runs too.
+    SharedMemory,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Connection {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Loss {
+    /// Send again from the first lost packet on.
+    Resend,
+    /// Count, and go on.
+    Skip,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Cut {
+    /// As much as an RDMA message takes.
+    Mtu,
+    /// Powers of two.
+    Switch,
+}
+
+/// What links are made with.
+pub(crate) struct LinkSetup {
+    options: LinkOptions,
+}
+
+impl LinkSetup {
+    fn new(args: &LinkArgs) -> Result<Self> {
+        let service = match args.service {
+            Connection::Rc => Service::Rc,
+            Connection::Uc => Service::Uc,
+        };
+        let session = format!("{:016x}{:016x}", getrandom::u64()?, getrandom::u64()?);
+        let mut options = LinkOptions::new(args.relay.clone(), About::default(), session);
+        options.transport = match (args.transport, &args.raw_interface) {
+            (Way::SharedMemory, _) => Transport::SharedMemory,
+            (Way::Raw, Some(interface)) => Transport::Raw(service, interface.clone()),
+            _ => Transport::Udp(service),
+        };
+        options.on_loss = match args.on_loss {
+            Loss::Resend => OnLoss::Resend,
+            Loss::Skip => OnLoss::Skip,
+        };
+        options.layout = match args.segments {
+            Cut::Mtu => Layout::Mtu,
+            Cut::Switch => Layout::PowersOfTwo,
+        };
+        options.flush_interval = Duration::try_from_secs_f64(args.flush)
+            .map_err(|_| anyhow::anyhow!("--flush: {} is no number of seconds", args.flush))?;
+        if let (Some(certificate), Some(key), Some(authority)) =
+            (&args.tls_cert, &args.tls_key, &args.tls_ca)
+        {
+            let files = TlsFiles {
+                certificate,
+                key,
+                authority,
+            };
+            options.tls = Some(SwitchTls::new(&files)?);
+        }
+        Ok(Self { options })
+    }
+
+    /// The relay, as the user named it.
+    pub(crate) fn relay(&self) -> &str {
+        &self.options.relay
+    }
+
+    /// How a worker's link works.
+    pub(crate) fn options(&self, about: About, worker: u16) -> LinkOptions {
+        LinkOptions {
+            about,
+            worker,
+            ..self.options.clone()
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    run_to(
+        &args.road,
+        &Target::Relay(Box::new(LinkSetup::new(&args.link)?)),
+    )
+}

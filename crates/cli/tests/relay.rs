@@ -1,0 +1,438 @@
+//! `strata switch` and `strata relay` as users run them: over a real link, killed at
+//! any moment.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+#![allow(clippy::print_stderr, reason = "says why it did not run")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use strata_store::{Log, Record, Recording, Select, State};
+use strata_wire::mix64;
+
+const STRATA: &str = env!("CARGO_BIN_EXE_strata");
+
+/// Whether a test that needs `what` can run; in CI it must.
+fn can_run(possible: bool, what: &str) -> bool {
+    assert!(
+        possible || std::env::var_os("CI").is_none(),
+        "in CI it must run: {what}"
+    );
+    if !possible {
+        eprintln!("not run: {what}");
+    }
+    possible
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    let quiet = command.stdout(Stdio::null()).stderr(Stdio::null());
+    quiet.status().is_ok_and(|status| status.success())
+}
+
+fn is_root() -> bool {
+    Command::new("id").arg("-u").output().unwrap().stdout == b"0\n"
+}
+
+/// A process that does not outlive the test.
+struct Process(Child);
+
+impl Process {
+    fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+
+    fn signal(&mut self, name: &str) {
+        let pid = self.0.id().to_string();
+        assert!(succeeds(Command::new("kill").args(["-s", name, &pid])));
+        let end = Instant::now() + Duration::from_secs(30);
+        while self.0.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < end, "it does not end");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Two namespaces with a link between them.
+struct Link {
+    names: [String; 2],
+}
+
+impl Link {
+    fn new() -> Self {
+        let id = std::process::id();
+        let names = [format!("strata-sw-{id}"), format!("strata-rl-{id}")];
+        let link = Self { names };
+        for name in &link.names {
+            assert!(succeeds(Command::new("ip").args(["netns", "add", name])));
+        }
+        let [switch, relay] = &link.names;
+        let script = format!(
+            "ip -n {switch} link add eth0 type veth peer name eth0 netns {relay} &&
+             ip -n {switch} addr add 192.0.2.1/24 dev eth0 &&
+             ip -n {relay} addr add 192.0.2.2/24 dev eth0 &&
+             ip -n {switch} link set lo up && ip -n {relay} link set lo up &&
+             ip -n {switch} link set eth0 mtu 9000 up &&
+             ip -n {relay} link set eth0 mtu 9000 up"
+        );
+        assert!(succeeds(Command::new("sh").args(["-c", &script])));
+        link
+    }
+
+    fn within(&self, end: usize, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.names[end], program]);
+        command
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        for name in &self.names {
+            succeeds(Command::new("ip").args(["netns", "del", name]));
+        }
+    }
+}
+
+fn output(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {text}");
+    output
+}
+
+/// All packets of a log, without what Strata says of them.
+fn exported(log: &Path, to: &Path) -> Vec<u8> {
+    let mut command = Command::new(STRATA);
+    output(
+        command
+            .arg("export")
+            .arg(log)
+            .arg("-w")
+            .arg(to)
+            .arg("--no-comments"),
+    );
+    fs::read(to).unwrap()
+}
+
+fn largest_capture() -> PathBuf {
+    let folder = strata_testkit::data_dir().join("labelled");
+    let entries = fs::read_dir(folder).unwrap();
+    let captures = entries.map(|entry| entry.unwrap().path().join("trace.pcap"));
+    let sized = captures.filter_map(|path| Some((fs::metadata(&path).ok()?.len(), path)));
+    sized.max().unwrap().1
+}
+
+/// Starts a relay, and waits until it listens.
+fn relay(command: &mut Command) -> Process {
+    let stderr = Stdio::piped();
+    let mut relay = command
+        .stdout(Stdio::null())
+        .stderr(stderr)
+        .spawn()
+        .unwrap();
+    let mut errors = relay.stderr.take().unwrap();
+    let mut seen = Vec::new();
+    let mut byte = [0];
+    while !seen.ends_with(b"ends it") {
+        let len = errors.read(&mut byte).unwrap();
+        assert!(len > 0, "no relay: {}", String::from_utf8_lossy(&seen));
+        seen.extend(byte);
+    }
+    // What else it says goes nowhere, and must not stop it.
+    thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
+    Process(relay)
+}
+
+#[test]
+fn over_a_link_nothing_is_lost_and_tshark_understands_it() {
+    let tools = ["ip", "tcpdump", "tshark"].map(|tool| {
+        let look = format!("command -v {tool}");
+        succeeds(Command::new("sh").args(["-c", &look]))
+    });
+    let possible = is_root() && tools == [true; 3];
+    if !can_run(possible, "it needs root, ip, tcpdump and tshark") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let capture = largest_capture();
+    let local = dir.path().join("local");
+    let mut record = Command::new(STRATA);
+    record
+        .args(["record", "--mode", "log-all", "-r"])
+        .arg(&capture);
+    output(record.arg("-o").arg(&local));
+    let expected = exported(&local, &dir.path().join("local.pcapng"));
+
+    let link = Link::new();
+    for (name, extra) in [
+        ("rc", &[][..]),
+        ("segments of a switch", &["--segments", "switch"]),
+        ("raw", &["--transport", "raw", "--raw-interface", "eth0"]),
+    ] {
+        let log = dir.path().join(name);
+        let mut command = link.within(1, STRATA);
+        command
+            .args(["relay", "--listen", "192.0.2.2", "-o"])
+            .arg(&log);
+        let mut relay = relay(&mut command);
+        let wire = dir.path().join("wire.pcap");
+        let mut tcpdump = (name == "raw").then(|| {
+            let mut command = link.within(1, "tcpdump");
+            command
+                .args(["-i", "eth0", "-U", "-B", "65536", "-w"])
+                .arg(&wire);
+            let child = command.arg("udp port 4791").stderr(Stdio::null()).spawn();
+            let tcpdump = Process(child.unwrap());
+            while !fs::metadata(&wire).is_ok_and(|file| file.len() >= 24) {
+                thread::sleep(Duration::from_millis(10));
+            }
+            tcpdump
+        });
+        let mut switch = link.within(0, STRATA);
+        switch.args(["switch", "--relay", "192.0.2.2", "--mode", "log-all", "-r"]);
+        let output = output(switch.arg(&capture).args(extra));
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(text.contains(" 0 lost;"), "{name}: {text}");
+        relay.signal("INT");
+        let got = exported(&log, &dir.path().join("relay.pcapng"));
+        assert!(got == expected, "{name}: the export differs");
+        if let Some(tcpdump) = &mut tcpdump {
+            thread::sleep(Duration::from_millis(200));
+            tcpdump.signal("INT");
+            tshark_decodes(&wire);
+        }
+    }
+}
+
+/// Every packet is RoCEv2 to tshark, and none malformed.
+fn tshark_decodes(wire: &Path) {
+    let fields = |filter: &str| {
+        let mut tshark = Command::new("tshark");
+        tshark
+            .arg("-r")
+            .arg(wire)
+            .args(["-Y", filter, "-T", "fields"]);
+        tshark.args([
+            "-e",
+            "infiniband.bth.opcode",
+            "-e",
+            "infiniband.reth.dmalen",
+        ]);
+        String::from_utf8(output(&mut tshark).stdout).unwrap()
+    };
+    let malformed = fields("_ws.malformed || _ws.expert.severity == error");
+    assert_eq!(malformed, "");
+    let all = fields("udp.port == 4791");
+    let roce = fields("infiniband.bth");
+    assert_eq!(all.lines().count(), roce.lines().count());
+    let of = |opcode: &str| roce.lines().filter(|line| line.starts_with(opcode)).count();
+    let (writes, acks) = (of("10\t"), of("17\t"));
+    assert!(writes > 1000 && acks > 10, "{writes} WRITEs, {acks} ACKs");
+    assert_eq!(writes + acks, roce.lines().count());
+    assert!(
+        roce.lines().any(|line| line == "10\t4096"),
+        "whole MTUs of 4096"
+    );
+}
+
+const PACKETS_PER_BURST: u64 = 100;
+
+/// A packet as the feeder makes it from its number.
+fn frame(seq: u64) -> Vec<u8> {
+    let len = 60 + mix64(seq) % 1400;
+    let mut bytes = vec![0x02; 14];
+    bytes.extend(seq.to_le_bytes());
+    bytes.extend((22..len).map(|at| mix64(seq ^ at << 40).to_le_bytes()[0]));
+    bytes
+}
+
+/// Writes a capture into a switch until it is told to stop, or the switch is gone;
+/// how many packets it wrote.
+fn feed(mut to: ChildStdin, stop: &AtomicBool) -> u64 {
+    let mut header = Vec::new();
+    for word in [0xa1b2_c3d4_u32, 4 << 16 | 2, 0, 0, 65_535, 1] {
+        header.extend(word.to_le_bytes());
+    }
+    let mut written = 0;
+    let mut chunk = header;
+    loop {
+        if to.write_all(&chunk).is_err() || stop.load(Ordering::Relaxed) {
+            return written;
+        }
+        written += if written == 0 && chunk.len() == 24 {
+            0
+        } else {
+            PACKETS_PER_BURST
+        };
+        chunk.clear();
+        for seq in written..written + PACKETS_PER_BURST {
+            let bytes = frame(seq);
+            let len = u32::try_from(bytes.len()).unwrap();
+            let micros = u32::try_from(seq % 1_000_000).unwrap();
+            let second = u32::try_from(seq / 1_000_000).unwrap();
+            for word in [second + 1, micros, len, len] {
+                chunk.extend(word.to_le_bytes());
+            }
+            chunk.extend(bytes);
+        }
+        thread::sleep(Duration::from_millis(3));
+    }
+}
+
+fn switch(host: &str) -> Process {
+    let mut command = Command::new(STRATA);
+    command.args(["switch", "--relay", host]);
+    command.args(["--mode", "log-all", "--flush", "0.05", "-r", "-"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    Process(command.stderr(Stdio::null()).spawn().unwrap())
+}
+
+fn relay_on(host: &str, log: &Path) -> Process {
+    let mut command = Command::new(STRATA);
+    command.args(["relay", "--listen", host]);
+    relay(command.args(["--block-size", "1MiB", "-o"]).arg(log))
+}
+
+/// Sequence numbers of the packets of a recording, each of which is right: those that
+/// are whole, and those that end where a part is missing, and say so.
+fn present(log: &Log, recording: &Recording) -> (BTreeSet<u64>, BTreeSet<u64>) {
+    let (mut whole, mut incomplete) = (BTreeSet::new(), BTreeSet::new());
+    for block in log.blocks(recording, &Select::default()) {
+        for record in block.unwrap().records() {
+            if let Record::Packet(packet) = record.unwrap() {
+                let expected = frame(packet.seq);
+                let marked = String::from_utf8_lossy(packet.options).contains("incomplete");
+                let right = match marked {
+                    true => expected.starts_with(packet.data),
+                    false => expected == packet.data,
+                };
+                assert!(right, "packet {}", packet.seq);
+                let seqs = if marked { &mut incomplete } else { &mut whole };
+                assert!(seqs.insert(packet.seq), "packet {} twice", packet.seq);
+            }
+        }
+    }
+    (whole, incomplete)
+}
+
+/// A number after a word of the books.
+fn number_after(text: &str, word: &str) -> u64 {
+    let rest = text
+        .split(word)
+        .nth(1)
+        .unwrap_or_else(|| panic!("{word}: {text}"));
+    let digits: String = rest
+        .trim_start()
+        .chars()
+        .take_while(char::is_ascii_digit)
+        .collect();
+    digits.parse().unwrap()
+}
+
+#[test]
+fn whatever_a_killed_relay_had_confirmed_is_there_and_the_rest_is_counted() {
+    const SEED: u64 = 41;
+    const HOST: &str = "127.91.0.1";
+    let dir = tempfile::tempdir().unwrap();
+    let log_dir = dir.path().join("log");
+    let mut relay = relay_on(HOST, &log_dir);
+    let mut switch = switch(HOST);
+    let stdin = switch.0.stdin.take().unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopping = Arc::clone(&stop);
+    let feeder = thread::spawn(move || feed(stdin, &stopping));
+    for kill in 0..50 {
+        // The switch looks for its relay every 200 ms.
+        thread::sleep(Duration::from_millis(mix64(SEED + kill) % 350));
+        relay.kill();
+        relay = relay_on(HOST, &log_dir);
+    }
+    thread::sleep(Duration::from_millis(500));
+    stop.store(true, Ordering::Relaxed);
+    let written = feeder.join().unwrap();
+    let mut text = String::new();
+    let mut stdout = switch.0.stdout.take().unwrap();
+    stdout.read_to_string(&mut text).unwrap();
+    assert!(switch.0.wait().unwrap().success(), "{text}");
+    relay.signal("INT");
+
+    let log = Log::open(&log_dir).unwrap();
+    let [recording] = log.recordings() else {
+        panic!("seed {SEED}: a switch that connects again goes on with its recording");
+    };
+    assert_eq!(recording.state, State::Closed);
+    let (seqs, incomplete) = present(&log, recording);
+    let seen = number_after(&text, "packets: seen");
+    let logged = number_after(&text, "+ logged");
+    // It stops behind a burst that it has not counted.
+    assert!((written..=written + PACKETS_PER_BURST).contains(&seen));
+    let lost = seen - logged;
+    let there = seqs.len() as u64;
+    assert!(
+        logged <= there && there <= seen,
+        "seed {SEED}: {there} there; {text}"
+    );
+    assert!(lost > 0, "seed {SEED}: no kill hurt: {text}");
+    let (_, loss) = log.books(recording).unwrap();
+    let cut = incomplete.len() as u64;
+    let last = seqs.union(&incomplete).last().map_or(0, |last| last + 1);
+    let exact = last.max(seen) - there - cut;
+    assert_eq!(loss.packets, exact, "seed {SEED}: counted exactly");
+    assert_eq!(loss.incomplete, cut, "seed {SEED}");
+}
+
+#[test]
+fn what_a_killed_switch_had_sent_is_there() {
+    const SEED: u64 = 42;
+    const HOST: &str = "127.91.0.2";
+    const KILLS: u64 = 50;
+    let dir = tempfile::tempdir().unwrap();
+    let log_dir = dir.path().join("log");
+    let mut relay = relay_on(HOST, &log_dir);
+    for kill in 0..KILLS {
+        let mut switch = switch(HOST);
+        let stdin = switch.0.stdin.take().unwrap();
+        let never = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| feed(stdin, &never));
+            thread::sleep(Duration::from_millis(20 + mix64(SEED + kill) % 250));
+            switch.kill();
+        });
+    }
+    // Until the relay has seen the last one go.
+    thread::sleep(Duration::from_millis(500));
+    assert!(TcpStream::connect((HOST, 4791)).is_ok(), "it lives");
+    relay.signal("INT");
+    let log = Log::open(&log_dir).unwrap();
+    assert!(log.recordings().len() as u64 > KILLS / 2);
+    let mut packets = 0;
+    for recording in log.recordings() {
+        assert_eq!(recording.state, State::Running, "nobody has closed it");
+        let (seqs, incomplete) = present(&log, recording);
+        let there = seqs.len() as u64;
+        // In order and acknowledged: no gap, and half of the last at most.
+        assert!(seqs.iter().copied().eq(0..there), "seed {SEED}");
+        assert!(
+            incomplete.is_empty() || incomplete.iter().eq([&there]),
+            "seed {SEED}"
+        );
+        let (_, loss) = log.books(recording).unwrap();
+        assert_eq!(loss.incomplete, incomplete.len() as u64, "seed {SEED}");
+        packets += there;
+    }
+    assert!(packets > 1000, "seed {SEED}: {packets} in all");
+}
