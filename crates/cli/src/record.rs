@@ -4,10 +4,9 @@ mod live;
 mod steer;
 mod target;
 
-use std::fs;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
