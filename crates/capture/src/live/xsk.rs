@@ -15,6 +15,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::error::LiveError;
 use super::interface::Device;
@@ -259,6 +261,9 @@ impl Xsk {
     }
 }
 
+/// How long a queue may take to become free of a socket that was closed.
+const RELEASE_MAX: Duration = Duration::from_secs(2);
+
 /// Binds to a queue: the driver writes into our memory itself if it can, else the
 /// kernel copies. Says which.
 fn bind(fd: BorrowedFd<'_>, ifindex: u32, queue: u32) -> io::Result<bool> {
@@ -269,8 +274,20 @@ fn bind(fd: BorrowedFd<'_>, ifindex: u32, queue: u32) -> io::Result<bool> {
         sxdp_queue_id: queue,
         sxdp_shared_umem_fd: 0,
     };
-    if sys::bind(fd, &address(libc::XDP_ZEROCOPY)).is_ok() {
-        return Ok(true);
+    let begun = Instant::now();
+    loop {
+        if sys::bind(fd, &address(libc::XDP_ZEROCOPY)).is_ok() {
+            return Ok(true);
+        }
+        match sys::bind(fd, &address(libc::XDP_COPY)) {
+            Ok(()) => return Ok(false),
+            // The kernel lets go of a queue a little after its socket is closed.
+            Err(error)
+                if error.kind() == io::ErrorKind::ResourceBusy && begun.elapsed() < RELEASE_MAX =>
+            {
+                thread::sleep(Duration::from_millis(10));
+            }
+            Err(error) => return Err(error),
+        }
     }
-    sys::bind(fd, &address(libc::XDP_COPY)).map(|()| false)
 }
