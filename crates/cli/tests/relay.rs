@@ -249,6 +249,14 @@ fn tshark_decodes(wire: &Path) {
     );
 }
 
+/// A directory in memory if there is one: what survives the death of a process does
+/// not depend on the disk, and syncing a busy one takes long.
+fn quick_dir() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    let made = tempfile::tempdir_in(memory);
+    made.or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 const PACKETS_PER_BURST: u64 = 100;
 
 /// A packet as the feeder makes it from its number.
@@ -347,7 +355,7 @@ fn number_after(text: &str, word: &str) -> u64 {
 fn whatever_a_killed_relay_had_confirmed_is_there_and_the_rest_is_counted() {
     const SEED: u64 = 41;
     const HOST: &str = "127.91.0.1";
-    let dir = tempfile::tempdir().unwrap();
+    let dir = quick_dir();
     let log_dir = dir.path().join("log");
     let mut relay = relay_on(HOST, &log_dir);
     let mut switch = switch(HOST);
@@ -400,7 +408,7 @@ fn what_a_killed_switch_had_sent_is_there() {
     const SEED: u64 = 42;
     const HOST: &str = "127.91.0.2";
     const KILLS: u64 = 50;
-    let dir = tempfile::tempdir().unwrap();
+    let dir = quick_dir();
     let log_dir = dir.path().join("log");
     let mut relay = relay_on(HOST, &log_dir);
     for kill in 0..KILLS {

@@ -294,19 +294,14 @@ impl Runner {
     fn reconnect(&mut self) -> Option<Connection> {
         let mut give_up = None;
         loop {
-            match Connection::open(&self.options, self.next_block, self.next_seq) {
-                Ok(mut connection) => {
-                    let known = self.definitions.values();
-                    for record in known.chain(self.additions.iter().map(|(_, bytes)| bytes)) {
-                        connection.define(record);
-                    }
-                    return Some(connection);
+            // Refusals pass too: of a relay that ends, or has not yet missed others.
+            let opened = Connection::open(&self.options, self.next_block, self.next_seq);
+            if let Ok(mut connection) = opened {
+                let known = self.definitions.values();
+                for record in known.chain(self.additions.iter().map(|(_, bytes)| bytes)) {
+                    connection.define(record);
                 }
-                Err(RelayError::Refused(problem)) => {
-                    self.report.problems.push(problem);
-                    return None;
-                }
-                Err(_) => {}
+                return Some(connection);
             }
             // Blocks that come meanwhile stay where they are: the worker finds none
             // free, and waits or counts what it drops.
@@ -342,9 +337,12 @@ impl Runner {
                 self.source.give_back(current.block);
                 self.settle_lost(tally);
             }
-            match self.source.receive(Duration::from_secs(1)) {
+            // Blocks that were handed over before the end come before it.
+            let wait = Duration::from_millis(if self.ending { 0 } else { 1000 });
+            match self.source.receive(wait) {
                 Incoming::Block(block) => self.begin(block),
                 Incoming::End => return,
+                Incoming::Nothing if self.ending => return,
                 Incoming::Flush | Incoming::Nothing => {}
             }
         }
