@@ -31,6 +31,7 @@ fn main() -> io::Result<()> {
     let packets = of_captures(&captures, corpus)?;
     of_filters(source, &packets, corpus)?;
     of_models(source, corpus)?;
+    of_labels(corpus)?;
     for file in files_below(logs)? {
         if file
             .parent()
@@ -112,6 +113,49 @@ fn of_filters(source: &Path, packets: &[Vec<u8>], corpus: &Path) -> io::Result<(
             "filter",
             &[expression.as_bytes(), &[0], packet].concat(),
         )?;
+    }
+    Ok(())
+}
+
+/// A label file of each form, with a packet that it names.
+const LABELS: [(u64, &str); 6] = [
+    (1, "frame,label,source\n1,0,web\n2,1,scan\n"),
+    (
+        150,
+        "label,source_address,port,protocol,from,to\nscan,10.0.0.0/24,80,tcp,100,200\nother,,,,,\n",
+    ),
+    (
+        1_499_083_201,
+        "Flow ID, Source IP, Source Port, Destination IP, Destination Port, Protocol, Timestamp, Flow Duration, Label\n\
+         x,10.0.0.1,4000,10.0.0.2,80,6,03/07/2017 12:00:00,2000000,BENIGN\n",
+    ),
+    (
+        1_499_083_201,
+        "Src IP,Src Port,Dst IP,Dst Port,Protocol,Timestamp,Flow Duration,Label\n\
+         10.0.0.1,4000,10.0.0.2,80,6,03/07/2017 12:00:00 PM,2000000,DoS Hulk\n",
+    ),
+    (
+        102,
+        "#separator \\x09\n#fields\tts\tid.orig_h\tid.orig_p\tid.resp_h\tid.resp_p\tproto\tduration\tlabel   detailed-label\n\
+         100.5\t10.0.0.1\t4000\t10.0.0.2\t80\ttcp\t3.0\tMalicious   Scan\n",
+    ),
+    (
+        102,
+        "{\"ts\":100.5,\"id.orig_h\":\"10.0.0.1\",\"id.orig_p\":4000,\"id.resp_h\":\"10.0.0.2\",\"id.resp_p\":80,\"proto\":\"tcp\",\"duration\":3.0,\"label\":\"scan\"}\n",
+    ),
+];
+
+/// Seeds of `labels`.
+fn of_labels(corpus: &Path) -> io::Result<()> {
+    for (ts_s, text) in LABELS {
+        let ts_ns = (ts_s * 1_000_000_000).to_le_bytes();
+        for choice in [0, 1] {
+            seed(
+                corpus,
+                "labels",
+                &[&[choice], &ts_ns[..], text.as_bytes()].concat(),
+            )?;
+        }
     }
     Ok(())
 }

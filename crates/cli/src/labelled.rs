@@ -1,15 +1,16 @@
 //! Reading labelled captures as the packet road sees them.
 
 use std::collections::HashMap;
+use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use strata_capture::{Input, InputOptions, Interface, Meta, Next};
 use strata_pipeline::{FlowFinder, wire_bytes};
 use strata_sketch::PacketFacts;
 use strata_wire::{Headers, TunnelKey};
 
-use crate::labels::{Label, LabelArgs};
+use crate::labels::{Label, Labels};
 
 /// A capture and what its packets are.
 #[derive(Debug, clap::Args)]
@@ -29,6 +30,45 @@ pub(crate) struct LabelledArgs {
     /// Key of flow fingerprints.
     #[arg(long, value_name = "N", default_value_t = 0)]
     hash_seed: u64,
+}
+
+/// How label files are read.
+#[derive(Debug, Default, clap::Args)]
+struct LabelArgs {
+    /// What the packets are. CSV by frame number (frame, label, maybe source; 0 is
+    /// benign, 1 an attack, other labels are classes of their own); CSV of rules
+    /// (label and any of address, source_address, destination_address, port,
+    /// source_port, destination_port, protocol, from, to; the first that fits);
+    /// flows of CICFlowMeter (CSV); or Zeek's conn.log with a label column.
+    #[arg(long, value_name = "FILE")]
+    labels: Option<PathBuf>,
+
+    /// The label of packets that no rule or flow names; without it they are left
+    /// without label, and neither trained on nor judged.
+    #[arg(long, value_name = "LABEL")]
+    otherwise: Option<String>,
+
+    /// The clock of times without zone in label files, as +HH:MM from UTC:
+    /// CICFlowMeter writes local time.
+    #[arg(
+        long,
+        value_name = "OFFSET",
+        default_value = "+00:00",
+        allow_hyphen_values = true
+    )]
+    labels_utc_offset: String,
+}
+
+impl LabelArgs {
+    /// The labels of the file that was named, if one was.
+    fn open(&self) -> Result<Option<Labels>> {
+        let Some(path) = &self.labels else {
+            return Ok(None);
+        };
+        let bytes = fs::read(path).with_context(|| format!("{}: cannot read", path.display()))?;
+        let labels = Labels::read(&bytes, &self.labels_utc_offset, self.otherwise.as_deref());
+        Ok(Some(labels.with_context(|| path.display().to_string())?))
+    }
 }
 
 /// One packet that has a flow.

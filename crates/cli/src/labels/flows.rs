@@ -9,7 +9,7 @@ use serde_json::Value;
 use strata_wire::{AddressFamily, Endpoint, FlowKey, Headers};
 
 use super::rules::protocol;
-use super::{Columns, Label, rows, time_ns};
+use super::{Columns, Label, duration_ns, rows, time_ns};
 
 /// How much longer than said a flow may last, in ns: clocks and rounding.
 const SLACK_NS: i128 = 1_000_000_000;
@@ -64,8 +64,7 @@ impl FlowLabels {
             };
             let (from_ns, step) = time_ns(cell(start), offset_s).with_context(|| wrong(start))?;
             let micros: f64 = cell(duration).parse().with_context(|| wrong(duration))?;
-            #[allow(clippy::cast_possible_truncation)]
-            let to_ns = from_ns + (micros.max(0.0) * 1e3) as i128 + step;
+            let to_ns = from_ns + duration_ns(micros / 1e6) + step;
             let key = key(
                 end(ends[0])?,
                 end(ends[1])?,
@@ -110,6 +109,9 @@ impl FlowLabels {
     pub(super) fn zeek_json(text: &str) -> Result<Self> {
         let mut labels = Self::default();
         for (line, text) in text.lines().enumerate() {
+            if text.trim().is_empty() {
+                continue;
+            }
             let named = || format!("line {}", line + 1);
             let object: Value = serde_json::from_str(text).with_context(named)?;
             let texts: HashMap<&str, String> = object
@@ -142,8 +144,7 @@ impl FlowLabels {
         let (from_ns, step) = time_ns(cell("ts"), 0).with_context(|| wrong("ts"))?;
         // A flow of one packet has no duration.
         let seconds: f64 = cell("duration").parse().unwrap_or(0.0);
-        #[allow(clippy::cast_possible_truncation)]
-        let to_ns = from_ns + (seconds * 1e9) as i128 + step;
+        let to_ns = from_ns + duration_ns(seconds) + step;
         let proto = protocol(cell("proto")).with_context(|| wrong("proto"))?;
         let label = match (cell("label"), cell("detailed-label")) {
             ("-" | "(empty)", _) => return Ok(()),
@@ -241,6 +242,30 @@ mod tests {
             class(&FlowLabels::zeek_json(json).unwrap(), 101).as_deref(),
             Some("scan")
         );
+    }
+
+    #[test]
+    fn a_flow_without_end_and_one_that_ends_before_it_began() {
+        let flow = |duration: &str| {
+            let text = format!(
+                "{{\"ts\":100,\"id.orig_h\":\"10.0.0.1\",\"id.orig_p\":4000,\"id.resp_h\":\"10.0.0.2\",\
+                 \"id.resp_p\":80,\"proto\":\"tcp\",\"duration\":\"{duration}\",\"label\":\"scan\"}}"
+            );
+            FlowLabels::zeek_json(&text).unwrap()
+        };
+        assert_eq!(class(&flow("inf"), 1_000_000_000).as_deref(), Some("scan"));
+        for duration in ["-50", "-inf", "nan"] {
+            let flow = flow(duration);
+            assert_eq!(class(&flow, 100).as_deref(), Some("scan"), "{duration}");
+            assert_eq!(class(&flow, 60), None, "{duration}");
+        }
+    }
+
+    #[test]
+    fn empty_lines_between_connections_say_nothing() {
+        let error = FlowLabels::zeek_json("\n\n{\"ts\":1}\n\n").unwrap_err();
+        assert!(format!("{error:#}").starts_with("line 3: "));
+        assert!(FlowLabels::zeek_json("\n \n").is_ok());
     }
 
     #[test]

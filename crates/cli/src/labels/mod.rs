@@ -10,8 +10,6 @@ mod flows;
 mod rules;
 
 use std::collections::HashMap;
-use std::fs;
-use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use strata_wire::Headers;
@@ -43,52 +41,8 @@ enum Form {
     Flows(FlowLabels),
 }
 
-/// How label files are read.
-#[derive(Debug, Default, clap::Args)]
-pub(crate) struct LabelArgs {
-    /// What the packets are. CSV by frame number (frame, label, maybe source; 0 is
-    /// benign, 1 an attack, other labels are classes of their own); CSV of rules
-    /// (label and any of address, source_address, destination_address, port,
-    /// source_port, destination_port, protocol, from, to; the first that fits);
-    /// flows of CICFlowMeter (CSV); or Zeek's conn.log with a label column.
-    #[arg(long, value_name = "FILE")]
-    labels: Option<std::path::PathBuf>,
-
-    /// The label of packets that no rule or flow names; without it they are left
-    /// without label, and neither trained on nor judged.
-    #[arg(long, value_name = "LABEL")]
-    otherwise: Option<String>,
-
-    /// The clock of times without zone in label files, as +HH:MM from UTC:
-    /// CICFlowMeter writes local time.
-    #[arg(
-        long,
-        value_name = "OFFSET",
-        default_value = "+00:00",
-        allow_hyphen_values = true
-    )]
-    labels_utc_offset: String,
-}
-
-impl LabelArgs {
-    /// The labels of the file that was named, if one was.
-    pub(crate) fn open(&self) -> Result<Option<Labels>> {
-        let Some(path) = &self.labels else {
-            return Ok(None);
-        };
-        let named = || path.display().to_string();
-        let offset_s = utc_offset(&self.labels_utc_offset)?;
-        let text = fs::read(path).with_context(|| format!("{}: cannot read", path.display()))?;
-        // Data sets have names in Latin-1: one strange letter is no reason to stop.
-        let text = String::from_utf8_lossy(&text);
-        let form = Form::read(path, &text, offset_s).with_context(named)?;
-        let otherwise = self.otherwise.as_deref().map(Label::new);
-        Ok(Some(Labels { form, otherwise }))
-    }
-}
-
 impl Form {
-    fn read(path: &Path, text: &str, offset_s: i64) -> Result<Self> {
+    fn read(text: &str, offset_s: i64) -> Result<Self> {
         let first = text.lines().next().unwrap_or_default();
         if first.starts_with("#separator") || first.starts_with("#fields") {
             return Ok(Self::Flows(FlowLabels::zeek_tsv(text)?));
@@ -107,14 +61,28 @@ impl Form {
             return Ok(Self::Rules(rules::read(text, &columns, offset_s)?));
         }
         bail!(
-            "not a label file: {} has no column 'label' in its first line '{}'",
-            path.file_name().unwrap_or_default().display(),
+            "not a label file: no column 'label' in the first line '{}'",
             first.chars().take(80).collect::<String>()
         )
     }
 }
 
 impl Labels {
+    /// Reads a label file. `utc_offset` (+HH:MM) is the clock of times without zone;
+    /// `otherwise` the label of packets that no rule or flow names.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, with its line.
+    pub(crate) fn read(bytes: &[u8], utc_offset: &str, otherwise: Option<&str>) -> Result<Self> {
+        // Data sets have names in Latin-1: one strange letter is no reason to stop.
+        let text = String::from_utf8_lossy(bytes);
+        Ok(Self {
+            form: Form::read(&text, offset_s(utc_offset)?)?,
+            otherwise: otherwise.map(Label::new),
+        })
+    }
+
     /// The label of a packet. `ts_ns` as captured.
     pub(crate) fn of(&self, frame: u64, ts_ns: u64, headers: &Headers) -> Option<&Label> {
         let found = match &self.form {
@@ -229,7 +197,7 @@ fn frames(text: &str, columns: &Columns) -> Result<HashMap<u64, Label>> {
 }
 
 /// `+HH:MM` in seconds.
-fn utc_offset(text: &str) -> Result<i64> {
+fn offset_s(text: &str) -> Result<i64> {
     let wrong = || format!("--labels-utc-offset '{text}' is not +HH:MM or -HH:MM");
     let (sign, rest) = match text.split_at_checked(1) {
         Some(("+", rest)) => (1, rest),
@@ -237,11 +205,23 @@ fn utc_offset(text: &str) -> Result<i64> {
         _ => bail!(wrong()),
     };
     let (hours, minutes) = rest.split_once(':').with_context(wrong)?;
-    let (hours, minutes): (i64, i64) = (
+    let (hours, minutes): (u8, u8) = (
         hours.parse().with_context(wrong)?,
         minutes.parse().with_context(wrong)?,
     );
-    Ok(sign * (hours * 3600 + minutes * 60))
+    if hours > 23 || minutes > 59 {
+        bail!(wrong());
+    }
+    Ok(sign * (i64::from(hours) * 3600 + i64::from(minutes) * 60))
+}
+
+/// No time is further from 1970, and no flow longer: 3000 years in seconds.
+const SECONDS_MAX: f64 = 1e11;
+
+/// How long a flow took, in ns. Data sets have negative durations, which are none.
+#[allow(clippy::cast_possible_truncation)]
+fn duration_ns(seconds: f64) -> i128 {
+    (seconds.clamp(0.0, SECONDS_MAX) * 1e9) as i128
 }
 
 /// A time in ns since 1970: seconds, RFC 3339, or the forms that CICFlowMeter has
@@ -250,7 +230,7 @@ fn time_ns(text: &str, offset_s: i64) -> Option<(i128, i128)> {
     let text = text.trim();
     if let Ok(seconds) = text.parse::<f64>() {
         #[allow(clippy::cast_possible_truncation)]
-        return Some(((seconds * 1e9) as i128, 1_000));
+        return (seconds.abs() <= SECONDS_MAX).then_some(((seconds * 1e9) as i128, 1_000));
     }
     if let Ok(time) = text.parse::<jiff::Timestamp>() {
         return Some((time.as_nanosecond(), 1));
@@ -298,7 +278,19 @@ mod tests {
         );
         assert_eq!(ns("3/7/2017 9:00", -3 * 3600), 1_499_083_200_000_000_000);
         assert_eq!(time_ns("yesterday", 0), None);
-        assert_eq!(utc_offset("-03:30").unwrap(), -12_600);
-        assert!(utc_offset("3").is_err());
+    }
+
+    #[test]
+    fn times_that_no_clock_shows_are_refused() {
+        for text in ["inf", "-inf", "nan", "1e300", "-1e300"] {
+            assert_eq!(time_ns(text, 0), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn clocks_are_hours_and_minutes() {
+        assert_eq!(offset_s("-03:30").unwrap(), -12_600);
+        assert!(offset_s("3").is_err());
+        assert!(offset_s("+9223372036854775807:00").is_err());
     }
 }
