@@ -14,6 +14,7 @@ use strata_sketch::{
 };
 
 use crate::labelled::{self, LabelledArgs, Seen};
+use crate::model::WINDOW_MS_MAX;
 use crate::table::{Cell, Kind, Table};
 
 /// Arguments of `strata eval`.
@@ -28,6 +29,11 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     labelled: LabelledArgs,
+
+    /// Length of the sketches' window in ms, instead of the model's: how well they
+    /// do when a window holds more, or fewer, flows.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=WINDOW_MS_MAX))]
+    window_ms: Option<u64>,
 
     /// HTML page to write; its figures go beside it as JSON.
     #[arg(long, value_name = "FILE", required_unless_present = "decisions")]
@@ -100,7 +106,10 @@ const COLUMNS: [(&str, Kind, &str, &str); 12] = [
 ];
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let loaded = crate::model::load(args.model.as_deref())?;
+    let mut loaded = crate::model::load(args.model.as_deref())?;
+    if let Some(window_ms) = args.window_ms {
+        loaded.model.window_ns = window_ms * 1_000_000;
+    }
     let scratch = tempfile::tempdir().context("no room for temporary files")?;
     let decisions = args
         .decisions

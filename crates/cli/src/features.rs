@@ -11,6 +11,7 @@ use strata_sketch::{
 };
 
 use crate::labelled::{self, LabelledArgs, Seen};
+use crate::model::WINDOW_MS_MAX;
 use crate::table::{Cell, Kind, Table};
 
 /// Arguments of `strata features`.
@@ -31,7 +32,7 @@ pub(crate) struct Args {
 
     /// Length of the sketches' window in ms; it belongs to the model that is
     /// trained on these features. By default that of the built-in model.
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=WINDOW_MS_MAX))]
     window_ms: Option<u64>,
 
     /// Compute as a switch does, with averages within this relative error.

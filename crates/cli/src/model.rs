@@ -9,6 +9,9 @@ use strata_classify::Model;
 /// The model that serves without `-m`; made by `make model`.
 const BUILT_IN: &[u8] = include_bytes!("../../../models/default.json");
 
+/// The longest window of a model, 10 days, in ms.
+pub(crate) const WINDOW_MS_MAX: u64 = 864_000_000;
+
 /// A model and the bytes it was read from.
 pub(crate) struct Loaded {
     pub(crate) model: Model,

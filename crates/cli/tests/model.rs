@@ -8,6 +8,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
+use parquet::file::reader::{FileReader, SerializedFileReader};
 use strata_testkit::{data_dir, workspace_root};
 
 fn strata(arguments: &[&str]) -> Output {
@@ -98,6 +99,30 @@ fn a_model_is_trained_judged_and_records() {
     succeeds(&["record", "-m", &model, "-r", &flood.trace, "-o", &other]);
     let info = succeeds(&["info", &other]);
     assert!(info.contains("NO LONGER FITS"), "{info}");
+}
+
+#[test]
+fn a_window_of_choice_is_evaluated() {
+    let scratch = tempfile::tempdir().unwrap();
+    let decisions = scratch.path().join("decisions.parquet");
+    let Capture { trace, labels } = capture("cic2017-sqli");
+    let summary = |more: &[&str]| {
+        let (trace, labels, file) = (&trace, &labels, decisions.to_str().unwrap());
+        let mut arguments = vec!["eval", "-r", trace, "--labels", labels, "--decisions", file];
+        arguments.extend(more);
+        succeeds(&arguments);
+        let file = std::fs::File::open(&decisions).unwrap();
+        let reader = SerializedFileReader::new(file).unwrap();
+        let about = reader.metadata().file_metadata().key_value_metadata();
+        let about = about.unwrap().iter().find(|a| a.key == "strata.summary");
+        let json = about.unwrap().value.clone().unwrap();
+        serde_json::from_str::<serde_json::Value>(&json).unwrap()
+    };
+    let (own, short) = (summary(&[]), summary(&["--window-ms", "1"]));
+    let windows = |summary: &serde_json::Value| summary["windows"].as_u64().unwrap();
+    assert!(windows(&short) > windows(&own), "{own} {short}");
+    let none = strata(&["eval", "-r", &trace, "--decisions", "x", "--window-ms", "0"]);
+    assert!(!none.status.success());
 }
 
 #[test]
