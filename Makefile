@@ -12,7 +12,7 @@ DEMO := target/demo
 PEERS := tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev
 LINTS := -D warnings
 
-.PHONY: help build sql demo test test-python test-sql verbs fmt lint check-docs tools fuzz bench python lock model compare clean
+.PHONY: help build sql demo test test-python test-sql verbs fmt lint check-docs tools fuzz bench python lock model compare ablation clean
 
 help:
 	@echo "make demo    build, record a real capture hierarchically, show the result"
@@ -23,6 +23,7 @@ help:
 	@echo "make fuzz    every fuzz target for SECONDS_EACH seconds (600)"
 	@echo "make python  the Python package, for training and reading logs, into $(VENV)"
 	@echo "make compare presets of models side by side, as a page"
+	@echo "make ablation  what each group of features buys"
 	@echo "make model   train models/default.json again"
 
 build:
@@ -118,6 +119,10 @@ model: build python
 # Presets of models on every labelled capture; figures of bench/results/presets.figures.json.
 compare: build python
 	$(STRATA) compare $(LABELLED) --report bench/results/presets.html
+
+# What each group of features buys: bench/results/features.md.
+ablation: build python
+	STRATA_PROGRAM=$(abspath $(STRATA)) $(VENV)/bin/python -m strata ablate $(LABELLED)/mix-train -o bench/results/features
 
 clean:
 	$(CARGO) clean

@@ -102,6 +102,16 @@ def parser() -> argparse.ArgumentParser:
     default = commands.add_parser("default", help="make the model that ships with the program")
     default.add_argument("folder", type=Path, help="folder with trace.pcap and labels.csv")
     default.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
+
+    ablate = commands.add_parser(
+        "ablate", help="what each group of features buys, by training without it"
+    )
+    ablate.add_argument("folder", type=Path, help="folder with trace.pcap and labels.csv")
+    ablate.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
+    )
+    ablate.add_argument("--seeds", type=int, default=3, metavar="N", help="repeat so many times")
+    ablate.add_argument("--jobs", type=int, default=2, metavar="N", help="threads")
     return whole
 
 
@@ -182,6 +192,12 @@ def _default(args: argparse.Namespace) -> None:
     default_model(args.folder, args.output)
 
 
+def _ablate(args: argparse.Namespace) -> None:
+    from .ablation import run
+
+    run(args.folder, args.output, seeds=args.seeds, jobs=args.jobs)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command; ends the process with a message on errors of the user's world."""
     args = parser().parse_args(arguments)
@@ -190,6 +206,7 @@ def main(arguments: list[str] | None = None) -> None:
         "evaluate": _evaluate,
         "compare": _compare,
         "default": _default,
+        "ablate": _ablate,
     }
     try:
         commands[args.command](args)

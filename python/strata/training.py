@@ -9,6 +9,7 @@ import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ class Trainer:
         self.values = snapshots.values(options.features)
         self.weights = self._weights()
         self.fold_of = np.zeros(len(snapshots), int)
-        for fold, (_, test) in enumerate(self.folds()):
+        for fold, (_, test) in enumerate(self.folds):
             self.fold_of[test] = fold
         self.known_folds = np.unique(self.fold_of)
         # Of unseen flows, once trained.
@@ -168,6 +169,7 @@ class Trainer:
             n_jobs=self.options.jobs,
         )
 
+    @cached_property
     def folds(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Pairs of rows; a flow is on one side only."""
         groups = self.data.columns["flow"]
@@ -178,7 +180,7 @@ class Trainer:
     def out_of_fold(self, values: np.ndarray, shape: tuple[int, int], progress: tqdm) -> np.ndarray:
         """The anomaly score of each packet from forests that know nothing of its flow."""
         scores = np.zeros(len(self.data))
-        for train, test in self.folds():
+        for train, test in self.folds:
             bins = Bins(values[train], self.options.bins)
             forest = self.forest(shape)
             forest.fit(bins.ranks(values[train]), self.target[train], self.weights[train])
@@ -193,7 +195,7 @@ class Trainer:
         packet = [i for i, f in enumerate(options.features) if f in PACKET_LEVEL]
         if not packet:
             raise SnapshotError("no feature of single packets: those without bucket need one")
-        steps = len(self.folds()) * (len(options.shapes) + 1)
+        steps = len(self.folds) * (len(options.shapes) + 1)
         with tqdm(total=steps, desc="cross-validation", disable=not options.progress) as bar:
             tried = []
             for shape in options.shapes:

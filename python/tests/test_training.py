@@ -5,12 +5,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from strata import ablation, training
+from strata.ablation import GROUPS
 from strata.evaluation import Decisions, judge, precision_at, stability_index
 from strata.model import Bins, split_json, stretch
 from strata.snapshots import SnapshotError, load
 from strata.training import Options, Trainer, macro_f1, train
 
 FEATURES = ("size", "tcp_flags", "packets")
+HEAD = {"capture": "x", "time_compression": 1.0, "window_ms": 10}
 
 
 def leaf_of(tree, row):
@@ -84,10 +87,31 @@ def test_a_model_separates_what_can_be_separated_and_repeats(snapshots, tmp_path
 def test_no_flow_is_on_both_sides_of_a_fold(snapshots):
     trainer = Trainer(load([snapshots]), Options(**small()))
     flows = trainer.data.columns["flow"]
-    folds = trainer.folds()
+    folds = trainer.folds
     assert len(folds) == 5
     for one, other in folds:
         assert not set(flows[one]) & set(flows[other])
+
+
+def test_each_default_feature_is_in_one_group():
+    grouped = [feature for group in GROUPS.values() for feature in group]
+    assert sorted(grouped) == sorted(training.FEATURES)
+
+
+def test_ablation_finds_the_group_that_decides(snapshots, monkeypatch):
+    data = load([snapshots])
+    groups = {"size": ("size",), "flags": ("tcp_flags",), "counts": ("packets",)}
+    monkeypatch.setattr(ablation, "FEATURES", FEATURES)
+    monkeypatch.setattr(ablation, "LEFT_OUT", ())
+    monkeypatch.setattr(ablation, "GROUPS", groups)
+    figures = ablation.ablate(data, seeds=(1, 2), jobs=1, progress=False)
+    bought = {row["without"]: row["bought"] for row in figures["rows"]}
+    assert bought["all"] == 0
+    assert bought["size"] > 0.3
+    # The others are dice.
+    assert abs(bought["flags"]) < 0.1
+    assert abs(bought["counts"]) < 0.1
+    assert "| size | `size` |" in ablation.in_markdown({**HEAD, **figures}, "make")
 
 
 def test_targets_are_met_on_unseen_flows(snapshots):
