@@ -39,7 +39,7 @@ def measure(context):
              "--decisions", decisions],
             capture_output=True, check=True,
         )
-        summary = json.loads(parquet.read_schema(decisions).metadata[b"strata.summary"])
+        summary = json.loads(parquet.read_metadata(decisions).metadata[b"strata.summary"])
         runs.append({"times": times, **summary})
         trace.unlink()
     rows = []
