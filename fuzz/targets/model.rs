@@ -7,7 +7,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
-use strata_classify::{Columns, Forest, LANES, Model, Tree, Verdicts};
+use strata_classify::{Columns, Forest, Kernel, LANES, Model, Tree, Verdicts};
 use strata_fuzz::{Bounded, Chooser};
 use strata_sketch::{Feature, Level};
 
@@ -58,12 +58,11 @@ fn run(json: &[u8], mut choose: Chooser<'_>) {
         }
         let mut leaves = vec![[0_u16; LANES]; forest.tree_count()];
         forest.leaves(&columns, &mut leaves);
-        let mut portable = vec![[0_u16; LANES]; forest.tree_count()];
-        forest.portable().leaves(&columns, &mut portable);
-        assert_eq!(
-            leaves, portable,
-            "this machine's kernel and the portable one"
-        );
+        for kernel in Kernel::available() {
+            let mut other = vec![[0_u16; LANES]; forest.tree_count()];
+            Forest::with_kernel(&model, level, kernel).leaves(&columns, &mut other);
+            assert_eq!(leaves, other, "the kernel of this machine and {kernel:?}");
+        }
         for lane in 0..lanes {
             let rows = columns.chunks_exact(LANES).take(features.len());
             let values: Vec<u32> = rows.map(|column| column[lane]).collect();
