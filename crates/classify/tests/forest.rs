@@ -58,15 +58,18 @@ fn model(flow_trees: Vec<Tree>, packet_trees: Vec<Tree>) -> Model {
     }
 }
 
+/// Deepest random tree: less than the loader refuses.
+const DEEPEST: usize = 60;
+
 /// A random tree: splits until the depth is used up or chance says leaf.
 fn tree(features: usize) -> impl Strategy<Value = Tree> {
     let step = (any::<bool>(), 0..features, -5.0..3_000.0_f64, 0.0..=1.0_f64);
     prop::collection::vec(step, 1..500).prop_map(|steps| {
         let mut nodes = vec![Node::default()];
-        let mut open = vec![0];
+        let mut open = vec![(0, 0)];
         for (splits, feature, at_most, share) in steps {
-            let Some(at) = open.pop() else { break };
-            if splits {
+            let Some((at, depth)) = open.pop() else { break };
+            if splits && depth < DEEPEST {
                 let left = nodes.len();
                 nodes[at] = Node {
                     feature: Some(feature),
@@ -76,13 +79,13 @@ fn tree(features: usize) -> impl Strategy<Value = Tree> {
                     classes: None,
                 };
                 nodes.extend([Node::default(), Node::default()]);
-                open.insert(0, left);
-                open.push(left + 1);
+                open.insert(0, (left, depth + 1));
+                open.push((left + 1, depth + 1));
             } else {
                 nodes[at] = leaf(share);
             }
         }
-        for at in open {
+        for (at, _) in open {
             nodes[at] = leaf(0.5);
         }
         Tree { nodes }
