@@ -1,39 +1,15 @@
 //! The hot path does not allocate.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::io::Write;
 
 use strata_capture::{
     Input, InputOptions, Interface, LinkType, Next, PacketRef, PcapNgWriter, PcapWriter, options,
 };
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting by thread.
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator unchanged.
-#[allow(unsafe_code, reason = "there is no other way to see allocations")]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // Not there any more while a thread ends.
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the promises that `System` asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
+use strata_testkit::CountingAllocator;
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static COUNTING: CountingAllocator = CountingAllocator;
 
 const PACKETS: u64 = 20_000;
 
@@ -66,7 +42,7 @@ fn allocations(files: &[Vec<u8>]) -> u64 {
         match input.advance().unwrap() {
             Next::Packets => {
                 if count == 0 {
-                    before = ALLOCATIONS.get();
+                    before = strata_testkit::allocations();
                 }
                 count += input
                     .batch()
@@ -78,7 +54,7 @@ fn allocations(files: &[Vec<u8>]) -> u64 {
             Next::End => break,
         }
     }
-    let after = ALLOCATIONS.get();
+    let after = strata_testkit::allocations();
     assert_eq!(count as u64, PACKETS * files.len() as u64);
     after - before
 }

@@ -13,9 +13,11 @@ use strata_sketch::{
     Sketch,
 };
 
-use crate::labelled::{self, LabelledArgs, Seen};
+use crate::labelled::{
+    self, FLOW, FRAME, IN_FLOW, LABEL, LabelledArgs, SOURCE, Seen, TS_NS, WIRE_LEN,
+};
 use crate::model::WINDOW_MS_MAX;
-use crate::table::{Cell, Kind, Table};
+use crate::table::{Cell, ColumnSpec, Kind, Table};
 
 /// Arguments of `strata eval`.
 #[derive(Debug, clap::Args)]
@@ -45,38 +47,13 @@ pub(crate) struct Args {
     decisions: Option<PathBuf>,
 }
 
-const COLUMNS: [(&str, Kind, &str, &str); 12] = [
-    (
-        "frame",
-        Kind::U64,
-        "number",
-        "Number of the packet in the capture, from 1.",
-    ),
-    (
-        "ts_ns",
-        Kind::U64,
-        "ns",
-        "Arrival since 1970, in compressed time if time was compressed.",
-    ),
-    (
-        "flow",
-        Kind::U64,
-        "",
-        "Fingerprint of the flow, both directions.",
-    ),
-    (
-        "in_flow",
-        Kind::U64,
-        "number",
-        "Number of the packet in its flow, from 1, over all windows.",
-    ),
+const COLUMNS: [ColumnSpec; 12] = [
+    FRAME,
+    TS_NS,
+    FLOW,
+    IN_FLOW,
     ("has_bucket", Kind::Flag, "", "Whether flow trees decided."),
-    (
-        "wire_len",
-        Kind::U64,
-        "bytes",
-        "Length of the packet on the wire.",
-    ),
+    WIRE_LEN,
     (
         "captured_len",
         Kind::U64,
@@ -84,18 +61,8 @@ const COLUMNS: [(&str, Kind, &str, &str); 12] = [
         "Bytes of the packet in the capture.",
     ),
     ("header_len", Kind::U64, "bytes", "Bytes of all headers."),
-    (
-        "label",
-        Kind::Word,
-        "",
-        "Class of the packet; null if unknown.",
-    ),
-    (
-        "source",
-        Kind::Word,
-        "",
-        "Where the packet came from, as the labels say.",
-    ),
+    LABEL,
+    SOURCE,
     ("class", Kind::Word, "", "Class that the model gave."),
     (
         "anomaly",

@@ -10,9 +10,11 @@ use strata_sketch::{
     Arithmetic, BITS_DEFAULT, Clock, ExactTable, Feature, FlowStats, RangeTable, Sketch,
 };
 
-use crate::labelled::{self, LabelledArgs, Seen};
+use crate::labelled::{
+    self, FLOW, FRAME, IN_FLOW, LABEL, LabelledArgs, SOURCE, Seen, TS_NS, WIRE_LEN,
+};
 use crate::model::WINDOW_MS_MAX;
-use crate::table::{Cell, Kind, Table};
+use crate::table::{Cell, ColumnSpec, Kind, Table};
 
 /// Arguments of `strata features`.
 #[derive(Debug, clap::Args)]
@@ -64,55 +66,20 @@ impl Flows {
 }
 
 /// Columns before the features.
-const LEADING: [(&str, Kind, &str, &str); 8] = [
-    (
-        "frame",
-        Kind::U64,
-        "number",
-        "Number of the packet in the capture, from 1.",
-    ),
-    (
-        "ts_ns",
-        Kind::U64,
-        "ns",
-        "Arrival since 1970, in compressed time if time was compressed.",
-    ),
-    (
-        "flow",
-        Kind::U64,
-        "",
-        "Fingerprint of the flow, both directions.",
-    ),
-    (
-        "in_flow",
-        Kind::U64,
-        "number",
-        "Number of the packet in its flow, from 1, over all windows.",
-    ),
+const LEADING: [ColumnSpec; 8] = [
+    FRAME,
+    TS_NS,
+    FLOW,
+    IN_FLOW,
     (
         "has_bucket",
         Kind::Flag,
         "",
         "Whether the flow has a bucket; without, flow features are 0.",
     ),
-    (
-        "wire_len",
-        Kind::U64,
-        "bytes",
-        "Length of the packet on the wire.",
-    ),
-    (
-        "label",
-        Kind::Word,
-        "",
-        "Class of the packet; null if unknown.",
-    ),
-    (
-        "source",
-        Kind::Word,
-        "",
-        "Where the packet came from, as the labels say.",
-    ),
+    WIRE_LEN,
+    LABEL,
+    SOURCE,
 ];
 
 pub(crate) fn run(args: &Args) -> Result<()> {

@@ -11,6 +11,51 @@ use strata_sketch::PacketFacts;
 use strata_wire::{Headers, TunnelKey};
 
 use crate::labels::{Label, Labels};
+use crate::table::{ColumnSpec, Kind};
+
+// Columns of every table of labelled packets.
+pub(crate) const FRAME: ColumnSpec = (
+    "frame",
+    Kind::U64,
+    "number",
+    "Number of the packet in the capture, from 1.",
+);
+pub(crate) const TS_NS: ColumnSpec = (
+    "ts_ns",
+    Kind::U64,
+    "ns",
+    "Arrival since 1970, in compressed time if time was compressed.",
+);
+pub(crate) const FLOW: ColumnSpec = (
+    "flow",
+    Kind::U64,
+    "",
+    "Fingerprint of the flow, both directions.",
+);
+pub(crate) const IN_FLOW: ColumnSpec = (
+    "in_flow",
+    Kind::U64,
+    "number",
+    "Number of the packet in its flow, from 1, over all windows.",
+);
+pub(crate) const WIRE_LEN: ColumnSpec = (
+    "wire_len",
+    Kind::U64,
+    "bytes",
+    "Length of the packet on the wire.",
+);
+pub(crate) const LABEL: ColumnSpec = (
+    "label",
+    Kind::Word,
+    "",
+    "Class of the packet; null if unknown.",
+);
+pub(crate) const SOURCE: ColumnSpec = (
+    "source",
+    Kind::Word,
+    "",
+    "Where the packet came from, as the labels say.",
+);
 
 /// A capture and what its packets are.
 #[derive(Debug, clap::Args)]

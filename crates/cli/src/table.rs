@@ -31,6 +31,9 @@ pub(crate) enum Kind {
     Word,
 }
 
+/// Name, kind, unit and description of a column.
+pub(crate) type ColumnSpec = (&'static str, Kind, &'static str, &'static str);
+
 /// A table that is being written, row by row.
 pub(crate) struct Table {
     writer: ArrowWriter<File>,
@@ -85,7 +88,7 @@ impl Table {
     /// into the file's metadata.
     pub(crate) fn create(
         path: &Path,
-        columns: &[(&str, Kind, &str, &str)],
+        columns: &[ColumnSpec],
         about: HashMap<String, String>,
     ) -> Result<Self> {
         let mut fields = Vec::new();

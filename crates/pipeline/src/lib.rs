@@ -23,6 +23,7 @@ mod live;
 mod mode;
 mod plan;
 mod policing;
+mod run;
 mod worker;
 
 pub use budget::Budget;
@@ -31,4 +32,5 @@ pub use flows::{FlowFinder, wire_bytes};
 pub use live::run_live;
 pub use mode::{Mode, ModeConfig, ModeError};
 pub use plan::{Delays, Plan, Steering};
-pub use worker::{RunError, Worker, WorkerOptions, run};
+pub use run::{RunError, run};
+pub use worker::{Worker, WorkerOptions};

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strata_capture::live::{Live, LiveNext};
 
-use crate::worker::{RunError, Worker};
+use crate::run::RunError;
+use crate::worker::Worker;
 
 /// Packets are in the log's files after so long, however few there are.
 const FLUSH_AFTER: Duration = Duration::from_millis(900);

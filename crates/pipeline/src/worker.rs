@@ -1,21 +1,19 @@
 //! One worker: a batch of packets in, records in a block out.
 
-use strata_capture::live::{CutTable, LiveError};
-use strata_capture::{CaptureError, Input, Interface, Meta, Next, PacketRef, Packets};
-use strata_classify::{LANES, Model, VerdictId};
+mod books;
+mod lanes;
+mod record;
+
+use strata_capture::live::CutTable;
+use strata_capture::{Interface, Meta, PacketRef, Packets};
+use strata_classify::{LANES, Model};
 use strata_filter::{Filter, Program};
-use strata_sketch::{Level, PacketFacts, Pressure};
-use strata_store::{
-    BlockBuilder, BlockSink, BlockTally, PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, StoreError,
-    Written,
-};
-use strata_wire::dissect::may_hide_addresses;
+use strata_sketch::Pressure;
+use strata_store::{BlockBuilder, BlockSink, StoreError};
 use strata_wire::{
-    DropReason, FlowHasher, FlowKey, Granularity, Headers, Keep, Ledger, LinkType, Outcome, Plain,
-    Tally, TunnelKey, join, mix64, prefetch,
+    FlowHasher, Granularity, Ledger, LinkType, Outcome, Tally, TunnelKey, join, mix64, prefetch,
 };
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -25,6 +23,9 @@ use crate::flows::{FlowFinder, wire_bytes};
 use crate::mode::{Mode, ModeError};
 use crate::plan::{Follower, Plan, Steering};
 use crate::policing::{Policing, fields, plain_fields};
+
+use books::in_flight;
+use lanes::Lanes;
 
 /// Room that is kept free in a block for definitions beside a packet: a verdict
 /// of 256 trees and a plain interface. Larger ones make their block grow.
@@ -43,20 +44,6 @@ pub struct WorkerOptions {
     pub hash_seed: [u64; 2],
     /// Chooses the sample of sampled granularities.
     pub sampling_seed: u64,
-}
-
-/// Why recording ended early. What was recorded before is in the log.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The input cannot be read further.
-    #[error(transparent)]
-    Capture(#[from] CaptureError),
-    /// An interface cannot be captured further.
-    #[error(transparent)]
-    Live(#[from] LiveError),
-    /// The log cannot be written.
-    #[error(transparent)]
-    Store(#[from] StoreError),
 }
 
 /// What one class gets.
@@ -109,48 +96,6 @@ pub struct Worker {
     /// What `blocks_handed_over` was at the last [`Worker::flush_old`].
     blocks_at_flush: u64,
     lanes: Box<Lanes>,
-}
-
-/// The packets of a batch between the stages; sets of lanes are masks.
-#[derive(Debug)]
-struct Lanes {
-    facts: [PacketFacts; LANES],
-    /// Bytes up to the end of the headers.
-    header_len: [u32; LANES],
-    /// Of lanes in `is_plain`.
-    plain: [Plain; LANES],
-    /// Of the other lanes.
-    headers: Box<[Headers; LANES]>,
-    /// Passed the filter.
-    wanted: u64,
-    is_plain: u64,
-    /// Has a flow, so that it can be classified.
-    dissected: u64,
-    /// Of lanes in `wanted`, the place among the packets that policies have seen.
-    policed: [u8; LANES],
-}
-
-impl Lanes {
-    fn new() -> Self {
-        Self {
-            facts: [PacketFacts::default(); LANES],
-            header_len: [0; LANES],
-            plain: [Plain::default(); LANES],
-            headers: Box::new([Headers::default(); LANES]),
-            wanted: 0,
-            is_plain: 0,
-            dissected: 0,
-            policed: [0; LANES],
-        }
-    }
-
-    fn headers(&self, lane: usize) -> Headers {
-        if self.is_plain & 1 << lane != 0 {
-            self.plain[lane].headers()
-        } else {
-            self.headers[lane]
-        }
-    }
 }
 
 impl Worker {
@@ -495,267 +440,6 @@ impl Worker {
             self.lanes.dissected |= 1 << lane;
         }
     }
-
-    /// Granularity and record of one packet.
-    #[inline(always)]
-    fn record(
-        &mut self,
-        lane: usize,
-        packet: &PacketRef<'_>,
-        verdict: VerdictId,
-    ) -> Result<(), StoreError> {
-        let class = self.classifier.class(verdict);
-        self.packet_number += 1;
-        let demand = match &self.policing {
-            None => &self.demands[usize::from(class)],
-            Some(policing) => policing.demand(self.lanes.policed[lane], usize::from(class)),
-        };
-        let outcome = match demand {
-            Demand::Always(outcome) => *outcome,
-            Demand::Sampled(demands) => {
-                let key = self.lanes.headers(lane).key.unwrap_or_default();
-                let number = self.packet_number ^ self.sampling_key;
-                join(demands, number, self.sampling_hasher.flow(&key))
-            }
-        };
-        let keep = match outcome {
-            Outcome::Log(keep) => keep,
-            Outcome::SampledOut => {
-                self.ledger.sampled_out.add(wire_bytes(packet));
-                return Ok(());
-            }
-            Outcome::Discard => {
-                self.ledger.discarded.add(wire_bytes(packet));
-                return Ok(());
-            }
-        };
-        let captured_len = u32::try_from(packet.data.len()).unwrap_or(u32::MAX);
-        let header_len = self.lanes.header_len[lane];
-        if self.cut.is_some() {
-            self.mind_the_cut(lane, packet, keep, verdict);
-        }
-        let kept = keep.kept_len(header_len, captured_len);
-        let data = &packet.data[..kept as usize];
-
-        let needed = PACKET_HEADER_LEN + data.len() + PREFIX_LEN + packet.options.len();
-        if self.block.room() < needed + DEFINITIONS_LEN {
-            self.room_for(needed + DEFINITIONS_LEN)?;
-        }
-        if !self.block.defines(packet.interface, verdict) {
-            self.define(packet.interface, verdict);
-            if self.block.room() < needed {
-                // A large definition has taken the room.
-                self.block.grow(needed);
-            }
-        }
-        let record = PacketRecord {
-            ts_ns: packet.ts_ns,
-            seq: self.next_seq,
-            wire_len: packet.wire_len,
-            captured_len,
-            header_len: u16::try_from(header_len).unwrap_or(u16::MAX),
-            interface: packet.interface,
-            verdict,
-            keep_code: keep.code(),
-            has_timestamp: packet.has_timestamp,
-            data,
-            options: packet.options,
-        };
-        self.block.push_packet(&record, class);
-        self.next_seq += 1;
-        if self.lanes.is_plain & 1 << lane == 0 {
-            self.note(lane);
-        } else {
-            let plain = &self.lanes.plain[lane];
-            let ends = [plain.source, plain.destination];
-            self.block
-                .note_plain(self.lanes.facts[lane].fingerprint, ends);
-        }
-        Ok(())
-    }
-
-    /// Tells the kernel how much of the flow's packets is enough, and notices what
-    /// it cut too short.
-    #[inline(never)]
-    fn mind_the_cut(
-        &mut self,
-        lane: usize,
-        packet: &PacketRef<'_>,
-        keep: Keep,
-        verdict: VerdictId,
-    ) {
-        let header_len = self.lanes.header_len[lane];
-        let snaplen = self.sources[usize::from(packet.interface)]
-            .interface
-            .snaplen;
-        let wanted = keep.kept_len(header_len, packet.wire_len.min(snaplen));
-        if (packet.data.len() as u64) < u64::from(wanted) {
-            self.ledger.wanted_but_cut.add(wire_bytes(packet));
-        }
-        let (Some(cut), Some(key)) = (&self.cut, self.lanes.headers(lane).key) else {
-            return;
-        };
-        match keep {
-            Keep::Full => cut.keep_whole(&key),
-            // What the packet alone says is no verdict on its flow.
-            _ if self.classifier.verdict(verdict).level != Some(Level::Flow) => {}
-            // Headers of other packets of the flow may be longer, with TCP options.
-            _ => cut.cut(&key, u16::try_from(wanted + 64).unwrap_or(u16::MAX / 2)),
-        }
-    }
-
-    /// Notes for the block's summary whose packet this is, which is not plain.
-    #[inline(never)]
-    fn note(&mut self, lane: usize) {
-        let headers = &self.lanes.headers[lane];
-        if may_hide_addresses(headers) || headers.key.is_none() {
-            self.block.note_hidden_addresses();
-        }
-        let Some(key) = &headers.key else {
-            return;
-        };
-        let fingerprint = self.lanes.facts[lane].fingerprint;
-        let mut identity = fingerprint;
-        if let Some(outer) = &headers.outer {
-            identity ^= mix64(self.flows.hasher().flow(outer));
-        }
-        if self.block.noted_recently(identity) {
-            return;
-        }
-        self.block.note(fingerprint);
-        let hasher = self.flows.hasher();
-        let mut note_ends = |key: &FlowKey| {
-            for end in [key.low, key.high] {
-                self.block.note(hasher.address(key.family, end.address));
-            }
-        };
-        note_ends(key);
-        if let Some(outer) = &headers.outer {
-            note_ends(outer);
-        }
-    }
-
-    /// Defines in the block what a packet record refers to.
-    #[inline(never)]
-    fn define(&mut self, interface: u16, verdict: VerdictId) {
-        if self.block.needs_context() {
-            self.block.define_context(&self.context_json);
-        }
-        if self.block.needs_interface(interface) {
-            let source = &self.sources[usize::from(interface)];
-            self.block.define_interface(interface, &source.interface);
-        }
-        if self.block.needs_verdict(verdict) {
-            let known = self.classifier.verdict(verdict);
-            let level = match known.level {
-                None => 0,
-                Some(Level::Packet) => 1,
-                Some(Level::Flow) => 2,
-            };
-            self.block
-                .define_verdict(verdict, known.class, level, known.score, &known.leaves);
-        }
-        self.block.refer_to(interface);
-    }
-
-    #[cold]
-    fn room_for(&mut self, needed: usize) -> Result<(), StoreError> {
-        if !self.block.is_empty() {
-            self.next_block()?;
-        }
-        self.block.grow(needed);
-        Ok(())
-    }
-
-    /// Hands the block to the writer and waits for an empty one: a file can wait.
-    fn next_block(&mut self) -> Result<(), StoreError> {
-        while let Some(written) = self.sink.poll() {
-            self.account(written);
-        }
-        let empty = loop {
-            if let Some(block) = self.sink.take() {
-                break block;
-            }
-            match self.sink.wait()? {
-                Some(written) => self.account(written),
-                None => return Err(StoreError::WriterGone),
-            }
-        };
-        self.blocks_handed_over += 1;
-        let full = std::mem::replace(&mut self.block, empty);
-        in_flight(&mut self.ledger, &full.tally());
-        self.sink.submit(full)
-    }
-
-    /// Moves a block's packets from `in_flight` to where they ended.
-    fn account(&mut self, written: Written) {
-        let tally = written.tally;
-        let in_flight = &mut self.ledger.in_flight;
-        in_flight.packets -= tally.packets;
-        in_flight.bytes -= tally.logged_bytes;
-        match written.outcome {
-            Ok(()) => {
-                self.ledger.logged.packets += tally.packets;
-                self.ledger.logged.bytes += tally.logged_bytes;
-            }
-            Err(error) => {
-                let reason = match error {
-                    // It connects again by itself.
-                    StoreError::RelayLost => DropReason::RelayLost,
-                    _ => DropReason::WriteError,
-                };
-                let dropped = &mut self.ledger.dropped[reason as usize];
-                dropped.packets += tally.packets;
-                dropped.bytes += tally.wire_bytes;
-                for (sum, bytes) in self.ledger.cut_bytes.iter_mut().zip(tally.cut_bytes) {
-                    *sum -= bytes;
-                }
-                if reason == DropReason::WriteError {
-                    self.write_error.get_or_insert(error);
-                }
-            }
-        }
-    }
-
-    /// Hands the block to the writer if it was begun before the last call, so that
-    /// packets do not wait for more to come.
-    ///
-    /// # Errors
-    ///
-    /// If the log cannot be written.
-    pub fn flush_old(&mut self) -> Result<(), StoreError> {
-        if !self.block.is_empty() && self.blocks_handed_over == self.blocks_at_flush {
-            self.next_block()?;
-        }
-        self.blocks_at_flush = self.blocks_handed_over;
-        self.write_error.take().map_or(Ok(()), Err)
-    }
-
-    /// Writes what is left and waits until everything is in files. Afterwards
-    /// nothing is in flight.
-    ///
-    /// # Errors
-    ///
-    /// The first error of writing, unless [`Worker::batch`] has returned it.
-    pub fn finish(&mut self) -> Result<(), StoreError> {
-        self.publish_hits();
-        if !self.block.is_empty() {
-            self.next_block()?;
-        }
-        while let Some(written) = self.sink.wait()? {
-            self.account(written);
-        }
-        self.write_error.take().map_or(Ok(()), Err)
-    }
-}
-
-/// Books the packets of a block as in flight.
-fn in_flight(ledger: &mut Ledger, tally: &BlockTally) {
-    ledger.in_flight.packets += tally.packets;
-    ledger.in_flight.bytes += tally.logged_bytes;
-    for (sum, bytes) in ledger.cut_bytes.iter_mut().zip(tally.cut_bytes) {
-        *sum += bytes;
-    }
 }
 
 /// Asks the CPU to fetch a cache line of a packet that is yet to come.
@@ -774,34 +458,4 @@ impl Demand {
             Self::Always(join(&demands, 0, 0))
         }
     }
-}
-
-/// Runs an input through a worker, to its end, the first error or until it is
-/// told to stop, and finishes the worker in all cases. `after_batch` is called
-/// after each batch and says whether to go on.
-///
-/// # Errors
-///
-/// What ended it; everything before is recorded.
-pub fn run(
-    input: &mut Input,
-    worker: &mut Worker,
-    mut after_batch: impl FnMut(&mut Worker) -> ControlFlow<()>,
-) -> Result<(), RunError> {
-    let mut step = || -> Result<(), RunError> {
-        loop {
-            match input.advance()? {
-                Next::Packets => worker.batch(&input.batch())?,
-                Next::Meta(meta) => worker.meta(meta)?,
-                Next::End => return Ok(()),
-            }
-            if after_batch(worker).is_break() || worker.is_done() {
-                return Ok(());
-            }
-        }
-    };
-    let ran = step();
-    let finished = worker.finish();
-    ran?;
-    Ok(finished?)
 }

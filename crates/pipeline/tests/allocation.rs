@@ -1,8 +1,6 @@
 //! The packet road does not allocate.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -10,34 +8,11 @@ use strata_capture::{Input, InputOptions, Interface, Meta, Next, PacketRef};
 use strata_classify::Model;
 use strata_pipeline::{Mode, Worker, WorkerOptions};
 use strata_store::{About, NullDisk, Recorder, RecorderOptions};
-use strata_testkit::{data_dir, workspace_root};
+use strata_testkit::{CountingAllocator, allocations, data_dir, workspace_root};
 use strata_wire::{LinkType, TunnelKey};
 
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting by thread.
-struct Counting;
-
-// SAFETY: every call goes to the system's allocator unchanged.
-#[allow(unsafe_code, reason = "there is no other way to see allocations")]
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // Not there any more while a thread ends.
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the promises that `System` asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(block, layout) }
-    }
-}
-
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static COUNTING: CountingAllocator = CountingAllocator;
 
 /// A real capture through a worker, over many blocks: once every verdict has been
 /// met, not a single allocation.
@@ -97,11 +72,11 @@ fn a_worker_does_not_allocate() {
     let interface = Interface::new(LinkType::ETHERNET, 0);
     worker.meta(Meta::Interface { id: 0, interface }).unwrap();
     let mut pass = || {
-        let before = ALLOCATIONS.get();
+        let before = allocations();
         for batch in refs.chunks(256) {
             worker.batch(batch).unwrap();
         }
-        ALLOCATIONS.get() - before
+        allocations() - before
     };
     let first = pass();
     assert!(first > 0, "verdicts are met for the first time");

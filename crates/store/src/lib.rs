@@ -15,6 +15,7 @@
 
 mod archive;
 mod builder;
+mod channel;
 mod checkpoint;
 mod disk;
 mod error;
@@ -31,6 +32,7 @@ mod summary;
 
 pub use archive::{ARCHIVE_NAME, Archive, FileKind, Gone, Part, PartCount, PartFile, STAGING};
 pub use builder::{BlockBuilder, BlockTally};
+pub use channel::{BlockEnd, BlockSink, BlockSource, Incoming, Progress, Written, block_channel};
 pub use checkpoint::Checkpoint;
 pub use disk::{Disk, DiskFile, RealDisk};
 pub use error::{Damage, StoreError};
@@ -41,10 +43,7 @@ pub use format::{
 pub use log::{Block, Blocks, Log, Loss, Select, read_archive};
 pub use manifest::{BlockFile, Books, MANIFEST_NAME, Manifest, Recording, State};
 pub use nulldisk::NullDisk;
-pub use recorder::{
-    About, BlockEnd, BlockSink, BlockSource, CHECKPOINT_INTERVAL, Incoming, Progress, Recorder,
-    RecorderOptions, Written, block_channel, checkpoint_name,
-};
+pub use recorder::{About, CHECKPOINT_INTERVAL, Recorder, RecorderOptions, checkpoint_name};
 pub use records::{BadRecord, RawPacket, RawRecord, Record, Records};
 pub use relayed::{
     BlockDone, DefinitionsBlock, Placed, RELAYED_HEADER_LEN, RELAYED_MAGIC, RelayLog, RelayStream,

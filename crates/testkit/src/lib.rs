@@ -1,8 +1,10 @@
 //! What the tests of all rooms share. Never linked into the program.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod allocations;
 mod net;
 
+pub use allocations::{CountingAllocator, allocations};
 pub use net::Namespace;
 
 use std::path::{Path, PathBuf};

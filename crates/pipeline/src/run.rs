@@ -1,0 +1,53 @@
+//! An input that ends through a worker.
+
+use std::ops::ControlFlow;
+
+use strata_capture::live::LiveError;
+use strata_capture::{CaptureError, Input, Next};
+use strata_store::StoreError;
+
+use crate::worker::Worker;
+
+/// Why recording ended early. What was recorded before is in the log.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The input cannot be read further.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// An interface cannot be captured further.
+    #[error(transparent)]
+    Live(#[from] LiveError),
+    /// The log cannot be written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Runs an input through a worker, to its end, the first error or until it is
+/// told to stop, and finishes the worker in all cases. `after_batch` is called
+/// after each batch and says whether to go on.
+///
+/// # Errors
+///
+/// What ended it; everything before is recorded.
+pub fn run(
+    input: &mut Input,
+    worker: &mut Worker,
+    mut after_batch: impl FnMut(&mut Worker) -> ControlFlow<()>,
+) -> Result<(), RunError> {
+    let mut step = || -> Result<(), RunError> {
+        loop {
+            match input.advance()? {
+                Next::Packets => worker.batch(&input.batch())?,
+                Next::Meta(meta) => worker.meta(meta)?,
+                Next::End => return Ok(()),
+            }
+            if after_batch(worker).is_break() || worker.is_done() {
+                return Ok(());
+            }
+        }
+    };
+    let ran = step();
+    let finished = worker.finish();
+    ran?;
+    Ok(finished?)
+}

@@ -1,0 +1,107 @@
+//! Blocks of a worker on their way to files, and the books of their packets.
+
+use strata_store::{BlockTally, StoreError, Written};
+use strata_wire::{DropReason, Ledger};
+
+use super::Worker;
+
+impl Worker {
+    #[cold]
+    pub(super) fn room_for(&mut self, needed: usize) -> Result<(), StoreError> {
+        if !self.block.is_empty() {
+            self.next_block()?;
+        }
+        self.block.grow(needed);
+        Ok(())
+    }
+
+    /// Hands the block to the writer and waits for an empty one: a file can wait.
+    pub(super) fn next_block(&mut self) -> Result<(), StoreError> {
+        while let Some(written) = self.sink.poll() {
+            self.account(written);
+        }
+        let empty = loop {
+            if let Some(block) = self.sink.take() {
+                break block;
+            }
+            match self.sink.wait()? {
+                Some(written) => self.account(written),
+                None => return Err(StoreError::WriterGone),
+            }
+        };
+        self.blocks_handed_over += 1;
+        let full = std::mem::replace(&mut self.block, empty);
+        in_flight(&mut self.ledger, &full.tally());
+        self.sink.submit(full)
+    }
+
+    /// Moves a block's packets from `in_flight` to where they ended.
+    pub(super) fn account(&mut self, written: Written) {
+        let tally = written.tally;
+        let in_flight = &mut self.ledger.in_flight;
+        in_flight.packets -= tally.packets;
+        in_flight.bytes -= tally.logged_bytes;
+        match written.outcome {
+            Ok(()) => {
+                self.ledger.logged.packets += tally.packets;
+                self.ledger.logged.bytes += tally.logged_bytes;
+            }
+            Err(error) => {
+                let reason = match error {
+                    // It connects again by itself.
+                    StoreError::RelayLost => DropReason::RelayLost,
+                    _ => DropReason::WriteError,
+                };
+                let dropped = &mut self.ledger.dropped[reason as usize];
+                dropped.packets += tally.packets;
+                dropped.bytes += tally.wire_bytes;
+                for (sum, bytes) in self.ledger.cut_bytes.iter_mut().zip(tally.cut_bytes) {
+                    *sum -= bytes;
+                }
+                if reason == DropReason::WriteError {
+                    self.write_error.get_or_insert(error);
+                }
+            }
+        }
+    }
+
+    /// Hands the block to the writer if it was begun before the last call, so that
+    /// packets do not wait for more to come.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be written.
+    pub fn flush_old(&mut self) -> Result<(), StoreError> {
+        if !self.block.is_empty() && self.blocks_handed_over == self.blocks_at_flush {
+            self.next_block()?;
+        }
+        self.blocks_at_flush = self.blocks_handed_over;
+        self.write_error.take().map_or(Ok(()), Err)
+    }
+
+    /// Writes what is left and waits until everything is in files. Afterwards
+    /// nothing is in flight.
+    ///
+    /// # Errors
+    ///
+    /// The first error of writing, unless [`Worker::batch`] has returned it.
+    pub fn finish(&mut self) -> Result<(), StoreError> {
+        self.publish_hits();
+        if !self.block.is_empty() {
+            self.next_block()?;
+        }
+        while let Some(written) = self.sink.wait()? {
+            self.account(written);
+        }
+        self.write_error.take().map_or(Ok(()), Err)
+    }
+}
+
+/// Books the packets of a block as in flight.
+pub(super) fn in_flight(ledger: &mut Ledger, tally: &BlockTally) {
+    ledger.in_flight.packets += tally.packets;
+    ledger.in_flight.bytes += tally.logged_bytes;
+    for (sum, bytes) in ledger.cut_bytes.iter_mut().zip(tally.cut_bytes) {
+        *sum += bytes;
+    }
+}

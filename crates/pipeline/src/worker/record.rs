@@ -1,0 +1,175 @@
+//! The last stage of a worker: how much of a packet is kept, and its record.
+
+use strata_capture::PacketRef;
+use strata_classify::VerdictId;
+use strata_sketch::Level;
+use strata_store::{PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, StoreError};
+use strata_wire::dissect::may_hide_addresses;
+use strata_wire::{FlowKey, Keep, Outcome, join, mix64};
+
+use super::{DEFINITIONS_LEN, Demand, Worker};
+use crate::flows::wire_bytes;
+
+impl Worker {
+    /// Granularity and record of one packet.
+    #[inline(always)]
+    pub(super) fn record(
+        &mut self,
+        lane: usize,
+        packet: &PacketRef<'_>,
+        verdict: VerdictId,
+    ) -> Result<(), StoreError> {
+        let class = self.classifier.class(verdict);
+        self.packet_number += 1;
+        let demand = match &self.policing {
+            None => &self.demands[usize::from(class)],
+            Some(policing) => policing.demand(self.lanes.policed[lane], usize::from(class)),
+        };
+        let outcome = match demand {
+            Demand::Always(outcome) => *outcome,
+            Demand::Sampled(demands) => {
+                let key = self.lanes.headers(lane).key.unwrap_or_default();
+                let number = self.packet_number ^ self.sampling_key;
+                join(demands, number, self.sampling_hasher.flow(&key))
+            }
+        };
+        let keep = match outcome {
+            Outcome::Log(keep) => keep,
+            Outcome::SampledOut => {
+                self.ledger.sampled_out.add(wire_bytes(packet));
+                return Ok(());
+            }
+            Outcome::Discard => {
+                self.ledger.discarded.add(wire_bytes(packet));
+                return Ok(());
+            }
+        };
+        let captured_len = u32::try_from(packet.data.len()).unwrap_or(u32::MAX);
+        let header_len = self.lanes.header_len[lane];
+        if self.cut.is_some() {
+            self.mind_the_cut(lane, packet, keep, verdict);
+        }
+        let kept = keep.kept_len(header_len, captured_len);
+        let data = &packet.data[..kept as usize];
+
+        let needed = PACKET_HEADER_LEN + data.len() + PREFIX_LEN + packet.options.len();
+        if self.block.room() < needed + DEFINITIONS_LEN {
+            self.room_for(needed + DEFINITIONS_LEN)?;
+        }
+        if !self.block.defines(packet.interface, verdict) {
+            self.define(packet.interface, verdict);
+            if self.block.room() < needed {
+                // A large definition has taken the room.
+                self.block.grow(needed);
+            }
+        }
+        let record = PacketRecord {
+            ts_ns: packet.ts_ns,
+            seq: self.next_seq,
+            wire_len: packet.wire_len,
+            captured_len,
+            header_len: u16::try_from(header_len).unwrap_or(u16::MAX),
+            interface: packet.interface,
+            verdict,
+            keep_code: keep.code(),
+            has_timestamp: packet.has_timestamp,
+            data,
+            options: packet.options,
+        };
+        self.block.push_packet(&record, class);
+        self.next_seq += 1;
+        if self.lanes.is_plain & 1 << lane == 0 {
+            self.note(lane);
+        } else {
+            let plain = &self.lanes.plain[lane];
+            let ends = [plain.source, plain.destination];
+            self.block
+                .note_plain(self.lanes.facts[lane].fingerprint, ends);
+        }
+        Ok(())
+    }
+
+    /// Tells the kernel how much of the flow's packets is enough, and notices what
+    /// it cut too short.
+    #[inline(never)]
+    fn mind_the_cut(
+        &mut self,
+        lane: usize,
+        packet: &PacketRef<'_>,
+        keep: Keep,
+        verdict: VerdictId,
+    ) {
+        let header_len = self.lanes.header_len[lane];
+        let snaplen = self.sources[usize::from(packet.interface)]
+            .interface
+            .snaplen;
+        let wanted = keep.kept_len(header_len, packet.wire_len.min(snaplen));
+        if (packet.data.len() as u64) < u64::from(wanted) {
+            self.ledger.wanted_but_cut.add(wire_bytes(packet));
+        }
+        let (Some(cut), Some(key)) = (&self.cut, self.lanes.headers(lane).key) else {
+            return;
+        };
+        match keep {
+            Keep::Full => cut.keep_whole(&key),
+            // What the packet alone says is no verdict on its flow.
+            _ if self.classifier.verdict(verdict).level != Some(Level::Flow) => {}
+            // Headers of other packets of the flow may be longer, with TCP options.
+            _ => cut.cut(&key, u16::try_from(wanted + 64).unwrap_or(u16::MAX / 2)),
+        }
+    }
+
+    /// Notes for the block's summary whose packet this is, which is not plain.
+    #[inline(never)]
+    fn note(&mut self, lane: usize) {
+        let headers = &self.lanes.headers[lane];
+        if may_hide_addresses(headers) || headers.key.is_none() {
+            self.block.note_hidden_addresses();
+        }
+        let Some(key) = &headers.key else {
+            return;
+        };
+        let fingerprint = self.lanes.facts[lane].fingerprint;
+        let mut identity = fingerprint;
+        if let Some(outer) = &headers.outer {
+            identity ^= mix64(self.flows.hasher().flow(outer));
+        }
+        if self.block.noted_recently(identity) {
+            return;
+        }
+        self.block.note(fingerprint);
+        let hasher = self.flows.hasher();
+        let mut note_ends = |key: &FlowKey| {
+            for end in [key.low, key.high] {
+                self.block.note(hasher.address(key.family, end.address));
+            }
+        };
+        note_ends(key);
+        if let Some(outer) = &headers.outer {
+            note_ends(outer);
+        }
+    }
+
+    /// Defines in the block what a packet record refers to.
+    #[inline(never)]
+    fn define(&mut self, interface: u16, verdict: VerdictId) {
+        if self.block.needs_context() {
+            self.block.define_context(&self.context_json);
+        }
+        if self.block.needs_interface(interface) {
+            let source = &self.sources[usize::from(interface)];
+            self.block.define_interface(interface, &source.interface);
+        }
+        if self.block.needs_verdict(verdict) {
+            let known = self.classifier.verdict(verdict);
+            let level = match known.level {
+                None => 0,
+                Some(Level::Packet) => 1,
+                Some(Level::Flow) => 2,
+            };
+            self.block
+                .define_verdict(verdict, known.class, level, known.score, &known.leaves);
+        }
+        self.block.refer_to(interface);
+    }
+}

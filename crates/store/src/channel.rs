@@ -1,0 +1,240 @@
+//! How blocks travel between a worker and who writes them.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError};
+use std::time::Duration;
+
+use crate::builder::{BlockBuilder, BlockTally};
+use crate::error::StoreError;
+
+/// A worker's counters that its writer thread reads for checkpoints.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// The sequence number that the next packet will get.
+    pub next_seq: AtomicU64,
+    /// Packets seen.
+    pub seen_packets: AtomicU64,
+    /// Wire bytes seen.
+    pub seen_bytes: AtomicU64,
+}
+
+/// What became of a block.
+#[derive(Debug)]
+pub struct Written {
+    /// The books of its packets.
+    pub tally: BlockTally,
+    /// Whether it is in the file.
+    pub outcome: Result<(), StoreError>,
+}
+
+pub(crate) enum ToWriter {
+    Block(Box<BlockBuilder>),
+    /// The worker waits for all that it has handed over.
+    Flush,
+    Finish,
+}
+
+pub(crate) struct FromWriter {
+    /// A block that can be filled again.
+    pub(crate) block: Option<Box<BlockBuilder>>,
+    /// What became of packets, of this block or of earlier ones.
+    pub(crate) written: Option<Written>,
+}
+
+/// The worker's end: takes empty blocks, gives full ones.
+#[derive(Debug)]
+pub struct BlockSink {
+    pub(crate) to_writer: SyncSender<ToWriter>,
+    from_writer: Receiver<FromWriter>,
+    // Boxed as they travel, so that a channel moves a pointer.
+    #[allow(clippy::vec_box)]
+    free: Vec<Box<BlockBuilder>>,
+    /// Blocks that have not come back.
+    outstanding: usize,
+    /// Packets of which it is not known what became of them.
+    packets_outstanding: u64,
+    progress: Arc<Progress>,
+}
+
+impl std::fmt::Debug for ToWriter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Block(_) => "Block",
+            Self::Flush => "Flush",
+            Self::Finish => "Finish",
+        })
+    }
+}
+
+impl BlockSink {
+    /// The counters to keep up to date.
+    #[must_use]
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// Hands a full block to the writer.
+    ///
+    /// # Errors
+    ///
+    /// If the writer thread is gone.
+    pub fn submit(&mut self, block: Box<BlockBuilder>) -> Result<(), StoreError> {
+        let packets = block.tally().packets;
+        let sent = self.to_writer.send(ToWriter::Block(block));
+        sent.map_err(|_| StoreError::WriterGone)?;
+        self.outstanding += 1;
+        self.packets_outstanding += packets;
+        Ok(())
+    }
+
+    /// What has become of blocks since the last call, without waiting.
+    pub fn poll(&mut self) -> Option<Written> {
+        match self.from_writer.try_recv() {
+            Ok(back) => Some(self.take_back(back)),
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
+        }
+    }
+
+    /// Waits until it is known what became of some packets, or a block comes back
+    /// empty (then of none); `None` if nothing is on its way.
+    ///
+    /// # Errors
+    ///
+    /// If the writer thread is gone.
+    pub fn wait(&mut self) -> Result<Option<Written>, StoreError> {
+        if self.outstanding == 0 && self.packets_outstanding == 0 {
+            return Ok(None);
+        }
+        if self.outstanding == 0 {
+            // Every block has come back, but not the word of their packets.
+            let _ = self.to_writer.try_send(ToWriter::Flush);
+        }
+        let back = self
+            .from_writer
+            .recv()
+            .map_err(|_| StoreError::WriterGone)?;
+        Ok(Some(self.take_back(back)))
+    }
+
+    fn take_back(&mut self, back: FromWriter) -> Written {
+        if let Some(block) = back.block {
+            self.outstanding -= 1;
+            self.free.push(block);
+        }
+        let written = back.written.unwrap_or(Written {
+            tally: BlockTally::default(),
+            outcome: Ok(()),
+        });
+        self.packets_outstanding -= written.tally.packets;
+        written
+    }
+
+    /// What ends this channel, whoever has the sink.
+    #[must_use]
+    pub fn end_handle(&self) -> BlockEnd {
+        BlockEnd(self.to_writer.clone())
+    }
+
+    /// An empty block, if one is free now.
+    pub fn take(&mut self) -> Option<Box<BlockBuilder>> {
+        self.free.pop()
+    }
+}
+
+/// A sink of `blocks` blocks, at least two, of `block_bytes`, and the end where full
+/// ones arrive.
+#[must_use]
+pub fn block_channel(block_bytes: usize, blocks: usize) -> (BlockSink, BlockSource) {
+    let blocks = blocks.max(2);
+    // Room for every block and the end, so that sending never waits.
+    let (to_writer, inbox) = mpsc::sync_channel(blocks + 1);
+    // Bounded by the blocks, and by what the writer has not said of their packets.
+    let (outbox, from_writer) = mpsc::channel();
+    let progress = Arc::new(Progress::default());
+    let free = (0..blocks).map(|_| Box::new(BlockBuilder::new(block_bytes)));
+    let sink = BlockSink {
+        to_writer,
+        from_writer,
+        free: free.collect(),
+        outstanding: 0,
+        packets_outstanding: 0,
+        progress: Arc::clone(&progress),
+    };
+    let source = BlockSource {
+        inbox,
+        outbox,
+        progress,
+    };
+    (sink, source)
+}
+
+/// Where a worker's full blocks arrive: for writers other than a [`Recorder`].
+#[derive(Debug)]
+pub struct BlockSource {
+    pub(crate) inbox: Receiver<ToWriter>,
+    pub(crate) outbox: Sender<FromWriter>,
+    pub(crate) progress: Arc<Progress>,
+}
+
+/// Tells a [`BlockSource`] that no more will come.
+#[derive(Debug)]
+pub struct BlockEnd(SyncSender<ToWriter>);
+
+impl BlockEnd {
+    /// Tells it.
+    pub fn end(&self) {
+        // If nobody listens, it has ended already.
+        let _ = self.0.send(ToWriter::Finish);
+    }
+}
+
+/// What has come of a [`BlockSource`].
+#[derive(Debug)]
+pub enum Incoming {
+    /// A full block.
+    Block(Box<BlockBuilder>),
+    /// The worker waits for what became of all that it has handed over.
+    Flush,
+    /// Nothing within the time.
+    Nothing,
+    /// There will be no more.
+    End,
+}
+
+impl BlockSource {
+    /// Waits so long for a block.
+    #[must_use]
+    pub fn receive(&self, wait: Duration) -> Incoming {
+        match self.inbox.recv_timeout(wait) {
+            Ok(ToWriter::Block(block)) => Incoming::Block(block),
+            Ok(ToWriter::Flush) => Incoming::Flush,
+            Err(RecvTimeoutError::Timeout) => Incoming::Nothing,
+            Ok(ToWriter::Finish) | Err(RecvTimeoutError::Disconnected) => Incoming::End,
+        }
+    }
+
+    /// Gives a block back to be filled again. Its packets are still owed an answer.
+    pub fn give_back(&self, mut block: Box<BlockBuilder>) {
+        block.reset(0);
+        // A worker that is gone needs no block back.
+        let _ = self.outbox.send(FromWriter {
+            block: Some(block),
+            written: None,
+        });
+    }
+
+    /// Says what became of packets.
+    pub fn settle(&self, written: Written) {
+        let _ = self.outbox.send(FromWriter {
+            block: None,
+            written: Some(written),
+        });
+    }
+
+    /// The worker's counters.
+    #[must_use]
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+}
