@@ -5,7 +5,7 @@
 //! block is never written to before it is safe, whatever the switch sends.
 
 use strata_rdma::{Memory, Refused};
-use strata_store::{DefinitionsBlock, RelayedBlock, RelayedHeader, SEGMENTS_AT};
+use strata_store::{DefinitionsBlock, DiskBlock, RelayedHeader, SEGMENTS_AT};
 
 use crate::shared::SharedBlock;
 
@@ -58,7 +58,7 @@ pub(crate) enum Writable {
     Shared(SharedBlock),
 }
 
-impl RelayedBlock for Writable {
+impl DiskBlock for Writable {
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Block(block) => &block.bytes[block.start..block.start + block.used],

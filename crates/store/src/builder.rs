@@ -71,6 +71,8 @@ pub struct BlockBuilder {
     verdicts_defined: Vec<u64>,
     interfaces_defined: Vec<u64>,
     context_defined: bool,
+    /// The number under which the kernel knows `bytes`.
+    registered: Option<u16>,
 }
 
 impl BlockBuilder {
@@ -99,6 +101,7 @@ impl BlockBuilder {
             verdicts_defined: vec![0; 1 << 10],
             interfaces_defined: vec![0; 1 << 10],
             context_defined: false,
+            registered: None,
         };
         builder.reset(0);
         builder
@@ -110,6 +113,7 @@ impl BlockBuilder {
         if self.limit - self.start > self.block_bytes {
             // A record larger than the block has made it grow.
             (self.bytes, self.start) = aligned(self.block_bytes + SUMMARY_BYTES_MAX);
+            self.registered = None;
             self.limit = self.start + self.block_bytes;
         }
         self.len = self.start + HEADER_LEN;
@@ -198,6 +202,7 @@ impl BlockBuilder {
         let (mut bytes, start) = aligned(grown + SUMMARY_BYTES_MAX);
         bytes[start..start + used].copy_from_slice(&self.bytes[self.start..self.len]);
         (self.bytes, self.start, self.len) = (bytes, start, start + used);
+        self.registered = None;
         self.limit = start + grown;
     }
 
@@ -455,6 +460,21 @@ impl BlockBuilder {
         let header = self.start..self.start + HEADER_LEN;
         self.bytes[header].copy_from_slice(&self.header.emit());
         &self.bytes[self.start..stored_end]
+    }
+
+    /// The memory that the block is filled in, as long as no record makes it grow.
+    pub(crate) fn memory(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Notes the number under which the kernel knows [`BlockBuilder::memory`].
+    pub(crate) fn set_registered(&mut self, number: u16) {
+        self.registered = Some(number);
+    }
+
+    /// That number, if the memory is still the same.
+    pub(crate) fn registered(&self) -> Option<u16> {
+        self.registered
     }
 
     /// The first `len` bytes of the block, as [`BlockBuilder::seal`] returned them.

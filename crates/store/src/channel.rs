@@ -136,6 +136,17 @@ impl BlockSink {
         BlockEnd(self.to_writer.clone())
     }
 
+    /// Has the memory of all blocks registered, while they are free; `register` says
+    /// whether that was done.
+    pub(crate) fn register(&mut self, register: impl FnOnce(&[&[u8]]) -> bool) {
+        let memory: Vec<&[u8]> = self.free.iter().map(|block| block.memory()).collect();
+        if register(&memory) {
+            for (number, block) in (0..).zip(&mut self.free) {
+                block.set_registered(number);
+            }
+        }
+    }
+
     /// An empty block, if one is free now.
     pub fn take(&mut self) -> Option<Box<BlockBuilder>> {
         self.free.pop()

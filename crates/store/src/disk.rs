@@ -1,10 +1,24 @@
 //! The directory that a log lives in, behind a trait so that tests can pull the plug.
+//!
+//! ```text
+//! measure   which way to write blocks is fastest here
+//! queue     several blocks on their way at once
+//! uring     io_uring: all that is unsafe, with what of `queue` it borrows
+//! ```
+
+mod measure;
+mod queue;
+mod uring;
 
 use std::any::Any;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use measure::{DiskChoice, DiskReport};
+pub use queue::{DiskBlock, WriteQueue};
 
 /// A directory of files. What has a default is for logs at rest, which not every
 /// disk needs to hold.
@@ -34,6 +48,12 @@ pub trait Disk: Send + Sync {
     /// What the operating system says.
     fn open_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         self.open(name, true)
+    }
+
+    /// How many blocks are best on their way to such a file at a time: what a
+    /// [`WriteQueue`] is made for.
+    fn in_flight(&self) -> usize {
+        1
     }
 
     /// An existing file, for reading; for writing too if `writable`.
@@ -160,13 +180,23 @@ pub trait DiskFile: Send {
     ///
     /// What the operating system says.
     fn size(&self) -> io::Result<u64>;
+
+    /// The file as the operating system knows it, if it does.
+    fn shared(&self) -> Option<Arc<File>> {
+        None
+    }
 }
 
 /// A directory of the operating system.
 #[derive(Clone, Debug)]
 pub struct RealDisk {
     root: PathBuf,
+    /// Whether files for blocks bypass the page cache.
+    direct: bool,
 }
+
+/// Blocks on their way at a time: enough to keep a disk busy while the next are filled.
+const IN_FLIGHT: usize = 4;
 
 /// The file whose lock keeps a second writer away.
 pub(crate) const LOCK_NAME: &str = "lock";
@@ -191,6 +221,7 @@ impl RealDisk {
     pub fn at(root: &Path) -> Self {
         Self {
             root: root.to_path_buf(),
+            direct: true,
         }
     }
 
@@ -233,7 +264,7 @@ impl Disk for RealDisk {
             .create_new(true)
             .open(&path)?;
         Self::sync_dir(&path)?;
-        Ok(Box::new(RealFile(file)))
+        Ok(Box::new(RealFile(Arc::new(file))))
     }
 
     fn create_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
@@ -244,17 +275,22 @@ impl Disk for RealDisk {
     fn open_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         let mut options = OpenOptions::new();
         let direct = options.read(true).write(true).custom_flags(libc::O_DIRECT);
-        match direct.open(self.path(name)) {
-            Ok(direct) => Ok(Box::new(RealFile(direct))),
+        let opened = self.direct.then(|| direct.open(self.path(name)));
+        match opened {
+            Some(Ok(direct)) => Ok(Box::new(RealFile(Arc::new(direct)))),
             // tmpfs before Linux 6.6, and others, have no direct writes.
-            Err(_) => self.open(name, true),
+            _ => self.open(name, true),
         }
+    }
+
+    fn in_flight(&self) -> usize {
+        IN_FLIGHT
     }
 
     fn open(&self, name: &str, writable: bool) -> io::Result<Box<dyn DiskFile>> {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(writable).open(self.path(name))?;
-        Ok(Box::new(RealFile(file)))
+        Ok(Box::new(RealFile(Arc::new(file))))
     }
 
     fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
@@ -337,7 +373,7 @@ impl Disk for RealDisk {
     }
 }
 
-struct RealFile(File);
+struct RealFile(Arc<File>);
 
 impl DiskFile for RealFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -367,5 +403,9 @@ impl DiskFile for RealFile {
 
     fn size(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
+    }
+
+    fn shared(&self) -> Option<Arc<File>> {
+        Some(Arc::clone(&self.0))
     }
 }

@@ -11,7 +11,7 @@
 //!
 //! The files are described in `docs/formats/`. Uses `capture` for the writers of
 //! capture files and `wire`; used by `pipeline` and the command line.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod archive;
 mod builder;
@@ -34,7 +34,7 @@ pub use archive::{ARCHIVE_NAME, Archive, FileKind, Gone, Part, PartCount, PartFi
 pub use builder::{BlockBuilder, BlockTally};
 pub use channel::{BlockEnd, BlockSink, BlockSource, Incoming, Progress, Written, block_channel};
 pub use checkpoint::Checkpoint;
-pub use disk::{Disk, DiskFile, RealDisk};
+pub use disk::{Disk, DiskBlock, DiskChoice, DiskFile, DiskReport, RealDisk, WriteQueue};
 pub use error::{Damage, StoreError};
 pub use format::{
     ALIGNMENT, BODY_MAX, BlockHeader, HEADER_LEN, MAGIC, PACKET_HEADER_LEN, PREFIX_LEN,
@@ -47,7 +47,7 @@ pub use recorder::{About, CHECKPOINT_INTERVAL, Recorder, RecorderOptions, checkp
 pub use records::{BadRecord, RawPacket, RawRecord, Record, Records};
 pub use relayed::{
     BlockDone, DefinitionsBlock, Placed, RELAYED_HEADER_LEN, RELAYED_MAGIC, RelayLog, RelayStream,
-    RelayWriters, RelayedBlock, RelayedHeader, SEGMENTS_AT, StreamOptions,
+    RelayWriters, RelayedHeader, SEGMENTS_AT, StreamOptions,
 };
 pub use simdisk::SimDisk;
 pub use summary::{ClassCount, Summary};

@@ -10,8 +10,7 @@ mod writer;
 
 pub(crate) use assemble::{Definitions, assemble};
 pub use writer::{
-    BlockDone, DefinitionsBlock, Placed, RelayLog, RelayStream, RelayWriters, RelayedBlock,
-    StreamOptions,
+    BlockDone, DefinitionsBlock, Placed, RelayLog, RelayStream, RelayWriters, StreamOptions,
 };
 
 use crate::format::{ALIGNMENT, Reader, align_up};

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use strata_relay::{Link, LinkReport};
 use strata_store::{
-    About, BlockSink, MANIFEST_NAME, RealDisk, Recorder, RecorderOptions, StoreError, block_channel,
+    About, BlockSink, DiskChoice, MANIFEST_NAME, RealDisk, Recorder, RecorderOptions, StoreError,
+    block_channel,
 };
 use strata_wire::Ledger;
 
@@ -47,6 +48,28 @@ pub(super) struct LogArgs {
     /// Size of a memory block, which is written at once.
     #[arg(long, value_name = "SIZE", default_value = "1MiB")]
     block_size: String,
+
+    /// How blocks go to the disk: direct (past the page cache), buffered (through
+    /// it), or auto: what a measurement of a few milliseconds finds faster.
+    #[arg(long, value_enum, default_value_t = DiskWay::Auto)]
+    disk: DiskWay,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum DiskWay {
+    Auto,
+    Direct,
+    Buffered,
+}
+
+impl From<DiskWay> for DiskChoice {
+    fn from(way: DiskWay) -> Self {
+        match way {
+            DiskWay::Auto => Self::Auto,
+            DiskWay::Direct => Self::Direct,
+            DiskWay::Buffered => Self::Buffered,
+        }
+    }
 }
 
 /// The directory as a disk, unless something that is no log lies there.
@@ -74,10 +97,32 @@ pub(crate) fn rotate_bytes(text: &str) -> Result<u64> {
 
 /// Where a recording goes, checked as far as that can be done before it starts.
 pub(crate) enum Target {
-    /// Into the log in this directory, and if so asked for so many seconds only.
-    Log(PathBuf, RecorderOptions, Option<u64>),
+    /// Into a log on this machine.
+    Log(LogTarget),
     /// To a relay.
     Relay(Box<LinkSetup>),
+}
+
+/// A log on this machine, and how it is written.
+pub(crate) struct LogTarget {
+    dir: PathBuf,
+    options: RecorderOptions,
+    /// For so many seconds only, of interfaces.
+    lasts_seconds: Option<u64>,
+    disk: DiskChoice,
+}
+
+impl LogTarget {
+    /// Starts the recording of so many workers.
+    fn start(&self, about: &About, workers: u16) -> Result<(Recording, Vec<BlockSink>)> {
+        let mut disk = log_directory(&self.dir)?;
+        let chosen = disk.choose(self.disk);
+        let chosen = chosen.with_context(|| format!("{}: --disk", self.dir.display()))?;
+        eprintln!("strata: {chosen}");
+        let options = self.options.clone();
+        let (recorder, sinks) = Recorder::start_workers(Arc::new(disk), options, about, workers)?;
+        Ok((Recording::Log(self.dir.clone(), recorder), sinks))
+    }
 }
 
 impl Target {
@@ -94,17 +139,22 @@ impl Target {
             ..RecorderOptions::default()
         };
         let files = args.filecount;
-        let seconds = files.map(|files| args.rotate_seconds.saturating_mul(files));
-        Ok(Self::Log(args.output.clone(), options, seconds))
+        let lasts_seconds = files.map(|files| args.rotate_seconds.saturating_mul(files));
+        Ok(Self::Log(LogTarget {
+            dir: args.output.clone(),
+            options,
+            lasts_seconds,
+            disk: args.disk.into(),
+        }))
     }
 
     /// What a recording's steering says of where it goes.
     pub(super) fn destination(&self) -> Destination {
         match self {
-            Self::Log(dir, options, _) => Destination {
-                name: dir.display().to_string(),
-                dir: Some(dir.clone()),
-                blocks_bytes: options.blocks * options.block_bytes,
+            Self::Log(log) => Destination {
+                name: log.dir.display().to_string(),
+                dir: Some(log.dir.clone()),
+                blocks_bytes: log.options.blocks * log.options.block_bytes,
             },
             Self::Relay(setup) => Destination {
                 name: format!("relay {}", setup.relay()),
@@ -118,7 +168,7 @@ impl Target {
     /// many files of so many seconds, and then the end.
     pub(super) fn lasts_seconds(&self) -> Option<u64> {
         match self {
-            Self::Log(_, _, seconds) => *seconds,
+            Self::Log(log) => log.lasts_seconds,
             Self::Relay(_) => None,
         }
     }
@@ -126,12 +176,7 @@ impl Target {
     /// Starts the recording of so many workers.
     pub(super) fn start(&self, about: &About, workers: u16) -> Result<(Recording, Vec<BlockSink>)> {
         match self {
-            Self::Log(dir, options, _) => {
-                let disk = Arc::new(log_directory(dir)?);
-                let (recorder, sinks) =
-                    Recorder::start_workers(disk, options.clone(), about, workers)?;
-                Ok((Recording::Log(dir.clone(), recorder), sinks))
-            }
+            Self::Log(log) => log.start(about, workers),
             Self::Relay(setup) => {
                 let mut links = Vec::new();
                 let mut sinks = Vec::new();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use strata_rdma::segment::Segments;
 use strata_rdma::{Access, Psn, QueuePairOptions, Region};
-use strata_store::{About, RelayStream, RelayedBlock, RelayedHeader, StoreError, StreamOptions};
+use strata_store::{About, DiskBlock, RelayStream, RelayedHeader, StoreError, StreamOptions};
 use strata_wire::Ledger;
 use strata_wire::roce::Service;
 

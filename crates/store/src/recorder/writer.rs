@@ -1,16 +1,18 @@
-//! The writer thread of one worker: blocks into files, checkpoints beside them.
+//! The writer thread of one worker: full blocks to files, several on their way at a
+//! time, and checkpoints.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::Instant;
 
-use crate::builder::BlockBuilder;
+use crate::builder::{BlockBuilder, BlockTally};
 use crate::channel::{
     BlockSink, BlockSource, FromWriter, Progress, ToWriter, Written, block_channel,
 };
 use crate::checkpoint::Checkpoint;
-use crate::disk::DiskFile;
+use crate::disk::{DiskBlock, DiskFile, WriteQueue};
 use crate::error::{StoreError, io_error};
 use crate::format::BlockHeader;
 use crate::manifest::BlockFile;
@@ -20,11 +22,33 @@ use super::{Shared, checkpoint_name, now_ns};
 struct OpenFile {
     name: String,
     file: Box<dyn DiskFile>,
+    /// Where the next block goes.
+    end: u64,
+    /// What is written without a gap, and not on its way.
     bytes: u64,
     blocks: u64,
     packets: u64,
     first_ts_ns: u64,
     synced: bool,
+}
+
+/// A sealed block on its way to the file.
+pub(super) struct Sealed {
+    block: Box<BlockBuilder>,
+    len: usize,
+    packets: u64,
+    next_seq: u64,
+    tally: BlockTally,
+}
+
+impl DiskBlock for Sealed {
+    fn bytes(&self) -> &[u8] {
+        self.block.sealed(self.len)
+    }
+
+    fn registered(&self) -> Option<u16> {
+        self.block.registered()
+    }
 }
 
 /// The writer thread of one worker.
@@ -37,9 +61,11 @@ pub(super) struct Writer {
     checkpoint_file: Box<dyn DiskFile>,
     checkpoint: Checkpoint,
     last_checkpoint: Instant,
+    /// Blocks of `file` on their way.
+    queue: WriteQueue<Sealed>,
     file: Option<OpenFile>,
     files_begun: u32,
-    blocks_written: u64,
+    blocks_begun: u64,
     /// Every packet before this one is in a file, though perhaps not yet synced.
     written_seq: u64,
     /// After a failed write nothing more is written, so that no hole arises.
@@ -48,18 +74,20 @@ pub(super) struct Writer {
     rotations: u64,
 }
 
-/// A worker's sink and its writer, which is yet to run.
+/// A worker's end of its blocks, and the writer behind it.
 pub(super) fn channel(
     shared: &Arc<Shared>,
     worker: u16,
 ) -> Result<(BlockSink, Writer), StoreError> {
     let options = &shared.options;
-    let (sink, source) = block_channel(options.block_bytes, options.blocks);
+    let (mut sink, source) = block_channel(options.block_bytes, options.blocks);
     let BlockSource {
         inbox,
         outbox,
         progress,
     } = source;
+    let mut queue = WriteQueue::new(shared.disk.in_flight());
+    sink.register(|memory| queue.register(memory));
     let name = checkpoint_name(shared.id, worker);
     let named = shared.disk.display(&name);
     let checkpoint_file = shared
@@ -75,9 +103,10 @@ pub(super) fn channel(
         checkpoint_file,
         checkpoint: Checkpoint::default(),
         last_checkpoint: Instant::now(),
+        queue,
         file: None,
         files_begun: 0,
-        blocks_written: 0,
+        blocks_begun: 0,
         written_seq: 0,
         broken: false,
         rotations: 0,
@@ -88,24 +117,15 @@ pub(super) fn channel(
 impl Writer {
     pub(super) fn run(mut self) -> Result<(), StoreError> {
         let mut first_error = None;
+        let interval = self.shared.options.checkpoint_interval;
         loop {
-            let interval = self.shared.options.checkpoint_interval;
-            let wait = interval.saturating_sub(self.last_checkpoint.elapsed());
-            match self.inbox.recv_timeout(wait) {
-                Ok(ToWriter::Block(mut block)) => {
-                    let tally = block.tally();
-                    let outcome = self.write(&mut block);
-                    self.broken |= outcome.is_err();
-                    block.reset(0);
-                    let written = Written { tally, outcome };
-                    // A worker that is gone needs no block back.
-                    let _ = self.outbox.send(FromWriter {
-                        block: Some(block),
-                        written: Some(written),
-                    });
-                }
+            match self.receive() {
+                Ok(ToWriter::Block(block)) => self.begin(block),
                 Ok(ToWriter::Finish) | Err(RecvTimeoutError::Disconnected) => break,
                 Ok(ToWriter::Flush) | Err(RecvTimeoutError::Timeout) => {}
+            }
+            while let Some((sealed, outcome)) = self.queue.try_complete() {
+                self.settle(sealed, outcome);
             }
             if let Err(error) = self.rotate_if_asked() {
                 first_error.get_or_insert(error);
@@ -124,38 +144,140 @@ impl Writer {
         }
     }
 
-    fn write(&mut self, block: &mut BlockBuilder) -> Result<(), StoreError> {
+    /// Waits for the worker, until the next checkpoint is due; while blocks are on their
+    /// way and the worker has nothing, for these.
+    fn receive(&mut self) -> Result<ToWriter, RecvTimeoutError> {
+        let interval = self.shared.options.checkpoint_interval;
+        loop {
+            let wait = interval.saturating_sub(self.last_checkpoint.elapsed());
+            if self.queue.is_empty() {
+                return self.inbox.recv_timeout(wait);
+            }
+            if self.queue.has_room() {
+                match self.inbox.try_recv() {
+                    Ok(message) => return Ok(message),
+                    Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
+                    Err(TryRecvError::Empty) => {}
+                }
+            }
+            if wait.is_zero() {
+                return Err(RecvTimeoutError::Timeout);
+            }
+            self.wait_for_one();
+        }
+    }
+
+    /// Begins to write a block. It goes back to the worker when that has ended.
+    fn begin(&mut self, mut block: Box<BlockBuilder>) {
+        let tally = block.tally();
+        if !self.queue.has_room() {
+            self.wait_for_one();
+        }
+        let prepared = self.prepare(&mut block);
+        match (prepared, &mut self.file) {
+            (Ok((header, len)), Some(open)) => {
+                let offset = open.end;
+                open.end += len as u64;
+                let sealed = Sealed {
+                    packets: u64::from(header.packets),
+                    next_seq: header.next_seq,
+                    block,
+                    len,
+                    tally,
+                };
+                self.queue.submit(open.file.as_mut(), sealed, offset);
+            }
+            (prepared, _) => {
+                self.broken = true;
+                let error = prepared.err().unwrap_or(StoreError::WriterGone);
+                self.give_back(block, tally, Err(error));
+            }
+        }
+    }
+
+    /// Seals a block and sees to it that there is a file for it: its header and length.
+    fn prepare(&mut self, block: &mut BlockBuilder) -> Result<(BlockHeader, usize), StoreError> {
         if self.broken {
             return Err(StoreError::WriterGone);
         }
-        let (_, next_seq) = block.sequence_range();
         let (recording, seed) = (self.shared.id, self.shared.hash_seed);
-        let bytes = block.seal(recording, self.worker, self.blocks_written, seed);
-        let header = header_of(bytes);
-        self.rotate_before(&header, bytes.len() as u64)?;
-        let open = match &mut self.file {
-            Some(open) => open,
-            none => none.insert(Self::begin_file(
+        let bytes = block.seal(recording, self.worker, self.blocks_begun, seed);
+        let (header, len) = (header_of(bytes), bytes.len());
+        self.rotate_before(&header, len as u64)?;
+        // Blocks that were on their way may have failed meanwhile.
+        if self.broken {
+            return Err(StoreError::WriterGone);
+        }
+        self.blocks_begun += 1;
+        if self.file.is_none() {
+            let begun = Self::begin_file(
                 &self.shared,
                 self.worker,
                 self.files_begun,
                 header.ts_min_ns,
-            )?),
-        };
-        let named = self.shared.disk.display(&open.name);
-        if let Err(error) = open.file.write_at(bytes, open.bytes) {
-            // What was written of the block is cut off again if that is possible;
-            // if not, readers cut it.
-            let _ = open.file.set_len(open.bytes);
-            return Err(io_error(named, "write")(error));
+            );
+            self.file = Some(begun?);
         }
-        open.bytes += bytes.len() as u64;
-        open.blocks += 1;
-        open.packets += u64::from(header.packets);
-        open.synced = false;
-        self.blocks_written += 1;
-        self.written_seq = next_seq;
-        Ok(())
+        Ok((header, len))
+    }
+
+    fn wait_for_one(&mut self) {
+        if let Some((sealed, outcome)) = self.queue.complete() {
+            self.settle(sealed, outcome);
+        }
+    }
+
+    fn wait_for_all(&mut self) {
+        while !self.queue.is_empty() {
+            self.wait_for_one();
+        }
+    }
+
+    /// Books a block that is no longer on its way; they come in their order.
+    fn settle(&mut self, sealed: Sealed, outcome: io::Result<()>) {
+        let outcome = match (&mut self.file, outcome) {
+            // Behind a hole it is of no use.
+            _ if self.broken => Err(StoreError::WriterGone),
+            (None, _) => Err(StoreError::WriterGone),
+            (Some(open), Ok(())) => {
+                open.bytes += sealed.len as u64;
+                open.blocks += 1;
+                open.packets += sealed.packets;
+                open.synced = false;
+                self.written_seq = self.written_seq.max(sealed.next_seq);
+                Ok(())
+            }
+            (Some(open), Err(error)) => {
+                self.broken = true;
+                Err(io_error(self.shared.disk.display(&open.name), "write")(
+                    error,
+                ))
+            }
+        };
+        if self.broken
+            && self.queue.is_empty()
+            && let Some(open) = &mut self.file
+        {
+            // What was written of the block, and behind it, is cut off again if that is
+            // possible; if not, readers cut it.
+            let _ = open.file.set_len(open.bytes);
+            open.end = open.bytes;
+        }
+        self.give_back(sealed.block, sealed.tally, outcome);
+    }
+
+    fn give_back(
+        &self,
+        mut block: Box<BlockBuilder>,
+        tally: BlockTally,
+        outcome: Result<(), StoreError>,
+    ) {
+        block.reset(0);
+        // A worker that is gone needs no block back.
+        let _ = self.outbox.send(FromWriter {
+            block: Some(block),
+            written: Some(Written { tally, outcome }),
+        });
     }
 
     fn rotate_before(&mut self, next: &BlockHeader, next_bytes: u64) -> Result<(), StoreError> {
@@ -163,7 +285,7 @@ impl Writer {
         let Some(open) = &self.file else {
             return Ok(());
         };
-        let too_big = options.rotate_bytes > 0 && open.bytes + next_bytes > options.rotate_bytes;
+        let too_big = options.rotate_bytes > 0 && open.end + next_bytes > options.rotate_bytes;
         let span = next.ts_max_ns.saturating_sub(open.first_ts_ns);
         let too_long = options.rotate_ns > 0 && next.packets > 0 && span >= options.rotate_ns;
         if too_big || too_long {
@@ -207,6 +329,7 @@ impl Writer {
         Ok(OpenFile {
             name,
             file,
+            end: 0,
             bytes: 0,
             blocks: 0,
             packets: 0,
@@ -216,6 +339,7 @@ impl Writer {
     }
 
     fn seal_file(&mut self) -> Result<(), StoreError> {
+        self.wait_for_all();
         let Some(mut open) = self.file.take() else {
             return Ok(());
         };

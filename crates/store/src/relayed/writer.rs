@@ -14,7 +14,7 @@ use strata_wire::Ledger;
 
 use crate::builder::BlockBuilder;
 use crate::checkpoint::Checkpoint;
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskBlock, DiskFile};
 use crate::error::{StoreError, io_error};
 use crate::manifest::{BlockFile, Books, MANIFEST_NAME, Manifest, Recording, State};
 use crate::recorder::{About, checkpoint_name, now_ns, read_manifest, take_lock};
@@ -22,18 +22,6 @@ use crate::relayed::Definitions;
 
 /// Blocks that are written and synced together by a thread, at most.
 const TOGETHER: usize = 8;
-
-/// Memory that is written to a file: a multiple of 4,096 bytes at such an address.
-pub trait RelayedBlock: Send + 'static {
-    /// What is written.
-    fn bytes(&self) -> &[u8];
-}
-
-impl RelayedBlock for Vec<u8> {
-    fn bytes(&self) -> &[u8] {
-        self
-    }
-}
 
 /// The log that a relay writes: many recordings at a time.
 pub struct RelayLog {
@@ -433,7 +421,7 @@ impl<B> std::fmt::Debug for RelayWriters<B> {
     }
 }
 
-impl<B: RelayedBlock> RelayWriters<B> {
+impl<B: DiskBlock> RelayWriters<B> {
     /// Starts so many threads.
     ///
     /// # Errors
@@ -483,7 +471,7 @@ impl<B> Drop for RelayWriters<B> {
     }
 }
 
-fn write_blocks<B: RelayedBlock>(receiver: &Mutex<Receiver<Job<B>>>) {
+fn write_blocks<B: DiskBlock>(receiver: &Mutex<Receiver<Job<B>>>) {
     let mut files: HashMap<String, Box<dyn DiskFile>> = HashMap::new();
     loop {
         let mut jobs = Vec::new();
@@ -526,7 +514,7 @@ fn write_blocks<B: RelayedBlock>(receiver: &Mutex<Receiver<Job<B>>>) {
     }
 }
 
-fn write<B: RelayedBlock>(
+fn write<B: DiskBlock>(
     files: &mut HashMap<String, Box<dyn DiskFile>>,
     job: &Job<B>,
 ) -> Result<(), StoreError> {

@@ -1,0 +1,134 @@
+//! io_uring(7): writes that the kernel goes on with by itself.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::thread;
+
+use io_uring::{IoUring, Probe, opcode, types};
+
+/// A queue of writes in the kernel. Nothing here knows what the bytes belong to:
+/// [`WriteQueue`](super::WriteQueue) keeps them until the kernel has let go.
+pub(super) struct Ring {
+    ring: IoUring,
+    /// Writes of which the kernel has not said what became of them.
+    in_flight: usize,
+}
+
+impl Ring {
+    /// Room for so many writes at a time.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel is older than 5.6, or forbids it (seccomp, `kernel.io_uring_disabled`).
+    pub(super) fn new(entries: usize) -> io::Result<Self> {
+        let entries = u32::try_from(entries.next_power_of_two()).map_err(io::Error::other)?;
+        let ring = IoUring::new(entries)?;
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe)?;
+        if !probe.is_supported(opcode::Write::CODE) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(Self { ring, in_flight: 0 })
+    }
+
+    /// Lets the kernel keep the pages of these buffers at hand.
+    pub(super) fn register(&mut self, buffers: &[&[u8]]) -> io::Result<()> {
+        let vectors: Vec<libc::iovec> = buffers
+            .iter()
+            .map(|buffer| libc::iovec {
+                iov_base: buffer.as_ptr().cast_mut().cast(),
+                iov_len: buffer.len(),
+            })
+            .collect();
+        // SAFETY: the kernel takes references to the pages of memory that is there now, and
+        // only ever reads them, for writes. If the memory is freed later, the pages live on
+        // with the ring; whoever names a freed buffer writes old bytes, no more.
+        unsafe { self.ring.submitter().register_buffers(&vectors) }
+    }
+
+    /// Begins to write `bytes` at `offset`; its end is told under `number`.
+    ///
+    /// # Safety
+    ///
+    /// The bytes stay as they are until [`Ring::next`] or [`Ring::try_next`] has told the
+    /// end of this write, or [`Ring::drain`] that of all.
+    pub(super) unsafe fn write(
+        &mut self,
+        file: &File,
+        bytes: &[u8],
+        offset: u64,
+        registered: Option<u16>,
+        number: u64,
+    ) -> io::Result<()> {
+        let fd = types::Fd(file.as_raw_fd());
+        let len = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+        let entry = match registered {
+            Some(buffer) => opcode::WriteFixed::new(fd, bytes.as_ptr(), len, buffer)
+                .offset(offset)
+                .build(),
+            None => opcode::Write::new(fd, bytes.as_ptr(), len)
+                .offset(offset)
+                .build(),
+        };
+        // SAFETY: the descriptor is open, and the caller keeps the bytes.
+        let pushed = unsafe { self.ring.submission().push(&entry.user_data(number)) };
+        pushed.map_err(|_| io::Error::other("the queue of io_uring is full"))?;
+        self.in_flight += 1;
+        // What the kernel does not take now it takes with the next call.
+        let _ = self.ring.submit();
+        Ok(())
+    }
+
+    /// Waits for a write to end: its number, and how many bytes of it are written.
+    ///
+    /// # Panics
+    ///
+    /// If nothing is on its way, or the kernel refuses a ring that it has made.
+    pub(super) fn next(&mut self) -> (u64, io::Result<usize>) {
+        assert!(self.in_flight > 0, "nothing to wait for");
+        loop {
+            if let Some(end) = self.try_next() {
+                return end;
+            }
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if is_for_a_moment(&error) => thread::yield_now(),
+                Err(error) => panic!("io_uring_enter: {error}"),
+            }
+        }
+    }
+
+    /// The end of a write, if one has ended.
+    pub(super) fn try_next(&mut self) -> Option<(u64, io::Result<usize>)> {
+        let end = self.ring.completion().next()?;
+        self.in_flight -= 1;
+        let written = usize::try_from(end.result());
+        let outcome = written.map_err(|_| io::Error::from_raw_os_error(-end.result()));
+        Some((end.user_data(), outcome))
+    }
+
+    /// Waits until the kernel holds no bytes any more; whether that is certain.
+    pub(super) fn drain(&mut self) -> bool {
+        while self.in_flight > 0 {
+            if self.try_next().is_some() {
+                continue;
+            }
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if is_for_a_moment(&error) => thread::yield_now(),
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+}
+
+/// A signal, or the kernel is short of memory for the moment.
+fn is_for_a_moment(error: &io::Error) -> bool {
+    let moments = [libc::EINTR, libc::EAGAIN, libc::EBUSY, libc::ENOMEM];
+    error
+        .raw_os_error()
+        .is_some_and(|code| moments.contains(&code))
+}

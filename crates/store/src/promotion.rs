@@ -1,0 +1,225 @@
+//! Packets that were logged as headers and promoted later: their whole bytes stand in
+//! records of their own, behind the packets' records. A reader of the log sees each
+//! packet once, whole, where its header was.
+//!
+//! ```text
+//!  0 kind 8 | granularity before u8 | class u8 | 0 u8 | length u32
+//!  8 seq u64                of the packet, of the same worker
+//! 16 kept_len u32           bytes of it that its own record holds
+//! 20 wire_len u32
+//! 24 every byte that was captured
+//! ```
+
+use std::collections::BTreeMap;
+
+use strata_wire::Keep;
+
+use crate::disk::Disk;
+use crate::error::{StoreError, io_error};
+use crate::format::{FLAG_PROMOTES, HEADER_LEN, PREFIX_LEN, Reader, kind};
+use crate::log::Block;
+use crate::records::{RawRecord, Records};
+use crate::summary::ClassCount;
+
+/// Bytes of a promotion before the packet's.
+pub const PROMOTION_HEADER_LEN: usize = 24;
+
+/// A packet that was logged in part, and is now written whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promotion<'a> {
+    /// Its sequence number.
+    pub seq: u64,
+    /// Its verdict's class.
+    pub class: u8,
+    /// How much of it was kept, as [`Keep::code`].
+    pub keep_code: u8,
+    /// Bytes that its record holds.
+    pub kept_len: u32,
+    /// Bytes on the wire.
+    pub wire_len: u32,
+    /// Every byte that was captured.
+    pub data: &'a [u8],
+}
+
+impl<'a> Promotion<'a> {
+    pub(crate) fn emit_header(&self) -> [u8; PROMOTION_HEADER_LEN] {
+        let mut out = [0; PROMOTION_HEADER_LEN];
+        let len = PROMOTION_HEADER_LEN - PREFIX_LEN + self.data.len();
+        out[..4].copy_from_slice(&[kind::PROMOTION, self.keep_code, self.class, 0]);
+        out[4..8].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+        out[8..16].copy_from_slice(&self.seq.to_le_bytes());
+        out[16..20].copy_from_slice(&self.kept_len.to_le_bytes());
+        out[20..24].copy_from_slice(&self.wire_len.to_le_bytes());
+        out
+    }
+
+    /// The promotions among a block's records, each with where its bytes begin.
+    fn all(body: &'a [u8]) -> impl Iterator<Item = (usize, Self)> {
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            loop {
+                let rest = body.get(at..)?;
+                let mut read = Reader { bytes: rest, at: 4 };
+                let len = read.u32() as usize;
+                let record = rest.get(..PREFIX_LEN.checked_add(len)?)?;
+                let start = at;
+                at += record.len();
+                if record[0] != kind::PROMOTION {
+                    continue;
+                }
+                let data = record.get(PROMOTION_HEADER_LEN..)?;
+                let promotion = Self {
+                    seq: read.u64(),
+                    class: record[2],
+                    keep_code: record[1] & 3,
+                    kept_len: read.u32(),
+                    wire_len: read.u32(),
+                    data,
+                };
+                return Some((start + PROMOTION_HEADER_LEN, promotion));
+            }
+        })
+    }
+}
+
+/// Where the whole bytes of a packet are.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Index into the files.
+    file: usize,
+    at: u64,
+    len: u32,
+    kept_len: u32,
+    wire_len: u32,
+    class: u8,
+    keep_code: u8,
+}
+
+/// The promotions of a recording. Memory: some 60 bytes for each.
+#[derive(Debug, Default)]
+pub(crate) struct Promotions {
+    files: Vec<String>,
+    /// By worker and sequence number.
+    places: BTreeMap<(u16, u64), Place>,
+}
+
+impl Promotions {
+    /// Takes in those that stand in a block of a file.
+    pub(crate) fn add(&mut self, file: &str, block: &Block) {
+        if self.files.last().is_none_or(|last| last != file) {
+            self.files.push(file.to_owned());
+        }
+        for (at, promotion) in Promotion::all(block.body()) {
+            let place = Place {
+                file: self.files.len() - 1,
+                at: block.offset + (HEADER_LEN + at) as u64,
+                len: u32::try_from(promotion.data.len()).unwrap_or(u32::MAX),
+                kept_len: promotion.kept_len,
+                wire_len: promotion.wire_len,
+                class: promotion.class,
+                keep_code: promotion.keep_code,
+            };
+            self.places
+                .insert((block.header.worker, promotion.seq), place);
+        }
+    }
+
+    /// Makes the packets of a block whole that were promoted, and takes out promotions.
+    /// A block without records has its counts put right.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read.
+    pub(crate) fn apply(&self, disk: &dyn Disk, block: &mut Block) -> Result<(), StoreError> {
+        let worker = block.header.worker;
+        let range = (worker, block.header.first_seq)..(worker, block.header.next_seq);
+        let of_block = self.places.range(range);
+        let mut whole: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        let mut opened = None;
+        for (&(_, seq), place) in of_block {
+            count(&mut block.summary.counts, place);
+            block.header.logged_bytes += u64::from(place.len.saturating_sub(place.kept_len));
+            if block.body().is_empty() {
+                continue;
+            }
+            let name = &self.files[place.file];
+            let fail = |action| io_error(disk.display(name), action);
+            let file = match &opened {
+                Some((index, file)) if *index == place.file => file,
+                _ => {
+                    let file = disk.open(name, false).map_err(fail("open"))?;
+                    &opened.insert((place.file, file)).1
+                }
+            };
+            let mut data = vec![0; place.len as usize];
+            let read = file.read_at(&mut data, place.at).map_err(fail("read"))?;
+            if read == data.len() {
+                whole.insert(seq, data);
+            }
+        }
+        if !whole.is_empty() || block.header.flags & FLAG_PROMOTES != 0 {
+            block.replace_body(rewritten(block, &whole));
+        }
+        block.header.flags &= !FLAG_PROMOTES;
+        Ok(())
+    }
+}
+
+/// Moves a packet from one granularity to the other.
+fn count(counts: &mut Vec<ClassCount>, place: &Place) {
+    let full = Keep::Full.code();
+    let of = |keep_code: u8| {
+        move |count: &ClassCount| count.class == place.class && count.keep_code == keep_code
+    };
+    let wire_bytes = u64::from(place.wire_len.max(place.len));
+    let Some(before) = counts.iter_mut().find(|count| of(place.keep_code)(count)) else {
+        return;
+    };
+    before.packets = before.packets.saturating_sub(1);
+    before.wire_bytes = before.wire_bytes.saturating_sub(wire_bytes);
+    before.logged_bytes = before.logged_bytes.saturating_sub(place.kept_len.into());
+    counts.retain(|count| count.packets > 0);
+    let index = counts.iter().position(of(full)).unwrap_or_else(|| {
+        counts.push(ClassCount {
+            class: place.class,
+            keep_code: full,
+            ..ClassCount::default()
+        });
+        counts.len() - 1
+    });
+    counts[index].packets += 1;
+    counts[index].wire_bytes += wire_bytes;
+    counts[index].logged_bytes += u64::from(place.len);
+}
+
+/// The records of a block with these packets whole, and without promotions.
+fn rewritten(block: &Block, whole: &BTreeMap<u64, Vec<u8>>) -> Vec<u8> {
+    let more: usize = whole.values().map(Vec::len).sum();
+    let mut body = Vec::with_capacity(block.body().len() + more);
+    let mut records = Records::new(block.body(), block.header.first_seq);
+    while let Some(record) = records.next_raw() {
+        match record {
+            Ok(RawRecord::Packet(raw)) => match whole.get(&raw.packet.seq) {
+                Some(data) => {
+                    let (start, flags) = (body.len(), raw.flags);
+                    let before = raw.bytes.len() - raw.packet.data.len();
+                    body.extend_from_slice(&raw.bytes[..before]);
+                    let at = start + before - crate::format::PACKET_HEADER_LEN;
+                    let len = crate::format::PACKET_HEADER_LEN - PREFIX_LEN + data.len();
+                    body[at + 1] = flags & !3 | Keep::Full.code();
+                    body[at + 4..at + 8]
+                        .copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+                    body.extend_from_slice(data);
+                }
+                None => body.extend_from_slice(raw.bytes),
+            },
+            Ok(RawRecord::Other { bytes, .. }) => body.extend_from_slice(bytes),
+            // As it stands, so that whoever reads it is told.
+            Err(bad) => {
+                body.extend_from_slice(&block.body()[bad.at..]);
+                break;
+            }
+        }
+    }
+    body
+}
