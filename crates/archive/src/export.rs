@@ -55,7 +55,6 @@ pub fn export<W: Write>(
         metas.insert(recording.id, read);
     }
     sections.of_blocks(log).map_err(ArchiveError::Store)?;
-    let comments = options.comments;
     let mut exporter = Exporter::new(output, format, &sections, options)?;
     for problem in damage {
         exporter.damage(problem);
@@ -78,8 +77,7 @@ pub fn export<W: Write>(
                 }
                 Err(error) => return Err(error),
             };
-            let comment = comments.then(|| packet.comment());
-            exporter.packet(recording.id, &packet.record(), comment.as_deref())?;
+            exporter.packet(recording.id, &packet.record(), || packet.comment())?;
         }
         exporter.blocks(log, recording)?;
     }

@@ -218,7 +218,7 @@ impl Run {
         self.keep.push(packet.keep_code);
 
         let flow = &mut self.flows[number as usize];
-        flow.hides_addresses |= may_hide_addresses(&headers) || headers.outer.is_some();
+        flow.hides_addresses |= hides_addresses(&headers, header_len, kept.len());
         let stats = &mut flow.stats;
         stats.count(direction, packet.ts_ns, packet.wire_len, kept.len() as u64);
         stats.class(class);
@@ -520,6 +520,15 @@ impl Run {
         self.options_code.push(last[1]);
         has
     }
+}
+
+/// Whether the bytes kept of a packet may hold addresses other than its flow's. Dissection
+/// takes what ends where the headers end for cut short; behind a whole transport header
+/// no byte was kept in which an address could be.
+fn hides_addresses(headers: &Headers, header_len: usize, kept_len: usize) -> bool {
+    let whole = headers.transport_len > 0 && headers.header_len as usize == kept_len;
+    let only_cut = whole && header_len == kept_len && headers.networks <= 2;
+    (may_hide_addresses(headers) && !only_cut) || headers.outer.is_some()
 }
 
 /// What a segment takes of the sequence space: its payload, SYN and FIN.

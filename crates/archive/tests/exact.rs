@@ -71,9 +71,14 @@ fn filters_find_in_parts_what_a_scan_of_blocks_finds() {
     let (mut found, mut passed_over) = (0, 0);
     let mut captures = format_captures();
     captures.push(data_dir().join("labelled/mix-test/trace.pcap"));
-    for path in captures.iter().rev().step_by(6) {
+    for (number, path) in captures.iter().rev().step_by(6).enumerate() {
         let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
-        if !record(&disk, path, &model, "log-all", 0) {
+        let mode = if number % 2 == 0 {
+            "default"
+        } else {
+            "log-all"
+        };
+        if !record(&disk, path, &model, mode, 0) {
             continue;
         }
         let filters: Vec<Filter> = expressions
@@ -101,6 +106,28 @@ fn filters_find_in_parts_what_a_scan_of_blocks_finds() {
     assert!(
         found > 50_000 && passed_over > 500,
         "{found} found, {passed_over} searches shortened"
+    );
+}
+
+#[test]
+fn a_search_for_a_host_reads_few_packets_of_those_kept_as_headers() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+    let path = data_dir().join("labelled/mix-test/trace.pcap");
+    assert!(record(&disk, &path, &model(), "log-minimum", 0));
+    compact(&disk, |_| ()).unwrap();
+    let log = Log::on(disk).unwrap();
+    let all = exported(&log, &Find::default()).1;
+    let filter = Filter::parse("tcp port 443").unwrap();
+    let find = Find {
+        filter: Some(&filter),
+        ..Find::default()
+    };
+    let (found, examined) = exported(&log, &find);
+    let found = found.packets.len() as u64;
+    assert!(found > 100, "{found}");
+    assert!(
+        examined < found + all / 20,
+        "{examined} of {all} packets were looked at to find {found}"
     );
 }
 

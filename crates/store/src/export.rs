@@ -29,6 +29,9 @@ pub struct Context {
     /// The policies, as text; they go before the granularities of classes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<String>,
+    /// Filters of the policies that protect: their packets are not deleted to make room.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub protected: Vec<String>,
 }
 
 /// What to export.
@@ -328,12 +331,14 @@ impl<'a, W: Write> Exporter<'a, W> {
         let worker = block.header.worker;
         match record {
             Ok(Record::Packet(packet)) => {
-                let verdict = self.verdicts.get(&(worker, packet.verdict));
-                let comment = self
-                    .options
-                    .comments
-                    .then(|| comment(&self.context, packet.keep_code, verdict));
-                self.packet(recording, &packet, comment.as_deref())?;
+                if let Some(interface) = self.wanted(recording, &packet) {
+                    let verdict = self.verdicts.get(&(worker, packet.verdict));
+                    let comment = self
+                        .options
+                        .comments
+                        .then(|| comment(&self.context, packet.keep_code, verdict));
+                    self.write(interface, &packet, comment.as_deref())?;
+                }
             }
             Ok(Record::Verdict(id, verdict)) => {
                 self.verdicts.insert((worker, id), verdict);
@@ -394,7 +399,7 @@ impl<'a, W: Write> Exporter<'a, W> {
         Ok(())
     }
 
-    /// Writes a packet, if it is wanted.
+    /// Writes a packet, if it is wanted; `comment` says what of it.
     ///
     /// # Errors
     ///
@@ -403,24 +408,44 @@ impl<'a, W: Write> Exporter<'a, W> {
         &mut self,
         recording: u32,
         packet: &PacketRecord<'_>,
-        comment: Option<&str>,
+        comment: impl FnOnce() -> String,
     ) -> Result<(), ExportError> {
+        if let Some(interface) = self.wanted(recording, packet) {
+            let comment = self.options.comments.then(comment);
+            self.write(interface, packet, comment.as_deref())?;
+        }
+        Ok(())
+    }
+
+    /// The packet's interface, if the packet is wanted.
+    fn wanted(&mut self, recording: u32, packet: &PacketRecord<'_>) -> Option<(u32, u16)> {
         let select = &self.options.select;
         if select.from_ns.is_some_and(|from| packet.ts_ns < from)
             || select.to_ns.is_some_and(|to| packet.ts_ns >= to)
         {
-            return Ok(());
+            return None;
         }
         self.exported.examined += 1;
-        let Some((number, interface)) = self.interfaces.get(&(recording, packet.interface)) else {
-            return Ok(());
-        };
-        let number = *number;
+        let key = (recording, packet.interface);
+        let (_, interface) = self.interfaces.get(&key)?;
         if let Some(matches) = &mut self.options.matches
             && !matches(interface.link, packet.data, packet.wire_len)
         {
-            return Ok(());
+            return None;
         }
+        Some(key)
+    }
+
+    fn write(
+        &mut self,
+        interface: (u32, u16),
+        packet: &PacketRecord<'_>,
+        comment: Option<&str>,
+    ) -> Result<(), ExportError> {
+        let Some((number, interface)) = self.interfaces.get(&interface) else {
+            return Ok(());
+        };
+        let number = *number;
         self.packet_options.clear();
         self.packet_options.extend_from_slice(packet.options);
         if let Some(comment) = comment {

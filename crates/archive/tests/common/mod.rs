@@ -117,9 +117,14 @@ pub(crate) fn exported(log: &Log, find: &Find<'_>) -> (Capture, u64) {
             ..strata_store::Select::default()
         },
         matches: find.filter.map(|filter| {
-            let matches = |link, data: &[u8], len| {
-                let program = filter.compile(link);
-                program.is_ok_and(|program| program.matches(data, len))
+            let mut programs = BTreeMap::new();
+            let matches = move |link: strata_wire::LinkType, data: &[u8], len| {
+                let program = programs
+                    .entry(link.0)
+                    .or_insert_with(|| filter.compile(link));
+                program
+                    .as_ref()
+                    .is_ok_and(|program| program.matches(data, len))
             };
             Box::new(matches) as Box<dyn FnMut(strata_wire::LinkType, &[u8], u32) -> bool>
         }),
