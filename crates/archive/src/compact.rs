@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use strata_capture::{Interface, Meta};
+use strata_filter::{Expr, Filter};
 use strata_store::export::Context;
 use strata_store::{
     ARCHIVE_NAME, Archive, BlockFile, Damage, Disk, Gone, Log, Part, Record, Recording, STAGING,
@@ -18,8 +19,10 @@ use strata_store::{
 use strata_wire::{FlowHasher, FlowKey};
 
 use crate::error::ArchiveError;
+use crate::flows::Flow;
 use crate::packets::{Verdicts, addresses, keeps};
 use crate::part::{Job, PartWriter, Share, staging_name};
+use crate::prune::PROTECTED;
 use crate::run::Run;
 
 /// Bytes of block files that are compacted in one go, and that a crash makes one
@@ -170,9 +173,9 @@ fn remove_staged(disk: &dyn Disk, archive: &Archive) -> Result<(), ArchiveError>
     Ok(())
 }
 
-/// Deletes files that are no longer part of the log, unless somebody reads it: then
-/// the next compaction does.
-pub(crate) fn delete_gone(disk: &dyn Disk, archive: &mut Archive) -> Result<(), ArchiveError> {
+/// Deletes files that are no longer part of the log; false if somebody reads it: then the
+/// next compaction does.
+pub(crate) fn delete_gone(disk: &dyn Disk, archive: &mut Archive) -> Result<bool, ArchiveError> {
     let names = disk.list("blocks");
     let names = names.map_err(ArchiveError::io(disk.display("blocks"), "list"))?;
     let gone: HashSet<&str> = archive.gone.iter().map(|gone| gone.name.as_str()).collect();
@@ -183,12 +186,12 @@ pub(crate) fn delete_gone(disk: &dyn Disk, archive: &mut Archive) -> Result<(), 
         .collect();
     left.extend(archive.deleted.iter().cloned());
     if left.is_empty() {
-        return Ok(());
+        return Ok(true);
     }
     let lock = disk.lock_for_deleting();
     let lock = lock.map_err(ArchiveError::io(disk.display(""), "lock"))?;
     if lock.is_none() {
-        return Ok(());
+        return Ok(false);
     }
     for name in &left {
         let removed = disk.remove(name);
@@ -196,7 +199,7 @@ pub(crate) fn delete_gone(disk: &dyn Disk, archive: &mut Archive) -> Result<(), 
     }
     // Listed until the next change: deleting what is not there does nothing.
     archive.deleted.clear();
-    Ok(())
+    Ok(true)
 }
 
 /// Replaces the archive's manifest.
@@ -331,6 +334,8 @@ struct Work<'a> {
     hasher: FlowHasher,
     /// Names of the model's classes that are anomalous.
     anomalous: HashSet<String>,
+    /// Flows that match one of these are protected.
+    protected: Vec<Filter>,
     run: Run,
     verdicts: Verdicts,
     /// By number in the records: code, class, score.
@@ -345,6 +350,8 @@ struct Work<'a> {
     next_part: u32,
 }
 
+/// A retention class beside those of models, of which there are fewer.
+const PROTECTED_CODE: u8 = u8::MAX - 1;
 const HOUR_NS: u64 = 3_600_000_000_000;
 
 impl<'a> Work<'a> {
@@ -359,6 +366,7 @@ impl<'a> Work<'a> {
             recording,
             hasher: FlowHasher::new(recording.hash_seed),
             anomalous: anomalous_classes(log, recording)?,
+            protected: Vec::new(),
             run: Run::default(),
             verdicts: Verdicts::default(),
             known: HashMap::new(),
@@ -404,7 +412,14 @@ impl<'a> Work<'a> {
                         // A part's files say which mode its packets were recorded in.
                         self.end_run()?;
                         self.close_parts()?;
+                    } else if context.protected != self.context.protected {
+                        self.end_run()?;
                     }
+                    let filters = context.protected.iter();
+                    // What cannot be understood may mean anything.
+                    let filters =
+                        filters.map(|text| text.parse().unwrap_or(Filter::from(Expr::Any)));
+                    self.protected = filters.collect();
                     self.known.clear();
                     self.context = context;
                 }
@@ -470,7 +485,11 @@ impl<'a> Work<'a> {
                 interfaces: &self.interfaces,
             };
             let names = &self.context.classes;
-            let retention = retention_name(names.get(usize::from(class)));
+            let retention = if class == PROTECTED_CODE {
+                PROTECTED.to_owned()
+            } else {
+                retention_name(names.get(usize::from(class)))
+            };
             let key = (self.hour.clone(), retention);
             let writer = match self.open.entry(key) {
                 std::collections::btree_map::Entry::Occupied(open) => open.into_mut(),
@@ -492,22 +511,31 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// The class for which each flow is kept: an anomalous one if any of its packets
-    /// is, so that a flow stays together; else that of most packets.
+    /// The class for which each flow is kept: [`PROTECTED`] if a policy says so; an anomalous
+    /// one if any of its packets is, so that a flow stays together; else that of most packets.
     fn retentions(&self) -> Vec<u8> {
         let names = &self.context.classes;
         let is_anomalous = |class: u8| {
             let name = names.get(usize::from(class));
             name.is_some_and(|name| self.anomalous.contains(name))
         };
-        let of = |classes: &Vec<(u8, u32)>| {
-            let most = classes
+        let of = |flow: &Flow| {
+            if self
+                .protected
+                .iter()
+                .any(|filter| filter.may_match(&flow.facts()))
+            {
+                return PROTECTED_CODE;
+            }
+            let most = flow
+                .stats
+                .classes
                 .iter()
                 .max_by_key(|(class, packets)| (is_anomalous(*class), *packets));
             most.map_or(u8::MAX, |(class, _)| *class)
         };
         let flows = self.run.flows.iter();
-        flows.map(|flow| of(&flow.stats.classes)).collect()
+        flows.map(of).collect()
     }
 
     fn close_parts(&mut self) -> Result<(), ArchiveError> {
@@ -544,7 +572,10 @@ impl<'a> Work<'a> {
 }
 
 /// The classes of a recording's model that are anomalous, by name.
-fn anomalous_classes(log: &Log, recording: &Recording) -> Result<HashSet<String>, ArchiveError> {
+pub(crate) fn anomalous_classes(
+    log: &Log,
+    recording: &Recording,
+) -> Result<HashSet<String>, ArchiveError> {
     #[derive(serde::Deserialize, Default)]
     struct Model {
         #[serde(default)]
@@ -571,7 +602,7 @@ pub(crate) fn hour_name(ns: u64) -> String {
 }
 
 /// The name of a class as a directory's.
-fn retention_name(class: Option<&String>) -> String {
+pub(crate) fn retention_name(class: Option<&String>) -> String {
     let safe = |c: char| {
         if c.is_ascii_alphanumeric() || c == '-' {
             c

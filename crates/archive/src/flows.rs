@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use parquet::data_type::ByteArray;
 use sha1::{Digest, Sha1};
+use strata_filter::FlowFacts;
 use strata_wire::dissect::protocol;
 use strata_wire::{AddressFamily, Endpoint, FlowKey, ip_addr};
 
@@ -130,6 +131,17 @@ impl Flow {
     /// Whether there is anything to say about addresses.
     pub(crate) fn has_addresses(&self) -> bool {
         self.key != FlowKey::default()
+    }
+
+    /// What a filter can know of it.
+    pub(crate) fn facts(&self) -> FlowFacts {
+        let address = |end: Endpoint| ip_addr(self.key.family, end.address);
+        let (low, high) = (self.key.low, self.key.high);
+        FlowFacts {
+            addresses: address(low).zip(address(high)).map(|(a, b)| [a, b]),
+            ports: [low.port, high.port],
+            protocol: self.key.protocol,
+        }
     }
 
     pub(crate) fn is_tcp(&self) -> bool {

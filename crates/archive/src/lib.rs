@@ -33,6 +33,8 @@ pub use compact::{Compacted, compact, snapshot};
 pub use error::ArchiveError;
 pub use export::export;
 pub use find::{Find, name_of};
-pub use prune::{Pruned, Retention, prune};
+pub use prune::{
+    Importance, PROTECTED, Piece, PieceKind, Plan, Pruned, Retention, make_room, plan, prune,
+};
 pub use records::{FlowRecord, RecordFormat, RecordWriter, flow_records};
 pub use verify::{Verified, verify};

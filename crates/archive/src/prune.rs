@@ -1,12 +1,17 @@
-//! Retention: whole parts and block files leave the log, the oldest first.
+//! Retention: whole parts and block files leave the log, by age, and to make room the least
+//! important first, of those the oldest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use strata_store::{Archive, BlockFile, Disk, Gone, Log, Recording, Select, State};
+use strata_store::{Archive, BlockFile, Disk, Gone, Log, Part, Recording, Select, State};
 
-use crate::compact::{clean_up, delete_gone, lock, replace};
+use crate::compact::{anomalous_classes, clean_up, delete_gone, lock, replace, retention_name};
 use crate::error::ArchiveError;
+
+/// The retention class of flows that a policy protects. They are not deleted to make room,
+/// and by age only if this class is given one.
+pub const PROTECTED: &str = "protected";
 
 /// How long and how much is kept. The default keeps everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,16 +27,112 @@ pub struct Retention {
 impl Retention {
     /// How long this class is kept; `None` for ever.
     fn of(&self, class: &str) -> Option<u64> {
-        self.keep_class_ns.get(class).copied().or(self.keep_ns)
+        let otherwise = self.keep_ns.filter(|_| class != PROTECTED);
+        self.keep_class_ns.get(class).copied().or(otherwise)
     }
 
     /// How long something is kept that may be of any class.
-    fn longest(&self) -> Option<u64> {
+    fn longest(&self, protected: bool) -> Option<u64> {
         let mut longest = self.keep_ns?;
         for keep in self.keep_class_ns.values() {
             longest = longest.max(*keep);
         }
+        if protected && !self.keep_class_ns.contains_key(PROTECTED) {
+            return None;
+        }
         Some(longest)
+    }
+}
+
+/// What is deleted first when there is no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Importance {
+    /// Parts of classes that the model does not call anomalous.
+    Ordinary,
+    /// Parts of anomalous classes, and block files, which hold packets of all classes.
+    Anomalous,
+    /// What a policy protects, or may: never deleted to make room.
+    Protected,
+}
+
+/// Something that can only be deleted as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// What it is.
+    pub what: PieceKind,
+    /// What it is worth.
+    pub importance: Importance,
+    /// When its last packet arrived, ns.
+    pub last_ns: u64,
+    /// Bytes of its files.
+    pub bytes: u64,
+    /// Packets in it.
+    pub packets: u64,
+}
+
+/// What a [`Piece`] is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PieceKind {
+    /// A part with this number: packets of an hour and retention class.
+    Part {
+        /// Its number.
+        id: u32,
+        /// Its retention class.
+        retention: String,
+    },
+    /// A block file that nothing is written to any more.
+    Block(Gone),
+}
+
+/// What is to be deleted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Which pieces, by their place among those given, in the order in which they go.
+    pub delete: Vec<usize>,
+    /// Bytes that are left.
+    pub bytes_left: u64,
+    /// Whether that is more than wanted, since nothing else may be deleted.
+    pub still_too_large: bool,
+}
+
+/// Plans what leaves a log of these pieces and of `held` bytes that cannot be deleted:
+/// what is too old at `now_ns`, then the least important, of that the oldest, until the log
+/// is small enough. The newest piece and what is protected stay.
+#[must_use]
+pub fn plan(pieces: &[Piece], held: u64, retention: &Retention, now_ns: u64) -> Plan {
+    let mut order: Vec<usize> = (0..pieces.len()).collect();
+    order.sort_by_key(|&at| (pieces[at].last_ns, at));
+    // The newest stays, whatever is asked.
+    order.pop();
+    let too_old = |piece: &Piece| {
+        let age = now_ns.saturating_sub(piece.last_ns);
+        let keep = match &piece.what {
+            PieceKind::Part {
+                retention: class, ..
+            } => retention.of(class),
+            PieceKind::Block(_) => retention.longest(piece.importance == Importance::Protected),
+        };
+        keep.is_some_and(|keep| age > keep)
+    };
+    let (mut delete, mut rest): (Vec<_>, Vec<_>) =
+        order.into_iter().partition(|&at| too_old(&pieces[at]));
+    let total: u64 = pieces.iter().map(|piece| piece.bytes).sum();
+    let old: u64 = delete.iter().map(|&at| pieces[at].bytes).sum();
+    let mut bytes_left = total + held - old;
+    rest.retain(|&at| pieces[at].importance < Importance::Protected);
+    rest.sort_by_key(|&at| pieces[at].importance);
+    let bytes_max = retention.bytes_max.unwrap_or(u64::MAX);
+    for at in rest {
+        if bytes_left <= bytes_max {
+            break;
+        }
+        bytes_left -= pieces[at].bytes;
+        delete.push(at);
+    }
+    Plan {
+        delete,
+        bytes_left,
+        still_too_large: bytes_left > bytes_max,
     }
 }
 
@@ -48,27 +149,16 @@ pub struct Pruned {
     pub bytes: u64,
     /// Bytes that are left.
     pub bytes_left: u64,
-    /// Whether the log is still larger than wanted, since only its newest data is left.
+    /// Whether the log is still larger than wanted, since only its newest data and what
+    /// policies protect is left.
     pub still_too_large: bool,
+    /// Whether the files are out of the log but still lie there, since somebody reads the
+    /// log: the next compaction or pruning deletes them.
+    pub waits_for_readers: bool,
 }
 
-/// Something that can be deleted as a whole.
-enum Piece {
-    Part(u32),
-    Block(Gone),
-}
-
-struct Candidate {
-    piece: Piece,
-    last_ns: u64,
-    bytes: u64,
-    packets: u64,
-    keep_ns: Option<u64>,
-}
-
-/// Deletes what is older than `retention` allows at `now_ns`, then the oldest until
-/// the log is small enough; the newest is never deleted. With `dry_run` it only
-/// says what it would do.
+/// Deletes what [`plan`] says of this log. With `dry_run` it only says what it would do.
+/// May run beside a recording; the file that is being written stays.
 ///
 /// # Errors
 ///
@@ -80,43 +170,59 @@ pub fn prune(
     dry_run: bool,
 ) -> Result<Pruned, ArchiveError> {
     let _lock = lock(disk.as_ref())?;
-    let mut archive = clean_up(disk.as_ref())?;
-    let (mut candidates, held) = candidates(&Log::on(Arc::clone(disk))?, retention)?;
-    candidates.sort_by_key(|candidate| candidate.last_ns);
-    // The newest stays, whatever is asked.
-    let newest = candidates.pop();
-    let total: u64 = candidates.iter().chain(&newest).map(|c| c.bytes).sum();
+    let archive = clean_up(disk.as_ref())?;
+    let (pieces, held) = pieces(&Log::on(Arc::clone(disk))?)?;
+    let planned = plan(&pieces, held, retention, now_ns);
+    carry_out(disk.as_ref(), archive, &pieces, planned, dry_run)
+}
+
+/// Deletes at least so many bytes of the least important data, if there are so many that may
+/// be deleted: for a disk that is about to be full.
+///
+/// # Errors
+///
+/// As [`prune`].
+pub fn make_room(disk: &Arc<dyn Disk>, wanted_bytes: u64) -> Result<Pruned, ArchiveError> {
+    let _lock = lock(disk.as_ref())?;
+    let archive = clean_up(disk.as_ref())?;
+    let (pieces, held) = pieces(&Log::on(Arc::clone(disk))?)?;
+    let total: u64 = pieces.iter().map(|piece| piece.bytes).sum();
+    let retention = Retention {
+        bytes_max: Some((total + held).saturating_sub(wanted_bytes)),
+        ..Retention::default()
+    };
+    let planned = plan(&pieces, held, &retention, 0);
+    carry_out(disk.as_ref(), archive, &pieces, planned, false)
+}
+
+fn carry_out(
+    disk: &dyn Disk,
+    mut archive: Archive,
+    pieces: &[Piece],
+    plan: Plan,
+    dry_run: bool,
+) -> Result<Pruned, ArchiveError> {
     let mut pruned = Pruned {
-        bytes_left: total + held,
+        bytes_left: plan.bytes_left,
+        still_too_large: plan.still_too_large,
         ..Pruned::default()
     };
     let (mut parts, mut gone) = (Vec::new(), Vec::new());
-    for candidate in candidates {
-        let age = now_ns.saturating_sub(candidate.last_ns);
-        let too_old = candidate.keep_ns.is_some_and(|keep| age > keep);
-        let too_large = retention
-            .bytes_max
-            .is_some_and(|max| pruned.bytes_left > max);
-        if !too_old && !too_large {
-            continue;
-        }
-        pruned.packets += candidate.packets;
-        pruned.bytes += candidate.bytes;
-        pruned.bytes_left -= candidate.bytes;
-        match candidate.piece {
-            Piece::Part(id) => parts.push(id),
-            Piece::Block(entry) => gone.push(entry),
+    for at in plan.delete {
+        let piece = &pieces[at];
+        pruned.packets += piece.packets;
+        pruned.bytes += piece.bytes;
+        match &piece.what {
+            PieceKind::Part { id, .. } => parts.push(*id),
+            PieceKind::Block(entry) => gone.push(entry.clone()),
         }
     }
     pruned.parts = parts.len() as u64;
     pruned.block_files = gone.len() as u64;
-    pruned.still_too_large = retention
-        .bytes_max
-        .is_some_and(|max| pruned.bytes_left > max);
     if !(dry_run || parts.is_empty() && gone.is_empty()) {
         drop_from(&mut archive, &parts, gone);
-        replace(disk.as_ref(), &mut archive)?;
-        delete_gone(disk.as_ref(), &mut archive)?;
+        replace(disk, &mut archive)?;
+        pruned.waits_for_readers = !delete_gone(disk, &mut archive)?;
     }
     Ok(pruned)
 }
@@ -126,30 +232,31 @@ fn drop_from(archive: &mut Archive, parts: &[u32], gone: Vec<Gone>) {
         .into_iter()
         .partition(|part| parts.contains(&part.id));
     archive.parts = kept;
-    let dropped: Vec<strata_store::Part> = dropped;
+    let dropped: Vec<Part> = dropped;
     let files = dropped.into_iter().flat_map(|part| part.files);
     archive.deleted.extend(files.map(|file| file.name));
     archive.gone.extend(gone);
 }
 
 /// What can be deleted, and the bytes of what cannot.
-fn candidates(log: &Log, retention: &Retention) -> Result<(Vec<Candidate>, u64), ArchiveError> {
-    let mut candidates: Vec<Candidate> = log
-        .archive()
-        .parts
-        .iter()
-        .map(|part| Candidate {
-            piece: Piece::Part(part.id),
-            last_ns: part.ts_max_ns,
-            bytes: part.bytes(),
-            packets: part.packets,
-            keep_ns: retention.of(&part.retention),
-        })
-        .collect();
+fn pieces(log: &Log) -> Result<(Vec<Piece>, u64), ArchiveError> {
+    let mut pieces = Vec::new();
     let live = log.is_being_written();
     let last = log.recordings().last().map(|recording| recording.id);
     let mut held = 0;
     for recording in log.recordings() {
+        let parts = log.archive().parts.iter();
+        let mut parts = parts
+            .filter(|part| part.recording == recording.id)
+            .peekable();
+        if parts.peek().is_some() {
+            let anomalous = anomalous_classes(log, recording)?;
+            let anomalous: HashSet<String> = anomalous
+                .iter()
+                .map(|name| retention_name(Some(name)))
+                .collect();
+            pieces.extend(parts.map(|part| of_part(part, &anomalous)));
+        }
         let running = live && recording.state == State::Running && Some(recording.id) == last;
         for file in &recording.files {
             if running && !file.sealed {
@@ -157,18 +264,33 @@ fn candidates(log: &Log, retention: &Retention) -> Result<(Vec<Candidate>, u64),
                 held += size.unwrap_or(0);
                 continue;
             }
-            candidates.push(of_blocks(log, recording, file, retention)?);
+            pieces.push(of_blocks(log, recording, file));
         }
     }
-    Ok((candidates, held))
+    Ok((pieces, held))
 }
 
-fn of_blocks(
-    log: &Log,
-    recording: &Recording,
-    file: &BlockFile,
-    retention: &Retention,
-) -> Result<Candidate, ArchiveError> {
+fn of_part(part: &Part, anomalous: &HashSet<String>) -> Piece {
+    let importance = if part.retention == PROTECTED {
+        Importance::Protected
+    } else if anomalous.contains(&part.retention) {
+        Importance::Anomalous
+    } else {
+        Importance::Ordinary
+    };
+    Piece {
+        what: PieceKind::Part {
+            id: part.id,
+            retention: part.retention.clone(),
+        },
+        importance,
+        last_ns: part.ts_max_ns,
+        bytes: part.bytes(),
+        packets: part.packets,
+    }
+}
+
+fn of_blocks(log: &Log, recording: &Recording, file: &BlockFile) -> Piece {
     let mut one = recording.clone();
     one.files = vec![file.clone()];
     let select = Select {
@@ -183,7 +305,7 @@ fn of_blocks(
         first_seq: 0,
         next_seq: 0,
     };
-    let mut last_ns = 0;
+    let (mut last_ns, mut protected) = (0, false);
     // A damaged block's packets are lost already.
     for block in log.blocks(&one, &select).flatten() {
         if block.header.packets == 0 {
@@ -195,13 +317,116 @@ fn of_blocks(
         gone.packets += u64::from(block.header.packets);
         gone.next_seq = block.header.next_seq;
         last_ns = last_ns.max(block.header.ts_max_ns);
+        protected |= block.header.is_protected();
     }
     let size = log.disk().open(&file.name, false).and_then(|f| f.size());
-    Ok(Candidate {
+    Piece {
+        importance: if protected {
+            Importance::Protected
+        } else {
+            Importance::Anomalous
+        },
         last_ns,
         bytes: size.unwrap_or(0),
         packets: gone.packets,
-        keep_ns: retention.longest(),
-        piece: Piece::Block(gone),
-    })
+        what: PieceKind::Block(gone),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn part(class: &str, importance: Importance, last_ns: u64, bytes: u64) -> Piece {
+        Piece {
+            what: PieceKind::Part {
+                id: 1,
+                retention: class.to_owned(),
+            },
+            importance,
+            last_ns,
+            bytes,
+            packets: 1,
+        }
+    }
+
+    #[test]
+    fn room_is_made_by_importance_then_age() {
+        let pieces = [
+            part("protected", Importance::Protected, 1, 10),
+            part("anomalous", Importance::Anomalous, 2, 10),
+            part("benign", Importance::Ordinary, 4, 10),
+            part("benign", Importance::Ordinary, 3, 10),
+            part("benign", Importance::Ordinary, 5, 10),
+        ];
+        let to = |bytes| {
+            let retention = Retention {
+                bytes_max: Some(bytes),
+                ..Retention::default()
+            };
+            plan(&pieces, 7, &retention, 100)
+        };
+        assert_eq!(to(57).delete, [] as [usize; 0]);
+        assert_eq!(to(56).delete, [3]);
+        assert_eq!(to(40).delete, [3, 2]);
+        let least = to(0);
+        assert_eq!(
+            (least.delete.as_slice(), least.bytes_left),
+            (&[3, 2, 1][..], 27)
+        );
+        assert!(least.still_too_large, "the newest and the protected stay");
+    }
+
+    #[test]
+    fn what_is_protected_goes_by_age_only_if_its_own_is_given() {
+        let pieces = [
+            part("protected", Importance::Protected, 1, 10),
+            part("benign", Importance::Ordinary, 2, 10),
+            part("benign", Importance::Ordinary, 1_000, 10),
+        ];
+        let mut retention = Retention {
+            keep_ns: Some(50),
+            ..Retention::default()
+        };
+        assert_eq!(plan(&pieces, 0, &retention, 1_000).delete, [1]);
+        retention.keep_class_ns.insert(PROTECTED.to_owned(), 500);
+        assert_eq!(plan(&pieces, 0, &retention, 1_000).delete, [0, 1]);
+    }
+
+    proptest! {
+        /// Nothing goes while something less important, or as important and older, stays.
+        #[test]
+        fn nothing_goes_before_what_is_worth_less(
+            pieces in prop::collection::vec((0_usize..3, 0_u64..50, 0_u64..1_000), 0..30),
+            bytes_max in 0_u64..20_000, held in 0_u64..500,
+        ) {
+            let kinds = [Importance::Ordinary, Importance::Anomalous, Importance::Protected];
+            let pieces: Vec<Piece> = pieces
+                .into_iter()
+                .map(|(kind, last_ns, bytes)| part("some", kinds[kind], last_ns, bytes))
+                .collect();
+            let retention = Retention { bytes_max: Some(bytes_max), ..Retention::default() };
+            let made = plan(&pieces, held, &retention, 0);
+            let newest = (0..pieces.len()).max_by_key(|&at| (pieces[at].last_ns, at));
+            let kept = |at: &usize| !made.delete.contains(at);
+            let left: u64 = (0..pieces.len()).filter(kept).map(|at| pieces[at].bytes).sum();
+            prop_assert_eq!(made.bytes_left, left + held);
+            prop_assert_eq!(made.still_too_large, made.bytes_left > bytes_max);
+            for &gone in &made.delete {
+                prop_assert!(pieces[gone].importance < Importance::Protected);
+                prop_assert!(Some(gone) != newest);
+                for stays in (0..pieces.len()).filter(kept).filter(|at| Some(*at) != newest) {
+                    let worth = |at: usize| (pieces[at].importance, pieces[at].last_ns);
+                    prop_assert!(worth(stays) >= worth(gone));
+                }
+            }
+            if made.still_too_large {
+                let may = |at: &usize| Some(*at) != newest && pieces[*at].importance < Importance::Protected;
+                prop_assert!((0..pieces.len()).filter(may).all(|at| !kept(&at)));
+            } else if let Some(&last) = made.delete.last() {
+                prop_assert!(made.bytes_left + pieces[last].bytes > bytes_max, "not more than needed");
+            }
+        }
+    }
 }

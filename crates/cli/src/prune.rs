@@ -24,8 +24,9 @@ pub(crate) struct RetentionArgs {
     #[arg(long, value_name = "CLASS:TIME")]
     keep_class: Vec<String>,
 
-    /// Delete the oldest while the log is larger: 500G, 2T. The newest file is never
-    /// deleted.
+    /// Delete the least important while the log is larger: 500G, 2T. That is the oldest
+    /// of the classes that are not anomalous, then the oldest of all. The newest file and
+    /// what a policy protects are never deleted for room.
     #[arg(long, value_name = "SIZE")]
     max_size: Option<String>,
 }
@@ -104,8 +105,14 @@ pub(crate) fn apply(
             human_bytes(pruned.bytes_left),
         )?;
     }
+    if pruned.waits_for_readers {
+        eprintln!("strata: somebody reads the log: the files go with the next prune or compact");
+    }
     if pruned.still_too_large {
-        eprintln!("strata: warning: only the newest is left, and it is larger than --max-size");
+        eprintln!(
+            "strata: warning: only the newest and what policies protect is left, and it is \
+             larger than --max-size"
+        );
     }
     Ok(())
 }

@@ -53,7 +53,7 @@ impl Plan {
             model: model.name.clone(),
             classes: model.class_names(),
             granularities: demands.iter().map(text).collect(),
-            policies: Vec::new(),
+            ..Context::default()
         };
         Ok(Self {
             demands,

@@ -4,8 +4,8 @@ use strata_capture::{Interface, Meta};
 use strata_wire::{AddressFamily, CutWhere, FlowHasher, Keep};
 
 use crate::format::{
-    ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_META, HEADER_LEN, PACKET_HEADER_LEN,
-    PREFIX_LEN, PacketRecord, align_up, emit_packet_header, kind,
+    ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_META, FLAG_PROTECTED, HEADER_LEN,
+    PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, align_up, emit_packet_header, kind, protects,
 };
 use crate::summary::{ClassCount, SUMMARY_BYTES_MAX, Summary};
 
@@ -352,6 +352,9 @@ impl BlockBuilder {
     /// Says what the packets that follow were recorded with.
     pub fn define_context(&mut self, json: &[u8]) {
         self.push_record(kind::CONTEXT, 0, 0, &[json]);
+        if protects(json) {
+            self.header.flags |= FLAG_PROTECTED;
+        }
         self.context_defined = true;
     }
 

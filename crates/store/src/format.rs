@@ -96,8 +96,23 @@ pub struct BlockHeader {
 pub(crate) const FLAG_META: u32 = 1;
 /// Some packet may have addresses that its summary does not hold.
 pub(crate) const FLAG_HIDES_ADDRESSES: u32 = 2;
+/// A policy may protect some of its packets.
+pub(crate) const FLAG_PROTECTED: u32 = 4;
+
+/// Whether a context record's JSON names policies that protect. It is not parsed, since
+/// a worker asks for every block. In a text its quotes would be escaped.
+pub(crate) fn protects(context_json: &[u8]) -> bool {
+    const KEY: &[u8] = br#""protected":["#;
+    context_json.windows(KEY.len()).any(|bytes| bytes == KEY)
+}
 
 impl BlockHeader {
+    /// Whether a policy may protect some of its packets from being deleted.
+    #[must_use]
+    pub fn is_protected(&self) -> bool {
+        self.flags & FLAG_PROTECTED != 0
+    }
+
     /// Bytes of the block in the file, padding included.
     #[must_use]
     pub fn stored_len(&self) -> usize {

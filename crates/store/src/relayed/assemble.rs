@@ -6,7 +6,8 @@ use strata_capture::options::push_comment;
 use strata_rdma::segment::{Assembly, Packet};
 
 use crate::format::{
-    BlockHeader, FLAG_HIDES_ADDRESSES, PACKET_HEADER_LEN, PREFIX_LEN, kind, packet_flag,
+    BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_PROTECTED, PACKET_HEADER_LEN, PREFIX_LEN, kind,
+    packet_flag, protects,
 };
 use crate::records::{RawRecord, Records};
 use crate::summary::{ClassCount, Summary};
@@ -60,6 +61,7 @@ pub(crate) fn assemble(
     segments: &[u8],
     definitions: &Definitions,
 ) -> Assembled {
+    let protected = definitions.records().any(protects);
     let mut block = Builder {
         definitions,
         defined: BTreeSet::new(),
@@ -73,7 +75,7 @@ pub(crate) fn assemble(
                 next_seq: header.next_seq,
                 ts_min_ns: u64::MAX,
                 hash_seed: header.hash_seed,
-                flags: FLAG_HIDES_ADDRESSES,
+                flags: FLAG_HIDES_ADDRESSES | if protected { FLAG_PROTECTED } else { 0 },
                 ..BlockHeader::default()
             },
             ..Assembled::default()
