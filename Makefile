@@ -12,7 +12,7 @@ DEMO := target/demo
 PEERS := tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev
 LINTS := -D warnings
 
-.PHONY: help build sql demo test test-python test-sql verbs fmt lint check-docs tools fuzz bench python lock model compare ablation clean
+.PHONY: help build sql demo test test-python test-sql verbs neon fmt lint check-docs tools fuzz bench python lock model compare ablation clean
 
 help:
 	@echo "make demo    build, record a real capture hierarchically, show the result"
@@ -20,6 +20,7 @@ help:
 	@echo "make build   the program: $(STRATA)"
 	@echo "make sql     the program of strata query: target/release/strata-sql (long to build)"
 	@echo "make bench   figures against peers, in one run"
+	@echo "make neon    tests of the forest on an emulated ARM machine"
 	@echo "make fuzz    every fuzz target for SECONDS_EACH seconds (600)"
 	@echo "make python  the Python package, for training and reading logs, into $(VENV)"
 	@echo "make compare presets of models side by side, as a page"
@@ -123,6 +124,15 @@ compare: build python
 # What each group of features buys: bench/results/features.md.
 ablation: build python
 	STRATA_PROGRAM=$(abspath $(STRATA)) $(VENV)/bin/python -m strata ablate $(LABELLED)/mix-train -o bench/results/features
+
+# The forest's NEON kernel, as user-mode emulation runs it.
+NEON := aarch64-unknown-linux-gnu
+neon:
+	@for tool in qemu-aarch64-static aarch64-linux-gnu-gcc; do command -v $$tool >/dev/null || \
+	    { echo "missing: $$tool; on Debian: apt-get install qemu-user-static gcc-aarch64-linux-gnu"; exit 1; }; done
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -L /usr/aarch64-linux-gnu" \
+	    $(CARGO) test --target $(NEON) --locked --quiet -p strata-classify -p strata-sketch -p strata-wire
 
 clean:
 	$(CARGO) clean

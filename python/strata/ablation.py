@@ -15,25 +15,8 @@ from tqdm import tqdm
 
 from .presets import Workshop
 from .snapshots import Snapshots
-from .training import FEATURES, SHAPES, Options, Trainer, macro_f1
+from .training import DEPTH, FEATURES, GROUPS, SHAPES, Options, Trainer, macro_f1
 
-# Each default feature is in one group.
-GROUPS = {
-    "lengths of the packet": ("size", "header_len", "payload_len"),
-    "protocol": ("protocol",),
-    "TCP flags": ("tcp_flags",),
-    "TCP window of the packet": ("tcp_window",),
-    "ECN": ("ecn",),
-    "counts of the flow": ("packets", "bytes"),
-    "sizes of the flow": ("size_min", "size_max", "size_avg"),
-    "delays": ("ipd_sum", "ipd_min", "ipd_max", "ipd_avg"),
-    "variances": ("size_var", "ipd_var"),
-    "directional": (
-        *("forward_bytes", "backward_bytes", "backward_size_min", "backward_size_max"),
-        *("backward_header_bytes", "backward"),
-    ),
-    "initial windows": ("window_forward", "window_backward"),
-}
 # No features by default; what cross-validation within one capture makes of them.
 LEFT_OUT = ("source_port", "destination_port", "ttl", "tos")
 
@@ -58,7 +41,8 @@ def ablate(
             for name, features in variants.items():
                 bar.set_description(name)
                 columns = [trainer.options.features.index(f) for f in features]
-                scores = trainer.out_of_fold(trainer.values[:, columns], SHAPES[0], bar)
+                shape = (*SHAPES[0], DEPTH)
+                scores = trainer.out_of_fold(trainer.values[:, columns], shape, bar)
                 alarm = scores >= trainer.operating_point(scores)
                 for fold in trainer.known_folds:
                     here = trainer.fold_of == fold

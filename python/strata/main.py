@@ -33,7 +33,18 @@ def parser() -> argparse.ArgumentParser:
         metavar="TREESxLEAVES",
         help="trees and leaves per tree, such as 8x64; of several the best is taken",
     )
-    train.add_argument("--depth", type=int, default=8, metavar="N", help="of a tree, at most")
+    train.add_argument(
+        "--depth",
+        action="append",
+        type=int,
+        metavar="N",
+        help="of a tree, at most; 8 by default; of several the best is taken",
+    )
+    train.add_argument(
+        "--choose-features",
+        action="store_true",
+        help="leave out features without which unseen flows are judged no worse",
+    )
     train.add_argument("--min-leaf", type=int, default=1, metavar="N", help="packets per leaf")
     train.add_argument(
         "--attack-weight",
@@ -126,7 +137,7 @@ def _train(args: argparse.Namespace) -> None:
     from .training import train
 
     options: dict[str, Any] = {
-        "depth": args.depth,
+        "choose_features": args.choose_features,
         "min_leaf": args.min_leaf,
         "attack_weight": args.attack_weight,
         "class_weights": {k: float(v) for k, v in (w.split("=") for w in args.class_weight)},
@@ -143,6 +154,8 @@ def _train(args: argparse.Namespace) -> None:
     }
     if args.features:
         options["features"] = tuple(args.features.split(","))
+    if args.depth:
+        options["depths"] = tuple(args.depth)
     if args.shape:
         pairs = [shape.split("x") for shape in args.shape]
         options["shapes"] = tuple((int(trees), int(leaves)) for trees, leaves in pairs)

@@ -45,7 +45,7 @@ def _fixed(features: Sequence[str], trees: int, depth: int, seed: int, jobs: int
     return Options(
         features=features,
         shapes=((trees, 2**depth),),
-        depth=depth,
+        depths=(depth,),
         attack_weight=ATTACK_WEIGHT,
         point=0.5,
         seed=seed,

@@ -33,6 +33,23 @@ FEATURES = (
     *("forward_bytes", "backward_bytes", "backward_size_min", "backward_size_max"),
     *("backward_header_bytes", "window_forward", "window_backward", "backward"),
 )
+# Each default feature is in one group.
+GROUPS = {
+    "lengths of the packet": ("size", "header_len", "payload_len"),
+    "protocol": ("protocol",),
+    "TCP flags": ("tcp_flags",),
+    "TCP window of the packet": ("tcp_window",),
+    "ECN": ("ecn",),
+    "counts of the flow": ("packets", "bytes"),
+    "sizes of the flow": ("size_min", "size_max", "size_avg"),
+    "delays": ("ipd_sum", "ipd_min", "ipd_max", "ipd_avg"),
+    "variances": ("size_var", "ipd_var"),
+    "directional": (
+        *("forward_bytes", "backward_bytes", "backward_size_min", "backward_size_max"),
+        *("backward_header_bytes", "backward"),
+    ),
+    "initial windows": ("window_forward", "window_backward"),
+}
 # Trees and leaves per tree that are tried, from cheap to dear, and how deep they may be:
 # what the batch evaluation affords at line rate. Shallow trees are also better at flows
 # they have not seen.
@@ -40,6 +57,8 @@ SHAPES = ((8, 64), (16, 64))
 DEPTH = 8
 # A cheaper shape is taken if it comes so close to the best.
 CLOSE_ENOUGH = 0.005
+# Trees, leaves per tree, depth.
+Shape = tuple[int, int, int | None]
 
 
 @dataclass
@@ -48,7 +67,13 @@ class Options:
 
     features: Sequence[str] = FEATURES
     shapes: Sequence[tuple[int, int]] = SHAPES
-    depth: int | None = DEPTH
+    """Trees and leaves per tree to choose from, from cheap to dear."""
+    depths: Sequence[int | None] = (DEPTH,)
+    """Depths of a tree to choose from, from cheap to dear."""
+    choose_features: bool = False
+    """Leave out groups of features without which cross-validation is no worse. It sees one
+    capture: what tells its hosts apart serves there and not elsewhere, so name no such
+    features."""
     min_leaf: int = 1
     attack_weight: float = 1.0
     """Times that an attack packet counts in training (TitanLog §IV-B)."""
@@ -114,7 +139,8 @@ class Trainer:
         self.classes = [BENIGN, *others]
         self.target = np.searchsorted(np.array(others), snapshots.label)
         self.target = np.where(snapshots.attack, self.target + 1, 0)
-        self.values = snapshots.values(options.features)
+        self.features = tuple(options.features)
+        self.values = snapshots.values(self.features)
         self.weights = self._weights()
         self.fold_of = np.zeros(len(snapshots), int)
         for fold, (_, test) in enumerate(self.folds):
@@ -157,13 +183,13 @@ class Trainer:
             weights[self.data.label == name] *= weight
         return weights
 
-    def forest(self, shape: tuple[int, int], seed: int = 0) -> RandomForestClassifier:
-        """An untrained forest of (trees, leaves)."""
-        trees, leaves = shape
+    def forest(self, shape: Shape, seed: int = 0) -> RandomForestClassifier:
+        """An untrained forest."""
+        trees, leaves, depth = shape
         return RandomForestClassifier(
             trees,
             max_leaf_nodes=leaves,
-            max_depth=self.options.depth,
+            max_depth=depth,
             min_samples_leaf=self.options.min_leaf,
             random_state=self.options.seed + seed,
             n_jobs=self.options.jobs,
@@ -177,7 +203,7 @@ class Trainer:
         folds = StratifiedGroupKFold(count, shuffle=True, random_state=self.options.seed)
         return list(folds.split(self.values, self.target, groups))
 
-    def out_of_fold(self, values: np.ndarray, shape: tuple[int, int], progress: tqdm) -> np.ndarray:
+    def out_of_fold(self, values: np.ndarray, shape: Shape, progress: tqdm) -> np.ndarray:
         """The anomaly score of each packet from forests that know nothing of its flow."""
         scores = np.zeros(len(self.data))
         for train, test in self.folds:
@@ -192,22 +218,25 @@ class Trainer:
     def train(self, name: str, description: str) -> dict[str, Any]:
         """The model."""
         options = self.options
-        packet = [i for i, f in enumerate(options.features) if f in PACKET_LEVEL]
-        if not packet:
+        if not self.packet_columns():
             raise SnapshotError("no feature of single packets: those without bucket need one")
-        steps = len(self.folds) * (len(options.shapes) + 1)
+        shapes = [(*shape, depth) for shape in options.shapes for depth in options.depths]
+        steps = len(self.folds) * (len(shapes) + 1)
         with tqdm(total=steps, desc="cross-validation", disable=not options.progress) as bar:
             tried = []
-            for shape in options.shapes:
+            for shape in shapes:
                 scores = self.out_of_fold(self.values, shape, bar)
                 tried.append((shape, scores, self.quality(scores)))
             best = max(quality for *_, quality in tried)
             shape, scores, _ = next(t for t in tried if t[2] >= best - CLOSE_ENOUGH)
+            if options.choose_features:
+                scores = self.leave_out_features(shape, scores, bar)
+            packet = self.packet_columns()
             packet_scores = self.out_of_fold(self.values[:, packet], shape, bar)
         point = self.operating_point(scores)
         self.scores, self.point = scores, point
         packet_point = self.operating_point(packet_scores)
-        flow_trees = self.trees(list(range(len(options.features))), shape, point, point)
+        flow_trees = self.trees(list(range(len(self.features))), shape, point, point)
         packet_trees = self.trees(packet, shape, packet_point, point)
         units = self.data.units
         classes = [{"name": c, "anomalous": c != BENIGN} for c in self.classes]
@@ -229,7 +258,7 @@ class Trainer:
             "arithmetic": json.loads(arithmetic),
             "buckets": json.loads(buckets),
             "classes": classes,
-            "features": [{"name": f, "unit": units[f]} for f in options.features],
+            "features": [{"name": f, "unit": units[f]} for f in self.features],
             "flow_trees": flow_trees,
             "packet_trees": packet_trees,
             "decision": decision,
@@ -241,16 +270,16 @@ class Trainer:
                 "flows": len(np.unique(self.data.columns["flow"])),
                 "sources": sorted({str(s) for s in self.data.source[self.data.attack]}),
                 "seed": options.seed,
-                "shape": {"trees": shape[0], "leaves": shape[1]},
+                "shape": {"trees": shape[0], "leaves": shape[1], "depth": shape[2]},
                 "tried": [
-                    {"trees": t, "leaves": n, "quality": round(float(q), 4)}
-                    for (t, n), _, q in tried
+                    {"trees": t, "leaves": n, "depth": d, "quality": round(float(q), 4)}
+                    for (t, n, d), _, q in tried
                 ],
                 "anomaly_score_at_least": round(point, 4),
                 "options": {
                     k: _plain(v)
                     for k, v in vars(options).items()
-                    if k not in ("progress", "jobs", "features", "shapes")
+                    if k not in ("progress", "jobs", "features", "shapes", "depths")
                 },
                 "versions": {
                     "python": platform.python_version(),
@@ -259,6 +288,30 @@ class Trainer:
                 },
             },
         }
+
+    def packet_columns(self) -> list[int]:
+        """Columns that a packet has without its flow."""
+        return [i for i, name in enumerate(self.features) if name in PACKET_LEVEL]
+
+    def leave_out_features(self, shape: Shape, scores: np.ndarray, bar: tqdm) -> np.ndarray:
+        """Leaves out one group of features after another for as long as that makes unseen
+        flows no worse; the anomaly scores with those that stay."""
+        while True:
+            tried = []
+            for group in (*GROUPS.values(), *((f,) for f in self.features if f not in FEATURES)):
+                stay = [i for i, name in enumerate(self.features) if name not in group]
+                if len(stay) == len(self.features) or not set(stay) & set(self.packet_columns()):
+                    continue
+                bar.total += len(self.folds)
+                without = self.out_of_fold(self.values[:, stay], shape, bar)
+                tried.append((self.quality(without), stay, without))
+            if not tried:
+                return scores
+            quality, stay, without = max(tried, key=lambda attempt: attempt[0])
+            if quality < self.quality(scores):
+                return scores
+            self.features = tuple(self.features[i] for i in stay)
+            self.values, scores = self.values[:, stay], without
 
     def quality(self, scores: np.ndarray) -> float:
         """Macro-average over attack sources of F1 at the operating point; each source
@@ -321,7 +374,7 @@ class Trainer:
         return max(point, 1e-4)
 
     def trees(
-        self, columns: list[int], shape: tuple[int, int], own: float, common: float
+        self, columns: list[int], shape: Shape, own: float, common: float
     ) -> list[dict[str, Any]]:
         """The trees of a forest over these features, trained on all packets."""
         values = self.values[:, columns]
@@ -357,7 +410,7 @@ class Trainer:
         """What `record` compares the traffic with: per feature the share of packets up
         to each of at most 9 edges and above; of the anomaly score in ten steps."""
         features = []
-        for index, name in enumerate(self.options.features):
+        for index, name in enumerate(self.features):
             column = self.values[:, index]
             edges = np.unique(np.quantile(column, np.arange(1, 10) / 10, method="lower"))
             counts = np.bincount(np.searchsorted(edges, column), minlength=len(edges) + 1)

@@ -6,11 +6,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from strata import ablation, training
-from strata.ablation import GROUPS
 from strata.evaluation import Decisions, judge, precision_at, stability_index
 from strata.model import Bins, split_json, stretch
 from strata.snapshots import SnapshotError, load
-from strata.training import Options, Trainer, macro_f1, train
+from strata.training import GROUPS, Options, Trainer, macro_f1, train
 
 FEATURES = ("size", "tcp_flags", "packets")
 HEAD = {"capture": "x", "time_compression": 1.0, "window_ms": 10}
@@ -112,6 +111,25 @@ def test_ablation_finds_the_group_that_decides(snapshots, monkeypatch):
     assert abs(bought["flags"]) < 0.1
     assert abs(bought["counts"]) < 0.1
     assert "| size | `size` |" in ablation.in_markdown({**HEAD, **figures}, "make")
+
+
+def test_the_depth_that_serves_best_is_taken(snapshots):
+    model = train(snapshots, **small(depths=(1, 3)))
+    assert [tried["depth"] for tried in model["training"]["tried"]] == [1, 3]
+    best = max(tried["quality"] for tried in model["training"]["tried"])
+    assert model["training"]["shape"]["depth"] == 1
+    assert model["training"]["tried"][0]["quality"] >= best - training.CLOSE_ENOUGH
+
+
+def test_features_that_serve_nothing_are_left_out(snapshots):
+    model = train(snapshots, **small(choose_features=True))
+    assert "size" in [feature["name"] for feature in model["features"]]
+    everything = train(snapshots, **small())
+    assert len(model["features"]) < len(everything["features"])
+    # Trees and distributions are of the features that stayed.
+    used = {n["feature"] for t in model["flow_trees"] for n in t["nodes"] if "feature" in n}
+    assert used <= set(range(len(model["features"])))
+    assert len(model["distributions"]["features"]) == len(model["features"])
 
 
 def test_targets_are_met_on_unseen_flows(snapshots):
