@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 /// Commands, types and flags (linux/bpf.h).
 mod uapi {
@@ -12,7 +13,9 @@ mod uapi {
     pub(super) const MAP_UPDATE: libc::c_int = 2;
     pub(super) const PROG_LOAD: libc::c_int = 5;
     pub(super) const PROG_TEST_RUN: libc::c_int = 10;
+    pub(super) const INFO_BY_FD: libc::c_int = 15;
     pub(super) const LINK_CREATE: libc::c_int = 28;
+    pub(super) const ENABLE_STATS: libc::c_int = 32;
     pub(super) const MAP_ARRAY: u32 = 2;
     pub(super) const MAP_XSKMAP: u32 = 17;
     pub(super) const MMAPABLE: u32 = 1 << 10;
@@ -138,6 +141,22 @@ struct ElementAttr {
     flags: u64,
 }
 
+/// The part of `union bpf_attr` for descriptions.
+#[repr(C)]
+#[derive(Default)]
+struct InfoAttr {
+    fd: u32,
+    bytes: u32,
+    info: u64,
+}
+
+/// The part of `union bpf_attr` for statistics.
+#[repr(C)]
+#[derive(Default)]
+struct StatsAttr {
+    kind: u32,
+}
+
 /// The part of `union bpf_attr` for links.
 #[repr(C)]
 #[derive(Default)]
@@ -250,6 +269,25 @@ impl Program {
         };
         // SAFETY: frame and context live through the call and have the lengths said.
         unsafe { bpf(uapi::PROG_TEST_RUN, &mut attr) }.map(drop)
+    }
+
+    /// How long it has run so far on all CPUs while [`run_time_stats`] were on.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn run_time(&self) -> io::Result<Duration> {
+        // `struct bpf_prog_info` up to and with `run_time_ns`.
+        const RUN_TIME: usize = 192 / 8;
+        let mut info = [0_u64; RUN_TIME + 1];
+        let mut attr = InfoAttr {
+            fd: raw(self.fd.as_fd()),
+            bytes: u32::try_from(size_of_val(&info)).unwrap_or(0),
+            info: info.as_mut_ptr() as u64,
+        };
+        // SAFETY: the buffer lives through the call and has the length said.
+        unsafe { bpf(uapi::INFO_BY_FD, &mut attr) }?;
+        Ok(Duration::from_nanos(info[RUN_TIME]))
     }
 
     /// Attaches an XDP program to an interface, for as long as the returned
@@ -434,6 +472,18 @@ impl SocketMap {
         // SAFETY: key and value live through the call and have the map's sizes.
         unsafe { bpf(uapi::MAP_UPDATE, &mut attr) }.map(drop)
     }
+}
+
+/// Has the kernel measure how long programs run, all of them, while the returned
+/// descriptor is open. That costs each run two readings of the clock.
+///
+/// # Errors
+///
+/// What the kernel says; `CAP_SYS_ADMIN` is needed.
+pub fn run_time_stats() -> io::Result<OwnedFd> {
+    let mut attr = StatsAttr::default();
+    // SAFETY: plain numbers.
+    unsafe { bpf(uapi::ENABLE_STATS, &mut attr) }.map(owned)
 }
 
 /// # Safety

@@ -25,4 +25,6 @@ mod asm;
 mod kernel;
 
 pub use asm::{Alu, Assembler, Condition, Label, Operand, Reg, TooLarge, Width};
-pub use kernel::{Array, LoadError, Program, ProgramKind, Shared, SocketMap, TestRun};
+pub use kernel::{
+    Array, LoadError, Program, ProgramKind, Shared, SocketMap, TestRun, run_time_stats,
+};

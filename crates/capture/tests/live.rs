@@ -12,7 +12,7 @@ use strata_capture::{Input, InputOptions, LinkType, Next, Packets};
 use strata_filter::Filter;
 use strata_testkit::{Namespace, data_dir, may_use_kernel};
 use strata_wire::dissect::dissect;
-use strata_wire::{FlowKey, TunnelKey};
+use strata_wire::{FlowKey, FlowShare, TunnelKey};
 
 const NEAR: &str = "st-live-a";
 const FAR: &str = "st-live-b";
@@ -546,5 +546,77 @@ fn long_packets_are_cut_to_the_snapshot_length() {
             assert_eq!(received[0].data, packet[..kept]);
             assert_eq!(received[0].wire_len as usize, packet.len());
         }
+    });
+}
+
+/// Which packets are captured follows from the flow alone, as the twin in user space works it
+/// out; the flows of a smaller share are among those of a larger one; and what is left out is
+/// counted to the byte.
+#[test]
+fn flows_are_sampled_whole_and_what_is_left_out_is_counted() {
+    let Some(namespace) = namespace("sample") else {
+        return;
+    };
+    let mut sent = packets(&["labelled/mix-test/trace.pcap"]);
+    sent.truncate(3_000);
+    sent.extend(odd_packets());
+    let key = |data: &[u8]| -> Option<FlowKey> {
+        let headers = dissect(LinkType::ETHERNET, data, TunnelKey::Outer);
+        // Neither tunnels nor fragments nor options: their ports do not count.
+        let plain = data.get(12..14) == Some(&[8, 0])
+            && data.get(14) == Some(&0x45)
+            && data[20] & 0x3f == 0
+            && data[21] == 0;
+        headers
+            .key
+            .filter(|key| plain && (key.protocol == 6 || key.protocol == 17))
+    };
+    namespace.enter(|| {
+        let mut with = options(FAR);
+        with.sample = true;
+        let mut live = open(&with);
+        let sampler = live.sampler().unwrap();
+        let mut before = usize::MAX;
+        let mut left_out = sampler.left_out();
+        for ratio in [1.0, 0.5, 0.1] {
+            let share = FlowShare::of(ratio);
+            sampler.set(share, 1);
+            send(&sent);
+            let mut received = Vec::new();
+            let start = Instant::now();
+            let now = loop {
+                received.extend(receive(&mut live, 0));
+                let now = sampler.left_out();
+                let left_out = now.packets - left_out.packets;
+                let all = received.len() as u64 + left_out >= sent.len() as u64;
+                if all || start.elapsed() > Duration::from_secs(10) {
+                    break now;
+                }
+            };
+            assert_eq!(
+                received.len() as u64 + now.packets - left_out.packets,
+                sent.len() as u64,
+                "{ratio}"
+            );
+            let bytes: usize = sent.iter().map(Vec::len).sum();
+            let got: usize = received.iter().map(|packet| packet.data.len()).sum();
+            assert_eq!(got as u64 + now.bytes - left_out.bytes, bytes as u64);
+            left_out = now;
+            assert!(received.len() < before || ratio >= 1.0, "{ratio}");
+            before = received.len();
+            let mut judged = 0;
+            let mut captured: HashMap<Vec<u8>, usize> = HashMap::new();
+            for packet in &received {
+                *captured.entry(packet.data.clone()).or_default() += 1;
+            }
+            for packet in &sent {
+                let Some(key) = key(packet) else { continue };
+                let wanted = sampler.least_share(&key) <= share;
+                assert_eq!(captured.contains_key(packet), wanted, "{ratio}: {key}");
+                judged += 1;
+            }
+            assert!(judged > 1_000, "{judged}");
+        }
+        assert!(sampler.kernel_time().unwrap() > Duration::ZERO);
     });
 }

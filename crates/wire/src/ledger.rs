@@ -45,11 +45,18 @@ pub enum DropReason {
     WriteError = 1,
     /// The relay was lost before it had them on disk.
     RelayLost = 2,
+    /// Left out in the kernel, flow by flow, to keep the CPU budget.
+    CpuBudget = 3,
 }
 
 impl DropReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Self; 3] = [Self::NoFreeBlock, Self::WriteError, Self::RelayLost];
+    pub const ALL: [Self; 4] = [
+        Self::NoFreeBlock,
+        Self::WriteError,
+        Self::RelayLost,
+        Self::CpuBudget,
+    ];
 
     /// The name in summaries and metrics.
     #[must_use]
@@ -58,6 +65,7 @@ impl DropReason {
             Self::NoFreeBlock => "no_free_block",
             Self::WriteError => "write_error",
             Self::RelayLost => "relay_lost",
+            Self::CpuBudget => "cpu_budget",
         }
     }
 }

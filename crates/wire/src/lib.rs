@@ -7,7 +7,8 @@
 //!   [`roce`]: a view of the bytes, and a `Repr` that can be emitted;
 //! - [`dissect`]: the walk through all headers of a packet, and the one
 //!   definition of what "header" means; [`Plain`] is its fast path;
-//! - words: [`LinkType`], [`FlowKey`], [`FlowHasher`], [`Granularity`], [`Ledger`].
+//! - words: [`LinkType`], [`FlowKey`], [`FlowHasher`], [`Granularity`], [`FlowShare`],
+//!   [`Ledger`].
 #![deny(unsafe_code)]
 
 mod bytes;
@@ -22,6 +23,7 @@ mod link;
 mod plain;
 mod prefetch;
 pub mod roce;
+mod share;
 pub mod transport;
 pub mod tunnel;
 mod walk;
@@ -35,3 +37,4 @@ pub use ledger::{CutWhere, DropReason, Imbalance, Ledger, Tally};
 pub use link::LinkType;
 pub use plain::Plain;
 pub use prefetch::prefetch;
+pub use share::FlowShare;

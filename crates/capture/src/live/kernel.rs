@@ -30,6 +30,8 @@ use strata_wire::{AddressFamily, Endpoint, FlowKey, LinkType, Tally, mix64};
 
 use super::error::LiveError;
 use super::interface::Device;
+use super::ring::{SLL2_LEN, VLAN_TAG_LEN};
+use super::sampler::FlowSampler;
 use super::sys;
 
 /// Which packets of an interface are captured, as tcpdump's `-Q`.
@@ -46,9 +48,11 @@ pub enum Direction {
 
 /// Where things stand in the shared memory, in words of 8 bytes. Each of 64 slots,
 /// by CPU, has a cache line of counters.
-const COUNTER_SLOTS: usize = 64;
-const SLOT_WORDS: usize = 8;
+pub(super) const COUNTER_SLOTS: usize = 64;
+pub(super) const SLOT_WORDS: usize = 8;
 const SECOND_AT: usize = COUNTER_SLOTS * SLOT_WORDS;
+/// In a cache line of its own.
+pub(super) const SHARE_AT: usize = SECOND_AT + 8;
 const TABLE_AT: usize = 1024;
 /// Entries of the cut table: 8 MiB.
 const TABLE_ENTRIES: usize = 1 << 20;
@@ -58,6 +62,8 @@ const TAG_SHIFT: i32 = 24;
 /// Counters of a slot, by word.
 const FILTERED_PACKETS: i16 = 0;
 const FILTERED_BYTES: i16 = 8;
+const LEFT_OUT_PACKETS: i16 = 16;
+const LEFT_OUT_BYTES: i16 = 24;
 
 /// Seconds for which an entry counts beside the one in which it was made.
 const LIFETIME_SECONDS: i32 = 2;
@@ -71,7 +77,7 @@ const AGREE_PACKETS: u16 = 4;
 
 /// `bpf_get_smp_processor_id`, `bpf_skb_load_bytes` (linux/bpf.h).
 const CPU: i32 = 8;
-const LOAD_BYTES: i32 = 26;
+pub(super) const LOAD_BYTES: i32 = 26;
 /// For XDP: `bpf_xdp_get_buff_len`, `bpf_xdp_load_bytes`, `bpf_xdp_adjust_tail`,
 /// `bpf_xdp_adjust_meta`, `bpf_ktime_get_tai_ns`, `bpf_redirect_map`.
 const BUFFER_LENGTH: i32 = 188;
@@ -84,13 +90,16 @@ const REDIRECT_MAP: i32 = 51;
 const XDP_DATA: i16 = 0;
 const XDP_DATA_META: i16 = 8;
 const XDP_QUEUE: i16 = 16;
+const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
 /// linux/if_link.h.
 const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 /// `struct __sk_buff`.
+const SKB_LEN: i16 = 0;
 const SKB_PACKET_TYPE: i16 = 4;
-const SKB_PROTOCOL: i16 = 16;
+pub(super) const SKB_PROTOCOL: i16 = 16;
+const SKB_VLAN_PRESENT: i16 = 20;
 const SKB_IFINDEX: i16 = 40;
 /// `SKF_NET_OFF`, `SKF_LL_OFF` (linux/filter.h): offsets from the network header,
 /// and from the link layer header.
@@ -188,27 +197,27 @@ const MULTIPLIER: u64 = 0x9fb2_1c65_1e98_df25;
 
 /// One step of the hash: mixes a word in.
 #[inline]
-fn step(hash: u64, word: u64) -> u64 {
+pub(super) fn step(hash: u64, word: u64) -> u64 {
     let mixed = (hash ^ word).wrapping_mul(MULTIPLIER);
     mixed ^ mixed >> 32
 }
 
 /// An end's hash, to be added to the other end's.
 #[inline]
-fn fold(key: u64, [a, b, port]: [u64; 3]) -> u64 {
+pub(super) fn fold(key: u64, [a, b, port]: [u64; 3]) -> u64 {
     step(step(step(key, a), b), port)
 }
 
 /// Address and port as a little-endian machine loads their network order.
 #[inline]
-fn raw_ipv4(end: Endpoint) -> u64 {
+pub(super) fn raw_ipv4(end: Endpoint) -> u64 {
     #[allow(clippy::cast_possible_truncation)]
     let address = (end.address as u32).to_be();
     u64::from(address) << 16 | u64::from(end.port.to_be())
 }
 
 #[inline]
-fn raw_ipv6(end: Endpoint) -> [u64; 3] {
+pub(super) fn raw_ipv6(end: Endpoint) -> [u64; 3] {
     let bytes = end.address.to_be_bytes();
     let word = |at: usize| {
         let half = bytes[at..].first_chunk();
@@ -225,6 +234,9 @@ pub(super) struct Kernel {
     snaplen: u32,
     direction: Direction,
     cut: Option<CutTable>,
+    sampler: Option<FlowSampler>,
+    /// Whether there has to be a sampler.
+    sample: bool,
     /// Random: for hashes, and for the number of the fanout group.
     key: u64,
     workers: u16,
@@ -263,6 +275,11 @@ impl Kernel {
         };
         Self {
             cut: shared.as_ref().filter(|_| options.cut).map(table),
+            sampler: shared
+                .as_ref()
+                .filter(|_| options.sample)
+                .map(|shared| FlowSampler::new(Arc::clone(shared), mix64(key ^ 2))),
+            sample: options.sample,
             shared,
             filter: options.filter.clone(),
             snaplen: options.snaplen,
@@ -275,6 +292,10 @@ impl Kernel {
 
     pub(super) fn cut_table(&self) -> Option<CutTable> {
         self.cut.clone()
+    }
+
+    pub(super) fn sampler(&self) -> Option<FlowSampler> {
+        self.sampler.clone()
     }
 
     /// Packets that the filter has left out in the kernel so far.
@@ -292,21 +313,22 @@ impl Kernel {
     /// Lets packets of an interface in through the filter.
     pub(super) fn admit(&self, fd: BorrowedFd<'_>, device: &Device) -> Result<Placed, LiveError> {
         let fail = |call: &'static str| device.error(call);
-        let wanted = if self.filter.is_some() {
-            "filter"
-        } else {
-            "cut"
+        let wanted = match &self.filter {
+            _ if self.sample => "sampling by a CPU budget",
+            Some(_) => "filter",
+            None => "cut",
         };
         let why = match self.load(device) {
             Ok(program) => {
                 let number = program.as_fd().as_raw_fd();
                 sys::set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, &number)
                     .map_err(fail("SO_ATTACH_BPF"))?;
+                self.measure(program);
                 return Ok(Placed::InKernel);
             }
             Err(why) => why,
         };
-        if self.direction != Direction::Both || self.cut.is_some() {
+        if self.direction != Direction::Both || self.cut.is_some() || self.sample {
             return Err(LiveError::NoBpf {
                 interface: device.name.clone(),
                 wanted,
@@ -315,6 +337,13 @@ impl Kernel {
         }
         sys::attach_snaplen(fd, self.snaplen).map_err(fail("SO_ATTACH_FILTER"))?;
         Ok(Placed::InUserSpace(why))
+    }
+
+    /// Counts a program's run time, where somebody wants to know.
+    fn measure(&self, program: Program) {
+        if let Some(sampler) = &self.sampler {
+            sampler.measure(program);
+        }
     }
 
     fn load(&self, device: &Device) -> Result<Program, String> {
@@ -327,6 +356,7 @@ impl Kernel {
     fn assemble(&self, device: &Device, shared: &Shared) -> Result<Vec<u64>, String> {
         let mut asm = Assembler::new();
         let (accept, reject, ignore) = (asm.label(), asm.label(), asm.label());
+        let left_out = asm.label();
         asm.set(Reg::R6, Reg::R1);
         self.check_direction(&mut asm, device, ignore);
         let cooked = device.link == LinkType::LINUX_SLL2;
@@ -340,10 +370,14 @@ impl Kernel {
             let written = program.write_ebpf(&mut asm, view, accept, reject);
             written.map_err(|error| error.to_string())?;
         } else {
+            whole_length(&mut asm, cooked);
             asm.jump(accept);
         }
+        asm.bind(left_out);
+        count(&mut asm, shared, [LEFT_OUT_PACKETS, LEFT_OUT_BYTES]);
+        asm.jump(ignore);
         asm.bind(reject);
-        count(&mut asm, shared);
+        count(&mut asm, shared, [FILTERED_PACKETS, FILTERED_BYTES]);
         asm.bind(ignore);
         asm.set(Reg::R0, 0);
         asm.exit();
@@ -353,6 +387,9 @@ impl Kernel {
             LinkType::LINUX_SLL2 | LinkType::RAW => Some(0),
             _ => None,
         };
+        if let Some(sampler) = &self.sampler {
+            sampler.write(&mut asm, network, LOAD_BYTES, left_out);
+        }
         self.length(&mut asm, network, LOAD_BYTES);
         asm.exit();
         asm.finish().map_err(|error: TooLarge| error.to_string())
@@ -390,6 +427,7 @@ impl Kernel {
         let native = program.attach_xdp(device.index, XDP_FLAGS_DRV_MODE);
         let native_error = match native {
             Ok(link) => {
+                self.measure(program);
                 return Ok(Attached {
                     _link: link,
                     native: true,
@@ -398,10 +436,13 @@ impl Kernel {
             Err(error) => error,
         };
         match program.attach_xdp(device.index, XDP_FLAGS_SKB_MODE) {
-            Ok(link) => Ok(Attached {
-                _link: link,
-                native: false,
-            }),
+            Ok(link) => {
+                self.measure(program);
+                Ok(Attached {
+                    _link: link,
+                    native: false,
+                })
+            }
             Err(error) => Err(fail(format!("native: {native_error}; generic: {error}"))),
         }
     }
@@ -411,7 +452,7 @@ impl Kernel {
         let shared = self.shared.as_ref().ok_or("eBPF is not permitted")?;
         let mut asm = Assembler::new();
         let (accept, reject, pass) = (asm.label(), asm.label(), asm.label());
-        let whole = asm.label();
+        let (whole, left_out) = (asm.label(), asm.label());
         asm.set(Reg::R6, Reg::R1);
         match &self.filter {
             Some(filter) => {
@@ -427,10 +468,18 @@ impl Kernel {
                 asm.jump(accept);
             }
         }
+        asm.bind(left_out);
+        count(&mut asm, shared, [LEFT_OUT_PACKETS, LEFT_OUT_BYTES]);
+        // It would have been taken away.
+        asm.set(Reg::R0, XDP_DROP);
+        asm.exit();
         asm.bind(reject);
-        count(&mut asm, shared);
+        count(&mut asm, shared, [FILTERED_PACKETS, FILTERED_BYTES]);
         asm.jump(pass);
         asm.bind(accept);
+        if let Some(sampler) = &self.sampler {
+            sampler.write(&mut asm, Some(14), XDP_LOAD_BYTES, left_out);
+        }
         self.length(&mut asm, Some(14), XDP_LOAD_BYTES);
         // Negative: so many bytes less at the end.
         asm.set(Reg::R2, Reg::R0);
@@ -510,20 +559,36 @@ impl Kernel {
             .map_err(|error| no_bpf(error.to_string()))?;
         let number = program.as_fd().as_raw_fd();
         sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, &number)
-            .map_err(fail("PACKET_FANOUT_DATA"))
+            .map_err(fail("PACKET_FANOUT_DATA"))?;
+        self.measure(program);
+        Ok(())
     }
 }
 
-/// Counts the packet, whose length is in `R7`, as filtered.
-fn count(asm: &mut Assembler, shared: &Shared) {
+/// `R7` = the packet's length as it will be: with the tag that the kernel has taken out, and
+/// the header that it will get.
+fn whole_length(asm: &mut Assembler, cooked: bool) {
+    let untagged = asm.label();
+    asm.load(Width::Word, Reg::R7, Reg::R6, SKB_LEN);
+    if cooked {
+        asm.alu64(Alu::Add, Reg::R7, i32::try_from(SLL2_LEN).unwrap_or(0));
+    }
+    asm.load(Width::Word, Reg::R0, Reg::R6, SKB_VLAN_PRESENT);
+    asm.jump_if(Condition::Equal, Reg::R0, 0, untagged);
+    asm.alu64(Alu::Add, Reg::R7, i32::try_from(VLAN_TAG_LEN).unwrap_or(0));
+    asm.bind(untagged);
+}
+
+/// Counts the packet, whose length is in `R7`, by these counters.
+fn count(asm: &mut Assembler, shared: &Shared, [packets, bytes]: [i16; 2]) {
     asm.call(CPU);
     asm.alu64(Alu::And, Reg::R0, 63);
     asm.alu64(Alu::ShiftLeft, Reg::R0, 6);
     asm.shared_address(Reg::R1, shared.number(), 0);
     asm.alu64(Alu::Add, Reg::R1, Reg::R0);
     asm.set(Reg::R2, 1);
-    asm.atomic_add(Reg::R1, FILTERED_PACKETS, Reg::R2);
-    asm.atomic_add(Reg::R1, FILTERED_BYTES, Reg::R7);
+    asm.atomic_add(Reg::R1, packets, Reg::R2);
+    asm.atomic_add(Reg::R1, bytes, Reg::R7);
 }
 
 const _: () = assert!(COUNTER_SLOTS == 64 && SLOT_WORDS * 8 == 1 << 6);
@@ -642,7 +707,7 @@ fn read_entry(asm: &mut Assembler, table: &CutTable, none: Label) {
 }
 
 /// As [`step`], into `hash`; uses `R4`.
-fn write_step(asm: &mut Assembler, hash: Reg, word: Reg) {
+pub(super) fn write_step(asm: &mut Assembler, hash: Reg, word: Reg) {
     asm.alu64(Alu::Xor, hash, word);
     asm.set_u64(Reg::R4, MULTIPLIER);
     asm.alu64(Alu::Mul, hash, Reg::R4);

@@ -10,6 +10,7 @@
 //! Live          the interfaces of one worker: waiting, going down, coming back
 //! ring, xsk     one TPACKET_V3 ring; one AF_XDP socket
 //! kernel        eBPF: filter, cut, spreading over workers
+//! sampler       eBPF: sampling flow by flow
 //! interface     what interfaces there are
 //! drops         what was lost before us, and where
 //! sys           system calls and shared memory: all that is unsafe
@@ -20,6 +21,7 @@ mod error;
 mod interface;
 mod kernel;
 mod ring;
+mod sampler;
 pub(crate) mod sys;
 mod xsk;
 
@@ -35,6 +37,7 @@ pub use error::LiveError;
 pub use interface::{ANY, Device, Offers};
 pub use kernel::{CUT_BYTES_MIN, CutTable, Direction};
 pub use ring::RingCounts;
+pub use sampler::{FlowSampler, ShareFollower};
 
 use crate::batch::{BATCH_MAX, PacketRef, Packets};
 use crate::meta::{Interface, Meta};
@@ -72,6 +75,8 @@ pub struct LiveOptions {
     /// Whether packets of flows in [`Live::cut_table`] are cut before they are
     /// copied.
     pub cut: bool,
+    /// Whether flows can be sampled before packets are copied, with [`Live::sampler`].
+    pub sample: bool,
     /// Whether packets are taken away from the host, through AF_XDP. Several workers
     /// share an interface by its receive queues then.
     pub exclusive: bool,
@@ -93,6 +98,7 @@ impl Default for LiveOptions {
             filter: None,
             direction: Direction::Both,
             cut: false,
+            sample: false,
             exclusive: false,
         }
     }
@@ -414,6 +420,13 @@ impl Live {
     #[must_use]
     pub fn cut_table(&self) -> Option<CutTable> {
         self.kernel.cut_table()
+    }
+
+    /// Where to say which share of flows is captured; `None` unless [`LiveOptions::sample`]
+    /// asks for it.
+    #[must_use]
+    pub fn sampler(&self) -> Option<FlowSampler> {
+        self.kernel.sampler()
     }
 
     /// Goes one step on. The packets of the step before are given back.

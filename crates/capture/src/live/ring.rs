@@ -30,9 +30,9 @@ const BLOCK_BYTES: usize = 1 << 20;
 const BLOCK_TIMEOUT: Duration = Duration::from_millis(10);
 const BLOCK_TIMEOUT_IMMEDIATE: Duration = Duration::from_millis(1);
 
-const VLAN_TAG_LEN: usize = 4;
+pub(super) const VLAN_TAG_LEN: usize = 4;
 /// draft-ietf-opsawg-pcaplinktype, LINKTYPE_LINUX_SLL2.
-const SLL2_LEN: usize = 20;
+pub(super) const SLL2_LEN: usize = 20;
 
 /// A clock that was set back by more than this is followed; less is packets that
 /// overtook each other between CPUs.

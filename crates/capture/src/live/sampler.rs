@@ -1,0 +1,291 @@
+//! Sampling flow by flow in the kernel, before packets are copied, so that a CPU budget can
+//! be kept.
+//!
+//! A packet's flow is hashed as its outermost headers show it, in either direction alike. A
+//! word of shared memory says up to which hash flows are captured ([`FlowShare`]); the rest
+//! is counted. Addresses and ports count for TCP and UDP; addresses alone for other
+//! protocols, and for fragments and IPv4 options, where ports may be missing. What has no IP
+//! header behind at most two VLAN tags is sampled packet by packet.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use strata_bpf::{Alu, Assembler, Condition, Label, Program, Reg, Shared, Width, run_time_stats};
+use strata_wire::{AddressFamily, FlowKey, FlowShare, Tally};
+
+use super::kernel::{
+    COUNTER_SLOTS, LOAD_BYTES, SHARE_AT, SKB_PROTOCOL, SLOT_WORDS, fold, raw_ipv4, raw_ipv6, step,
+    write_step,
+};
+
+/// `bpf_get_prandom_u32` (linux/bpf.h).
+const RANDOM: i32 = 7;
+/// Changes of the share that are remembered for workers that are late.
+const CHANGES_MAX: usize = 1024;
+
+/// Sets which share of flows the kernel lets through, and tells what that costs and saves;
+/// common to all workers of a capture.
+#[derive(Debug, Clone)]
+pub struct FlowSampler {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    shared: Arc<Shared>,
+    key: u64,
+    /// Counts changes; the last one in `changes` has this number.
+    number: AtomicU64,
+    /// Since when, by the wall clock in ns, and which share.
+    changes: Mutex<VecDeque<(u64, FlowShare)>>,
+    programs: Mutex<Vec<Program>>,
+    /// Measures run times while it is open; else why they are not measured.
+    stats: Result<OwnedFd, String>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl FlowSampler {
+    /// One that lets every flow through.
+    pub(super) fn new(shared: Arc<Shared>, key: u64) -> Self {
+        let sampler = Self {
+            inner: Arc::new(Inner {
+                shared,
+                key,
+                number: AtomicU64::new(0),
+                changes: Mutex::default(),
+                programs: Mutex::default(),
+                stats: run_time_stats().map_err(|error| error.to_string()),
+            }),
+        };
+        sampler.set(FlowShare::ALL, 0);
+        sampler
+    }
+
+    /// From now on this share of flows is captured; `now_ns` is the wall clock, ns since 1970.
+    pub fn set(&self, share: FlowShare, now_ns: u64) {
+        let mut changes = lock(&self.inner.changes);
+        if changes.len() == CHANGES_MAX {
+            changes.pop_front();
+        }
+        changes.push_back((now_ns, share));
+        self.inner.shared.words()[SHARE_AT].store(u64::from(share.0), Relaxed);
+        self.inner.number.fetch_add(1, Release);
+    }
+
+    /// Packets of flows that were not captured so far, and their bytes.
+    #[must_use]
+    pub fn left_out(&self) -> Tally {
+        let mut sum = Tally::default();
+        let words = &self.inner.shared.words()[..COUNTER_SLOTS * SLOT_WORDS];
+        for slot in words.chunks_exact(SLOT_WORDS) {
+            sum.packets += slot[2].load(Relaxed);
+            sum.bytes += slot[3].load(Relaxed);
+        }
+        sum
+    }
+
+    /// How long the capture's programs have run in the kernel, on all CPUs together.
+    ///
+    /// # Errors
+    ///
+    /// Why that is not known.
+    pub fn kernel_time(&self) -> Result<Duration, String> {
+        self.inner.stats.as_ref().map_err(Clone::clone)?;
+        let mut sum = Duration::ZERO;
+        for program in lock(&self.inner.programs).iter() {
+            sum += program.run_time().map_err(|error| error.to_string())?;
+        }
+        Ok(sum)
+    }
+
+    /// Counts a program's run time too.
+    pub(super) fn measure(&self, program: Program) {
+        lock(&self.inner.programs).push(program);
+    }
+
+    /// The share for which a TCP or UDP flow without fragments is captured, at the least.
+    #[must_use]
+    pub fn least_share(&self, flow: &FlowKey) -> FlowShare {
+        let key = self.inner.key;
+        let end = |end| match flow.family {
+            AddressFamily::Ipv6 => fold(key, raw_ipv6(end)),
+            AddressFamily::Ipv4 | AddressFamily::Mac => step(key, raw_ipv4(end)),
+        };
+        let hash = step(key, end(flow.low).wrapping_add(end(flow.high)));
+        FlowShare(u32::try_from(hash >> 32).unwrap_or(u32::MAX))
+    }
+
+    /// What a worker follows changes with.
+    #[must_use]
+    pub fn follow(&self) -> ShareFollower {
+        ShareFollower {
+            sampler: self.clone(),
+            seen: 0,
+        }
+    }
+
+    /// Goes on at `over` if the flow of the packet in `R6` is not captured. Uses `R8` and `R9`.
+    /// `network` is where the network header begins, if packets of the interface have one
+    /// that is known.
+    pub(super) fn write(
+        &self,
+        asm: &mut Assembler,
+        network: Option<i32>,
+        load_bytes: i32,
+        over: Label,
+    ) {
+        let shared = self.inner.shared.number();
+        let keep = asm.label();
+        asm.shared_address(Reg::R9, shared, i32::try_from(SHARE_AT * 8).unwrap_or(0));
+        asm.load(Width::Double, Reg::R9, Reg::R9, 0);
+        asm.set_u64(Reg::R0, u64::from(FlowShare::ALL.0));
+        asm.jump_if(Condition::GreaterEqual, Reg::R9, Reg::R0, keep);
+        let decide = asm.label();
+        let random = asm.label();
+        if let Some(network) = network {
+            self.write_hash(asm, network, load_bytes, random);
+            asm.set(Reg::R0, Reg::R1);
+            asm.alu64(Alu::ShiftRight, Reg::R0, 32);
+            asm.jump(decide);
+        }
+        asm.bind(random);
+        asm.call(RANDOM);
+        asm.bind(decide);
+        asm.jump_if(Condition::Greater, Reg::R0, Reg::R9, over);
+        asm.bind(keep);
+    }
+
+    /// `R1` = the hash of the packet's flow, or on at `none`.
+    fn write_hash(&self, asm: &mut Assembler, network: i32, load_bytes: i32, none: Label) {
+        /// Where headers are put on the stack.
+        const AT: i16 = -48;
+        let copy = |asm: &mut Assembler, offset: Reg, bytes: i32| {
+            asm.set(Reg::R1, Reg::R6);
+            asm.set(Reg::R2, offset);
+            asm.set(Reg::R3, Reg::R10);
+            asm.alu64(Alu::Add, Reg::R3, i32::from(AT));
+            asm.set(Reg::R4, bytes);
+            asm.call(load_bytes);
+            asm.jump_if(Condition::NotEqual, Reg::R0, 0, none);
+        };
+        let (ipv4, ipv6) = (asm.label(), asm.label());
+        if load_bytes == LOAD_BYTES {
+            asm.set(Reg::R8, network);
+            asm.load(Width::Word, Reg::R0, Reg::R6, SKB_PROTOCOL);
+        } else {
+            asm.set(Reg::R8, network - 2);
+            copy(asm, Reg::R8, 2);
+            asm.load(Width::Half, Reg::R0, Reg::R10, AT);
+            asm.set(Reg::R8, network);
+        }
+        asm.network_order(Reg::R0, 16);
+        for tags in 0..3 {
+            asm.jump_if(Condition::Equal, Reg::R0, 0x0800, ipv4);
+            asm.jump_if(Condition::Equal, Reg::R0, 0x86dd, ipv6);
+            if tags == 2 {
+                break;
+            }
+            let tag = asm.label();
+            asm.jump_if(Condition::Equal, Reg::R0, 0x8100, tag);
+            asm.jump_if(Condition::NotEqual, Reg::R0, 0x88a8, none);
+            asm.bind(tag);
+            copy(asm, Reg::R8, 4);
+            asm.load(Width::Half, Reg::R0, Reg::R10, AT + 2);
+            asm.network_order(Reg::R0, 16);
+            asm.alu64(Alu::Add, Reg::R8, 4);
+        }
+        asm.jump(none);
+
+        let without_ports = |asm: &mut Assembler, ports: i16, hash: Label| {
+            asm.jump_if(Condition::Equal, Reg::R5, 6, hash);
+            asm.jump_if(Condition::Equal, Reg::R5, 17, hash);
+            asm.store(Width::Word, Reg::R10, AT + ports, 0);
+            asm.bind(hash);
+            asm.set(Reg::R3, 0);
+        };
+        let end = asm.label();
+        asm.bind(ipv4);
+        copy(asm, Reg::R8, 24);
+        let hash = asm.label();
+        asm.load(Width::Byte, Reg::R5, Reg::R10, AT + 9);
+        let plain = asm.label();
+        let not_plain = asm.label();
+        asm.load(Width::Byte, Reg::R0, Reg::R10, AT);
+        asm.jump_if(Condition::NotEqual, Reg::R0, 0x45, not_plain);
+        asm.load(Width::Half, Reg::R0, Reg::R10, AT + 6);
+        asm.network_order(Reg::R0, 16);
+        asm.alu64(Alu::And, Reg::R0, 0x3fff);
+        asm.jump_if(Condition::Equal, Reg::R0, 0, plain);
+        asm.bind(not_plain);
+        asm.set(Reg::R5, 0);
+        asm.bind(plain);
+        without_ports(asm, 20, hash);
+        for (address, port) in [(12, 20), (16, 22)] {
+            asm.load(Width::Word, Reg::R2, Reg::R10, AT + address);
+            asm.alu64(Alu::ShiftLeft, Reg::R2, 16);
+            asm.load(Width::Half, Reg::R0, Reg::R10, AT + port);
+            asm.alu64(Alu::Or, Reg::R2, Reg::R0);
+            asm.set_u64(Reg::R1, self.inner.key);
+            write_step(asm, Reg::R1, Reg::R2);
+            asm.alu64(Alu::Add, Reg::R3, Reg::R1);
+        }
+        asm.jump(end);
+
+        asm.bind(ipv6);
+        copy(asm, Reg::R8, 44);
+        let hash = asm.label();
+        asm.load(Width::Byte, Reg::R5, Reg::R10, AT + 6);
+        without_ports(asm, 40, hash);
+        for (address, port) in [(8, 40), (24, 42)] {
+            asm.set_u64(Reg::R1, self.inner.key);
+            for word in [address, address + 8] {
+                asm.load(Width::Double, Reg::R2, Reg::R10, AT + word);
+                write_step(asm, Reg::R1, Reg::R2);
+            }
+            asm.load(Width::Half, Reg::R2, Reg::R10, AT + port);
+            write_step(asm, Reg::R1, Reg::R2);
+            asm.alu64(Alu::Add, Reg::R3, Reg::R1);
+        }
+        asm.bind(end);
+        asm.set_u64(Reg::R1, self.inner.key);
+        write_step(asm, Reg::R1, Reg::R3);
+    }
+}
+
+/// Says when the share of flows changes, to one worker.
+#[derive(Debug)]
+pub struct ShareFollower {
+    sampler: FlowSampler,
+    /// The number of the change that was handed out last.
+    seen: u64,
+}
+
+impl ShareFollower {
+    /// The share in which a packet of this time was captured, if it is another than that of
+    /// the packets before.
+    #[inline]
+    pub fn at(&mut self, ts_ns: u64) -> Option<FlowShare> {
+        if self.sampler.inner.number.load(Acquire) == self.seen {
+            return None;
+        }
+        let changes = lock(&self.sampler.inner.changes);
+        let last = self.sampler.inner.number.load(Acquire);
+        let mut found = None;
+        let first = last + 1 - changes.len() as u64;
+        for (number, &(since_ns, share)) in (first..).zip(changes.iter()) {
+            // The kernel may have stamped a packet just before it was looked at.
+            if number > self.seen && since_ns <= ts_ns {
+                found = Some(share);
+                self.seen = number;
+            }
+        }
+        found
+    }
+}
