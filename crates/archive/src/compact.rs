@@ -420,10 +420,13 @@ impl<'a> Work<'a> {
                     let filters =
                         filters.map(|text| text.parse().unwrap_or(Filter::from(Expr::Any)));
                     self.protected = filters.collect();
-                    self.known.clear();
+                    if context.classes != self.context.classes {
+                        self.known.clear();
+                    }
                     self.context = context;
                 }
             }
+            Record::FlowShare(_) => {}
             Record::Meta(meta) => {
                 if let Meta::Interface { id, interface } = &meta {
                     if self.interfaces.get(id) == Some(interface) {

@@ -124,7 +124,7 @@ impl Contents {
                     Record::Meta(Meta::Interface { id, interface }) => {
                         links.insert(id, interface.link);
                     }
-                    Record::Meta(_) | Record::Context(_) => {}
+                    Record::Meta(_) | Record::Context(_) | Record::FlowShare(_) => {}
                 }
             }
         }

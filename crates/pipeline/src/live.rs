@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use strata_capture::Packets;
 use strata_capture::live::{Live, LiveNext};
 
 use crate::run::RunError;
@@ -26,13 +27,21 @@ pub fn run_live(
     let mut step = || -> Result<(), RunError> {
         let mut flushed = Instant::now();
         let cut = live.cut_table();
+        let mut shares = live.sampler().map(|sampler| sampler.follow());
         if let Some(table) = &cut {
             table.set_second(second_of(SystemTime::now()));
             worker.cut_with(table.clone());
         }
         loop {
             match live.advance()? {
-                LiveNext::Packets => worker.batch(&live.batch())?,
+                LiveNext::Packets => {
+                    let batch = live.batch();
+                    let first = batch.get(0).ts_ns;
+                    if let Some(share) = shares.as_mut().and_then(|shares| shares.at(first)) {
+                        worker.captured(share);
+                    }
+                    worker.batch(&batch)?;
+                }
                 LiveNext::Meta(meta) => worker.meta(meta)?,
                 LiveNext::Idle => {}
             }

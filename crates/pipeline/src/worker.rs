@@ -11,7 +11,8 @@ use strata_filter::{Filter, Program};
 use strata_sketch::Pressure;
 use strata_store::{BlockBuilder, BlockSink, StoreError};
 use strata_wire::{
-    FlowHasher, Granularity, Ledger, LinkType, Outcome, Tally, TunnelKey, join, mix64, prefetch,
+    DropReason, FlowHasher, FlowShare, Granularity, Ledger, LinkType, Outcome, Tally, TunnelKey,
+    join, mix64, prefetch,
 };
 
 use std::sync::Arc;
@@ -92,6 +93,8 @@ pub struct Worker {
     budget: Option<Arc<Budget>>,
     /// Where the kernel looks up how much of a packet is enough.
     cut: Option<CutTable>,
+    /// The share of flows that is captured, where it may be less than all.
+    flow_share: Option<FlowShare>,
     blocks_handed_over: u64,
     /// What `blocks_handed_over` was at the last [`Worker::flush_old`].
     blocks_at_flush: u64,
@@ -133,6 +136,7 @@ impl Worker {
             write_error: None,
             budget: None,
             cut: None,
+            flow_share: None,
             blocks_handed_over: 0,
             blocks_at_flush: 0,
             lanes: Box::new(Lanes::new()),
@@ -186,6 +190,18 @@ impl Worker {
     pub fn count_filtered(&mut self, filtered: Tally) {
         self.ledger.seen.merge(filtered);
         self.ledger.filtered.merge(filtered);
+    }
+
+    /// Books packets that the kernel has left out to keep the CPU budget.
+    pub fn count_left_out(&mut self, left_out: Tally) {
+        self.ledger.seen.merge(left_out);
+        self.ledger.dropped[DropReason::CpuBudget as usize].merge(left_out);
+    }
+
+    /// Notes in the log of which share of flows the packets to come are.
+    pub fn captured(&mut self, share: FlowShare) {
+        self.flow_share = Some(share);
+        self.block.look_again();
     }
 
     /// Takes no more packets than a budget has, which other workers may share.

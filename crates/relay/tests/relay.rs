@@ -181,7 +181,7 @@ fn read(disk: &SimDisk) -> Found {
                 Record::Meta(strata_capture::Meta::Interface { id, .. }) => {
                     interfaces.insert(id);
                 }
-                Record::Meta(_) | Record::Context(_) => {}
+                Record::Meta(_) | Record::Context(_) | Record::FlowShare(_) => {}
                 Record::Packet(packet) => {
                     let data = content(packet.seq);
                     let expected = record(packet.seq, &data);

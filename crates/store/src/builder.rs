@@ -1,7 +1,7 @@
 //! Filling a block: the hot side of the log.
 
 use strata_capture::{Interface, Meta};
-use strata_wire::{AddressFamily, CutWhere, FlowHasher, Keep};
+use strata_wire::{AddressFamily, CutWhere, FlowHasher, FlowShare, Keep};
 
 use crate::format::{
     ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_META, FLAG_PROTECTED, HEADER_LEN,
@@ -73,6 +73,7 @@ pub struct BlockBuilder {
     context_defined: bool,
     /// The number under which the kernel knows `bytes`.
     registered: Option<u16>,
+    flow_share: Option<FlowShare>,
 }
 
 impl BlockBuilder {
@@ -102,6 +103,7 @@ impl BlockBuilder {
             interfaces_defined: vec![0; 1 << 10],
             context_defined: false,
             registered: None,
+            flow_share: None,
         };
         builder.reset(0);
         builder
@@ -133,6 +135,7 @@ impl BlockBuilder {
         self.verdicts_defined.fill(0);
         self.interfaces_defined.fill(0);
         self.context_defined = false;
+        self.flow_share = None;
     }
 
     /// Whether nothing is in it but definitions.
@@ -356,6 +359,20 @@ impl BlockBuilder {
             self.header.flags |= FLAG_PROTECTED;
         }
         self.context_defined = true;
+    }
+
+    /// Says of which share of flows the packets that follow are, unless that is said. Goes
+    /// before the first of them.
+    pub fn define_flow_share(&mut self, share: FlowShare) {
+        if self.flow_share != Some(share) {
+            self.push_record(kind::FLOW_SHARE, 0, 0, &[&share.0.to_le_bytes()]);
+            self.flow_share = Some(share);
+        }
+    }
+
+    /// Notes that definitions have to be looked after before the next packet.
+    pub fn look_again(&mut self) {
+        self.last_interface = None;
     }
 
     /// Appends what an input says about itself.

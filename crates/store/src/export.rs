@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use strata_capture::{
     Interface, LinkType, Meta, PacketRef, PcapNgWriter, PcapWriter, WriteError, options,
 };
+use strata_wire::FlowShare;
 
 use crate::error::{Damage, StoreError};
 use crate::format::{PacketRecord, VerdictRecord, keep_name};
@@ -171,6 +172,8 @@ pub struct Exporter<'a, W: Write> {
     /// By worker and number.
     verdicts: HashMap<(u16, u16), VerdictRecord>,
     context: Context,
+    /// By worker, of the block at hand.
+    flow_shares: HashMap<u16, FlowShare>,
     packet_options: Vec<u8>,
     exported: Exported,
 }
@@ -212,6 +215,7 @@ impl<'a, W: Write> Exporter<'a, W> {
             interfaces: HashMap::new(),
             verdicts: HashMap::new(),
             context: Context::default(),
+            flow_shares: HashMap::new(),
             packet_options: Vec::new(),
             exported: Exported::default(),
         })
@@ -274,7 +278,9 @@ impl<'a, W: Write> Exporter<'a, W> {
                 return Ok(());
             }
             let ended = self.until_one_ends(recording, &mut streams)?;
-            streams[ended].block = None;
+            if let Some(block) = streams[ended].block.take() {
+                self.flow_shares.remove(&block.header.worker);
+            }
             streams[ended].taken = 0;
         }
     }
@@ -332,11 +338,12 @@ impl<'a, W: Write> Exporter<'a, W> {
         match record {
             Ok(Record::Packet(packet)) => {
                 if let Some(interface) = self.wanted(recording, &packet) {
+                    let share = self.flow_shares.get(&worker).copied();
                     let verdict = self.verdicts.get(&(worker, packet.verdict));
                     let comment = self
                         .options
                         .comments
-                        .then(|| comment(&self.context, packet.keep_code, verdict));
+                        .then(|| comment(&self.context, packet.keep_code, verdict, share));
                     self.write(interface, &packet, comment.as_deref())?;
                 }
             }
@@ -345,6 +352,9 @@ impl<'a, W: Write> Exporter<'a, W> {
             }
             Ok(Record::Context(json)) => {
                 self.context = serde_json::from_slice(json).unwrap_or_default();
+            }
+            Ok(Record::FlowShare(share)) => {
+                self.flow_shares.insert(worker, share);
             }
             Ok(Record::Meta(meta)) => self.meta(recording, meta)?,
             Err(bad) => {
@@ -472,19 +482,28 @@ impl<'a, W: Write> Exporter<'a, W> {
     }
 }
 
-fn comment(context: &Context, keep_code: u8, verdict: Option<&VerdictRecord>) -> String {
+fn comment(
+    context: &Context,
+    keep_code: u8,
+    verdict: Option<&VerdictRecord>,
+    share: Option<FlowShare>,
+) -> String {
     let class = verdict.map(|verdict| {
         let class = context.classes.get(usize::from(verdict.class));
         class.map_or("unknown", String::as_str)
     });
     let score = verdict.filter(|verdict| verdict.level > 0);
-    comment_text(
+    let mut text = comment_text(
         class,
         score.map(|verdict| f64::from(verdict.score) / 65_535.0),
         keep_name(keep_code),
         &reason(verdict),
         &context.mode,
-    )
+    );
+    if let Some(share) = share.filter(|share| *share != FlowShare::ALL) {
+        let _ = write!(text, " flow_share={:.6}", share.ratio());
+    }
+    text
 }
 
 /// The comment that Wireshark shows for a packet.

@@ -240,6 +240,7 @@ pub(crate) mod kind {
     pub(crate) const SECTION: u8 = 5;
     pub(crate) const PCAPNG_BLOCK: u8 = 6;
     pub(crate) const CONTEXT: u8 = 7;
+    pub(crate) const FLOW_SHARE: u8 = 8;
 }
 
 /// Flags of a packet record: bits 0 and 1 are [`Keep::code`].

@@ -1,6 +1,7 @@
 //! Reading a block's records.
 
 use strata_capture::{Interface, LinkType, Meta};
+use strata_wire::FlowShare;
 
 use crate::format::{
     PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, Reader, VerdictRecord, kind, packet_flag,
@@ -17,6 +18,8 @@ pub enum Record<'a> {
     Meta(Meta),
     /// What the packets that follow were recorded with, as JSON.
     Context(&'a [u8]),
+    /// The share of flows of which the packets that follow are; all, if there is none.
+    FlowShare(FlowShare),
 }
 
 /// What is wrong with a record, and where in the block's body.
@@ -105,6 +108,10 @@ impl<'a> Records<'a> {
                     })
                 }
                 kind::CONTEXT => Record::Context(body),
+                kind::FLOW_SHARE => {
+                    let bytes = body.first_chunk().ok_or("a share is too short")?;
+                    Record::FlowShare(FlowShare(u32::from_le_bytes(*bytes)))
+                }
                 _ => return Err("a record of unknown kind"),
             };
             return Ok(Some(record));
@@ -227,8 +234,11 @@ impl<'a> Records<'a> {
                     Record::Verdict(id, verdict) => Some((*id, verdict.class)),
                     _ => None,
                 };
-                let replaces = matches!(bytes[0], kind::VERDICT | kind::INTERFACE | kind::CONTEXT)
-                    .then_some((bytes[0], reference));
+                let replaces = matches!(
+                    bytes[0],
+                    kind::VERDICT | kind::INTERFACE | kind::CONTEXT | kind::FLOW_SHARE
+                )
+                .then_some((bytes[0], reference));
                 Some(Ok(RawRecord::Other {
                     verdict,
                     replaces,

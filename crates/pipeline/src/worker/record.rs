@@ -156,6 +156,9 @@ impl Worker {
         if self.block.needs_context() {
             self.block.define_context(&self.context_json);
         }
+        if let Some(share) = self.flow_share {
+            self.block.define_flow_share(share);
+        }
         if self.block.needs_interface(interface) {
             let source = &self.sources[usize::from(interface)];
             self.block.define_interface(interface, &source.interface);

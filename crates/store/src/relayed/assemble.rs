@@ -126,6 +126,7 @@ impl Builder<'_> {
             return false;
         }
         self.define((kind::CONTEXT, 0));
+        self.define((kind::FLOW_SHARE, 0));
         self.define((kind::INTERFACE, packet.interface));
         self.define((kind::VERDICT, packet.verdict));
         self.assembled.body.extend_from_slice(bytes);
