@@ -316,6 +316,15 @@ fn page(status: &Value, events: &Value) -> String {
             ));
         }
     }
+    let cpu = &status["cpu"];
+    if cpu.is_object() {
+        lines.push(format!(
+            "cpu      {:.1} % of a core, budget {:.1} %; {:.1} % of flows are captured",
+            float(&cpu["used"]) * 100.0,
+            float(&cpu["budget"]) * 100.0,
+            float(&cpu["flow_share"]) * 100.0,
+        ));
+    }
     let changes = &status["changes"];
     if number(&changes["count"]) > 0 {
         lines.push(format!(

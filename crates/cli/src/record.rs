@@ -1,5 +1,6 @@
 //! `strata record`: the main road.
 
+mod cpu;
 mod live;
 mod steer;
 mod target;

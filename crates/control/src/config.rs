@@ -84,6 +84,9 @@ pub struct ElasticConfig {
     /// CPU use of the busiest worker at which CPU is short, in percent of a core. Without it, CPU
     /// is short only where it makes the kernel drop packets.
     pub cpu_percent: Option<f64>,
+    /// CPU that the process may use, its programs in the kernel included, in percent of a core. It
+    /// is kept by capturing a share of flows only. Without it, as much as it takes.
+    pub cpu_budget_percent: Option<f64>,
     /// How long something is short before it is answered, in seconds.
     pub confirm_seconds: f64,
     /// How long it is no longer short before the answer is taken back, in seconds, at first; it
@@ -103,6 +106,7 @@ impl Default for ElasticConfig {
             disk_space_percent: percent(Resource::DiskSpace),
             blocks_percent: percent(Resource::Blocks),
             cpu_percent: None,
+            cpu_budget_percent: None,
             confirm_seconds: seconds(options.confirm_ns),
             hold_seconds: seconds(options.hold_ns),
             hold_seconds_max: seconds(options.hold_ns_max),

@@ -14,13 +14,17 @@ use utoipa::ToSchema;
 
 use crate::config::PolicyConfig;
 use crate::elastic::{ElasticOptions, ElasticState, Relief, Resource, Sensed, Step, plan};
-use crate::status::{ChangeStatus, InterfaceStatus, PolicyStatus, ResourceStatus, Status, results};
+use crate::status::{
+    ChangeStatus, CpuStatus, InterfaceStatus, PolicyStatus, ResourceStatus, Status, results,
+};
 
 /// Events that are remembered.
 const EVENTS_MAX: usize = 1000;
 /// For how long the kernel is said to drop packets after it was seen to: longer than
 /// workers take to say so again.
 const DROPS_LAST: Duration = Duration::from_millis(500);
+/// How long all flows are captured before that is said: the share of flows moves often.
+const ALL_CAPTURED: Duration = Duration::from_secs(10);
 /// Over how long rates are taken.
 const RATE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -89,6 +93,10 @@ struct Inner {
     next_id: u32,
     elastic: Option<ElasticOptions>,
     state: ElasticState,
+    cpu_budget: Option<f64>,
+    cpu: Option<CpuStatus>,
+    /// Since when all flows are captured again, once it was said that they are not.
+    sampling: Sampling,
     sensed: Sensed,
     observed: Observed,
     /// Packets that the kernel has dropped, and when it was last seen to.
@@ -97,6 +105,15 @@ struct Inner {
     events: VecDeque<Event>,
     /// Events that were not yet taken for the journal.
     news: Vec<Event>,
+}
+
+/// Whether flows are sampled to keep the CPU budget, as far as it was said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sampling {
+    No,
+    Yes,
+    /// No longer, since then.
+    Ending(Instant),
 }
 
 #[derive(Debug)]
@@ -134,6 +151,8 @@ pub struct Beginning {
     pub default: Option<Action>,
     /// How shortages are answered; `None` if they are not.
     pub elastic: Option<ElasticOptions>,
+    /// Cores that the process may use; `None` for as many as it takes.
+    pub cpu_budget: Option<f64>,
 }
 
 impl Controller {
@@ -161,6 +180,9 @@ impl Controller {
             default: beginning.default.unwrap_or(Action::CLASSIFY),
             elastic: beginning.elastic,
             state: ElasticState::default(),
+            cpu_budget: beginning.cpu_budget,
+            cpu: None,
+            sampling: Sampling::No,
             sensed: Sensed::default(),
             observed: Observed::default(),
             dropped: (0, None),
@@ -352,6 +374,7 @@ impl Controller {
                 inner.state = ElasticState::default();
             }
             inner.elastic = beginning.elastic;
+            inner.cpu_budget = beginning.cpu_budget;
             let what = format!(
                 "configuration read again: {added} policies added, {kept} kept, {} removed",
                 old.len()
@@ -389,6 +412,35 @@ impl Controller {
         if changed && let Ok(plan) = inner.plan(&self.model) {
             self.steering.publish(plan, now);
         }
+    }
+
+    /// Cores that the process may use; `None` for as many as it takes.
+    #[must_use]
+    pub fn cpu_budget(&self) -> Option<f64> {
+        self.lock().cpu_budget
+    }
+
+    /// Notes what is done to keep the CPU budget; `None` if nothing is.
+    pub fn note_cpu(&self, now: Instant, cpu: Option<CpuStatus>) {
+        let mut inner = self.lock();
+        let is_sampled = cpu.as_ref().is_some_and(|cpu| cpu.flow_share < 1.0);
+        inner.sampling = match (inner.sampling, is_sampled) {
+            (Sampling::No, true) => {
+                let budget = cpu.as_ref().map_or(0.0, |cpu| cpu.budget) * 100.0;
+                let why = format!("the CPU budget of {budget:.0} % is used up");
+                inner.note("strata", String::from("flows are sampled"), &why);
+                Sampling::Yes
+            }
+            (Sampling::Yes, false) => Sampling::Ending(now),
+            (Sampling::Ending(_), true) => Sampling::Yes,
+            (Sampling::Ending(since), false) if now.duration_since(since) >= ALL_CAPTURED => {
+                let why = "the CPU budget allows it";
+                inner.note("strata", String::from("all flows are captured"), why);
+                Sampling::No
+            }
+            (same, _) => same,
+        };
+        inner.cpu = cpu;
     }
 
     /// Events since the last call.
@@ -451,6 +503,7 @@ impl Controller {
                 })
                 .collect(),
             resources: resources.to_vec(),
+            cpu: inner.cpu.clone(),
             changes: ChangeStatus {
                 count: delays.count(),
                 seconds_sum: delays.sum().as_secs_f64(),

@@ -1,6 +1,6 @@
 //! Steering a running Strata: what is asked of it, what it does by itself, and how it says so.
 //!
-//! - [`elastic`]: the answer to shortages, a pure function;
+//! - [`elastic`]: the answer to shortages, a pure function; [`cpu`]: the CPU budget, another;
 //! - [`config`]: the configuration file and the page that describes it;
 //! - [`Controller`]: modes, policies, events; publishes plans for workers;
 //! - [`api`]: HTTP; [`metrics`]: Prometheus; [`client`]: asks a running recording.
@@ -13,6 +13,7 @@ pub mod api;
 pub mod client;
 pub mod config;
 mod controller;
+pub mod cpu;
 pub mod elastic;
 pub mod metrics;
 mod status;
@@ -21,5 +22,5 @@ pub use hyper::Method;
 
 pub use controller::{Beginning, ControlError, Controller, Event, Observed};
 pub use status::{
-    ChangeStatus, InterfaceStatus, PacketStatus, PolicyStatus, ResourceStatus, Status,
+    ChangeStatus, CpuStatus, InterfaceStatus, PacketStatus, PolicyStatus, ResourceStatus, Status,
 };

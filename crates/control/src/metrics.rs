@@ -7,7 +7,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::controller::Controller;
-use crate::status::{InterfaceStatus, PacketStatus, PolicyStatus, Status};
+use crate::status::{CpuStatus, InterfaceStatus, PacketStatus, PolicyStatus, Status};
 
 /// The metrics, in the text format of OpenMetrics, which Prometheus reads.
 #[must_use]
@@ -157,6 +157,28 @@ impl Collector for Moment {
             "resource_relief_steps",
             "Steps of relief that a resource asks for",
             steps.collect(),
+        )?;
+        let cpu = |value: fn(&CpuStatus) -> f64| {
+            let one = status.cpu.iter().map(|cpu| (Vec::new(), value(cpu)));
+            one.collect::<Vec<_>>()
+        };
+        gauges(
+            &mut encoder,
+            "cpu_budget_cores",
+            "Cores that the process may use, its programs in the kernel included",
+            cpu(|cpu| cpu.budget),
+        )?;
+        gauges(
+            &mut encoder,
+            "cpu_used_cores",
+            "Cores that it uses",
+            cpu(|cpu| cpu.used),
+        )?;
+        gauges(
+            &mut encoder,
+            "captured_flows_ratio",
+            "Share of flows that are captured, to keep the CPU budget",
+            cpu(|cpu| cpu.flow_share),
         )?;
         gauges(
             &mut encoder,

@@ -37,6 +37,8 @@ pub struct Status {
     pub interfaces: Vec<InterfaceStatus>,
     /// What can run short.
     pub resources: Vec<ResourceStatus>,
+    /// The CPU budget; none without one.
+    pub cpu: Option<CpuStatus>,
     /// How fast changes are.
     pub changes: ChangeStatus,
 }
@@ -76,6 +78,17 @@ pub struct ResourceStatus {
     pub short_at: Option<f64>,
     /// Steps of relief that it asks for now.
     pub relief_steps: usize,
+}
+
+/// The CPU budget and what is done to keep it.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct CpuStatus {
+    /// Cores that the process may use, its programs in the kernel included.
+    pub budget: f64,
+    /// Cores that it uses.
+    pub used: f64,
+    /// Share of flows that are captured.
+    pub flow_share: f64,
 }
 
 /// From the request of a change to the first packet treated so.

@@ -17,7 +17,7 @@ use strata_filter::Filter;
 use strata_pipeline::{Worker, run_live};
 use strata_wire::{Ledger, Tally};
 
-use super::{RoadArgs, Setup, Target, WorkerOutcome, finish, progress_bar, steer};
+use super::{RoadArgs, Setup, Target, WorkerOutcome, cpu, finish, progress_bar, steer};
 use crate::text;
 
 /// A worker that has not moved for so long is reported.
@@ -73,6 +73,12 @@ pub(super) struct InterfaceArgs {
     /// mirror ports and taps. Sees received packets only.
     #[arg(long)]
     exclusive: bool,
+
+    /// CPU that this process may use, as in 10%: 100% is one core. To keep it, the kernel
+    /// captures a share of all flows only, as large as possible; what it leaves out is
+    /// counted (dropped{cpu_budget}), and the log says of which share its packets are.
+    #[arg(long, value_name = "PERCENT", value_parser = cpu::percent)]
+    pub(super) cpu: Option<f64>,
 
     /// Let the kernel copy only the headers of flows that are confidently kept as
     /// headers. Goes further on one core; packets that turn out to be wanted whole
@@ -179,7 +185,8 @@ pub(super) fn run(
     setup: &Setup,
     stop: &Arc<AtomicBool>,
 ) -> Result<()> {
-    let options = args.live.options(setup.filter.as_ref())?;
+    let mut options = args.live.options(setup.filter.as_ref())?;
+    options.sample = setup.controller.cpu_budget().is_some();
     let cores: Vec<Option<usize>> = match &args.live.cores {
         Some(text) => cores(text)?.into_iter().map(Some).collect(),
         None => vec![None],
@@ -194,6 +201,7 @@ pub(super) fn run(
     let lives = Live::open(&options, count)?;
     let ways = lives[0].ways().join("; ");
     let before = DropCounts::now(&args.live.interfaces);
+    let mut governor = cpu::Governor::new(lives[0].sampler());
     let filter = match lives.iter().find_map(Live::filter_in_user_space) {
         Some(why) => {
             eprintln!("strata: the filter is evaluated after the copy: {why}");
@@ -254,6 +262,7 @@ pub(super) fn run(
         observer.note(books(&running), rings.collect(), cpu);
         setup.controller.tick(Instant::now(), observer.take());
         let mut news = watchdog.look(&running);
+        news.extend(governor.look(&setup.controller));
         if !watchdog.is_any_stuck() {
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         }
@@ -296,20 +305,20 @@ fn spawn(
             pin(core)?;
         }
         // The kernel counts what it filters for all workers together.
-        let mut filtered = (number == 0).then(Tally::default);
+        let mut in_kernel = (number == 0).then(InKernel::default);
         let mut last = Instant::now();
         let ran = run_live(&mut live, &mut worker, |live, worker| {
             shared.steps.fetch_add(1, Ordering::Relaxed);
             if last.elapsed() > SNAPSHOT_EVERY {
                 last = Instant::now();
-                publish(&shared, live, worker, &mut filtered);
+                publish(&shared, live, worker, &mut in_kernel);
             }
             if stop.load(Ordering::Relaxed) {
                 return ControlFlow::Break(());
             }
             ControlFlow::Continue(())
         });
-        publish(&shared, &mut live, &mut worker, &mut filtered);
+        publish(&shared, &mut live, &mut worker, &mut in_kernel);
         Ok(WorkerOutcome::of(&worker, ran))
     };
     let thread = thread::Builder::new()
@@ -319,14 +328,33 @@ fn spawn(
     Ok(Running { thread, status })
 }
 
-fn publish(status: &Status, live: &mut Live, worker: &mut Worker, filtered: &mut Option<Tally>) {
-    if let Some(before) = filtered {
-        let now = live.filtered();
-        worker.count_filtered(Tally {
-            packets: now.packets - before.packets,
-            bytes: now.bytes - before.bytes,
-        });
-        *before = now;
+/// What the kernel had counted for all workers, when it was booked last.
+#[derive(Default)]
+struct InKernel {
+    filtered: Tally,
+    left_out: Tally,
+}
+
+/// What was added to a tally.
+fn added(before: &mut Tally, now: Tally) -> Tally {
+    let earlier = std::mem::replace(before, now);
+    Tally {
+        packets: now.packets - earlier.packets,
+        bytes: now.bytes - earlier.bytes,
+    }
+}
+
+fn publish(
+    status: &Status,
+    live: &mut Live,
+    worker: &mut Worker,
+    in_kernel: &mut Option<InKernel>,
+) {
+    if let Some(before) = in_kernel {
+        worker.count_filtered(added(&mut before.filtered, live.filtered()));
+        if let Some(sampler) = live.sampler() {
+            worker.count_left_out(added(&mut before.left_out, sampler.left_out()));
+        }
     }
     let events = live.take_events();
     let rings = live.counts();

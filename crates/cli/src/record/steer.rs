@@ -87,6 +87,11 @@ impl SteerArgs {
         if modes.is_empty() {
             modes.push(String::from("default"));
         }
+        let configured = config
+            .elastic
+            .cpu_budget_percent
+            .filter(|_| args.read.is_empty());
+        let cpu_budget = args.live.cpu.or(configured).map(|percent| percent / 100.0);
         // A file waits for the disk, so nothing runs short.
         let answers = config.elastic.enabled && args.read.is_empty();
         Ok(Beginning {
@@ -96,6 +101,7 @@ impl SteerArgs {
             policies,
             default: Some(default),
             elastic: answers.then(|| config.elastic.options()),
+            cpu_budget,
         })
     }
 

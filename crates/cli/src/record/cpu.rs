@@ -1,0 +1,97 @@
+//! Keeps the CPU budget of a recording from interfaces.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use rustix::time::{ClockId, clock_gettime};
+use strata_capture::live::FlowSampler;
+use strata_control::cpu::{CpuState, adjust};
+use strata_control::{Controller, CpuStatus};
+use strata_wire::FlowShare;
+
+/// How often it is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// `10%`, or `10`.
+pub(super) fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim();
+    let percent: Option<f64> = number.parse().ok();
+    percent
+        .filter(|percent| percent.is_finite() && *percent > 0.0)
+        .ok_or_else(|| String::from("write a share of a core, as in 10%"))
+}
+
+/// Looks at what is used, and says which share of flows is captured.
+pub(super) struct Governor {
+    sampler: Option<FlowSampler>,
+    state: CpuState,
+    /// When it was looked at last, and what had been used then.
+    last: (Instant, Duration),
+    /// What was said once already.
+    warned: bool,
+}
+
+impl Governor {
+    pub(super) fn new(sampler: Option<FlowSampler>) -> Self {
+        let used = used(sampler.as_ref()).0;
+        Self {
+            sampler,
+            state: CpuState::default(),
+            last: (Instant::now(), used),
+            warned: false,
+        }
+    }
+
+    /// Adjusts the share; what is to be said.
+    pub(super) fn look(&mut self, controller: &Controller) -> Option<String> {
+        let now = Instant::now();
+        let elapsed = now - self.last.0;
+        if elapsed < LOOK_EVERY {
+            return None;
+        }
+        let budget = controller.cpu_budget();
+        let Some(sampler) = &self.sampler else {
+            let news = budget.filter(|_| !self.warned)?;
+            self.warned = true;
+            let percent = news * 100.0;
+            return Some(format!(
+                "the CPU budget of {percent:.0} % will be kept when the recording is started anew"
+            ));
+        };
+        let (used, problem) = used(Some(sampler));
+        let seconds = used.saturating_sub(self.last.1).as_secs_f64();
+        self.last = (now, used);
+        let before = FlowShare::of(self.state.ratio);
+        self.state = match budget {
+            Some(budget) => adjust(&self.state, budget, seconds, elapsed.as_secs_f64()),
+            None => CpuState::default(),
+        };
+        let share = FlowShare::of(self.state.ratio);
+        if share != before {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH);
+            let since = since.unwrap_or_default().as_nanos();
+            sampler.set(share, u64::try_from(since).unwrap_or(u64::MAX));
+        }
+        let status = budget.map(|budget| CpuStatus {
+            budget,
+            used: self.state.used(),
+            flow_share: share.ratio(),
+        });
+        controller.note_cpu(now, status);
+        let problem = problem.filter(|_| !self.warned)?;
+        self.warned = true;
+        Some(format!(
+            "the CPU budget leaves out what the kernel's programs take: {problem}"
+        ))
+    }
+}
+
+/// CPU time of the process and of its programs in the kernel, and why the latter is missing.
+fn used(sampler: Option<&FlowSampler>) -> (Duration, Option<String>) {
+    let process = clock_gettime(ClockId::ProcessCPUTime);
+    let process = Duration::try_from(process).unwrap_or_default();
+    match sampler.map(FlowSampler::kernel_time) {
+        Some(Ok(kernel)) => (process + kernel, None),
+        Some(Err(problem)) => (process, Some(problem)),
+        None => (process, None),
+    }
+}
