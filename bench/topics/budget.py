@@ -130,6 +130,7 @@ def measure(context):
         f"a step. Idle, the process takes {idle:.2%}. Others took {share:.1%} of the machine"
         f"{', more than wanted' if share > DISTURBED else ''}. {' '.join(left_out)}.",
         "worst_points": worst * 100,
+        "charts": [],
         "tables": [
             {
                 "title": f"Cores in use, BPF included; the worst window is {worst * 100:.2f} "
