@@ -196,6 +196,7 @@ fn manifest(file: &[u8], choices: &Choices) -> Manifest {
         mode: String::new(),
         model: String::new(),
         model_file: "models/0.json".into(),
+        model_crc: 0,
         classes: vec!["benign".into()],
         hash_seed: HASH_SEED,
         files: vec![entry],

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use strata_store::{Damage, Disk, FileKind, Log, Part, Select, StoreError};
+use strata_store::{Damage, Disk, FileKind, Log, Part, Recording, Select, StoreError};
 
 use crate::error::ArchiveError;
 use crate::files::{Input, SUM_BYTES, Sums};
@@ -31,6 +31,7 @@ pub fn verify(log: &Log) -> Result<Verified, ArchiveError> {
     let disk = log.disk().as_ref();
     let mut verified = Verified::default();
     for recording in log.recordings() {
+        verified.model(disk, recording)?;
         for file in &recording.files {
             let mut one = recording.clone();
             one.files = vec![file.clone()];
@@ -65,6 +66,21 @@ impl Verified {
             offset,
             problem: problem.into(),
         });
+    }
+
+    fn model(&mut self, disk: &dyn Disk, recording: &Recording) -> Result<(), ArchiveError> {
+        let named = disk.display(&recording.model_file);
+        let Ok(input) = Input::open(disk, &recording.model_file) else {
+            self.note(named, 0, "the file is missing: the recording's model");
+            return Ok(());
+        };
+        self.files += 1;
+        self.bytes += input.size();
+        let sums = sums_of(&input).map_err(ArchiveError::io(named.clone(), "read"))?;
+        if sums.crc != recording.model_crc {
+            self.note(named, 0, "the checksum of the file does not match");
+        }
+        Ok(())
     }
 
     /// Between blocks there are zeros, which no checksum covers.

@@ -4,6 +4,7 @@ use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
 
+use crate::manifest::{DAMAGED, NO_CRC};
 use crate::summary::ClassCount;
 
 /// The archive manifest's file name within a log.
@@ -196,8 +197,6 @@ impl Default for Archive {
     }
 }
 
-const NO_CRC: &str = "00000000";
-
 impl Archive {
     /// Reads a manifest.
     ///
@@ -214,7 +213,7 @@ impl Archive {
         }
         // Compared as bytes, so that a change that means nothing is noticed too.
         if archive.to_json() != bytes {
-            return Err("its checksum does not match: it was damaged or edited".into());
+            return Err(DAMAGED.into());
         }
         let names = archive.parts.iter().flat_map(|part| &part.files);
         let names = names.map(|file| &file.name);

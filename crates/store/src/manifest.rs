@@ -15,6 +15,8 @@ pub struct Manifest {
     pub format: String,
     /// Always 1.
     pub version: u32,
+    /// CRC-32C of this file with eight zeros in this place, in hexadecimal.
+    pub crc: String,
     /// In the order in which they were made.
     pub recordings: Vec<Recording>,
 }
@@ -24,6 +26,7 @@ impl Default for Manifest {
         Self {
             format: "strata-log".into(),
             version: 1,
+            crc: NO_CRC.into(),
             recordings: Vec::new(),
         }
     }
@@ -43,6 +46,10 @@ impl Manifest {
                 manifest.format, manifest.version
             ));
         }
+        // Compared as bytes, so that a change that means nothing is noticed too.
+        if manifest.to_json() != bytes {
+            return Err(DAMAGED.into());
+        }
         let block_files = manifest
             .recordings
             .iter()
@@ -57,16 +64,25 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The manifest as JSON.
+    /// The manifest as JSON, with its checksum.
     ///
     /// # Panics
     ///
     /// Never: every field can be written.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
-        serde_json::to_vec_pretty(self).expect("a manifest has only plain fields")
+        let mut copy = self.clone();
+        copy.crc = NO_CRC.into();
+        let plain = serde_json::to_vec_pretty(&copy).expect("a manifest has only plain fields");
+        copy.crc = format!("{:08x}", crc32c::crc32c(&plain));
+        serde_json::to_vec_pretty(&copy).expect("a manifest has only plain fields")
     }
 }
+
+/// Stands in a manifest for its checksum while that is made.
+pub(crate) const NO_CRC: &str = "00000000";
+/// What is wrong with a manifest whose checksum is.
+pub(crate) const DAMAGED: &str = "its checksum does not match: it was damaged or edited";
 
 /// Whether a name leads nowhere but into the log.
 pub(crate) fn is_safe_name(name: &str) -> bool {
@@ -107,6 +123,8 @@ pub struct Recording {
     pub model: String,
     /// Where in the log the model is.
     pub model_file: String,
+    /// CRC-32C of that file.
+    pub model_crc: u32,
     /// Names of the classes, by index.
     pub classes: Vec<String>,
     /// Key of flow and address fingerprints.
@@ -138,6 +156,7 @@ impl Recording {
             mode: about.mode.clone(),
             model: about.model.clone(),
             model_file,
+            model_crc: crc32c::crc32c(&about.model_json),
             classes: about.classes.clone(),
             hash_seed: about.hash_seed,
             files: Vec::new(),
