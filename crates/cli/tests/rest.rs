@@ -134,6 +134,10 @@ fn a_flipped_byte_in_a_parquet_file_is_named() {
 
 #[test]
 fn tshark_reads_the_payload_as_it_is() {
+    // Only the table says how many packets were kept beyond their headers.
+    let Some(python) = python() else {
+        return;
+    };
     let dir = tempfile::tempdir().unwrap();
     let log = compacted(dir.path());
     let payload = files(&log.join("payload"), ".pcapng.gz");
@@ -148,7 +152,8 @@ fn tshark_reads_the_payload_as_it_is() {
         ]));
         packets += text.lines().count();
     }
-    let kept: usize = text_counts(&log);
+    let kept = packets_with_payload(&python, &log);
+    assert!(kept > 100, "{kept}");
     assert_eq!(
         packets, kept,
         "every packet that was kept beyond its headers"
@@ -156,16 +161,11 @@ fn tshark_reads_the_payload_as_it_is() {
 }
 
 /// Packets kept beyond their headers, as the table says.
-fn text_counts(log: &Path) -> usize {
-    let Some(python) = python() else {
-        return 0;
-    };
+fn packets_with_payload(python: &Path, log: &Path) -> usize {
     let script = "import strata.log, sys; print(strata.log.connect(sys.argv[1]).sql(\
                   'SELECT count(payload_offset) FROM packets').fetchall()[0][0])";
-    ok(python_command(&python).args(["-c", script]).arg(log))
-        .trim()
-        .parse()
-        .unwrap()
+    let text = ok(python_command(python).args(["-c", script]).arg(log));
+    text.trim().parse().unwrap()
 }
 
 /// The Python with DuckDB and pyarrow that `make python` makes.
