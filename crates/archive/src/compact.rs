@@ -13,17 +13,19 @@ use strata_capture::{Interface, Meta};
 use strata_filter::{Expr, Filter};
 use strata_store::export::Context;
 use strata_store::{
-    ARCHIVE_NAME, Archive, BlockFile, Damage, Disk, Gone, Log, Part, Record, Recording, STAGING,
-    Select, State, StoreError, VerdictRecord, read_archive,
+    Archive, BlockFile, Damage, Disk, Gone, Log, PacketRecord, Part, Record, Recording, Select,
+    State, StoreError, VerdictRecord,
 };
-use strata_wire::{FlowHasher, FlowKey};
+use strata_wire::{FlowHasher, LinkType};
 
+use crate::changes::{clean_up, commit, delete_gone, lock, name_files, remove_staged};
 use crate::error::ArchiveError;
 use crate::flows::Flow;
 use crate::packets::{Verdicts, addresses, keeps};
-use crate::part::{Job, PartWriter, Share, staging_name};
+use crate::part::{Job, PartWriter, Share};
 use crate::prune::PROTECTED;
-use crate::run::Run;
+use crate::run::{PENDING_MAX, Pending, Run};
+use crate::sorted::Sorted;
 
 /// Bytes of block files that are compacted in one go, and that a crash makes one
 /// do again.
@@ -113,116 +115,6 @@ pub fn snapshot(log: &Log, output: &dyn Disk) -> Result<(Vec<Part>, Vec<Damage>)
     Ok((all, damage))
 }
 
-/// Keeps a second compaction away.
-pub(crate) fn lock(disk: &dyn Disk) -> Result<Box<dyn std::any::Any + Send>, ArchiveError> {
-    let dir = disk.display("");
-    let lock = disk.lock_for_compacting();
-    let lock = lock.map_err(ArchiveError::io(dir.clone(), "lock"))?;
-    lock.ok_or(ArchiveError::Busy { dir })
-}
-
-/// Finishes or undoes what an interrupted compaction left.
-pub(crate) fn clean_up(disk: &dyn Disk) -> Result<Archive, ArchiveError> {
-    let mut archive = read_archive(disk)?;
-    name_files(disk, &archive.parts)?;
-    remove_staged(disk, &archive)?;
-    delete_gone(disk, &mut archive)?;
-    Ok(archive)
-}
-
-/// Gives listed files that are still in `staging/` their names.
-fn name_files(disk: &dyn Disk, parts: &[Part]) -> Result<(), ArchiveError> {
-    let staged = staged(disk)?;
-    for part in parts {
-        for file in &part.files {
-            let from = staging_name(part.id, file.kind);
-            if staged.contains(&from) {
-                let renamed = disk.rename(&from, &file.name);
-                renamed.map_err(ArchiveError::io(disk.display(&file.name), "name"))?;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn staged(disk: &dyn Disk) -> Result<HashSet<String>, ArchiveError> {
-    let names = disk.list(STAGING);
-    let names = names.map_err(ArchiveError::io(disk.display(STAGING), "list"))?;
-    Ok(names
-        .iter()
-        .map(|name| format!("{STAGING}/{name}"))
-        .collect())
-}
-
-fn remove_staged(disk: &dyn Disk, archive: &Archive) -> Result<(), ArchiveError> {
-    let listed: HashSet<String> = archive
-        .parts
-        .iter()
-        .flat_map(|part| {
-            part.files
-                .iter()
-                .map(|file| staging_name(part.id, file.kind))
-        })
-        .collect();
-    for name in staged(disk)? {
-        if !listed.contains(&name) {
-            let removed = disk.remove(&name);
-            removed.map_err(ArchiveError::io(disk.display(&name), "delete"))?;
-        }
-    }
-    Ok(())
-}
-
-/// Deletes files that are no longer part of the log; false if somebody reads it: then the
-/// next compaction does.
-pub(crate) fn delete_gone(disk: &dyn Disk, archive: &mut Archive) -> Result<bool, ArchiveError> {
-    let names = disk.list("blocks");
-    let names = names.map_err(ArchiveError::io(disk.display("blocks"), "list"))?;
-    let gone: HashSet<&str> = archive.gone.iter().map(|gone| gone.name.as_str()).collect();
-    let mut left: Vec<String> = names
-        .iter()
-        .map(|name| format!("blocks/{name}"))
-        .filter(|name| gone.contains(name.as_str()))
-        .collect();
-    left.extend(archive.deleted.iter().cloned());
-    if left.is_empty() {
-        return Ok(true);
-    }
-    let lock = disk.lock_for_deleting();
-    let lock = lock.map_err(ArchiveError::io(disk.display(""), "lock"))?;
-    if lock.is_none() {
-        return Ok(false);
-    }
-    for name in &left {
-        let removed = disk.remove(name);
-        removed.map_err(ArchiveError::io(disk.display(name), "delete"))?;
-    }
-    // Listed until the next change: deleting what is not there does nothing.
-    archive.deleted.clear();
-    Ok(true)
-}
-
-/// Replaces the archive's manifest.
-pub(crate) fn replace(disk: &dyn Disk, archive: &mut Archive) -> Result<(), ArchiveError> {
-    archive.generation += 1;
-    let replaced = disk.replace(ARCHIVE_NAME, &archive.to_json());
-    replaced.map_err(ArchiveError::io(disk.display(ARCHIVE_NAME), "write"))
-}
-
-fn commit(
-    disk: &dyn Disk,
-    archive: &mut Archive,
-    parts: &[Part],
-    gone: Vec<Gone>,
-) -> Result<(), ArchiveError> {
-    let next = parts.iter().map(|part| part.id + 1).max();
-    archive.next_part = next.unwrap_or(archive.next_part);
-    archive.parts.extend(parts.iter().cloned());
-    archive.gone.extend(gone);
-    replace(disk, archive)?;
-    name_files(disk, parts)
-}
-
 fn size_of(disk: &dyn Disk, files: &[BlockFile]) -> u64 {
     let sizes = files
         .iter()
@@ -307,9 +199,22 @@ fn run_job(
                 this.packets += u64::from(block.header.packets);
                 this.next_seq = block.header.next_seq;
             }
+            let mut pending = Vec::with_capacity(PENDING_MAX);
             for record in block.records() {
                 match record {
-                    Ok(record) => work.record(record)?,
+                    Ok(Record::Packet(packet)) => {
+                        pending.push(work.pending(packet));
+                        if pending.len() == PENDING_MAX {
+                            work.take_in(&mut pending)?;
+                        }
+                    }
+                    Ok(Record::Verdict(id, verdict)) => {
+                        work.define(id, Some(&verdict));
+                    }
+                    Ok(record) => {
+                        work.take_in(&mut pending)?;
+                        work.record(record)?;
+                    }
                     Err(bad) => {
                         let damage = Damage {
                             file: block.file.clone(),
@@ -320,6 +225,7 @@ fn run_job(
                     }
                 }
             }
+            work.take_in(&mut pending)?;
         }
         gone.push(this);
     }
@@ -339,9 +245,11 @@ struct Work<'a> {
     run: Run,
     verdicts: Verdicts,
     /// By number in the records: code, class, score.
-    known: HashMap<u16, (u32, u8, Option<u16>)>,
+    known: Vec<Option<(u32, u8, Option<u16>)>>,
     context: Context,
     interfaces: HashMap<u16, Interface>,
+    /// Their link types, by number.
+    links: Vec<LinkType>,
     metas: Vec<Meta>,
     /// By hour and retention class.
     open: BTreeMap<(String, String), PartWriter>,
@@ -352,6 +260,8 @@ struct Work<'a> {
 
 /// A retention class beside those of models, of which there are fewer.
 const PROTECTED_CODE: u8 = u8::MAX - 1;
+/// Of an interface that is not described: no header is known there.
+const NO_LINK: LinkType = LinkType(u16::MAX);
 const HOUR_NS: u64 = 3_600_000_000_000;
 
 impl<'a> Work<'a> {
@@ -369,13 +279,14 @@ impl<'a> Work<'a> {
             protected: Vec::new(),
             run: Run::default(),
             verdicts: Verdicts::default(),
-            known: HashMap::new(),
+            known: Vec::new(),
             context: Context {
                 mode: recording.mode.clone(),
                 classes: recording.classes.clone(),
                 ..Context::default()
             },
             interfaces: HashMap::new(),
+            links: Vec::new(),
             metas: Vec::new(),
             open: BTreeMap::new(),
             hour: String::new(),
@@ -384,27 +295,43 @@ impl<'a> Work<'a> {
         })
     }
 
+    fn pending<'p>(&mut self, packet: PacketRecord<'p>) -> Pending<'p> {
+        let link = self.links.get(usize::from(packet.interface)).copied();
+        let link = link.unwrap_or(NO_LINK);
+        let known = self.known.get(usize::from(packet.verdict));
+        let verdict = match known {
+            Some(Some(verdict)) => *verdict,
+            _ => self.define(packet.verdict, None),
+        };
+        Pending::new(packet, link, &self.hasher, verdict)
+    }
+
+    /// Takes in the packets that wait; a run ends before one that does not belong to it.
+    fn take_in(&mut self, pending: &mut Vec<Pending<'_>>) -> Result<(), ArchiveError> {
+        let hour = self.run.clock_ns() / HOUR_NS;
+        let turns = |one: &Pending<'_>| one.packet.ts_ns / HOUR_NS > hour;
+        if !pending.iter().any(turns) && !self.run.is_full_with(pending.len()) {
+            self.run.push(pending);
+            pending.clear();
+            return Ok(());
+        }
+        for one in pending.drain(..) {
+            let hour = one.packet.ts_ns / HOUR_NS > self.run.clock_ns() / HOUR_NS;
+            if self.run.is_full_with(1) || (hour && self.run.len() > 0) {
+                self.end_run()?;
+            }
+            if hour {
+                self.close_parts()?;
+            }
+            self.run.push(std::slice::from_ref(&one));
+        }
+        Ok(())
+    }
+
+    /// Notes what the packets behind it refer to.
     fn record(&mut self, record: Record<'_>) -> Result<(), ArchiveError> {
         match record {
-            Record::Packet(packet) => {
-                let link = self.interfaces.get(&packet.interface).map(|i| i.link);
-                let link = link.unwrap_or(strata_wire::LinkType(u16::MAX));
-                let verdict = match self.known.get(&packet.verdict) {
-                    Some(verdict) => *verdict,
-                    None => self.define(packet.verdict, None),
-                };
-                let hour = packet.ts_ns / HOUR_NS > self.run.clock_ns() / HOUR_NS;
-                if self.run.is_full() || (hour && self.run.len() > 0) {
-                    self.end_run()?;
-                }
-                if hour {
-                    self.close_parts()?;
-                }
-                self.run.push(&packet, link, &self.hasher, verdict);
-            }
-            Record::Verdict(id, verdict) => {
-                self.define(id, Some(&verdict));
-            }
+            Record::Packet(_) | Record::Verdict(..) => {}
             Record::Context(json) => {
                 let context: Context = serde_json::from_slice(json).unwrap_or_default();
                 if context != self.context {
@@ -433,6 +360,11 @@ impl<'a> Work<'a> {
                         return Ok(());
                     }
                     self.interfaces.insert(*id, interface.clone());
+                    let number = usize::from(*id);
+                    if self.links.len() <= number {
+                        self.links.resize(number + 1, NO_LINK);
+                    }
+                    self.links[number] = interface.link;
                 }
                 self.metas.push(meta);
             }
@@ -447,7 +379,11 @@ impl<'a> Work<'a> {
             .code(verdict, class.map_or("unknown", String::as_str));
         let known = &self.verdicts.all[code as usize];
         let entry = (code, known.class, known.score);
-        self.known.insert(id, entry);
+        let id = usize::from(id);
+        if self.known.len() <= id {
+            self.known.resize(id + 1, None);
+        }
+        self.known[id] = Some(entry);
         entry
     }
 
@@ -623,60 +559,4 @@ pub(crate) fn retention_name(class: Option<&String>) -> String {
     } else {
         name
     }
-}
-
-/// A run's flows and rows in the order of the tables.
-struct Sorted {
-    /// By retention class, then by key.
-    flows: Vec<u32>,
-    /// By flow, direction, arrival.
-    rows: Vec<u32>,
-    /// By flow, arrival.
-    by_flow: Vec<u32>,
-}
-
-impl Sorted {
-    fn of(run: &Run, retentions: &[u8]) -> Self {
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let mut flows: Vec<u32> = (0..count(run.flows.len())).collect();
-        let order = |key: &FlowKey| (key.family as u8, key.protocol, key.low, key.high);
-        flows.sort_by_cached_key(|flow| {
-            let number = *flow as usize;
-            let flow = &run.flows[number];
-            (retentions[number], order(&flow.key), flow.interface)
-        });
-        let mut ranks = vec![0_u32; flows.len()];
-        for (rank, flow) in flows.iter().enumerate() {
-            ranks[*flow as usize] = count(rank);
-        }
-        let slot = |row: usize| {
-            let slot = run.slot[row];
-            (ranks[(slot / 2) as usize] * 2 + (slot & 1)) as usize
-        };
-        let rows = counting_sort(run.len(), flows.len() * 2, slot);
-        let by_flow = counting_sort(run.len(), flows.len(), |row| slot(row) / 2);
-        Self {
-            flows,
-            rows,
-            by_flow,
-        }
-    }
-}
-
-/// Row numbers sorted by a key below `keys`, equal ones in their order.
-fn counting_sort(rows: usize, keys: usize, key: impl Fn(usize) -> usize) -> Vec<u32> {
-    let mut starts = vec![0_u32; keys + 1];
-    for row in 0..rows {
-        starts[key(row) + 1] += 1;
-    }
-    for at in 1..starts.len() {
-        starts[at] += starts[at - 1];
-    }
-    let mut sorted = vec![0; rows];
-    for row in 0..rows {
-        let start = &mut starts[key(row)];
-        sorted[*start as usize] = u32::try_from(row).unwrap_or(u32::MAX);
-        *start += 1;
-    }
-    sorted
 }

@@ -15,8 +15,9 @@ use strata_store::{
 use crate::error::ArchiveError;
 use crate::files::Input;
 use crate::find::{self, Find};
-use crate::packets::{self, Rebuild, Row};
+use crate::packets;
 use crate::payload::PayloadReader;
+use crate::rows::{self, Rebuild, Row};
 use crate::table::TableReader;
 
 impl From<ExportError> for ArchiveError {
@@ -313,7 +314,7 @@ impl Merge {
         let part = &self.parts[ahead.part];
         let columns = part.table.read(ahead.group, &all, &ahead.rows)?;
         let count = ahead.rows.iter().map(Range::len).sum();
-        let mut rows = packets::rows(&columns, count);
+        let mut rows = rows::rows(&columns, count);
         rows.sort_by_key(Row::arrival);
         self.active.push(Active {
             part: ahead.part,

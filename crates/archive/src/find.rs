@@ -93,7 +93,17 @@ pub(crate) fn wanted(
         "rows",
     ];
     let numbers = columns.map(flows::column);
+    let bound = find.filter.and_then(Filter::host_bound);
+    let bound: Option<Vec<String>> =
+        bound.map(|addresses| addresses.iter().map(IpAddr::to_string).collect());
     for (group, rows) in table.groups().into_iter().enumerate() {
+        if let Some(texts) = &bound
+            && !table.may_be_true(group, flows::column("hides_addresses"))
+            && !table.may_hold(group, flows::column("src"), texts)?
+            && !table.may_hold(group, flows::column("dst"), texts)?
+        {
+            continue;
+        }
         let whole = 0..rows;
         let read = table.read(group, &numbers, std::slice::from_ref(&whole))?;
         let mut ints = [0, 1, 4, 5, 6, 7, 8, 9, 10].map(|n| read[n].ints());

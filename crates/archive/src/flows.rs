@@ -89,14 +89,39 @@ pub(crate) struct Stats {
     pub(crate) wire_bytes: [u64; 2],
     pub(crate) logged_bytes: u64,
     pub(crate) tcp_flags: [u16; 2],
-    /// Packets by class.
-    pub(crate) classes: Vec<(u8, u32)>,
+    pub(crate) classes: Classes,
     pub(crate) score_max: Option<u16>,
     size_min: u32,
     size_max: u32,
     size_squares: u128,
     ipd_min_ns: u64,
     ipd_max_ns: u64,
+}
+
+/// Packets by class. Nearly every flow has one class only, which takes no memory elsewhere.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Classes {
+    first: Option<(u8, u32)>,
+    others: Vec<(u8, u32)>,
+}
+
+impl Classes {
+    fn count(&mut self, class: u8) {
+        let first = self.first.get_or_insert((class, 0));
+        if first.0 == class {
+            first.1 += 1;
+            return;
+        }
+        match self.others.iter_mut().find(|(known, _)| *known == class) {
+            Some((_, packets)) => *packets += 1,
+            None => self.others.push((class, 1)),
+        }
+    }
+
+    /// Classes and their packets.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(u8, u32)> {
+        self.first.iter().chain(&self.others)
+    }
 }
 
 impl Flow {
@@ -171,10 +196,7 @@ impl Stats {
     }
 
     pub(crate) fn class(&mut self, class: u8) {
-        match self.classes.iter_mut().find(|(known, _)| *known == class) {
-            Some((_, packets)) => *packets += 1,
-            None => self.classes.push((class, 1)),
-        }
+        self.classes.count(class);
     }
 
     fn total(&self) -> u64 {
@@ -268,9 +290,11 @@ fn icmp_counterpart(number: u8, kind: u8) -> Option<u8> {
 
 /// A flow of which the run has ended.
 #[derive(Debug)]
-pub(crate) struct FlowRow {
+pub(crate) struct FlowRow<'a> {
     pub(crate) flow_id: i64,
-    pub(crate) flow: Flow,
+    pub(crate) flow: &'a Flow,
+    /// Texts of its low and high address.
+    pub(crate) addresses: Option<[&'a ByteArray; 2]>,
     pub(crate) recording: u32,
     /// Of most of its packets.
     pub(crate) class: ByteArray,
@@ -280,99 +304,130 @@ pub(crate) struct FlowRow {
     pub(crate) rows: usize,
 }
 
-/// The class mix as a JSON object.
-pub(crate) fn class_mix(classes: &[(u8, u32)], names: &[String]) -> String {
+/// The class mix as a JSON object, by name.
+pub(crate) fn class_mix(classes: &Classes, names: &[String]) -> String {
     let name = |class: u8| {
         names
             .get(usize::from(class))
             .map_or("unknown", String::as_str)
     };
-    let mix: BTreeMap<&str, u32> = classes.iter().map(|&(class, n)| (name(class), n)).collect();
+    let mix = classes.iter().map(|&(class, n)| (name(class), n));
+    if let (Some((class, n)), []) = (classes.first, classes.others.as_slice())
+        && name(class).bytes().all(|b| b.is_ascii_alphanumeric())
+    {
+        return format!("{{\"{}\":{n}}}", name(class));
+    }
+    let mix: BTreeMap<&str, u32> = mix.collect();
     serde_json::to_string(&mix).unwrap_or_default()
 }
 
 /// Fills one column of the table.
-pub(crate) fn fill(index: usize, rows: &[FlowRow], column: &mut Column) {
+pub(crate) fn fill(index: usize, rows: &[FlowRow<'_>], column: &mut Column) {
     let Column { values, levels } = column;
-    match values {
-        Values::Int64(out) => {
-            for row in rows {
-                put(out, levels, COLUMNS[index].optional, int64(index, row));
-            }
-        }
-        Values::Int32(out) => {
-            for row in rows {
-                let value = int64(index, row).map(|value| i32::try_from(value).unwrap_or(i32::MAX));
-                put(out, levels, COLUMNS[index].optional, value);
-            }
-        }
-        Values::Float(out) => {
-            for row in rows {
-                put(out, levels, COLUMNS[index].optional, float(index, row));
-            }
-        }
-        Values::Bool(out) => out.extend(rows.iter().map(|row| row.flow.hides_addresses)),
-        Values::Bytes(out) => {
-            for row in rows {
-                put(out, levels, COLUMNS[index].optional, text(index, row));
-            }
-        }
-    }
-}
-
-fn put<T: Default>(out: &mut Vec<T>, levels: &mut Vec<i16>, optional: bool, value: Option<T>) {
-    if optional {
-        levels.push(i16::from(value.is_some()));
-        out.extend(value);
-    } else {
-        out.push(value.unwrap_or_default());
-    }
-}
-
-#[allow(clippy::cast_possible_wrap)]
-fn int64(index: usize, row: &FlowRow) -> Option<i64> {
-    let (flow, stats) = (&row.flow, &row.flow.stats);
-    let (there, back) = (flow.initiator, 1 - flow.initiator);
-    let (source, destination) = flow.ends(there);
-    let ipd = stats.ipd();
-    let value = match COLUMNS[index].name {
-        "flow_id" => row.flow_id,
-        "first_time" => stats.first_ns as i64,
-        "last_time" => stats.last_ns as i64,
-        "recording" => row.recording.into(),
-        "interface" => flow.interface.into(),
-        "src_port" => return flow.has_ports().then_some(source.port.into()),
-        "dst_port" => return flow.has_ports().then_some(destination.port.into()),
-        "protocol" => {
-            return (flow.key.family != AddressFamily::Mac).then_some(flow.key.protocol.into());
-        }
-        "packets" => stats.packets[there] as i64,
-        "reverse_packets" => stats.packets[back] as i64,
-        "wire_bytes" => stats.wire_bytes[there] as i64,
-        "reverse_wire_bytes" => stats.wire_bytes[back] as i64,
-        "logged_bytes" => stats.logged_bytes as i64,
-        "tcp_flags" => return flow.is_tcp().then_some(stats.tcp_flags[there].into()),
-        "reverse_tcp_flags" => return flow.is_tcp().then_some(stats.tcp_flags[back].into()),
-        "size_min" => stats.size_min.into(),
-        "size_max" => stats.size_max.into(),
-        "ipd_min_ns" => return ipd.map(|ipd| ipd[0] as i64),
-        "ipd_max_ns" => return ipd.map(|ipd| ipd[1] as i64),
-        "ipd_avg_ns" => return ipd.map(|ipd| ipd[2] as i64),
-        "row_group" => row.group as i64,
-        "first_row" => row.first_row as i64,
-        "rows" => row.rows as i64,
-        name => unreachable!("{name} is no column of integers"),
+    let name = COLUMNS[index].name;
+    let mut put = Put {
+        rows,
+        levels,
+        optional: COLUMNS[index].optional,
     };
-    Some(value)
+    match values {
+        Values::Int64(out) => put.all(out, integers(name)),
+        Values::Int32(out) => {
+            let get = integers(name);
+            put.all(out, |row| {
+                let value = get(row)?;
+                Some(i32::try_from(value).unwrap_or(i32::MAX))
+            });
+        }
+        Values::Float(out) => put.all(out, floats(name)),
+        Values::Bool(out) => out.extend(rows.iter().map(|row| row.flow.hides_addresses)),
+        Values::Bytes(out) => put.all(out, texts(name)),
+        Values::Coded(_) => {}
+    }
+}
+
+/// Where the values of a column go.
+struct Put<'a> {
+    rows: &'a [FlowRow<'a>],
+    levels: &'a mut Vec<i16>,
+    optional: bool,
+}
+
+impl Put<'_> {
+    fn all<T: Default>(&mut self, out: &mut Vec<T>, get: impl Fn(&FlowRow<'_>) -> Option<T>) {
+        if self.optional {
+            for row in self.rows {
+                let value = get(row);
+                self.levels.push(i16::from(value.is_some()));
+                out.extend(value);
+            }
+        } else {
+            out.extend(self.rows.iter().map(|row| get(row).unwrap_or_default()));
+        }
+    }
+}
+
+type Get<T> = fn(&FlowRow<'_>) -> Option<T>;
+
+/// How a column of integers is filled; decided once for all rows.
+#[allow(clippy::cast_possible_wrap)]
+fn integers(column: &str) -> Get<i64> {
+    fn there(row: &FlowRow<'_>) -> usize {
+        row.flow.initiator
+    }
+    fn back(row: &FlowRow<'_>) -> usize {
+        1 - row.flow.initiator
+    }
+    match column {
+        "flow_id" => |row| Some(row.flow_id),
+        "first_time" => |row| Some(row.flow.stats.first_ns as i64),
+        "last_time" => |row| Some(row.flow.stats.last_ns as i64),
+        "recording" => |row| Some(row.recording.into()),
+        "interface" => |row| Some(row.flow.interface.into()),
+        "src_port" => |row| {
+            let port = row.flow.ends(there(row)).0.port;
+            row.flow.has_ports().then_some(port.into())
+        },
+        "dst_port" => |row| {
+            let port = row.flow.ends(there(row)).1.port;
+            row.flow.has_ports().then_some(port.into())
+        },
+        "protocol" => |row| {
+            let key = &row.flow.key;
+            (key.family != AddressFamily::Mac).then_some(key.protocol.into())
+        },
+        "packets" => |row| Some(row.flow.stats.packets[there(row)] as i64),
+        "reverse_packets" => |row| Some(row.flow.stats.packets[back(row)] as i64),
+        "wire_bytes" => |row| Some(row.flow.stats.wire_bytes[there(row)] as i64),
+        "reverse_wire_bytes" => |row| Some(row.flow.stats.wire_bytes[back(row)] as i64),
+        "logged_bytes" => |row| Some(row.flow.stats.logged_bytes as i64),
+        "tcp_flags" => |row| {
+            let flags = row.flow.stats.tcp_flags[there(row)];
+            row.flow.is_tcp().then_some(flags.into())
+        },
+        "reverse_tcp_flags" => |row| {
+            let flags = row.flow.stats.tcp_flags[back(row)];
+            row.flow.is_tcp().then_some(flags.into())
+        },
+        "size_min" => |row| Some(row.flow.stats.size_min.into()),
+        "size_max" => |row| Some(row.flow.stats.size_max.into()),
+        "ipd_min_ns" => |row| row.flow.stats.ipd().map(|ipd| ipd[0] as i64),
+        "ipd_max_ns" => |row| row.flow.stats.ipd().map(|ipd| ipd[1] as i64),
+        "ipd_avg_ns" => |row| row.flow.stats.ipd().map(|ipd| ipd[2] as i64),
+        "row_group" => |row| i64::try_from(row.group).ok(),
+        "first_row" => |row| i64::try_from(row.first_row).ok(),
+        "rows" => |row| i64::try_from(row.rows).ok(),
+        name => unreachable!("{name} is no column of integers"),
+    }
 }
 
 #[allow(clippy::cast_possible_truncation)]
-fn float(index: usize, row: &FlowRow) -> Option<f32> {
-    let stats = &row.flow.stats;
-    match COLUMNS[index].name {
-        "score_max" => stats.score_max.map(score),
-        "size_avg" => Some(stats.size_mean() as f32),
-        _ => Some(stats.size_variance() as f32),
+fn floats(column: &str) -> Get<f32> {
+    match column {
+        "score_max" => |row| row.flow.stats.score_max.map(score),
+        "size_avg" => |row| Some(row.flow.stats.size_mean() as f32),
+        "size_var" => |row| Some(row.flow.stats.size_variance() as f32),
+        name => unreachable!("{name} is no column of floats"),
     }
 }
 
@@ -381,24 +436,17 @@ pub(crate) fn score(of_65535: u16) -> f32 {
     f32::from(of_65535) / 65_535.0
 }
 
-fn text(index: usize, row: &FlowRow) -> Option<ByteArray> {
-    let flow = &row.flow;
-    let (source, destination) = flow.ends(flow.initiator);
-    let address = |end: Endpoint| {
-        let text = || address_text(flow.key.family, end.address);
-        flow.has_addresses()
-            .then(|| ByteArray::from(text().as_str()))
-    };
-    let name = |name: &Option<Box<str>>| name.as_deref().map(ByteArray::from);
-    match COLUMNS[index].name {
-        "src" => address(source),
-        "dst" => address(destination),
-        "community_id" => community_id(flow).map(|id| ByteArray::from(id.as_str())),
-        "class" => Some(row.class.clone()),
-        "classes" => Some(row.classes.clone()),
-        "dns_name" => name(&flow.names.dns),
-        "tls_server_name" => name(&flow.names.tls),
-        _ => name(&flow.names.http),
+fn texts(column: &str) -> Get<ByteArray> {
+    match column {
+        "src" => |row| Some(row.addresses?[row.flow.initiator].clone()),
+        "dst" => |row| Some(row.addresses?[1 - row.flow.initiator].clone()),
+        "community_id" => |row| community_id(row.flow).map(|id| ByteArray::from(id.as_str())),
+        "class" => |row| Some(row.class.clone()),
+        "classes" => |row| Some(row.classes.clone()),
+        "dns_name" => |row| row.flow.names.dns.as_deref().map(ByteArray::from),
+        "tls_server_name" => |row| row.flow.names.tls.as_deref().map(ByteArray::from),
+        "http_host" => |row| row.flow.names.http.as_deref().map(ByteArray::from),
+        name => unreachable!("{name} is no column of texts"),
     }
 }
 

@@ -11,6 +11,8 @@
 //! does not depend on Parquet; used by the command line.
 #![forbid(unsafe_code)]
 
+mod changes;
+mod coded;
 mod compact;
 mod error;
 mod export;
@@ -18,6 +20,7 @@ mod files;
 mod find;
 mod flows;
 mod header;
+mod innermost;
 mod names;
 mod packets;
 mod part;
@@ -25,7 +28,9 @@ mod payload;
 mod predict;
 mod prune;
 mod records;
+mod rows;
 mod run;
+mod sorted;
 mod table;
 mod verify;
 

@@ -1,6 +1,6 @@
 //! A part being written: its files, in `staging/` until they are listed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use parquet::data_type::ByteArray;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use strata_store::{BlockBuilder, Disk, FileKind, Part, PartCount, PartFile, Reco
 use crate::error::ArchiveError;
 use crate::files::{Output, SUM_BYTES, Sums};
 use crate::flows::{self, FlowRow};
-use crate::packets::{self, Filling, Verdict};
+use crate::packets::{self, Addresses, Filler, Filling, Verdict};
 use crate::payload::PayloadWriter;
 use crate::run::Run;
 use crate::table::TableWriter;
@@ -42,13 +42,17 @@ pub(crate) struct Job<'a> {
     pub(crate) interfaces: &'a HashMap<u16, Interface>,
 }
 
+/// Granularities, by code.
+const KEEPS: usize = 4;
+
 /// A part being written.
 pub(crate) struct PartWriter {
     part: Part,
     packets: TableWriter<Output>,
     flows: TableWriter<Output>,
     payload: Option<PayloadWriter>,
-    counts: BTreeMap<(u8, u8), PartCount>,
+    /// By class and granularity: a class has [`KEEPS`].
+    counts: Vec<PartCount>,
     groups: usize,
 }
 
@@ -62,7 +66,7 @@ pub(crate) struct Share<'a> {
     pub(crate) verdicts: &'a [Verdict],
     /// Numbers of its flows, in the order of the table.
     pub(crate) flows: &'a [u32],
-    pub(crate) addresses: &'a [Option<[ByteArray; 2]>],
+    pub(crate) addresses: &'a Addresses,
     pub(crate) keeps: &'a [ByteArray; 4],
     pub(crate) class_names: &'a [String],
 }
@@ -91,7 +95,7 @@ impl PartWriter {
             packets: table(FileKind::Packets, packets::COLUMNS)?,
             flows: table(FileKind::Flows, flows::COLUMNS)?,
             payload: None,
-            counts: BTreeMap::new(),
+            counts: vec![PartCount::default(); 256 * KEEPS],
             groups: 0,
             part: Part {
                 id,
@@ -117,7 +121,7 @@ impl PartWriter {
             let id = i64::from(self.part.id) << 32 | i64::try_from(ordinal).unwrap_or(i64::MAX);
             flow_ids[*flow as usize] = id;
         }
-        let filling = Filling {
+        let mut filler = Filler::new(Filling {
             run,
             rows: share.rows,
             verdicts: share.verdicts,
@@ -126,11 +130,11 @@ impl PartWriter {
             recording: job.recording.id,
             addresses: share.addresses,
             keeps: share.keeps,
-        };
+        });
         let named = |kind| job.disk.display(&staging_name(self.part.id, kind));
         let written = self
             .packets
-            .group(|index, column| filling.fill(index, column));
+            .group(|index, column| filler.fill(index, column));
         written.map_err(|source| ArchiveError::table(&named(FileKind::Packets), source))?;
         let rows = self.flow_rows(job, share, &flow_ids);
         let written = self
@@ -178,22 +182,26 @@ impl PartWriter {
         Ok(payload_at)
     }
 
-    fn flow_rows(&self, job: &Job<'_>, share: &Share<'_>, ids: &[i64]) -> Vec<FlowRow> {
+    fn flow_rows<'a>(&self, job: &Job<'_>, share: &Share<'a>, ids: &[i64]) -> Vec<FlowRow<'a>> {
         let run = share.run;
         let mut rows = Vec::with_capacity(share.flows.len());
         let mut first_row = 0;
+        let names = share.class_names.iter();
+        let names: Vec<ByteArray> = names.map(|name| ByteArray::from(name.as_str())).collect();
+        let unknown = ByteArray::from("unknown");
         for &number in share.flows {
-            let flow = run.flows[number as usize].clone();
+            let flow = &run.flows[number as usize];
             let count = usize::try_from(flow.stats.packets[0] + flow.stats.packets[1]);
             let count = count.unwrap_or(usize::MAX);
             let most = flow.stats.classes.iter().max_by_key(|(_, n)| *n);
-            let class = most.and_then(|(class, _)| share.class_names.get(usize::from(*class)));
+            let class = most.and_then(|(class, _)| names.get(usize::from(*class)));
             let mix = flows::class_mix(&flow.stats.classes, share.class_names);
             rows.push(FlowRow {
                 flow_id: ids[number as usize],
                 flow,
+                addresses: share.addresses.of(number),
                 recording: job.recording.id,
-                class: ByteArray::from(class.map_or("unknown", String::as_str)),
+                class: class.unwrap_or(&unknown).clone(),
                 classes: ByteArray::from(mix.as_str()),
                 group: self.groups,
                 first_row,
@@ -210,11 +218,9 @@ impl PartWriter {
             let row = row as usize;
             let class = share.verdicts[run.verdict[row] as usize].class;
             let keep = run.keep[row];
-            let count = self.counts.entry((class, keep)).or_insert(PartCount {
-                class,
-                keep,
-                ..PartCount::default()
-            });
+            let keep = keep & 3;
+            let count = &mut self.counts[usize::from(class) * KEEPS + usize::from(keep)];
+            (count.class, count.keep) = (class, keep);
             count.packets += 1;
             count.wire_bytes += u64::from(run.wire[row].max(run.captured[row]));
             count.logged_bytes += u64::from(run.header_len[row]) + u64::from(run.payload_len[row]);
@@ -275,7 +281,8 @@ impl PartWriter {
             crc: sums.crc,
         });
         self.part.files = files.collect();
-        self.part.counts = self.counts.into_values().collect();
+        self.counts.retain(|count| count.packets > 0);
+        self.part.counts = self.counts;
         Ok(self.part)
     }
 }

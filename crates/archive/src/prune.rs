@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use strata_store::{Archive, BlockFile, Disk, Gone, Log, Part, Recording, Select, State};
 
-use crate::compact::{anomalous_classes, clean_up, delete_gone, lock, replace, retention_name};
+use crate::changes::{clean_up, delete_gone, lock, replace};
+use crate::compact::{anomalous_classes, retention_name};
 use crate::error::ArchiveError;
 
 /// The retention class of flows that a policy protects. They are not deleted to make room,

@@ -11,7 +11,7 @@ use parquet::data_type::ByteArray;
 use strata_store::PacketRecord;
 use strata_wire::dissect::{dissect, may_hide_addresses, protocol};
 use strata_wire::transport::tcp_flag;
-use strata_wire::{AddressFamily, FlowHasher, Headers, LinkType, TunnelKey, mix64};
+use strata_wire::{AddressFamily, FlowHasher, Headers, LinkType, Plain, TunnelKey, mix64};
 
 use crate::flows::Flow;
 use crate::header::{Around, Fields, Network, Tcp, Transport};
@@ -163,8 +163,9 @@ impl Run {
         self.time.len()
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.len() >= RUN_PACKETS || self.kept.len() >= RUN_PAYLOAD_BYTES
+    /// Whether so many packets more do not belong into it.
+    pub(crate) fn is_full_with(&self, packets: usize) -> bool {
+        self.len() + packets > RUN_PACKETS || self.kept.len() >= RUN_PAYLOAD_BYTES
     }
 
     /// Empties it; its memory stays, and so does its clock.
@@ -184,22 +185,38 @@ impl Run {
         self.clock.0
     }
 
-    /// Takes in a packet. `verdict` is the caller's code for it, `class` and `score`
-    /// what it says.
-    pub(crate) fn push(
-        &mut self,
-        packet: &PacketRecord<'_>,
-        link: LinkType,
-        hasher: &FlowHasher,
-        verdict: (u32, u8, Option<u16>),
-    ) {
+    /// Takes in packets. Their flows lie anywhere in memory, so they are fetched together.
+    pub(crate) fn push(&mut self, packets: &[Pending<'_>]) {
+        let mut numbers = [0; PENDING_MAX];
+        for (number, pending) in numbers.iter_mut().zip(packets) {
+            *number = self.flow(pending);
+        }
+        let mut fetched = 0;
+        for number in &numbers[..packets.len()] {
+            let flow = &self.flows[*number as usize];
+            fetched ^= flow.stats.last_ns ^ flow.stats.packets[0];
+            fetched ^= u64::from(flow.directions[0].fetch() ^ flow.directions[1].fetch());
+            fetched ^= u64::from(flow.last_codes[0][0]);
+        }
+        std::hint::black_box(fetched);
+        for (number, pending) in numbers.iter().zip(packets) {
+            self.push_one(pending, *number);
+        }
+    }
+
+    fn push_one(&mut self, pending: &Pending<'_>, number: u32) {
+        let Pending {
+            packet,
+            link,
+            headers,
+            verdict: (code, class, score),
+            ..
+        } = pending;
+        let (link, code, class, score) = (*link, *code, *class, *score);
         let kept = packet.data;
         let header_len = usize::from(packet.header_len).min(kept.len());
         let (header, payload) = kept.split_at(header_len);
-        let headers = dissect(link, kept, TunnelKey::Inner);
-        let direction = usize::from(!headers.low_to_high);
-        let number = self.flow(&headers, packet.interface, direction, hasher);
-        let (code, class, score) = verdict;
+        let direction = pending.direction();
 
         self.tick(packet.ts_ns);
         self.slot.push(number * 2 + u32::from(direction == 1));
@@ -218,7 +235,7 @@ impl Run {
         self.keep.push(packet.keep_code);
 
         let flow = &mut self.flows[number as usize];
-        flow.hides_addresses |= hides_addresses(&headers, header_len, kept.len());
+        flow.hides_addresses |= hides_addresses(headers, header_len, kept.len());
         let stats = &mut flow.stats;
         stats.count(direction, packet.ts_ns, packet.wire_len, kept.len() as u64);
         stats.class(class);
@@ -245,7 +262,7 @@ impl Run {
             has |= has::TIME;
         }
         let fields = Fields::of(link, header, around);
-        let fields = fields.filter(|fields| self.comes_back(fields, &headers, header, around));
+        let fields = fields.filter(|fields| self.comes_back(fields, headers, header, around));
         match fields {
             Some(fields) => {
                 self.fields(&fields, number as usize, direction, packet, has, &mut extra);
@@ -281,20 +298,17 @@ impl Run {
         self.clock.1 += 1;
     }
 
-    fn flow(
-        &mut self,
-        headers: &Headers,
-        interface: u16,
-        direction: usize,
-        hasher: &FlowHasher,
-    ) -> u32 {
-        let key = headers.key.unwrap_or_default();
-        let mut fingerprint = hasher.flow(&key) ^ mix64(u64::from(interface) + 1);
+    /// The number of a packet's flow, which is begun if need be.
+    fn flow(&mut self, pending: &Pending<'_>) -> u32 {
+        let key = pending.headers.key.unwrap_or_default();
+        let interface = pending.packet.interface;
+        let mut fingerprint = pending.fingerprint ^ mix64(u64::from(interface) + 1);
         loop {
             let next = u32::try_from(self.flows.len()).unwrap_or(u32::MAX);
             let number = *self.index.entry(fingerprint).or_insert(next);
             if number == next {
-                self.flows.push(Flow::new(key, interface, direction));
+                self.flows
+                    .push(Flow::new(key, interface, pending.direction()));
                 return number;
             }
             let flow = &self.flows[number as usize];
@@ -520,6 +534,61 @@ impl Run {
         self.options_code.push(last[1]);
         has
     }
+}
+
+/// Packets that are taken in together at most.
+pub(crate) const PENDING_MAX: usize = 32;
+
+/// A packet that waits to be taken in.
+pub(crate) struct Pending<'a> {
+    pub(crate) packet: PacketRecord<'a>,
+    link: LinkType,
+    headers: Headers,
+    fingerprint: u64,
+    /// The caller's code for its verdict, class and score.
+    verdict: (u32, u8, Option<u16>),
+}
+
+impl<'a> Pending<'a> {
+    pub(crate) fn new(
+        packet: PacketRecord<'a>,
+        link: LinkType,
+        hasher: &FlowHasher,
+        verdict: (u32, u8, Option<u16>),
+    ) -> Self {
+        let headers = headers_of(link, &packet);
+        Self {
+            fingerprint: hasher.flow(&headers.key.unwrap_or_default()),
+            headers,
+            packet,
+            link,
+            verdict,
+        }
+    }
+
+    fn direction(&self) -> usize {
+        usize::from(!self.headers.low_to_high)
+    }
+}
+
+/// What was kept of a packet, dissected.
+fn headers_of(link: LinkType, packet: &PacketRecord<'_>) -> Headers {
+    /// More than [`Plain`] looks at, and than its headers have.
+    const ROOM: usize = 128;
+    let kept = packet.data;
+    let header_len = usize::from(packet.header_len);
+    let only_header = kept.len() == header_len && packet.captured_len as usize > header_len;
+    if only_header && link == LinkType::ETHERNET && header_len < ROOM {
+        // The recorder has seen that other bytes follow, in which there is no header.
+        let mut followed = [0; ROOM];
+        followed[..header_len].copy_from_slice(kept);
+        if let Some(plain) = Plain::read(&followed)
+            && usize::from(plain.header_len()) == header_len
+        {
+            return plain.headers();
+        }
+    }
+    dissect(link, kept, TunnelKey::Inner)
 }
 
 /// Whether the bytes kept of a packet may hold addresses other than its flow's. Dissection

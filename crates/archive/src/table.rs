@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::column::page::Page;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::column::writer::ColumnWriterImpl;
 use parquet::data_type::{
@@ -17,8 +18,9 @@ use parquet::file::serialized_reader::{ReadOptionsBuilder, SerializedFileReader}
 use parquet::file::statistics::Statistics;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
-use parquet::schema::types::ColumnPath;
+use parquet::schema::types::{ColumnDescPtr, ColumnPath};
 
+use crate::coded::{ChunkWriter, Coded, Entries, NULL};
 use crate::error::{ArchiveError, Source};
 
 /// What a column's values are. All types are signed, and written with encodings
@@ -39,6 +41,8 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coding {
     Dictionary,
+    /// As [`Coding::Dictionary`], written from values that are numbered already.
+    Codes,
     Delta,
     Plain,
 }
@@ -79,6 +83,8 @@ pub(crate) enum Values {
     Float(Vec<f32>),
     Bool(Vec<bool>),
     Bytes(Vec<ByteArray>),
+    /// For writing only, with its nulls.
+    Coded(Coded),
 }
 
 /// One column of some rows.
@@ -112,7 +118,20 @@ impl Column {
             Values::Float(values) => values.clear(),
             Values::Bool(values) => values.clear(),
             Values::Bytes(values) => values.clear(),
+            Values::Coded(values) => values.codes.clear(),
         }
+    }
+
+    /// Whether it has rows, and no value in any.
+    fn has_no_values(&self) -> bool {
+        let empty = match &self.values {
+            Values::Int32(values) => values.is_empty(),
+            Values::Int64(values) => values.is_empty(),
+            Values::Float(values) => values.is_empty(),
+            Values::Bytes(values) => values.is_empty(),
+            Values::Bool(_) | Values::Coded(_) => false,
+        };
+        empty && !self.levels.is_empty()
     }
 
     /// Integers by row; `None` where there is none. Panics for other columns.
@@ -121,7 +140,9 @@ impl Column {
             Values::Int32(values) => self.by_row(values.iter().map(|v| i64::from(*v))),
             Values::Int64(values) => self.by_row(values.iter().copied()),
             Values::Bool(values) => self.by_row(values.iter().map(|v| i64::from(*v))),
-            Values::Float(_) | Values::Bytes(_) => panic!("not a column of integers"),
+            Values::Float(_) | Values::Bytes(_) | Values::Coded(_) => {
+                panic!("not a column of integers")
+            }
         }
     }
 
@@ -154,9 +175,21 @@ impl Column {
 /// Writes a table.
 pub(crate) struct TableWriter<W: Write + Send> {
     specs: &'static [Spec],
+    columns: Vec<ColumnDescPtr>,
     writer: SerializedFileWriter<W>,
-    scratch: Vec<Column>,
+    chunks: ChunkWriter,
+    /// One for all columns of a type.
+    scratch: Vec<(Scratch, Column)>,
 }
+
+/// Which columns share their memory.
+type Scratch = (Kind, bool);
+
+fn scratch_of(spec: &Spec) -> Scratch {
+    (spec.kind, spec.coding == Coding::Codes)
+}
+
+const ZSTD_LEVEL: i32 = 1;
 
 /// Rows of a page: what is read of a column at least, when a flow is looked for.
 const PAGE_ROWS: usize = 8_192;
@@ -176,7 +209,7 @@ impl<W: Write + Send> TableWriter<W> {
             .iter()
             .map(|(key, value)| KeyValue::new((*key).to_owned(), value.clone()));
         let mut properties = WriterProperties::builder()
-            .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
+            .set_compression(Compression::ZSTD(ZstdLevel::try_new(ZSTD_LEVEL)?))
             .set_created_by(concat!("strata ", env!("CARGO_PKG_VERSION")).to_owned())
             .set_dictionary_page_size_limit(DICTIONARY_BYTES_MAX)
             .set_data_page_row_count_limit(PAGE_ROWS)
@@ -190,11 +223,11 @@ impl<W: Write + Send> TableWriter<W> {
                 (Coding::Delta, Kind::Time | Kind::Int32 | Kind::Int64) => {
                     Encoding::DELTA_BINARY_PACKED
                 }
-                (Coding::Delta | Coding::Dictionary, Kind::Text | Kind::Bytes) => {
+                (Coding::Delta | Coding::Dictionary | Coding::Codes, Kind::Text | Kind::Bytes) => {
                     Encoding::DELTA_BYTE_ARRAY
                 }
                 (_, Kind::Bool) => Encoding::PLAIN,
-                (Coding::Dictionary, Kind::Time | Kind::Int32 | Kind::Int64) => {
+                (Coding::Dictionary | Coding::Codes, Kind::Time | Kind::Int32 | Kind::Int64) => {
                     Encoding::DELTA_BINARY_PACKED
                 }
                 _ => Encoding::PLAIN,
@@ -204,8 +237,10 @@ impl<W: Write + Send> TableWriter<W> {
         let writer = SerializedFileWriter::new(output, schema, Arc::new(properties.build()))?;
         Ok(Self {
             specs,
+            columns: writer.schema_descr().columns().to_vec(),
             writer,
-            scratch: specs.iter().map(|spec| Column::of(spec.kind)).collect(),
+            chunks: ChunkWriter::new(ZSTD_LEVEL)?,
+            scratch: Vec::new(),
         })
     }
 
@@ -213,9 +248,43 @@ impl<W: Write + Send> TableWriter<W> {
     pub(crate) fn group(&mut self, mut fill: impl FnMut(usize, &mut Column)) -> Result<(), Source> {
         let mut group = self.writer.next_row_group()?;
         for (index, spec) in self.specs.iter().enumerate() {
-            let column = &mut self.scratch[index];
+            let key = scratch_of(spec);
+            let place = self.scratch.iter().position(|(of, _)| *of == key);
+            let place = place.unwrap_or_else(|| {
+                let mut column = Column::of(spec.kind);
+                if spec.coding == Coding::Codes {
+                    column.values = Values::Coded(Coded::default());
+                }
+                self.scratch.push((key, column));
+                self.scratch.len() - 1
+            });
+            let column = &mut self.scratch[place].1;
             column.clear();
             fill(index, column);
+            if let Values::Coded(coded) = &mut column.values {
+                let chunk = self.chunks.chunk(&self.columns[index], coded, PAGE_ROWS);
+                let (bytes, close) = chunk?;
+                group.append_column(&bytes, close)?;
+                continue;
+            }
+            if column.has_no_values() {
+                // Without any, numbers say so in a few bytes.
+                let mut none = Coded {
+                    codes: vec![NULL; column.levels.len()],
+                    ..Coded::default()
+                };
+                if matches!(column.values, Values::Float(_)) {
+                    none.entries = Entries::Float(Vec::new());
+                } else if matches!(column.values, Values::Bytes(_)) {
+                    none.entries = Entries::Bytes(Vec::new());
+                }
+                let chunk = self
+                    .chunks
+                    .chunk(&self.columns[index], &mut none, PAGE_ROWS);
+                let (bytes, close) = chunk?;
+                group.append_column(&bytes, close)?;
+                continue;
+            }
             let Some(mut writer) = group.next_column()? else {
                 break;
             };
@@ -226,6 +295,7 @@ impl<W: Write + Send> TableWriter<W> {
                 Values::Float(values) => write(writer.typed::<FloatType>(), values, levels)?,
                 Values::Bool(values) => write(writer.typed::<BoolType>(), values, levels)?,
                 Values::Bytes(values) => write(writer.typed::<ByteArrayType>(), values, levels)?,
+                Values::Coded(_) => {}
             }
             writer.close()?;
         }
@@ -325,6 +395,48 @@ impl<R: ChunkReader + 'static> TableReader<R> {
             }
             _ => 0,
         }
+    }
+
+    /// Whether some row of a group is true in a column of booleans, as far as is known.
+    pub(crate) fn may_be_true(&self, group: usize, column: usize) -> bool {
+        let group = self.reader.metadata().row_group(group);
+        match group.column(column).statistics() {
+            Some(Statistics::Boolean(values)) => values.max_opt() != Some(&false),
+            _ => true,
+        }
+    }
+
+    /// Whether a column of texts may hold one of these in a group: by its dictionary, which
+    /// is all that is read.
+    pub(crate) fn may_hold(
+        &self,
+        group: usize,
+        column: usize,
+        texts: &[String],
+    ) -> Result<bool, ArchiveError> {
+        let may_hold = || -> Result<bool, Source> {
+            let group = self.reader.get_row_group(group)?;
+            let mut encodings = group.metadata().column(column).encodings();
+            // Where the dictionary grew too large, other values stand outside of it.
+            if encodings.any(|encoding| encoding == Encoding::DELTA_BYTE_ARRAY) {
+                return Ok(true);
+            }
+            let mut pages = group.get_column_page_reader(column)?;
+            let Some(Page::DictionaryPage { buf, .. }) = pages.get_next_page()? else {
+                return Ok(true);
+            };
+            let mut rest = &buf[..];
+            while let Some((len, after)) = rest.split_first_chunk() {
+                let len = usize::try_from(u32::from_le_bytes(*len))?;
+                let entry = after.get(..len).ok_or("a dictionary that ends too early")?;
+                if texts.iter().any(|text| text.as_bytes() == entry) {
+                    return Ok(true);
+                }
+                rest = &after[len..];
+            }
+            Ok(false)
+        };
+        may_hold().map_err(|source| ArchiveError::table(&self.named, source))
     }
 
     /// A value of the file's metadata.

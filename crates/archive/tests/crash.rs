@@ -5,11 +5,12 @@ mod common;
 
 use std::sync::Arc;
 
-use strata_archive::{Find, Retention, compact, prune, verify};
+use strata_archive::{Find, PROTECTED, Retention, compact, make_room, prune, verify};
+use strata_filter::Filter;
 use strata_store::{Disk, Log, SimDisk};
 use strata_testkit::data_dir;
 
-use common::{Packet, exported, model, record};
+use common::{Packet, exported, model, record, record_protected};
 
 /// A log of two recordings and several block files.
 fn recorded() -> SimDisk {
@@ -92,9 +93,11 @@ fn every_flipped_byte_is_found_and_named() {
         let clean = verify(&Log::on(Arc::clone(&disk)).unwrap()).unwrap();
         assert_eq!((clean.damage.len(), clean.packets), (0, 188));
         let dirs: &[&str] = if compacted {
-            &["packets/", "flows/", "payload/", "meta/", "sums/"]
+            &[
+                "packets/", "flows/", "payload/", "meta/", "sums/", "models/",
+            ]
         } else {
-            &["blocks/"]
+            &["blocks/", "models/"]
         };
         let mut flips = 0;
         for name in sim.names() {
@@ -122,6 +125,24 @@ fn every_flipped_byte_is_found_and_named() {
             }
         }
         assert!(flips > 60, "{flips}");
+    }
+}
+
+#[test]
+fn every_flipped_byte_of_a_manifest_is_found_and_named() {
+    let sim = recorded();
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+    compact(&disk, |_| ()).unwrap();
+    for name in ["manifest.json", "archive.json"] {
+        let size = disk.open(name, false).unwrap().size().unwrap();
+        let size = usize::try_from(size).unwrap();
+        for byte in (0..size).step_by(7) {
+            sim.flip_bit(name, byte, 2);
+            let error = Log::on(Arc::clone(&disk)).unwrap_err().to_string();
+            assert!(error.contains(name), "{name} byte {byte}: {error}");
+            sim.flip_bit(name, byte, 2);
+        }
+        Log::on(Arc::clone(&disk)).unwrap();
     }
 }
 
@@ -209,4 +230,41 @@ fn retention_goes_by_age_class_and_size_and_spares_the_newest() {
     assert_eq!(parts(&disk).len(), 1);
     let report = verify(&Log::on(disk).unwrap()).unwrap();
     assert!(report.damage.is_empty(), "{:?}", report.damage);
+}
+
+#[test]
+fn no_room_is_made_of_what_a_policy_protects() {
+    let sim = SimDisk::new();
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+    let path = data_dir().join("labelled/mix-test/trace.pcap");
+    record_protected(&disk, &path, "udp port 53");
+    // Newer, so that the first recording is not the newest.
+    assert!(record(&disk, &path, &model(), "default", 0));
+    let blocks = make_room(&disk, u64::MAX).unwrap();
+    assert_eq!(blocks.block_files, 0, "block files may hold some of it");
+    compact(&disk, |_| ()).unwrap();
+    let freed = make_room(&disk, u64::MAX).unwrap();
+    assert!(freed.parts > 0 && freed.still_too_large);
+    let log = Log::on(Arc::clone(&disk)).unwrap();
+    let classes: Vec<&str> = log
+        .archive()
+        .parts
+        .iter()
+        .filter(|part| part.recording == 1)
+        .map(|part| part.retention.as_str())
+        .collect();
+    assert_eq!(classes, [PROTECTED]);
+    let filter = Filter::parse("udp port 53").unwrap();
+    let kept = log.archive().parts.iter().find(|part| part.recording == 1);
+    let dns = common::read(&path).packets;
+    let program = filter.compile(strata_wire::LinkType(dns[0].1)).unwrap();
+    let dns = dns
+        .iter()
+        .filter(|packet| program.matches(&packet.3, packet.2));
+    let (dns, kept) = (dns.count() as u64, kept.unwrap().packets);
+    // Those in tunnels are protected as well, into which the filter does not look.
+    assert!(
+        (dns..dns + dns / 10).contains(&kept),
+        "{kept} kept, {dns} match"
+    );
 }

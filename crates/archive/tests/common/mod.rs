@@ -7,13 +7,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use strata_archive::Find;
-use strata_capture::{Input, InputOptions, Meta, Next};
+use strata_capture::{Input, InputOptions, Interface, Meta, Next};
 use strata_classify::Model;
 use strata_pipeline::{Mode, RunError, Worker, WorkerOptions, run};
-use strata_store::export::{ExportOptions, FileFormat};
-use strata_store::{About, Disk, Log, Recorder, RecorderOptions};
+use strata_store::export::{Context, ExportOptions, FileFormat};
+use strata_store::{About, Disk, Log, PacketRecord, Recorder, RecorderOptions};
 use strata_testkit::workspace_root;
-use strata_wire::TunnelKey;
+use strata_wire::dissect::dissect;
+use strata_wire::{Keep, Ledger, LinkType, TunnelKey};
 
 /// Time, link type, length on the wire, bytes, options.
 pub(crate) type Packet = (u64, u16, u32, Vec<u8>, Vec<u8>);
@@ -107,6 +108,57 @@ pub(crate) fn record(
     true
 }
 
+/// Records the headers of a capture, of which a policy protects what matches `protected`.
+pub(crate) fn record_protected(disk: &Arc<dyn Disk>, path: &Path, protected: &str) {
+    let classes = vec!["benign".to_owned()];
+    let about = About {
+        hash_seed: [1, 2],
+        model_json: br#"{"classes":[{"name":"benign"}]}"#.to_vec(),
+        classes: classes.clone(),
+        ..About::default()
+    };
+    let context = Context {
+        classes,
+        protected: vec![protected.to_owned()],
+        ..Context::default()
+    };
+    let options = RecorderOptions::default();
+    let (recorder, mut sink) = Recorder::start(Arc::clone(disk), options, &about).unwrap();
+    let mut block = sink.take().unwrap();
+    block.define_context(&serde_json::to_vec(&context).unwrap());
+    block.define_verdict(0, 0, 1, 0, &[0]);
+    for (seq, packet) in (0..).zip(read(path).packets) {
+        let (ts_ns, link, wire_len, bytes, _) = packet;
+        let link = LinkType(link);
+        if block.needs_interface(0) {
+            block.define_interface(0, &Interface::new(link, 0));
+        }
+        let headers = dissect(link, &bytes, TunnelKey::Inner);
+        let data = &bytes[..headers.header_len as usize];
+        if block.room() < 4_096 {
+            block.grow(4 << 20);
+        }
+        let packet = PacketRecord {
+            ts_ns,
+            seq,
+            wire_len,
+            captured_len: u32::try_from(bytes.len()).unwrap(),
+            header_len: u16::try_from(data.len()).unwrap(),
+            interface: 0,
+            verdict: 0,
+            keep_code: Keep::Header.code(),
+            has_timestamp: true,
+            data,
+            options: &[],
+        };
+        block.push_packet(&packet, 0);
+    }
+    sink.submit(block).unwrap();
+    while sink.wait().unwrap().is_some() {}
+    drop(sink);
+    recorder.finish(&Ledger::default(), Vec::new()).unwrap();
+}
+
 /// Exports what is wanted and reads it back.
 pub(crate) fn exported(log: &Log, find: &Find<'_>) -> (Capture, u64) {
     let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -118,7 +170,7 @@ pub(crate) fn exported(log: &Log, find: &Find<'_>) -> (Capture, u64) {
         },
         matches: find.filter.map(|filter| {
             let mut programs = BTreeMap::new();
-            let matches = move |link: strata_wire::LinkType, data: &[u8], len| {
+            let matches = move |link: LinkType, data: &[u8], len| {
                 let program = programs
                     .entry(link.0)
                     .or_insert_with(|| filter.compile(link));
@@ -126,7 +178,7 @@ pub(crate) fn exported(log: &Log, find: &Find<'_>) -> (Capture, u64) {
                     .as_ref()
                     .is_ok_and(|program| program.matches(data, len))
             };
-            Box::new(matches) as Box<dyn FnMut(strata_wire::LinkType, &[u8], u32) -> bool>
+            Box::new(matches) as Box<dyn FnMut(LinkType, &[u8], u32) -> bool>
         }),
         comments: true,
     };

@@ -1,0 +1,537 @@
+//! Columns with a dictionary, of values that are numbered already.
+//!
+//! The parquet crate numbers the values of such a column itself: it hashes each and looks
+//! it up, which took most of the time of compaction. Here a run's values come with numbers
+//! that cost nothing (a flow's addresses, a verdict's texts) or a look-up in a small table,
+//! and only the pages are made, as the Parquet format has them (Encodings.md: RLE_DICTIONARY).
+//! Whether they are right is judged by the parquet crate's reader.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use parquet::basic::{Compression, Encoding, PageType, Type};
+use parquet::column::page::{CompressedPage, Page, PageWriteSpec, PageWriter};
+use parquet::column::writer::ColumnCloseResult;
+use parquet::data_type::ByteArray;
+use parquet::file::metadata::{ColumnChunkMetaData, OffsetIndexBuilder};
+use parquet::file::statistics::{Statistics, ValueStatistics};
+use parquet::file::writer::{SerializedPageWriter, TrackedWrite};
+use parquet::schema::types::ColumnDescPtr;
+use zstd::bulk::Compressor;
+
+use crate::error::Source;
+
+/// The number of no value.
+pub(crate) const NULL: u32 = u32::MAX;
+
+/// One column of some rows, as numbers of entries.
+#[derive(Debug)]
+pub(crate) struct Coded {
+    /// By row; [`NULL`] where there is no value.
+    pub(crate) codes: Vec<u32>,
+    /// What the numbers mean. Entries may be equal, and some may not be used.
+    pub(crate) entries: Entries,
+}
+
+impl Default for Coded {
+    fn default() -> Self {
+        Self {
+            codes: Vec::new(),
+            entries: Entries::Int(Vec::new()),
+        }
+    }
+}
+
+/// Values of a dictionary.
+#[derive(Debug)]
+pub(crate) enum Entries {
+    /// Of an INT32 or INT64 column.
+    Int(Vec<i64>),
+    Float(Vec<f32>),
+    Bytes(Vec<ByteArray>),
+}
+
+/// Numbers integers in the order of their first use.
+pub(crate) struct IntCodes {
+    /// Codes of what is below its length.
+    small: Vec<u32>,
+    large: HashMap<i64, u32>,
+    entries: Vec<i64>,
+}
+
+impl Default for IntCodes {
+    fn default() -> Self {
+        Self {
+            small: vec![NULL; 1 << 16],
+            large: HashMap::new(),
+            entries: Vec::new(),
+        }
+    }
+}
+
+impl IntCodes {
+    #[inline]
+    pub(crate) fn code(&mut self, value: i64) -> u32 {
+        let next = u32::try_from(self.entries.len()).unwrap_or(NULL);
+        let small = usize::try_from(value).ok();
+        let code = match small.and_then(|at| self.small.get_mut(at)) {
+            Some(code) => code,
+            None => self.large.entry(value).or_insert(NULL),
+        };
+        if *code == NULL {
+            *code = next;
+            self.entries.push(value);
+        }
+        *code
+    }
+
+    /// The entries; all starts anew.
+    pub(crate) fn take(&mut self) -> Vec<i64> {
+        let entries = std::mem::take(&mut self.entries);
+        for value in &entries {
+            let at = usize::try_from(*value).unwrap_or(usize::MAX);
+            if let Some(code) = self.small.get_mut(at) {
+                *code = NULL;
+            }
+        }
+        self.large.clear();
+        entries
+    }
+}
+
+/// Writes column chunks.
+pub(crate) struct ChunkWriter {
+    zstd: Compressor<'static>,
+    page: Vec<u8>,
+    /// By entry, its number in the file.
+    numbers: Vec<u32>,
+}
+
+impl ChunkWriter {
+    pub(crate) fn new(zstd_level: i32) -> Result<Self, Source> {
+        Ok(Self {
+            zstd: Compressor::new(zstd_level)?,
+            page: Vec::new(),
+            numbers: Vec::new(),
+        })
+    }
+
+    /// The bytes of a column chunk with pages of so many rows, and what describes it.
+    pub(crate) fn chunk(
+        &mut self,
+        column: &ColumnDescPtr,
+        coded: &mut Coded,
+        page_rows: usize,
+    ) -> Result<(Bytes, ColumnCloseResult), Source> {
+        let (used, nulls) = self.renumber(coded);
+        let codes = &coded.codes;
+        let width = 32 - u32::try_from(used.len().saturating_sub(1))?.leading_zeros();
+        let width = u8::try_from(width)?;
+        let optional = column.max_def_level() == 1;
+
+        let mut sink = TrackedWrite::new(Vec::with_capacity(64 << 10));
+        let mut pages = SerializedPageWriter::new(&mut sink);
+        let mut offsets = OffsetIndexBuilder::new();
+        let (mut compressed, mut uncompressed) = (0, 0);
+        let mut count = |spec: &PageWriteSpec| {
+            compressed += spec.compressed_size;
+            uncompressed += spec.uncompressed_size;
+        };
+        self.page.clear();
+        plain(
+            &coded.entries,
+            &used,
+            column.physical_type(),
+            &mut self.page,
+        )?;
+        let dictionary = CompressedPage::new(
+            Page::DictionaryPage {
+                buf: self.zstd.compress(&self.page)?.into(),
+                num_values: u32::try_from(used.len())?,
+                encoding: Encoding::PLAIN,
+                is_sorted: false,
+            },
+            self.page.len(),
+        );
+        let dictionary = pages.write_page(dictionary)?;
+        count(&dictionary);
+        let mut data_page_offset = None;
+        for codes in codes.chunks(page_rows) {
+            self.page.clear();
+            if optional {
+                self.page.extend_from_slice(&[0; 4]);
+                if nulls == 0 || used.is_empty() {
+                    repeated(u32::from(nulls == 0), codes.len(), 1, &mut self.page);
+                } else {
+                    let levels = codes.iter().map(|code| u32::from(*code != NULL));
+                    hybrid(levels, 1, &mut self.page);
+                }
+                let len = u32::try_from(self.page.len() - 4)?;
+                self.page[..4].copy_from_slice(&len.to_le_bytes());
+            }
+            self.page.push(width);
+            if nulls == 0 {
+                hybrid(codes.iter().copied(), width, &mut self.page);
+            } else {
+                let there = codes.iter().copied().filter(|code| *code != NULL);
+                hybrid(there, width, &mut self.page);
+            }
+            let page = CompressedPage::new(
+                Page::DataPage {
+                    buf: self.zstd.compress(&self.page)?.into(),
+                    num_values: u32::try_from(codes.len())?,
+                    encoding: Encoding::RLE_DICTIONARY,
+                    def_level_encoding: Encoding::RLE,
+                    rep_level_encoding: Encoding::RLE,
+                    statistics: None,
+                },
+                self.page.len(),
+            );
+            let spec = pages.write_page(page)?;
+            debug_assert_eq!(spec.page_type, PageType::DATA_PAGE);
+            count(&spec);
+            data_page_offset.get_or_insert(spec.offset);
+            offsets.append_row_count(i64::try_from(codes.len())?);
+            offsets.append_offset_and_size(
+                i64::try_from(spec.offset)?,
+                i32::try_from(spec.compressed_size)?,
+            );
+        }
+        let metadata = ColumnChunkMetaData::builder(column.clone())
+            .set_compression(Compression::ZSTD(Default::default()))
+            .set_encodings(vec![
+                Encoding::PLAIN,
+                Encoding::RLE,
+                Encoding::RLE_DICTIONARY,
+            ])
+            .set_num_values(i64::try_from(codes.len())?)
+            .set_total_compressed_size(i64::try_from(compressed)?)
+            .set_total_uncompressed_size(i64::try_from(uncompressed)?)
+            .set_dictionary_page_offset(Some(i64::try_from(dictionary.offset)?))
+            .set_data_page_offset(i64::try_from(data_page_offset.unwrap_or(0))?)
+            .set_statistics(statistics(column, &coded.entries, &used, nulls))
+            .build()?;
+        let bytes = Bytes::from(sink.into_inner()?);
+        let close = ColumnCloseResult {
+            bytes_written: bytes.len() as u64,
+            rows_written: codes.len() as u64,
+            metadata,
+            bloom_filter: None,
+            column_index: None,
+            offset_index: Some(offsets.build()),
+        };
+        Ok((bytes, close))
+    }
+
+    /// Gives the entries that are used, each value once, numbers in the order of their first
+    /// use, and the codes these numbers. Returns which entry has which number, and how many
+    /// rows have none.
+    fn renumber(&mut self, coded: &mut Coded) -> (Vec<u32>, u64) {
+        let len = match &coded.entries {
+            Entries::Int(entries) => entries.len(),
+            Entries::Float(entries) => entries.len(),
+            Entries::Bytes(entries) => entries.len(),
+        };
+        self.numbers.clear();
+        self.numbers.resize(len, NULL);
+        let mut used = Vec::new();
+        let mut texts: HashMap<&[u8], u32> = HashMap::new();
+        let mut floats: HashMap<u32, u32> = HashMap::new();
+        let mut nulls = 0;
+        for code in &mut coded.codes {
+            if *code == NULL {
+                nulls += 1;
+                continue;
+            }
+            let number = &mut self.numbers[*code as usize];
+            if *number == NULL {
+                let next = u32::try_from(used.len()).unwrap_or(NULL);
+                *number = match &coded.entries {
+                    // Numbered by value already.
+                    Entries::Int(_) => next,
+                    Entries::Float(entries) => {
+                        let bits = entries[*code as usize].to_bits();
+                        *floats.entry(bits).or_insert(next)
+                    }
+                    Entries::Bytes(entries) => {
+                        *texts.entry(entries[*code as usize].data()).or_insert(next)
+                    }
+                };
+                if *number == next {
+                    used.push(*code);
+                }
+            }
+            *code = *number;
+        }
+        (used, nulls)
+    }
+}
+
+/// The values as PLAIN has them.
+fn plain(entries: &Entries, used: &[u32], kind: Type, out: &mut Vec<u8>) -> Result<(), Source> {
+    for at in used {
+        let at = *at as usize;
+        match entries {
+            Entries::Int(entries) if kind == Type::INT32 => {
+                out.extend_from_slice(&i32::try_from(entries[at])?.to_le_bytes());
+            }
+            Entries::Int(entries) => out.extend_from_slice(&entries[at].to_le_bytes()),
+            Entries::Float(entries) => out.extend_from_slice(&entries[at].to_le_bytes()),
+            Entries::Bytes(entries) => {
+                let bytes = entries[at].data();
+                out.extend_from_slice(&u32::try_from(bytes.len())?.to_le_bytes());
+                out.extend_from_slice(bytes);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn statistics(column: &ColumnDescPtr, entries: &Entries, used: &[u32], nulls: u64) -> Statistics {
+    fn range<'a, T: PartialOrd + Clone + 'a>(
+        entries: &'a [T],
+        used: &[u32],
+        nulls: u64,
+    ) -> ValueStatistics<T> {
+        let mut range: Option<(&T, &T)> = None;
+        for at in used {
+            let value = &entries[*at as usize];
+            let (min, max) = range.unwrap_or((value, value));
+            range = Some((
+                if value < min { value } else { min },
+                if value > max { value } else { max },
+            ));
+        }
+        let (min, max) = range.map(|(min, max)| (min.clone(), max.clone())).unzip();
+        ValueStatistics::new(min, max, None, Some(nulls), false)
+    }
+    match entries {
+        Entries::Int(entries) if column.physical_type() == Type::INT32 => {
+            // What does not fit was refused above.
+            let narrow = |value: &i64| i32::try_from(*value).unwrap_or(0);
+            let entries: Vec<i32> = entries.iter().map(narrow).collect();
+            Statistics::Int32(range(&entries, used, nulls))
+        }
+        Entries::Int(entries) => Statistics::Int64(range(entries, used, nulls)),
+        Entries::Float(entries) => Statistics::Float(range(entries, used, nulls)),
+        Entries::Bytes(entries) => {
+            // Of bytes that are no text nobody asks for a range.
+            let used = if column.logical_type_ref().is_some() {
+                used
+            } else {
+                &[]
+            };
+            Statistics::ByteArray(range(entries, used, nulls))
+        }
+    }
+}
+
+/// The RLE and bit-packing hybrid (Encodings.md): runs of 8 and more equal values as
+/// a count and the value, all else packed in groups of 8.
+fn hybrid(values: impl Iterator<Item = u32>, width: u8, out: &mut Vec<u8>) {
+    let mut packer = Packer::new(width, out);
+    let (mut current, mut run) = (0, 0_usize);
+    for value in values {
+        if run > 0 && value == current {
+            run += 1;
+            continue;
+        }
+        packer.run(current, run);
+        (current, run) = (value, 1);
+    }
+    packer.run(current, run);
+    packer.literals();
+}
+
+/// As [`hybrid`], of one value so many times.
+fn repeated(value: u32, count: usize, width: u8, out: &mut Vec<u8>) {
+    let mut packer = Packer::new(width, out);
+    packer.run(value, count);
+    packer.literals();
+}
+
+/// Values packed together at most; a multiple of 8.
+const LITERALS_MAX: usize = 504;
+
+struct Packer<'a> {
+    width: u32,
+    /// Values that wait to be packed.
+    literals: Vec<u32>,
+    out: &'a mut Vec<u8>,
+}
+
+impl<'a> Packer<'a> {
+    fn new(width: u8, out: &'a mut Vec<u8>) -> Self {
+        Self {
+            width: u32::from(width),
+            literals: Vec::with_capacity(LITERALS_MAX),
+            out,
+        }
+    }
+
+    /// Takes `count` times `value`.
+    fn run(&mut self, value: u32, mut count: usize) {
+        // Only whole groups can be packed, but for the last.
+        let missing = (8 - self.literals.len() % 8) % 8;
+        if count < 8 + missing {
+            for _ in 0..count {
+                self.literal(value);
+            }
+            return;
+        }
+        for _ in 0..missing {
+            self.literal(value);
+        }
+        count -= missing;
+        self.literals();
+        self.varint((count as u64) << 1);
+        let bytes = self.width.div_ceil(8) as usize;
+        self.out.extend_from_slice(&value.to_le_bytes()[..bytes]);
+    }
+
+    fn literal(&mut self, value: u32) {
+        self.literals.push(value);
+        if self.literals.len() == LITERALS_MAX {
+            self.literals();
+        }
+    }
+
+    /// Packs what waits, with zeros up to a whole group.
+    fn literals(&mut self) {
+        if self.literals.is_empty() {
+            return;
+        }
+        let groups = self.literals.len().div_ceil(8);
+        self.literals.resize(groups * 8, 0);
+        self.varint((groups as u64) << 1 | 1);
+        let (mut bits, mut held) = (0_u64, 0);
+        for value in &self.literals {
+            bits |= u64::from(*value) << held;
+            held += self.width;
+            while held >= 8 {
+                self.out.push(bits.to_le_bytes()[0]);
+                bits >>= 8;
+                held -= 8;
+            }
+        }
+        self.literals.clear();
+    }
+
+    fn varint(&mut self, mut value: u64) {
+        while value >= 0x80 {
+            self.out.push(value.to_le_bytes()[0] | 0x80);
+            value >>= 7;
+        }
+        self.out.push(value.to_le_bytes()[0]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::{Coding, Column, Kind, Spec, TableReader, TableWriter, Values};
+    use proptest::prelude::*;
+
+    const COLUMNS: &[Spec] = &[
+        Spec::new("int", Kind::Int32, Coding::Codes),
+        Spec::new("maybe", Kind::Int64, Coding::Codes).or_null(),
+        Spec::new("text", Kind::Text, Coding::Codes).or_null(),
+        Spec::new("float", Kind::Float, Coding::Codes).or_null(),
+    ];
+
+    fn file(rows: &[(u32, Option<i64>, Option<u32>)]) -> Vec<u8> {
+        let texts: Vec<ByteArray> = (0..300)
+            .map(|n| ByteArray::from((n % 200).to_string().as_str()))
+            .collect();
+        let floats: Vec<f32> = (0..300_u16).map(|n| f32::from(n % 100)).collect();
+        let mut table = TableWriter::new(Vec::new(), "t", COLUMNS, &[]).unwrap();
+        let mut ints = IntCodes::default();
+        for rows in rows.chunks(20_000) {
+            table
+                .group(|index, column| {
+                    let Values::Coded(coded) = &mut column.values else {
+                        panic!("a column for writing");
+                    };
+                    let code = |row: &(u32, Option<i64>, Option<u32>)| match index {
+                        0 => ints.code(row.0.into()),
+                        1 => row.1.map_or(NULL, |value| ints.code(value)),
+                        _ => row.2.unwrap_or(NULL),
+                    };
+                    coded.codes.extend(rows.iter().map(code));
+                    coded.entries = match index {
+                        0 | 1 => Entries::Int(ints.take()),
+                        2 => Entries::Bytes(texts.clone()),
+                        _ => Entries::Float(floats.clone()),
+                    };
+                })
+                .unwrap();
+        }
+        table.finish().unwrap()
+    }
+
+    fn check(rows: &[(u32, Option<i64>, Option<u32>)]) {
+        let bytes = Bytes::from(file(rows));
+        let table = TableReader::open(bytes, String::from("t"), COLUMNS).unwrap();
+        let mut rest = rows;
+        for (group, count) in table.groups().into_iter().enumerate() {
+            let (here, after) = rest.split_at(count);
+            rest = after;
+            // Pages are skipped too: the offset index says where they are.
+            for range in [0..count, count / 2..count, count * 9 / 10..count] {
+                let columns = table
+                    .read(group, &[0, 1, 2, 3], std::slice::from_ref(&range))
+                    .unwrap();
+                let same = |column: &Column, expected: Vec<Option<i64>>| {
+                    assert!(column.ints().eq(expected));
+                };
+                let rows = &here[range];
+                same(
+                    &columns[0],
+                    rows.iter().map(|row| Some(row.0.into())).collect(),
+                );
+                same(&columns[1], rows.iter().map(|row| row.1).collect());
+                let texts = columns[2].bytes();
+                assert!(rows.iter().zip(texts).all(|(row, text)| {
+                    let text = text.map(|text| text.as_utf8().unwrap().to_owned());
+                    text == row.2.map(|n| (n % 200).to_string())
+                }));
+                let floats = columns[3].floats();
+                assert!(rows.iter().zip(floats).all(|(row, float)| {
+                    float == row.2.map(|n| f32::from(u8::try_from(n % 100).unwrap()))
+                }));
+            }
+        }
+        assert!(rest.is_empty());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+
+        /// The parquet crate reads what was written: runs of any length between values of
+        /// any width.
+        #[test]
+        fn chunks_are_read_back(
+            runs in prop::collection::vec(
+                (any::<u16>(), prop::option::of(-3_i64..1 << 40), prop::option::of(0_u32..300),
+                 prop::sample::select(vec![1_usize, 1, 1, 2, 7, 8, 9, 15, 16, 17, 100, 9_000])), 1..120),
+        ) {
+            let rows: Vec<_> = runs
+                .into_iter()
+                .flat_map(|(int, maybe, text, times)| {
+                    std::iter::repeat_n((u32::from(int), maybe, text), times)
+                })
+                .collect();
+            check(&rows);
+        }
+    }
+
+    #[test]
+    fn one_value_and_none_at_all_are_read_back() {
+        check(&vec![(7, None, None); 30_000]);
+        check(&[(7, Some(-1), Some(0)); 3]);
+        let every: Vec<_> = (0..70_000)
+            .map(|n| (n, Some(n.into()), Some(n % 300)))
+            .collect();
+        check(&every);
+    }
+}

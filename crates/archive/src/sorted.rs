@@ -1,0 +1,61 @@
+//! The order of the tables: by retention class, flow, direction, arrival.
+
+use strata_wire::FlowKey;
+
+use crate::run::Run;
+
+/// A run's flows and rows in the order of the tables.
+pub(crate) struct Sorted {
+    /// By retention class, then by key.
+    pub(crate) flows: Vec<u32>,
+    /// By flow, direction, arrival.
+    pub(crate) rows: Vec<u32>,
+    /// By flow, arrival.
+    pub(crate) by_flow: Vec<u32>,
+}
+
+impl Sorted {
+    pub(crate) fn of(run: &Run, retentions: &[u8]) -> Self {
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let mut flows: Vec<u32> = (0..count(run.flows.len())).collect();
+        let order = |key: &FlowKey| (key.family as u8, key.protocol, key.low, key.high);
+        flows.sort_by_cached_key(|flow| {
+            let number = *flow as usize;
+            let flow = &run.flows[number];
+            (retentions[number], order(&flow.key), flow.interface)
+        });
+        let mut ranks = vec![0_u32; flows.len()];
+        for (rank, flow) in flows.iter().enumerate() {
+            ranks[*flow as usize] = count(rank);
+        }
+        let slot = |row: usize| {
+            let slot = run.slot[row];
+            (ranks[(slot / 2) as usize] * 2 + (slot & 1)) as usize
+        };
+        let rows = counting_sort(run.len(), flows.len() * 2, slot);
+        let by_flow = counting_sort(run.len(), flows.len(), |row| slot(row) / 2);
+        Self {
+            flows,
+            rows,
+            by_flow,
+        }
+    }
+}
+
+/// Row numbers sorted by a key below `keys`, equal ones in their order.
+fn counting_sort(rows: usize, keys: usize, key: impl Fn(usize) -> usize) -> Vec<u32> {
+    let mut starts = vec![0_u32; keys + 1];
+    for row in 0..rows {
+        starts[key(row) + 1] += 1;
+    }
+    for at in 1..starts.len() {
+        starts[at] += starts[at - 1];
+    }
+    let mut sorted = vec![0; rows];
+    for row in 0..rows {
+        let start = &mut starts[key(row)];
+        sorted[*start as usize] = u32::try_from(row).unwrap_or(u32::MAX);
+        *start += 1;
+    }
+    sorted
+}
