@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use strata_rdma::segment::{BlockWriter, Layout, PacketInfo};
 use strata_rdma::{PacketBatch, Psn, Requester, RequesterOptions};
-use strata_wire::roce::icrc::{Ip, Outer};
+use strata_wire::roce::icrc::{Ip, Outer, Stream};
 use strata_wire::roce::{Service, UDP_PORT};
 
 /// Bytes of a segment of the packet.
@@ -41,7 +41,7 @@ fn encapsulate(packets: &[u8], packet_len: usize, layout: Layout, mtu: usize) ->
     let options = RequesterOptions::new(Service::Uc, 2, Psn::new(0), mtu);
     let mut requester = Requester::new(options);
     let mut out = PacketBatch::new();
-    let outer = outer();
+    let mut icrcs = Stream::new(outer());
     writer.begin(1);
     let started = Instant::now();
     for (number, packet) in packets.chunks_exact(packet_len).enumerate() {
@@ -57,7 +57,7 @@ fn encapsulate(packets: &[u8], packet_len: usize, layout: Layout, mtu: usize) ->
         });
         if out.len() >= 64 {
             for index in 0..out.len() {
-                out.seal(index, &outer);
+                out.seal(index, 0, &mut icrcs);
             }
             black_box(out.get(out.len() - 1));
             out.clear();

@@ -103,14 +103,15 @@ impl PacketBatch {
         (count, &self.bytes[start..self.ends[from + count - 1]])
     }
 
-    /// Puts the ICRC of packet `index` where it belongs.
+    /// Puts the ICRC of packet `index`, which gets this IPv4 identification, where it
+    /// belongs.
     ///
     /// # Panics
     ///
     /// If there are not so many packets.
     #[inline]
-    pub fn seal(&mut self, index: usize, outer: &icrc::Outer) {
-        icrc::put(outer, self.get_mut(index));
+    pub fn seal(&mut self, index: usize, identification: u16, icrcs: &mut icrc::Stream) {
+        icrcs.put(identification, self.get_mut(index));
     }
 
     /// The packets in order.

@@ -1,7 +1,9 @@
 //! The responder: what an RDMA NIC does with requests (IBTA §9.7.4, §9.7.5, §10.6).
 //!
 //! Memory is written only where a region of the queue pair's protection domain,
-//! found by its remote key, allows it, wholly within its bounds.
+//! found by its remote key, allows it, wholly within its bounds. It is never read
+//! remotely: a switch has no business with what others have logged. A READ gets
+//! what a NIC gives whose region lacks the right, a NAK for remote access (0x62).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -439,10 +441,8 @@ impl<M: Memory> Responder<M> {
                     Err(code) => qp.refuse(psn, code, out),
                 }
             }
-            Operation::ReadRequest => {
-                // No region can be read remotely.
-                qp.refuse(psn, NakCode::RemoteAccess, out);
-            }
+            // As a NIC whose regions were registered without remote read.
+            Operation::ReadRequest => qp.refuse(psn, NakCode::RemoteAccess, out),
             // Nothing is ever posted to receive a SEND or immediate data.
             _ if qp.options.service == Service::Rc => {
                 if std::mem::take(&mut qp.ack_due) {

@@ -11,7 +11,7 @@ use strata_rdma::{
     Refused, Region, Replies, Requester, RequesterOptions, Responder,
 };
 use strata_wire::mix64;
-use strata_wire::roce::icrc::{Ip, Outer};
+use strata_wire::roce::icrc::{self, Ip, Outer};
 use strata_wire::roce::{NakCode, Packet, Service, UDP_PORT};
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
@@ -188,12 +188,12 @@ impl World {
 
     fn flush(&mut self) {
         for index in 0..self.out.len() {
-            self.out.seal(index, &outer(true));
+            icrc::put(&outer(true), self.out.get_mut(index));
             self.network.send(true, self.out.get(index));
         }
         self.out.clear();
         for index in 0..self.replies.packets.len() {
-            self.replies.packets.seal(index, &outer(false));
+            icrc::put(&outer(false), self.replies.packets.get_mut(index));
             self.network.send(false, self.replies.packets.get(index));
         }
         self.replies.clear();
@@ -431,6 +431,13 @@ fn a_wrong_peer_writes_nowhere_and_is_told() {
             requester.fetch_add(va, RKEY, 1, 0, out).unwrap();
         })
     };
+    // The requester has none, so it is a write that becomes one on the way.
+    let read = || -> Attempt {
+        Box::new(|requester, out| {
+            requester.write(VA, RKEY, &[], 0, out).unwrap();
+            out.get_mut(0)[0] = 0x0c;
+        })
+    };
     let attempts: Vec<(&str, Attempt, NakCode)> = vec![
         ("wrong key", write(VA, RKEY ^ 1, 64), NakCode::RemoteAccess),
         ("before", write(VA - 1, RKEY, 64), NakCode::RemoteAccess),
@@ -443,6 +450,7 @@ fn a_wrong_peer_writes_nowhere_and_is_told() {
         ("long", write(end - 4000, RKEY, 4001), NakCode::RemoteAccess),
         ("atomic behind", add(end), NakCode::RemoteAccess),
         ("unaligned", add(VA + 4), NakCode::InvalidRequest),
+        ("READ", read(), NakCode::RemoteAccess),
     ];
     for (name, attempt, code) in attempts {
         let mut world = World::new(50, Faults::default(), options(Service::Rc, OnLoss::Resend));

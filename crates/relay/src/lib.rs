@@ -20,11 +20,14 @@
 
 pub mod control;
 mod error;
+pub mod icrc;
 mod link;
 mod memory;
 pub mod raw;
 mod relay;
+mod run;
 pub mod shared;
+mod socket;
 pub mod tls;
 pub mod udp;
 #[cfg(feature = "verbs")]

@@ -1,27 +1,34 @@
 //! RoCEv2 in whole frames through an `AF_PACKET` socket: past the kernel's UDP and
 //! IP, and its queueing discipline. Answers come through a UDP socket.
+//!
+//! A run of packets goes as one frame, as large as an IP packet may be, with a header
+//! that says where the kernel or the NIC cuts it (`PACKET_VNET_HDR`, Linux 6.2): the
+//! bytes go from the batch to the kernel without being put together before.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use strata_rdma::PacketBatch;
 use strata_wire::ethernet::{self, ethertype};
 use strata_wire::ipv4;
-use strata_wire::roce::Packet;
+use strata_wire::roce::{Packet, icrc};
 use strata_wire::transport::{UDP_HEADER_LEN, UdpRepr};
 
+use crate::icrc::outer;
 use crate::link::Port;
-use crate::udp::{IcrcCheck, UdpPort, outer};
+use crate::run::{self, RUNS, Run};
+use crate::socket::{self, zeroed};
+use crate::udp::{Answers, UdpPort};
 
 /// Ethernet, IPv4 and UDP headers.
 const HEADERS_LEN: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN_MIN + UDP_HEADER_LEN;
-/// Frames sent with one call.
-const FRAMES: usize = 64;
+/// `struct virtio_net_hdr` (virtio 1.2 §5.1.6).
+const VIRTIO_LEN: usize = 10;
 const TTL: u8 = 64;
 const UDP: u8 = 17;
 
@@ -29,15 +36,21 @@ const UDP: u8 = 17;
 #[derive(Debug)]
 pub struct RawToRelay {
     socket: OwnedFd,
+    link: Link,
+    icrcs: icrc::Stream,
+    /// Whether the kernel cuts runs for us.
+    segmentation: bool,
+    answers: Answers,
+}
+
+/// Where frames go.
+#[derive(Debug)]
+struct Link {
     index: libc::c_int,
-    macs: ([u8; 6], [u8; 6]),
-    /// Takes answers; it never sends.
-    answers: UdpPort,
-    local: SocketAddr,
-    relay: SocketAddr,
-    check: IcrcCheck,
-    frames: Vec<u8>,
-    ends: Vec<usize>,
+    own: [u8; 6],
+    peer: [u8; 6],
+    from: SocketAddrV4,
+    to: SocketAddrV4,
 }
 
 impl RawToRelay {
@@ -54,10 +67,34 @@ impl RawToRelay {
         local: SocketAddr,
         relay: SocketAddr,
     ) -> io::Result<Self> {
-        let (SocketAddr::V4(_), SocketAddr::V4(to)) = (local, relay) else {
+        let (SocketAddr::V4(from), SocketAddr::V4(to)) = (local, relay) else {
             let problem = "raw frames are sent over IPv4 only";
             return Err(io::Error::new(io::ErrorKind::Unsupported, problem));
         };
+        let outer = outer(local, relay).ok_or(io::ErrorKind::InvalidInput)?;
+        // Protocol 0: nothing is received.
+        // SAFETY: no pointers.
+        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: just opened, owned by nothing else.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        // Where it is not known, frames queue.
+        let _ = socket::set(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1);
+        socket::set(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
+        Ok(Self {
+            socket,
+            link: Link::to(interface, from, to)?,
+            icrcs: icrc::Stream::new(outer),
+            segmentation: true,
+            answers: Answers::new(answers, local, relay)?,
+        })
+    }
+}
+
+impl Link {
+    fn to(interface: &str, from: SocketAddrV4, to: SocketAddrV4) -> io::Result<Self> {
         let own = fs::read_to_string(format!("/sys/class/net/{interface}/address"));
         let own = own.ok().and_then(|text| parse_mac(text.trim()));
         let own = own.ok_or_else(|| {
@@ -75,56 +112,32 @@ impl RawToRelay {
         let name = CString::new(interface)?;
         // SAFETY: a C string that outlives the call.
         let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
-        let index = libc::c_int::try_from(index).unwrap_or(0);
-        // Protocol 0: nothing is received.
-        // SAFETY: no pointers.
-        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: just opened, owned by nothing else.
-        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-        let on: libc::c_int = 1;
-        // SAFETY: pointer and length of `on`. Where it is not known, frames queue.
-        unsafe {
-            libc::setsockopt(
-                fd,
-                libc::SOL_PACKET,
-                libc::PACKET_QDISC_BYPASS,
-                (&raw const on).cast(),
-                4,
-            )
-        };
-        let check = IcrcCheck::new(relay, local).ok_or(io::ErrorKind::InvalidInput)?;
         Ok(Self {
-            socket,
-            index,
-            macs: (own, peer),
-            answers,
-            local,
-            relay,
-            check,
-            frames: Vec::new(),
-            ends: Vec::new(),
+            index: libc::c_int::try_from(index).unwrap_or(0),
+            own,
+            peer,
+            from,
+            to,
         })
     }
 
-    fn frame(&mut self, packet: &[u8]) {
-        let (SocketAddr::V4(from), SocketAddr::V4(to)) = (self.local, self.relay) else {
-            return;
-        };
-        let out = &mut self.frames;
-        let udp_len = u16::try_from(packet.len() + UDP_HEADER_LEN).unwrap_or(u16::MAX);
+    /// What stands before a run: how to cut it, and the headers of its frames.
+    fn headers(&self, run: &Run<'_>) -> Vec<u8> {
+        let mut out = Vec::with_capacity(VIRTIO_LEN + HEADERS_LEN);
+        out.extend_from_slice(&cut(run));
         ethernet::Repr {
-            destination: self.macs.1,
-            source: self.macs.0,
+            destination: self.peer,
+            source: self.own,
             ethertype: ethertype::IPV4,
         }
-        .emit(out);
+        .emit(&mut out);
+        let payload_len = u16::try_from(run.bytes.len()).unwrap_or(u16::MAX);
+        let udp_len = payload_len.saturating_add(8);
         let start = out.len();
+        let (source, destination) = (self.from.ip().to_bits(), self.to.ip().to_bits());
         ipv4::Repr {
-            source: from.ip().to_bits(),
-            destination: to.ip().to_bits(),
+            source,
+            destination,
             protocol: UDP,
             tos: 0,
             ttl: TTL,
@@ -133,103 +146,99 @@ impl RawToRelay {
             more_fragments: false,
             payload_len: udp_len,
         }
-        .emit(out);
+        .emit(&mut out);
         forbid_fragments(&mut out[start..]);
+        let start = out.len();
         UdpRepr {
-            source_port: from.port(),
-            destination_port: to.port(),
-            payload_len: udp_len - 8,
+            source_port: self.from.port(),
+            destination_port: self.to.port(),
+            payload_len,
         }
-        .emit(out);
-        out.extend_from_slice(packet);
-        self.ends.push(out.len());
+        .emit(&mut out);
+        if run.packets > 1 {
+            // Of the pseudo header alone: who cuts adds the rest.
+            let mut pseudo = [0; 12];
+            pseudo[..4].copy_from_slice(&source.to_be_bytes());
+            pseudo[4..8].copy_from_slice(&destination.to_be_bytes());
+            pseudo[9] = UDP;
+            pseudo[10..].copy_from_slice(&udp_len.to_be_bytes());
+            let sum = !ipv4::checksum(&pseudo);
+            out[start + CHECKSUM_AT..start + CHECKSUM_AT + 2].copy_from_slice(&sum.to_be_bytes());
+        }
+        out
     }
+}
 
-    fn send_frames(&mut self) -> io::Result<()> {
-        let mut address = libc::sockaddr_ll {
-            sll_family: u16::try_from(libc::AF_PACKET).unwrap_or(0),
-            sll_protocol: ethertype::IPV4.to_be(),
-            sll_ifindex: self.index,
-            sll_hatype: 0,
-            sll_pkttype: 0,
-            sll_halen: 6,
-            sll_addr: [0; 8],
+/// Where in a UDP header the checksum is.
+const CHECKSUM_AT: usize = 6;
+
+/// The header that says how a run is cut.
+///
+/// ```text
+/// 0 flags u8, 1: a checksum is to be put in | kind u8, 5: UDP | header length u16
+/// 4 packet length u16 | checksum from u16 | checksum at u16, behind that
+/// ```
+fn cut(run: &Run<'_>) -> [u8; VIRTIO_LEN] {
+    let mut out = [0; VIRTIO_LEN];
+    if run.packets > 1 {
+        (out[0], out[1]) = (1, 5);
+        let mut put = |at: usize, value: usize| {
+            let value = u16::try_from(value).unwrap_or(0);
+            out[at..at + 2].copy_from_slice(&value.to_ne_bytes());
         };
-        // SAFETY: structures of integers and raw pointers, of which zeros are values.
-        let mut vectors: [libc::iovec; FRAMES] = unsafe { std::mem::zeroed() };
-        // SAFETY: as above.
-        let mut messages: [libc::mmsghdr; FRAMES] = unsafe { std::mem::zeroed() };
-        let mut start = 0;
-        for (index, &end) in self.ends.iter().enumerate() {
-            vectors[index].iov_base = self.frames[start..end].as_ptr().cast_mut().cast();
-            vectors[index].iov_len = end - start;
-            let header = &mut messages[index].msg_hdr;
-            header.msg_name = (&raw mut address).cast();
-            header.msg_namelen =
-                libc::socklen_t::try_from(size_of::<libc::sockaddr_ll>()).unwrap_or(0);
-            header.msg_iov = &raw mut vectors[index];
-            header.msg_iovlen = 1;
-            start = end;
-        }
-        let mut done = 0;
-        while done < self.ends.len() {
-            let left = libc::c_uint::try_from(self.ends.len() - done).unwrap_or(0);
-            // SAFETY: `left` messages from `done` on; their pointers lead to `vectors`,
-            // `address` and `frames`, all of which outlive the call.
-            let sent = unsafe {
-                let first = messages.as_mut_ptr().add(done);
-                libc::sendmmsg(self.socket.as_raw_fd(), first, left, 0)
-            };
-            match usize::try_from(sent) {
-                Ok(sent) => done += sent,
-                Err(_) => match io::Error::last_os_error() {
-                    // The interface's queue is full.
-                    error if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                        std::thread::sleep(Duration::from_micros(50));
-                    }
-                    error if error.kind() == io::ErrorKind::Interrupted => {}
-                    error => return Err(error),
-                },
-            }
-        }
-        Ok(())
+        put(2, HEADERS_LEN);
+        put(4, run.packet_len);
+        put(6, HEADERS_LEN - UDP_HEADER_LEN);
+        put(8, CHECKSUM_AT);
     }
+    out
+}
+
+fn send_runs(socket: &OwnedFd, link: &Link, runs: &[Run<'_>]) -> io::Result<()> {
+    let [mut address]: [libc::sockaddr_ll; 1] = zeroed();
+    address.sll_family = u16::try_from(libc::AF_PACKET).unwrap_or(0);
+    address.sll_protocol = ethertype::IPV4.to_be();
+    address.sll_ifindex = link.index;
+    address.sll_halen = 6;
+    let headers: Vec<Vec<u8>> = runs.iter().map(|run| link.headers(run)).collect();
+    let mut vectors: [[libc::iovec; 2]; RUNS] = std::array::from_fn(|_| zeroed());
+    let mut messages: [libc::mmsghdr; RUNS] = zeroed();
+    for (index, run) in runs.iter().enumerate() {
+        for (vector, bytes) in vectors[index].iter_mut().zip([&headers[index], run.bytes]) {
+            vector.iov_base = bytes.as_ptr().cast_mut().cast();
+            vector.iov_len = bytes.len();
+        }
+        let header = &mut messages[index].msg_hdr;
+        header.msg_name = (&raw mut address).cast();
+        header.msg_namelen = libc::socklen_t::try_from(size_of_val(&address)).unwrap_or(0);
+        header.msg_iov = vectors[index].as_mut_ptr();
+        header.msg_iovlen = 2;
+    }
+    // SAFETY: the pointers lead to `vectors`, `headers`, `address` and the runs, all of
+    // which outlive the call.
+    unsafe { socket::send_all(socket.as_raw_fd(), &mut messages[..runs.len()]) }
 }
 
 impl Port for RawToRelay {
     fn send(&mut self, batch: &mut PacketBatch) -> io::Result<()> {
-        let outer = outer(self.local, self.relay).ok_or(io::ErrorKind::InvalidInput)?;
-        let mut at = 0;
-        while at < batch.len() {
-            self.frames.clear();
-            self.ends.clear();
-            let end = (at + FRAMES).min(batch.len());
-            for index in at..end {
-                batch.seal(index, &outer);
-                self.frame(batch.get(index));
-            }
-            debug_assert!(self.frames.len() > HEADERS_LEN);
-            self.send_frames()?;
-            at = end;
-        }
-        Ok(())
+        let Self {
+            socket,
+            link,
+            icrcs,
+            segmentation,
+            ..
+        } = self;
+        run::send(batch, icrcs, segmentation, |runs| {
+            send_runs(socket, link, runs)
+        })
     }
 
     fn receive(&mut self, take: &mut dyn FnMut(&Packet<'_>)) -> io::Result<()> {
-        let (relay, check) = (self.relay, &mut self.check);
-        self.answers.receive_with(&mut |source, place, bytes| {
-            if source.ip() == relay.ip()
-                && let Some(packet) = Packet::new_checked(bytes)
-                && check.is_right(source.port(), &packet, place)
-            {
-                take(&packet);
-            }
-        })?;
-        Ok(())
+        self.answers.receive(take)
     }
 
     fn wait(&mut self, limit: Duration) -> io::Result<()> {
-        self.answers.wait(limit).map(drop)
+        self.answers.wait(limit)
     }
 }
 

@@ -18,12 +18,13 @@ use std::time::Duration;
 
 use strata_rdma::{Replies, Responder};
 use strata_store::{Disk, RelayLog, RelayWriters};
-use strata_wire::roce::{Packet, UDP_PORT};
+use strata_wire::roce::{Packet, UDP_PORT, icrc};
 
 use crate::error::{RelayError, io_error};
+use crate::icrc::IcrcCheck;
 use crate::memory::{Blocks, Writable};
 use crate::tls::RelayTls;
-use crate::udp::{IcrcCheck, UdpPort};
+use crate::udp::UdpPort;
 
 /// How a relay works.
 #[derive(Clone, Debug)]
@@ -100,10 +101,9 @@ pub struct Totals {
 
 /// Who is at the other end of a queue pair.
 struct Peer {
-    /// Where its requests come from; the port is that of its last one.
-    local: SocketAddr,
     /// Where answers go.
-    answers: SocketAddr,
+    address: SocketAddr,
+    icrcs: icrc::Stream,
     check: IcrcCheck,
 }
 
@@ -332,7 +332,7 @@ fn respond(inner: &Inner, mut port: UdpPort) {
             let packet = Packet::new_checked(bytes);
             let known = packet.and_then(|packet| {
                 let peer = peers.get_mut(&packet.dest_qp())?;
-                (peer.answers.ip() == source.ip()
+                (peer.address.ip() == source.ip()
                     && peer.check.is_right(source.port(), &packet, place))
                 .then_some(packet)
             });
@@ -344,11 +344,11 @@ fn respond(inner: &Inner, mut port: UdpPort) {
         });
         responder.acknowledge(&mut replies);
         for (index, qpn) in replies.from.iter().enumerate() {
-            if let Some(peer) = peers.get(qpn) {
+            if let Some(peer) = peers.get_mut(qpn) {
                 single.clear();
                 single.push_bytes(replies.packets.get(index));
                 // An answer that cannot be sent is one that was lost.
-                let _ = port.send_to(peer.local, peer.answers, &mut single);
+                let _ = port.send_to(peer.address, &mut peer.icrcs, &mut single);
             }
         }
         replies.clear();

@@ -49,6 +49,8 @@ enum Road {
 /// A block that is being filled, or is full and not known to be on disk.
 struct Block {
     number: u64,
+    /// Which of the relay's blocks it is.
+    place: usize,
     full: BlockFull,
     tally: BlockTally,
     /// Once so many RDMA packets have settled, all of it has arrived.
@@ -71,6 +73,9 @@ pub(super) struct Connection {
     announced: VecDeque<Block>,
     definitions: Vec<u8>,
     started: Instant,
+    /// The time of the last look at the answers: what is posted before the next one
+    /// counts as posted then, since a clock per packet would cost as much as its copy.
+    now_ns: u64,
     last_progress: Instant,
     counted: (u64, u64),
 }
@@ -182,7 +187,8 @@ impl Connection {
             first_seq,
             path: path.clone(),
         };
-        channel.send(&Message::Hello(Box::new(hello)))?;
+        // If it cannot be sent, the relay has perhaps said why.
+        let _ = channel.send(&Message::Hello(Box::new(hello)));
         let welcome = match channel.wait(ANSWER_LIMIT)? {
             Message::Welcome(welcome) => *welcome,
             Message::Refused(reason) => return Err(RelayError::Refused(reason)),
@@ -210,6 +216,7 @@ impl Connection {
             announced: VecDeque::new(),
             definitions: Vec::new(),
             started: Instant::now(),
+            now_ns: 0,
             last_progress: Instant::now(),
             counted: (0, 0),
         })
@@ -290,10 +297,6 @@ impl Connection {
         self.definitions.extend_from_slice(record);
     }
 
-    fn now_ns(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
-    }
-
     fn room(&self) -> usize {
         match &self.path {
             Road::Rdma { requester, .. } => requester.room(),
@@ -319,8 +322,7 @@ impl Connection {
             return Err(RelayError::PacketTooLarge { bytes });
         }
         let segments = self.writer.segments();
-        let now = self.now_ns();
-        let place = self.place();
+        let (now, place) = (self.now_ns, self.place());
         let mut bytes = 0;
         let path = &mut self.path;
         self.writer.push(info, packet, &mut |at, message| {
@@ -339,15 +341,8 @@ impl Connection {
 
     /// Which of the relay's blocks the open one is, and how far they are apart.
     fn place(&self) -> (usize, usize) {
-        let number = self
-            .open
-            .as_ref()
-            .map_or(self.next_block, |open| open.number);
-        let turn = (number - self.first_block) % self.welcome.blocks as u64;
-        (
-            usize::try_from(turn).unwrap_or(0),
-            self.welcome.block_stride,
-        )
+        let place = self.open.as_ref().map_or(0, |open| open.place);
+        (place, self.welcome.block_stride)
     }
 
     fn begin_block(&mut self) -> bool {
@@ -357,8 +352,10 @@ impl Connection {
         let number = self.next_block;
         self.next_block += 1;
         self.writer.begin(number);
+        let turn = (number - self.first_block) % self.welcome.blocks as u64;
         self.open = Some(Block {
             number,
+            place: usize::try_from(turn).unwrap_or(0),
             full: BlockFull {
                 block: number,
                 first_seq: self.next_seq,
@@ -396,7 +393,7 @@ impl Connection {
         if self.open.is_none() {
             return;
         }
-        let (now, place) = (self.now_ns(), self.place());
+        let (now, place) = (self.now_ns, self.place());
         let (path, bytes) = (&mut self.path, &mut self.counted.1);
         self.writer.flush(&mut |at, message| {
             *bytes += message.len() as u64;
@@ -432,7 +429,8 @@ impl Connection {
 
     /// Takes answers, and lets time pass.
     pub(super) fn poll_answers(&mut self) -> Result<(), RelayError> {
-        let now = self.now_ns();
+        self.now_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let now = self.now_ns;
         let Road::Rdma {
             requester,
             port,
