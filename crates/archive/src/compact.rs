@@ -183,6 +183,7 @@ fn run_job(
             packets: 0,
             first_seq: 0,
             next_seq: 0,
+            incomplete: 0,
         };
         for block in log.blocks(&one, &Select::default()) {
             let block = match block {
@@ -198,6 +199,7 @@ fn run_job(
                 }
                 this.packets += u64::from(block.header.packets);
                 this.next_seq = block.header.next_seq;
+                this.incomplete += u64::from(block.incomplete);
             }
             let mut pending = Vec::with_capacity(PENDING_MAX);
             for record in block.records() {

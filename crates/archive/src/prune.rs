@@ -305,6 +305,7 @@ fn of_blocks(log: &Log, recording: &Recording, file: &BlockFile) -> Piece {
         packets: 0,
         first_seq: 0,
         next_seq: 0,
+        incomplete: 0,
     };
     let (mut last_ns, mut protected) = (0, false);
     // A damaged block's packets are lost already.
@@ -317,6 +318,7 @@ fn of_blocks(log: &Log, recording: &Recording, file: &BlockFile) -> Piece {
         }
         gone.packets += u64::from(block.header.packets);
         gone.next_seq = block.header.next_seq;
+        gone.incomplete += u64::from(block.incomplete);
         last_ns = last_ns.max(block.header.ts_max_ns);
         protected |= block.header.is_protected();
     }

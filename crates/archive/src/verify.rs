@@ -41,6 +41,10 @@ pub fn verify(log: &Log) -> Result<Verified, ArchiveError> {
                     Ok(block) => {
                         verified.packets += u64::from(block.header.packets);
                         blocks.push(block.ends);
+                        for at in block.damaged_segments {
+                            let problem = "the checksum of the segment here does not match";
+                            verified.note(block.file.clone(), at, problem);
+                        }
                     }
                     Err(StoreError::Damage(damage)) => verified.damage.push(damage),
                     Err(error) => return Err(error.into()),

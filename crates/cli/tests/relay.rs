@@ -218,6 +218,113 @@ fn over_a_link_nothing_is_lost_and_tshark_understands_it() {
     }
 }
 
+/// What `strata` says of a log, and its exit status.
+fn says(words: &[&str], log: &Path) -> (String, bool) {
+    let output = Command::new(STRATA).args(words).arg(log).output().unwrap();
+    let both = [output.stdout, output.stderr].concat();
+    (String::from_utf8(both).unwrap(), output.status.success())
+}
+
+/// The packets of a log that match, and how many.
+fn found(log: &Path, to: &Path, filter: &str) -> Vec<u8> {
+    let mut command = Command::new(STRATA);
+    command.arg("export").arg(log).arg("-w").arg(to);
+    output(command.arg("--no-comments").arg(filter));
+    fs::read(to).unwrap()
+}
+
+/// The table of `info`: what is in a log, whatever its files weigh.
+fn counted(log: &Path) -> String {
+    let (text, done) = says(&["info"], log);
+    assert!(done, "{text}");
+    let books = text.lines().filter(|line| line.starts_with("packets: "));
+    books.collect()
+}
+
+/// A log that came through a relay serves as any other: searched, verified, compacted,
+/// pruned.
+#[test]
+fn a_relayed_log_is_found_in_verified_compacted_and_pruned() {
+    const HOST: &str = "127.91.0.3";
+    let dir = quick_dir();
+    let capture = largest_capture();
+    let (local, relayed) = (dir.path().join("local"), dir.path().join("relayed"));
+    let mut record = Command::new(STRATA);
+    output(
+        record
+            .args(["record", "-r"])
+            .arg(&capture)
+            .arg("-o")
+            .arg(&local),
+    );
+    let mut command = Command::new(STRATA);
+    command.args([
+        "relay",
+        "--listen",
+        HOST,
+        "--block-size",
+        "1MiB",
+        "-C",
+        "2MiB",
+        "-o",
+    ]);
+    let mut relay = relay(command.arg(&relayed));
+    let mut switch = Command::new(STRATA);
+    output(switch.args(["switch", "--relay", HOST, "-r"]).arg(&capture));
+    relay.signal("INT");
+
+    let export = dir.path().join("export.pcapng");
+    let filters = [
+        "",
+        "tcp port 443",
+        "udp port 53",
+        "icmp",
+        "host 203.0.113.77",
+    ];
+    let same = |state: &str| {
+        for filter in filters {
+            let expected = found(&local, &export, filter);
+            let got = found(&relayed, &export, filter);
+            assert!(got == expected, "{state}: '{filter}' finds something else");
+        }
+        assert_eq!(counted(&relayed), counted(&local), "{state}");
+        let (text, whole) = says(&["verify"], &relayed);
+        assert!(whole && text.contains("67 690 packets"), "{state}: {text}");
+    };
+    same("as it came");
+    assert!(found(&local, &export, "udp port 53").len() > 10_000);
+
+    let blocks = fs::read_dir(relayed.join("blocks")).unwrap();
+    let mut files: Vec<PathBuf> = blocks.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(files.len() > 3, "{files:?}");
+    let whole = fs::read(&files[1]).unwrap();
+    let mut damaged = whole.clone();
+    // Behind the definitions and a header, within a packet.
+    let at = whole.len() / 2;
+    damaged[at] ^= 4;
+    fs::write(&files[1], &damaged).unwrap();
+    let (text, whole_log) = says(&["verify"], &relayed);
+    let name = files[1].to_str().unwrap();
+    let offset: u64 = number_after(&text, "offset ");
+    assert!(!whole_log && text.contains(name), "{text}");
+    assert!(
+        offset <= at as u64 && at as u64 - offset < 4096,
+        "byte {at}: {text}"
+    );
+    fs::write(&files[1], &whole).unwrap();
+
+    for log in [&local, &relayed] {
+        let (text, done) = says(&["compact"], log);
+        assert!(done && text.contains("67 690 packets"), "{text}");
+    }
+    assert_eq!(fs::read_dir(relayed.join("blocks")).unwrap().count(), 0);
+    same("compacted");
+    let (text, done) = says(&["prune", "--keep", "1d"], &relayed);
+    assert!(done && text.contains("deleted"), "{text}");
+    assert!(says(&["verify"], &relayed).1);
+}
+
 /// Every packet is RoCEv2 to tshark, and none malformed.
 fn tshark_decodes(wire: &Path) {
     let fields = |filter: &str| {

@@ -192,6 +192,53 @@ impl<'a> Iterator for Segments<'a> {
     }
 }
 
+/// Where in a block bytes stand that were a segment of it once: their header, or all of
+/// it but the block's number, says so, and the checksum does not. What was lost on its
+/// way to the block is not found: zeros, or an earlier filling, are in its place.
+#[must_use]
+pub fn damaged(bytes: &[u8], key: u32, block: u32) -> Vec<usize> {
+    let mut found = Vec::new();
+    let mut end = 0;
+    let mut whole = Segments::new(bytes, key, block).map(|(range, _)| range);
+    loop {
+        let next = whole.next();
+        let gap_end = next.as_ref().map_or(bytes.len(), |range| range.start);
+        let mut at = end;
+        while at + HEADER_LEN <= gap_end {
+            match was_segment(&bytes[at..gap_end], key, at, block) {
+                Some(len) => {
+                    found.push(at);
+                    at += len.next_multiple_of(ALIGNMENT);
+                }
+                None => at += ALIGNMENT,
+            }
+        }
+        match next {
+            Some(range) => end = range.end.next_multiple_of(ALIGNMENT),
+            None => return found,
+        }
+    }
+}
+
+/// Bytes of the segment that `bytes` began with.
+fn was_segment(bytes: &[u8], key: u32, at: usize, block: u32) -> Option<usize> {
+    let head: &[u8; HEADER_LEN] = bytes.first_chunk()?;
+    // Memory that was never written to.
+    if head == &[0; HEADER_LEN] {
+        return None;
+    }
+    let header = SegmentHeader::parse(head);
+    let len = HEADER_LEN + usize::from(header.len);
+    if header.block == block {
+        // Its length may be what is wrong.
+        return Some(if len <= bytes.len() { len } else { HEADER_LEN });
+    }
+    let mut mended = bytes.get(..len)?.to_vec();
+    mended[4..8].copy_from_slice(&block.to_le_bytes());
+    let carried = u32::from_le_bytes(*mended.first_chunk()?);
+    (carried == checksum(key, at, &mended[4..])).then_some(len)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,6 +262,9 @@ mod tests {
         assert_eq!(found.header, header);
         assert_eq!(found.payload, b"the payload in there");
         assert_eq!(Segments::new(&block, 99, 7).count(), 1);
+        assert!(damaged(&block, 99, 7).is_empty());
+        assert!(damaged(&block, 99, 8).is_empty(), "of another filling");
+        assert!(damaged(&[0; 256], 99, 0).is_empty(), "nothing");
         assert!(Segment::read(&block, 40, 98, 7).is_none(), "another key");
         assert!(Segment::read(&block, 40, 99, 8).is_none(), "another block");
         let mut moved = block.clone();
@@ -227,6 +277,7 @@ mod tests {
             let mut flipped = block.clone();
             flipped[40 + bit / 8] ^= 1 << (bit % 8);
             assert!(Segment::read(&flipped, 40, 99, 7).is_none(), "bit {bit}");
+            assert_eq!(damaged(&flipped, 99, 7), [40], "bit {bit}");
         }
     }
 }

@@ -320,6 +320,10 @@ impl Message {
     }
 }
 
+/// How an alert of TLS begins (RFC 8446 §5.1), with which it answers who does not
+/// speak it. A message would be of 50 MB.
+const TLS_RECORD: [u8; 3] = [0x15, 0x03, 0x03];
+
 /// Bytes that wait to be sent at most; a peer that reads nothing is lost.
 const UNSENT_MAX: usize = 64 << 20;
 
@@ -412,7 +416,14 @@ impl Channel {
     ///
     /// If the connection is broken or closed, or the peer sends what is none.
     pub fn poll(&mut self) -> Result<Option<Message>, RelayError> {
-        self.flush()?;
+        if let Err(error) = self.flush() {
+            // What the peer said before it hung up says more.
+            self.fill()?;
+            return match self.next_message()? {
+                Some(message) => Ok(Some(message)),
+                None => Err(error),
+            };
+        }
         if let Some(message) = self.next_message()? {
             return Ok(Some(message));
         }
@@ -455,6 +466,10 @@ impl Channel {
     }
 
     fn next_message(&mut self) -> Result<Option<Message>, RelayError> {
+        if self.tls.is_none() && self.unread.starts_with(&TLS_RECORD) {
+            let peer = self.peer.clone();
+            return Err(RelayError::WantsTls { peer });
+        }
         let parsed = Message::parse(&self.unread).map_err(|problem| RelayError::Protocol {
             peer: self.peer.clone(),
             problem,
@@ -481,6 +496,15 @@ impl Channel {
                 Ok(len) => self.unread.extend_from_slice(&buffer[..len]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if self.tls.is_some() && error.kind() == ErrorKind::InvalidData => {
+                    return Err(RelayError::Tls {
+                        file: self.peer.clone(),
+                        problem: format!(
+                            "{error}: each end's certificate must come from the authority \
+                             that the other end was given (--tls-ca)"
+                        ),
+                    });
+                }
                 Err(error) => return Err(self.io("receive", error)),
             }
         }
@@ -516,8 +540,11 @@ fn read_tls(tls: &mut Connection, stream: &mut TcpStream, out: &mut [u8]) -> io:
     if tls.read_tls(stream)? == 0 {
         return Ok(0);
     }
-    let state = tls.process_new_packets();
-    state.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+    if let Err(error) = tls.process_new_packets() {
+        // The peer is told why, if that can be done.
+        let _ = tls.write_tls(stream);
+        return Err(io::Error::new(ErrorKind::InvalidData, error));
+    }
     tls.reader().read(out)
 }
 

@@ -31,6 +31,12 @@ pub enum RelayError {
         /// The peer.
         peer: String,
     },
+    /// The peer speaks TLS, and this end was not told to.
+    #[error("{peer}: wants TLS: give --tls-cert, --tls-key and --tls-ca")]
+    WantsTls {
+        /// The peer.
+        peer: String,
+    },
     /// The relay does not take this switch.
     #[error("the relay refuses: {0}")]
     Refused(String),

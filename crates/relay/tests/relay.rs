@@ -324,12 +324,106 @@ fn with_tls_a_stranger_and_a_plain_switch_are_not_let_in() {
     let (sink, source) = block_channel(64 << 10, 2);
     let mut options = link_options(relay.address());
     options.tls = Some(tls::SwitchTls::new(&files.of("stranger")).unwrap());
-    Link::start(options, source, sink.end_handle()).unwrap_err();
+    let refused = Link::start(options, source, sink.end_handle()).unwrap_err();
+    assert!(refused.to_string().contains("certificate"), "{refused}");
     let (sink, source) = block_channel(64 << 10, 2);
     let plain = link_options(relay.address());
-    Link::start(plain, source, sink.end_handle()).unwrap_err();
+    let refused = Link::start(plain, source, sink.end_handle()).unwrap_err();
+    assert!(refused.to_string().contains("--tls-cert"), "{refused}");
     let log = Log::on(Arc::new(disk)).unwrap();
     assert!(log.recordings().is_empty());
+}
+
+#[test]
+fn a_switch_does_not_talk_to_a_relay_of_another_authority() {
+    let files = certificates();
+    let disk = SimDisk::new();
+    let mut options = relay_options();
+    options.tls = Some(tls::RelayTls::new(&files.of("relay")).unwrap());
+    let relay = relay(&disk, options);
+    let (sink, source) = block_channel(64 << 10, 2);
+    let mut options = link_options(relay.address());
+    let other = certificates();
+    options.tls = Some(tls::SwitchTls::new(&other.of("switch")).unwrap());
+    let refused = Link::start(options, source, sink.end_handle()).unwrap_err();
+    assert!(refused.to_string().contains("certificate"), "{refused}");
+}
+
+/// What a broken or hostile switch may say, and what becomes of it.
+#[test]
+fn who_breaks_the_protocol_is_let_go_and_the_relay_lives() {
+    use strata_relay::control::{BlockFull, Channel, Hello, HelloPath, Message};
+    let disk = SimDisk::new();
+    let relay = relay(&disk, relay_options());
+    let connect = || {
+        let stream = std::net::TcpStream::connect(relay.address()).unwrap();
+        Channel::new(stream, None).unwrap()
+    };
+    let hello = |first_block: u64| {
+        Message::Hello(Box::new(Hello {
+            session: "hostile".into(),
+            worker: u16::MAX,
+            program: String::new(),
+            inputs: Vec::new(),
+            filter: String::new(),
+            mode: String::new(),
+            model: String::new(),
+            model_json: "{}".into(),
+            classes: Vec::new(),
+            hash_seed: [1, 2],
+            key: 7,
+            first_block,
+            first_seq: 0,
+            path: HelloPath::Rdma {
+                reliable: true,
+                qpn: 9,
+                psn: 0,
+                port: 9,
+                mtu: 1024,
+            },
+        }))
+    };
+    let full = BlockFull {
+        used: 4096,
+        next_seq: 3,
+        packets: 3,
+        segments: 3,
+        ..BlockFull::default()
+    };
+    let with = |change: fn(&mut BlockFull)| {
+        let mut changed = full;
+        change(&mut changed);
+        Message::BlockFull(changed)
+    };
+    let attempts = [
+        vec![Message::Ended],
+        vec![hello(u64::MAX)],
+        vec![hello(0), hello(0)],
+        vec![hello(0), Message::Definitions(vec![9; 100])],
+        vec![hello(0), with(|full| full.block = 1)],
+        vec![hello(0), with(|full| full.used = u32::MAX)],
+        vec![hello(0), with(|full| full.next_seq = u64::MAX)],
+        vec![hello(0), with(|full| full.first_seq = 4)],
+    ];
+    for messages in attempts {
+        let mut channel = connect();
+        let said = format!("{messages:?}");
+        for message in &messages {
+            // It may have hung up already.
+            let _ = channel.send(message);
+        }
+        let over = loop {
+            match channel.wait(Duration::from_secs(20)) {
+                Ok(Message::Welcome(_)) => {}
+                Ok(Message::Refused(_)) => break true,
+                Ok(other) => panic!("{said}: {other:?}"),
+                Err(error) => break !error.to_string().contains("no answer"),
+            }
+        };
+        assert!(over, "{said}");
+    }
+    let report = send(link_options(relay.address()), 1000);
+    assert_eq!((report.packets, report.disconnections), (1000, 0));
 }
 
 /// Loses packets by a seed, and notes which segments got through.

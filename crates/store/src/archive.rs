@@ -180,6 +180,9 @@ pub struct Gone {
     pub first_seq: u64,
     /// One more than the last.
     pub next_seq: u64,
+    /// Packets of them that end where a part was lost on the way to a relay.
+    #[serde(default)]
+    pub incomplete: u64,
 }
 
 impl Default for Archive {
@@ -262,6 +265,7 @@ mod tests {
                 packets: 2,
                 first_seq: 3,
                 next_seq: 5,
+                incomplete: 2,
             }],
             ..Archive::default()
         };

@@ -47,7 +47,7 @@ pub use recorder::{About, CHECKPOINT_INTERVAL, Recorder, RecorderOptions, checkp
 pub use records::{BadRecord, RawPacket, RawRecord, Record, Records};
 pub use relayed::{
     BlockDone, DefinitionsBlock, Placed, RELAYED_HEADER_LEN, RELAYED_MAGIC, RelayLog, RelayStream,
-    RelayWriters, RelayedHeader, SEGMENTS_AT, StreamOptions,
+    RelayWriters, RelayedHeader, SEGMENTS_AT, StreamOptions, are_definitions,
 };
 pub use simdisk::SimDisk;
 pub use summary::{ClassCount, Summary};

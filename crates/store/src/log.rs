@@ -52,6 +52,8 @@ pub struct Block {
     pub ends: (u64, u64),
     /// Packets in it that end where a part was lost on the way to a relay.
     pub incomplete: u32,
+    /// Where in the file stands what was a segment when it was written, and is none.
+    pub damaged_segments: Vec<u64>,
     body: Vec<u8>,
 }
 
@@ -250,6 +252,7 @@ impl Log {
             let before = next_seq.entry(gone.worker).or_insert(0_u64);
             let reached = gone.next_seq.saturating_sub(*before);
             loss.packets += reached.saturating_sub(gone.packets);
+            loss.incomplete += gone.incomplete;
             *before = gone.next_seq.max(*before);
         }
         for block in self.blocks(recording, &Select::default()) {
@@ -606,6 +609,7 @@ fn read_block(
         offset,
         ends: (content_end, offset + header.stored_len() as u64),
         incomplete: 0,
+        damaged_segments: Vec::new(),
         body,
     }))))
 }
@@ -627,9 +631,8 @@ fn read_relayed(
         return Ok(Ok(Step::Skipped));
     }
     let mut segments = vec![0; header.used as usize];
-    let read = current
-        .file
-        .read_at(&mut segments, offset + SEGMENTS_AT as u64);
+    let segments_at = offset + SEGMENTS_AT as u64;
+    let read = current.file.read_at(&mut segments, segments_at);
     read.map_err(io_error(current.named.clone(), "read"))?;
     let none = Definitions::default();
     let known = definitions.get(&header.worker).unwrap_or(&none);
@@ -647,6 +650,11 @@ fn read_relayed(
         offset,
         ends: (offset + stored_len, offset + stored_len),
         incomplete: assembled.incomplete,
+        damaged_segments: assembled
+            .damaged
+            .iter()
+            .map(|at| segments_at + *at as u64)
+            .collect(),
         body: assembled.body,
     }))))
 }

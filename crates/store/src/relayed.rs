@@ -8,6 +8,7 @@
 mod assemble;
 mod writer;
 
+pub use assemble::are_definitions;
 pub(crate) use assemble::{Definitions, assemble};
 pub use writer::{
     BlockDone, DefinitionsBlock, Placed, RelayLog, RelayStream, RelayWriters, StreamOptions,

@@ -8,17 +8,19 @@ use std::time::{Duration, Instant};
 
 use strata_rdma::segment::Segments;
 use strata_rdma::{Access, Psn, QueuePairOptions, Region};
-use strata_store::{About, DiskBlock, RelayStream, RelayedHeader, StoreError, StreamOptions};
+use strata_store::{
+    About, DiskBlock, RelayStream, RelayedHeader, StoreError, StreamOptions, are_definitions,
+};
 use strata_wire::Ledger;
-use strata_wire::roce::Service;
+use strata_wire::roce::{Service, icrc};
 
 use crate::control::{
     BlockFull, Channel, Hello, HelloPath, Message, Progress, Welcome, WelcomePath,
 };
 use crate::error::{RelayError, io_error};
+use crate::icrc::{IcrcCheck, outer};
 use crate::memory::{Blocks, Writable};
 use crate::shared::{Mapping, SharedBlock, copy_segments};
-use crate::udp::IcrcCheck;
 
 use super::{Inner, Peer};
 
@@ -29,6 +31,11 @@ const HELLO_LIMIT: Duration = Duration::from_secs(10);
 const STRAGGLERS: Duration = Duration::from_millis(100);
 /// A switch that says nothing for so long is lost; it has to every 100 ms.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Definitions before one block, in bytes: a switch has some kilobytes, and what its
+/// inputs say of themselves.
+const DEFINITIONS_MAX: usize = 64 << 20;
+/// Numbers of packets and blocks below this never wrap.
+const NUMBER_MAX: u64 = 1 << 56;
 /// Virtual address of a software region's first byte.
 const VA: u64 = 1 << 40;
 /// How long the loop rests when nothing happens.
@@ -147,6 +154,10 @@ impl<'a> Session<'a> {
         local: SocketAddr,
         peer: SocketAddr,
     ) -> Result<(Self, Welcome), RelayError> {
+        if hello.first_block >= NUMBER_MAX || hello.first_seq >= NUMBER_MAX {
+            let reason = "numbers of blocks and packets begin at small ones";
+            return Err(RelayError::Refused(reason.into()));
+        }
         let stream = inner.log.stream(StreamOptions {
             about: About {
                 program: hello.program.clone(),
@@ -228,13 +239,27 @@ impl<'a> Session<'a> {
 
     fn take(&mut self, channel: &Channel, message: Message) -> Result<(), RelayError> {
         match message {
-            Message::Definitions(records) => self.definitions.extend(records),
+            Message::Definitions(records) => {
+                if !are_definitions(&records) {
+                    return Err(protocol(channel, "definitions that are none".into()));
+                }
+                self.definitions.extend(records);
+                if self.definitions.len() > DEFINITIONS_MAX {
+                    let problem = format!("more than {DEFINITIONS_MAX} bytes of definitions");
+                    return Err(protocol(channel, problem));
+                }
+            }
             Message::BlockFull(full) => {
                 let expected = self.next_block + self.full.len() as u64;
                 let fits = full.used as usize <= self.inner.options.block_bytes;
                 let waiting = self.full.back().map(|(full, _)| full.next_seq);
                 let in_order = full.first_seq >= waiting.unwrap_or(self.next_seq);
-                if full.block != expected || !fits || !in_order || full.next_seq < full.first_seq {
+                if full.block != expected
+                    || !fits
+                    || !in_order
+                    || full.next_seq < full.first_seq
+                    || full.next_seq >= NUMBER_MAX
+                {
                     return Err(protocol(channel, format!("{full:?} at this point")));
                 }
                 if self.full.len() >= self.inner.options.blocks.max(2) {
@@ -332,7 +357,7 @@ impl<'a> Session<'a> {
         self.next_block = full.block + 1;
         self.next_seq = full.next_seq;
         let bytes = header.stored_len() as u64;
-        self.give(block, full.packets, Some((place, full, bytes)))
+        self.give(block, Some((place, full, bytes)))
     }
 
     fn take_memory(&self, place: usize) -> Option<Taken> {
@@ -357,8 +382,8 @@ impl<'a> Session<'a> {
     /// Writes what is to be defined before a block of so many bytes.
     fn write_definitions(&mut self, before: u64) -> Result<(), RelayError> {
         let records = std::mem::take(&mut self.definitions);
-        match self.stream.definitions(&records, before) {
-            Some(block) => self.give(Writable::Definitions(Box::new(block)), 0, None),
+        match self.stream.definitions(&records, before)? {
+            Some(block) => self.give(Writable::Definitions(Box::new(block)), None),
             None => Ok(()),
         }
     }
@@ -366,10 +391,10 @@ impl<'a> Session<'a> {
     fn give(
         &mut self,
         block: Writable,
-        packets: u64,
         of: Option<(usize, BlockFull, u64)>,
     ) -> Result<(), RelayError> {
         let len = block.bytes().len() as u64;
+        let packets = of.map(|(_, full, _)| full.packets);
         let placed = self.stream.place(len, packets)?;
         let number = self.next_job;
         self.next_job += 1;
@@ -624,8 +649,9 @@ fn memory(
     };
     let from = SocketAddr::new(unmapped(peer.ip()), port);
     let to = SocketAddr::new(unmapped(local.ip()), inner.rdma_port);
-    let check = IcrcCheck::new(from, to);
-    let check = check.ok_or_else(|| RelayError::Refused("addresses of two families".into()))?;
+    let both = IcrcCheck::new(from, to).zip(outer(to, from));
+    let (check, back) =
+        both.ok_or_else(|| RelayError::Refused("addresses of two families".into()))?;
     let mut wire = inner.wire();
     wire.responder.register(Region {
         rkey,
@@ -639,8 +665,8 @@ fn memory(
     wire.peers.insert(
         number,
         Peer {
-            local: to,
-            answers: from,
+            address: from,
+            icrcs: icrc::Stream::new(back),
             check,
         },
     );

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use strata_capture::options::push_comment;
-use strata_rdma::segment::{Assembly, Packet};
+use strata_rdma::segment::{Assembly, Packet, damaged};
 
 use crate::format::{
     BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_PROTECTED, PACKET_HEADER_LEN, PREFIX_LEN, kind,
@@ -43,6 +43,14 @@ impl Definitions {
     }
 }
 
+/// Whether these are records that define something, or that inputs say of themselves.
+#[must_use]
+pub fn are_definitions(records: &[u8]) -> bool {
+    let mut records = Records::new(records, 0);
+    std::iter::from_fn(|| records.next_raw())
+        .all(|record| matches!(record, Ok(RawRecord::Other { .. })))
+}
+
 /// What became of a relayed block.
 #[derive(Debug, Default)]
 pub(crate) struct Assembled {
@@ -51,6 +59,8 @@ pub(crate) struct Assembled {
     pub(crate) body: Vec<u8>,
     /// Packets in it that end where a segment is missing.
     pub(crate) incomplete: u32,
+    /// Where among the segments bytes stand that were one.
+    pub(crate) damaged: Vec<usize>,
 }
 
 /// The ordinary block that `segments`, the memory behind `header`, make. A packet
@@ -84,6 +94,9 @@ pub(crate) fn assemble(
     #[allow(clippy::cast_possible_truncation)]
     let number = header.block_number as u32;
     let assembly = Assembly::of(segments, header.key, number);
+    if header.salvaged || (assembly.segments() as u64) < header.segments {
+        block.assembled.damaged = damaged(segments, header.key, number);
+    }
     let mut packet_bytes = Vec::new();
     for packet in assembly.packets() {
         let seq = packet.header().seq;

@@ -16,9 +16,11 @@ use crate::builder::BlockBuilder;
 use crate::checkpoint::Checkpoint;
 use crate::disk::{Disk, DiskBlock, DiskFile};
 use crate::error::{StoreError, io_error};
+use crate::format::{HEADER_LEN, align_up};
 use crate::manifest::{BlockFile, Books, MANIFEST_NAME, Manifest, Recording, State};
 use crate::recorder::{About, checkpoint_name, now_ns, read_manifest, take_lock};
 use crate::relayed::Definitions;
+use crate::summary::SUMMARY_BYTES_MAX;
 
 /// Blocks that are written and synced together by a thread, at most.
 const TOGETHER: usize = 8;
@@ -167,6 +169,8 @@ struct FileState {
     bytes: u64,
     blocks: u64,
     packets: u64,
+    /// Not definitions alone.
+    has_packets: bool,
     /// Blocks that have a place and are not synced.
     pending: u64,
     /// No more will be placed in it.
@@ -247,16 +251,16 @@ impl RelayStream {
         self.options.about.hash_seed
     }
 
-    /// A place for a block of `len` bytes and so many packets, behind all before it.
+    /// A place for a block of `len` bytes behind all before it, with so many packets;
+    /// `None` for a block of definitions, which is in one file with the block that
+    /// comes next.
     ///
     /// # Errors
     ///
     /// If a file cannot be made.
-    pub fn place(&mut self, len: u64, packets: u64) -> Result<Placed, StoreError> {
-        if self.begins_file(len)
-            && let Some(file) = self.file.take()
-        {
-            file.update(|state| state.retired = true)?;
+    pub fn place(&mut self, len: u64, packets: Option<u64>) -> Result<Placed, StoreError> {
+        if packets.is_some() && self.begins_file(len) {
+            self.retire()?;
         }
         let file = match &self.file {
             Some(file) => Arc::clone(file),
@@ -266,17 +270,30 @@ impl RelayStream {
         let offset = state.bytes;
         state.bytes += len;
         state.blocks += 1;
-        state.packets += packets;
+        state.packets += packets.unwrap_or(0);
+        state.has_packets |= packets.is_some();
         state.pending += 1;
         drop(state);
         Ok(Placed { file, offset })
     }
 
-    /// Whether a block of so many bytes goes into a new file.
+    /// Whether so many bytes go into a new file. One that holds definitions alone takes
+    /// the block that they are for, however large it is.
     fn begins_file(&self, len: u64) -> bool {
         let rotate = self.options.rotate_bytes;
-        let full = |file: &Arc<StreamFile>| rotate > 0 && file.state().bytes + len > rotate;
+        let full = |file: &Arc<StreamFile>| {
+            let state = file.state();
+            rotate > 0 && state.has_packets && state.bytes + len > rotate
+        };
         self.file.as_ref().is_none_or(full)
+    }
+
+    /// The next block begins a new file.
+    fn retire(&mut self) -> Result<(), StoreError> {
+        match self.file.take() {
+            Some(file) => file.update(|state| state.retired = true),
+            None => Ok(()),
+        }
     }
 
     fn begin_file(&mut self) -> Result<Arc<StreamFile>, StoreError> {
@@ -310,9 +327,20 @@ impl RelayStream {
     /// An ordinary block of definitions, to be written before a block of `len` bytes:
     /// `records` as the switch has sent them, and if that block begins a file, all
     /// that its packets may refer to. `None` if there is nothing to define.
-    pub fn definitions(&mut self, records: &[u8], len: u64) -> Option<DefinitionsBlock> {
+    ///
+    /// # Errors
+    ///
+    /// If the manifest cannot be written.
+    pub fn definitions(
+        &mut self,
+        records: &[u8],
+        len: u64,
+    ) -> Result<Option<DefinitionsBlock>, StoreError> {
         let mut builder = BlockBuilder::new(records.len());
-        if self.begins_file(len) {
+        // Both of them in the same file, or its packets would refer to nothing there.
+        let own = align_up(HEADER_LEN + records.len() + SUMMARY_BYTES_MAX) as u64;
+        if self.begins_file(own + len) {
+            self.retire()?;
             for record in self.known.records() {
                 builder.push_definitions(record);
             }
@@ -320,13 +348,13 @@ impl RelayStream {
         builder.push_definitions(records);
         self.known.read(records);
         if builder.body().is_empty() {
-            return None;
+            return Ok(None);
         }
         let seed = self.hash_seed();
         let len = builder
             .seal(self.recording, self.options.worker, 0, seed)
             .len();
-        Some(DefinitionsBlock { builder, len })
+        Ok(Some(DefinitionsBlock { builder, len }))
     }
 
     /// Notes how far the worker was: `next_seq` is the sequence number that its next
@@ -367,9 +395,7 @@ impl RelayStream {
     ///
     /// If the manifest cannot be written.
     pub fn end(&mut self, books: Option<(&Ledger, Vec<String>)>) -> Result<(), StoreError> {
-        if let Some(file) = self.file.take() {
-            file.update(|state| state.retired = true)?;
-        }
+        self.retire()?;
         let Some((ledger, warnings)) = books else {
             return Ok(());
         };
