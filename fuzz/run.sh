@@ -15,7 +15,7 @@ cd "$(dirname "$0")"
 SECONDS_EACH=${SECONDS_EACH:-600}
 JOBS=${JOBS:-1}
 captures=${STRATA_DATA:-../../shared/data}/formats
-all="pcap pcapng dissect model block filter labels"
+all="pcap pcapng dissect model block filter labels roce segments control"
 triple=$(rustc -vV | sed -n 's/^host: //p')
 bin=target/$triple/release
 [ $# -gt 0 ] || set -- $all
@@ -76,7 +76,7 @@ fuzz() {
     set -- "$1" "-max_total_time=$SECONDS_EACH" -timeout=10 -rss_limit_mb=2048 \
         "-artifact_prefix=artifacts/$1/" -print_final_stats=1
     case $1 in
-        block) set -- "$@" -max_len=16384 ;;
+        block | segments) set -- "$@" -max_len=16384 ;;
         model) set -- "$@" -max_len=65536 ;;
         *) set -- "$@" -max_len=4096 ;;
     esac

@@ -32,6 +32,7 @@ fn main() -> io::Result<()> {
     of_filters(source, &packets, corpus)?;
     of_models(source, corpus)?;
     of_labels(corpus)?;
+    of_the_wire(&packets, corpus)?;
     for file in files_below(logs)? {
         if file
             .parent()
@@ -115,6 +116,45 @@ fn of_filters(source: &Path, packets: &[Vec<u8>], corpus: &Path) -> io::Result<(
         )?;
     }
     Ok(())
+}
+
+/// What passes between switch and relay: a write, its answer, packets in a block, a
+/// message of each kind.
+fn of_the_wire(packets: &[Vec<u8>], corpus: &Path) -> io::Result<()> {
+    let mut datagrams = vec![0x70, 0];
+    for code in [
+        0x0a, 0x06, 0x07, 0x08, 0x13, 0x14, 0x0c, 0x11, 0x12, 0x04_u8,
+    ] {
+        let mut datagram = [0_u8; 300];
+        datagram[0] = code;
+        datagrams.extend_from_slice(&[44, 1, 0x1f]);
+        datagrams.extend_from_slice(&datagram);
+    }
+    seed(corpus, "roce", &datagrams)?;
+    for layout in [0_u8, 1, 2] {
+        let mut block = vec![layout, 0, 7, 0, 0, 0, 3, 0];
+        for packet in packets.iter().take(8) {
+            let len = u16::try_from(packet.len()).unwrap_or(0);
+            block.extend_from_slice(&len.to_le_bytes());
+            block.extend_from_slice(packet);
+        }
+        block.extend_from_slice(&[0, 0, 40, 0, 4]);
+        seed(corpus, "segments", &block)?;
+    }
+    let mut messages = Vec::new();
+    for (kind, body) in [
+        (3, &b"full"[..]),
+        (4, &[1, 0, 0, 0, 0, 0, 0, 0]),
+        (5, &[1; 48]),
+        (6, &[2; 8]),
+        (7, &[3; 24]),
+        (8, br#"{"books":null,"warnings":["w"]}"#),
+        (9, &[]),
+    ] {
+        messages.extend_from_slice(&[kind, u8::try_from(body.len()).unwrap_or(0), 0]);
+        messages.extend_from_slice(body);
+    }
+    seed(corpus, "control", &messages)
 }
 
 /// A label file of each form, with a packet that it names.
