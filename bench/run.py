@@ -7,6 +7,7 @@ Runs the topics (topics/*.py), writes results/TOPIC.json, and renders Markdown a
 
 import argparse
 import importlib
+import os
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,12 @@ class Context:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         self._said[path] = done.stderr.split(" in ")[0].removeprefix("strata: ")
         return path
+
+    def capture(self):
+        """A real capture: a labelled one of STRATA_DATA, or the one of the demo."""
+        data = Path(os.environ.get("STRATA_DATA", ROOT / "../shared/data"))
+        labelled = data / "labelled/mix-test/trace.pcap"
+        return labelled if labelled.exists() else ROOT / "demo/mix.pcap"
 
     def described(self, trace):
         """What is in a generated trace, in words."""
