@@ -11,6 +11,9 @@
 use crate::bytes::{be16, be32, be64, u8_at};
 
 pub mod icrc;
+mod repr;
+
+pub use repr::{Extensions, Repr};
 
 /// The UDP port of RoCEv2 (IANA; IBTA annex A17).
 pub const UDP_PORT: u16 = 4791;
@@ -449,140 +452,9 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// The extension headers that an opcode asks for. Those it does not have are
-/// ignored when emitted, and `None` when parsed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Extensions {
-    /// RETH.
-    pub reth: Option<Reth>,
-    /// AtomicETH.
-    pub atomic_eth: Option<AtomicEth>,
-    /// AETH.
-    pub aeth: Option<Aeth>,
-    /// The value before an atomic operation.
-    pub atomic_original: Option<u64>,
-    /// Immediate data.
-    pub immediate: Option<u32>,
-}
-
-/// What the headers of a packet say.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Repr {
-    /// What it is.
-    pub opcode: Opcode,
-    /// Queue pair that it is for, 24 bits.
-    pub dest_qp: u32,
-    /// Packet sequence number, 24 bits.
-    pub psn: u32,
-    /// Whether an acknowledgement is asked for.
-    pub ack_request: bool,
-    /// Bytes of the payload.
-    pub payload_len: usize,
-    /// Extension headers.
-    pub extensions: Extensions,
-}
-
-impl Repr {
-    /// Reads the headers; `None` for an AETH with a reserved syndrome.
-    #[must_use]
-    pub fn parse(packet: &Packet<'_>) -> Option<Self> {
-        let opcode = packet.opcode();
-        let aeth = packet.aeth();
-        if aeth.is_none() && opcode.operation.has_aeth() {
-            return None;
-        }
-        Some(Self {
-            opcode,
-            dest_qp: packet.dest_qp(),
-            psn: packet.psn(),
-            ack_request: packet.ack_request(),
-            payload_len: packet.payload().len(),
-            extensions: Extensions {
-                reth: packet.reth(),
-                atomic_eth: packet.atomic_eth(),
-                aeth,
-                atomic_original: packet.atomic_original(),
-                immediate: packet.immediate(),
-            },
-        })
-    }
-
-    /// Bytes from the BTH to the ICRC, both included.
-    #[inline]
-    #[must_use]
-    pub fn buffer_len(&self) -> usize {
-        let payload = self.payload_len.next_multiple_of(4);
-        BTH_LEN + self.opcode.operation.extension_len() + payload + ICRC_LEN
-    }
-
-    /// Appends headers, `payload` and pad to `out`, and four zeros where the ICRC
-    /// goes ([`icrc::put`]). The payload may be given in parts. A header that the
-    /// opcode asks for and [`Extensions`] do not have is written as zeros.
-    ///
-    /// # Panics
-    ///
-    /// If the parts are not `payload_len` bytes together.
-    #[inline]
-    pub fn emit(&self, payload: &[&[u8]], out: &mut Vec<u8>) {
-        let start = out.len();
-        out.reserve(self.buffer_len());
-        let pad = self.payload_len.wrapping_neg() & 3;
-        let [high, low] = DEFAULT_PARTITION_KEY.to_be_bytes();
-        let flags = MIGRATED | u8::try_from(pad << 4).unwrap_or(0);
-        out.extend_from_slice(&[self.opcode.code(), flags, high, low]);
-        out.extend_from_slice(&(self.dest_qp & MASK_24).to_be_bytes());
-        let ack = u32::from(self.ack_request) << 31;
-        out.extend_from_slice(&(ack | self.psn & MASK_24).to_be_bytes());
-        self.emit_extensions(out);
-        let headers_end = out.len();
-        for part in payload {
-            out.extend_from_slice(part);
-        }
-        assert_eq!(out.len() - headers_end, self.payload_len, "payload length");
-        out.resize(start + self.buffer_len(), 0);
-    }
-
-    #[inline]
-    fn emit_extensions(&self, out: &mut Vec<u8>) {
-        let operation = self.opcode.operation;
-        let extensions = &self.extensions;
-        if operation.has_reth() {
-            let reth = extensions.reth.unwrap_or_default();
-            out.extend_from_slice(&reth.va.to_be_bytes());
-            out.extend_from_slice(&reth.rkey.to_be_bytes());
-            out.extend_from_slice(&reth.dma_len.to_be_bytes());
-        }
-        if operation.has_atomic_eth() {
-            let atomic = extensions.atomic_eth.unwrap_or_default();
-            out.extend_from_slice(&atomic.va.to_be_bytes());
-            out.extend_from_slice(&atomic.rkey.to_be_bytes());
-            out.extend_from_slice(&atomic.swap_or_add.to_be_bytes());
-            out.extend_from_slice(&atomic.compare.to_be_bytes());
-        }
-        if operation.has_aeth() {
-            let word = extensions.aeth.map_or(0, |aeth| {
-                u32::from(aeth.syndrome.code()) << 24 | aeth.msn & MASK_24
-            });
-            out.extend_from_slice(&word.to_be_bytes());
-        }
-        if operation == Operation::AtomicAcknowledge {
-            let original = extensions.atomic_original.unwrap_or(0);
-            out.extend_from_slice(&original.to_be_bytes());
-        }
-        if operation.has_immediate() {
-            let immediate = extensions.immediate.unwrap_or(0);
-            out.extend_from_slice(&immediate.to_be_bytes());
-        }
-    }
-}
-
-/// The migrated bit of a BTH: the path is the primary one (IBTA §17.2.8).
-const MIGRATED: u8 = 0x40;
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn every_opcode_code_round_trips() {
@@ -600,82 +472,6 @@ mod tests {
         for code in 0..=u8::MAX {
             if let Some(syndrome) = Syndrome::from_code(code) {
                 assert_eq!(syndrome.code(), code);
-            }
-        }
-    }
-
-    fn any_repr() -> impl Strategy<Value = (Repr, Vec<u8>)> {
-        let opcodes: Vec<Opcode> = (0..=u8::MAX).filter_map(Opcode::from_code).collect();
-        let words = (any::<u64>(), any::<u32>(), any::<u32>(), any::<u64>());
-        let payload = proptest::collection::vec(any::<u8>(), 0..300);
-        (
-            proptest::sample::select(opcodes),
-            words,
-            any::<bool>(),
-            payload,
-        )
-            .prop_map(|(opcode, (a, b, c, d), ack_request, payload)| {
-                let operation = opcode.operation;
-                let syndrome = Syndrome::from_code(b.to_be_bytes()[3]);
-                let is_ack = operation == Operation::AtomicAcknowledge;
-                let reth = Reth {
-                    va: a,
-                    rkey: b,
-                    dma_len: c,
-                };
-                let atomic = AtomicEth {
-                    va: a,
-                    rkey: b,
-                    swap_or_add: d,
-                    compare: a ^ d,
-                };
-                let aeth = Aeth {
-                    syndrome: syndrome.unwrap_or(Syndrome::Ack(CREDIT_UNLIMITED)),
-                    msn: c & MASK_24,
-                };
-                let repr = Repr {
-                    opcode,
-                    dest_qp: b & MASK_24,
-                    psn: c & MASK_24,
-                    ack_request,
-                    payload_len: payload.len(),
-                    extensions: Extensions {
-                        reth: operation.has_reth().then_some(reth),
-                        atomic_eth: operation.has_atomic_eth().then_some(atomic),
-                        aeth: operation.has_aeth().then_some(aeth),
-                        atomic_original: is_ack.then_some(d),
-                        immediate: operation.has_immediate().then_some(b),
-                    },
-                };
-                (repr, payload)
-            })
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_emitted_is_parsed((repr, payload) in any_repr()) {
-            let mut bytes = Vec::new();
-            let (head, tail) = payload.split_at(payload.len() / 2);
-            repr.emit(&[head, tail], &mut bytes);
-            prop_assert_eq!(bytes.len(), repr.buffer_len());
-            prop_assert!(bytes.len().is_multiple_of(4));
-            let packet = Packet::new_checked(&bytes).unwrap();
-            prop_assert_eq!(packet.payload(), &payload[..]);
-            prop_assert_eq!(packet.version(), 0);
-            prop_assert_eq!(packet.partition_key(), DEFAULT_PARTITION_KEY);
-            prop_assert_eq!(Repr::parse(&packet), Some(repr));
-            // Cut anywhere before the payload, it is refused.
-            let headers_len = bytes.len() - payload.len().next_multiple_of(4);
-            for len in 0..headers_len {
-                prop_assert!(Packet::new_checked(&bytes[..len]).is_none());
-            }
-        }
-
-        #[test]
-        fn any_bytes_are_refused_or_read(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-            if let Some(packet) = Packet::new_checked(&bytes) {
-                prop_assert!(packet.payload().len() < bytes.len());
-                let _ = Repr::parse(&packet);
             }
         }
     }
