@@ -5,6 +5,7 @@
 //! loses nothing; packets by RDMA.
 
 mod connection;
+mod road;
 
 use std::collections::BTreeMap;
 use std::io;

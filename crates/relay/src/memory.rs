@@ -90,6 +90,11 @@ impl Blocks {
         SEGMENTS_AT + self.block_bytes
     }
 
+    /// Bytes of all of them, one behind the other.
+    pub(crate) fn len(&self) -> u64 {
+        (self.stride() * self.blocks.len()) as u64
+    }
+
     /// Takes a block away from the responder.
     pub(crate) fn take(&mut self, block: usize) -> Option<BlockMemory> {
         self.blocks.get_mut(block)?.take()

@@ -6,13 +6,13 @@
 //! its packets refer to.
 
 mod assemble;
+mod threads;
 mod writer;
 
 pub use assemble::are_definitions;
 pub(crate) use assemble::{Definitions, assemble};
-pub use writer::{
-    BlockDone, DefinitionsBlock, Placed, RelayLog, RelayStream, RelayWriters, StreamOptions,
-};
+pub use threads::{BlockDone, RelayWriters};
+pub use writer::{DefinitionsBlock, Placed, RelayLog, RelayStream, StreamOptions};
 
 use crate::format::{ALIGNMENT, Reader, align_up};
 

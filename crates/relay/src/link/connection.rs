@@ -2,12 +2,11 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use strata_rdma::RequesterCounters;
 use strata_rdma::segment::{BlockWriter, PacketInfo};
-use strata_rdma::{Event, PacketBatch, Psn, Requester, RequesterCounters, RequesterOptions};
 use strata_store::{BlockTally, Progress as WorkerProgress};
 use strata_wire::roce::{MASK_24, Service, UDP_PORT};
 
@@ -16,11 +15,10 @@ use crate::control::{
     BlockFull, Channel, End, Hello, HelloPath, Message, Progress, Welcome, WelcomePath,
 };
 use crate::error::{RelayError, io_error};
-use crate::raw::RawToRelay;
-use crate::shared::SharedToRelay;
-use crate::udp::{UdpPort, UdpToRelay};
+use crate::udp::UdpPort;
 
-use super::{LinkOptions, Port, Transport, unexpected};
+use super::road::Road;
+use super::{LinkOptions, Transport, unexpected};
 
 /// How long a relay may take to connect and to answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -30,21 +28,6 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 const OVERHEAD: usize = 40 + 8 + 12 + 16 + 4;
 /// Definitions are sent before there are more.
 const DEFINITIONS_MAX: usize = 1 << 20;
-
-/// How messages get to the relay's memory.
-enum Road {
-    Rdma {
-        requester: Box<Requester>,
-        port: Box<dyn Port>,
-        out: PacketBatch,
-        rkey: u32,
-        va: u64,
-    },
-    Shared {
-        memory: SharedToRelay,
-        messages: u64,
-    },
-}
 
 /// A block that is being filled, or is full and not known to be on disk.
 struct Block {
@@ -61,7 +44,7 @@ struct Block {
 pub(super) struct Connection {
     channel: Channel,
     welcome: Welcome,
-    path: Road,
+    road: Road,
     writer: BlockWriter,
     first_block: u64,
     next_block: u64,
@@ -197,7 +180,7 @@ impl Connection {
         if welcome.blocks == 0 || welcome.block_stride < welcome.block_bytes {
             return Err(protocol(&channel, "blocks that are none"));
         }
-        let path = self::path(options, &channel, &welcome, &path, udp, relay)?;
+        let road = Road::new(options, &welcome, &path, udp, relay)?;
         let mtu = match &welcome.path {
             WelcomePath::Rdma { mtu, .. } => *mtu,
             WelcomePath::SharedMemory { .. } => 4096,
@@ -206,7 +189,7 @@ impl Connection {
         Ok(Self {
             channel,
             welcome,
-            path,
+            road,
             writer,
             first_block,
             next_block: first_block,
@@ -239,14 +222,7 @@ impl Connection {
     }
 
     pub(super) fn counters(&self) -> RequesterCounters {
-        match &self.path {
-            Road::Rdma { requester, .. } => requester.counters(),
-            Road::Shared { messages, .. } => RequesterCounters {
-                posted: *messages,
-                acknowledged: *messages,
-                ..RequesterCounters::default()
-            },
-        }
+        self.road.counters()
     }
 
     /// The books of everything that is not known to be on the relay's disk.
@@ -272,10 +248,7 @@ impl Connection {
 
     /// RDMA packets that wait to be sent.
     pub(super) fn gathered(&self) -> usize {
-        match &self.path {
-            Road::Rdma { out, .. } => out.len(),
-            Road::Shared { .. } => 0,
-        }
+        self.road.gathered()
     }
 
     /// Segments and bytes since the last call.
@@ -297,18 +270,11 @@ impl Connection {
         self.definitions.extend_from_slice(record);
     }
 
-    fn room(&self) -> usize {
-        match &self.path {
-            Road::Rdma { requester, .. } => requester.room(),
-            Road::Shared { .. } => usize::MAX,
-        }
-    }
-
     /// Puts a packet into the open block, or a new one; false if there is no room
     /// for it now, in the window or among the blocks.
     pub(super) fn push(&mut self, info: &PacketInfo, packet: &[u8]) -> Result<bool, RelayError> {
         // One more for the message that a full block leaves unfinished.
-        if self.room() < self.writer.messages_max(packet.len()) + 1 {
+        if self.road.room() < self.writer.messages_max(packet.len()) + 1 {
             return Ok(false);
         }
         if self.open.is_some() && !self.writer.fits(packet.len()) {
@@ -324,10 +290,10 @@ impl Connection {
         let segments = self.writer.segments();
         let (now, place) = (self.now_ns, self.place());
         let mut bytes = 0;
-        let path = &mut self.path;
+        let road = &mut self.road;
         self.writer.push(info, packet, &mut |at, message| {
             bytes += message.len() as u64;
-            post(path, place, at, message, now);
+            road.post(place, at, message, now);
         });
         self.counted.0 += self.writer.segments() - segments;
         self.counted.1 += bytes;
@@ -372,7 +338,7 @@ impl Connection {
     /// The open block is full, or old enough. It stays open while the window has no
     /// room for its last message.
     pub(super) fn close_block(&mut self) {
-        if self.room() == 0 {
+        if self.road.room() == 0 {
             return;
         }
         self.gather_message();
@@ -381,10 +347,7 @@ impl Connection {
         };
         open.full.used = u32::try_from(self.writer.used()).unwrap_or(0);
         open.full.segments = self.writer.segments();
-        if let Road::Rdma { requester, .. } = &self.path {
-            open.end = requester.next();
-            open.full.end_psn = requester.next_psn().get();
-        }
+        (open.end, open.full.end_psn) = self.road.next();
         self.closing.push_back(open);
     }
 
@@ -394,16 +357,16 @@ impl Connection {
             return;
         }
         let (now, place) = (self.now_ns, self.place());
-        let (path, bytes) = (&mut self.path, &mut self.counted.1);
+        let (road, bytes) = (&mut self.road, &mut self.counted.1);
         self.writer.flush(&mut |at, message| {
             *bytes += message.len() as u64;
-            post(path, place, at, message, now);
+            road.post(place, at, message, now);
         });
     }
 
     /// Sends everything, the message that is being gathered included.
     pub(super) fn flush_message(&mut self) -> Result<(), RelayError> {
-        if self.room() > 0 {
+        if self.road.room() > 0 {
             self.gather_message();
         }
         self.send()
@@ -411,66 +374,18 @@ impl Connection {
 
     /// Sends what was gathered.
     pub(super) fn send(&mut self) -> Result<(), RelayError> {
-        if let Road::Rdma {
-            requester,
-            port,
-            out,
-            ..
-        } = &mut self.path
-            && !out.is_empty()
-        {
-            requester.request_ack(out);
-            let sent = port.send(out);
-            out.clear();
-            sent.map_err(io_error("RDMA packets: cannot send"))?;
-        }
-        Ok(())
+        self.road.send()
     }
 
     /// Takes answers, and lets time pass.
     pub(super) fn poll_answers(&mut self) -> Result<(), RelayError> {
         self.now_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let now = self.now_ns;
-        let Road::Rdma {
-            requester,
-            port,
-            out,
-            ..
-        } = &mut self.path
-        else {
-            return Ok(());
-        };
-        let mut failure = None;
-        let mut note = |event: Option<Event>| {
-            if let Some(Event::Failed(why)) = event {
-                failure = Some(why);
-            }
-        };
-        if requester.service() == Service::Rc {
-            port.receive(&mut |packet| note(requester.receive(packet, now, out)))
-                .map_err(io_error("RDMA packets: cannot receive"))?;
-            note(requester.tick(now, out));
-        }
-        match failure {
-            Some(failure) => Err(failure.into()),
-            None => self.send(),
-        }
+        self.road.poll(self.now_ns)
     }
 
     /// Waits a little for something to come back.
     pub(super) fn wait(&mut self) -> Result<(), RelayError> {
-        let limit = Duration::from_micros(300);
-        match &mut self.path {
-            Road::Rdma {
-                requester, port, ..
-            } if requester.in_flight() > 0 => port
-                .wait(limit)
-                .map_err(io_error("RDMA packets: cannot wait")),
-            _ => {
-                std::thread::sleep(limit);
-                Ok(())
-            }
-        }
+        self.road.wait(Duration::from_micros(300))
     }
 
     /// Tells the relay of blocks that have arrived whole, and how far the worker is.
@@ -478,10 +393,7 @@ impl Connection {
         if self.definitions.len() > DEFINITIONS_MAX {
             self.send_definitions()?;
         }
-        let settled = match &self.path {
-            Road::Rdma { requester, .. } => requester.settled(),
-            Road::Shared { .. } => u64::MAX,
-        };
+        let settled = self.road.settled();
         while let Some(block) = pop_if(&mut self.closing, |block| block.end <= settled) {
             self.send_definitions()?;
             self.channel.send(&Message::BlockFull(block.full))?;
@@ -545,86 +457,6 @@ fn protocol(channel: &Channel, problem: &str) -> RelayError {
     RelayError::Protocol {
         peer: channel.peer().to_owned(),
         problem: problem.to_owned(),
-    }
-}
-
-fn path(
-    options: &LinkOptions,
-    channel: &Channel,
-    welcome: &Welcome,
-    ours: &HelloPath,
-    udp: Option<(UdpPort, SocketAddr)>,
-    relay: SocketAddr,
-) -> Result<Road, RelayError> {
-    match (&welcome.path, ours, udp) {
-        (WelcomePath::SharedMemory { path }, HelloPath::SharedMemory, _) => {
-            let memory = SharedToRelay::open(Path::new(path), welcome.blocks, welcome.block_stride);
-            let what = format!("{path}: memory of the relay; does it run on this machine?");
-            Ok(Road::Shared {
-                memory: memory.map_err(io_error(what))?,
-                messages: 0,
-            })
-        }
-        (
-            &WelcomePath::Rdma {
-                qpn,
-                rkey,
-                va,
-                mtu,
-                port,
-                ..
-            },
-            &HelloPath::Rdma { reliable, psn, .. },
-            Some((udp, local)),
-        ) => {
-            if ![256, 512, 1024, 2048, 4096].contains(&mtu) {
-                return Err(protocol(channel, "an MTU that RDMA does not have"));
-            }
-            let relay = SocketAddr::new(relay.ip(), port);
-            let what = "RDMA packets";
-            let mut made: Box<dyn Port> = match &options.transport {
-                Transport::Raw(_, interface) => {
-                    Box::new(RawToRelay::new(interface, udp, local, relay).map_err(io_error(what))?)
-                }
-                _ => Box::new(UdpToRelay::new(udp, local, relay).map_err(io_error(what))?),
-            };
-            if let Some(wrap) = &options.wrap {
-                made = wrap(made);
-            }
-            let service = if reliable { Service::Rc } else { Service::Uc };
-            let mut requester = RequesterOptions::new(service, qpn, Psn::new(psn), mtu);
-            requester.on_loss = options.on_loss;
-            Ok(Road::Rdma {
-                requester: Box::new(Requester::new(requester)),
-                port: made,
-                out: PacketBatch::new(),
-                rkey,
-                va,
-            })
-        }
-        _ => Err(protocol(channel, "another transport than was asked for")),
-    }
-}
-
-/// Writes a message at `at` of a block.
-fn post(path: &mut Road, (block, stride): (usize, usize), at: usize, message: &[u8], now_ns: u64) {
-    match path {
-        Road::Rdma {
-            requester,
-            out,
-            rkey,
-            va,
-            ..
-        } => {
-            let va = *va + (block * stride + at) as u64;
-            // Room was asked for before. A failed queue pair ends the connection
-            // with the next answer.
-            let _ = requester.write(va, *rkey, message, now_ns, out);
-        }
-        Road::Shared { memory, messages } => {
-            memory.write(block, at, message);
-            *messages += 1;
-        }
     }
 }
 

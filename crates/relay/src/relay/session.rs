@@ -1,34 +1,32 @@
 //! One switch at the relay, from its first word until all it sent is on disk.
 
+mod memory;
+
 use std::collections::{BTreeSet, VecDeque};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, atomic::Ordering};
 use std::time::{Duration, Instant};
 
-use strata_rdma::segment::Segments;
-use strata_rdma::{Access, Psn, QueuePairOptions, Region};
 use strata_store::{
     About, DiskBlock, RelayStream, RelayedHeader, StoreError, StreamOptions, are_definitions,
 };
 use strata_wire::Ledger;
-use strata_wire::roce::{Service, icrc};
 
-use crate::control::{
-    BlockFull, Channel, Hello, HelloPath, Message, Progress, Welcome, WelcomePath,
-};
+use crate::control::{BlockFull, Channel, Hello, Message, Progress, Welcome};
 use crate::error::{RelayError, io_error};
-use crate::icrc::{IcrcCheck, outer};
-use crate::memory::{Blocks, Writable};
-use crate::shared::{Mapping, SharedBlock, copy_segments};
+use crate::memory::Writable;
 
-use super::{Inner, Peer};
+use super::Inner;
+use memory::{Memory, Place};
 
 /// How long a switch may take for its first message.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
 /// How long packets of a full block may be under way after its message, where the
 /// relay cannot see that they were lost.
 const STRAGGLERS: Duration = Duration::from_millis(100);
+/// And while so many others come that our own socket may still hold some of them.
+const STRAGGLERS_MAX: Duration = Duration::from_secs(2);
 /// A switch that says nothing for so long is lost; it has to every 100 ms.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Definitions before one block, in bytes: a switch has some kilobytes, and what its
@@ -36,32 +34,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 const DEFINITIONS_MAX: usize = 64 << 20;
 /// Numbers of packets and blocks below this never wrap.
 const NUMBER_MAX: u64 = 1 << 56;
-/// Virtual address of a software region's first byte.
-const VA: u64 = 1 << 40;
 /// How long the loop rests when nothing happens.
 const REST: Duration = Duration::from_micros(500);
-
-/// Where a switch writes.
-enum Memory {
-    /// Blocks of a responder, by key and queue pair.
-    Software { rkey: u32, qpn: u32 },
-    /// Memory that the switch has mapped.
-    Shared {
-        mapping: Arc<Mapping>,
-        stride: usize,
-    },
-    /// Memory that a NIC writes.
-    #[cfg(feature = "verbs")]
-    Nic(crate::verbs::Connected),
-}
-
-/// A block's memory while its owner is a writer.
-enum Taken {
-    Software(crate::memory::BlockMemory),
-    Shared,
-    #[cfg(feature = "verbs")]
-    Nic,
-}
 
 /// What a writer thread reports.
 struct Done {
@@ -77,13 +51,22 @@ struct Job {
     block: Option<(usize, BlockFull, u64)>,
 }
 
+/// A block that the switch has filled.
+#[derive(Clone, Copy)]
+struct Full {
+    block: BlockFull,
+    since: Instant,
+    /// [`Inner::emptied`] then.
+    emptied: u64,
+}
+
 struct Session<'a> {
     inner: &'a Arc<Inner>,
     hello: Hello,
     memory: Memory,
     stream: RelayStream,
     /// Full blocks that wait for stragglers.
-    full: VecDeque<(BlockFull, Instant)>,
+    full: VecDeque<Full>,
     next_block: u64,
     next_seq: u64,
     definitions: Vec<u8>,
@@ -174,7 +157,7 @@ impl<'a> Session<'a> {
             rotate_bytes: inner.options.rotate_bytes,
         })?;
         let (block_bytes, blocks) = (inner.options.block_bytes, inner.options.blocks.max(2));
-        let (memory, path, block_stride) = memory(inner, &hello, local, peer)?;
+        let (memory, path, block_stride) = Memory::new(inner, &hello, local, peer)?;
         let welcome = Welcome {
             recording: stream.recording(),
             block_bytes,
@@ -252,7 +235,7 @@ impl<'a> Session<'a> {
             Message::BlockFull(full) => {
                 let expected = self.next_block + self.full.len() as u64;
                 let fits = full.used as usize <= self.inner.options.block_bytes;
-                let waiting = self.full.back().map(|(full, _)| full.next_seq);
+                let waiting = self.full.back().map(|full| full.block.next_seq);
                 let in_order = full.first_seq >= waiting.unwrap_or(self.next_seq);
                 if full.block != expected
                     || !fits
@@ -265,7 +248,11 @@ impl<'a> Session<'a> {
                 if self.full.len() >= self.inner.options.blocks.max(2) {
                     return Err(protocol(channel, "more full blocks than there are".into()));
                 }
-                self.full.push_back((full, Instant::now()));
+                self.full.push_back(Full {
+                    block: full,
+                    since: Instant::now(),
+                    emptied: self.inner.emptied(),
+                });
             }
             Message::Progress(progress) => {
                 self.progress = progress;
@@ -286,36 +273,35 @@ impl<'a> Session<'a> {
     /// Hands full blocks whose packets have arrived to the writers.
     fn write_arrived(&mut self) -> Result<bool, RelayError> {
         let mut worked = false;
-        while let Some(&(full, since)) = self.full.front() {
-            if !self.arrived(full.end_psn) && since.elapsed() < STRAGGLERS {
+        while let Some(full) = self.full.front().copied() {
+            if !self.is_there(&full) {
                 break;
             }
             self.full.pop_front();
-            self.write_block(full, false)?;
+            self.write_block(full.block, false)?;
             worked = true;
         }
         Ok(worked)
     }
 
-    /// Whether every packet before this sequence number has been seen.
-    fn arrived(&self, end_psn: u32) -> bool {
-        match &self.memory {
-            Memory::Software { qpn, .. } => {
-                let wire = self.inner.wire();
-                let qp = wire.responder.queue_pair(*qpn);
-                qp.is_none_or(|qp| qp.expected().since(Psn::new(end_psn)) >= 0)
-            }
-            // A copy is done before it is announced.
-            Memory::Shared { .. } => true,
-            // So is an acknowledged write; unreliable ones get their time.
-            #[cfg(feature = "verbs")]
-            Memory::Nic(connected) => connected.is_reliable(),
+    /// Whether all packets of a full block have arrived, or are lost.
+    fn is_there(&self, full: &Full) -> bool {
+        if self.memory.has_arrived(self.inner, full.block.end_psn) {
+            return true;
         }
+        let waited = full.since.elapsed();
+        waited >= STRAGGLERS_MAX || waited >= STRAGGLERS && self.inner.has_taken_all(full.emptied)
     }
 
-    fn place(&self, number: u64) -> usize {
+    /// Which of the relay's blocks the one of this number is.
+    fn place(&self, number: u64) -> Place {
         let turn = (number - self.hello.first_block) % self.inner.options.blocks.max(2) as u64;
-        usize::try_from(turn).unwrap_or(0)
+        let index = usize::try_from(turn).unwrap_or(0);
+        let mut jobs = self.jobs.iter().filter_map(|job| job.block);
+        Place {
+            index,
+            is_free: !jobs.any(|(at, _, _)| at == index),
+        }
     }
 
     /// Takes a block from the switch and hands it to the writers.
@@ -335,48 +321,13 @@ impl<'a> Session<'a> {
             hash_seed: self.hello.hash_seed,
         };
         self.write_definitions(header.stored_len() as u64)?;
-        let block = match self.take_memory(place) {
-            Some(Taken::Software(mut memory)) => {
-                memory.seal(&header);
-                Writable::Block(memory)
-            }
-            Some(Taken::Shared) => match &self.memory {
-                Memory::Shared { mapping, stride } => {
-                    Writable::Shared(SharedBlock::seal(mapping, place * stride, &header))
-                }
-                _ => return Ok(()),
-            },
-            #[cfg(feature = "verbs")]
-            Some(Taken::Nic) => match &self.memory {
-                Memory::Nic(connected) => Writable::Shared(connected.seal(place, &header)),
-                _ => return Ok(()),
-            },
-            // The switch has announced a block that is on its way to disk.
-            None => return Err(RelayError::Refused("a block that was not its".into())),
-        };
+        // The switch may have announced one that is on its way to disk.
+        let block = self.memory.take(self.inner, place, &header);
+        let block = block.ok_or_else(|| RelayError::Refused("a block that was not its".into()))?;
         self.next_block = full.block + 1;
         self.next_seq = full.next_seq;
         let bytes = header.stored_len() as u64;
-        self.give(block, Some((place, full, bytes)))
-    }
-
-    fn take_memory(&self, place: usize) -> Option<Taken> {
-        match &self.memory {
-            Memory::Software { rkey, .. } => {
-                let mut wire = self.inner.wire();
-                let region = wire.responder.region_mut(*rkey)?;
-                region.memory.take(place).map(Taken::Software)
-            }
-            Memory::Shared { .. } => self.is_free(place).then_some(Taken::Shared),
-            #[cfg(feature = "verbs")]
-            Memory::Nic(_) => self.is_free(place).then_some(Taken::Nic),
-        }
-    }
-
-    /// Whether no writer has this block.
-    fn is_free(&self, place: usize) -> bool {
-        let mut jobs = self.jobs.iter().filter_map(|job| job.block);
-        !jobs.any(|(at, _, _)| at == place)
+        self.give(block, Some((place.index, full, bytes)))
     }
 
     /// Writes what is to be defined before a block of so many bytes.
@@ -458,13 +409,8 @@ impl<'a> Session<'a> {
     fn give_back(&self, job: &u64, block: Writable) {
         let job = self.jobs.iter().find(|known| known.number == *job);
         let place = job.and_then(|job| job.block).map(|(place, _, _)| place);
-        if let (Memory::Software { rkey, .. }, Some(place), Writable::Block(memory)) =
-            (&self.memory, place, block)
-        {
-            let mut wire = self.inner.wire();
-            if let Some(region) = wire.responder.region_mut(*rkey) {
-                region.memory.give_back(place, memory);
-            }
+        if let Some(place) = place {
+            self.memory.give_back(self.inner, place, block);
         }
     }
 
@@ -502,17 +448,7 @@ impl<'a> Session<'a> {
                 Err(_) => break,
             }
         }
-        match &self.memory {
-            Memory::Software { rkey, qpn } => {
-                let mut wire = self.inner.wire();
-                wire.peers.remove(qpn);
-                wire.responder.disconnect(*qpn);
-                wire.responder.deregister(*rkey);
-            }
-            Memory::Shared { .. } => {}
-            #[cfg(feature = "verbs")]
-            Memory::Nic(_) => {}
-        }
+        self.memory.release(self.inner);
         if lost {
             let checked = self.checkpoint();
             let ended = self.stream.end(None).map_err(RelayError::from);
@@ -522,19 +458,25 @@ impl<'a> Session<'a> {
     }
 
     fn salvage(&mut self) -> Result<(), RelayError> {
-        let deadline = Instant::now() + STRAGGLERS;
-        while let Some((full, _)) = self.full.pop_front() {
-            while !self.arrived(full.end_psn) && Instant::now() < deadline {
+        while let Some(full) = self.full.pop_front() {
+            while !self.is_there(&full) {
                 std::thread::sleep(REST);
             }
-            self.write_block(full, false)?;
+            self.write_block(full.block, false)?;
         }
         // Packets of blocks that were not announced may still be under way.
+        let emptied = self.inner.emptied();
         std::thread::sleep(STRAGGLERS);
+        let end = Instant::now() + STRAGGLERS_MAX;
+        while !self.inner.has_taken_all(emptied) && Instant::now() < end {
+            std::thread::sleep(REST);
+        }
         let definitions = std::mem::take(&mut self.definitions);
         for _ in 0..self.inner.options.blocks.max(2) {
             let number = self.next_block;
-            let Some(used) = self.used(number) else {
+            let key = self.hello.key;
+            let place = self.place(number);
+            let Some(used) = self.memory.used(self.inner, place, key, number) else {
                 break;
             };
             if used == 0 {
@@ -554,141 +496,4 @@ impl<'a> Session<'a> {
         }
         Ok(())
     }
-
-    /// Bytes of the block of this number up to its last segment; `None` if a writer
-    /// has it.
-    fn used(&self, number: u64) -> Option<usize> {
-        let place = self.place(number);
-        #[allow(clippy::cast_possible_truncation)]
-        let end = |bytes: &[u8]| {
-            let segments = Segments::new(bytes, self.hello.key, number as u32);
-            segments.last().map_or(0, |(range, _)| range.end)
-        };
-        match &self.memory {
-            Memory::Software { rkey, .. } => {
-                let mut wire = self.inner.wire();
-                let region = wire.responder.region_mut(*rkey)?;
-                let memory = region.memory.take(place)?;
-                let used = end(memory.segments());
-                region.memory.give_back(place, memory);
-                Some(used)
-            }
-            Memory::Shared { mapping, stride } => {
-                let bytes = self.inner.options.block_bytes;
-                let copy = copy_segments(mapping, place * stride, bytes);
-                self.is_free(place).then(|| end(&copy))
-            }
-            #[cfg(feature = "verbs")]
-            Memory::Nic(connected) => {
-                let free = self.is_free(place);
-                free.then(|| end(&connected.copy_segments(place)))
-            }
-        }
-    }
-}
-
-/// Makes the memory of a switch, and says where it is.
-fn memory(
-    inner: &Arc<Inner>,
-    hello: &Hello,
-    local: SocketAddr,
-    peer: SocketAddr,
-) -> Result<(Memory, WelcomePath, usize), RelayError> {
-    let (block_bytes, blocks) = (inner.options.block_bytes, inner.options.blocks.max(2));
-    let memory = Blocks::new(blocks, block_bytes);
-    let stride = memory.stride();
-    let (reliable, peer_number, psn, port, mtu) = match hello.path {
-        HelloPath::SharedMemory => {
-            let mapping = Mapping::create(stride * blocks).map_err(io_error("shared memory"))?;
-            let mapping = Arc::new(mapping);
-            let path = WelcomePath::SharedMemory {
-                path: mapping.path(),
-            };
-            return Ok((Memory::Shared { mapping, stride }, path, stride));
-        }
-        HelloPath::Rdma {
-            reliable,
-            qpn,
-            psn,
-            port,
-            mtu,
-        } => (reliable, qpn, psn, port, mtu),
-    };
-    if ![256, 512, 1024, 2048, 4096].contains(&mtu) {
-        return Err(RelayError::Refused(format!("{mtu} is no RDMA MTU")));
-    }
-    #[cfg(feature = "verbs")]
-    if let Some(device) = &inner.device {
-        let connected = device.connect(&crate::verbs::Switch {
-            reliable,
-            qpn: peer_number,
-            psn,
-            mtu,
-            address: peer.ip(),
-            blocks,
-            stride,
-        })?;
-        let path = connected.welcome();
-        return Ok((Memory::Nic(connected), path, stride));
-    }
-    let number = inner.next_qpn.fetch_add(1, Ordering::Relaxed);
-    let rkey = rkey()?;
-    let access = Access {
-        write: true,
-        atomic: true,
-    };
-    let qp = QueuePairOptions {
-        number,
-        peer_number,
-        peer: unmapped(peer.ip()),
-        service: if reliable { Service::Rc } else { Service::Uc },
-        first_psn: Psn::new(psn),
-        mtu,
-        domain: number,
-        access,
-    };
-    let from = SocketAddr::new(unmapped(peer.ip()), port);
-    let to = SocketAddr::new(unmapped(local.ip()), inner.rdma_port);
-    let both = IcrcCheck::new(from, to).zip(outer(to, from));
-    let (check, back) =
-        both.ok_or_else(|| RelayError::Refused("addresses of two families".into()))?;
-    let mut wire = inner.wire();
-    wire.responder.register(Region {
-        rkey,
-        va: VA,
-        len: (stride * blocks) as u64,
-        domain: number,
-        access,
-        memory,
-    });
-    wire.responder.connect(qp);
-    wire.peers.insert(
-        number,
-        Peer {
-            address: from,
-            icrcs: icrc::Stream::new(back),
-            check,
-        },
-    );
-    let path = WelcomePath::Rdma {
-        qpn: number,
-        rkey,
-        va: VA + strata_store::SEGMENTS_AT as u64,
-        mtu,
-        port: inner.rdma_port,
-        psn: 0,
-    };
-    Ok((Memory::Software { rkey, qpn: number }, path, stride))
-}
-
-/// An IPv4 address as such, also where a socket for both families has it.
-fn unmapped(address: IpAddr) -> IpAddr {
-    address.to_canonical()
-}
-
-fn rkey() -> Result<u32, RelayError> {
-    getrandom::u32().map_err(|error| RelayError::Io {
-        what: "random numbers".into(),
-        source: std::io::Error::other(error),
-    })
 }

@@ -1,29 +1,20 @@
-//! The relay's side of the log: blocks as they are in memory, to files.
-//!
-//! Several threads write; each block has its place in a file before, so that the
-//! blocks of a worker lie in the order in which they were filled, whichever
-//! thread writes them. A block is reported only once it is synced.
+//! The relay's side of the log: recordings, files, and where in them blocks go.
 
 use std::any::Any;
-use std::collections::HashMap;
-use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
 
 use strata_wire::Ledger;
 
 use crate::builder::BlockBuilder;
 use crate::checkpoint::Checkpoint;
-use crate::disk::{Disk, DiskBlock, DiskFile};
+use crate::disk::{Disk, DiskFile};
 use crate::error::{StoreError, io_error};
 use crate::format::{HEADER_LEN, align_up};
 use crate::manifest::{BlockFile, Books, MANIFEST_NAME, Manifest, Recording, State};
 use crate::recorder::{About, checkpoint_name, now_ns, read_manifest, take_lock};
 use crate::relayed::Definitions;
 use crate::summary::SUMMARY_BYTES_MAX;
-
-/// Blocks that are written and synced together by a thread, at most.
-const TOGETHER: usize = 8;
 
 /// The log that a relay writes: many recordings at a time.
 pub struct RelayLog {
@@ -68,6 +59,12 @@ impl RelayLog {
         // A log without recordings is one too.
         log.change(|_| ())?;
         Ok(Arc::new(log))
+    }
+
+    /// How many blocks are best on their way to the disk at a time.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.disk.in_flight()
     }
 
     fn manifest(&self) -> MutexGuard<'_, Manifest> {
@@ -157,7 +154,7 @@ impl RelayLog {
 }
 
 /// A file that blocks are being placed in.
-struct StreamFile {
+pub(super) struct StreamFile {
     log: Arc<RelayLog>,
     recording: u32,
     name: String,
@@ -184,6 +181,27 @@ impl StreamFile {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn open(&self) -> Result<Box<dyn DiskFile>, StoreError> {
+        let opened = self.log.disk.open_for_blocks(&self.name);
+        opened.map_err(self.error("open"))
+    }
+
+    /// A block that had a place is synced, or could not be.
+    pub(super) fn written(&self, failed: bool) -> Result<(), StoreError> {
+        self.update(|state| {
+            state.pending -= 1;
+            state.failed |= failed;
+        })
+    }
+
+    pub(super) fn error(&self, what: &'static str) -> impl FnOnce(io::Error) -> StoreError {
+        io_error(self.log.disk.display(&self.name), what)
+    }
+
     /// After a block was written, or no more will come.
     fn update(&self, change: impl FnOnce(&mut FileState)) -> Result<(), StoreError> {
         let mut state = self.state();
@@ -204,8 +222,8 @@ impl StreamFile {
 
 /// Where a block goes.
 pub struct Placed {
-    file: Arc<StreamFile>,
-    offset: u64,
+    pub(super) file: Arc<StreamFile>,
+    pub(super) offset: u64,
 }
 
 impl std::fmt::Debug for Placed {
@@ -421,139 +439,4 @@ impl DefinitionsBlock {
     pub fn bytes(&self) -> &[u8] {
         self.builder.sealed(self.len)
     }
-}
-
-/// What is called once a block is synced, or could not be written; it gets the
-/// memory back.
-pub type BlockDone<B> = Box<dyn FnOnce(B, Result<(), StoreError>) + Send>;
-
-struct Job<B> {
-    placed: Placed,
-    block: B,
-    done: BlockDone<B>,
-}
-
-/// The threads that write blocks.
-pub struct RelayWriters<B> {
-    sender: Option<SyncSender<Job<B>>>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl<B> std::fmt::Debug for RelayWriters<B> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RelayWriters")
-            .field("threads", &self.threads.len())
-            .finish_non_exhaustive()
-    }
-}
-
-impl<B: DiskBlock> RelayWriters<B> {
-    /// Starts so many threads.
-    ///
-    /// # Errors
-    ///
-    /// If a thread cannot be started.
-    pub fn start(threads: usize) -> Result<Self, StoreError> {
-        // Bounded by the blocks of all switches' regions; senders wait beyond that.
-        let (sender, receiver) = mpsc::sync_channel(1024);
-        let receiver = Arc::new(Mutex::new(receiver));
-        let spawn = |number: usize| {
-            let receiver = Arc::clone(&receiver);
-            thread::Builder::new()
-                .name(format!("strata-writer-{number}"))
-                .spawn(move || write_blocks(&receiver))
-                .map_err(io_error("writer thread".into(), "start"))
-        };
-        let threads: Result<_, _> = (0..threads.max(1)).map(spawn).collect();
-        Ok(Self {
-            sender: Some(sender),
-            threads: threads?,
-        })
-    }
-
-    /// Has a block written. `done` is called from one of the threads.
-    pub fn write(&self, placed: Placed, block: B, done: BlockDone<B>) {
-        let job = Job {
-            placed,
-            block,
-            done,
-        };
-        if let Some(sender) = &self.sender
-            && let Err(mpsc::SendError(job)) = sender.send(job)
-        {
-            (job.done)(job.block, Err(StoreError::WriterGone));
-        }
-    }
-}
-
-impl<B> Drop for RelayWriters<B> {
-    /// Waits until everything is written.
-    fn drop(&mut self) {
-        self.sender = None;
-        for thread in self.threads.drain(..) {
-            // A thread that panicked has said so.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn write_blocks<B: DiskBlock>(receiver: &Mutex<Receiver<Job<B>>>) {
-    let mut files: HashMap<String, Box<dyn DiskFile>> = HashMap::new();
-    loop {
-        let mut jobs = Vec::new();
-        {
-            let receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);
-            match receiver.recv() {
-                Ok(job) => jobs.push(job),
-                Err(_) => return,
-            }
-            while jobs.len() < TOGETHER
-                && let Ok(job) = receiver.try_recv()
-            {
-                jobs.push(job);
-            }
-        }
-        if files.len() > 64 {
-            files.clear();
-        }
-        let mut outcomes: Vec<Result<(), StoreError>> = Vec::new();
-        for job in &jobs {
-            outcomes.push(write(&mut files, job));
-        }
-        for (job, outcome) in jobs.iter().zip(&mut outcomes) {
-            if outcome.is_ok()
-                && let Some(file) = files.get_mut(&job.placed.file.name)
-            {
-                // The second sync of a file has nothing to do.
-                let named = job.placed.file.log.disk.display(&job.placed.file.name);
-                *outcome = file.sync().map_err(io_error(named, "sync"));
-            }
-        }
-        for (job, outcome) in jobs.into_iter().zip(outcomes) {
-            let failed = outcome.is_err();
-            let updated = job.placed.file.update(|state| {
-                state.pending -= 1;
-                state.failed |= failed;
-            });
-            (job.done)(job.block, outcome.and(updated));
-        }
-    }
-}
-
-fn write<B: DiskBlock>(
-    files: &mut HashMap<String, Box<dyn DiskFile>>,
-    job: &Job<B>,
-) -> Result<(), StoreError> {
-    let file = &job.placed.file;
-    let disk = &file.log.disk;
-    let opened = match files.get_mut(&file.name) {
-        Some(opened) => opened,
-        None => {
-            let opened = disk.open_for_blocks(&file.name);
-            let opened = opened.map_err(io_error(disk.display(&file.name), "open"))?;
-            files.entry(file.name.clone()).or_insert(opened)
-        }
-    };
-    let written = opened.write_at(job.block.bytes(), job.placed.offset);
-    written.map_err(io_error(disk.display(&file.name), "write"))
 }

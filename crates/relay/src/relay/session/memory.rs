@@ -1,0 +1,282 @@
+//! The memory that one switch writes into, by whatever way.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use strata_rdma::segment::Segments;
+use strata_rdma::{Access, Psn, QueuePairOptions, Region};
+use strata_store::RelayedHeader;
+use strata_wire::roce::{Service, icrc};
+
+use crate::control::{Hello, HelloPath, WelcomePath};
+use crate::error::{RelayError, io_error};
+use crate::icrc::{IcrcCheck, outer};
+use crate::memory::{Blocks, Writable};
+use crate::relay::{Inner, Peer};
+use crate::shared::{Mapping, SharedBlock, copy_segments};
+
+/// Virtual address of a software region's first byte.
+const VA: u64 = 1 << 40;
+
+/// Where a switch writes.
+pub(super) enum Memory {
+    /// Blocks of a responder, by key and queue pair.
+    Software { rkey: u32, qpn: u32 },
+    /// Memory that the switch has mapped.
+    Shared {
+        mapping: Arc<Mapping>,
+        stride: usize,
+    },
+    /// Memory that a NIC writes.
+    #[cfg(feature = "verbs")]
+    Nic(crate::verbs::Connected),
+}
+
+/// A block by its place.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) index: usize,
+    /// Whether no writer has it; the responder's blocks know that themselves.
+    pub(super) is_free: bool,
+}
+
+impl Memory {
+    /// Makes the memory of a switch, and says where it is, and how far its blocks are
+    /// apart.
+    pub(super) fn new(
+        inner: &Inner,
+        hello: &Hello,
+        local: SocketAddr,
+        peer: SocketAddr,
+    ) -> Result<(Self, WelcomePath, usize), RelayError> {
+        let (block_bytes, blocks) = (inner.options.block_bytes, inner.options.blocks.max(2));
+        let memory = Blocks::new(blocks, block_bytes);
+        let stride = memory.stride();
+        match hello.path {
+            HelloPath::SharedMemory => {
+                let mapping = Mapping::create(stride * blocks);
+                let mapping = Arc::new(mapping.map_err(io_error("shared memory"))?);
+                let path = WelcomePath::SharedMemory {
+                    path: mapping.path(),
+                };
+                Ok((Self::Shared { mapping, stride }, path, stride))
+            }
+            HelloPath::Rdma { mtu, .. } if ![256, 512, 1024, 2048, 4096].contains(&mtu) => {
+                Err(RelayError::Refused(format!("{mtu} is no RDMA MTU")))
+            }
+            HelloPath::Rdma { .. } => {
+                #[cfg(feature = "verbs")]
+                if let Some(device) = &inner.device {
+                    let switch = verbs_switch(&hello.path, peer, blocks, stride);
+                    let connected = device.connect(&switch)?;
+                    let path = connected.welcome();
+                    return Ok((Self::Nic(connected), path, stride));
+                }
+                let (memory, path) = Self::in_software(inner, hello, memory, local, peer)?;
+                Ok((memory, path, stride))
+            }
+        }
+    }
+
+    /// Gives the blocks to the responder, with a queue pair for the switch.
+    fn in_software(
+        inner: &Inner,
+        hello: &Hello,
+        memory: Blocks,
+        local: SocketAddr,
+        peer: SocketAddr,
+    ) -> Result<(Self, WelcomePath), RelayError> {
+        let HelloPath::Rdma {
+            reliable,
+            qpn: peer_number,
+            psn,
+            port,
+            mtu,
+        } = hello.path
+        else {
+            return Err(RelayError::Refused("no queue pair".into()));
+        };
+        let number = inner.next_qpn.fetch_add(1, Ordering::Relaxed);
+        let rkey = rkey()?;
+        let access = Access {
+            write: true,
+            atomic: true,
+        };
+        let qp = QueuePairOptions {
+            number,
+            peer_number,
+            peer: unmapped(peer.ip()),
+            service: if reliable { Service::Rc } else { Service::Uc },
+            first_psn: Psn::new(psn),
+            mtu,
+            domain: number,
+            access,
+        };
+        let from = SocketAddr::new(unmapped(peer.ip()), port);
+        let to = SocketAddr::new(unmapped(local.ip()), inner.rdma_port);
+        let both = IcrcCheck::new(from, to).zip(outer(to, from));
+        let (check, back) =
+            both.ok_or_else(|| RelayError::Refused("addresses of two families".into()))?;
+        let mut wire = inner.wire();
+        wire.responder.register(Region {
+            rkey,
+            va: VA,
+            len: memory.len(),
+            domain: number,
+            access,
+            memory,
+        });
+        wire.responder.connect(qp);
+        wire.peers.insert(
+            number,
+            Peer {
+                address: from,
+                icrcs: icrc::Stream::new(back),
+                check,
+            },
+        );
+        let path = WelcomePath::Rdma {
+            qpn: number,
+            rkey,
+            va: VA + strata_store::SEGMENTS_AT as u64,
+            mtu,
+            port: inner.rdma_port,
+            psn: 0,
+        };
+        Ok((Self::Software { rkey, qpn: number }, path))
+    }
+
+    /// Whether every packet before this sequence number has been seen.
+    pub(super) fn has_arrived(&self, inner: &Inner, end_psn: u32) -> bool {
+        match self {
+            Self::Software { qpn, .. } => {
+                let wire = inner.wire();
+                let qp = wire.responder.queue_pair(*qpn);
+                qp.is_none_or(|qp| qp.expected().since(Psn::new(end_psn)) >= 0)
+            }
+            // A copy is done before it is announced.
+            Self::Shared { .. } => true,
+            // So is an acknowledged write; unreliable ones get their time.
+            #[cfg(feature = "verbs")]
+            Self::Nic(connected) => connected.is_reliable(),
+        }
+    }
+
+    /// Takes a block from the switch, its header put before it; `None` if a writer has it.
+    pub(super) fn take(
+        &self,
+        inner: &Inner,
+        place: Place,
+        header: &RelayedHeader,
+    ) -> Option<Writable> {
+        match self {
+            Self::Software { rkey, .. } => {
+                let mut wire = inner.wire();
+                let region = wire.responder.region_mut(*rkey)?;
+                let mut memory = region.memory.take(place.index)?;
+                drop(wire);
+                memory.seal(header);
+                Some(Writable::Block(memory))
+            }
+            Self::Shared { mapping, stride } => place.is_free.then(|| {
+                Writable::Shared(SharedBlock::seal(mapping, place.index * stride, header))
+            }),
+            #[cfg(feature = "verbs")]
+            Self::Nic(connected) => place
+                .is_free
+                .then(|| Writable::Shared(connected.seal(place.index, header))),
+        }
+    }
+
+    /// The switch may write into a block again.
+    pub(super) fn give_back(&self, inner: &Inner, index: usize, block: Writable) {
+        if let (Self::Software { rkey, .. }, Writable::Block(memory)) = (self, block) {
+            let mut wire = inner.wire();
+            if let Some(region) = wire.responder.region_mut(*rkey) {
+                region.memory.give_back(index, memory);
+            }
+        }
+    }
+
+    /// Bytes of the block of this number, written with `key`, up to its last segment;
+    /// `None` if a writer has it.
+    pub(super) fn used(&self, inner: &Inner, place: Place, key: u32, number: u64) -> Option<usize> {
+        #[allow(clippy::cast_possible_truncation)]
+        let end = |bytes: &[u8]| {
+            let segments = Segments::new(bytes, key, number as u32);
+            segments.last().map_or(0, |(range, _)| range.end)
+        };
+        match self {
+            Self::Software { rkey, .. } => {
+                let mut wire = inner.wire();
+                let region = wire.responder.region_mut(*rkey)?;
+                let memory = region.memory.take(place.index)?;
+                let used = end(memory.segments());
+                region.memory.give_back(place.index, memory);
+                Some(used)
+            }
+            Self::Shared { mapping, stride } => {
+                let bytes = inner.options.block_bytes;
+                let copy = copy_segments(mapping, place.index * stride, bytes);
+                place.is_free.then(|| end(&copy))
+            }
+            #[cfg(feature = "verbs")]
+            Self::Nic(connected) => {
+                let copy = connected.copy_segments(place.index);
+                place.is_free.then(|| end(&copy))
+            }
+        }
+    }
+
+    /// The switch is gone.
+    pub(super) fn release(&self, inner: &Inner) {
+        if let Self::Software { rkey, qpn } = self {
+            let mut wire = inner.wire();
+            wire.peers.remove(qpn);
+            wire.responder.disconnect(*qpn);
+            wire.responder.deregister(*rkey);
+        }
+    }
+}
+
+/// A switch as a NIC is told of it.
+#[cfg(feature = "verbs")]
+fn verbs_switch(
+    path: &HelloPath,
+    peer: SocketAddr,
+    blocks: usize,
+    stride: usize,
+) -> crate::verbs::Switch {
+    let (reliable, qpn, psn, mtu) = match *path {
+        HelloPath::Rdma {
+            reliable,
+            qpn,
+            psn,
+            mtu,
+            ..
+        } => (reliable, qpn, psn, mtu),
+        HelloPath::SharedMemory => (true, 0, 0, 0),
+    };
+    crate::verbs::Switch {
+        reliable,
+        qpn,
+        psn,
+        mtu,
+        address: peer.ip(),
+        blocks,
+        stride,
+    }
+}
+
+/// An IPv4 address as such, also where a socket for both families has it.
+fn unmapped(address: IpAddr) -> IpAddr {
+    address.to_canonical()
+}
+
+fn rkey() -> Result<u32, RelayError> {
+    getrandom::u32().map_err(|error| RelayError::Io {
+        what: "random numbers".into(),
+        source: std::io::Error::other(error),
+    })
+}

@@ -1,0 +1,206 @@
+//! The threads that write blocks as they are in memory to files.
+//!
+//! Each block has its place in a file before, so that the blocks of a worker lie in
+//! the order in which they were filled, whichever thread writes them. A block is
+//! reported only once it is synced.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
+use std::sync::mpsc::{self, Receiver, SyncSender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use crate::disk::{DiskBlock, DiskFile, WriteQueue};
+use crate::error::{StoreError, io_error};
+
+use super::writer::{Placed, StreamFile};
+
+/// Blocks that are written and synced together by a thread, at most.
+const TOGETHER: usize = 8;
+
+/// What is called once a block is synced, or could not be written; it gets the
+/// memory back.
+pub type BlockDone<B> = Box<dyn FnOnce(B, Result<(), StoreError>) + Send>;
+
+struct Job<B> {
+    placed: Placed,
+    block: B,
+    done: BlockDone<B>,
+}
+
+/// The threads that write blocks.
+pub struct RelayWriters<B> {
+    sender: Option<SyncSender<Job<B>>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl<B> std::fmt::Debug for RelayWriters<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RelayWriters")
+            .field("threads", &self.threads.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<B: DiskBlock> RelayWriters<B> {
+    /// Starts so many threads, each of which has up to `in_flight` blocks on their way
+    /// to the disk ([`RelayLog::in_flight`]).
+    ///
+    /// # Errors
+    ///
+    /// If a thread cannot be started.
+    pub fn start(threads: usize, in_flight: usize) -> Result<Self, StoreError> {
+        // Bounded by the blocks of all switches' regions; senders wait beyond that.
+        let (sender, receiver) = mpsc::sync_channel(1024);
+        let receiver = Arc::new(Mutex::new(receiver));
+        let spawn = |number: usize| {
+            let receiver = Arc::clone(&receiver);
+            thread::Builder::new()
+                .name(format!("strata-writer-{number}"))
+                .spawn(move || write_blocks(&receiver, in_flight))
+                .map_err(io_error("writer thread".into(), "start"))
+        };
+        let threads: Result<_, _> = (0..threads.max(1)).map(spawn).collect();
+        Ok(Self {
+            sender: Some(sender),
+            threads: threads?,
+        })
+    }
+
+    /// Has a block written. `done` is called from one of the threads.
+    pub fn write(&self, placed: Placed, block: B, done: BlockDone<B>) {
+        let job = Job {
+            placed,
+            block,
+            done,
+        };
+        if let Some(sender) = &self.sender
+            && let Err(mpsc::SendError(job)) = sender.send(job)
+        {
+            (job.done)(job.block, Err(StoreError::WriterGone));
+        }
+    }
+}
+
+impl<B> Drop for RelayWriters<B> {
+    /// Waits until everything is written.
+    fn drop(&mut self) {
+        self.sender = None;
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Jobs that wait, at least one; `None` once there will be no more.
+fn gather<B>(receiver: &Mutex<Receiver<Job<B>>>) -> Option<Vec<Job<B>>> {
+    let receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut jobs = vec![receiver.recv().ok()?];
+    while jobs.len() < TOGETHER
+        && let Ok(job) = receiver.try_recv()
+    {
+        jobs.push(job);
+    }
+    Some(jobs)
+}
+
+/// What became of a job.
+struct Ended<B> {
+    placed: Placed,
+    block: B,
+    done: BlockDone<B>,
+    outcome: Result<(), StoreError>,
+}
+
+/// A thread's files, by name.
+type Files = HashMap<String, Box<dyn DiskFile>>;
+
+fn write_blocks<B: DiskBlock>(receiver: &Mutex<Receiver<Job<B>>>, in_flight: usize) {
+    let mut files = Files::new();
+    let mut queue = WriteQueue::new(in_flight);
+    while let Some(jobs) = gather(receiver) {
+        if files.len() > 64 {
+            files.clear();
+        }
+        let mut all = write(&mut queue, &mut files, jobs);
+        for Ended {
+            placed, outcome, ..
+        } in &mut all
+        {
+            if outcome.is_ok()
+                && let Some(file) = files.get_mut(placed.file.name())
+            {
+                // The second sync of a file has nothing to do.
+                *outcome = file.sync().map_err(placed.file.error("sync"));
+            }
+        }
+        for ended in all {
+            let failed = ended.outcome.is_err();
+            let updated = ended.placed.file.written(failed);
+            (ended.done)(ended.block, ended.outcome.and(updated));
+        }
+    }
+}
+
+/// Writes blocks, several on their way at a time.
+fn write<B: DiskBlock>(
+    queue: &mut WriteQueue<B>,
+    files: &mut Files,
+    jobs: Vec<Job<B>>,
+) -> Vec<Ended<B>> {
+    let mut on_their_way = VecDeque::new();
+    let mut all = Vec::new();
+    for Job {
+        placed,
+        block,
+        done,
+    } in jobs
+    {
+        if !queue.has_room() {
+            all.extend(complete(queue, &mut on_their_way));
+        }
+        match open(files, &placed.file) {
+            Ok(file) => {
+                queue.submit(file.as_mut(), block, placed.offset);
+                on_their_way.push_back((placed, done));
+            }
+            Err(error) => all.push(Ended {
+                placed,
+                block,
+                done,
+                outcome: Err(error),
+            }),
+        }
+    }
+    while let Some(ended) = complete(queue, &mut on_their_way) {
+        all.push(ended);
+    }
+    all
+}
+
+/// Waits for the first block on its way.
+fn complete<B: DiskBlock>(
+    queue: &mut WriteQueue<B>,
+    on_their_way: &mut VecDeque<(Placed, BlockDone<B>)>,
+) -> Option<Ended<B>> {
+    let (block, written) = queue.complete()?;
+    let (placed, done) = on_their_way.pop_front()?;
+    let outcome = written.map_err(placed.file.error("write"));
+    Some(Ended {
+        placed,
+        block,
+        done,
+        outcome,
+    })
+}
+
+fn open<'a>(
+    files: &'a mut Files,
+    file: &StreamFile,
+) -> Result<&'a mut Box<dyn DiskFile>, StoreError> {
+    match files.entry(file.name().to_owned()) {
+        Entry::Occupied(open) => Ok(open.into_mut()),
+        Entry::Vacant(place) => Ok(place.insert(file.open()?)),
+    }
+}
