@@ -170,11 +170,10 @@ def from_interface(context, name, trace, pps, seconds, log):
         raise RuntimeError(f"nothing was sent: {sent.strip()}")
     offered = int(actual[1].replace(" ", ""))
     arrived = subprocess.run(
-        [context.strata, "export", log, "-F", "pcap", "-w", os.devnull],
-        capture_output=True, text=True, check=True,
-    )
-    exported = re.search(r"([\d ]+) packets?", arrived.stdout + arrived.stderr)
-    got = int(exported[1].replace(" ", "")) if exported else 0
+        [context.strata, "export", log, "-F", "pcap", "-w", "-"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True,
+    ).stderr
+    got = int(re.search(r"([\d ]+) packets exported", arrived)[1].replace(" ", ""))
     return max(0.0, 1 - got / offered), offered / seconds, share
 
 

@@ -3,6 +3,7 @@
 //! - [`Chooser`]: decisions of a target, taken from the fuzzer's bytes;
 //! - [`Bounded`]: an allocator that fails beyond a bound, so that a length field
 //!   that is believed is a finding;
+//! - [`log_of`]: bytes as the block file of a log;
 //! - [`capture`]: reading and writing capture files, and what must hold of it.
 //!
 //! Used by the targets and by the maker of seeds; never part of the program.
@@ -11,9 +12,11 @@
 mod bounded;
 pub mod capture;
 mod chooser;
+mod log;
 
 pub use bounded::Bounded;
 pub use chooser::Chooser;
+pub use log::log_of;
 
 use strata_wire::LinkType;
 

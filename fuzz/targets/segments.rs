@@ -6,21 +6,16 @@
 #![no_main]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use strata_fuzz::{Bounded, Chooser};
+use strata_fuzz::{Bounded, Chooser, log_of};
 use strata_rdma::segment::{Assembly, BlockWriter, Layout, PacketInfo, Segments, damaged};
-use strata_store::{
-    BlockFile, Disk, Log, MANIFEST_NAME, Manifest, Recording, RelayedHeader, SEGMENTS_AT, Select,
-    SimDisk, State,
-};
+use strata_store::{RelayedHeader, SEGMENTS_AT, Select};
 
 #[global_allocator]
 static MEMORY: Bounded = Bounded::new();
 
 const BLOCK_BYTES: usize = 16 << 10;
-const FILE: &str = "blocks/r0001-w00-000000.strata";
 const HASH_SEED: [u64; 2] = [1, 0];
 
 fuzz_target!(|bytes: &[u8]| {
@@ -118,12 +113,7 @@ fn as_a_log(segments: &[u8], key: u32, number: u64, sent: u64, packets: u64) {
     file.resize(SEGMENTS_AT, 0);
     file.extend_from_slice(segments);
     file.resize(header.stored_len(), 0);
-    let disk = SimDisk::new();
-    let manifest = manifest(file.len() as u64);
-    disk.replace(MANIFEST_NAME, &manifest.to_json())
-        .expect("a virtual disk");
-    disk.replace(FILE, &file).expect("a virtual disk");
-    let log = Log::on(Arc::new(disk)).expect("the manifest is good");
+    let log = log_of(&file, HASH_SEED, true, Some("fuzz"));
     let recording = &log.recordings()[0];
     for block in log.blocks(recording, &Select::default()) {
         let block = block.expect("its header is right");
@@ -133,36 +123,4 @@ fn as_a_log(segments: &[u8], key: u32, number: u64, sent: u64, packets: u64) {
         assert!(read >= block.header.packets as usize, "each packet is read");
     }
     log.books(recording).expect("a virtual disk does not fail");
-}
-
-fn manifest(bytes: u64) -> Manifest {
-    let recording = Recording {
-        id: 1,
-        state: State::Running,
-        program: "fuzz".into(),
-        started_ns: 0,
-        ended_ns: None,
-        inputs: Vec::new(),
-        filter: String::new(),
-        mode: String::new(),
-        model: String::new(),
-        model_file: "models/0.json".into(),
-        classes: vec!["benign".into()],
-        hash_seed: HASH_SEED,
-        files: vec![BlockFile {
-            name: FILE.into(),
-            worker: 0,
-            sealed: true,
-            bytes,
-            blocks: 1,
-            packets: 0,
-        }],
-        ledger: None,
-        warnings: Vec::new(),
-        session: Some("fuzz".into()),
-    };
-    Manifest {
-        recordings: vec![recording],
-        ..Manifest::default()
-    }
 }

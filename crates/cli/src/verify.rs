@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     writeln!(
         stdout().lock(),
-        "{} files with {} packets, {}: every byte is what was written",
+        "{} files with {} packets, {}: all as they were written",
         count(verified.files),
         count(verified.packets),
         human_bytes(verified.bytes),

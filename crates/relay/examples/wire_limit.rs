@@ -43,7 +43,7 @@ fn receive(address: IpAddr) -> Result<(), Failure> {
         }
         // The very first tells the kernel where the relay is.
         port.receive_with(&mut |_, _, packet| {
-            bytes += packet.len() * usize::from(first.is_some())
+            bytes += packet.len() * usize::from(first.is_some());
         })?;
         last = Instant::now();
         first.get_or_insert(last);
