@@ -189,6 +189,12 @@ fn over_a_link_nothing_is_lost_and_tshark_understands_it() {
             .args(["relay", "--listen", "192.0.2.2", "-o"])
             .arg(&log);
         let mut relay = relay(&mut command);
+        if name == "raw" {
+            // Runs are cut before they leave, as for a link that cannot do that.
+            let [switch, _] = &link.names;
+            let limit = ["-n", switch, "link", "set", "eth0", "gso_max_segs", "1"];
+            assert!(succeeds(Command::new("ip").args(limit)));
+        }
         let wire = dir.path().join("wire.pcap");
         let mut tcpdump = (name == "raw").then(|| {
             let mut command = link.within(1, "tcpdump");
@@ -231,6 +237,16 @@ fn found(log: &Path, to: &Path, filter: &str) -> Vec<u8> {
     command.arg("export").arg(log).arg("-w").arg(to);
     output(command.arg("--no-comments").arg(filter));
     fs::read(to).unwrap()
+}
+
+fn block_files(log: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(log.join("blocks")).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = paths
+        .filter(|path| path.extension().is_some_and(|ending| ending == "strata"))
+        .collect();
+    files.sort();
+    files
 }
 
 /// The table of `info`: what is in a log, whatever its files weigh.
@@ -294,9 +310,7 @@ fn a_relayed_log_is_found_in_verified_compacted_and_pruned() {
     same("as it came");
     assert!(found(&local, &export, "udp port 53").len() > 10_000);
 
-    let blocks = fs::read_dir(relayed.join("blocks")).unwrap();
-    let mut files: Vec<PathBuf> = blocks.map(|entry| entry.unwrap().path()).collect();
-    files.sort();
+    let files = block_files(&relayed);
     assert!(files.len() > 3, "{files:?}");
     let whole = fs::read(&files[1]).unwrap();
     let mut damaged = whole.clone();
@@ -318,7 +332,7 @@ fn a_relayed_log_is_found_in_verified_compacted_and_pruned() {
         let (text, done) = says(&["compact"], log);
         assert!(done && text.contains("67 690 packets"), "{text}");
     }
-    assert_eq!(fs::read_dir(relayed.join("blocks")).unwrap().count(), 0);
+    assert_eq!(block_files(&relayed), Vec::<PathBuf>::new());
     same("compacted");
     let (text, done) = says(&["prune", "--keep", "1d"], &relayed);
     assert!(done && text.contains("deleted"), "{text}");

@@ -442,7 +442,7 @@ fn over_ipv6_the_guest_takes_our_icrcs_and_we_its() {
     assert!(ip(&format!("-6 addr add {HOST_V6}/64 dev tap0 nodad")));
     let mut shell = Shell::open();
     shell.say(&format!(
-        "ip -6 addr add {GUEST_V6}/64 dev eth0 nodad; echo DONE $?"
+        "/sbin/ip -6 addr add {GUEST_V6}/64 dev eth0 nodad; echo DONE $?"
     ));
     assert_eq!(shell.hear("DONE"), "0");
     // The device learns its address a little later.
