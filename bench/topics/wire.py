@@ -220,7 +220,7 @@ def limit(context, seconds):
 
 def measure(context):
     quick = context.quick
-    rounds, laps, seconds = (1, 50, 2) if quick else (5, 50, 5)
+    rounds, laps, seconds = (1, 50, 2) if quick else (3, 50, 4)
     steps = [n * 100_000 for n in range(2, 42, 4 if quick else 1)]
     source = context.capture()
     trace, log = context.directory / "wire.pcap", context.directory / "wire-log"
