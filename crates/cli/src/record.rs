@@ -27,7 +27,7 @@ use strata_store::About;
 use strata_wire::{Ledger, LinkType, TunnelKey};
 
 use target::{Closed, Destination, Recording};
-pub(crate) use target::{Target, log_directory, rotate_bytes};
+pub(crate) use target::{DiskWay, Target, log_directory, rotate_bytes};
 
 use crate::model::Loaded;
 use crate::text;

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use strata_relay::tls::{RelayTls, TlsFiles};
 use strata_relay::{CONTROL_PORT, Relay, RelayOptions};
 
-use crate::record::{log_directory, rotate_bytes, stop_on_signal};
+use crate::record::{DiskWay, log_directory, rotate_bytes, stop_on_signal};
 use crate::text;
 
 /// Arguments of `strata relay`.
@@ -47,6 +47,11 @@ pub(crate) struct Args {
     /// Threads that write blocks to disk.
     #[arg(long, value_name = "N", default_value_t = 2)]
     writers: usize,
+
+    /// How blocks go to the disk: direct (past the page cache), buffered (through
+    /// it), or auto: what a measurement of a few milliseconds finds faster.
+    #[arg(long, value_enum, default_value_t = DiskWay::Auto)]
+    disk: DiskWay,
 
     /// Begin a new block file before one holds more than so many million bytes;
     /// with a unit (500MB, 2GiB) that size; 0 never.
@@ -124,8 +129,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         });
     }
     let stop = stop_on_signal()?;
-    let disk = Arc::new(log_directory(&args.output)?);
-    let relay = Relay::start(disk, options, |news| eprintln!("strata: {news}"))?;
+    let mut disk = log_directory(&args.output)?;
+    let chosen = disk.choose(args.disk.into());
+    let chosen = chosen.with_context(|| format!("{}: --disk", args.output.display()))?;
+    eprintln!("strata: {chosen}");
+    let relay = Relay::start(Arc::new(disk), options, |news| eprintln!("strata: {news}"))?;
     eprintln!(
         "strata: relay on {}, log in {}; Ctrl-C ends it",
         relay.address(),

@@ -433,7 +433,9 @@ fn switch(host: &str) -> Process {
 fn relay_on(host: &str, log: &Path) -> Process {
     let mut command = Command::new(STRATA);
     command.args(["relay", "--listen", host]);
-    relay(command.args(["--block-size", "1MiB", "-o"]).arg(log))
+    // It is begun again and again, and need not measure its disk.
+    command.args(["--disk", "buffered", "--block-size", "1MiB", "-o"]);
+    relay(command.arg(log))
 }
 
 /// Sequence numbers of the packets of a recording, each of which is right: those that

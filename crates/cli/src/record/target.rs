@@ -55,8 +55,9 @@ pub(super) struct LogArgs {
     disk: DiskWay,
 }
 
+/// How blocks go to the disk, as the user says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum DiskWay {
+pub(crate) enum DiskWay {
     Auto,
     Direct,
     Buffered,
