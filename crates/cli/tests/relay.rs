@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use strata_store::{Log, Record, Recording, Select, State};
+use strata_testkit::Certificates;
 use strata_wire::mix64;
 
 const STRATA: &str = env!("CARGO_BIN_EXE_strata");
@@ -337,6 +338,42 @@ fn a_relayed_log_is_found_in_verified_compacted_and_pruned() {
     let (text, done) = says(&["prune", "--keep", "1d"], &relayed);
     assert!(done && text.contains("deleted"), "{text}");
     assert!(says(&["verify"], &relayed).1);
+}
+
+#[test]
+fn tls_lets_in_whom_the_authority_knows() {
+    const HOST: &str = "127.91.0.4";
+    let dir = quick_dir();
+    let files = Certificates::make(dir.path(), HOST);
+    let with_tls = |command: &mut Command, name: &str| {
+        let [certificate, key, authority] = files.of(name);
+        command.arg("--tls-cert").arg(certificate);
+        command.arg("--tls-key").arg(key);
+        command.arg("--tls-ca").arg(authority);
+    };
+    let log = dir.path().join("log");
+    let mut command = Command::new(STRATA);
+    command.args(["relay", "--listen", HOST, "-o"]).arg(&log);
+    with_tls(&mut command, "relay");
+    let mut relay = relay(&mut command);
+    for (name, says) in [
+        ("switch", " 0 lost;"),
+        ("stranger", "certificate"),
+        ("nobody", "--tls-cert"),
+    ] {
+        let mut switch = Command::new(STRATA);
+        let capture = strata_testkit::data_dir().join("labelled/cic2017-sqli/trace.pcap");
+        switch.args(["switch", "--relay", HOST, "-r"]).arg(capture);
+        if name != "nobody" {
+            with_tls(&mut switch, name);
+        }
+        let output = switch.output().unwrap();
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert_eq!(output.status.success(), name == "switch", "{name}: {text}");
+        assert!(text.contains(says), "{name}: {text}");
+    }
+    relay.signal("INT");
+    assert_eq!(Log::open(&log).unwrap().recordings().len(), 1);
 }
 
 /// Every packet is RoCEv2 to tshark, and none malformed.

@@ -9,11 +9,14 @@ use std::time::Duration;
 
 use strata_rdma::segment::{Layout, SegmentHeader};
 use strata_rdma::{OnLoss, PacketBatch};
-use strata_relay::{Link, LinkOptions, LinkReport, Port, Relay, RelayOptions, Transport, tls};
+use strata_relay::{
+    Link, LinkOptions, LinkReport, Port, Relay, RelayError, RelayOptions, Transport, tls,
+};
 use strata_store::{
     About, BlockBuilder, BlockSink, Log, Loss, PacketRecord, Record, Select, SimDisk, State,
     Written, block_channel,
 };
+use strata_testkit::Certificates;
 use strata_wire::roce::{Packet, Service};
 use strata_wire::{Ledger, mix64};
 
@@ -217,9 +220,9 @@ fn read(disk: &SimDisk) -> Found {
 
 #[test]
 fn everything_arrives_by_every_way() {
-    let files = certificates();
+    let (files, _dir) = certificates();
     let with_tls = |options: &mut LinkOptions| {
-        options.tls = Some(tls::SwitchTls::new(&files.of("switch")).unwrap());
+        options.tls = Some(tls_of(&files, "switch", tls::SwitchTls::new));
     };
     type Change<'a> = Box<dyn Fn(&mut LinkOptions) + 'a>;
     let ways: Vec<(&str, bool, Change<'_>)> = vec![
@@ -241,7 +244,7 @@ fn everything_arrives_by_every_way() {
         let mut options = relay_options();
         options.rotate_bytes = 5 << 20;
         if tls {
-            options.tls = Some(tls::RelayTls::new(&files.of("relay")).unwrap());
+            options.tls = Some(tls_of(&files, "relay", tls::RelayTls::new));
         }
         let relay = relay(&disk, options);
         let mut options = link_options(relay.address());
@@ -265,65 +268,36 @@ fn everything_arrives_by_every_way() {
     }
 }
 
-struct Certificates {
-    dir: tempfile::TempDir,
-    paths: BTreeMap<String, std::path::PathBuf>,
-}
-
-impl Certificates {
-    fn of(&self, name: &str) -> tls::TlsFiles<'_> {
-        tls::TlsFiles {
-            certificate: &self.paths[&format!("{name}.crt")],
-            key: &self.paths[&format!("{name}.key")],
-            authority: &self.paths["ca.crt"],
-        }
-    }
-}
-
-/// An authority, and certificates of it for both ends; one of nobody's.
-fn certificates() -> Certificates {
-    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+/// Certificates, and the folder that they are in.
+fn certificates() -> (Certificates, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
-    let mut paths = BTreeMap::new();
-    let mut put = |name: &str, text: String| {
-        let path = dir.path().join(name);
-        std::fs::write(&path, text).unwrap();
-        paths.insert(name.to_owned(), path);
+    (Certificates::make(dir.path(), "127.0.0.1"), dir)
+}
+
+fn tls_of<T>(
+    certificates: &Certificates,
+    name: &str,
+    make: impl Fn(&tls::TlsFiles<'_>) -> Result<T, RelayError>,
+) -> T {
+    let [certificate, key, authority] = &certificates.of(name);
+    let files = tls::TlsFiles {
+        certificate,
+        key,
+        authority,
     };
-    let authority_key = KeyPair::generate().unwrap();
-    let mut authority = CertificateParams::new(Vec::new()).unwrap();
-    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    put(
-        "ca.crt",
-        authority.self_signed(&authority_key).unwrap().pem(),
-    );
-    let issuer = Issuer::new(authority, authority_key);
-    for name in ["relay", "switch", "stranger"] {
-        let key = KeyPair::generate().unwrap();
-        let names = vec![String::from("127.0.0.1"), name.to_owned()];
-        let params = CertificateParams::new(names).unwrap();
-        let certificate = if name == "stranger" {
-            params.self_signed(&key).unwrap()
-        } else {
-            params.signed_by(&key, &issuer).unwrap()
-        };
-        put(&format!("{name}.crt"), certificate.pem());
-        put(&format!("{name}.key"), key.serialize_pem());
-    }
-    Certificates { dir, paths }
+    make(&files).unwrap()
 }
 
 #[test]
 fn with_tls_a_stranger_and_a_plain_switch_are_not_let_in() {
-    let files = certificates();
-    assert!(files.dir.path().exists());
+    let (files, _dir) = certificates();
     let disk = SimDisk::new();
     let mut options = relay_options();
-    options.tls = Some(tls::RelayTls::new(&files.of("relay")).unwrap());
+    options.tls = Some(tls_of(&files, "relay", tls::RelayTls::new));
     let relay = relay(&disk, options);
     let (sink, source) = block_channel(64 << 10, 2);
     let mut options = link_options(relay.address());
-    options.tls = Some(tls::SwitchTls::new(&files.of("stranger")).unwrap());
+    options.tls = Some(tls_of(&files, "stranger", tls::SwitchTls::new));
     let refused = Link::start(options, source, sink.end_handle()).unwrap_err();
     assert!(refused.to_string().contains("certificate"), "{refused}");
     let (sink, source) = block_channel(64 << 10, 2);
@@ -336,15 +310,15 @@ fn with_tls_a_stranger_and_a_plain_switch_are_not_let_in() {
 
 #[test]
 fn a_switch_does_not_talk_to_a_relay_of_another_authority() {
-    let files = certificates();
+    let (files, _dir) = certificates();
     let disk = SimDisk::new();
     let mut options = relay_options();
-    options.tls = Some(tls::RelayTls::new(&files.of("relay")).unwrap());
+    options.tls = Some(tls_of(&files, "relay", tls::RelayTls::new));
     let relay = relay(&disk, options);
     let (sink, source) = block_channel(64 << 10, 2);
     let mut options = link_options(relay.address());
-    let other = certificates();
-    options.tls = Some(tls::SwitchTls::new(&other.of("switch")).unwrap());
+    let (other, _other_dir) = certificates();
+    options.tls = Some(tls_of(&other, "switch", tls::SwitchTls::new));
     let refused = Link::start(options, source, sink.end_handle()).unwrap_err();
     assert!(refused.to_string().contains("certificate"), "{refused}");
 }

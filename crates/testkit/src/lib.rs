@@ -2,9 +2,11 @@
 #![deny(unsafe_code)]
 
 mod allocations;
+mod certificates;
 mod net;
 
 pub use allocations::{CountingAllocator, allocations};
+pub use certificates::Certificates;
 pub use net::Namespace;
 
 use std::path::{Path, PathBuf};
