@@ -3,8 +3,9 @@
 //!
 //! Limit, per 128 bytes of a packet cut as a switch does: 256 bytes are written
 //! (32 segment header, 128 payload, 28 BTH and RETH, 4 ICRC; once into the message
-//! and once into the packet), 156 pass CRC-32C at 8 bytes a cycle per stream, 224
-//! CRC-32. MTU messages share one RoCEv2 header and ICRC among 31 times as much.
+//! and once into the packet), 156 pass CRC-32C, 8 at a time in a chain of 3 cycles a
+//! step, 188 CRC-32 by carry-less multiplication: the two sums are most of the cost.
+//! MTU messages share one RoCEv2 header and ICRC among 31 times as much.
 #![allow(clippy::print_stdout, reason = "a program")]
 
 use std::hint::black_box;
