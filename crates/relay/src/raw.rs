@@ -2,8 +2,9 @@
 //! IP, and its queueing discipline. Answers come through a UDP socket.
 //!
 //! A run of packets goes as one frame, as large as an IP packet may be, with a header
-//! that says where the kernel or the NIC cuts it (`PACKET_VNET_HDR`, Linux 6.2): the
-//! bytes go from the batch to the kernel without being put together before.
+//! that says where it is to be cut (`PACKET_VNET_HDR`, Linux 6.2): the bytes go from
+//! the batch to the kernel without being put together before. Where a driver cannot
+//! take such a frame, packets go one by one.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -80,14 +81,14 @@ impl RawToRelay {
         }
         // SAFETY: just opened, owned by nothing else.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-        // Where it is not known, frames queue.
-        let _ = socket::set(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1);
+        // Where it is not known, frames queue, and it is not said if they cannot be cut.
+        let bypass = socket::set(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1);
         socket::set(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
         Ok(Self {
             socket,
             link: Link::to(interface, from, to)?,
             icrcs: icrc::Stream::new(outer),
-            segmentation: true,
+            segmentation: bypass.is_ok(),
             answers: Answers::new(answers, local, relay)?,
         })
     }

@@ -63,18 +63,21 @@ pub(crate) fn send(
                 packet_len: batch.get(place.start).len(),
             };
         }
-        match send(&runs[..group.len()]) {
-            Err(error)
-                if *segmentation
-                    && matches!(
-                        error.raw_os_error(),
-                        Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE)
-                    ) =>
-            {
-                *segmentation = false;
-                return self::send(batch, icrcs, segmentation, send);
+        loop {
+            match send(&runs[..group.len()]) {
+                Ok(()) => break,
+                Err(error) => match error.raw_os_error() {
+                    // A driver that cannot cut a frame drops it, and says so like this.
+                    Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::ENOBUFS)
+                        if *segmentation =>
+                    {
+                        *segmentation = false;
+                        return self::send(batch, icrcs, segmentation, send);
+                    }
+                    Some(libc::ENOBUFS) => {}
+                    _ => return Err(error),
+                },
             }
-            sent => sent?,
         }
     }
     Ok(())

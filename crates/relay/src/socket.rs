@@ -58,7 +58,11 @@ pub(crate) fn wait(socket: RawFd, events: libc::c_short, limit: Duration) -> io:
     }
 }
 
-/// Sends messages, waiting while the socket or the interface has no room for more.
+/// How often an interface without room is asked again, 50 us apart.
+const TRIES: u32 = 100;
+
+/// Sends messages, waiting while the socket has no room for more. `ENOBUFS` if the
+/// interface has had none for 5 ms, or cannot send such a message at all.
 ///
 /// # Safety
 ///
@@ -66,20 +70,22 @@ pub(crate) fn wait(socket: RawFd, events: libc::c_short, limit: Duration) -> io:
 /// that stand beside them.
 pub(crate) unsafe fn send_all(socket: RawFd, messages: &mut [libc::mmsghdr]) -> io::Result<()> {
     let mut rest = messages;
+    let mut tries = 0;
     while !rest.is_empty() {
         let count = libc::c_uint::try_from(rest.len()).unwrap_or(libc::c_uint::MAX);
         // SAFETY: so many messages, which are as the caller promises.
         let sent = unsafe { libc::sendmmsg(socket, rest.as_mut_ptr(), count, 0) };
         if let Ok(sent) = usize::try_from(sent) {
             rest = &mut rest[sent..];
+            tries = 0;
             continue;
         }
         match io::Error::last_os_error() {
             error if error.kind() == io::ErrorKind::WouldBlock => {
                 wait(socket, libc::POLLOUT, Duration::from_millis(100))?;
             }
-            // The interface's queue is full.
-            error if error.raw_os_error() == Some(libc::ENOBUFS) => {
+            error if error.raw_os_error() == Some(libc::ENOBUFS) && tries < TRIES => {
+                tries += 1;
                 std::thread::sleep(Duration::from_micros(50));
             }
             error if error.kind() == io::ErrorKind::Interrupted => {}
