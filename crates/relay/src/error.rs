@@ -37,6 +37,12 @@ pub enum RelayError {
         /// The peer.
         peer: String,
     },
+    /// The relay closed the connection instead of an answer.
+    #[error("{peer}: hung up without a word; does it want TLS (--tls-cert, --tls-key, --tls-ca)?")]
+    HungUp {
+        /// The relay.
+        peer: String,
+    },
     /// The relay does not take this switch.
     #[error("the relay refuses: {0}")]
     Refused(String),

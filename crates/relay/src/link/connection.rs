@@ -172,7 +172,18 @@ impl Connection {
         };
         // If it cannot be sent, the relay has perhaps said why.
         let _ = channel.send(&Message::Hello(Box::new(hello)));
-        let welcome = match channel.wait(ANSWER_LIMIT)? {
+        let answer = channel.wait(ANSWER_LIMIT).map_err(|error| match error {
+            RelayError::Closed { peer } if options.tls.is_none() => RelayError::HungUp { peer },
+            RelayError::Io { source, .. }
+                if options.tls.is_none()
+                    && source.kind() == std::io::ErrorKind::ConnectionReset =>
+            {
+                let peer = channel.peer().to_owned();
+                RelayError::HungUp { peer }
+            }
+            error => error,
+        });
+        let welcome = match answer? {
             Message::Welcome(welcome) => *welcome,
             Message::Refused(reason) => return Err(RelayError::Refused(reason)),
             other => return Err(protocol(&channel, &unexpected(&other))),
