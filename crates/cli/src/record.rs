@@ -244,7 +244,10 @@ pub(crate) fn run_to(args: &RoadArgs, target: &Target) -> Result<()> {
         // Whoever steers asks while the input waits, so it must be up to date then.
         if server.is_some() {
             worker.publish_hits();
-            observer.note(worker.ledger(), Vec::new(), None);
+            observer.note(steer::Noted {
+                ledger: worker.ledger(),
+                ..steer::Noted::default()
+            });
         }
         if last_shown.elapsed() > Duration::from_millis(100) {
             last_shown = Instant::now();

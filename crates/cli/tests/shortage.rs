@@ -1,14 +1,22 @@
 //! Shortages that are really there, and what is done about them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+#![allow(clippy::print_stderr, reason = "says why it did not run")]
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use strata_bpf::{Alu, Assembler, Condition, Program, ProgramKind, Reg};
 use strata_testkit::{Namespace, may_use_kernel};
+
+/// How long a state is waited for, on the busiest machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+const STRATA: &str = env!("CARGO_BIN_EXE_strata");
 
 /// A small disk of its own, gone with the value.
 struct Disk(PathBuf);
@@ -33,30 +41,391 @@ impl Drop for Disk {
     }
 }
 
-/// Sends UDP packets of 1,400 bytes, so many a second, until it is killed.
-fn sender(namespace: &Namespace, interface: &str, per_second: u32) -> Child {
+/// A control group of one controller with a process in it, gone with the value.
+struct Group {
+    dir: PathBuf,
+    is_v2: bool,
+}
+
+impl Group {
+    /// `None` where there is no such controller; in CI there has to be.
+    fn new(controller: &str, process: &Child) -> Option<Self> {
+        let name = format!("strata-test-{}", std::process::id());
+        let root = Path::new("/sys/fs/cgroup");
+        let v1 = root.join(controller);
+        let is_v2 = !v1.is_dir();
+        let dir = if is_v2 {
+            root.join(name)
+        } else {
+            v1.join(name)
+        };
+        let id = process.id().to_string();
+        let made = fs::create_dir(&dir).and_then(|()| fs::write(dir.join("cgroup.procs"), id));
+        let group = Self { dir, is_v2 };
+        let there = !is_v2 || {
+            let v2_name = if controller == "blkio" {
+                "io"
+            } else {
+                controller
+            };
+            let list = fs::read_to_string(group.dir.join("cgroup.controllers"));
+            list.is_ok_and(|list| list.split_whitespace().any(|name| name == v2_name))
+        };
+        let can = made.is_ok() && there;
+        assert!(
+            can || std::env::var_os("CI").is_none(),
+            "no control group for {controller}: {made:?}"
+        );
+        if !can {
+            eprintln!("not run: no control group for {controller}: {made:?}");
+        }
+        can.then_some(group)
+    }
+
+    fn set(&self, v1: (&str, &str), v2: (&str, &str)) {
+        let (file, value) = if self.is_v2 { v2 } else { v1 };
+        fs::write(self.dir.join(file), value).unwrap();
+    }
+
+    /// So many bytes per second may be written to the disk under `path`; 0 is any number.
+    fn write_rate(&self, path: &Path, rate: u64) {
+        let device = fs::metadata(path).unwrap().dev();
+        let [major, minor] = [rustix::fs::major(device), rustix::fs::minor(device)];
+        let entry = format!("/sys/dev/block/{major}:{minor}");
+        // Of a partition it is the disk that can be throttled.
+        let whole = Path::new(&entry).join("partition").exists();
+        let file = Path::new(&entry).join(if whole { "../dev" } else { "dev" });
+        let disk = fs::read_to_string(file).unwrap();
+        let disk = disk.trim();
+        let limit = if rate == 0 {
+            "max".into()
+        } else {
+            rate.to_string()
+        };
+        self.set(
+            ("blkio.throttle.write_bps_device", &format!("{disk} {rate}")),
+            ("io.max", &format!("{disk} wbps={limit}")),
+        );
+    }
+
+    /// So many thousandths of a CPU; 0 is any number.
+    fn cpu(&self, thousandths: u32) {
+        let quota = thousandths * 100;
+        let (v1, v2) = match quota {
+            0 => ("-1".to_owned(), "max 100000".to_owned()),
+            _ => (quota.to_string(), format!("{quota} 100000")),
+        };
+        self.set(("cpu.cfs_quota_us", &v1), ("cpu.max", &v2));
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let start = Instant::now();
+        // Not while its process is there.
+        while fs::remove_dir(&self.dir).is_err() && start.elapsed() < Duration::from_secs(5) {
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// A process that does not outlive the test.
+struct Process(Option<Child>);
+
+impl Process {
+    fn child(&self) -> &Child {
+        self.0.as_ref().unwrap()
+    }
+
+    fn ended(mut self) -> Output {
+        let id = self.child().id().to_string();
+        let sent = Command::new("kill").args(["-INT", &id]).status();
+        assert!(sent.unwrap().success());
+        self.0.take().unwrap().wait_with_output().unwrap()
+    }
+
+    /// What it said, if it ended well: then its books balance.
+    fn ended_well(self) -> String {
+        let output = self.ended();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{text}");
+        text
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn inside(namespace: &Namespace) -> Command {
+    let mut command = Command::new("ip");
+    // Its child is the program itself.
+    command.args(["netns", "exec", namespace.name(), STRATA]);
+    command
+}
+
+fn spawn(command: &mut Command) -> Process {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    Process(Some(child.spawn().unwrap()))
+}
+
+/// Sends UDP packets of 1,400 bytes in a thousand flows, so many a second, until it is killed.
+fn sender(namespace: &Namespace, interface: &str, per_second: u32) -> Process {
     let program = format!(
         "import socket, time\n\
          s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)\n\
          s.bind(('{interface}', 0))\n\
          ip = bytes.fromhex('4500056e0000400040110000c0000201c0000202')\n\
-         udp = bytes.fromhex('0fa00fa1055a0000')\n\
-         f = bytes.fromhex('0200000000020200000000010800') + ip + udp + bytes(1362)\n\
-         while True:\n    for _ in range({per_second} // 50):\n        s.send(f)\n    time.sleep(0.02)\n"
+         ethernet = bytes.fromhex('0200000000020200000000010800')\n\
+         udp = lambda n: (4000 + n).to_bytes(2, 'big') + bytes.fromhex('0fa1055a0000')\n\
+         frames = [ethernet + ip + udp(n) + bytes(1362) for n in range(1000)]\n\
+         n = 0\n\
+         while True:\n    \
+             for _ in range({per_second} // 50):\n        \
+                 s.send(frames[n % 1000])\n        \
+                 n += 1\n    \
+             time.sleep(0.02)\n"
     );
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace.name(), "python3", "-c", &program]);
-    command.stderr(Stdio::null()).spawn().unwrap()
+    Process(Some(command.stderr(Stdio::null()).spawn().unwrap()))
 }
 
 fn status(socket: &Path) -> Option<Value> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_strata"));
+    let mut command = Command::new(STRATA);
     let output = command
         .args(["status", "--json", "--socket"])
         .arg(socket)
         .output()
         .unwrap();
     serde_json::from_slice(&output.stdout).ok()
+}
+
+/// Waits until the status is as wanted.
+fn wait_for(socket: &Path, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let start = Instant::now();
+    loop {
+        let status = status(socket);
+        if let Some(status) = status.as_ref().filter(|status| wanted(status)) {
+            return status.clone();
+        }
+        assert!(start.elapsed() < PATIENCE, "{what}: {status:#?}");
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Steps of relief that resources ask for, by name.
+fn relief(status: &Value, names: &[&str]) -> u64 {
+    let all = status["resources"].as_array().unwrap().iter();
+    let wanted = all.filter(|resource| names.iter().any(|name| resource["name"] == **name));
+    wanted.map(|r| r["relief_steps"].as_u64().unwrap()).sum()
+}
+
+/// Packets that an interface has received.
+fn received(namespace: &Namespace, interface: &str) -> u64 {
+    let output = Command::new("ip")
+        .args([
+            "-n",
+            namespace.name(),
+            "-j",
+            "-s",
+            "link",
+            "show",
+            interface,
+        ])
+        .output()
+        .unwrap();
+    let links: Value = serde_json::from_slice(&output.stdout).unwrap();
+    links[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
+}
+
+/// Waits until every packet that the interface received is in the recording's books or was
+/// dropped by the kernel, which counts them.
+fn wait_for_all(socket: &Path, namespace: &Namespace, interface: &str) {
+    wait_for(socket, "every packet accounted for", |status| {
+        let results = status["packets"].as_array().unwrap().iter();
+        let seen: u64 = results.map(|r| r["packets"].as_u64().unwrap()).sum();
+        let dropped = status["interfaces"][0]["dropped"].as_u64().unwrap();
+        let open = results_in_flight(status);
+        seen + dropped == received(namespace, interface) && open == 0
+    });
+}
+
+fn results_in_flight(status: &Value) -> u64 {
+    let mut results = status["packets"].as_array().unwrap().iter();
+    let open = results.find(|r| r["result"] == "in_flight").unwrap();
+    open["packets"].as_u64().unwrap()
+}
+
+/// The disk takes a tenth of what comes: the mode is one that keeps less, everything that was
+/// lost was lost where it is counted, and the mode comes back with the disk.
+#[test]
+fn a_slow_disk_is_answered_and_everything_comes_back() {
+    if !may_use_kernel("a slow disk") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let namespace = Namespace::new("rules-slow");
+    namespace.pair("in0", "out0");
+    let (config, socket) = (dir.path().join("strata.toml"), dir.path().join("control"));
+    fs::write(&config, "mode = ['log-all']\n[elastic]\nhold_seconds = 1\n").unwrap();
+    let log = dir.path().join("log");
+    let mut command = inside(&namespace);
+    command.args(["record", "-i", "in0", "-B", "4096", "--config"]);
+    command.arg(&config).arg("-o").arg(&log);
+    let recording = spawn(command.arg("--socket").arg(&socket));
+    wait_for(&socket, "a recording", |_| true);
+    let Some(group) = Group::new("blkio", recording.child()) else {
+        return;
+    };
+    group.write_rate(dir.path(), 2_000_000);
+    let sending = sender(&namespace, "out0", 15_000);
+    wait_for(&socket, "a mode that keeps less", |status| {
+        relief(status, &["blocks", "disk_rate", "ring_fill", "ring"]) > 0
+            && status["mode"] != "log-all"
+    });
+    drop(sending);
+    group.write_rate(dir.path(), 0);
+    wait_for_all(&socket, &namespace, "in0");
+    wait_for(&socket, "the mode before", |s| s["mode"] == "log-all");
+    let text = recording.ended_well();
+    assert!(text.contains("+ dropped 0 + in_flight 0"), "{text}");
+    drop(group);
+}
+
+/// The CPU is taken away: the ring fills, the mode keeps less, and comes back with the CPU.
+#[test]
+fn a_throttled_cpu_is_answered_and_everything_comes_back() {
+    if !may_use_kernel("a throttled CPU") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let namespace = Namespace::new("rules-cpu");
+    namespace.pair("in0", "out0");
+    let (config, socket) = (dir.path().join("strata.toml"), dir.path().join("control"));
+    fs::write(&config, "mode = ['log-all']\n[elastic]\nhold_seconds = 1\n").unwrap();
+    let mut command = inside(&namespace);
+    command.args(["record", "-i", "in0", "-B", "2048", "--config"]);
+    command.arg(&config).arg("-o").arg(dir.path().join("log"));
+    let recording = spawn(command.arg("--socket").arg(&socket));
+    wait_for(&socket, "a recording", |_| true);
+    let Some(group) = Group::new("cpu", recording.child()) else {
+        return;
+    };
+    group.cpu(30);
+    let sending = sender(&namespace, "out0", 20_000);
+    wait_for(&socket, "a mode that keeps less", |status| {
+        relief(status, &["ring", "ring_fill"]) > 0 && status["mode"] != "log-all"
+    });
+    drop(sending);
+    group.cpu(0);
+    wait_for_all(&socket, &namespace, "in0");
+    wait_for(&socket, "the mode before", |s| s["mode"] == "log-all");
+    let text = recording.ended_well();
+    assert!(text.contains("+ dropped 0 + in_flight 0"), "{text}");
+    drop(group);
+}
+
+/// A program that loses one frame in 16 of an interface, from the kernel's random numbers, for
+/// as long as the result lives.
+fn lossy(namespace: &Namespace, interface: &str) -> impl Drop {
+    const RANDOM: i32 = 7;
+    const PASS: i32 = 2;
+    const DROP: i32 = 1;
+    /// `XDP_FLAGS_SKB_MODE` (linux/if_link.h): whatever the interface's MTU.
+    const GENERIC: u32 = 1 << 1;
+    struct Attached {
+        _program: Program,
+        _link: std::os::fd::OwnedFd,
+    }
+    impl Drop for Attached {
+        fn drop(&mut self) {}
+    }
+    let mut asm = Assembler::new();
+    let lose = asm.label();
+    asm.call(RANDOM);
+    asm.alu64(Alu::And, Reg::R0, 15);
+    asm.jump_if(Condition::Equal, Reg::R0, 0, lose);
+    asm.set(Reg::R0, PASS);
+    asm.exit();
+    asm.bind(lose);
+    asm.set(Reg::R0, DROP);
+    asm.exit();
+    let output = Command::new("ip")
+        .args(["-n", namespace.name(), "-j", "link", "show", interface])
+        .output()
+        .unwrap();
+    let links: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let index = u32::try_from(links[0]["ifindex"].as_u64().unwrap()).unwrap();
+    namespace.enter(|| {
+        let program = Program::load(ProgramKind::Xdp, "strata_lossy", &asm.finish().unwrap());
+        let program = program.unwrap();
+        let link = program.attach_xdp(index, GENERIC).unwrap();
+        Attached {
+            _program: program,
+            _link: link,
+        }
+    })
+}
+
+/// The way to the relay loses packets: they are sent again, the mode is one that sends less,
+/// nothing is missing in the relay's log, and the mode comes back with the wire.
+#[test]
+fn a_lossy_wire_is_answered_and_nothing_is_lost() {
+    if !may_use_kernel("a lossy wire") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (switch, relay) = (Namespace::new("rules-sw"), Namespace::new("rules-rl"));
+    switch.pair("in0", "out0");
+    switch.ip(&format!(
+        "link add eth0 type veth peer name eth0 netns {}",
+        relay.name()
+    ));
+    for (namespace, address) in [(&switch, "192.0.2.1/24"), (&relay, "192.0.2.2/24")] {
+        namespace.ip(&format!("addr add {address} dev eth0"));
+        namespace.ip("link set eth0 up");
+    }
+    let log = dir.path().join("log");
+    let mut command = inside(&relay);
+    let mut receiving = spawn(
+        command
+            .args(["relay", "--listen", "192.0.2.2", "-o"])
+            .arg(&log),
+    );
+    let errors = receiving.0.as_mut().unwrap().stderr.take().unwrap();
+    let mut lines = BufReader::new(errors).lines();
+    assert!(lines.any(|line| line.unwrap().contains("ends it")));
+    thread::spawn(move || lines.for_each(drop));
+    let (config, socket) = (dir.path().join("strata.toml"), dir.path().join("control"));
+    fs::write(&config, "mode = ['log-all']\n[elastic]\nhold_seconds = 1\n").unwrap();
+    let mut command = inside(&switch);
+    command.args(["switch", "--relay", "192.0.2.2", "-i", "in0", "--config"]);
+    let switching = spawn(command.arg(&config).arg("--socket").arg(&socket));
+    wait_for(&socket, "a recording", |_| true);
+    let sending = sender(&switch, "out0", 5_000);
+    let lossy_wire = lossy(&relay, "eth0");
+    wait_for(&socket, "a mode that sends less", |status| {
+        relief(status, &["rdma"]) > 0 && status["mode"] != "log-all"
+    });
+    drop(lossy_wire);
+    wait_for(&socket, "the mode before", |s| s["mode"] == "log-all");
+    drop(sending);
+    wait_for_all(&socket, &switch, "in0");
+    let text = switching.ended_well();
+    assert!(text.contains("+ dropped 0 + in_flight 0"), "{text}");
+    assert!(text.contains("sent again, 0 lost"), "{text}");
+    assert!(receiving.ended().status.success());
+    let info = Command::new(STRATA).arg("info").arg(&log).output().unwrap();
+    let info = String::from_utf8_lossy(&info.stdout).into_owned();
+    assert!(info.contains("closed"), "{info}");
+    assert!(!info.contains("packets were lost"), "{info}");
 }
 
 /// The disk fills while everything is kept: at its threshold the mode is one that keeps a
@@ -70,62 +439,25 @@ fn a_disk_that_fills_is_answered_before_it_is_full() {
     let disk = Disk::new(dir.path(), "64m");
     let namespace = Namespace::new("rules-disk");
     namespace.pair("in0", "out0");
-    let config = dir.path().join("strata.toml");
-    // The flow is of one class; whatever that is, a relief of payload and number shrinks it.
+    let (config, socket) = (dir.path().join("strata.toml"), dir.path().join("control"));
+    // Whatever the class is, a relief of payload and number shrinks it.
     fs::write(
         &config,
         "mode = ['log-all']\n[elastic]\ndisk_space_percent = 40\n",
     )
     .unwrap();
-    let socket = dir.path().join("control.sock");
-    let mut recording = Command::new("ip");
-    recording
-        .args(["netns", "exec", namespace.name()])
-        .arg(env!("CARGO_BIN_EXE_strata"));
-    recording
+    let mut command = inside(&namespace);
+    command
         .args(["record", "-i", "in0", "--config"])
         .arg(&config);
-    recording
-        .arg("-o")
-        .arg(disk.0.join("log"))
-        .arg("--socket")
-        .arg(&socket);
-    let recording = recording
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut sending = sender(&namespace, "out0", 10_000);
-
-    let start = Instant::now();
-    let mut modes = vec![String::from("log-all")];
-    let mut answered = None;
-    while start.elapsed() < Duration::from_secs(20) && answered.is_none() {
-        thread::sleep(Duration::from_millis(50));
-        let Some(status) = status(&socket) else {
-            continue;
-        };
-        let mode = status["mode"].as_str().unwrap().to_owned();
-        if modes.last() != Some(&mode) {
-            modes.push(mode);
-        }
-        let disk = &status["resources"][0];
-        if modes.last().is_some_and(|mode| mode == "log-minimum") {
-            answered = Some(disk["used"].as_f64().unwrap());
-        }
-    }
-    let _ = sending.kill();
-    let _ = sending.wait();
-    // The child of `ip netns exec` is the program itself.
-    let stopped = Command::new("kill")
-        .args(["-INT", &recording.id().to_string()])
-        .status();
-    assert!(stopped.unwrap().success());
-    let output = recording.wait_with_output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned()
-        + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}");
-    let used = answered.unwrap_or_else(|| panic!("{modes:?}: {text}"));
+    command.arg("-o").arg(disk.0.join("log"));
+    let recording = spawn(command.arg("--socket").arg(&socket));
+    wait_for(&socket, "a recording", |_| true);
+    let sending = sender(&namespace, "out0", 10_000);
+    let answered = wait_for(&socket, "the least mode", |s| s["mode"] == "log-minimum");
+    drop(sending);
+    let used = answered["resources"][0]["used"].as_f64().unwrap();
+    let text = recording.ended_well();
     assert!((0.4..0.9).contains(&used), "answered at {used}: {text}");
     assert!(text.contains("disk_space is short: 4"), "{text}");
     assert!(text.contains("+ dropped 0 + in_flight 0"), "{text}");

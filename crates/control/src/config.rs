@@ -12,6 +12,7 @@ use strata_filter::Filter;
 use strata_pipeline::ModeConfig;
 use strata_rules::{Action, Policy, PolicyError};
 
+use crate::alerts::Webhook;
 use crate::elastic::{ElasticOptions, Resource, Threshold};
 
 /// The configuration of `strata record`. Command line and environment go before it.
@@ -32,6 +33,8 @@ pub struct Config {
     pub elastic: ElasticConfig,
     /// How a running recording is steered.
     pub control: ControlConfig,
+    /// Who is told what happens by itself: shortages, what is done about them, interfaces that go.
+    pub alerts: AlertsConfig,
 }
 
 /// One policy.
@@ -81,6 +84,17 @@ pub struct ElasticConfig {
     pub disk_space_percent: f64,
     /// Share of the memory blocks that wait for the disk at which its rate is short, in percent.
     pub blocks_percent: f64,
+    /// Share of a ring's memory that waits for its worker at which packets per second are short,
+    /// in percent.
+    pub ring_percent: f64,
+    /// Share of the time that the disk has as many blocks to write as it takes at once, at which
+    /// its rate is short, in percent.
+    pub disk_rate_percent: f64,
+    /// RDMA packets sent again, of those sent, at which the way to the relay is short, in percent.
+    pub rdma_again_percent: f64,
+    /// What is kept may take so many megabits per second on its way to the disk or the relay;
+    /// without it, any number.
+    pub bandwidth_mbps: Option<f64>,
     /// CPU use of the busiest worker at which CPU is short, in percent of a core. Without it, CPU
     /// is short only where it makes the kernel drop packets.
     pub cpu_percent: Option<f64>,
@@ -105,6 +119,10 @@ impl Default for ElasticConfig {
             enabled: true,
             disk_space_percent: percent(Resource::DiskSpace),
             blocks_percent: percent(Resource::Blocks),
+            ring_percent: percent(Resource::RingFill),
+            disk_rate_percent: percent(Resource::DiskRate),
+            rdma_again_percent: percent(Resource::Rdma),
+            bandwidth_mbps: None,
             cpu_percent: None,
             cpu_budget_percent: None,
             confirm_seconds: seconds(options.confirm_ns),
@@ -128,6 +146,9 @@ impl ElasticConfig {
             (Resource::DiskSpace, Some(self.disk_space_percent)),
             (Resource::Blocks, Some(self.blocks_percent)),
             (Resource::Cpu, self.cpu_percent),
+            (Resource::RingFill, Some(self.ring_percent)),
+            (Resource::DiskRate, Some(self.disk_rate_percent)),
+            (Resource::Rdma, Some(self.rdma_again_percent)),
         ] {
             let Some(percent) = percent else { continue };
             let Threshold { raise, lower } = &mut options.thresholds[resource as usize];
@@ -141,6 +162,7 @@ impl ElasticConfig {
         }
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let ns = |seconds: f64| (seconds.max(0.0) * 1e9) as u64;
+        options.bits_per_second = self.bandwidth_mbps.map(|mbps| mbps * 1e6);
         options.confirm_ns = ns(self.confirm_seconds);
         options.hold_ns = ns(self.hold_seconds);
         options.hold_ns_max = ns(self.hold_seconds_max.max(self.hold_seconds));
@@ -159,6 +181,32 @@ pub struct ControlConfig {
     pub listen: Option<String>,
     /// File with the token that HTTP over TCP asks for, as `Authorization: Bearer TOKEN`.
     pub token_file: Option<PathBuf>,
+}
+
+/// Who is told what happens by itself. It is in the journal in any case.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AlertsConfig {
+    /// Address to which each alert is sent by HTTP POST, as JSON, as in
+    /// `https://alerts.example/strata`.
+    pub webhook: Option<String>,
+    /// File with a token that is sent along, as `Authorization: Bearer TOKEN`.
+    pub token_file: Option<PathBuf>,
+    /// File with the authority (PEM) that the server's certificate comes from, instead of the
+    /// public ones.
+    pub ca_file: Option<PathBuf>,
+}
+
+impl AlertsConfig {
+    /// The webhook, if there is one.
+    #[must_use]
+    pub fn webhook(&self) -> Option<Webhook> {
+        Some(Webhook {
+            url: self.webhook.clone()?,
+            token_file: self.token_file.clone(),
+            ca_file: self.ca_file.clone(),
+        })
+    }
 }
 
 /// What is wrong with a configuration file.

@@ -71,6 +71,13 @@ pub struct Observed {
     pub disk_used: Option<f64>,
     /// Share of a core that the busiest worker used since the last time, if known.
     pub cpu_used: Option<f64>,
+    /// Share of the fullest ring's memory that waits for its worker, if there are rings.
+    pub ring_fill: Option<f64>,
+    /// Share of the time since the last time that the busiest disk could not have taken more
+    /// blocks, if known.
+    pub disk_rate: Option<f64>,
+    /// RDMA packets that were sent so far, and sent again, where packets go to a relay.
+    pub rdma: Option<(u64, u64)>,
 }
 
 /// A policy with its number.
@@ -99,6 +106,8 @@ struct Inner {
     sampling: Sampling,
     sensed: Sensed,
     observed: Observed,
+    /// RDMA packets sent and sent again, when rates were last taken.
+    rdma: (u64, u64),
     /// Packets that the kernel has dropped, and when it was last seen to.
     dropped: (u64, Option<Instant>),
     rate: Rate,
@@ -185,6 +194,7 @@ impl Controller {
             sampling: Sampling::No,
             sensed: Sensed::default(),
             observed: Observed::default(),
+            rdma: (0, 0),
             dropped: (0, None),
             rate: Rate {
                 since: now,
@@ -443,6 +453,11 @@ impl Controller {
         inner.cpu = cpu;
     }
 
+    /// Notes something that happened by itself.
+    pub fn report(&self, what: String) {
+        self.lock().note("strata", what, "");
+    }
+
     /// Events since the last call.
     #[must_use]
     pub fn take_news(&self) -> Vec<Event> {
@@ -544,6 +559,8 @@ fn reason(step: &Step) -> String {
     match (step.resource, step.up) {
         (Resource::Ring, true) => String::from("the kernel drops packets"),
         (Resource::Ring, false) => String::from("the kernel drops no packets"),
+        (Resource::Rdma, true) => format!("{percent:.1} % of the packets are sent again"),
+        (Resource::Rdma, false) => format!("only {percent:.1} % of the packets are sent again"),
         (_, true) => format!("{name} is short: {percent:.0} % in use"),
         (_, false) => format!("{name} is no longer short: {percent:.0} % in use"),
     }
@@ -613,6 +630,8 @@ impl Inner {
         self.sensed[Resource::Ring as usize] =
             (!observed.rings.is_empty()).then(|| f64::from(u8::from(drops)));
         self.sensed[Resource::Cpu as usize] = observed.cpu_used;
+        self.sensed[Resource::RingFill as usize] = observed.ring_fill;
+        self.sensed[Resource::DiskRate as usize] = observed.disk_rate;
         let elapsed = now.duration_since(self.rate.since);
         if elapsed >= RATE_INTERVAL {
             let (seconds, ledger) = (elapsed.as_secs_f64(), &observed.ledger);
@@ -626,6 +645,16 @@ impl Inner {
                 bytes_per_second: per_second(ledger.seen.bytes, self.rate.seen.bytes),
                 logged_bytes_per_second: per_second(logged_bytes, self.rate.logged_bytes),
             };
+            if let Some((sent, again)) = observed.rdma {
+                let (sent_before, again_before) = self.rdma;
+                let sent_now = sent.saturating_sub(sent_before).max(1);
+                let share = again.saturating_sub(again_before) as f64 / sent_now as f64;
+                self.sensed[Resource::Rdma as usize] = Some(share);
+                self.rdma = (sent, again);
+            }
+            let limit = self.elastic.as_ref().and_then(|o| o.bits_per_second);
+            self.sensed[Resource::Bandwidth as usize] =
+                limit.map(|limit| self.rate.logged_bytes_per_second * 8.0 / limit);
         }
         self.observed = observed;
     }

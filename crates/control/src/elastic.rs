@@ -21,11 +21,29 @@ pub enum Resource {
     Ring = 2,
     /// Share of a core that the workers use, of the one that uses most.
     Cpu = 3,
+    /// Share of the rings' memory that waits for the workers, of the fullest one.
+    RingFill = 4,
+    /// The rate at which blocks come over the rate at which the disk writes them: the share of
+    /// the time that it has as many to write as it takes at once, of the busiest one.
+    DiskRate = 5,
+    /// RDMA packets that had to be sent again, of those sent.
+    Rdma = 6,
+    /// Rate of what is kept over the rate that it may take on its way.
+    Bandwidth = 7,
 }
 
 impl Resource {
     /// All, in the order of their numbers.
-    pub const ALL: [Self; 4] = [Self::DiskSpace, Self::Blocks, Self::Ring, Self::Cpu];
+    pub const ALL: [Self; 8] = [
+        Self::DiskSpace,
+        Self::Blocks,
+        Self::Ring,
+        Self::Cpu,
+        Self::RingFill,
+        Self::DiskRate,
+        Self::Rdma,
+        Self::Bandwidth,
+    ];
 
     /// The name in summaries and metrics.
     #[must_use]
@@ -35,6 +53,10 @@ impl Resource {
             Self::Blocks => "blocks",
             Self::Ring => "ring",
             Self::Cpu => "cpu",
+            Self::RingFill => "ring_fill",
+            Self::DiskRate => "disk_rate",
+            Self::Rdma => "rdma",
+            Self::Bandwidth => "bandwidth",
         }
     }
 
@@ -42,9 +64,13 @@ impl Resource {
     fn ladder(self) -> &'static [Relief] {
         match self {
             // Bytes are short: payload first.
-            Self::Blocks => &[Relief::PARTIAL, Relief::SAMPLED, Relief::BOTH],
+            Self::Blocks | Self::DiskRate | Self::Rdma | Self::Bandwidth => {
+                &[Relief::PARTIAL, Relief::SAMPLED, Relief::BOTH]
+            }
             // Packets are short, or all that is written.
-            Self::DiskSpace | Self::Ring | Self::Cpu => &[Relief::SAMPLED, Relief::BOTH],
+            Self::DiskSpace | Self::Ring | Self::Cpu | Self::RingFill => {
+                &[Relief::SAMPLED, Relief::BOTH]
+            }
         }
     }
 }
@@ -118,6 +144,8 @@ pub struct Threshold {
 pub struct ElasticOptions {
     /// By [`Resource`].
     pub thresholds: [Threshold; Resource::ALL.len()],
+    /// What is kept may take so many bits per second on its way; `None` for any number.
+    pub bits_per_second: Option<f64>,
     /// How long a resource is short before a step up, ns.
     pub confirm_ns: u64,
     /// How long it is not before a step down, at first, ns.
@@ -136,7 +164,12 @@ impl Default for ElasticOptions {
                 threshold(1.0, 0.0),
                 // Not answered unless asked for: a busy worker is not yet a late one.
                 threshold(f64::INFINITY, 0.0),
+                threshold(0.5, 0.1),
+                threshold(0.95, 0.7),
+                threshold(0.01, 0.001),
+                threshold(1.0, 0.75),
             ],
+            bits_per_second: None,
             confirm_ns: 300_000_000,
             hold_ns: 10_000_000_000,
             hold_ns_max: 600_000_000_000,

@@ -3,12 +3,14 @@
 //! - [`elastic`]: the answer to shortages, a pure function; [`cpu`]: the CPU budget, another;
 //! - [`config`]: the configuration file and the page that describes it;
 //! - [`Controller`]: modes, policies, events; publishes plans for workers;
+//! - [`alerts`]: a webhook for what happens by itself;
 //! - [`api`]: HTTP; [`metrics`]: Prometheus; [`client`]: asks a running recording.
 //!
-//! Threads and asynchronous code are in [`api`] and [`client`] only. `cli` uses this; it uses
+//! Threads and asynchronous code are in [`alerts`], [`api`] and [`client`] only. `cli` uses this; it uses
 //! `pipeline` and `rules`.
 #![forbid(unsafe_code)]
 
+pub mod alerts;
 pub mod api;
 pub mod client;
 pub mod config;

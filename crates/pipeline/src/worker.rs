@@ -9,7 +9,7 @@ use strata_capture::{Interface, Meta, PacketRef, Packets};
 use strata_classify::{LANES, Model};
 use strata_filter::{Filter, Program};
 use strata_sketch::Pressure;
-use strata_store::{BlockBuilder, BlockSink, StoreError};
+use strata_store::{BlockBuilder, BlockSink, Progress, StoreError};
 use strata_wire::{
     DropReason, FlowHasher, FlowShare, Granularity, Ledger, LinkType, Outcome, Tally, TunnelKey,
     join, mix64, prefetch,
@@ -184,6 +184,12 @@ impl Worker {
     /// Tells the kernel which packets need not come whole.
     pub fn cut_with(&mut self, table: CutTable) {
         self.cut = Some(table);
+    }
+
+    /// Counters that it has in common with whoever writes its blocks.
+    #[must_use]
+    pub fn progress(&self) -> &Progress {
+        self.sink.progress()
     }
 
     /// Books packets that the kernel has left out by the capture filter.

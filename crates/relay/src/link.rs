@@ -9,6 +9,7 @@ mod road;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -273,6 +274,15 @@ impl Runner {
         sum.timeouts += of.timeouts;
     }
 
+    /// Says how many packets were sent so far, for whoever steers.
+    fn note_counters(&self, connection: &Connection) {
+        let (of, before) = (connection.counters(), &self.report.rdma);
+        let progress = self.source.progress();
+        let note = |to: &AtomicU64, packets| to.store(packets, Ordering::Relaxed);
+        note(&progress.rdma_sent, before.posted + of.posted);
+        note(&progress.rdma_again, before.resent + of.resent);
+    }
+
     /// What the relay did not confirm is lost.
     fn lose(&mut self, connection: &Connection, problem: &RelayError) {
         self.take_counters(connection);
@@ -365,6 +375,7 @@ impl Runner {
             let worked = self.pump(connection)?;
             self.close_old(connection);
             connection.announce(self.source.progress())?;
+            self.note_counters(connection);
             if self.current.is_some() {
                 if !worked {
                     connection.wait()?;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::builder::{BlockBuilder, BlockTally};
 use crate::error::StoreError;
 
-/// A worker's counters that its writer thread reads for checkpoints.
+/// Counters that a worker and its writer have in common.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// The sequence number that the next packet will get.
@@ -17,6 +17,12 @@ pub struct Progress {
     pub seen_packets: AtomicU64,
     /// Wire bytes seen.
     pub seen_bytes: AtomicU64,
+    /// How long as many blocks were on their way to the disk as it takes at once, ns.
+    pub disk_busy_ns: AtomicU64,
+    /// RDMA packets that were sent to a relay.
+    pub rdma_sent: AtomicU64,
+    /// RDMA packets that had to be sent again.
+    pub rdma_again: AtomicU64,
 }
 
 /// What became of a block.

@@ -498,6 +498,17 @@ impl Live {
         Ok(all)
     }
 
+    /// The share of a ring's memory that waits to be taken, of the fullest one; `None` without
+    /// rings.
+    #[must_use]
+    pub fn ring_fill(&self) -> Option<f64> {
+        let shares = self.ports.iter().filter_map(|port| match &port.source {
+            Source::Ring(ring) => Some(ring.fill_share()),
+            Source::Xsk(_) => None,
+        });
+        shares.reduce(f64::max)
+    }
+
     /// Notices interfaces that went down, and opens those that are back.
     fn look_after_ports(&mut self) -> Result<(), LiveError> {
         for port in &mut self.ports {

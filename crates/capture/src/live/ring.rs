@@ -170,6 +170,11 @@ impl Ring {
         true
     }
 
+    /// The share of its memory that waits for us.
+    pub(super) fn fill_share(&self) -> f64 {
+        self.blocks.fill()
+    }
+
     /// What the kernel has counted since the ring was made.
     pub(super) fn counts(&mut self) -> io::Result<RingCounts> {
         let empty = libc::tpacket_stats_v3 {

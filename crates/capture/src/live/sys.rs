@@ -163,6 +163,17 @@ impl Blocks {
         self.ours
     }
 
+    /// The share of blocks that wait for us, the one that is ours included.
+    #[allow(clippy::cast_precision_loss)]
+    pub(crate) fn fill(&self) -> f64 {
+        let blocks = self.memory.len() / self.block_bytes;
+        let waits = |ahead: &usize| {
+            let at = (self.index + ahead) % blocks * self.block_bytes + BLOCK_STATUS_AT;
+            self.memory.word(at).load(Ordering::Relaxed) & libc::TP_STATUS_USER != 0
+        };
+        (0..blocks).take_while(waits).count() as f64 / blocks as f64
+    }
+
     /// The bytes of the block that is ours; empty if none is.
     pub(crate) fn block(&self) -> &[u8] {
         if !self.ours {

@@ -166,6 +166,11 @@ struct Snapshot {
     events: Vec<String>,
     /// CPU time of the worker's thread.
     cpu: Duration,
+    /// How long its disk could not have taken more blocks.
+    disk_busy: Duration,
+    ring_fill: Option<f64>,
+    /// RDMA packets sent, and sent again.
+    rdma: (u64, u64),
 }
 
 impl Status {
@@ -220,6 +225,7 @@ pub(super) fn run(
     );
     let observer = steer::Observer::new(setup, count);
     let _server = args.steer.serve(args, setup)?;
+    let alerts = args.steer.alerts(setup)?;
     let started = Instant::now();
     let running = workers
         .into_iter()
@@ -255,26 +261,31 @@ pub(super) fn run(
         let rings = rings
             .iter()
             .map(|(name, c)| (name.clone(), c.received, c.dropped));
-        let cpu = running
-            .iter()
-            .map(|worker| worker.status.with(|s| s.cpu))
-            .max();
-        observer.note(books(&running), rings.collect(), cpu);
+        let noted = noted(&running, rings.collect());
+        observer.note(noted);
         setup.controller.tick(Instant::now(), observer.take());
-        let mut news = watchdog.look(&running);
-        news.extend(governor.look(&setup.controller));
+        for what in watchdog
+            .look(&running)
+            .into_iter()
+            .chain(governor.look(&setup.controller))
+        {
+            setup.controller.report(what);
+        }
         if !watchdog.is_any_stuck() {
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         }
-        news.extend(setup.controller.take_news().iter().map(steer::line));
-        news.extend(running.iter().flat_map(|worker| {
-            worker
-                .status
-                .with(|snapshot| std::mem::take(&mut snapshot.events))
-        }));
-        for event in news {
-            bar.suspend(|| eprintln!("strata: {event}"));
-            warnings.push(event);
+        for worker in &running {
+            for what in worker.status.with(|s| std::mem::take(&mut s.events)) {
+                setup.controller.report(what);
+            }
+        }
+        for event in setup.controller.take_news() {
+            let (line, is_alert) = (steer::line(&event), steer::happened(&event));
+            bar.suspend(|| eprintln!("{}strata: {line}", steer::prefix(is_alert)));
+            if let Some(alerts) = alerts.as_ref().filter(|_| is_alert) {
+                alerts.send(&event);
+            }
+            warnings.push(line);
         }
         // One worker's end is the end of all: a log with half of the flows misleads.
         if running.iter().any(|worker| worker.thread.is_finished()) {
@@ -360,8 +371,13 @@ fn publish(
     let rings = live.counts();
     worker.publish_hits();
     let cpu = clock_gettime(ClockId::ThreadCPUTime);
+    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let progress = worker.progress();
     status.with(|snapshot| {
         snapshot.cpu = Duration::try_from(cpu).unwrap_or_default();
+        snapshot.disk_busy = Duration::from_nanos(load(&progress.disk_busy_ns));
+        snapshot.rdma = (load(&progress.rdma_sent), load(&progress.rdma_again));
+        snapshot.ring_fill = live.ring_fill();
         snapshot.ledger = worker.ledger();
         snapshot
             .events
@@ -370,6 +386,27 @@ fn publish(
             snapshot.rings = rings;
         }
     });
+}
+
+/// What all workers say.
+fn noted(running: &[Running], rings: Vec<(String, u64, u64)>) -> steer::Noted {
+    let mut noted = steer::Noted {
+        rings,
+        ..steer::Noted::default()
+    };
+    for worker in running {
+        worker.status.with(|snapshot| {
+            noted.ledger.merge(&snapshot.ledger);
+            noted.cpu = noted.cpu.max(Some(snapshot.cpu));
+            noted.disk_busy = noted.disk_busy.max(Some(snapshot.disk_busy));
+            if let Some(fill) = snapshot.ring_fill {
+                noted.ring_fill = Some(noted.ring_fill.map_or(fill, |all| all.max(fill)));
+            }
+            noted.rdma.0 += snapshot.rdma.0;
+            noted.rdma.1 += snapshot.rdma.1;
+        });
+    }
+    noted
 }
 
 fn books(running: &[Running]) -> Ledger {

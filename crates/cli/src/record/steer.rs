@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::fs::statvfs;
+use strata_control::alerts::Alerts;
 use strata_control::api::{Endpoints, Server, serve};
 use strata_control::config::Config;
 use strata_control::{Beginning, Controller, Event, Observed, client};
@@ -20,8 +21,8 @@ use super::{RoadArgs, Setup};
 
 /// How often a file's recording looks at itself.
 const TICK: Duration = Duration::from_millis(50);
-/// Over how long CPU use is taken.
-const CPU_INTERVAL: Duration = Duration::from_millis(500);
+/// Over how long the use of CPU and disk is taken.
+const BUSY_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Arguments of `strata record` for steering.
 #[derive(Debug, clap::Args)]
@@ -114,6 +115,15 @@ impl SteerArgs {
         Ok(setup.controller.reload(beginning, "configuration")?)
     }
 
+    /// Sends alerts, where they are wanted.
+    pub(super) fn alerts(&self, setup: &Setup) -> Result<Option<Alerts>> {
+        let Some(webhook) = self.read_config()?.alerts.webhook() else {
+            return Ok(None);
+        };
+        let alerts = Alerts::start(&webhook, setup.destination.name.clone());
+        Ok(Some(alerts.context("alerts.webhook")?))
+    }
+
     /// Serves the API, where it is wanted.
     pub(super) fn serve(&self, args: &RoadArgs, setup: &Setup) -> Result<Option<Server>> {
         let control = self.read_config()?.control;
@@ -151,11 +161,24 @@ impl SteerArgs {
 /// An event as a line of the journal.
 pub(super) fn line(event: &Event) -> String {
     let Event { who, what, why, .. } = event;
-    if why.is_empty() {
-        format!("{what} (by {who})")
-    } else {
-        format!("{what} (by {who}: {why})")
+    match (happened(event), why.is_empty()) {
+        (true, true) => what.clone(),
+        (true, false) => format!("{what}: {why}"),
+        (false, true) => format!("{what} (by {who})"),
+        (false, false) => format!("{what} (by {who}: {why})"),
     }
+}
+
+/// Whether nobody asked for it: then it is an alert.
+pub(super) fn happened(event: &Event) -> bool {
+    event.who == "strata"
+}
+
+/// What the journal shows a line with: as a warning, where standard error leads to it
+/// (sd-daemon(3)).
+pub(super) fn prefix(is_alert: bool) -> &'static str {
+    let is_journal = std::env::var_os("JOURNAL_STREAM").is_some();
+    if is_alert && is_journal { "<4>" } else { "" }
 }
 
 /// Brings together what a recording says of itself.
@@ -165,10 +188,27 @@ pub(super) struct Observer {
     latest: Mutex<Latest>,
 }
 
+/// What workers say of themselves, those of an input together.
+#[derive(Default)]
+pub(super) struct Noted {
+    pub(super) ledger: Ledger,
+    /// Interfaces: name, packets received and dropped so far.
+    pub(super) rings: Vec<(String, u64, u64)>,
+    /// CPU time of the busiest worker so far.
+    pub(super) cpu: Option<Duration>,
+    /// How long the busiest disk could not have taken more blocks.
+    pub(super) disk_busy: Option<Duration>,
+    /// Share of the fullest ring that waits.
+    pub(super) ring_fill: Option<f64>,
+    /// RDMA packets sent so far, and sent again.
+    pub(super) rdma: (u64, u64),
+}
+
 struct Latest {
     observed: Observed,
-    /// CPU time of the busiest worker, and when it was that.
-    cpu: (Duration, Instant),
+    /// CPU time of the busiest worker, how long the busiest disk was busy, and when it
+    /// was that.
+    busy: (Duration, Duration, Instant),
 }
 
 impl Observer {
@@ -181,7 +221,7 @@ impl Observer {
                     blocks_bytes: blocks as u64,
                     ..Observed::default()
                 },
-                cpu: (Duration::ZERO, Instant::now()),
+                busy: (Duration::ZERO, Duration::ZERO, Instant::now()),
             }),
         })
     }
@@ -190,23 +230,25 @@ impl Observer {
         use_it(&mut self.latest.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Notes books, interfaces, and the CPU time of the busiest worker so far.
-    pub(super) fn note(
-        &self,
-        ledger: Ledger,
-        rings: Vec<(String, u64, u64)>,
-        cpu: Option<Duration>,
-    ) {
+    /// Notes what workers say.
+    pub(super) fn note(&self, noted: Noted) {
         self.with(|latest| {
-            latest.observed.ledger = ledger;
-            latest.observed.rings = rings;
-            let (before, since) = latest.cpu;
-            if let Some(cpu) = cpu
-                && since.elapsed() >= CPU_INTERVAL
+            let observed = &mut latest.observed;
+            observed.ledger = noted.ledger;
+            observed.rings = noted.rings;
+            observed.ring_fill = noted.ring_fill;
+            observed.rdma = (noted.rdma.0 > 0).then_some(noted.rdma);
+            let (cpu_before, disk_busy_before, since) = latest.busy;
+            let elapsed = since.elapsed();
+            if let (Some(cpu), Some(disk_busy)) = (noted.cpu, noted.disk_busy)
+                && elapsed >= BUSY_INTERVAL
             {
-                let used = cpu.saturating_sub(before).as_secs_f64();
-                latest.observed.cpu_used = Some(used / since.elapsed().as_secs_f64());
-                latest.cpu = (cpu, Instant::now());
+                let share = |now: Duration, before: Duration| {
+                    Some(now.saturating_sub(before).as_secs_f64() / elapsed.as_secs_f64())
+                };
+                observed.cpu_used = share(cpu, cpu_before);
+                observed.disk_rate = share(disk_busy, disk_busy_before);
+                latest.busy = (cpu, disk_busy, Instant::now());
             }
         });
     }

@@ -63,6 +63,8 @@ pub(super) struct Writer {
     last_checkpoint: Instant,
     /// Blocks of `file` on their way.
     queue: WriteQueue<Sealed>,
+    /// Since when it is full.
+    full_since: Option<Instant>,
     file: Option<OpenFile>,
     files_begun: u32,
     blocks_begun: u64,
@@ -104,6 +106,7 @@ pub(super) fn channel(
         checkpoint: Checkpoint::default(),
         last_checkpoint: Instant::now(),
         queue,
+        full_since: None,
         file: None,
         files_begun: 0,
         blocks_begun: 0,
@@ -186,6 +189,7 @@ impl Writer {
                     tally,
                 };
                 self.queue.submit(open.file.as_mut(), sealed, offset);
+                self.note_busy();
             }
             (prepared, _) => {
                 self.broken = true;
@@ -221,6 +225,19 @@ impl Writer {
         Ok((header, len))
     }
 
+    /// Adds up how long the disk could not have taken more.
+    fn note_busy(&mut self) {
+        let now = Instant::now();
+        if let Some(since) = self.full_since.take() {
+            let busy_ns = u64::try_from((now - since).as_nanos()).unwrap_or(u64::MAX);
+            let sum = &self.progress.disk_busy_ns;
+            sum.fetch_add(busy_ns, Ordering::Relaxed);
+        }
+        if !self.queue.has_room() {
+            self.full_since = Some(now);
+        }
+    }
+
     fn wait_for_one(&mut self) {
         if let Some((sealed, outcome)) = self.queue.complete() {
             self.settle(sealed, outcome);
@@ -235,6 +252,7 @@ impl Writer {
 
     /// Books a block that is no longer on its way; they come in their order.
     fn settle(&mut self, sealed: Sealed, outcome: io::Result<()>) {
+        self.note_busy();
         let outcome = match (&mut self.file, outcome) {
             // Behind a hole it is of no use.
             _ if self.broken => Err(StoreError::WriterGone),

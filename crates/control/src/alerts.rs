@@ -1,0 +1,234 @@
+//! Alerts: what happens by itself, as HTTP requests to a webhook.
+//!
+//! A thread of its own sends them, one after another, so that nobody waits for a server. What
+//! cannot be delivered is tried again, later and later, and then given up and counted; so is
+//! what finds the queue full.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use std::{fs, io};
+
+use serde::Serialize;
+use ureq::Agent;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+
+use crate::controller::Event;
+
+/// Alerts that wait at most.
+const QUEUE_MAX: usize = 256;
+/// How long a server may take for one.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Times that an alert is tried, and how long is waited between at first; each time twice as
+/// long.
+const TRIES: u32 = 8;
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// Where alerts go.
+#[derive(Clone, Debug, Default)]
+pub struct Webhook {
+    /// The address, `http://` or `https://`.
+    pub url: String,
+    /// File with a token, sent as `Authorization: Bearer TOKEN`.
+    pub token_file: Option<PathBuf>,
+    /// Authorities that the server's certificate may come from (PEM), instead of the public
+    /// ones.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// Why alerts cannot be sent.
+#[derive(Debug, thiserror::Error)]
+pub enum WebhookError {
+    /// A file cannot be read.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file holds no certificate.
+    #[error("{}: no certificate in it", path.display())]
+    NoCertificate {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The address is none.
+    #[error("'{url}' is no address for alerts: write http://... or https://...")]
+    Address {
+        /// What was given.
+        url: String,
+    },
+    /// No thread can be started.
+    #[error("cannot start a thread for alerts: {0}")]
+    Thread(io::Error),
+}
+
+/// What became of alerts so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AlertCounts {
+    /// The server has them.
+    pub sent: u64,
+    /// Given up after several tries.
+    pub failed: u64,
+    /// The queue was full.
+    pub dropped: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    sent: AtomicU64,
+    failed: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// Takes alerts. What still waits when it is dropped is tried once more.
+#[derive(Debug)]
+pub struct Alerts {
+    queue: Option<SyncSender<Event>>,
+    stop: Option<SyncSender<()>>,
+    counters: Arc<Counters>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The body of a request.
+#[derive(Serialize)]
+struct Body<'a> {
+    version: &'a str,
+    pid: u32,
+    log: &'a str,
+    #[serde(flatten)]
+    event: &'a Event,
+}
+
+impl Alerts {
+    /// Starts sending; `log` is the recording's, as shown.
+    ///
+    /// # Errors
+    ///
+    /// If the webhook cannot be used as it is given.
+    pub fn start(webhook: &Webhook, log: String) -> Result<Self, WebhookError> {
+        let url = webhook.url.clone();
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            return Err(WebhookError::Address { url });
+        }
+        let read = |path: &PathBuf| {
+            fs::read(path).map_err(|source| WebhookError::File {
+                path: path.clone(),
+                source,
+            })
+        };
+        let token = webhook.token_file.as_ref().map(read).transpose()?;
+        let token = token.map(|token| String::from_utf8_lossy(&token).trim().to_owned());
+        let mut tls = TlsConfig::builder();
+        if let Some(path) = &webhook.ca_file {
+            let none = || WebhookError::NoCertificate { path: path.clone() };
+            let certificate = Certificate::from_pem(&read(path)?).map_err(|_| none())?;
+            tls = tls.root_certs(RootCerts::new_with_certs(&[certificate]));
+        }
+        let agent = Agent::config_builder()
+            .timeout_global(Some(TIMEOUT))
+            .tls_config(tls.build())
+            .build()
+            .into();
+        let (queue, waiting) = mpsc::sync_channel(QUEUE_MAX);
+        let (stop, stopped) = mpsc::sync_channel(0);
+        let counters = Arc::<Counters>::default();
+        let mut sender = Sender {
+            agent,
+            url,
+            token,
+            log,
+            stopped,
+            counters: Arc::clone(&counters),
+        };
+        let thread = thread::Builder::new()
+            .name("strata-alerts".into())
+            .spawn(move || {
+                while let Ok(event) = waiting.recv() {
+                    sender.deliver(&event);
+                }
+            })
+            .map_err(WebhookError::Thread)?;
+        Ok(Self {
+            queue: Some(queue),
+            stop: Some(stop),
+            counters,
+            thread: Some(thread),
+        })
+    }
+
+    /// Hands an alert over; never waits.
+    pub fn send(&self, event: &Event) {
+        let queue = self.queue.as_ref();
+        if queue.is_some_and(|queue| queue.try_send(event.clone()).is_err()) {
+            self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// What became of those so far.
+    #[must_use]
+    pub fn counts(&self) -> AlertCounts {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        AlertCounts {
+            sent: load(&self.counters.sent),
+            failed: load(&self.counters.failed),
+            dropped: load(&self.counters.dropped),
+        }
+    }
+}
+
+impl Drop for Alerts {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        drop(self.queue.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Sender {
+    agent: Agent,
+    url: String,
+    token: Option<String>,
+    log: String,
+    /// Its other end is gone when nobody waits any more.
+    stopped: Receiver<()>,
+    counters: Arc<Counters>,
+}
+
+impl Sender {
+    fn deliver(&mut self, event: &Event) {
+        let body = Body {
+            version: env!("CARGO_PKG_VERSION"),
+            pid: std::process::id(),
+            log: &self.log,
+            event,
+        };
+        let Ok(body) = serde_json::to_vec(&body) else {
+            return;
+        };
+        let mut pause = AGAIN_AFTER;
+        for number in 1..=TRIES {
+            let mut request = self.agent.post(&self.url);
+            request = request.header("Content-Type", "application/json");
+            if let Some(token) = &self.token {
+                request = request.header("Authorization", format!("Bearer {token}"));
+            }
+            if request.send(&body[..]).is_ok() {
+                self.counters.sent.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+            let ends = self.stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
+            if ends || number == TRIES {
+                break;
+            }
+            pause *= 2;
+        }
+        self.counters.failed.fetch_add(1, Ordering::Relaxed);
+    }
+}
