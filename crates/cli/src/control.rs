@@ -104,6 +104,9 @@ Examples:
         /// Only packets of this interface.
         #[arg(long, value_name = "NAME")]
         interface: Option<String>,
+        /// Do not delete what is kept of them to make room on the disk.
+        #[arg(long)]
+        protect: bool,
         /// Why, for the list of events.
         #[arg(long, default_value = "")]
         why: String,
@@ -160,6 +163,7 @@ pub(crate) fn policy(args: &PolicyArgs) -> Result<()> {
             action,
             priority,
             interface,
+            protect,
             why,
             target,
         } => {
@@ -168,6 +172,7 @@ pub(crate) fn policy(args: &PolicyArgs) -> Result<()> {
                 "action": action,
                 "priority": priority,
                 "interface": interface,
+                "protect": protect,
                 "why": why,
             });
             let added = target.ask(Method::POST, "/api/v1/policies", Some(&body))?;
@@ -206,10 +211,13 @@ fn print_policies(list: &Value) -> Result<()> {
     )?;
     for policy in list.as_array().into_iter().flatten() {
         let interface = policy["interface"].as_str();
-        let interface = interface.map_or(String::new(), |name| format!(" (on {name})"));
+        let mut behind = interface.map_or(String::new(), |name| format!(" (on {name})"));
+        if policy["protect"] == true {
+            behind += " (protected)";
+        }
         writeln!(
             out,
-            "{:>4} {:>8} {:>14} {:>10}  {:<16} {}{interface}",
+            "{:>4} {:>8} {:>14} {:>10}  {:<16} {}{behind}",
             number(&policy["id"]),
             number(&policy["priority"]),
             text::count(number(&policy["packets"])),

@@ -2,6 +2,7 @@
 
 mod cpu;
 mod live;
+mod room;
 mod steer;
 mod target;
 

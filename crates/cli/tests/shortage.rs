@@ -177,6 +177,11 @@ fn spawn(command: &mut Command) -> Process {
 
 /// Sends UDP packets of 1,400 bytes in a thousand flows, so many a second, until it is killed.
 fn sender(namespace: &Namespace, interface: &str, per_second: u32) -> Process {
+    sender_of(namespace, interface, per_second, u32::MAX)
+}
+
+/// The same for so many packets, in hundreds.
+fn sender_of(namespace: &Namespace, interface: &str, per_second: u32, most: u32) -> Process {
     let program = format!(
         "import socket, time\n\
          s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)\n\
@@ -186,7 +191,7 @@ fn sender(namespace: &Namespace, interface: &str, per_second: u32) -> Process {
          udp = lambda n: (4000 + n).to_bytes(2, 'big') + bytes.fromhex('0fa1055a0000')\n\
          frames = [ethernet + ip + udp(n) + bytes(1362) for n in range(1000)]\n\
          n = 0\n\
-         while True:\n    \
+         while n < {most}:\n    \
              for _ in range({per_second} // 50):\n        \
                  s.send(frames[n % 1000])\n        \
                  n += 1\n    \
@@ -461,4 +466,62 @@ fn a_disk_that_fills_is_answered_before_it_is_full() {
     assert!((0.4..0.9).contains(&used), "answered at {used}: {text}");
     assert!(text.contains("disk_space is short: 4"), "{text}");
     assert!(text.contains("+ dropped 0 + in_flight 0"), "{text}");
+}
+
+/// The disk would fill, but the oldest files go first; those of a policy that protects stay,
+/// and what is left of the log is whole.
+#[test]
+fn room_is_made_and_what_is_protected_stays() {
+    if !may_use_kernel("a disk that fills") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::new(dir.path(), "64m");
+    let namespace = Namespace::new("rules-room");
+    namespace.pair("in0", "out0");
+    let (config, socket) = (dir.path().join("strata.toml"), dir.path().join("control"));
+    // Modes stay as they are: it is deleting that keeps the disk from filling.
+    fs::write(
+        &config,
+        "mode = ['log-all']\n[elastic]\ndisk_space_percent = 100\nremove_percent = 50\n",
+    )
+    .unwrap();
+    let log = disk.0.join("log");
+    let mut command = inside(&namespace);
+    command.args(["record", "-i", "in0", "-C", "4MiB", "--config"]);
+    command.arg(&config).arg("-o").arg(&log);
+    let recording = spawn(command.arg("--socket").arg(&socket));
+    wait_for(&socket, "a recording", |_| true);
+    let policy = |arguments: &[&str]| {
+        let mut command = Command::new(STRATA);
+        command.arg("policy").args(arguments).arg("--socket");
+        assert!(command.arg(&socket).status().unwrap().success());
+    };
+    let logged = |status: &Value| {
+        let mut results = status["packets"].as_array().unwrap().iter();
+        let logged = results.find(|r| r["result"] == "logged").unwrap();
+        logged["packets"].as_u64().unwrap()
+    };
+    policy(&["add", "udp", "--action", "full", "--protect"]);
+    let few = sender_of(&namespace, "out0", 5_000, 3_000);
+    wait_for(&socket, "protected packets", |s| logged(s) == 3_000);
+    drop(few);
+    policy(&["remove", "1"]);
+    let sending = sender(&namespace, "out0", 4_000);
+    // Twice the disk has come, and it is not full.
+    let full = 2 * 64_000_000 / 1_400;
+    let status = wait_for(&socket, "twice the disk", |s| logged(s) > full);
+    let used = status["resources"][0]["used"].as_f64().unwrap();
+    assert!(used < 0.9, "{used}");
+    drop(sending);
+    let text = recording.ended_well();
+    assert!(text.contains("block files and 0 compacted parts"), "{text}");
+    assert!(text.contains("+ dropped 0 + in_flight 0"), "{text}");
+    let verify = Command::new(STRATA).arg("verify").arg(&log).output();
+    assert!(verify.unwrap().status.success());
+    // The first file, which is the oldest, is still there.
+    let first = log.join("blocks/r0001-w00-000000.strata");
+    let second = log.join("blocks/r0001-w00-000003.strata");
+    assert!(first.exists(), "what is protected was deleted: {text}");
+    assert!(!second.exists(), "{text}");
 }

@@ -244,6 +244,9 @@ struct PolicyRequest {
     /// Only packets of this interface.
     #[serde(default)]
     interface: Option<String>,
+    /// Whether what is kept of them is not deleted to make room.
+    #[serde(default)]
+    protect: bool,
     /// Why, for the events.
     #[serde(default)]
     why: String,
@@ -305,6 +308,7 @@ async fn add_policy(
         action: request.action,
         priority: request.priority,
         interface: request.interface,
+        protect: request.protect,
     };
     let id = controller.add_policy(&config, &who, &request.why)?;
     Ok((StatusCode::CREATED, Json(PolicyAdded { id })))

@@ -54,6 +54,9 @@ pub struct PolicyConfig {
     /// Only packets of the interface of this name.
     #[serde(default)]
     pub interface: Option<String>,
+    /// Whether what is kept of the packets is not deleted to make room on the disk.
+    #[serde(default)]
+    pub protect: bool,
 }
 
 fn priority_default() -> u16 {
@@ -70,6 +73,7 @@ impl PolicyConfig {
         let mut policy = Policy::new(Filter::parse(&self.matches)?, self.action.parse()?);
         policy.priority = self.priority;
         policy.interface.clone_from(&self.interface);
+        policy.protect = self.protect;
         Ok(policy)
     }
 }
@@ -101,6 +105,10 @@ pub struct ElasticConfig {
     /// CPU that the process may use, its programs in the kernel included, in percent of a core. It
     /// is kept by capturing a share of flows only. Without it, as much as it takes.
     pub cpu_budget_percent: Option<f64>,
+    /// Share of the file system in use at which the least important data of the log is deleted,
+    /// in percent: whole files of classes that are not anomalous first, of these the oldest;
+    /// never the newest files, and never what a policy protects. Without it, nothing is deleted.
+    pub remove_percent: Option<f64>,
     /// How long something is short before it is answered, in seconds.
     pub confirm_seconds: f64,
     /// How long it is no longer short before the answer is taken back, in seconds, at first; it
@@ -125,6 +133,7 @@ impl Default for ElasticConfig {
             bandwidth_mbps: None,
             cpu_percent: None,
             cpu_budget_percent: None,
+            remove_percent: None,
             confirm_seconds: seconds(options.confirm_ns),
             hold_seconds: seconds(options.hold_ns),
             hold_seconds_max: seconds(options.hold_ns_max),
@@ -162,6 +171,7 @@ impl ElasticConfig {
         }
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let ns = |seconds: f64| (seconds.max(0.0) * 1e9) as u64;
+        options.remove_at = self.remove_percent.map(|percent| percent / 100.0);
         options.bits_per_second = self.bandwidth_mbps.map(|mbps| mbps * 1e6);
         options.confirm_ns = ns(self.confirm_seconds);
         options.hold_ns = ns(self.hold_seconds);

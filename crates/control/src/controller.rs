@@ -25,6 +25,8 @@ const EVENTS_MAX: usize = 1000;
 const DROPS_LAST: Duration = Duration::from_millis(500);
 /// How long all flows are captured before that is said: the share of flows moves often.
 const ALL_CAPTURED: Duration = Duration::from_secs(10);
+/// So much more of the disk than needed is made free, as a share of it.
+const REMOVE_MORE: f64 = 0.02;
 /// Over how long rates are taken.
 const RATE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -69,6 +71,8 @@ pub struct Observed {
     pub blocks_bytes: u64,
     /// Share of the log's file system in use, if known.
     pub disk_used: Option<f64>,
+    /// Bytes of that file system.
+    pub disk_bytes: u64,
     /// Share of a core that the busiest worker used since the last time, if known.
     pub cpu_used: Option<f64>,
     /// Share of the fullest ring's memory that waits for its worker, if there are rings.
@@ -355,6 +359,7 @@ impl Controller {
                         && known.action == policy.action
                         && known.priority == policy.priority
                         && known.interface == policy.interface
+                        && known.protect == policy.protect
                 });
                 let numbered = match same {
                     Some(place) => {
@@ -422,6 +427,23 @@ impl Controller {
         if changed && let Ok(plan) = inner.plan(&self.model) {
             self.steering.publish(plan, now);
         }
+    }
+
+    /// How many bytes of the log are to be deleted to make room, if any are.
+    #[must_use]
+    pub fn bytes_to_remove(&self) -> Option<u64> {
+        let inner = self.lock();
+        let at = inner.elastic.as_ref()?.remove_at?;
+        let used = inner.sensed[Resource::DiskSpace as usize]?;
+        // A little more, so that it is not done for every block.
+        let share = used - (at - REMOVE_MORE);
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss
+        )]
+        let bytes = (share * inner.observed.disk_bytes as f64) as u64;
+        (used >= at).then_some(bytes)
     }
 
     /// Cores that the process may use; `None` for as many as it takes.
@@ -543,6 +565,7 @@ impl Controller {
                     action: numbered.policy.action.to_string(),
                     priority: numbered.policy.priority,
                     interface: numbered.policy.interface.clone(),
+                    protect: numbered.policy.protect,
                     packets,
                     bytes,
                 }

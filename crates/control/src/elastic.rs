@@ -144,6 +144,9 @@ pub struct Threshold {
 pub struct ElasticOptions {
     /// By [`Resource`].
     pub thresholds: [Threshold; Resource::ALL.len()],
+    /// Share of the log's file system in use at which the least important data is deleted;
+    /// `None` if none is.
+    pub remove_at: Option<f64>,
     /// What is kept may take so many bits per second on its way; `None` for any number.
     pub bits_per_second: Option<f64>,
     /// How long a resource is short before a step up, ns.
@@ -169,6 +172,7 @@ impl Default for ElasticOptions {
                 threshold(0.01, 0.001),
                 threshold(1.0, 0.75),
             ],
+            remove_at: None,
             bits_per_second: None,
             confirm_ns: 300_000_000,
             hold_ns: 10_000_000_000,

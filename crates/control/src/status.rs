@@ -118,6 +118,8 @@ pub struct PolicyStatus {
     pub priority: u16,
     /// Only packets of this interface.
     pub interface: Option<String>,
+    /// Whether what is kept of them is not deleted to make room.
+    pub protect: bool,
     /// Packets that it was applied to.
     pub packets: u64,
     /// Their bytes on the wire.

@@ -28,6 +28,7 @@ fn policy(filter: &str, action: &str) -> PolicyConfig {
         action: action.into(),
         priority: 100,
         interface: None,
+        protect: false,
     }
 }
 

@@ -71,6 +71,8 @@ impl Plan {
             let mut context: Context =
                 serde_json::from_slice(&self.context_json).unwrap_or_default();
             context.policies = described.iter().map(describe).collect();
+            let protecting = described.iter().filter(|policy| policy.protect);
+            context.protected = protecting.map(|policy| policy.filter.to_string()).collect();
             context
                 .policies
                 .push(format!("default: {}", ready.default_action()));
@@ -94,8 +96,9 @@ fn to_json(context: &Context) -> Vec<u8> {
 fn describe(policy: &Policy) -> String {
     let interface = policy.interface.as_ref();
     let interface = interface.map_or(String::new(), |name| format!(" on {name}"));
+    let protect = if policy.protect { ", protected" } else { "" };
     format!(
-        "priority {}{interface}: {}: {}",
+        "priority {}{interface}: {}: {}{protect}",
         policy.priority, policy.filter, policy.action
     )
 }

@@ -61,23 +61,34 @@ impl fmt::Display for Action {
 
 /// Why a text is not an action.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "'{text}' is not an action: write full, header, partial N, drop or classify, then optionally \
-     1/N or '1/N flows' (for example: header 1/10 flows); or sample 1/N"
-)]
-pub struct ParseActionError {
-    text: String,
+pub enum ParseActionError {
+    /// It is none.
+    #[error(
+        "'{text}' is not an action: write full, header, partial N, drop or classify, then \
+         optionally 1/N or '1/N flows' (for example: header 1/10 flows); or sample 1/N"
+    )]
+    Unknown {
+        /// What was written.
+        text: String,
+    },
+    /// Packets are not sent on.
+    #[error(
+        "'mirror' is not an action: Strata keeps packets and sends none on; log them with full, \
+         and send them with `strata export -w - LOG FILTER` or `strata replay`"
+    )]
+    Mirror,
 }
 
 impl FromStr for Action {
     type Err = ParseActionError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let refuse = || ParseActionError {
+        let refuse = || ParseActionError::Unknown {
             text: text.to_owned(),
         };
         let (first, rest) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
         match first {
+            "mirror" => Err(ParseActionError::Mirror),
             "sample" if rest.trim().is_empty() => Err(refuse()),
             "classify" | "sample" => {
                 // What follows is written as behind a granularity.
@@ -124,6 +135,8 @@ pub struct Policy {
     pub priority: u16,
     /// What is done.
     pub action: Action,
+    /// Whether what is kept of the packets is not deleted to make room.
+    pub protect: bool,
     /// What it was applied to.
     pub hits: Arc<Hits>,
 }
@@ -137,6 +150,7 @@ impl Policy {
             interface: None,
             priority: PRIORITY_DEFAULT,
             action,
+            protect: false,
             hits: Arc::default(),
         }
     }
@@ -292,17 +306,14 @@ mod tests {
             assert_eq!(text.parse::<Action>().unwrap().to_string(), text);
         }
         assert_eq!("sample 1/7".parse::<Action>(), "classify 1/7".parse());
-        for text in [
-            "",
-            "sample",
-            "mirror",
-            "classify 10",
-            "full 1/0",
-            "sample full",
-        ] {
+        for text in ["", "sample", "classify 10", "full 1/0", "sample full"] {
             let error = text.parse::<Action>().unwrap_err().to_string();
             assert!(error.contains("is not an action: write full"), "{error}");
         }
+        assert_eq!(
+            "mirror eth1".parse::<Action>(),
+            Err(ParseActionError::Mirror)
+        );
     }
 
     #[test]

@@ -17,7 +17,7 @@ use strata_filter::Filter;
 use strata_pipeline::{Worker, run_live};
 use strata_wire::{Ledger, Tally};
 
-use super::{RoadArgs, Setup, Target, WorkerOutcome, cpu, finish, progress_bar, steer};
+use super::{RoadArgs, Setup, Target, WorkerOutcome, cpu, finish, progress_bar, room, steer};
 use crate::text;
 
 /// A worker that has not moved for so long is reported.
@@ -206,6 +206,7 @@ pub(super) fn run(
     let lives = Live::open(&options, count)?;
     let ways = lives[0].ways().join("; ");
     let before = DropCounts::now(&args.live.interfaces);
+    let mut room = setup.destination.dir.as_deref().map(room::Room::new);
     let mut governor = cpu::Governor::new(lives[0].sampler());
     let filter = match lives.iter().find_map(Live::filter_in_user_space) {
         Some(why) => {
@@ -268,6 +269,11 @@ pub(super) fn run(
             .look(&running)
             .into_iter()
             .chain(governor.look(&setup.controller))
+        {
+            setup.controller.report(what);
+        }
+        if let Some(room) = &mut room
+            && let Some(what) = room.look(setup.controller.bytes_to_remove())
         {
             setup.controller.report(what);
         }

@@ -258,6 +258,9 @@ impl Observer {
     pub(super) fn take(&self) -> Observed {
         let mut observed = self.with(|latest| latest.observed.clone());
         let disk = self.output.as_ref().and_then(|dir| statvfs(dir).ok());
+        observed.disk_bytes = disk
+            .as_ref()
+            .map_or(0, |fs| fs.f_blocks.saturating_mul(fs.f_frsize));
         observed.disk_used = disk.and_then(|fs| {
             // As df has it: what only root may use is not there.
             let used = fs.f_blocks.checked_sub(fs.f_bfree)?;
