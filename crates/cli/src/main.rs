@@ -83,6 +83,9 @@ enum Command {
     Compare(train::Args),
     /// Send a capture file out of an interface.
     Replay(replay::Args),
+    /// Open packet sockets for a recording that may not.
+    #[command(hide = true)]
+    Helper(record::HelperArgs),
 }
 
 fn main() -> ExitCode {
@@ -110,6 +113,7 @@ fn main() -> ExitCode {
         Command::Eval(args) => eval::run(&args),
         Command::Compare(args) => train::run("compare", &args),
         Command::Replay(args) => replay::run(&args),
+        Command::Helper(args) => record::helper(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,5 +1,6 @@
 //! `strata record`: the main road.
 
+mod confined;
 mod cpu;
 mod live;
 mod room;
@@ -27,6 +28,7 @@ use strata_sketch::Pressure;
 use strata_store::About;
 use strata_wire::{Ledger, LinkType, TunnelKey};
 
+pub(crate) use confined::{HelperArgs, helper};
 use target::{Closed, Destination, Recording};
 pub(crate) use target::{DiskWay, Target, log_directory, rotate_bytes};
 

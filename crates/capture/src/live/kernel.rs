@@ -19,8 +19,8 @@
 //! a flow that user space does not confirm any more comes whole again.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use strata_bpf::{
     Alu, Assembler, Condition, Label, Program, ProgramKind, Reg, Shared, SocketMap, TooLarge, Width,
@@ -234,6 +234,8 @@ pub(super) struct Kernel {
     snaplen: u32,
     direction: Direction,
     cut: Option<CutTable>,
+    /// What was loaded, for interfaces that come back: by then it may not be permitted.
+    loaded: Mutex<Vec<(Purpose, Arc<Program>)>>,
     sampler: Option<FlowSampler>,
     /// Whether there has to be a sampler.
     sample: bool,
@@ -241,6 +243,15 @@ pub(super) struct Kernel {
     key: u64,
     workers: u16,
     loopback: u32,
+}
+
+/// What a program is for. One serves all interfaces of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// Letting in, of interfaces with this link type; all together or one.
+    Admit { link: LinkType, any: bool },
+    /// Spreading over workers.
+    Spread { ethernet: bool },
 }
 
 /// A program on an interface; gone with the value.
@@ -280,6 +291,7 @@ impl Kernel {
                 .filter(|_| options.sample)
                 .map(|shared| FlowSampler::new(Arc::clone(shared), mix64(key ^ 2))),
             sample: options.sample,
+            loaded: Mutex::default(),
             shared,
             filter: options.filter.clone(),
             snaplen: options.snaplen,
@@ -323,7 +335,6 @@ impl Kernel {
                 let number = program.as_fd().as_raw_fd();
                 sys::set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, &number)
                     .map_err(fail("SO_ATTACH_BPF"))?;
-                self.measure(program);
                 return Ok(Placed::InKernel);
             }
             Err(why) => why,
@@ -340,17 +351,37 @@ impl Kernel {
     }
 
     /// Counts a program's run time, where somebody wants to know.
-    fn measure(&self, program: Program) {
+    fn measure(&self, program: Arc<Program>) {
         if let Some(sampler) = &self.sampler {
             sampler.measure(program);
         }
     }
 
-    fn load(&self, device: &Device) -> Result<Program, String> {
+    fn load(&self, device: &Device) -> Result<Arc<Program>, String> {
+        let purpose = Purpose::Admit {
+            link: device.link,
+            any: device.index == 0,
+        };
         let shared = self.shared.as_ref().ok_or("eBPF is not permitted")?;
-        let words = self.assemble(device, shared)?;
-        Program::load(ProgramKind::SocketFilter, "strata_filter", &words)
-            .map_err(|error| error.to_string())
+        self.loaded(purpose, "strata_filter", || self.assemble(device, shared))
+    }
+
+    /// The program for this purpose.
+    fn loaded(
+        &self,
+        purpose: Purpose,
+        name: &str,
+        write: impl FnOnce() -> Result<Vec<u64>, String>,
+    ) -> Result<Arc<Program>, String> {
+        let mut all = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, known)) = all.iter().find(|(known, _)| *known == purpose) {
+            return Ok(Arc::clone(known));
+        }
+        let program = Program::load(ProgramKind::SocketFilter, name, &write()?);
+        let program = Arc::new(program.map_err(|error| error.to_string())?);
+        all.push((purpose, Arc::clone(&program)));
+        self.measure(Arc::clone(&program));
+        Ok(program)
     }
 
     fn assemble(&self, device: &Device, shared: &Shared) -> Result<Vec<u64>, String> {
@@ -427,7 +458,7 @@ impl Kernel {
         let native = program.attach_xdp(device.index, XDP_FLAGS_DRV_MODE);
         let native_error = match native {
             Ok(link) => {
-                self.measure(program);
+                self.measure(Arc::new(program));
                 return Ok(Attached {
                     _link: link,
                     native: true,
@@ -437,7 +468,7 @@ impl Kernel {
         };
         match program.attach_xdp(device.index, XDP_FLAGS_SKB_MODE) {
             Ok(link) => {
-                self.measure(program);
+                self.measure(Arc::new(program));
                 Ok(Attached {
                     _link: link,
                     native: false,
@@ -553,15 +584,14 @@ impl Kernel {
         let argument = u32::from(group) | libc::PACKET_FANOUT_EBPF << 16;
         sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_FANOUT, &argument)
             .map_err(fail("PACKET_FANOUT"))?;
-        let words = spread(device.link == LinkType::ETHERNET, mix64(self.key ^ 1));
-        let words = words.map_err(|error| no_bpf(error.to_string()))?;
-        let program = Program::load(ProgramKind::SocketFilter, "strata_spread", &words)
-            .map_err(|error| no_bpf(error.to_string()))?;
+        let ethernet = device.link == LinkType::ETHERNET;
+        let program = self.loaded(Purpose::Spread { ethernet }, "strata_spread", || {
+            spread(ethernet, mix64(self.key ^ 1)).map_err(|error| error.to_string())
+        });
+        let program = program.map_err(no_bpf)?;
         let number = program.as_fd().as_raw_fd();
         sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, &number)
-            .map_err(fail("PACKET_FANOUT_DATA"))?;
-        self.measure(program);
-        Ok(())
+            .map_err(fail("PACKET_FANOUT_DATA"))
     }
 }
 

@@ -28,7 +28,7 @@ mod xsk;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -77,6 +77,9 @@ pub struct LiveOptions {
     pub cut: bool,
     /// Whether flows can be sampled before packets are copied, with [`Live::sampler`].
     pub sample: bool,
+    /// Who opens packet sockets; this process itself by default. It may lack the right to when
+    /// an interface comes back.
+    pub opener: Option<SocketOpener>,
     /// Whether packets are taken away from the host, through AF_XDP. Several workers
     /// share an interface by its receive queues then.
     pub exclusive: bool,
@@ -85,6 +88,25 @@ pub struct LiveOptions {
 impl LiveOptions {
     /// Bytes of a packet at most by default, as tcpdump has it.
     pub const SNAPLEN_DEFAULT: u32 = 262_144;
+}
+
+/// Opens packet sockets. Given true it opens one that leaves out the link layer header; they
+/// receive nothing until they are bound.
+#[derive(Clone)]
+pub struct SocketOpener(Arc<dyn Fn(bool) -> io::Result<OwnedFd> + Send + Sync>);
+
+impl SocketOpener {
+    /// One that does this.
+    #[must_use]
+    pub fn new(open: impl Fn(bool) -> io::Result<OwnedFd> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(open))
+    }
+}
+
+impl fmt::Debug for SocketOpener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SocketOpener").finish_non_exhaustive()
+    }
 }
 
 impl Default for LiveOptions {
@@ -99,6 +121,7 @@ impl Default for LiveOptions {
             direction: Direction::Both,
             cut: false,
             sample: false,
+            opener: None,
             exclusive: false,
         }
     }

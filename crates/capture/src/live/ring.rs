@@ -70,7 +70,11 @@ impl Ring {
         let link = device.link;
         let cooked = link == LinkType::LINUX_SLL2;
         let fail = |call: &'static str| device.error(call);
-        let socket = sys::packet_socket(cooked).map_err(|source| not_permitted(device, source))?;
+        let socket = match &options.opener {
+            Some(opener) => (opener.0)(cooked),
+            None => sys::packet_socket(cooked),
+        };
+        let socket = socket.map_err(|source| not_permitted(device, source))?;
         let fd = socket.as_fd();
         let packet = libc::SOL_PACKET;
         // `tpacket_versions` in linux/if_packet.h.

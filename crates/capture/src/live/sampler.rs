@@ -42,7 +42,7 @@ struct Inner {
     number: AtomicU64,
     /// Since when, by the wall clock in ns, and which share.
     changes: Mutex<VecDeque<(u64, FlowShare)>>,
-    programs: Mutex<Vec<Program>>,
+    programs: Mutex<Vec<Arc<Program>>>,
     /// Measures run times while it is open; else why they are not measured.
     stats: Result<OwnedFd, String>,
 }
@@ -106,7 +106,7 @@ impl FlowSampler {
     }
 
     /// Counts a program's run time too.
-    pub(super) fn measure(&self, program: Program) {
+    pub(super) fn measure(&self, program: Arc<Program>) {
         lock(&self.inner.programs).push(program);
     }
 

@@ -6,18 +6,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use signal_hook::flag;
 use strata_capture::live::{Direction, DropCounts, Live, LiveOptions, Lost, RingCounts};
+use strata_confine::confine_system_calls;
 use strata_filter::Filter;
 use strata_pipeline::{Worker, run_live};
 use strata_wire::{Ledger, Tally};
 
-use super::{RoadArgs, Setup, Target, WorkerOutcome, cpu, finish, progress_bar, room, steer};
+use super::{
+    RoadArgs, Setup, Target, WorkerOutcome, confined, cpu, finish, progress_bar, room, steer,
+};
 use crate::text;
 
 /// A worker that has not moved for so long is reported.
@@ -73,6 +76,20 @@ pub(super) struct InterfaceArgs {
     /// mirror ports and taps. Sees received packets only.
     #[arg(long)]
     exclusive: bool,
+
+    /// Change to this user once interfaces are open, as tcpdump does. The log becomes its.
+    #[arg(
+        short = 'Z',
+        long = "relinquish-privileges",
+        value_name = "USER",
+        conflicts_with = "no_sandbox"
+    )]
+    user: Option<String>,
+
+    /// Keep all privileges, and reach all files, instead of giving up what is not needed once
+    /// interfaces are open.
+    #[arg(long)]
+    no_sandbox: bool,
 
     /// CPU that this process may use, as in 10%: 100% is one core. To keep it, the kernel
     /// captures a share of all flows only, as large as possible; what it leaves out is
@@ -203,6 +220,15 @@ pub(super) fn run(
             args.live.interfaces.join(", ")
         );
     }
+    let user = args.live.user.as_deref();
+    let confined = setup
+        .destination
+        .dir
+        .as_deref()
+        .filter(|_| !args.live.no_sandbox);
+    if confined.is_some() && !args.live.exclusive {
+        options.opener = Some(confined::opener(user)?);
+    }
     let lives = Live::open(&options, count)?;
     let ways = lives[0].ways().join("; ");
     let before = DropCounts::now(&args.live.interfaces);
@@ -215,6 +241,11 @@ pub(super) fn run(
         }
         None => None,
     };
+    if let Some(log) = confined {
+        confined::give_up(user, &args.steer.reach(args, log)?)?;
+    } else if user.is_some() {
+        bail!("-Z is for recordings to a log on this machine");
+    }
     let inputs = args.live.interfaces.clone();
     let (recording, workers) = setup.start(args, target, inputs, filter, count)?;
     let (rotate, report) = (Arc::default(), Arc::default());
@@ -233,7 +264,9 @@ pub(super) fn run(
         .zip(lives)
         .zip(cores)
         .enumerate()
-        .map(|(number, ((worker, live), core))| spawn(number, worker, live, core, stop))
+        .map(|(number, ((worker, live), core))| {
+            spawn(number, worker, live, core, stop, confined.is_some())
+        })
         .collect::<Result<Vec<Running>>>()?;
 
     let lasts = target.lasts_seconds();
@@ -250,7 +283,7 @@ pub(super) fn run(
         if rotate.swap(false, Ordering::Relaxed) {
             recording.rotate();
             if let Err(error) = args.steer.reload(args, setup) {
-                let error = text::chain(&error);
+                let error = text::chain(&confined::explain(error));
                 bar.suspend(|| eprintln!("strata: goes on as before: {error}"));
             }
         }
@@ -314,12 +347,16 @@ fn spawn(
     mut live: Live,
     core: Option<usize>,
     stop: &Arc<AtomicBool>,
+    confined: bool,
 ) -> Result<Running> {
     let status = Arc::new(Status::default());
     let (shared, stop) = (Arc::clone(&status), Arc::clone(stop));
     let work = move || -> Result<WorkerOutcome> {
         if let Some(core) = core {
             pin(core)?;
+        }
+        if confined && let Err(error) = confine_system_calls() {
+            eprintln!("strata: worker {number} goes on without confining system calls: {error}");
         }
         // The kernel counts what it filters for all workers together.
         let mut in_kernel = (number == 0).then(InKernel::default);

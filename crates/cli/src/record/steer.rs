@@ -2,7 +2,7 @@
 //! itself.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -16,6 +16,7 @@ use strata_control::config::Config;
 use strata_control::{Beginning, Controller, Event, Observed, client};
 use strata_wire::Ledger;
 
+use super::confined::Reach;
 use super::target::Destination;
 use super::{RoadArgs, Setup};
 
@@ -113,6 +114,20 @@ impl SteerArgs {
         }
         let beginning = self.beginning(args, &setup.destination)?;
         Ok(setup.controller.reload(beginning, "configuration")?)
+    }
+
+    /// What a recording into this log reaches.
+    pub(super) fn reach<'a>(&self, args: &RoadArgs, log: &'a Path) -> Result<Reach<'a>> {
+        let config = self.read_config()?;
+        let asked = self.socket.clone().or(config.control.socket);
+        let files = [&self.config, &self.policy].into_iter().flatten();
+        let read_later = [config.control.token_file, config.alerts.token_file];
+        let read_later = read_later.into_iter().chain([config.alerts.ca_file]);
+        Ok(Reach {
+            log,
+            socket: asked.or_else(|| args.read.is_empty().then(client::own_socket)),
+            files: files.cloned().chain(read_later.flatten()).collect(),
+        })
     }
 
     /// Sends alerts, where they are wanted.

@@ -1,0 +1,206 @@
+//! What a recording can still do once it has opened its interfaces: record, and no more.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use strata_testkit::{Namespace, may_use_kernel};
+
+/// How long a state is waited for, on the busiest machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+const STRATA: &str = env!("CARGO_BIN_EXE_strata");
+/// `nobody` and its capability to open packet sockets (linux/capability.h).
+const NOBODY: u32 = 65_534;
+const NET_RAW: u64 = 1 << 13;
+
+struct Recording(Option<Child>);
+
+impl Recording {
+    fn id(&self) -> u32 {
+        self.0.as_ref().unwrap().id()
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.id().to_string();
+        let sent = Command::new("kill").args([name, &id]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    fn ended(mut self) -> Output {
+        self.signal("-INT");
+        self.0.take().unwrap().wait_with_output().unwrap()
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn start(namespace: &Namespace, dir: &Path, more: &[&str]) -> Recording {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace.name(), STRATA]);
+    command.args(["record", "-i", "in0", "-B", "4096", "--config"]);
+    command
+        .arg(dir.join("strata.toml"))
+        .arg("-o")
+        .arg(dir.join("log"));
+    command
+        .arg("--socket")
+        .arg(dir.join("run/control"))
+        .args(more);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    Recording(Some(child.spawn().unwrap()))
+}
+
+fn wait_for(dir: &Path, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let start = Instant::now();
+    loop {
+        let output = Command::new(STRATA)
+            .args(["status", "--json", "--socket"])
+            .arg(dir.join("run/control"))
+            .output()
+            .unwrap();
+        let status: Option<Value> = serde_json::from_slice(&output.stdout).ok();
+        if let Some(status) = status.as_ref().filter(|status| wanted(status)) {
+            return status.clone();
+        }
+        assert!(start.elapsed() < PATIENCE, "{what}: {status:#?}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A field of what the kernel says of a process or thread.
+fn field(status: &Path, name: &str) -> String {
+    let text = fs::read_to_string(status).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    line.unwrap().trim_start_matches(':').trim().to_owned()
+}
+
+fn capabilities(status: &Path) -> [u64; 2] {
+    ["CapEff", "CapPrm"].map(|name| u64::from_str_radix(&field(status, name), 16).unwrap())
+}
+
+/// Sends as many small packets.
+fn send(namespace: &Namespace, packets: u32) {
+    let program = format!(
+        "import socket\n\
+         s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)\n\
+         s.bind(('out0', 0))\n\
+         ip = bytes.fromhex('4500002e0000400040110000c0000201c0000202')\n\
+         udp = bytes.fromhex('0fa00fa1001a0000')\n\
+         f = bytes.fromhex('0200000000020200000000010800') + ip + udp + bytes(18)\n\
+         [s.send(f) for _ in range({packets})]\n"
+    );
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace.name(), "python3", "-c", &program]);
+    assert!(command.status().unwrap().success());
+}
+
+fn received(status: &Value) -> u64 {
+    status["interfaces"][0]["received"].as_u64().unwrap()
+}
+
+fn events(dir: &Path, wanted: &str) -> bool {
+    let output = Command::new(STRATA)
+        .args(["status", "--socket"])
+        .arg(dir.join("run/control"))
+        .output()
+        .unwrap();
+    String::from_utf8_lossy(&output.stdout).contains(wanted)
+}
+
+/// Gives up everything, and still records, reads its configuration again, and captures an
+/// interface that was gone.
+#[test]
+fn without_any_privilege_it_goes_on_recording() {
+    if !may_use_kernel("giving up privileges") {
+        return;
+    }
+    for user in [None, Some("nobody")] {
+        let dir = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        for dir in [&dir, &elsewhere] {
+            fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let dir = dir.path();
+        let config = dir.join("strata.toml");
+        fs::write(&config, "mode = ['log-all']\n").unwrap();
+        let namespace = Namespace::new("rules-confine");
+        namespace.pair("in0", "out0");
+        let more: Vec<&str> = user.iter().flat_map(|user| ["-Z", *user]).collect();
+        let recording = start(&namespace, dir, &more);
+        wait_for(dir, "a recording", |_| true);
+
+        let process = Path::new("/proc").join(recording.id().to_string());
+        let mut workers = 0;
+        for task in fs::read_dir(process.join("task")).unwrap() {
+            let status = task.unwrap().path().join("status");
+            assert_eq!(capabilities(&status), [0, 0], "{}", field(&status, "Name"));
+            assert_eq!(field(&status, "NoNewPrivs"), "1");
+            if field(&status, "Name").starts_with("strata-worker") {
+                assert_eq!(field(&status, "Seccomp"), "2");
+                workers += 1;
+            }
+        }
+        assert_eq!(workers, 1);
+        let id = recording.id();
+        let children = fs::read_to_string(process.join(format!("task/{id}/children"))).unwrap();
+        let helper = Path::new("/proc").join(children.trim()).join("status");
+        assert_eq!(capabilities(&helper), [NET_RAW, NET_RAW]);
+        for status in [&process.join("status"), &helper] {
+            let wanted = if user.is_some() { NOBODY } else { 0 };
+            let uids = field(status, "Uid");
+            let mut uids = uids.split_whitespace().map(|id| id.parse::<u32>().unwrap());
+            assert!(uids.all(|uid| uid == wanted));
+        }
+        let owner = fs::metadata(dir.join("log/manifest.json")).unwrap().uid();
+        assert_eq!(owner, if user.is_some() { NOBODY } else { 0 });
+
+        send(&namespace, 100);
+        wait_for(dir, "packets", |status| received(status) == 100);
+        namespace.ip("link del in0");
+        wait_for(dir, "an interface that is gone", |_| events(dir, "is gone"));
+        namespace.pair("in0", "out0");
+        wait_for(dir, "an interface that is back", |_| events(dir, "is back"));
+        send(&namespace, 100);
+        wait_for(dir, "packets", |status| received(status) == 200);
+
+        fs::write(&config, "mode = ['log-partial']\n").unwrap();
+        recording.signal("-HUP");
+        wait_for(dir, "the new mode", |status| {
+            status["mode"] == "log-partial"
+        });
+        // A file elsewhere that anyone may read.
+        let other = elsewhere.path().join("other.toml");
+        fs::write(&other, "mode = ['log-minimum']\n").unwrap();
+        fs::remove_file(&config).unwrap();
+        std::os::unix::fs::symlink(&other, &config).unwrap();
+        recording.signal("-HUP");
+        // The file that begins with the signal is there when the configuration was looked at.
+        send(&namespace, 100);
+        wait_for(dir, "packets", |status| received(status) == 300);
+        let status = wait_for(dir, "nothing in flight", |status| {
+            let mut all = status["packets"].as_array().unwrap().iter();
+            all.find(|r| r["result"] == "in_flight").unwrap()["packets"] == 0
+        });
+        assert_eq!(status["mode"], "log-partial");
+
+        let output = recording.ended();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let heard = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{said}{heard}");
+        assert!(said.contains("logged 300 + dropped 0"), "{said}");
+        assert!(heard.contains("reaches only its log"), "{heard}");
+        assert!(!heard.contains("blocked"), "{heard}");
+    }
+}

@@ -1,0 +1,150 @@
+//! User and capabilities.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, lchown};
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Gid, Resource, Rlimit, Uid, geteuid, setrlimit};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    remove_capability_from_bounding_set, set_capabilities, set_keep_capabilities, set_no_new_privs,
+    set_thread_gid, set_thread_groups, set_thread_uid,
+};
+
+/// Why privileges cannot be given up.
+#[derive(Debug, thiserror::Error)]
+pub enum PrivilegeError {
+    /// There is no such user.
+    #[error("there is no user '{0}'")]
+    NoSuchUser(String),
+    /// The kernel says no.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A file's owner cannot be changed.
+    #[error("{}: cannot change its owner: {source}", path.display())]
+    Owner {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+}
+
+fn fail<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> PrivilegeError {
+    move |error| PrivilegeError::System {
+        what,
+        source: error.into(),
+    }
+}
+
+/// A user of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    uid: u32,
+    gid: u32,
+}
+
+impl User {
+    /// The user of this name.
+    ///
+    /// # Errors
+    ///
+    /// If there is none.
+    pub fn named(name: &str) -> Result<Self, PrivilegeError> {
+        let found = nix::unistd::User::from_name(name);
+        let found = found.map_err(fail("look up users"))?;
+        let user = found.ok_or_else(|| PrivilegeError::NoSuchUser(name.to_owned()))?;
+        Ok(Self {
+            uid: user.uid.as_raw(),
+            gid: user.gid.as_raw(),
+        })
+    }
+
+    /// Makes it the owner of a path and all that is below; links are not followed.
+    ///
+    /// # Errors
+    ///
+    /// The first path whose owner cannot be changed.
+    pub fn own(&self, path: &Path) -> Result<(), PrivilegeError> {
+        let failed = |source| PrivilegeError::Owner {
+            path: path.to_owned(),
+            source,
+        };
+        let metadata = fs::symlink_metadata(path).map_err(failed)?;
+        if metadata.uid() != self.uid || metadata.gid() != self.gid {
+            lchown(path, Some(self.uid), Some(self.gid)).map_err(failed)?;
+        }
+        if metadata.is_dir() {
+            for entry in fs::read_dir(path).map_err(failed)? {
+                self.own(&entry.map_err(failed)?.path())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is needed to write into a directory of somebody else.
+const OF_OTHERS: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH);
+
+/// Changes to `user`, if there is one, and gives up all capabilities of this thread and those
+/// it starts but `keep`. Where the process stays the user it is and may write into `dir` by a
+/// capability only, it keeps that.
+///
+/// Memory may be locked without limit from now on, as far as that is permitted: what is
+/// registered with the kernel counts as locked.
+///
+/// # Errors
+///
+/// What the kernel does not let it do.
+pub fn give_up_capabilities(
+    user: Option<&User>,
+    keep: CapabilitySet,
+    dir: Option<&Path>,
+) -> Result<(), PrivilegeError> {
+    let unlimited = Rlimit {
+        current: None,
+        maximum: None,
+    };
+    // The limit stays where that is not permitted.
+    let _ = setrlimit(Resource::Memlock, unlimited);
+    let mut keep = keep;
+    if user.is_none() && dir.is_some_and(|dir| !is_ours(dir)) {
+        keep |= OF_OTHERS;
+    }
+    let had = capabilities(None).map_err(fail("read capabilities"))?;
+    let keep = keep & had.permitted;
+    // What is left of these has no use without the right to run other programs.
+    let _ = clear_ambient_capability_set();
+    for capability in CapabilitySet::all().iter() {
+        let _ = remove_capability_from_bounding_set(capability);
+    }
+    if let Some(user) = user {
+        set_keep_capabilities(true).map_err(fail("keep capabilities"))?;
+        let gid = Gid::from_raw(user.gid);
+        set_thread_groups(&[gid]).map_err(fail("change groups"))?;
+        set_thread_gid(gid).map_err(fail("change the group"))?;
+        set_thread_uid(Uid::from_raw(user.uid)).map_err(fail("change the user"))?;
+        set_keep_capabilities(false).map_err(fail("keep capabilities"))?;
+    }
+    let sets = CapabilitySets {
+        effective: keep,
+        permitted: keep,
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, sets).map_err(fail("give up capabilities"))?;
+    set_no_new_privs(true).map_err(fail("set no_new_privs"))
+}
+
+/// Whether files can be made in a directory without a capability.
+fn is_ours(dir: &Path) -> bool {
+    const OTHERS_WRITE: u32 = 0o002;
+    fs::metadata(dir).is_ok_and(|metadata| {
+        metadata.uid() == geteuid().as_raw() || metadata.mode() & OTHERS_WRITE != 0
+    })
+}
