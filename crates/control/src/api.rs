@@ -1,4 +1,6 @@
-//! The HTTP API: on a Unix socket, and with a token on TCP.
+//! The HTTP API: on a Unix socket, and with a token or mutual TLS on TCP.
+
+mod tls;
 
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -15,6 +17,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, put};
 use axum::serve::IncomingStream;
 use axum::{Extension, Json, Router};
+use rustls::ServerConfig;
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::oneshot;
@@ -24,14 +27,35 @@ use crate::config::PolicyConfig;
 use crate::controller::{ControlError, Controller, Event};
 use crate::metrics;
 use crate::status::{PolicyStatus, Status};
+use tls::TlsListener;
 
 /// Where the API listens.
 #[derive(Clone, Debug, Default)]
 pub struct Endpoints {
     /// Path of the Unix socket; only its owner may connect.
     pub socket: Option<PathBuf>,
-    /// Address and port for TCP, and the token that it asks for.
-    pub tcp: Option<(String, String)>,
+    /// TCP.
+    pub tcp: Option<TcpEndpoint>,
+}
+
+/// HTTP over TCP.
+#[derive(Clone, Debug)]
+pub struct TcpEndpoint {
+    /// Address and port.
+    pub address: String,
+    /// Who may ask.
+    pub admit: Admit,
+    /// TLS, if it is to be encrypted.
+    pub tls: Option<Arc<ServerConfig>>,
+}
+
+/// Who may ask over TCP.
+#[derive(Clone, Debug)]
+pub enum Admit {
+    /// Who sends this token.
+    Token(String),
+    /// Who has shown a certificate that TLS has checked.
+    Certificate,
 }
 
 /// Why the API cannot listen.
@@ -83,12 +107,12 @@ pub fn serve(controller: Arc<Controller>, endpoints: &Endpoints) -> Result<Serve
     };
     let tcp = match &endpoints.tcp {
         None => None,
-        Some((address, token)) => {
-            let bound = std::net::TcpListener::bind(address).and_then(|listener| {
+        Some(tcp) => {
+            let bound = std::net::TcpListener::bind(&tcp.address).and_then(|listener| {
                 listener.set_nonblocking(true)?;
                 TcpListener::from_std(listener)
             });
-            Some((bound.map_err(at(address))?, token.clone()))
+            Some((bound.map_err(at(&tcp.address))?, tcp.clone()))
         }
     };
     drop(guard);
@@ -101,10 +125,15 @@ pub fn serve(controller: Arc<Controller>, endpoints: &Endpoints) -> Result<Serve
                 let service = app.into_make_service_with_connect_info::<Peer>();
                 tokio::spawn(axum::serve(listener, service).into_future());
             }
-            if let Some((listener, token)) = tcp {
-                let check = middleware::from_fn_with_state(Arc::<str>::from(token), ask_for_token);
-                let app = router(controller).layer(check);
-                tokio::spawn(axum::serve(listener, app).into_future());
+            if let Some((listener, endpoint)) = tcp {
+                let app = admitted(controller, endpoint.admit);
+                match endpoint.tls {
+                    None => tokio::spawn(axum::serve(listener, app).into_future()),
+                    Some(config) => {
+                        let listener = TlsListener::new(listener, config);
+                        tokio::spawn(axum::serve(listener, app).into_future())
+                    }
+                };
             }
             // What is under way when the recording ends is dropped with the runtime.
             let _ = stopped.await;
@@ -116,6 +145,18 @@ pub fn serve(controller: Arc<Controller>, endpoints: &Endpoints) -> Result<Serve
         thread: Some(thread.map_err(at("API thread"))?),
         socket: endpoints.socket.clone(),
     })
+}
+
+/// The API for those who may ask.
+pub fn admitted(controller: Arc<Controller>, admit: Admit) -> Router {
+    let app = router(controller);
+    match admit {
+        Admit::Token(token) => {
+            let token = Arc::<str>::from(token);
+            app.layer(middleware::from_fn_with_state(token, ask_for_token))
+        }
+        Admit::Certificate => app.layer(Extension(Who("certificate".into()))),
+    }
 }
 
 fn listen_unix(path: &Path) -> io::Result<UnixListener> {

@@ -13,6 +13,7 @@ use strata_pipeline::ModeConfig;
 use strata_rules::{Action, Policy, PolicyError};
 
 use crate::alerts::Webhook;
+use crate::api::{Admit, TcpEndpoint};
 use crate::elastic::{ElasticOptions, Resource, Threshold};
 
 /// The configuration of `strata record`. Command line and environment go before it.
@@ -187,10 +188,80 @@ pub struct ControlConfig {
     /// Path of the Unix socket for `strata status`, `mode` and `policy`. Without it, one in
     /// `/run/strata` or `$XDG_RUNTIME_DIR/strata`, while interfaces are captured.
     pub socket: Option<PathBuf>,
-    /// Address and port for HTTP over TCP, as in `127.0.0.1:9477`; needs `token_file`.
+    /// Address and port for HTTP over TCP, as in `127.0.0.1:9477`; needs `token_file` or
+    /// `tls_ca`.
     pub listen: Option<String>,
     /// File with the token that HTTP over TCP asks for, as `Authorization: Bearer TOKEN`.
     pub token_file: Option<PathBuf>,
+    /// Certificate (PEM) that HTTP over TCP shows, with those that lead to its authority; then it
+    /// is HTTPS.
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of the certificate (PEM).
+    pub tls_key: Option<PathBuf>,
+    /// Authorities (PEM): who shows a certificate of theirs may ask, instead of with a token.
+    pub tls_ca: Option<PathBuf>,
+}
+
+impl ControlConfig {
+    /// HTTP over TCP, if it is wanted.
+    ///
+    /// # Errors
+    ///
+    /// Which key is missing, or which file cannot be used.
+    pub fn tcp(&self) -> Result<Option<TcpEndpoint>, EndpointError> {
+        let Some(address) = self.listen.clone() else {
+            return Ok(None);
+        };
+        let tls = match (&self.tls_cert, &self.tls_key) {
+            (Some(certificate), Some(key)) => Some(strata_tls::server(
+                certificate,
+                key,
+                self.tls_ca.as_deref(),
+            )?),
+            (None, None) if self.tls_ca.is_none() => None,
+            _ => return Err(EndpointError::HalfTls),
+        };
+        let admit = match &self.token_file {
+            _ if self.tls_ca.is_some() => Admit::Certificate,
+            None => return Err(EndpointError::Open),
+            Some(path) => {
+                let read = fs::read_to_string(path).map_err(|source| ConfigError::Read {
+                    path: path.clone(),
+                    source,
+                });
+                let token = read?.trim().to_owned();
+                if token.is_empty() {
+                    return Err(EndpointError::NoToken(path.clone()));
+                }
+                Admit::Token(token)
+            }
+        };
+        Ok(Some(TcpEndpoint {
+            address,
+            admit,
+            tls,
+        }))
+    }
+}
+
+/// Why HTTP over TCP cannot be served as it is asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError {
+    /// Anybody could ask.
+    #[error("control.listen needs control.token_file or control.tls_ca: anybody could ask")]
+    Open,
+    /// A part is missing.
+    #[error("TLS needs control.tls_cert and control.tls_key")]
+    HalfTls,
+    /// The token's file is empty.
+    #[error("{}: no token in it", .0.display())]
+    NoToken(PathBuf),
+    /// A file cannot be read.
+    #[error(transparent)]
+    File(#[from] ConfigError),
+    /// A certificate or key cannot be used.
+    #[error(transparent)]
+    Tls(#[from] strata_tls::TlsError),
 }
 
 /// Who is told what happens by itself. It is in the journal in any case.
@@ -283,13 +354,21 @@ impl Config {
             path: path.into(),
             source,
         })?;
-        let config = Self::parse(&text, path)?;
+        Self::from_toml(&text, path)
+    }
+
+    /// Understands the text of a file.
+    ///
+    /// # Errors
+    ///
+    /// As [`Config::read`].
+    pub fn from_toml(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let config = Self::parse(text, path)?;
         config.policies(path)?;
         config.default_action(path)?;
         Ok(config)
     }
 
-    /// Understands a file's text.
     fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let toml_error = |source| ConfigError::Toml {
             path: path.into(),
@@ -504,11 +583,7 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Config, ConfigError> {
-        let path = Path::new("strata.toml");
-        let config = Config::parse(text, path)?;
-        config.policies(path)?;
-        config.default_action(path)?;
-        Ok(config)
+        Config::from_toml(text, Path::new("strata.toml"))
     }
 
     #[test]

@@ -4,11 +4,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
-use rustls::server::WebPkiClientVerifier;
-use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
-use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, ServerConfig, ServerConnection};
+use rustls_pki_types::ServerName;
+use strata_tls::TlsError;
 
 use crate::error::RelayError;
 
@@ -31,31 +29,13 @@ pub struct RelayTls(Arc<ServerConfig>);
 #[derive(Clone, Debug)]
 pub struct SwitchTls(Arc<ClientConfig>);
 
-fn problem<E: std::fmt::Display>(file: &Path) -> impl FnOnce(E) -> RelayError {
-    move |error| RelayError::Tls {
-        file: file.display().to_string(),
-        problem: error.to_string(),
+impl From<TlsError> for RelayError {
+    fn from(error: TlsError) -> Self {
+        Self::Tls {
+            file: error.file,
+            problem: error.problem,
+        }
     }
-}
-
-type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
-
-fn identity(files: &TlsFiles<'_>) -> Result<Identity, RelayError> {
-    let chain = CertificateDer::pem_file_iter(files.certificate)
-        .and_then(Iterator::collect)
-        .map_err(problem(files.certificate))?;
-    let key = PrivateKeyDer::from_pem_file(files.key).map_err(problem(files.key))?;
-    Ok((chain, key))
-}
-
-fn authorities(file: &Path) -> Result<Arc<RootCertStore>, RelayError> {
-    let mut roots = RootCertStore::empty();
-    let certificates = CertificateDer::pem_file_iter(file).map_err(problem(file))?;
-    for certificate in certificates {
-        let added = roots.add(certificate.map_err(problem(file))?);
-        added.map_err(problem(file))?;
-    }
-    Ok(Arc::new(roots))
 }
 
 impl RelayTls {
@@ -65,19 +45,12 @@ impl RelayTls {
     ///
     /// Which file cannot be used, and why.
     pub fn new(files: &TlsFiles<'_>) -> Result<Self, RelayError> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let roots = authorities(files.authority)?;
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
-        let verifier = verifier.map_err(problem(files.authority))?;
-        let (chain, key) = identity(files)?;
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(problem(files.certificate))?
-            .with_client_cert_verifier(verifier)
-            .with_single_cert(chain, key)
-            .map_err(problem(files.certificate))?;
-        Ok(Self(Arc::new(config)))
+        let authority = Some(files.authority);
+        Ok(Self(strata_tls::server(
+            files.certificate,
+            files.key,
+            authority,
+        )?))
     }
 
     /// The relay's end of a connection.
@@ -97,19 +70,8 @@ impl SwitchTls {
     ///
     /// Which file cannot be used, and why.
     pub fn new(files: &TlsFiles<'_>) -> Result<Self, RelayError> {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let roots = authorities(files.authority)?;
-        let verifier =
-            WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
-        let verifier = verifier.map_err(problem(files.authority))?;
-        let (chain, key) = identity(files)?;
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(problem(files.certificate))?
-            .with_webpki_verifier(verifier)
-            .with_client_auth_cert(chain, key)
-            .map_err(problem(files.certificate))?;
-        Ok(Self(Arc::new(config)))
+        let config = strata_tls::client(files.certificate, files.key, files.authority)?;
+        Ok(Self(config))
     }
 
     /// The switch's end of a connection to the relay of this name or address.

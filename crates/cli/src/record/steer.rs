@@ -1,7 +1,6 @@
 //! Steering of a recording: its configuration, its policies, its API, and what it says of
 //! itself.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -142,20 +141,10 @@ impl SteerArgs {
     /// Serves the API, where it is wanted.
     pub(super) fn serve(&self, args: &RoadArgs, setup: &Setup) -> Result<Option<Server>> {
         let control = self.read_config()?.control;
+        let tcp = control.tcp()?;
         let asked = self.socket.clone().or(control.socket);
         let is_asked = asked.is_some();
         let socket = asked.or_else(|| args.read.is_empty().then(client::own_socket));
-        let tcp = match (control.listen, control.token_file) {
-            (None, _) => None,
-            (Some(_), None) => anyhow::bail!("control.listen needs control.token_file"),
-            (Some(address), Some(path)) => {
-                let token = fs::read_to_string(&path);
-                let token = token.with_context(|| path.display().to_string())?;
-                let token = token.trim().to_owned();
-                anyhow::ensure!(!token.is_empty(), "{}: no token in it", path.display());
-                Some((address, token))
-            }
-        };
         if socket.is_none() && tcp.is_none() {
             return Ok(None);
         }
