@@ -32,6 +32,8 @@ fn main() -> io::Result<()> {
     of_filters(source, &packets, corpus)?;
     of_models(source, corpus)?;
     of_labels(corpus)?;
+    of_policies(corpus)?;
+    of_configuration(corpus)?;
     of_the_wire(&packets, corpus)?;
     for file in files_below(logs)? {
         if file
@@ -42,6 +44,37 @@ fn main() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Policies of every kind of field, with two packets.
+fn of_policies(corpus: &Path) -> io::Result<()> {
+    let mut policies = b"src net 10.1.0.0/16 and port 443=>header
+tcp portrange 20-30 or vlan 5=>full 1/10 flows
+ip6 net 2001:db8::/32 and not udp=>partial 64
+host 10.1.0.1=>drop
+icmp=>classify 1/3\0"
+        .to_vec();
+    let ipv4 = [&[0, 6, 1, 187, 4, 0, 0, 5, 1, 0, 0, 0], &[10, 1, 0, 1][..]];
+    policies.extend(ipv4.concat());
+    policies.extend([0; 28]);
+    policies.extend([1, 17, 0, 53, 0, 53, 0, 0, 0, 0, 0, 0, 0x20, 1, 0xd, 0xb8]);
+    policies.extend([0; 28]);
+    seed(corpus, "rules", &policies)
+}
+
+/// The keys of the configuration, and bodies of requests.
+fn of_configuration(corpus: &Path) -> io::Result<()> {
+    let config = "mode = ['office']\ndefault = 'drop'\n[modes.office]\nbenign = 'header'\n\
+        anomalous = 'full'\n[modes.office.classes]\nunclassified = 'drop'\n[[policy]]\n\
+        match = 'port 443'\naction = 'header'\ninterface = 'eth0'\nprotect = true\n[elastic]\n\
+        blocks_percent = 50\nremove_percent = 97.5\ncpu_budget_percent = 10\n[control]\n\
+        listen = '127.0.0.1:9477'\n[alerts]\nwebhook = 'https://example.com/'\n";
+    seed(corpus, "config", config.as_bytes())?;
+    let mode = br#" {"mode":"log-all+default","seconds":1.5,"why":"x"}"#;
+    seed(corpus, "api", &[b"\0", &mode[..]].concat())?;
+    let policy = br#"{"match":"tcp","action":"full","priority":7,"protect":true}"#;
+    seed(corpus, "api", &[b"\x01", &policy[..]].concat())?;
+    seed(corpus, "api", b"\x021")
 }
 
 fn files_below(folder: &Path) -> io::Result<Vec<PathBuf>> {
