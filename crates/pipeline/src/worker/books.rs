@@ -66,12 +66,15 @@ impl Worker {
     }
 
     /// Hands the block to the writer if it was begun before the last call, so that
-    /// packets do not wait for more to come.
+    /// packets do not wait for more to come; and books what has been written.
     ///
     /// # Errors
     ///
     /// If the log cannot be written.
     pub fn flush_old(&mut self) -> Result<(), StoreError> {
+        while let Some(written) = self.sink.poll() {
+            self.account(written);
+        }
         if !self.block.is_empty() && self.blocks_handed_over == self.blocks_at_flush {
             self.next_block()?;
         }
