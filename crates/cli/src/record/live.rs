@@ -227,7 +227,13 @@ pub(super) fn run(
         .as_deref()
         .filter(|_| !args.live.no_sandbox);
     if confined.is_some() && !args.live.exclusive {
-        options.opener = Some(confined::opener(user)?);
+        match confined::opener(user) {
+            Ok(opener) => options.opener = Some(opener),
+            Err(error) => eprintln!(
+                "strata: an interface that goes will not be captured when it is back: {}",
+                text::chain(&error)
+            ),
+        }
     }
     let lives = Live::open(&options, count)?;
     let ways = lives[0].ways().join("; ");
