@@ -85,7 +85,7 @@ struct Counters {
     dropped: AtomicU64,
 }
 
-/// Takes alerts. What still waits when it is dropped is tried once more.
+/// Takes alerts. What still waits when it is dropped is tried once more, until one fails.
 #[derive(Debug)]
 pub struct Alerts {
     queue: Option<SyncSender<Event>>,
@@ -149,8 +149,12 @@ impl Alerts {
             .name("strata-alerts".into())
             .spawn(move || {
                 while let Ok(event) = waiting.recv() {
-                    sender.deliver(&event);
+                    if !sender.deliver(&event) {
+                        break;
+                    }
                 }
+                let left = waiting.try_iter().count() as u64;
+                sender.counters.failed.fetch_add(left, Ordering::Relaxed);
             })
             .map_err(WebhookError::Thread)?;
         Ok(Self {
@@ -202,7 +206,8 @@ struct Sender {
 }
 
 impl Sender {
-    fn deliver(&mut self, event: &Event) {
+    /// Whether it makes sense to go on with the next: not if this one failed and nobody waits.
+    fn deliver(&mut self, event: &Event) -> bool {
         let body = Body {
             version: env!("CARGO_PKG_VERSION"),
             pid: std::process::id(),
@@ -210,7 +215,7 @@ impl Sender {
             event,
         };
         let Ok(body) = serde_json::to_vec(&body) else {
-            return;
+            return true;
         };
         let mut pause = AGAIN_AFTER;
         for number in 1..=TRIES {
@@ -221,14 +226,18 @@ impl Sender {
             }
             if request.send(&body[..]).is_ok() {
                 self.counters.sent.fetch_add(1, Ordering::Relaxed);
-                return;
+                return true;
             }
-            let ends = self.stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout);
-            if ends || number == TRIES {
+            if self.stopped.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
+                self.counters.failed.fetch_add(1, Ordering::Relaxed);
+                return false;
+            }
+            if number == TRIES {
                 break;
             }
             pause *= 2;
         }
         self.counters.failed.fetch_add(1, Ordering::Relaxed);
+        true
     }
 }

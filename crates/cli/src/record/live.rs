@@ -1,12 +1,14 @@
 //! Recording from interfaces: a worker on each core, until a signal.
 
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use indicatif::ProgressBar;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use sd_notify::NotifyState;
@@ -14,6 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGUSR1};
 use signal_hook::flag;
 use strata_capture::live::{Direction, DropCounts, Live, LiveOptions, Lost, RingCounts};
 use strata_confine::confine_system_calls;
+use strata_control::alerts::Alerts;
 use strata_filter::Filter;
 use strata_pipeline::{Worker, run_live};
 use strata_wire::{Ledger, Tally};
@@ -201,6 +204,27 @@ struct Running {
     status: Arc<Status>,
 }
 
+/// Opens the interfaces; where a log on this machine is confined to, if it is to be.
+fn open<'a>(
+    args: &RoadArgs,
+    setup: &'a Setup,
+    options: &mut LiveOptions,
+    workers: u16,
+) -> Result<(Vec<Live>, Option<&'a Path>)> {
+    let dir = setup.destination.dir.as_deref();
+    let confined = dir.filter(|_| !args.live.no_sandbox);
+    if confined.is_some() && !args.live.exclusive {
+        match confined::opener(args.live.user.as_deref()) {
+            Ok(opener) => options.opener = Some(opener),
+            Err(error) => eprintln!(
+                "strata: an interface that goes will not be captured when it is back: {}",
+                text::chain(&error)
+            ),
+        }
+    }
+    Ok((Live::open(options, workers)?, confined))
+}
+
 pub(super) fn run(
     args: &RoadArgs,
     target: &Target,
@@ -220,22 +244,7 @@ pub(super) fn run(
             args.live.interfaces.join(", ")
         );
     }
-    let user = args.live.user.as_deref();
-    let confined = setup
-        .destination
-        .dir
-        .as_deref()
-        .filter(|_| !args.live.no_sandbox);
-    if confined.is_some() && !args.live.exclusive {
-        match confined::opener(user) {
-            Ok(opener) => options.opener = Some(opener),
-            Err(error) => eprintln!(
-                "strata: an interface that goes will not be captured when it is back: {}",
-                text::chain(&error)
-            ),
-        }
-    }
-    let lives = Live::open(&options, count)?;
+    let (lives, confined) = open(args, setup, &mut options, count)?;
     let ways = lives[0].ways().join("; ");
     let before = DropCounts::now(&args.live.interfaces);
     let mut room = setup.destination.dir.as_deref().map(room::Room::new);
@@ -247,6 +256,7 @@ pub(super) fn run(
         }
         None => None,
     };
+    let user = args.live.user.as_deref();
     if let Some(log) = confined {
         confined::give_up(user, &args.steer.reach(args, log)?)?;
     } else if user.is_some() {
@@ -324,14 +334,7 @@ pub(super) fn run(
                 setup.controller.report(what);
             }
         }
-        for event in setup.controller.take_news() {
-            let (line, is_alert) = (steer::line(&event), steer::happened(&event));
-            bar.suspend(|| eprintln!("{}strata: {line}", steer::prefix(is_alert)));
-            if let Some(alerts) = alerts.as_ref().filter(|_| is_alert) {
-                alerts.send(&event);
-            }
-            warnings.push(line);
-        }
+        warnings.extend(tell(setup, &bar, alerts.as_ref()));
         // One worker's end is the end of all: a log with half of the flows misleads.
         if running.iter().any(|worker| worker.thread.is_finished()) {
             stop.store(true, Ordering::Relaxed);
@@ -345,6 +348,20 @@ pub(super) fn run(
         outcomes.push(joined.map_err(|_| anyhow!("a worker failed; its books are lost"))??);
     }
     finish(recording, outcomes, warnings, started)
+}
+
+/// Says what has happened, in the journal and to the webhook; the lines.
+fn tell(setup: &Setup, bar: &ProgressBar, alerts: Option<&Alerts>) -> Vec<String> {
+    let mut lines = Vec::new();
+    for event in setup.controller.take_news() {
+        let (line, is_alert) = (steer::line(&event), steer::happened(&event));
+        bar.suspend(|| eprintln!("{}strata: {line}", steer::prefix(is_alert)));
+        if let Some(alerts) = alerts.filter(|_| is_alert) {
+            alerts.send(&event);
+        }
+        lines.push(line);
+    }
+    lines
 }
 
 fn spawn(
