@@ -22,11 +22,15 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 
 
+# These take an hour.
+ONLY_IF_NAMED = ["soak"]
+
+
 class Context:
     """What a topic works with."""
 
-    def __init__(self, strata, directory, quick):
-        self.strata, self.directory, self.quick = strata, directory, quick
+    def __init__(self, strata, directory, quick, part=""):
+        self.strata, self.directory, self.quick, self.part = strata, directory, quick, part
         self._said = {}
 
     def generate(self, name, profile, packets, *more):
@@ -64,15 +68,17 @@ def main():
     parser.add_argument("topic", nargs="*", help="by default all of topics/")
     arguments = parser.parse_args()
     sys.path.insert(0, str(HERE / "topics"))
-    topics = arguments.topic or sorted(path.stem for path in (HERE / "topics").glob("*.py"))
+    all_topics = sorted(path.stem for path in (HERE / "topics").glob("*.py"))
+    topics = arguments.topic or [name for name in all_topics if name not in ONLY_IF_NAMED]
     directory = Path(tempfile.mkdtemp(prefix="strata-bench-", dir=arguments.dir))
     failed = []
     try:
         for topic in topics:
             print(f"{topic} ...", file=sys.stderr)
-            context = Context(arguments.strata.resolve(), directory, arguments.quick)
+            name, _, part = topic.partition(":")
+            context = Context(arguments.strata.resolve(), directory, arguments.quick, part)
             try:
-                result = importlib.import_module(topic).measure(context)
+                result = importlib.import_module(name).measure(context)
             except Exception:  # The other topics' figures are worth having.
                 traceback.print_exc()
                 failed.append(topic)
@@ -81,7 +87,8 @@ def main():
                 for path in directory.iterdir():
                     harness.remove([path])
             form = " QUICK=1" if arguments.quick else ""
-            harness.save(topic, {"command": f"make bench{form}", **result})
+            form += f" TOPICS={topic}" if part else ""
+            harness.save(topic.replace(":", "-"), {"command": f"make bench{form}", **result})
     finally:
         shutil.rmtree(directory)
     render.main()
