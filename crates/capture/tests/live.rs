@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strata_capture::live::{
-    CUT_BYTES_MIN, Device, Direction, Live, LiveError, LiveEvent, LiveNext, LiveOptions,
+    CUT_BYTES_MIN, Device, Direction, Live, LiveError, LiveEvent, LiveNext, LiveOptions, Stamps,
 };
 use strata_capture::{Input, InputOptions, LinkType, Next, Packets};
 use strata_filter::Filter;
@@ -618,5 +618,47 @@ fn flows_are_sampled_whole_and_what_is_left_out_is_counted() {
             assert!(judged > 1_000, "{judged}");
         }
         assert!(sampler.kernel_time().unwrap() > Duration::ZERO);
+    });
+}
+
+/// A pair of veth has no clock of its own: times are the kernel's unless the card's are
+/// insisted on, which is refused with what to do.
+#[test]
+fn without_a_clock_on_the_card_times_are_the_kernels() {
+    let Some(namespace) = namespace("stamps") else {
+        return;
+    };
+    let sent = packets(&["labelled/cic2017-sqli/trace.pcap"]);
+    namespace.enter(|| {
+        for stamps in [Stamps::Auto, Stamps::Host] {
+            let mut options = options(FAR);
+            options.stamps = stamps;
+            let now = || {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+                u64::try_from(since.as_nanos()).unwrap()
+            };
+            let mut live = Live::open(&options, 1).unwrap().remove(0);
+            assert_eq!(live.ways(), [format!("{FAR}: AF_PACKET")]);
+            let before = now();
+            send(&sent);
+            let mut times = Vec::new();
+            while times.len() < sent.len() {
+                assert!(now() < before + 20_000_000_000, "{} packets", times.len());
+                if live.advance().unwrap() == LiveNext::Packets {
+                    times.extend(live.batch().iter().map(|packet| packet.ts_ns));
+                }
+            }
+            assert!(times.is_sorted());
+            assert!(times[0] >= before && times[times.len() - 1] <= now());
+            assert!(live.take_events().is_empty());
+        }
+        let mut options = options(FAR);
+        options.stamps = Stamps::Adapter;
+        let refused = Live::open(&options, 1).unwrap_err();
+        assert!(
+            matches!(refused, LiveError::NoCardTimes { .. }),
+            "{refused}"
+        );
+        assert!(refused.to_string().contains("ethtool -T"), "{refused}");
     });
 }

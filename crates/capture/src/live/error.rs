@@ -58,6 +58,15 @@ pub enum LiveError {
         /// Why not.
         why: String,
     },
+    /// The card gives no times.
+    #[error(
+        "{interface}: the card gives no times to received packets (`ethtool -T {interface}`): \
+         leave out -j, and they are the kernel's"
+    )]
+    NoCardTimes {
+        /// The interface.
+        interface: String,
+    },
     /// The ring could not be made.
     #[error(
         "{interface}: no ring of {} MiB: {source}; a smaller one may do (-B, in KiB)",

@@ -250,7 +250,7 @@ fn merges(name: &str) -> bool {
 
 /// `ETHTOOL_GET_TS_INFO` (linux/ethtool.h): raw hardware times, and the filter for
 /// all packets among those it has.
-fn stamps(name: &str) -> bool {
+pub(super) fn stamps(name: &str) -> bool {
     const ETHTOOL_GET_TS_INFO: u32 = 0x41;
     const FILTER_ALL: u32 = 1 << 1;
     let mut command = [0; 44];

@@ -7,16 +7,10 @@
 //!                                           else   -> the snapshot length
 //! ```
 //!
-//! The cut table is memory that we and the programs share: 2^20 entries of 8 bytes,
-//! found by a keyed hash of addresses, ports and protocol in either direction.
-//!
-//! ```text
-//!  63          24 23    16 15      0
-//!  | hash, upper | second | length |      one word, read and written at once
-//! ```
-//!
-//! An entry counts while its second is the current one or one of the two before, so
-//! a flow that user space does not confirm any more comes whole again.
+//! `cut` has that table, `spread` the program that chooses a worker.
+
+mod cut;
+mod spread;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,13 +20,17 @@ use strata_bpf::{
     Alu, Assembler, Condition, Label, Program, ProgramKind, Reg, Shared, SocketMap, TooLarge, Width,
 };
 use strata_filter::{Filter, KernelView};
-use strata_wire::{AddressFamily, Endpoint, FlowKey, LinkType, Tally, mix64};
+use strata_wire::{LinkType, Tally, mix64};
 
 use super::error::LiveError;
 use super::interface::Device;
 use super::ring::{SLL2_LEN, VLAN_TAG_LEN};
 use super::sampler::FlowSampler;
 use super::sys;
+use cut::look_up;
+pub use cut::{CUT_BYTES_MIN, CutTable};
+pub(super) use cut::{fold, raw_ipv4, raw_ipv6, step};
+use spread::spread;
 
 /// Which packets of an interface are captured, as tcpdump's `-Q`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,34 +44,17 @@ pub enum Direction {
     Both,
 }
 
-/// Where things stand in the shared memory, in words of 8 bytes. Each of 64 slots,
-/// by CPU, has a cache line of counters.
+/// The shared memory begins with counters: of each of 64 slots, by CPU, a cache line.
 pub(super) const COUNTER_SLOTS: usize = 64;
 pub(super) const SLOT_WORDS: usize = 8;
-const SECOND_AT: usize = COUNTER_SLOTS * SLOT_WORDS;
+const COUNTER_WORDS: usize = COUNTER_SLOTS * SLOT_WORDS;
 /// In a cache line of its own.
-pub(super) const SHARE_AT: usize = SECOND_AT + 8;
-const TABLE_AT: usize = 1024;
-/// Entries of the cut table: 8 MiB.
-const TABLE_ENTRIES: usize = 1 << 20;
-/// What of a hash the tag is, above second and length.
-const TAG_SHIFT: i32 = 24;
-
+pub(super) const SHARE_AT: usize = cut::SECOND_AT + 8;
 /// Counters of a slot, by word.
 const FILTERED_PACKETS: i16 = 0;
 const FILTERED_BYTES: i16 = 8;
 const LEFT_OUT_PACKETS: i16 = 16;
 const LEFT_OUT_BYTES: i16 = 24;
-
-/// Seconds for which an entry counts beside the one in which it was made.
-const LIFETIME_SECONDS: i32 = 2;
-
-/// No packet is cut to fewer bytes.
-pub const CUT_BYTES_MIN: u16 = 256;
-/// An entry that does not cut yet counts down from here: so many packets of a flow
-/// must agree before the first one is cut.
-const AGREED: u16 = u16::MAX;
-const AGREE_PACKETS: u16 = 4;
 
 /// `bpf_get_smp_processor_id`, `bpf_skb_load_bytes` (linux/bpf.h).
 const CPU: i32 = 8;
@@ -105,126 +86,6 @@ const SKB_IFINDEX: i16 = 40;
 /// and from the link layer header.
 const NETWORK: i32 = -0x10_0000;
 const LINK: i32 = -0x20_0000;
-
-/// Lengths to which the kernel cuts packets of flows whose verdict is known; shared
-/// by all workers.
-///
-/// Time: one access to memory for each call. An attacker cannot aim at an entry
-/// without the key; where two flows share one, the later takes it, and a flow whose
-/// 44 bits of hash are another's is cut as that one is.
-#[derive(Debug, Clone)]
-pub struct CutTable {
-    shared: Arc<Shared>,
-    key: u64,
-}
-
-impl CutTable {
-    /// Says that `bytes` of each further packet of a flow are enough, at least
-    /// [`CUT_BYTES_MIN`]. It takes effect after a few packets that agree, and is to
-    /// be repeated with each packet of the flow.
-    #[inline]
-    pub fn cut(&self, flow: &FlowKey, bytes: u16) {
-        let Some(hash) = self.hash(flow) else {
-            return;
-        };
-        let entry = &self.shared.words()[place(hash)];
-        let found = entry.load(Relaxed);
-        let second = self.shared.words()[SECOND_AT].load(Relaxed) & 0xff;
-        let known = (found ^ hash) >> TAG_SHIFT == 0 && is_fresh(found, second);
-        #[allow(clippy::cast_possible_truncation)]
-        let length = match found as u16 {
-            _ if !known => AGREED - 1,
-            length if length > AGREED - AGREE_PACKETS + 1 => length - 1,
-            _ => bytes.max(CUT_BYTES_MIN),
-        };
-        let wanted = hash >> TAG_SHIFT << TAG_SHIFT | second << 16 | u64::from(length);
-        if found != wanted {
-            entry.store(wanted, Relaxed);
-        }
-    }
-
-    /// Says that a flow's packets are wanted whole.
-    #[inline]
-    pub fn keep_whole(&self, flow: &FlowKey) {
-        let Some(hash) = self.hash(flow) else {
-            return;
-        };
-        let entry = &self.shared.words()[place(hash)];
-        if (entry.load(Relaxed) ^ hash) >> TAG_SHIFT == 0 {
-            entry.store(0, Relaxed);
-        }
-    }
-
-    /// Ages the entries: the second of now, of any clock that goes evenly.
-    pub fn set_second(&self, second: u64) {
-        self.shared.words()[SECOND_AT].store(second & 0xff, Relaxed);
-    }
-
-    /// As the program works it out; `None` for flows that it does not cut.
-    #[inline]
-    fn hash(&self, flow: &FlowKey) -> Option<u64> {
-        if flow.protocol != 6 && flow.protocol != 17 {
-            return None;
-        }
-        let mut hash = self.key;
-        match flow.family {
-            AddressFamily::Ipv4 => {
-                let (low, high) = (raw_ipv4(flow.low), raw_ipv4(flow.high));
-                hash = step(hash, low.min(high));
-                hash = step(hash, low.max(high) | u64::from(flow.protocol) << 48);
-            }
-            AddressFamily::Ipv6 => {
-                let (low, high) = (raw_ipv6(flow.low), raw_ipv6(flow.high));
-                hash = step(hash, fold(self.key, low).wrapping_add(fold(self.key, high)));
-                hash = step(hash, u64::from(flow.protocol) << 48);
-            }
-            AddressFamily::Mac => return None,
-        }
-        Some(hash)
-    }
-}
-
-fn is_fresh(entry: u64, second: u64) -> bool {
-    second.wrapping_sub(entry >> 16) & 0xff <= u64::from(LIFETIME_SECONDS.unsigned_abs())
-}
-
-#[allow(clippy::cast_possible_truncation)]
-fn place(hash: u64) -> usize {
-    TABLE_AT + hash as usize % TABLE_ENTRIES
-}
-
-const MULTIPLIER: u64 = 0x9fb2_1c65_1e98_df25;
-
-/// One step of the hash: mixes a word in.
-#[inline]
-pub(super) fn step(hash: u64, word: u64) -> u64 {
-    let mixed = (hash ^ word).wrapping_mul(MULTIPLIER);
-    mixed ^ mixed >> 32
-}
-
-/// An end's hash, to be added to the other end's.
-#[inline]
-pub(super) fn fold(key: u64, [a, b, port]: [u64; 3]) -> u64 {
-    step(step(step(key, a), b), port)
-}
-
-/// Address and port as a little-endian machine loads their network order.
-#[inline]
-pub(super) fn raw_ipv4(end: Endpoint) -> u64 {
-    #[allow(clippy::cast_possible_truncation)]
-    let address = (end.address as u32).to_be();
-    u64::from(address) << 16 | u64::from(end.port.to_be())
-}
-
-#[inline]
-pub(super) fn raw_ipv6(end: Endpoint) -> [u64; 3] {
-    let bytes = end.address.to_be_bytes();
-    let word = |at: usize| {
-        let half = bytes[at..].first_chunk();
-        half.map_or(0, |half: &[u8; 8]| u64::from_ne_bytes(*half))
-    };
-    [word(0), word(8), u64::from(end.port.to_be())]
-}
 
 /// What the rings of a capture have in common.
 #[derive(Debug)]
@@ -274,16 +135,13 @@ pub(super) enum Placed {
 impl Kernel {
     pub(super) fn new(options: &super::LiveOptions, workers: u16, key: u64) -> Self {
         let words = if options.cut {
-            TABLE_AT + TABLE_ENTRIES
+            cut::WORDS
         } else {
-            TABLE_AT
+            cut::WORDS_WITHOUT
         };
         // Without the right to it, everything is done in user space.
         let shared = Shared::new(words).ok().map(Arc::new);
-        let table = |shared: &Arc<Shared>| CutTable {
-            shared: Arc::clone(shared),
-            key: mix64(key),
-        };
+        let table = |shared: &Arc<Shared>| CutTable::new(Arc::clone(shared), mix64(key));
         Self {
             cut: shared.as_ref().filter(|_| options.cut).map(table),
             sampler: shared
@@ -314,7 +172,7 @@ impl Kernel {
     pub(super) fn filtered(&self) -> Tally {
         let mut sum = Tally::default();
         if let Some(shared) = &self.shared {
-            for slot in shared.words()[..COUNTER_SLOTS * SLOT_WORDS].chunks_exact(SLOT_WORDS) {
+            for slot in shared.words()[..COUNTER_WORDS].chunks_exact(SLOT_WORDS) {
                 sum.packets += slot[0].load(Relaxed);
                 sum.bytes += slot[1].load(Relaxed);
             }
@@ -623,120 +481,9 @@ fn count(asm: &mut Assembler, shared: &Shared, [packets, bytes]: [i16; 2]) {
 
 const _: () = assert!(COUNTER_SLOTS == 64 && SLOT_WORDS * 8 == 1 << 6);
 
-/// Goes on at `found` with the length in the cut table in `R0`, or behind. Fragments,
-/// options, extension headers and other protocols are not looked up.
-fn look_up(asm: &mut Assembler, table: &CutTable, network: i32, load_bytes: i32, found: Label) {
-    /// Where IP header and ports are put on the stack.
-    const AT: i16 = -48;
-    let (ipv6, look, whole) = (asm.label(), asm.label(), asm.label());
-    let copy = |asm: &mut Assembler, bytes: i32| {
-        asm.set(Reg::R1, Reg::R6);
-        asm.set(Reg::R2, network);
-        asm.set(Reg::R3, Reg::R10);
-        asm.alu64(Alu::Add, Reg::R3, i32::from(AT));
-        asm.set(Reg::R4, bytes);
-        asm.call(load_bytes);
-        asm.jump_if(Condition::NotEqual, Reg::R0, 0, whole);
-    };
-    let either = |asm: &mut Assembler, reg: Reg| {
-        let known = asm.label();
-        asm.jump_if(Condition::Equal, reg, 6, known);
-        asm.jump_if(Condition::NotEqual, reg, 17, whole);
-        asm.bind(known);
-    };
-    if load_bytes == XDP_LOAD_BYTES {
-        // Version and protocol are told apart by the header alone; behind other
-        // EtherTypes there is nothing in the table, but for one packet in 2^40.
-        copy(asm, 24);
-        asm.load(Width::Byte, Reg::R0, Reg::R10, AT);
-        asm.alu64(Alu::ShiftRight, Reg::R0, 4);
-        asm.jump_if(Condition::Equal, Reg::R0, 6, ipv6);
-    } else {
-        asm.load(Width::Word, Reg::R0, Reg::R6, SKB_PROTOCOL);
-        asm.network_order(Reg::R0, 16);
-        asm.jump_if(Condition::Equal, Reg::R0, 0x86dd, ipv6);
-        asm.jump_if(Condition::NotEqual, Reg::R0, 0x0800, whole);
-        copy(asm, 24);
-    }
-    asm.load(Width::Byte, Reg::R0, Reg::R10, AT);
-    asm.jump_if(Condition::NotEqual, Reg::R0, 0x45, whole);
-    asm.load(Width::Half, Reg::R0, Reg::R10, AT + 6);
-    asm.network_order(Reg::R0, 16);
-    asm.jump_if(Condition::AnyBit, Reg::R0, 0x3fff, whole);
-    asm.load(Width::Byte, Reg::R5, Reg::R10, AT + 9);
-    either(asm, Reg::R5);
-    for (reg, address, port) in [(Reg::R2, 12, 20), (Reg::R3, 16, 22)] {
-        asm.load(Width::Word, reg, Reg::R10, AT + address);
-        asm.alu64(Alu::ShiftLeft, reg, 16);
-        asm.load(Width::Half, Reg::R0, Reg::R10, AT + port);
-        asm.alu64(Alu::Or, reg, Reg::R0);
-    }
-    let ordered = asm.label();
-    asm.jump_if(Condition::LessEqual, Reg::R2, Reg::R3, ordered);
-    asm.set(Reg::R0, Reg::R2);
-    asm.set(Reg::R2, Reg::R3);
-    asm.set(Reg::R3, Reg::R0);
-    asm.bind(ordered);
-    asm.alu64(Alu::ShiftLeft, Reg::R5, 48);
-    asm.alu64(Alu::Or, Reg::R3, Reg::R5);
-    asm.set_u64(Reg::R1, table.key);
-    write_step(asm, Reg::R1, Reg::R2);
-    write_step(asm, Reg::R1, Reg::R3);
-    asm.jump(look);
+const MULTIPLIER: u64 = 0x9fb2_1c65_1e98_df25;
 
-    asm.bind(ipv6);
-    copy(asm, 44);
-    asm.load(Width::Byte, Reg::R5, Reg::R10, AT + 6);
-    either(asm, Reg::R5);
-    asm.set(Reg::R3, 0);
-    for (address, port) in [(8, 40), (24, 42)] {
-        asm.set_u64(Reg::R1, table.key);
-        asm.load(Width::Double, Reg::R2, Reg::R10, AT + address);
-        write_step(asm, Reg::R1, Reg::R2);
-        asm.load(Width::Double, Reg::R2, Reg::R10, AT + address + 8);
-        write_step(asm, Reg::R1, Reg::R2);
-        asm.load(Width::Half, Reg::R2, Reg::R10, AT + port);
-        write_step(asm, Reg::R1, Reg::R2);
-        asm.alu64(Alu::Add, Reg::R3, Reg::R1);
-    }
-    asm.set_u64(Reg::R1, table.key);
-    write_step(asm, Reg::R1, Reg::R3);
-    asm.alu64(Alu::ShiftLeft, Reg::R5, 48);
-    write_step(asm, Reg::R1, Reg::R5);
-
-    asm.bind(look);
-    read_entry(asm, table, whole);
-    // A length beyond the agreed ones does not cut.
-    let agreed = i32::from(AGREED - AGREE_PACKETS);
-    asm.jump_if(Condition::LessEqual, Reg::R0, agreed, found);
-    asm.bind(whole);
-}
-
-/// `R0` = the length of the entry of the hash in `R1`, if it is its and counts.
-fn read_entry(asm: &mut Assembler, table: &CutTable, none: Label) {
-    let mask = i32::try_from(TABLE_ENTRIES - 1).unwrap_or(0);
-    let number = table.shared.number();
-    let at = |words: usize| i32::try_from(words * 8).unwrap_or(0);
-    asm.set(Reg::R0, Reg::R1);
-    asm.alu64(Alu::And, Reg::R0, mask);
-    asm.alu64(Alu::ShiftLeft, Reg::R0, 3);
-    asm.shared_address(Reg::R2, number, at(TABLE_AT));
-    asm.alu64(Alu::Add, Reg::R2, Reg::R0);
-    asm.load(Width::Double, Reg::R0, Reg::R2, 0);
-    asm.alu64(Alu::Xor, Reg::R1, Reg::R0);
-    asm.alu64(Alu::ShiftRight, Reg::R1, TAG_SHIFT);
-    asm.jump_if(Condition::NotEqual, Reg::R1, 0, none);
-    asm.shared_address(Reg::R2, number, at(SECOND_AT));
-    asm.load(Width::Double, Reg::R2, Reg::R2, 0);
-    asm.set(Reg::R1, Reg::R0);
-    asm.alu64(Alu::ShiftRight, Reg::R1, 16);
-    asm.alu64(Alu::Sub, Reg::R2, Reg::R1);
-    asm.alu64(Alu::And, Reg::R2, 0xff);
-    asm.jump_if(Condition::Greater, Reg::R2, LIFETIME_SECONDS, none);
-    asm.alu64(Alu::And, Reg::R0, 0xffff);
-}
-
-/// As [`step`], into `hash`; uses `R4`.
+/// One step of a hash, as `cut` works it out: mixes a word into `hash`; uses `R4`.
 pub(super) fn write_step(asm: &mut Assembler, hash: Reg, word: Reg) {
     asm.alu64(Alu::Xor, hash, word);
     asm.set_u64(Reg::R4, MULTIPLIER);
@@ -744,115 +491,6 @@ pub(super) fn write_step(asm: &mut Assembler, hash: Reg, word: Reg) {
     asm.set(Reg::R4, hash);
     asm.alu64(Alu::ShiftRight, Reg::R4, 32);
     asm.alu64(Alu::Xor, hash, Reg::R4);
-}
-
-/// The program of a fanout group: a number by the pair of outermost IP addresses,
-/// behind VLAN tags, MPLS labels and PPPoE, else by the pair of MAC addresses.
-/// Fragments have no ports and replies have them turned, so ports do not count.
-///
-/// A packet that goes out comes here from its link layer header on, one that comes
-/// in from its network header on; so all offsets count from these.
-fn spread(ethernet: bool, key: u64) -> Result<Vec<u64>, TooLarge> {
-    let mut asm = Assembler::new();
-    let labels = Spread {
-        ipv4: asm.label(),
-        ipv6: asm.label(),
-        other: asm.label(),
-        pppoe: asm.label(),
-        mpls: asm.label(),
-        by_version: asm.label(),
-    };
-    asm.set(Reg::R6, Reg::R1);
-    // R8: from the network header to the IP header.
-    asm.set(Reg::R8, 0);
-    asm.load(Width::Word, Reg::R0, Reg::R6, SKB_PROTOCOL);
-    asm.network_order(Reg::R0, 16);
-    for tag in 0..3 {
-        let vlan = asm.label();
-        asm.jump_if(Condition::Equal, Reg::R0, 0x0800, labels.ipv4);
-        asm.jump_if(Condition::Equal, Reg::R0, 0x86dd, labels.ipv6);
-        asm.jump_if(Condition::Equal, Reg::R0, 0x8864, labels.pppoe);
-        asm.jump_if(Condition::Equal, Reg::R0, 0x8847, labels.mpls);
-        if tag == 2 {
-            asm.bind(vlan);
-            asm.jump(labels.other);
-            break;
-        }
-        asm.jump_if(Condition::Equal, Reg::R0, 0x8100, vlan);
-        asm.jump_if(Condition::NotEqual, Reg::R0, 0x88a8, labels.other);
-        asm.bind(vlan);
-        asm.load_packet_at(Width::Half, Reg::R8, NETWORK + 2);
-        asm.alu64(Alu::Add, Reg::R8, 4);
-    }
-    asm.bind(labels.pppoe);
-    // RFC 2516 section 4, RFC 1661: six bytes, then the protocol.
-    asm.load_packet_at(Width::Half, Reg::R8, NETWORK + 6);
-    asm.alu64(Alu::Add, Reg::R8, 8);
-    asm.jump_if(Condition::Equal, Reg::R0, 0x0021, labels.ipv4);
-    asm.jump_if(Condition::Equal, Reg::R0, 0x0057, labels.ipv6);
-    asm.jump(labels.other);
-    asm.bind(labels.mpls);
-    for _ in 0..4 {
-        // RFC 3032 section 2.1: the bottom of the stack has its bit set.
-        asm.load_packet_at(Width::Byte, Reg::R8, NETWORK + 2);
-        asm.alu64(Alu::Add, Reg::R8, 4);
-        asm.jump_if(Condition::AnyBit, Reg::R0, 1, labels.by_version);
-    }
-    asm.jump(labels.other);
-    asm.bind(labels.by_version);
-    asm.load_packet_at(Width::Byte, Reg::R8, NETWORK);
-    asm.alu64(Alu::ShiftRight, Reg::R0, 4);
-    asm.jump_if(Condition::Equal, Reg::R0, 4, labels.ipv4);
-    asm.jump_if(Condition::Equal, Reg::R0, 6, labels.ipv6);
-    asm.jump(labels.other);
-
-    asm.bind(labels.ipv4);
-    spread_by(&mut asm, key, [&[12], &[16]], |asm, offset| {
-        asm.load_packet_at(Width::Word, Reg::R8, NETWORK + offset);
-    });
-    asm.bind(labels.ipv6);
-    let ends: [&[i32]; 2] = [&[8, 12, 16, 20], &[24, 28, 32, 36]];
-    spread_by(&mut asm, key, ends, |asm, offset| {
-        asm.load_packet_at(Width::Word, Reg::R8, NETWORK + offset);
-    });
-    asm.bind(labels.other);
-    if ethernet {
-        // The upper four bytes lie at 0 and 6, the lower two behind them.
-        spread_by(&mut asm, key, [&[0, 2], &[6, 8]], |asm, offset| {
-            asm.load_packet(Width::Word, LINK + offset);
-        });
-    } else {
-        asm.set(Reg::R0, 0);
-        asm.exit();
-    }
-    asm.finish()
-}
-
-struct Spread {
-    ipv4: Label,
-    ipv6: Label,
-    other: Label,
-    pppoe: Label,
-    mpls: Label,
-    by_version: Label,
-}
-
-/// Ends the program with a number that the words of both ends give in either order.
-fn spread_by(asm: &mut Assembler, key: u64, ends: [&[i32]; 2], load: impl Fn(&mut Assembler, i32)) {
-    asm.set(Reg::R7, 0);
-    for words in ends {
-        asm.set_u64(Reg::R9, key);
-        for &offset in words {
-            load(asm, offset);
-            write_step(asm, Reg::R9, Reg::R0);
-        }
-        asm.alu64(Alu::Add, Reg::R7, Reg::R9);
-    }
-    asm.set_u64(Reg::R9, key);
-    write_step(asm, Reg::R9, Reg::R7);
-    asm.set(Reg::R0, Reg::R9);
-    asm.alu64(Alu::ShiftRight, Reg::R0, 32);
-    asm.exit();
 }
 
 /// For a key nobody knows: the randomness of the standard library's hash tables.

@@ -36,7 +36,7 @@ pub use drops::{DropCounts, Drops, Lost};
 pub use error::LiveError;
 pub use interface::{ANY, Device, Offers};
 pub use kernel::{CUT_BYTES_MIN, CutTable, Direction};
-pub use ring::RingCounts;
+pub use ring::{ClockNews, RingCounts, Stamps};
 pub use sampler::{FlowSampler, ShareFollower};
 
 use crate::batch::{BATCH_MAX, PacketRef, Packets};
@@ -72,6 +72,8 @@ pub struct LiveOptions {
     pub filter: Option<Filter>,
     /// Packets of which direction.
     pub direction: Direction,
+    /// Whose clock gives packets their times.
+    pub stamps: Stamps,
     /// Whether packets of flows in [`Live::cut_table`] are cut before they are
     /// copied.
     pub cut: bool,
@@ -119,6 +121,7 @@ impl Default for LiveOptions {
             immediate: false,
             filter: None,
             direction: Direction::Both,
+            stamps: Stamps::Auto,
             cut: false,
             sample: false,
             opener: None,
@@ -147,6 +150,8 @@ pub enum LiveEvent {
     Gone(String),
     /// Packets can come again.
     Back(String),
+    /// The card's clock is so many ns off the host's: whether its times are still taken.
+    CardTimes(String, ClockNews),
 }
 
 impl fmt::Display for LiveEvent {
@@ -155,6 +160,18 @@ impl fmt::Display for LiveEvent {
             Self::Down(name) => write!(f, "{name}: the interface went down; waiting for it"),
             Self::Gone(name) => write!(f, "{name}: the interface is gone; waiting for it"),
             Self::Back(name) => write!(f, "{name}: the interface is back"),
+            Self::CardTimes(name, ClockNews { off_ns, taken }) => {
+                write!(
+                    f,
+                    "{name}: the card's clock is {} s off this host's; {}",
+                    off_ns / 1_000_000_000,
+                    if *taken {
+                        "its times are taken as asked for"
+                    } else {
+                        "times are the host's (phc2sys sets it; -j adapter takes them as they are)"
+                    }
+                )
+            }
         }
     }
 }
@@ -372,6 +389,9 @@ impl Live {
     #[must_use]
     pub fn ways(&self) -> Vec<String> {
         let way = |port: &Port| match &port.source {
+            Source::Ring(ring) if ring.has_card_times() => {
+                format!("{}: AF_PACKET, times of the card", port.device.name)
+            }
             Source::Ring(_) => format!("{}: AF_PACKET", port.device.name),
             Source::Xsk(xsk) => {
                 let program = self.attached.get(usize::from(port.interface));
@@ -535,6 +555,12 @@ impl Live {
     /// Notices interfaces that went down, and opens those that are back.
     fn look_after_ports(&mut self) -> Result<(), LiveError> {
         for port in &mut self.ports {
+            if let Source::Ring(ring) = &mut port.source
+                && let Some(off) = ring.take_clock_news()
+            {
+                let name = port.device.name.clone();
+                self.events.push(LiveEvent::CardTimes(name, off));
+            }
             match sys::take_error(port.source.fd()) {
                 None => {}
                 Some(error) if error.raw_os_error() == Some(libc::ENETDOWN) => {

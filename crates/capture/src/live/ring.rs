@@ -17,7 +17,7 @@ use std::time::Duration;
 use strata_wire::LinkType;
 
 use super::error::LiveError;
-use super::interface::Device;
+use super::interface::{self, Device};
 use super::kernel::Direction;
 use super::sys::{self, Blocks, Mapping};
 use super::{LiveOptions, Slot};
@@ -37,6 +37,41 @@ pub(super) const SLL2_LEN: usize = 20;
 /// A clock that was set back by more than this is followed; less is packets that
 /// overtook each other between CPUs.
 const REORDERED_NS_MAX: u64 = 1_000_000_000;
+
+/// A card's clock that is further off was not set by the host's.
+const CLOCK_OFF_NS_MAX: u64 = 1_000_000_000;
+
+/// Whose clock gives packets their times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Stamps {
+    /// The card's if it stamps every packet and its clock is the host's (ptp4l, phc2sys),
+    /// else the kernel's.
+    #[default]
+    Auto,
+    /// The kernel's.
+    Host,
+    /// The card's, whatever its clock says.
+    Adapter,
+}
+
+/// What was found of a card's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClockNews {
+    /// How far it is from the host's.
+    pub off_ns: u64,
+    /// Whether its times are taken all the same.
+    pub taken: bool,
+}
+
+/// Times of the card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CardTimes {
+    /// The kernel's are taken.
+    No,
+    /// Asked for; the first one says whether its clock is ours.
+    Asked,
+    Yes,
+}
 
 /// What the kernel counted for a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,6 +95,10 @@ pub(super) struct Ring {
     at: usize,
     left: u32,
     last_ts_ns: u64,
+    card_times: CardTimes,
+    /// Whether the card's times are taken whatever they are.
+    insists: bool,
+    clock_news: Option<ClockNews>,
     counts: RingCounts,
 }
 
@@ -92,6 +131,7 @@ impl Ring {
         }
         // Nothing may come in before the filter and the fanout group are there.
         sys::attach_snaplen(fd, 0).map_err(fail("SO_ATTACH_FILTER"))?;
+        let card_times = ask_for_card_times(fd, device, options.stamps)?;
         let ring_bytes = options.ring_bytes.unwrap_or(device.ring_bytes());
         let memory =
             map_ring(fd, ring_bytes, options.immediate).map_err(|source| LiveError::Ring {
@@ -111,8 +151,38 @@ impl Ring {
             at: 0,
             left: 0,
             last_ts_ns: 0,
+            card_times,
+            insists: options.stamps == Stamps::Adapter,
+            clock_news: None,
             counts: RingCounts::default(),
         })
+    }
+
+    /// Whether times are the card's.
+    pub(super) fn has_card_times(&self) -> bool {
+        self.card_times != CardTimes::No
+    }
+
+    /// What was found of the card's clock, once.
+    pub(super) fn take_clock_news(&mut self) -> Option<ClockNews> {
+        self.clock_news.take()
+    }
+
+    /// Looks at the first time of the card's clock.
+    #[cold]
+    fn judge_clock(&mut self, stamp_ns: u64) {
+        let off_ns = stamp_ns.abs_diff(sys::realtime_ns());
+        if off_ns <= CLOCK_OFF_NS_MAX {
+            self.card_times = CardTimes::Yes;
+            return;
+        }
+        let taken = self.insists;
+        self.clock_news = Some(ClockNews { off_ns, taken });
+        self.card_times = if taken { CardTimes::Yes } else { CardTimes::No };
+        if !taken {
+            // What is in the ring already has the card's; see `fill`.
+            let _ = sys::set_option(self.fd(), libc::SOL_PACKET, libc::PACKET_TIMESTAMP, &0_i32);
+        }
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -143,19 +213,29 @@ impl Ring {
             self.at = u32_at(block, 16) as usize;
         }
         let cooked = self.link == LinkType::LINUX_SLL2;
+        if self.card_times == CardTimes::Asked {
+            let (block, at) = (self.blocks.block(), self.at);
+            if is_stamped_by_card(block, at) {
+                self.judge_clock(stamp_ns(block, at));
+            }
+        }
+        let foreign = self.card_times == CardTimes::No;
         let block = self.blocks.block_mut();
         while self.left > 0 && slots.len() < BATCH_MAX {
             let header_at = self.at;
             let next = u32_at(block, header_at) as usize;
             sys::prefetch(block, header_at + next);
             let mut slot = Slot {
-                ts_ns: u64::from(u32_at(block, header_at + 4)) * 1_000_000_000
-                    + u64::from(u32_at(block, header_at + 8)),
+                ts_ns: stamp_ns(block, header_at),
                 at: offset32(header_at + usize::from(u16_at(block, header_at + 24))),
                 len: u32_at(block, header_at + 12),
                 wire_len: u32_at(block, header_at + 16),
                 interface,
             };
+            if foreign && is_stamped_by_card(block, header_at) {
+                // Its clock was found to be another's: the time now is nearer.
+                slot.ts_ns = sys::realtime_ns();
+            }
             let tag = vlan_tag(block, header_at);
             if cooked {
                 put_cooked_header(block, header_at, tag, &mut slot);
@@ -193,6 +273,46 @@ impl Ring {
         self.counts.full += u64::from(since.tp_freeze_q_cnt);
         Ok(self.counts)
     }
+}
+
+/// Asks for the card's times as far as `stamps` wants them.
+fn ask_for_card_times(
+    fd: BorrowedFd<'_>,
+    device: &Device,
+    stamps: Stamps,
+) -> Result<CardTimes, LiveError> {
+    if stamps == Stamps::Host {
+        return Ok(CardTimes::No);
+    }
+    let asked = || -> io::Result<()> {
+        if !interface::stamps(&device.name) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        sys::stamp_all_received(&device.name)?;
+        let hardware = libc::SOF_TIMESTAMPING_RAW_HARDWARE;
+        sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_TIMESTAMP, &hardware)
+    };
+    match asked() {
+        Ok(()) => Ok(CardTimes::Asked),
+        Err(_) if stamps == Stamps::Auto => Ok(CardTimes::No),
+        Err(_) => Err(LiveError::NoCardTimes {
+            interface: device.name.clone(),
+        }),
+    }
+}
+
+/// Whether the card has given a packet its time.
+#[inline(always)]
+fn is_stamped_by_card(block: &[u8], header_at: usize) -> bool {
+    /// `TP_STATUS_TS_RAW_HARDWARE` (linux/if_packet.h).
+    const RAW_HARDWARE: u32 = 1 << 31;
+    u32_at(block, header_at + 20) & RAW_HARDWARE != 0
+}
+
+#[inline(always)]
+fn stamp_ns(block: &[u8], header_at: usize) -> u64 {
+    u64::from(u32_at(block, header_at + 4)) * 1_000_000_000
+        + u64::from(u32_at(block, header_at + 8))
 }
 
 fn not_permitted(device: &Device, source: io::Error) -> LiveError {

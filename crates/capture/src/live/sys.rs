@@ -467,6 +467,36 @@ pub(crate) fn ethtool(name: &str, buffer: &mut [u8]) -> io::Result<()> {
     check(done)
 }
 
+/// Has a card stamp every received packet with the time of its own clock, unless it does. What
+/// it does with sent ones is left as it is.
+pub(crate) fn stamp_all_received(name: &str) -> io::Result<()> {
+    /// linux/sockios.h, linux/net_tstamp.h.
+    const SIOCSHWTSTAMP: u32 = 0x89b0;
+    const SIOCGHWTSTAMP: u32 = 0x89b1;
+    const HWTSTAMP_FILTER_ALL: c_int = 1;
+    let socket = control_socket()?;
+    // `struct hwtstamp_config`: flags, what is sent, what is received.
+    let mut config: [c_int; 3] = [0; 3];
+    let mut ask = |number: u32, config: &mut [c_int; 3]| {
+        let mut request = ifreq(name)?;
+        request.ifr_ifru.ifru_data = config.as_mut_ptr().cast();
+        // SAFETY: both read or write one `struct hwtstamp_config`, which `config` is.
+        let done = unsafe { libc::ioctl(socket.as_raw_fd(), number as _, &raw mut request) };
+        check(done)
+    };
+    if ask(SIOCGHWTSTAMP, &mut config).is_ok() && config[2] == HWTSTAMP_FILTER_ALL {
+        return Ok(());
+    }
+    config[2] = HWTSTAMP_FILTER_ALL;
+    ask(SIOCSHWTSTAMP, &mut config)
+}
+
+/// Nanoseconds since 1970.
+pub(crate) fn realtime_ns() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    u64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// Names of all interfaces by index.
 pub(crate) fn interface_names() -> io::Result<Vec<(u32, String)>> {
     // SAFETY: returns a list that is freed below, or null.

@@ -1,0 +1,299 @@
+//! The cut table: how much of a flow's packets is enough.
+//!
+//! The cut table is memory that we and the programs share: 2^20 entries of 8 bytes,
+//! found by a keyed hash of addresses, ports and protocol in either direction.
+//!
+//! ```text
+//!  63          24 23    16 15      0
+//!  | hash, upper | second | length |      one word, read and written at once
+//! ```
+//!
+//! An entry counts while its second is the current one or one of the two before, so
+//! a flow that user space does not confirm any more comes whole again.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use strata_bpf::{Alu, Assembler, Condition, Label, Reg, Shared, Width};
+use strata_wire::{AddressFamily, Endpoint, FlowKey};
+
+use super::{COUNTER_WORDS, MULTIPLIER, SKB_PROTOCOL, XDP_LOAD_BYTES, write_step};
+
+/// Where things stand in the shared memory, in words of 8 bytes, behind the counters.
+pub(super) const SECOND_AT: usize = COUNTER_WORDS;
+const TABLE_AT: usize = 1024;
+/// Entries of the cut table: 8 MiB.
+const TABLE_ENTRIES: usize = 1 << 20;
+/// What of a hash the tag is, above second and length.
+const TAG_SHIFT: i32 = 24;
+
+/// Words of the shared memory with a table, and without.
+pub(super) const WORDS: usize = TABLE_AT + TABLE_ENTRIES;
+pub(super) const WORDS_WITHOUT: usize = TABLE_AT;
+
+/// Seconds for which an entry counts beside the one in which it was made.
+const LIFETIME_SECONDS: i32 = 2;
+
+/// No packet is cut to fewer bytes.
+pub const CUT_BYTES_MIN: u16 = 256;
+/// An entry that does not cut yet counts down from here: so many packets of a flow
+/// must agree before the first one is cut.
+const AGREED: u16 = u16::MAX;
+const AGREE_PACKETS: u16 = 4;
+
+/// Lengths to which the kernel cuts packets of flows whose verdict is known; shared
+/// by all workers.
+///
+/// Time: one access to memory for each call. An attacker cannot aim at an entry
+/// without the key; where two flows share one, the later takes it, and a flow whose
+/// 44 bits of hash are another's is cut as that one is.
+#[derive(Debug, Clone)]
+pub struct CutTable {
+    shared: Arc<Shared>,
+    key: u64,
+}
+
+impl CutTable {
+    pub(super) fn new(shared: Arc<Shared>, key: u64) -> Self {
+        Self { shared, key }
+    }
+
+    /// Says that `bytes` of each further packet of a flow are enough, at least
+    /// [`CUT_BYTES_MIN`]. It takes effect after a few packets that agree, and is to
+    /// be repeated with each packet of the flow.
+    #[inline]
+    pub fn cut(&self, flow: &FlowKey, bytes: u16) {
+        let Some(hash) = self.hash(flow) else {
+            return;
+        };
+        let entry = &self.shared.words()[place(hash)];
+        let found = entry.load(Relaxed);
+        let second = self.shared.words()[SECOND_AT].load(Relaxed) & 0xff;
+        let known = (found ^ hash) >> TAG_SHIFT == 0 && is_fresh(found, second);
+        #[allow(clippy::cast_possible_truncation)]
+        let length = match found as u16 {
+            _ if !known => AGREED - 1,
+            length if length > AGREED - AGREE_PACKETS + 1 => length - 1,
+            _ => bytes.max(CUT_BYTES_MIN),
+        };
+        let wanted = hash >> TAG_SHIFT << TAG_SHIFT | second << 16 | u64::from(length);
+        if found != wanted {
+            entry.store(wanted, Relaxed);
+        }
+    }
+
+    /// As [`CutTable::cut`], from the next packet on: what is known of the flow does not
+    /// depend on more of its packets, as with a policy.
+    #[inline]
+    pub fn cut_at_once(&self, flow: &FlowKey, bytes: u16) {
+        let Some(hash) = self.hash(flow) else {
+            return;
+        };
+        let entry = &self.shared.words()[place(hash)];
+        let second = self.shared.words()[SECOND_AT].load(Relaxed) & 0xff;
+        let length = bytes.max(CUT_BYTES_MIN);
+        let wanted = hash >> TAG_SHIFT << TAG_SHIFT | second << 16 | u64::from(length);
+        if entry.load(Relaxed) != wanted {
+            entry.store(wanted, Relaxed);
+        }
+    }
+
+    /// Says that a flow's packets are wanted whole.
+    #[inline]
+    pub fn keep_whole(&self, flow: &FlowKey) {
+        let Some(hash) = self.hash(flow) else {
+            return;
+        };
+        let entry = &self.shared.words()[place(hash)];
+        if (entry.load(Relaxed) ^ hash) >> TAG_SHIFT == 0 {
+            entry.store(0, Relaxed);
+        }
+    }
+
+    /// Ages the entries: the second of now, of any clock that goes evenly.
+    pub fn set_second(&self, second: u64) {
+        self.shared.words()[SECOND_AT].store(second & 0xff, Relaxed);
+    }
+
+    /// As the program works it out; `None` for flows that it does not cut.
+    #[inline]
+    fn hash(&self, flow: &FlowKey) -> Option<u64> {
+        if flow.protocol != 6 && flow.protocol != 17 {
+            return None;
+        }
+        let mut hash = self.key;
+        match flow.family {
+            AddressFamily::Ipv4 => {
+                let (low, high) = (raw_ipv4(flow.low), raw_ipv4(flow.high));
+                hash = step(hash, low.min(high));
+                hash = step(hash, low.max(high) | u64::from(flow.protocol) << 48);
+            }
+            AddressFamily::Ipv6 => {
+                let (low, high) = (raw_ipv6(flow.low), raw_ipv6(flow.high));
+                hash = step(hash, fold(self.key, low).wrapping_add(fold(self.key, high)));
+                hash = step(hash, u64::from(flow.protocol) << 48);
+            }
+            AddressFamily::Mac => return None,
+        }
+        Some(hash)
+    }
+}
+
+fn is_fresh(entry: u64, second: u64) -> bool {
+    second.wrapping_sub(entry >> 16) & 0xff <= u64::from(LIFETIME_SECONDS.unsigned_abs())
+}
+
+#[allow(clippy::cast_possible_truncation)]
+fn place(hash: u64) -> usize {
+    TABLE_AT + hash as usize % TABLE_ENTRIES
+}
+
+/// One step of the hash: mixes a word in.
+#[inline]
+pub(in crate::live) fn step(hash: u64, word: u64) -> u64 {
+    let mixed = (hash ^ word).wrapping_mul(MULTIPLIER);
+    mixed ^ mixed >> 32
+}
+
+/// An end's hash, to be added to the other end's.
+#[inline]
+pub(in crate::live) fn fold(key: u64, [a, b, port]: [u64; 3]) -> u64 {
+    step(step(step(key, a), b), port)
+}
+
+/// Address and port as a little-endian machine loads their network order.
+#[inline]
+pub(in crate::live) fn raw_ipv4(end: Endpoint) -> u64 {
+    #[allow(clippy::cast_possible_truncation)]
+    let address = (end.address as u32).to_be();
+    u64::from(address) << 16 | u64::from(end.port.to_be())
+}
+
+#[inline]
+pub(in crate::live) fn raw_ipv6(end: Endpoint) -> [u64; 3] {
+    let bytes = end.address.to_be_bytes();
+    let word = |at: usize| {
+        let half = bytes[at..].first_chunk();
+        half.map_or(0, |half: &[u8; 8]| u64::from_ne_bytes(*half))
+    };
+    [word(0), word(8), u64::from(end.port.to_be())]
+}
+
+/// Goes on at `found` with the length in the cut table in `R0`, or behind. Fragments,
+/// options, extension headers and other protocols are not looked up.
+pub(super) fn look_up(
+    asm: &mut Assembler,
+    table: &CutTable,
+    network: i32,
+    load_bytes: i32,
+    found: Label,
+) {
+    /// Where IP header and ports are put on the stack.
+    const AT: i16 = -48;
+    let (ipv6, look, whole) = (asm.label(), asm.label(), asm.label());
+    let copy = |asm: &mut Assembler, bytes: i32| {
+        asm.set(Reg::R1, Reg::R6);
+        asm.set(Reg::R2, network);
+        asm.set(Reg::R3, Reg::R10);
+        asm.alu64(Alu::Add, Reg::R3, i32::from(AT));
+        asm.set(Reg::R4, bytes);
+        asm.call(load_bytes);
+        asm.jump_if(Condition::NotEqual, Reg::R0, 0, whole);
+    };
+    let either = |asm: &mut Assembler, reg: Reg| {
+        let known = asm.label();
+        asm.jump_if(Condition::Equal, reg, 6, known);
+        asm.jump_if(Condition::NotEqual, reg, 17, whole);
+        asm.bind(known);
+    };
+    if load_bytes == XDP_LOAD_BYTES {
+        // Version and protocol are told apart by the header alone; behind other
+        // EtherTypes there is nothing in the table, but for one packet in 2^40.
+        copy(asm, 24);
+        asm.load(Width::Byte, Reg::R0, Reg::R10, AT);
+        asm.alu64(Alu::ShiftRight, Reg::R0, 4);
+        asm.jump_if(Condition::Equal, Reg::R0, 6, ipv6);
+    } else {
+        asm.load(Width::Word, Reg::R0, Reg::R6, SKB_PROTOCOL);
+        asm.network_order(Reg::R0, 16);
+        asm.jump_if(Condition::Equal, Reg::R0, 0x86dd, ipv6);
+        asm.jump_if(Condition::NotEqual, Reg::R0, 0x0800, whole);
+        copy(asm, 24);
+    }
+    asm.load(Width::Byte, Reg::R0, Reg::R10, AT);
+    asm.jump_if(Condition::NotEqual, Reg::R0, 0x45, whole);
+    asm.load(Width::Half, Reg::R0, Reg::R10, AT + 6);
+    asm.network_order(Reg::R0, 16);
+    asm.jump_if(Condition::AnyBit, Reg::R0, 0x3fff, whole);
+    asm.load(Width::Byte, Reg::R5, Reg::R10, AT + 9);
+    either(asm, Reg::R5);
+    for (reg, address, port) in [(Reg::R2, 12, 20), (Reg::R3, 16, 22)] {
+        asm.load(Width::Word, reg, Reg::R10, AT + address);
+        asm.alu64(Alu::ShiftLeft, reg, 16);
+        asm.load(Width::Half, Reg::R0, Reg::R10, AT + port);
+        asm.alu64(Alu::Or, reg, Reg::R0);
+    }
+    let ordered = asm.label();
+    asm.jump_if(Condition::LessEqual, Reg::R2, Reg::R3, ordered);
+    asm.set(Reg::R0, Reg::R2);
+    asm.set(Reg::R2, Reg::R3);
+    asm.set(Reg::R3, Reg::R0);
+    asm.bind(ordered);
+    asm.alu64(Alu::ShiftLeft, Reg::R5, 48);
+    asm.alu64(Alu::Or, Reg::R3, Reg::R5);
+    asm.set_u64(Reg::R1, table.key);
+    write_step(asm, Reg::R1, Reg::R2);
+    write_step(asm, Reg::R1, Reg::R3);
+    asm.jump(look);
+
+    asm.bind(ipv6);
+    copy(asm, 44);
+    asm.load(Width::Byte, Reg::R5, Reg::R10, AT + 6);
+    either(asm, Reg::R5);
+    asm.set(Reg::R3, 0);
+    for (address, port) in [(8, 40), (24, 42)] {
+        asm.set_u64(Reg::R1, table.key);
+        asm.load(Width::Double, Reg::R2, Reg::R10, AT + address);
+        write_step(asm, Reg::R1, Reg::R2);
+        asm.load(Width::Double, Reg::R2, Reg::R10, AT + address + 8);
+        write_step(asm, Reg::R1, Reg::R2);
+        asm.load(Width::Half, Reg::R2, Reg::R10, AT + port);
+        write_step(asm, Reg::R1, Reg::R2);
+        asm.alu64(Alu::Add, Reg::R3, Reg::R1);
+    }
+    asm.set_u64(Reg::R1, table.key);
+    write_step(asm, Reg::R1, Reg::R3);
+    asm.alu64(Alu::ShiftLeft, Reg::R5, 48);
+    write_step(asm, Reg::R1, Reg::R5);
+
+    asm.bind(look);
+    read_entry(asm, table, whole);
+    // A length beyond the agreed ones does not cut.
+    let agreed = i32::from(AGREED - AGREE_PACKETS);
+    asm.jump_if(Condition::LessEqual, Reg::R0, agreed, found);
+    asm.bind(whole);
+}
+
+/// `R0` = the length of the entry of the hash in `R1`, if it is its and counts.
+fn read_entry(asm: &mut Assembler, table: &CutTable, none: Label) {
+    let mask = i32::try_from(TABLE_ENTRIES - 1).unwrap_or(0);
+    let number = table.shared.number();
+    let at = |words: usize| i32::try_from(words * 8).unwrap_or(0);
+    asm.set(Reg::R0, Reg::R1);
+    asm.alu64(Alu::And, Reg::R0, mask);
+    asm.alu64(Alu::ShiftLeft, Reg::R0, 3);
+    asm.shared_address(Reg::R2, number, at(TABLE_AT));
+    asm.alu64(Alu::Add, Reg::R2, Reg::R0);
+    asm.load(Width::Double, Reg::R0, Reg::R2, 0);
+    asm.alu64(Alu::Xor, Reg::R1, Reg::R0);
+    asm.alu64(Alu::ShiftRight, Reg::R1, TAG_SHIFT);
+    asm.jump_if(Condition::NotEqual, Reg::R1, 0, none);
+    asm.shared_address(Reg::R2, number, at(SECOND_AT));
+    asm.load(Width::Double, Reg::R2, Reg::R2, 0);
+    asm.set(Reg::R1, Reg::R0);
+    asm.alu64(Alu::ShiftRight, Reg::R1, 16);
+    asm.alu64(Alu::Sub, Reg::R2, Reg::R1);
+    asm.alu64(Alu::And, Reg::R2, 0xff);
+    asm.jump_if(Condition::Greater, Reg::R2, LIFETIME_SECONDS, none);
+    asm.alu64(Alu::And, Reg::R0, 0xffff);
+}
