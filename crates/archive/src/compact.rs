@@ -134,7 +134,9 @@ fn jobs(log: &Log, job_bytes: u64) -> Vec<(&Recording, Vec<BlockFile>)> {
         let running = live && recording.state == State::Running && Some(recording.id) == last;
         let mut by_worker: BTreeMap<u16, Vec<BlockFile>> = BTreeMap::new();
         for file in &recording.files {
-            if file.sealed || !running {
+            // Packets in it may yet be promoted, by blocks that are still to come.
+            let may_change = running && recording.look_back;
+            if (file.sealed && !may_change) || !running {
                 by_worker.entry(file.worker).or_default().push(file.clone());
             }
         }

@@ -301,12 +301,30 @@ fn page(status: &Value, events: &Value) -> String {
             ));
         }
     }
+    for packets in status["of_logged"].as_array().into_iter().flatten() {
+        if number(&packets["packets"]) > 0 {
+            lines.push(format!(
+                "of them  {}: {}",
+                word(&packets["result"]),
+                text::count(number(&packets["packets"])),
+            ));
+        }
+    }
     for interface in status["interfaces"].as_array().into_iter().flatten() {
         lines.push(format!(
             "{:<8} {} packets received, {} dropped by kernel",
             word(&interface["name"]),
             text::count(number(&interface["received"])),
             text::count(number(&interface["dropped"])),
+        ));
+    }
+    for lost in status["lost"].as_array().into_iter().flatten() {
+        lines.push(format!(
+            "lost     {} ({}): {} packets; {}",
+            word(&lost["place"]),
+            word(&lost["counter"]),
+            text::count(number(&lost["packets"])),
+            word(&lost["advice"]),
         ));
     }
     for resource in status["resources"].as_array().into_iter().flatten() {

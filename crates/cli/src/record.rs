@@ -1,5 +1,6 @@
 //! `strata record`: the main road.
 
+mod attention;
 mod confined;
 mod cpu;
 mod live;
@@ -23,7 +24,7 @@ use strata_capture::{Input, InputOptions};
 use strata_classify::Drift;
 use strata_control::Controller;
 use strata_filter::Filter;
-use strata_pipeline::{Budget, Mode, RunError, Worker, WorkerOptions, run as run_worker};
+use strata_pipeline::{Alerts, Budget, Mode, RunError, Worker, WorkerOptions, run as run_worker};
 use strata_sketch::Pressure;
 use strata_store::About;
 use strata_wire::{Ledger, LinkType, TunnelKey};
@@ -84,6 +85,9 @@ pub(crate) struct RoadArgs {
     mode: Vec<String>,
 
     #[command(flatten)]
+    attention: attention::AttentionArgs,
+
+    #[command(flatten)]
     steer: steer::SteerArgs,
 
     /// Whose flow a tunnelled packet belongs to (GRE, ERSPAN, VXLAN, GENEVE,
@@ -126,6 +130,8 @@ struct Setup {
     loaded: Loaded,
     destination: Destination,
     hash_seed: [u64; 2],
+    /// What `--eve` tells.
+    alerts: Arc<Alerts>,
 }
 
 impl Setup {
@@ -153,6 +159,7 @@ impl Setup {
             loaded,
             destination,
             hash_seed,
+            alerts: Arc::default(),
         })
     }
 
@@ -171,6 +178,11 @@ impl Setup {
                  confidently ordinary and keeps the rest whole"
             );
         }
+        let attention = args.attention.options(workers, &self.alerts)?;
+        anyhow::ensure!(
+            attention.look_back_bytes == 0 || self.destination.dir.is_some(),
+            "--look-back needs a log on this machine: what is at a relay is not changed any more"
+        );
         let about = About {
             program: concat!("strata ", env!("CARGO_PKG_VERSION")).into(),
             inputs,
@@ -180,6 +192,7 @@ impl Setup {
             model_json: self.loaded.json.clone(),
             classes: self.loaded.model.class_names(),
             hash_seed: self.hash_seed,
+            look_back: attention.look_back_bytes > 0,
         };
         let (recording, sinks) = target.start(&about, workers)?;
         let options = WorkerOptions {
@@ -196,6 +209,7 @@ impl Setup {
         let worker = |sink| {
             let mut worker = Worker::new(&self.loaded.model, options.clone(), sink)?;
             worker.follow(Arc::clone(self.controller.steering()));
+            worker.attend(&attention);
             if let Some(budget) = &budget {
                 worker.limit(Arc::clone(budget));
             }
@@ -221,6 +235,9 @@ pub(crate) fn run_to(args: &RoadArgs, target: &Target) -> Result<()> {
         return Ok(());
     }
     let stop = stop_on_signal()?;
+    let _eve = args
+        .attention
+        .listen(&setup.alerts, !args.read.is_empty())?;
     if args.read.is_empty() {
         return live::run(args, target, &setup, &stop);
     }

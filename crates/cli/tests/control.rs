@@ -334,7 +334,7 @@ fn tcp_asks_for_the_token_and_has_metrics() {
     let metrics = get("/metrics", "secret");
     for line in [
         "# TYPE strata_packets counter",
-        "strata_packets_total{result=\"dropped\",reason=\"no_free_block\"} 0",
+        "strata_packets_total{result=\"dropped\",reason=\"disk_full\"} 0",
         "strata_mode{mode=\"default\",asked=\"default\"} 1",
         "# EOF",
     ] {

@@ -1,7 +1,8 @@
 //! Recording from an interface as a user does it, in a network of the test's own.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
-use std::io::Read;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -113,6 +114,185 @@ fn dump(file: &Path) -> String {
         .join("\n")
 }
 
+/// What a recording says of itself.
+fn status(socket: &Path) -> Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strata"));
+    let command = command.args(["status", "--json", "--socket"]).arg(socket);
+    let output = command.output().unwrap();
+    serde_json::from_slice(&output.stdout).unwrap_or_default()
+}
+
+/// Packets of a result, by its reason if it has one.
+fn packets(status: &Value, result: &str, reason: &str) -> u64 {
+    let lists = [&status["packets"], &status["of_logged"]];
+    let all = lists.iter().filter_map(|list| list.as_array()).flatten();
+    let mut wanted = all.filter(|p| p["result"] == result && p["reason"] == reason);
+    wanted.next().map_or(0, |p| p["packets"].as_u64().unwrap())
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < Duration::from_secs(60), "not {what}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Captured and original length of each packet that matches a filter.
+fn lengths(log: &Path, filter: &str) -> Vec<(u32, u32)> {
+    let file = log.parent().unwrap().join("lengths.pcap");
+    let mut export = Command::new(env!("CARGO_BIN_EXE_strata"));
+    export
+        .args(["export", "-F", "pcap", "-w"])
+        .arg(&file)
+        .arg(log);
+    assert!(export.status().unwrap().success());
+    let mut capture = pcap::Capture::from_file(&file).unwrap();
+    capture.filter(filter, true).unwrap();
+    let mut all = Vec::new();
+    while let Ok(packet) = capture.next_packet() {
+        all.push((packet.header.caplen, packet.header.len));
+    }
+    all
+}
+
+/// Suricata alerts of a flow whose packets have gone by as headers: they become whole.
+#[test]
+fn an_alert_makes_earlier_packets_of_its_flow_whole() {
+    let Some(namespace) = namespace("eve") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let (socket, eve) = (dir.path().join("control"), dir.path().join("eve"));
+    let arguments = [
+        "--default",
+        "header",
+        "--look-back",
+        "16MiB",
+        "--socket",
+        socket.to_str().unwrap(),
+        "--eve",
+        eve.to_str().unwrap(),
+    ];
+    let recording = Recording::start(&namespace, &log, &arguments);
+    send(&namespace);
+    until("everything is seen", || {
+        let status = status(&socket);
+        packets(&status, "logged", "") + packets(&status, "in_flight", "") == 94
+    });
+    // Of the packets with ports and a payload, the first one's flow.
+    let mut capture = pcap::Capture::from_file(capture()).unwrap();
+    capture.filter("tcp and greater 200", true).unwrap();
+    let data = capture.next_packet().unwrap().data.to_vec();
+    let address = |at: usize| {
+        format!(
+            "{}.{}.{}.{}",
+            data[at],
+            data[at + 1],
+            data[at + 2],
+            data[at + 3]
+        )
+    };
+    let port = |at: usize| u16::from_be_bytes([data[at], data[at + 1]]);
+    let (source, destination) = (address(26), address(30));
+    let (source_port, destination_port) = (port(34), port(36));
+    let alert = format!(
+        "{{\"event_type\":\"stats\"}}\n{{\"event_type\":\"alert\",\"src_ip\":\"{source}\",\"src_port\":{source_port},\
+         \"dest_ip\":\"{destination}\",\"dest_port\":{destination_port},\"proto\":\"TCP\"}}\n"
+    );
+    let mut suricata = UnixStream::connect(&eve).unwrap();
+    suricata.write_all(alert.as_bytes()).unwrap();
+    until("the flow is promoted", || {
+        packets(&status(&socket), "promoted", "") > 0
+    });
+    recording.signal("-INT");
+    let (out, _) = recording.ended();
+    assert!(
+        out.contains("logged 94 + dropped 0") && out.contains("promoted: "),
+        "{out}"
+    );
+    assert!(!eve.exists(), "the socket is removed");
+    let flow = format!(
+        "host {source} and host {destination} and port {source_port} and port {destination_port}"
+    );
+    let of_flow = lengths(&log, &flow);
+    assert!(of_flow.len() > 3);
+    assert!(of_flow.iter().all(|(kept, len)| kept == len), "{of_flow:?}");
+    let others = lengths(&log, &format!("not ({flow})"));
+    assert_eq!(of_flow.len() + others.len(), 94);
+    assert!(others.iter().any(|(kept, len)| kept < len), "{others:?}");
+}
+
+/// A process that is stopped and goes on (Ctrl-Z, a virtual machine that is moved) finds the
+/// packets in the ring.
+#[test]
+fn a_recording_that_was_suspended_goes_on() {
+    let Some(namespace) = namespace("suspend") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let (log, socket) = (dir.path().join("log"), dir.path().join("control"));
+    let recording = Recording::start(&namespace, &log, &["--socket", socket.to_str().unwrap()]);
+    recording.signal("-STOP");
+    send(&namespace);
+    recording.signal("-CONT");
+    until("everything is logged", || {
+        packets(&status(&socket), "logged", "") == 94
+    });
+    recording.signal("-INT");
+    let (out, _) = recording.ended();
+    assert!(out.contains("logged 94 + dropped 0 + in_flight 0"), "{out}");
+}
+
+#[test]
+fn interfaces_are_listed_with_how_they_can_be_captured_and_why_not() {
+    let Some(namespace) = namespace("list") else {
+        return;
+    };
+    namespace.ip("link add st-live-down type dummy");
+    let list = |names: &[&str]| {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace.name()]);
+        command
+            .args([env!("CARGO_BIN_EXE_strata"), "interfaces"])
+            .args(names);
+        command.output().unwrap()
+    };
+    let all = String::from_utf8(list(&[]).stdout).unwrap();
+    let of = |name: &str| {
+        let start = all
+            .find(&format!("{name}: "))
+            .unwrap_or_else(|| panic!("{name}: {all}"));
+        let rest = &all[start..];
+        let lines: Vec<&str> = rest.lines().take(4).collect();
+        lines.join("\n")
+    };
+    assert!(
+        of(NEAR).contains("AF_PACKET: yes") && of(NEAR).contains("driver veth"),
+        "{all}"
+    );
+    assert!(of("st-live-down").contains("down"), "{all}");
+    assert!(
+        of("st-live-down").contains("ip link set st-live-down up"),
+        "{all}"
+    );
+    assert!(of("any").contains("AF_PACKET: yes"), "{all}");
+    assert!(of("lo").contains("loopback"), "{all}");
+    let one = String::from_utf8(list(&[FAR]).stdout).unwrap();
+    assert!(
+        one.starts_with(&format!("{FAR}: ")) && !one.contains(NEAR),
+        "{one}"
+    );
+    let none = list(&["st-live-none"]);
+    assert_eq!(none.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert!(
+        said.contains("there is no interface 'st-live-none'"),
+        "{said}"
+    );
+}
+
 #[test]
 fn what_is_sent_is_logged_and_signals_are_followed() {
     let Some(namespace) = namespace("record") else {
@@ -196,51 +376,104 @@ fn an_interface_that_is_not_there_leaves_no_log() {
     assert!(!log.exists());
 }
 
+/// A small disk at a path, gone with the value.
+struct SmallDisk<'a>(&'a Path);
+
+impl<'a> SmallDisk<'a> {
+    /// `None`, and says so, where nothing can be mounted.
+    #[allow(clippy::print_stderr, reason = "says why a test did not run")]
+    fn mount(path: &'a Path) -> Option<Self> {
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=384k", "st-live"]);
+        if mount.arg(path).status().unwrap().success() {
+            return Some(Self(path));
+        }
+        eprintln!("not run: no tmpfs can be mounted here");
+        None
+    }
+
+    fn resize(&self, size: &str) {
+        let options = format!("remount,size={size}");
+        let status = Command::new("mount")
+            .args(["-o", &options])
+            .arg(self.0)
+            .status();
+        assert!(status.unwrap().success());
+    }
+}
+
+impl Drop for SmallDisk<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
 #[test]
 fn a_disk_that_is_full_ends_it_and_keeps_what_is_written() {
     let Some(namespace) = namespace("full") else {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let mount = |arguments: &[&str]| {
-        let status = Command::new("mount")
-            .args(arguments)
-            .arg(dir.path())
-            .status();
-        status.unwrap().success()
-    };
-    if !mount(&["-t", "tmpfs", "-o", "size=384k", "st-live"]) {
-        eprintln!("not run: no tmpfs can be mounted here");
+    let Some(_disk) = SmallDisk::mount(dir.path()) else {
         return;
-    }
+    };
     let log = dir.path().join("log");
     let arguments = ["--mode", "log-all", "--block-size", "64KiB"];
     let mut recording = Recording::start(&namespace, &log, &arguments);
-    let started = Instant::now();
-    let status = loop {
-        if let Some(status) = recording.child.try_wait().unwrap() {
-            break status;
-        }
-        assert!(started.elapsed() < Duration::from_secs(60));
+    let mut ended = None;
+    until("full", || {
         send(&namespace);
-    };
+        ended = recording.child.try_wait().unwrap();
+        ended.is_some()
+    });
     let mut text = String::new();
-    recording
-        .child
-        .stderr
-        .take()
-        .unwrap()
-        .read_to_string(&mut text)
-        .unwrap();
+    let stderr = recording.child.stderr.take();
+    stderr.unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(ended.unwrap().code(), Some(1), "{text}");
+    assert!(text.contains("the disk is full"), "{text}");
     let mut info = Command::new(env!("CARGO_BIN_EXE_strata"));
     let info = info.arg("info").arg(&log).output().unwrap();
     let said = String::from_utf8_lossy(&info.stdout).into_owned();
-    let unmounted = Command::new("umount").arg(dir.path()).status().unwrap();
-    assert!(unmounted.success());
-    assert_eq!(status.code(), Some(1), "{text}");
-    assert!(text.contains("No space left"), "{text}");
     assert!(
         said.contains("anomalous") || said.contains("benign"),
         "{said}"
     );
+}
+
+/// Told to drop, it goes on when the disk is full, counts what is lost, and writes again once
+/// there is room.
+#[test]
+fn a_disk_that_is_full_for_a_while_costs_what_is_counted() {
+    let Some(namespace) = namespace("room") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("disk");
+    std::fs::create_dir(&place).unwrap();
+    let Some(disk) = SmallDisk::mount(&place) else {
+        return;
+    };
+    let (log, socket) = (place.join("log"), dir.path().join("control"));
+    let config = dir.path().join("strata.toml");
+    std::fs::write(&config, "[elastic]\nenabled = false\n").unwrap();
+    let mut arguments = vec!["--mode", "log-all", "--block-size", "64KiB"];
+    arguments.extend(["--when-full", "drop", "--socket", socket.to_str().unwrap()]);
+    arguments.extend(["--config", config.to_str().unwrap()]);
+    let recording = Recording::start(&namespace, &log, &arguments);
+    until("full", || {
+        send(&namespace);
+        packets(&status(&socket), "dropped", "disk_full") > 0
+    });
+    disk.resize("16m");
+    let before = packets(&status(&socket), "logged", "");
+    until("written again", || {
+        send(&namespace);
+        packets(&status(&socket), "logged", "") > before
+    });
+    recording.signal("-INT");
+    let (out, err) = recording.ended();
+    assert!(out.contains("dropped{disk_full}: "), "{out} {err}");
+    let books = info(&log)[0]["books"].clone();
+    let logged = books["logged"][0].as_u64().unwrap();
+    assert_eq!(lengths(&log, "").len() as u64, logged, "{books}");
 }

@@ -15,7 +15,8 @@ use utoipa::ToSchema;
 use crate::config::PolicyConfig;
 use crate::elastic::{ElasticOptions, ElasticState, Relief, Resource, Sensed, Step, plan};
 use crate::status::{
-    ChangeStatus, CpuStatus, InterfaceStatus, PolicyStatus, ResourceStatus, Status, results,
+    ChangeStatus, CpuStatus, InterfaceStatus, LostStatus, PolicyStatus, ResourceStatus, Status, of_logged,
+    results,
 };
 
 /// Events that are remembered.
@@ -67,6 +68,8 @@ pub struct Observed {
     pub ledger: Ledger,
     /// Interfaces: name, packets received and dropped by the kernel so far.
     pub rings: Vec<(String, u64, u64)>,
+    /// What was lost before it came here.
+    pub lost: Vec<LostStatus>,
     /// Bytes of all memory blocks.
     pub blocks_bytes: u64,
     /// Share of the log's file system in use, if known.
@@ -539,6 +542,8 @@ impl Controller {
                     dropped: *dropped,
                 })
                 .collect(),
+            lost: inner.observed.lost.clone(),
+            of_logged: of_logged(&inner.observed.ledger),
             resources: resources.to_vec(),
             cpu: inner.cpu.clone(),
             changes: ChangeStatus {

@@ -78,6 +78,27 @@ impl Collector for Moment {
             "Packets that the kernel dropped",
             dropped,
         )?;
+        let of_logged = status.of_logged.iter();
+        let of_logged = of_logged.map(|p| (vec![("kind", p.result.clone())], p.packets));
+        counters(
+            &mut encoder,
+            "of_logged_packets",
+            "Of logged packets: wanted whole but cut by the kernel; promoted to whole later",
+            of_logged.collect::<Vec<_>>(),
+        )?;
+        let lost = status.lost.iter().map(|lost| {
+            let labels = vec![
+                ("place", lost.place.clone()),
+                ("counter", lost.counter.clone()),
+            ];
+            (labels, lost.packets)
+        });
+        counters(
+            &mut encoder,
+            "lost_before_packets",
+            "Packets lost before Strata: kernel, softnet, device",
+            lost.collect::<Vec<_>>(),
+        )?;
         let hits = |value: fn(&PolicyStatus) -> u64| {
             let all = self.policies.iter();
             all.map(|p| {

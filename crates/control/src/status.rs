@@ -33,8 +33,12 @@ pub struct Status {
     pub logged_bytes_per_second: f64,
     /// Where packets ended.
     pub packets: Vec<PacketStatus>,
+    /// Of what is logged: `wanted_but_cut`, `promoted`.
+    pub of_logged: Vec<PacketStatus>,
     /// Interfaces.
     pub interfaces: Vec<InterfaceStatus>,
+    /// What was lost before it came here.
+    pub lost: Vec<LostStatus>,
     /// What can run short.
     pub resources: Vec<ResourceStatus>,
     /// The CPU budget; none without one.
@@ -65,6 +69,19 @@ pub struct InterfaceStatus {
     pub received: u64,
     /// Packets that the kernel dropped so far, since the ring was full.
     pub dropped: u64,
+}
+
+/// Packets that were lost before they came here.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+pub struct LostStatus {
+    /// `kernel`, `softnet` or `device`.
+    pub place: String,
+    /// The counter that says so.
+    pub counter: String,
+    /// How many, since the recording began.
+    pub packets: u64,
+    /// What to do about it.
+    pub advice: String,
 }
 
 /// Something that can run short.
@@ -124,6 +141,20 @@ pub struct PolicyStatus {
     pub packets: u64,
     /// Their bytes on the wire.
     pub bytes: u64,
+}
+
+/// What is to be known of packets that are logged, from the books.
+pub(crate) fn of_logged(ledger: &Ledger) -> Vec<PacketStatus> {
+    let status = |result: &str, tally: Tally| PacketStatus {
+        result: result.to_owned(),
+        reason: String::new(),
+        packets: tally.packets,
+        bytes: tally.bytes,
+    };
+    vec![
+        status("wanted_but_cut", ledger.wanted_but_cut),
+        status("promoted", ledger.promoted),
+    ]
 }
 
 /// Where packets ended, from the books.

@@ -1,7 +1,11 @@
 //! What the data-plane loop costs per packet: packets in memory, records into
 //! blocks whose writes go nowhere; beside memcpy of the same packets, in turns.
 //!
-//!     cargo run --release -p strata-pipeline --example loop_speed -- TRACE.pcap [MODEL.json] [MODE]
+//!     cargo run --release -p strata-pipeline --example loop_speed -- TRACE.pcap
+//!         [MODEL.json] [MODE] [ROUNDS] [look-back=BYTES] [first-bytes=BYTES] [passes=N]
+//!
+//! `look-back` and `first-bytes` are as those of `strata record`. `passes` leaves out all but
+//! one worker, which goes so often through the packets: for counting instructions.
 //!
 //! Prints JSON: medians in ns per packet and Gb/s, and how much faster two workers
 //! are. One worker has one core; its writer thread, which seals blocks, has another.
@@ -21,7 +25,7 @@ use std::time::Instant;
 
 use strata_capture::{Input, InputOptions, Interface, Meta, Next, PacketRef};
 use strata_classify::Model;
-use strata_pipeline::{FlowFinder, Mode, Worker, WorkerOptions};
+use strata_pipeline::{AttentionOptions, FlowFinder, Mode, Worker, WorkerOptions};
 use strata_store::{About, NullDisk, Recorder, RecorderOptions};
 use strata_wire::{Ledger, LinkType, TunnelKey};
 
@@ -76,8 +80,17 @@ impl Trace {
     }
 }
 
+/// What is measured.
+struct Setup {
+    model: Model,
+    mode: Mode,
+    attention: AttentionOptions,
+    passes: usize,
+}
+
 /// Seconds until new workers, one per part, are through with their packets.
-fn run(parts: &[Vec<PacketRef<'_>>], model: &Model, mode: &Mode) -> (f64, Vec<Worker>) {
+fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Worker>) {
+    let (model, mode) = (&setup.model, &setup.mode);
     let about = About {
         program: String::new(),
         inputs: Vec::new(),
@@ -87,6 +100,7 @@ fn run(parts: &[Vec<PacketRef<'_>>], model: &Model, mode: &Mode) -> (f64, Vec<Wo
         model_json: Vec::new(),
         classes: model.class_names(),
         hash_seed: HASH_SEED,
+        look_back: setup.attention.look_back_bytes > 0,
     };
     let options = WorkerOptions {
         modes: vec![mode.clone()],
@@ -106,6 +120,7 @@ fn run(parts: &[Vec<PacketRef<'_>>], model: &Model, mode: &Mode) -> (f64, Vec<Wo
     let mut workers = Vec::new();
     for sink in sinks {
         let mut worker = Worker::new(model, options.clone(), sink).unwrap();
+        worker.attend(&setup.attention);
         let interface = Interface::new(LinkType::ETHERNET, 0);
         worker.meta(Meta::Interface { id: 0, interface }).unwrap();
         workers.push(worker);
@@ -114,8 +129,10 @@ fn run(parts: &[Vec<PacketRef<'_>>], model: &Model, mode: &Mode) -> (f64, Vec<Wo
     thread::scope(|scope| {
         for (worker, packets) in workers.iter_mut().zip(parts) {
             scope.spawn(|| {
-                for batch in packets.chunks(BATCH) {
-                    worker.batch(batch).unwrap();
+                for _ in 0..setup.passes {
+                    for batch in packets.chunks(BATCH) {
+                        worker.batch(batch).unwrap();
+                    }
                 }
             });
         }
@@ -175,7 +192,16 @@ fn median(times: &mut [f64]) -> f64 {
 }
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
+    let (named, plain): (Vec<String>, Vec<String>) = std::env::args()
+        .skip(1)
+        .partition(|argument| argument.contains('='));
+    let number = |name: &str| {
+        let value = named
+            .iter()
+            .find_map(|n| n.strip_prefix(name)?.strip_prefix('='));
+        value.map(|value| value.parse::<usize>().unwrap())
+    };
+    let mut arguments = plain.into_iter();
     let trace = arguments.next().unwrap();
     let model = arguments.next();
     let model = model.unwrap_or_else(|| "models/default.json".into());
@@ -183,17 +209,32 @@ fn main() {
     let rounds = arguments.next().map_or(ROUNDS, |n| n.parse().unwrap());
     let model = Model::from_json(&std::fs::read(model).unwrap()).unwrap();
     let mode = Mode::by_name(&mode, &BTreeMap::new()).unwrap();
+    let setup = Setup {
+        model,
+        mode,
+        attention: AttentionOptions {
+            look_back_bytes: number("look-back").unwrap_or(0),
+            first_bytes: number("first-bytes").unwrap_or(0) as u64,
+            alerts: None,
+        },
+        passes: number("passes").unwrap_or(1),
+    };
     let trace = Trace::read(Path::new(&trace));
     let packets = trace.refs();
+    if number("passes").is_some() {
+        run(&[packets.clone()], &setup);
+        println!("{{\"packets\": {}}}", packets.len());
+        return;
+    }
     let bytes: usize = packets.iter().map(|packet| packet.data.len()).sum();
     let mut buffer = vec![1; 16 << 20];
     let mut times = [const { Vec::new() }; 4];
     let mut last = None;
     let (one, two) = ([packets.clone()], halves(&packets));
     for _ in 0..rounds {
-        let (seconds, worker) = run(&one, &model, &mode);
+        let (seconds, worker) = run(&one, &setup);
         times[0].push(seconds);
-        times[3].push(run(&two, &model, &mode).0);
+        times[3].push(run(&two, &setup).0);
         times[1].push(copy(&packets, &mut buffer));
         times[2].push(touch(&packets));
         last = worker.into_iter().next();

@@ -10,22 +10,28 @@
 //! - [`FlowFinder`]: whose packet it is;
 //! - [`Classifier`]: sketch, features and forest of one model;
 //! - [`Plan`], [`Steering`]: modes and policies, and how they change on the way;
+//! - [`AttentionOptions`], [`Alerts`]: what is kept whole beyond that, also of packets that
+//!   have gone by;
 //! - [`Mode`]: from class to granularity (TitanLog §VI-A);
 //! - [`run`]: an [`Input`](strata_capture::Input) through a worker;
 //! - [`run_live`]: interfaces through a worker.
 #![forbid(unsafe_code)]
 
+mod alerts;
 mod budget;
 mod classifier;
+mod first_bytes;
 mod flows;
 mod fragments;
 mod live;
+mod lookback;
 mod mode;
 mod plan;
 mod policing;
 mod run;
 mod worker;
 
+pub use alerts::{Alerts, eve_alert};
 pub use budget::Budget;
 pub use classifier::{Classified, Classifier};
 pub use flows::{FlowFinder, wire_bytes};
@@ -33,4 +39,4 @@ pub use live::run_live;
 pub use mode::{Mode, ModeConfig, ModeError};
 pub use plan::{Delays, Plan, Steering};
 pub use run::{RunError, run};
-pub use worker::{Worker, WorkerOptions};
+pub use worker::{AttentionOptions, Worker, WorkerOptions};

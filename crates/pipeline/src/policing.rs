@@ -25,6 +25,8 @@ struct Decision {
     demands: Vec<Demand>,
     /// Whether no packet is wanted, whatever its class.
     discards: bool,
+    /// Whether every class gets the same.
+    is_settled: bool,
     /// Packets since they were last counted to the policies.
     tally: Tally,
 }
@@ -114,9 +116,13 @@ impl Policing {
         let discards = demands
             .iter()
             .all(|demand| matches!(demand, Demand::Always(Outcome::Discard)));
+        let first = demands.first();
+        let is_settled = matches!(first, Some(Demand::Always(_)))
+            && demands.iter().all(|demand| Some(demand) == first);
         Decision {
             demands,
             discards,
+            is_settled,
             tally: Tally::default(),
         }
     }
@@ -133,6 +139,14 @@ impl Policing {
         &decision
             .expect("a packet is asked about when its batch begins")
             .demands[class]
+    }
+
+    /// Whether what becomes of the packet at `place` does not depend on its class. To be
+    /// asked as [`Policing::demand`] is.
+    pub(crate) fn is_settled(&self, place: u8) -> bool {
+        let answer = self.answers[usize::from(place)];
+        let decision = self.decisions[answer.0 as usize].as_ref();
+        decision.is_some_and(|decision| decision.is_settled)
     }
 
     /// Adds the hits since the last call to those of the policies.

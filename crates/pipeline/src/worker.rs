@@ -1,5 +1,6 @@
 //! One worker: a batch of packets in, records in a block out.
 
+mod attention;
 mod books;
 mod lanes;
 mod record;
@@ -25,6 +26,8 @@ use crate::mode::{Mode, ModeError};
 use crate::plan::{Follower, Plan, Steering};
 use crate::policing::{Policing, fields, plain_fields};
 
+use attention::Attention;
+pub use attention::AttentionOptions;
 use books::in_flight;
 use lanes::Lanes;
 
@@ -48,7 +51,7 @@ pub struct WorkerOptions {
 }
 
 /// What one class gets.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Demand {
     /// The same for every packet.
     Always(Outcome),
@@ -95,6 +98,8 @@ pub struct Worker {
     cut: Option<CutTable>,
     /// The share of flows that is captured, where it may be less than all.
     flow_share: Option<FlowShare>,
+    /// What else is kept whole; `None` for nothing.
+    attention: Option<Box<Attention>>,
     blocks_handed_over: u64,
     /// What `blocks_handed_over` was at the last [`Worker::flush_old`].
     blocks_at_flush: u64,
@@ -137,6 +142,7 @@ impl Worker {
             budget: None,
             cut: None,
             flow_share: None,
+            attention: None,
             blocks_handed_over: 0,
             blocks_at_flush: 0,
             lanes: Box::new(Lanes::new()),
@@ -334,6 +340,7 @@ impl Worker {
         if let Some(plan) = self.follower.as_mut().and_then(Follower::news) {
             self.adopt(&plan);
         }
+        self.heed_alerts()?;
         let end = self.passed().saturating_add(most);
         let mut start = 0;
         for index in 0..batch.len().min(LANES) {
@@ -381,6 +388,7 @@ impl Worker {
         }
         let facts = &self.lanes.facts[..count];
         self.classifier.classify(facts, self.lanes.dissected);
+        self.prefetch_attention();
         for lane in bits(self.lanes.wanted) {
             fetch(batch, start + LANES + lane, 1);
             let verdict = self.classifier.classified()[lane];

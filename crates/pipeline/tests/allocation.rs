@@ -55,6 +55,7 @@ fn a_worker_does_not_allocate() {
         model_json: Vec::new(),
         classes: model.class_names(),
         hash_seed: [1, 2],
+        look_back: false,
     };
     let options = WorkerOptions {
         modes: vec![Mode::by_name("default", &BTreeMap::new()).unwrap()],

@@ -4,9 +4,11 @@ use strata_capture::{Interface, Meta};
 use strata_wire::{AddressFamily, CutWhere, FlowHasher, FlowShare, Keep};
 
 use crate::format::{
-    ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_META, FLAG_PROTECTED, HEADER_LEN,
-    PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, align_up, emit_packet_header, kind, protects,
+    ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_META, FLAG_PROMOTES, FLAG_PROTECTED,
+    HEADER_LEN, PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, align_up, emit_packet_header, kind,
+    protects,
 };
+use crate::promotion::Promotion;
 use crate::summary::{ClassCount, SUMMARY_BYTES_MAX, Summary};
 
 /// Keep codes, and so counters per class.
@@ -29,6 +31,10 @@ pub struct BlockTally {
     pub logged_bytes: u64,
     /// Bytes cut, by `CutWhere`.
     pub cut_bytes: [u64; 3],
+    /// Earlier packets that are written whole in it.
+    pub promoted_packets: u64,
+    /// Bytes of these that were cut before, by `CutWhere`.
+    pub promoted_bytes: [u64; 3],
 }
 
 /// What a block counts per class and granularity.
@@ -59,6 +65,8 @@ pub struct BlockBuilder {
     counts: Box<[[Count; KEEPS]; 256]>,
     /// One more than the largest class in `counts`.
     classes: usize,
+    promoted_packets: u64,
+    promoted_bytes: [u64; 3],
     fingerprints: Vec<u64>,
     /// Flows between IPv4 addresses, whose fingerprints are made by `seal`.
     plain: Box<[(u64, [u32; 2])]>,
@@ -92,6 +100,8 @@ impl BlockBuilder {
             header: BlockHeader::default(),
             counts: Box::new([[Count::default(); KEEPS]; 256]),
             classes: 0,
+            promoted_packets: 0,
+            promoted_bytes: [0; 3],
             // Three of each plain note, and five of each other.
             fingerprints: touched(8 * notes),
             plain: vec![(1, [1; 2]); notes].into_boxed_slice(),
@@ -127,6 +137,8 @@ impl BlockBuilder {
         };
         self.counts[..self.classes].fill([Count::default(); KEEPS]);
         self.classes = 0;
+        self.promoted_packets = 0;
+        self.promoted_bytes = [0; 3];
         self.fingerprints.clear();
         self.plain_len = 0;
         self.notes_full = false;
@@ -141,13 +153,17 @@ impl BlockBuilder {
     /// Whether nothing is in it but definitions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.header.packets == 0 && self.header.flags & FLAG_META == 0
+        self.header.packets == 0 && self.header.flags & (FLAG_META | FLAG_PROMOTES) == 0
     }
 
     /// The books of its packets, added up.
     #[must_use]
     pub fn tally(&self) -> BlockTally {
-        let mut tally = BlockTally::default();
+        let mut tally = BlockTally {
+            promoted_packets: self.promoted_packets,
+            promoted_bytes: self.promoted_bytes,
+            ..BlockTally::default()
+        };
         for row in &self.counts[..self.classes] {
             for (keep, count) in row.iter().enumerate() {
                 tally.packets += count.packets;
@@ -155,11 +171,7 @@ impl BlockBuilder {
                 tally.logged_bytes += count.logged_bytes;
                 let cut = &mut tally.cut_bytes;
                 cut[CutWhere::Snaplen as usize] += count.wire_bytes - count.captured_bytes;
-                let place = if keep == usize::from(Keep::Partial(0).code()) {
-                    CutWhere::Partial
-                } else {
-                    CutWhere::Header
-                };
+                let place = cut_where(u8::try_from(keep).unwrap_or(0));
                 cut[place as usize] += count.captured_bytes - count.logged_bytes;
             }
         }
@@ -241,6 +253,21 @@ impl BlockBuilder {
         count.wire_bytes += u64::from(packet.wire_len.max(packet.captured_len));
         count.captured_bytes += u64::from(packet.captured_len);
         count.logged_bytes += kept as u64;
+    }
+
+    /// Appends the whole bytes of an earlier packet, makes room if need be.
+    pub fn push_promotion(&mut self, promotion: &Promotion<'_>) {
+        let (header, data) = (promotion.emit_header(), promotion.data);
+        self.grow(header.len() + data.len());
+        let end = self.len + header.len();
+        self.bytes[self.len..end].copy_from_slice(&header);
+        self.bytes[end..end + data.len()].copy_from_slice(data);
+        self.len = end + data.len();
+        self.header.records += 1;
+        self.header.flags |= FLAG_PROMOTES;
+        self.promoted_packets += 1;
+        let place = cut_where(promotion.keep_code);
+        self.promoted_bytes[place as usize] += data.len() as u64 - u64::from(promotion.kept_len);
     }
 
     /// Whether this flow has just been noted, so that [`BlockBuilder::note`] for
@@ -500,6 +527,15 @@ impl BlockBuilder {
     /// The first `len` bytes of the block, as [`BlockBuilder::seal`] returned them.
     pub(crate) fn sealed(&self, len: usize) -> &[u8] {
         &self.bytes[self.start..self.start + len]
+    }
+}
+
+/// Where packets of a granularity are cut.
+fn cut_where(keep_code: u8) -> CutWhere {
+    if keep_code == Keep::Partial(0).code() {
+        CutWhere::Partial
+    } else {
+        CutWhere::Header
     }
 }
 

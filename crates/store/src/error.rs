@@ -16,6 +16,17 @@ pub enum StoreError {
         /// What the operating system says.
         source: io::Error,
     },
+    /// No room is left for the log.
+    #[error(
+        "{file}: the disk is full; what was recorded before is in the log: make room (`strata \
+         prune`), or go on and count what is lost (--when-full drop)"
+    )]
+    DiskFull {
+        /// The file.
+        file: String,
+        /// Whether recording goes on, and writes again once there is room.
+        goes_on: bool,
+    },
     /// Something else lies there.
     #[error(
         "{dir}: is not a Strata log and not empty: name a new directory, or one that `strata record` made"
@@ -73,6 +84,12 @@ pub struct Damage {
     pub offset: u64,
     /// What is wrong.
     pub problem: String,
+}
+
+/// Whether the operating system says that there is no room, or none for this user.
+pub(crate) fn is_full(error: &io::Error) -> bool {
+    let kinds = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
+    kinds.contains(&error.kind())
 }
 
 /// Wraps an I/O error with the file and what was tried.

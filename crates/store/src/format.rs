@@ -33,7 +33,8 @@ pub(crate) const fn align_up(len: usize) -> usize {
 ///   8 header_crc u32       CRC-32C of bytes 12..128
 ///  12 body_crc u32         CRC-32C of the records
 ///  16 summary_crc u32      CRC-32C of the summary
-///  20 flags u32            bit 0: holds metadata; bit 1: hides addresses
+///  20 flags u32            bit 0: holds metadata; bit 1: hides addresses;
+///                          bit 2: a policy may protect some packets; bit 3: holds promotions
 ///  24 body_len u32         bytes of records, right behind the header
 ///  28 summary_len u32      bytes of the summary, right behind the records
 ///  32 block_number u64     within the worker's recording, from 0
@@ -57,7 +58,8 @@ pub struct BlockHeader {
     pub body_crc: u32,
     /// See the byte map.
     pub summary_crc: u32,
-    /// Bit 0: holds metadata; bit 1: hides addresses.
+    /// Bit 0: holds metadata; bit 1: hides addresses; bit 2: a policy may
+    /// protect some packets; bit 3: holds promotions.
     pub flags: u32,
     /// Bytes of records.
     pub body_len: u32,
@@ -105,6 +107,8 @@ pub(crate) fn protects(context_json: &[u8]) -> bool {
     const KEY: &[u8] = br#""protected":["#;
     context_json.windows(KEY.len()).any(|bytes| bytes == KEY)
 }
+/// The block holds promotions of earlier packets.
+pub(crate) const FLAG_PROMOTES: u32 = 8;
 
 impl BlockHeader {
     /// Whether a policy may protect some of its packets from being deleted.
@@ -241,6 +245,7 @@ pub(crate) mod kind {
     pub(crate) const PCAPNG_BLOCK: u8 = 6;
     pub(crate) const CONTEXT: u8 = 7;
     pub(crate) const FLOW_SHARE: u8 = 8;
+    pub(crate) const PROMOTION: u8 = 9;
 }
 
 /// Flags of a packet record: bits 0 and 1 are [`Keep::code`].

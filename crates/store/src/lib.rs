@@ -24,6 +24,7 @@ mod format;
 mod log;
 mod manifest;
 mod nulldisk;
+mod promotion;
 mod recorder;
 mod records;
 mod relayed;
@@ -43,7 +44,10 @@ pub use format::{
 pub use log::{Block, Blocks, Log, Loss, Select, read_archive};
 pub use manifest::{BlockFile, Books, MANIFEST_NAME, Manifest, Recording, State};
 pub use nulldisk::NullDisk;
-pub use recorder::{About, CHECKPOINT_INTERVAL, Recorder, RecorderOptions, checkpoint_name};
+pub use promotion::{PROMOTION_HEADER_LEN, Promotion};
+pub use recorder::{
+    About, CHECKPOINT_INTERVAL, Recorder, RecorderOptions, WhenFull, checkpoint_name,
+};
 pub use records::{BadRecord, RawPacket, RawRecord, Record, Records};
 pub use relayed::{
     BlockDone, DefinitionsBlock, Placed, RELAYED_HEADER_LEN, RELAYED_MAGIC, RelayLog, RelayStream,

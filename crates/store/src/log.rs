@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use strata_wire::{AddressFamily, FlowHasher, Ledger};
 
@@ -12,8 +12,11 @@ use crate::archive::{ARCHIVE_NAME, Archive, Part};
 use crate::checkpoint::Checkpoint;
 use crate::disk::{Disk, DiskFile, RealDisk};
 use crate::error::{Damage, StoreError, io_error};
-use crate::format::{ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_META, HEADER_LEN};
+use crate::format::{
+    ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_META, FLAG_PROMOTES, HEADER_LEN,
+};
 use crate::manifest::{BlockFile, MANIFEST_NAME, Manifest, Recording, State};
+use crate::promotion::Promotions;
 use crate::recorder::{checkpoint_name, read_all, read_manifest};
 use crate::records::Records;
 use crate::relayed::{Definitions, RelayedHeader, SEGMENTS_AT, assemble};
@@ -24,6 +27,8 @@ pub struct Log {
     disk: Arc<dyn Disk>,
     manifest: Manifest,
     archive: Archive,
+    /// By recording, once they are looked for.
+    promotions: Mutex<BTreeMap<u32, Arc<Promotions>>>,
     /// No file is deleted while it is held.
     _reading: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -58,6 +63,14 @@ pub struct Block {
 }
 
 impl Block {
+    pub(crate) fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    pub(crate) fn replace_body(&mut self, body: Vec<u8>) {
+        self.body = body;
+    }
+
     /// Its records.
     #[must_use]
     pub fn records(&self) -> Records<'_> {
@@ -93,7 +106,11 @@ impl Select {
         }
         let after = self.from_ns.is_none_or(|from| header.ts_max_ns >= from);
         let before = self.to_ns.is_none_or(|to| header.ts_min_ns < to);
-        if header.packets == 0 || !after || !before {
+        if header.packets == 0 {
+            // Nothing but promotions: they are checked with the rest.
+            return header.flags & FLAG_PROMOTES != 0;
+        }
+        if !after || !before {
             return false;
         }
         let Some(addresses) = &self.addresses else {
@@ -171,6 +188,7 @@ impl Log {
             disk,
             manifest,
             archive,
+            promotions: Mutex::default(),
             _reading: reading,
         })
     }
@@ -295,7 +313,42 @@ impl Log {
             worker: None,
             current: None,
             definitions: BTreeMap::new(),
+            promotions: None,
         }
+    }
+
+    /// The promotions of a recording, which may stand in any of its files. Damaged blocks
+    /// are passed over: whoever reads the blocks is told.
+    fn promotions(&self, recording: &Recording) -> Result<Arc<Promotions>, StoreError> {
+        let mut known = self
+            .promotions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = known.get(&recording.id) {
+            return Ok(Arc::clone(found));
+        }
+        let mut found = Promotions::default();
+        let select = Select::default();
+        let definitions = BTreeMap::new();
+        for entry in recording.files.iter().filter(|_| recording.look_back) {
+            let mut current = match open_file(self.disk.as_ref(), entry) {
+                Ok(opened) => opened,
+                Err(StoreError::Damage(_)) => continue,
+                Err(error) => return Err(error),
+            };
+            current.promotions_only = true;
+            loop {
+                match step(&mut current, recording, &select, &definitions) {
+                    Ok(Step::Block(block)) => found.add(&entry.name, &block),
+                    Ok(Step::Skipped) | Err(StoreError::Damage(_)) => {}
+                    Ok(Step::EndOfFile) => break,
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        let found = Arc::new(found);
+        known.insert(recording.id, Arc::clone(&found));
+        Ok(found)
     }
 
     /// As [`Log::blocks`], of one worker.
@@ -337,6 +390,8 @@ struct Current<'a> {
     size: u64,
     /// Looking for the next block after damage.
     searching: bool,
+    /// Only blocks that hold promotions are wanted.
+    promotions_only: bool,
 }
 
 /// Iterator over blocks; see [`Log::blocks`].
@@ -350,6 +405,8 @@ pub struct Blocks<'a> {
     current: Option<Current<'a>>,
     /// By worker, what relayed blocks that follow may refer to.
     definitions: BTreeMap<u16, Definitions>,
+    /// What makes packets whole; `None` before it is looked for.
+    promotions: Option<Arc<Promotions>>,
 }
 
 impl std::fmt::Debug for Blocks<'_> {
@@ -370,6 +427,15 @@ impl Iterator for Blocks<'_> {
     type Item = Result<Block, StoreError>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if self.recording.look_back && self.promotions.is_none() {
+            match self.log.promotions(self.recording) {
+                Ok(found) => self.promotions = Some(found),
+                Err(error) => {
+                    self.promotions = Some(Arc::default());
+                    return Some(Err(error));
+                }
+            }
+        }
         loop {
             let Some(current) = &mut self.current else {
                 let entry = self.files.next()?;
@@ -383,7 +449,12 @@ impl Iterator for Blocks<'_> {
                 continue;
             };
             match step(current, self.recording, self.select, &self.definitions) {
-                Ok(Step::Block(block)) => {
+                Ok(Step::Block(mut block)) => {
+                    if let Some(promotions) = &self.promotions
+                        && let Err(error) = promotions.apply(self.log.disk.as_ref(), &mut block)
+                    {
+                        return Some(Err(error));
+                    }
                     if self.recording.session.is_some() && block.header.packets == 0 {
                         let known = self.definitions.entry(block.header.worker);
                         known.or_default().read(&block.body);
@@ -419,6 +490,7 @@ fn open_file<'a>(disk: &dyn Disk, entry: &'a BlockFile) -> Result<Current<'a>, S
         offset: 0,
         size,
         searching: false,
+        promotions_only: false,
     })
 }
 
@@ -586,7 +658,12 @@ fn read_block(
         Err(problem) => return Ok(Err(NoBlock::within(&header, problem))),
     };
     let offset = current.offset;
-    if !select.may_match(&header, &summary) {
+    let wanted = if current.promotions_only {
+        header.flags & FLAG_PROMOTES != 0
+    } else {
+        select.may_match(&header, &summary)
+    };
+    if !wanted {
         current.offset += header.stored_len() as u64;
         return Ok(Ok(Step::Skipped));
     }

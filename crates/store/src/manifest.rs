@@ -140,6 +140,9 @@ pub struct Recording {
     /// finds its recording again when it has lost the relay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
+    /// Whether blocks may hold promotions of earlier packets.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub look_back: bool,
 }
 
 impl Recording {
@@ -163,6 +166,7 @@ impl Recording {
             ledger: None,
             warnings: Vec::new(),
             session: None,
+            look_back: about.look_back,
         }
     }
 }
@@ -207,6 +211,9 @@ pub struct Books {
     /// Of what is logged: wanted at more than the kernel had copied.
     #[serde(default)]
     pub wanted_but_cut: Pair,
+    /// Of what is logged: as headers at first, and whole later; bytes are those added.
+    #[serde(default)]
+    pub promoted: Pair,
 }
 
 fn pair(tally: Tally) -> Pair {
@@ -231,6 +238,7 @@ impl From<&Ledger> for Books {
                 .map(|&r| (r.name().to_owned(), pair(ledger.dropped[r as usize])))
                 .collect(),
             wanted_but_cut: pair(ledger.wanted_but_cut),
+            promoted: pair(ledger.promoted),
             cut: cut
                 .map(|&w| (w.name().to_owned(), ledger.cut_bytes[w as usize]))
                 .collect(),
@@ -247,6 +255,7 @@ impl From<&Books> for Ledger {
             sampled_out: tally(books.sampled_out),
             logged: tally(books.logged),
             wanted_but_cut: tally(books.wanted_but_cut),
+            promoted: tally(books.promoted),
             ..Self::default()
         };
         for (name, value) in &books.dropped {

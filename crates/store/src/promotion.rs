@@ -3,7 +3,7 @@
 //! packet once, whole, where its header was.
 //!
 //! ```text
-//!  0 kind 8 | granularity before u8 | class u8 | 0 u8 | length u32
+//!  0 kind 9 | granularity before u8 | class u8 | 0 u8 | length u32
 //!  8 seq u64                of the packet, of the same worker
 //! 16 kept_len u32           bytes of it that its own record holds
 //! 20 wire_len u32

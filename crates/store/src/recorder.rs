@@ -38,6 +38,19 @@ pub struct RecorderOptions {
     pub rotate_ns: u64,
     /// How often what is written is synced and a checkpoint made.
     pub checkpoint_interval: Duration,
+    /// What is done when the disk is full.
+    pub when_full: WhenFull,
+}
+
+/// What is done when the disk is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum WhenFull {
+    /// The recording ends; what is written stays.
+    #[default]
+    Stop,
+    /// It goes on: blocks for which there is no room are lost, which is counted, and once
+    /// there is room the next begin a new file.
+    Drop,
 }
 
 impl Default for RecorderOptions {
@@ -48,6 +61,7 @@ impl Default for RecorderOptions {
             rotate_bytes: 1 << 30,
             rotate_ns: 0,
             checkpoint_interval: CHECKPOINT_INTERVAL,
+            when_full: WhenFull::Stop,
         }
     }
 }
@@ -71,6 +85,8 @@ pub struct About {
     pub classes: Vec<String>,
     /// Key of fingerprints.
     pub hash_seed: [u64; 2],
+    /// Whether blocks may hold promotions of earlier packets.
+    pub look_back: bool,
 }
 
 /// A recording being written.

@@ -112,6 +112,8 @@ impl<'a> Records<'a> {
                     let bytes = body.first_chunk().ok_or("a share is too short")?;
                     Record::FlowShare(FlowShare(u32::from_le_bytes(*bytes)))
                 }
+                // Not a packet of its own.
+                kind::PROMOTION => continue,
                 _ => return Err("a record of unknown kind"),
             };
             return Ok(Some(record));
@@ -207,12 +209,26 @@ impl<'a> Records<'a> {
         (self.at, self.seq)
     }
 
-    /// The next record as it stands in the block.
+    fn pass_over_promotions(&mut self) {
+        while let Some(rest) = self.body.get(self.at..)
+            && rest.first() == Some(&kind::PROMOTION)
+        {
+            let len = Reader { bytes: rest, at: 4 }.u32() as usize;
+            match PREFIX_LEN.checked_add(len) {
+                Some(len) if len <= rest.len() => self.at += len,
+                // The next look says what is wrong.
+                _ => return,
+            }
+        }
+    }
+
+    /// The next record as it stands in the block; promotions are passed over.
     ///
     /// # Errors
     ///
     /// What is wrong with it; there is none after it.
     pub fn next_raw(&mut self) -> Option<Result<RawRecord<'a>, BadRecord>> {
+        self.pass_over_promotions();
         let start = self.at;
         match self.next()? {
             Err(bad) => Some(Err(bad)),

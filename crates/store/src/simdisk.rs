@@ -27,6 +27,8 @@ struct State {
     files: BTreeMap<String, Content>,
     operations: u64,
     crash_at: Option<u64>,
+    fail_at: Option<u64>,
+    in_flight: usize,
     locked: bool,
     compacting: bool,
     readers: u32,
@@ -38,6 +40,9 @@ impl State {
         self.operations += 1;
         if self.crash_at.is_some_and(|at| self.operations > at) {
             return Err(io::Error::other("the virtual disk has lost power"));
+        }
+        if self.fail_at == Some(self.operations) {
+            return Err(io::ErrorKind::StorageFull.into());
         }
         Ok(())
     }
@@ -63,6 +68,17 @@ impl SimDisk {
     /// Every change after the first `operations` fails.
     pub fn crash_after(&self, operations: u64) {
         self.state().crash_at = Some(operations);
+    }
+
+    /// The one change that is the `operation`th from now on fails for want of room.
+    pub fn fail_once(&self, operation: u64) {
+        let mut state = self.state();
+        state.fail_at = Some(state.operations + operation);
+    }
+
+    /// Lets so many blocks be on their way at a time.
+    pub fn set_in_flight(&self, blocks: usize) {
+        self.state().in_flight = blocks;
     }
 
     /// Changes so far.
@@ -143,6 +159,10 @@ impl Disk for SimDisk {
         state.files.insert(name.to_owned(), Content::default());
         drop(state);
         self.open(name, true)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.state().in_flight.max(1)
     }
 
     fn open(&self, name: &str, _writable: bool) -> io::Result<Box<dyn DiskFile>> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use strata_capture::{Interface, LinkType, Meta};
 use strata_store::{
     About, BlockBuilder, BlockSink, Disk, Log, Loss, PacketRecord, Record, Recorder,
-    RecorderOptions, Select, SimDisk, State, StoreError,
+    RecorderOptions, Select, SimDisk, State, StoreError, Written,
 };
 use strata_wire::{Ledger, mix64};
 
@@ -63,31 +63,54 @@ fn options(rotate_bytes: u64) -> RecorderOptions {
 }
 
 /// An empty block, once one is free.
-fn empty(sink: &mut BlockSink) -> Result<Box<BlockBuilder>, StoreError> {
+fn empty(
+    sink: &mut BlockSink,
+    mut note: impl FnMut(Written) -> Result<(), StoreError>,
+) -> Result<Box<BlockBuilder>, StoreError> {
     loop {
         if let Some(block) = sink.take() {
             return Ok(block);
         }
         if let Some(written) = sink.wait()? {
-            written.outcome?;
+            note(written)?;
         }
     }
 }
 
 /// Records all packets, unless the disk fails before.
 fn record(disk: &SimDisk, rotate_bytes: u64) -> Result<(), StoreError> {
+    record_with(disk, options(rotate_bytes)).1
+}
+
+/// As [`record`]; says how many packets were said to be in files too.
+fn record_with(disk: &SimDisk, options: RecorderOptions) -> (u64, Result<(), StoreError>) {
+    let mut written = 0;
+    let ended = try_record(disk, options, &mut written);
+    (written, ended)
+}
+
+fn try_record(
+    disk: &SimDisk,
+    options: RecorderOptions,
+    packets_written: &mut u64,
+) -> Result<(), StoreError> {
+    let mut note = |written: Written| {
+        written.outcome?;
+        *packets_written += written.tally.packets;
+        Ok::<(), StoreError>(())
+    };
     let about = About {
         model_json: b"{}".to_vec(),
         hash_seed: [1, 2],
         ..About::default()
     };
     let disk: Arc<dyn Disk> = Arc::new(disk.clone());
-    let (recorder, mut sink) = Recorder::start(disk, options(rotate_bytes), &about)?;
-    let mut block = empty(&mut sink)?;
+    let (recorder, mut sink) = Recorder::start(disk, options, &about)?;
+    let mut block = empty(&mut sink, &mut note)?;
     for seq in 0..PACKETS {
         if block.room() < 4_096 {
             sink.submit(block)?;
-            block = empty(&mut sink)?;
+            block = empty(&mut sink, &mut note)?;
         }
         push(&mut block, seq);
         sink.progress().next_seq.store(seq + 1, Ordering::Relaxed);
@@ -97,7 +120,7 @@ fn record(disk: &SimDisk, rotate_bytes: u64) -> Result<(), StoreError> {
     }
     sink.submit(block)?;
     while let Some(written) = sink.wait()? {
-        written.outcome?;
+        note(written)?;
     }
     recorder.finish(&Ledger::default(), Vec::new())
 }
@@ -215,6 +238,45 @@ fn after_a_loss_of_power_nothing_durable_is_missing_and_the_rest_is_counted() {
         lossy > 20 && kept_some > 20,
         "{lossy} lossy, {kept_some} with packets"
     );
+}
+
+/// One write of several on their way fails, those behind it succeed: what is in the log is
+/// exactly what was said to be, without damage and without a gap.
+#[test]
+fn a_block_that_fails_takes_those_behind_it_along_and_none_before() {
+    let with_several = || {
+        let disk = SimDisk::new();
+        disk.set_in_flight(4);
+        disk
+    };
+    let options = RecorderOptions {
+        blocks: 8,
+        checkpoint_interval: Duration::from_secs(60),
+        ..options(300_000)
+    };
+    let whole = with_several();
+    assert!(record_with(&whole, options.clone()).1.is_ok());
+    let mut cut_short = 0;
+    for operation in 1..=whole.operations() {
+        let disk = with_several();
+        disk.fail_once(operation);
+        let (written, ended) = record_with(&disk, options.clone());
+        let Ok(log) = Log::on(Arc::new(disk.clone())) else {
+            assert_eq!(written, 0);
+            continue;
+        };
+        let (packets, damaged) = read(&log);
+        assert_eq!(damaged, 0, "operation {operation}");
+        // Blocks may have got through of which the recorder had no time to say so.
+        assert!(packets.len() as u64 >= written, "operation {operation}");
+        let last = packets.keys().next_back().map_or(0, |seq| seq + 1);
+        assert_eq!(packets.len() as u64, last, "operation {operation}: a gap");
+        if ended.is_ok() {
+            assert_eq!((written, last), (PACKETS, PACKETS));
+        }
+        cut_short += usize::from(last < PACKETS && last > 0);
+    }
+    assert!(cut_short > 5, "{cut_short} recordings were cut short");
 }
 
 #[test]
@@ -352,7 +414,7 @@ fn blocks_are_found_by_time_and_address_without_reading_the_others() {
     let (recorder, mut sink) = Recorder::start(Arc::clone(&disk), options(0), &about).unwrap();
     let hasher = FlowHasher::new([5, 6]);
     for n in 0..10_u64 {
-        let mut block = empty(&mut sink).unwrap();
+        let mut block = empty(&mut sink, |written| written.outcome).unwrap();
         push(&mut block, n);
         block.note(hasher.address(AddressFamily::Ipv4, n.into()));
         if n == 9 {
@@ -447,11 +509,11 @@ fn a_file_that_was_deleted_is_named_and_the_others_are_read() {
     let disk: Arc<dyn Disk> = Arc::new(strata_store::RealDisk::at(dir.path()));
     let (recorder, mut sink) =
         Recorder::start(Arc::clone(&disk), options(300_000), &About::default()).unwrap();
-    let mut block = empty(&mut sink).unwrap();
+    let mut block = empty(&mut sink, |written| written.outcome).unwrap();
     for seq in 0..PACKETS {
         if block.room() < 4_096 {
             sink.submit(block).unwrap();
-            block = empty(&mut sink).unwrap();
+            block = empty(&mut sink, |written| written.outcome).unwrap();
         }
         push(&mut block, seq);
     }

@@ -39,8 +39,8 @@ impl Tally {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum DropReason {
-    /// No memory block was free: the disk is slower than the traffic.
-    NoFreeBlock = 0,
+    /// The disk was full, and recording went on.
+    DiskFull = 0,
     /// The log could not be written.
     WriteError = 1,
     /// The relay was lost before it had them on disk.
@@ -52,7 +52,7 @@ pub enum DropReason {
 impl DropReason {
     /// All reasons, in the order of their numbers.
     pub const ALL: [Self; 4] = [
-        Self::NoFreeBlock,
+        Self::DiskFull,
         Self::WriteError,
         Self::RelayLost,
         Self::CpuBudget,
@@ -62,7 +62,7 @@ impl DropReason {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::NoFreeBlock => "no_free_block",
+            Self::DiskFull => "disk_full",
             Self::WriteError => "write_error",
             Self::RelayLost => "relay_lost",
             Self::CpuBudget => "cpu_budget",
@@ -119,6 +119,9 @@ pub struct Ledger {
     /// Of what is logged: wanted at more than the kernel had copied, because it cut
     /// the flow's packets by an earlier verdict. Wire bytes.
     pub wanted_but_cut: Tally,
+    /// Of what is logged: in part at first, and whole once the flow was flagged. Bytes
+    /// are those that came back, which are no longer cut.
+    pub promoted: Tally,
 }
 
 impl Ledger {
@@ -131,6 +134,7 @@ impl Ledger {
         self.logged.merge(other.logged);
         self.in_flight.merge(other.in_flight);
         self.wanted_but_cut.merge(other.wanted_but_cut);
+        self.promoted.merge(other.promoted);
         for (mine, theirs) in self.dropped.iter_mut().zip(other.dropped) {
             mine.merge(theirs);
         }
@@ -236,6 +240,10 @@ impl fmt::Display for Ledger {
             let Tally { packets, bytes } = self.wanted_but_cut;
             write!(f, "\nwanted_but_cut: {packets} packets, {bytes} bytes")?;
         }
+        if self.promoted.packets > 0 {
+            let Tally { packets, bytes } = self.promoted;
+            write!(f, "\npromoted: {packets} packets, {bytes} bytes")?;
+        }
         for reason in DropReason::ALL {
             let tally = self.dropped[reason as usize];
             if tally.packets > 0 {
@@ -265,7 +273,7 @@ mod tests {
         ledger.filtered.add(60);
         ledger.logged.add(54);
         ledger.cut_bytes[CutWhere::Header as usize] += 1460;
-        ledger.dropped[DropReason::NoFreeBlock as usize].add(700);
+        ledger.dropped[DropReason::DiskFull as usize].add(700);
         assert_eq!(ledger.check(), Ok(()));
         let mut short = ledger;
         short.cut_bytes[0] += 1;
@@ -282,10 +290,6 @@ mod tests {
         doubled.merge(&ledger);
         assert_eq!(doubled.seen.packets, 6);
         assert_eq!(doubled.check(), Ok(()));
-        assert!(
-            ledger
-                .to_string()
-                .contains("dropped{no_free_block}: 1 packets")
-        );
+        assert!(ledger.to_string().contains("dropped{disk_full}: 1 packets"));
     }
 }

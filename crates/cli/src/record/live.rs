@@ -14,8 +14,11 @@ use rustix::time::{ClockId, clock_gettime};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use signal_hook::flag;
-use strata_capture::live::{Direction, DropCounts, Live, LiveOptions, Lost, RingCounts};
+use strata_capture::live::{
+    Direction, DropCounts, Drops, Live, LiveOptions, Lost, RingCounts, Stamps,
+};
 use strata_confine::confine_system_calls;
+use strata_control::LostStatus;
 use strata_control::alerts::Alerts;
 use strata_filter::Filter;
 use strata_pipeline::{Worker, run_live};
@@ -30,6 +33,9 @@ use crate::text;
 const STUCK_AFTER: Duration = Duration::from_secs(5);
 /// How often workers say how far they are.
 const SNAPSHOT_EVERY: Duration = Duration::from_millis(100);
+
+/// How often the host is asked what it has dropped.
+const LOOK_AT_DROPS_EVERY: Duration = Duration::from_secs(1);
 
 /// Arguments of `strata record` for interfaces.
 #[derive(Debug, clap::Args)]
@@ -69,6 +75,12 @@ pub(super) struct InterfaceArgs {
     #[arg(short = 'Q', long, value_enum, default_value_t = Way::Inout)]
     direction: Way,
 
+    /// Whose clock gives packets their times: adapter (the card's), host (the
+    /// kernel's), or auto: the card's if it stamps every packet and its clock is
+    /// this host's.
+    #[arg(short = 'j', long = "time-stamp-type", value_enum, value_name = "TYPE", default_value_t = StampsArg::Auto)]
+    stamps: StampsArg,
+
     /// CPUs to work on, one worker each, among which flows are spread: 1,2 or 2-5.
     /// By default one worker, wherever the system puts it.
     #[arg(long, value_name = "CPUS")]
@@ -103,7 +115,7 @@ pub(super) struct InterfaceArgs {
     /// Let the kernel copy only the headers of flows that are confidently kept as
     /// headers. Goes further on one core; packets that turn out to be wanted whole
     /// are counted (wanted_but_cut).
-    #[arg(long)]
+    #[arg(long, conflicts_with = "look_back", conflicts_with = "first_bytes")]
     early_cut: bool,
 }
 
@@ -112,6 +124,13 @@ enum Way {
     In,
     Out,
     Inout,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum StampsArg {
+    Auto,
+    Host,
+    Adapter,
 }
 
 impl InterfaceArgs {
@@ -123,6 +142,11 @@ impl InterfaceArgs {
         options.filter = filter.cloned();
         options.cut = self.early_cut;
         options.exclusive = self.exclusive;
+        options.stamps = match self.stamps {
+            StampsArg::Auto => Stamps::Auto,
+            StampsArg::Host => Stamps::Host,
+            StampsArg::Adapter => Stamps::Adapter,
+        };
         options.direction = match self.direction {
             Way::In => Direction::In,
             Way::Out => Direction::Out,
@@ -291,6 +315,8 @@ pub(super) fn run(
     let mut warnings = Vec::new();
     let mut watchdog = Watchdog::new(running.len());
     let bar = progress_bar();
+    let mut drops = Drops::new();
+    let mut looked = Instant::now();
     while running.iter().any(|worker| !worker.thread.is_finished()) {
         thread::sleep(Duration::from_millis(50));
         if lasts.is_some_and(|seconds| started.elapsed() >= Duration::from_secs(seconds)) {
@@ -311,8 +337,15 @@ pub(super) fn run(
         let rings = rings
             .iter()
             .map(|(name, c)| (name.clone(), c.received, c.dropped));
+        if looked.elapsed() > LOOK_AT_DROPS_EVERY {
+            looked = Instant::now();
+            drops = DropCounts::now(&args.live.interfaces).since(&before);
+        }
         let noted = noted(&running, rings.collect());
-        observer.note(noted);
+        observer.note(steer::Noted {
+            lost: lost(&running, &drops),
+            ..noted
+        });
         setup.controller.tick(Instant::now(), observer.take());
         for what in watchdog
             .look(&running)
@@ -341,7 +374,8 @@ pub(super) fn run(
         }
     }
     bar.finish_and_clear();
-    warnings.extend(losses(&running, &before, &args.live.interfaces));
+    let drops = DropCounts::now(&args.live.interfaces).since(&before);
+    warnings.extend(lost(&running, &drops).iter().map(loss_text));
     let mut outcomes = Vec::new();
     for worker in running {
         let joined = worker.thread.join();
@@ -514,24 +548,30 @@ fn counts(running: &[Running], started: Instant) -> String {
     text
 }
 
-/// What did not reach the workers, with what to do about it.
-fn losses(running: &[Running], before: &DropCounts, interfaces: &[String]) -> Vec<String> {
-    let mut drops = Vec::new();
-    for (name, ring) in rings(running) {
-        if ring.dropped > 0 {
-            drops.push((Lost::Kernel, format!("{name} ring"), ring.dropped));
-        }
-    }
-    drops.extend(DropCounts::now(interfaces).since(before));
-    let mut texts = Vec::new();
-    for (place, counter, packets) in drops {
-        let packets = text::count(packets);
-        let (name, advice) = (place.name(), place.advice());
-        texts.push(format!(
-            "lost before Strata, {name} ({counter}): {packets} packets; {advice}"
-        ));
-    }
-    texts
+/// What did not reach the workers: full rings, and what the host counts beside.
+fn lost(running: &[Running], drops: &Drops) -> Vec<LostStatus> {
+    let rings = rings(running).into_iter();
+    let full = rings
+        .filter(|(_, ring)| ring.dropped > 0)
+        .map(|(name, ring)| (Lost::Kernel, format!("{name} ring"), ring.dropped));
+    full.chain(drops.iter().cloned())
+        .map(|(place, counter, packets)| LostStatus {
+            place: place.name().to_owned(),
+            counter,
+            packets,
+            advice: place.advice().to_owned(),
+        })
+        .collect()
+}
+
+fn loss_text(lost: &LostStatus) -> String {
+    format!(
+        "lost before Strata, {} ({}): {} packets; {}",
+        lost.place,
+        lost.counter,
+        text::count(lost.packets),
+        lost.advice
+    )
 }
 
 /// Notices workers that do not move.

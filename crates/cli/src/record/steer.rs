@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::fs::statvfs;
+use strata_control::LostStatus;
 use strata_control::alerts::Alerts;
 use strata_control::api::{Endpoints, Server, serve};
 use strata_control::config::Config;
@@ -198,6 +199,8 @@ pub(super) struct Noted {
     pub(super) ledger: Ledger,
     /// Interfaces: name, packets received and dropped so far.
     pub(super) rings: Vec<(String, u64, u64)>,
+    /// What was lost before it came here.
+    pub(super) lost: Vec<LostStatus>,
     /// CPU time of the busiest worker so far.
     pub(super) cpu: Option<Duration>,
     /// How long the busiest disk could not have taken more blocks.
@@ -240,6 +243,7 @@ impl Observer {
             let observed = &mut latest.observed;
             observed.ledger = noted.ledger;
             observed.rings = noted.rings;
+            observed.lost = noted.lost;
             observed.ring_fill = noted.ring_fill;
             observed.rdma = (noted.rdma.0 > 0).then_some(noted.rdma);
             let (cpu_before, disk_busy_before, since) = latest.busy;

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::io::Write;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use anyhow::{Context, Result};
 use strata_relay::{Link, LinkReport};
 use strata_store::{
     About, BlockSink, DiskChoice, MANIFEST_NAME, RealDisk, Recorder, RecorderOptions, StoreError,
-    block_channel,
+    WhenFull, block_channel,
 };
 use strata_wire::Ledger;
 
@@ -35,24 +36,33 @@ pub(super) struct LogArgs {
     #[arg(short = 'G', long, value_name = "SECONDS", default_value_t = 0)]
     rotate_seconds: u64,
 
-    /// End after N times the seconds of -G. (`strata prune` keeps a log small.)
-    #[arg(
-        short = 'W',
-        long,
-        value_name = "N",
-        requires = "rotate_seconds",
-        requires = "interface"
-    )]
-    filecount: Option<u64>,
+    /// With -G: end after N times its seconds. Without: keep the last N block files of
+    /// each worker and delete older ones, as a ring. (`strata prune` knows more ways to
+    /// keep a log small.)
+    #[arg(short = 'W', long, value_name = "N", requires = "interface")]
+    filecount: Option<NonZeroU32>,
 
     /// Size of a memory block, which is written at once.
     #[arg(long, value_name = "SIZE", default_value = "1MiB")]
     block_size: String,
 
+    /// When the disk is full: stop, or drop (go on, count what there is no room for, and
+    /// write again once there is). Before that, modes that keep less relieve it while
+    /// interfaces are captured.
+    #[arg(long, value_enum, default_value_t = WhenFullArg::Stop)]
+    when_full: WhenFullArg,
+
     /// How blocks go to the disk: direct (past the page cache), buffered (through
-    /// it), or auto: what a measurement of a few milliseconds finds faster.
+    /// it), or auto: what a measurement of a few milliseconds finds faster, unless
+    /// there is little to write.
     #[arg(long, value_enum, default_value_t = DiskWay::Auto)]
     disk: DiskWay,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum WhenFullArg {
+    Stop,
+    Drop,
 }
 
 /// How blocks go to the disk, as the user says it.
@@ -117,13 +127,26 @@ impl LogTarget {
     /// Starts the recording of so many workers.
     fn start(&self, about: &About, workers: u16) -> Result<(Recording, Vec<BlockSink>)> {
         let mut disk = log_directory(&self.dir)?;
-        let chosen = disk.choose(self.disk);
-        let chosen = chosen.with_context(|| format!("{}: --disk", self.dir.display()))?;
-        eprintln!("strata: {chosen}");
+        if self.disk != DiskChoice::Auto || !is_short(about) {
+            let chosen = disk.choose(self.disk);
+            let chosen = chosen.with_context(|| format!("{}: --disk", self.dir.display()))?;
+            eprintln!("strata: {chosen}");
+        }
         let options = self.options.clone();
         let (recorder, sinks) = Recorder::start_workers(Arc::new(disk), options, about, workers)?;
         Ok((Recording::Log(self.dir.clone(), recorder), sinks))
     }
+}
+
+/// Whether the inputs are files that are read sooner than a disk is measured.
+fn is_short(about: &About) -> bool {
+    const SHORT_BYTES: u64 = 256 << 20;
+    let sizes = about.inputs.iter().map(|path| match fs::metadata(path) {
+        Ok(found) if found.is_file() => found.len(),
+        // Standard input, and who knows.
+        _ => SHORT_BYTES,
+    });
+    !about.live && sizes.fold(0, u64::saturating_add) < SHORT_BYTES
 }
 
 impl Target {
@@ -137,13 +160,23 @@ impl Target {
             block_bytes,
             rotate_bytes: rotate_bytes(&args.rotate_size)?,
             rotate_ns: args.rotate_seconds.saturating_mul(1_000_000_000),
+            when_full: match args.when_full {
+                WhenFullArg::Stop => WhenFull::Stop,
+                WhenFullArg::Drop => WhenFull::Drop,
+            },
             ..RecorderOptions::default()
         };
-        let files = args.filecount;
-        let lasts_seconds = files.map(|files| args.rotate_seconds.saturating_mul(files));
+        let lasts = |files: NonZeroU32| args.rotate_seconds.saturating_mul(files.get().into());
+        let ends = args.rotate_seconds > 0;
+        let lasts_seconds = args.filecount.filter(|_| ends).map(lasts);
+        let ring = args.filecount.filter(|_| !ends);
+        let files_max = ring.map_or(Ok(0), |files| usize::try_from(files.get()))?;
         Ok(Self::Log(LogTarget {
             dir: args.output.clone(),
-            options,
+            options: RecorderOptions {
+                files_max,
+                ..options
+            },
             lasts_seconds,
             disk: args.disk.into(),
         }))

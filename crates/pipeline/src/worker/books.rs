@@ -44,12 +44,21 @@ impl Worker {
         match written.outcome {
             Ok(()) => {
                 self.ledger.logged.packets += tally.packets;
-                self.ledger.logged.bytes += tally.logged_bytes;
+                let promoted: u64 = tally.promoted_bytes.iter().sum();
+                self.ledger.logged.bytes += tally.logged_bytes + promoted;
+                self.ledger.promoted.packets += tally.promoted_packets;
+                self.ledger.promoted.bytes += promoted;
+                // The blocks with their headers came before, and are in files.
+                let cut = self.ledger.cut_bytes.iter_mut();
+                for (sum, bytes) in cut.zip(tally.promoted_bytes) {
+                    *sum -= bytes;
+                }
             }
             Err(error) => {
                 let reason = match error {
                     // It connects again by itself.
                     StoreError::RelayLost => DropReason::RelayLost,
+                    StoreError::DiskFull { goes_on: true, .. } => DropReason::DiskFull,
                     _ => DropReason::WriteError,
                 };
                 let dropped = &mut self.ledger.dropped[reason as usize];
@@ -90,6 +99,7 @@ impl Worker {
     /// The first error of writing, unless [`Worker::batch`] has returned it.
     pub fn finish(&mut self) -> Result<(), StoreError> {
         self.publish_hits();
+        self.heed_alerts()?;
         if !self.block.is_empty() {
             self.next_block()?;
         }

@@ -33,6 +33,10 @@ impl Worker {
                 join(demands, number, self.sampling_hasher.flow(&key))
             }
         };
+        let outcome = match &self.attention {
+            None => outcome,
+            Some(_) => self.mind(lane, packet, outcome, class)?,
+        };
         let keep = match outcome {
             Outcome::Log(keep) => keep,
             Outcome::SampledOut => {
@@ -112,11 +116,17 @@ impl Worker {
         };
         match keep {
             Keep::Full => cut.keep_whole(&key),
+            _ if self.is_settled(lane) => cut.cut_at_once(&key, enough(wanted)),
             // What the packet alone says is no verdict on its flow.
             _ if self.classifier.verdict(verdict).level != Some(Level::Flow) => {}
-            // Headers of other packets of the flow may be longer, with TCP options.
-            _ => cut.cut(&key, u16::try_from(wanted + 64).unwrap_or(u16::MAX / 2)),
+            _ => cut.cut(&key, enough(wanted)),
         }
+    }
+
+    /// Whether policies say what becomes of a packet, whatever its class.
+    fn is_settled(&self, lane: usize) -> bool {
+        let policing = self.policing.as_ref();
+        policing.is_some_and(|policing| policing.is_settled(self.lanes.policed[lane]))
     }
 
     /// Notes for the block's summary whose packet this is, which is not plain.
@@ -175,4 +185,10 @@ impl Worker {
         }
         self.block.refer_to(interface);
     }
+}
+
+/// What is enough of all packets of a flow, if `wanted` is of one: headers of others may be
+/// longer, with TCP options.
+fn enough(wanted: u32) -> u16 {
+    u16::try_from(wanted + 64).unwrap_or(u16::MAX / 2)
 }

@@ -151,6 +151,7 @@ impl<'a> Session<'a> {
                 model_json: hello.model_json.clone().into_bytes(),
                 classes: hello.classes.clone(),
                 hash_seed: hello.hash_seed,
+                look_back: false,
             },
             session: hello.session.clone(),
             worker: hello.worker,

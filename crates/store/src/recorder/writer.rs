@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::builder::{BlockBuilder, BlockTally};
 use crate::channel::{
@@ -13,11 +13,14 @@ use crate::channel::{
 };
 use crate::checkpoint::Checkpoint;
 use crate::disk::{DiskBlock, DiskFile, WriteQueue};
-use crate::error::{StoreError, io_error};
+use crate::error::{StoreError, io_error, is_full};
 use crate::format::BlockHeader;
 use crate::manifest::BlockFile;
 
-use super::{Shared, checkpoint_name, now_ns};
+use super::{Shared, WhenFull, checkpoint_name, now_ns};
+
+/// A disk that was full is tried again after so long.
+const FULL_RETRY: Duration = Duration::from_secs(1);
 
 struct OpenFile {
     name: String,
@@ -30,6 +33,8 @@ struct OpenFile {
     packets: u64,
     first_ts_ns: u64,
     synced: bool,
+    /// A block could not be written: those behind it do not count.
+    failed: bool,
 }
 
 /// A sealed block on its way to the file.
@@ -70,8 +75,10 @@ pub(super) struct Writer {
     blocks_begun: u64,
     /// Every packet before this one is in a file, though perhaps not yet synced.
     written_seq: u64,
-    /// After a failed write nothing more is written, so that no hole arises.
+    /// Nothing more is written.
     broken: bool,
+    /// When the disk was found full last.
+    full: Option<Instant>,
     /// The requests to begin new files that have been followed.
     rotations: u64,
 }
@@ -112,6 +119,7 @@ pub(super) fn channel(
         blocks_begun: 0,
         written_seq: 0,
         broken: false,
+        full: None,
         rotations: 0,
     };
     Ok((sink, writer))
@@ -135,6 +143,7 @@ impl Writer {
             }
             if self.last_checkpoint.elapsed() >= interval
                 && let Err(error) = self.write_checkpoint()
+                && self.full.is_none()
             {
                 first_error.get_or_insert(error);
             }
@@ -192,34 +201,50 @@ impl Writer {
                 self.note_busy();
             }
             (prepared, _) => {
-                self.broken = true;
                 let error = prepared.err().unwrap_or(StoreError::WriterGone);
+                self.note_error(&error);
                 self.give_back(block, tally, Err(error));
             }
         }
     }
 
+    /// What an error means for what comes.
+    fn note_error(&mut self, error: &StoreError) {
+        match error {
+            StoreError::DiskFull { goes_on: true, .. } => {
+                self.full.get_or_insert_with(Instant::now);
+            }
+            _ => self.broken = true,
+        }
+    }
+
+    /// An error of the disk, in words.
+    fn error(&self, file: &str, action: &'static str, error: io::Error) -> StoreError {
+        let file = self.shared.disk.display(file);
+        if is_full(&error) {
+            let goes_on = self.shared.options.when_full == WhenFull::Drop;
+            return StoreError::DiskFull { file, goes_on };
+        }
+        io_error(file, action)(error)
+    }
+
     /// Seals a block and sees to it that there is a file for it: its header and length.
     fn prepare(&mut self, block: &mut BlockBuilder) -> Result<(BlockHeader, usize), StoreError> {
-        if self.broken {
-            return Err(StoreError::WriterGone);
-        }
+        self.may_write()?;
         let (recording, seed) = (self.shared.id, self.shared.hash_seed);
         let bytes = block.seal(recording, self.worker, self.blocks_begun, seed);
         let (header, len) = (header_of(bytes), bytes.len());
         self.rotate_before(&header, len as u64)?;
         // Blocks that were on their way may have failed meanwhile.
-        if self.broken {
-            return Err(StoreError::WriterGone);
-        }
+        self.may_write()?;
         self.blocks_begun += 1;
         if self.file.is_none() {
-            let begun = Self::begin_file(
-                &self.shared,
-                self.worker,
-                self.files_begun,
-                header.ts_min_ns,
-            );
+            let number = self.files_begun;
+            let begun = self.begin_file(number, header.ts_min_ns);
+            if begun.is_err() {
+                // The name may be taken now.
+                self.files_begun += 1;
+            }
             self.file = Some(begun?);
         }
         Ok((header, len))
@@ -235,6 +260,30 @@ impl Writer {
         }
         if !self.queue.has_room() {
             self.full_since = Some(now);
+        }
+    }
+
+    /// Whether a block may be written now. A disk that was full is tried again after a while.
+    fn may_write(&mut self) -> Result<(), StoreError> {
+        if self.broken {
+            return Err(StoreError::WriterGone);
+        }
+        let failed = self.file.as_ref().is_some_and(|open| open.failed);
+        if failed {
+            self.wait_for_all();
+        }
+        match self.full {
+            Some(since) if since.elapsed() < FULL_RETRY => Err(StoreError::DiskFull {
+                file: self.shared.disk.display(""),
+                goes_on: true,
+            }),
+            _ => {
+                self.full = None;
+                if self.broken {
+                    return Err(StoreError::WriterGone);
+                }
+                Ok(())
+            }
         }
     }
 
@@ -254,10 +303,7 @@ impl Writer {
     fn settle(&mut self, sealed: Sealed, outcome: io::Result<()>) {
         self.note_busy();
         let outcome = match (&mut self.file, outcome) {
-            // Behind a hole it is of no use.
-            _ if self.broken => Err(StoreError::WriterGone),
-            (None, _) => Err(StoreError::WriterGone),
-            (Some(open), Ok(())) => {
+            (Some(open), Ok(())) if !open.failed => {
                 open.bytes += sealed.len as u64;
                 open.blocks += 1;
                 open.packets += sealed.packets;
@@ -265,23 +311,38 @@ impl Writer {
                 self.written_seq = self.written_seq.max(sealed.next_seq);
                 Ok(())
             }
-            (Some(open), Err(error)) => {
-                self.broken = true;
-                Err(io_error(self.shared.disk.display(&open.name), "write")(
-                    error,
-                ))
+            (Some(open), outcome) => {
+                open.failed = true;
+                let name = open.name.clone();
+                // What was written behind one that failed is of no use.
+                let error = outcome.err();
+                let error = error.unwrap_or_else(|| io::ErrorKind::StorageFull.into());
+                let error = self.error(&name, "write", error);
+                self.note_error(&error);
+                Err(error)
             }
+            (None, _) => Err(StoreError::WriterGone),
         };
-        if self.broken
-            && self.queue.is_empty()
-            && let Some(open) = &mut self.file
-        {
-            // What was written of the block, and behind it, is cut off again if that is
-            // possible; if not, readers cut it.
-            let _ = open.file.set_len(open.bytes);
-            open.end = open.bytes;
+        let failed = self.file.as_ref().is_some_and(|open| open.failed);
+        if failed && self.queue.is_empty() {
+            self.end_failed_file();
         }
         self.give_back(sealed.block, sealed.tally, outcome);
+    }
+
+    /// Ends a file behind the last block that is whole.
+    fn end_failed_file(&mut self) {
+        let Some(mut open) = self.file.take() else {
+            return;
+        };
+        self.files_begun += 1;
+        // If that is not possible, readers cut it.
+        let cut = open.file.set_len(open.bytes);
+        let synced = cut.and_then(|()| open.file.sync());
+        if synced.is_ok() {
+            // If the manifest cannot be written now, its next version says it.
+            let _ = self.note_sealed(&open);
+        }
     }
 
     fn give_back(
@@ -322,19 +383,12 @@ impl Writer {
         self.seal_file()
     }
 
-    fn begin_file(
-        shared: &Shared,
-        worker: u16,
-        number: u32,
-        first_ts_ns: u64,
-    ) -> Result<OpenFile, StoreError> {
+    fn begin_file(&self, number: u32, first_ts_ns: u64) -> Result<OpenFile, StoreError> {
+        let (shared, worker) = (&self.shared, self.worker);
         let name = format!("blocks/r{:04}-w{worker:02}-{number:06}.strata", shared.id);
-        let named = shared.disk.display(&name);
-        let file = shared
-            .disk
-            .create_for_blocks(&name)
-            .map_err(io_error(named, "create"))?;
-        shared.update(|recording| {
+        let created = shared.disk.create_for_blocks(&name);
+        let file = created.map_err(|error| self.error(&name, "create", error))?;
+        let noted = shared.update(|recording| {
             recording.files.push(BlockFile {
                 name: name.clone(),
                 worker,
@@ -343,6 +397,10 @@ impl Writer {
                 blocks: 0,
                 packets: 0,
             });
+        });
+        noted.map_err(|error| match error {
+            StoreError::Io { source, .. } => self.error(&name, "create", source),
+            other => other,
         })?;
         Ok(OpenFile {
             name,
@@ -353,6 +411,7 @@ impl Writer {
             packets: 0,
             first_ts_ns,
             synced: true,
+            failed: false,
         })
     }
 
@@ -363,6 +422,10 @@ impl Writer {
         };
         let named = self.shared.disk.display(&open.name);
         open.file.sync().map_err(io_error(named, "sync"))?;
+        self.note_sealed(&open)
+    }
+
+    fn note_sealed(&self, open: &OpenFile) -> Result<(), StoreError> {
         self.shared.update(|recording| {
             if let Some(entry) = recording.files.iter_mut().find(|f| f.name == open.name) {
                 entry.sealed = true;

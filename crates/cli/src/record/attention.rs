@@ -1,0 +1,236 @@
+//! What is kept whole beyond modes and policies: look-back, starts of flows, alerts.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use strata_pipeline::{Alerts, AttentionOptions, eve_alert};
+
+use crate::text;
+
+/// How often the source of alerts is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// A longer line is no event.
+const LINE_MAX: usize = 1 << 20;
+/// Connections to the socket at a time.
+const CONNECTIONS_MAX: usize = 16;
+
+/// Arguments of `strata record` about flows that matter more than others.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Attention")]
+pub(super) struct AttentionArgs {
+    /// Memory for the packets seen last, whole: 512MiB. When a packet of a flow is
+    /// kept whole (by its class, a policy or an alert), the earlier ones of the flow
+    /// that are still remembered become whole in the log too.
+    #[arg(long, value_name = "SIZE", id = "look_back")]
+    look_back: Option<String>,
+
+    /// Keep the start of every flow whole: packets that begin within its first
+    /// bytes, as in 4k.
+    #[arg(long, value_name = "SIZE", id = "first_bytes")]
+    first_bytes: Option<String>,
+
+    /// Keep flows whole of which Suricata alerts. PATH is its eve.json, which is
+    /// followed (with -r: read first), or a Unix socket that is made here for its
+    /// eve-log of filetype unix_stream.
+    #[arg(long, value_name = "PATH")]
+    eve: Option<PathBuf>,
+}
+
+impl AttentionArgs {
+    /// What each of so many workers is told.
+    pub(super) fn options(&self, workers: u16, alerts: &Arc<Alerts>) -> Result<AttentionOptions> {
+        let bytes = |text: &Option<String>| text.as_deref().map_or(Ok(0), text::bytes);
+        let look_back = bytes(&self.look_back).context("--look-back")?;
+        anyhow::ensure!(
+            look_back == 0 || look_back >= 1 << 20,
+            "--look-back must be 1MiB or more"
+        );
+        Ok(AttentionOptions {
+            look_back_bytes: usize::try_from(look_back)? / usize::from(workers.max(1)),
+            first_bytes: bytes(&self.first_bytes).context("--first-bytes")?,
+            alerts: self.eve.is_some().then(|| Arc::clone(alerts)),
+        })
+    }
+
+    /// Takes alerts in until the result is dropped. What is in a file already counts if
+    /// the input is a file too.
+    pub(super) fn listen(&self, alerts: &Arc<Alerts>, whole: bool) -> Result<Option<EveReader>> {
+        let Some(path) = &self.eve else {
+            return Ok(None);
+        };
+        let mut source = Source::open(path, whole).with_context(|| path.display().to_string())?;
+        let mut lines = Lines::default();
+        // What is there is known before the first packet.
+        source.look(alerts, &mut lines);
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, alerts) = (Arc::clone(&stop), Arc::clone(alerts));
+        let work = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                thread::park_timeout(LOOK_EVERY);
+                source.look(&alerts, &mut lines);
+            }
+        };
+        let thread = thread::Builder::new().name("strata-eve".into()).spawn(work);
+        Ok(Some(EveReader {
+            stop,
+            thread: Some(thread.context("cannot start a thread")?),
+        }))
+    }
+}
+
+/// A thread that takes alerts in. Ends when it is dropped.
+pub(super) struct EveReader {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for EveReader {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Where alerts come from.
+enum Source {
+    Socket {
+        listener: UnixListener,
+        path: PathBuf,
+        connections: Vec<(UnixStream, Lines)>,
+    },
+    Followed {
+        path: PathBuf,
+        file: File,
+    },
+}
+
+impl Source {
+    fn open(path: &Path, whole: bool) -> Result<Self> {
+        match fs::metadata(path) {
+            Ok(found) if found.file_type().is_socket() => {
+                anyhow::ensure!(
+                    UnixStream::connect(path).is_err(),
+                    "another program listens there: name another socket"
+                );
+                fs::remove_file(path)?;
+            }
+            Ok(_) => {
+                let mut file = File::open(path)?;
+                if !whole {
+                    file.seek(SeekFrom::End(0))?;
+                }
+                let path = path.to_owned();
+                return Ok(Self::Followed { path, file });
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error.into()),
+        }
+        let listener = UnixListener::bind(path)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self::Socket {
+            listener,
+            path: path.to_owned(),
+            connections: Vec::new(),
+        })
+    }
+
+    /// Takes in what has come since.
+    fn look(&mut self, alerts: &Alerts, lines: &mut Lines) {
+        match self {
+            Self::Followed { path, file } => {
+                lines.read(file, alerts);
+                // Rotated: another file of the name, or this one begun again.
+                let (Ok(named), Ok(ours)) = (fs::metadata(&*path), file.metadata()) else {
+                    return;
+                };
+                let position = file.stream_position().unwrap_or(0);
+                let rotated = named.ino() != ours.ino() || ours.len() < position;
+                if rotated && let Ok(opened) = File::open(&*path) {
+                    *file = opened;
+                    *lines = Lines::default();
+                    lines.read(file, alerts);
+                }
+            }
+            Self::Socket {
+                listener,
+                connections,
+                ..
+            } => {
+                while connections.len() < CONNECTIONS_MAX
+                    && let Ok((connection, _)) = listener.accept()
+                    && connection.set_nonblocking(true).is_ok()
+                {
+                    connections.push((connection, Lines::default()));
+                }
+                connections.retain_mut(|(connection, lines)| lines.read(connection, alerts));
+            }
+        }
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        if let Self::Socket { path, .. } = self {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Lines of a stream.
+#[derive(Default)]
+struct Lines {
+    partial: Vec<u8>,
+    /// A line was said not to be understood.
+    complained: bool,
+}
+
+impl Lines {
+    /// Takes in what there is; whether more may come.
+    fn read(&mut self, from: &mut impl Read, alerts: &Alerts) -> bool {
+        let mut buffer = [0; 64 << 10];
+        loop {
+            match from.read(&mut buffer) {
+                Ok(0) => return false,
+                Ok(read) => self.take(&buffer[..read], alerts),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() == ErrorKind::WouldBlock,
+            }
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8], alerts: &Alerts) {
+        self.partial.extend_from_slice(bytes);
+        let mut start = 0;
+        while let Some(len) = self.partial[start..].iter().position(|&byte| byte == b'\n') {
+            let line = self.partial[start..start + len].trim_ascii();
+            start += len + 1;
+            if line.is_empty() {
+                continue;
+            }
+            match eve_alert(line) {
+                Ok(Some(flow)) => alerts.raise(flow),
+                Ok(None) => {}
+                Err(error) if !self.complained => {
+                    self.complained = true;
+                    eprintln!("strata: --eve: a line is not an event of Suricata: {error}");
+                }
+                Err(_) => {}
+            }
+        }
+        self.partial.drain(..start);
+        if self.partial.len() > LINE_MAX {
+            self.partial.clear();
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Alerts of an intrusion detection system: flows of which everything is wanted.
+
+use std::collections::{HashSet, VecDeque};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Deserialize;
+use strata_wire::{AddressFamily, Endpoint, FlowKey};
+
+/// Flows that are remembered as alerted; the oldest is forgotten for a new one.
+const FLOWS_MAX: usize = 1 << 16;
+
+/// Alerts on their way to the workers.
+#[derive(Debug, Default)]
+pub struct Alerts {
+    /// How many there have been.
+    count: AtomicU64,
+    /// The last of them.
+    flows: Mutex<VecDeque<FlowKey>>,
+}
+
+impl Alerts {
+    /// Tells all workers of a flow.
+    pub fn raise(&self, flow: FlowKey) {
+        let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
+        if flows.len() == FLOWS_MAX {
+            flows.pop_front();
+        }
+        flows.push_back(flow);
+        // While the lock is held, so that count and flows belong together.
+        self.count.fetch_add(1, Ordering::Release);
+    }
+
+    /// How many there have been.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Those since the count was `seen`, as far as they are remembered.
+    fn since(&self, seen: &mut u64) -> Vec<FlowKey> {
+        let flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = self.count();
+        let new = usize::try_from(count - *seen).unwrap_or(usize::MAX);
+        *seen = count;
+        let known = flows.len().saturating_sub(new);
+        flows.range(known..).copied().collect()
+    }
+}
+
+/// What one worker knows of alerts.
+#[derive(Debug)]
+pub(crate) struct Alerted {
+    alerts: Arc<Alerts>,
+    seen: u64,
+    flows: HashSet<u64>,
+    /// Those in `flows`, the oldest first.
+    order: VecDeque<u64>,
+}
+
+impl Alerted {
+    pub(crate) fn new(alerts: Arc<Alerts>) -> Self {
+        Self {
+            alerts,
+            seen: 0,
+            flows: HashSet::new(),
+            order: VecDeque::new(),
+        }
+    }
+
+    /// Flows that are new among the alerted.
+    #[inline]
+    pub(crate) fn news(&mut self) -> Option<Vec<FlowKey>> {
+        (self.alerts.count() != self.seen).then(|| self.alerts.since(&mut self.seen))
+    }
+
+    pub(crate) fn add(&mut self, fingerprint: u64) {
+        if !self.flows.insert(fingerprint) {
+            return;
+        }
+        self.order.push_back(fingerprint);
+        if self.order.len() > FLOWS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.flows.remove(&oldest);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is(&self, fingerprint: u64) -> bool {
+        !self.flows.is_empty() && self.flows.contains(&fingerprint)
+    }
+}
+
+/// What of a line of Suricata's EVE output says whose packets it is about.
+#[derive(Debug, Deserialize)]
+struct Event {
+    event_type: Option<String>,
+    src_ip: Option<IpAddr>,
+    dest_ip: Option<IpAddr>,
+    #[serde(default)]
+    src_port: u16,
+    #[serde(default)]
+    dest_port: u16,
+    proto: Option<String>,
+}
+
+/// The flow that a line of Suricata's EVE output (JSON) is an alert of; `None` for other
+/// events and for alerts without addresses.
+///
+/// Source: "Eve JSON Format" of the Suricata user guide.
+///
+/// # Errors
+///
+/// If it is no JSON object of that kind.
+pub fn eve_alert(line: &[u8]) -> Result<Option<FlowKey>, serde_json::Error> {
+    let event: Event = serde_json::from_slice(line)?;
+    if event.event_type.as_deref() != Some("alert") {
+        return Ok(None);
+    }
+    let (Some(source), Some(destination), Some(proto)) = (event.src_ip, event.dest_ip, event.proto)
+    else {
+        return Ok(None);
+    };
+    let Some(protocol) = protocol(&proto) else {
+        return Ok(None);
+    };
+    // Elsewhere the fields are type and code of ICMP, which are not in the flow's key.
+    let has_ports = [6, 17, 33, 132, 136].contains(&protocol);
+    let (source_port, destination_port) = if has_ports {
+        (event.src_port, event.dest_port)
+    } else {
+        (0, 0)
+    };
+    let end = |address: IpAddr, port: u16| match address {
+        IpAddr::V4(v4) => (
+            AddressFamily::Ipv4,
+            Endpoint {
+                address: v4.to_bits().into(),
+                port,
+            },
+        ),
+        IpAddr::V6(v6) => (
+            AddressFamily::Ipv6,
+            Endpoint {
+                address: v6.to_bits(),
+                port,
+            },
+        ),
+    };
+    let (family, source) = end(source, source_port);
+    let (other, destination) = end(destination, destination_port);
+    Ok((family == other).then(|| FlowKey::new(family, protocol, source, destination).0))
+}
+
+/// A protocol as Suricata writes it: its name in /etc/protocols, or its number.
+fn protocol(name: &str) -> Option<u8> {
+    let number = match name.to_ascii_uppercase().as_str() {
+        "ICMP" => 1,
+        "IGMP" => 2,
+        "IP-ENCAP" | "IPIP" => 4,
+        "TCP" => 6,
+        "UDP" => 17,
+        "DCCP" => 33,
+        "IPV6" => 41,
+        "GRE" => 47,
+        "ESP" | "IPSEC-ESP" => 50,
+        "AH" | "IPSEC-AH" => 51,
+        "IPV6-ICMP" | "ICMPV6" => 58,
+        "SCTP" => 132,
+        "UDPLITE" => 136,
+        other => return other.trim_start_matches('0').parse().ok(),
+    };
+    Some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alert_names_its_flow_in_either_direction_and_other_events_none() {
+        let line = |kind: &str, source: &str, destination: &str| {
+            format!(
+                r#"{{"timestamp":"2026-01-02T03:04:05.678901+0000","flow_id":1,"event_type":"{kind}",{source},{destination},"proto":"TCP","alert":{{"signature_id":1}},"community_id":"1:x="}}"#
+            )
+        };
+        let client = r#""src_ip":"10.0.0.9","src_port":40000"#;
+        let server = r#""dest_ip":"10.0.0.1","dest_port":80"#;
+        let there = eve_alert(line("alert", client, server).as_bytes());
+        let there = there.unwrap().unwrap();
+        assert_eq!(there.to_string(), "10.0.0.1:80 - 10.0.0.9:40000 protocol 6");
+        let back = line(
+            "alert",
+            r#""src_ip":"10.0.0.1","src_port":80"#,
+            r#""dest_ip":"10.0.0.9","dest_port":40000"#,
+        );
+        assert_eq!(eve_alert(back.as_bytes()).unwrap(), Some(there));
+        let flow = line("flow", client, server);
+        assert_eq!(eve_alert(flow.as_bytes()).unwrap(), None);
+        assert!(eve_alert(b"{\"event_type\":").is_err());
+        assert_eq!(eve_alert(br#"{"event_type":"alert"}"#).unwrap(), None);
+        let ping = br#"{"event_type":"alert","src_ip":"fe80::1","dest_ip":"fe80::2","proto":"IPv6-ICMP","icmp_type":128,"src_port":7}"#;
+        let ping = eve_alert(ping).unwrap().unwrap();
+        assert_eq!((ping.protocol, ping.low.port, ping.high.port), (58, 0, 0));
+    }
+
+    #[test]
+    fn each_worker_hears_of_each_alert_once_and_the_oldest_are_forgotten() {
+        let alerts = Arc::new(Alerts::default());
+        let (mut first, mut second) = (Alerted::new(alerts.clone()), Alerted::new(alerts.clone()));
+        let flow = |port: u16| {
+            let end = |port| Endpoint { address: 1, port };
+            FlowKey::new(AddressFamily::Ipv4, 17, end(port), end(53)).0
+        };
+        assert!(first.news().is_none());
+        alerts.raise(flow(1));
+        alerts.raise(flow(2));
+        assert_eq!(first.news().unwrap(), [flow(1), flow(2)]);
+        alerts.raise(flow(3));
+        assert_eq!(first.news().unwrap(), [flow(3)]);
+        assert_eq!(second.news().unwrap(), [flow(1), flow(2), flow(3)]);
+        assert!(first.news().is_none() && second.news().is_none());
+        for fingerprint in 1..=FLOWS_MAX as u64 + 1 {
+            first.add(fingerprint);
+        }
+        assert!(!first.is(1) && first.is(2) && first.is(FLOWS_MAX as u64 + 1));
+    }
+}

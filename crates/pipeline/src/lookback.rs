@@ -1,0 +1,303 @@
+//! Look-back: the packets seen last, whole in memory, for flows that turn out to matter.
+//!
+//! ```text
+//! ring:   | entry | entry | ...          the oldest is overwritten
+//! entry:  previous u64, seq u64, captured u32, kept u32, wire u32, keep u8, class u8,
+//!         2 reserved, then the packet; at multiples of 32 bytes
+//! heads:  fingerprint u64, newest u64    four to a line; the oldest of a line gives way
+//! ```
+//!
+//! Positions count bytes since the beginning, skipped ones too, so whether an entry is still
+//! there is one comparison: it is while it lies within the ring's length before the end.
+
+use strata_store::Promotion;
+use strata_wire::prefetch;
+
+const ENTRY_HEADER_LEN: usize = 32;
+/// Heads in one cache line.
+const WAYS: usize = 4;
+/// For so many bytes of the ring there is a head.
+const BYTES_PER_HEAD: usize = 1024;
+const HEADS_MIN: usize = 1 << 10;
+const HEADS_MAX: usize = 1 << 22;
+
+/// The newest entry of a flow: its position plus one, 0 for none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Head {
+    fingerprint: u64,
+    newest: u64,
+}
+
+/// A packet that was logged in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Remembered<'a> {
+    /// What promotes it.
+    pub(crate) promotion: Promotion<'a>,
+    /// Whose it is.
+    pub(crate) fingerprint: u64,
+}
+
+/// The packets seen last.
+///
+/// Memory: the ring, and 16 bytes for each KiB of it. Allocated and touched at the start.
+/// Time: of each packet one copy, and one access to memory for its flow's head.
+#[derive(Debug)]
+pub(crate) struct LookBack {
+    ring: Box<[u8]>,
+    /// Behind the last entry.
+    end: u64,
+    heads: Box<[[Head; WAYS]]>,
+    /// Positions of a flow's entries while they are given out.
+    found: Vec<u64>,
+}
+
+impl LookBack {
+    /// A look-back of so many bytes, at least 64 KiB.
+    #[must_use]
+    pub(crate) fn new(bytes: usize) -> Self {
+        let bytes = bytes.max(64 << 10) / ENTRY_HEADER_LEN * ENTRY_HEADER_LEN;
+        let heads = (bytes / BYTES_PER_HEAD).next_power_of_two();
+        let lines = heads.clamp(HEADS_MIN, HEADS_MAX) / WAYS;
+        // Ones first, so that every page is there before packets come.
+        let mut ring = vec![1; bytes].into_boxed_slice();
+        ring.fill(0);
+        let touched = Head {
+            fingerprint: 1,
+            newest: 0,
+        };
+        Self {
+            ring,
+            end: 0,
+            heads: vec![[touched; WAYS]; lines].into_boxed_slice(),
+            found: Vec::with_capacity(1 << 12),
+        }
+    }
+
+    #[allow(clippy::cast_possible_truncation)]
+    fn line(&self, fingerprint: u64) -> usize {
+        (fingerprint >> 32) as usize & (self.heads.len() - 1)
+    }
+
+    /// Fetches a flow's head ahead of its use.
+    #[inline]
+    pub(crate) fn prefetch(&self, fingerprint: u64) {
+        let line = &self.heads[self.line(fingerprint)];
+        prefetch(std::slice::from_ref(line), 0);
+    }
+
+    fn is_there(&self, position: u64) -> bool {
+        position + self.ring.len() as u64 >= self.end
+    }
+
+    /// Remembers a packet. One that is longer than the ring is not remembered.
+    pub(crate) fn push(&mut self, packet: &Remembered<'_>) {
+        let promotion = &packet.promotion;
+        let len = ENTRY_HEADER_LEN + promotion.data.len();
+        let len = len.next_multiple_of(ENTRY_HEADER_LEN);
+        let capacity = self.ring.len();
+        if len > capacity {
+            return;
+        }
+        if self.offset(self.end) + len > capacity {
+            self.end += (capacity - self.offset(self.end)) as u64;
+        }
+        let position = self.end;
+        let at = self.offset(position);
+        self.end += len as u64;
+        let previous = self.replace_head(packet.fingerprint, position + 1);
+        let entry = &mut self.ring[at..at + len];
+        entry[..8].copy_from_slice(&previous.to_le_bytes());
+        entry[8..16].copy_from_slice(&promotion.seq.to_le_bytes());
+        let captured = u32::try_from(promotion.data.len()).unwrap_or(u32::MAX);
+        entry[16..20].copy_from_slice(&captured.to_le_bytes());
+        entry[20..24].copy_from_slice(&promotion.kept_len.to_le_bytes());
+        entry[24..28].copy_from_slice(&promotion.wire_len.to_le_bytes());
+        entry[28..30].copy_from_slice(&[promotion.keep_code, promotion.class]);
+        entry[ENTRY_HEADER_LEN..][..promotion.data.len()].copy_from_slice(promotion.data);
+    }
+
+    /// Makes an entry the newest of its flow, and gives the one that was.
+    fn replace_head(&mut self, fingerprint: u64, newest: u64) -> u64 {
+        let line = self.line(fingerprint);
+        let line = &mut self.heads[line];
+        let known = line.iter_mut().find(|head| head.fingerprint == fingerprint);
+        if let Some(head) = known {
+            return std::mem::replace(&mut head.newest, newest);
+        }
+        if let Some(head) = line.iter_mut().min_by_key(|head| head.newest) {
+            *head = Head {
+                fingerprint,
+                newest,
+            };
+        }
+        0
+    }
+
+    /// Gives out what is remembered of a flow, the oldest packet first, and forgets it.
+    /// The first error ends it; what is left is forgotten too.
+    ///
+    /// # Errors
+    ///
+    /// That of `take`.
+    pub(crate) fn take<E>(
+        &mut self,
+        fingerprint: u64,
+        mut take: impl FnMut(&Promotion<'_>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let line = self.line(fingerprint);
+        let head = self.heads[line]
+            .iter_mut()
+            .find(|head| head.fingerprint == fingerprint && head.newest > 0);
+        let Some(head) = head else {
+            return Ok(());
+        };
+        let mut next = std::mem::take(&mut head.newest);
+        let mut found = std::mem::take(&mut self.found);
+        found.clear();
+        while let Some(position) = next.checked_sub(1)
+            && self.is_there(position)
+        {
+            found.push(position);
+            next = self.word(position, 0);
+        }
+        let given = found.iter().rev().try_for_each(|&position| {
+            let at = self.offset(position);
+            let half = |from: usize| {
+                let bytes = self.ring[at + from..].first_chunk();
+                bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))
+            };
+            let data = &self.ring[at + ENTRY_HEADER_LEN..][..half(16) as usize];
+            take(&Promotion {
+                seq: self.word(position, 8),
+                class: self.ring[at + 29],
+                keep_code: self.ring[at + 28],
+                kept_len: half(20),
+                wire_len: half(24),
+                data,
+            })
+        });
+        self.found = found;
+        given
+    }
+
+    fn word(&self, position: u64, from: usize) -> u64 {
+        let bytes = self.ring[self.offset(position) + from..].first_chunk();
+        bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+
+    #[allow(clippy::cast_possible_truncation)]
+    fn offset(&self, position: u64) -> usize {
+        // Below the ring's length.
+        (position % self.ring.len() as u64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The naive twin: every packet, each with where it would lie in the ring.
+    struct Naive {
+        packets: Vec<(u64, u64, Vec<u8>)>,
+        positions: Vec<u64>,
+        end: u64,
+        capacity: u64,
+    }
+
+    impl Naive {
+        fn push(&mut self, fingerprint: u64, seq: u64, data: &[u8]) {
+            let len = (data.len() as u64 + 32).next_multiple_of(32);
+            if len > self.capacity {
+                return;
+            }
+            let left = self.capacity - self.end % self.capacity;
+            self.end += if left < len { left } else { 0 };
+            self.positions.push(self.end);
+            self.packets.push((fingerprint, seq, data.to_vec()));
+            self.end += len;
+        }
+
+        fn take(&mut self, fingerprint: u64) -> Vec<(u64, Vec<u8>)> {
+            let mut taken = Vec::new();
+            for ((of, seq, data), &position) in self.packets.iter_mut().zip(&self.positions) {
+                if *of == fingerprint {
+                    *of = 0;
+                    if position + self.capacity >= self.end {
+                        taken.push((*seq, std::mem::take(data)));
+                    }
+                }
+            }
+            taken
+        }
+    }
+
+    fn remembered(fingerprint: u64, seq: u64, data: &[u8]) -> Remembered<'_> {
+        Remembered {
+            fingerprint,
+            promotion: Promotion {
+                seq,
+                class: (seq % 7) as u8,
+                keep_code: 1,
+                kept_len: 3,
+                wire_len: 9,
+                data,
+            },
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_given_out_is_what_the_twin_gives(
+            steps in prop::collection::vec((1_u64..12, 0_usize..70_000, any::<bool>()), 1..300)
+        ) {
+            let mut look_back = LookBack::new(200_000);
+            let capacity = look_back.ring.len() as u64;
+            let mut naive = Naive { packets: Vec::new(), positions: Vec::new(), end: 0, capacity };
+            for (seq, (flow, len, flagged)) in (0..).zip(steps) {
+                // Spread over lines, so that no head gives way to another.
+                let fingerprint = flow << 34;
+                if flagged {
+                    let mut taken = Vec::new();
+                    look_back
+                        .take(fingerprint, |packet| {
+                            assert_eq!((packet.kept_len, packet.wire_len), (3, 9));
+                            assert_eq!(u64::from(packet.class), packet.seq % 7);
+                            taken.push((packet.seq, packet.data.to_vec()));
+                            Ok::<(), ()>(())
+                        })
+                        .unwrap();
+                    prop_assert_eq!(taken, naive.take(fingerprint));
+                } else {
+                    let data: Vec<u8> = (0..len).map(|n| (n as u64 * 31 + seq) as u8).collect();
+                    look_back.push(&remembered(fingerprint, seq, &data));
+                    naive.push(fingerprint, seq, &data);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_flow_whose_head_gave_way_is_forgotten_and_no_other_is_touched() {
+        let mut look_back = LookBack::new(64 << 10);
+        // All in one line: the fifth takes the place of the first.
+        for flow in 1..=5_u64 {
+            look_back.push(&remembered(flow, flow, &[flow as u8; 40]));
+        }
+        for flow in 1..=5_u64 {
+            let mut taken = Vec::new();
+            look_back
+                .take(flow, |packet| {
+                    taken.push((packet.seq, packet.data[0]));
+                    Ok::<(), ()>(())
+                })
+                .unwrap();
+            let expected = if flow == 1 {
+                vec![]
+            } else {
+                vec![(flow, flow as u8)]
+            };
+            assert_eq!(taken, expected);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Packets that are kept whole for what their flow is, or turns out to be.
+
+use std::sync::Arc;
+
+use strata_capture::PacketRef;
+use strata_store::{PROMOTION_HEADER_LEN, Promotion, StoreError};
+use strata_wire::{Keep, Outcome};
+
+use super::{DEFINITIONS_LEN, Worker};
+use crate::alerts::{Alerted, Alerts};
+use crate::classifier::bits;
+use crate::first_bytes::FirstBytes;
+use crate::flows::wire_bytes;
+use crate::lookback::{LookBack, Remembered};
+
+/// What is kept whole beyond what modes and policies ask for. The default is nothing.
+#[derive(Clone, Debug, Default)]
+pub struct AttentionOptions {
+    /// Memory for the packets seen last, in bytes; 0 for none. Once a packet of a flow is
+    /// kept whole, what is remembered of the flow is written whole too.
+    pub look_back_bytes: usize,
+    /// Packets that begin within so many bytes of their flow are kept whole; 0 for none.
+    pub first_bytes: u64,
+    /// Flows that somebody else has found; all of their packets are kept whole from then
+    /// on, and what is remembered of them.
+    pub alerts: Option<Arc<Alerts>>,
+}
+
+impl AttentionOptions {
+    fn is_asked(&self) -> bool {
+        self.look_back_bytes > 0 || self.first_bytes > 0 || self.alerts.is_some()
+    }
+}
+
+/// What a worker needs for it.
+#[derive(Debug)]
+pub(super) struct Attention {
+    look_back: Option<LookBack>,
+    first_bytes: Option<FirstBytes>,
+    alerted: Option<Alerted>,
+}
+
+impl Worker {
+    /// Keeps more packets whole than modes and policies ask for.
+    pub fn attend(&mut self, options: &AttentionOptions) {
+        let bytes = options.look_back_bytes;
+        self.attention = options.is_asked().then(|| {
+            Box::new(Attention {
+                look_back: (bytes > 0).then(|| LookBack::new(bytes)),
+                first_bytes: (options.first_bytes > 0)
+                    .then(|| FirstBytes::new(options.first_bytes)),
+                alerted: options.alerts.clone().map(Alerted::new),
+            })
+        });
+    }
+
+    /// Takes in alerts that are new: what is remembered of their flows is promoted.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be written.
+    pub fn heed_alerts(&mut self) -> Result<(), StoreError> {
+        let attention = self.attention.as_mut();
+        let news = attention.and_then(|attention| attention.alerted.as_mut()?.news());
+        for flow in news.unwrap_or_default() {
+            let fingerprint = self.flows.hasher().flow(&flow);
+            let attention = self.attention.as_mut();
+            if let Some(alerted) = attention.and_then(|attention| attention.alerted.as_mut()) {
+                alerted.add(fingerprint);
+            }
+            self.promote(fingerprint)?;
+        }
+        Ok(())
+    }
+
+    /// Asks for what [`Worker::mind`] will look at.
+    #[inline]
+    pub(super) fn prefetch_attention(&self) {
+        let Some(attention) = &self.attention else {
+            return;
+        };
+        for lane in bits(self.lanes.dissected) {
+            let fingerprint = self.lanes.facts[lane].fingerprint;
+            if let Some(look_back) = &attention.look_back {
+                look_back.prefetch(fingerprint);
+            }
+            if let Some(first_bytes) = &attention.first_bytes {
+                first_bytes.prefetch(fingerprint);
+            }
+        }
+    }
+
+    /// What becomes of a packet for which modes and policies have this outcome.
+    #[inline(never)]
+    pub(super) fn mind(
+        &mut self,
+        lane: usize,
+        packet: &PacketRef<'_>,
+        outcome: Outcome,
+        class: u8,
+    ) -> Result<Outcome, StoreError> {
+        let Some(attention) = &mut self.attention else {
+            return Ok(outcome);
+        };
+        // What is to be discarded stays so; what has no flow has no other packets.
+        if outcome == Outcome::Discard || self.lanes.dissected & 1 << lane == 0 {
+            return Ok(outcome);
+        }
+        let fingerprint = self.lanes.facts[lane].fingerprint;
+        let bytes = packet.data.len() as u64;
+        let first = attention.first_bytes.as_mut();
+        let is_start = first.is_some_and(|first| first.is_start(fingerprint, packet.ts_ns, bytes));
+        let alerted = attention.alerted.as_ref();
+        let is_alerted = alerted.is_some_and(|alerted| alerted.is(fingerprint));
+        if is_alerted || outcome == Outcome::Log(Keep::Full) {
+            self.promote(fingerprint)?;
+            return Ok(Outcome::Log(Keep::Full));
+        }
+        if is_start {
+            return Ok(Outcome::Log(Keep::Full));
+        }
+        let (Outcome::Log(keep), Some(look_back)) = (outcome, &mut attention.look_back) else {
+            return Ok(outcome);
+        };
+        let captured_len = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let kept_len = keep.kept_len(self.lanes.header_len[lane], captured_len);
+        if kept_len < captured_len {
+            look_back.push(&Remembered {
+                fingerprint,
+                promotion: Promotion {
+                    seq: self.next_seq,
+                    class,
+                    keep_code: keep.code(),
+                    kept_len,
+                    wire_len: u32::try_from(wire_bytes(packet)).unwrap_or(u32::MAX),
+                    data: packet.data,
+                },
+            });
+        }
+        Ok(outcome)
+    }
+
+    /// Writes what is remembered of a flow whole.
+    fn promote(&mut self, fingerprint: u64) -> Result<(), StoreError> {
+        // Taken out, since its packets go into the block meanwhile.
+        let Some(mut attention) = self.attention.take() else {
+            return Ok(());
+        };
+        let mut promoted = Ok(());
+        if let Some(look_back) = &mut attention.look_back {
+            promoted = look_back.take(fingerprint, |promotion| {
+                let needed = PROMOTION_HEADER_LEN + promotion.data.len() + DEFINITIONS_LEN;
+                if self.block.room() < needed {
+                    self.room_for(needed)?;
+                }
+                self.block.push_promotion(promotion);
+                Ok(())
+            });
+        }
+        self.attention = Some(attention);
+        promoted
+    }
+}
