@@ -203,6 +203,10 @@ fn manifest(file: &[u8], choices: &Choices) -> Manifest {
         ledger: None,
         warnings: Vec::new(),
         session: None,
+        overwritten: Vec::new(),
+        // Either may be crafted.
+        look_back: choices.comments,
+        live: false,
     };
     Manifest {
         recordings: vec![recording],

@@ -395,6 +395,10 @@ fn packets_of_known_flows_are_cut_before_the_copy() {
             assert_eq!(lengths(&mut live), [whole, whole]);
             table.set_second(5);
             table.keep_whole(&flow);
+            // What a policy says needs no agreement.
+            table.cut_at_once(&flow, 300);
+            assert_eq!(lengths(&mut live), [300, whole]);
+            table.keep_whole(&flow);
         }
     });
 }

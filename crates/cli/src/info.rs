@@ -194,6 +194,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         } else {
             writeln!(out, "{}", loss_text(loss, is_live(&log, recording)))?;
         }
+        for deleted in &recording.overwritten {
+            writeln!(
+                out,
+                "worker {}: {} files with {} packets were deleted for newer ones (-W)",
+                deleted.worker,
+                count(deleted.files),
+                count(deleted.packets),
+            )?;
+        }
         if let Some(drift) = &drift {
             crate::drift::print(&mut out, drift)?;
         }
@@ -435,6 +444,7 @@ fn json_of(
         "books": recording.ledger,
         "lost_packets": loss.packets,
         "incomplete_packets": loss.incomplete,
+        "overwritten_packets": recording.overwritten.iter().map(|o| o.packets).sum::<u64>(),
         "checkpoint_ns": loss.checkpoint_ns,
         "warnings": recording.warnings,
         "damage": contents.damage.iter().map(ToString::to_string).collect::<Vec<_>>(),

@@ -193,6 +193,7 @@ impl Setup {
             classes: self.loaded.model.class_names(),
             hash_seed: self.hash_seed,
             look_back: attention.look_back_bytes > 0,
+            live: args.read.is_empty(),
         };
         let (recording, sinks) = target.start(&about, workers)?;
         let options = WorkerOptions {

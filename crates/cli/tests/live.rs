@@ -224,6 +224,46 @@ fn an_alert_makes_earlier_packets_of_its_flow_whole() {
     assert!(others.iter().any(|(kept, len)| kept < len), "{others:?}");
 }
 
+/// Packets that a policy keeps as headers are cut in the kernel from the flow's second one on,
+/// and none of them is wanted whole.
+#[test]
+fn what_a_policy_keeps_as_headers_is_cut_before_the_copy() {
+    let Some(namespace) = namespace("policy") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let (log, socket) = (dir.path().join("log"), dir.path().join("control"));
+    let arguments = ["--early-cut", "--default", "header", "--socket"];
+    let mut arguments = arguments.to_vec();
+    arguments.push(socket.to_str().unwrap());
+    let recording = Recording::start(&namespace, &log, &arguments);
+    for round in 1..=2 {
+        send(&namespace);
+        until("everything is seen", || {
+            let status = status(&socket);
+            packets(&status, "logged", "") + packets(&status, "in_flight", "") == 94 * round
+        });
+    }
+    recording.signal("-INT");
+    let (out, _) = recording.ended();
+    assert!(!out.contains("wanted_but_cut"), "{out}");
+    // Cut at the snapshot length is what the kernel cut: of the second round at least all of
+    // the flow's long packets.
+    let cut = info(&log)[0]["books"]["cut"].clone();
+    let by_kernel = cut.as_array().unwrap().iter().find(|c| c[0] == "snaplen");
+    let mut long = pcap::Capture::from_file(capture()).unwrap();
+    long.filter("(tcp or udp) and greater 512", true).unwrap();
+    let mut expected = 0;
+    while let Ok(packet) = long.next_packet() {
+        expected += u64::from(packet.header.len) - 512;
+    }
+    let found = by_kernel.unwrap()[1].as_u64().unwrap();
+    assert!(
+        expected > 0 && found >= expected,
+        "{cut}, at least {expected}"
+    );
+}
+
 /// A process that is stopped and goes on (Ctrl-Z, a virtual machine that is moved) finds the
 /// packets in the ring.
 #[test]

@@ -101,6 +101,7 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Worker>) {
         classes: model.class_names(),
         hash_seed: HASH_SEED,
         look_back: setup.attention.look_back_bytes > 0,
+        live: false,
     };
     let options = WorkerOptions {
         modes: vec![mode.clone()],

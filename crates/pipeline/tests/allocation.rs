@@ -56,6 +56,7 @@ fn a_worker_does_not_allocate() {
         classes: model.class_names(),
         hash_seed: [1, 2],
         look_back: false,
+        live: false,
     };
     let options = WorkerOptions {
         modes: vec![Mode::by_name("default", &BTreeMap::new()).unwrap()],

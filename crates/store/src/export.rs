@@ -171,9 +171,6 @@ pub struct Exporter<'a, W: Write> {
     interfaces: HashMap<(u32, u16), (u16, Interface)>,
     /// By worker and number.
     verdicts: HashMap<(u16, u16), VerdictRecord>,
-    context: Context,
-    /// By worker, of the block at hand.
-    flow_shares: HashMap<u16, FlowShare>,
     packet_options: Vec<u8>,
     exported: Exported,
 }
@@ -183,6 +180,42 @@ struct Stream<'a> {
     blocks: Blocks<'a>,
     block: Option<Block>,
     taken: usize,
+    /// Packets of this interface alone; `None` for all.
+    interface: Option<u16>,
+    /// Whether what is no packet, and what is damaged, is taken from here: of several
+    /// streams over the same blocks one does.
+    leads: bool,
+    known: Known,
+}
+
+/// What is known of the packets that follow.
+#[derive(Default)]
+struct Known {
+    context: Context,
+    /// Of the block at hand: the share of flows that was captured, if not all.
+    share: Option<FlowShare>,
+}
+
+impl<'a> Stream<'a> {
+    fn new(blocks: Blocks<'a>, interface: Option<u16>) -> Self {
+        Self {
+            blocks,
+            block: None,
+            taken: 0,
+            interface,
+            leads: interface.unwrap_or(0) == 0,
+            known: Known::default(),
+        }
+    }
+
+    /// Whether a record is to be looked at.
+    fn wants(&self, record: &Result<Record<'_>, BadRecord>) -> bool {
+        match record {
+            Ok(Record::Packet(packet)) => self.interface.is_none_or(|i| i == packet.interface),
+            Ok(Record::Verdict(..) | Record::Context(_) | Record::FlowShare(_)) => true,
+            Ok(Record::Meta(_)) | Err(_) => self.leads,
+        }
+    }
 }
 
 impl<W: Write> std::fmt::Debug for Exporter<'_, W> {
@@ -214,15 +247,14 @@ impl<'a, W: Write> Exporter<'a, W> {
             options,
             interfaces: HashMap::new(),
             verdicts: HashMap::new(),
-            context: Context::default(),
-            flow_shares: HashMap::new(),
             packet_options: Vec::new(),
             exported: Exported::default(),
         })
     }
 
     /// Writes the wanted packets of a recording's block files, those of several
-    /// workers by their times.
+    /// workers by their times. A worker that captures several interfaces takes from one
+    /// after another, so each of these is a stream of its own, which reads the blocks anew.
     ///
     /// # Errors
     ///
@@ -231,12 +263,20 @@ impl<'a, W: Write> Exporter<'a, W> {
         let select = self.options.select.clone();
         self.verdicts.clear();
         let workers: BTreeSet<u16> = recording.files.iter().map(|file| file.worker).collect();
-        let streams = workers.iter().map(|&worker| Stream {
-            blocks: log.blocks_of(recording, worker, &select),
-            block: None,
-            taken: 0,
-        });
-        self.merge(recording.id, streams.collect())
+        let captured = u16::try_from(recording.inputs.len()).unwrap_or(u16::MAX);
+        let interfaces: Vec<Option<u16>> = if recording.live && captured > 1 {
+            (0..captured).map(Some).collect()
+        } else {
+            vec![None]
+        };
+        let mut streams = Vec::new();
+        for &worker in &workers {
+            for &interface in &interfaces {
+                let blocks = log.blocks_of(recording, worker, &select);
+                streams.push(Stream::new(blocks, interface));
+            }
+        }
+        self.merge(recording.id, streams)
     }
 
     /// Notes a damaged place that was passed over.
@@ -266,7 +306,9 @@ impl<'a, W: Write> Exporter<'a, W> {
                     match stream.blocks.next() {
                         Some(Ok(block)) => stream.block = Some(block),
                         Some(Err(StoreError::Damage(damage))) => {
-                            self.damage(damage);
+                            if stream.leads {
+                                self.damage(damage);
+                            }
                         }
                         Some(Err(error)) => return Err(error.into()),
                         None => break,
@@ -278,10 +320,8 @@ impl<'a, W: Write> Exporter<'a, W> {
                 return Ok(());
             }
             let ended = self.until_one_ends(recording, &mut streams)?;
-            if let Some(block) = streams[ended].block.take() {
-                self.flow_shares.remove(&block.header.worker);
-            }
-            streams[ended].taken = 0;
+            let stream = &mut streams[ended];
+            (stream.block, stream.taken, stream.known.share) = (None, 0, None);
         }
     }
 
@@ -292,11 +332,19 @@ impl<'a, W: Write> Exporter<'a, W> {
         streams: &mut [Stream<'_>],
     ) -> Result<usize, ExportError> {
         let mut taken: Vec<usize> = streams.iter().map(|stream| stream.taken).collect();
+        let mut known: Vec<Known> = streams
+            .iter_mut()
+            .map(|stream| std::mem::take(&mut stream.known))
+            .collect();
         let blocks: Vec<&Block> = streams.iter().filter_map(|s| s.block.as_ref()).collect();
-        let mut records: Vec<_> = blocks
+        let mut records: Vec<_> = streams
             .iter()
+            .zip(&blocks)
             .zip(&taken)
-            .map(|(block, &taken)| block.records().skip(taken).peekable())
+            .map(|((stream, block), &taken)| {
+                let wanted = block.records().filter(|record| stream.wants(record));
+                wanted.skip(taken).peekable()
+            })
             .collect();
         let ended = loop {
             // What is no packet comes at once: packets behind it refer to it.
@@ -318,12 +366,13 @@ impl<'a, W: Write> Exporter<'a, W> {
             let index = first.1;
             if let Some(record) = records[index].next() {
                 taken[index] += 1;
-                self.record(recording, blocks[index], record)?;
+                self.record(recording, blocks[index], &mut known[index], record)?;
             }
         };
         drop(records);
-        for (stream, taken) in streams.iter_mut().zip(taken) {
+        for ((stream, taken), known) in streams.iter_mut().zip(taken).zip(known) {
             stream.taken = taken;
+            stream.known = known;
         }
         Ok(ended)
     }
@@ -332,18 +381,18 @@ impl<'a, W: Write> Exporter<'a, W> {
         &mut self,
         recording: u32,
         block: &Block,
+        known: &mut Known,
         record: Result<Record<'_>, BadRecord>,
     ) -> Result<(), ExportError> {
         let worker = block.header.worker;
         match record {
             Ok(Record::Packet(packet)) => {
                 if let Some(interface) = self.wanted(recording, &packet) {
-                    let share = self.flow_shares.get(&worker).copied();
                     let verdict = self.verdicts.get(&(worker, packet.verdict));
                     let comment = self
                         .options
                         .comments
-                        .then(|| comment(&self.context, packet.keep_code, verdict, share));
+                        .then(|| comment(&known.context, packet.keep_code, verdict, known.share));
                     self.write(interface, &packet, comment.as_deref())?;
                 }
             }
@@ -351,10 +400,10 @@ impl<'a, W: Write> Exporter<'a, W> {
                 self.verdicts.insert((worker, id), verdict);
             }
             Ok(Record::Context(json)) => {
-                self.context = serde_json::from_slice(json).unwrap_or_default();
+                known.context = serde_json::from_slice(json).unwrap_or_default();
             }
             Ok(Record::FlowShare(share)) => {
-                self.flow_shares.insert(worker, share);
+                known.share = Some(share);
             }
             Ok(Record::Meta(meta)) => self.meta(recording, meta)?,
             Err(bad) => {

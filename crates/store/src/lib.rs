@@ -42,7 +42,7 @@ pub use format::{
     PacketRecord, VerdictRecord, keep_name,
 };
 pub use log::{Block, Blocks, Log, Loss, Select, read_archive};
-pub use manifest::{BlockFile, Books, MANIFEST_NAME, Manifest, Recording, State};
+pub use manifest::{BlockFile, Books, MANIFEST_NAME, Manifest, Overwritten, Recording, State};
 pub use nulldisk::NullDisk;
 pub use promotion::{PROMOTION_HEADER_LEN, Promotion};
 pub use recorder::{

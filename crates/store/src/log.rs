@@ -273,6 +273,11 @@ impl Log {
             loss.incomplete += gone.incomplete;
             *before = gone.next_seq.max(*before);
         }
+        for deleted in &recording.overwritten {
+            let before = next_seq.entry(deleted.worker).or_insert(0_u64);
+            loss.packets += deleted.next_seq.saturating_sub(deleted.packets);
+            *before = deleted.next_seq.max(*before);
+        }
         for block in self.blocks(recording, &Select::default()) {
             match block {
                 Ok(block) if block.header.packets > 0 => {

@@ -140,9 +140,15 @@ pub struct Recording {
     /// finds its recording again when it has lost the relay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
+    /// What was deleted to make room for new files, by worker.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub overwritten: Vec<Overwritten>,
     /// Whether blocks may hold promotions of earlier packets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub look_back: bool,
+    /// Whether the inputs are interfaces that were captured: each has its own order.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub live: bool,
 }
 
 impl Recording {
@@ -166,9 +172,24 @@ impl Recording {
             ledger: None,
             warnings: Vec::new(),
             session: None,
+            overwritten: Vec::new(),
             look_back: about.look_back,
+            live: about.live,
         }
     }
+}
+
+/// Files of a worker that were deleted to make room for new ones.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Overwritten {
+    /// The worker.
+    pub worker: u16,
+    /// How many files.
+    pub files: u64,
+    /// Packets in them.
+    pub packets: u64,
+    /// One more than the sequence number of the last.
+    pub next_seq: u64,
 }
 
 /// One block file.

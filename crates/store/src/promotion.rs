@@ -158,7 +158,9 @@ impl Promotions {
             }
         }
         if !whole.is_empty() || block.header.flags & FLAG_PROMOTES != 0 {
-            block.replace_body(rewritten(block, &whole));
+            let body = rewritten(block, &whole);
+            block.header.body_len = u32::try_from(body.len()).unwrap_or(u32::MAX);
+            block.replace_body(body);
         }
         block.header.flags &= !FLAG_PROMOTES;
         Ok(())

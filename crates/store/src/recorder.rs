@@ -40,6 +40,9 @@ pub struct RecorderOptions {
     pub checkpoint_interval: Duration,
     /// What is done when the disk is full.
     pub when_full: WhenFull,
+    /// Block files of a worker at most: the oldest is deleted for a new one. 0 for any
+    /// number.
+    pub files_max: usize,
 }
 
 /// What is done when the disk is full.
@@ -62,6 +65,7 @@ impl Default for RecorderOptions {
             rotate_ns: 0,
             checkpoint_interval: CHECKPOINT_INTERVAL,
             when_full: WhenFull::Stop,
+            files_max: 0,
         }
     }
 }
@@ -87,6 +91,8 @@ pub struct About {
     pub hash_seed: [u64; 2],
     /// Whether blocks may hold promotions of earlier packets.
     pub look_back: bool,
+    /// Whether the inputs are interfaces that are captured.
+    pub live: bool,
 }
 
 /// A recording being written.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use strata_capture::{Interface, LinkType, Meta};
+use strata_capture::{Input, InputOptions, Interface, LinkType, Meta, Next};
 use strata_store::{
     About, BlockBuilder, BlockSink, Disk, Log, Loss, PacketRecord, Record, Recorder,
     RecorderOptions, Select, SimDisk, State, StoreError, Written,
@@ -277,6 +277,145 @@ fn a_block_that_fails_takes_those_behind_it_along_and_none_before() {
         cut_short += usize::from(last < PACKETS && last > 0);
     }
     assert!(cut_short > 5, "{cut_short} recordings were cut short");
+}
+
+/// A worker that captures two interfaces takes some packets of the one and then some of the
+/// other: an export has them in the order of their times, each once.
+#[test]
+fn packets_of_several_interfaces_are_exported_in_the_order_of_their_times() {
+    use strata_store::export::{ExportOptions, FileFormat, export};
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+    let about = About {
+        inputs: vec!["a".into(), "b".into()],
+        live: true,
+        ..About::default()
+    };
+    let (recorder, mut sinks) =
+        Recorder::start_workers(Arc::clone(&disk), options(0), &about, 2).unwrap();
+    let mut times = Vec::new();
+    for (worker, sink) in (0..).zip(&mut sinks) {
+        let mut next = [worker + 1; 2];
+        let mut block = empty(sink, |written| written.outcome).unwrap();
+        for seq in 0..400_u64 {
+            // Runs of packets of either interface, which overlap in time.
+            let interface = u16::try_from(mix64(seq / 7 + worker) % 2).unwrap();
+            let ts_ns = &mut next[usize::from(interface)];
+            *ts_ns += 2 * (mix64(seq * 31 + worker) % 50 + 1);
+            times.push(*ts_ns);
+            for id in 0..2 {
+                if block.needs_interface(id) {
+                    let meta = Meta::Interface {
+                        id,
+                        interface: Interface::new(LinkType::ETHERNET, 0),
+                    };
+                    block.push_meta(&meta);
+                }
+            }
+            if block.needs_context() {
+                block.define_context(b"{}");
+            }
+            if block.needs_verdict(0) {
+                block.define_verdict(0, 0, 0, 0, &[]);
+            }
+            let data = content(seq);
+            let len = u32::try_from(data.len()).unwrap();
+            let packet = PacketRecord {
+                ts_ns: *ts_ns,
+                seq,
+                wire_len: len,
+                captured_len: len,
+                header_len: 0,
+                interface,
+                verdict: 0,
+                keep_code: 3,
+                has_timestamp: true,
+                data: &data,
+                options: &[],
+            };
+            block.push_packet(&packet, 0);
+            if seq % 60 == 59 || seq == 399 {
+                sink.submit(block).unwrap();
+                block = empty(sink, |written| written.outcome).unwrap();
+            }
+        }
+    }
+    for mut sink in sinks {
+        while sink.wait().unwrap().is_some() {}
+    }
+    recorder.finish(&Ledger::default(), Vec::new()).unwrap();
+    let log = Log::on(disk).unwrap();
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let done = export(
+        &log,
+        &mut file,
+        FileFormat::PcapNg,
+        ExportOptions::default(),
+    )
+    .unwrap();
+    assert_eq!((done.packets, done.damage.len()), (800, 0));
+    let mut input = Input::open(&[file.path().to_owned()], &InputOptions::default()).unwrap();
+    let mut found = Vec::new();
+    loop {
+        match input.advance().unwrap() {
+            Next::End => break,
+            Next::Meta(_) => {}
+            Next::Packets => found.extend(input.batch().iter().map(|packet| packet.ts_ns)),
+        }
+    }
+    assert!(!times.is_sorted());
+    times.sort_unstable();
+    assert_eq!(found, times);
+}
+
+/// A ring of files: the last ones are there, and what was deleted for them is no loss.
+#[test]
+fn of_a_ring_of_files_the_last_are_kept_and_the_rest_is_accounted_for() {
+    let disk = SimDisk::new();
+    let options = RecorderOptions {
+        files_max: 3,
+        ..options(300_000)
+    };
+    let whole = SimDisk::new();
+    record(&whole, 300_000).unwrap();
+    let begun = Log::on(Arc::new(whole)).unwrap().recordings()[0]
+        .files
+        .len();
+    let (written, ended) = record_with(&disk, options.clone());
+    ended.unwrap();
+    assert_eq!(written, PACKETS);
+    let log = Log::on(Arc::new(disk.clone())).unwrap();
+    let recording = &log.recordings()[0];
+    assert_eq!(recording.files.len(), 3);
+    let deleted = &recording.overwritten[0];
+    assert_eq!(usize::try_from(deleted.files).unwrap(), begun - 3);
+    let (packets, damaged) = read(&log);
+    assert_eq!(packets.len() as u64 + deleted.packets, PACKETS);
+    assert_eq!(
+        (damaged, *packets.keys().next().unwrap()),
+        (0, deleted.next_seq)
+    );
+    assert_eq!(*packets.keys().next_back().unwrap(), PACKETS - 1);
+    let files = disk
+        .names()
+        .into_iter()
+        .filter(|name| name.ends_with(".strata"));
+    assert_eq!(files.count(), 3, "files that were deleted are gone");
+
+    // Of one that was cut off, what the ring has deleted does not count as lost.
+    for tenths in 5..9 {
+        let cut = SimDisk::new();
+        cut.crash_after(disk.operations() * tenths / 10);
+        let _ = record_with(&cut, options.clone());
+        let left = Log::on(Arc::new(cut.after_power_loss(tenths))).unwrap();
+        let recording = &left.recordings()[0];
+        let deleted: u64 = recording.overwritten.iter().map(|o| o.packets).sum();
+        let found = read(&left).0.len() as u64;
+        let (_, loss) = left.books(recording).unwrap();
+        assert!(
+            found + deleted + loss.packets <= PACKETS,
+            "{loss:?}, {deleted} deleted"
+        );
+    }
 }
 
 #[test]

@@ -152,6 +152,7 @@ impl<'a> Session<'a> {
                 classes: hello.classes.clone(),
                 hash_seed: hello.hash_seed,
                 look_back: false,
+                live: false,
             },
             session: hello.session.clone(),
             worker: hello.worker,

@@ -1,6 +1,7 @@
 //! The writer thread of one worker: full blocks to files, several on their way at a
 //! time, and checkpoints.
 
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +16,7 @@ use crate::checkpoint::Checkpoint;
 use crate::disk::{DiskBlock, DiskFile, WriteQueue};
 use crate::error::{StoreError, io_error, is_full};
 use crate::format::BlockHeader;
-use crate::manifest::BlockFile;
+use crate::manifest::{BlockFile, Overwritten};
 
 use super::{Shared, WhenFull, checkpoint_name, now_ns};
 
@@ -71,6 +72,11 @@ pub(super) struct Writer {
     /// Since when it is full.
     full_since: Option<Instant>,
     file: Option<OpenFile>,
+    /// Files that are ended, the oldest first, with packets and the next sequence number:
+    /// those of which there may be so many only.
+    ended: VecDeque<(String, u64, u64)>,
+    /// Files that leave the log once nobody reads it.
+    doomed: Vec<String>,
     files_begun: u32,
     blocks_begun: u64,
     /// Every packet before this one is in a file, though perhaps not yet synced.
@@ -115,6 +121,8 @@ pub(super) fn channel(
         queue,
         full_since: None,
         file: None,
+        ended: VecDeque::new(),
+        doomed: Vec::new(),
         files_begun: 0,
         blocks_begun: 0,
         written_seq: 0,
@@ -140,6 +148,9 @@ impl Writer {
             }
             if let Err(error) = self.rotate_if_asked() {
                 first_error.get_or_insert(error);
+            }
+            if self.last_checkpoint.elapsed() >= interval {
+                self.delete_doomed();
             }
             if self.last_checkpoint.elapsed() >= interval
                 && let Err(error) = self.write_checkpoint()
@@ -218,6 +229,14 @@ impl Writer {
         }
     }
 
+    /// An error of the manifest: for want of room it means what that means for the file.
+    fn in_words(&self, file: &str, error: StoreError) -> StoreError {
+        match error {
+            StoreError::Io { source, .. } => self.error(file, "create", source),
+            other => other,
+        }
+    }
+
     /// An error of the disk, in words.
     fn error(&self, file: &str, action: &'static str, error: io::Error) -> StoreError {
         let file = self.shared.disk.display(file);
@@ -239,6 +258,7 @@ impl Writer {
         self.may_write()?;
         self.blocks_begun += 1;
         if self.file.is_none() {
+            self.overwrite()?;
             let number = self.files_begun;
             let begun = self.begin_file(number, header.ts_min_ns);
             if begun.is_err() {
@@ -342,6 +362,8 @@ impl Writer {
         if synced.is_ok() {
             // If the manifest cannot be written now, its next version says it.
             let _ = self.note_sealed(&open);
+            self.ended
+                .push_back((open.name, open.packets, self.written_seq));
         }
     }
 
@@ -398,10 +420,7 @@ impl Writer {
                 packets: 0,
             });
         });
-        noted.map_err(|error| match error {
-            StoreError::Io { source, .. } => self.error(&name, "create", source),
-            other => other,
-        })?;
+        noted.map_err(|error| self.in_words(&name, error))?;
         Ok(OpenFile {
             name,
             file,
@@ -422,7 +441,57 @@ impl Writer {
         };
         let named = self.shared.disk.display(&open.name);
         open.file.sync().map_err(io_error(named, "sync"))?;
-        self.note_sealed(&open)
+        self.note_sealed(&open)?;
+        self.ended
+            .push_back((open.name, open.packets, self.written_seq));
+        Ok(())
+    }
+
+    /// Takes the oldest files out of the log, so that there is room for one more.
+    fn overwrite(&mut self) -> Result<(), StoreError> {
+        let most = self.shared.options.files_max;
+        while most > 0 && self.ended.len() >= most {
+            let Some((name, packets, next_seq)) = self.ended.pop_front() else {
+                break;
+            };
+            let worker = self.worker;
+            let noted = self.shared.update(|recording| {
+                recording.files.retain(|file| file.name != name);
+                let known = recording
+                    .overwritten
+                    .iter()
+                    .position(|o| o.worker == worker);
+                let known = known.unwrap_or_else(|| {
+                    recording.overwritten.push(Overwritten {
+                        worker,
+                        ..Overwritten::default()
+                    });
+                    recording.overwritten.len() - 1
+                });
+                let entry = &mut recording.overwritten[known];
+                entry.files += 1;
+                entry.packets += packets;
+                entry.next_seq = next_seq;
+            });
+            // It is taken out of the next version all the same.
+            let noted = noted.map_err(|error| self.in_words(&name, error));
+            self.doomed.push(name);
+            noted?;
+        }
+        self.delete_doomed();
+        Ok(())
+    }
+
+    /// Deletes files that are no longer in the manifest, unless somebody reads the log: who
+    /// does may have read the manifest before.
+    fn delete_doomed(&mut self) {
+        let disk = &self.shared.disk;
+        if !self.doomed.is_empty()
+            && let Ok(Some(_alone)) = disk.lock_for_deleting()
+        {
+            // What cannot be deleted is tried again.
+            self.doomed.retain(|name| disk.remove(name).is_err());
+        }
     }
 
     fn note_sealed(&self, open: &OpenFile) -> Result<(), StoreError> {
