@@ -24,7 +24,9 @@ use strata_capture::{Input, InputOptions};
 use strata_classify::Drift;
 use strata_control::Controller;
 use strata_filter::Filter;
-use strata_pipeline::{Alerts, Budget, Mode, RunError, Worker, WorkerOptions, run as run_worker};
+use strata_pipeline::{
+    Alerts, Attention, Budget, Mode, RunError, Worker, WorkerOptions, run as run_worker,
+};
 use strata_sketch::Pressure;
 use strata_store::About;
 use strata_wire::{Ledger, LinkType, TunnelKey};
@@ -163,14 +165,26 @@ impl Setup {
         })
     }
 
-    /// Starts the recording of so many workers; `filter` is what they are to evaluate.
+    /// What each of so many workers keeps whole beyond modes and policies. Takes a while,
+    /// so it is made before packets come.
+    fn attention(&self, args: &RoadArgs, workers: u16) -> Result<Vec<Attention>> {
+        let options = args.attention.options(workers, &self.alerts)?;
+        anyhow::ensure!(
+            options.look_back_bytes == 0 || self.destination.dir.is_some(),
+            "--look-back needs a log on this machine: what is at a relay is not changed any more"
+        );
+        Ok((0..workers).map(|_| Attention::new(&options)).collect())
+    }
+
+    /// Starts the recording with a worker for each `attention`; `filter` is what they are
+    /// to evaluate.
     fn start(
         &self,
         args: &RoadArgs,
         target: &Target,
         inputs: Vec<String>,
         filter: Option<Filter>,
-        workers: u16,
+        attention: Vec<Attention>,
     ) -> Result<(Recording, Vec<Worker>)> {
         if args.model.is_none() {
             eprintln!(
@@ -178,11 +192,6 @@ impl Setup {
                  confidently ordinary and keeps the rest whole"
             );
         }
-        let attention = args.attention.options(workers, &self.alerts)?;
-        anyhow::ensure!(
-            attention.look_back_bytes == 0 || self.destination.dir.is_some(),
-            "--look-back needs a log on this machine: what is at a relay is not changed any more"
-        );
         let about = About {
             program: concat!("strata ", env!("CARGO_PKG_VERSION")).into(),
             inputs,
@@ -192,10 +201,10 @@ impl Setup {
             model_json: self.loaded.json.clone(),
             classes: self.loaded.model.class_names(),
             hash_seed: self.hash_seed,
-            look_back: attention.look_back_bytes > 0,
+            look_back: attention.iter().any(Attention::looks_back),
             live: args.read.is_empty(),
         };
-        let (recording, sinks) = target.start(&about, workers)?;
+        let (recording, sinks) = target.start(&about, u16::try_from(attention.len())?)?;
         let options = WorkerOptions {
             modes: self.modes.clone(),
             filter,
@@ -207,16 +216,16 @@ impl Setup {
             sampling_seed: args.sampling_seed,
         };
         let budget = args.count.map(Budget::new).map(Arc::new);
-        let worker = |sink| {
+        let worker = |(sink, attention)| {
             let mut worker = Worker::new(&self.loaded.model, options.clone(), sink)?;
             worker.follow(Arc::clone(self.controller.steering()));
-            worker.attend(&attention);
+            worker.attend(attention);
             if let Some(budget) = &budget {
                 worker.limit(Arc::clone(budget));
             }
             Ok(worker)
         };
-        let workers: Result<Vec<Worker>> = sinks.into_iter().map(worker).collect();
+        let workers: Result<Vec<Worker>> = sinks.into_iter().zip(attention).map(worker).collect();
         Ok((recording, workers?))
     }
 }
@@ -256,7 +265,9 @@ pub(crate) fn run_to(args: &RoadArgs, target: &Target) -> Result<()> {
     let mut input = Input::open(&args.read, &input_options)?;
     let inputs = args.read.iter().map(|path| path.display().to_string());
     let filter = setup.filter.clone();
-    let (recording, mut workers) = setup.start(args, target, inputs.collect(), filter, 1)?;
+    let attention = setup.attention(args, 1)?;
+    let (recording, mut workers) =
+        setup.start(args, target, inputs.collect(), filter, attention)?;
     let mut worker = workers.pop().context("a recording has a worker")?;
     let started = Instant::now();
     let bar = progress_bar();

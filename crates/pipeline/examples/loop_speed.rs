@@ -25,7 +25,7 @@ use std::time::Instant;
 
 use strata_capture::{Input, InputOptions, Interface, Meta, Next, PacketRef};
 use strata_classify::Model;
-use strata_pipeline::{AttentionOptions, FlowFinder, Mode, Worker, WorkerOptions};
+use strata_pipeline::{Attention, AttentionOptions, FlowFinder, Mode, Worker, WorkerOptions};
 use strata_store::{About, NullDisk, Recorder, RecorderOptions};
 use strata_wire::{Ledger, LinkType, TunnelKey};
 
@@ -121,7 +121,7 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Worker>) {
     let mut workers = Vec::new();
     for sink in sinks {
         let mut worker = Worker::new(model, options.clone(), sink).unwrap();
-        worker.attend(&setup.attention);
+        worker.attend(Attention::new(&setup.attention));
         let interface = Interface::new(LinkType::ETHERNET, 0);
         worker.meta(Meta::Interface { id: 0, interface }).unwrap();
         workers.push(worker);

@@ -10,7 +10,7 @@
 //! - [`FlowFinder`]: whose packet it is;
 //! - [`Classifier`]: sketch, features and forest of one model;
 //! - [`Plan`], [`Steering`]: modes and policies, and how they change on the way;
-//! - [`AttentionOptions`], [`Alerts`]: what is kept whole beyond that, also of packets that
+//! - [`Attention`], [`Alerts`]: what is kept whole beyond that, also of packets that
 //!   have gone by;
 //! - [`Mode`]: from class to granularity (TitanLog §VI-A);
 //! - [`run`]: an [`Input`](strata_capture::Input) through a worker;
@@ -39,4 +39,4 @@ pub use live::run_live;
 pub use mode::{Mode, ModeConfig, ModeError};
 pub use plan::{Delays, Plan, Steering};
 pub use run::{RunError, run};
-pub use worker::{AttentionOptions, Worker, WorkerOptions};
+pub use worker::{Attention, AttentionOptions, Worker, WorkerOptions};

@@ -26,8 +26,7 @@ use crate::mode::{Mode, ModeError};
 use crate::plan::{Follower, Plan, Steering};
 use crate::policing::{Policing, fields, plain_fields};
 
-use attention::Attention;
-pub use attention::AttentionOptions;
+pub use attention::{Attention, AttentionOptions};
 use books::in_flight;
 use lanes::Lanes;
 

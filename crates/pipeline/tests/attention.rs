@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use strata_capture::{Input, InputOptions, LinkType, Next};
 use strata_classify::Model;
-use strata_pipeline::{Alerts, AttentionOptions, Mode, Worker, WorkerOptions, run};
+use strata_pipeline::{Alerts, Attention, AttentionOptions, Mode, Worker, WorkerOptions, run};
 use strata_store::export::{ExportOptions, FileFormat, export};
 use strata_store::{About, Disk, Log, Record, Recorder, RecorderOptions, Select, SimDisk};
 use strata_testkit::{data_dir, workspace_root};
@@ -83,7 +83,7 @@ fn record_and(mode: &str, attention: &AttentionOptions, mut look: impl FnMut(u64
         sampling_seed: 0,
     };
     let mut worker = Worker::new(&model, options, sink).unwrap();
-    worker.attend(attention);
+    worker.attend(Attention::new(attention));
     let ran = run(&mut input, &mut worker, |worker| {
         look(worker.ledger().seen.packets);
         ControlFlow::Continue(())

@@ -471,17 +471,17 @@ pub(crate) fn ethtool(name: &str, buffer: &mut [u8]) -> io::Result<()> {
 /// it does with sent ones is left as it is.
 pub(crate) fn stamp_all_received(name: &str) -> io::Result<()> {
     /// linux/sockios.h, linux/net_tstamp.h.
-    const SIOCSHWTSTAMP: u32 = 0x89b0;
-    const SIOCGHWTSTAMP: u32 = 0x89b1;
+    const SIOCSHWTSTAMP: libc::Ioctl = 0x89b0;
+    const SIOCGHWTSTAMP: libc::Ioctl = 0x89b1;
     const HWTSTAMP_FILTER_ALL: c_int = 1;
     let socket = control_socket()?;
     // `struct hwtstamp_config`: flags, what is sent, what is received.
     let mut config: [c_int; 3] = [0; 3];
-    let mut ask = |number: u32, config: &mut [c_int; 3]| {
+    let ask = |number: libc::Ioctl, config: &mut [c_int; 3]| {
         let mut request = ifreq(name)?;
         request.ifr_ifru.ifru_data = config.as_mut_ptr().cast();
         // SAFETY: both read or write one `struct hwtstamp_config`, which `config` is.
-        let done = unsafe { libc::ioctl(socket.as_raw_fd(), number as _, &raw mut request) };
+        let done = unsafe { libc::ioctl(socket.as_raw_fd(), number, &raw mut request) };
         check(done)
     };
     if ask(SIOCGHWTSTAMP, &mut config).is_ok() && config[2] == HWTSTAMP_FILTER_ALL {

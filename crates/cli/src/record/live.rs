@@ -268,6 +268,7 @@ pub(super) fn run(
             args.live.interfaces.join(", ")
         );
     }
+    let attention = setup.attention(args, count)?;
     let (lives, confined) = open(args, setup, &mut options, count)?;
     let ways = lives[0].ways().join("; ");
     let before = DropCounts::now(&args.live.interfaces);
@@ -287,7 +288,7 @@ pub(super) fn run(
         bail!("-Z is for recordings to a log on this machine");
     }
     let inputs = args.live.interfaces.clone();
-    let (recording, workers) = setup.start(args, target, inputs, filter, count)?;
+    let (recording, workers) = setup.start(args, target, inputs, filter, attention)?;
     let (rotate, report) = (Arc::default(), Arc::default());
     flag::register(SIGHUP, Arc::clone(&rotate))?;
     flag::register(SIGUSR1, Arc::clone(&report))?;

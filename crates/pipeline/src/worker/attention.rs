@@ -26,32 +26,42 @@ pub struct AttentionOptions {
     pub alerts: Option<Arc<Alerts>>,
 }
 
-impl AttentionOptions {
-    fn is_asked(&self) -> bool {
-        self.look_back_bytes > 0 || self.first_bytes > 0 || self.alerts.is_some()
-    }
-}
-
-/// What a worker needs for it.
+/// What one worker needs for it.
 #[derive(Debug)]
-pub(super) struct Attention {
+pub struct Attention {
     look_back: Option<LookBack>,
     first_bytes: Option<FirstBytes>,
     alerted: Option<Alerted>,
 }
 
+impl Attention {
+    /// Allocates and touches all of its memory, which takes a while: to be made before
+    /// packets come.
+    #[must_use]
+    pub fn new(options: &AttentionOptions) -> Self {
+        let (memory, first) = (options.look_back_bytes, options.first_bytes);
+        Self {
+            look_back: (memory > 0).then(|| LookBack::new(memory)),
+            first_bytes: (first > 0).then(|| FirstBytes::new(first)),
+            alerted: options.alerts.clone().map(Alerted::new),
+        }
+    }
+
+    /// Whether it may promote packets.
+    #[must_use]
+    pub fn looks_back(&self) -> bool {
+        self.look_back.is_some()
+    }
+
+    fn is_asked(&self) -> bool {
+        self.looks_back() || self.first_bytes.is_some() || self.alerted.is_some()
+    }
+}
+
 impl Worker {
     /// Keeps more packets whole than modes and policies ask for.
-    pub fn attend(&mut self, options: &AttentionOptions) {
-        let bytes = options.look_back_bytes;
-        self.attention = options.is_asked().then(|| {
-            Box::new(Attention {
-                look_back: (bytes > 0).then(|| LookBack::new(bytes)),
-                first_bytes: (options.first_bytes > 0)
-                    .then(|| FirstBytes::new(options.first_bytes)),
-                alerted: options.alerts.clone().map(Alerted::new),
-            })
-        });
+    pub fn attend(&mut self, attention: Attention) {
+        self.attention = attention.is_asked().then(|| Box::new(attention));
     }
 
     /// Takes in alerts that are new: what is remembered of their flows is promoted.

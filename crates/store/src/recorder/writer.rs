@@ -331,17 +331,19 @@ impl Writer {
                 self.written_seq = self.written_seq.max(sealed.next_seq);
                 Ok(())
             }
-            (Some(open), outcome) => {
+            // What was written behind one that failed is of no use.
+            (Some(open), Ok(())) if self.full.is_some() => Err(StoreError::DiskFull {
+                file: self.shared.disk.display(&open.name),
+                goes_on: true,
+            }),
+            (Some(open), Err(error)) => {
                 open.failed = true;
                 let name = open.name.clone();
-                // What was written behind one that failed is of no use.
-                let error = outcome.err();
-                let error = error.unwrap_or_else(|| io::ErrorKind::StorageFull.into());
                 let error = self.error(&name, "write", error);
                 self.note_error(&error);
                 Err(error)
             }
-            (None, _) => Err(StoreError::WriterGone),
+            (_, Ok(()) | Err(_)) => Err(StoreError::WriterGone),
         };
         let failed = self.file.as_ref().is_some_and(|open| open.failed);
         if failed && self.queue.is_empty() {
