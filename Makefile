@@ -75,7 +75,7 @@ tools:
 	fi
 
 # Peers of benchmarks, where the system has them; QUICK=1 and TOPICS="offline live" go on.
-BENCH_PEERS := nfdump softflowd netsniff-ng ethtool procps
+BENCH_PEERS := nfdump softflowd netsniff-ng ethtool procps valgrind
 BENCH_VENV := bench/.venv
 
 $(BENCH_VENV): bench/requirements.txt
