@@ -245,12 +245,11 @@ pub(crate) fn run_to(args: &RoadArgs, target: &Target) -> Result<()> {
         return Ok(());
     }
     let stop = stop_on_signal()?;
-    let _eve = args
-        .attention
-        .listen(&setup.alerts, !args.read.is_empty())?;
     if args.read.is_empty() {
         return live::run(args, target, &setup, &stop);
     }
+    let eve = args.attention.open(true)?;
+    let _eve = eve.map(|eve| eve.start(&setup.alerts)).transpose()?;
     // Before the input, which may be standard input and wait.
     let observer = steer::Observer::new(&setup, 1);
     let server = args.steer.serve(args, &setup)?;

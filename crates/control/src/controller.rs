@@ -15,8 +15,8 @@ use utoipa::ToSchema;
 use crate::config::PolicyConfig;
 use crate::elastic::{ElasticOptions, ElasticState, Relief, Resource, Sensed, Step, plan};
 use crate::status::{
-    ChangeStatus, CpuStatus, InterfaceStatus, LostStatus, PolicyStatus, ResourceStatus, Status, of_logged,
-    results,
+    ChangeStatus, CpuStatus, InterfaceStatus, LostStatus, PolicyStatus, ResourceStatus, Status,
+    of_logged, results,
 };
 
 /// Events that are remembered.

@@ -24,5 +24,6 @@ pub use hyper::Method;
 
 pub use controller::{Beginning, ControlError, Controller, Event, Observed};
 pub use status::{
-    ChangeStatus, CpuStatus, InterfaceStatus, LostStatus, PacketStatus, PolicyStatus, ResourceStatus, Status,
+    ChangeStatus, CpuStatus, InterfaceStatus, LostStatus, PacketStatus, PolicyStatus,
+    ResourceStatus, Status,
 };

@@ -60,15 +60,30 @@ impl AttentionArgs {
         })
     }
 
-    /// Takes alerts in until the result is dropped. What is in a file already counts if
-    /// the input is a file too.
-    pub(super) fn listen(&self, alerts: &Arc<Alerts>, whole: bool) -> Result<Option<EveReader>> {
+    /// Opens where alerts come from. What is in a file already counts if the input is a
+    /// file too (`whole`).
+    pub(super) fn open(&self, whole: bool) -> Result<Option<EveSource>> {
         let Some(path) = &self.eve else {
             return Ok(None);
         };
-        let mut source = Source::open(path, whole).with_context(|| path.display().to_string())?;
+        let source = Source::open(path, whole).with_context(|| path.display().to_string())?;
+        Ok(Some(EveSource(source)))
+    }
+
+    /// The file that alerts are read from, if it is one: it may be rotated.
+    pub(super) fn followed(&self) -> Option<PathBuf> {
+        self.eve.clone().filter(|path| path.is_file())
+    }
+}
+
+/// Where alerts come from, opened.
+pub(super) struct EveSource(Source);
+
+impl EveSource {
+    /// Takes alerts in until the result is dropped; what is there now before it returns.
+    pub(super) fn start(self, alerts: &Arc<Alerts>) -> Result<EveReader> {
+        let Self(mut source) = self;
         let mut lines = Lines::default();
-        // What is there is known before the first packet.
         source.look(alerts, &mut lines);
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, alerts) = (Arc::clone(&stop), Arc::clone(alerts));
@@ -79,10 +94,10 @@ impl AttentionArgs {
             }
         };
         let thread = thread::Builder::new().name("strata-eve".into()).spawn(work);
-        Ok(Some(EveReader {
+        Ok(EveReader {
             stop,
             thread: Some(thread.context("cannot start a thread")?),
-        }))
+        })
     }
 }
 
@@ -182,6 +197,8 @@ impl Source {
 impl Drop for Source {
     fn drop(&mut self) {
         if let Self::Socket { path, .. } = self {
+            // One that stays, since the process may not reach it any more, is replaced by
+            // the next recording.
             let _ = fs::remove_file(path);
         }
     }

@@ -269,6 +269,7 @@ pub(super) fn run(
         );
     }
     let attention = setup.attention(args, count)?;
+    let eve = args.attention.open(false)?;
     let (lives, confined) = open(args, setup, &mut options, count)?;
     let ways = lives[0].ways().join("; ");
     let before = DropCounts::now(&args.live.interfaces);
@@ -287,6 +288,7 @@ pub(super) fn run(
     } else if user.is_some() {
         bail!("-Z is for recordings to a log on this machine");
     }
+    let _eve = eve.map(|eve| eve.start(&setup.alerts)).transpose()?;
     let inputs = args.live.interfaces.clone();
     let (recording, workers) = setup.start(args, target, inputs, filter, attention)?;
     let (rotate, report) = (Arc::default(), Arc::default());

@@ -123,6 +123,7 @@ impl SteerArgs {
         let files = [&self.config, &self.policy].into_iter().flatten();
         let read_later = [config.control.token_file, config.alerts.token_file];
         let read_later = read_later.into_iter().chain([config.alerts.ca_file]);
+        let read_later = read_later.chain([args.attention.followed()]);
         Ok(Reach {
             log,
             socket: asked.or_else(|| args.read.is_empty().then(client::own_socket)),

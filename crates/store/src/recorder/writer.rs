@@ -84,7 +84,7 @@ pub(super) struct Writer {
     /// Nothing more is written.
     broken: bool,
     /// When the disk was found full last.
-    full: Option<Instant>,
+    disk_full: Option<Instant>,
     /// The requests to begin new files that have been followed.
     rotations: u64,
 }
@@ -127,7 +127,7 @@ pub(super) fn channel(
         blocks_begun: 0,
         written_seq: 0,
         broken: false,
-        full: None,
+        disk_full: None,
         rotations: 0,
     };
     Ok((sink, writer))
@@ -154,7 +154,7 @@ impl Writer {
             }
             if self.last_checkpoint.elapsed() >= interval
                 && let Err(error) = self.write_checkpoint()
-                && self.full.is_none()
+                && self.disk_full.is_none()
             {
                 first_error.get_or_insert(error);
             }
@@ -223,7 +223,7 @@ impl Writer {
     fn note_error(&mut self, error: &StoreError) {
         match error {
             StoreError::DiskFull { goes_on: true, .. } => {
-                self.full.get_or_insert_with(Instant::now);
+                self.disk_full.get_or_insert_with(Instant::now);
             }
             _ => self.broken = true,
         }
@@ -292,13 +292,13 @@ impl Writer {
         if failed {
             self.wait_for_all();
         }
-        match self.full {
+        match self.disk_full {
             Some(since) if since.elapsed() < FULL_RETRY => Err(StoreError::DiskFull {
                 file: self.shared.disk.display(""),
                 goes_on: true,
             }),
             _ => {
-                self.full = None;
+                self.disk_full = None;
                 if self.broken {
                     return Err(StoreError::WriterGone);
                 }
@@ -332,7 +332,7 @@ impl Writer {
                 Ok(())
             }
             // What was written behind one that failed is of no use.
-            (Some(open), Ok(())) if self.full.is_some() => Err(StoreError::DiskFull {
+            (Some(open), Ok(())) if self.disk_full.is_some() => Err(StoreError::DiskFull {
                 file: self.shared.disk.display(&open.name),
                 goes_on: true,
             }),
