@@ -107,7 +107,8 @@ fn send(namespace: &Namespace, packets: u32) {
 }
 
 fn received(status: &Value) -> u64 {
-    status["interfaces"][0]["received"].as_u64().unwrap()
+    // None before a worker has said so.
+    status["interfaces"][0]["received"].as_u64().unwrap_or(0)
 }
 
 fn events(dir: &Path, wanted: &str) -> bool {

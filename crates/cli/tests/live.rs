@@ -289,7 +289,7 @@ fn interfaces_are_listed_with_how_they_can_be_captured_and_why_not() {
     let Some(namespace) = namespace("list") else {
         return;
     };
-    namespace.ip("link add st-live-down type dummy");
+    namespace.ip("link add st-live-down type veth peer name st-live-other");
     let list = |names: &[&str]| {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", namespace.name()]);

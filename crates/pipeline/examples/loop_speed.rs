@@ -223,7 +223,7 @@ fn main() {
     let trace = Trace::read(Path::new(&trace));
     let packets = trace.refs();
     if number("passes").is_some() {
-        run(&[packets.clone()], &setup);
+        run(std::slice::from_ref(&packets), &setup);
         println!("{{\"packets\": {}}}", packets.len());
         return;
     }
