@@ -269,7 +269,7 @@ mod tests {
                         .unwrap();
                     prop_assert_eq!(taken, naive.take(fingerprint));
                 } else {
-                    let data: Vec<u8> = (0..len).map(|n| (n as u64 * 31 + seq) as u8).collect();
+                    let data: Vec<u8> = (0..len).map(|n| (n as u64 * 31 + seq).to_le_bytes()[0]).collect();
                     look_back.push(&remembered(fingerprint, seq, &data));
                     naive.push(fingerprint, seq, &data);
                 }
@@ -282,7 +282,7 @@ mod tests {
         let mut look_back = LookBack::new(64 << 10);
         // All in one line: the fifth takes the place of the first.
         for flow in 1..=5_u64 {
-            look_back.push(&remembered(flow, flow, &[flow as u8; 40]));
+            look_back.push(&remembered(flow, flow, &[flow.to_le_bytes()[0]; 40]));
         }
         for flow in 1..=5_u64 {
             let mut taken = Vec::new();
@@ -295,7 +295,7 @@ mod tests {
             let expected = if flow == 1 {
                 vec![]
             } else {
-                vec![(flow, flow as u8)]
+                vec![(flow, flow.to_le_bytes()[0])]
             };
             assert_eq!(taken, expected);
         }
