@@ -7,13 +7,19 @@ use strata_store::{BlockFile, Disk, Log, MANIFEST_NAME, Manifest, Recording, Sim
 const FILE: &str = "blocks/1-0-0.blk";
 
 /// A log of one recording, number 1, with this file; one that came through a relay if
-/// it has a `session`.
+/// it has a `session`, one with promoted packets if it may `look_back`.
 ///
 /// # Panics
 ///
 /// Never: a virtual disk does not fail, and the manifest is good.
 #[must_use]
-pub fn log_of(file: &[u8], hash_seed: [u64; 2], sealed: bool, session: Option<&str>) -> Log {
+pub fn log_of(
+    file: &[u8],
+    hash_seed: [u64; 2],
+    sealed: bool,
+    session: Option<&str>,
+    look_back: bool,
+) -> Log {
     let entry = BlockFile {
         name: FILE.into(),
         worker: 0,
@@ -37,12 +43,16 @@ pub fn log_of(file: &[u8], hash_seed: [u64; 2], sealed: bool, session: Option<&s
         mode: String::new(),
         model: String::new(),
         model_file: "models/0.json".into(),
+        model_crc: 0,
         classes: vec!["benign".into()],
         hash_seed,
         files: vec![entry],
         ledger: None,
         warnings: Vec::new(),
         session: session.map(str::to_owned),
+        overwritten: Vec::new(),
+        look_back,
+        live: false,
     };
     let manifest = Manifest {
         recordings: vec![recording],

@@ -5,21 +5,16 @@
 //! put before them.
 #![no_main]
 
-use std::sync::Arc;
-
 use libfuzzer_sys::fuzz_target;
-use strata_fuzz::{Bounded, Chooser};
+use strata_fuzz::{Bounded, Chooser, log_of};
 use strata_store::export::{ExportOptions, FileFormat, export};
 use strata_store::{
-    ALIGNMENT, BlockFile, BlockHeader, Disk, HEADER_LEN, Log, MAGIC, MANIFEST_NAME, Manifest,
-    Recording, Records, Select, SimDisk, State, StoreError, Summary,
+    ALIGNMENT, BlockHeader, HEADER_LEN, MAGIC, Records, Select, StoreError, Summary,
 };
 use strata_wire::AddressFamily;
 
 #[global_allocator]
 static MEMORY: Bounded = Bounded::new();
-
-const FILE: &str = "blocks/1-0-0.blk";
 
 /// How the bytes are taken.
 struct Choices {
@@ -104,11 +99,8 @@ fn records(mut records: Records<'_>, body_len: usize) {
 }
 
 fn whole(file: &[u8], choices: &Choices) {
-    let disk = SimDisk::new();
-    disk.replace(MANIFEST_NAME, &manifest(file, choices).to_json())
-        .expect("a virtual disk");
-    disk.replace(FILE, file).expect("a virtual disk");
-    let log = Log::on(Arc::new(disk)).expect("the manifest is good");
+    // Whether records stand in for earlier ones may be crafted too.
+    let log = log_of(file, HASH_SEED, choices.sealed, None, choices.comments);
     let recording = &log.recordings()[0];
     let select = Select {
         from_ns: choices.searches.then_some(u64::from(choices.from)),
@@ -169,48 +161,6 @@ fn whole(file: &[u8], choices: &Choices) {
     match export(&log, &mut output, format, options) {
         Ok(exported) => assert!(exported.packets <= exported.examined),
         Err(error) => assert!(!error.to_string().is_empty()),
-    }
-}
-
-fn manifest(file: &[u8], choices: &Choices) -> Manifest {
-    let entry = BlockFile {
-        name: FILE.into(),
-        worker: 0,
-        sealed: choices.sealed,
-        bytes: file.len() as u64,
-        blocks: 0,
-        packets: 0,
-    };
-    let recording = Recording {
-        id: 1,
-        state: if choices.sealed {
-            State::Closed
-        } else {
-            State::Running
-        },
-        program: "fuzz".into(),
-        started_ns: 0,
-        ended_ns: None,
-        inputs: Vec::new(),
-        filter: String::new(),
-        mode: String::new(),
-        model: String::new(),
-        model_file: "models/0.json".into(),
-        model_crc: 0,
-        classes: vec!["benign".into()],
-        hash_seed: HASH_SEED,
-        files: vec![entry],
-        ledger: None,
-        warnings: Vec::new(),
-        session: None,
-        overwritten: Vec::new(),
-        // Either may be crafted.
-        look_back: choices.comments,
-        live: false,
-    };
-    Manifest {
-        recordings: vec![recording],
-        ..Manifest::default()
     }
 }
 

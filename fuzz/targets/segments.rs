@@ -113,7 +113,7 @@ fn as_a_log(segments: &[u8], key: u32, number: u64, sent: u64, packets: u64) {
     file.resize(SEGMENTS_AT, 0);
     file.extend_from_slice(segments);
     file.resize(header.stored_len(), 0);
-    let log = log_of(&file, HASH_SEED, true, Some("fuzz"));
+    let log = log_of(&file, HASH_SEED, true, Some("fuzz"), false);
     let recording = &log.recordings()[0];
     for block in log.blocks(recording, &Select::default()) {
         let block = block.expect("its header is right");
