@@ -256,7 +256,7 @@ fn wait_for_all(socket: &Path, namespace: &Namespace, interface: &str) {
     wait_for(socket, "every packet accounted for", |status| {
         let results = status["packets"].as_array().unwrap().iter();
         let seen: u64 = results.map(|r| r["packets"].as_u64().unwrap()).sum();
-        let dropped = status["interfaces"][0]["dropped"].as_u64().unwrap();
+        let dropped = status["interfaces"][0]["dropped"].as_u64().unwrap_or(0);
         let open = results_in_flight(status);
         seen + dropped == received(namespace, interface) && open == 0
     });

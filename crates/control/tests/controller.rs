@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use strata_classify::Model;
 use strata_control::config::PolicyConfig;
 use strata_control::elastic::ElasticOptions;
-use strata_control::{Beginning, Controller, Observed, metrics};
+use strata_control::{Beginning, Controller, CpuStatus, Observed, metrics};
 use strata_testkit::workspace_root;
 use strata_wire::Tally;
 
@@ -182,6 +182,12 @@ fn the_dashboard_finds_its_metrics() {
         .add_policy(&policy("tcp", "full"), "test", "")
         .unwrap();
     controller.tick(Instant::now(), blocks(1));
+    let cpu = CpuStatus {
+        budget: 0.1,
+        used: 0.05,
+        flow_share: 1.0,
+    };
+    controller.note_cpu(Instant::now(), Some(cpu));
     let page = metrics::text(&controller);
     let dashboard = std::fs::read_to_string(workspace_root().join("deploy/grafana.json")).unwrap();
     let is_name = |c: char| c.is_ascii_lowercase() || c == '_' || c.is_ascii_digit();
