@@ -186,7 +186,8 @@ pub fn block_channel(block_bytes: usize, blocks: usize) -> (BlockSink, BlockSour
     (sink, source)
 }
 
-/// Where a worker's full blocks arrive: for writers other than a [`Recorder`].
+/// Where a worker's full blocks arrive: for writers other than a
+/// [`Recorder`](crate::Recorder).
 #[derive(Debug)]
 pub struct BlockSource {
     pub(crate) inbox: Receiver<ToWriter>,

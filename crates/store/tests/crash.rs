@@ -502,8 +502,8 @@ fn every_flipped_bit_is_named_and_costs_one_block_at_most() {
 /// before its file was sealed. How many changes that takes depends on how many
 /// checkpoints were made.
 fn written_but_not_sealed() -> SimDisk {
-    let mut crash = 60;
-    loop {
+    // Which change of the disk is the one depends on the writer's clock: several rounds.
+    for crash in (60..160).cycle().take(3_000) {
         let disk = SimDisk::new();
         disk.crash_after(crash);
         let ended = record(&disk, 0).is_err();
@@ -514,9 +514,8 @@ fn written_but_not_sealed() -> SimDisk {
         if ended && unsealed && read(&log).0.len() as u64 > PACKETS / 2 {
             return left;
         }
-        crash += 1;
-        assert!(crash < 1_000, "no crash leaves a file unsealed");
     }
+    panic!("no crash leaves a file unsealed");
 }
 
 #[test]
@@ -535,7 +534,11 @@ fn a_complete_file_that_was_cut_is_damage_an_incomplete_one_is_a_torn_tail() {
         assert_eq!(recording.files[0].sealed, complete);
         let mut file = disk.open(&name, true).unwrap();
         let whole = read(&log).0.len();
-        file.set_len(file.size().unwrap() - 10_000).unwrap();
+        // Behind the last block that can be read there may be room of blocks that were lost.
+        let everything = Select::default();
+        let blocks = log.blocks(recording, &everything);
+        let ends = blocks.filter_map(Result::ok).map(|block| block.ends.0);
+        file.set_len(ends.max().unwrap() - 200).unwrap();
         let (packets, damaged) = read(&log);
         assert!(packets.len() < whole && !packets.is_empty());
         assert_eq!(damaged > 0, complete);
