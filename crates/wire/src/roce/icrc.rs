@@ -331,6 +331,14 @@ mod tests {
     const SENT_ATOMIC_ACK: &str = "4500003804564000401121c30a4d00020a4d0001d22112b7002400001200ffff00000111000010011f0000020000000000000000f0f9e967";
     const SENT_NAK: &str = "45000030045a4000401121c70a4d00020a4d0001d22112b7001c00001100ffff000001110000100362000003c2a605c8";
 
+    /// IPv6 packets that scapy 2.8 made (`scapy.contrib.roce`): a write of RC, one of UC with
+    /// immediate data, an acknowledgement.
+    const SCAPY_IPV6: [&str; 3] = [
+        "602123450038114020010db800000000000000000000000120010db8000000000000000000020003c00012b70038aabd0a00ffff000000118012345600007f00123456780000a1b200000010000102030405060708090a0b0c0d0e0f1b2c8b3b",
+        "602123450030114020010db800000000000000000000000120010db800000000000000000002000312b712b70030096d2a10ffff00abcdef0000000700007f00123456780000a1b2000000077374726174612100c0c9b721",
+        "60212345001c114020010db800000000000000000000000120010db8000000000000000000020003c00012b7001c56271100ffff00000012001234561f000005c40c52d3",
+    ];
+
     fn bytes(hex: &str) -> Vec<u8> {
         let digit = |c: u8| u8::try_from((c as char).to_digit(16).unwrap()).unwrap();
         let pairs = hex.as_bytes().chunks(2);
@@ -376,6 +384,28 @@ mod tests {
             ours[1] = ours[1] & !0x40 | migrated;
             put(&outer, &mut ours);
             assert_eq!(ours, packet[28..]);
+        }
+    }
+
+    #[test]
+    fn icrcs_over_ipv6_are_those_of_another_implementation() {
+        for hex in SCAPY_IPV6 {
+            let packet = bytes(hex);
+            let (carried, expected) = of_ip_packet(&packet).unwrap();
+            assert_eq!(carried, expected);
+            let be = |at: usize| u16::from_be_bytes([packet[at], packet[at + 1]]);
+            let address =
+                |at: usize| Ipv6Addr::from_octets(packet[at..at + 16].try_into().unwrap());
+            let outer = Outer {
+                ip: Ip::V6 {
+                    source: address(8),
+                    destination: address(24),
+                },
+                source_port: be(40),
+                destination_port: be(42),
+            };
+            let view = Packet::new_checked(&packet[48..]).unwrap();
+            assert_eq!(outer.icrc(view.covered()), carried);
         }
     }
 
