@@ -59,7 +59,7 @@ pub struct Block {
     pub incomplete: u32,
     /// Where in the file stands what was a segment when it was written, and is none.
     pub damaged_segments: Vec<u64>,
-    body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Block {

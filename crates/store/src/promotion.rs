@@ -132,13 +132,17 @@ impl Promotions {
     /// If a file cannot be read.
     pub(crate) fn apply(&self, disk: &dyn Disk, block: &mut Block) -> Result<(), StoreError> {
         let worker = block.header.worker;
-        let range = (worker, block.header.first_seq)..(worker, block.header.next_seq);
-        let of_block = self.places.range(range);
+        let first = block.header.first_seq;
+        // A crafted block's numbers may run backwards.
+        let of_block = self
+            .places
+            .range((worker, first)..(worker, block.header.next_seq.max(first)));
         let mut whole: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         let mut opened = None;
         for (&(_, seq), place) in of_block {
             count(&mut block.summary.counts, place);
-            block.header.logged_bytes += u64::from(place.len.saturating_sub(place.kept_len));
+            let more = u64::from(place.len.saturating_sub(place.kept_len));
+            block.header.logged_bytes = block.header.logged_bytes.saturating_add(more);
             if block.body().is_empty() {
                 continue;
             }
@@ -189,9 +193,10 @@ fn count(counts: &mut Vec<ClassCount>, place: &Place) {
         });
         counts.len() - 1
     });
-    counts[index].packets += 1;
-    counts[index].wire_bytes += wire_bytes;
-    counts[index].logged_bytes += u64::from(place.len);
+    let after = &mut counts[index];
+    after.packets = after.packets.saturating_add(1);
+    after.wire_bytes = after.wire_bytes.saturating_add(wire_bytes);
+    after.logged_bytes = after.logged_bytes.saturating_add(place.len.into());
 }
 
 /// The records of a block with these packets whole, and without promotions.
@@ -224,4 +229,44 @@ fn rewritten(block: &Block, whole: &BTreeMap<u64, Vec<u8>>) -> Vec<u8> {
         }
     }
     body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{BlockHeader, SimDisk, Summary};
+
+    #[test]
+    fn a_block_whose_numbers_run_backwards_has_no_promotions() {
+        let mut promotions = Promotions::default();
+        let place = Place {
+            file: 0,
+            at: 0,
+            len: 60,
+            kept_len: 40,
+            wire_len: 60,
+            class: 0,
+            keep_code: 1,
+        };
+        promotions.places.insert((0, 5), place);
+        let header = BlockHeader {
+            first_seq: 9,
+            next_seq: 3,
+            ..BlockHeader::default()
+        };
+        let mut block = Block {
+            header,
+            summary: Summary::default(),
+            file: String::new(),
+            offset: 0,
+            ends: (0, 0),
+            incomplete: 0,
+            damaged_segments: Vec::new(),
+            body: Vec::new(),
+        };
+        promotions
+            .apply(&SimDisk::new(), &mut block)
+            .expect("no file is read");
+        assert_eq!(block.header, header);
+    }
 }
