@@ -1,16 +1,14 @@
 //! The CPU budget of a recording under a load that is too much for it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
-use std::path::Path;
+mod common;
+
 use std::process::{Child, Command, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use strata_testkit::{Namespace, may_use_kernel};
 
-/// How long a state is waited for, on the busiest machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+use common::wait_for;
 
 fn strata() -> Command {
     Command::new(env!("CARGO_BIN_EXE_strata"))
@@ -21,28 +19,6 @@ fn inside(namespace: &Namespace) -> Command {
     command.args(["netns", "exec", namespace.name()]);
     command.arg(env!("CARGO_BIN_EXE_strata"));
     command
-}
-
-fn status(socket: &Path) -> Option<Value> {
-    let output = strata()
-        .args(["status", "--json", "--socket"])
-        .arg(socket)
-        .output()
-        .unwrap();
-    serde_json::from_slice(&output.stdout).ok()
-}
-
-/// Waits until the status is as wanted.
-fn wait_for(socket: &Path, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-    let start = Instant::now();
-    loop {
-        let status = status(socket);
-        if let Some(status) = status.as_ref().filter(|status| wanted(status)) {
-            return status.clone();
-        }
-        assert!(start.elapsed() < PATIENCE, "{what}: {status:?}");
-        thread::sleep(Duration::from_millis(200));
-    }
 }
 
 fn ended(child: Child, signal: &str) -> Output {

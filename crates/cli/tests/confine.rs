@@ -1,18 +1,16 @@
 //! What a recording can still do once it has opened its interfaces: record, and no more.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
+mod common;
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use strata_testkit::{Namespace, may_use_kernel};
 
-/// How long a state is waited for, on the busiest machine.
-const PATIENCE: Duration = Duration::from_secs(120);
 const STRATA: &str = env!("CARGO_BIN_EXE_strata");
 /// `nobody` and its capability to open packet sockets (linux/capability.h).
 const NOBODY: u32 = 65_534;
@@ -63,20 +61,7 @@ fn start(namespace: &Namespace, dir: &Path, more: &[&str]) -> Recording {
 }
 
 fn wait_for(dir: &Path, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-    let start = Instant::now();
-    loop {
-        let output = Command::new(STRATA)
-            .args(["status", "--json", "--socket"])
-            .arg(dir.join("run/control"))
-            .output()
-            .unwrap();
-        let status: Option<Value> = serde_json::from_slice(&output.stdout).ok();
-        if let Some(status) = status.as_ref().filter(|status| wanted(status)) {
-            return status.clone();
-        }
-        assert!(start.elapsed() < PATIENCE, "{what}: {status:#?}");
-        thread::sleep(Duration::from_millis(50));
-    }
+    common::wait_for(&dir.join("run/control"), what, wanted)
 }
 
 /// A field of what the kernel says of a process or thread.

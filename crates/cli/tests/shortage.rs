@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 #![allow(clippy::print_stderr, reason = "says why it did not run")]
 
+mod common;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
@@ -14,8 +16,8 @@ use serde_json::Value;
 use strata_bpf::{Alu, Assembler, Condition, Program, ProgramKind, Reg};
 use strata_testkit::{Namespace, may_use_kernel};
 
-/// How long a state is waited for, on the busiest machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+use common::wait_for;
+
 const STRATA: &str = env!("CARGO_BIN_EXE_strata");
 
 /// A small disk of its own, gone with the value.
@@ -200,29 +202,6 @@ fn sender_of(namespace: &Namespace, interface: &str, per_second: u32, most: u32)
     let mut command = Command::new("ip");
     command.args(["netns", "exec", namespace.name(), "python3", "-c", &program]);
     Process(Some(command.stderr(Stdio::null()).spawn().unwrap()))
-}
-
-fn status(socket: &Path) -> Option<Value> {
-    let mut command = Command::new(STRATA);
-    let output = command
-        .args(["status", "--json", "--socket"])
-        .arg(socket)
-        .output()
-        .unwrap();
-    serde_json::from_slice(&output.stdout).ok()
-}
-
-/// Waits until the status is as wanted.
-fn wait_for(socket: &Path, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-    let start = Instant::now();
-    loop {
-        let status = status(socket);
-        if let Some(status) = status.as_ref().filter(|status| wanted(status)) {
-            return status.clone();
-        }
-        assert!(start.elapsed() < PATIENCE, "{what}: {status:#?}");
-        thread::sleep(Duration::from_millis(100));
-    }
 }
 
 /// Steps of relief that resources ask for, by name.

@@ -10,9 +10,10 @@ use strata_capture::{
 };
 use strata_wire::FlowShare;
 
+use crate::blocks::{Block, Blocks, Select};
 use crate::error::{Damage, StoreError};
 use crate::format::{PacketRecord, VerdictRecord, keep_name};
-use crate::log::{Block, Blocks, Log, Select};
+use crate::log::Log;
 use crate::manifest::Recording;
 use crate::records::{BadRecord, Record};
 

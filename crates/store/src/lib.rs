@@ -14,6 +14,7 @@
 #![deny(unsafe_code)]
 
 mod archive;
+mod blocks;
 mod builder;
 mod channel;
 mod checkpoint;
@@ -32,6 +33,7 @@ mod simdisk;
 mod summary;
 
 pub use archive::{ARCHIVE_NAME, Archive, FileKind, Gone, Part, PartCount, PartFile, STAGING};
+pub use blocks::{Block, Blocks, Select};
 pub use builder::{BlockBuilder, BlockTally};
 pub use channel::{BlockEnd, BlockSink, BlockSource, Incoming, Progress, Written, block_channel};
 pub use checkpoint::Checkpoint;
@@ -41,7 +43,7 @@ pub use format::{
     ALIGNMENT, BODY_MAX, BlockHeader, HEADER_LEN, MAGIC, PACKET_HEADER_LEN, PREFIX_LEN,
     PacketRecord, VerdictRecord, keep_name,
 };
-pub use log::{Block, Blocks, Log, Loss, Select, read_archive};
+pub use log::{Log, Loss, read_archive};
 pub use manifest::{BlockFile, Books, MANIFEST_NAME, Manifest, Overwritten, Recording, State};
 pub use nulldisk::NullDisk;
 pub use promotion::{PROMOTION_HEADER_LEN, Promotion};

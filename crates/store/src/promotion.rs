@@ -14,10 +14,10 @@ use std::collections::BTreeMap;
 
 use strata_wire::Keep;
 
+use crate::blocks::Block;
 use crate::disk::Disk;
 use crate::error::{StoreError, io_error};
 use crate::format::{FLAG_PROMOTES, HEADER_LEN, PREFIX_LEN, Reader, kind};
-use crate::log::Block;
 use crate::records::{RawRecord, Records};
 use crate::summary::ClassCount;
 
