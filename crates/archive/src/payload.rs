@@ -5,7 +5,7 @@
 //! stands in the member.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::io::{self, Read, Write};
 use std::rc::Rc;
 
@@ -119,18 +119,22 @@ impl PayloadWriter {
     }
 }
 
+/// Members that a reader holds: packets lie by flow and are wanted by time, so neighbours
+/// come from as many members as there are large flows at a time.
+const MEMBERS_HELD: usize = 32;
+
 /// Reads packets of a payload file.
 pub(crate) struct PayloadReader {
     input: Input,
-    /// The member that was read last, by its place in the file.
-    member: Option<(u64, Vec<u8>)>,
+    /// Members by their place in the file, the one used last in front.
+    members: VecDeque<(u64, Vec<u8>)>,
 }
 
 impl PayloadReader {
     pub(crate) fn new(input: Input) -> Self {
         Self {
             input,
-            member: None,
+            members: VecDeque::new(),
         }
     }
 
@@ -138,14 +142,7 @@ impl PayloadReader {
     pub(crate) fn packet(&mut self, place: u64) -> Result<&[u8], Source> {
         const NO_PACKET: &str = "no packet where one should be";
         let at = place >> WITHIN_BITS;
-        if self.member.as_ref().is_none_or(|(have, _)| *have != at) {
-            self.member = None;
-            let mut bytes = Vec::with_capacity(MEMBER_BYTES + (64 << 10));
-            let reader = GzDecoder::new(self.input.at(at));
-            reader.take(MEMBER_BYTES_MAX).read_to_end(&mut bytes)?;
-            self.member = Some((at, bytes));
-        }
-        let (_, member) = self.member.as_ref().ok_or(NO_PACKET)?;
+        let member = self.member(at)?;
         let start = usize::try_from(place & ((1 << WITHIN_BITS) - 1))?;
         let block = member.get(start..).ok_or(NO_PACKET)?;
         let head: &[u8; PACKET_HEAD] = block.first_chunk().ok_or(NO_PACKET)?;
@@ -156,5 +153,25 @@ impl PayloadReader {
         }
         let len = usize::try_from(word(20))?;
         Ok(block.get(PACKET_HEAD..PACKET_HEAD + len).ok_or(NO_PACKET)?)
+    }
+
+    /// What a member holds, which begins at this place in the file.
+    fn member(&mut self, at: u64) -> Result<&[u8], Source> {
+        let held = self.members.iter().position(|(have, _)| *have == at);
+        let member = match held.and_then(|place| self.members.remove(place)) {
+            Some(member) => member,
+            None => {
+                let mut bytes = match self.members.len() {
+                    MEMBERS_HELD => self.members.pop_back().map_or_else(Vec::new, |last| last.1),
+                    _ => Vec::with_capacity(MEMBER_BYTES + (64 << 10)),
+                };
+                bytes.clear();
+                let reader = GzDecoder::new(self.input.at(at));
+                reader.take(MEMBER_BYTES_MAX).read_to_end(&mut bytes)?;
+                (at, bytes)
+            }
+        };
+        self.members.push_front(member);
+        Ok(&self.members[0].1)
     }
 }
