@@ -9,7 +9,7 @@ LABELLED := $(or $(STRATA_DATA),../shared/data)/labelled
 DEMO := target/demo
 
 # Peers that tests and benchmarks compare with, as Debian packages.
-PEERS := tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev
+PEERS := age tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev
 LINTS := -D warnings
 
 .PHONY: help build sql demo test test-python test-sql verbs neon fmt lint check-docs tools fuzz bench python lock model compare ablation clean
@@ -63,7 +63,7 @@ check-docs:
 # Installs the peers where that is possible, else says which are missing.
 tools:
 	@missing=; \
-	for tool in tshark tcpdump capinfos strace; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	for tool in age tshark tcpdump capinfos strace; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	[ -e /usr/include/pcap/pcap.h ] || missing="$$missing libpcap-dev"; \
 	[ -e /usr/include/infiniband/verbs.h ] || missing="$$missing libibverbs-dev"; \
 	[ -z "$$missing" ] && exit 0; \

@@ -48,11 +48,16 @@ def not_compacted(log: str | Path) -> int:
 
 def connect(log: str | Path) -> duckdb.DuckDBPyConnection:
     """A DuckDB connection with the views `packets` and `flows`. Warns if some of the
-    log is still in block files; raises `LogError` if all of it is."""
+    log is still in block files; raises `LogError` if all of it is, or it is encrypted."""
     tables = {table: files(log, table) for table in TABLES}
     left = not_compacted(log)
     if not all(tables.values()):
         raise LogError(f"{log}: nothing is compacted yet: run `strata compact {log}`")
+    if any(name.endswith(".age") for names in tables.values() for name in names):
+        raise LogError(
+            f"{log}: it is encrypted, which DuckDB cannot read: ask it with "
+            f"`strata query {log} --key FILE`"
+        )
     if left:
         warnings.warn(
             f"{log}: {left} block files are not compacted yet and not seen here: "

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 import strata.log
@@ -14,3 +16,12 @@ def test_a_log_that_is_not_compacted_is_an_error_that_says_what_to_do(tmp_path):
     with pytest.raises(strata.log.LogError, match="strata compact"):
         strata.log.connect(tmp_path)
     assert strata.log.not_compacted(tmp_path) == 1
+
+
+def test_an_encrypted_log_is_an_error_that_says_what_to_do(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"recordings": []}')
+    files = [{"kind": kind, "name": f"{kind}/1.parquet.age"} for kind in ("packets", "flows")]
+    archive = {"parts": [{"files": files}], "gone": []}
+    (tmp_path / "archive.json").write_text(json.dumps(archive))
+    with pytest.raises(strata.log.LogError, match=r"strata query .* --key"):
+        strata.log.connect(tmp_path)

@@ -32,7 +32,7 @@ pub(crate) fn name_files(disk: &dyn Disk, parts: &[Part]) -> Result<(), ArchiveE
     let staged = staged(disk)?;
     for part in parts {
         for file in &part.files {
-            let from = staging_name(part.id, file.kind);
+            let from = staging_name(part.id, file.kind, file.is_encrypted());
             if staged.contains(&from) {
                 let renamed = disk.rename(&from, &file.name);
                 renamed.map_err(ArchiveError::io(disk.display(&file.name), "name"))?;
@@ -59,7 +59,7 @@ pub(crate) fn remove_staged(disk: &dyn Disk, archive: &Archive) -> Result<(), Ar
         .flat_map(|part| {
             part.files
                 .iter()
-                .map(|file| staging_name(part.id, file.kind))
+                .map(|file| staging_name(part.id, file.kind, file.is_encrypted()))
         })
         .collect();
     for name in staged(disk)? {

@@ -19,8 +19,10 @@ use strata_store::{
 use strata_wire::{FlowHasher, LinkType};
 
 use crate::changes::{clean_up, commit, delete_gone, lock, name_files, remove_staged};
+use crate::encryption::recipients;
 use crate::error::ArchiveError;
 use crate::flows::Flow;
+use crate::keys::Recipients;
 use crate::packets::{Verdicts, addresses, keeps};
 use crate::part::{Job, PartWriter, Share};
 use crate::prune::PROTECTED;
@@ -46,7 +48,8 @@ pub struct Compacted {
     pub damage: Vec<Damage>,
 }
 
-/// Compacts every block file that nothing is written to any more.
+/// Compacts every block file that nothing is written to any more, encrypted if
+/// [`encrypt_to`](crate::encrypt_to) has said so.
 ///
 /// # Errors
 ///
@@ -59,11 +62,16 @@ pub fn compact(
     let _lock = lock(disk.as_ref())?;
     let mut archive = clean_up(disk.as_ref())?;
     let log = Log::on(Arc::clone(disk))?;
+    let to = recipients(disk.as_ref(), &archive)?;
     let mut done = Compacted::default();
     for (recording, files) in jobs(&log, JOB_BYTES) {
         let mut files = files;
         while !files.is_empty() {
-            match run_job(&log, disk.as_ref(), recording, &files, archive.next_part)? {
+            let output = Target {
+                disk: disk.as_ref(),
+                encrypt_to: &to,
+            };
+            match run_job(&log, output, recording, &files, archive.next_part)? {
                 Outcome::Parts(parts, gone) => {
                     done.files += files.len() as u64;
                     done.bytes_before += size_of(disk.as_ref(), &files);
@@ -95,11 +103,15 @@ pub fn compact(
 /// If files cannot be read or written.
 pub fn snapshot(log: &Log, output: &dyn Disk) -> Result<(Vec<Part>, Vec<Damage>), ArchiveError> {
     let mut next_part = log.archive().next_part;
+    let target = Target {
+        disk: output,
+        encrypt_to: &Recipients::default(),
+    };
     let (mut all, mut damage) = (Vec::new(), Vec::new());
     for recording in log.recordings() {
         for file in &recording.files {
             let files = std::slice::from_ref(file);
-            match run_job(log, output, recording, files, next_part)? {
+            match run_job(log, target, recording, files, next_part)? {
                 Outcome::Parts(parts, _) => {
                     name_files(output, &parts)?;
                     next_part += u32::try_from(parts.len()).unwrap_or(0);
@@ -165,10 +177,17 @@ enum Outcome {
     Damaged(Damage, String),
 }
 
+/// Where parts go, and to whom they are encrypted, if at all.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    disk: &'a dyn Disk,
+    encrypt_to: &'a Recipients,
+}
+
 /// Makes parts of block files, in `staging/`.
 fn run_job(
     log: &Log,
-    output: &dyn Disk,
+    output: Target<'_>,
     recording: &Recording,
     files: &[BlockFile],
     next_part: u32,
@@ -238,8 +257,7 @@ fn run_job(
 
 /// A job at work.
 struct Work<'a> {
-    /// Where the parts go.
-    output: &'a dyn Disk,
+    output: Target<'a>,
     recording: &'a Recording,
     hasher: FlowHasher,
     /// Names of the model's classes that are anomalous.
@@ -271,7 +289,7 @@ const HOUR_NS: u64 = 3_600_000_000_000;
 impl<'a> Work<'a> {
     fn new(
         log: &Log,
-        output: &'a dyn Disk,
+        output: Target<'a>,
         recording: &'a Recording,
         next_part: u32,
     ) -> Result<Self, ArchiveError> {
@@ -423,7 +441,8 @@ impl<'a> Work<'a> {
                 class_names: &self.context.classes,
             };
             let job = Job {
-                disk: self.output,
+                disk: self.output.disk,
+                encrypt_to: self.output.encrypt_to,
                 recording: self.recording,
                 interfaces: &self.interfaces,
             };
@@ -483,7 +502,8 @@ impl<'a> Work<'a> {
 
     fn close_parts(&mut self) -> Result<(), ArchiveError> {
         let job = Job {
-            disk: self.output,
+            disk: self.output.disk,
+            encrypt_to: self.output.encrypt_to,
             recording: self.recording,
             interfaces: &self.interfaces,
         };
@@ -499,7 +519,8 @@ impl<'a> Work<'a> {
         if only_metas {
             // What the inputs said is kept, also where no packet was.
             let job = Job {
-                disk: self.output,
+                disk: self.output.disk,
+                encrypt_to: self.output.encrypt_to,
                 recording: self.recording,
                 interfaces: &self.interfaces,
             };

@@ -5,6 +5,8 @@ use std::io;
 use strata_capture::WriteError;
 use strata_store::StoreError;
 
+use crate::keys::KeyError;
+
 /// What lies behind an error in a table or payload file.
 pub(crate) type Source = Box<dyn std::error::Error + Send + Sync>;
 
@@ -36,6 +38,14 @@ pub enum ArchiveError {
     /// The output of an export.
     #[error(transparent)]
     Write(#[from] WriteError),
+    /// A key that is written down is none.
+    #[error("{file}: {source}")]
+    Key {
+        /// Where.
+        file: String,
+        /// What is wrong with it.
+        source: KeyError,
+    },
     /// Another process changes the archive.
     #[error("{dir}: another process is compacting or pruning this log: wait for it, or stop it")]
     Busy {

@@ -97,13 +97,20 @@ fn metas_of(
         let Some(file) = part.file(FileKind::Meta) else {
             continue;
         };
-        let name = find::name_of(log.disk().as_ref(), part, file);
+        let disk = log.disk().as_ref();
+        let name = find::name_of(disk, part, file);
+        let bytes = if file.is_encrypted() {
+            // The manifest says how long it is encrypted.
+            Input::open(disk, &name)?.size()
+        } else {
+            file.bytes
+        };
         let mut one = recording.clone();
         one.files = vec![BlockFile {
             name,
             worker: 0,
             sealed: true,
-            bytes: file.bytes,
+            bytes,
             blocks: 1,
             packets: 0,
         }];

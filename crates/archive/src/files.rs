@@ -3,19 +3,21 @@
 use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use age::stream::StreamWriter;
 use bytes::Bytes;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 use strata_store::{Disk, DiskFile};
 
 use crate::error::ArchiveError;
+use crate::keys::PartKey;
 
 /// Bytes under one checksum: how exactly damage can be told.
 pub(crate) const SUM_BYTES: usize = 64 << 10;
 /// Bytes written at once.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// What was written, for the manifest and for verification.
+/// What was written, as it lies on the disk, for the manifest and for verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub(crate) bytes: u64,
@@ -52,7 +54,15 @@ impl Sums {
 }
 
 /// A new file, written from its start to its end.
-pub(crate) struct Output {
+pub(crate) struct Output(Layer);
+
+enum Layer {
+    Clear(Stored),
+    Encrypted(Box<StreamWriter<Stored>>),
+}
+
+/// What goes to the disk.
+struct Stored {
     file: Box<dyn DiskFile>,
     buffer: Vec<u8>,
     flushed: u64,
@@ -60,34 +70,64 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    pub(crate) fn create(disk: &dyn Disk, name: &str) -> Result<Self, ArchiveError> {
-        let file = disk.create(name);
-        let file = file.map_err(ArchiveError::io(disk.display(name), "create"))?;
-        Ok(Self {
-            file,
-            buffer: Vec::with_capacity(BUFFER_BYTES),
-            flushed: 0,
-            sums: Sums::default(),
-        })
+    /// A file that is encrypted if there is a key.
+    pub(crate) fn create(
+        disk: &dyn Disk,
+        name: &str,
+        key: Option<&PartKey>,
+    ) -> Result<Self, ArchiveError> {
+        let create = || -> io::Result<Layer> {
+            let stored = Stored {
+                file: disk.create(name)?,
+                buffer: Vec::with_capacity(BUFFER_BYTES),
+                flushed: 0,
+                sums: Sums::default(),
+            };
+            Ok(match key {
+                None => Layer::Clear(stored),
+                Some(key) => Layer::Encrypted(Box::new(key.encrypt(stored)?)),
+            })
+        };
+        let layer = create().map_err(ArchiveError::io(disk.display(name), "create"))?;
+        Ok(Self(layer))
     }
 
+    /// Makes the file survive a crash.
+    pub(crate) fn finish(self) -> io::Result<Sums> {
+        let mut stored = match self.0 {
+            Layer::Clear(stored) => stored,
+            Layer::Encrypted(stream) => stream.finish()?,
+        };
+        stored.write_out()?;
+        stored.file.sync()?;
+        stored.sums.close();
+        Ok(stored.sums)
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut self.0 {
+            Layer::Clear(stored) => stored.write(bytes),
+            Layer::Encrypted(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Stored {
     fn write_out(&mut self) -> io::Result<()> {
         self.file.write_at(&self.buffer, self.flushed)?;
         self.flushed += self.buffer.len() as u64;
         self.buffer.clear();
         Ok(())
     }
-
-    /// Makes the file survive a crash.
-    pub(crate) fn finish(mut self) -> io::Result<Sums> {
-        self.write_out()?;
-        self.file.sync()?;
-        self.sums.close();
-        Ok(self.sums)
-    }
 }
 
-impl Write for Output {
+impl Write for Stored {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.sums.add(bytes);
         self.buffer.extend_from_slice(bytes);

@@ -42,7 +42,7 @@ pub fn name_of(disk: &dyn Disk, part: &Part, file: &PartFile) -> String {
     if disk.exists(&file.name) {
         return file.name.clone();
     }
-    let staged = staging_name(part.id, file.kind);
+    let staged = staging_name(part.id, file.kind, file.is_encrypted());
     // It may have got its name in between.
     if disk.exists(&staged) {
         staged

@@ -5,7 +5,8 @@
 //! - [`export`]: packets of both tiers, found through the table of flows ([`Find`]);
 //! - [`flow_records`], [`RecordWriter`]: flows as CSV, JSON, IPFIX;
 //! - [`verify`]: every byte is what was written; [`prune`]: retention by age, class
-//!   and size.
+//!   and size;
+//! - [`encrypt_to`], [`rotate`], [`ClearDisk`]: encryption at rest.
 //!
 //! `docs/formats/archive.md` describes the files. Above `store`, so that recording
 //! does not depend on Parquet; used by the command line.
@@ -14,6 +15,8 @@
 mod changes;
 mod coded;
 mod compact;
+mod disk;
+mod encryption;
 mod error;
 mod export;
 mod files;
@@ -21,6 +24,7 @@ mod find;
 mod flows;
 mod header;
 mod innermost;
+mod keys;
 mod names;
 mod packets;
 mod part;
@@ -35,9 +39,12 @@ mod table;
 mod verify;
 
 pub use compact::{Compacted, compact, snapshot};
+pub use disk::ClearDisk;
+pub use encryption::{encrypt_to, rotate};
 pub use error::ArchiveError;
 pub use export::export;
 pub use find::{Find, name_of};
+pub use keys::{Identities, KeyError, Recipients};
 pub use prune::{
     Importance, PROTECTED, Piece, PieceKind, Plan, Pruned, Retention, make_room, plan, prune,
 };

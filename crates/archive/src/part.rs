@@ -5,11 +5,14 @@ use std::collections::HashMap;
 use parquet::data_type::ByteArray;
 use serde::{Deserialize, Serialize};
 use strata_capture::{Interface, Meta, PacketRef};
-use strata_store::{BlockBuilder, Disk, FileKind, Part, PartCount, PartFile, Recording, STAGING};
+use strata_store::{
+    BlockBuilder, Disk, ENCRYPTED, FileKind, Part, PartCount, PartFile, Recording, STAGING,
+};
 
 use crate::error::ArchiveError;
 use crate::files::{Output, SUM_BYTES, Sums};
 use crate::flows::{self, FlowRow};
+use crate::keys::{PartKey, Recipients};
 use crate::packets::{self, Addresses, Filler, Filling, Verdict};
 use crate::payload::PayloadWriter;
 use crate::run::Run;
@@ -31,8 +34,9 @@ pub(crate) struct FileSums {
 }
 
 /// The name of a file before it is listed.
-pub(crate) fn staging_name(part: u32, kind: FileKind) -> String {
-    format!("{STAGING}/{part:08}.{}", kind.dir())
+pub(crate) fn staging_name(part: u32, kind: FileKind, encrypted: bool) -> String {
+    let ending = if encrypted { ENCRYPTED } else { "" };
+    format!("{STAGING}/{part:08}.{}{ending}", kind.dir())
 }
 
 /// What a job says of itself to its parts.
@@ -40,6 +44,8 @@ pub(crate) struct Job<'a> {
     pub(crate) disk: &'a dyn Disk,
     pub(crate) recording: &'a Recording,
     pub(crate) interfaces: &'a HashMap<u16, Interface>,
+    /// To whom its parts are encrypted, if at all.
+    pub(crate) encrypt_to: &'a Recipients,
 }
 
 /// Granularities, by code.
@@ -48,6 +54,7 @@ const KEEPS: usize = 4;
 /// A part being written.
 pub(crate) struct PartWriter {
     part: Part,
+    key: Option<PartKey>,
     packets: TableWriter<Output>,
     flows: TableWriter<Output>,
     payload: Option<PayloadWriter>,
@@ -85,9 +92,13 @@ impl PartWriter {
             ("strata.mode", mode.to_owned()),
             ("strata.model", job.recording.model.clone()),
         ];
+        let key = (!job.encrypt_to.is_empty()).then(PartKey::generate);
+        let wrapped = key.as_ref().map(|key| key.wrap(job.encrypt_to));
+        let wrapped = wrapped.transpose();
+        let wrapped = wrapped.map_err(ArchiveError::io(job.disk.display(""), "encrypt"))?;
         let table = |kind: FileKind, columns| {
-            let name = staging_name(id, kind);
-            let output = Output::create(job.disk, &name)?;
+            let name = staging_name(id, kind, key.is_some());
+            let output = Output::create(job.disk, &name, key.as_ref())?;
             TableWriter::new(output, kind.dir(), columns, &about)
                 .map_err(|source| ArchiveError::table(&job.disk.display(&name), source))
         };
@@ -107,8 +118,10 @@ impl PartWriter {
                 packets: 0,
                 flows: 0,
                 counts: Vec::new(),
+                key: wrapped,
                 files: Vec::new(),
             },
+            key,
         })
     }
 
@@ -131,7 +144,8 @@ impl PartWriter {
             addresses: share.addresses,
             keeps: share.keeps,
         });
-        let named = |kind| job.disk.display(&staging_name(self.part.id, kind));
+        let (id, encrypted) = (self.part.id, self.key.is_some());
+        let named = |kind| job.disk.display(&staging_name(id, kind, encrypted));
         let written = self
             .packets
             .group(|index, column| filler.fill(index, column));
@@ -173,8 +187,9 @@ impl PartWriter {
             let writer = match &mut self.payload {
                 Some(writer) => writer,
                 none => {
-                    let name = staging_name(self.part.id, FileKind::Payload);
-                    none.insert(PayloadWriter::new(Output::create(job.disk, &name)?)?)
+                    let key = self.key.as_ref();
+                    let name = staging_name(self.part.id, FileKind::Payload, key.is_some());
+                    none.insert(PayloadWriter::new(Output::create(job.disk, &name, key)?)?)
                 }
             };
             payload_at.insert(number, writer.packet(&packet, interface)?);
@@ -234,13 +249,13 @@ impl PartWriter {
 
     /// Ends its files, synced, and says what is to be listed.
     pub(crate) fn finish(mut self, job: &Job<'_>, metas: &[Meta]) -> Result<Part, ArchiveError> {
-        let id = self.part.id;
+        let (id, key) = (self.part.id, self.key.as_ref());
         let mut sums = Vec::new();
         for (kind, table) in [
             (FileKind::Packets, self.packets),
             (FileKind::Flows, self.flows),
         ] {
-            let named = job.disk.display(&staging_name(id, kind));
+            let named = job.disk.display(&staging_name(id, kind, key.is_some()));
             let output = table.finish();
             let output = output.map_err(|source| ArchiveError::table(&named, source))?;
             let written = output.finish();
@@ -258,7 +273,7 @@ impl PartWriter {
         let bytes = block.seal(recording.id, 0, 0, recording.hash_seed);
         sums.push((
             FileKind::Meta,
-            write_small(job.disk, id, FileKind::Meta, bytes)?,
+            write_small(job.disk, id, FileKind::Meta, key, bytes)?,
         ));
         let pieces = sums.iter().map(|(kind, sums)| FileSums {
             kind: *kind,
@@ -271,12 +286,12 @@ impl PartWriter {
         let json = serde_json::to_vec(&file).unwrap_or_default();
         sums.push((
             FileKind::Sums,
-            write_small(job.disk, id, FileKind::Sums, &json)?,
+            write_small(job.disk, id, FileKind::Sums, None, &json)?,
         ));
         let part = &self.part;
         let files = sums.into_iter().map(|(kind, sums)| PartFile {
             kind,
-            name: final_name(part, kind),
+            name: final_name(part, kind, key.is_some()),
             bytes: sums.bytes,
             crc: sums.crc,
         });
@@ -291,22 +306,26 @@ fn write_small(
     disk: &dyn Disk,
     part: u32,
     kind: FileKind,
+    key: Option<&PartKey>,
     bytes: &[u8],
 ) -> Result<Sums, ArchiveError> {
     use std::io::Write as _;
-    let name = staging_name(part, kind);
-    let mut output = Output::create(disk, &name)?;
+    let name = staging_name(part, kind, key.is_some());
+    let mut output = Output::create(disk, &name, key)?;
     let written = output.write_all(bytes).and_then(|()| output.finish());
     written.map_err(ArchiveError::io(disk.display(&name), "write"))
 }
 
-fn final_name(part: &Part, kind: FileKind) -> String {
+fn final_name(part: &Part, kind: FileKind, encrypted: bool) -> String {
     let (dir, id, extension) = (kind.dir(), part.id, kind.extension());
+    let ending = if encrypted { ENCRYPTED } else { "" };
     match kind {
         FileKind::Packets | FileKind::Flows | FileKind::Payload => {
             let (hour, retention) = (&part.hour, &part.retention);
-            format!("{dir}/hour={hour}/retention={retention}/{id:08}.{extension}")
+            format!("{dir}/hour={hour}/retention={retention}/{id:08}.{extension}{ending}")
         }
-        FileKind::Meta | FileKind::Sums => format!("{dir}/{id:08}.{extension}"),
+        FileKind::Meta => format!("{dir}/{id:08}.{extension}{ending}"),
+        // Of the files as they lie there: checked by whoever has no key.
+        FileKind::Sums => format!("{dir}/{id:08}.{extension}"),
     }
 }

@@ -1,12 +1,16 @@
 //! Verification: every byte of a log is what was written.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
+use std::sync::Arc;
 
-use strata_store::{Damage, Disk, FileKind, Log, Part, Recording, Select, StoreError};
+use strata_store::{Damage, Disk, FileKind, Log, Part, PartFile, Recording, Select, StoreError};
 
+use crate::disk::ClearDisk;
 use crate::error::ArchiveError;
 use crate::files::{Input, SUM_BYTES, Sums};
 use crate::find::{self, name_of};
+use crate::keys::{CHUNK_BYTES, Identities, chunk_offset};
 use crate::part::SumsFile;
 
 /// What was verified.
@@ -18,17 +22,22 @@ pub struct Verified {
     pub bytes: u64,
     /// Packets in them.
     pub packets: u64,
+    /// Encrypted files of which only the stored bytes were checked, for want of a key.
+    pub not_decrypted: u64,
     /// What is not as it was written.
     pub damage: Vec<Damage>,
 }
 
-/// Reads every file of a log and checks it against its checksums.
+/// Reads every file of a log and checks it against its checksums, which cover what is stored:
+/// encrypted files need no key. With keys these are decrypted too, which finds what was
+/// changed together with its checksum.
 ///
 /// # Errors
 ///
-/// If a file cannot be read; damage is no error.
-pub fn verify(log: &Log) -> Result<Verified, ArchiveError> {
+/// If a file cannot be read, or a key is the wrong one; damage is no error.
+pub fn verify(log: &Log, keys: Option<&Identities>) -> Result<Verified, ArchiveError> {
     let disk = log.disk().as_ref();
+    let clear = keys.map(|keys| ClearDisk::new(Arc::clone(log.disk()), Some(keys.clone())));
     let mut verified = Verified::default();
     for recording in log.recordings() {
         verified.model(disk, recording)?;
@@ -58,7 +67,7 @@ pub fn verify(log: &Log) -> Result<Verified, ArchiveError> {
         }
     }
     for part in &log.archive().parts {
-        verified.part(disk, part)?;
+        verified.part(disk, clear.as_ref(), part)?;
     }
     Ok(verified)
 }
@@ -110,7 +119,12 @@ impl Verified {
         Ok(())
     }
 
-    fn part(&mut self, disk: &dyn Disk, part: &Part) -> Result<(), ArchiveError> {
+    fn part(
+        &mut self,
+        disk: &dyn Disk,
+        clear: Option<&ClearDisk>,
+        part: &Part,
+    ) -> Result<(), ArchiveError> {
         self.packets += part.packets;
         let mut pieces = HashMap::new();
         if part.file(FileKind::Sums).is_some()
@@ -142,6 +156,9 @@ impl Verified {
             }
             let sums = sums_of(&input).map_err(ArchiveError::io(named.clone(), "read"))?;
             if sums.crc == file.crc && sums.bytes == file.bytes {
+                if file.is_encrypted() {
+                    self.content(disk, clear, part, file)?;
+                }
                 continue;
             }
             let mut found = false;
@@ -162,6 +179,43 @@ impl Verified {
         }
         Ok(())
     }
+
+    /// Decrypts a file whose stored bytes are as the manifest says.
+    fn content(
+        &mut self,
+        disk: &dyn Disk,
+        clear: Option<&ClearDisk>,
+        part: &Part,
+        file: &PartFile,
+    ) -> Result<(), ArchiveError> {
+        let Some(clear) = clear else {
+            self.not_decrypted += 1;
+            return Ok(());
+        };
+        let name = name_of(disk, part, file);
+        let (offset, problem) = match Input::open(clear, &name) {
+            Ok(input) => match undecryptable(&input) {
+                None => return Ok(()),
+                Some(at) => (chunk_offset(at, input.size(), file.bytes), CHANGED.into()),
+            },
+            Err(ArchiveError::Io { source, .. }) if source.kind() == ErrorKind::InvalidData => {
+                (0, source.to_string())
+            }
+            Err(error) => return Err(error),
+        };
+        self.note(disk.display(&name), offset, problem);
+        Ok(())
+    }
+}
+
+const CHANGED: &str = "what stands here cannot be decrypted, though its checksum is right: it \
+                       was changed by someone, not by accident";
+
+/// The chunk of an encrypted file that cannot be decrypted, if there is one.
+fn undecryptable(input: &Input) -> Option<u64> {
+    let mut chunk = vec![0; usize::try_from(CHUNK_BYTES).unwrap_or(0)];
+    let mut chunks = (0..input.size()).step_by(chunk.len());
+    chunks.find(|&at| input.read_at(&mut chunk, at).is_err())
 }
 
 fn sums_of(input: &Input) -> std::io::Result<Sums> {

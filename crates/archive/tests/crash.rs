@@ -90,7 +90,7 @@ fn every_flipped_byte_is_found_and_named() {
         if compacted {
             compact(&disk, |_| ()).unwrap();
         }
-        let clean = verify(&Log::on(Arc::clone(&disk)).unwrap()).unwrap();
+        let clean = verify(&Log::on(Arc::clone(&disk)).unwrap(), None).unwrap();
         assert_eq!((clean.damage.len(), clean.packets), (0, 188));
         let dirs: &[&str] = if compacted {
             &[
@@ -111,7 +111,7 @@ fn every_flipped_byte_is_found_and_named() {
                 let byte = usize::try_from(at).unwrap();
                 sim.flip_bit(&name, byte, 3);
                 let log = Log::on(Arc::clone(&disk)).unwrap();
-                let found = verify(&log).unwrap().damage;
+                let found = verify(&log, None).unwrap().damage;
                 assert!(!found.is_empty(), "{name} byte {at} was not noticed");
                 let near = |offset: u64| offset <= at && at < offset + (1 << 20);
                 assert!(
@@ -228,7 +228,7 @@ fn retention_goes_by_age_class_and_size_and_spares_the_newest() {
     let done = prune(&disk, &small, last, false).unwrap();
     assert!(done.still_too_large && done.bytes_left > 0);
     assert_eq!(parts(&disk).len(), 1);
-    let report = verify(&Log::on(disk).unwrap()).unwrap();
+    let report = verify(&Log::on(disk).unwrap(), None).unwrap();
     assert!(report.damage.is_empty(), "{:?}", report.damage);
 }
 

@@ -8,9 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use strata_archive::{Compacted, compact};
+use strata_archive::{Compacted, compact, encrypt_to};
 use strata_store::{Disk, Log, RealDisk};
 
+use crate::key;
 use crate::prune::{self, RetentionArgs};
 use crate::record::stop_on_signal;
 use crate::text::{count, duration_ns, human_bytes, percent};
@@ -20,6 +21,7 @@ use crate::text::{count, duration_ns, human_bytes, percent};
 #[command(after_help = "\
 Examples:
   strata compact log/
+  strata compact log/ --encrypt-to age1...                    # a public key of `strata key new`
   strata compact log/ --watch 10s --keep 30d --max-size 2T    # beside a running record
   duckdb -c \"SELECT * FROM 'log/flows/**/*.parquet' LIMIT 5\"  # no Strata needed
 
@@ -34,6 +36,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME")]
     watch: Option<String>,
 
+    /// Encrypt what is compacted from now on, to this public key or those in this file;
+    /// may be given several times. The log remembers it; `none` ends it.
+    #[arg(long, value_name = "KEY")]
+    encrypt_to: Vec<String>,
+
     #[command(flatten)]
     retention: RetentionArgs,
 }
@@ -44,6 +51,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::at(&args.log));
     let retention = args.retention.parse()?;
     let pause = args.watch.as_deref().map(duration_ns).transpose()?;
+    if !args.encrypt_to.is_empty() {
+        let nobody = args.encrypt_to == ["none"];
+        let keys: &[String] = if nobody { &[] } else { &args.encrypt_to };
+        encrypt_to(&disk, &key::recipients(keys)?)?;
+    }
     let stop = stop_on_signal()?;
     loop {
         let started = Instant::now();

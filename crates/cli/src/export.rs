@@ -16,6 +16,7 @@ use strata_store::export::{ExportOptions, Exported, FileFormat};
 use strata_store::{Log, RealDisk, Select};
 use strata_wire::{AddressFamily, LinkType};
 
+use crate::key::KeyArgs;
 use crate::text;
 
 /// Arguments of `strata export`.
@@ -51,6 +52,9 @@ pub(crate) struct Args {
     /// Do not say class, score, granularity and reason in packet comments.
     #[arg(long)]
     no_comments: bool,
+
+    #[command(flatten)]
+    key: KeyArgs,
 
     /// Only packets that match, in the filter language of tcpdump, judged by the
     /// bytes that were kept. Options go before it.
@@ -106,7 +110,7 @@ fn wanted_addresses(filter: &Filter) -> Option<Vec<(AddressFamily, u128)>> {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let filter = text::filter(&args.filter)?;
-    let log = Log::open(&args.log)?;
+    let log = args.key.open(&args.log)?;
     let reference = first_packet_ns(&log)?;
     let time = |text: &Option<String>| {
         text.as_deref()

@@ -1,6 +1,6 @@
 //! `strata info`: what is in a log.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
@@ -54,6 +54,8 @@ struct Contents {
     damage: Vec<Damage>,
     /// Packets in Parquet files.
     compacted: u64,
+    /// Public keys to which these are encrypted.
+    encrypted_to: BTreeSet<String>,
     /// The verdicts of all workers, each of which numbers its own.
     verdicts: Vec<VerdictRecord>,
     /// By place in `verdicts` and granularity: packets, and whose the first is.
@@ -71,6 +73,8 @@ impl Contents {
                 continue;
             }
             contents.compacted += part.packets;
+            let keys = part.key.iter().flat_map(|key| &key.to);
+            contents.encrypted_to.extend(keys.cloned());
             let first = contents.first_ns.unwrap_or(u64::MAX);
             contents.first_ns = Some(first.min(part.ts_min_ns));
             contents.last_ns = contents.last_ns.max(part.ts_max_ns);
@@ -299,7 +303,13 @@ fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
         l.seen.bytes.saturating_sub(l.filtered.bytes)
     });
     if contents.compacted > 0 {
-        let _ = writeln!(text, "{} packets are compacted", count(contents.compacted));
+        let keys: Vec<&str> = contents.encrypted_to.iter().map(String::as_str).collect();
+        let encrypted = match keys[..] {
+            [] => String::new(),
+            _ => format!(", encrypted to {}", keys.join(", ")),
+        };
+        let packets = count(contents.compacted);
+        let _ = writeln!(text, "{packets} packets are compacted{encrypted}");
     }
     let _ = write!(
         text,

@@ -11,6 +11,7 @@ mod features;
 mod generate;
 mod info;
 mod interfaces;
+mod key;
 mod labelled;
 mod labels;
 mod model;
@@ -69,6 +70,8 @@ enum Command {
     Query(query::Args),
     /// Check every byte of a log against its checksums.
     Verify(verify::Args),
+    /// Make keys for encrypted logs, and give a log other ones.
+    Key(key::Args),
     /// Delete what is older or more than is to be kept.
     Prune(prune::Args),
     /// Write the features of each packet, as the classifier sees them.
@@ -106,6 +109,7 @@ fn main() -> ExitCode {
         Command::Compact(args) => compact::run(&args),
         Command::Query(args) => query::run(&args),
         Command::Verify(args) => verify::run(&args),
+        Command::Key(args) => key::run(&args),
         Command::Prune(args) => prune::run(&args),
         Command::Features(args) => features::run(&args),
         Command::Generate(args) => generate::run(&args),

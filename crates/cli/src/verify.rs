@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use strata_archive::verify;
 use strata_store::Log;
 
+use crate::key::KeyArgs;
 use crate::text::{count, human_bytes};
 
 /// Arguments of `strata verify`.
@@ -15,11 +16,14 @@ pub(crate) struct Args {
     /// Directory of the log.
     #[arg(value_name = "LOG")]
     log: PathBuf,
+
+    #[command(flatten)]
+    key: KeyArgs,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let log = Log::open(&args.log)?;
-    let verified = verify(&log)?;
+    let verified = verify(&log, args.key.read()?.as_ref())?;
     for damage in &verified.damage {
         eprintln!("strata: {damage}");
     }
@@ -37,5 +41,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         count(verified.packets),
         human_bytes(verified.bytes),
     )?;
+    if verified.not_decrypted > 0 {
+        writeln!(
+            stdout().lock(),
+            "{} of them are encrypted: with --key what they hold is checked too",
+            count(verified.not_decrypted),
+        )?;
+    }
     Ok(())
 }

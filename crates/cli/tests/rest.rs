@@ -277,3 +277,101 @@ fn flows_come_as_csv_json_and_ipfix_from_both_tiers() {
         "tshark counts every packet of an IP flow"
     );
 }
+
+#[test]
+fn an_encrypted_log_is_read_with_its_key_and_by_age() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let trace = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    ok(strata()
+        .arg("record")
+        .arg("-r")
+        .arg(trace)
+        .arg("-o")
+        .arg(&log));
+    let export = |key: Option<&Path>| {
+        let mut command = strata();
+        command.args(["export", "-w", "-"]).arg(&log);
+        if let Some(key) = key {
+            command.arg("--key").arg(key);
+        }
+        command
+    };
+    let bytes = |mut command: Command| {
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{command:?}");
+        output.stdout
+    };
+    let before = bytes(export(None));
+    let [one, two] = ["one.key", "two.key"].map(|name| dir.path().join(name));
+    let public = ok(strata().args(["key", "new"]).arg(&one));
+    let public = public.trim();
+    assert!(public.starts_with("age1"));
+    let mode = std::fs::metadata(&one).unwrap().permissions();
+    assert_eq!(
+        std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777,
+        0o600
+    );
+    assert!(failed(strata().args(["key", "new"]).arg(&one)).contains("one.key"));
+    ok(strata().args(["key", "new"]).arg(&two));
+
+    let compact = |to: &str| {
+        let mut command = strata();
+        command.arg("compact").arg(&log).args(["--encrypt-to", to]);
+        command
+    };
+    let typo = public.replace("age1", "age1q");
+    assert!(failed(&mut compact(&typo)).contains(&typo));
+    assert!(failed(&mut compact("nowhere.key")).contains("nowhere.key"));
+    assert!(ok(&mut compact(public)).contains("94 packets"));
+    let info = ok(strata().arg("info").arg(&log));
+    assert!(info.contains(&format!("94 packets are compacted, encrypted to {public}")));
+    assert!(ok(strata().arg("verify").arg(&log)).contains("with --key"));
+    let refused = failed(&mut export(None));
+    assert!(
+        refused.contains(public) && refused.contains("STRATA_KEY"),
+        "{refused}"
+    );
+    assert_eq!(bytes(export(Some(&one))), before);
+    opens_with_age(&log, &one, dir.path());
+
+    let rotated = ok(strata()
+        .args(["key", "rotate"])
+        .arg(&log)
+        .arg("--old")
+        .arg(&one)
+        .arg("--new")
+        .arg(&two));
+    assert!(rotated.contains("parts are encrypted to age1"), "{rotated}");
+    assert!(failed(&mut export(Some(&one))).contains(public));
+    assert_eq!(bytes(export(Some(&two))), before);
+    let verified = ok(strata().arg("verify").arg(&log).env("STRATA_KEY", &two));
+    assert!(!verified.contains("--key"), "{verified}");
+}
+
+/// As docs/formats/archive.md says how it is done by hand.
+fn opens_with_age(log: &Path, key: &Path, dir: &Path) {
+    let version = Command::new("age").arg("--version").output();
+    if version.is_err() {
+        let why = "age is not installed: run `make tools`";
+        assert!(std::env::var_os("CI").is_none(), "{why}");
+        eprintln!("not run: {why}");
+        return;
+    }
+    let archive = std::fs::read(log.join("archive.json")).unwrap();
+    let archive: serde_json::Value = serde_json::from_slice(&archive).unwrap();
+    let wrapped = dir.join("part.key.age");
+    let text = archive["parts"][0]["key"]["wrapped"].as_str().unwrap();
+    std::fs::write(&wrapped, text).unwrap();
+    let part_key = dir.join("part.key");
+    let age = |key: &Path, file: &Path, output: &Path| {
+        let mut command = Command::new("age");
+        command.arg("-d").arg("-i").arg(key).arg("-o").arg(output);
+        ok(command.arg(file));
+        std::fs::read(output).unwrap()
+    };
+    age(key, &wrapped, &part_key);
+    let name = archive["parts"][0]["files"][0]["name"].as_str().unwrap();
+    let table = age(&part_key, &log.join(name), &dir.join("table.parquet"));
+    assert!(table.starts_with(b"PAR1") && table.ends_with(b"PAR1"));
+}

@@ -35,6 +35,9 @@ pub struct Archive {
     /// Files of parts that are no longer part of the log, to be deleted once nobody
     /// reads the log.
     pub deleted: Vec<String>,
+    /// Public keys to which what is compacted from now on is encrypted; none: it is not.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub encrypt_to: Vec<String>,
 }
 
 /// What was compacted of one recording, hour and retention class at a time.
@@ -58,8 +61,20 @@ pub struct Part {
     pub flows: u64,
     /// Packets and bytes by class and granularity.
     pub counts: Vec<PartCount>,
+    /// The key of those of its files that are encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<WrappedKey>,
     /// Its files.
     pub files: Vec<PartFile>,
+}
+
+/// A part's secret key, which only who holds a key of its own can read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrappedKey {
+    /// Public keys of those who can.
+    pub to: Vec<String>,
+    /// The secret key, encrypted to them: an age file in its text form.
+    pub wrapped: String,
 }
 
 impl Part {
@@ -165,6 +180,17 @@ pub struct PartFile {
     pub crc: u32,
 }
 
+/// How names of encrypted files end.
+pub const ENCRYPTED: &str = ".age";
+
+impl PartFile {
+    /// Whether it is encrypted.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        self.name.ends_with(ENCRYPTED)
+    }
+}
+
 /// A block file whose packets are in parts, or were deleted by age or size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gone {
@@ -196,6 +222,7 @@ impl Default for Archive {
             parts: Vec::new(),
             gone: Vec::new(),
             deleted: Vec::new(),
+            encrypt_to: Vec::new(),
         }
     }
 }

@@ -32,7 +32,10 @@ mod relayed;
 mod simdisk;
 mod summary;
 
-pub use archive::{ARCHIVE_NAME, Archive, FileKind, Gone, Part, PartCount, PartFile, STAGING};
+pub use archive::{
+    ARCHIVE_NAME, Archive, ENCRYPTED, FileKind, Gone, Part, PartCount, PartFile, STAGING,
+    WrappedKey,
+};
 pub use blocks::{Block, Blocks, Select};
 pub use builder::{BlockBuilder, BlockTally};
 pub use channel::{BlockEnd, BlockSink, BlockSource, Incoming, Progress, Written, block_channel};

@@ -1,0 +1,254 @@
+//! The disk of a log at rest, on which encrypted files are read as what they hold.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use age::DecryptError;
+use age::stream::StreamReader;
+use strata_store::{Disk, DiskFile, ENCRYPTED, WrappedKey, read_archive};
+
+use crate::keys::{Identities, PartKey, chunk_offset};
+
+/// An age header with one recipient has about 200 bytes; data are read past the buffer.
+const HEAD_BYTES: usize = 512;
+
+/// A log's disk on which encrypted files of parts are opened as what they hold. Everything
+/// else is as on the disk below.
+pub struct ClearDisk {
+    below: Arc<dyn Disk>,
+    identities: Option<Identities>,
+    keys: Mutex<Keys>,
+}
+
+/// By part.
+#[derive(Default)]
+struct Keys {
+    wrapped: HashMap<u32, WrappedKey>,
+    open: HashMap<u32, PartKey>,
+}
+
+impl ClearDisk {
+    /// Reads with these keys. Without, opening an encrypted file is an error that says what
+    /// is missing.
+    #[must_use]
+    pub fn new(below: Arc<dyn Disk>, identities: Option<Identities>) -> Self {
+        Self {
+            below,
+            identities,
+            keys: Mutex::default(),
+        }
+    }
+
+    fn keys(&self) -> MutexGuard<'_, Keys> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn key_of(&self, name: &str) -> io::Result<PartKey> {
+        let part = part_of(name).ok_or_else(|| damaged("it has no name of a part's file"))?;
+        let mut keys = self.keys();
+        if let Some(key) = keys.open.get(&part) {
+            return Ok(key.clone());
+        }
+        if !keys.wrapped.contains_key(&part) {
+            let archive = read_archive(self.below.as_ref()).map_err(io::Error::other)?;
+            let parts = archive.parts.into_iter();
+            keys.wrapped = parts
+                .filter_map(|part| Some((part.id, part.key?)))
+                .collect();
+        }
+        let wrapped = keys.wrapped.get(&part);
+        let wrapped = wrapped.ok_or_else(|| damaged("archive.json has no key for it"))?;
+        let key = unwrap(wrapped, self.identities.as_ref())?;
+        keys.open.insert(part, key.clone());
+        Ok(key)
+    }
+}
+
+/// Opens the key of a part. An error of the kind `PermissionDenied` if the right secret key
+/// is not there.
+pub(crate) fn unwrap(wrapped: &WrappedKey, with: Option<&Identities>) -> io::Result<PartKey> {
+    let to = wrapped.to.join(" and ");
+    let denied = |text: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+    let Some(identities) = with else {
+        return denied(format!(
+            "it is encrypted to {to}: name the file with the secret key (--key, or STRATA_KEY)"
+        ));
+    };
+    match PartKey::unwrap(wrapped, identities) {
+        Ok(key) => Ok(key),
+        Err(DecryptError::NoMatchingKeys) => denied(format!(
+            "it is encrypted to {to}, and the key that was given is another, {}",
+            identities.recipients().texts().join(" and ")
+        )),
+        Err(error) => Err(damaged(&format!("its key in archive.json: {error}"))),
+    }
+}
+
+fn damaged(problem: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, problem.to_owned())
+}
+
+/// The part that a file belongs to, which its name begins with.
+fn part_of(name: &str) -> Option<u32> {
+    let (_, file) = name.rsplit_once('/')?;
+    file.split('.').next()?.parse().ok()
+}
+
+impl Disk for ClearDisk {
+    fn open(&self, name: &str, writable: bool) -> io::Result<Box<dyn DiskFile>> {
+        let file = self.below.open(name, writable)?;
+        if writable || !name.ends_with(ENCRYPTED) {
+            return Ok(file);
+        }
+        let key = self.key_of(name)?;
+        Ok(Box::new(ClearFile::new(file, &key)?))
+    }
+
+    fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        self.below.create(name)
+    }
+
+    fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        self.below.replace(name, content)
+    }
+
+    fn exists(&self, name: &str) -> bool {
+        self.below.exists(name)
+    }
+
+    fn lock(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
+        self.below.lock()
+    }
+
+    fn lock_for_compacting(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
+        self.below.lock_for_compacting()
+    }
+
+    fn lock_for_reading(&self) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
+        self.below.lock_for_reading()
+    }
+
+    fn lock_for_deleting(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
+        self.below.lock_for_deleting()
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.below.remove(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.below.rename(from, to)
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        self.below.list(dir)
+    }
+
+    fn display(&self, name: &str) -> String {
+        self.below.display(name)
+    }
+}
+
+/// What an encrypted file holds, decrypted as it is read.
+struct ClearFile {
+    stream: Mutex<StreamReader<BufReader<Stored>>>,
+    len: u64,
+    stored: u64,
+}
+
+impl ClearFile {
+    fn new(file: Box<dyn DiskFile>, key: &PartKey) -> io::Result<Self> {
+        let stored = file.size()?;
+        let input = BufReader::with_capacity(
+            HEAD_BYTES,
+            Stored {
+                file,
+                at: 0,
+                len: stored,
+            },
+        );
+        let mut stream = key.decrypt(input).map_err(|error| match error {
+            DecryptError::Io(error) => damaged(&format!("its age header: {error}")),
+            error => damaged(&format!("its age header: {error}")),
+        })?;
+        // Decrypts the last chunk, so a file that was cut is noticed here.
+        let len = stream.seek(SeekFrom::End(0))?;
+        Ok(Self {
+            stream: Mutex::new(stream),
+            len,
+            stored,
+        })
+    }
+}
+
+impl DiskFile for ClearFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let left = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let wanted = buffer.len().min(left);
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut done = 0;
+        let mut read = || -> io::Result<()> {
+            stream.seek(SeekFrom::Start(offset))?;
+            while done < wanted {
+                match stream.read(&mut buffer[done..wanted])? {
+                    0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    n => done += n,
+                }
+            }
+            Ok(())
+        };
+        if wanted > 0 {
+            read().map_err(|error| {
+                let at = chunk_offset(offset + done as u64, self.len, self.stored);
+                let problem = format!("what stands at offset {at} cannot be decrypted: {error}");
+                io::Error::new(error.kind(), problem)
+            })?;
+        }
+        Ok(done)
+    }
+
+    fn write_at(&mut self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn set_len(&mut self, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.len)
+    }
+}
+
+/// A file as a stream.
+struct Stored {
+    file: Box<dyn DiskFile>,
+    at: u64,
+    len: u64,
+}
+
+impl Read for Stored {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(buffer, self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+impl Seek for Stored {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let target = match to {
+            SeekFrom::Start(at) => Some(at),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+            SeekFrom::End(by) => self.len.checked_add_signed(by),
+        };
+        self.at = target.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
+}

@@ -1,0 +1,64 @@
+//! Encryption at rest: to whom a log is encrypted, and how that changes.
+
+use std::sync::Arc;
+
+use strata_store::{ARCHIVE_NAME, Archive, Disk};
+
+use crate::changes::{clean_up, lock, replace};
+use crate::disk::unwrap;
+use crate::error::ArchiveError;
+use crate::keys::{Identities, Recipients};
+
+/// Has everything encrypted that is compacted from now on; with no recipients, nothing.
+/// What is compacted already stays as it is.
+///
+/// # Errors
+///
+/// If another process compacts or prunes this log, or its manifest cannot be changed.
+pub fn encrypt_to(disk: &Arc<dyn Disk>, recipients: &Recipients) -> Result<(), ArchiveError> {
+    let _lock = lock(disk.as_ref())?;
+    let mut archive = clean_up(disk.as_ref())?;
+    if archive.encrypt_to != recipients.texts() {
+        archive.encrypt_to = recipients.texts();
+        replace(disk.as_ref(), &mut archive)?;
+    }
+    Ok(())
+}
+
+/// To whom what is compacted is encrypted.
+pub(crate) fn recipients(disk: &dyn Disk, archive: &Archive) -> Result<Recipients, ArchiveError> {
+    let keys = archive.encrypt_to.iter().map(String::as_str);
+    Recipients::parse(keys).map_err(|source| ArchiveError::Key {
+        file: disk.display(ARCHIVE_NAME),
+        source,
+    })
+}
+
+/// Encrypts the keys of all parts to other recipients, and what is compacted from now on.
+/// The files of the parts stay as they are. Either all keys change, in one replacement of
+/// `archive.json`, or none. Returns how many parts there are.
+///
+/// # Errors
+///
+/// As [`encrypt_to`]; and if the secret keys do not open every encrypted part.
+pub fn rotate(
+    disk: &Arc<dyn Disk>,
+    old: &Identities,
+    recipients: &Recipients,
+) -> Result<u64, ArchiveError> {
+    let _lock = lock(disk.as_ref())?;
+    let mut archive = clean_up(disk.as_ref())?;
+    let mut rotated = 0;
+    for part in &mut archive.parts {
+        let Some(wrapped) = &part.key else {
+            continue;
+        };
+        let named = format!("part {} in {}", part.id, disk.display(ARCHIVE_NAME));
+        let changed = unwrap(wrapped, Some(old)).and_then(|key| key.wrap(recipients));
+        part.key = Some(changed.map_err(ArchiveError::io(named, "change the key"))?);
+        rotated += 1;
+    }
+    archive.encrypt_to = recipients.texts();
+    replace(disk.as_ref(), &mut archive)?;
+    Ok(rotated)
+}

@@ -1,0 +1,142 @@
+//! `strata key`: keys of encrypted logs; and how the other subcommands take them.
+
+use std::fs::{self, OpenOptions};
+use std::io::{Write, stdout};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use strata_archive::{ClearDisk, Identities, Recipients, rotate};
+use strata_store::{Disk, Log, RealDisk};
+
+use crate::text::count;
+
+/// The secret key of an encrypted log, for what reads it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct KeyArgs {
+    /// The file with the secret key, if the log is encrypted.
+    #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
+    key: Option<PathBuf>,
+}
+
+impl KeyArgs {
+    pub(crate) fn read(&self) -> Result<Option<Identities>> {
+        self.key.as_deref().map(identities).transpose()
+    }
+
+    /// Opens a log, decrypting what is encrypted.
+    pub(crate) fn open(&self, dir: &Path) -> Result<Log> {
+        // It says what is missing where there is no log.
+        drop(Log::open(dir)?);
+        let disk = ClearDisk::new(Arc::new(RealDisk::at(dir)), self.read()?);
+        Ok(Log::on(Arc::new(disk))?)
+    }
+}
+
+fn identities(file: &Path) -> Result<Identities> {
+    let named = file.display().to_string();
+    let content = fs::read_to_string(file);
+    let content = content.with_context(|| format!("{named}: cannot read the key"))?;
+    Ok(Identities::of_file(&named, &content)?)
+}
+
+/// Public keys, written down or in files.
+pub(crate) fn recipients(keys: &[String]) -> Result<Recipients> {
+    let mut all = Recipients::default();
+    for key in keys {
+        let these = if key.starts_with("age1") {
+            Recipients::parse([key.as_str()])?
+        } else {
+            let content = fs::read_to_string(key);
+            let content = content.with_context(|| {
+                format!("{key}: cannot read it as a file, and it is no public key (age1...)")
+            })?;
+            Recipients::of_file(key, &content)?
+        };
+        all = all.and(these);
+    }
+    Ok(all)
+}
+
+/// Arguments of `strata key`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata key new analysts.key                      # keep it off the machine that records
+  strata compact log/ --encrypt-to age1...         # from now on, with the public key
+  strata export log/ --key analysts.key -w - | wireshark -k -i -
+  strata key new next.key
+  strata key rotate log/ --old analysts.key --new age1...
+
+Keys and files are those of age (age-encryption.org), so age-keygen makes them and age opens
+them too.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    /// Make a pair of keys: the secret one into a file, the public one onto the screen.
+    New {
+        /// The file to make.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Give a log other keys. Its data stay as they are: the keys of its files, which
+    /// archive.json holds, are encrypted anew, all or none.
+    Rotate {
+        /// Directory of the log.
+        #[arg(value_name = "LOG")]
+        log: PathBuf,
+
+        /// The file with the secret key that opens the log now.
+        #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
+        old: PathBuf,
+
+        /// The public key to be, or a file with public keys; may be given several times,
+        /// each of which opens the log then.
+        #[arg(long, value_name = "KEY", required = true)]
+        new: Vec<String>,
+    },
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut out = stdout().lock();
+    match &args.command {
+        Command::New { file } => {
+            let identities = Identities::generate();
+            let named = || format!("{}: cannot write", file.display());
+            let mut options = OpenOptions::new();
+            let options = options.write(true).create_new(true).mode(0o600);
+            let mut written = options.open(file).with_context(named)?;
+            written
+                .write_all(identities.to_file().as_bytes())
+                .and_then(|()| written.sync_all())
+                .with_context(named)?;
+            for key in identities.recipients().texts() {
+                writeln!(out, "{key}")?;
+            }
+            eprintln!(
+                "strata: {} holds the secret key: without it nothing encrypted to this public \
+                 key can be read again",
+                file.display()
+            );
+        }
+        Command::Rotate { log, old, new } => {
+            drop(Log::open(log)?);
+            let (old, new) = (identities(old)?, recipients(new)?);
+            ensure!(!new.is_empty(), "name a new key");
+            let disk: Arc<dyn Disk> = Arc::new(RealDisk::at(log));
+            let parts = rotate(&disk, &old, &new)?;
+            writeln!(
+                out,
+                "{} compacted parts are encrypted to {} now",
+                count(parts),
+                new.texts().join(" and ")
+            )?;
+        }
+    }
+    Ok(())
+}
