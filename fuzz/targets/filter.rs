@@ -6,10 +6,10 @@
 use std::net::IpAddr;
 
 use libfuzzer_sys::{Corpus, fuzz_target};
-use strata_filter::Filter;
+use strata_filter::{Filter, FlowFacts};
 use strata_fuzz::{Bounded, LINKS};
 use strata_wire::dissect::{dissect, may_hide_addresses};
-use strata_wire::{LinkType, TunnelKey, ip_addr};
+use strata_wire::{FlowKey, LinkType, TunnelKey, ip_addr};
 
 #[global_allocator]
 static MEMORY: Bounded = Bounded::new();
@@ -39,7 +39,7 @@ fuzz_target!(|bytes: &[u8]| -> Corpus {
         Ok(again) => assert_eq!(again, filter, "shown as '{shown}'"),
         Err(error) => panic!("what is shown does not parse: {error}"),
     }
-    let bound = filter.host_bound();
+    let bounds = (filter.host_bounds(), filter.flow_bound());
     for link in LINKS {
         let program = match filter.compile(link) {
             Ok(program) => program,
@@ -54,28 +54,39 @@ fuzz_target!(|bytes: &[u8]| -> Corpus {
         // No length on the wire, nor any cut, panics.
         let _ = program.matches(packet, u32::MAX);
         let _ = program.matches(&packet[..packet.len() / 2], 0);
-        if let (true, Some(bound)) = (matches, &bound) {
-            is_found(link, packet, bound, &shown);
+        if matches {
+            is_found(link, packet, &bounds, &shown);
         }
     }
     Corpus::Keep
 });
 
-/// A search skips blocks by the addresses that the worker noted for them: those
+type Bounds = (Vec<Vec<IpAddr>>, Option<Vec<FlowFacts>>);
+
+/// A search skips blocks by the addresses and flows that the worker noted for them: those
 /// that `dissect` found. It must find every packet that matches.
-fn is_found(link: LinkType, packet: &[u8], bound: &[IpAddr], shown: &str) {
+fn is_found(link: LinkType, packet: &[u8], (hosts, flows): &Bounds, shown: &str) {
     for tunnel_key in [TunnelKey::Inner, TunnelKey::Outer] {
         let headers = dissect(link, packet, tunnel_key);
         if may_hide_addresses(&headers) || headers.key.is_none() {
             continue;
         }
-        let keys = headers.key.iter().chain(&headers.outer);
-        let ends =
-            keys.flat_map(|key| [key.low, key.high].map(|end| ip_addr(key.family, end.address)));
+        let keys: Vec<FlowKey> = headers.key.into_iter().chain(headers.outer).collect();
+        let ends = keys
+            .iter()
+            .flat_map(|key| [key.low, key.high].map(|end| ip_addr(key.family, end.address)));
         let noted: Vec<IpAddr> = ends.flatten().collect();
-        assert!(
-            bound.iter().any(|address| noted.contains(address)),
-            "'{shown}' matches on {link}, but a search for {bound:?} skips the block: {tunnel_key:?} noted {noted:?}"
-        );
+        for set in hosts {
+            assert!(
+                set.iter().any(|address| noted.contains(address)),
+                "'{shown}' matches on {link}, but a search for {set:?} skips the block: {tunnel_key:?} noted {noted:?}"
+            );
+        }
+        if let Some(flows) = flows {
+            assert!(
+                flows.iter().filter_map(FlowFacts::key).any(|key| keys.contains(&key)),
+                "'{shown}' matches on {link}, but a search for {flows:?} skips the block: {tunnel_key:?} noted {keys:?}"
+            );
+        }
     }
 }

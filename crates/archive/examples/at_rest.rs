@@ -124,10 +124,8 @@ fn record(disk: &Arc<dyn Disk>, profile: &Profile, packets: u64) -> Result<u64, 
                 block.note_plain(plain.flow(&hasher).0, [plain.source, plain.destination]);
             }
             None => {
-                let key = headers.key.unwrap_or_default();
-                block.note(hasher.flow(&key));
-                block.note(hasher.address(key.family, key.low.address));
-                block.note(hasher.address(key.family, key.high.address));
+                let fingerprint = hasher.flow(&headers.key.unwrap_or_default());
+                block.note_headers(&headers, fingerprint, &hasher);
             }
         }
         let len = u32::from(packet.len);

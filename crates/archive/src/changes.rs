@@ -5,7 +5,9 @@
 
 use std::collections::HashSet;
 
-use strata_store::{ARCHIVE_NAME, Archive, Disk, Gone, Part, STAGING, read_archive};
+use strata_store::{
+    ARCHIVE_NAME, Archive, Disk, Gone, Part, STAGING, index_name, read_archive,
+};
 
 use crate::error::ArchiveError;
 use crate::part::staging_name;
@@ -77,10 +79,11 @@ pub(crate) fn delete_gone(disk: &dyn Disk, archive: &mut Archive) -> Result<bool
     let names = disk.list("blocks");
     let names = names.map_err(ArchiveError::io(disk.display("blocks"), "list"))?;
     let gone: HashSet<&str> = archive.gone.iter().map(|gone| gone.name.as_str()).collect();
+    let indexes: HashSet<String> = gone.iter().map(|name| index_name(name)).collect();
     let mut left: Vec<String> = names
         .iter()
         .map(|name| format!("blocks/{name}"))
-        .filter(|name| gone.contains(name.as_str()))
+        .filter(|name| gone.contains(name.as_str()) || indexes.contains(name))
         .collect();
     left.extend(archive.deleted.iter().cloned());
     if left.is_empty() {

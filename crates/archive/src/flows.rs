@@ -26,7 +26,9 @@ pub(crate) const COLUMNS: &[Spec] = &[
     Spec::new("src_port", Kind::Int32, Coding::Dictionary).or_null(),
     Spec::new("dst_port", Kind::Int32, Coding::Dictionary).or_null(),
     Spec::new("protocol", Kind::Int32, Coding::Dictionary).or_null(),
-    Spec::new("community_id", Kind::Text, Coding::Plain).or_null(),
+    Spec::new("community_id", Kind::Text, Coding::Plain)
+        .or_null()
+        .filtered(),
     Spec::new("packets", Kind::Int64, Coding::Delta),
     Spec::new("reverse_packets", Kind::Int64, Coding::Delta),
     Spec::new("wire_bytes", Kind::Int64, Coding::Delta),
@@ -250,21 +252,38 @@ pub(crate) fn community_id(flow: &Flow) -> Option<String> {
     if !one_way && destination < source {
         std::mem::swap(&mut source, &mut destination);
     }
-    let skipped = if flow.key.family == AddressFamily::Ipv4 {
-        12
-    } else {
-        0
-    };
+    let with_ports = flow.has_ports() || flow.icmp.is_some();
+    let ends = [source, destination];
+    Some(community_id_between(
+        flow.key.family,
+        number,
+        ends,
+        with_ports,
+    ))
+}
+
+/// The Community ID of a flow that has ports.
+pub(crate) fn community_id_of(key: &FlowKey) -> String {
+    community_id_between(key.family, key.protocol, [key.low, key.high], true)
+}
+
+fn community_id_between(
+    family: AddressFamily,
+    number: u8,
+    [source, destination]: [Endpoint; 2],
+    with_ports: bool,
+) -> String {
+    let skipped = if family == AddressFamily::Ipv4 { 12 } else { 0 };
     let mut digest = Sha1::new();
     digest.update([0, 0]);
     digest.update(&source.address.to_be_bytes()[skipped..]);
     digest.update(&destination.address.to_be_bytes()[skipped..]);
     digest.update([number, 0]);
-    if flow.has_ports() || flow.icmp.is_some() {
+    if with_ports {
         digest.update(source.port.to_be_bytes());
         digest.update(destination.port.to_be_bytes());
     }
-    Some(format!("1:{}", BASE64_STANDARD.encode(digest.finalize())))
+    format!("1:{}", BASE64_STANDARD.encode(digest.finalize()))
 }
 
 /// The type that answers an ICMP message of this one.

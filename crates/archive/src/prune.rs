@@ -261,11 +261,10 @@ fn pieces(log: &Log) -> Result<(Vec<Piece>, u64), ArchiveError> {
         let running = live && recording.state == State::Running && Some(recording.id) == last;
         for file in &recording.files {
             if running && !file.sealed {
-                let size = log.disk().open(&file.name, false).and_then(|f| f.size());
-                held += size.unwrap_or(0);
+                held += log.file_bytes(file)?;
                 continue;
             }
-            pieces.push(of_blocks(log, recording, file));
+            pieces.push(of_blocks(log, recording, file)?);
         }
     }
     Ok((pieces, held))
@@ -291,7 +290,11 @@ fn of_part(part: &Part, anomalous: &HashSet<String>) -> Piece {
     }
 }
 
-fn of_blocks(log: &Log, recording: &Recording, file: &BlockFile) -> Piece {
+fn of_blocks(
+    log: &Log,
+    recording: &Recording,
+    file: &BlockFile,
+) -> Result<Piece, ArchiveError> {
     let mut one = recording.clone();
     one.files = vec![file.clone()];
     let select = Select {
@@ -322,18 +325,17 @@ fn of_blocks(log: &Log, recording: &Recording, file: &BlockFile) -> Piece {
         last_ns = last_ns.max(block.header.ts_max_ns);
         protected |= block.header.is_protected();
     }
-    let size = log.disk().open(&file.name, false).and_then(|f| f.size());
-    Piece {
+    Ok(Piece {
         importance: if protected {
             Importance::Protected
         } else {
             Importance::Anomalous
         },
         last_ns,
-        bytes: size.unwrap_or(0),
+        bytes: log.file_bytes(file)?,
         packets: gone.packets,
         what: PieceKind::Block(gone),
-    }
+    })
 }
 
 #[cfg(test)]

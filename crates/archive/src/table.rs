@@ -4,6 +4,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
 
+use parquet::bloom_filter::Sbbf;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::column::page::Page;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
@@ -54,6 +55,8 @@ pub(crate) struct Spec {
     pub(crate) kind: Kind,
     pub(crate) optional: bool,
     pub(crate) coding: Coding,
+    /// Whether row groups have a Bloom filter of its values.
+    pub(crate) filtered: bool,
 }
 
 impl Spec {
@@ -63,6 +66,15 @@ impl Spec {
             kind,
             optional: false,
             coding,
+            filtered: false,
+        }
+    }
+
+    /// The same column, with a Bloom filter for each row group.
+    pub(crate) const fn filtered(self) -> Self {
+        Self {
+            filtered: true,
+            ..self
         }
     }
 
@@ -193,6 +205,10 @@ const ZSTD_LEVEL: i32 = 1;
 
 /// Rows of a page: what is read of a column at least, when a flow is looked for.
 const PAGE_ROWS: usize = 8_192;
+/// How many values that are not there a Bloom filter lets pass.
+const FILTER_FALSE_SHARE: f64 = 0.01;
+/// Distinct values that a Bloom filter has room for while it is filled; it is folded after.
+const FILTER_VALUES: u64 = 1 << 18;
 /// Dictionaries may grow to so many bytes before a column is written plainly.
 const DICTIONARY_BYTES_MAX: usize = 16 << 20;
 
@@ -232,6 +248,11 @@ impl<W: Write + Send> TableWriter<W> {
                 }
                 _ => Encoding::PLAIN,
             };
+            if spec.filtered {
+                properties = properties
+                    .set_column_bloom_filter_fpp(path.clone(), FILTER_FALSE_SHARE)
+                    .set_column_bloom_filter_max_ndv(path.clone(), FILTER_VALUES);
+            }
             properties = properties.set_column_encoding(path, encoding);
         }
         let writer = SerializedFileWriter::new(output, schema, Arc::new(properties.build()))?;
@@ -342,13 +363,14 @@ fn schema(name: &str, specs: &[Spec]) -> String {
 }
 
 /// Reads a table, some rows and columns of it at a time.
-pub(crate) struct TableReader<R: ChunkReader + 'static> {
+pub(crate) struct TableReader<R: ChunkReader + Clone + 'static> {
     specs: &'static [Spec],
+    input: R,
     reader: SerializedFileReader<R>,
     named: String,
 }
 
-impl<R: ChunkReader + 'static> TableReader<R> {
+impl<R: ChunkReader + Clone + 'static> TableReader<R> {
     /// Opens the table `named`, checking that it has the columns it should have.
     pub(crate) fn open(
         input: R,
@@ -357,7 +379,7 @@ impl<R: ChunkReader + 'static> TableReader<R> {
     ) -> Result<Self, ArchiveError> {
         let wrong = |source: Source| ArchiveError::table(&named, source);
         let options = ReadOptionsBuilder::new().with_page_index().build();
-        let reader = SerializedFileReader::new_with_options(input, options);
+        let reader = SerializedFileReader::new_with_options(input.clone(), options);
         let reader = reader.map_err(|error| wrong(error.into()))?;
         let columns = reader.metadata().file_metadata().schema_descr().columns();
         let same = columns.len() == specs.len()
@@ -371,6 +393,7 @@ impl<R: ChunkReader + 'static> TableReader<R> {
         }
         Ok(Self {
             specs,
+            input,
             reader,
             named,
         })
@@ -437,6 +460,19 @@ impl<R: ChunkReader + 'static> TableReader<R> {
             Ok(false)
         };
         may_hold().map_err(|source| ArchiveError::table(&self.named, source))
+    }
+
+    /// Whether a column of texts may hold one of these in a group, by its Bloom filter.
+    pub(crate) fn filter_may_hold(
+        &self,
+        group: usize,
+        column: usize,
+        texts: &[String],
+    ) -> Result<bool, ArchiveError> {
+        let chunk = self.reader.metadata().row_group(group).column(column);
+        let filter = Sbbf::read_from_column_chunk(chunk, &self.input);
+        let filter = filter.map_err(|error| ArchiveError::table(&self.named, error.into()))?;
+        Ok(filter.is_none_or(|filter| texts.iter().any(|text| filter.check(text.as_str()))))
     }
 
     /// A value of the file's metadata.

@@ -4,7 +4,10 @@ use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
-use strata_store::{Damage, Disk, FileKind, Log, Part, PartFile, Recording, Select, StoreError};
+use strata_store::{
+    BlockFile, Damage, Disk, FileKind, Log, Part, PartFile, Recording, Select, StoreError, index_name,
+    verify_index,
+};
 
 use crate::disk::ClearDisk;
 use crate::error::ArchiveError;
@@ -63,6 +66,7 @@ pub fn verify(log: &Log, keys: Option<&Identities>) -> Result<Verified, ArchiveE
                 verified.files += 1;
                 verified.bytes += input.size();
                 verified.padding(disk, &file.name, &input, &blocks)?;
+                verified.index(disk, recording, file)?;
             }
         }
     }
@@ -92,6 +96,25 @@ impl Verified {
         let sums = sums_of(&input).map_err(ArchiveError::io(named.clone(), "read"))?;
         if sums.crc != recording.model_crc {
             self.note(named, 0, "the checksum of the file does not match");
+        }
+        Ok(())
+    }
+
+    fn index(
+        &mut self,
+        disk: &dyn Disk,
+        recording: &Recording,
+        file: &BlockFile,
+    ) -> Result<(), ArchiveError> {
+        let name = index_name(&file.name);
+        let named = disk.display(&name);
+        if let Ok(input) = Input::open(disk, &name) {
+            self.files += 1;
+            self.bytes += input.size();
+        }
+        let found = verify_index(disk, recording, file);
+        if let Some((at, problem)) = found.map_err(ArchiveError::io(named.clone(), "read"))? {
+            self.note(named, at, problem);
         }
         Ok(())
     }

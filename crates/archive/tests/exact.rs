@@ -3,14 +3,17 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use strata_archive::{Find, compact};
 use strata_filter::Filter;
 use strata_store::{Disk, FileKind, Log, SimDisk};
 use strata_testkit::{data_dir, format_captures};
+use strata_wire::dissect::dissect;
+use strata_wire::{Endpoint, LinkType, TunnelKey, ip_addr};
 
-use common::{exported, model, record};
+use common::{Capture, Packet, exported, model, record};
 
 #[test]
 fn compacted_packets_are_the_same_to_the_byte_in_every_capture() {
@@ -107,6 +110,80 @@ fn filters_find_in_parts_what_a_scan_of_blocks_finds() {
         found > 50_000 && passed_over > 500,
         "{found} found, {passed_over} searches shortened"
     );
+}
+
+/// Every packet of a flow is found, also within tunnels and fragments: what the filter says
+/// of each packet of the whole log is the measure.
+#[test]
+fn flows_are_found_in_both_tiers() {
+    let model = model();
+    let mut captures = format_captures();
+    captures.push(data_dir().join("labelled/mix-test/trace.pcap"));
+    let (mut searches, mut matched) = (0, 0);
+    for path in captures.iter().rev().step_by(3) {
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+        if !record(&disk, path, &model, "default", 0) {
+            continue;
+        }
+        let find = |filter| Find {
+            filter: Some(filter),
+            ..Find::default()
+        };
+        let all = exported(&Log::on(Arc::clone(&disk)).unwrap(), &Find::default()).0;
+        let filters = filters_of_flows(&all, 8);
+        let search = |disk: &Arc<dyn Disk>| -> Vec<Capture> {
+            let log = Log::on(Arc::clone(disk)).unwrap();
+            let found = filters.iter().map(|filter| exported(&log, &find(filter)).0);
+            found.collect()
+        };
+        let before = search(&disk);
+        compact(&disk, |_| ()).unwrap();
+        let after = search(&disk);
+        for (filter, (before, after)) in filters.iter().zip(before.iter().zip(&after)) {
+            let matches = |packet: &&Packet| {
+                let program = filter.compile(LinkType(packet.1));
+                program.is_ok_and(|program| program.matches(&packet.3, packet.2))
+            };
+            let expected: Vec<&Packet> = all.packets.iter().filter(matches).collect();
+            let context = format!("{} '{filter}'", path.display());
+            assert_eq!(before.packets.iter().collect::<Vec<_>>(), expected, "{context}");
+            assert_eq!(after.packets.iter().collect::<Vec<_>>(), expected, "{context}");
+            searches += 1;
+            matched += expected.len();
+        }
+    }
+    assert!(
+        searches > 700 && matched > 5_000,
+        "{searches} searches, {matched} matches"
+    );
+}
+
+/// Filters for the flows of some packets, by their outer and inner headers.
+fn filters_of_flows(capture: &Capture, most: usize) -> Vec<Filter> {
+    let mut texts = BTreeSet::new();
+    let keys = capture.packets.iter().flat_map(|packet| {
+        [TunnelKey::Outer, TunnelKey::Inner]
+            .map(|key| dissect(LinkType(packet.1), &packet.3, key).key)
+    });
+    for key in keys.flatten() {
+        let address = |end: Endpoint| ip_addr(key.family, end.address);
+        let (Some(low), Some(high)) = (address(key.low), address(key.high)) else {
+            continue;
+        };
+        let (p, q) = (key.low.port, key.high.port);
+        let name = match key.protocol {
+            6 => "tcp and ",
+            17 => "udp and ",
+            _ => "",
+        };
+        texts.insert(format!(
+            "{name}host {low} and host {high} and port {p} and port {q}"
+        ));
+        if texts.len() == most {
+            break;
+        }
+    }
+    texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
 #[test]

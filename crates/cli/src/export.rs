@@ -1,9 +1,7 @@
 //! `strata export`: back to capture files.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufWriter, Write, stdout};
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -14,7 +12,7 @@ use strata_archive::{
 use strata_filter::Filter;
 use strata_store::export::{ExportOptions, Exported, FileFormat};
 use strata_store::{Log, RealDisk, Select};
-use strata_wire::{AddressFamily, LinkType};
+use strata_wire::LinkType;
 
 use crate::key::KeyArgs;
 use crate::text;
@@ -79,33 +77,26 @@ enum Format {
 /// Filters compiled per link type, as packets of new ones come.
 struct ByLink {
     filter: Filter,
-    programs: HashMap<LinkType, Option<strata_filter::Program>>,
+    /// Few: looked through for every packet.
+    programs: Vec<(LinkType, Option<strata_filter::Program>)>,
 }
 
 impl ByLink {
     fn matches(&mut self, link: LinkType, packet: &[u8], wire_len: u32) -> bool {
-        let filter = &self.filter;
-        let program = self.programs.entry(link).or_insert_with(|| {
-            let compiled = filter.compile(link);
+        let known = self.programs.iter().position(|(of, _)| *of == link);
+        let at = known.unwrap_or_else(|| {
+            let compiled = self.filter.compile(link);
             if let Err(problem) = &compiled {
                 eprintln!("strata: warning: the filter matches no packet of {link}: {problem}");
             }
-            compiled.ok()
+            self.programs.push((link, compiled.ok()));
+            self.programs.len() - 1
         });
+        let (_, program) = &self.programs[at];
         program
             .as_ref()
             .is_some_and(|program| program.matches(packet, wire_len))
     }
-}
-
-/// Addresses of which a wanted packet has at least one, for the block summaries.
-fn wanted_addresses(filter: &Filter) -> Option<Vec<(AddressFamily, u128)>> {
-    let addresses = filter.host_bound()?;
-    let of = |address: &IpAddr| match address {
-        IpAddr::V4(v4) => (AddressFamily::Ipv4, u128::from(v4.to_bits())),
-        IpAddr::V6(v6) => (AddressFamily::Ipv6, v6.to_bits()),
-    };
-    Some(addresses.iter().map(of).collect())
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -117,29 +108,23 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             .map(|text| text::parse_time(text, reference))
             .transpose()
     };
-    let select = Select {
+    let find = Find {
         from_ns: time(&args.from)?,
         to_ns: time(&args.to)?,
-        addresses: filter.as_ref().and_then(wanted_addresses),
-        ..Select::default()
+        filter: filter.as_ref(),
     };
-    if let (Some(from), Some(to)) = (select.from_ns, select.to_ns) {
+    if let (Some(from), Some(to)) = (find.from_ns, find.to_ns) {
         anyhow::ensure!(
             from < to,
             "--from is not before --to: give dates with the times"
         );
     }
-    let find = Find {
-        from_ns: select.from_ns,
-        to_ns: select.to_ns,
-        filter: filter.as_ref(),
-    };
     let mut by_link = filter.clone().map(|filter| ByLink {
         filter,
-        programs: HashMap::new(),
+        programs: Vec::new(),
     });
     let options = ExportOptions {
-        select,
+        select: find.select(),
         matches: by_link.as_mut().map(|by_link| {
             let matches = |link, packet: &[u8], len| by_link.matches(link, packet, len);
             Box::new(matches) as Box<dyn FnMut(LinkType, &[u8], u32) -> bool>

@@ -3,78 +3,97 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use strata_wire::{AddressFamily, Endpoint, FlowKey};
+
 use crate::ast::{Expr, Network, Test};
 
 /// Larger sets are not worth asking an index for.
 const ADDRESSES_MAX: usize = 1024;
 
-/// See [`crate::Filter::host_bound`].
-pub(crate) fn host_bound(expr: &Expr) -> Option<Vec<IpAddr>> {
-    let mut shifts = 0;
-    let bound = bound(expr, &mut shifts, &mut 0)?;
-    Some(bound.into_iter().collect())
+/// See [`crate::Filter::host_bounds`].
+pub(crate) fn host_bounds(expr: &Expr) -> Vec<Vec<IpAddr>> {
+    let bounds = bounds(expr, &mut 0, &mut 0);
+    let sorted = bounds.into_iter().map(|set| set.into_iter().collect());
+    sorted.collect()
 }
 
 /// `shifts` counts the encapsulations to the left, `certain` those that the packet is known
 /// to have where this is reached. Only if these are equal do the following tests look at real
 /// headers: `not vlan and host 192.0.2.1` compares bytes of something else.
-fn bound(expr: &Expr, shifts: &mut usize, certain: &mut usize) -> Option<BTreeSet<IpAddr>> {
+fn bounds(expr: &Expr, shifts: &mut usize, certain: &mut usize) -> Vec<BTreeSet<IpAddr>> {
     match expr {
-        Expr::Any => None,
+        Expr::Any => Vec::new(),
         Expr::Test(test) => {
             if is_shift(test) {
                 *shifts += 1;
                 *certain += 1;
-                return None;
+                return Vec::new();
             }
-            let address = single_address(test)?;
-            (shifts == certain).then(|| BTreeSet::from([address]))
+            let address = single_address(test).filter(|_| shifts == certain);
+            let set = address.map(|address| BTreeSet::from([address]));
+            set.into_iter().collect()
         }
         Expr::Not(inner) => {
-            bound(inner, shifts, &mut certain.clone());
-            None
+            bounds(inner, shifts, &mut certain.clone());
+            Vec::new()
         }
         Expr::And(parts) => {
-            let mut smallest: Option<BTreeSet<IpAddr>> = None;
+            let mut all = Vec::new();
             for part in parts {
-                let Some(found) = bound(part, shifts, certain) else {
-                    continue;
-                };
-                if smallest
-                    .as_ref()
-                    .is_none_or(|known| found.len() < known.len())
-                {
-                    smallest = Some(found);
-                }
+                all.extend(bounds(part, shifts, certain));
             }
-            smallest
+            all
         }
         Expr::Or(parts) => {
             let mut union = Some(BTreeSet::new());
             for part in parts {
-                let found = bound(part, shifts, &mut certain.clone());
-                union = match (union, found) {
-                    (Some(mut union), Some(found)) => {
-                        union.extend(found);
+                let found = bounds(part, shifts, &mut certain.clone());
+                let smallest = found.into_iter().min_by_key(BTreeSet::len);
+                union = match (union, smallest) {
+                    (Some(mut union), Some(smallest)) => {
+                        union.extend(smallest);
                         (union.len() <= ADDRESSES_MAX).then_some(union)
                     }
                     _ => None,
                 };
             }
-            union
+            union.into_iter().collect()
         }
     }
 }
 
-/// What is known of all packets of a flow, for [`crate::Filter::may_match`].
+/// What is known of all packets of a flow: for [`crate::Filter::may_match`], and from
+/// [`crate::Filter::flow_bound`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowFacts {
     /// Both addresses, or none for what is not IP.
     pub addresses: Option<[IpAddr; 2]>,
-    /// Both ports; 0 where the protocol has none.
+    /// Both ports, of the addresses at the same places; 0 where the protocol has none.
     pub ports: [u16; 2],
     /// The protocol behind all IP headers.
     pub protocol: u8,
+}
+
+impl FlowFacts {
+    /// The flow's key, of what is IP.
+    #[must_use]
+    pub fn key(&self) -> Option<FlowKey> {
+        let [a, b] = self.addresses?;
+        let family = match (a, b) {
+            (IpAddr::V4(_), IpAddr::V4(_)) => AddressFamily::Ipv4,
+            (IpAddr::V6(_), IpAddr::V6(_)) => AddressFamily::Ipv6,
+            _ => return None,
+        };
+        let end = |address: IpAddr, port| Endpoint {
+            address: match address {
+                IpAddr::V4(v4) => v4.to_bits().into(),
+                IpAddr::V6(v6) => v6.to_bits(),
+            },
+            port,
+        };
+        let (a, b) = (end(a, self.ports[0]), end(b, self.ports[1]));
+        Some(FlowKey::new(family, self.protocol, a, b).0)
+    }
 }
 
 /// See [`crate::Filter::may_match`].
@@ -126,12 +145,15 @@ fn test_may_match(test: &Test, facts: &FlowFacts) -> bool {
         }
         Test::Port { low, high, .. } => facts.ports.iter().any(|port| (low..=high).contains(&port)),
         Test::IpProto { number, .. } => {
-            // Headers that the protocol of a flow stands behind may match as well.
-            const BEFORE_OTHERS: [u32; 9] = [0, 43, 44, 51, 59, 60, 135, 139, 140];
-            BEFORE_OTHERS.contains(number) || *number == u32::from(facts.protocol)
+            is_before_others(*number) || *number == u32::from(facts.protocol)
         }
         _ => true,
     }
+}
+
+/// Whether this is a header that the protocol of a flow may stand behind.
+pub(crate) fn is_before_others(number: u32) -> bool {
+    matches!(number, 0 | 43 | 44 | 51 | 59 | 60 | 135 | 139 | 140)
 }
 
 fn within(network: &Network, address: IpAddr) -> bool {
@@ -147,14 +169,16 @@ fn within(network: &Network, address: IpAddr) -> bool {
     }
 }
 
-fn is_shift(test: &Test) -> bool {
+/// Whether what stands to its right looks at other headers.
+pub(crate) fn is_shift(test: &Test) -> bool {
     matches!(
         test,
         Test::Vlan(_) | Test::Mpls(_) | Test::PppoeSession(_) | Test::Geneve(_)
     )
 }
 
-fn single_address(test: &Test) -> Option<IpAddr> {
+/// The address of a test for one.
+pub(crate) fn single_address(test: &Test) -> Option<IpAddr> {
     let Test::Address { network, .. } = test else {
         return None;
     };
@@ -172,37 +196,31 @@ fn single_address(test: &Test) -> Option<IpAddr> {
 mod tests {
     use crate::Filter;
 
-    fn bound(expression: &str) -> Option<Vec<String>> {
+    /// Addresses with blanks between, sets with commas.
+    fn bound(expression: &str) -> String {
         let filter = Filter::parse(expression).unwrap();
-        filter
-            .host_bound()
-            .map(|set| set.iter().map(ToString::to_string).collect())
-    }
-
-    fn some(addresses: &[&str]) -> Option<Vec<String>> {
-        Some(
-            addresses
-                .iter()
-                .map(|address| (*address).to_owned())
-                .collect(),
-        )
+        let sets = filter.host_bounds().into_iter().map(|set| {
+            let texts: Vec<String> = set.iter().map(ToString::to_string).collect();
+            texts.join(" ")
+        });
+        sets.collect::<Vec<_>>().join(", ")
     }
 
     #[test]
     fn says_which_addresses_a_match_has() {
-        assert_eq!(bound(""), None);
-        assert_eq!(bound("host 192.0.2.1"), some(&["192.0.2.1"]));
+        assert_eq!(bound(""), "");
+        assert_eq!(bound("host 192.0.2.1"), "192.0.2.1");
         assert_eq!(
             bound("tcp port 80 and src host 192.0.2.1"),
-            some(&["192.0.2.1"])
+            "192.0.2.1"
         );
-        assert_eq!(bound("host 192.0.2.1 or ::1"), some(&["192.0.2.1", "::1"]));
-        assert_eq!(bound("host 192.0.2.1 or tcp"), None);
-        assert_eq!(bound("not host 192.0.2.1"), None);
-        assert_eq!(bound("net 192.0.2.0/24"), None);
+        assert_eq!(bound("host 192.0.2.1 or ::1"), "192.0.2.1 ::1");
+        assert_eq!(bound("host 192.0.2.1 or tcp"), "");
+        assert_eq!(bound("not host 192.0.2.1"), "");
+        assert_eq!(bound("net 192.0.2.0/24"), "");
         assert_eq!(
-            bound("(host 192.0.2.1 or host 192.0.2.2) and host 192.0.2.3"),
-            some(&["192.0.2.3"])
+            bound("(host 192.0.2.1 or host 192.0.2.2) and host 192.0.2.3 and tcp"),
+            "192.0.2.1 192.0.2.2, 192.0.2.3"
         );
     }
 
@@ -240,18 +258,18 @@ mod tests {
 
     #[test]
     fn knows_when_the_headers_are_not_where_the_filter_looks() {
-        assert_eq!(bound("vlan and host 192.0.2.1"), some(&["192.0.2.1"]));
-        assert_eq!(bound("host 192.0.2.1 and vlan"), some(&["192.0.2.1"]));
-        assert_eq!(bound("not vlan and host 192.0.2.1"), None);
-        assert_eq!(bound("(vlan or tcp) and host 192.0.2.1"), None);
-        assert_eq!(bound("(vlan and host 192.0.2.1) or host 192.0.2.2"), None);
-        assert_eq!(bound("host 192.0.2.2 or (vlan and host 192.0.2.1)"), {
-            some(&["192.0.2.1", "192.0.2.2"])
-        });
-        assert_eq!(bound("(vlan 5 and (mpls or tcp)) and host 192.0.2.1"), None);
+        assert_eq!(bound("vlan and host 192.0.2.1"), "192.0.2.1");
+        assert_eq!(bound("host 192.0.2.1 and vlan"), "192.0.2.1");
+        assert_eq!(bound("not vlan and host 192.0.2.1"), "");
+        assert_eq!(bound("(vlan or tcp) and host 192.0.2.1"), "");
+        assert_eq!(bound("(vlan and host 192.0.2.1) or host 192.0.2.2"), "");
+        assert_eq!(bound("host 192.0.2.2 or (vlan and host 192.0.2.1)"),
+            "192.0.2.1 192.0.2.2"
+        );
+        assert_eq!(bound("(vlan 5 and (mpls or tcp)) and host 192.0.2.1"), "");
         assert_eq!(
             bound("not (host 192.0.2.1 and vlan) and host 192.0.2.2"),
-            None
+            ""
         );
     }
 }

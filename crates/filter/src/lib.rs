@@ -14,7 +14,7 @@
 //! let program = filter.compile(LinkType::ETHERNET)?;
 //! assert!(!program.matches(&[0; 60], 60));
 //! assert_eq!(filter.to_string(), "tcp port 80 and host 192.0.2.1");
-//! assert_eq!(filter.host_bound(), Some(vec!["192.0.2.1".parse()?]));
+//! assert_eq!(filter.host_bounds(), [["192.0.2.1".parse::<std::net::IpAddr>()?]]);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -91,6 +91,7 @@ mod compile;
 mod display;
 mod ebpf;
 mod error;
+mod flow_bound;
 mod internet;
 mod layers;
 mod lexer;
@@ -157,8 +158,8 @@ impl Filter {
         compile::compile(&self.expr, link)
     }
 
-    /// Addresses of which every matching packet has at least one, sorted; `None` if nothing can
-    /// be said. For skipping parts of a log by an index of addresses.
+    /// Sets of addresses, sorted: every matching packet has at least one of each set. None
+    /// if nothing can be said. For skipping parts of a log by an index of addresses.
     ///
     /// The packet has it as source or destination of an IPv4 or IPv6 header, or as the sender's
     /// or target's address of an ARP or RARP packet: at the bytes where the filter looks (12 and
@@ -166,8 +167,17 @@ impl Filter {
     /// may be a header inside VLAN tags, MPLS labels, `PPPoE` or Geneve, if the filter says so:
     /// an index has to hold these as well.
     #[must_use]
-    pub fn host_bound(&self) -> Option<Vec<IpAddr>> {
-        bound::host_bound(&self.expr)
+    pub fn host_bounds(&self) -> Vec<Vec<IpAddr>> {
+        bound::host_bounds(&self.expr)
+    }
+
+    /// Flows of which every matching packet is, where the filter names addresses, ports and
+    /// protocol; `None` if they are not so few. For finding a flow by an index of flows.
+    ///
+    /// The packet is of the flow by its outermost IP header, and has the ports right behind it.
+    #[must_use]
+    pub fn flow_bound(&self) -> Option<Vec<FlowFacts>> {
+        flow_bound::flow_bound(&self.expr)
     }
 
     /// Whether a packet of this flow may match. False means that none does, if the

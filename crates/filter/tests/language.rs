@@ -276,7 +276,7 @@ fn exercise(text: &str, packet: &[u8]) {
         Ok(&filter),
         "{text}"
     );
-    let _ = filter.host_bound();
+    let _ = (filter.host_bounds(), filter.flow_bound());
     for link in LINKS.map(link_type).into_iter().chain([LinkType(147)]) {
         if let Ok(program) = filter.compile(link) {
             let _ = program.matches(packet, 60);
@@ -324,20 +324,24 @@ proptest! {
     #[test]
     fn the_bound_holds(expr in expr(), packet in proptest::collection::vec(any::<u8>(), 34..80)) {
         let filter = Filter::from(expr);
-        let (Some(bound), Ok(program)) =
-            (filter.host_bound(), filter.compile(LinkType::RAW)) else { return Ok(()) };
+        let Ok(program) = filter.compile(LinkType::RAW) else { return Ok(()) };
+        let bounds = filter.host_bounds();
         let mut packet = packet;
         packet[0] = 0x45;
         // Give the filter something to match.
-        if let Some(std::net::IpAddr::V4(address)) = bound.first() {
-            packet[12..16].copy_from_slice(&address.octets());
+        for (set, at) in bounds.iter().zip([12, 16]) {
+            if let Some(std::net::IpAddr::V4(address)) = set.first() {
+                packet[at..at + 4].copy_from_slice(&address.octets());
+            }
         }
         if program.matches(&packet, 60) {
-            let has = |at: usize| {
+            let address = |at: usize| {
                 let bytes: [u8; 4] = packet[at..at + 4].try_into().unwrap();
-                bound.contains(&Ipv4Addr::from(bytes).into())
+                Ipv4Addr::from(bytes).into()
             };
-            prop_assert!(has(12) || has(16));
+            for set in bounds {
+                prop_assert!(set.contains(&address(12)) || set.contains(&address(16)));
+            }
         }
     }
 }

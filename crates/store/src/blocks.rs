@@ -1,22 +1,31 @@
 //! The blocks of a recording, one after the other, found again behind damage.
 
-use std::collections::BTreeMap;
+mod buffer;
+mod fetch;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
-use strata_wire::{AddressFamily, FlowHasher};
+use strata_wire::{AddressFamily, FlowHasher, FlowKey};
 
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Damage, StoreError, io_error};
 use crate::format::{
-    ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_META, FLAG_PROMOTES, HEADER_LEN,
+    ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_HOLDS_FLOWS, FLAG_META, FLAG_PROMOTES,
+    HEADER_LEN,
 };
+use crate::index::{Entry, Index};
 use crate::log::Log;
 use crate::manifest::{BlockFile, Recording};
 use crate::promotion::Promotions;
 use crate::records::Records;
 use crate::relayed::{Definitions, RelayedHeader, SEGMENTS_AT, assemble};
 use crate::summary::Summary;
+
+use buffer::Buffer;
+use fetch::{Content, Failed, Fetcher};
 
 /// One block, read and checked.
 #[derive(Debug)]
@@ -36,7 +45,7 @@ pub struct Block {
     pub incomplete: u32,
     /// Where in the file stands what was a segment when it was written, and is none.
     pub damaged_segments: Vec<u64>,
-    pub(crate) body: Vec<u8>,
+    pub(crate) body: Buffer,
 }
 
 impl Block {
@@ -45,7 +54,7 @@ impl Block {
     }
 
     pub(crate) fn replace_body(&mut self, body: Vec<u8>) {
-        self.body = body;
+        self.body = body.into();
     }
 
     /// Its records.
@@ -62,8 +71,10 @@ pub struct Select {
     pub from_ns: Option<u64>,
     /// Packets before this time, ns.
     pub to_ns: Option<u64>,
-    /// Packets with at least one of these addresses; `None` for all.
-    pub addresses: Option<Vec<(AddressFamily, u128)>>,
+    /// Packets with at least one address of each of these sets.
+    pub addresses: Vec<Vec<(AddressFamily, u128)>>,
+    /// Packets of these flows, by their outermost IP header; `None` for all.
+    pub flows: Option<Vec<FlowKey>>,
     /// Only blocks that hold what the inputs said about themselves.
     pub metadata_only: bool,
     /// Headers and summaries alone: the blocks come without their records, which
@@ -72,9 +83,10 @@ pub struct Select {
 }
 
 impl Select {
-    /// Whether a block with this header may hold what is wanted.
+    /// Whether a block with this header may hold what is wanted; `may_hold` says what its
+    /// summary says of a fingerprint.
     #[must_use]
-    pub fn may_match(&self, header: &BlockHeader, summary: &Summary) -> bool {
+    pub fn may_match(&self, header: &BlockHeader, may_hold: impl Fn(u64) -> bool) -> bool {
         if header.flags & FLAG_META != 0 {
             return true;
         }
@@ -90,18 +102,62 @@ impl Select {
         if !after || !before {
             return false;
         }
-        let Some(addresses) = &self.addresses else {
-            return true;
-        };
         if header.flags & FLAG_HIDES_ADDRESSES != 0 {
             return true;
         }
         let hasher = FlowHasher::new(header.hash_seed);
-        addresses
-            .iter()
-            .any(|&(family, address)| summary.may_hold(hasher.address(family, address)))
+        if let Some(flows) = &self.flows
+            && header.flags & FLAG_HOLDS_FLOWS != 0
+        {
+            return flows.iter().any(|flow| may_hold(hasher.flow(flow)));
+        }
+        let has = |&(family, address): &(AddressFamily, u128)| {
+            may_hold(hasher.address(family, address))
+        };
+        self.addresses.iter().all(|set| set.iter().any(has))
+    }
+
+    /// Whether summaries say more than headers.
+    pub(crate) fn asks_summaries(&self) -> bool {
+        !self.metadata_only && (self.flows.is_some() || !self.addresses.is_empty())
+    }
+
+    /// Whether an index saves reading anything.
+    fn asks_index(&self) -> bool {
+        let some_time = self.from_ns.is_some() || self.to_ns.is_some();
+        some_time || self.metadata_only || self.without_records || self.asks_summaries()
     }
 }
+
+/// Where the blocks of a file come from.
+enum Source<'a> {
+    /// From the file, one after the other.
+    Walk(Current<'a>),
+    Indexed(Indexed<'a>),
+    Failed(StoreError),
+}
+
+/// A file with an index.
+struct Indexed<'a> {
+    entry: &'a BlockFile,
+    named: String,
+    index: Index,
+    wanted: std::vec::IntoIter<usize>,
+}
+
+/// A block that the index says is wanted.
+enum Ahead {
+    Ready(Box<Block>),
+    /// On its way.
+    Fetched {
+        named: String,
+        entry: Entry,
+        reply: Receiver<Result<Content, Failed>>,
+    },
+}
+
+/// Blocks that are read ahead at most.
+const AHEAD_MAX: usize = 8;
 
 /// A file that is being read.
 pub(crate) struct Current<'a> {
@@ -116,6 +172,14 @@ pub(crate) struct Current<'a> {
     pub(crate) promotions_only: bool,
 }
 
+impl Current<'_> {
+    /// A block of which an index told the header.
+    pub(crate) fn indexed(&self, entry: &Entry) -> Result<Block, StoreError> {
+        let read = fetch::content(self.file.as_ref(), &entry.header, entry.offset);
+        settle(&self.named, entry, read)
+    }
+}
+
 /// Iterator over blocks; see [`Log::blocks`].
 pub struct Blocks<'a> {
     log: &'a Log,
@@ -124,7 +188,9 @@ pub struct Blocks<'a> {
     files: std::slice::Iter<'a, BlockFile>,
     /// Whose files; `None` for all.
     worker: Option<u16>,
-    current: Option<Current<'a>>,
+    source: Option<Source<'a>>,
+    ahead: VecDeque<Ahead>,
+    fetcher: Option<Fetcher>,
     /// By worker, what relayed blocks that follow may refer to.
     definitions: BTreeMap<u16, Definitions>,
     /// What makes packets whole; `None` before it is looked for.
@@ -145,10 +211,158 @@ impl<'a> Blocks<'a> {
             select,
             files: recording.files.iter(),
             worker,
-            current: None,
+            source: None,
+            ahead: VecDeque::new(),
+            fetcher: None,
             definitions: BTreeMap::new(),
             promotions: None,
         }
+    }
+
+    fn open(&self, entry: &'a BlockFile) -> Source<'a> {
+        let disk = self.log.disk().as_ref();
+        let opened = match open_file(disk, entry) {
+            Ok(opened) => opened,
+            Err(error) => return Source::Failed(error),
+        };
+        if self.select.asks_index()
+            && opened.size == entry.bytes
+            && let Some(index) = Index::read(disk, self.recording, entry)
+        {
+            return Source::Indexed(Indexed {
+                entry,
+                named: opened.named,
+                wanted: index.search(disk, self.select).into_iter(),
+                index,
+            });
+        }
+        Source::Walk(opened)
+    }
+
+    /// Begins to read the next block of which an index says that it is wanted; false if
+    /// there is none before what is to be walked through.
+    fn read_ahead(&mut self) -> bool {
+        loop {
+            match &mut self.source {
+                Some(Source::Indexed(indexed)) => {
+                    if let Some(number) = indexed.wanted.next() {
+                        let next = ahead(self.log, &mut self.fetcher, indexed, number, self.select);
+                        self.ahead.push_back(next);
+                        return true;
+                    }
+                    self.source = None;
+                }
+                Some(_) => return false,
+                None => {
+                    let worker = self.worker;
+                    let of_worker =
+                        |file: &&BlockFile| worker.is_none_or(|of| of == file.worker);
+                    let Some(entry) = self.files.find(of_worker) else {
+                        return false;
+                    };
+                    self.source = Some(self.open(entry));
+                }
+            }
+        }
+    }
+
+    /// What is to be done with a block before it is given out.
+    fn finish(&mut self, mut block: Block) -> Result<Block, StoreError> {
+        if let Some(promotions) = &self.promotions {
+            promotions.apply(self.log.disk().as_ref(), &mut block)?;
+        }
+        if self.recording.session.is_some() && block.header.packets == 0 {
+            let known = self.definitions.entry(block.header.worker);
+            known.or_default().read(&block.body);
+        }
+        Ok(block)
+    }
+}
+
+/// Begins to read a block of a file with an index.
+fn ahead(
+    log: &Log,
+    fetcher: &mut Option<Fetcher>,
+    indexed: &Indexed<'_>,
+    number: usize,
+    select: &Select,
+) -> Ahead {
+    let entry = indexed.index.entries[number];
+    let disk = log.disk();
+    let here = |content| Ahead::Ready(Box::new(block(&indexed.named, &entry, content)));
+    if select.without_records {
+        return here(Content {
+            body: Buffer::default(),
+            summary: indexed.index.summary(disk.as_ref(), number),
+        });
+    }
+    if fetcher.is_none() {
+        *fetcher = Fetcher::start(disk).ok();
+    }
+    let (reply, outbox) = std::sync::mpsc::sync_channel(1);
+    let reply = match fetcher {
+        Some(fetcher) => fetcher.fetch(&indexed.entry.name, entry.offset, entry.header),
+        // No thread could be started: it is read here.
+        None => {
+            let opened = disk.open(&indexed.entry.name, false).map_err(Failed::Disk);
+            let read = opened.and_then(|f| fetch::content(f.as_ref(), &entry.header, entry.offset));
+            // There is room for one.
+            let _ = reply.send(read);
+            outbox
+        }
+    };
+    Ahead::Fetched {
+        named: indexed.named.clone(),
+        entry,
+        reply,
+    }
+}
+
+/// A block of which an index told the header.
+fn block(named: &str, entry: &Entry, content: Content) -> Block {
+    let Entry { header, offset, .. } = *entry;
+    let content_len = HEADER_LEN as u64 + u64::from(header.body_len) + u64::from(header.summary_len);
+    Block {
+        header,
+        summary: content.summary,
+        file: named.to_owned(),
+        offset,
+        ends: (offset + content_len, offset + header.stored_len() as u64),
+        incomplete: 0,
+        damaged_segments: Vec::new(),
+        body: content.body,
+    }
+}
+
+impl Ahead {
+    /// Waits until it is there.
+    fn wait(self) -> Result<Block, StoreError> {
+        let (named, entry, reply) = match self {
+            Self::Ready(block) => return Ok(*block),
+            Self::Fetched {
+                named,
+                entry,
+                reply,
+            } => (named, entry, reply),
+        };
+        let gone = || Err(Failed::Disk(std::io::Error::other("a thread has ended")));
+        settle(&named, &entry, reply.recv().unwrap_or_else(|_| gone()))
+    }
+}
+
+fn settle(
+    named: &str,
+    entry: &Entry,
+    read: Result<Content, Failed>,
+) -> Result<Block, StoreError> {
+    match read {
+        Ok(content) => Ok(block(named, entry, content)),
+        Err(Failed::Disk(error)) => Err(io_error(named.to_owned(), "read")(error)),
+        Err(Failed::Damaged(problem)) => Err(StoreError::Damage(Damage {
+            file: named.to_owned(),
+            offset: entry.offset,
+            problem: problem.into(),
+        })),
     }
 }
 
@@ -180,32 +394,20 @@ impl Iterator for Blocks<'_> {
             }
         }
         loop {
-            let Some(current) = &mut self.current else {
-                let entry = self.files.next()?;
-                if self.worker.is_some_and(|worker| worker != entry.worker) {
-                    continue;
-                }
-                match open_file(self.log.disk().as_ref(), entry) {
-                    Ok(opened) => self.current = Some(opened),
-                    Err(error) => return Some(Err(error)),
-                }
-                continue;
+            while self.ahead.len() < AHEAD_MAX && self.read_ahead() {}
+            if let Some(ahead) = self.ahead.pop_front() {
+                return Some(ahead.wait().and_then(|block| self.finish(block)));
+            }
+            let Some(Source::Walk(current)) = &mut self.source else {
+                let Some(Source::Failed(error)) = self.source.take() else {
+                    return None;
+                };
+                return Some(Err(error));
             };
             match step(current, self.recording, self.select, &self.definitions) {
-                Ok(Step::Block(mut block)) => {
-                    if let Some(promotions) = &self.promotions
-                        && let Err(error) = promotions.apply(self.log.disk().as_ref(), &mut block)
-                    {
-                        return Some(Err(error));
-                    }
-                    if self.recording.session.is_some() && block.header.packets == 0 {
-                        let known = self.definitions.entry(block.header.worker);
-                        known.or_default().read(&block.body);
-                    }
-                    return Some(Ok(*block));
-                }
+                Ok(Step::Block(block)) => return Some(self.finish(*block)),
                 Ok(Step::Skipped) => {}
-                Ok(Step::EndOfFile) => self.current = None,
+                Ok(Step::EndOfFile) => self.source = None,
                 Err(error) => return Some(Err(error)),
             }
         }
@@ -407,16 +609,16 @@ fn read_block(
     let wanted = if current.promotions_only {
         header.flags & FLAG_PROMOTES != 0
     } else {
-        select.may_match(&header, &summary)
+        select.may_match(&header, |key| summary.may_hold(key))
     };
     if !wanted {
         current.offset += header.stored_len() as u64;
         return Ok(Ok(Step::Skipped));
     }
-    let mut body = Vec::new();
+    let mut body = Buffer::default();
     if !select.without_records {
-        body = vec![0; body_len];
-        read_at(&mut body, offset + HEADER_LEN as u64)?;
+        body = Buffer::of_any_content(body_len);
+        read_at(body.as_mut_slice(), offset + HEADER_LEN as u64)?;
         if crc32c::crc32c(&body) != header.body_crc {
             return Ok(Err(NoBlock::within(
                 &header,
@@ -460,7 +662,7 @@ fn read_relayed(
     let none = Definitions::default();
     let known = definitions.get(&header.worker).unwrap_or(&none);
     let mut assembled = assemble(header, &segments, known);
-    if !select.may_match(&assembled.header, &assembled.summary) {
+    if !select.may_match(&assembled.header, |key| assembled.summary.may_hold(key)) {
         return Ok(Ok(Step::Skipped));
     }
     if select.without_records {
@@ -478,6 +680,6 @@ fn read_relayed(
             .iter()
             .map(|at| segments_at + *at as u64)
             .collect(),
-        body: assembled.body,
+        body: assembled.body.into(),
     }))))
 }

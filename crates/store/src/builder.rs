@@ -1,10 +1,13 @@
 //! Filling a block: the hot side of the log.
 
 use strata_capture::{Interface, Meta};
-use strata_wire::{AddressFamily, CutWhere, FlowHasher, FlowShare, Keep};
+use strata_wire::dissect::may_hide_addresses;
+use strata_wire::{
+    AddressFamily, CutWhere, FlowHasher, FlowKey, FlowShare, Headers, Keep, mix64,
+};
 
 use crate::format::{
-    ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_META, FLAG_PROMOTES, FLAG_PROTECTED,
+    ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_HOLDS_FLOWS, FLAG_META, FLAG_PROMOTES, FLAG_PROTECTED,
     HEADER_LEN, PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, align_up, emit_packet_header, kind,
     protects,
 };
@@ -102,8 +105,8 @@ impl BlockBuilder {
             classes: 0,
             promoted_packets: 0,
             promoted_bytes: [0; 3],
-            // Three of each plain note, and five of each other.
-            fingerprints: touched(8 * notes),
+            // Three of each plain note, and six of each other.
+            fingerprints: touched(9 * notes),
             plain: vec![(1, [1; 2]); notes].into_boxed_slice(),
             plain_len: 0,
             notes_full: false,
@@ -270,12 +273,10 @@ impl BlockBuilder {
         self.promoted_bytes[place as usize] += data.len() as u64 - u64::from(promotion.kept_len);
     }
 
-    /// Whether this flow has just been noted, so that [`BlockBuilder::note`] for
-    /// it and its addresses can be left out.
+    /// Whether this flow has just been noted, so that it and its addresses need not be again.
     #[inline]
-    #[must_use]
     #[allow(clippy::cast_possible_truncation)]
-    pub fn noted_recently(&mut self, flow: u64) -> bool {
+    fn noted_recently(&mut self, flow: u64) -> bool {
         let slot = &mut self.recent[flow as usize % RECENT];
         std::mem::replace(slot, flow) == flow
     }
@@ -283,7 +284,7 @@ impl BlockBuilder {
     /// Notes a fingerprint for the summary.
     #[inline]
     pub fn note(&mut self, fingerprint: u64) {
-        if self.fingerprints.len() < 5 * self.block_bytes / BYTES_PER_NOTE {
+        if self.fingerprints.len() < 6 * self.block_bytes / BYTES_PER_NOTE {
             self.fingerprints.push(fingerprint);
         } else {
             self.notes_full = true;
@@ -305,10 +306,30 @@ impl BlockBuilder {
         }
     }
 
-    /// Notes that a packet may have addresses that were not noted.
-    #[inline]
-    pub fn note_hidden_addresses(&mut self) {
-        self.header.flags |= FLAG_HIDES_ADDRESSES;
+    /// Notes the flows and addresses of a packet's headers; `fingerprint` is that of its key.
+    #[inline(never)]
+    pub fn note_headers(&mut self, headers: &Headers, fingerprint: u64, hasher: &FlowHasher) {
+        if may_hide_addresses(headers) || headers.key.is_none() {
+            self.header.flags |= FLAG_HIDES_ADDRESSES;
+        }
+        let Some(key) = &headers.key else {
+            return;
+        };
+        let outer = headers.outer.map(|key| (key, hasher.flow(&key)));
+        let identity = fingerprint ^ outer.map_or(0, |(_, flow)| mix64(flow));
+        if self.noted_recently(identity) {
+            return;
+        }
+        let mut note_flow = |key: &FlowKey, flow: u64| {
+            self.note(flow);
+            for end in [key.low, key.high] {
+                self.note(hasher.address(key.family, end.address));
+            }
+        };
+        note_flow(key, fingerprint);
+        if let Some((key, flow)) = outer {
+            note_flow(&key, flow);
+        }
     }
 
     /// Whether context, interface and verdict are all defined in this block.
@@ -489,6 +510,7 @@ impl BlockBuilder {
         self.header = BlockHeader {
             body_crc: crc32c::crc32c(body),
             summary_crc: crc32c::crc32c(&summary),
+            flags: self.header.flags | FLAG_HOLDS_FLOWS,
             body_len: to_u32(body.len()),
             summary_len: to_u32(summary.len()),
             block_number: number,

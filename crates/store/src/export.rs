@@ -170,6 +170,8 @@ pub struct Exporter<'a, W: Write> {
     options: ExportOptions<'a>,
     /// By recording and interface: number in the export, and link type.
     interfaces: HashMap<(u32, u16), (u16, Interface)>,
+    /// Link type of the interface that was asked for last.
+    last_link: Option<((u32, u16), LinkType)>,
     /// By worker and number.
     verdicts: HashMap<(u16, u16), VerdictRecord>,
     packet_options: Vec<u8>,
@@ -247,6 +249,7 @@ impl<'a, W: Write> Exporter<'a, W> {
             },
             options,
             interfaces: HashMap::new(),
+            last_link: None,
             verdicts: HashMap::new(),
             packet_options: Vec::new(),
             exported: Exported::default(),
@@ -332,6 +335,17 @@ impl<'a, W: Write> Exporter<'a, W> {
         recording: u32,
         streams: &mut [Stream<'_>],
     ) -> Result<usize, ExportError> {
+        if let [stream] = streams {
+            let mut known = std::mem::take(&mut stream.known);
+            if let Some(block) = &stream.block {
+                let wanted = block.records().filter(|record| stream.wants(record));
+                for record in wanted.skip(stream.taken) {
+                    self.record(recording, block, &mut known, record)?;
+                }
+            }
+            stream.known = known;
+            return Ok(0);
+        }
         let mut taken: Vec<usize> = streams.iter().map(|stream| stream.taken).collect();
         let mut known: Vec<Known> = streams
             .iter_mut()
@@ -487,9 +501,16 @@ impl<'a, W: Write> Exporter<'a, W> {
         }
         self.exported.examined += 1;
         let key = (recording, packet.interface);
-        let (_, interface) = self.interfaces.get(&key)?;
+        let link = match self.last_link {
+            Some((last, link)) if last == key => link,
+            _ => {
+                let (_, interface) = self.interfaces.get(&key)?;
+                self.last_link = Some((key, interface.link));
+                interface.link
+            }
+        };
         if let Some(matches) = &mut self.options.matches
-            && !matches(interface.link, packet.data, packet.wire_len)
+            && !matches(link, packet.data, packet.wire_len)
         {
             return None;
         }

@@ -34,7 +34,8 @@ pub(crate) const fn align_up(len: usize) -> usize {
 ///  12 body_crc u32         CRC-32C of the records
 ///  16 summary_crc u32      CRC-32C of the summary
 ///  20 flags u32            bit 0: holds metadata; bit 1: hides addresses;
-///                          bit 2: a policy may protect some packets; bit 3: holds promotions
+///                          bit 2: a policy may protect some packets; bit 3: holds promotions;
+///                          bit 4: the summary holds flows of outer headers too
 ///  24 body_len u32         bytes of records, right behind the header
 ///  28 summary_len u32      bytes of the summary, right behind the records
 ///  32 block_number u64     within the worker's recording, from 0
@@ -59,7 +60,8 @@ pub struct BlockHeader {
     /// See the byte map.
     pub summary_crc: u32,
     /// Bit 0: holds metadata; bit 1: hides addresses; bit 2: a policy may
-    /// protect some packets; bit 3: holds promotions.
+    /// protect some packets; bit 3: holds promotions; bit 4: the summary holds the flows of
+    /// outer headers too.
     pub flags: u32,
     /// Bytes of records.
     pub body_len: u32,
@@ -109,6 +111,9 @@ pub(crate) fn protects(context_json: &[u8]) -> bool {
 }
 /// The block holds promotions of earlier packets.
 pub(crate) const FLAG_PROMOTES: u32 = 8;
+/// Of a packet within a tunnel the summary holds both flows, so that a search by flow may
+/// skip the block.
+pub(crate) const FLAG_HOLDS_FLOWS: u32 = 16;
 
 impl BlockHeader {
     /// Whether a policy may protect some of its packets from being deleted.

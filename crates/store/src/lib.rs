@@ -22,6 +22,7 @@ mod disk;
 mod error;
 pub mod export;
 mod format;
+mod index;
 mod log;
 mod manifest;
 mod nulldisk;
@@ -46,6 +47,7 @@ pub use format::{
     ALIGNMENT, BODY_MAX, BlockHeader, HEADER_LEN, MAGIC, PACKET_HEADER_LEN, PREFIX_LEN,
     PacketRecord, VerdictRecord, keep_name,
 };
+pub use index::{index_name, verify_index};
 pub use log::{Log, Loss, read_archive};
 pub use manifest::{BlockFile, Books, MANIFEST_NAME, Manifest, Overwritten, Recording, State};
 pub use nulldisk::NullDisk;

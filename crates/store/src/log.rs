@@ -13,7 +13,8 @@ use crate::blocks::{Blocks, Select, Step, open_file, step};
 use crate::checkpoint::Checkpoint;
 use crate::disk::{Disk, RealDisk};
 use crate::error::{StoreError, io_error};
-use crate::manifest::{MANIFEST_NAME, Manifest, Recording, State};
+use crate::index::{Index, index_name};
+use crate::manifest::{BlockFile, MANIFEST_NAME, Manifest, Recording, State};
 use crate::promotion::Promotions;
 use crate::recorder::{checkpoint_name, read_all, read_manifest};
 
@@ -141,12 +142,24 @@ impl Log {
         let parts = parts.filter(|part| part.recording == recording.id);
         let mut total = parts.map(Part::bytes).sum();
         for file in &recording.files {
-            let named = self.disk.display(&file.name);
-            let opened = self.disk.open(&file.name, false);
+            total += self.file_bytes(file)?;
+        }
+        Ok(total)
+    }
+
+    /// Bytes of a block file and its index.
+    ///
+    /// # Errors
+    ///
+    /// If one cannot be looked at; a missing one counts as empty.
+    pub fn file_bytes(&self, file: &BlockFile) -> Result<u64, StoreError> {
+        let mut total = 0;
+        for name in [&file.name, &index_name(&file.name)] {
+            let opened = self.disk.open(name, false);
             total += match opened.and_then(|opened| opened.size()) {
                 // Who reads the log's blocks is told.
                 Err(error) if error.kind() == ErrorKind::NotFound => 0,
-                size => size.map_err(io_error(named, "open"))?,
+                size => size.map_err(io_error(self.disk.display(name), "open"))?,
             };
         }
         Ok(total)
@@ -242,6 +255,15 @@ impl Log {
                 Err(StoreError::Damage(_)) => continue,
                 Err(error) => return Err(error),
             };
+            if let Some(index) = Index::read(self.disk.as_ref(), recording, entry) {
+                for number in index.promotions() {
+                    // Damaged ones are passed over.
+                    if let Ok(block) = current.indexed(&index.entries[number]) {
+                        found.add(&entry.name, &block);
+                    }
+                }
+                continue;
+            }
             current.promotions_only = true;
             loop {
                 match step(&mut current, recording, &select, &definitions) {

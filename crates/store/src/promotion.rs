@@ -262,7 +262,7 @@ mod tests {
             ends: (0, 0),
             incomplete: 0,
             damaged_segments: Vec::new(),
-            body: Vec::new(),
+            body: Vec::new().into(),
         };
         promotions
             .apply(&SimDisk::new(), &mut block)

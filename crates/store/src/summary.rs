@@ -66,9 +66,7 @@ impl Summary {
     /// Whether the block may hold this flow or address. False means it does not.
     #[must_use]
     pub fn may_hold(&self, fingerprint: u64) -> bool {
-        self.bloom.is_empty()
-            || probes(fingerprint, self.bloom.len())
-                .all(|bit| self.bloom[bit / 8] & 1 << (bit % 8) != 0)
+        Bloom(&self.bloom).may_hold(fingerprint)
     }
 
     /// Appends the summary to `out`.
@@ -98,15 +96,9 @@ impl Summary {
     ///
     /// If its lengths do not add up.
     pub fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
-        const WRONG: &str = "the summary's lengths do not add up";
+        let bloom = Bloom::of(bytes)?;
         let mut read = Reader { bytes, at: 0 };
-        let (counts, _, bloom_len) = (read.u16(), read.u16(), read.u32());
-        if bytes.len() < 8 || bytes.len() != 8 + usize::from(counts) * 24 + bloom_len as usize {
-            return Err(WRONG);
-        }
-        if !bloom_len.is_multiple_of(64) {
-            return Err(WRONG);
-        }
+        let (counts, _, _) = (read.u16(), read.u16(), read.u32());
         let mut summary = Self::default();
         for _ in 0..counts {
             let (class, keep_code, _) = (read.u8(), read.u8(), read.u16());
@@ -118,8 +110,34 @@ impl Summary {
                 logged_bytes: read.u64(),
             });
         }
-        summary.bloom = bytes[read.at..].to_vec();
+        summary.bloom = bloom.0.to_vec();
         Ok(summary)
+    }
+}
+
+/// The filter of a summary.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bloom<'a>(&'a [u8]);
+
+impl<'a> Bloom<'a> {
+    /// That of a summary's bytes.
+    pub(crate) fn of(summary: &'a [u8]) -> Result<Self, &'static str> {
+        const WRONG: &str = "the summary's lengths do not add up";
+        let mut read = Reader {
+            bytes: summary,
+            at: 0,
+        };
+        let (counts, _, len) = (read.u16(), read.u16(), read.u32());
+        let at = 8 + usize::from(counts) * 24;
+        let bloom = summary.get(at..).ok_or(WRONG)?;
+        let right = bloom.len() == len as usize && len.is_multiple_of(64);
+        right.then_some(Self(bloom)).ok_or(WRONG)
+    }
+
+    /// See [`Summary::may_hold`].
+    pub(crate) fn may_hold(self, fingerprint: u64) -> bool {
+        self.0.is_empty()
+            || probes(fingerprint, self.0.len()).all(|bit| self.0[bit / 8] & 1 << (bit % 8) != 0)
     }
 }
 

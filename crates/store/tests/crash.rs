@@ -177,7 +177,11 @@ fn an_undisturbed_recording_reads_back_whole() {
         assert_eq!(recording.state, State::Closed);
         assert_eq!(recording.files.len() > 3, rotate > 0);
         assert!(recording.files.iter().all(|file| file.sealed));
-        let stated: u64 = recording.files.iter().map(|file| file.bytes).sum();
+        let with_index = recording.files.iter().map(|file| {
+            let index = disk.open(&strata_store::index_name(&file.name), false);
+            file.bytes + index.unwrap().size().unwrap()
+        });
+        let stated: u64 = with_index.sum();
         assert_eq!(log.stored_bytes(recording).unwrap(), stated);
         let counted: u64 = recording.files.iter().map(|file| file.packets).sum();
         assert_eq!(counted, PACKETS);
@@ -552,7 +556,8 @@ fn blocks_are_found_by_time_and_address_without_reading_the_others() {
         hash_seed: [5, 6],
         ..About::default()
     };
-    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+    let sim = SimDisk::new();
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
     let (recorder, mut sink) = Recorder::start(Arc::clone(&disk), options(0), &about).unwrap();
     let hasher = FlowHasher::new([5, 6]);
     for n in 0..10_u64 {
@@ -568,7 +573,7 @@ fn blocks_are_found_by_time_and_address_without_reading_the_others() {
     }
     while sink.wait().unwrap().is_some() {}
     recorder.finish(&Ledger::default(), Vec::new()).unwrap();
-    let log = Log::on(disk).unwrap();
+    let log = Log::on(Arc::clone(&disk)).unwrap();
     let found = |select: Select| -> Vec<u64> {
         let blocks = log
             .blocks(&log.recordings()[0], &select)
@@ -583,9 +588,28 @@ fn blocks_are_found_by_time_and_address_without_reading_the_others() {
     };
     assert_eq!(found(by_time), [3, 4, 9]);
     let by_address = Select {
-        addresses: Some(vec![(AddressFamily::Ipv4, 7)]),
+        addresses: vec![vec![(AddressFamily::Ipv4, 7)]],
         ..Select::default()
     };
+    assert_eq!(found(by_address.clone()), [7, 9]);
+    let by_both = Select {
+        addresses: vec![vec![(AddressFamily::Ipv4, 7)], vec![(AddressFamily::Ipv4, 8)]],
+        ..Select::default()
+    };
+    assert_eq!(found(by_both), [9]);
+    // The index beside the file spares reading it, and nothing depends on it.
+    let index = strata_store::index_name(&log.recordings()[0].files[0].name);
+    let whole = disk.open(&index, false).unwrap().size().unwrap();
+    for byte in 0..usize::try_from(whole).unwrap() {
+        sim.flip_bit(&index, byte, 3);
+        let blocks = found(by_address.clone());
+        assert!(blocks.contains(&7) && blocks.contains(&9), "byte {byte}");
+        let recording = &log.recordings()[0];
+        let wrong = strata_store::verify_index(&sim, recording, &recording.files[0]).unwrap();
+        assert!(wrong.is_some(), "byte {byte}");
+        sim.flip_bit(&index, byte, 3);
+    }
+    disk.remove(&index).unwrap();
     assert_eq!(found(by_address), [7, 9]);
 }
 

@@ -163,11 +163,7 @@ pub(crate) fn record_protected(disk: &Arc<dyn Disk>, path: &Path, protected: &st
 pub(crate) fn exported(log: &Log, find: &Find<'_>) -> (Capture, u64) {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     let options = ExportOptions {
-        select: strata_store::Select {
-            from_ns: find.from_ns,
-            to_ns: find.to_ns,
-            ..strata_store::Select::default()
-        },
+        select: find.select(),
         matches: find.filter.map(|filter| {
             let mut programs = BTreeMap::new();
             let matches = move |link: LinkType, data: &[u8], len| {

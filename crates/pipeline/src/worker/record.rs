@@ -4,8 +4,7 @@ use strata_capture::PacketRef;
 use strata_classify::VerdictId;
 use strata_sketch::Level;
 use strata_store::{PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, StoreError};
-use strata_wire::dissect::may_hide_addresses;
-use strata_wire::{FlowKey, Keep, Outcome, join, mix64};
+use strata_wire::{Keep, Outcome, join};
 
 use super::{DEFINITIONS_LEN, Demand, Worker};
 use crate::flows::wire_bytes;
@@ -83,7 +82,10 @@ impl Worker {
         self.block.push_packet(&record, class);
         self.next_seq += 1;
         if self.lanes.is_plain & 1 << lane == 0 {
-            self.note(lane);
+            let fingerprint = self.lanes.facts[lane].fingerprint;
+            let headers = &self.lanes.headers[lane];
+            self.block
+                .note_headers(headers, fingerprint, &self.flows.hasher());
         } else {
             let plain = &self.lanes.plain[lane];
             let ends = [plain.source, plain.destination];
@@ -127,37 +129,6 @@ impl Worker {
     fn is_settled(&self, lane: usize) -> bool {
         let policing = self.policing.as_ref();
         policing.is_some_and(|policing| policing.is_settled(self.lanes.policed[lane]))
-    }
-
-    /// Notes for the block's summary whose packet this is, which is not plain.
-    #[inline(never)]
-    fn note(&mut self, lane: usize) {
-        let headers = &self.lanes.headers[lane];
-        if may_hide_addresses(headers) || headers.key.is_none() {
-            self.block.note_hidden_addresses();
-        }
-        let Some(key) = &headers.key else {
-            return;
-        };
-        let fingerprint = self.lanes.facts[lane].fingerprint;
-        let mut identity = fingerprint;
-        if let Some(outer) = &headers.outer {
-            identity ^= mix64(self.flows.hasher().flow(outer));
-        }
-        if self.block.noted_recently(identity) {
-            return;
-        }
-        self.block.note(fingerprint);
-        let hasher = self.flows.hasher();
-        let mut note_ends = |key: &FlowKey| {
-            for end in [key.low, key.high] {
-                self.block.note(hasher.address(key.family, end.address));
-            }
-        };
-        note_ends(key);
-        if let Some(outer) = &headers.outer {
-            note_ends(outer);
-        }
     }
 
     /// Defines in the block what a packet record refers to.

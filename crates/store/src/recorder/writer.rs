@@ -16,6 +16,7 @@ use crate::checkpoint::Checkpoint;
 use crate::disk::{DiskBlock, DiskFile, WriteQueue};
 use crate::error::{StoreError, io_error, is_full};
 use crate::format::BlockHeader;
+use crate::index::{IndexWriter, index_name};
 use crate::manifest::{BlockFile, Overwritten};
 
 use super::{Shared, WhenFull, checkpoint_name, now_ns};
@@ -36,6 +37,17 @@ struct OpenFile {
     synced: bool,
     /// A block could not be written: those behind it do not count.
     failed: bool,
+    /// `None` once it could not be written, which costs searches only.
+    index: Option<IndexWriter>,
+}
+
+impl OpenFile {
+    fn end_index(&mut self) {
+        if let Some(index) = self.index.take() {
+            // Without it the file itself is searched.
+            let _ = index.finish();
+        }
+    }
 }
 
 /// A sealed block on its way to the file.
@@ -328,6 +340,11 @@ impl Writer {
                 open.blocks += 1;
                 open.packets += sealed.packets;
                 open.synced = false;
+                let block = sealed.block.sealed(sealed.len);
+                let index = open.index.as_mut();
+                if index.is_some_and(|index| index.add(block).is_err()) {
+                    open.index = None;
+                }
                 self.written_seq = self.written_seq.max(sealed.next_seq);
                 Ok(())
             }
@@ -359,6 +376,7 @@ impl Writer {
         };
         self.files_begun += 1;
         // If that is not possible, readers cut it.
+        open.end_index();
         let cut = open.file.set_len(open.bytes);
         let synced = cut.and_then(|()| open.file.sync());
         if synced.is_ok() {
@@ -424,6 +442,7 @@ impl Writer {
         });
         noted.map_err(|error| self.in_words(&name, error))?;
         Ok(OpenFile {
+            index: IndexWriter::create(shared.disk.as_ref(), &name).ok(),
             name,
             file,
             end: 0,
@@ -441,6 +460,7 @@ impl Writer {
         let Some(mut open) = self.file.take() else {
             return Ok(());
         };
+        open.end_index();
         let named = self.shared.disk.display(&open.name);
         open.file.sync().map_err(io_error(named, "sync"))?;
         self.note_sealed(&open)?;
@@ -492,7 +512,10 @@ impl Writer {
             && let Ok(Some(_alone)) = disk.lock_for_deleting()
         {
             // What cannot be deleted is tried again.
-            self.doomed.retain(|name| disk.remove(name).is_err());
+            self.doomed.retain(|name| {
+                let removed = disk.remove(&index_name(name));
+                removed.and_then(|()| disk.remove(name)).is_err()
+            });
         }
     }
 

@@ -1,0 +1,81 @@
+//! Memory for the records of blocks, used again and again: touching a fresh page takes
+//! longer than reading into it.
+
+use std::ops::Deref;
+use std::sync::{Mutex, PoisonError};
+
+/// Buffers that wait to be used again at most, and bytes of one at most.
+const SPARE_MAX: usize = 16;
+const SPARE_BYTES_MAX: usize = 4 << 20;
+
+static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+
+/// Some bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Buffer {
+    /// May be longer: what was written once need not be cleared.
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl Buffer {
+    /// `len` bytes of any content, to be written over.
+    pub(crate) fn of_any_content(len: usize) -> Self {
+        let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut bytes = spare.unwrap_or_default();
+        if bytes.len() < len {
+            bytes.resize(len, 0);
+        }
+        Self { bytes, len }
+    }
+
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.len]
+    }
+
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl From<Vec<u8>> for Buffer {
+    fn from(bytes: Vec<u8>) -> Self {
+        let len = bytes.len();
+        Self { bytes, len }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if (1..=SPARE_BYTES_MAX).contains(&self.bytes.capacity()) {
+            let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+            if spare.len() < SPARE_MAX {
+                spare.push(std::mem::take(&mut self.bytes));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_has_the_length_asked_for_whatever_was_before() {
+        for len in [10, 3, 100_000, 0, 7] {
+            let mut buffer = Buffer::of_any_content(len);
+            assert_eq!(buffer.len(), len);
+            buffer.as_mut_slice().fill(9);
+            buffer.truncate(5);
+            assert_eq!(&*buffer, &vec![9; len.min(5)]);
+        }
+    }
+}

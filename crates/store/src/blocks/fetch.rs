@@ -1,0 +1,135 @@
+//! Contents of blocks, read ahead by a few threads: a search knows from the index which
+//! blocks it wants, and a disk gives most when it is asked for several at a time.
+
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use super::buffer::Buffer;
+use crate::disk::{Disk, DiskFile};
+use crate::format::{BlockHeader, HEADER_LEN};
+use crate::summary::Summary;
+
+/// Threads that read.
+const THREADS: usize = 2;
+
+/// What stands behind a block's header.
+pub(crate) struct Content {
+    pub(crate) body: Buffer,
+    pub(crate) summary: Summary,
+}
+
+/// Why there is none.
+pub(crate) enum Failed {
+    Disk(io::Error),
+    Damaged(&'static str),
+}
+
+/// Reads the content of the block at `offset`, whose header is known from the index.
+pub(crate) fn content(
+    file: &dyn DiskFile,
+    header: &BlockHeader,
+    offset: u64,
+) -> Result<Content, Failed> {
+    let body_len = header.body_len as usize;
+    let mut body = Buffer::of_any_content(body_len + header.summary_len as usize);
+    let read = file.read_at(body.as_mut_slice(), offset + HEADER_LEN as u64);
+    if read.map_err(Failed::Disk)? < body.len() {
+        return Err(Failed::Damaged("the file ends within a block"));
+    }
+    let (records, summary) = body.split_at(body_len);
+    if crc32c::crc32c(records) != header.body_crc {
+        return Err(Failed::Damaged("the records' checksum does not match"));
+    }
+    if crc32c::crc32c(summary) != header.summary_crc {
+        return Err(Failed::Damaged("the summary's checksum does not match"));
+    }
+    let summary = Summary::parse(summary).map_err(Failed::Damaged)?;
+    body.truncate(body_len);
+    Ok(Content { body, summary })
+}
+
+struct Job {
+    name: String,
+    offset: u64,
+    header: BlockHeader,
+    reply: SyncSender<Result<Content, Failed>>,
+}
+
+/// Threads that read contents. They end when it is dropped.
+pub(crate) struct Fetcher {
+    jobs: Option<Sender<Job>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Fetcher {
+    pub(crate) fn start(disk: &Arc<dyn Disk>) -> io::Result<Self> {
+        let (jobs, inbox) = channel();
+        let inbox = Arc::new(Mutex::new(inbox));
+        let mut threads = Vec::new();
+        for _ in 0..THREADS {
+            let (disk, inbox) = (Arc::clone(disk), Arc::clone(&inbox));
+            let thread = thread::Builder::new().name("strata-reader".into());
+            threads.push(thread.spawn(move || work(disk.as_ref(), &inbox))?);
+        }
+        Ok(Self {
+            jobs: Some(jobs),
+            threads,
+        })
+    }
+
+    /// Begins to read the content of a block; it comes through what is returned.
+    pub(crate) fn fetch(
+        &self,
+        name: &str,
+        offset: u64,
+        header: BlockHeader,
+    ) -> Receiver<Result<Content, Failed>> {
+        let (reply, outbox) = sync_channel(1);
+        let job = Job {
+            name: name.to_owned(),
+            offset,
+            header,
+            reply,
+        };
+        if let Some(jobs) = &self.jobs {
+            // Who waits for the reply of a thread that is gone is told.
+            let _ = jobs.send(job);
+        }
+        outbox
+    }
+}
+
+impl Drop for Fetcher {
+    fn drop(&mut self) {
+        self.jobs = None;
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn work(disk: &dyn Disk, inbox: &Mutex<Receiver<Job>>) {
+    let mut open: Option<(String, Box<dyn DiskFile>)> = None;
+    loop {
+        let next = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let Ok(job) = next else {
+            return;
+        };
+        if open.as_ref().is_none_or(|(name, _)| *name != job.name) {
+            open = None;
+            match disk.open(&job.name, false) {
+                Ok(file) => open = Some((job.name, file)),
+                Err(error) => {
+                    let _ = job.reply.send(Err(Failed::Disk(error)));
+                    continue;
+                }
+            }
+        }
+        if let Some((_, file)) = &open {
+            // Nobody may wait any more.
+            let _ = job.reply.send(content(file.as_ref(), &job.header, job.offset));
+        }
+    }
+}
