@@ -5,9 +5,7 @@
 
 use std::collections::HashSet;
 
-use strata_store::{
-    ARCHIVE_NAME, Archive, Disk, Gone, Part, STAGING, index_name, read_archive,
-};
+use strata_store::{ARCHIVE_NAME, Archive, Disk, Gone, Part, STAGING, index_name, read_archive};
 
 use crate::error::ArchiveError;
 use crate::part::staging_name;

@@ -24,9 +24,10 @@ use crate::error::ArchiveError;
 use crate::flows::Flow;
 use crate::keys::Recipients;
 use crate::packets::{Verdicts, addresses, keeps};
-use crate::part::{Job, PartWriter, Share};
+use crate::part::{Job, PartWriter, Share, Tally};
+use crate::pending::{PENDING_MAX, Pending};
 use crate::prune::PROTECTED;
-use crate::run::{PENDING_MAX, Pending, Run};
+use crate::run::Run;
 use crate::sorted::Sorted;
 
 /// Bytes of block files that are compacted in one go, and that a crash makes one
@@ -206,7 +207,11 @@ fn run_job(
             next_seq: 0,
             incomplete: 0,
         };
-        for block in log.blocks(&one, &Select::default()) {
+        let select = Select {
+            once: true,
+            ..Select::default()
+        };
+        for block in log.blocks(&one, &select) {
             let block = match block {
                 Ok(block) => block,
                 Err(StoreError::Damage(damage)) => {
@@ -419,7 +424,8 @@ impl<'a> Work<'a> {
         let sorted = Sorted::of(&self.run, &retentions);
         let (addresses, keeps) = (addresses(&self.run), keeps());
         let mut flows = &sorted.flows[..];
-        let (mut rows, mut by_flow) = (&sorted.rows[..], &sorted.by_flow[..]);
+        let (mut rows, mut with_payload) = (&sorted.rows[..], &sorted.with_payload[..]);
+        let tallies = Tally::of(&self.run, &self.verdicts.all, &retentions);
         while let Some(&first) = flows.first() {
             let class = retentions[first as usize];
             let same = |flow: &&u32| retentions[**flow as usize] == class;
@@ -430,10 +436,16 @@ impl<'a> Work<'a> {
                 .map(|[there, back]| there + back)
                 .sum();
             let row_count = usize::try_from(row_count).unwrap_or(usize::MAX);
+            let of_share = |row: &&u32| {
+                let slot = self.run.slot[**row as usize];
+                retentions[(slot / 2) as usize] == class
+            };
+            let payload_count = with_payload.iter().take_while(of_share).count();
             let share = Share {
                 run: &self.run,
                 rows: &rows[..row_count],
-                by_flow: &by_flow[..row_count],
+                with_payload: &with_payload[..payload_count],
+                tally: &tallies[&class],
                 verdicts: &self.verdicts.all,
                 flows: &flows[..flow_count],
                 addresses: &addresses,
@@ -467,7 +479,7 @@ impl<'a> Work<'a> {
             writer.write(&job, &share)?;
             flows = &flows[flow_count..];
             rows = &rows[row_count..];
-            by_flow = &by_flow[row_count..];
+            with_payload = &with_payload[payload_count..];
         }
         self.run.clear();
         Ok(())

@@ -19,7 +19,7 @@ struct Slot {
 
 const EMPTY: Slot = Slot { tag: 0, flow: NONE };
 
-/// Flows by fingerprint: open addressing, at most half full.
+/// Flows by fingerprint: open addressing, at most three quarters full.
 #[derive(Debug)]
 pub(crate) struct FlowIndex {
     slots: Vec<Slot>,
@@ -81,7 +81,7 @@ impl FlowIndex {
         let tag = tag(fingerprint);
         self.slots[at] = Slot { tag, flow };
         self.fingerprints.push(fingerprint);
-        if self.fingerprints.len() * 2 > self.slots.len() {
+        if self.fingerprints.len() * 4 > self.slots.len() * 3 {
             self.grow();
         }
         flow

@@ -168,31 +168,42 @@ pub(crate) fn keeps() -> [ByteArray; 4] {
 /// Of a row that is filled in: its number in the run, and what many columns ask for.
 #[derive(Clone, Copy)]
 struct At {
-    row: usize,
+    row: u32,
     slot: u32,
-    has: u32,
-    layout: u8,
+    /// Of `has`, and the layout in the highest byte.
+    bits: u32,
+    verdict: u32,
 }
+
+const LAYOUT_SHIFT: u32 = 24;
 
 impl At {
     fn flow(self) -> usize {
         (self.slot / 2) as usize
     }
 
+    fn row(self) -> usize {
+        self.row as usize
+    }
+
     fn has(self, bit: u32) -> bool {
-        self.has & bit != 0
+        self.bits & bit != 0
+    }
+
+    fn layout(self) -> u8 {
+        self.bits.to_le_bytes()[3]
     }
 
     fn is(self, version: u8) -> bool {
-        self.layout & 7 == version
+        self.layout() & 7 == version
     }
 
     fn is_tcp(self) -> bool {
-        self.layout & layout::TCP != 0
+        self.layout() & layout::TCP != 0
     }
 
     fn is_raw(self) -> bool {
-        self.layout == layout::RAW
+        self.layout() == layout::RAW
     }
 }
 
@@ -206,13 +217,13 @@ pub(crate) struct Filler<'a> {
 impl<'a> Filler<'a> {
     pub(crate) fn new(of: Filling<'a>) -> Self {
         let run = of.run;
-        let at = of.rows.iter().map(|row| {
-            let row = *row as usize;
+        let at = of.rows.iter().map(|&number| {
+            let row = number as usize;
             At {
-                row,
+                row: number,
                 slot: run.slot[row],
-                has: run.has[row],
-                layout: run.layout[row],
+                bits: run.has[row] | u32::from(run.layout[row]) << LAYOUT_SHIFT,
+                verdict: run.verdict[row],
             }
         });
         Self {
@@ -235,6 +246,10 @@ impl<'a> Filler<'a> {
             keeps,
             ..
         } = self.of;
+        if none_has(COLUMNS[index].name, run) {
+            fill_nulls(column, self.at.len());
+            return;
+        }
         let port = |at: At, end: u32| {
             let flow = &run.flows[at.flow()];
             let low = (at.slot & 1) ^ end == 0;
@@ -243,18 +258,22 @@ impl<'a> Filler<'a> {
         };
         let address = |at: At, end: u32| addresses.codes[at.flow()][((at.slot & 1) ^ end) as usize];
         let extra = |at: At| {
-            let place = run.extra[at.row].checked_sub(1)?;
+            let place = run.extra[at.row()].checked_sub(1)?;
             run.extras.get(place as usize)
         };
         let of = |there: bool, value: i64| there.then_some(value);
         let diff = |there: bool, value: i32| there.then_some(value);
         match COLUMNS[index].name {
-            "time" => self.int64(column, |at| run.time[at.row] as i64),
-            "late_ns" => self.int64(column, |at| run.late[at.row] as i64),
-            "tie" => self.int32(column, |at| run.tie[at.row].cast_signed()),
+            "time" => self.int64(column, |at| run.time[at.row()] as i64),
+            "late_ns" if run.any_has & has::LATE == 0 => fill_zeros(column, self.at.len()),
+            "late_ns" => self.int64(column, |at| run.late[at.row()] as i64),
+            "tie" => self.int32(column, |at| run.tie[at.row()].cast_signed()),
             "flow_id" => self.int64(column, |at| flow_ids[at.flow()]),
-            "recording" => self.ints(column, |_| Some(recording.into())),
-            "interface" => self.ints(column, |at| Some(run.interface[at.row].into())),
+            "recording" => fill_one(column, self.at.len(), recording.into()),
+            "interface" if is_one(&run.interface) => {
+                fill_one(column, self.at.len(), run.interface[0].into());
+            }
+            "interface" => self.ints(column, |at| Some(run.interface[at.row()].into())),
             "src" => self.coded(column, &addresses.entries, |at| address(at, 0)),
             "dst" => self.coded(column, &addresses.entries, |at| address(at, 1)),
             "src_port" => self.ints(column, |at| port(at, 0)),
@@ -264,24 +283,24 @@ impl<'a> Filler<'a> {
                 of(key.family != AddressFamily::Mac, key.protocol.into())
             }),
             "tcp_flags" => self.ints(column, |at| {
-                of(at.has(has::TCP_FLAGS), run.tcp_flags[at.row].into())
+                of(at.has(has::TCP_FLAGS), run.tcp_flags[at.row()].into())
             }),
-            "wire_bytes" => self.ints(column, |at| Some(run.wire[at.row].into())),
+            "wire_bytes" => self.ints(column, |at| Some(run.wire[at.row()].into())),
             "captured_bytes" => self.ints(column, |at| {
-                of(at.has(has::CAPTURED), run.captured[at.row].into())
+                of(at.has(has::CAPTURED), run.captured[at.row()].into())
             }),
-            "header_bytes" => self.ints(column, |at| Some(run.header_len[at.row].into())),
-            "payload_bytes" => self.ints(column, |at| Some(run.payload_len[at.row].into())),
+            "header_bytes" => self.ints(column, |at| Some(run.header_len[at.row()].into())),
+            "payload_bytes" => self.ints(column, |at| Some(run.payload_len[at.row()].into())),
             "class" => {
                 let names: Vec<ByteArray> = verdicts.iter().map(|v| v.class_name.clone()).collect();
-                self.coded(column, &names, |at| run.verdict[at.row]);
+                self.coded(column, &names, |at| at.verdict);
             }
             "score" => {
                 let scores: Vec<Option<f32>> =
                     verdicts.iter().map(|v| v.score.map(score)).collect();
                 let entries = scores.iter().map(|score| score.unwrap_or(0.0)).collect();
                 self.codes(column, Entries::Float(entries), |at| {
-                    let code = run.verdict[at.row];
+                    let code = at.verdict;
                     if scores[code as usize].is_some() {
                         code
                     } else {
@@ -289,63 +308,67 @@ impl<'a> Filler<'a> {
                     }
                 });
             }
-            "granularity" => self.coded(column, keeps, |at| u32::from(run.keep[at.row] & 3)),
+            "granularity" => self.coded(column, keeps, |at| u32::from(run.keep[at.row()] & 3)),
             "reason" => {
                 let texts: Vec<ByteArray> = verdicts.iter().map(|v| v.reason.clone()).collect();
-                self.coded(column, &texts, |at| run.verdict[at.row]);
+                self.coded(column, &texts, |at| at.verdict);
             }
-            "ip_tos" => self.ints(column, |at| of(!at.is_raw(), run.tos[at.row].into())),
-            "ip_ttl" => self.ints(column, |at| of(!at.is_raw(), run.ttl[at.row].into())),
+            "ip_tos" => self.ints(column, |at| of(!at.is_raw(), run.tos[at.row()].into())),
+            "ip_ttl" => self.ints(column, |at| of(!at.is_raw(), run.ttl[at.row()].into())),
             "ip_id_diff" => self.diffs(column, |at| {
-                diff(at.has(has::IP_ID), run.ip_id[at.row].into())
+                diff(at.has(has::IP_ID), run.ip_id[at.row()].into())
             }),
             "ip_fragment" => self.ints(column, |at| {
-                of(at.is(layout::V4), run.fragment[at.row].into())
+                of(at.is(layout::V4), run.fragment[at.row()].into())
             }),
             "ip6_flow_label" => self.ints(column, |at| {
-                of(at.is(layout::V6), run.fragment[at.row].into())
+                of(at.is(layout::V6), run.fragment[at.row()].into())
             }),
             "ip6_next_header" => self.ints(column, |at| {
-                of(at.has(has::NEXT_HEADER), run.next_header[at.row].into())
+                of(at.has(has::NEXT_HEADER), run.next_header[at.row()].into())
             }),
             "ip_len" => self.ints(column, |at| {
-                of(at.has(has::IP_LEN), run.ip_len[at.row].into())
+                of(at.has(has::IP_LEN), run.ip_len[at.row()].into())
             }),
             "ip_checksum" => self.diffs(column, |at| {
-                diff(at.has(has::IP_CHECKSUM), run.ip_checksum[at.row].into())
+                diff(at.has(has::IP_CHECKSUM), run.ip_checksum[at.row()].into())
             }),
             "ip_options" => self.bytes(column, |at| extra(at)?.ip_options.clone()),
-            "tcp_seq_diff" => self.diffs(column, |at| diff(at.has(has::SEQ), run.seq[at.row])),
-            "tcp_ack_diff" => self.diffs(column, |at| diff(at.has(has::ACK), run.ack[at.row])),
-            "tcp_window" => self.ints(column, |at| of(at.is_tcp(), run.window[at.row].into())),
+            "tcp_seq_diff" => self.diffs(column, |at| diff(at.has(has::SEQ), run.seq[at.row()])),
+            "tcp_ack_diff" => self.diffs(column, |at| diff(at.has(has::ACK), run.ack[at.row()])),
+            "tcp_window" => self.ints(column, |at| of(at.is_tcp(), run.window[at.row()].into())),
             "tcp_tsval_diff" => {
-                self.diffs(column, |at| diff(at.has(has::TSVAL), run.tsval[at.row]));
+                self.diffs(column, |at| diff(at.has(has::TSVAL), run.tsval[at.row()]));
             }
             "tcp_tsecr_diff" => {
-                self.diffs(column, |at| diff(at.has(has::TSECR), run.tsecr[at.row]));
+                self.diffs(column, |at| diff(at.has(has::TSECR), run.tsecr[at.row()]));
             }
             "tcp_options" => self.coded(column, &run.options.entries, |at| {
                 if at.is_tcp() {
-                    run.options_code[at.row]
+                    run.options_code[at.row()]
                 } else {
                     NULL
                 }
             }),
             "checksum" => self.diffs(column, |at| {
-                diff(at.has(has::CHECKSUM), run.checksum[at.row].into())
+                diff(at.has(has::CHECKSUM), run.checksum[at.row()].into())
             }),
             "link_header" => self.coded(column, &run.links.entries, |at| {
                 if at.is_raw() {
                     NULL
                 } else {
-                    run.link_code[at.row]
+                    run.link_code[at.row()]
                 }
             }),
             "transport_header" => self.bytes(column, |at| extra(at)?.transport.clone()),
             "header" => self.bytes(column, |at| extra(at)?.header.clone()),
-            "header_layout" => self.ints(column, |at| Some(at.layout.into())),
+            "header_layout" => self.ints(column, |at| Some(at.layout().into())),
             "has_time" => {
-                if let Values::Bool(out) = &mut column.values {
+                if run.any_has & has::NO_TIME == 0 {
+                    if let Values::Bool(out) = &mut column.values {
+                        out.resize(self.at.len(), true);
+                    }
+                } else if let Values::Bool(out) = &mut column.values {
                     out.extend(self.at.iter().map(|at| at.has(has::TIME)));
                 }
             }
@@ -353,11 +376,10 @@ impl<'a> Filler<'a> {
             "payload_offset" => {
                 if let Values::Int64(out) = &mut column.values {
                     or_null(&self.at, out, &mut column.levels, |at| {
-                        if run.payload_len[at.row] == 0 {
+                        if run.payload_len[at.row()] == 0 {
                             return None;
                         }
-                        let row = u32::try_from(at.row).unwrap_or(u32::MAX);
-                        payload_at.get(&row).map(|at| *at as i64)
+                        payload_at.get(&at.row).map(|at| *at as i64)
                     });
                 }
             }
@@ -418,4 +440,51 @@ fn or_null<T>(rows: &[At], out: &mut Vec<T>, levels: &mut Vec<i16>, get: impl Fn
         levels.push(i16::from(value.is_some()));
         out.extend(value);
     }
+}
+
+/// Whether no row of a run has a value in a column.
+fn none_has(column: &str, run: &Run) -> bool {
+    let bit = match column {
+        "captured_bytes" => has::CAPTURED,
+        "ip_id_diff" => has::IP_ID,
+        "ip6_next_header" => has::NEXT_HEADER,
+        "ip_len" => has::IP_LEN,
+        "ip_checksum" => has::IP_CHECKSUM,
+        "ip_options" => has::EXTRA_IP_OPTIONS,
+        "checksum" => has::CHECKSUM,
+        "transport_header" => has::EXTRA_TRANSPORT,
+        "header" => has::RAW,
+        "packet_options" => has::EXTRA_PACKET_OPTIONS,
+        "payload_offset" => return run.with_payload.is_empty(),
+        _ => return false,
+    };
+    run.any_has & bit == 0
+}
+
+fn fill_nulls(column: &mut Column, rows: usize) {
+    if let Values::Coded(coded) = &mut column.values {
+        coded.codes.resize(rows, NULL);
+        coded.entries = Entries::Int(Vec::new());
+    } else {
+        column.levels.resize(rows, 0);
+    }
+}
+
+fn fill_zeros(column: &mut Column, rows: usize) {
+    if let Values::Int64(out) = &mut column.values {
+        out.resize(rows, 0);
+    }
+}
+
+fn fill_one(column: &mut Column, rows: usize, value: i64) {
+    if let Values::Coded(coded) = &mut column.values {
+        coded.codes.resize(rows, 0);
+        coded.entries = Entries::Int(vec![value]);
+    }
+}
+
+/// Whether all are the same, and there are some.
+fn is_one(values: &[u16]) -> bool {
+    let first = values.first();
+    values.iter().all(|value| Some(value) == first) && first.is_some()
 }

@@ -1,6 +1,6 @@
 //! A part being written: its files, in `staging/` until they are listed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use parquet::data_type::ByteArray;
 use serde::{Deserialize, Serialize};
@@ -58,9 +58,69 @@ pub(crate) struct PartWriter {
     packets: TableWriter<Output>,
     flows: TableWriter<Output>,
     payload: Option<PayloadWriter>,
+    tally: Tally,
+    groups: usize,
+}
+
+/// Packets of a run that go into one part, or of a part, counted.
+pub(crate) struct Tally {
     /// By class and granularity: a class has [`KEEPS`].
     counts: Vec<PartCount>,
-    groups: usize,
+    ts_min_ns: u64,
+    ts_max_ns: u64,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            counts: vec![PartCount::default(); 256 * KEEPS],
+            ts_min_ns: u64::MAX,
+            ts_max_ns: 0,
+        }
+    }
+}
+
+impl Tally {
+    /// Counts the rows of a run by the retention class of their flows: in the order of arrival,
+    /// in which they lie in memory.
+    pub(crate) fn of(run: &Run, verdicts: &[Verdict], retentions: &[u8]) -> BTreeMap<u8, Self> {
+        let mut tallies: Vec<(u8, Self)> = Vec::new();
+        for row in 0..run.len() {
+            let retention = retentions[(run.slot[row] / 2) as usize];
+            let known = tallies.iter().position(|(of, _)| *of == retention);
+            let at = known.unwrap_or_else(|| {
+                tallies.push((retention, Self::default()));
+                tallies.len() - 1
+            });
+            tallies[at].1.count(run, verdicts, row);
+        }
+        tallies.into_iter().collect()
+    }
+
+    fn count(&mut self, run: &Run, verdicts: &[Verdict], row: usize) {
+        let class = verdicts[run.verdict[row] as usize].class;
+        let keep = run.keep[row] & 3;
+        let count = &mut self.counts[usize::from(class) * KEEPS + usize::from(keep)];
+        (count.class, count.keep) = (class, keep);
+        count.packets += 1;
+        count.wire_bytes += u64::from(run.wire[row].max(run.captured[row]));
+        count.logged_bytes += u64::from(run.header_len[row]) + u64::from(run.payload_len[row]);
+        self.ts_min_ns = self.ts_min_ns.min(run.time[row]);
+        self.ts_max_ns = self.ts_max_ns.max(run.time[row]);
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (sum, count) in self.counts.iter_mut().zip(&other.counts) {
+            if count.packets > 0 {
+                (sum.class, sum.keep) = (count.class, count.keep);
+                sum.packets += count.packets;
+                sum.wire_bytes += count.wire_bytes;
+                sum.logged_bytes += count.logged_bytes;
+            }
+        }
+        self.ts_min_ns = self.ts_min_ns.min(other.ts_min_ns);
+        self.ts_max_ns = self.ts_max_ns.max(other.ts_max_ns);
+    }
 }
 
 /// The rows of a run that go into one part.
@@ -68,8 +128,9 @@ pub(crate) struct Share<'a> {
     pub(crate) run: &'a Run,
     /// In the order of the table.
     pub(crate) rows: &'a [u32],
-    /// By flow, then by arrival.
-    pub(crate) by_flow: &'a [u32],
+    /// Those with payload, by flow, then by arrival.
+    pub(crate) with_payload: &'a [u32],
+    pub(crate) tally: &'a Tally,
     pub(crate) verdicts: &'a [Verdict],
     /// Numbers of its flows, in the order of the table.
     pub(crate) flows: &'a [u32],
@@ -106,7 +167,7 @@ impl PartWriter {
             packets: table(FileKind::Packets, packets::COLUMNS)?,
             flows: table(FileKind::Flows, flows::COLUMNS)?,
             payload: None,
-            counts: vec![PartCount::default(); 256 * KEEPS],
+            tally: Tally::default(),
             groups: 0,
             part: Part {
                 id,
@@ -155,7 +216,10 @@ impl PartWriter {
             .flows
             .group(|index, column| flows::fill(index, &rows, column));
         written.map_err(|source| ArchiveError::table(&named(FileKind::Flows), source))?;
-        self.count(share);
+        self.tally.add(share.tally);
+        self.part.packets += share.rows.len() as u64;
+        self.part.flows += share.flows.len() as u64;
+        self.groups += 1;
         Ok(())
     }
 
@@ -166,11 +230,8 @@ impl PartWriter {
     ) -> Result<HashMap<u32, u64>, ArchiveError> {
         let run = share.run;
         let mut payload_at = HashMap::new();
-        for &number in share.by_flow {
+        for &number in share.with_payload {
             let row = number as usize;
-            if run.payload_len[row] == 0 {
-                continue;
-            }
             let Some(interface) = job.interfaces.get(&run.interface[row]) else {
                 continue;
             };
@@ -227,26 +288,6 @@ impl PartWriter {
         rows
     }
 
-    fn count(&mut self, share: &Share<'_>) {
-        let run = share.run;
-        for &row in share.rows {
-            let row = row as usize;
-            let class = share.verdicts[run.verdict[row] as usize].class;
-            let keep = run.keep[row];
-            let keep = keep & 3;
-            let count = &mut self.counts[usize::from(class) * KEEPS + usize::from(keep)];
-            (count.class, count.keep) = (class, keep);
-            count.packets += 1;
-            count.wire_bytes += u64::from(run.wire[row].max(run.captured[row]));
-            count.logged_bytes += u64::from(run.header_len[row]) + u64::from(run.payload_len[row]);
-            self.part.ts_min_ns = self.part.ts_min_ns.min(run.time[row]);
-            self.part.ts_max_ns = self.part.ts_max_ns.max(run.time[row]);
-        }
-        self.part.packets += share.rows.len() as u64;
-        self.part.flows += share.flows.len() as u64;
-        self.groups += 1;
-    }
-
     /// Ends its files, synced, and says what is to be listed.
     pub(crate) fn finish(mut self, job: &Job<'_>, metas: &[Meta]) -> Result<Part, ArchiveError> {
         let (id, key) = (self.part.id, self.key.as_ref());
@@ -296,8 +337,11 @@ impl PartWriter {
             crc: sums.crc,
         });
         self.part.files = files.collect();
-        self.counts.retain(|count| count.packets > 0);
-        self.part.counts = self.counts;
+        let mut counts = self.tally.counts;
+        counts.retain(|count| count.packets > 0);
+        self.part.counts = counts;
+        self.part.ts_min_ns = self.tally.ts_min_ns;
+        self.part.ts_max_ns = self.tally.ts_max_ns;
         Ok(self.part)
     }
 }

@@ -57,11 +57,6 @@ pub(crate) fn sum(predicted: u32, difference: i32) -> u32 {
 }
 
 impl Direction {
-    /// Any of its fields, to have it in the cache.
-    pub(crate) fn fetch(&self) -> u32 {
-        self.next
-    }
-
     /// The identification that should follow.
     pub(crate) fn identification(&self) -> u16 {
         self.identification.wrapping_add(self.step)

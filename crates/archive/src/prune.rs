@@ -290,11 +290,7 @@ fn of_part(part: &Part, anomalous: &HashSet<String>) -> Piece {
     }
 }
 
-fn of_blocks(
-    log: &Log,
-    recording: &Recording,
-    file: &BlockFile,
-) -> Result<Piece, ArchiveError> {
+fn of_blocks(log: &Log, recording: &Recording, file: &BlockFile) -> Result<Piece, ArchiveError> {
     let mut one = recording.clone();
     one.files = vec![file.clone()];
     let select = Select {

@@ -4,17 +4,17 @@
 //! When the run ends they are sorted by flow and direction, and each vector becomes
 //! a column. Nothing depends on packets of another run.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
 use parquet::data_type::ByteArray;
 use strata_store::PacketRecord;
-use strata_wire::dissect::{dissect, may_hide_addresses, protocol};
+use strata_wire::dissect::protocol;
 use strata_wire::transport::tcp_flag;
-use strata_wire::{AddressFamily, FlowHasher, Headers, LinkType, Plain, TunnelKey, mix64};
+use strata_wire::{AddressFamily, Headers, prefetch_whole};
 
+use crate::dictionary::Dictionary;
+use crate::flow_index::FlowIndex;
 use crate::flows::Flow;
 use crate::header::{Around, Fields, Network, Tcp, Transport};
+use crate::pending::{PENDING_MAX, Pending, hides_addresses};
 use crate::predict::{TcpNumbers, difference};
 
 /// Packets of a run at most.
@@ -48,6 +48,14 @@ pub(crate) mod has {
     pub(crate) const TCP_FLAGS: u32 = 1 << 9;
     pub(crate) const CAPTURED: u32 = 1 << 10;
     pub(crate) const TIME: u32 = 1 << 11;
+    pub(crate) const LATE: u32 = 1 << 12;
+    pub(crate) const EXTRA_TRANSPORT: u32 = 1 << 13;
+    pub(crate) const EXTRA_IP_OPTIONS: u32 = 1 << 14;
+    pub(crate) const EXTRA_PACKET_OPTIONS: u32 = 1 << 15;
+    /// Of a run only: some row's header is stored as bytes.
+    pub(crate) const RAW: u32 = 1 << 16;
+    /// Of a run only: some row has no time.
+    pub(crate) const NO_TIME: u32 = 1 << 17;
 }
 
 /// Bytes that few rows have.
@@ -57,55 +65,6 @@ pub(crate) struct Extra {
     pub(crate) transport: Option<ByteArray>,
     pub(crate) ip_options: Option<ByteArray>,
     pub(crate) packet_options: Option<ByteArray>,
-}
-
-/// Fingerprints are hashes already.
-#[derive(Default)]
-struct Identity(u64);
-
-impl Hasher for Identity {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = mix64(self.0 ^ u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        self.0 = value;
-    }
-}
-
-/// Distinct byte strings, numbered in the order of their first use.
-#[derive(Debug, Default)]
-pub(crate) struct Dictionary {
-    pub(crate) entries: Vec<ByteArray>,
-    codes: HashMap<Vec<u8>, u32>,
-}
-
-impl Dictionary {
-    pub(crate) fn code(&mut self, bytes: &[u8]) -> u32 {
-        if let Some(code) = self.codes.get(bytes) {
-            return *code;
-        }
-        let code = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
-        self.entries.push(ByteArray::from(bytes.to_vec()));
-        self.codes.insert(bytes.to_vec(), code);
-        code
-    }
-
-    fn is(&self, code: u32, bytes: &[u8]) -> bool {
-        let entry = self.entries.get(code as usize);
-        entry.is_some_and(|entry| entry.data() == bytes)
-    }
-
-    fn clear(&mut self) {
-        self.entries.clear();
-        self.codes.clear();
-    }
 }
 
 /// The packets of a run, in the order of arrival.
@@ -152,7 +111,11 @@ pub(crate) struct Run {
     pub(crate) flows: Vec<Flow>,
     pub(crate) links: Dictionary,
     pub(crate) options: Dictionary,
-    index: HashMap<u64, u32, BuildHasherDefault<Identity>>,
+    /// Rows with payload.
+    pub(crate) with_payload: Vec<u32>,
+    /// What any row has.
+    pub(crate) any_has: u32,
+    index: FlowIndex,
     /// The latest arrival so far, and how many packets are of it.
     clock: (u64, u32),
     scratch: Vec<u8>,
@@ -176,8 +139,9 @@ impl Run {
         }
         clear!(time late tie slot interface wire captured header_len payload_len kept_at verdict keep
             has layout tos ttl ip_id fragment ip_len ip_checksum next_header tcp_flags seq ack window
-            tsval tsecr checksum link_code options_code extra extras kept flows links options index);
+            tsval tsecr checksum link_code options_code extra extras kept with_payload flows links options index);
         self.clock = clock;
+        self.any_has = 0;
     }
 
     /// The time of the latest packet, to which the next one is compared.
@@ -187,18 +151,16 @@ impl Run {
 
     /// Takes in packets. Their flows lie anywhere in memory, so they are fetched together.
     pub(crate) fn push(&mut self, packets: &[Pending<'_>]) {
+        for pending in packets {
+            self.index.fetch(pending.fingerprint);
+        }
+        for pending in packets {
+            prefetch_whole(&self.flows, self.index.candidate(pending.fingerprint));
+        }
         let mut numbers = [0; PENDING_MAX];
         for (number, pending) in numbers.iter_mut().zip(packets) {
             *number = self.flow(pending);
         }
-        let mut fetched = 0;
-        for number in &numbers[..packets.len()] {
-            let flow = &self.flows[*number as usize];
-            fetched ^= flow.stats.last_ns ^ flow.stats.packets[0];
-            fetched ^= u64::from(flow.directions[0].fetch() ^ flow.directions[1].fetch());
-            fetched ^= u64::from(flow.last_codes[0][0]);
-        }
-        std::hint::black_box(fetched);
         for (number, pending) in numbers.iter().zip(packets) {
             self.push_one(pending, *number);
         }
@@ -229,6 +191,8 @@ impl Run {
             .push(u32::try_from(payload.len()).unwrap_or(u32::MAX));
         self.kept_at.push(self.kept.len());
         if !payload.is_empty() {
+            let row = u32::try_from(self.len() - 1).unwrap_or(u32::MAX);
+            self.with_payload.push(row);
             self.kept.extend_from_slice(kept);
         }
         self.verdict.push(code);
@@ -260,6 +224,8 @@ impl Run {
         }
         if packet.has_timestamp {
             has |= has::TIME;
+        } else {
+            self.any_has |= has::NO_TIME;
         }
         let fields = Fields::of(link, header, around);
         let fields = fields.filter(|fields| self.comes_back(fields, headers, header, around));
@@ -281,6 +247,10 @@ impl Run {
             || extra.ip_options.is_some()
             || extra.packet_options.is_some();
         if any {
+            let of = |there: bool, bit: u32| if there { bit } else { 0 };
+            self.any_has |= of(extra.transport.is_some(), has::EXTRA_TRANSPORT)
+                | of(extra.ip_options.is_some(), has::EXTRA_IP_OPTIONS)
+                | of(extra.packet_options.is_some(), has::EXTRA_PACKET_OPTIONS);
             self.extras.push(extra);
         }
         let extra = if any { self.extras.len() } else { 0 };
@@ -293,7 +263,9 @@ impl Run {
             self.clock = (ts_ns, 0);
         }
         self.time.push(ts_ns);
-        self.late.push(self.clock.0 - ts_ns);
+        let late = self.clock.0 - ts_ns;
+        self.late.push(late);
+        self.any_has |= if late > 0 { has::LATE } else { 0 };
         self.tie.push(self.clock.1);
         self.clock.1 += 1;
     }
@@ -302,21 +274,17 @@ impl Run {
     fn flow(&mut self, pending: &Pending<'_>) -> u32 {
         let key = pending.headers.key.unwrap_or_default();
         let interface = pending.packet.interface;
-        let mut fingerprint = pending.fingerprint ^ mix64(u64::from(interface) + 1);
-        loop {
-            let next = u32::try_from(self.flows.len()).unwrap_or(u32::MAX);
-            let number = *self.index.entry(fingerprint).or_insert(next);
-            if number == next {
-                self.flows
-                    .push(Flow::new(key, interface, pending.direction()));
-                return number;
-            }
-            let flow = &self.flows[number as usize];
-            if flow.key == key && flow.interface == interface {
-                return number;
-            }
-            fingerprint = mix64(fingerprint.wrapping_add(1));
+        let flows = &self.flows;
+        let is = |number: u32| {
+            let flow = &flows[number as usize];
+            flow.key == key && flow.interface == interface
+        };
+        let number = self.index.number(pending.fingerprint, is);
+        if number as usize == self.flows.len() {
+            let flow = Flow::new(key, interface, pending.direction());
+            self.flows.push(flow);
         }
+        number
     }
 
     /// Whether the fields agree with the flow, whose columns stand for some of
@@ -375,6 +343,7 @@ impl Run {
     }
 
     fn raw(&mut self, has: u32, tcp_flags: u16, tos: u8, ttl: u8) {
+        self.any_has |= has | has::RAW;
         self.has.push(has);
         self.layout.push(layout::RAW);
         self.tos.push(tos);
@@ -487,6 +456,7 @@ impl Run {
             }
         }
         self.layout.push(layout);
+        self.any_has |= has;
         self.has.push(has);
     }
 
@@ -534,70 +504,6 @@ impl Run {
         self.options_code.push(last[1]);
         has
     }
-}
-
-/// Packets that are taken in together at most.
-pub(crate) const PENDING_MAX: usize = 32;
-
-/// A packet that waits to be taken in.
-pub(crate) struct Pending<'a> {
-    pub(crate) packet: PacketRecord<'a>,
-    link: LinkType,
-    headers: Headers,
-    fingerprint: u64,
-    /// The caller's code for its verdict, class and score.
-    verdict: (u32, u8, Option<u16>),
-}
-
-impl<'a> Pending<'a> {
-    pub(crate) fn new(
-        packet: PacketRecord<'a>,
-        link: LinkType,
-        hasher: &FlowHasher,
-        verdict: (u32, u8, Option<u16>),
-    ) -> Self {
-        let headers = headers_of(link, &packet);
-        Self {
-            fingerprint: hasher.flow(&headers.key.unwrap_or_default()),
-            headers,
-            packet,
-            link,
-            verdict,
-        }
-    }
-
-    fn direction(&self) -> usize {
-        usize::from(!self.headers.low_to_high)
-    }
-}
-
-/// What was kept of a packet, dissected.
-fn headers_of(link: LinkType, packet: &PacketRecord<'_>) -> Headers {
-    /// More than [`Plain`] looks at, and than its headers have.
-    const ROOM: usize = 128;
-    let kept = packet.data;
-    let header_len = usize::from(packet.header_len);
-    let only_header = kept.len() == header_len && packet.captured_len as usize > header_len;
-    if only_header && link == LinkType::ETHERNET && header_len < ROOM {
-        // The recorder has seen that other bytes follow, in which there is no header.
-        let mut followed = [0; ROOM];
-        followed[..header_len].copy_from_slice(kept);
-        if let Some(plain) = Plain::read(&followed)
-            && usize::from(plain.header_len()) == header_len
-        {
-            return plain.headers();
-        }
-    }
-    dissect(link, kept, TunnelKey::Inner)
-}
-
-/// Whether the bytes kept of a packet may hold addresses other than its flow's. Dissection
-/// takes what ends where the headers end for cut short; behind a whole transport header
-/// no byte was kept in which an address could be.
-fn hides_addresses(headers: &Headers, header_len: usize, kept_len: usize) -> bool {
-    let whole = headers.transport_len > 0 && headers.header_len as usize == kept_len;
-    let only_cut = whole && header_len == kept_len && headers.networks <= 2;
-    (may_hide_addresses(headers) && !only_cut) || headers.outer.is_some()
 }
 
 /// What a segment takes of the sequence space: its payload, SYN and FIN.

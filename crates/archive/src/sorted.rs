@@ -10,8 +10,8 @@ pub(crate) struct Sorted {
     pub(crate) flows: Vec<u32>,
     /// By flow, direction, arrival.
     pub(crate) rows: Vec<u32>,
-    /// By flow, arrival.
-    pub(crate) by_flow: Vec<u32>,
+    /// Those with payload, by flow, arrival.
+    pub(crate) with_payload: Vec<u32>,
 }
 
 impl Sorted {
@@ -33,11 +33,12 @@ impl Sorted {
             (ranks[(slot / 2) as usize] * 2 + (slot & 1)) as usize
         };
         let rows = counting_sort(run.len(), flows.len() * 2, slot);
-        let by_flow = counting_sort(run.len(), flows.len(), |row| slot(row) / 2);
+        let mut with_payload = run.with_payload.clone();
+        with_payload.sort_by_key(|row| slot(*row as usize) / 2);
         Self {
             flows,
             rows,
-            by_flow,
+            with_payload,
         }
     }
 }

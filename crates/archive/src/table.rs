@@ -4,8 +4,8 @@ use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
 
-use parquet::bloom_filter::Sbbf;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::bloom_filter::Sbbf;
 use parquet::column::page::Page;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::column::writer::ColumnWriterImpl;

@@ -48,7 +48,11 @@ pub fn verify(log: &Log, keys: Option<&Identities>) -> Result<Verified, ArchiveE
             let mut one = recording.clone();
             one.files = vec![file.clone()];
             let mut blocks = Vec::new();
-            for block in log.blocks(&one, &Select::default()) {
+            let select = Select {
+                without_index: true,
+                ..Select::default()
+            };
+            for block in log.blocks(&one, &select) {
                 match block {
                     Ok(block) => {
                         verified.packets += u64::from(block.header.packets);

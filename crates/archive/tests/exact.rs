@@ -146,8 +146,16 @@ fn flows_are_found_in_both_tiers() {
             };
             let expected: Vec<&Packet> = all.packets.iter().filter(matches).collect();
             let context = format!("{} '{filter}'", path.display());
-            assert_eq!(before.packets.iter().collect::<Vec<_>>(), expected, "{context}");
-            assert_eq!(after.packets.iter().collect::<Vec<_>>(), expected, "{context}");
+            assert_eq!(
+                before.packets.iter().collect::<Vec<_>>(),
+                expected,
+                "{context}"
+            );
+            assert_eq!(
+                after.packets.iter().collect::<Vec<_>>(),
+                expected,
+                "{context}"
+            );
             searches += 1;
             matched += expected.len();
         }

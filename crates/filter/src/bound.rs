@@ -210,10 +210,7 @@ mod tests {
     fn says_which_addresses_a_match_has() {
         assert_eq!(bound(""), "");
         assert_eq!(bound("host 192.0.2.1"), "192.0.2.1");
-        assert_eq!(
-            bound("tcp port 80 and src host 192.0.2.1"),
-            "192.0.2.1"
-        );
+        assert_eq!(bound("tcp port 80 and src host 192.0.2.1"), "192.0.2.1");
         assert_eq!(bound("host 192.0.2.1 or ::1"), "192.0.2.1 ::1");
         assert_eq!(bound("host 192.0.2.1 or tcp"), "");
         assert_eq!(bound("not host 192.0.2.1"), "");
@@ -263,7 +260,8 @@ mod tests {
         assert_eq!(bound("not vlan and host 192.0.2.1"), "");
         assert_eq!(bound("(vlan or tcp) and host 192.0.2.1"), "");
         assert_eq!(bound("(vlan and host 192.0.2.1) or host 192.0.2.2"), "");
-        assert_eq!(bound("host 192.0.2.2 or (vlan and host 192.0.2.1)"),
+        assert_eq!(
+            bound("host 192.0.2.2 or (vlan and host 192.0.2.1)"),
             "192.0.2.1 192.0.2.2"
         );
         assert_eq!(bound("(vlan 5 and (mpls or tcp)) and host 192.0.2.1"), "");

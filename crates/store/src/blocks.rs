@@ -80,6 +80,10 @@ pub struct Select {
     /// Headers and summaries alone: the blocks come without their records, which
     /// are neither read nor checked.
     pub without_records: bool,
+    /// Of files with an index too, read every header in the file itself: to find damage.
+    pub without_index: bool,
+    /// The blocks will not be read again: they need not stay in the page cache.
+    pub once: bool,
 }
 
 impl Select {
@@ -111,21 +115,14 @@ impl Select {
         {
             return flows.iter().any(|flow| may_hold(hasher.flow(flow)));
         }
-        let has = |&(family, address): &(AddressFamily, u128)| {
-            may_hold(hasher.address(family, address))
-        };
+        let has =
+            |&(family, address): &(AddressFamily, u128)| may_hold(hasher.address(family, address));
         self.addresses.iter().all(|set| set.iter().any(has))
     }
 
     /// Whether summaries say more than headers.
     pub(crate) fn asks_summaries(&self) -> bool {
         !self.metadata_only && (self.flows.is_some() || !self.addresses.is_empty())
-    }
-
-    /// Whether an index saves reading anything.
-    fn asks_index(&self) -> bool {
-        let some_time = self.from_ns.is_some() || self.to_ns.is_some();
-        some_time || self.metadata_only || self.without_records || self.asks_summaries()
     }
 }
 
@@ -225,7 +222,7 @@ impl<'a> Blocks<'a> {
             Ok(opened) => opened,
             Err(error) => return Source::Failed(error),
         };
-        if self.select.asks_index()
+        if !self.select.without_index
             && opened.size == entry.bytes
             && let Some(index) = Index::read(disk, self.recording, entry)
         {
@@ -255,8 +252,7 @@ impl<'a> Blocks<'a> {
                 Some(_) => return false,
                 None => {
                     let worker = self.worker;
-                    let of_worker =
-                        |file: &&BlockFile| worker.is_none_or(|of| of == file.worker);
+                    let of_worker = |file: &&BlockFile| worker.is_none_or(|of| of == file.worker);
                     let Some(entry) = self.files.find(of_worker) else {
                         return false;
                     };
@@ -297,7 +293,7 @@ fn ahead(
         });
     }
     if fetcher.is_none() {
-        *fetcher = Fetcher::start(disk).ok();
+        *fetcher = Fetcher::start(disk, select.once).ok();
     }
     let (reply, outbox) = std::sync::mpsc::sync_channel(1);
     let reply = match fetcher {
@@ -321,7 +317,8 @@ fn ahead(
 /// A block of which an index told the header.
 fn block(named: &str, entry: &Entry, content: Content) -> Block {
     let Entry { header, offset, .. } = *entry;
-    let content_len = HEADER_LEN as u64 + u64::from(header.body_len) + u64::from(header.summary_len);
+    let content_len =
+        HEADER_LEN as u64 + u64::from(header.body_len) + u64::from(header.summary_len);
     Block {
         header,
         summary: content.summary,
@@ -350,11 +347,7 @@ impl Ahead {
     }
 }
 
-fn settle(
-    named: &str,
-    entry: &Entry,
-    read: Result<Content, Failed>,
-) -> Result<Block, StoreError> {
+fn settle(named: &str, entry: &Entry, read: Result<Content, Failed>) -> Result<Block, StoreError> {
     match read {
         Ok(content) => Ok(block(named, entry, content)),
         Err(Failed::Disk(error)) => Err(io_error(named.to_owned(), "read")(error)),

@@ -2,14 +2,12 @@
 
 use strata_capture::{Interface, Meta};
 use strata_wire::dissect::may_hide_addresses;
-use strata_wire::{
-    AddressFamily, CutWhere, FlowHasher, FlowKey, FlowShare, Headers, Keep, mix64,
-};
+use strata_wire::{AddressFamily, CutWhere, FlowHasher, FlowKey, FlowShare, Headers, Keep, mix64};
 
 use crate::format::{
-    ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_HOLDS_FLOWS, FLAG_META, FLAG_PROMOTES, FLAG_PROTECTED,
-    HEADER_LEN, PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, align_up, emit_packet_header, kind,
-    protects,
+    ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_HOLDS_FLOWS, FLAG_META, FLAG_PROMOTES,
+    FLAG_PROTECTED, HEADER_LEN, PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, align_up,
+    emit_packet_header, kind, protects,
 };
 use crate::promotion::Promotion;
 use crate::summary::{ClassCount, SUMMARY_BYTES_MAX, Summary};

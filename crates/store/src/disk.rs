@@ -63,6 +63,15 @@ pub trait Disk: Send + Sync {
     /// What the operating system says.
     fn open(&self, name: &str, writable: bool) -> io::Result<Box<dyn DiskFile>>;
 
+    /// An existing file of [`Disk::create_for_blocks`], to be read once and in blocks only.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says.
+    fn open_direct(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        self.open(name, false)
+    }
+
     /// Replaces a file's content. After a crash it is either the old or the new
     /// one, and on return the new one.
     ///
@@ -285,6 +294,16 @@ impl Disk for RealDisk {
 
     fn in_flight(&self) -> usize {
         IN_FLIGHT
+    }
+
+    fn open_direct(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        let mut options = OpenOptions::new();
+        let direct = options.read(true).custom_flags(libc::O_DIRECT);
+        let opened = self.direct.then(|| direct.open(self.path(name)));
+        match opened {
+            Some(Ok(direct)) => Ok(Box::new(RealFile(Arc::new(direct)))),
+            _ => self.open(name, false),
+        }
     }
 
     fn open(&self, name: &str, writable: bool) -> io::Result<Box<dyn DiskFile>> {

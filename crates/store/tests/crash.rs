@@ -593,7 +593,10 @@ fn blocks_are_found_by_time_and_address_without_reading_the_others() {
     };
     assert_eq!(found(by_address.clone()), [7, 9]);
     let by_both = Select {
-        addresses: vec![vec![(AddressFamily::Ipv4, 7)], vec![(AddressFamily::Ipv4, 8)]],
+        addresses: vec![
+            vec![(AddressFamily::Ipv4, 7)],
+            vec![(AddressFamily::Ipv4, 8)],
+        ],
         ..Select::default()
     };
     assert_eq!(found(by_both), [9]);

@@ -36,5 +36,5 @@ pub use granularity::{
 pub use ledger::{CutWhere, DropReason, Imbalance, Ledger, Tally};
 pub use link::LinkType;
 pub use plain::Plain;
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_whole};
 pub use share::FlowShare;

@@ -1,8 +1,10 @@
 //! Memory for the records of blocks, used again and again: touching a fresh page takes
 //! longer than reading into it.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::{Mutex, PoisonError};
+
+use crate::format::ALIGNMENT;
 
 /// Buffers that wait to be used again at most, and bytes of one at most.
 const SPARE_MAX: usize = 16;
@@ -15,26 +17,33 @@ static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 pub(crate) struct Buffer {
     /// May be longer: what was written once need not be cleared.
     bytes: Vec<u8>,
-    len: usize,
+    used: Range<usize>,
 }
 
 impl Buffer {
-    /// `len` bytes of any content, to be written over.
+    /// `len` bytes of any content, to be written over, at an address fit for direct reads.
     pub(crate) fn of_any_content(len: usize) -> Self {
         let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut bytes = spare.unwrap_or_default();
-        if bytes.len() < len {
-            bytes.resize(len, 0);
+        let start = |bytes: &Vec<u8>| bytes.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
+        if bytes.len() < start(&bytes) + len {
+            bytes = vec![0; len + ALIGNMENT];
         }
-        Self { bytes, len }
+        let start = start(&bytes);
+        Self {
+            used: start..start + len,
+            bytes,
+        }
     }
 
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
-        &mut self.bytes[..self.len]
+        &mut self.bytes[self.used.clone()]
     }
 
-    pub(crate) fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
+    /// Keeps these of its bytes.
+    pub(crate) fn keep(&mut self, part: Range<usize>) {
+        assert!(part.end <= self.used.len(), "a part of it");
+        self.used = self.used.start + part.start..self.used.start + part.end;
     }
 }
 
@@ -42,14 +51,14 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        &self.bytes[self.used.clone()]
     }
 }
 
 impl From<Vec<u8>> for Buffer {
     fn from(bytes: Vec<u8>) -> Self {
-        let len = bytes.len();
-        Self { bytes, len }
+        let used = 0..bytes.len();
+        Self { bytes, used }
     }
 }
 
@@ -73,9 +82,10 @@ mod tests {
         for len in [10, 3, 100_000, 0, 7] {
             let mut buffer = Buffer::of_any_content(len);
             assert_eq!(buffer.len(), len);
+            assert_eq!(buffer.as_ptr().align_offset(ALIGNMENT), 0);
             buffer.as_mut_slice().fill(9);
-            buffer.truncate(5);
-            assert_eq!(&*buffer, &vec![9; len.min(5)]);
+            buffer.keep(len / 2..len);
+            assert_eq!(&*buffer, &vec![9; len - len / 2]);
         }
     }
 }

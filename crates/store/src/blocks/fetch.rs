@@ -33,12 +33,14 @@ pub(crate) fn content(
     offset: u64,
 ) -> Result<Content, Failed> {
     let body_len = header.body_len as usize;
-    let mut body = Buffer::of_any_content(body_len + header.summary_len as usize);
-    let read = file.read_at(body.as_mut_slice(), offset + HEADER_LEN as u64);
+    let mut body = Buffer::of_any_content(header.stored_len());
+    let read = file.read_at(body.as_mut_slice(), offset);
     if read.map_err(Failed::Disk)? < body.len() {
         return Err(Failed::Damaged("the file ends within a block"));
     }
-    let (records, summary) = body.split_at(body_len);
+    let summary_at = HEADER_LEN + body_len;
+    let records = &body[HEADER_LEN..summary_at];
+    let summary = &body[summary_at..summary_at + header.summary_len as usize];
     if crc32c::crc32c(records) != header.body_crc {
         return Err(Failed::Damaged("the records' checksum does not match"));
     }
@@ -46,7 +48,7 @@ pub(crate) fn content(
         return Err(Failed::Damaged("the summary's checksum does not match"));
     }
     let summary = Summary::parse(summary).map_err(Failed::Damaged)?;
-    body.truncate(body_len);
+    body.keep(HEADER_LEN..summary_at);
     Ok(Content { body, summary })
 }
 
@@ -64,14 +66,15 @@ pub(crate) struct Fetcher {
 }
 
 impl Fetcher {
-    pub(crate) fn start(disk: &Arc<dyn Disk>) -> io::Result<Self> {
+    /// `direct`: past the page cache, where the file system can do that.
+    pub(crate) fn start(disk: &Arc<dyn Disk>, direct: bool) -> io::Result<Self> {
         let (jobs, inbox) = channel();
         let inbox = Arc::new(Mutex::new(inbox));
         let mut threads = Vec::new();
         for _ in 0..THREADS {
             let (disk, inbox) = (Arc::clone(disk), Arc::clone(&inbox));
             let thread = thread::Builder::new().name("strata-reader".into());
-            threads.push(thread.spawn(move || work(disk.as_ref(), &inbox))?);
+            threads.push(thread.spawn(move || work(disk.as_ref(), direct, &inbox))?);
         }
         Ok(Self {
             jobs: Some(jobs),
@@ -110,7 +113,7 @@ impl Drop for Fetcher {
     }
 }
 
-fn work(disk: &dyn Disk, inbox: &Mutex<Receiver<Job>>) {
+fn work(disk: &dyn Disk, direct: bool, inbox: &Mutex<Receiver<Job>>) {
     let mut open: Option<(String, Box<dyn DiskFile>)> = None;
     loop {
         let next = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -119,7 +122,12 @@ fn work(disk: &dyn Disk, inbox: &Mutex<Receiver<Job>>) {
         };
         if open.as_ref().is_none_or(|(name, _)| *name != job.name) {
             open = None;
-            match disk.open(&job.name, false) {
+            let opened = if direct {
+                disk.open_direct(&job.name)
+            } else {
+                disk.open(&job.name, false)
+            };
+            match opened {
                 Ok(file) => open = Some((job.name, file)),
                 Err(error) => {
                     let _ = job.reply.send(Err(Failed::Disk(error)));
@@ -129,7 +137,9 @@ fn work(disk: &dyn Disk, inbox: &Mutex<Receiver<Job>>) {
         }
         if let Some((_, file)) = &open {
             // Nobody may wait any more.
-            let _ = job.reply.send(content(file.as_ref(), &job.header, job.offset));
+            let _ = job
+                .reply
+                .send(content(file.as_ref(), &job.header, job.offset));
         }
     }
 }
