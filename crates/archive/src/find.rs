@@ -206,7 +206,7 @@ impl Sought {
     ) -> Result<Vec<Range<usize>>, ArchiveError> {
         let (src, dst) = (flows::column("src"), flows::column("dst"));
         let hides = flows::column("hides_addresses");
-        let whole = vec![0..rows];
+        let whole: Vec<Range<usize>> = std::iter::once(0..rows).collect();
         if self.hosts.is_empty() {
             return Ok(whole);
         }
