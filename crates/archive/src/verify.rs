@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use strata_store::{
-    BlockFile, Damage, Disk, FileKind, Log, Part, PartFile, Recording, Select, StoreError, index_name,
-    verify_index,
+    BlockFile, Damage, Disk, FileKind, Log, Part, PartFile, Recording, Select, StoreError,
+    index_name, verify_index,
 };
 
 use crate::disk::ClearDisk;
