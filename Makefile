@@ -60,8 +60,14 @@ lint:
 check-docs:
 	RUSTDOCFLAGS="$(LINTS)" $(CARGO) doc --workspace --no-deps --locked --quiet
 
+# A real object store for the tests of the cold tier, built where there is Go.
+S3_SERVER := target/tools/versitygw
+
 # Installs the peers where that is possible, else says which are missing.
 tools:
+	@[ -x $(S3_SERVER) ] || ! command -v go >/dev/null || \
+	    GOBIN=$(abspath $(dir $(S3_SERVER))) go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 \
+	    || echo "no versitygw: the tests with an object store will not run"
 	@missing=; \
 	for tool in age tshark tcpdump capinfos strace; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	[ -e /usr/include/pcap/pcap.h ] || missing="$$missing libpcap-dev"; \

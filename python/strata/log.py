@@ -33,7 +33,8 @@ def files(log: str | Path, kind: str) -> list[str]:
         return []
     parts = json.loads(archive.read_text())["parts"]
     listed = [file["name"] for part in parts for file in part["files"] if file["kind"] == kind]
-    return [str(log / name) for name in listed]
+    # What lies elsewhere has a URL for a name, which DuckDB and pyarrow know too.
+    return [name.removeprefix("file://") if "://" in name else str(log / name) for name in listed]
 
 
 def not_compacted(log: str | Path) -> int:

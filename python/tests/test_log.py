@@ -25,3 +25,13 @@ def test_an_encrypted_log_is_an_error_that_says_what_to_do(tmp_path):
     (tmp_path / "archive.json").write_text(json.dumps(archive))
     with pytest.raises(strata.log.LogError, match=r"strata query .* --key"):
         strata.log.connect(tmp_path)
+
+
+def test_files_elsewhere_have_urls_for_names(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"recordings": []}')
+    names = ["s3://b/p/flows/1.parquet", "file:///mnt/flows/2.parquet", "flows/3.parquet"]
+    files = [{"kind": "flows", "name": name} for name in names]
+    archive = {"parts": [{"files": files}], "gone": []}
+    (tmp_path / "archive.json").write_text(json.dumps(archive))
+    there = [names[0], "/mnt/flows/2.parquet", str(tmp_path / names[2])]
+    assert strata.log.files(tmp_path, "flows") == there

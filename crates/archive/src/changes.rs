@@ -5,7 +5,9 @@
 
 use std::collections::HashSet;
 
-use strata_store::{ARCHIVE_NAME, Archive, Disk, Gone, Part, STAGING, index_name, read_archive};
+use strata_store::{
+    ARCHIVE_NAME, Archive, Disk, Gone, Part, STAGING, index_name, is_remote, read_archive,
+};
 
 use crate::error::ArchiveError;
 use crate::part::staging_name;
@@ -71,20 +73,19 @@ pub(crate) fn remove_staged(disk: &dyn Disk, archive: &Archive) -> Result<(), Ar
     Ok(())
 }
 
-/// Deletes files that are no longer part of the log; false if somebody reads it: then the
-/// next compaction does.
+/// Deletes files that are no longer part of the log; false if some are left, since somebody
+/// reads the log or a store does not answer: then the next compaction does.
 pub(crate) fn delete_gone(disk: &dyn Disk, archive: &mut Archive) -> Result<bool, ArchiveError> {
     let names = disk.list("blocks");
     let names = names.map_err(ArchiveError::io(disk.display("blocks"), "list"))?;
     let gone: HashSet<&str> = archive.gone.iter().map(|gone| gone.name.as_str()).collect();
     let indexes: HashSet<String> = gone.iter().map(|name| index_name(name)).collect();
-    let mut left: Vec<String> = names
+    let blocks: Vec<String> = names
         .iter()
         .map(|name| format!("blocks/{name}"))
         .filter(|name| gone.contains(name.as_str()) || indexes.contains(name))
         .collect();
-    left.extend(archive.deleted.iter().cloned());
-    if left.is_empty() {
+    if blocks.is_empty() && archive.deleted.is_empty() {
         return Ok(true);
     }
     let lock = disk.lock_for_deleting();
@@ -92,13 +93,25 @@ pub(crate) fn delete_gone(disk: &dyn Disk, archive: &mut Archive) -> Result<bool
     if lock.is_none() {
         return Ok(false);
     }
-    for name in &left {
+    let mut left = Vec::new();
+    let mut elsewhere = false;
+    for name in blocks.iter().chain(&archive.deleted) {
         let removed = disk.remove(name);
+        if is_remote(name) {
+            elsewhere |= removed.is_ok();
+            if removed.is_err() {
+                left.push(name.clone());
+            }
+            continue;
+        }
         removed.map_err(ArchiveError::io(disk.display(name), "delete"))?;
     }
-    // Listed until the next change: deleting what is not there does nothing.
-    archive.deleted.clear();
-    Ok(true)
+    // Listed until the next change: deleting what is not there does nothing, but asks a store.
+    archive.deleted = left;
+    if elsewhere {
+        replace(disk, archive)?;
+    }
+    Ok(archive.deleted.is_empty())
 }
 
 /// Replaces the archive's manifest.

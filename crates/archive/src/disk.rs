@@ -110,6 +110,22 @@ impl Disk for ClearDisk {
         self.below.create(name)
     }
 
+    fn create_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        self.below.create_for_blocks(name)
+    }
+
+    fn open_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        self.below.open_for_blocks(name)
+    }
+
+    fn open_direct(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        self.below.open_direct(name)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.below.in_flight()
+    }
+
     fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
         self.below.replace(name, content)
     }

@@ -177,6 +177,21 @@ impl Input {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         file.read_at(buffer, offset)
     }
+
+    /// Reads all of it, for its checksums.
+    pub(crate) fn sums(&self) -> io::Result<Sums> {
+        let mut sums = Sums::default();
+        let mut buffer = vec![0; BUFFER_BYTES];
+        loop {
+            let read = self.read_at(&mut buffer, sums.bytes)?;
+            if read == 0 {
+                break;
+            }
+            sums.add(&buffer[..read]);
+        }
+        sums.close();
+        Ok(sums)
+    }
 }
 
 impl Length for Input {

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use parquet::data_type::ByteArray;
 use strata_filter::{Filter, FlowFacts};
-use strata_store::{Disk, FileKind, Part, PartFile, Select};
+use strata_store::{Disk, FileKind, Part, PartFile, Select, is_remote};
 use strata_wire::AddressFamily;
 
 use crate::error::ArchiveError;
@@ -64,7 +64,7 @@ fn family_and_number(address: &IpAddr) -> (AddressFamily, u128) {
 /// The name of a part's file, which it may not have got yet.
 #[must_use]
 pub fn name_of(disk: &dyn Disk, part: &Part, file: &PartFile) -> String {
-    if disk.exists(&file.name) {
+    if is_remote(&file.name) || disk.exists(&file.name) {
         return file.name.clone();
     }
     let staged = staging_name(part.id, file.kind, file.is_encrypted());

@@ -6,7 +6,7 @@
 //! - [`flow_records`], [`RecordWriter`]: flows as CSV, JSON, IPFIX;
 //! - [`verify`]: every byte is what was written; [`prune`]: retention by age, class
 //!   and size;
-//! - [`encrypt_to`], [`rotate`], [`ClearDisk`]: encryption at rest.
+//! - [`encrypt_to`], [`rotate`], [`ClearDisk`]: encryption at rest; [`relocate`]: the cold tier.
 //!
 //! `docs/formats/archive.md` describes the files. Above `store`, so that recording
 //! does not depend on Parquet; used by the command line.
@@ -27,6 +27,7 @@ mod flows;
 mod header;
 mod innermost;
 mod keys;
+mod moving;
 mod names;
 mod packets;
 mod part;
@@ -48,6 +49,7 @@ pub use error::ArchiveError;
 pub use export::export;
 pub use find::{Find, name_of};
 pub use keys::{Identities, KeyError, Recipients};
+pub use moving::{Moved, Place, relocate};
 pub use prune::{
     Importance, PROTECTED, Piece, PieceKind, Plan, Pruned, Retention, make_room, plan, prune,
 };

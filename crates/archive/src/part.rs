@@ -360,7 +360,8 @@ fn write_small(
     written.map_err(ArchiveError::io(disk.display(&name), "write"))
 }
 
-fn final_name(part: &Part, kind: FileKind, encrypted: bool) -> String {
+/// The name of a file within the log, once it is listed.
+pub(crate) fn final_name(part: &Part, kind: FileKind, encrypted: bool) -> String {
     let (dir, id, extension) = (kind.dir(), part.id, kind.extension());
     let ending = if encrypted { ENCRYPTED } else { "" };
     match kind {

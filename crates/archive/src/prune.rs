@@ -21,7 +21,7 @@ pub struct Retention {
     pub keep_ns: Option<u64>,
     /// How long, ns, by retention class.
     pub keep_class_ns: BTreeMap<String, u64>,
-    /// Bytes of the whole log.
+    /// Bytes of the whole log, without what lies elsewhere.
     pub bytes_max: Option<u64>,
 }
 
@@ -67,8 +67,16 @@ pub struct Piece {
     pub last_ns: u64,
     /// Bytes of its files.
     pub bytes: u64,
+    /// Whether these lie elsewhere: deleting them makes no room on the log's disk.
+    pub remote: bool,
     /// Packets in it.
     pub packets: u64,
+}
+
+impl Piece {
+    fn local_bytes(&self) -> u64 {
+        if self.remote { 0 } else { self.bytes }
+    }
 }
 
 /// What a [`Piece`] is.
@@ -117,10 +125,10 @@ pub fn plan(pieces: &[Piece], held: u64, retention: &Retention, now_ns: u64) -> 
     };
     let (mut delete, mut rest): (Vec<_>, Vec<_>) =
         order.into_iter().partition(|&at| too_old(&pieces[at]));
-    let total: u64 = pieces.iter().map(|piece| piece.bytes).sum();
-    let old: u64 = delete.iter().map(|&at| pieces[at].bytes).sum();
+    let total: u64 = pieces.iter().map(Piece::local_bytes).sum();
+    let old: u64 = delete.iter().map(|&at| pieces[at].local_bytes()).sum();
     let mut bytes_left = total + held - old;
-    rest.retain(|&at| pieces[at].importance < Importance::Protected);
+    rest.retain(|&at| pieces[at].importance < Importance::Protected && !pieces[at].remote);
     rest.sort_by_key(|&at| pieces[at].importance);
     let bytes_max = retention.bytes_max.unwrap_or(u64::MAX);
     for at in rest {
@@ -153,8 +161,8 @@ pub struct Pruned {
     /// Whether the log is still larger than wanted, since only its newest data and what
     /// policies protect is left.
     pub still_too_large: bool,
-    /// Whether the files are out of the log but still lie there, since somebody reads the
-    /// log: the next compaction or pruning deletes them.
+    /// Whether files are out of the log but still lie there, since somebody reads the log, or
+    /// a store does not answer: the next compaction or pruning deletes them.
     pub waits_for_readers: bool,
 }
 
@@ -187,7 +195,7 @@ pub fn make_room(disk: &Arc<dyn Disk>, wanted_bytes: u64) -> Result<Pruned, Arch
     let _lock = lock(disk.as_ref())?;
     let archive = clean_up(disk.as_ref())?;
     let (pieces, held) = pieces(&Log::on(Arc::clone(disk))?)?;
-    let total: u64 = pieces.iter().map(|piece| piece.bytes).sum();
+    let total: u64 = pieces.iter().map(Piece::local_bytes).sum();
     let retention = Retention {
         bytes_max: Some((total + held).saturating_sub(wanted_bytes)),
         ..Retention::default()
@@ -286,6 +294,7 @@ fn of_part(part: &Part, anomalous: &HashSet<String>) -> Piece {
         importance,
         last_ns: part.ts_max_ns,
         bytes: part.bytes(),
+        remote: part.is_remote(),
         packets: part.packets,
     }
 }
@@ -329,6 +338,7 @@ fn of_blocks(log: &Log, recording: &Recording, file: &BlockFile) -> Result<Piece
         },
         last_ns,
         bytes: log.file_bytes(file)?,
+        remote: false,
         packets: gone.packets,
         what: PieceKind::Block(gone),
     })
@@ -348,6 +358,7 @@ mod tests {
             importance,
             last_ns,
             bytes,
+            remote: false,
             packets: 1,
         }
     }
@@ -377,6 +388,23 @@ mod tests {
             (&[3, 2, 1][..], 27)
         );
         assert!(least.still_too_large, "the newest and the protected stay");
+    }
+
+    #[test]
+    fn what_lies_elsewhere_goes_by_age_and_not_for_room() {
+        let mut pieces = [1, 2, 3].map(|at| part("benign", Importance::Ordinary, at, 10));
+        pieces[0].remote = true;
+        let mut retention = Retention {
+            bytes_max: Some(15),
+            ..Retention::default()
+        };
+        let made = plan(&pieces, 0, &retention, 100);
+        assert_eq!((made.delete.as_slice(), made.bytes_left), (&[1][..], 10));
+        retention = Retention {
+            keep_ns: Some(98),
+            ..Retention::default()
+        };
+        assert_eq!(plan(&pieces, 0, &retention, 100).delete, [0]);
     }
 
     #[test]

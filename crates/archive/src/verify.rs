@@ -11,7 +11,7 @@ use strata_store::{
 
 use crate::disk::ClearDisk;
 use crate::error::ArchiveError;
-use crate::files::{Input, SUM_BYTES, Sums};
+use crate::files::{Input, SUM_BYTES};
 use crate::find::{self, name_of};
 use crate::keys::{CHUNK_BYTES, Identities, chunk_offset};
 use crate::part::SumsFile;
@@ -97,7 +97,9 @@ impl Verified {
         };
         self.files += 1;
         self.bytes += input.size();
-        let sums = sums_of(&input).map_err(ArchiveError::io(named.clone(), "read"))?;
+        let sums = input
+            .sums()
+            .map_err(ArchiveError::io(named.clone(), "read"))?;
         if sums.crc != recording.model_crc {
             self.note(named, 0, "the checksum of the file does not match");
         }
@@ -181,7 +183,9 @@ impl Verified {
                 let problem = format!("the file should have {} bytes", file.bytes);
                 self.note(named.clone(), input.size().min(file.bytes), problem);
             }
-            let sums = sums_of(&input).map_err(ArchiveError::io(named.clone(), "read"))?;
+            let sums = input
+                .sums()
+                .map_err(ArchiveError::io(named.clone(), "read"))?;
             if sums.crc == file.crc && sums.bytes == file.bytes {
                 if file.is_encrypted() {
                     self.content(disk, clear, part, file)?;
@@ -243,20 +247,4 @@ fn undecryptable(input: &Input) -> Option<u64> {
     let mut chunk = vec![0; usize::try_from(CHUNK_BYTES).unwrap_or(0)];
     let mut chunks = (0..input.size()).step_by(chunk.len());
     chunks.find(|&at| input.read_at(&mut chunk, at).is_err())
-}
-
-fn sums_of(input: &Input) -> std::io::Result<Sums> {
-    let mut sums = Sums::default();
-    let mut buffer = vec![0; 1 << 20];
-    let mut at = 0;
-    loop {
-        let read = input.read_at(&mut buffer, at)?;
-        if read == 0 {
-            break;
-        }
-        sums.add(&buffer[..read]);
-        at += read as u64;
-    }
-    sums.close();
-    Ok(sums)
 }

@@ -2,15 +2,14 @@
 
 use std::io::{Write, stdout};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use strata_archive::{Compacted, compact, encrypt_to};
-use strata_store::{Disk, Log, RealDisk};
 
+use crate::cold::{self, MoveArgs};
 use crate::key;
 use crate::prune::{self, RetentionArgs};
 use crate::record::stop_on_signal;
@@ -43,12 +42,14 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     retention: RetentionArgs,
+
+    #[command(flatten)]
+    moving: MoveArgs,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    // It says what is missing where there is no log.
-    drop(Log::open(&args.log)?);
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk::at(&args.log));
+    let disk = cold::disk(&args.log)?;
+    let moving = args.moving.parse()?;
     let retention = args.retention.parse()?;
     let pause = args.watch.as_deref().map(duration_ns).transpose()?;
     if !args.encrypt_to.is_empty() {
@@ -63,6 +64,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         report(&done, started.elapsed())?;
         if let Some(retention) = &retention {
             prune::apply(&disk, retention, false, false)?;
+        }
+        if let Some((place, age_ns)) = &moving {
+            cold::apply(&disk, place, *age_ns, false)?;
         }
         let Some(pause) = pause else {
             if done.damage.is_empty() {

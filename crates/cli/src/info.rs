@@ -56,6 +56,8 @@ struct Contents {
     compacted: u64,
     /// Public keys to which these are encrypted.
     encrypted_to: BTreeSet<String>,
+    /// Packets elsewhere than in the log's directory.
+    elsewhere: u64,
     /// The verdicts of all workers, each of which numbers its own.
     verdicts: Vec<VerdictRecord>,
     /// By place in `verdicts` and granularity: packets, and whose the first is.
@@ -73,6 +75,7 @@ impl Contents {
                 continue;
             }
             contents.compacted += part.packets;
+            contents.elsewhere += if part.is_remote() { part.packets } else { 0 };
             let keys = part.key.iter().flat_map(|key| &key.to);
             contents.encrypted_to.extend(keys.cloned());
             let first = contents.first_ns.unwrap_or(u64::MAX);
@@ -308,8 +311,15 @@ fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
             [] => String::new(),
             _ => format!(", encrypted to {}", keys.join(", ")),
         };
+        let elsewhere = match contents.elsewhere {
+            0 => String::new(),
+            moved => format!(", {} of them moved elsewhere", count(moved)),
+        };
         let packets = count(contents.compacted);
-        let _ = writeln!(text, "{packets} packets are compacted{encrypted}");
+        let _ = writeln!(
+            text,
+            "{packets} packets are compacted{encrypted}{elsewhere}"
+        );
     }
     let _ = write!(
         text,

@@ -6,10 +6,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use strata_archive::{ClearDisk, Identities, Recipients, rotate};
-use strata_store::{Disk, Log, RealDisk};
+use strata_store::Log;
 
+use crate::cold;
 use crate::text::count;
 
 /// The secret key of an encrypted log, for what reads it.
@@ -27,9 +28,7 @@ impl KeyArgs {
 
     /// Opens a log, decrypting what is encrypted.
     pub(crate) fn open(&self, dir: &Path) -> Result<Log> {
-        // It says what is missing where there is no log.
-        drop(Log::open(dir)?);
-        let disk = ClearDisk::new(Arc::new(RealDisk::at(dir)), self.read()?);
+        let disk = ClearDisk::new(cold::disk(dir)?, self.read()?);
         Ok(Log::on(Arc::new(disk))?)
     }
 }
@@ -125,10 +124,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             );
         }
         Command::Rotate { log, old, new } => {
-            drop(Log::open(log)?);
+            let disk = cold::disk(log)?;
             let (old, new) = (identities(old)?, recipients(new)?);
-            ensure!(!new.is_empty(), "name a new key");
-            let disk: Arc<dyn Disk> = Arc::new(RealDisk::at(log));
             let parts = rotate(&disk, &old, &new)?;
             writeln!(
                 out,

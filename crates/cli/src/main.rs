@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod cold;
 mod compact;
 mod control;
 mod drift;
@@ -74,6 +75,8 @@ enum Command {
     Key(key::Args),
     /// Delete what is older or more than is to be kept.
     Prune(prune::Args),
+    /// Move compacted files to an object store or another disk, and back.
+    Move(cold::Args),
     /// Write the features of each packet, as the classifier sees them.
     Features(features::Args),
     /// Make traffic with stated statistics and labels, from a seed.
@@ -111,6 +114,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Prune(args) => prune::run(&args),
+        Command::Move(args) => cold::run(&args),
         Command::Features(args) => features::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Train(args) => train::run("train", &args),

@@ -8,8 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use strata_archive::{Retention, prune};
-use strata_store::{Disk, Log, RealDisk};
+use strata_store::Disk;
 
+use crate::cold;
 use crate::text::{bytes, count, duration_ns, human_bytes};
 
 /// What is to be kept.
@@ -26,7 +27,7 @@ pub(crate) struct RetentionArgs {
 
     /// Delete the least important while the log is larger: 500G, 2T. That is the oldest
     /// of the classes that are not anomalous, then the oldest of all. The newest file and
-    /// what a policy protects are never deleted for room.
+    /// what a policy protects are never deleted for room, nor what was moved elsewhere.
     #[arg(long, value_name = "SIZE")]
     max_size: Option<String>,
 }
@@ -73,13 +74,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    drop(Log::open(&args.log)?);
+    let disk = cold::disk(&args.log)?;
     let retention = args.retention.parse()?;
     ensure!(
         retention.is_some(),
         "say what to keep: --keep, --keep-class or --max-size"
     );
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk::at(&args.log));
     apply(&disk, &retention.unwrap_or_default(), args.dry_run, true)
 }
 
@@ -106,7 +106,10 @@ pub(crate) fn apply(
         )?;
     }
     if pruned.waits_for_readers {
-        eprintln!("strata: somebody reads the log: the files go with the next prune or compact");
+        eprintln!(
+            "strata: somebody reads the log, or a store does not answer: the files go with the \
+             next prune or compact"
+        );
     }
     if pruned.still_too_large {
         eprintln!(

@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use strata_archive::verify;
 use strata_store::Log;
 
+use crate::cold;
 use crate::key::KeyArgs;
 use crate::text::{count, human_bytes};
 
@@ -22,7 +23,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let log = Log::open(&args.log)?;
+    let log = Log::on(cold::disk(&args.log)?)?;
     let verified = verify(&log, args.key.read()?.as_ref())?;
     for damage in &verified.damage {
         eprintln!("strata: {damage}");

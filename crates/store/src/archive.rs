@@ -84,6 +84,12 @@ impl Part {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
+    /// Whether its files lie elsewhere than in the log's directory.
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        self.files.iter().any(|file| is_remote(&file.name))
+    }
+
     /// Its file of one kind.
     #[must_use]
     pub fn file(&self, kind: FileKind) -> Option<&PartFile> {
@@ -172,12 +178,27 @@ impl FileKind {
 pub struct PartFile {
     /// What it holds.
     pub kind: FileKind,
-    /// Its name within the log.
+    /// Its name within the log, or where else it lies, as a URL.
     pub name: String,
     /// Its length.
     pub bytes: u64,
     /// CRC-32C of the whole file.
     pub crc: u32,
+}
+
+/// Whether a file is named by a URL, since it lies elsewhere than in the log's directory.
+#[must_use]
+pub fn is_remote(name: &str) -> bool {
+    name.contains("://")
+}
+
+/// Whether a name is one that Strata gives a file: of letters, digits and `-_./=`, below the
+/// log's directory, `s3://` or `file:///`.
+#[must_use]
+pub fn is_file_name(name: &str) -> bool {
+    let elsewhere = ["s3://", "file:///"].iter();
+    let mut elsewhere = elsewhere.filter_map(|scheme| name.strip_prefix(scheme));
+    crate::manifest::is_safe_name(elsewhere.next().unwrap_or(name))
 }
 
 /// How names of encrypted files end.
@@ -249,7 +270,7 @@ impl Archive {
         let names = names.map(|file| &file.name);
         let gone = archive.gone.iter().map(|gone| &gone.name);
         for name in names.chain(gone).chain(&archive.deleted) {
-            if !crate::manifest::is_safe_name(name) {
+            if !is_file_name(name) {
                 return Err(format!("file name '{name}' is not one that Strata writes"));
             }
         }
@@ -280,6 +301,27 @@ impl Archive {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_stay_below_where_files_lie() {
+        for name in [
+            "packets/hour=2026-01-31T13/retention=benign/00000001.parquet.age",
+            "s3://bucket/a/b/packets/1.parquet",
+            "file:///mnt/cold/meta/1.strata",
+        ] {
+            assert!(is_file_name(name), "{name}");
+        }
+        for name in [
+            "/etc/passwd",
+            "../x",
+            "s3://b/../x",
+            "file:///a/../b",
+            "http://h/x",
+            "a b",
+        ] {
+            assert!(!is_file_name(name), "{name}");
+        }
+    }
 
     #[test]
     fn every_flipped_bit_of_the_manifest_is_noticed() {

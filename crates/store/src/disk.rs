@@ -17,6 +17,8 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::archive::is_remote;
+
 pub use measure::{DiskChoice, DiskReport};
 pub use queue::{DiskBlock, WriteQueue};
 
@@ -238,6 +240,15 @@ impl RealDisk {
         self.root.join(name)
     }
 
+    /// What lies elsewhere cannot be reached by way of the directory, and is not missing.
+    fn reached(name: &str) -> io::Result<()> {
+        if is_remote(name) {
+            let problem = "it lies elsewhere, which is not reached from here";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, problem));
+        }
+        Ok(())
+    }
+
     fn try_lock(&self, name: &str) -> io::Result<Option<Box<dyn Any + Send>>> {
         let mut options = OpenOptions::new();
         let file = options
@@ -307,6 +318,7 @@ impl Disk for RealDisk {
     }
 
     fn open(&self, name: &str, writable: bool) -> io::Result<Box<dyn DiskFile>> {
+        Self::reached(name)?;
         let mut options = OpenOptions::new();
         let file = options.read(true).write(writable).open(self.path(name))?;
         Ok(Box::new(RealFile(Arc::new(file))))
@@ -354,6 +366,7 @@ impl Disk for RealDisk {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
+        Self::reached(name)?;
         let path = self.path(name);
         match fs::remove_file(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

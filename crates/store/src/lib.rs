@@ -35,7 +35,7 @@ mod summary;
 
 pub use archive::{
     ARCHIVE_NAME, Archive, ENCRYPTED, FileKind, Gone, Part, PartCount, PartFile, STAGING,
-    WrappedKey,
+    WrappedKey, is_file_name, is_remote,
 };
 pub use blocks::{Block, Blocks, Select};
 pub use builder::{BlockBuilder, BlockTally};

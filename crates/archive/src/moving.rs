@@ -1,0 +1,201 @@
+//! The cold tier: parts move to another place and back, each wholly.
+//!
+//! New files are written under names that `archive.json` lists as to be deleted, read back and
+//! compared; then one replacement of it makes them the part's files, and the old ones those to
+//! be deleted. So a part has its files in exactly one place at any moment, and what an
+//! interruption leaves behind goes with the next change.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+
+use strata_store::{Archive, Damage, Disk, Part, PartFile, is_file_name};
+
+use crate::changes::{clean_up, delete_gone, lock, replace};
+use crate::error::ArchiveError;
+use crate::files::{Input, Sums};
+use crate::find::name_of;
+use crate::part::final_name;
+
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// Where parts are to lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the log's directory.
+    Log,
+    /// Below a URL.
+    Elsewhere(String),
+}
+
+impl Place {
+    /// Below a URL: `s3://bucket/prefix` or `file:///directory`.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn elsewhere(url: &str) -> Result<Self, String> {
+        let prefix = url.trim_end_matches('/');
+        let has_prefix = prefix.split_once("://").is_some_and(|(scheme, rest)| {
+            (scheme == "s3" && rest.contains('/')) || (scheme == "file" && rest.len() > 1)
+        });
+        if has_prefix && is_file_name(&format!("{prefix}/x")) {
+            return Ok(Self::Elsewhere(prefix.to_owned()));
+        }
+        Err(format!(
+            "'{url}': write s3://BUCKET/PREFIX or file:///DIRECTORY, of letters, digits and -_./=, \
+             a prefix of its own for each log"
+        ))
+    }
+
+    fn name(&self, part: &Part, file: &PartFile) -> String {
+        let name = final_name(part, file.kind, file.is_encrypted());
+        match self {
+            Self::Log => name,
+            Self::Elsewhere(prefix) => format!("{prefix}/{name}"),
+        }
+    }
+}
+
+/// What was moved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Parts.
+    pub parts: u64,
+    /// Packets in them.
+    pub packets: u64,
+    /// Bytes of their files.
+    pub bytes: u64,
+    /// What was left where it is, since it is damaged.
+    pub damage: Vec<Damage>,
+    /// Whether old files still lie there, since somebody reads the log or a store does not
+    /// answer: the next change deletes them.
+    pub waits_for_readers: bool,
+}
+
+/// Moves the parts of which no packet arrived after `until_ns`, and that are not there yet.
+/// `progress` is told after each part.
+///
+/// # Errors
+///
+/// If another process compacts or prunes this log, or a file cannot be read or written. What
+/// was moved so far stays moved.
+pub fn relocate(
+    disk: &Arc<dyn Disk>,
+    to: &Place,
+    until_ns: u64,
+    mut progress: impl FnMut(&Moved),
+) -> Result<Moved, ArchiveError> {
+    let disk = disk.as_ref();
+    let _lock = lock(disk)?;
+    let mut archive = clean_up(disk)?;
+    // Somebody may still read these.
+    let waiting: HashSet<String> = archive.deleted.iter().cloned().collect();
+    let mut moved = Moved::default();
+    for at in 0..archive.parts.len() {
+        let part = archive.parts[at].clone();
+        let names: Vec<String> = part.files.iter().map(|file| to.name(&part, file)).collect();
+        let there = part
+            .files
+            .iter()
+            .zip(&names)
+            .all(|(file, name)| file.name == *name);
+        if part.ts_max_ns > until_ns || there {
+            continue;
+        }
+        if names.iter().any(|name| waiting.contains(name)) {
+            moved.waits_for_readers = true;
+            continue;
+        }
+        for name in &names {
+            is_free(disk, name)?;
+        }
+        archive.deleted.extend(names.iter().cloned());
+        replace(disk, &mut archive)?;
+        if let Some(damage) = copy_all(disk, &part, &names)? {
+            moved.damage.push(damage);
+            continue;
+        }
+        take_over(&mut archive, at, names);
+        replace(disk, &mut archive)?;
+        moved.parts += 1;
+        moved.packets += part.packets;
+        moved.bytes += part.bytes();
+        progress(&moved);
+    }
+    moved.waits_for_readers |= !delete_gone(disk, &mut archive)?;
+    Ok(moved)
+}
+
+/// An error if there is a file of this name, which somebody else has put there: it must not
+/// be listed as to be deleted.
+fn is_free(disk: &dyn Disk, name: &str) -> Result<(), ArchiveError> {
+    let problem = match disk.open(name, false) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => error,
+        Ok(_) => io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "there is a file of this name already: give each log a prefix of its own",
+        ),
+    };
+    Err(ArchiveError::io(disk.display(name), "create")(problem))
+}
+
+/// Makes the files of these names a part's, and its old ones those to be deleted.
+fn take_over(archive: &mut Archive, at: usize, names: Vec<String>) {
+    archive.deleted.retain(|name| !names.contains(name));
+    for (file, name) in archive.parts[at].files.iter_mut().zip(names) {
+        let old = std::mem::replace(&mut file.name, name);
+        archive.deleted.push(old);
+    }
+}
+
+/// Copies the files of a part; what is damaged in them, if anything is.
+fn copy_all(
+    disk: &dyn Disk,
+    part: &Part,
+    names: &[String],
+) -> Result<Option<Damage>, ArchiveError> {
+    for (file, to) in part.files.iter().zip(names) {
+        let from = name_of(disk, part, file);
+        let is_right = |sums: &Sums| (sums.bytes, sums.crc) == (file.bytes, file.crc);
+        if !is_right(&copy(disk, &from, to)?) {
+            return Ok(Some(Damage {
+                file: disk.display(&from),
+                offset: 0,
+                problem: "its checksum does not match, so its part stays where it is; \
+                          `strata verify` says where it is damaged"
+                    .into(),
+            }));
+        }
+        let written = Input::open(disk, to)?.sums();
+        let written = written.map_err(ArchiveError::io(disk.display(to), "read back"))?;
+        if !is_right(&written) {
+            let problem = io::Error::other("what comes back is not what was written");
+            return Err(ArchiveError::io(disk.display(to), "read back")(problem));
+        }
+    }
+    Ok(None)
+}
+
+/// Copies a file; the checksums of what was read.
+fn copy(disk: &dyn Disk, from: &str, to: &str) -> Result<Sums, ArchiveError> {
+    let input = Input::open(disk, from)?;
+    let created = disk.create(to);
+    let mut output = created.map_err(ArchiveError::io(disk.display(to), "create"))?;
+    let mut buffer = vec![0; BUFFER_BYTES];
+    let mut sums = Sums::default();
+    loop {
+        let read = input.read_at(&mut buffer, sums.bytes);
+        let read = read.map_err(ArchiveError::io(disk.display(from), "read"))?;
+        if read == 0 {
+            break;
+        }
+        let written = output.write_at(&buffer[..read], sums.bytes);
+        written.map_err(ArchiveError::io(disk.display(to), "write"))?;
+        sums.add(&buffer[..read]);
+    }
+    let synced = output.sync();
+    synced.map_err(ArchiveError::io(disk.display(to), "write"))?;
+    Ok(sums)
+}

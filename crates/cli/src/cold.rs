@@ -1,0 +1,118 @@
+//! `strata move`: compacted files to an object store or another disk, and back.
+
+use std::io::{Write, stdout};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Result, anyhow, bail};
+use strata_archive::{Place, relocate};
+use strata_cold::ColdDisk;
+use strata_store::{Disk, Log, RealDisk};
+
+use crate::text::{count, duration_ns, human_bytes};
+
+/// The disk of the log in a directory, with what of it lies elsewhere.
+pub(crate) fn disk(dir: &Path) -> Result<Arc<dyn Disk>> {
+    // It says what is missing where there is no log.
+    drop(Log::open(dir)?);
+    Ok(Arc::new(ColdDisk::new(Arc::new(RealDisk::at(dir)))))
+}
+
+/// What `strata compact` moves when it has compacted.
+#[derive(Debug, clap::Args)]
+pub(crate) struct MoveArgs {
+    /// Then move compacted files to this place, as `strata move --to` does.
+    #[arg(long, value_name = "URL")]
+    move_to: Option<String>,
+
+    /// Move only what arrived longer ago: 12h, 7d.
+    #[arg(long, value_name = "TIME", requires = "move_to")]
+    move_after: Option<String>,
+}
+
+impl MoveArgs {
+    /// Where to, and what age in ns.
+    pub(crate) fn parse(&self) -> Result<Option<(Place, u64)>> {
+        let Some(url) = &self.move_to else {
+            return Ok(None);
+        };
+        let place = Place::elsewhere(url).map_err(|problem| anyhow!(problem))?;
+        Ok(Some((place, age(self.move_after.as_deref())?)))
+    }
+}
+
+fn age(text: Option<&str>) -> Result<u64> {
+    Ok(text.map(duration_ns).transpose()?.unwrap_or(0))
+}
+
+/// Arguments of `strata move`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  strata move log/ --to s3://traffic/sensor-7 --older-than 7d
+  strata move log/ --to file:///mnt/archive/sensor-7
+  strata move log/ --back
+  strata compact log/ --watch 10s --move-to s3://traffic/sensor-7 --move-after 7d
+
+A log is used as before wherever its files lie: export, query, verify and prune read of an
+object store what they need. Where the store is and who asks is said by the usual variables:
+AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN.")]
+pub(crate) struct Args {
+    /// Directory of the log.
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+
+    /// Where to: s3://BUCKET/PREFIX or file:///DIRECTORY, of its own for each log.
+    #[arg(long, value_name = "URL", required_unless_present = "back")]
+    to: Option<String>,
+
+    /// Back into the log's directory.
+    #[arg(long, conflicts_with = "to")]
+    back: bool,
+
+    /// Only what arrived longer ago: 12h, 7d.
+    #[arg(long, value_name = "TIME")]
+    older_than: Option<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let place = match &args.to {
+        Some(url) => Place::elsewhere(url).map_err(|problem| anyhow!(problem))?,
+        None => Place::Log,
+    };
+    let age_ns = age(args.older_than.as_deref())?;
+    apply(&disk(&args.log)?, &place, age_ns, true)
+}
+
+/// Moves, and reports if anything was done, or `always`.
+pub(crate) fn apply(disk: &Arc<dyn Disk>, place: &Place, age_ns: u64, always: bool) -> Result<()> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    let now_ns = u64::try_from(since.as_nanos())?;
+    let moved = relocate(disk, place, now_ns.saturating_sub(age_ns), |_| ())?;
+    if always || moved.parts > 0 {
+        writeln!(
+            stdout().lock(),
+            "moved {} parts, {} packets, {}",
+            count(moved.parts),
+            count(moved.packets),
+            human_bytes(moved.bytes),
+        )?;
+    }
+    if moved.waits_for_readers {
+        eprintln!(
+            "strata: somebody reads the log, or a store does not answer: old files go with the \
+             next move, prune or compact"
+        );
+    }
+    for damage in &moved.damage {
+        eprintln!("strata: {damage}");
+    }
+    if !moved.damage.is_empty() {
+        bail!(
+            "{} damaged parts were left where they are",
+            moved.damage.len()
+        );
+    }
+    Ok(())
+}

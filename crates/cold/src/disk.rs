@@ -1,0 +1,172 @@
+//! A log's disk with what lies elsewhere.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::io;
+use std::path::Path as FilePath;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use object_store::path::Path;
+use strata_store::{Disk, DiskFile, RealDisk, is_remote};
+
+use crate::bucket::{Bucket, Tasks};
+use crate::pieces::Pieces;
+
+/// A log's disk, on which names that are URLs are files of an object store or of another
+/// directory. Everything else is as on the disk below.
+///
+/// Objects are read by ranges, never whole: pieces of 1 MiB, of which 64 stay in memory, and
+/// 8 at once for whoever reads on. So finding a flow costs its pages and not the file. A
+/// store is not reached for before one of its files is wanted.
+pub struct ColdDisk {
+    below: Arc<dyn Disk>,
+    /// The root directory, for `file:///`.
+    root: RealDisk,
+    buckets: Mutex<Buckets>,
+}
+
+#[derive(Default)]
+struct Buckets {
+    open: HashMap<String, Bucket>,
+    runtime: Option<Arc<Tasks>>,
+    pieces: Arc<Mutex<Pieces>>,
+}
+
+/// What a name stands for.
+enum Place<'a> {
+    /// On the log's own disk.
+    Own,
+    /// A path below the root directory.
+    File(&'a str),
+    Object(Bucket, Path),
+}
+
+impl ColdDisk {
+    /// The log's disk is `below`.
+    #[must_use]
+    pub fn new(below: Arc<dyn Disk>) -> Self {
+        Self {
+            below,
+            root: RealDisk::at(FilePath::new("/")),
+            buckets: Mutex::default(),
+        }
+    }
+
+    fn place<'a>(&self, name: &'a str) -> io::Result<Place<'a>> {
+        if !is_remote(name) {
+            return Ok(Place::Own);
+        }
+        if let Some(path) = name.strip_prefix("file:///") {
+            return Ok(Place::File(path));
+        }
+        let invalid = |problem: String| io::Error::new(io::ErrorKind::InvalidInput, problem);
+        let Some((bucket, key)) = name
+            .strip_prefix("s3://")
+            .and_then(|rest| rest.split_once('/'))
+        else {
+            return Err(invalid(format!(
+                "'{name}' is neither s3://BUCKET/PREFIX nor file:///DIRECTORY"
+            )));
+        };
+        let key = Path::parse(key).map_err(|error| invalid(error.to_string()))?;
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = buckets.open.get(bucket) {
+            return Ok(Place::Object(open.clone(), key));
+        }
+        let runtime = match &buckets.runtime {
+            Some(runtime) => Arc::clone(runtime),
+            None => Arc::clone(buckets.runtime.insert(Arc::new(Tasks::start()?))),
+        };
+        let opened = Bucket::open(bucket, runtime, Arc::clone(&buckets.pieces))?;
+        buckets.open.insert(bucket.to_owned(), opened.clone());
+        Ok(Place::Object(opened, key))
+    }
+}
+
+impl Disk for ColdDisk {
+    fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        match self.place(name)? {
+            Place::Own => self.below.create(name),
+            Place::File(path) => self.root.create(path),
+            Place::Object(bucket, key) => Ok(Box::new(bucket.write(name, key)?)),
+        }
+    }
+
+    fn open(&self, name: &str, writable: bool) -> io::Result<Box<dyn DiskFile>> {
+        match self.place(name)? {
+            Place::Own => self.below.open(name, writable),
+            Place::File(path) => self.root.open(path, writable),
+            Place::Object(bucket, key) => Ok(Box::new(bucket.read(name, key)?)),
+        }
+    }
+
+    fn exists(&self, name: &str) -> bool {
+        match self.place(name) {
+            Ok(Place::Own) => self.below.exists(name),
+            Ok(Place::File(path)) => self.root.exists(path),
+            Ok(Place::Object(bucket, key)) => bucket.exists(&key).unwrap_or(false),
+            Err(_) => false,
+        }
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        match self.place(name)? {
+            Place::Own => self.below.remove(name),
+            Place::File(path) => self.root.remove(path),
+            Place::Object(bucket, key) => bucket.remove(name, &key),
+        }
+    }
+
+    fn display(&self, name: &str) -> String {
+        if is_remote(name) {
+            return name.to_owned();
+        }
+        self.below.display(name)
+    }
+
+    // What follows is for the log's own files alone.
+
+    fn create_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        self.below.create_for_blocks(name)
+    }
+
+    fn open_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        self.below.open_for_blocks(name)
+    }
+
+    fn open_direct(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        self.below.open_direct(name)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.below.in_flight()
+    }
+
+    fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        self.below.replace(name, content)
+    }
+
+    fn lock(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
+        self.below.lock()
+    }
+
+    fn lock_for_compacting(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
+        self.below.lock_for_compacting()
+    }
+
+    fn lock_for_reading(&self) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
+        self.below.lock_for_reading()
+    }
+
+    fn lock_for_deleting(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
+        self.below.lock_for_deleting()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.below.rename(from, to)
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        self.below.list(dir)
+    }
+}

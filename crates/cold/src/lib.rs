@@ -1,0 +1,14 @@
+//! The cold tier: files of a log that lie elsewhere than in its directory.
+//!
+//! - [`ColdDisk`]: a log's disk, on which names that are URLs are files of an object store
+//!   (`s3://bucket/key`) or of another directory (`file:///path`); all others are its own.
+//!
+//! Above `store`; used by the command line and by SQL. What is moved there, and when, is
+//! decided by `archive`.
+#![forbid(unsafe_code)]
+
+mod bucket;
+mod disk;
+mod pieces;
+
+pub use disk::ColdDisk;
