@@ -5,6 +5,8 @@
 //! that it is seen too.
 #![forbid(unsafe_code)]
 
+mod files;
+
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -24,8 +26,9 @@ use datafusion::execution::SendableRecordBatchStream;
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::StreamExt;
-use strata_archive::{name_of, snapshot};
-use strata_store::{FileKind, Log, RealDisk};
+use strata_archive::{ClearDisk, Identities, name_of, snapshot};
+use strata_cold::ColdDisk;
+use strata_store::{Disk, FileKind, Log, Part, RealDisk};
 
 /// Asks a log in SQL. Its tables are `packets`, one row per logged packet, and `flows`.
 #[derive(Debug, Parser)]
@@ -52,6 +55,10 @@ struct Args {
     /// How to write the result.
     #[arg(long, value_enum, default_value_t = Format::Table)]
     format: Format,
+
+    /// The file with the secret key, if the log is encrypted.
+    #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
+    key: Option<PathBuf>,
 
     /// File to write; - is standard output.
     #[arg(short = 'w', long = "write", value_name = "FILE", default_value = "-")]
@@ -96,26 +103,19 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 async fn run(args: &Args) -> Result<()> {
-    let log = Log::open(&args.log)?;
-    let root = std::path::absolute(&args.log)?;
-    let (scratch, mut files) = not_compacted(&log)?;
-    for part in &log.archive().parts {
-        for file in &part.files {
-            let path = root.join(name_of(log.disk().as_ref(), part, file));
-            files.push((file.kind, path));
-        }
-    }
+    let log = open(args)?;
+    let (scratch, files) = files_of(&log)?;
     let mut config = SessionConfig::new().with_information_schema(true);
     config.options_mut().execution.parquet.pushdown_filters = true;
     config.options_mut().execution.parquet.reorder_filters = true;
     let context = SessionContext::new_with_config(config);
     for (name, kind) in [("packets", FileKind::Packets), ("flows", FileKind::Flows)] {
-        let of_kind = files.iter().filter(|(have, _)| *have == kind);
-        let paths: Vec<&Path> = of_kind.map(|(_, path)| path.as_path()).collect();
-        if paths.is_empty() {
+        let of_kind = files.iter().filter(|file| file.kind == kind);
+        let of_kind: Vec<&TableFile> = of_kind.collect();
+        if of_kind.is_empty() {
             bail!("{}: the log holds no packets yet", args.log.display());
         }
-        register(&context, name, &paths).await?;
+        register(&context, name, &of_kind).await?;
     }
     let frame = context.sql(&args.sql).await?;
     let schema = Arc::new(frame.schema().as_arrow().clone());
@@ -138,29 +138,86 @@ async fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-type Files = Vec<(FileKind, PathBuf)>;
+fn open(args: &Args) -> Result<Log> {
+    // It says what is missing where there is no log.
+    drop(Log::open(&args.log)?);
+    let named = |file: &Path| file.display().to_string();
+    let identities = args.key.as_deref().map(|file| -> Result<Identities> {
+        let content = std::fs::read_to_string(file);
+        let content = content.with_context(|| format!("{}: cannot read the key", named(file)))?;
+        Ok(Identities::of_file(&named(file), &content)?)
+    });
+    let own = RealDisk::at(&std::path::absolute(&args.log)?);
+    let disk = ColdDisk::new(Arc::new(own));
+    let disk = ClearDisk::new(Arc::new(disk), identities.transpose()?);
+    Ok(Log::on(Arc::new(disk))?)
+}
 
-/// What is still in block files, as tables in a directory of their own.
-fn not_compacted(log: &Log) -> Result<(Option<tempfile::TempDir>, Files)> {
+/// A file of a table.
+struct TableFile {
+    kind: FileKind,
+    disk: Arc<dyn Disk>,
+    name: String,
+    /// Where it lies, unless only its disk can read it.
+    path: Option<PathBuf>,
+}
+
+/// The files of a log's tables. What is still in block files is compacted into a directory
+/// of its own.
+fn files_of(log: &Log) -> Result<(Option<tempfile::TempDir>, Vec<TableFile>)> {
+    let mut files = Vec::new();
+    for part in &log.archive().parts {
+        add(&mut files, log.disk(), part);
+    }
     if log.recordings().iter().all(|r| r.files.is_empty()) {
-        return Ok((None, Files::new()));
+        return Ok((None, files));
     }
     let scratch = tempfile::tempdir().context("cannot make a temporary directory")?;
-    let (parts, damage) = snapshot(log, &RealDisk::at(scratch.path()))?;
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::at(scratch.path()));
+    let (parts, damage) = snapshot(log, disk.as_ref())?;
     for problem in damage {
         eprintln!("strata: warning: left out: {problem}");
     }
-    let files = parts.into_iter().flat_map(|part| part.files);
-    let files = files.map(|file| (file.kind, scratch.path().join(file.name)));
-    let files = files.collect();
+    for part in &parts {
+        add(&mut files, &disk, part);
+    }
     Ok((Some(scratch), files))
 }
 
-async fn register(context: &SessionContext, name: &str, paths: &[&Path]) -> Result<()> {
-    let urls: Result<Vec<ListingTableUrl>, _> = paths
-        .iter()
-        .map(|path| ListingTableUrl::parse(path.to_string_lossy()))
-        .collect();
+fn add(files: &mut Vec<TableFile>, disk: &Arc<dyn Disk>, part: &Part) {
+    for file in &part.files {
+        let name = name_of(disk.as_ref(), part, file);
+        let own = !(file.is_encrypted() || part.is_remote());
+        files.push(TableFile {
+            kind: file.kind,
+            path: own.then(|| disk.display(&name).into()),
+            disk: Arc::clone(disk),
+            name,
+        });
+    }
+}
+
+/// Registers a table. DataFusion reads files itself, side by side, where it can; else all of
+/// the table through their disks.
+async fn register(context: &SessionContext, name: &str, files: &[&TableFile]) -> Result<()> {
+    let paths: Option<Vec<&Path>> = files.iter().map(|file| file.path.as_deref()).collect();
+    let urls: Vec<String> = match paths {
+        Some(paths) => paths
+            .iter()
+            .map(|path| path.to_string_lossy().into())
+            .collect(),
+        None => {
+            let named = |file: &&TableFile| (Arc::clone(&file.disk), file.name.clone());
+            let files = files::Files::new(files.iter().map(named).collect());
+            // A table each, since both have a file of each number.
+            let base = format!("{name}://log");
+            let urls = files.urls(&base);
+            let base = base.parse().context("not a URL")?;
+            context.register_object_store(&base, Arc::new(files));
+            urls
+        }
+    };
+    let urls: Result<Vec<ListingTableUrl>, _> = urls.iter().map(ListingTableUrl::parse).collect();
     let options =
         ListingOptions::new(Arc::new(ParquetFormat::default())).with_file_extension(".parquet");
     let config = ListingTableConfig::new_with_multi_paths(urls?)

@@ -7,9 +7,10 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
-use strata_archive::compact;
+use strata_archive::{Identities, Place, compact, encrypt_to, relocate};
 use strata_capture::{Input, InputOptions};
 use strata_classify::Model;
+use strata_cold::ColdDisk;
 use strata_pipeline::{Mode, Worker, WorkerOptions, run};
 use strata_store::{About, Disk, RealDisk, Recorder, RecorderOptions};
 use strata_testkit::{data_dir, workspace_root};
@@ -83,6 +84,41 @@ fn both_tiers_are_seen_as_one() {
         &[],
     );
     assert!(top.lines().count() > 10, "{top}");
+}
+
+#[test]
+fn what_is_encrypted_and_lies_elsewhere_is_asked_like_all_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    record(&log, "mix-test");
+    let own: Arc<dyn Disk> = Arc::new(RealDisk::at(&log));
+    let disk: Arc<dyn Disk> = Arc::new(ColdDisk::new(own));
+    let sql = "SELECT packets.class, count(*) AS n, sum(packets.wire_bytes) FROM packets \
+               JOIN flows USING (flow_id) WHERE packets.dst_port = 443 \
+               AND packets.recording = 1 GROUP BY 1 ORDER BY 1";
+    let csv = ["--format", "csv"];
+    let hot = query(&log, sql, &csv);
+    assert!(hot.lines().count() > 1, "{hot}");
+    let key = Identities::generate();
+    encrypt_to(&disk, &key.recipients()).unwrap();
+    compact(&disk, |_| ()).unwrap();
+    let cold = Place::elsewhere(&format!("file://{}/cold", dir.path().display())).unwrap();
+    assert!(relocate(&disk, &cold, u64::MAX, |_| ()).unwrap().parts > 0);
+    // And some that are neither.
+    record(&log, "cic2017-sqli");
+    let file = dir.path().join("one.key");
+    std::fs::write(&file, key.to_file()).unwrap();
+    let with_key = [csv[0], csv[1], "--key", file.to_str().unwrap()];
+    let count = "SELECT count(*) AS n, sum(wire_bytes) AS bytes FROM packets WHERE recording = 1";
+    assert_eq!(query(&log, count, &with_key), "n,bytes\n67690,19270570\n");
+    assert_eq!(query(&log, sql, &with_key), hot);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_strata-sql"));
+    let output = command.arg(&log).arg(count).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && stderr.contains("--key"),
+        "{stderr}"
+    );
 }
 
 #[test]
