@@ -113,7 +113,7 @@ def measure(context):
     step = 17 if quick else 20
     loads = [0.5, 3.0] if quick else [0.5, 3.0, 1.5, 0.75, 2.0, 1.0, 3.0, 0.5]
     trace = context.generate("budget.pcap", "imix", 50_000)
-    with link(threaded=False):
+    with link(shared=False):
         free = Recording(context, 10.0)
         idle = cores(watch(free, 3))
         probe = 150_000

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 from harness import CORES, DISTURBED, Disturbance, HERE, have, median, remove, version
 
@@ -40,12 +39,20 @@ def unmake():
         quietly("ip", "netns", "del", namespace)
 
 
+# Packets that wait for a core's receive work, as in a network card's ring. The kernel's
+# default, 1000, is a millisecond here: less than a virtual machine is at times stopped for.
+# Many more no longer fit its cache.
+BACKLOG = "4096"
+BACKLOG_KEY = "net.core.netdev_max_backlog"
+
+
 @contextmanager
-def link(threaded):
-    """A veth pair between two namespaces. `threaded`: the kernel's receive work runs on the
-    capture's core, else where the sender is."""
+def link(shared):
+    """A veth pair between two namespaces. `shared`: the kernel's receive work runs on the
+    capture's core, as that of a card whose interrupts go there, else where the sender is."""
     unmake()
     passing = None
+    backlog = quietly("sysctl", "-n", BACKLOG_KEY).stdout.strip()
     try:
         for namespace in (SENDER, RECEIVER):
             must("ip", "netns", "add", namespace)
@@ -58,17 +65,14 @@ def link(threaded):
         passing = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         if passing.stdout.readline().strip() != "ready":
             raise RuntimeError("the receiving end takes no XDP program")
-        if threaded:
-            path = f"/sys/class/net/{RECEIVING}/threaded"
-            must(*inside(RECEIVER, "sh", "-c", f"echo 1 > {path}"))
-            for process in Path("/proc").glob("[0-9]*/comm"):
-                try:
-                    if process.read_text().startswith(f"napi/{RECEIVING}"):
-                        must("taskset", "-pc", CAPTURE_CORE, process.parent.name)
-                except OSError:
-                    pass
+        if shared:
+            must("sysctl", "-qw", f"{BACKLOG_KEY}={BACKLOG}")
+            path = f"/sys/class/net/{RECEIVING}/queues/rx-0/rps_cpus"
+            mask = f"{1 << int(CAPTURE_CORE):x}"
+            must(*inside(RECEIVER, "sh", "-c", f"echo {mask} > {path}"))
         yield
     finally:
+        must("sysctl", "-qw", f"{BACKLOG_KEY}={backlog}")
         if passing:
             passing.kill()
             passing.wait()
@@ -134,16 +138,34 @@ def run(context, capture, trace, pps, seconds):
     return max(0.0, 1 - captured / offered), offered / seconds, share
 
 
+class Discarded:
+    """Runs in which others took too much of the CPU."""
+
+    def __init__(self):
+        # Discarded; kept for want of a better one, with what others took.
+        self.others, self.kept = 0, []
+
+    def __str__(self):
+        text = f"{self.others} runs discarded for what others did meanwhile"
+        if self.kept:
+            text += (f", {len(self.kept)} kept though others took more than {DISTURBED:.0%} of "
+                     f"the CPU, {max(self.kept):.1%} at most")
+        return text
+
+
 def undisturbed(context, capture, trace, pps, seconds, discarded):
-    """Runs until one is undisturbed, five times at most; a disturbed one is no result."""
-    for _ in range(5):
+    """Runs until one is undisturbed, twice at most; else the least disturbed counts."""
+    tries = []
+    for _ in range(1 if context.quick else 2):
         loss, rate, share = run(context, capture, trace, pps, seconds)
+        tries.append((share, loss, rate))
         if share <= DISTURBED:
-            return loss, rate
-        discarded.append(share)
-        if context.quick:
-            return loss, rate
-    raise RuntimeError(f"others took up to {max(discarded):.0%} of the CPU in five runs: too busy")
+            break
+    share, loss, rate = min(tries)
+    discarded.others += len(tries) - 1
+    if share > DISTURBED:
+        discarded.kept.append(share)
+    return loss, rate
 
 
 def lossless(context, capture, trace, steps, seconds, discarded):
@@ -196,13 +218,14 @@ def measure(context):
     steps = [n * 100_000 for n in (range(2, 42, 8) if quick else range(2, 82, 2))]
     programs = captures(context.strata, context.directory)
     programs = {n: c for n, c in programs.items() if n.startswith("strata") or have(n.split()[0])}
-    discarded, tables, charts, more = [], [], [], {}
+    discarded, tables, charts, more = Discarded(), [], [], {}
     full = context.generate("live788.pcap", "flood788", 300_000)
-    with link(threaded=False):
+    with link(shared=False):
         usable(context, programs, full)
     if "a" in parts:
-        with link(threaded=True):
-            lost, rate = shared_core(context, programs, full, seconds, rounds, discarded)
+        whole = {name: capture for name, capture in programs.items() if "-s" not in name}
+        with link(shared=True):
+            lost, rate = shared_core(context, whole, full, seconds, rounds, discarded)
         more["lost"] = lost
         rows = [[n, f"{median(losses):.2%}", f"{min(losses):.2%} to {max(losses):.2%}"]
                 for n, losses in lost.items()]
@@ -223,8 +246,10 @@ def measure(context):
             continue
         trace = full if size == 788 else context.generate("live64.pcap", "flood64", 300_000)
         found = {}
-        with link(threaded=False):
-            for name, capture in programs.items():
+        # What is shorter than a snapshot length is not cut.
+        tried = {n: c for n, c in programs.items() if size > 96 or "-s" not in n}
+        with link(shared=False):
+            for name, capture in tried.items():
                 found[name] = lossless(context, capture, trace, steps, seconds, discarded)
                 print(f"  two cores: {name}: {found[name] / 1e6:.1f} Mpps", file=sys.stderr)
         more[f"lossless_pps_{size}"] = found
@@ -243,7 +268,7 @@ def measure(context):
     return {
         "title": TITLE,
         "setup": f"Two network namespaces, XDP live frames, 300 000 flows, runs of {seconds} s, "
-        f"files on the disk; {len(discarded)} runs discarded for what others did meanwhile. "
+        f"files on the disk; {discarded}. "
         "Packets that the receiving end of the veth pair had no room for count as lost.",
         "versions": {n.split()[0]: version(n.split()[0]) for n in programs if " " not in n},
         **more,

@@ -24,9 +24,9 @@ def resident_kib(pid):
 def half_of_lossless(context, trace):
     programs = {"strata": live.captures(context.strata, context.directory)["strata"]}
     steps = [n * 100_000 for n in range(2, 82, 4)]
-    with live.link(threaded=False):
+    with live.link(shared=False):
         live.usable(context, programs, trace)
-        return live.lossless(context, programs["strata"], trace, steps, 5, []) // 2
+        return live.lossless(context, programs["strata"], trace, steps, 5, live.Discarded()) // 2
 
 
 def measure(context):
@@ -34,7 +34,7 @@ def measure(context):
     trace = context.generate("soak.pcap", "flood788", 300_000)
     pps = int(os.environ.get("PPS", "0")) or half_of_lossless(context, trace)
     log = context.directory / "soak-log"
-    with live.link(threaded=False):
+    with live.link(shared=False):
         disturbance = Disturbance()
         record = subprocess.Popen(
             live.inside(live.RECEIVER, "taskset", "-c", live.CAPTURE_CORE, context.strata,

@@ -226,7 +226,7 @@ def measure(context):
     trace, log = context.directory / "wire.pcap", context.directory / "wire-log"
     packets, kept = repeated(source, trace, laps)
     runs, discarded, greatest = {name: [] for name in BRAKED}, [], {}
-    with live.link(threaded=False), wire():
+    with live.link(shared=False), wire():
         alone = limit(context, 2 if quick else 5)
         for _ in range(rounds):
             for name in BRAKED:
