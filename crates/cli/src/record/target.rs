@@ -53,8 +53,8 @@ pub(super) struct LogArgs {
     when_full: WhenFullArg,
 
     /// How blocks go to the disk: direct (past the page cache), buffered (through
-    /// it), or auto: what a measurement of a few milliseconds finds faster, unless
-    /// there is little to write.
+    /// it), or auto: while interfaces are captured what a measurement of a few
+    /// milliseconds finds faster, else direct where the file system has it.
     #[arg(long, value_enum, default_value_t = DiskWay::Auto)]
     disk: DiskWay,
 }
@@ -127,7 +127,8 @@ impl LogTarget {
     /// Starts the recording of so many workers.
     fn start(&self, about: &About, workers: u16) -> Result<(Recording, Vec<BlockSink>)> {
         let mut disk = log_directory(&self.dir)?;
-        if self.disk != DiskChoice::Auto || !is_short(about) {
+        // A file's packets wait for the disk, and would be read before it is measured.
+        if self.disk != DiskChoice::Auto || about.live {
             let chosen = disk.choose(self.disk);
             let chosen = chosen.with_context(|| format!("{}: --disk", self.dir.display()))?;
             eprintln!("strata: {chosen}");
@@ -136,17 +137,6 @@ impl LogTarget {
         let (recorder, sinks) = Recorder::start_workers(Arc::new(disk), options, about, workers)?;
         Ok((Recording::Log(self.dir.clone(), recorder), sinks))
     }
-}
-
-/// Whether the inputs are files that are read sooner than a disk is measured.
-fn is_short(about: &About) -> bool {
-    const SHORT_BYTES: u64 = 256 << 20;
-    let sizes = about.inputs.iter().map(|path| match fs::metadata(path) {
-        Ok(found) if found.is_file() => found.len(),
-        // Standard input, and who knows.
-        _ => SHORT_BYTES,
-    });
-    !about.live && sizes.fold(0, u64::saturating_add) < SHORT_BYTES
 }
 
 impl Target {
