@@ -95,7 +95,7 @@ Examples:
         #[arg(value_name = "FILTER", required = true)]
         filter: Vec<String>,
         /// What is done: full, header, partial N, drop or classify; each optionally
-        /// followed by 1/N or '1/N flows'.
+        /// followed by 1/N or '1/N flows'; or mirror: a copy leaves by --mirror-to.
         #[arg(long)]
         action: String,
         /// Of the policies that match a packet, those with the largest number count.
@@ -305,6 +305,15 @@ fn page(status: &Value, events: &Value) -> String {
         if number(&packets["packets"]) > 0 {
             lines.push(format!(
                 "of them  {}: {}",
+                word(&packets["result"]),
+                text::count(number(&packets["packets"])),
+            ));
+        }
+    }
+    for packets in status["mirrored"].as_array().into_iter().flatten() {
+        if number(&packets["packets"]) > 0 {
+            lines.push(format!(
+                "mirrored {}: {}",
                 word(&packets["result"]),
                 text::count(number(&packets["packets"])),
             ));

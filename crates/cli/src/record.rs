@@ -20,6 +20,7 @@ use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
+use strata_capture::send::Mirror;
 use strata_capture::{Input, InputOptions};
 use strata_classify::Drift;
 use strata_control::Controller;
@@ -28,7 +29,7 @@ use strata_pipeline::{
     Alerts, Attention, Budget, Mode, RunError, Worker, WorkerOptions, run as run_worker,
 };
 use strata_sketch::Pressure;
-use strata_store::About;
+use strata_store::{About, BlockSink};
 use strata_wire::{Ledger, LinkType, TunnelKey};
 
 pub(crate) use confined::{HelperArgs, helper};
@@ -89,6 +90,13 @@ pub(crate) struct RoadArgs {
     #[command(flatten)]
     attention: attention::AttentionArgs,
 
+    /// Send a copy of each packet that a policy mirrors (action mirror) out of this
+    /// interface, as a switch's mirror port does: to a monitor there, or through a gretap,
+    /// erspan or vxlan interface to a distant one. What the interface does not take at
+    /// once is lost, and counted (mirror_lost). Ethernet only.
+    #[arg(long, value_name = "INTERFACE")]
+    mirror_to: Option<String>,
+
     #[command(flatten)]
     steer: steer::SteerArgs,
 
@@ -122,6 +130,12 @@ enum Tunnel {
     Inner,
     /// The flow between the tunnel's ends.
     Outer,
+}
+
+/// What one worker has beyond modes and policies.
+struct Equipment {
+    attention: Attention,
+    mirror: Option<Mirror>,
 }
 
 /// What a recording is made with, whatever its input.
@@ -165,18 +179,31 @@ impl Setup {
         })
     }
 
-    /// What each of so many workers keeps whole beyond modes and policies. Takes a while,
-    /// so it is made before packets come.
-    fn attention(&self, args: &RoadArgs, workers: u16) -> Result<Vec<Attention>> {
+    /// What each of so many workers has beyond modes and policies. Takes a while, and
+    /// privileges, so it is made before packets come and before those are given up.
+    fn equip(&self, args: &RoadArgs, workers: u16) -> Result<Vec<Equipment>> {
         let options = args.attention.options(workers, &self.alerts)?;
         anyhow::ensure!(
             options.look_back_bytes == 0 || self.destination.dir.is_some(),
             "--look-back needs a log on this machine: what is at a relay is not changed any more"
         );
-        Ok((0..workers).map(|_| Attention::new(&options)).collect())
+        let mirror = args.mirror_to.as_deref();
+        if let Some(name) = mirror.filter(|name| args.live.captures(name)) {
+            bail!("--mirror-to {name}: copies that leave there would be captured again");
+        }
+        let equipment = |_| {
+            Ok(Equipment {
+                mirror: mirror
+                    .map(Mirror::open)
+                    .transpose()
+                    .context("--mirror-to")?,
+                attention: Attention::new(&options),
+            })
+        };
+        (0..workers).map(equipment).collect()
     }
 
-    /// Starts the recording with a worker for each `attention`; `filter` is what they are
+    /// Starts the recording with a worker for each of `equipment`; `filter` is what they are
     /// to evaluate.
     fn start(
         &self,
@@ -184,7 +211,7 @@ impl Setup {
         target: &Target,
         inputs: Vec<String>,
         filter: Option<Filter>,
-        attention: Vec<Attention>,
+        equipment: Vec<Equipment>,
     ) -> Result<(Recording, Vec<Worker>)> {
         if args.model.is_none() {
             eprintln!(
@@ -201,10 +228,10 @@ impl Setup {
             model_json: self.loaded.json.clone(),
             classes: self.loaded.model.class_names(),
             hash_seed: self.hash_seed,
-            look_back: attention.iter().any(Attention::looks_back),
+            look_back: equipment.iter().any(|e| e.attention.looks_back()),
             live: args.read.is_empty(),
         };
-        let (recording, sinks) = target.start(&about, u16::try_from(attention.len())?)?;
+        let (recording, sinks) = target.start(&about, u16::try_from(equipment.len())?)?;
         let options = WorkerOptions {
             modes: self.modes.clone(),
             filter,
@@ -216,16 +243,19 @@ impl Setup {
             sampling_seed: args.sampling_seed,
         };
         let budget = args.count.map(Budget::new).map(Arc::new);
-        let worker = |(sink, attention)| {
+        let worker = |(sink, equipment): (BlockSink, Equipment)| {
             let mut worker = Worker::new(&self.loaded.model, options.clone(), sink)?;
             worker.follow(Arc::clone(self.controller.steering()));
-            worker.attend(attention);
+            worker.attend(equipment.attention);
+            if let Some(mirror) = equipment.mirror {
+                worker.mirror_to(mirror);
+            }
             if let Some(budget) = &budget {
                 worker.limit(Arc::clone(budget));
             }
             Ok(worker)
         };
-        let workers: Result<Vec<Worker>> = sinks.into_iter().zip(attention).map(worker).collect();
+        let workers: Result<Vec<Worker>> = sinks.into_iter().zip(equipment).map(worker).collect();
         Ok((recording, workers?))
     }
 }
@@ -264,9 +294,9 @@ pub(crate) fn run_to(args: &RoadArgs, target: &Target) -> Result<()> {
     let mut input = Input::open(&args.read, &input_options)?;
     let inputs = args.read.iter().map(|path| path.display().to_string());
     let filter = setup.filter.clone();
-    let attention = setup.attention(args, 1)?;
+    let equipment = setup.equip(args, 1)?;
     let (recording, mut workers) =
-        setup.start(args, target, inputs.collect(), filter, attention)?;
+        setup.start(args, target, inputs.collect(), filter, equipment)?;
     let mut worker = workers.pop().context("a recording has a worker")?;
     let started = Instant::now();
     let bar = progress_bar();

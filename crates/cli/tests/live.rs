@@ -19,6 +19,9 @@ fn capture() -> std::path::PathBuf {
     data_dir().join("labelled/cic2017-sqli/trace.pcap")
 }
 
+const MIRROR: &str = "st-live-m";
+const MONITOR: &str = "st-live-n";
+
 struct Recording {
     child: Child,
 }
@@ -26,6 +29,10 @@ struct Recording {
 impl Recording {
     /// `strata record` that has begun to capture.
     fn start(namespace: &Namespace, log: &Path, arguments: &[&str]) -> Self {
+        Self::start_on(FAR, namespace, log, arguments)
+    }
+
+    fn start_on(interface: &str, namespace: &Namespace, log: &Path, arguments: &[&str]) -> Self {
         let mut command = Command::new("ip");
         command
             .args([
@@ -34,7 +41,7 @@ impl Recording {
                 namespace.name(),
                 env!("CARGO_BIN_EXE_strata"),
             ])
-            .args(["record", "-i", FAR, "-B", "32MiB", "-o"])
+            .args(["record", "-i", interface, "-B", "32MiB", "-o"])
             .arg(log)
             .args(arguments)
             .stdout(Stdio::piped())
@@ -154,6 +161,63 @@ fn lengths(log: &Path, filter: &str) -> Vec<(u32, u32)> {
         all.push((packet.header.caplen, packet.header.len));
     }
     all
+}
+
+/// What a policy mirrors leaves whole by another interface, whatever is kept of it; what is to be
+/// captured there too is refused.
+#[test]
+fn mirrored_packets_arrive_whole_at_a_monitor() {
+    let Some(namespace) = namespace("mirror") else {
+        return;
+    };
+    namespace.pair(MIRROR, MONITOR);
+    let dir = tempfile::tempdir().unwrap();
+    let (log, seen) = (dir.path().join("log"), dir.path().join("seen"));
+    let policies = dir.path().join("policies.toml");
+    let text = "default = 'header'\n\
+        [[policy]]\nmatch = 'tcp port 80'\naction = 'mirror'\n\
+        [[policy]]\nmatch = 'tcp port 80'\naction = 'drop'\n";
+    std::fs::write(&policies, text).unwrap();
+    let policies = policies.to_str().unwrap();
+    let monitor = Recording::start_on(MONITOR, &namespace, &seen, &["--mode", "log-all"]);
+    let arguments = ["--policy", policies, "--mirror-to", MIRROR];
+    let recording = Recording::start(&namespace, &log, &arguments);
+    send(&namespace);
+    recording.signal("-INT");
+    let (out, _) = recording.ended();
+    monitor.signal("-INT");
+    monitor.ended();
+    let mut web = pcap::Capture::from_file(capture()).unwrap();
+    web.filter("tcp port 80", true).unwrap();
+    let mut expected = Vec::new();
+    while let Ok(packet) = web.next_packet() {
+        expected.push((packet.header.len, packet.header.len));
+    }
+    assert!(expected.len() > 10);
+    assert_eq!(lengths(&seen, "tcp port 80"), expected);
+    assert_eq!(lengths(&seen, "tcp and not port 80"), []);
+    // A policy beside says that none of them is kept.
+    assert_eq!(lengths(&log, "tcp port 80"), []);
+    let told = format!("mirrored: {} packets", expected.len());
+    assert!(out.contains(&told) && !out.contains("mirror_lost"), "{out}");
+    for (arguments, problem) in [
+        (&["--mirror-to", FAR][..], "would be captured again"),
+        (&["--policy", policies], "--mirror-to INTERFACE"),
+        (
+            &["--mirror-to", "st-live-none"],
+            "no interface 'st-live-none'",
+        ),
+    ] {
+        let output = Command::new("ip")
+            .args(["netns", "exec", namespace.name()])
+            .args([env!("CARGO_BIN_EXE_strata"), "record", "-i", FAR, "-o"])
+            .arg(dir.path().join("none"))
+            .args(arguments)
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && told.contains(problem), "{told}");
+    }
 }
 
 /// Suricata alerts of a flow whose packets have gone by as headers: they become whole.

@@ -47,7 +47,9 @@ pub struct PolicyConfig {
     #[serde(rename = "match")]
     pub matches: String,
     /// What is done: `full`, `header`, `partial N` (bytes of payload), `drop` or `classify`,
-    /// optionally followed by `1/N` or `1/N flows`.
+    /// optionally followed by `1/N` or `1/N flows`; or `mirror`: a copy of each packet leaves by
+    /// the interface of `--mirror-to`, and what is kept is for the other policies of the same
+    /// priority to say, or the default.
     pub action: String,
     /// A larger number goes first; 0 to 65535.
     #[serde(default = "priority_default")]

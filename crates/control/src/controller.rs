@@ -16,7 +16,7 @@ use crate::config::PolicyConfig;
 use crate::elastic::{ElasticOptions, ElasticState, Relief, Resource, Sensed, Step, plan};
 use crate::status::{
     ChangeStatus, CpuStatus, InterfaceStatus, LostStatus, PolicyStatus, ResourceStatus, Status,
-    of_logged, results,
+    mirrored, of_logged, results,
 };
 
 /// Events that are remembered.
@@ -46,6 +46,9 @@ pub enum ControlError {
     /// No mode is named.
     #[error("no mode is named")]
     NoMode,
+    /// Copies have nowhere to go.
+    #[error("a policy mirrors, but to nowhere: start with `strata record --mirror-to INTERFACE`")]
+    NoMirror,
 }
 
 /// Something that happened: who did what, and why.
@@ -104,6 +107,7 @@ struct Inner {
     timed: Option<(Instant, Vec<String>)>,
     policies: Vec<Numbered>,
     default: Action,
+    can_mirror: bool,
     next_id: u32,
     elastic: Option<ElasticOptions>,
     state: ElasticState,
@@ -165,6 +169,8 @@ pub struct Beginning {
     pub policies: Vec<Policy>,
     /// What is done with packets that no policy matches.
     pub default: Option<Action>,
+    /// Whether policies may send copies of packets on.
+    pub can_mirror: bool,
     /// How shortages are answered; `None` if they are not.
     pub elastic: Option<ElasticOptions>,
     /// Cores that the process may use; `None` for as many as it takes.
@@ -194,6 +200,7 @@ impl Controller {
                 .saturating_add(1),
             policies,
             default: beginning.default.unwrap_or(Action::CLASSIFY),
+            can_mirror: beginning.can_mirror,
             elastic: beginning.elastic,
             state: ElasticState::default(),
             cpu_budget: beginning.cpu_budget,
@@ -544,6 +551,7 @@ impl Controller {
                 .collect(),
             lost: inner.observed.lost.clone(),
             of_logged: of_logged(&inner.observed.ledger),
+            mirrored: mirrored(&inner.observed.ledger),
             resources: resources.to_vec(),
             cpu: inner.cpu.clone(),
             changes: ChangeStatus {
@@ -620,6 +628,10 @@ impl Inner {
             .map(|name| Mode::by_name(name, &self.own_modes))
             .collect();
         let policies: Vec<Policy> = self.policies.iter().map(|n| n.policy.clone()).collect();
+        let actions = policies.iter().map(|policy| policy.action);
+        if !self.can_mirror && actions.chain([self.default]).any(|a| a == Action::Mirror) {
+            return Err(ControlError::NoMirror);
+        }
         let ready = Policies::new(&policies, self.default).map_err(|(_, error)| error)?;
         Ok(Plan::new(model, &modes?)?.with_policies(&policies, Arc::new(ready)))
     }

@@ -86,6 +86,14 @@ impl Collector for Moment {
             "Of logged packets: wanted whole but cut by the kernel; promoted to whole later",
             of_logged.collect::<Vec<_>>(),
         )?;
+        let mirrored = status.mirrored.iter();
+        let mirrored = mirrored.map(|p| (vec![("result", p.result.clone())], p.packets));
+        counters(
+            &mut encoder,
+            "mirrored_packets",
+            "Copies of packets that policies send on, by what became of them",
+            mirrored.collect::<Vec<_>>(),
+        )?;
         let lost = status.lost.iter().map(|lost| {
             let labels = vec![
                 ("place", lost.place.clone()),

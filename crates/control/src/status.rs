@@ -35,6 +35,8 @@ pub struct Status {
     pub packets: Vec<PacketStatus>,
     /// Of what is logged: `wanted_but_cut`, `promoted`.
     pub of_logged: Vec<PacketStatus>,
+    /// Copies that policies send on: `sent`, `lost`.
+    pub mirrored: Vec<PacketStatus>,
     /// Interfaces.
     pub interfaces: Vec<InterfaceStatus>,
     /// What was lost before it came here.
@@ -145,35 +147,40 @@ pub struct PolicyStatus {
 
 /// What is to be known of packets that are logged, from the books.
 pub(crate) fn of_logged(ledger: &Ledger) -> Vec<PacketStatus> {
-    let status = |result: &str, tally: Tally| PacketStatus {
-        result: result.to_owned(),
-        reason: String::new(),
-        packets: tally.packets,
-        bytes: tally.bytes,
-    };
     vec![
-        status("wanted_but_cut", ledger.wanted_but_cut),
-        status("promoted", ledger.promoted),
+        ended("wanted_but_cut", "", ledger.wanted_but_cut),
+        ended("promoted", "", ledger.promoted),
     ]
 }
 
-/// Where packets ended, from the books.
-pub(crate) fn results(ledger: &Ledger) -> Vec<PacketStatus> {
-    let status = |result: &str, reason: &str, tally: Tally| PacketStatus {
+/// What became of copies that policies send on.
+pub(crate) fn mirrored(ledger: &Ledger) -> Vec<PacketStatus> {
+    vec![
+        ended("sent", "", ledger.mirrored),
+        ended("lost", "", ledger.mirror_lost),
+    ]
+}
+
+fn ended(result: &str, reason: &str, tally: Tally) -> PacketStatus {
+    PacketStatus {
         result: result.to_owned(),
         reason: reason.to_owned(),
         packets: tally.packets,
         bytes: tally.bytes,
-    };
+    }
+}
+
+/// Where packets ended, from the books.
+pub(crate) fn results(ledger: &Ledger) -> Vec<PacketStatus> {
     let mut all = vec![
-        status("filtered", "", ledger.filtered),
-        status("discarded", "policy", ledger.discarded),
-        status("sampled_out", "", ledger.sampled_out),
-        status("logged", "", ledger.logged),
-        status("in_flight", "", ledger.in_flight),
+        ended("filtered", "", ledger.filtered),
+        ended("discarded", "policy", ledger.discarded),
+        ended("sampled_out", "", ledger.sampled_out),
+        ended("logged", "", ledger.logged),
+        ended("in_flight", "", ledger.in_flight),
     ];
     for reason in DropReason::ALL {
-        all.push(status(
+        all.push(ended(
             "dropped",
             reason.name(),
             ledger.dropped[reason as usize],

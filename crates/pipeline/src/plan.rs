@@ -111,6 +111,7 @@ pub(crate) fn demands(actions: &[Action], modes: &[Granularity]) -> Vec<Granular
         match action {
             Action::Keep(granularity) => demands.push(*granularity),
             Action::Classify(None) => demands.extend_from_slice(modes),
+            Action::Mirror => {}
             Action::Classify(Some(sampling)) => demands.extend(modes.iter().map(|demand| {
                 let mut both = *sampling;
                 let others = demand.sampling.map_or(1, |sampling| sampling.one_in);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use strata_capture::PacketRef;
 use strata_classify::LANES;
-use strata_rules::{AnswerId, BATCH, PacketFields, Policies, RuleClassifier, UNTAGGED};
+use strata_rules::{Action, AnswerId, BATCH, PacketFields, Policies, RuleClassifier, UNTAGGED};
 use strata_wire::ethernet::{self, ethertype};
 use strata_wire::{AddressFamily, Granularity, Headers, LinkType, Outcome, Plain, Tally};
 
@@ -27,6 +27,8 @@ struct Decision {
     discards: bool,
     /// Whether every class gets the same.
     is_settled: bool,
+    /// Whether copies are sent on.
+    mirrors: bool,
     /// Packets since they were last counted to the policies.
     tally: Tally,
 }
@@ -123,6 +125,7 @@ impl Policing {
             demands,
             discards,
             is_settled,
+            mirrors: actions.contains(&Action::Mirror),
             tally: Tally::default(),
         }
     }
@@ -134,8 +137,7 @@ impl Policing {
     /// If [`Policing::discards`] was not asked about it.
     #[inline]
     pub(crate) fn demand(&self, place: u8, class: usize) -> &Demand {
-        let answer = self.answers[usize::from(place)];
-        let decision = self.decisions[answer.0 as usize].as_ref();
+        let decision = self.decision(place);
         &decision
             .expect("a packet is asked about when its batch begins")
             .demands[class]
@@ -144,9 +146,18 @@ impl Policing {
     /// Whether what becomes of the packet at `place` does not depend on its class. To be
     /// asked as [`Policing::demand`] is.
     pub(crate) fn is_settled(&self, place: u8) -> bool {
+        self.decision(place).is_some_and(|d| d.is_settled)
+    }
+
+    /// Whether a copy of the packet at `place` is sent on. To be asked as
+    /// [`Policing::demand`] is.
+    pub(crate) fn mirrors(&self, place: u8) -> bool {
+        self.decision(place).is_some_and(|d| d.mirrors)
+    }
+
+    fn decision(&self, place: u8) -> Option<&Decision> {
         let answer = self.answers[usize::from(place)];
-        let decision = self.decisions[answer.0 as usize].as_ref();
-        decision.is_some_and(|decision| decision.is_settled)
+        self.decisions[answer.0 as usize].as_ref()
     }
 
     /// Adds the hits since the last call to those of the policies.

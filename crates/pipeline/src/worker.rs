@@ -6,6 +6,7 @@ mod lanes;
 mod record;
 
 use strata_capture::live::CutTable;
+use strata_capture::send::Mirror;
 use strata_capture::{Interface, Meta, PacketRef, Packets};
 use strata_classify::{LANES, Model};
 use strata_filter::{Filter, Program};
@@ -95,6 +96,8 @@ pub struct Worker {
     budget: Option<Arc<Budget>>,
     /// Where the kernel looks up how much of a packet is enough.
     cut: Option<CutTable>,
+    /// Where copies of packets are sent that a policy mirrors.
+    mirror: Option<Mirror>,
     /// The share of flows that is captured, where it may be less than all.
     flow_share: Option<FlowShare>,
     /// What else is kept whole; `None` for nothing.
@@ -140,6 +143,7 @@ impl Worker {
             write_error: None,
             budget: None,
             cut: None,
+            mirror: None,
             flow_share: None,
             attention: None,
             blocks_handed_over: 0,
@@ -191,6 +195,11 @@ impl Worker {
         self.cut = Some(table);
     }
 
+    /// Sends copies of packets on that a policy mirrors.
+    pub fn mirror_to(&mut self, mirror: Mirror) {
+        self.mirror = Some(mirror);
+    }
+
     /// Counters that it has in common with whoever writes its blocks.
     #[must_use]
     pub fn progress(&self) -> &Progress {
@@ -230,6 +239,9 @@ impl Worker {
     #[must_use]
     pub fn ledger(&self) -> Ledger {
         let mut ledger = self.ledger;
+        if let Some(mirror) = &self.mirror {
+            (ledger.mirrored, ledger.mirror_lost) = (mirror.sent(), mirror.lost());
+        }
         // The block at hand is added up when it is asked for or handed over.
         in_flight(&mut ledger, &self.block.tally());
         ledger
@@ -416,13 +428,28 @@ impl Worker {
             });
         }
         policing.classify();
+        let mut copies: [&[u8]; LANES] = [&[]; LANES];
+        let mut copied = 0;
         for lane in bits(lanes.wanted) {
-            let bytes = wire_bytes(&batch.get(start + lane));
-            if policing.discards(lanes.policed[lane], bytes) {
+            let packet = batch.get(start + lane);
+            let bytes = wire_bytes(&packet);
+            let discards = policing.discards(lanes.policed[lane], bytes);
+            let source = &self.sources[usize::from(packet.interface)];
+            if policing.mirrors(lanes.policed[lane]) && source.interface.link == LinkType::ETHERNET
+            {
+                copies[copied] = packet.data;
+                copied += 1;
+            }
+            if discards {
                 lanes.wanted &= !(1 << lane);
                 lanes.dissected &= !(1 << lane);
                 self.ledger.discarded.add(bytes);
             }
+        }
+        if let Some(mirror) = &mut self.mirror
+            && copied > 0
+        {
+            mirror.send(&copies[..copied]);
         }
     }
 

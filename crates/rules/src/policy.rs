@@ -23,12 +23,16 @@ pub const INTERFACES_MAX: usize = 255;
 ///
 /// In text: a granularity (`full`, `header`, `partial N`, `drop`), or `classify`; each
 /// may be followed by `1/N` or `1/N flows`. `sample 1/N` is another name for `classify 1/N`.
+/// And `mirror`, which goes beside another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
     /// So much is kept of each, whatever its class.
     Keep(Granularity),
     /// The model decides, of the packets in the sample.
     Classify(Option<Sampling>),
+    /// A copy of each is sent on. What is kept is for the other policies to say, or the
+    /// default.
+    Mirror,
 }
 
 impl Action {
@@ -46,6 +50,7 @@ impl fmt::Display for Action {
         match self {
             Self::Keep(granularity) => granularity.fmt(f),
             Self::Classify(None) => f.write_str("classify"),
+            Self::Mirror => f.write_str("mirror"),
             Self::Classify(sampling) => {
                 let keep = Keep::Full;
                 let text = Granularity {
@@ -65,18 +70,21 @@ pub enum ParseActionError {
     /// It is none.
     #[error(
         "'{text}' is not an action: write full, header, partial N, drop or classify, then \
-         optionally 1/N or '1/N flows' (for example: header 1/10 flows); or sample 1/N"
+         optionally 1/N or '1/N flows' (for example: header 1/10 flows); or sample 1/N, or mirror"
     )]
     Unknown {
         /// What was written.
         text: String,
     },
-    /// Packets are not sent on.
+    /// Where to is not said here.
     #[error(
-        "'mirror' is not an action: Strata keeps packets and sends none on; log them with full, \
-         and send them with `strata export -w - LOG FILTER` or `strata replay`"
+        "'mirror {after}': write mirror alone; `strata record --mirror-to INTERFACE` says where \
+         packets are sent"
     )]
-    Mirror,
+    Mirror {
+        /// What stands behind it.
+        after: String,
+    },
 }
 
 impl FromStr for Action {
@@ -88,7 +96,10 @@ impl FromStr for Action {
         };
         let (first, rest) = text.trim().split_once(' ').unwrap_or((text.trim(), ""));
         match first {
-            "mirror" => Err(ParseActionError::Mirror),
+            "mirror" if rest.trim().is_empty() => Ok(Self::Mirror),
+            "mirror" => Err(ParseActionError::Mirror {
+                after: rest.trim().to_owned(),
+            }),
             "sample" if rest.trim().is_empty() => Err(refuse()),
             "classify" | "sample" => {
                 // What follows is written as behind a granularity.
@@ -248,12 +259,16 @@ impl Policies {
             .unwrap_or(0)
     }
 
-    /// The actions on a packet that gets these policies; the default if there are none.
+    /// The actions on a packet that gets these policies; with the default if none of them
+    /// says what is kept.
     pub fn actions(&self, policies: &[u32], actions: &mut Vec<Action>) {
         actions.clear();
         actions.extend(policies.iter().map(|&number| self.actions[number as usize]));
-        if actions.is_empty() {
+        if actions.iter().all(|action| *action == Action::Mirror) {
             actions.push(self.default);
+            if self.default == Action::Mirror {
+                actions.push(Action::CLASSIFY);
+            }
         }
     }
 
@@ -302,6 +317,7 @@ mod tests {
             "drop",
             "classify",
             "classify 1/7",
+            "mirror",
         ] {
             assert_eq!(text.parse::<Action>().unwrap().to_string(), text);
         }
@@ -310,10 +326,24 @@ mod tests {
             let error = text.parse::<Action>().unwrap_err().to_string();
             assert!(error.contains("is not an action: write full"), "{error}");
         }
-        assert_eq!(
-            "mirror eth1".parse::<Action>(),
-            Err(ParseActionError::Mirror)
-        );
+        let error = "mirror eth1".parse::<Action>().unwrap_err().to_string();
+        assert!(error.contains("--mirror-to INTERFACE"), "{error}");
+    }
+
+    #[test]
+    fn mirrors_leave_open_what_is_kept() {
+        let all = |action| Policy::new(Filter::parse("tcp").unwrap(), action);
+        let policies = [all(Action::Mirror), all(Action::DROP)];
+        let policies = Policies::new(&policies, Action::CLASSIFY).unwrap();
+        let mut actions = Vec::new();
+        for (applied, expected) in [
+            (&[0_u32][..], &[Action::Mirror, Action::CLASSIFY][..]),
+            (&[0, 1], &[Action::Mirror, Action::DROP]),
+            (&[], &[Action::CLASSIFY]),
+        ] {
+            policies.actions(applied, &mut actions);
+            assert_eq!(actions, expected);
+        }
     }
 
     #[test]

@@ -235,6 +235,12 @@ pub struct Books {
     /// Of what is logged: as headers at first, and whole later; bytes are those added.
     #[serde(default)]
     pub promoted: Pair,
+    /// Beside all this: copies sent on.
+    #[serde(default)]
+    pub mirrored: Pair,
+    /// Copies that could not be.
+    #[serde(default)]
+    pub mirror_lost: Pair,
 }
 
 fn pair(tally: Tally) -> Pair {
@@ -260,6 +266,8 @@ impl From<&Ledger> for Books {
                 .collect(),
             wanted_but_cut: pair(ledger.wanted_but_cut),
             promoted: pair(ledger.promoted),
+            mirrored: pair(ledger.mirrored),
+            mirror_lost: pair(ledger.mirror_lost),
             cut: cut
                 .map(|&w| (w.name().to_owned(), ledger.cut_bytes[w as usize]))
                 .collect(),
@@ -277,6 +285,8 @@ impl From<&Books> for Ledger {
             logged: tally(books.logged),
             wanted_but_cut: tally(books.wanted_but_cut),
             promoted: tally(books.promoted),
+            mirrored: tally(books.mirrored),
+            mirror_lost: tally(books.mirror_lost),
             ..Self::default()
         };
         for (name, value) in &books.dropped {

@@ -122,6 +122,10 @@ pub struct Ledger {
     /// Of what is logged: in part at first, and whole once the flow was flagged. Bytes
     /// are those that came back, which are no longer cut.
     pub promoted: Tally,
+    /// Beside all this: copies that were sent on because a policy says so.
+    pub mirrored: Tally,
+    /// Copies that the interface they were to leave by did not take.
+    pub mirror_lost: Tally,
 }
 
 impl Ledger {
@@ -135,6 +139,8 @@ impl Ledger {
         self.in_flight.merge(other.in_flight);
         self.wanted_but_cut.merge(other.wanted_but_cut);
         self.promoted.merge(other.promoted);
+        self.mirrored.merge(other.mirrored);
+        self.mirror_lost.merge(other.mirror_lost);
         for (mine, theirs) in self.dropped.iter_mut().zip(other.dropped) {
             mine.merge(theirs);
         }
@@ -236,13 +242,16 @@ impl fmt::Display for Ledger {
                 self.cut_bytes[place as usize]
             )?;
         }
-        if self.wanted_but_cut.packets > 0 {
-            let Tally { packets, bytes } = self.wanted_but_cut;
-            write!(f, "\nwanted_but_cut: {packets} packets, {bytes} bytes")?;
-        }
-        if self.promoted.packets > 0 {
-            let Tally { packets, bytes } = self.promoted;
-            write!(f, "\npromoted: {packets} packets, {bytes} bytes")?;
+        let beside = [
+            ("wanted_but_cut", self.wanted_but_cut),
+            ("promoted", self.promoted),
+            ("mirrored", self.mirrored),
+            ("mirror_lost", self.mirror_lost),
+        ];
+        for (name, Tally { packets, bytes }) in beside {
+            if packets > 0 {
+                write!(f, "\n{name}: {packets} packets, {bytes} bytes")?;
+            }
         }
         for reason in DropReason::ALL {
             let tally = self.dropped[reason as usize];

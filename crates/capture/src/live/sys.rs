@@ -261,8 +261,13 @@ pub(crate) fn bind_packet_to_send(fd: BorrowedFd<'_>, ifindex: u32) -> io::Resul
     bind(fd, &address)
 }
 
-/// Sends datagrams in one call, at most 64; gives how many were sent, at least one.
-pub(crate) fn send_many(fd: BorrowedFd<'_>, datagrams: &[&[u8]]) -> io::Result<usize> {
+/// Sends datagrams in one call, at most 64; gives how many were sent, at least one. `flags`
+/// are those of `sendmmsg`.
+pub(crate) fn send_many(
+    fd: BorrowedFd<'_>,
+    datagrams: &[&[u8]],
+    flags: c_int,
+) -> io::Result<usize> {
     const MAX: usize = 64;
     // SAFETY: all zeros is a valid `iovec`, and a valid `mmsghdr`.
     let mut parts: [libc::iovec; MAX] = unsafe { std::mem::zeroed() };
@@ -278,7 +283,7 @@ pub(crate) fn send_many(fd: BorrowedFd<'_>, datagrams: &[&[u8]]) -> io::Result<u
     }
     // SAFETY: `count` messages, each of one part that borrows from `datagrams`; sending
     // only reads them.
-    let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), count, 0) };
+    let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), count, flags) };
     check(sent)?;
     usize::try_from(sent).map_err(io::Error::other)
 }

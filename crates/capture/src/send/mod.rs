@@ -4,12 +4,14 @@
 //! Sender        filling in frames; sending a run of them, by which method
 //! frames        XDP live frames: fastest, where the kernel and the driver have them
 //! socket        an AF_PACKET socket and sendmmsg: every interface
+//! mirror        copies of packets that are recorded
 //! slots         the memory that holds the frames
 //! ```
 //!
 //! PACKET_TX_RING is not here: between veth ends it sends no faster than `sendmmsg`.
 
 mod frames;
+mod mirror;
 mod slots;
 mod socket;
 
@@ -20,6 +22,7 @@ use std::time::Duration;
 
 use crate::live::sys;
 use frames::LiveFrames;
+pub use mirror::Mirror;
 use slots::Slots;
 use socket::PacketSocket;
 
@@ -156,22 +159,8 @@ impl Sender {
         slots: usize,
         frame_max: usize,
     ) -> Result<Self, SendError> {
-        let system = |call| {
-            move |source: io::Error| match source.raw_os_error() {
-                Some(libc::EPERM | libc::EACCES) => SendError::NotPermitted(interface.to_owned()),
-                _ => SendError::System {
-                    interface: interface.to_owned(),
-                    call,
-                    source,
-                },
-            }
-        };
-        let ifindex = sys::interface_index(interface)
-            .map_err(|_| SendError::NoSuchInterface(interface.to_owned()))?;
-        let flags = sys::interface_flags(interface).map_err(system("SIOCGIFFLAGS"))?;
-        if i32::from(flags) & libc::IFF_UP == 0 {
-            return Err(SendError::Down(interface.to_owned()));
-        }
+        let system = |call| system(interface, call);
+        let (socket, ifindex) = opened(interface)?;
         let mtu = sys::interface_mtu(interface).map_err(system("SIOCGIFMTU"))?;
         // Ethernet header and a VLAN tag.
         let interface_max = mtu as usize + 18;
@@ -182,7 +171,6 @@ impl Sender {
                 max: interface_max,
             });
         }
-        let socket = PacketSocket::open(ifindex).map_err(system("packet socket"))?;
         let wanted = match method {
             Some(method) => method == Method::LiveFrames,
             // Of the drivers that transmit XDP frames only this one tells whether
@@ -375,6 +363,30 @@ fn failed(interface: &str, source: io::Error) -> SendError {
         call: "sending",
         source,
     }
+}
+
+/// What becomes of an error of a system call on an interface.
+fn system(interface: &str, call: &'static str) -> impl Fn(io::Error) -> SendError {
+    move |source| match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => SendError::NotPermitted(interface.to_owned()),
+        _ => SendError::System {
+            interface: interface.to_owned(),
+            call,
+            source,
+        },
+    }
+}
+
+/// A socket that sends out of an interface that is up, and the interface's number.
+fn opened(interface: &str) -> Result<(PacketSocket, u32), SendError> {
+    let ifindex = sys::interface_index(interface)
+        .map_err(|_| SendError::NoSuchInterface(interface.to_owned()))?;
+    let flags = sys::interface_flags(interface).map_err(system(interface, "SIOCGIFFLAGS"))?;
+    if i32::from(flags) & libc::IFF_UP == 0 {
+        return Err(SendError::Down(interface.to_owned()));
+    }
+    let socket = PacketSocket::open(ifindex).map_err(system(interface, "packet socket"))?;
+    Ok((socket, ifindex))
 }
 
 /// A counter of the interface; 0 if there is none.

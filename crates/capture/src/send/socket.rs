@@ -7,15 +7,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use super::slots::Slots;
 use crate::live::sys;
 
-/// Frames for one system call at most: more did not make it faster.
-const BATCH: usize = 64;
-
 #[derive(Debug)]
 pub(super) struct PacketSocket {
     fd: OwnedFd,
 }
 
 impl PacketSocket {
+    /// Frames for one system call at most: more did not make it faster.
+    pub(super) const BATCH: usize = 64;
+
     pub(super) fn open(ifindex: u32) -> io::Result<Self> {
         let fd = sys::packet_socket(false)?;
         sys::bind_packet_to_send(fd.as_fd(), ifindex)?;
@@ -24,6 +24,11 @@ impl PacketSocket {
         let on: libc::c_int = 1;
         let _ = sys::set_option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &on);
         Ok(Self { fd })
+    }
+
+    /// Sends frames as far as the device takes them at once; gives how many, at least one.
+    pub(super) fn try_send(&self, frames: &[&[u8]]) -> io::Result<usize> {
+        sys::send_many(self.fd.as_fd(), frames, libc::MSG_DONTWAIT)
     }
 
     /// Sends the first frame of a range of slots and those after it that are due by now;
@@ -35,9 +40,9 @@ impl PacketSocket {
         base_ns: u64,
     ) -> io::Result<usize> {
         let now_ns = sys::monotonic_ns();
-        let mut frames: [&[u8]; BATCH] = [&[]; BATCH];
+        let mut frames: [&[u8]; Self::BATCH] = [&[]; Self::BATCH];
         let mut count = 0;
-        for slot in range.take(BATCH) {
+        for slot in range.take(Self::BATCH) {
             if count > 0 && base_ns + slots.due_ns(slot) > now_ns {
                 break;
             }
@@ -45,7 +50,7 @@ impl PacketSocket {
             count += 1;
         }
         loop {
-            match sys::send_many(self.fd.as_fd(), &frames[..count]) {
+            match sys::send_many(self.fd.as_fd(), &frames[..count], 0) {
                 Ok(sent) => return Ok(sent),
                 // The device's queue is full.
                 Err(error)

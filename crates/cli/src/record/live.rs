@@ -134,6 +134,11 @@ enum StampsArg {
 }
 
 impl InterfaceArgs {
+    /// Whether an interface of this name is captured.
+    pub(super) fn captures(&self, name: &str) -> bool {
+        self.interfaces.iter().any(|i| i == name || i == "any")
+    }
+
     fn options(&self, filter: Option<&Filter>) -> Result<LiveOptions> {
         let mut options = LiveOptions::default();
         options.interfaces.clone_from(&self.interfaces);
@@ -268,7 +273,7 @@ pub(super) fn run(
             args.live.interfaces.join(", ")
         );
     }
-    let attention = setup.attention(args, count)?;
+    let equipment = setup.equip(args, count)?;
     let eve = args.attention.open(false)?;
     let (lives, confined) = open(args, setup, &mut options, count)?;
     let ways = lives[0].ways().join("; ");
@@ -290,7 +295,7 @@ pub(super) fn run(
     }
     let _eve = eve.map(|eve| eve.start(&setup.alerts)).transpose()?;
     let inputs = args.live.interfaces.clone();
-    let (recording, workers) = setup.start(args, target, inputs, filter, attention)?;
+    let (recording, workers) = setup.start(args, target, inputs, filter, equipment)?;
     let (rotate, report) = (Arc::default(), Arc::default());
     flag::register(SIGHUP, Arc::clone(&rotate))?;
     flag::register(SIGUSR1, Arc::clone(&report))?;

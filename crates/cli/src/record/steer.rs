@@ -40,7 +40,7 @@ pub(super) struct SteerArgs {
     policy: Option<PathBuf>,
 
     /// What is done with packets that no policy matches: full, header, partial N,
-    /// drop or classify (let the model decide).
+    /// drop, classify (let the model decide) or mirror (and classify).
     #[arg(long, value_name = "ACTION", env = "STRATA_DEFAULT")]
     default: Option<String>,
 
@@ -102,6 +102,7 @@ impl SteerArgs {
             own_modes: config.modes,
             policies,
             default: Some(default),
+            can_mirror: args.mirror_to.is_some(),
             elastic: answers.then(|| config.elastic.options()),
             cpu_budget,
         })

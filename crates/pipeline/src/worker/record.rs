@@ -117,12 +117,20 @@ impl Worker {
             return;
         };
         match keep {
+            // A copy is sent on whole.
+            _ if self.is_mirrored(lane) => cut.keep_whole(&key),
             Keep::Full => cut.keep_whole(&key),
             _ if self.is_settled(lane) => cut.cut_at_once(&key, enough(wanted)),
             // What the packet alone says is no verdict on its flow.
             _ if self.classifier.verdict(verdict).level != Some(Level::Flow) => {}
             _ => cut.cut(&key, enough(wanted)),
         }
+    }
+
+    /// Whether policies send a copy of a packet on.
+    fn is_mirrored(&self, lane: usize) -> bool {
+        let policing = self.policing.as_ref();
+        policing.is_some_and(|policing| policing.mirrors(self.lanes.policed[lane]))
     }
 
     /// Whether policies say what becomes of a packet, whatever its class.

@@ -1,0 +1,67 @@
+//! Copies of packets, sent on while they are recorded.
+
+use std::io;
+
+use strata_wire::Tally;
+
+use super::socket::PacketSocket;
+use super::{SendError, opened};
+
+/// Sends copies of packets out of an interface, as a switch's mirror port does. What the
+/// interface does not take at once is lost, and counted: a recording waits for nobody.
+#[derive(Debug)]
+pub struct Mirror {
+    socket: PacketSocket,
+    sent: Tally,
+    lost: Tally,
+}
+
+impl Mirror {
+    /// Packets of one [`Mirror::send`] at most.
+    pub const BATCH: usize = PacketSocket::BATCH;
+
+    /// Opens an interface to send out of. Nothing is opened later.
+    ///
+    /// # Errors
+    /// [`SendError`]: there is no such interface, it is down, or this is not permitted.
+    pub fn open(interface: &str) -> Result<Self, SendError> {
+        let (socket, _) = opened(interface)?;
+        Ok(Self {
+            socket,
+            sent: Tally::default(),
+            lost: Tally::default(),
+        })
+    }
+
+    /// Sends frames in order, [`Mirror::BATCH`] at most; the rest is left out.
+    pub fn send(&mut self, frames: &[&[u8]]) {
+        let mut left = &frames[..frames.len().min(Self::BATCH)];
+        while !left.is_empty() {
+            let (count, tally) = match self.socket.try_send(left) {
+                Ok(sent) => (sent, &mut self.sent),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // Longer than the interface carries, as what was put together by receive
+                // offload: those behind may fit.
+                Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => (1, &mut self.lost),
+                // Its queue is full, or it is gone: the same for all that are left.
+                Err(_) => (left.len(), &mut self.lost),
+            };
+            for frame in &left[..count] {
+                tally.add(frame.len() as u64);
+            }
+            left = &left[count..];
+        }
+    }
+
+    /// What the interface took so far.
+    #[must_use]
+    pub fn sent(&self) -> Tally {
+        self.sent
+    }
+
+    /// What it did not take.
+    #[must_use]
+    pub fn lost(&self) -> Tally {
+        self.lost
+    }
+}
