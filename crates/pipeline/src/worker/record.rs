@@ -9,6 +9,9 @@ use strata_wire::{Keep, Outcome, join};
 use super::{DEFINITIONS_LEN, Demand, Worker};
 use crate::flows::wire_bytes;
 
+/// Of packets that the kernel has cut, one of so many renews what is enough of its flow.
+const RENEWED_EVERY: u64 = 4;
+
 impl Worker {
     /// Granularity and record of one packet.
     #[inline(always)]
@@ -109,9 +112,16 @@ impl Worker {
         let snaplen = self.sources[usize::from(packet.interface)]
             .interface
             .snaplen;
-        let wanted = keep.kept_len(header_len, packet.wire_len.min(snaplen));
+        let whole = packet.wire_len.min(snaplen);
+        let wanted = keep.kept_len(header_len, whole);
         if (packet.data.len() as u64) < u64::from(wanted) {
             self.ledger.wanted_but_cut.add(wire_bytes(packet));
+        }
+        // What came cut is known to be enough of its flow: it is told again now and then, so
+        // that it does not grow old.
+        let is_cut = (packet.data.len() as u64) < u64::from(whole);
+        if is_cut && keep != Keep::Full && !self.packet_number.is_multiple_of(RENEWED_EVERY) {
+            return;
         }
         let (Some(cut), Some(key)) = (&self.cut, self.lanes.headers(lane).key) else {
             return;
