@@ -139,7 +139,11 @@ fn every_flipped_byte_of_a_manifest_is_found_and_named() {
         for byte in (0..size).step_by(7) {
             sim.flip_bit(name, byte, 2);
             let error = Log::on(Arc::clone(&disk)).unwrap_err().to_string();
-            assert!(error.contains(name), "{name} byte {byte}: {error}");
+            let place = format!("the byte at offset {byte} was changed");
+            assert!(
+                error.contains(name) && error.contains(&place),
+                "{name} byte {byte}: {error}"
+            );
             sim.flip_bit(name, byte, 2);
         }
         Log::on(Arc::clone(&disk)).unwrap();

@@ -4,6 +4,7 @@ use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
 
+use crate::flipped::explain;
 use crate::manifest::{DAMAGED, NO_CRC};
 use crate::summary::ClassCount;
 
@@ -253,8 +254,12 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, in words.
+    /// What is wrong with it, in words; where, if a single byte was changed.
     pub fn from_json(bytes: &[u8]) -> Result<Self, String> {
+        Self::read(bytes).map_err(|problem| explain("strata-archive", bytes, problem))
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, String> {
         let archive: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         if archive.format != "strata-archive" || archive.version != 1 {
             return Err(format!(

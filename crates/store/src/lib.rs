@@ -21,6 +21,7 @@ mod checkpoint;
 mod disk;
 mod error;
 pub mod export;
+mod flipped;
 mod format;
 mod index;
 mod log;

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use strata_wire::{CutWhere, DropReason, Ledger, Tally};
 
+use crate::flipped::explain;
 use crate::recorder::About;
 
 /// The manifest's file name within a log.
@@ -37,8 +38,12 @@ impl Manifest {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, in words.
+    /// What is wrong with it, in words; where, if a single byte was changed.
     pub fn from_json(bytes: &[u8]) -> Result<Self, String> {
+        Self::read(bytes).map_err(|problem| explain("strata-log", bytes, problem))
+    }
+
+    fn read(bytes: &[u8]) -> Result<Self, String> {
         let manifest: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
         if manifest.format != "strata-log" || manifest.version != 1 {
             return Err(format!(
