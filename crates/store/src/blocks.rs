@@ -1,12 +1,12 @@
 //! The blocks of a recording, one after the other, found again behind damage.
 
+mod ahead;
 mod buffer;
 mod fetch;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 
 use strata_wire::{AddressFamily, FlowHasher, FlowKey};
 
@@ -24,8 +24,9 @@ use crate::records::Records;
 use crate::relayed::{Definitions, RelayedHeader, SEGMENTS_AT, assemble};
 use crate::summary::Summary;
 
+use ahead::{AHEAD_MAX, Ahead, Indexed, ahead, settle};
 use buffer::Buffer;
-use fetch::{Content, Failed, Fetcher};
+use fetch::Fetcher;
 
 /// One block, read and checked.
 #[derive(Debug)]
@@ -133,28 +134,6 @@ enum Source<'a> {
     Indexed(Indexed<'a>),
     Failed(StoreError),
 }
-
-/// A file with an index.
-struct Indexed<'a> {
-    entry: &'a BlockFile,
-    named: String,
-    index: Index,
-    wanted: std::vec::IntoIter<usize>,
-}
-
-/// A block that the index says is wanted.
-enum Ahead {
-    Ready(Box<Block>),
-    /// On its way.
-    Fetched {
-        named: String,
-        entry: Entry,
-        reply: Receiver<Result<Content, Failed>>,
-    },
-}
-
-/// Blocks that are read ahead at most.
-const AHEAD_MAX: usize = 8;
 
 /// A file that is being read.
 pub(crate) struct Current<'a> {
@@ -272,90 +251,6 @@ impl<'a> Blocks<'a> {
             known.or_default().read(&block.body);
         }
         Ok(block)
-    }
-}
-
-/// Begins to read a block of a file with an index.
-fn ahead(
-    log: &Log,
-    fetcher: &mut Option<Fetcher>,
-    indexed: &Indexed<'_>,
-    number: usize,
-    select: &Select,
-) -> Ahead {
-    let entry = indexed.index.entries[number];
-    let disk = log.disk();
-    let here = |content| Ahead::Ready(Box::new(block(&indexed.named, &entry, content)));
-    if select.without_records {
-        return here(Content {
-            body: Buffer::default(),
-            summary: indexed.index.summary(disk.as_ref(), number),
-        });
-    }
-    if fetcher.is_none() {
-        *fetcher = Fetcher::start(disk, select.once).ok();
-    }
-    let (reply, outbox) = std::sync::mpsc::sync_channel(1);
-    let reply = match fetcher {
-        Some(fetcher) => fetcher.fetch(&indexed.entry.name, entry.offset, entry.header),
-        // No thread could be started: it is read here.
-        None => {
-            let opened = disk.open(&indexed.entry.name, false).map_err(Failed::Disk);
-            let read = opened.and_then(|f| fetch::content(f.as_ref(), &entry.header, entry.offset));
-            // There is room for one.
-            let _ = reply.send(read);
-            outbox
-        }
-    };
-    Ahead::Fetched {
-        named: indexed.named.clone(),
-        entry,
-        reply,
-    }
-}
-
-/// A block of which an index told the header.
-fn block(named: &str, entry: &Entry, content: Content) -> Block {
-    let Entry { header, offset, .. } = *entry;
-    let content_len =
-        HEADER_LEN as u64 + u64::from(header.body_len) + u64::from(header.summary_len);
-    Block {
-        header,
-        summary: content.summary,
-        file: named.to_owned(),
-        offset,
-        ends: (offset + content_len, offset + header.stored_len() as u64),
-        incomplete: 0,
-        damaged_segments: Vec::new(),
-        body: content.body,
-    }
-}
-
-impl Ahead {
-    /// Waits until it is there.
-    fn wait(self) -> Result<Block, StoreError> {
-        let (named, entry, reply) = match self {
-            Self::Ready(block) => return Ok(*block),
-            Self::Fetched {
-                named,
-                entry,
-                reply,
-            } => (named, entry, reply),
-        };
-        let gone = || Err(Failed::Disk(std::io::Error::other("a thread has ended")));
-        settle(&named, &entry, reply.recv().unwrap_or_else(|_| gone()))
-    }
-}
-
-fn settle(named: &str, entry: &Entry, read: Result<Content, Failed>) -> Result<Block, StoreError> {
-    match read {
-        Ok(content) => Ok(block(named, entry, content)),
-        Err(Failed::Disk(error)) => Err(io_error(named.to_owned(), "read")(error)),
-        Err(Failed::Damaged(problem)) => Err(StoreError::Damage(Damage {
-            file: named.to_owned(),
-            offset: entry.offset,
-            problem: problem.into(),
-        })),
     }
 }
 
