@@ -4,6 +4,7 @@
 
 mod common;
 
+use std::cell::Cell;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
@@ -503,4 +504,61 @@ fn room_is_made_and_what_is_protected_stays() {
     let second = log.join("blocks/r0001-w00-000003.strata");
     assert!(first.exists(), "what is protected was deleted: {text}");
     assert!(!second.exists(), "{text}");
+}
+
+/// A log with a limit stays below it while many times as much is recorded.
+#[test]
+fn a_disk_limit_holds_all_the_time() {
+    if !may_use_kernel("a log with a limit") {
+        return;
+    }
+    const LIMIT: u64 = 16 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let namespace = Namespace::new("rows-limit");
+    namespace.pair("in0", "out0");
+    let (log, socket) = (dir.path().join("log"), dir.path().join("control"));
+    let record = |limit: &str| {
+        let mut command = inside(&namespace);
+        command.args(["record", "-i", "in0", "--mode", "log-all", "-C", "2MiB"]);
+        command.args(["--disk-limit", limit, "-o"]).arg(&log);
+        command.arg("--socket").arg(&socket);
+        command
+    };
+    let refused = record("4MiB").output().unwrap();
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && text.contains("-C 1048576"),
+        "{text}"
+    );
+    let recording = spawn(&mut record("16MiB"));
+    wait_for(&socket, "a recording", |_| true);
+    let sending = sender(&namespace, "out0", 12_000);
+    let logged = |status: &Value| {
+        let mut results = status["packets"].as_array().unwrap().iter();
+        let logged = results.find(|r| r["result"] == "logged").unwrap();
+        logged["packets"].as_u64().unwrap()
+    };
+    let largest = Cell::new(0);
+    wait_for(&socket, "four times the limit", |status| {
+        largest.set(largest.get().max(bytes_below(&log)));
+        logged(status) > 4 * LIMIT / 1_400
+    });
+    drop(sending);
+    let text = recording.ended_well();
+    let largest = largest.get().max(bytes_below(&log));
+    assert!(largest > LIMIT / 2 && largest <= LIMIT, "{largest}: {text}");
+    assert!(text.contains("block files and 0 compacted parts"), "{text}");
+    assert!(text.contains("+ dropped 0 + in_flight 0"), "{text}");
+    let verify = Command::new(STRATA).arg("verify").arg(&log).output();
+    assert!(verify.unwrap().status.success());
+}
+
+fn bytes_below(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).unwrap().flatten();
+    let bytes = entries.map(|entry| match entry.metadata() {
+        Ok(found) if found.is_dir() => bytes_below(&entry.path()),
+        Ok(found) => found.len(),
+        Err(_) => 0,
+    });
+    bytes.sum()
 }

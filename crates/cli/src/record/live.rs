@@ -267,6 +267,7 @@ pub(super) fn run(
         None => vec![None],
     };
     let count = u16::try_from(cores.len())?;
+    target.check_limit(count)?;
     if args.live.exclusive {
         eprintln!(
             "strata: --exclusive: what passes the filter on {} is taken away from this host",
@@ -278,7 +279,8 @@ pub(super) fn run(
     let (lives, confined) = open(args, setup, &mut options, count)?;
     let ways = lives[0].ways().join("; ");
     let before = DropCounts::now(&args.live.interfaces);
-    let mut room = setup.destination.dir.as_deref().map(room::Room::new);
+    let room = setup.destination.dir.as_deref();
+    let mut room = room.map(|dir| room::Room::new(dir, target.limit(count)));
     let mut governor = cpu::Governor::new(lives[0].sampler());
     let filter = match lives.iter().find_map(Live::filter_in_user_space) {
         Some(why) => {

@@ -1,5 +1,7 @@
-//! Makes room on a disk that is about to be full, beside the recording.
+//! Makes room on a disk that is about to be full, or in a log that is to stay below a size,
+//! beside the recording.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -13,18 +15,41 @@ use crate::text;
 /// How long is waited before it is tried again.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
+/// How often the log is measured.
+const MEASURE_EVERY: Duration = Duration::from_millis(100);
+/// Room is made for what comes in so many of these times: it takes that long at most.
+const TIMES_AHEAD: u64 = 5;
+
+/// A size that the log keeps below.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limit {
+    pub(super) bytes: u64,
+    /// What is free at least when room is made: a file of each worker.
+    pub(super) reserve: u64,
+}
+
 /// Deletes the least important data of a log, on a thread of its own.
 pub(super) struct Room {
     dir: PathBuf,
+    limit: Option<Limit>,
+    measured: Instant,
+    /// Bytes at that time, and by how much the log grows from one time to the next: the most
+    /// lately.
+    size: u64,
+    growth: u64,
     running: Option<JoinHandle<Result<Pruned, ArchiveError>>>,
     /// When it was last tried, and whether that was of no use.
     last: Option<(Instant, bool)>,
 }
 
 impl Room {
-    pub(super) fn new(dir: &Path) -> Self {
+    pub(super) fn new(dir: &Path, limit: Option<Limit>) -> Self {
         Self {
             dir: dir.to_owned(),
+            limit,
+            measured: Instant::now(),
+            size: 0,
+            growth: 0,
             running: None,
             last: None,
         }
@@ -38,7 +63,7 @@ impl Room {
             let outcome = outcome.and_then(|done| done.map_err(|error| error.to_string()));
             return self.tell(outcome);
         }
-        let bytes = bytes_to_remove?;
+        let bytes = bytes_to_remove.max(self.above_the_limit())?;
         let early = self
             .last
             .is_some_and(|(at, useless)| useless && at.elapsed() < AGAIN_AFTER);
@@ -57,6 +82,23 @@ impl Room {
             }
             Err(error) => self.tell(Err(error.to_string())),
         }
+    }
+
+    /// Bytes by which the log would be too large with what may come soon.
+    fn above_the_limit(&mut self) -> Option<u64> {
+        let limit = self.limit?;
+        if self.running.is_some() || self.measured.elapsed() < MEASURE_EVERY {
+            return None;
+        }
+        self.measured = Instant::now();
+        let size = bytes_below(&self.dir);
+        let grown = size.saturating_sub(std::mem::replace(&mut self.size, size));
+        self.growth = grown.max(self.growth - self.growth / 8);
+        // With less than half of it left there may be nothing to delete.
+        let ahead = (self.growth * TIMES_AHEAD).min(limit.bytes / 2);
+        let ahead = ahead.max(limit.reserve);
+        let above = (size + ahead).saturating_sub(limit.bytes);
+        (above > 0).then_some(above)
     }
 
     fn tell(&mut self, outcome: Result<Pruned, String>) -> Option<String> {
@@ -84,4 +126,15 @@ impl Room {
         // Once is enough while nothing changes.
         (!useless || !known).then_some(text)
     }
+}
+
+/// Bytes of all files in a directory and below. What is deleted meanwhile does not count.
+fn bytes_below(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let bytes = entries.map(|entry| match entry.metadata() {
+        Ok(found) if found.is_dir() => bytes_below(&entry.path()),
+        Ok(found) => found.len(),
+        Err(_) => 0,
+    });
+    bytes.sum()
 }

@@ -15,6 +15,7 @@ use strata_store::{
 };
 use strata_wire::Ledger;
 
+use super::room::Limit;
 use crate::switch::LinkSetup;
 use crate::text;
 
@@ -41,6 +42,12 @@ pub(super) struct LogArgs {
     /// keep a log small.)
     #[arg(short = 'W', long, value_name = "N", requires = "interface")]
     filecount: Option<NonZeroU32>,
+
+    /// Keep the log below this size, all the time while interfaces are captured: what is least
+    /// important is deleted, as by `strata prune --max-size`. At least four block files of each
+    /// worker (-C).
+    #[arg(long, value_name = "SIZE", requires = "interface")]
+    disk_limit: Option<String>,
 
     /// Size of a memory block, which is written at once.
     #[arg(long, value_name = "SIZE", default_value = "1MiB")]
@@ -121,7 +128,13 @@ pub(crate) struct LogTarget {
     /// For so many seconds only, of interfaces.
     lasts_seconds: Option<u64>,
     disk: DiskChoice,
+    /// Bytes that the log is to stay below.
+    disk_limit: Option<u64>,
 }
+
+/// Block files of each worker that a limited log must have room for: of fewer, whole ones cannot
+/// be deleted in time.
+const FILES_WITHIN_LIMIT: u64 = 4;
 
 impl LogTarget {
     /// Starts the recording of so many workers.
@@ -169,7 +182,33 @@ impl Target {
             },
             lasts_seconds,
             disk: args.disk.into(),
+            disk_limit: args.disk_limit.as_deref().map(text::bytes).transpose()?,
         }))
+    }
+
+    /// The size that the log keeps below, of so many workers.
+    pub(super) fn limit(&self, workers: u16) -> Option<Limit> {
+        let Self::Log(log) = self else {
+            return None;
+        };
+        Some(Limit {
+            bytes: log.disk_limit?,
+            reserve: log.options.rotate_bytes * u64::from(workers),
+        })
+    }
+
+    /// Fails if so many workers cannot keep below the limit.
+    pub(super) fn check_limit(&self, workers: u16) -> Result<()> {
+        if let Some(limit) = self.limit(workers) {
+            let least = limit.reserve.saturating_mul(FILES_WITHIN_LIMIT);
+            anyhow::ensure!(
+                limit.reserve > 0 && limit.bytes >= least,
+                "--disk-limit must be at least {FILES_WITHIN_LIMIT} block files of each worker: \
+                 make them smaller with -C, as in -C {}",
+                (limit.bytes / FILES_WITHIN_LIMIT / u64::from(workers.max(1))).max(1 << 20)
+            );
+        }
+        Ok(())
     }
 
     /// What a recording's steering says of where it goes.
