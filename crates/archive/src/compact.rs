@@ -6,28 +6,22 @@
 //! names and the block files are deleted. Whatever is interrupted, a packet is in
 //! exactly one tier, and the next compaction cleans up.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use strata_capture::{Interface, Meta};
-use strata_filter::{Expr, Filter};
-use strata_store::export::Context;
 use strata_store::{
-    Archive, BlockFile, Damage, Disk, Gone, Log, PacketRecord, Part, Record, Recording, Select,
-    State, StoreError, VerdictRecord,
+    Archive, BlockFile, Damage, Disk, Gone, Log, Part, Recording, Select, State, StoreError,
 };
-use strata_wire::{FlowHasher, LinkType};
 
 use crate::changes::{clean_up, commit, delete_gone, lock, name_files, remove_staged};
 use crate::encryption::recipients;
 use crate::error::ArchiveError;
 use crate::flows::Flow;
+use crate::intake::{Intake, Runs};
 use crate::keys::Recipients;
-use crate::packets::{Verdicts, addresses, keeps};
+use crate::packets::{addresses, keeps};
 use crate::part::{Job, PartWriter, Share, Tally};
-use crate::pending::{PENDING_MAX, Pending};
 use crate::prune::PROTECTED;
-use crate::run::Run;
 use crate::sorted::Sorted;
 
 /// Bytes of block files that are compacted in one go, and that a crash makes one
@@ -193,7 +187,15 @@ fn run_job(
     files: &[BlockFile],
     next_part: u32,
 ) -> Result<Outcome, ArchiveError> {
-    let mut work = Work::new(log, output, recording, next_part)?;
+    let mut intake = Intake::new(recording);
+    let mut work = Work {
+        output,
+        recording,
+        anomalous: anomalous_classes(log, recording)?,
+        open: BTreeMap::new(),
+        parts: Vec::new(),
+        next_part,
+    };
     let mut gone = Vec::new();
     for file in files {
         let mut one = recording.clone();
@@ -227,251 +229,92 @@ fn run_job(
                 this.next_seq = block.header.next_seq;
                 this.incomplete += u64::from(block.incomplete);
             }
-            let mut pending = Vec::with_capacity(PENDING_MAX);
-            for record in block.records() {
-                match record {
-                    Ok(Record::Packet(packet)) => {
-                        pending.push(work.pending(packet));
-                        if pending.len() == PENDING_MAX {
-                            work.take_in(&mut pending)?;
-                        }
-                    }
-                    Ok(Record::Verdict(id, verdict)) => {
-                        work.define(id, Some(&verdict));
-                    }
-                    Ok(record) => {
-                        work.take_in(&mut pending)?;
-                        work.record(record)?;
-                    }
-                    Err(bad) => {
-                        let damage = Damage {
-                            file: block.file.clone(),
-                            offset: block.offset + bad.at as u64,
-                            problem: bad.problem.into(),
-                        };
-                        return Ok(Outcome::Damaged(damage, file.name.clone()));
-                    }
-                }
+            if let Err(damage) = intake.block(&block, &mut work)? {
+                return Ok(Outcome::Damaged(damage, file.name.clone()));
             }
-            work.take_in(&mut pending)?;
         }
         gone.push(this);
     }
-    Ok(Outcome::Parts(work.finish()?, gone))
+    Ok(Outcome::Parts(work.finish(&mut intake)?, gone))
 }
 
-/// A job at work.
+/// A job at work: its runs become parts.
 struct Work<'a> {
     output: Target<'a>,
     recording: &'a Recording,
-    hasher: FlowHasher,
     /// Names of the model's classes that are anomalous.
     anomalous: HashSet<String>,
-    /// Flows that match one of these are protected.
-    protected: Vec<Filter>,
-    run: Run,
-    verdicts: Verdicts,
-    /// By number in the records: code, class, score.
-    known: Vec<Option<(u32, u8, Option<u16>)>>,
-    context: Context,
-    interfaces: HashMap<u16, Interface>,
-    /// Their link types, by number.
-    links: Vec<LinkType>,
-    metas: Vec<Meta>,
     /// By hour and retention class.
     open: BTreeMap<(String, String), PartWriter>,
-    hour: String,
     parts: Vec<Part>,
     next_part: u32,
 }
 
 /// A retention class beside those of models, of which there are fewer.
 const PROTECTED_CODE: u8 = u8::MAX - 1;
-/// Of an interface that is not described: no header is known there.
-const NO_LINK: LinkType = LinkType(u16::MAX);
-const HOUR_NS: u64 = 3_600_000_000_000;
 
-impl<'a> Work<'a> {
-    fn new(
-        log: &Log,
-        output: Target<'a>,
-        recording: &'a Recording,
-        next_part: u32,
-    ) -> Result<Self, ArchiveError> {
-        Ok(Self {
-            output,
-            recording,
-            hasher: FlowHasher::new(recording.hash_seed),
-            anomalous: anomalous_classes(log, recording)?,
-            protected: Vec::new(),
-            run: Run::default(),
-            verdicts: Verdicts::default(),
-            known: Vec::new(),
-            context: Context {
-                mode: recording.mode.clone(),
-                classes: recording.classes.clone(),
-                ..Context::default()
-            },
-            interfaces: HashMap::new(),
-            links: Vec::new(),
-            metas: Vec::new(),
-            open: BTreeMap::new(),
-            hour: String::new(),
-            parts: Vec::new(),
-            next_part,
-        })
-    }
-
-    fn pending<'p>(&mut self, packet: PacketRecord<'p>) -> Pending<'p> {
-        let link = self.links.get(usize::from(packet.interface)).copied();
-        let link = link.unwrap_or(NO_LINK);
-        let known = self.known.get(usize::from(packet.verdict));
-        let verdict = match known {
-            Some(Some(verdict)) => *verdict,
-            _ => self.define(packet.verdict, None),
-        };
-        Pending::new(packet, link, &self.hasher, verdict)
-    }
-
-    /// Takes in the packets that wait; a run ends before one that does not belong to it.
-    fn take_in(&mut self, pending: &mut Vec<Pending<'_>>) -> Result<(), ArchiveError> {
-        let hour = self.run.clock_ns() / HOUR_NS;
-        let turns = |one: &Pending<'_>| one.packet.ts_ns / HOUR_NS > hour;
-        if !pending.iter().any(turns) && !self.run.is_full_with(pending.len()) {
-            self.run.push(pending);
-            pending.clear();
-            return Ok(());
-        }
-        for one in pending.drain(..) {
-            let hour = one.packet.ts_ns / HOUR_NS > self.run.clock_ns() / HOUR_NS;
-            if self.run.is_full_with(1) || (hour && self.run.len() > 0) {
-                self.end_run()?;
-            }
-            if hour {
-                self.close_parts()?;
-            }
-            self.run.push(std::slice::from_ref(&one));
-        }
-        Ok(())
-    }
-
-    /// Notes what the packets behind it refer to.
-    fn record(&mut self, record: Record<'_>) -> Result<(), ArchiveError> {
-        match record {
-            Record::Packet(_) | Record::Verdict(..) => {}
-            Record::Context(json) => {
-                let context: Context = serde_json::from_slice(json).unwrap_or_default();
-                if context != self.context {
-                    if context.mode != self.context.mode {
-                        // A part's files say which mode its packets were recorded in.
-                        self.end_run()?;
-                        self.close_parts()?;
-                    } else if context.protected != self.context.protected {
-                        self.end_run()?;
-                    }
-                    let filters = context.protected.iter();
-                    // What cannot be understood may mean anything.
-                    let filters =
-                        filters.map(|text| text.parse().unwrap_or(Filter::from(Expr::Any)));
-                    self.protected = filters.collect();
-                    if context.classes != self.context.classes {
-                        self.known.clear();
-                    }
-                    self.context = context;
-                }
-            }
-            Record::FlowShare(_) => {}
-            Record::Meta(meta) => {
-                if let Meta::Interface { id, interface } = &meta {
-                    if self.interfaces.get(id) == Some(interface) {
-                        return Ok(());
-                    }
-                    self.interfaces.insert(*id, interface.clone());
-                    let number = usize::from(*id);
-                    if self.links.len() <= number {
-                        self.links.resize(number + 1, NO_LINK);
-                    }
-                    self.links[number] = interface.link;
-                }
-                self.metas.push(meta);
-            }
-        }
-        Ok(())
-    }
-
-    fn define(&mut self, id: u16, verdict: Option<&VerdictRecord>) -> (u32, u8, Option<u16>) {
-        let class = verdict.and_then(|v| self.context.classes.get(usize::from(v.class)));
-        let code = self
-            .verdicts
-            .code(verdict, class.map_or("unknown", String::as_str));
-        let known = &self.verdicts.all[code as usize];
-        let entry = (code, known.class, known.score);
-        let id = usize::from(id);
-        if self.known.len() <= id {
-            self.known.resize(id + 1, None);
-        }
-        self.known[id] = Some(entry);
-        entry
-    }
-
+impl Runs for Work<'_> {
     /// Sorts the run and writes it into the parts of its hour.
-    fn end_run(&mut self) -> Result<(), ArchiveError> {
-        if self.run.len() == 0 {
-            return Ok(());
-        }
-        self.hour = hour_name(self.run.time[0] + self.run.late[0]);
-        let retentions = self.retentions();
-        let sorted = Sorted::of(&self.run, &retentions);
-        let (addresses, keeps) = (addresses(&self.run), keeps());
+    fn run(&mut self, intake: &Intake) -> Result<(), ArchiveError> {
+        let Intake {
+            run,
+            verdicts,
+            context,
+            ..
+        } = intake;
+        let hour = hour_name(run.time[0] + run.late[0]);
+        let retentions = self.retentions(intake);
+        let sorted = Sorted::of(run, &retentions);
+        let (addresses, keeps) = (addresses(run), keeps());
         let mut flows = &sorted.flows[..];
         let (mut rows, mut with_payload) = (&sorted.rows[..], &sorted.with_payload[..]);
-        let tallies = Tally::of(&self.run, &self.verdicts.all, &retentions);
+        let tallies = Tally::of(run, &verdicts.all, &retentions);
         while let Some(&first) = flows.first() {
             let class = retentions[first as usize];
             let same = |flow: &&u32| retentions[**flow as usize] == class;
             let flow_count = flows.iter().take_while(same).count();
             let row_count: u64 = flows[..flow_count]
                 .iter()
-                .map(|flow| self.run.flows[*flow as usize].stats.packets)
+                .map(|flow| run.flows[*flow as usize].stats.packets)
                 .map(|[there, back]| there + back)
                 .sum();
             let row_count = usize::try_from(row_count).unwrap_or(usize::MAX);
             let of_share = |row: &&u32| {
-                let slot = self.run.slot[**row as usize];
+                let slot = run.slot[**row as usize];
                 retentions[(slot / 2) as usize] == class
             };
             let payload_count = with_payload.iter().take_while(of_share).count();
             let share = Share {
-                run: &self.run,
+                run,
                 rows: &rows[..row_count],
                 with_payload: &with_payload[..payload_count],
                 tally: &tallies[&class],
-                verdicts: &self.verdicts.all,
+                verdicts: &verdicts.all,
                 flows: &flows[..flow_count],
                 addresses: &addresses,
                 keeps: &keeps,
-                class_names: &self.context.classes,
+                class_names: &context.classes,
             };
             let job = Job {
                 disk: self.output.disk,
                 encrypt_to: self.output.encrypt_to,
                 recording: self.recording,
-                interfaces: &self.interfaces,
+                interfaces: &intake.interfaces,
             };
-            let names = &self.context.classes;
+            let names = &context.classes;
             let retention = if class == PROTECTED_CODE {
                 PROTECTED.to_owned()
             } else {
                 retention_name(names.get(usize::from(class)))
             };
-            let key = (self.hour.clone(), retention);
+            let key = (hour.clone(), retention);
             let writer = match self.open.entry(key) {
                 std::collections::btree_map::Entry::Occupied(open) => open.into_mut(),
                 std::collections::btree_map::Entry::Vacant(vacant) => {
                     let (hour, retention) = vacant.key();
                     let id = self.next_part;
                     self.next_part += 1;
-                    let mode = &self.context.mode;
+                    let mode = &context.mode;
                     let writer = PartWriter::create(&job, id, hour, retention, mode)?;
                     vacant.insert(writer)
                 }
@@ -481,24 +324,34 @@ impl<'a> Work<'a> {
             rows = &rows[row_count..];
             with_payload = &with_payload[payload_count..];
         }
-        self.run.clear();
         Ok(())
     }
 
+    fn close(&mut self, intake: &Intake) -> Result<(), ArchiveError> {
+        let job = Job {
+            disk: self.output.disk,
+            encrypt_to: self.output.encrypt_to,
+            recording: self.recording,
+            interfaces: &intake.interfaces,
+        };
+        for writer in std::mem::take(&mut self.open).into_values() {
+            self.parts.push(writer.finish(&job, &intake.metas)?);
+        }
+        Ok(())
+    }
+}
+
+impl Work<'_> {
     /// The class for which each flow is kept: [`PROTECTED`] if a policy says so; an anomalous
     /// one if any of its packets is, so that a flow stays together; else that of most packets.
-    fn retentions(&self) -> Vec<u8> {
-        let names = &self.context.classes;
+    fn retentions(&self, intake: &Intake) -> Vec<u8> {
+        let names = &intake.context.classes;
         let is_anomalous = |class: u8| {
             let name = names.get(usize::from(class));
             name.is_some_and(|name| self.anomalous.contains(name))
         };
         let of = |flow: &Flow| {
-            if self
-                .protected
-                .iter()
-                .any(|filter| filter.may_match(&flow.facts()))
-            {
+            if intake.protection.may_cover(&flow.key) {
                 return PROTECTED_CODE;
             }
             let most = flow
@@ -508,41 +361,28 @@ impl<'a> Work<'a> {
                 .max_by_key(|(class, packets)| (is_anomalous(*class), *packets));
             most.map_or(u8::MAX, |(class, _)| *class)
         };
-        let flows = self.run.flows.iter();
+        let flows = intake.run.flows.iter();
         flows.map(of).collect()
     }
 
-    fn close_parts(&mut self) -> Result<(), ArchiveError> {
-        let job = Job {
-            disk: self.output.disk,
-            encrypt_to: self.output.encrypt_to,
-            recording: self.recording,
-            interfaces: &self.interfaces,
-        };
-        for writer in std::mem::take(&mut self.open).into_values() {
-            self.parts.push(writer.finish(&job, &self.metas)?);
-        }
-        Ok(())
-    }
-
-    fn finish(mut self) -> Result<Vec<Part>, ArchiveError> {
-        self.end_run()?;
-        let only_metas = self.open.is_empty() && self.parts.is_empty() && !self.metas.is_empty();
+    fn finish(mut self, intake: &mut Intake) -> Result<Vec<Part>, ArchiveError> {
+        intake.end_run(&mut self)?;
+        let only_metas = self.open.is_empty() && self.parts.is_empty() && !intake.metas.is_empty();
         if only_metas {
             // What the inputs said is kept, also where no packet was.
             let job = Job {
                 disk: self.output.disk,
                 encrypt_to: self.output.encrypt_to,
                 recording: self.recording,
-                interfaces: &self.interfaces,
+                interfaces: &intake.interfaces,
             };
             let hour = hour_name(self.recording.started_ns);
-            let mode = &self.context.mode;
-            let retention = retention_name(self.context.classes.first());
+            let mode = &intake.context.mode;
+            let retention = retention_name(intake.context.classes.first());
             let writer = PartWriter::create(&job, self.next_part, &hour, &retention, mode)?;
             self.open.insert((hour, retention), writer);
         }
-        self.close_parts()?;
+        self.close(intake)?;
         Ok(self.parts)
     }
 }

@@ -194,6 +194,7 @@ impl Packet {
             text(row.granularity.data()),
             reason,
             &self.mode,
+            f64::from(row.flow_share),
         )
     }
 }

@@ -6,12 +6,13 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use parquet::data_type::ByteArray;
 use sha1::{Digest, Sha1};
-use strata_filter::FlowFacts;
 use strata_wire::dissect::protocol;
-use strata_wire::{AddressFamily, Endpoint, FlowKey, ip_addr};
+use strata_wire::{AddressFamily, Endpoint, FlowKey, FlowShare, ip_addr};
 
 use crate::names::Names;
+use crate::packets::Addresses;
 use crate::predict::Direction;
+use crate::run::Run;
 use crate::table::{Coding, Column, Kind, Spec, Values};
 
 /// The columns, in order; `docs/formats/archive.md` says what they mean.
@@ -50,6 +51,7 @@ pub(crate) const COLUMNS: &[Spec] = &[
     Spec::new("tls_server_name", Kind::Text, Coding::Dictionary).or_null(),
     Spec::new("http_host", Kind::Text, Coding::Dictionary).or_null(),
     Spec::new("hides_addresses", Kind::Bool, Coding::Plain),
+    Spec::new("flow_share", Kind::Float, Coding::Dictionary),
     Spec::new("row_group", Kind::Int32, Coding::Dictionary),
     Spec::new("first_row", Kind::Int32, Coding::Delta),
     Spec::new("rows", Kind::Int32, Coding::Delta),
@@ -93,6 +95,8 @@ pub(crate) struct Stats {
     pub(crate) tcp_flags: [u16; 2],
     pub(crate) classes: Classes,
     pub(crate) score_max: Option<u16>,
+    /// The largest share of flows that a packet of it was one of.
+    pub(crate) share_max: FlowShare,
     size_min: u32,
     size_max: u32,
     size_squares: u128,
@@ -134,7 +138,10 @@ impl Flow {
             directions: [Direction::default(), Direction::default()],
             initiator,
             hides_addresses: false,
-            stats: Stats::default(),
+            stats: Stats {
+                share_max: FlowShare(0),
+                ..Stats::default()
+            },
             names: Names::default(),
             last_codes: [[u32::MAX; 2]; 2],
             icmp: None,
@@ -158,17 +165,6 @@ impl Flow {
     /// Whether there is anything to say about addresses.
     pub(crate) fn has_addresses(&self) -> bool {
         self.key != FlowKey::default()
-    }
-
-    /// What a filter can know of it.
-    pub(crate) fn facts(&self) -> FlowFacts {
-        let address = |end: Endpoint| ip_addr(self.key.family, end.address);
-        let (low, high) = (self.key.low, self.key.high);
-        FlowFacts {
-            addresses: address(low).zip(address(high)).map(|(a, b)| [a, b]),
-            ports: [low.port, high.port],
-            protocol: self.key.protocol,
-        }
     }
 
     pub(crate) fn is_tcp(&self) -> bool {
@@ -323,8 +319,53 @@ pub(crate) struct FlowRow<'a> {
     pub(crate) rows: usize,
 }
 
+/// What rows of flows say that the flows do not.
+pub(crate) struct Place<'a> {
+    pub(crate) recording: u32,
+    /// By flow.
+    pub(crate) flow_ids: &'a [i64],
+    /// The row group of their packets.
+    pub(crate) group: usize,
+}
+
+/// Rows of some flows of a run, whose packets stand one flow after the other.
+pub(crate) fn flow_rows<'a>(
+    run: &'a Run,
+    flows: &[u32],
+    addresses: &'a Addresses,
+    class_names: &[String],
+    place: &Place<'_>,
+) -> Vec<FlowRow<'a>> {
+    let mut rows = Vec::with_capacity(flows.len());
+    let mut first_row = 0;
+    let names = class_names.iter();
+    let names: Vec<ByteArray> = names.map(|name| ByteArray::from(name.as_str())).collect();
+    let unknown = ByteArray::from("unknown");
+    for &number in flows {
+        let flow = &run.flows[number as usize];
+        let count = usize::try_from(flow.stats.packets[0] + flow.stats.packets[1]);
+        let count = count.unwrap_or(usize::MAX);
+        let most = flow.stats.classes.iter().max_by_key(|(_, n)| *n);
+        let class = most.and_then(|(class, _)| names.get(usize::from(*class)));
+        let mix = class_mix(&flow.stats.classes, class_names);
+        rows.push(FlowRow {
+            flow_id: place.flow_ids[number as usize],
+            flow,
+            addresses: addresses.of(number),
+            recording: place.recording,
+            class: class.unwrap_or(&unknown).clone(),
+            classes: ByteArray::from(mix.as_str()),
+            group: place.group,
+            first_row,
+            rows: count,
+        });
+        first_row += count;
+    }
+    rows
+}
+
 /// The class mix as a JSON object, by name.
-pub(crate) fn class_mix(classes: &Classes, names: &[String]) -> String {
+fn class_mix(classes: &Classes, names: &[String]) -> String {
     let name = |class: u8| {
         names
             .get(usize::from(class))
@@ -444,6 +485,7 @@ fn integers(column: &str) -> Get<i64> {
 fn floats(column: &str) -> Get<f32> {
     match column {
         "score_max" => |row| row.flow.stats.score_max.map(score),
+        "flow_share" => |row| Some(row.flow.stats.share_max.ratio() as f32),
         "size_avg" => |row| Some(row.flow.stats.size_mean() as f32),
         "size_var" => |row| Some(row.flow.stats.size_variance() as f32),
         name => unreachable!("{name} is no column of floats"),

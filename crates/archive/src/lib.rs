@@ -7,6 +7,7 @@
 //! - [`verify`]: every byte is what was written; [`prune`]: retention by age, class
 //!   and size;
 //! - [`encrypt_to`], [`rotate`], [`ClearDisk`]: encryption at rest; [`relocate`]: the cold tier.
+//! - [`Table`], [`rows_of_blocks`]: the tables as Arrow, for SQL;
 //!
 //! `docs/formats/archive.md` describes the files. Above `store`, so that recording
 //! does not depend on Parquet; used by the command line.
@@ -26,6 +27,7 @@ mod flow_index;
 mod flows;
 mod header;
 mod innermost;
+mod intake;
 mod keys;
 mod moving;
 mod names;
@@ -34,12 +36,14 @@ mod part;
 mod payload;
 mod pending;
 mod predict;
+mod protection;
 mod prune;
 mod records;
 mod rows;
 mod run;
 mod sorted;
 mod table;
+mod tables;
 mod verify;
 
 pub use compact::{Compacted, compact, snapshot};
@@ -54,4 +58,5 @@ pub use prune::{
     Importance, PROTECTED, Piece, PieceKind, Plan, Pruned, Retention, make_room, plan, prune,
 };
 pub use records::{FlowRecord, RecordFormat, RecordWriter, flow_records};
+pub use tables::{Rows, Table, TakeRows, rows_of_blocks};
 pub use verify::{Verified, verify};

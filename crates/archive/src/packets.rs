@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use parquet::data_type::ByteArray;
 use strata_store::{VerdictRecord, export::reason, keep_name};
-use strata_wire::AddressFamily;
+use strata_wire::{AddressFamily, FlowShare};
 
 use crate::coded::{Entries, IntCodes, NULL};
 use crate::flows::{address_text, score};
@@ -36,6 +36,7 @@ pub(crate) const COLUMNS: &[Spec] = &[
     Spec::new("score", Float, Codes).or_null(),
     Spec::new("granularity", Text, Codes),
     Spec::new("reason", Text, Codes),
+    Spec::new("flow_share", Float, Codes),
     Spec::new("ip_tos", Int32, Codes).or_null(),
     Spec::new("ip_ttl", Int32, Codes).or_null(),
     Spec::new("ip_id_diff", Int32, Delta).or_null(),
@@ -313,6 +314,7 @@ impl<'a> Filler<'a> {
                 let texts: Vec<ByteArray> = verdicts.iter().map(|v| v.reason.clone()).collect();
                 self.coded(column, &texts, |at| at.verdict);
             }
+            "flow_share" => self.shares(column),
             "ip_tos" => self.ints(column, |at| of(!at.is_raw(), run.tos[at.row()].into())),
             "ip_ttl" => self.ints(column, |at| of(!at.is_raw(), run.ttl[at.row()].into())),
             "ip_id_diff" => self.diffs(column, |at| {
@@ -419,6 +421,26 @@ impl<'a> Filler<'a> {
             coded.codes.extend(self.at.iter().map(code));
             coded.entries = Entries::Int(ints.take());
         }
+    }
+
+    /// Shares of all flows, as numbers from 0 to 1.
+    #[allow(clippy::cast_possible_truncation)]
+    fn shares(&mut self, column: &mut Column) {
+        let Values::Coded(coded) = &mut column.values else {
+            return;
+        };
+        let run = self.of.run;
+        if run.any_has & has::SHARE == 0 {
+            coded.codes.resize(self.at.len(), 0);
+            coded.entries = Entries::Float(vec![1.0]);
+            return;
+        }
+        let ints = &mut self.ints;
+        let code = |at: &At| ints.code(run.share[at.row()].into());
+        coded.codes.extend(self.at.iter().map(code));
+        let shares = ints.take().into_iter();
+        let ratio = |share| FlowShare(u32::try_from(share).unwrap_or(u32::MAX)).ratio() as f32;
+        coded.entries = Entries::Float(shares.map(ratio).collect());
     }
 
     /// Texts that are numbered already.

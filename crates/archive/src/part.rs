@@ -11,7 +11,7 @@ use strata_store::{
 
 use crate::error::ArchiveError;
 use crate::files::{Output, SUM_BYTES, Sums};
-use crate::flows::{self, FlowRow};
+use crate::flows;
 use crate::keys::{PartKey, Recipients};
 use crate::packets::{self, Addresses, Filler, Filling, Verdict};
 use crate::payload::PayloadWriter;
@@ -211,7 +211,17 @@ impl PartWriter {
             .packets
             .group(|index, column| filler.fill(index, column));
         written.map_err(|source| ArchiveError::table(&named(FileKind::Packets), source))?;
-        let rows = self.flow_rows(job, share, &flow_ids);
+        let rows = flows::flow_rows(
+            share.run,
+            share.flows,
+            share.addresses,
+            share.class_names,
+            &flows::Place {
+                recording: job.recording.id,
+                flow_ids: &flow_ids,
+                group: self.groups,
+            },
+        );
         let written = self
             .flows
             .group(|index, column| flows::fill(index, &rows, column));
@@ -256,36 +266,6 @@ impl PartWriter {
             payload_at.insert(number, writer.packet(&packet, interface)?);
         }
         Ok(payload_at)
-    }
-
-    fn flow_rows<'a>(&self, job: &Job<'_>, share: &Share<'a>, ids: &[i64]) -> Vec<FlowRow<'a>> {
-        let run = share.run;
-        let mut rows = Vec::with_capacity(share.flows.len());
-        let mut first_row = 0;
-        let names = share.class_names.iter();
-        let names: Vec<ByteArray> = names.map(|name| ByteArray::from(name.as_str())).collect();
-        let unknown = ByteArray::from("unknown");
-        for &number in share.flows {
-            let flow = &run.flows[number as usize];
-            let count = usize::try_from(flow.stats.packets[0] + flow.stats.packets[1]);
-            let count = count.unwrap_or(usize::MAX);
-            let most = flow.stats.classes.iter().max_by_key(|(_, n)| *n);
-            let class = most.and_then(|(class, _)| names.get(usize::from(*class)));
-            let mix = flows::class_mix(&flow.stats.classes, share.class_names);
-            rows.push(FlowRow {
-                flow_id: ids[number as usize],
-                flow,
-                addresses: share.addresses.of(number),
-                recording: job.recording.id,
-                class: class.unwrap_or(&unknown).clone(),
-                classes: ByteArray::from(mix.as_str()),
-                group: self.groups,
-                first_row,
-                rows: count,
-            });
-            first_row += count;
-        }
-        rows
     }
 
     /// Ends its files, synced, and says what is to be listed.

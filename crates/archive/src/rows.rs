@@ -35,6 +35,7 @@ pub(crate) struct Row {
     pub(crate) score: Option<f32>,
     pub(crate) granularity: ByteArray,
     pub(crate) reason: ByteArray,
+    pub(crate) flow_share: f32,
     tos: u8,
     ttl: u8,
     ip_id: i16,
@@ -122,6 +123,11 @@ pub(crate) fn rows(columns: &[Column], count: usize) -> Vec<Row> {
             }
             "granularity" => bytes!(|row, v| row.granularity = v),
             "reason" => bytes!(|row, v| row.reason = v),
+            "flow_share" => {
+                for (row, value) in rows.iter_mut().zip(column.floats()) {
+                    row.flow_share = value.unwrap_or(1.0);
+                }
+            }
             "ip_tos" => ints!(|row, v| row.tos = v as u8),
             "ip_ttl" => ints!(|row, v| row.ttl = v as u8),
             "ip_id_diff" => ints!(|row, v| row.ip_id = v as i16),

@@ -8,7 +8,7 @@ use parquet::data_type::ByteArray;
 use strata_store::PacketRecord;
 use strata_wire::dissect::protocol;
 use strata_wire::transport::tcp_flag;
-use strata_wire::{AddressFamily, Headers, prefetch_whole};
+use strata_wire::{AddressFamily, FlowShare, Headers, prefetch_whole};
 
 use crate::dictionary::Dictionary;
 use crate::flow_index::FlowIndex;
@@ -56,6 +56,8 @@ pub(crate) mod has {
     pub(crate) const RAW: u32 = 1 << 16;
     /// Of a run only: some row has no time.
     pub(crate) const NO_TIME: u32 = 1 << 17;
+    /// Of a run only: some row is one of a share of all flows.
+    pub(crate) const SHARE: u32 = 1 << 18;
 }
 
 /// Bytes that few rows have.
@@ -101,6 +103,8 @@ pub(crate) struct Run {
     pub(crate) tsval: Vec<i32>,
     pub(crate) tsecr: Vec<i32>,
     pub(crate) checksum: Vec<u16>,
+    /// [`FlowShare`] of which the packet is one.
+    pub(crate) share: Vec<u32>,
     pub(crate) link_code: Vec<u32>,
     pub(crate) options_code: Vec<u32>,
     /// 0, or one more than the place in `extras`.
@@ -116,6 +120,10 @@ pub(crate) struct Run {
     /// What any row has.
     pub(crate) any_has: u32,
     index: FlowIndex,
+    /// That of the packets that come.
+    current_share: FlowShare,
+    /// Nobody asks for what headers are made of.
+    pub(crate) without_headers: bool,
     /// The latest arrival so far, and how many packets are of it.
     clock: (u64, u32),
     scratch: Vec<u8>,
@@ -138,10 +146,15 @@ impl Run {
             ($($column:ident)*) => { $(self.$column.clear();)* };
         }
         clear!(time late tie slot interface wire captured header_len payload_len kept_at verdict keep
-            has layout tos ttl ip_id fragment ip_len ip_checksum next_header tcp_flags seq ack window
+            has layout share tos ttl ip_id fragment ip_len ip_checksum next_header tcp_flags seq ack window
             tsval tsecr checksum link_code options_code extra extras kept with_payload flows links options index);
         self.clock = clock;
         self.any_has = 0;
+    }
+
+    /// Says of which share of flows the packets that come are.
+    pub(crate) fn set_share(&mut self, share: FlowShare) {
+        self.current_share = share;
     }
 
     /// The time of the latest packet, to which the next one is compared.
@@ -198,11 +211,20 @@ impl Run {
         self.verdict.push(code);
         self.keep.push(packet.keep_code);
 
+        let share = self.current_share;
+        self.share.push(share.0);
+        self.any_has |= if share == FlowShare::ALL {
+            0
+        } else {
+            has::SHARE
+        };
+
         let flow = &mut self.flows[number as usize];
         flow.hides_addresses |= hides_addresses(headers, header_len, kept.len());
         let stats = &mut flow.stats;
         stats.count(direction, packet.ts_ns, packet.wire_len, kept.len() as u64);
         stats.class(class);
+        stats.share_max = stats.share_max.max(share);
         stats.score_max = stats.score_max.max(score);
         stats.tcp_flags[direction] |= u16::from(headers.tcp_flags);
         if !payload.is_empty() && headers.transport_len > 0 {
@@ -227,9 +249,14 @@ impl Run {
         } else {
             self.any_has |= has::NO_TIME;
         }
-        let fields = Fields::of(link, header, around);
+        let fields = if self.without_headers {
+            None
+        } else {
+            Fields::of(link, header, around)
+        };
         let fields = fields.filter(|fields| self.comes_back(fields, headers, header, around));
         match fields {
+            None if self.without_headers => self.raw(has, 0, 0, 0),
             Some(fields) => {
                 self.fields(&fields, number as usize, direction, packet, has, &mut extra);
             }

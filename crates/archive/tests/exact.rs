@@ -3,17 +3,17 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use strata_archive::{Find, compact};
+use strata_archive::{ArchiveError, Find, FlowRecord, compact, flow_records};
 use strata_filter::Filter;
 use strata_store::{Disk, FileKind, Log, SimDisk};
 use strata_testkit::{data_dir, format_captures};
 use strata_wire::dissect::dissect;
-use strata_wire::{Endpoint, LinkType, TunnelKey, ip_addr};
+use strata_wire::{Endpoint, FlowShare, LinkType, TunnelKey, ip_addr};
 
-use common::{Capture, Packet, exported, model, record};
+use common::{Capture, Packet, exported, model, record, record_headers};
 
 #[test]
 fn compacted_packets_are_the_same_to_the_byte_in_every_capture() {
@@ -243,6 +243,37 @@ fn times_narrow_a_search_in_both_tiers() {
             .iter()
             .any(|p| p.retention == "anomalous")
     );
+}
+
+/// What was captured of a share of all flows says so in both tiers, packet by packet.
+#[test]
+fn packets_and_flows_say_of_which_share_they_are() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+    let path = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    let share_of = |seq: u64| (seq >= 30).then(|| FlowShare::of(if seq < 60 { 0.25 } else { 0.5 }));
+    record_headers(&disk, &path, &[], share_of);
+    let (before, _) = exported(&Log::on(Arc::clone(&disk)).unwrap(), &Find::default());
+    let comments = |text: &str| {
+        let holds = |packet: &&Packet| packet.4.windows(text.len()).any(|w| w == text.as_bytes());
+        before.packets.iter().filter(holds).count()
+    };
+    assert_eq!(comments("flow_share=0.250000"), 30);
+    assert_eq!(comments("flow_share="), 64);
+    compact(&disk, |_| ()).unwrap();
+    let log = Log::on(Arc::clone(&disk)).unwrap();
+    assert_eq!(exported(&log, &Find::default()).0, before);
+    let mut shares = BTreeMap::new();
+    for part in &log.archive().parts {
+        let take = |record: &FlowRecord| -> Result<(), ArchiveError> {
+            *shares
+                .entry(record.get("flow_share").to_string())
+                .or_insert(0) += 1;
+            Ok(())
+        };
+        flow_records(disk.as_ref(), part, &Find::default(), take).unwrap();
+    }
+    let known: Vec<&str> = shares.keys().map(String::as_str).collect();
+    assert_eq!(known, ["0.25", "0.5", "1.0"], "{shares:?}");
 }
 
 /// The share of each column in what a header-only packet costs, for the eye.

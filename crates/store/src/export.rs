@@ -564,20 +564,18 @@ fn comment(
         class.map_or("unknown", String::as_str)
     });
     let score = verdict.filter(|verdict| verdict.level > 0);
-    let mut text = comment_text(
+    comment_text(
         class,
         score.map(|verdict| f64::from(verdict.score) / 65_535.0),
         keep_name(keep_code),
         &reason(verdict),
         &context.mode,
-    );
-    if let Some(share) = share.filter(|share| *share != FlowShare::ALL) {
-        let _ = write!(text, " flow_share={:.6}", share.ratio());
-    }
-    text
+        share.unwrap_or_default().ratio(),
+    )
 }
 
-/// The comment that Wireshark shows for a packet.
+/// The comment that Wireshark shows for a packet. `flow_share` is the share of all flows
+/// that were captured, up to 1.
 #[must_use]
 pub fn comment_text(
     class: Option<&str>,
@@ -585,6 +583,7 @@ pub fn comment_text(
     granularity: &str,
     reason: &str,
     mode: &str,
+    flow_share: f64,
 ) -> String {
     let mut text = String::from("strata:");
     if let Some(class) = class {
@@ -596,6 +595,9 @@ pub fn comment_text(
     let _ = write!(text, " granularity={granularity} reason={reason}");
     if !mode.is_empty() {
         let _ = write!(text, " mode={mode}");
+    }
+    if flow_share < 1.0 {
+        let _ = write!(text, " flow_share={flow_share:.6}");
     }
     text
 }

@@ -5,6 +5,12 @@
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct FlowShare(pub u32);
 
+impl Default for FlowShare {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
 impl FlowShare {
     /// Every flow.
     pub const ALL: Self = Self(u32::MAX);

@@ -14,7 +14,7 @@ use strata_store::export::{Context, ExportOptions, FileFormat};
 use strata_store::{About, Disk, Log, PacketRecord, Recorder, RecorderOptions};
 use strata_testkit::workspace_root;
 use strata_wire::dissect::dissect;
-use strata_wire::{Keep, Ledger, LinkType, TunnelKey};
+use strata_wire::{FlowShare, Keep, Ledger, LinkType, TunnelKey};
 
 /// Time, link type, length on the wire, bytes, options.
 pub(crate) type Packet = (u64, u16, u32, Vec<u8>, Vec<u8>);
@@ -110,6 +110,17 @@ pub(crate) fn record(
 
 /// Records the headers of a capture, of which a policy protects what matches `protected`.
 pub(crate) fn record_protected(disk: &Arc<dyn Disk>, path: &Path, protected: &str) {
+    record_headers(disk, path, &[protected], |_| None);
+}
+
+/// Records the headers of a capture, with filters of policies that protect, and the share of
+/// flows that each packet is said to be one of.
+pub(crate) fn record_headers(
+    disk: &Arc<dyn Disk>,
+    path: &Path,
+    protected: &[&str],
+    share_of: impl Fn(u64) -> Option<FlowShare>,
+) {
     let classes = vec!["benign".to_owned()];
     let about = About {
         hash_seed: [1, 2],
@@ -119,7 +130,7 @@ pub(crate) fn record_protected(disk: &Arc<dyn Disk>, path: &Path, protected: &st
     };
     let context = Context {
         classes,
-        protected: vec![protected.to_owned()],
+        protected: protected.iter().map(|&text| text.to_owned()).collect(),
         ..Context::default()
     };
     let options = RecorderOptions::default();
@@ -132,6 +143,9 @@ pub(crate) fn record_protected(disk: &Arc<dyn Disk>, path: &Path, protected: &st
         let link = LinkType(link);
         if block.needs_interface(0) {
             block.define_interface(0, &Interface::new(link, 0));
+        }
+        if let Some(share) = share_of(seq) {
+            block.define_flow_share(share);
         }
         let headers = dissect(link, &bytes, TunnelKey::Inner);
         let data = &bytes[..headers.header_len as usize];

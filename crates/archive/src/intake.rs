@@ -1,0 +1,199 @@
+//! Packets of block files, collected into runs.
+
+use std::collections::HashMap;
+
+use strata_capture::{Interface, Meta};
+use strata_store::export::Context;
+use strata_store::{Block, Damage, PacketRecord, Record, Recording, VerdictRecord};
+use strata_wire::{FlowHasher, FlowShare, LinkType};
+
+use crate::error::ArchiveError;
+use crate::packets::Verdicts;
+use crate::pending::{PENDING_MAX, Pending};
+use crate::protection::Protection;
+use crate::run::Run;
+
+/// Of an interface that is not described: no header is known there.
+const NO_LINK: LinkType = LinkType(u16::MAX);
+const HOUR_NS: u64 = 3_600_000_000_000;
+
+/// What becomes of runs.
+pub(crate) trait Runs {
+    /// A run has ended, and is emptied after.
+    fn run(&mut self, intake: &Intake) -> Result<(), ArchiveError>;
+
+    /// What follows is of another hour or mode.
+    fn close(&mut self, intake: &Intake) -> Result<(), ArchiveError>;
+}
+
+/// A run being collected, and what its packets refer to.
+pub(crate) struct Intake {
+    hasher: FlowHasher,
+    pub(crate) run: Run,
+    pub(crate) verdicts: Verdicts,
+    /// By number in the records: code, class, score.
+    known: Vec<Option<(u32, u8, Option<u16>)>>,
+    pub(crate) context: Context,
+    pub(crate) protection: Protection,
+    pub(crate) interfaces: HashMap<u16, Interface>,
+    /// Their link types, by number.
+    links: Vec<LinkType>,
+    pub(crate) metas: Vec<Meta>,
+}
+
+impl Intake {
+    pub(crate) fn new(recording: &Recording) -> Self {
+        Self {
+            hasher: FlowHasher::new(recording.hash_seed),
+            run: Run::default(),
+            verdicts: Verdicts::default(),
+            known: Vec::new(),
+            context: Context {
+                mode: recording.mode.clone(),
+                classes: recording.classes.clone(),
+                ..Context::default()
+            },
+            protection: Protection::default(),
+            interfaces: HashMap::new(),
+            links: Vec::new(),
+            metas: Vec::new(),
+        }
+    }
+
+    /// Takes in the records of a block; the inner error is the block's.
+    pub(crate) fn block(
+        &mut self,
+        block: &Block,
+        runs: &mut impl Runs,
+    ) -> Result<Result<(), Damage>, ArchiveError> {
+        let mut pending = Vec::with_capacity(PENDING_MAX);
+        self.run.set_share(FlowShare::ALL);
+        for record in block.records() {
+            match record {
+                Ok(Record::Packet(packet)) => {
+                    pending.push(self.pending(packet));
+                    if pending.len() == PENDING_MAX {
+                        self.take_in(&mut pending, runs)?;
+                    }
+                }
+                Ok(Record::Verdict(id, verdict)) => {
+                    self.define(id, Some(&verdict));
+                }
+                Ok(record) => {
+                    self.take_in(&mut pending, runs)?;
+                    self.record(record, runs)?;
+                }
+                Err(bad) => {
+                    return Ok(Err(Damage {
+                        file: block.file.clone(),
+                        offset: block.offset + bad.at as u64,
+                        problem: bad.problem.into(),
+                    }));
+                }
+            }
+        }
+        self.take_in(&mut pending, runs)?;
+        Ok(Ok(()))
+    }
+
+    fn pending<'p>(&mut self, packet: PacketRecord<'p>) -> Pending<'p> {
+        let link = self.links.get(usize::from(packet.interface)).copied();
+        let link = link.unwrap_or(NO_LINK);
+        let known = self.known.get(usize::from(packet.verdict));
+        let verdict = match known {
+            Some(Some(verdict)) => *verdict,
+            _ => self.define(packet.verdict, None),
+        };
+        Pending::new(packet, link, &self.hasher, verdict)
+    }
+
+    /// Takes in the packets that wait; a run ends before one that does not belong to it.
+    fn take_in(
+        &mut self,
+        pending: &mut Vec<Pending<'_>>,
+        runs: &mut impl Runs,
+    ) -> Result<(), ArchiveError> {
+        let hour = self.run.clock_ns() / HOUR_NS;
+        let turns = |one: &Pending<'_>| one.packet.ts_ns / HOUR_NS > hour;
+        if !pending.iter().any(turns) && !self.run.is_full_with(pending.len()) {
+            self.run.push(pending);
+            pending.clear();
+            return Ok(());
+        }
+        for one in pending.drain(..) {
+            let hour = one.packet.ts_ns / HOUR_NS > self.run.clock_ns() / HOUR_NS;
+            if self.run.is_full_with(1) || (hour && self.run.len() > 0) {
+                self.end_run(runs)?;
+            }
+            if hour {
+                runs.close(self)?;
+            }
+            self.run.push(std::slice::from_ref(&one));
+        }
+        Ok(())
+    }
+
+    /// Notes what the packets behind it refer to.
+    fn record(&mut self, record: Record<'_>, runs: &mut impl Runs) -> Result<(), ArchiveError> {
+        match record {
+            Record::Packet(_) | Record::Verdict(..) => {}
+            Record::Context(json) => {
+                let context: Context = serde_json::from_slice(json).unwrap_or_default();
+                if context != self.context {
+                    if context.mode != self.context.mode {
+                        // A part's files say which mode its packets were recorded in.
+                        self.end_run(runs)?;
+                        runs.close(self)?;
+                    } else if context.protected != self.context.protected {
+                        self.end_run(runs)?;
+                    }
+                    self.protection = Protection::of(&context.protected);
+                    if context.classes != self.context.classes {
+                        self.known.clear();
+                    }
+                    self.context = context;
+                }
+            }
+            Record::FlowShare(share) => self.run.set_share(share),
+            Record::Meta(meta) => {
+                if let Meta::Interface { id, interface } = &meta {
+                    if self.interfaces.get(id) == Some(interface) {
+                        return Ok(());
+                    }
+                    self.interfaces.insert(*id, interface.clone());
+                    let number = usize::from(*id);
+                    if self.links.len() <= number {
+                        self.links.resize(number + 1, NO_LINK);
+                    }
+                    self.links[number] = interface.link;
+                }
+                self.metas.push(meta);
+            }
+        }
+        Ok(())
+    }
+
+    fn define(&mut self, id: u16, verdict: Option<&VerdictRecord>) -> (u32, u8, Option<u16>) {
+        let class = verdict.and_then(|v| self.context.classes.get(usize::from(v.class)));
+        let code = self
+            .verdicts
+            .code(verdict, class.map_or("unknown", String::as_str));
+        let known = &self.verdicts.all[code as usize];
+        let entry = (code, known.class, known.score);
+        let id = usize::from(id);
+        if self.known.len() <= id {
+            self.known.resize(id + 1, None);
+        }
+        self.known[id] = Some(entry);
+        entry
+    }
+
+    /// Ends the run, if there is one.
+    pub(crate) fn end_run(&mut self, runs: &mut impl Runs) -> Result<(), ArchiveError> {
+        if self.run.len() > 0 {
+            runs.run(self)?;
+            self.run.clear();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,348 @@
+//! The tables as Arrow, and what is still in block files as rows of them: made by the code
+//! that compaction uses, a run at a time, with the columns that are wanted alone.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_array::{
+    ArrayRef, BinaryViewArray, BooleanArray, Float32Array, Int32Array, Int64Array, RecordBatch,
+    RecordBatchOptions, StringViewArray, TimestampNanosecondArray, UInt32Array,
+};
+use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow_select::take::take;
+use parquet::data_type::ByteArray;
+use strata_store::{BlockFile, Damage, Log, Recording, Select, StoreError};
+
+use crate::coded::{Coded, Entries, NULL};
+use crate::error::ArchiveError;
+use crate::flows;
+use crate::intake::{Intake, Runs};
+use crate::packets::{self, Filler, Filling, addresses, keeps};
+use crate::run::RUN_PACKETS;
+use crate::table::{Coding, Column, Kind, Spec, Values};
+
+/// A table of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// One row per packet.
+    Packets,
+    /// One row per flow and run.
+    Flows,
+}
+
+/// Columns of `packets` that depend on packets before, or on all of a flow's: rows for these
+/// cannot be made of some blocks alone.
+const OF_A_RUN: [&str; 8] = [
+    "late_ns",
+    "tie",
+    "flow_id",
+    "ip_id_diff",
+    "tcp_seq_diff",
+    "tcp_ack_diff",
+    "tcp_tsval_diff",
+    "tcp_tsecr_diff",
+];
+
+/// Columns of what headers are made of, which take half of the time.
+const OF_HEADERS: [&str; 21] = [
+    "tcp_flags",
+    "ip_tos",
+    "ip_ttl",
+    "ip_id_diff",
+    "ip_fragment",
+    "ip6_flow_label",
+    "ip6_next_header",
+    "ip_len",
+    "ip_checksum",
+    "ip_options",
+    "tcp_seq_diff",
+    "tcp_ack_diff",
+    "tcp_window",
+    "tcp_tsval_diff",
+    "tcp_tsecr_diff",
+    "tcp_options",
+    "checksum",
+    "link_header",
+    "transport_header",
+    "header",
+    "header_layout",
+];
+
+impl Table {
+    /// Whether a column is made of headers: of flows, which ICMP message begins one.
+    fn asks_headers(self, column: usize) -> bool {
+        let name = self.specs()[column].name;
+        match self {
+            Self::Packets => OF_HEADERS.contains(&name),
+            Self::Flows => name == "community_id",
+        }
+    }
+
+    fn specs(self) -> &'static [Spec] {
+        match self {
+            Self::Packets => packets::COLUMNS,
+            Self::Flows => flows::COLUMNS,
+        }
+    }
+
+    /// Its columns, as its Parquet files have them.
+    #[must_use]
+    pub fn schema(self) -> SchemaRef {
+        let fields = self.specs().iter().map(|spec| {
+            let kind = match spec.kind {
+                Kind::Time => DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into())),
+                Kind::Int32 => DataType::Int32,
+                Kind::Int64 => DataType::Int64,
+                Kind::Float => DataType::Float32,
+                Kind::Bool => DataType::Boolean,
+                Kind::Text => DataType::Utf8View,
+                Kind::Bytes => DataType::BinaryView,
+            };
+            Field::new(spec.name, kind, spec.optional)
+        });
+        Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+    }
+}
+
+/// Which rows of block files are wanted.
+#[derive(Clone, Debug)]
+pub struct Rows {
+    /// The table.
+    pub table: Table,
+    /// Its columns, by number.
+    pub columns: Vec<usize>,
+    /// Blocks that may hold wanted packets. Rows of others may come all the same.
+    pub select: Select,
+}
+
+/// What becomes of rows.
+pub trait TakeRows {
+    /// Takes some rows; false if no more are wanted.
+    fn rows(&mut self, batch: RecordBatch) -> bool;
+
+    /// Is told of a block that is left out.
+    fn damage(&mut self, damage: Damage);
+}
+
+/// Gives the rows of a block file to `take`. `number` tells the file from the other ones and
+/// from parts: it is the high half of `flow_id`, which otherwise depends on what the file
+/// holds alone, so that the tables fit each other.
+///
+/// Memory: a run, some 150 bytes for each of up to 524,288 packets.
+///
+/// # Errors
+///
+/// If the file cannot be read.
+pub fn rows_of_blocks(
+    log: &Log,
+    recording: &Recording,
+    file: &BlockFile,
+    number: u32,
+    rows: &Rows,
+    take: &mut impl TakeRows,
+) -> Result<(), ArchiveError> {
+    let mut one = recording.clone();
+    one.files = vec![file.clone()];
+    let all = Select::default();
+    let specs = rows.table.specs();
+    let is_of_a_run = |column: &usize| OF_A_RUN.contains(&specs[*column].name);
+    let select = if rows.table == Table::Flows || rows.columns.iter().any(is_of_a_run) {
+        let looked = Select {
+            without_records: true,
+            ..rows.select.clone()
+        };
+        if log.blocks(&one, &looked).next().is_none() {
+            return Ok(());
+        }
+        &all
+    } else {
+        &rows.select
+    };
+    let mut intake = Intake::new(recording);
+    let asks_headers = |column: &usize| rows.table.asks_headers(*column);
+    intake.run.without_headers = !rows.columns.iter().any(asks_headers);
+    let mut batches = Batches {
+        rows,
+        recording: recording.id,
+        number,
+        runs: 0,
+        wants_more: true,
+        take,
+    };
+    for block in log.blocks(&one, select) {
+        if !batches.wants_more {
+            return Ok(());
+        }
+        let problem = match block {
+            Ok(block) => intake.block(&block, &mut batches)?.err(),
+            Err(StoreError::Damage(damage)) => Some(damage),
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(damage) = problem {
+            batches.take.damage(damage);
+        }
+    }
+    intake.end_run(&mut batches)
+}
+
+/// Runs on their way to batches.
+struct Batches<'a, T> {
+    rows: &'a Rows,
+    recording: u32,
+    number: u32,
+    runs: u32,
+    wants_more: bool,
+    take: &'a mut T,
+}
+
+impl<T: TakeRows> Runs for Batches<'_, T> {
+    fn run(&mut self, intake: &Intake) -> Result<(), ArchiveError> {
+        let batch = match self.rows.table {
+            Table::Packets => self.packets(intake),
+            Table::Flows => self.flows(intake),
+        };
+        self.runs += 1;
+        if self.wants_more {
+            let batch = batch.map_err(|error| ArchiveError::table("a run", error.into()))?;
+            self.wants_more = self.take.rows(batch);
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, _: &Intake) -> Result<(), ArchiveError> {
+        Ok(())
+    }
+}
+
+impl<T> Batches<'_, T> {
+    /// By flow of the run: its number in the order of arrival, so that a run that has grown
+    /// numbers the flows that it had as before.
+    fn flow_ids(&self, intake: &Intake) -> Vec<i64> {
+        let in_runs = i64::from(self.runs) * i64::try_from(RUN_PACKETS).unwrap_or(0);
+        let first = (i64::from(self.number) << 32) | in_runs;
+        (first..).take(intake.run.flows.len()).collect()
+    }
+
+    fn packets(&self, intake: &Intake) -> Result<RecordBatch, ArrowError> {
+        let run = &intake.run;
+        let rows: Vec<u32> = (0..u32::try_from(run.len()).unwrap_or(u32::MAX)).collect();
+        let (addresses, keeps) = (addresses(run), keeps());
+        let (flow_ids, payload_at) = (self.flow_ids(intake), HashMap::new());
+        let mut filler = Filler::new(Filling {
+            run,
+            rows: &rows,
+            verdicts: &intake.verdicts.all,
+            flow_ids: &flow_ids,
+            payload_at: &payload_at,
+            recording: self.recording,
+            addresses: &addresses,
+            keeps: &keeps,
+        });
+        self.batch(run.len(), |index, column| filler.fill(index, column))
+    }
+
+    fn flows(&self, intake: &Intake) -> Result<RecordBatch, ArrowError> {
+        let run = &intake.run;
+        let addresses = addresses(run);
+        let ids = self.flow_ids(intake);
+        let numbers: Vec<u32> = (0..u32::try_from(run.flows.len()).unwrap_or(u32::MAX)).collect();
+        let names = &intake.context.classes;
+        let place = flows::Place {
+            recording: self.recording,
+            flow_ids: &ids,
+            group: 0,
+        };
+        let rows = flows::flow_rows(run, &numbers, &addresses, names, &place);
+        self.batch(rows.len(), |index, column| {
+            flows::fill(index, &rows, column);
+        })
+    }
+
+    fn batch(
+        &self,
+        count: usize,
+        mut fill: impl FnMut(usize, &mut Column),
+    ) -> Result<RecordBatch, ArrowError> {
+        let schema = self.rows.table.schema().project(&self.rows.columns)?;
+        let mut arrays = Vec::with_capacity(self.rows.columns.len());
+        for &index in &self.rows.columns {
+            let spec = &self.rows.table.specs()[index];
+            let mut column = Column::of(spec.kind);
+            if spec.coding == Coding::Codes {
+                column.values = Values::Coded(Coded::default());
+            }
+            fill(index, &mut column);
+            arrays.push(array(spec, column)?);
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(count));
+        RecordBatch::try_new_with_options(Arc::new(schema), arrays, &options)
+    }
+}
+
+/// A column as an array.
+fn array(spec: &Spec, column: Column) -> Result<ArrayRef, ArrowError> {
+    let Column { values, levels } = column;
+    Ok(match values {
+        Values::Coded(Coded { codes, entries }) => {
+            let entries = entries_array(spec.kind, entries);
+            let codes = codes.into_iter().map(|code| (code != NULL).then_some(code));
+            take(&entries, &UInt32Array::from_iter(codes), None)?
+        }
+        Values::Int32(values) => Arc::new(by_row(values, &levels).collect::<Int32Array>()),
+        Values::Int64(values) if spec.kind == Kind::Time => {
+            Arc::new(TimestampNanosecondArray::from(values).with_timezone("UTC"))
+        }
+        Values::Int64(values) => Arc::new(by_row(values, &levels).collect::<Int64Array>()),
+        Values::Float(values) => Arc::new(by_row(values, &levels).collect::<Float32Array>()),
+        Values::Bool(values) => Arc::new(BooleanArray::from(values)),
+        Values::Bytes(values) => bytes_array(spec.kind, by_row(values, &levels)),
+    })
+}
+
+fn entries_array(kind: Kind, entries: Entries) -> ArrayRef {
+    match entries {
+        // A column of which no row has a value says no more.
+        Entries::Int(entries) if entries.is_empty() => match kind {
+            Kind::Text | Kind::Bytes => bytes_array(kind, std::iter::empty()),
+            Kind::Float => Arc::new(Float32Array::from(Vec::<f32>::new())),
+            Kind::Int32 => Arc::new(Int32Array::from(Vec::<i32>::new())),
+            _ => Arc::new(Int64Array::from(Vec::<i64>::new())),
+        },
+        Entries::Int(entries) if kind == Kind::Int32 => {
+            let narrow = |value| i32::try_from(value).unwrap_or(i32::MAX);
+            Arc::new(Int32Array::from_iter_values(
+                entries.into_iter().map(narrow),
+            ))
+        }
+        Entries::Int(entries) => Arc::new(Int64Array::from(entries)),
+        Entries::Float(entries) => Arc::new(Float32Array::from(entries)),
+        Entries::Bytes(entries) => bytes_array(kind, entries.into_iter().map(Some)),
+    }
+}
+
+fn bytes_array(kind: Kind, values: impl Iterator<Item = Option<ByteArray>>) -> ArrayRef {
+    if kind == Kind::Text {
+        let text = |value: ByteArray| String::from_utf8_lossy(value.data()).into_owned();
+        return Arc::new(
+            values
+                .map(|value| value.map(text))
+                .collect::<StringViewArray>(),
+        );
+    }
+    let bytes = values.map(|value| value.map(|value| value.data().to_vec()));
+    Arc::new(bytes.collect::<BinaryViewArray>())
+}
+
+/// Values by row, with `None` where there is none.
+fn by_row<T>(values: Vec<T>, levels: &[i16]) -> impl Iterator<Item = Option<T>> {
+    let rows = if levels.is_empty() {
+        values.len()
+    } else {
+        levels.len()
+    };
+    let mut values = values.into_iter();
+    (0..rows).map(move |row| match levels.get(row) {
+        Some(0) => None,
+        _ => values.next(),
+    })
+}
