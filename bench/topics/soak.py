@@ -13,7 +13,7 @@ import live
 from harness import Disturbance, remove
 
 TITLE = "A long capture"
-LOG_BYTES_MAX = "20G"
+LOG_BYTES_MAX = "4G"
 
 
 def resident_kib(pid):
