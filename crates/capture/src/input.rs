@@ -21,7 +21,7 @@ pub struct InputOptions {
     /// a core's second-level cache; kept between 4 KiB and 16 MiB.
     pub window_bytes: usize,
     /// Whether each file is read, and decompressed, by a thread of its own while
-    /// its packets are handled: three windows per file instead of one. Standard
+    /// its packets are handled: four windows per file instead of one. Standard
     /// input never is.
     pub read_ahead: bool,
     /// Once it is set, standard input counts as ended.

@@ -8,8 +8,8 @@ use std::thread;
 /// Bytes kept free before what is read, for what the buffer before left unused:
 /// most packets and blocks fit.
 pub(super) const HEADROOM: usize = 64 << 10;
-/// Buffers that go round: one in use, one ready, one being filled.
-const BUFFERS: usize = 3;
+/// Buffers that go round: one in use, two ready, one being filled.
+const BUFFERS: usize = 4;
 
 /// How a reader ended.
 #[derive(Debug)]
