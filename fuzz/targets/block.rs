@@ -105,9 +105,11 @@ fn whole(file: &[u8], choices: &Choices) {
     let select = Select {
         from_ns: choices.searches.then_some(u64::from(choices.from)),
         to_ns: choices.searches.then_some(u64::MAX),
-        addresses: choices
-            .searches
-            .then(|| vec![(AddressFamily::Ipv4, 0x0a00_0001)]),
+        addresses: if choices.searches {
+            vec![vec![(AddressFamily::Ipv4, 0x0a00_0001)]]
+        } else {
+            Vec::new()
+        },
         ..Select::default()
     };
     let most = file.len() / ALIGNMENT + 3;
@@ -118,7 +120,7 @@ fn whole(file: &[u8], choices: &Choices) {
                 blocks += 1;
                 assert!(block.offset.is_multiple_of(ALIGNMENT as u64));
                 records(block.records(), block.header.body_len as usize);
-                let wanted = select.may_match(&block.header, &block.summary);
+                let wanted = select.may_match(&block.header, |key| block.summary.may_hold(key));
                 assert!(wanted || choices.searches || block.header.packets == 0);
             }
             Err(StoreError::Damage(damage)) => {

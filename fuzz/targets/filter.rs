@@ -84,7 +84,10 @@ fn is_found(link: LinkType, packet: &[u8], (hosts, flows): &Bounds, shown: &str)
         }
         if let Some(flows) = flows {
             assert!(
-                flows.iter().filter_map(FlowFacts::key).any(|key| keys.contains(&key)),
+                flows
+                    .iter()
+                    .filter_map(FlowFacts::key)
+                    .any(|key| keys.contains(&key)),
                 "'{shown}' matches on {link}, but a search for {flows:?} skips the block: {tunnel_key:?} noted {keys:?}"
             );
         }
