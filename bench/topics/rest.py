@@ -170,7 +170,7 @@ def finding(context, hot, cold, packets, rounds):
     ]
 
 
-def aggregates(context, cold, packets):
+def aggregates(context, hot, cold, packets):
     """Million rows a second and core, by DuckDB and by strata-sql where that is built."""
     rows = []
     if PYTHON.exists():
@@ -181,11 +181,15 @@ def aggregates(context, cold, packets):
         ]
     program = context.strata.parent / "strata-sql"
     if program.exists():
-        for what in ("class", "dst_port"):
-            sql = f"SELECT {what}, count(*), sum(wire_bytes) FROM packets GROUP BY 1"
-            command = ["taskset", "-c", "1", program, cold, sql, "--format", "csv"]
-            seconds, _ = in_turns({"strata-sql": (command, [])}, 3)
-            rows.append([f"strata-sql, by {what}", round(packets / median(seconds["strata-sql"]) / 1e6, 1)])
+        sql = "SELECT %s, count(*), sum(wire_bytes) FROM packets GROUP BY 1"
+        ask = lambda log, what: ["taskset", "-c", "1", program, log, sql % what, "--format", "csv"]
+        programs = {
+            f"strata-sql, {tier}, by {what}": (ask(log, what), [])
+            for tier, log in (("compacted", cold), ("block files", hot))
+            for what in ("class", "dst_port")
+        }
+        seconds, _ = in_turns(programs, 3)
+        rows += [[name, round(packets / median(kept) / 1e6, 1)] for name, kept in seconds.items()]
     return rows
 
 
@@ -202,7 +206,7 @@ def measure(context):
     verified = run(context.strata, "verify", cold).strip()
     slowed = beside(context, hot, 1 + 2 * rounds)
     wanted, found, times = finding(context, hot, cold, packets, rounds)
-    asked = aggregates(context, cold, packets)
+    asked = aggregates(context, hot, cold, packets)
     return {
         "title": TITLE,
         "setup": f"{packets:,} packets of cic-w2, {captured:,} bytes captured, attacks kept whole and "

@@ -1,11 +1,11 @@
 //! `strata-sql`: SQL over a log, which `strata query` runs.
 //!
-//! The tables `packets` and `flows` are the log's own Parquet files. What is still in
-//! block files is compacted for the query, into a directory that goes with it, so
-//! that it is seen too.
+//! The tables `packets` and `flows` are the log's own Parquet files, and rows of what is
+//! still in block files, made while the query runs (`tiers`).
 #![forbid(unsafe_code)]
 
 mod files;
+mod tiers;
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -18,17 +18,15 @@ use clap::{Parser, ValueEnum};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::{csv, ipc, json, util::pretty};
-use datafusion::datasource::file_format::parquet::ParquetFormat;
-use datafusion::datasource::listing::{
-    ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
-};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::StreamExt;
-use strata_archive::{ClearDisk, Identities, name_of, snapshot};
+use strata_archive::{ClearDisk, Identities};
 use strata_cold::ColdDisk;
-use strata_store::{Disk, FileKind, Log, Part, RealDisk};
+use strata_store::{Log, RealDisk};
+
+use tiers::Tiers;
 
 /// Asks a log in SQL. Its tables are `packets`, one row per logged packet, and `flows`.
 #[derive(Debug, Parser)]
@@ -103,19 +101,12 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 async fn run(args: &Args) -> Result<()> {
-    let log = open(args)?;
-    let (scratch, files) = files_of(&log)?;
     let mut config = SessionConfig::new().with_information_schema(true);
     config.options_mut().execution.parquet.pushdown_filters = true;
     config.options_mut().execution.parquet.reorder_filters = true;
     let context = SessionContext::new_with_config(config);
-    for (name, kind) in [("packets", FileKind::Packets), ("flows", FileKind::Flows)] {
-        let of_kind = files.iter().filter(|file| file.kind == kind);
-        let of_kind: Vec<&TableFile> = of_kind.collect();
-        if of_kind.is_empty() {
-            bail!("{}: the log holds no packets yet", args.log.display());
-        }
-        register(&context, name, &of_kind).await?;
+    for table in Tiers::of(open(args)?, &context)? {
+        context.register_table(table.name(), Arc::new(table))?;
     }
     let frame = context.sql(&args.sql).await?;
     let schema = Arc::new(frame.schema().as_arrow().clone());
@@ -132,10 +123,7 @@ async fn run(args: &Args) -> Result<()> {
             File::create(&args.write).with_context(named)?,
         ))
     };
-    write(args.format, schema, stream, output).await?;
-    // Nothing reads its files any more.
-    drop(scratch);
-    Ok(())
+    write(args.format, schema, stream, output).await
 }
 
 fn open(args: &Args) -> Result<Log> {
@@ -151,81 +139,6 @@ fn open(args: &Args) -> Result<Log> {
     let disk = ColdDisk::new(Arc::new(own));
     let disk = ClearDisk::new(Arc::new(disk), identities.transpose()?);
     Ok(Log::on(Arc::new(disk))?)
-}
-
-/// A file of a table.
-struct TableFile {
-    kind: FileKind,
-    disk: Arc<dyn Disk>,
-    name: String,
-    /// Where it lies, unless only its disk can read it.
-    path: Option<PathBuf>,
-}
-
-/// The files of a log's tables. What is still in block files is compacted into a directory
-/// of its own.
-fn files_of(log: &Log) -> Result<(Option<tempfile::TempDir>, Vec<TableFile>)> {
-    let mut files = Vec::new();
-    for part in &log.archive().parts {
-        add(&mut files, log.disk(), part);
-    }
-    if log.recordings().iter().all(|r| r.files.is_empty()) {
-        return Ok((None, files));
-    }
-    let scratch = tempfile::tempdir().context("cannot make a temporary directory")?;
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk::at(scratch.path()));
-    let (parts, damage) = snapshot(log, disk.as_ref())?;
-    for problem in damage {
-        eprintln!("strata: warning: left out: {problem}");
-    }
-    for part in &parts {
-        add(&mut files, &disk, part);
-    }
-    Ok((Some(scratch), files))
-}
-
-fn add(files: &mut Vec<TableFile>, disk: &Arc<dyn Disk>, part: &Part) {
-    for file in &part.files {
-        let name = name_of(disk.as_ref(), part, file);
-        let own = !(file.is_encrypted() || part.is_remote());
-        files.push(TableFile {
-            kind: file.kind,
-            path: own.then(|| disk.display(&name).into()),
-            disk: Arc::clone(disk),
-            name,
-        });
-    }
-}
-
-/// Registers a table. DataFusion reads files itself, side by side, where it can; else all of
-/// the table through their disks.
-async fn register(context: &SessionContext, name: &str, files: &[&TableFile]) -> Result<()> {
-    let paths: Option<Vec<&Path>> = files.iter().map(|file| file.path.as_deref()).collect();
-    let urls: Vec<String> = match paths {
-        Some(paths) => paths
-            .iter()
-            .map(|path| path.to_string_lossy().into())
-            .collect(),
-        None => {
-            let named = |file: &&TableFile| (Arc::clone(&file.disk), file.name.clone());
-            let files = files::Files::new(files.iter().map(named).collect());
-            // A table each, since both have a file of each number.
-            let base = format!("{name}://log");
-            let urls = files.urls(&base);
-            let base = base.parse().context("not a URL")?;
-            context.register_object_store(&base, Arc::new(files));
-            urls
-        }
-    };
-    let urls: Result<Vec<ListingTableUrl>, _> = urls.iter().map(ListingTableUrl::parse).collect();
-    let options =
-        ListingOptions::new(Arc::new(ParquetFormat::default())).with_file_extension(".parquet");
-    let config = ListingTableConfig::new_with_multi_paths(urls?)
-        .with_listing_options(options)
-        .infer_schema(&context.state())
-        .await?;
-    context.register_table(name, Arc::new(ListingTable::try_new(config)?))?;
-    Ok(())
 }
 
 async fn write(

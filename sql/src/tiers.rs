@@ -1,0 +1,409 @@
+//! A table of a log over both tiers: the Parquet files of what was compacted, and rows that
+//! are made of block files while the query runs.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use async_trait::async_trait;
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::SchemaRef;
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::{Column, DataFusionError, ScalarValue};
+use datafusion::datasource::TableType;
+use datafusion::datasource::file_format::parquet::ParquetFormat;
+use datafusion::datasource::listing::{
+    ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
+};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::{BinaryExpr, Expr, Operator, TableProviderFilterPushDown};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::stream::RecordBatchReceiverStream;
+use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
+use datafusion::physical_plan::union::UnionExec;
+use datafusion::prelude::SessionContext;
+use strata_archive::{Rows, Table, TakeRows, name_of, rows_of_blocks};
+use strata_store::{BlockFile, Damage, Disk, FileKind, Log, Part, PartFile, Recording, Select};
+use strata_wire::AddressFamily;
+use tokio::sync::mpsc::Sender;
+
+use crate::files::Files;
+
+/// Rows of a batch at most.
+const BATCH_ROWS: usize = 8_192;
+/// Batches that wait for the query at most, of each stream.
+const BATCHES_WAITING: usize = 64;
+
+/// One table of a log.
+#[derive(Debug)]
+pub(crate) struct Tiers {
+    table: Table,
+    schema: SchemaRef,
+    compacted: Option<ListingTable>,
+    blocks: Arc<Blocks>,
+}
+
+/// The block files of a log, as they were when it was opened.
+#[derive(Debug)]
+struct Blocks {
+    log: Log,
+    files: Vec<BlocksFile>,
+}
+
+#[derive(Debug)]
+struct BlocksFile {
+    recording: Recording,
+    file: BlockFile,
+    /// That of the part which it could become.
+    number: u32,
+}
+
+/// A file of what was compacted.
+struct TableFile {
+    disk: Arc<dyn Disk>,
+    name: String,
+    /// Where it lies, unless only its disk can read it.
+    path: Option<PathBuf>,
+}
+
+impl TableFile {
+    fn of(log: &Log, part: &Part, file: &PartFile) -> Self {
+        let disk = log.disk();
+        let name = name_of(disk.as_ref(), part, file);
+        let own = !(file.is_encrypted() || part.is_remote());
+        Self {
+            path: own.then(|| disk.display(&name).into()),
+            disk: Arc::clone(disk),
+            name,
+        }
+    }
+}
+
+/// Where DataFusion finds the files of a table. It reads them itself, side by side, where it can;
+/// else all of the table through their disks.
+fn urls(
+    table: &str,
+    files: &[TableFile],
+    context: &SessionContext,
+) -> Result<Vec<ListingTableUrl>> {
+    let paths: Option<Vec<&Path>> = files.iter().map(|file| file.path.as_deref()).collect();
+    let urls: Vec<String> = match paths {
+        Some(paths) => paths
+            .iter()
+            .map(|path| path.to_string_lossy().into())
+            .collect(),
+        None => {
+            let named = |file: &TableFile| (Arc::clone(&file.disk), file.name.clone());
+            let files = Files::new(files.iter().map(named).collect());
+            // A table each, since both have a file of each number.
+            let base = format!("{table}://log");
+            let urls = files.urls(&base);
+            let base = base.parse().context("not a URL")?;
+            context.register_object_store(&base, Arc::new(files));
+            urls
+        }
+    };
+    let urls: Result<Vec<ListingTableUrl>, _> = urls.iter().map(ListingTableUrl::parse).collect();
+    Ok(urls?)
+}
+
+impl Tiers {
+    /// The tables of a log.
+    pub(crate) fn of(log: Log, context: &SessionContext) -> Result<[Self; 2]> {
+        let mut compacted: [Vec<TableFile>; 2] = Default::default();
+        for part in &log.archive().parts {
+            for (kind, files) in [FileKind::Packets, FileKind::Flows]
+                .iter()
+                .zip(&mut compacted)
+            {
+                files.extend(part.file(*kind).map(|file| TableFile::of(&log, part, file)));
+            }
+        }
+        let mut files = Vec::new();
+        let mut number = log.archive().next_part;
+        for recording in log.recordings() {
+            for file in &recording.files {
+                files.push(BlocksFile {
+                    recording: recording.clone(),
+                    file: file.clone(),
+                    number,
+                });
+                number += 1;
+            }
+        }
+        let blocks = Arc::new(Blocks { log, files });
+        let [packets, flows] = compacted;
+        Ok([
+            Self::new(Table::Packets, &packets, &blocks, context)?,
+            Self::new(Table::Flows, &flows, &blocks, context)?,
+        ])
+    }
+
+    fn new(
+        table: Table,
+        files: &[TableFile],
+        blocks: &Arc<Blocks>,
+        context: &SessionContext,
+    ) -> Result<Self> {
+        let mut tiers = Self {
+            table,
+            schema: table.schema(),
+            compacted: None,
+            blocks: Arc::clone(blocks),
+        };
+        if !files.is_empty() {
+            let urls = urls(tiers.name(), files, context)?;
+            let options = ListingOptions::new(Arc::new(ParquetFormat::default()))
+                .with_file_extension(".parquet");
+            let config = ListingTableConfig::new_with_multi_paths(urls)
+                .with_listing_options(options)
+                .with_schema(Arc::clone(&tiers.schema));
+            tiers.compacted = Some(ListingTable::try_new(config)?);
+        }
+        Ok(tiers)
+    }
+
+    /// Its name in SQL.
+    pub(crate) fn name(&self) -> &'static str {
+        match self.table {
+            Table::Packets => "packets",
+            Table::Flows => "flows",
+        }
+    }
+
+    /// Rows of the block files in so many streams; `None` without block files.
+    fn not_compacted(
+        &self,
+        columns: Vec<usize>,
+        filters: &[Expr],
+        streams: usize,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>, DataFusionError> {
+        let files = self.blocks.files.len();
+        if files == 0 {
+            return Ok(None);
+        }
+        let schema = Arc::new(self.schema.project(&columns)?);
+        let rows = Arc::new(Rows {
+            table: self.table,
+            columns,
+            select: select(filters),
+        });
+        let each = files.div_ceil(streams.max(1));
+        let streams = (0..files).step_by(each).map(|first| {
+            let stream = Stream {
+                blocks: Arc::clone(&self.blocks),
+                files: (first..(first + each).min(files)).collect(),
+                rows: Arc::clone(&rows),
+                schema: Arc::clone(&schema),
+            };
+            Arc::new(stream) as Arc<dyn PartitionStream>
+        });
+        let streams = streams.collect();
+        let plan = StreamingTableExec::try_new(schema, streams, None, [], false, None)?;
+        Ok(Some(Arc::new(plan)))
+    }
+}
+
+#[async_trait]
+impl TableProvider for Tiers {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    /// Filters say which row groups, pages and blocks to read; what comes is filtered again.
+    fn supports_filters_pushdown(
+        &self,
+        filters: &[&Expr],
+    ) -> Result<Vec<TableProviderFilterPushDown>, DataFusionError> {
+        Ok(vec![TableProviderFilterPushDown::Inexact; filters.len()])
+    }
+
+    async fn scan(
+        &self,
+        state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>, DataFusionError> {
+        let all = || (0..self.schema.fields().len()).collect();
+        let columns: Vec<usize> = projection.cloned().unwrap_or_else(all);
+        let mut plans: Vec<Arc<dyn ExecutionPlan>> = Vec::new();
+        if let Some(compacted) = &self.compacted {
+            plans.push(
+                compacted
+                    .scan(state, Some(&columns), filters, limit)
+                    .await?,
+            );
+        }
+        let streams = state.config().target_partitions();
+        plans.extend(self.not_compacted(columns.clone(), filters, streams)?);
+        if plans.is_empty() {
+            let schema = Arc::new(self.schema.project(&columns)?);
+            plans.push(Arc::new(EmptyExec::new(schema)));
+        }
+        UnionExec::try_new(plans)
+    }
+}
+
+/// The rows of some block files, one file after the other.
+#[derive(Debug)]
+struct Stream {
+    blocks: Arc<Blocks>,
+    files: Vec<usize>,
+    rows: Arc<Rows>,
+    schema: SchemaRef,
+}
+
+impl PartitionStream for Stream {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let mut builder =
+            RecordBatchReceiverStream::builder(Arc::clone(&self.schema), BATCHES_WAITING);
+        let mut output = Output {
+            sender: builder.tx(),
+            open: true,
+        };
+        let (blocks, rows) = (Arc::clone(&self.blocks), Arc::clone(&self.rows));
+        let files = self.files.clone();
+        builder.spawn_blocking(move || {
+            for file in files {
+                let BlocksFile {
+                    recording,
+                    file,
+                    number,
+                } = &blocks.files[file];
+                let read =
+                    rows_of_blocks(&blocks.log, recording, file, *number, &rows, &mut output);
+                read.map_err(|error| DataFusionError::External(Box::new(error)))?;
+                if !output.open {
+                    break;
+                }
+            }
+            Ok(())
+        });
+        builder.build()
+    }
+}
+
+/// Where rows go.
+struct Output {
+    sender: Sender<Result<RecordBatch, DataFusionError>>,
+    /// Whether the query wants more.
+    open: bool,
+}
+
+impl TakeRows for Output {
+    fn rows(&mut self, batch: RecordBatch) -> bool {
+        for start in (0..batch.num_rows()).step_by(BATCH_ROWS) {
+            let rows = BATCH_ROWS.min(batch.num_rows() - start);
+            let sent = self.sender.blocking_send(Ok(batch.slice(start, rows)));
+            self.open &= sent.is_ok();
+            if !self.open {
+                break;
+            }
+        }
+        self.open
+    }
+
+    fn damage(&mut self, damage: Damage) {
+        eprintln!("strata: warning: left out: {damage}");
+    }
+}
+
+/// The blocks that may hold what all of these filters let pass.
+fn select(filters: &[Expr]) -> Select {
+    let mut select = Select::default();
+    for filter in filters {
+        narrow(filter, &mut select);
+    }
+    select
+}
+
+fn narrow(filter: &Expr, select: &mut Select) {
+    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = filter else {
+        return;
+    };
+    if *op == Operator::And {
+        narrow(left, select);
+        narrow(right, select);
+        return;
+    }
+    let (column, operator, value) = match (left.as_ref(), right.as_ref()) {
+        (Expr::Column(column), Expr::Literal(value, _)) => (column, *op, value),
+        (Expr::Literal(value, _), Expr::Column(column)) => match op.swap() {
+            Some(swapped) => (column, swapped, value),
+            None => return,
+        },
+        _ => return,
+    };
+    of_column(column, operator, value, select);
+}
+
+fn of_column(column: &Column, operator: Operator, value: &ScalarValue, select: &mut Select) {
+    match (column.name.as_str(), value) {
+        ("time", ScalarValue::TimestampNanosecond(Some(ns), _)) => {
+            let at = u64::try_from(*ns).unwrap_or(0);
+            let from = match operator {
+                Operator::Eq | Operator::GtEq => Some(at),
+                Operator::Gt => Some(at.saturating_add(1)),
+                _ => None,
+            };
+            let to = match operator {
+                Operator::Eq | Operator::LtEq => Some(at.saturating_add(1)),
+                Operator::Lt => Some(at),
+                _ => None,
+            };
+            select.from_ns = select.from_ns.max(from);
+            select.to_ns = match (select.to_ns, to) {
+                (Some(one), Some(other)) => Some(one.min(other)),
+                (one, other) => one.or(other),
+            };
+        }
+        ("src" | "dst", value) if operator == Operator::Eq => {
+            let text = value.try_as_str().flatten();
+            let address = text.and_then(|text| text.parse::<IpAddr>().ok());
+            let entry = address.map(|address| match address {
+                IpAddr::V4(v4) => (AddressFamily::Ipv4, v4.to_bits().into()),
+                IpAddr::V6(v6) => (AddressFamily::Ipv6, v6.to_bits()),
+            });
+            select.addresses.extend(entry.map(|entry| vec![entry]));
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datafusion::logical_expr::{col, lit};
+
+    #[test]
+    fn filters_narrow_what_is_read() {
+        let at = |ns| {
+            lit(ScalarValue::TimestampNanosecond(
+                Some(ns),
+                Some("UTC".into()),
+            ))
+        };
+        let filters = [
+            col("time").gt_eq(at(5)).and(col("time").lt(at(9))),
+            at(7).gt_eq(col("time")),
+            col("src").eq(lit("10.0.0.1")),
+            col("dst").eq(lit("no address")),
+            col("dst_port").eq(lit(80)),
+            col("src").eq(lit("::1")).or(col("dst").eq(lit("::1"))),
+        ];
+        let found = select(&filters);
+        assert_eq!((found.from_ns, found.to_ns), (Some(5), Some(8)));
+        assert_eq!(found.addresses, [[(AddressFamily::Ipv4, 0x0a00_0001)]]);
+    }
+}
