@@ -96,15 +96,15 @@ pub(crate) fn delete_gone(disk: &dyn Disk, archive: &mut Archive) -> Result<bool
     let mut left = Vec::new();
     let mut elsewhere = false;
     for name in blocks.iter().chain(&archive.deleted) {
-        let removed = disk.remove(name);
-        if is_remote(name) {
-            elsewhere |= removed.is_ok();
-            if removed.is_err() {
-                left.push(name.clone());
-            }
-            continue;
+        if !is_remote(name) {
+            let removed = disk.remove(name);
+            removed.map_err(ArchiveError::io(disk.display(name), "delete"))?;
+        } else if left.is_empty() && disk.remove(name).is_ok() {
+            elsewhere = true;
+        } else {
+            // One that does not answer is not asked for each.
+            left.push(name.clone());
         }
-        removed.map_err(ArchiveError::io(disk.display(name), "delete"))?;
     }
     // Listed until the next change: deleting what is not there does nothing, but asks a store.
     archive.deleted = left;

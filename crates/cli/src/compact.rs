@@ -13,7 +13,7 @@ use crate::cold::{self, MoveArgs};
 use crate::key;
 use crate::prune::{self, RetentionArgs};
 use crate::record::stop_on_signal;
-use crate::text::{count, duration_ns, human_bytes, percent};
+use crate::text::{chain, count, duration_ns, human_bytes, percent};
 
 /// Arguments of `strata compact`.
 #[derive(Debug, clap::Args)]
@@ -58,6 +58,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         encrypt_to(&disk, &key::recipients(keys)?)?;
     }
     let stop = stop_on_signal()?;
+    // Said once, while it does not change.
+    let mut known = None;
     loop {
         let started = Instant::now();
         let done = compact(&disk, |_| ())?;
@@ -66,7 +68,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             prune::apply(&disk, retention, false, false)?;
         }
         if let Some((place, age_ns)) = &moving {
-            cold::apply(&disk, place, *age_ns, false)?;
+            let moved = cold::apply(&disk, place, *age_ns, false);
+            if pause.is_none() {
+                moved?;
+            } else {
+                // A store may answer again; what is recorded meanwhile is to be compacted.
+                let problem = moved.err().map(|error| chain(&error));
+                if let Some(text) = problem.as_ref().filter(|_| problem != known) {
+                    eprintln!("strata: warning: not moved, will be tried again: {text}");
+                }
+                known = problem;
+            }
         }
         let Some(pause) = pause else {
             if done.damage.is_empty() {

@@ -258,6 +258,7 @@ fn what_is_encrypted_moves_as_it_is_beside_a_compaction() {
     let public = ok(strata().args(["key", "new", key]));
     let log = compacted(dir.path(), "cic2017-sqli", &["--encrypt-to", public.trim()]);
     let before = export(strata(), &log, &["--key", key]);
+    let flows = export(strata(), &log, &["--key", key, "-F", "csv"]);
     let url = format!("s3://{BUCKET}/one/two");
     // As it runs beside a recording, once.
     ok(server
@@ -278,6 +279,7 @@ fn what_is_encrypted_moves_as_it_is_beside_a_compaction() {
         );
     }
     assert!(export(server.ask(), &log, &["--key", key]) == before);
+    assert!(export(server.ask(), &log, &["--key", key, "-F", "csv"]) == flows);
     let other = dir.path().join("two.key");
     let other = other.to_str().unwrap();
     let public = ok(strata().args(["key", "new", other]));
@@ -317,4 +319,58 @@ fn another_disk_needs_no_server() {
     assert!(export(strata(), &log, &[]) == before);
     let unknown = failed(strata().arg("move").arg(&log).args(["--to", "ftp://a/b"]));
     assert!(unknown.contains("s3://BUCKET/PREFIX"), "{unknown}");
+}
+
+#[test]
+fn a_store_that_does_not_answer_holds_no_compaction_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = compacted(dir.path(), "cic2017-sqli", &[]);
+    // Nobody listens there.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let watch = strata()
+        .env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}"))
+        .env("AWS_ACCESS_KEY_ID", "somebody")
+        .env("AWS_SECRET_ACCESS_KEY", "secret")
+        .arg("compact")
+        .arg(&log)
+        .args(["--watch", "1s", "--move-to", "s3://traffic/sensor-7"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut watch = Running(watch.unwrap());
+    let trace = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    ok(strata()
+        .args(["record", "-r"])
+        .arg(trace)
+        .arg("-o")
+        .arg(&log));
+    let until = Instant::now() + Duration::from_secs(60);
+    let is_block_file = |file: &PathBuf| file.extension().is_some_and(|ending| ending == "strata");
+    while files(&log.join("blocks")).iter().any(is_block_file) {
+        assert!(
+            Instant::now() < until,
+            "what was recorded meanwhile is not compacted"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    watch.0.kill().unwrap();
+    let mut said = String::new();
+    let mut stderr = watch.0.stderr.take().unwrap();
+    std::io::Read::read_to_string(&mut stderr, &mut said).unwrap();
+    assert!(
+        said.contains("not moved") && said.contains("s3://traffic/sensor-7"),
+        "{said}"
+    );
+}
+
+/// Ended when the test ends.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
