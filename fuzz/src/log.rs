@@ -59,7 +59,11 @@ pub fn log_of(
         ..Manifest::default()
     };
     let disk = SimDisk::new();
-    for (name, content) in [(MANIFEST_NAME, &manifest.to_json()[..]), (FILE, file)] {
+    for (name, content) in [
+        (MANIFEST_NAME, &manifest.to_json()[..]),
+        ("models/0.json", b"{}"),
+        (FILE, file),
+    ] {
         disk.replace(name, content).expect("a virtual disk");
     }
     Log::on(Arc::new(disk)).expect("the manifest is good")
