@@ -87,7 +87,10 @@ fn what_is_recorded_is_reported_weighed_and_exported() {
     let weighed: u64 = std::fs::read_dir(log.join("blocks"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|e| e == "strata" || e == "index"))
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|e| e == "strata" || e == "index")
+        })
         .map(|path| path.metadata().unwrap().len())
         .sum();
     assert_eq!(
