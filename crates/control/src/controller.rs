@@ -1,35 +1,31 @@
 //! What is asked of a running recording, and what it does by itself: modes, policies, events.
 
+mod inner;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use serde::Serialize;
 use strata_classify::Model;
-use strata_pipeline::{Mode, ModeConfig, ModeError, Plan, Steering};
-use strata_rules::{Action, Policies, Policy, PolicyError};
+use strata_pipeline::{ModeConfig, ModeError, Steering};
+use strata_rules::{Action, Policy, PolicyError};
 use strata_wire::{Ledger, Tally};
 use utoipa::ToSchema;
 
+use inner::{Inner, Numbered, Rate, Sampling};
+
 use crate::config::PolicyConfig;
-use crate::elastic::{ElasticOptions, ElasticState, Relief, Resource, Sensed, Step, plan};
+use crate::elastic::{ElasticOptions, ElasticState, Resource, Sensed, Step, plan};
 use crate::status::{
     ChangeStatus, CpuStatus, InterfaceStatus, LostStatus, PolicyStatus, ResourceStatus, Status,
     mirrored, of_logged, results,
 };
 
-/// Events that are remembered.
-const EVENTS_MAX: usize = 1000;
-/// For how long the kernel is said to drop packets after it was seen to: longer than
-/// workers take to say so again.
-const DROPS_LAST: Duration = Duration::from_millis(500);
 /// How long all flows are captured before that is said: the share of flows moves often.
 const ALL_CAPTURED: Duration = Duration::from_secs(10);
 /// So much more of the disk than needed is made free, as a share of it.
 const REMOVE_MORE: f64 = 0.02;
-/// Over how long rates are taken.
-const RATE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
@@ -88,62 +84,6 @@ pub struct Observed {
     pub disk_rate: Option<f64>,
     /// RDMA packets that were sent so far, and sent again, where packets go to a relay.
     pub rdma: Option<(u64, u64)>,
-}
-
-/// A policy with its number.
-#[derive(Clone, Debug)]
-struct Numbered {
-    id: u32,
-    text: String,
-    policy: Policy,
-}
-
-#[derive(Debug)]
-struct Inner {
-    own_modes: BTreeMap<String, ModeConfig>,
-    /// What was asked for last.
-    modes: Vec<String>,
-    /// When the mode falls back, and to what.
-    timed: Option<(Instant, Vec<String>)>,
-    policies: Vec<Numbered>,
-    default: Action,
-    can_mirror: bool,
-    next_id: u32,
-    elastic: Option<ElasticOptions>,
-    state: ElasticState,
-    cpu_budget: Option<f64>,
-    cpu: Option<CpuStatus>,
-    /// Since when all flows are captured again, once it was said that they are not.
-    sampling: Sampling,
-    sensed: Sensed,
-    observed: Observed,
-    /// RDMA packets sent and sent again, when rates were last taken.
-    rdma: (u64, u64),
-    /// Packets that the kernel has dropped, and when it was last seen to.
-    dropped: (u64, Option<Instant>),
-    rate: Rate,
-    events: VecDeque<Event>,
-    /// Events that were not yet taken for the journal.
-    news: Vec<Event>,
-}
-
-/// Whether flows are sampled to keep the CPU budget, as far as it was said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sampling {
-    No,
-    Yes,
-    /// No longer, since then.
-    Ending(Instant),
-}
-
-#[derive(Debug)]
-struct Rate {
-    since: Instant,
-    seen: Tally,
-    logged_bytes: u64,
-    packets_per_second: f64,
-    bytes_per_second: f64,
-    logged_bytes_per_second: f64,
 }
 
 /// Steers one recording. All changes go through it, one after another.
@@ -599,103 +539,5 @@ fn reason(step: &Step) -> String {
         (Resource::Rdma, false) => format!("only {percent:.1} % of the packets are sent again"),
         (_, true) => format!("{name} is short: {percent:.0} % in use"),
         (_, false) => format!("{name} is no longer short: {percent:.0} % in use"),
-    }
-}
-
-impl Inner {
-    /// The modes at work: those asked for, or where something is short the one that relieves it
-    /// and keeps no more than these.
-    fn active(&self) -> Vec<String> {
-        let relief = self.state.relief();
-        if relief == Relief::default() {
-            return self.modes.clone();
-        }
-        let asked = self.modes.iter().map(|name| Relief::of_mode(name));
-        // Several modes are joined demands, so they give up only what all do.
-        let asked = asked.reduce(|a, b| Relief {
-            partial: a.partial && b.partial,
-            sampled: a.sampled && b.sampled,
-        });
-        let all = relief.and(asked.unwrap_or_default());
-        all.mode()
-            .map_or_else(|| self.modes.clone(), |name| vec![name.to_owned()])
-    }
-
-    fn plan(&self, model: &Model) -> Result<Plan, ControlError> {
-        let active = self.active();
-        let modes: Result<Vec<Mode>, ModeError> = active
-            .iter()
-            .map(|name| Mode::by_name(name, &self.own_modes))
-            .collect();
-        let policies: Vec<Policy> = self.policies.iter().map(|n| n.policy.clone()).collect();
-        let actions = policies.iter().map(|policy| policy.action);
-        if !self.can_mirror && actions.chain([self.default]).any(|a| a == Action::Mirror) {
-            return Err(ControlError::NoMirror);
-        }
-        let ready = Policies::new(&policies, self.default).map_err(|(_, error)| error)?;
-        Ok(Plan::new(model, &modes?)?.with_policies(&policies, Arc::new(ready)))
-    }
-
-    fn note(&mut self, who: &str, what: String, why: &str) {
-        let event = Event {
-            at: Timestamp::now().to_string(),
-            who: who.to_owned(),
-            what,
-            why: why.to_owned(),
-        };
-        if self.events.len() == EVENTS_MAX {
-            self.events.pop_front();
-        }
-        self.events.push_back(event.clone());
-        // Who does not take them has no journal.
-        if self.news.len() < EVENTS_MAX {
-            self.news.push(event);
-        }
-    }
-
-    #[allow(clippy::cast_precision_loss)]
-    fn observe(&mut self, now: Instant, observed: Observed) {
-        let dropped: u64 = observed.rings.iter().map(|ring| ring.2).sum();
-        let in_flight = observed.ledger.in_flight.bytes as f64;
-        let blocks = observed.blocks_bytes as f64;
-        self.sensed[Resource::DiskSpace as usize] = observed.disk_used;
-        self.sensed[Resource::Blocks as usize] = (blocks > 0.0).then(|| in_flight / blocks);
-        if dropped > self.dropped.0 {
-            self.dropped = (dropped, Some(now));
-        }
-        let drops = self
-            .dropped
-            .1
-            .is_some_and(|at| now.duration_since(at) < DROPS_LAST);
-        self.sensed[Resource::Ring as usize] =
-            (!observed.rings.is_empty()).then(|| f64::from(u8::from(drops)));
-        self.sensed[Resource::Cpu as usize] = observed.cpu_used;
-        self.sensed[Resource::RingFill as usize] = observed.ring_fill;
-        self.sensed[Resource::DiskRate as usize] = observed.disk_rate;
-        let elapsed = now.duration_since(self.rate.since);
-        if elapsed >= RATE_INTERVAL {
-            let (seconds, ledger) = (elapsed.as_secs_f64(), &observed.ledger);
-            let logged_bytes = ledger.logged.bytes + ledger.in_flight.bytes;
-            let per_second = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
-            self.rate = Rate {
-                since: now,
-                seen: ledger.seen,
-                logged_bytes,
-                packets_per_second: per_second(ledger.seen.packets, self.rate.seen.packets),
-                bytes_per_second: per_second(ledger.seen.bytes, self.rate.seen.bytes),
-                logged_bytes_per_second: per_second(logged_bytes, self.rate.logged_bytes),
-            };
-            if let Some((sent, again)) = observed.rdma {
-                let (sent_before, again_before) = self.rdma;
-                let sent_now = sent.saturating_sub(sent_before).max(1);
-                let share = again.saturating_sub(again_before) as f64 / sent_now as f64;
-                self.sensed[Resource::Rdma as usize] = Some(share);
-                self.rdma = (sent, again);
-            }
-            let limit = self.elastic.as_ref().and_then(|o| o.bits_per_second);
-            self.sensed[Resource::Bandwidth as usize] =
-                limit.map(|limit| self.rate.logged_bytes_per_second * 8.0 / limit);
-        }
-        self.observed = observed;
     }
 }
