@@ -13,22 +13,7 @@ use strata_store::export::{ExportOptions, FileFormat};
 use strata_store::{Disk, FileKind, Log, SimDisk};
 use strata_testkit::{data_dir, format_captures};
 
-use common::{Capture, exported, model, record};
-
-/// Everything of the test traces as headers and more, compacted, encrypted if there is a key.
-fn compacted(key: Option<&Identities>) -> SimDisk {
-    let sim = SimDisk::new();
-    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
-    let path = data_dir().join("labelled/cic2017-sqli/trace.pcap");
-    for mode in ["default", "log-all"] {
-        assert!(record(&disk, &path, &model(), mode, 60_000));
-    }
-    if let Some(key) = key {
-        encrypt_to(&disk, &key.recipients()).unwrap();
-    }
-    compact(&disk, |_| ()).unwrap();
-    sim
-}
+use common::{Capture, compacted, exported, model, record};
 
 fn opened(sim: &SimDisk, key: Option<&Identities>) -> Log {
     let disk = ClearDisk::new(Arc::new(sim.clone()), key.cloned());

@@ -7,34 +7,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use strata_archive::{
-    ClearDisk, Find, Identities, Place, Retention, compact, encrypt_to, make_room, prune, relocate,
-    verify,
+    ClearDisk, Find, Identities, Place, Retention, compact, make_room, prune, relocate, verify,
 };
 use strata_store::{Disk, Log, SimDisk};
-use strata_testkit::data_dir;
 
-use common::{Packet, exported, model, record};
+use common::{Packet, compacted, exported};
 
 /// To the disk of a test all names are alike.
 const STORE: &str = "s3://bucket/sensor-7";
 
 fn store() -> Place {
     Place::elsewhere(STORE).unwrap()
-}
-
-/// A log of two recordings, compacted, encrypted to a key if there is one.
-fn compacted(key: Option<&Identities>) -> SimDisk {
-    let sim = SimDisk::new();
-    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
-    let path = data_dir().join("labelled/cic2017-sqli/trace.pcap");
-    for mode in ["default", "log-all"] {
-        assert!(record(&disk, &path, &model(), mode, 60_000));
-    }
-    if let Some(key) = key {
-        encrypt_to(&disk, &key.recipients()).unwrap();
-    }
-    compact(&disk, |_| ()).unwrap();
-    sim
 }
 
 fn log(sim: &SimDisk) -> Log {

@@ -6,13 +6,13 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use strata_archive::Find;
+use strata_archive::{Find, Identities, compact, encrypt_to};
 use strata_capture::{Input, InputOptions, Interface, Meta, Next};
 use strata_classify::Model;
 use strata_pipeline::{Mode, RunError, Worker, WorkerOptions, run};
 use strata_store::export::{Context, ExportOptions, FileFormat};
-use strata_store::{About, Disk, Log, PacketRecord, Recorder, RecorderOptions};
-use strata_testkit::workspace_root;
+use strata_store::{About, Disk, Log, PacketRecord, Recorder, RecorderOptions, SimDisk};
+use strata_testkit::{data_dir, workspace_root};
 use strata_wire::dissect::dissect;
 use strata_wire::{FlowShare, Keep, Ledger, LinkType, TunnelKey};
 
@@ -106,6 +106,21 @@ pub(crate) fn record(
     drop(worker);
     recorder.finish(&ledger, Vec::new()).unwrap();
     true
+}
+
+/// A log of two recordings, compacted, encrypted to a key if there is one.
+pub(crate) fn compacted(key: Option<&Identities>) -> SimDisk {
+    let sim = SimDisk::new();
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+    let path = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    for mode in ["default", "log-all"] {
+        assert!(record(&disk, &path, &model(), mode, 60_000));
+    }
+    if let Some(key) = key {
+        encrypt_to(&disk, &key.recipients()).unwrap();
+    }
+    compact(&disk, |_| ()).unwrap();
+    sim
 }
 
 /// Records the headers of a capture, of which a policy protects what matches `protected`.
