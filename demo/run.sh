@@ -23,7 +23,7 @@ run "$strata" export "$out/log" -w "$out/all.pcapng"
 run "$strata" export "$out/log" -w "$out/web.pcapng" tcp port 80
 
 captured=$(wc -c <"$capture")
-logged=$(cat "$out"/log/blocks/*.strata | wc -c)
+logged=$(cat "$out"/log/blocks/* | wc -c)
 say "The capture weighs $captured bytes, the log $logged."
 echo "Open it in Wireshark:   wireshark $out/all.pcapng"
 echo "Kept whole only:        wireshark -Y 'frame.comment contains \"granularity=full\"' $out/all.pcapng"
