@@ -227,6 +227,8 @@ impl<B> Drop for WriteQueue<B> {
 
 #[cfg(test)]
 mod tests {
+    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+
     use super::*;
     use crate::{Disk, RealDisk, SimDisk};
 
@@ -271,6 +273,30 @@ mod tests {
             assert!(write_all(&real, in_flight, register) == expected);
             assert!(write_all(&SimDisk::new(), in_flight, register) == expected);
         }
+    }
+
+    /// From now on this thread gets no io_uring, as in a container.
+    fn forbid_io_uring() {
+        let rules = [(libc::SYS_io_uring_setup, Vec::new())].into();
+        let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+        let arch = std::env::consts::ARCH.try_into().unwrap();
+        let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch).unwrap();
+        let program: BpfProgram = filter.try_into().unwrap();
+        seccompiler::apply_filter(&program).unwrap();
+    }
+
+    #[test]
+    fn where_io_uring_is_forbidden_blocks_are_written_all_the_same() {
+        let expected: Vec<u8> = (0..100).flat_map(block).collect();
+        let forbidden = std::thread::spawn(move || {
+            forbid_io_uring();
+            let refused = WriteQueue::<Vec<u8>>::new(4).refused().map(io::Error::kind);
+            assert_eq!(refused, Some(io::ErrorKind::PermissionDenied));
+            let dir = tempfile::tempdir().unwrap();
+            let real = RealDisk::create_dir(dir.path()).unwrap();
+            assert!(write_all(&real, 4, true) == expected);
+        });
+        forbidden.join().unwrap();
     }
 
     #[test]
