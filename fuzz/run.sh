@@ -15,7 +15,7 @@ cd "$(dirname "$0")"
 SECONDS_EACH=${SECONDS_EACH:-600}
 JOBS=${JOBS:-1}
 captures=${STRATA_DATA:-../../shared/data}/formats
-all="pcap pcapng dissect model block filter labels rules config api roce segments control archive"
+all="pcap pcapng dissect model block filter labels rules config api roce segments control archive eve"
 triple=$(rustc -vV | sed -n 's/^host: //p')
 bin=target/$triple/release
 [ $# -gt 0 ] || set -- $all

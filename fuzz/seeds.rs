@@ -34,6 +34,7 @@ fn main() -> io::Result<()> {
     of_labels(corpus)?;
     of_policies(corpus)?;
     of_configuration(corpus)?;
+    of_alerts(corpus)?;
     of_the_wire(&packets, corpus)?;
     for file in files_below(logs)? {
         if file
@@ -44,6 +45,26 @@ fn main() -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Alerts of Suricata, and an event that is none.
+fn of_alerts(corpus: &Path) -> io::Result<()> {
+    let alert = |source: &str, destination: &str, proto: &str| {
+        format!(
+            r#"{{"timestamp":"2024-05-01T10:00:00.000000+0000","event_type":"alert","src_ip":"{source}","src_port":49152,"dest_ip":"{destination}","dest_port":443,"proto":"{proto}","alert":{{"severity":1}}}}"#
+        )
+    };
+    let lines = [
+        alert("10.1.2.3", "192.0.2.7", "TCP"),
+        alert("2001:db8::1", "2001:db8::2", "udp"),
+        alert("10.1.2.3", "192.0.2.7", "ICMP"),
+        alert("10.1.2.3", "192.0.2.7", "132"),
+        String::from(r#"{"event_type":"flow","proto":"TCP"}"#),
+    ];
+    for line in &lines {
+        seed(corpus, "eve", line.as_bytes())?;
+    }
+    seed(corpus, "eve", lines.join("\n").as_bytes())
 }
 
 /// Policies of every kind of field, with two packets.
