@@ -9,6 +9,7 @@ import argparse
 import importlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -61,6 +62,8 @@ class Context:
 
 
 def main():
+    # So that what is under way is stopped and put back in order too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--strata", required=True, type=Path)
     parser.add_argument("--quick", action="store_true", help="about two minutes, rough figures")
