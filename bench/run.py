@@ -25,6 +25,8 @@ ROOT = HERE.parent
 
 # These take an hour.
 ONLY_IF_NAMED = ["soak"]
+# What topics take from the environment, so that results can say how they came about.
+KNOBS = ["RETRIES", "PROGRAMS", "MINUTES", "PPS"]
 
 
 class Context:
@@ -91,6 +93,7 @@ def main():
                     harness.remove([path])
             form = " QUICK=1" if arguments.quick else ""
             form += f" TOPICS={topic}" if part else ""
+            form += "".join(f" {n}='{os.environ[n]}'" for n in KNOBS if n in os.environ)
             harness.save(topic.replace(":", "-"), {"command": f"make bench{form}", **result})
     finally:
         shutil.rmtree(directory)
