@@ -498,8 +498,6 @@ impl BlockBuilder {
             let ends = ends.map(|end| hasher.address(AddressFamily::Ipv4, u128::from(end)));
             self.fingerprints.extend([flow, ends[0], ends[1]]);
         }
-        self.fingerprints.sort_unstable();
-        self.fingerprints.dedup();
         let keys = (!self.notes_full).then_some(self.fingerprints.as_slice());
         let mut summary = Vec::new();
         Summary::new(counts, keys).emit(&mut summary);
