@@ -148,36 +148,46 @@ impl Verdicts {
         &self.table
     }
 
-    /// The verdict on the packet of one lane. Allocates only when a combination
-    /// of leaves is met for the first time.
+    /// The verdicts on the packets of the first lanes, as many as `ids` has places. Allocates
+    /// only when a combination of leaves is met for the first time.
+    ///
+    /// # Panics
+    ///
+    /// If there are more than [`LANES`] places.
     #[inline]
-    pub fn decide(&mut self, level: Level, leaves: &[[u16; LANES]], lane: usize) -> VerdictId {
-        // Where the leaves fit in the key beside the level, the cache is exact;
-        // else they are hashed, and a hit is compared.
+    pub fn decide(&mut self, level: Level, leaves: &[[u16; LANES]], ids: &mut [VerdictId]) {
         let slot = slot_of(level);
         let leaf_bits = self.shares[slot].leaf_bits;
+        // Where the leaves fit in the key beside the level, the cache is exact;
+        // else they are hashed, and a hit is compared.
         let exact = leaf_bits as usize * leaves.len() <= 62;
-        let mut key = 1;
+        let mut keys = [1_u64; LANES];
+        let keys = &mut keys[..ids.len()];
+        // Row by row, so that several packets are taken at once.
         for row in leaves {
-            let leaf = u64::from(row[lane]);
-            key = if exact {
-                key << leaf_bits | leaf
+            for (key, &leaf) in keys.iter_mut().zip(row) {
+                *key = if exact {
+                    *key << leaf_bits | u64::from(leaf)
+                } else {
+                    (key.rotate_left(5) ^ u64::from(leaf)).wrapping_mul(0x517c_c1b7_2722_0a95)
+                };
+            }
+        }
+        for (lane, (id, &mut key)) in ids.iter_mut().zip(keys).enumerate() {
+            // Levels differ in tree count and bits: the last bit keeps them apart.
+            let key = key << 1 | slot as u64;
+            let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
+            #[allow(clippy::cast_possible_truncation)]
+            let place = mixed as usize % CACHE_SLOTS;
+            let (cached, known) = self.cache[place];
+            *id = if cached == key && (exact || self.is_known(known, level, leaves, lane)) {
+                known
             } else {
-                (key.rotate_left(5) ^ leaf).wrapping_mul(0x517c_c1b7_2722_0a95)
+                let found = self.look_up(level, leaves, lane);
+                self.cache[place] = (key, found);
+                found
             };
         }
-        // Levels differ in tree count and bits: the last bit keeps them apart.
-        key = key << 1 | slot as u64;
-        let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
-        #[allow(clippy::cast_possible_truncation)]
-        let slot = mixed as usize % CACHE_SLOTS;
-        let (cached, id) = self.cache[slot];
-        if cached == key && (exact || self.is_known(id, level, leaves, lane)) {
-            return id;
-        }
-        let id = self.look_up(level, leaves, lane);
-        self.cache[slot] = (key, id);
-        id
     }
 
     fn is_known(&self, id: VerdictId, level: Level, leaves: &[[u16; LANES]], lane: usize) -> bool {

@@ -121,12 +121,13 @@ proptest! {
                     prop_assert_eq!(&leaves, &of_kernel, "{:?}", kernel);
                 }
             }
-            for lane in 0..values.len() {
+            let mut ids = vec![Verdicts::UNCLASSIFIED_ID; values.len()];
+            verdicts.decide(level, &leaves, &mut ids);
+            for (lane, &id) in ids.iter().enumerate() {
                 let row: Vec<u32> = (0..4).map(|column| columns[column * LANES + lane]).collect();
                 let naive = model.leaves_naive(level, &row);
                 let batch: Vec<u16> = leaves.iter().map(|r| r[lane]).collect();
                 prop_assert_eq!(&batch, &naive);
-                let id = verdicts.decide(level, &leaves, lane);
                 prop_assert_eq!(verdicts.get(id), &verdicts.judge(level, &naive));
                 prop_assert_eq!(&verdicts.get(id).leaves, &naive);
             }

@@ -19,11 +19,8 @@ pub struct Classifier {
     features: Features,
     flow: Side,
     packet: Side,
-    /// By lane: the flow's bucket as it was after the packet.
+    /// Of the packets of `flow`: the flow's bucket as it was after the packet.
     buckets: [Bucket; LANES],
-    /// The packets without bucket, one behind the other, and their lanes.
-    bare: [PacketFacts; LANES],
-    bare_lanes: [u8; LANES],
     classified: Classified,
     /// What came by, for comparison with training; `None` if the model says nothing.
     drift: Option<Drift>,
@@ -39,12 +36,17 @@ struct Features {
     columns: Box<Columns>,
 }
 
-/// The forest of one level.
+/// The forest of one level, and the packets of a batch that it decides on, one behind the
+/// other.
 #[derive(Debug)]
 struct Side {
     level: Level,
     forest: Forest,
     leaves: Vec<[u16; LANES]>,
+    facts: [PacketFacts; LANES],
+    /// Where the packets stand in the batch.
+    lanes: [u8; LANES],
+    count: usize,
 }
 
 impl Side {
@@ -54,19 +56,52 @@ impl Side {
             level,
             leaves: vec![[0; LANES]; forest.tree_count()],
             forest,
+            facts: [PacketFacts::default(); LANES],
+            lanes: [0; LANES],
+            count: 0,
         }
     }
 
-    /// The leaves of these packets. Those without flow may come with any bucket.
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation)]
+    fn push(&mut self, lane: usize, facts: &PacketFacts) {
+        self.facts[self.count] = *facts;
+        self.lanes[self.count] = lane as u8;
+        self.count += 1;
+    }
+
+    /// Writes the verdicts on its packets to their lanes.
     #[inline]
-    fn walk(&mut self, features: &mut Features, facts: &[PacketFacts], buckets: &[Bucket]) {
+    fn decide(
+        &mut self,
+        features: &mut Features,
+        buckets: &[Bucket; LANES],
+        verdicts: &mut Verdicts,
+        classified: &mut Classified,
+    ) {
+        let facts = &self.facts[..self.count];
         let columns = features.columns.chunks_exact_mut(LANES);
         for (column, feature) in columns.zip(&features.list) {
+            // A tree of packets asks for nothing of their flows.
+            if self.level == Level::Packet && feature.level() == Level::Flow {
+                continue;
+            }
             let column = &mut column[..facts.len()];
             let averages = features.averages.as_ref();
-            feature.fill(column, facts, buckets, features.clock, averages);
+            feature.fill(
+                column,
+                facts,
+                &buckets[..facts.len()],
+                features.clock,
+                averages,
+            );
         }
         self.forest.leaves(&features.columns, &mut self.leaves);
+        let mut ids = [Verdicts::UNCLASSIFIED_ID; LANES];
+        verdicts.decide(self.level, &self.leaves, &mut ids[..self.count]);
+        for (&lane, &id) in self.lanes[..self.count].iter().zip(&ids) {
+            classified[usize::from(lane)] = id;
+        }
     }
 }
 
@@ -95,8 +130,6 @@ impl Classifier {
             flow: Side::new(model, Level::Flow),
             packet: Side::new(model, Level::Packet),
             buckets: [Bucket::default(); LANES],
-            bare: [PacketFacts::default(); LANES],
-            bare_lanes: [0; LANES],
             classified: [Verdicts::UNCLASSIFIED_ID; LANES],
             drift: Drift::new(model),
             batches: 0,
@@ -109,16 +142,16 @@ impl Classifier {
         self.drift.as_ref()
     }
 
-    /// Looks at one packet of a batch, whose features are still there.
+    /// Looks at one packet of those whose flow has a bucket, while their features are there.
     #[cold]
-    fn observe(&mut self, with_bucket: u64) {
-        // Another lane each time, so that no period in the traffic hides from it.
-        let turn = u32::try_from(self.batches % LANES as u64).unwrap_or(0);
-        let lane = (with_bucket.rotate_right(turn).trailing_zeros() + turn) as usize % LANES;
+    fn observe(&mut self) {
+        // Another one each time, so that no period in the traffic hides from it.
+        let place = usize::try_from(self.batches).unwrap_or(0) % self.flow.count;
+        let lane = usize::from(self.flow.lanes[place]);
         let verdict = self.verdicts.get(self.classified[lane]);
         let anomaly = f64::from(verdict.anomaly) / f64::from(u16::MAX);
         if let Some(drift) = &mut self.drift {
-            drift.observe(&self.features.columns, lane, anomaly);
+            drift.observe(&self.features.columns, place, anomaly);
         }
     }
 
@@ -160,44 +193,33 @@ impl Classifier {
         assert!(facts.len() <= LANES);
         self.classified = [Verdicts::UNCLASSIFIED_ID; LANES];
         let serves_flows = self.flow.forest.tree_count() > 0;
-        let (mut with_bucket, mut bare) = (0_u64, 0);
+        (self.flow.count, self.packet.count) = (0, 0);
+        for lane in bits(dissected) {
+            self.sketch.prefetch_other(facts[lane].fingerprint);
+        }
         for lane in bits(dissected) {
             match self.sketch.insert(&facts[lane]) {
                 Some(bucket) if serves_flows => {
-                    self.buckets[lane] = *bucket;
-                    with_bucket |= 1 << lane;
+                    self.buckets[self.flow.count] = *bucket;
+                    self.flow.push(lane, &facts[lane]);
                 }
-                _ => {
-                    self.bare[bare] = facts[lane];
-                    // A lane is below 64.
-                    self.bare_lanes[bare] = u8::try_from(lane).unwrap_or(u8::MAX);
-                    bare += 1;
-                }
+                _ => self.packet.push(lane, &facts[lane]),
             }
         }
-        if with_bucket != 0 {
-            let side = &mut self.flow;
-            side.walk(&mut self.features, facts, &self.buckets[..facts.len()]);
-            for lane in bits(with_bucket) {
-                self.classified[lane] = self.verdicts.decide(side.level, &side.leaves, lane);
-            }
+        let (features, verdicts) = (&mut self.features, &mut self.verdicts);
+        let (buckets, classified) = (&self.buckets, &mut self.classified);
+        if self.flow.count > 0 {
+            self.flow.decide(features, buckets, verdicts, classified);
             self.batches += 1;
             let looks = self.batches < DRIFT_DENSE || self.batches.is_multiple_of(DRIFT_STEP);
             if looks && self.drift.is_some() {
-                self.observe(with_bucket);
+                self.observe();
             }
         }
-        if bare > 0 {
-            let side = &mut self.packet;
-            side.walk(
-                &mut self.features,
-                &self.bare[..bare],
-                &self.buckets[..bare],
-            );
-            for (place, &lane) in self.bare_lanes[..bare].iter().enumerate() {
-                let id = self.verdicts.decide(side.level, &side.leaves, place);
-                self.classified[usize::from(lane)] = id;
-            }
+        if self.packet.count > 0 {
+            let (features, verdicts) = (&mut self.features, &mut self.verdicts);
+            let (buckets, classified) = (&self.buckets, &mut self.classified);
+            self.packet.decide(features, buckets, verdicts, classified);
         }
     }
 

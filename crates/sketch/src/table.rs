@@ -1,5 +1,7 @@
 //! The sketch: the heavy part of Elastic Sketch in two layers, with a window.
 
+use std::hint::select_unpredictable;
+
 use strata_wire::prefetch;
 
 use crate::bucket::Bucket;
@@ -176,6 +178,23 @@ impl Sketch {
     #[inline]
     pub fn prefetch(&self, fingerprint: u64) {
         prefetch(&self.layers[0], self.places(fingerprint)[0]);
+    }
+
+    /// Asks the CPU to fetch the second-layer bucket of a flow if its first one, which
+    /// should have come by now, is another's in this window. Without a branch: which it
+    /// is changes from packet to packet.
+    #[inline]
+    pub fn prefetch_other(&self, fingerprint: u64) {
+        let [first, second] = self.places(fingerprint);
+        let tag = self.layers[0][first].tag;
+        let is_foreign =
+            tag & 0xffff == u64::from(self.epoch) && tag >> 16 != fingerprint & self.identity_mask;
+        let (layer, place) = select_unpredictable(
+            is_foreign,
+            (&self.layers[1], second),
+            (&self.layers[0], first),
+        );
+        prefetch(layer, place);
     }
 
     /// Counts one packet and returns its flow's bucket as it is then; `None` if
