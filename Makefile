@@ -94,8 +94,10 @@ bench: build tools $(BENCH_VENV)
 	    dpkg -s $$peer >/dev/null 2>&1 || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$peer >/dev/null || true; \
 	done
 	$(BENCH_VENV)/bin/python bench/run.py --strata $(STRATA) $(if $(QUICK),--quick) $(TOPICS)
+ifndef TOPICS
 	$(CARGO) run --release --locked --quiet -p strata-rules --example rules_speed > bench/results/rules.md
 	$(CARGO) run --release --locked --quiet -p strata-rdma --example encapsulation > bench/results/encapsulation.md
+endif
 
 fuzz:
 	fuzz/run.sh
