@@ -19,6 +19,8 @@ const KEEPS: usize = 4;
 const BYTES_PER_NOTE: usize = 64;
 /// Recently noted flows that need not be noted again: 32 KiB.
 const RECENT: usize = 1 << 12;
+/// The same of flows and addresses while a block is sealed, where there is more time: 64 KiB.
+const NOTED: usize = 1 << 13;
 
 /// Books of the packets in a block, by which the worker moves them from
 /// `in_flight` to `logged` or `dropped`.
@@ -494,9 +496,25 @@ impl BlockBuilder {
             }
         }
         let hasher = FlowHasher::new(hash_seed);
+        // A flow that came before brings nothing new, nor does an address of other flows.
+        let mut noted = vec![0_u64; NOTED];
+        #[allow(clippy::cast_possible_truncation)]
+        let mut is_new = |key: u64| {
+            let slot = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - NOTED.trailing_zeros());
+            std::mem::replace(&mut noted[slot as usize], key) != key
+        };
         for &(flow, ends) in &self.plain[..self.plain_len] {
-            let ends = ends.map(|end| hasher.address(AddressFamily::Ipv4, u128::from(end)));
-            self.fingerprints.extend([flow, ends[0], ends[1]]);
+            if !is_new(flow) {
+                continue;
+            }
+            self.fingerprints.push(flow);
+            for end in ends {
+                // Above all addresses, so that none is an empty slot's 0.
+                if is_new(1 << 32 | u64::from(end)) {
+                    let address = hasher.address(AddressFamily::Ipv4, u128::from(end));
+                    self.fingerprints.push(address);
+                }
+            }
         }
         let keys = (!self.notes_full).then_some(self.fingerprints.as_slice());
         let mut summary = Vec::new();
