@@ -57,13 +57,18 @@ fn run(json: &[u8], mut choose: Chooser<'_>) {
             continue;
         }
         let mut leaves = vec![[0_u16; LANES]; forest.tree_count()];
-        forest.leaves(&columns, &mut leaves);
+        forest.leaves(&columns, lanes, &mut leaves);
         for kernel in Kernel::available() {
-            let mut other = vec![[0_u16; LANES]; forest.tree_count()];
-            Forest::with_kernel(&model, level, kernel).leaves(&columns, &mut other);
-            assert_eq!(leaves, other, "the kernel of this machine and {kernel:?}");
+            let mut other = vec![[u16::MAX; LANES]; forest.tree_count()];
+            Forest::with_kernel(&model, level, kernel).leaves(&columns, lanes, &mut other);
+            for (row, other) in leaves.iter().zip(&other) {
+                let (row, other) = (&row[..lanes], &other[..lanes]);
+                assert_eq!(row, other, "the kernel of this machine and {kernel:?}");
+            }
         }
-        for lane in 0..lanes {
+        let mut ids = vec![Verdicts::UNCLASSIFIED_ID; lanes];
+        verdicts.decide(level, &leaves, &mut ids);
+        for (lane, &id) in ids.iter().enumerate() {
             let rows = columns.chunks_exact(LANES).take(features.len());
             let values: Vec<u32> = rows.map(|column| column[lane]).collect();
             let naive = model.leaves_naive(level, &values);
@@ -74,7 +79,6 @@ fn run(json: &[u8], mut choose: Chooser<'_>) {
                 .map(|tree| leaf_by_numbers(&model, &features, tree, &values))
                 .collect();
             assert_eq!(naive, real, "integers and real numbers, {level:?}");
-            let id = verdicts.decide(level, &leaves, lane);
             assert_eq!(*verdicts.get(id), verdicts.judge(level, &naive));
             assert!(usize::from(verdicts.get(id).class) < model.classes.len());
             for (tree, &leaf) in naive.iter().enumerate().take(4) {

@@ -155,7 +155,7 @@ fn measure(model: &Model) -> Vec<(Kernel, f64)> {
             let start = Instant::now();
             for _ in 0..REPEATS {
                 for columns in &batches {
-                    forest.leaves(black_box(columns), black_box(&mut leaves));
+                    forest.leaves(black_box(columns), LANES, black_box(&mut leaves));
                 }
             }
             let packets = (REPEATS * BATCHES * LANES) as f64;

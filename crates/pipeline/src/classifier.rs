@@ -96,7 +96,8 @@ impl Side {
                 averages,
             );
         }
-        self.forest.leaves(&features.columns, &mut self.leaves);
+        self.forest
+            .leaves(&features.columns, self.count, &mut self.leaves);
         let mut ids = [Verdicts::UNCLASSIFIED_ID; LANES];
         verdicts.decide(self.level, &self.leaves, &mut ids[..self.count]);
         for (&lane, &id) in self.lanes[..self.count].iter().zip(&ids) {
@@ -146,7 +147,13 @@ impl Classifier {
     #[cold]
     fn observe(&mut self) {
         // Another one each time, so that no period in the traffic hides from it.
-        let place = usize::try_from(self.batches).unwrap_or(0) % self.flow.count;
+        let looks = self.batches
+            / if self.batches < DRIFT_DENSE {
+                1
+            } else {
+                DRIFT_STEP
+            };
+        let place = usize::try_from(looks).unwrap_or(0) % self.flow.count;
         let lane = usize::from(self.flow.lanes[place]);
         let verdict = self.verdicts.get(self.classified[lane]);
         let anomaly = f64::from(verdict.anomaly) / f64::from(u16::MAX);
@@ -240,4 +247,70 @@ pub(crate) fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
         mask &= mask.wrapping_sub(1);
         (lane < 64).then_some(lane as usize)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Whatever stands beside it in a batch, a packet gets the verdict that it would get
+        /// alone: with a bucket, without one because others have its places, or not dissected.
+        #[test]
+        fn a_batch_is_judged_as_packet_by_packet(
+            batches in prop::collection::vec(
+                (
+                    prop::collection::vec((0_u64..6, any::<u16>(), any::<u16>(), any::<u8>()), 1..=LANES),
+                    any::<u64>(), any::<u64>(),
+                ),
+                1..5,
+            ),
+        ) {
+            let path = strata_testkit::workspace_root().join("models/default.json");
+            let model = Model::from_json(&std::fs::read(path).unwrap()).unwrap();
+            let mut classifier = Classifier::new(&model);
+            let mut sketch = model.new_sketch(BITS_DEFAULT);
+            let verdicts = Verdicts::new(&model);
+            let mut ts_ns = 1_000_000_000;
+            for (packets, some, more) in batches {
+                // About three of four.
+                let dissected = (some | more) & (u64::MAX >> (LANES - packets.len()));
+                let facts: Vec<PacketFacts> = packets.iter().map(|&(flow, size, window, flags)| {
+                    ts_ns += u64::from(window) * 1_000;
+                    PacketFacts {
+                        // All contend for the same two places.
+                        fingerprint: 0x1234 << 48 | flow << 20 | 0x5678,
+                        ts_ns,
+                        size,
+                        header_len: 54,
+                        low_to_high: flags & 1 != 0,
+                        tcp_window: window,
+                        protocol: if flags & 2 != 0 { 6 } else { 17 },
+                        tcp_flags: flags,
+                        ..PacketFacts::default()
+                    }
+                }).collect();
+                classifier.classify(&facts, dissected);
+                for (lane, facts) in facts.iter().enumerate() {
+                    let id = classifier.classified()[lane];
+                    if dissected & 1 << lane == 0 {
+                        prop_assert_eq!(id, Verdicts::UNCLASSIFIED_ID);
+                        continue;
+                    }
+                    let (level, flow) = match sketch.insert(facts) {
+                        Some(bucket) => (Level::Flow, bucket.stats()),
+                        None => (Level::Packet, Bucket::default().stats()),
+                    };
+                    let features = model.feature_list().into_iter();
+                    let values: Vec<u32> =
+                        features.map(|f| f.value(facts, &flow, model.clock(), None)).collect();
+                    let leaves = model.leaves_naive(level, &values);
+                    prop_assert_eq!(classifier.verdict(id), &verdicts.judge(level, &leaves));
+                }
+            }
+        }
+    }
 }

@@ -13,16 +13,21 @@ pub(super) fn is_available() -> bool {
 
 /// See [`bytes::leaves`].
 #[inline]
-pub(super) fn leaves(group: &Group, columns: &Columns, leaves: &mut [[u16; LANES]]) {
+pub(super) fn leaves(
+    group: &Group,
+    columns: &Columns,
+    packets: usize,
+    leaves: &mut [[u16; LANES]],
+) {
     debug_assert!(is_available());
     // SAFETY: a forest of this kernel is made only where it is available.
-    unsafe { enabled(group, columns, leaves) }
+    unsafe { enabled(group, columns, packets, leaves) }
 }
 
 #[target_feature(enable = "avx2")]
-fn enabled(group: &Group, columns: &Columns, leaves: &mut [[u16; LANES]]) {
+fn enabled(group: &Group, columns: &Columns, packets: usize, leaves: &mut [[u16; LANES]]) {
     // SAFETY: the instruction set is enabled here.
-    unsafe { bytes::leaves::<Ymms>(group, columns, leaves) }
+    unsafe { bytes::leaves::<Ymms>(group, columns, packets, leaves) }
 }
 
 #[derive(Clone, Copy)]
@@ -119,10 +124,11 @@ impl Bytes for Ymms {
     }
 
     #[inline(always)]
-    unsafe fn rank(ranks: &Ranks, column: &[u32; LANES]) -> Self {
+    unsafe fn rank(ranks: &Ranks, column: &[u32; LANES], packets: usize) -> Self {
         // SAFETY: as above.
         let mut wide = [unsafe { _mm256_setzero_si256() }; 8];
-        for (wide, values) in wide.iter_mut().zip(column.as_chunks::<8>().0) {
+        let values = column.as_chunks::<8>().0.iter().take(packets.div_ceil(8));
+        for (wide, values) in wide.iter_mut().zip(values) {
             // SAFETY: as above; a load of 8 values.
             *wide = unsafe { rank_8(ranks, _mm256_loadu_si256(values.as_ptr().cast())) };
         }

@@ -15,16 +15,21 @@ pub(super) fn is_available() -> bool {
 
 /// See [`bytes::leaves`].
 #[inline]
-pub(super) fn leaves(group: &Group, columns: &Columns, leaves: &mut [[u16; LANES]]) {
+pub(super) fn leaves(
+    group: &Group,
+    columns: &Columns,
+    packets: usize,
+    leaves: &mut [[u16; LANES]],
+) {
     debug_assert!(is_available());
     // SAFETY: a forest of this kernel is made only where it is available.
-    unsafe { enabled(group, columns, leaves) }
+    unsafe { enabled(group, columns, packets, leaves) }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi")]
-fn enabled(group: &Group, columns: &Columns, leaves: &mut [[u16; LANES]]) {
+fn enabled(group: &Group, columns: &Columns, packets: usize, leaves: &mut [[u16; LANES]]) {
     // SAFETY: the instruction set is enabled here.
-    unsafe { bytes::leaves::<Zmm>(group, columns, leaves) }
+    unsafe { bytes::leaves::<Zmm>(group, columns, packets, leaves) }
 }
 
 #[derive(Clone, Copy)]
@@ -190,6 +195,47 @@ unsafe fn low_bytes(numbers: [__m512i; 4]) -> __m512i {
     }
 }
 
+/// The ranks of the first 16 `N` of a column; of the others, any.
+///
+/// # Safety
+///
+/// AVX-512 F, BW and VBMI.
+#[inline(always)]
+unsafe fn rank<const N: usize>(ranks: &Ranks, column: &[u32; LANES]) -> __m512i {
+    // SAFETY: the caller vouches for the instruction set; N loads of 16 values.
+    unsafe {
+        let mut all = [_mm512_setzero_si512(); 4];
+        let mut values = [_mm512_setzero_si512(); N];
+        for (values, group) in values.iter_mut().zip(column.as_chunks::<16>().0) {
+            *values = _mm512_loadu_si512(group.as_ptr().cast());
+        }
+        match ranks {
+            Ranks::Value => {
+                for (all, values) in all.iter_mut().zip(values) {
+                    *all = _mm512_min_epu32(values, _mm512_set1_epi32(255));
+                }
+                low_bytes(all)
+            }
+            Ranks::Search { depth, nodes } => {
+                let one = _mm512_set1_epi32(1);
+                let mut k = [one; N];
+                for step in 0..*depth {
+                    for (k, values) in k.iter_mut().zip(values) {
+                        let at_most = thresholds(nodes, step, *k);
+                        let greater = _mm512_cmpgt_epu32_mask(values, at_most);
+                        *k = _mm512_add_epi32(*k, *k);
+                        *k = _mm512_mask_add_epi32(*k, greater, *k, one);
+                    }
+                }
+                all[..N].copy_from_slice(&k);
+                // The rank is the low byte without the bit that counts steps.
+                let end = _mm512_set1_epi8((1_u32 << *depth).to_le_bytes()[0].cast_signed());
+                _mm512_sub_epi8(low_bytes(all), end)
+            }
+        }
+    }
+}
+
 impl Bytes for Zmm {
     #[inline(always)]
     unsafe fn splat(byte: u8) -> Self {
@@ -198,37 +244,16 @@ impl Bytes for Zmm {
     }
 
     #[inline(always)]
-    unsafe fn rank(ranks: &Ranks, column: &[u32; LANES]) -> Self {
-        // SAFETY: as above; four loads of 16 values.
-        unsafe {
-            let mut values = [_mm512_setzero_si512(); 4];
-            for (values, group) in values.iter_mut().zip(column.as_chunks::<16>().0) {
-                *values = _mm512_loadu_si512(group.as_ptr().cast());
+    unsafe fn rank(ranks: &Ranks, column: &[u32; LANES], packets: usize) -> Self {
+        // SAFETY: as above.
+        Self(unsafe {
+            match packets {
+                0..=16 => rank::<1>(ranks, column),
+                17..=32 => rank::<2>(ranks, column),
+                33..=48 => rank::<3>(ranks, column),
+                _ => rank::<4>(ranks, column),
             }
-            match ranks {
-                Ranks::Value => {
-                    for values in &mut values {
-                        *values = _mm512_min_epu32(*values, _mm512_set1_epi32(255));
-                    }
-                    Self(low_bytes(values))
-                }
-                Ranks::Search { depth, nodes } => {
-                    let one = _mm512_set1_epi32(1);
-                    let mut k = [one; 4];
-                    for step in 0..*depth {
-                        for (k, values) in k.iter_mut().zip(values) {
-                            let at_most = thresholds(nodes, step, *k);
-                            let greater = _mm512_cmpgt_epu32_mask(values, at_most);
-                            *k = _mm512_add_epi32(*k, *k);
-                            *k = _mm512_mask_add_epi32(*k, greater, *k, one);
-                        }
-                    }
-                    // The rank is the low byte without the bit that counts steps.
-                    let end = _mm512_set1_epi8((1_u32 << *depth).to_le_bytes()[0].cast_signed());
-                    Self(_mm512_sub_epi8(low_bytes(k), end))
-                }
-            }
-        }
+        })
     }
 
     #[inline(always)]

@@ -17,8 +17,9 @@ pub(super) trait Bytes: Copy {
     /// The same byte for each packet.
     unsafe fn splat(byte: u8) -> Self;
 
-    /// The ranks of a column, as [`Ranks::rank`] gives them.
-    unsafe fn rank(ranks: &Ranks, column: &[u32; LANES]) -> Self;
+    /// The ranks of the first `packets` of a column, as [`Ranks::rank`] gives them; those
+    /// behind may be of any packet.
+    unsafe fn rank(ranks: &Ranks, column: &[u32; LANES], packets: usize) -> Self;
 
     /// Feature, threshold and left child of the nodes that the packets are at;
     /// all below the level's width.
@@ -48,7 +49,8 @@ unsafe fn row_of<B: Bytes>(rows: &[MaybeUninit<B>; FEATURES_MAX], feature: u8) -
     unsafe { rows.get_unchecked(usize::from(feature)).assume_init() }
 }
 
-/// The leaves that a batch reaches in the trees of a group.
+/// The leaves that the first `packets` of a batch reach in the trees of a group. Those of
+/// the lanes behind mean nothing.
 ///
 /// # Safety
 ///
@@ -57,13 +59,15 @@ unsafe fn row_of<B: Bytes>(rows: &[MaybeUninit<B>; FEATURES_MAX], feature: u8) -
 pub(super) unsafe fn leaves<B: Bytes>(
     group: &Group,
     columns: &Columns,
+    packets: usize,
     leaves: &mut [[u16; LANES]],
 ) {
     let mut rows = [MaybeUninit::<B>::uninit(); FEATURES_MAX];
     let (columns, _) = columns.as_chunks::<LANES>();
     for (row, ranked) in rows.iter_mut().zip(&group.ranked) {
         // SAFETY: the caller vouches for the instruction set.
-        *row = MaybeUninit::new(unsafe { B::rank(&ranked.ranks, &columns[ranked.column]) });
+        *row =
+            MaybeUninit::new(unsafe { B::rank(&ranked.ranks, &columns[ranked.column], packets) });
     }
     for tree in &group.trees {
         // SAFETY: the caller vouches for the instruction set; as many rows were

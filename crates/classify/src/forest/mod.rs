@@ -158,28 +158,29 @@ impl Forest {
         self.tree_count
     }
 
-    /// The leaves, as node numbers of the file, that the packets of a batch
-    /// reach: `leaves[tree][lane]`. All lanes are evaluated, whatever is in them.
+    /// The leaves, as node numbers of the file, that the first `packets` of a batch
+    /// reach: `leaves[tree][lane]`. What is written to lanes behind means nothing.
     ///
     /// # Panics
     ///
-    /// If there are fewer rows of leaves than trees.
+    /// If there are fewer rows of leaves than trees, or more packets than [`LANES`].
     #[inline]
-    pub fn leaves(&self, columns: &Columns, leaves: &mut [[u16; LANES]]) {
+    pub fn leaves(&self, columns: &Columns, packets: usize, leaves: &mut [[u16; LANES]]) {
+        assert!(packets <= LANES);
         let leaves = &mut leaves[..self.tree_count];
         for group in &self.groups {
             match self.kernel {
                 #[cfg(target_arch = "x86_64")]
-                Kernel::Avx512 => avx512::leaves(group, columns, leaves),
+                Kernel::Avx512 => avx512::leaves(group, columns, packets, leaves),
                 #[cfg(target_arch = "x86_64")]
-                Kernel::Avx2 => avx2::leaves(group, columns, leaves),
+                Kernel::Avx2 => avx2::leaves(group, columns, packets, leaves),
                 #[cfg(target_arch = "aarch64")]
-                Kernel::Neon => neon::leaves(group, columns, leaves),
+                Kernel::Neon => neon::leaves(group, columns, packets, leaves),
                 _ => unreachable!("other kernels have no groups"),
             }
         }
         for (index, tree) in &self.walked {
-            tree.leaves(columns, &mut leaves[*index]);
+            tree.leaves(columns, packets, &mut leaves[*index]);
         }
     }
 }

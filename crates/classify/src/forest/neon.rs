@@ -9,9 +9,14 @@ use super::{Columns, LANES};
 
 /// See [`bytes::leaves`].
 #[inline]
-pub(super) fn leaves(group: &Group, columns: &Columns, leaves: &mut [[u16; LANES]]) {
+pub(super) fn leaves(
+    group: &Group,
+    columns: &Columns,
+    packets: usize,
+    leaves: &mut [[u16; LANES]],
+) {
     // SAFETY: NEON is part of aarch64.
-    unsafe { bytes::leaves::<Quads>(group, columns, leaves) }
+    unsafe { bytes::leaves::<Quads>(group, columns, packets, leaves) }
 }
 
 #[derive(Clone, Copy)]
@@ -25,9 +30,9 @@ impl Bytes for Quads {
     }
 
     #[inline(always)]
-    unsafe fn rank(ranks: &Ranks, column: &[u32; LANES]) -> Self {
+    unsafe fn rank(ranks: &Ranks, column: &[u32; LANES], packets: usize) -> Self {
         let mut bytes = [0_u8; LANES];
-        for (byte, &value) in bytes.iter_mut().zip(column) {
+        for (byte, &value) in bytes.iter_mut().zip(column).take(packets) {
             *byte = ranks.rank(value);
         }
         // SAFETY: a load of 64 bytes.

@@ -76,21 +76,23 @@ impl FlatTree {
         self.depth
     }
 
+    /// The leaves of the first `packets`.
     #[inline(always)]
-    pub(super) fn leaves(&self, columns: &Columns, row: &mut [u16; LANES]) {
+    pub(super) fn leaves(&self, columns: &Columns, packets: usize, row: &mut [u16; LANES]) {
         let mut at = [0_u32; LANES];
+        let at = &mut at[..packets.next_multiple_of(GROUP)];
         match self.next.len() {
-            SMALL => self.walk::<SMALL>(columns, &mut at),
-            MEDIUM => self.walk::<MEDIUM>(columns, &mut at),
-            _ => self.walk::<LARGE>(columns, &mut at),
+            SMALL => self.walk::<SMALL>(columns, at),
+            MEDIUM => self.walk::<MEDIUM>(columns, at),
+            _ => self.walk::<LARGE>(columns, at),
         }
-        for (leaf, at) in row.iter_mut().zip(at) {
+        for (leaf, &at) in row.iter_mut().zip(&at[..packets]) {
             *leaf = self.file_node[at as usize];
         }
     }
 
     #[inline(always)]
-    fn walk<const NODES: usize>(&self, columns: &Columns, at: &mut [u32; LANES]) {
+    fn walk<const NODES: usize>(&self, columns: &Columns, at: &mut [u32]) {
         let at_most: Option<&[u32; NODES]> = self.at_most.as_slice().try_into().ok();
         let next: Option<&[u32; NODES]> = self.next.as_slice().try_into().ok();
         let (Some(at_most), Some(next)) = (at_most, next) else {
