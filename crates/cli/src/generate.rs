@@ -198,7 +198,7 @@ const SLOTS_LIVE: usize = 1 << 20;
 fn send(args: &Args, generator: &mut Generator, interface: &str) -> Result<()> {
     let wanted = usize::try_from(args.packets.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
     let open = |method: Option<_>, slots| {
-        Sender::open(interface, method, wanted.clamp(1, slots), FRAME_MAX)
+        Sender::open(interface, method, wanted.clamp(1, slots), FRAME_MAX, &[])
     };
     let method = args.method.map(Into::into);
     let repeat = method == Some(send::Method::LiveFrames);

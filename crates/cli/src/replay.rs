@@ -138,6 +138,25 @@ impl Frames {
         self.index.clear();
     }
 
+    /// What all frames end with; empty if they differ in length.
+    fn tail(&self) -> &[u8] {
+        let mut frames = self.iter().map(|(_, frame)| frame);
+        let Some(mut tail) = frames.next() else {
+            return &[];
+        };
+        let len = tail.len();
+        for frame in frames {
+            if frame.len() != len {
+                return &[];
+            }
+            let frame = &frame[len - tail.len()..];
+            let same = tail.iter().rev().zip(frame.iter().rev());
+            let same = same.take_while(|(a, b)| a == b).count();
+            tail = &tail[tail.len() - same..];
+        }
+        tail
+    }
+
     fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
         let starts = std::iter::once(0).chain(self.index.iter().map(|&(_, end)| end));
         starts
@@ -295,18 +314,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     } else {
         frames.longest.max(1518)
     };
-    let slots = frames.index.len().min(SLOTS_BYTES / frame_max);
+    let slots = frames.index.len().min(SLOTS_BYTES / frame_max.max(1));
+    let stays = trace.ended && slots == frames.index.len();
     let mut sender = Sender::open(
         &args.interface,
         args.method.map(Into::into),
         slots,
         frame_max,
+        if stays { frames.tail() } else { &[] },
     )?;
     let times = match (args.times, args.duration) {
         (Some(0), _) | (None, Some(_)) => u64::MAX,
         (times, _) => times.unwrap_or(1),
     };
-    let stays = trace.ended && slots == frames.index.len();
     if stays {
         for (slot, (due_ns, frame)) in frames.iter().enumerate() {
             sender.put(slot, frame, due_ns)?;
@@ -331,4 +351,28 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     replay.sending.finish(&args.interface);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_is_what_all_frames_end_with() {
+        let tail = |frames: &[&[u8]]| {
+            let mut read = Frames::default();
+            for frame in frames {
+                read.bytes.extend_from_slice(frame);
+                read.index.push((0, read.bytes.len()));
+            }
+            read.tail().to_vec()
+        };
+        assert_eq!(tail(&[b"abcd"]), b"abcd");
+        assert_eq!(tail(&[b"abcd", b"abcd"]), b"abcd");
+        assert_eq!(tail(&[b"abcd", b"xbcd", b"aycd"]), b"cd");
+        assert_eq!(tail(&[b"abcd", b"abcx"]), b"");
+        assert_eq!(tail(&[b"abcd", b"bcd"]), b"");
+        assert_eq!(tail(&[b"", b""]), b"");
+        assert_eq!(tail(&[]), b"");
+    }
 }

@@ -125,24 +125,26 @@ fn finish(mut tcpdump: Child, file: &Path, wanted: usize) -> Vec<Vec<u8>> {
 
 #[test]
 fn what_is_replayed_arrives_whole_and_in_order() {
-    let Some(namespace) = Namespace::new("replay") else {
+    arrives_whole("replay", &["--profile", "cic-w2"]);
+}
+
+/// Live frames copy only what differs of these.
+#[test]
+fn frames_that_end_alike_arrive_whole_and_in_order() {
+    arrives_whole("alike", &["--profile", "flood300", "--payload", "zero"]);
+}
+
+/// Replays generated traffic by each method.
+fn arrives_whole(name: &str, traffic: &[&str]) {
+    let Some(namespace) = Namespace::new(name) else {
         return;
     };
     namespace.run("ethtool", &["-K", RECEIVING, "gro", "on"]);
     let directory = tempfile::tempdir().unwrap();
     let trace = directory.path().join("trace.pcap");
     let trace = trace.to_str().unwrap();
-    strata(&[
-        "generate",
-        "-o",
-        trace,
-        "--profile",
-        "cic-w2",
-        "-c",
-        "3000",
-        "--flows",
-        "200",
-    ]);
+    let generate = ["generate", "-o", trace, "-c", "3000", "--flows", "200"];
+    strata(&[&generate, traffic].concat());
     let sent = frames(Path::new(trace));
     for (method, name) in [("sendmmsg", "sendmmsg"), ("live-frames", "XDP live frames")] {
         let file = directory.path().join(format!("{method}.pcap"));
@@ -169,14 +171,54 @@ fn what_is_replayed_arrives_whole_and_in_order() {
     );
     assert!(said.contains("XDP live frames"), "{said}");
     namespace.run("ethtool", &["-K", RECEIVING, "gro", "off"]);
+    let file = directory.path().join("instead.pcap");
+    let tcpdump = namespace.tcpdump(&file);
     let said = namespace.run(
         STRATA,
-        &["replay", "-i", SENDING, "-r", trace, "--topspeed"],
+        &["replay", "-i", SENDING, "-r", trace, "--pps", "20k"],
     );
     assert!(
         said.contains("3 000 packets") && said.contains("sendmmsg"),
         "{said}"
     );
+    assert!(finish(tcpdump, &file, 3_000) == sent);
+}
+
+/// The receiving end takes the tag off in the very page that comes back to the sender.
+#[test]
+fn a_tagged_frame_is_the_same_each_time() {
+    let Some(namespace) = Namespace::new("tagged") else {
+        return;
+    };
+    namespace.run("ethtool", &["-K", RECEIVING, "gro", "on"]);
+    let directory = tempfile::tempdir().unwrap();
+    let trace = directory.path().join("trace.pcap");
+    let mut frame: Vec<u8> = (0..=255).collect();
+    frame[12..18].copy_from_slice(&[0x81, 0, 0, 7, 0x88, 0xb5]);
+    let len = u32::try_from(frame.len()).unwrap();
+    let header = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1, 0, 0, len, len];
+    let header: Vec<u8> = header.into_iter().flat_map(u32::to_le_bytes).collect();
+    std::fs::write(&trace, [header, frame.clone()].concat()).unwrap();
+    let file = directory.path().join("received.pcap");
+    let tcpdump = namespace.tcpdump(&file);
+    let trace = trace.to_str().unwrap();
+    let arguments = [
+        "replay",
+        "-i",
+        SENDING,
+        "-r",
+        trace,
+        "--pps",
+        "20k",
+        "--loop",
+        "2000",
+        "--method",
+        "live-frames",
+    ];
+    namespace.run(STRATA, &arguments);
+    let received = finish(tcpdump, &file, 2_000);
+    assert_eq!(received.len(), 2_000);
+    assert!(received.iter().all(|other| *other == frame));
 }
 
 #[test]

@@ -61,7 +61,8 @@ pub(super) struct LiveFrames {
     program: Program,
     shared: Shared,
     ifindex: u32,
-    /// What the kernel copies into its pages: only its length matters.
+    /// What the kernel copies into its pages, once each: of the frames' length, with their
+    /// tail.
     template: Vec<u8>,
 }
 
@@ -69,13 +70,27 @@ impl LiveFrames {
     /// A frame must fit a page, with the kernel's room before and after it.
     pub(super) const FRAME_MAX: usize = 3_000;
     const FRAME_MIN: usize = 14;
+    /// What is written anew into a page each time at least. The other end of a veth pair
+    /// gets the very page, and what it does to headers (takes a VLAN tag off, counts TTL
+    /// down) is still there when the page comes back.
+    const HEAD_MIN: usize = 128;
 
-    pub(super) fn open(ifindex: u32, count: usize, frame_max: usize) -> io::Result<(Slots, Self)> {
+    /// Frames end with `tail`; if there is any, all are `frame_max` long.
+    pub(super) fn open(
+        ifindex: u32,
+        count: usize,
+        frame_max: usize,
+        tail: &[u8],
+    ) -> io::Result<(Slots, Self)> {
         let fits = |number: usize| u32::try_from(number).map_err(io::Error::other);
-        let frames = Array::new(fits(stride(frame_max))?, fits(count)?)?;
+        let tail_max = frame_max.saturating_sub(Self::HEAD_MIN);
+        let tail = &tail[tail.len().saturating_sub(tail_max)..];
+        let frames = Array::new(fits(stride(frame_max - tail.len()))?, fits(count)?)?;
         let shared = Shared::new(Word::COUNT)?;
-        let template = vec![0; frame_max.max(Self::FRAME_MIN)];
-        let code = program(&frames, &shared, frame_max, template.len())?;
+        let mut template = vec![0; frame_max.max(Self::FRAME_MIN)];
+        let tail_at = template.len() - tail.len();
+        template[tail_at..].copy_from_slice(tail);
+        let code = program(&frames, &shared, frame_max, template.len(), tail.len())?;
         let program = Program::load(ProgramKind::Xdp, "strata_send", &code).map_err(|error| {
             if error.is_permission() {
                 return error.source;
@@ -83,7 +98,7 @@ impl LiveFrames {
             io::Error::other(error)
         })?;
         // The program keeps the maps alive.
-        let slots = Slots::of_array(frames.as_fd(), count, frame_max)?;
+        let slots = Slots::of_array(frames.as_fd(), count, frame_max, tail)?;
         let sender = Self {
             program,
             shared,
@@ -126,12 +141,13 @@ impl LiveFrames {
 }
 
 /// The program: takes the next frame, waits until it is due, cuts the page's frame to
-/// its length, copies it and sends it out.
+/// its length, copies it but for the tail, which is there, and sends it out.
 fn program(
     frames: &Array,
     shared: &Shared,
     frame_max: usize,
     template_len: usize,
+    tail_len: usize,
 ) -> io::Result<Vec<u64>> {
     use Condition::{Equal, Greater, GreaterEqual, Less, NotEqual};
     use Reg::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
@@ -195,17 +211,26 @@ fn program(
     }
     asm.load(Width::Word, len, slot, offset(LEN_AT)?);
     asm.jump_if(Greater, len, immediate(frame_max)?, failed);
-    asm.jump_if(Less, len, immediate(LiveFrames::FRAME_MIN)?, failed);
-    asm.set(R1, context);
+    asm.jump_if(
+        Less,
+        len,
+        immediate(LiveFrames::FRAME_MIN + tail_len)?,
+        failed,
+    );
+    let fits = asm.label();
     asm.set(R2, len);
     asm.alu64(Alu::Sub, R2, immediate(template_len)?);
+    asm.jump_if(Equal, R2, 0, fits);
+    asm.set(R1, context);
     asm.call(XDP_ADJUST_TAIL);
     asm.jump_if(NotEqual, R0, 0, failed);
+    asm.bind(fits);
     asm.set(R1, context);
     asm.set(R2, 0);
     asm.set(R3, slot);
     asm.alu64(Alu::Add, R3, immediate(HEADER_LEN)?);
     asm.set(R4, len);
+    asm.alu64(Alu::Sub, R4, immediate(tail_len)?);
     asm.call(XDP_STORE_BYTES);
     asm.jump_if(NotEqual, R0, 0, failed);
     asm.set(R0, XDP_TX);

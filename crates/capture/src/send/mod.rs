@@ -151,6 +151,9 @@ impl Sender {
     /// each. Without a method the fastest that works here is taken. The memory of all slots is
     /// taken at once.
     ///
+    /// `tail` is what all frames end with, empty where they differ in length or to the last
+    /// byte: live frames, whose pages hold it already, need not copy it each time.
+    ///
     /// # Errors
     /// [`SendError`].
     pub fn open(
@@ -158,6 +161,7 @@ impl Sender {
         method: Option<Method>,
         slots: usize,
         frame_max: usize,
+        tail: &[u8],
     ) -> Result<Self, SendError> {
         let system = |call| system(interface, call);
         let (socket, ifindex) = opened(interface)?;
@@ -178,7 +182,7 @@ impl Sender {
             None => driver(interface).is_some_and(|name| name == "veth"),
         };
         let live = (wanted && frame_max <= LiveFrames::FRAME_MAX)
-            .then(|| LiveFrames::open(ifindex, slots, frame_max));
+            .then(|| LiveFrames::open(ifindex, slots, frame_max, tail));
         let (slots, frames) = match live {
             Some(Ok((slots, frames))) => (slots, Some(frames)),
             Some(Err(error)) if method.is_some() => return Err(system("XDP live frames")(error)),
@@ -228,7 +232,7 @@ impl Sender {
     /// [`SendError::TooLong`] if it does not fit.
     ///
     /// # Panics
-    /// If there is no such slot.
+    /// If there is no such slot, or the frame does not end as all were said to.
     pub fn put(&mut self, slot: usize, frame: &[u8], due_ns: u64) -> Result<(), SendError> {
         if frame.len() > self.slots.frame_max() {
             return Err(SendError::TooLong {
@@ -314,6 +318,10 @@ impl Sender {
         if !left {
             if !self.free {
                 return Err(SendError::NoLiveFrames(self.interface.clone()));
+            }
+            if self.slots.lack_tail() {
+                let whole = self.slots.whole();
+                self.slots = whole.map_err(system(&self.interface, "memory for frames"))?;
             }
             self.frames = None;
             let sent = self.socket.send(&self.slots, 0..1, base_ns);

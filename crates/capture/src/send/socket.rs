@@ -46,7 +46,7 @@ impl PacketSocket {
             if count > 0 && base_ns + slots.due_ns(slot) > now_ns {
                 break;
             }
-            frames[count] = slots.frame(slot);
+            frames[count] = slots.head(slot);
             count += 1;
         }
         loop {
