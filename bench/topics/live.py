@@ -248,7 +248,7 @@ def measure(context):
     if wanted := os.environ.get("PROGRAMS"):
         programs = {name: programs[name] for name in wanted.split(",")}
     discarded, tables, charts, more = Discarded(), [], [], {}
-    full = context.generate("live788.pcap", "flood788", 300_000)
+    full = context.generate("live788.pcap", "flood788", 300_000, "--payload", "zero")
     with link(shared=False):
         usable(context, programs, full)
     for part in (part for part in parts if part in "ad"):
@@ -276,7 +276,8 @@ def measure(context):
     for part, size in (("b", 788), ("c", 64)):
         if part not in parts:
             continue
-        trace = full if size == 788 else context.generate("live64.pcap", "flood64", 300_000)
+        trace = full if size == 788 else context.generate(
+            "live64.pcap", "flood64", 300_000, "--payload", "zero")
         found = {}
         # What is shorter than a snapshot length is not cut; where it matters, peers that cut
         # are the faster ones.
@@ -302,8 +303,8 @@ def measure(context):
         })
     return {
         "title": TITLE,
-        "setup": f"Two network namespaces, XDP live frames, 300 000 flows, runs of {seconds} s, "
-        f"files on the disk; {discarded}. "
+        "setup": "Two network namespaces, XDP live frames with payloads of zeros, 300 000 "
+        f"flows, runs of {seconds} s, files on the disk; {discarded}. "
         "Packets that the receiving end of the veth pair had no room for count as lost.",
         "versions": {n: version(n) for n in programs if " " not in n and n != "strata"},
         **more,
