@@ -11,8 +11,8 @@ const BLOOM_BYTES_MAX: usize = 256 << 10;
 /// granularities, the filter, and their lengths.
 pub(crate) const SUMMARY_BYTES_MAX: usize =
     align_up(8 + 256 * 4 * 24 + BLOOM_BYTES_MAX) + ALIGNMENT;
-/// Bits of one line of the filter: a key's bits all lie in one cache line.
-const LINE_BITS: u64 = 512;
+/// Bytes of one line of the filter: a key's bits all lie in one cache line.
+const LINE_BYTES: usize = 64;
 
 /// Packets and bytes of one class and granularity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -52,11 +52,14 @@ impl Summary {
     pub fn new(counts: Vec<ClassCount>, fingerprints: Option<&[u64]>) -> Self {
         let mut bloom = Vec::new();
         if let Some(keys) = fingerprints {
-            let bytes = (distinct(keys) * BITS_PER_KEY).div_ceil(512) * 64;
-            bloom = vec![0_u8; bytes.clamp(64, BLOOM_BYTES_MAX)];
+            let bytes = (distinct(keys) * BITS_PER_KEY).div_ceil(8 * LINE_BYTES) * LINE_BYTES;
+            bloom = vec![0_u8; bytes.clamp(LINE_BYTES, BLOOM_BYTES_MAX)];
+            let (lines, _) = bloom.as_chunks_mut::<LINE_BYTES>();
             for &key in keys {
-                for bit in probes(key, bloom.len()) {
-                    bloom[bit / 8] |= 1 << (bit % 8);
+                let (line, bits) = probes(key, lines.len());
+                let line = &mut lines[line];
+                for bit in bits {
+                    line[bit / 8] |= 1 << (bit % 8);
                 }
             }
         }
@@ -136,8 +139,11 @@ impl<'a> Bloom<'a> {
 
     /// See [`Summary::may_hold`].
     pub(crate) fn may_hold(self, fingerprint: u64) -> bool {
-        self.0.is_empty()
-            || probes(fingerprint, self.0.len()).all(|bit| self.0[bit / 8] & 1 << (bit % 8) != 0)
+        let (lines, _) = self.0.as_chunks::<LINE_BYTES>();
+        let (line, mut bits) = probes(fingerprint, lines.len());
+        // There is no line in an empty filter.
+        let line = lines.get(line);
+        line.is_none_or(|line| bits.all(|bit| line[bit / 8] & 1 << (bit % 8) != 0))
     }
 }
 
@@ -161,21 +167,19 @@ fn distinct(keys: &[u64]) -> usize {
     (-places * (-f64::from(taken) / places).ln_1p()).round() as usize
 }
 
-/// The bits of a key in a filter of so many bytes: a line by the high half of
-/// the key, bits within it by double hashing of the low half (Kirsch and
-/// Mitzenmacher).
+/// The line of a key in a filter of so many, by the high half of the key; and its bits in
+/// that line, by double hashing of the low half (Kirsch and Mitzenmacher).
+#[inline]
 #[allow(clippy::cast_possible_truncation)]
-fn probes(key: u64, bloom_bytes: usize) -> impl Iterator<Item = usize> {
-    let lines = bloom_bytes as u64 * 8 / LINE_BITS;
-    let line = (u128::from(key) * u128::from(lines)) >> 64;
-    let (first, step) = (
-        key & 0xffff_ffff,
-        key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 | 1,
-    );
-    (0..PROBES).map(move |n| {
-        let bit = first.wrapping_add(u64::from(n).wrapping_mul(step)) % LINE_BITS;
-        (line as u64 * LINE_BITS + bit) as usize
-    })
+fn probes(key: u64, lines: usize) -> (usize, impl Iterator<Item = usize>) {
+    let line = (u128::from(key) * lines as u128) >> 64;
+    let step = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 | 1;
+    let bits = (0..PROBES).scan(key & 0xffff_ffff, move |next, _| {
+        let bit = *next as usize % (8 * LINE_BYTES);
+        *next = next.wrapping_add(step);
+        Some(bit)
+    });
+    (line as usize, bits)
 }
 
 #[cfg(test)]
