@@ -92,7 +92,7 @@ def main():
                 for path in directory.iterdir():
                     harness.remove([path])
             form = " QUICK=1" if arguments.quick else ""
-            form += f" TOPICS={topic}" if part else ""
+            form += f" TOPICS={topic}" if part or name in ONLY_IF_NAMED else ""
             form += "".join(f" {n}='{os.environ[n]}'" for n in KNOBS if n in os.environ)
             harness.save(topic.replace(":", "-"), {"command": f"make bench{form}", **result})
     finally:
