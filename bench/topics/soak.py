@@ -89,7 +89,8 @@ def measure(context):
     ]
     return {
         "title": TITLE,
-        "setup": "788 B, payloads of zeros, 300 000 flows, two cores, at half of the greatest rate without loss.",
+        "setup": "788 B, payloads of zeros, 300 000 flows, two cores, at half of the greatest rate "
+        "without loss.",
         "figures": {str(name): value for name, value in rows},
         "tables": [{"columns": ["figure", "value"], "rows": rows}],
         "charts": [],

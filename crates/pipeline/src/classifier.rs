@@ -147,13 +147,12 @@ impl Classifier {
     #[cold]
     fn observe(&mut self) {
         // Another one each time, so that no period in the traffic hides from it.
-        let looks = self.batches
-            / if self.batches < DRIFT_DENSE {
-                1
-            } else {
-                DRIFT_STEP
-            };
-        let place = usize::try_from(looks).unwrap_or(0) % self.flow.count;
+        let step = if self.batches < DRIFT_DENSE {
+            1
+        } else {
+            DRIFT_STEP
+        };
+        let place = usize::try_from(self.batches / step).unwrap_or(0) % self.flow.count;
         let lane = usize::from(self.flow.lanes[place]);
         let verdict = self.verdicts.get(self.classified[lane]);
         let anomaly = f64::from(verdict.anomaly) / f64::from(u16::MAX);

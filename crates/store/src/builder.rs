@@ -500,8 +500,8 @@ impl BlockBuilder {
         let mut noted = vec![0_u64; NOTED];
         #[allow(clippy::cast_possible_truncation)]
         let mut is_new = |key: u64| {
-            let slot = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - NOTED.trailing_zeros());
-            std::mem::replace(&mut noted[slot as usize], key) != key
+            let slot = mix64(key) as usize % NOTED;
+            std::mem::replace(&mut noted[slot], key) != key
         };
         for &(flow, ends) in &self.plain[..self.plain_len] {
             if !is_new(flow) {

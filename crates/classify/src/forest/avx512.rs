@@ -195,7 +195,7 @@ unsafe fn low_bytes(numbers: [__m512i; 4]) -> __m512i {
     }
 }
 
-/// The ranks of the first 16 `N` of a column; of the others, any.
+/// The ranks of the first 16 times `N` of a column; of the others, any.
 ///
 /// # Safety
 ///
