@@ -8,7 +8,7 @@
 //! - [`dissect`]: the walk through all headers of a packet, and the one
 //!   definition of what "header" means; [`Plain`] is its fast path;
 //! - words: [`LinkType`], [`FlowKey`], [`FlowHasher`], [`Granularity`], [`FlowShare`],
-//!   [`Ledger`].
+//!   [`Ledger`], [`Printable`].
 #![deny(unsafe_code)]
 
 mod bytes;
@@ -22,6 +22,7 @@ mod ledger;
 mod link;
 mod plain;
 mod prefetch;
+mod printable;
 pub mod roce;
 mod share;
 pub mod transport;
@@ -37,4 +38,5 @@ pub use ledger::{CutWhere, DropReason, Imbalance, Ledger, Tally};
 pub use link::LinkType;
 pub use plain::Plain;
 pub use prefetch::{prefetch, prefetch_whole};
+pub use printable::Printable;
 pub use share::FlowShare;

@@ -1,0 +1,59 @@
+use std::fmt;
+
+/// Text that came from outside (a packet, a peer, a request, a file), as it is shown to people:
+/// in a terminal, a journal, an error.
+///
+/// Characters that could act on a terminal or fake another line are escaped: controls (C0, DEL
+/// and C1, so newlines and the escape sequences of ECMA-48 too), line and paragraph separators,
+/// and what turns the direction of writing (Unicode TR 36, section 3.1.1). All else is shown as it is.
+/// A `\` that is already there stays one, so what is shown is for reading, not for parsing.
+///
+/// ```
+/// # use strata_wire::Printable;
+/// assert_eq!(Printable("eth0\u{1b}[2J\n").to_string(), r"eth0\u{1b}[2J\n");
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Printable<'a>(pub &'a str);
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.0;
+        while let Some(at) = rest.find(acts_on_a_terminal) {
+            let (plain, from) = rest.split_at(at);
+            let mut characters = from.chars();
+            f.write_str(plain)?;
+            if let Some(character) = characters.next() {
+                write!(f, "{}", character.escape_default())?;
+            }
+            rest = characters.as_str();
+        }
+        f.write_str(rest)
+    }
+}
+
+fn acts_on_a_terminal(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_acts_on_a_terminal_is_escaped() {
+        for (text, shown) in [
+            ("", ""),
+            ("Büro 7, 東京 \\ \"x\"", "Büro 7, 東京 \\ \"x\""),
+            ("a\r\n\tb", r"a\r\n\tb"),
+            ("\u{1b}]0;title\u{7}", r"\u{1b}]0;title\u{7}"),
+            ("\u{9b}31m\u{7f}", r"\u{9b}31m\u{7f}"),
+            ("abc\u{202e}cba\u{2028}", r"abc\u{202e}cba\u{2028}"),
+        ] {
+            assert_eq!(Printable(text).to_string(), shown);
+        }
+    }
+}
