@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use strata_store::{
-    Archive, BlockFile, Damage, Disk, Gone, Log, Part, Recording, Select, State, StoreError,
+    Archive, BlockFile, Damage, Disk, Gone, Log, Part, Recording, Select, StoreError,
 };
 
 use crate::changes::{clean_up, commit, delete_gone, lock, name_files, remove_staged};
@@ -134,11 +134,10 @@ fn size_of(disk: &dyn Disk, files: &[BlockFile]) -> u64 {
 /// Block files that nothing is written to any more, in groups that make a job each:
 /// consecutive files of one worker.
 fn jobs(log: &Log, job_bytes: u64) -> Vec<(&Recording, Vec<BlockFile>)> {
-    let live = log.is_being_written();
-    let last = log.recordings().last().map(|recording| recording.id);
+    let being_written = log.being_written();
     let mut jobs = Vec::new();
     for recording in log.recordings() {
-        let running = live && recording.state == State::Running && Some(recording.id) == last;
+        let running = being_written(recording);
         let mut by_worker: BTreeMap<u16, Vec<BlockFile>> = BTreeMap::new();
         for file in &recording.files {
             // Packets in it may yet be promoted, by blocks that are still to come.
@@ -305,7 +304,7 @@ impl Runs for Work<'_> {
             let retention = if class == PROTECTED_CODE {
                 PROTECTED.to_owned()
             } else {
-                retention_name(names.get(usize::from(class)))
+                retention_name(names.get(usize::from(class)).map(String::as_str))
             };
             let key = (hour.clone(), retention);
             let writer = match self.open.entry(key) {
@@ -378,7 +377,7 @@ impl Work<'_> {
             };
             let hour = hour_name(self.recording.started_ns);
             let mode = &intake.context.mode;
-            let retention = retention_name(intake.context.classes.first());
+            let retention = retention_name(intake.context.classes.first().map(String::as_str));
             let writer = PartWriter::create(&job, self.next_part, &hour, &retention, mode)?;
             self.open.insert((hour, retention), writer);
         }
@@ -418,7 +417,7 @@ pub(crate) fn hour_name(ns: u64) -> String {
 }
 
 /// The name of a class as a directory's.
-pub(crate) fn retention_name(class: Option<&String>) -> String {
+pub(crate) fn retention_name(class: Option<&str>) -> String {
     let safe = |c: char| {
         if c.is_ascii_alphanumeric() || c == '-' {
             c
@@ -426,11 +425,7 @@ pub(crate) fn retention_name(class: Option<&String>) -> String {
             '_'
         }
     };
-    let name: String = class
-        .map_or("unknown", String::as_str)
-        .chars()
-        .map(safe)
-        .collect();
+    let name: String = class.unwrap_or("unknown").chars().map(safe).collect();
     if name.is_empty() {
         "unknown".into()
     } else {

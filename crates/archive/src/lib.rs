@@ -56,6 +56,7 @@ pub use keys::{Identities, KeyError, Recipients};
 pub use moving::{Moved, Place, relocate};
 pub use prune::{
     Importance, PROTECTED, Piece, PieceKind, Plan, Pruned, Retention, make_room, plan, prune,
+    retention_class,
 };
 pub use records::{FlowRecord, RecordFormat, RecordWriter, flow_records};
 pub use tables::{Rows, Table, TakeRows, rows_of_blocks};

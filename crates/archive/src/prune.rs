@@ -1,10 +1,16 @@
 //! Retention: whole parts and block files leave the log, by age, and to make room the least
 //! important first, of those the oldest.
+//!
+//! Age spares nothing: a file goes once its last packet is older than is kept, also the newest
+//! one. Only a file that is still being written stays, until it is complete. What makes room
+//! never takes the newest, so that a log that is too small still holds something.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use strata_store::{Archive, BlockFile, Disk, Gone, Log, Part, Recording, Select, State};
+use strata_store::{
+    Archive, BlockFile, Disk, Gone, Log, Part, Recording, Select, StoreError, read_archive,
+};
 
 use crate::changes::{clean_up, delete_gone, lock, replace};
 use crate::compact::{anomalous_classes, retention_name};
@@ -19,7 +25,7 @@ pub const PROTECTED: &str = "protected";
 pub struct Retention {
     /// How long, ns, unless a class says otherwise.
     pub keep_ns: Option<u64>,
-    /// How long, ns, by retention class.
+    /// How long, ns, by retention class ([`retention_class`]).
     pub keep_class_ns: BTreeMap<String, u64>,
     /// Bytes of the whole log, without what lies elsewhere.
     pub bytes_max: Option<u64>,
@@ -32,17 +38,23 @@ impl Retention {
         self.keep_class_ns.get(class).copied().or(otherwise)
     }
 
-    /// How long something is kept that may be of any class.
-    fn longest(&self, protected: bool) -> Option<u64> {
-        let mut longest = self.keep_ns?;
-        for keep in self.keep_class_ns.values() {
-            longest = longest.max(*keep);
+    /// How long something is kept that may be of any of these classes; `None` for ever.
+    fn longest(&self, classes: &[String], protected: bool) -> Option<u64> {
+        let protected = protected.then_some(PROTECTED);
+        let mut longest = None;
+        for class in classes.iter().map(String::as_str).chain(protected) {
+            longest = longest.max(Some(self.of(class)?));
         }
-        if protected && !self.keep_class_ns.contains_key(PROTECTED) {
-            return None;
-        }
-        Some(longest)
+        // Without any class there is nothing that could be kept longer.
+        longest.or(self.keep_ns)
     }
+}
+
+/// The retention class of what is kept for a class of a model: the class's name as names of
+/// directories have it.
+#[must_use]
+pub fn retention_class(class: &str) -> String {
+    retention_name(Some(class))
 }
 
 /// What is deleted first when there is no room.
@@ -90,7 +102,12 @@ pub enum PieceKind {
         retention: String,
     },
     /// A block file that nothing is written to any more.
-    Block(Gone),
+    Block {
+        /// What is listed of it once it is gone.
+        entry: Gone,
+        /// Retention classes that its packets may be of, besides [`PROTECTED`].
+        classes: Vec<String>,
+    },
 }
 
 /// What is to be deleted.
@@ -104,27 +121,28 @@ pub struct Plan {
     pub still_too_large: bool,
 }
 
-/// Plans what leaves a log of these pieces and of `held` bytes that cannot be deleted:
-/// what is too old at `now_ns`, then the least important, of that the oldest, until the log
-/// is small enough. The newest piece and what is protected stay.
+/// Plans what leaves a log of these pieces and of `held` bytes that cannot be deleted: all
+/// that is too old at `now_ns`, then the least important, of that the oldest, until the log is
+/// small enough. Of what is not too old, the newest piece and what is protected stay.
 #[must_use]
 pub fn plan(pieces: &[Piece], held: u64, retention: &Retention, now_ns: u64) -> Plan {
     let mut order: Vec<usize> = (0..pieces.len()).collect();
     order.sort_by_key(|&at| (pieces[at].last_ns, at));
-    // The newest stays, whatever is asked.
-    order.pop();
     let too_old = |piece: &Piece| {
-        let age = now_ns.saturating_sub(piece.last_ns);
         let keep = match &piece.what {
             PieceKind::Part {
                 retention: class, ..
             } => retention.of(class),
-            PieceKind::Block(_) => retention.longest(piece.importance == Importance::Protected),
+            PieceKind::Block { classes, .. } => {
+                retention.longest(classes, piece.importance == Importance::Protected)
+            }
         };
-        keep.is_some_and(|keep| age > keep)
+        keep.is_some_and(|keep| is_older(piece.last_ns, keep, now_ns))
     };
     let (mut delete, mut rest): (Vec<_>, Vec<_>) =
         order.into_iter().partition(|&at| too_old(&pieces[at]));
+    // No room is made of the newest.
+    rest.pop();
     let total: u64 = pieces.iter().map(Piece::local_bytes).sum();
     let old: u64 = delete.iter().map(|&at| pieces[at].local_bytes()).sum();
     let mut bytes_left = total + held - old;
@@ -145,6 +163,11 @@ pub fn plan(pieces: &[Piece], held: u64, retention: &Retention, now_ns: u64) -> 
     }
 }
 
+/// Whether a time is longer ago than is kept.
+fn is_older(time_ns: u64, keep_ns: u64, now_ns: u64) -> bool {
+    now_ns.saturating_sub(time_ns) > keep_ns
+}
+
 /// What was deleted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
@@ -161,13 +184,16 @@ pub struct Pruned {
     /// Whether the log is still larger than wanted, since only its newest data and what
     /// policies protect is left.
     pub still_too_large: bool,
+    /// Block files that are still being written and hold packets that are too old: they can be
+    /// deleted once they are complete.
+    pub being_written: u64,
     /// Whether files are out of the log but still lie there, since somebody reads the log, or
     /// a store does not answer: the next compaction or pruning deletes them.
     pub waits_for_readers: bool,
 }
 
 /// Deletes what [`plan`] says of this log. With `dry_run` it only says what it would do.
-/// May run beside a recording; the file that is being written stays.
+/// May run beside a recording; a file that is being written stays.
 ///
 /// # Errors
 ///
@@ -179,10 +205,22 @@ pub fn prune(
     dry_run: bool,
 ) -> Result<Pruned, ArchiveError> {
     let _lock = lock(disk.as_ref())?;
-    let archive = clean_up(disk.as_ref())?;
-    let (pieces, held) = pieces(&Log::on(Arc::clone(disk))?)?;
-    let planned = plan(&pieces, held, retention, now_ns);
-    carry_out(disk.as_ref(), archive, &pieces, planned, dry_run)
+    let archive = if dry_run {
+        read_archive(disk.as_ref())?
+    } else {
+        clean_up(disk.as_ref())?
+    };
+    let found = pieces(&Log::on(Arc::clone(disk))?)?;
+    let planned = plan(&found.pieces, found.held, retention, now_ns);
+    let too_old = |being: &&Being| {
+        let keep = retention.longest(&being.classes, being.protected);
+        keep.is_some_and(|keep| is_older(being.first_ns, keep, now_ns))
+    };
+    let pruned = carry_out(disk.as_ref(), archive, &found.pieces, planned, dry_run)?;
+    Ok(Pruned {
+        being_written: found.being_written.iter().filter(too_old).count() as u64,
+        ..pruned
+    })
 }
 
 /// Deletes at least so many bytes of the least important data, if there are so many that may
@@ -194,7 +232,7 @@ pub fn prune(
 pub fn make_room(disk: &Arc<dyn Disk>, wanted_bytes: u64) -> Result<Pruned, ArchiveError> {
     let _lock = lock(disk.as_ref())?;
     let archive = clean_up(disk.as_ref())?;
-    let (pieces, held) = pieces(&Log::on(Arc::clone(disk))?)?;
+    let Found { pieces, held, .. } = pieces(&Log::on(Arc::clone(disk))?)?;
     let total: u64 = pieces.iter().map(Piece::local_bytes).sum();
     let retention = Retention {
         bytes_max: Some((total + held).saturating_sub(wanted_bytes)),
@@ -223,7 +261,7 @@ fn carry_out(
         pruned.bytes += piece.bytes;
         match &piece.what {
             PieceKind::Part { id, .. } => parts.push(*id),
-            PieceKind::Block(entry) => gone.push(entry.clone()),
+            PieceKind::Block { entry, .. } => gone.push(entry.clone()),
         }
     }
     pruned.parts = parts.len() as u64;
@@ -247,12 +285,29 @@ fn drop_from(archive: &mut Archive, parts: &[u32], gone: Vec<Gone>) {
     archive.gone.extend(gone);
 }
 
-/// What can be deleted, and the bytes of what cannot.
-fn pieces(log: &Log) -> Result<(Vec<Piece>, u64), ArchiveError> {
-    let mut pieces = Vec::new();
-    let live = log.is_being_written();
-    let last = log.recordings().last().map(|recording| recording.id);
-    let mut held = 0;
+/// What a log consists of.
+struct Found {
+    /// What can be deleted.
+    pieces: Vec<Piece>,
+    /// Bytes of what cannot.
+    held: u64,
+    being_written: Vec<Being>,
+}
+
+/// A block file that is still being written, with packets.
+struct Being {
+    first_ns: u64,
+    classes: Vec<String>,
+    protected: bool,
+}
+
+fn pieces(log: &Log) -> Result<Found, ArchiveError> {
+    let mut found = Found {
+        pieces: Vec::new(),
+        held: 0,
+        being_written: Vec::new(),
+    };
+    let being_written = log.being_written();
     for recording in log.recordings() {
         let parts = log.archive().parts.iter();
         let mut parts = parts
@@ -260,25 +315,60 @@ fn pieces(log: &Log) -> Result<(Vec<Piece>, u64), ArchiveError> {
             .peekable();
         if parts.peek().is_some() {
             let anomalous = anomalous_classes(log, recording)?;
-            let anomalous: HashSet<String> = anomalous
-                .iter()
-                .map(|name| retention_name(Some(name)))
-                .collect();
-            pieces.extend(parts.map(|part| of_part(part, &anomalous)));
+            let anomalous: HashSet<String> =
+                anomalous.iter().map(|name| retention_class(name)).collect();
+            let parts = parts.map(|part| of_part(part, recording, &anomalous));
+            found.pieces.extend(parts);
         }
-        let running = live && recording.state == State::Running && Some(recording.id) == last;
+        let classes: Vec<String> = recording
+            .classes
+            .iter()
+            .map(|n| retention_class(n))
+            .collect();
+        // By worker, when the last packet of its files so far arrived.
+        let mut last_ns = BTreeMap::new();
         for file in &recording.files {
-            if running && !file.sealed {
-                held += log.file_bytes(file)?;
+            let content = Content::of(log, recording, file)?;
+            if being_written(recording) && !file.sealed {
+                found.held += log.file_bytes(file)?;
+                found
+                    .being_written
+                    .extend(content.times.map(|(first_ns, _)| Being {
+                        first_ns,
+                        classes: classes.clone(),
+                        protected: content.protected,
+                    }));
                 continue;
             }
-            pieces.push(of_blocks(log, recording, file)?);
+            // One without packets that can be read may hold what belongs to earlier ones.
+            let last = last_ns.entry(file.worker).or_insert(ended_ns(recording));
+            *last = content.times.map_or(*last, |(_, last_ns)| last_ns);
+            found.pieces.push(Piece {
+                importance: if content.protected {
+                    Importance::Protected
+                } else {
+                    Importance::Anomalous
+                },
+                last_ns: *last,
+                bytes: log.file_bytes(file)?,
+                remote: false,
+                packets: content.entry.packets,
+                what: PieceKind::Block {
+                    entry: content.entry,
+                    classes: classes.clone(),
+                },
+            });
         }
     }
-    Ok((pieces, held))
+    Ok(found)
 }
 
-fn of_part(part: &Part, anomalous: &HashSet<String>) -> Piece {
+/// When a recording ended, as far as is known.
+fn ended_ns(recording: &Recording) -> u64 {
+    recording.ended_ns.unwrap_or(recording.started_ns)
+}
+
+fn of_part(part: &Part, recording: &Recording, anomalous: &HashSet<String>) -> Piece {
     let importance = if part.retention == PROTECTED {
         Importance::Protected
     } else if anomalous.contains(&part.retention) {
@@ -292,56 +382,72 @@ fn of_part(part: &Part, anomalous: &HashSet<String>) -> Piece {
             retention: part.retention.clone(),
         },
         importance,
-        last_ns: part.ts_max_ns,
+        // One without packets says what the recording's inputs were.
+        last_ns: if part.packets == 0 {
+            ended_ns(recording)
+        } else {
+            part.ts_max_ns
+        },
         bytes: part.bytes(),
         remote: part.is_remote(),
         packets: part.packets,
     }
 }
 
-fn of_blocks(log: &Log, recording: &Recording, file: &BlockFile) -> Result<Piece, ArchiveError> {
-    let mut one = recording.clone();
-    one.files = vec![file.clone()];
-    let select = Select {
-        without_records: true,
-        ..Select::default()
-    };
-    let mut gone = Gone {
-        name: file.name.clone(),
-        recording: recording.id,
-        worker: file.worker,
-        packets: 0,
-        first_seq: 0,
-        next_seq: 0,
-        incomplete: 0,
-    };
-    let (mut last_ns, mut protected) = (0, false);
-    // A damaged block's packets are lost already.
-    for block in log.blocks(&one, &select).flatten() {
-        if block.header.packets == 0 {
-            continue;
+/// What a block file holds, by the headers of its blocks.
+struct Content {
+    entry: Gone,
+    /// When its first and last packet arrived.
+    times: Option<(u64, u64)>,
+    /// Whether a policy may protect some.
+    protected: bool,
+}
+
+impl Content {
+    fn of(log: &Log, recording: &Recording, file: &BlockFile) -> Result<Self, ArchiveError> {
+        let mut one = recording.clone();
+        one.files = vec![file.clone()];
+        let select = Select {
+            without_records: true,
+            ..Select::default()
+        };
+        let mut gone = Gone {
+            name: file.name.clone(),
+            recording: recording.id,
+            worker: file.worker,
+            packets: 0,
+            first_seq: 0,
+            next_seq: 0,
+            incomplete: 0,
+        };
+        let (mut times, mut protected) = (None, false);
+        for block in log.blocks(&one, &select) {
+            let block = match block {
+                Ok(block) => block,
+                // A damaged block's packets are lost already.
+                Err(StoreError::Damage(_)) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let header = &block.header;
+            if header.packets == 0 {
+                continue;
+            }
+            if gone.packets == 0 {
+                gone.first_seq = header.first_seq;
+            }
+            gone.packets += u64::from(header.packets);
+            gone.next_seq = header.next_seq;
+            gone.incomplete += u64::from(block.incomplete);
+            let (first, last) = times.unwrap_or((header.ts_min_ns, header.ts_max_ns));
+            times = Some((first.min(header.ts_min_ns), last.max(header.ts_max_ns)));
+            protected |= header.is_protected();
         }
-        if gone.packets == 0 {
-            gone.first_seq = block.header.first_seq;
-        }
-        gone.packets += u64::from(block.header.packets);
-        gone.next_seq = block.header.next_seq;
-        gone.incomplete += u64::from(block.incomplete);
-        last_ns = last_ns.max(block.header.ts_max_ns);
-        protected |= block.header.is_protected();
+        Ok(Self {
+            entry: gone,
+            times,
+            protected,
+        })
     }
-    Ok(Piece {
-        importance: if protected {
-            Importance::Protected
-        } else {
-            Importance::Anomalous
-        },
-        last_ns,
-        bytes: log.file_bytes(file)?,
-        remote: false,
-        packets: gone.packets,
-        what: PieceKind::Block(gone),
-    })
 }
 
 #[cfg(test)]
@@ -390,6 +496,65 @@ mod tests {
         assert!(least.still_too_large, "the newest and the protected stay");
     }
 
+    fn blocks(classes: &[&str], importance: Importance, last_ns: u64) -> Piece {
+        let entry = Gone {
+            name: "blocks/r0001-w00-000000.strata".into(),
+            recording: 1,
+            worker: 0,
+            packets: 1,
+            first_seq: 0,
+            next_seq: 1,
+            incomplete: 0,
+        };
+        let classes = classes.iter().map(|&class| class.to_owned()).collect();
+        Piece {
+            what: PieceKind::Block { entry, classes },
+            ..part("", importance, last_ns, 10)
+        }
+    }
+
+    #[test]
+    fn age_takes_the_newest_too_and_room_does_not() {
+        let pieces = [
+            part("benign", Importance::Ordinary, 10, 10),
+            part("benign", Importance::Ordinary, 20, 10),
+            blocks(&["benign"], Importance::Anomalous, 30),
+        ];
+        let mut retention = Retention {
+            keep_ns: Some(50),
+            ..Retention::default()
+        };
+        assert_eq!(
+            plan(&pieces, 0, &retention, 80).delete,
+            [0, 1],
+            "30 is 50 old, not more"
+        );
+        assert_eq!(plan(&pieces, 0, &retention, 81).delete, [0, 1, 2]);
+        retention.bytes_max = Some(0);
+        let both = plan(&pieces, 0, &retention, 65);
+        assert_eq!(both.delete, [0, 1], "one by age, one for room");
+        assert!(both.still_too_large);
+    }
+
+    #[test]
+    fn block_files_stay_as_long_as_any_of_their_classes() {
+        let pieces = [
+            blocks(&["benign", "anomalous"], Importance::Anomalous, 0),
+            blocks(&["benign"], Importance::Anomalous, 0),
+            blocks(&["benign"], Importance::Protected, 0),
+        ];
+        let mut retention = Retention::default();
+        retention.keep_class_ns.insert("benign".to_owned(), 50);
+        let gone = |retention: &Retention, now| plan(&pieces, 0, retention, now).delete;
+        assert_eq!(gone(&retention, 100), [1], "anomalous has no age");
+        retention.keep_class_ns.insert("anomalous".to_owned(), 150);
+        assert_eq!(gone(&retention, 100), [1]);
+        assert_eq!(gone(&retention, 151), [0, 1]);
+        retention.keep_class_ns.insert(PROTECTED.to_owned(), 200);
+        assert_eq!(gone(&retention, 200), [0, 1]);
+        assert_eq!(gone(&retention, 201), [0, 1, 2]);
+    }
+
     #[test]
     fn what_lies_elsewhere_goes_by_age_and_not_for_room() {
         let mut pieces = [1, 2, 3].map(|at| part("benign", Importance::Ordinary, at, 10));
@@ -424,6 +589,21 @@ mod tests {
     }
 
     proptest! {
+        /// Whatever else is there, age takes exactly what is too old.
+        #[test]
+        fn age_takes_exactly_what_is_too_old(
+            last in prop::collection::vec(0_u64..100, 0..20), keep_ns in 0_u64..100,
+        ) {
+            let pieces: Vec<Piece> =
+                last.iter().map(|&last| part("some", Importance::Ordinary, last, 1)).collect();
+            let retention = Retention { keep_ns: Some(keep_ns), ..Retention::default() };
+            let mut gone = plan(&pieces, 0, &retention, 100).delete;
+            gone.sort_unstable();
+            let too_old = |&at: &usize| 100 - last[at] > keep_ns;
+            let expected: Vec<usize> = (0..pieces.len()).filter(too_old).collect();
+            prop_assert_eq!(gone, expected);
+        }
+
         /// Nothing goes while something less important, or as important and older, stays.
         #[test]
         fn nothing_goes_before_what_is_worth_less(

@@ -197,7 +197,7 @@ fn readers_keep_their_files_while_the_log_is_compacted_and_pruned() {
 }
 
 #[test]
-fn retention_goes_by_age_class_and_size_and_spares_the_newest() {
+fn retention_goes_by_age_class_and_size() {
     let sim = SimDisk::new();
     let disk: Arc<dyn Disk> = Arc::new(sim.clone());
     let path = data_dir().join("labelled/mix-test/trace.pcap");
@@ -224,7 +224,7 @@ fn retention_goes_by_age_class_and_size_and_spares_the_newest() {
             .iter()
             .any(|part| part.retention == "anomalous")
     );
-    // Whatever is asked, the newest stays.
+    // For room, the newest stays.
     let small = Retention {
         bytes_max: Some(1),
         ..Retention::default()

@@ -199,7 +199,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 )?;
             }
         } else {
-            writeln!(out, "{}", loss_text(loss, is_live(&log, recording)))?;
+            writeln!(out, "{}", loss_text(loss, log.being_written()(recording)))?;
         }
         for deleted in &recording.overwritten {
             writeln!(
@@ -248,18 +248,10 @@ pub(crate) fn print_recording(out: &mut impl Write, dir: &Path, id: u32) -> Resu
     Ok(())
 }
 
-/// Only the last recording of a log that is locked can be one that runs.
-fn is_live(log: &Log, recording: &Recording) -> bool {
-    let last = log.recordings().last();
-    last.is_some_and(|last| last.id == recording.id)
-        && recording.state == State::Running
-        && log.is_being_written()
-}
-
 fn heading(log: &Log, recording: &Recording) -> String {
     let state = match recording.state {
         State::Closed => "closed",
-        State::Running if is_live(log, recording) => "being written",
+        State::Running if log.being_written()(recording) => "being written",
         State::Running => "ended abruptly",
     };
     let mut text = format!(

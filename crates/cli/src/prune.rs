@@ -1,14 +1,15 @@
 //! `strata prune`: retention by age, class and size.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
-use strata_archive::{Retention, prune};
-use strata_store::Disk;
+use strata_archive::{PROTECTED, Retention, prune, retention_class};
+use strata_store::{Disk, Log};
+use strata_wire::Printable;
 
 use crate::cold;
 use crate::text::{bytes, count, duration_ns, human_bytes};
@@ -16,7 +17,9 @@ use crate::text::{bytes, count, duration_ns, human_bytes};
 /// What is to be kept.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RetentionArgs {
-    /// Delete what arrived longer ago: 12h, 30d, 8w.
+    /// Delete what arrived longer ago: 12h, 30d, 8w. A file goes once its last packet is that
+    /// old, also the newest one. What a policy protects stays for ever unless it is given an
+    /// age of its own (--keep-class protected:TIME).
     #[arg(long, value_name = "TIME")]
     keep: Option<String>,
 
@@ -40,7 +43,7 @@ impl RetentionArgs {
             let (class, time) = text
                 .rsplit_once(':')
                 .with_context(|| format!("'{text}': write CLASS:TIME, as in anomalous:365d"))?;
-            keep_class_ns.insert(class.to_owned(), duration_ns(time)?);
+            keep_class_ns.insert(retention_class(class), duration_ns(time)?);
         }
         let retention = Retention {
             keep_ns: self.keep.as_deref().map(duration_ns).transpose()?,
@@ -51,6 +54,29 @@ impl RetentionArgs {
     }
 }
 
+/// Warns of classes that are given an age and that nothing in the log has: misspelt ones would
+/// be kept for ever.
+fn warn_of_unknown_classes(disk: &Arc<dyn Disk>, retention: &Retention) -> Result<()> {
+    let log = Log::on(Arc::clone(disk))?;
+    let of_models = log.recordings().iter().flat_map(|one| &one.classes);
+    let mut known: BTreeSet<String> = of_models.map(|class| retention_class(class)).collect();
+    let parts = log.archive().parts.iter();
+    known.extend(parts.map(|part| part.retention.clone()));
+    known.insert(PROTECTED.to_owned());
+    for class in retention.keep_class_ns.keys() {
+        if !known.contains(class) {
+            let known: Vec<String> = known.into_iter().collect();
+            eprintln!(
+                "strata: warning: nothing in the log is of a class '{}'; it has: {}",
+                Printable(class),
+                Printable(&known.join(", "))
+            );
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// Arguments of `strata prune`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -59,7 +85,10 @@ Examples:
   strata prune log/ --max-size 500G --dry-run
 
 Compacted files go by the hour and class. A block file holds packets of all classes
-and stays as long as the class that is kept longest.")]
+and stays as long as the class that is kept longest. A file that is still being written
+stays until it is complete: `strata record -G 3600` completes one each hour. What is left of
+a recording is its entry in manifest.json (counts and names), its model, and statistics
+without packets or addresses (checkpoint, drift).")]
 pub(crate) struct Args {
     /// Directory of the log.
     #[arg(value_name = "LOG")]
@@ -80,7 +109,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         retention.is_some(),
         "say what to keep: --keep, --keep-class or --max-size"
     );
-    apply(&disk, &retention.unwrap_or_default(), args.dry_run, true)
+    let retention = retention.unwrap_or_default();
+    warn_of_unknown_classes(&disk, &retention)?;
+    apply(&disk, &retention, args.dry_run, true)
 }
 
 /// Prunes, and reports if anything was done, or `always`.
@@ -104,6 +135,13 @@ pub(crate) fn apply(
             human_bytes(pruned.bytes),
             human_bytes(pruned.bytes_left),
         )?;
+    }
+    if always && pruned.being_written > 0 {
+        eprintln!(
+            "strata: {} block files with packets that are too old are still being written: they \
+             go once they are complete (record -G SECONDS or -C MB begins new ones)",
+            count(pruned.being_written)
+        );
     }
     if pruned.waits_for_readers {
         eprintln!(

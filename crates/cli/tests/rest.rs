@@ -104,15 +104,56 @@ fn a_compacted_log_is_exported_described_verified_and_pruned() {
     let would = ok(strata()
         .args(["prune", "--keep", "1d", "--dry-run"])
         .arg(&log));
-    assert!(would.contains("would delete 1 parts"), "{would}");
+    assert!(would.contains("would delete 2 parts"), "{would}");
     let done = ok(strata()
         .args(["prune", "--keep", "1d", "--keep-class", "anomalous:36500d"])
         .arg(&log));
     assert!(done.contains("deleted 1 parts"), "{done}");
     assert_eq!(files(&log.join("packets"), ".parquet").len(), 1);
     ok(strata().arg("verify").arg(&log));
+    let done = ok(strata().args(["prune", "--keep", "1d"]).arg(&log));
+    assert!(done.contains("deleted 1 parts"), "the newest too: {done}");
+    assert_eq!(files(&log, ".parquet"), [] as [PathBuf; 0]);
     assert!(failed(strata().arg("prune").arg(&log)).contains("--max-size"));
     assert!(failed(strata().args(["prune", "--keep", "30"]).arg(&log)).contains("'30'"));
+}
+
+#[test]
+fn what_is_too_old_is_deleted_from_block_files_too_and_a_misspelt_class_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let trace = data_dir().join("labelled/mix-test/trace.pcap");
+    ok(strata()
+        .arg("record")
+        .arg("-r")
+        .arg(trace)
+        .arg("-o")
+        .arg(&log));
+    let prune = |args: &[&str]| {
+        let output = strata().arg("prune").args(args).arg(&log).output().unwrap();
+        assert!(output.status.success());
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (text(output.stdout), text(output.stderr))
+    };
+    let (done, warning) = prune(&["--keep-class", "benighn:1d"]);
+    assert!(done.contains("0 block files"), "{done}");
+    assert!(
+        warning.contains("'benighn'") && warning.contains("benign"),
+        "{warning}"
+    );
+    let (done, warning) = prune(&["--keep", "1d", "--dry-run"]);
+    assert!(
+        done.contains("would delete 0 parts and 1 block files"),
+        "{done}"
+    );
+    assert!(warning.is_empty(), "{warning}");
+    assert!(!files(&log.join("blocks"), ".strata").is_empty());
+    let (done, _) = prune(&["--keep", "1d"]);
+    assert!(done.contains("1 block files, 67 690 packets"), "{done}");
+    assert!(files(&log.join("blocks"), ".strata").is_empty());
+    assert!(files(&log.join("blocks"), ".index").is_empty());
+    ok(strata().arg("verify").arg(&log));
+    assert!(ok(strata().arg("info").arg(&log)).contains("recording 1, closed"));
 }
 
 #[test]

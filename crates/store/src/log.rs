@@ -171,6 +171,17 @@ impl Log {
         matches!(self.disk.lock(), Ok(None))
     }
 
+    /// Which recordings are being written now: the last one of a process that records, and all
+    /// that a relay has not closed, since a switch finds its own again.
+    pub fn being_written(&self) -> impl Fn(&Recording) -> bool + use<> {
+        let live = self.is_being_written();
+        let last = self.recordings().last().map(|recording| recording.id);
+        move |recording| {
+            let may_go_on = recording.session.is_some() || Some(recording.id) == last;
+            live && recording.state == State::Running && may_go_on
+        }
+    }
+
     /// The books of a recording: as closed, or for one that was not closed, what
     /// its blocks and checkpoint say, with the loss.
     ///

@@ -1,0 +1,201 @@
+//! What age deletes, and what it does not: files that are being written, damaged ones, and
+//! those without packets.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+
+mod common;
+
+use std::sync::Arc;
+
+use strata_archive::{PROTECTED, Pruned, Retention, compact, prune};
+use strata_capture::Interface;
+use strata_store::export::Context;
+use strata_store::{
+    About, BlockSink, Disk, Log, PacketRecord, Promotion, Recorder, RecorderOptions, RelayLog,
+    SimDisk, StreamOptions, index_name,
+};
+use strata_testkit::data_dir;
+use strata_wire::{Keep, Ledger, LinkType};
+
+const DAY: u64 = 86_400_000_000_000;
+/// When packets arrive: long ago.
+const THEN: u64 = 1_000 * DAY;
+
+fn about() -> About {
+    About {
+        hash_seed: [1, 2],
+        model_json: br#"{"classes":[{"name":"benign"}]}"#.to_vec(),
+        classes: vec!["benign".to_owned()],
+        ..About::default()
+    }
+}
+
+/// Files of a block each.
+fn start(disk: &Arc<dyn Disk>, about: &About) -> (Recorder, BlockSink) {
+    let options = RecorderOptions {
+        block_bytes: 64 << 10,
+        rotate_bytes: 1,
+        ..RecorderOptions::default()
+    };
+    Recorder::start(Arc::clone(disk), options, about).unwrap()
+}
+
+/// A block with a packet, or none, and whatever else is put into it; on disk on return.
+fn block(
+    sink: &mut BlockSink,
+    packet: Option<(u64, u64)>,
+    more: impl FnOnce(&mut strata_store::BlockBuilder),
+) {
+    let mut block = loop {
+        match sink.take() {
+            Some(block) => break block,
+            None => drop(sink.wait().unwrap()),
+        }
+    };
+    block.define_context(&serde_json::to_vec(&Context::default()).unwrap());
+    block.define_verdict(0, 0, 1, 0, &[0]);
+    block.define_interface(0, &Interface::new(LinkType::ETHERNET, 0));
+    if let Some((seq, ts_ns)) = packet {
+        let record = PacketRecord {
+            ts_ns,
+            seq,
+            wire_len: 60,
+            captured_len: 60,
+            header_len: 14,
+            interface: 0,
+            verdict: 0,
+            keep_code: Keep::Header.code(),
+            has_timestamp: true,
+            data: &[7; 14],
+            options: &[],
+        };
+        block.push_packet(&record, 0);
+    }
+    more(&mut block);
+    sink.submit(block).unwrap();
+    while sink.wait().unwrap().is_some() {}
+}
+
+fn log_of(disk: &Arc<dyn Disk>) -> Log {
+    Log::on(Arc::clone(disk)).unwrap()
+}
+
+fn keep(keep_ns: u64) -> Retention {
+    Retention {
+        keep_ns: Some(keep_ns),
+        ..Retention::default()
+    }
+}
+
+fn pruned_after(disk: &Arc<dyn Disk>, age_ns: u64, keep_ns: u64) -> Pruned {
+    prune(disk, &keep(keep_ns), THEN + age_ns, false).unwrap()
+}
+
+#[test]
+fn a_file_that_is_being_written_stays_until_it_is_complete() {
+    let sim = SimDisk::new();
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+    let (recorder, mut sink) = start(&disk, &about());
+    for seq in 0..3 {
+        block(&mut sink, Some((seq, THEN + seq)), |_| ());
+    }
+    let complete = {
+        let log = log_of(&disk);
+        let files = log.recordings()[0].files.iter();
+        files.filter(|file| file.sealed).count() as u64
+    };
+    assert_eq!(complete, 2, "and one that is being written");
+    let pruned = pruned_after(&disk, 2 * DAY, DAY);
+    assert_eq!((pruned.block_files, pruned.being_written), (2, 1));
+    let none = pruned_after(&disk, DAY / 2, DAY);
+    assert_eq!((none.block_files, none.being_written), (0, 0));
+    drop(sink);
+    recorder.finish(&Ledger::default(), Vec::new()).unwrap();
+    let pruned = pruned_after(&disk, 2 * DAY, DAY);
+    assert_eq!((pruned.block_files, pruned.being_written), (1, 0));
+    let left = sim.names();
+    let blocks = left
+        .iter()
+        .filter(|name| name.ends_with(".strata") || name.ends_with(".index"));
+    assert_eq!(blocks.count(), 0, "{left:?}");
+}
+
+#[test]
+fn each_recording_of_a_relay_is_being_written_while_the_relay_runs() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+    let relay = RelayLog::open(Arc::clone(&disk)).unwrap();
+    let stream = |session: &str| {
+        relay.stream(StreamOptions {
+            about: about(),
+            session: session.to_owned(),
+            worker: 0,
+            rotate_bytes: 0,
+        })
+    };
+    let streams = [stream("one").unwrap(), stream("two").unwrap()];
+    let being_written = || {
+        let log = log_of(&disk);
+        let being_written = log.being_written();
+        log.recordings()
+            .iter()
+            .filter(|&one| being_written(one))
+            .count()
+    };
+    assert_eq!(being_written(), 2, "not the last alone");
+    drop((streams, relay));
+    assert_eq!(being_written(), 0);
+}
+
+#[test]
+fn a_file_without_a_packet_that_can_be_read_is_as_old_as_the_one_before() {
+    let sim = SimDisk::new();
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+    let about = About {
+        look_back: true,
+        ..about()
+    };
+    let (recorder, mut sink) = start(&disk, &about);
+    block(&mut sink, Some((0, THEN)), |_| ());
+    let promotion = Promotion {
+        seq: 0,
+        class: 0,
+        keep_code: Keep::Header.code(),
+        kept_len: 14,
+        wire_len: 60,
+        data: &[7; 60],
+    };
+    block(&mut sink, None, |block| block.push_promotion(&promotion));
+    block(&mut sink, Some((1, THEN + DAY)), |_| ());
+    drop(sink);
+    recorder.finish(&Ledger::default(), Vec::new()).unwrap();
+    let names: Vec<String> = {
+        let log = log_of(&disk);
+        let files = log.recordings()[0].files.iter();
+        files.map(|file| file.name.clone()).collect()
+    };
+    assert_eq!(names.len(), 3);
+    // The header of the last one's block; its copy in the index is as good.
+    sim.flip_bit(&names[2], 30, 1);
+    assert_eq!(pruned_after(&disk, DAY, DAY).block_files, 0);
+    let would = prune(&disk, &keep(DAY), THEN + DAY + 1, true).unwrap();
+    assert_eq!(would.block_files, 2);
+    disk.remove(&index_name(&names[2])).unwrap();
+    assert_eq!(pruned_after(&disk, DAY + 1, DAY).block_files, 3);
+}
+
+#[test]
+fn what_a_policy_protects_goes_by_its_own_age_alone() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+    let path = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    common::record_protected(&disk, &path, "tcp port 80");
+    let mut retention = keep(DAY);
+    let prune = |retention: &Retention| prune(&disk, retention, u64::MAX, false).unwrap();
+    assert_eq!(prune(&retention).block_files, 0, "it may hold some of it");
+    compact(&disk, |_| ()).unwrap();
+    prune(&retention);
+    let left = |disk| log_of(disk).archive().parts.clone();
+    let classes: Vec<String> = left(&disk).into_iter().map(|part| part.retention).collect();
+    assert_eq!(classes, [PROTECTED]);
+    retention.keep_class_ns.insert(PROTECTED.to_owned(), DAY);
+    assert_eq!(prune(&retention).parts, 1);
+    assert_eq!(left(&disk), []);
+}
