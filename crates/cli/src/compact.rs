@@ -12,7 +12,7 @@ use strata_archive::{Compacted, compact, encrypt_to};
 use crate::cold::{self, MoveArgs};
 use crate::key;
 use crate::prune::{self, RetentionArgs};
-use crate::record::stop_on_signal;
+use crate::record::{GroupArgs, log_directory, stop_on_signal};
 use crate::text::{chain, count, duration_ns, human_bytes, percent};
 
 /// Arguments of `strata compact`.
@@ -41,6 +41,9 @@ pub(crate) struct Args {
     encrypt_to: Vec<String>,
 
     #[command(flatten)]
+    group: GroupArgs,
+
+    #[command(flatten)]
     retention: RetentionArgs,
 
     #[command(flatten)]
@@ -48,7 +51,11 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let owner = args.group.owner()?;
     let disk = cold::disk(&args.log)?;
+    if owner.group.is_some() {
+        log_directory(&args.log, &owner)?;
+    }
     let moving = args.moving.parse()?;
     let retention = args.retention.parse()?;
     let pause = args.watch.as_deref().map(duration_ns).transpose()?;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use strata_classify::{DRIFTED, DriftReport, SAMPLES_MIN};
+use strata_store::{Disk as _, RealDisk};
 
 /// Features that are named.
 const SHOWN: usize = 3;
@@ -17,9 +18,11 @@ fn path(log: &Path, recording: u32) -> PathBuf {
 /// Notes the drift of a recording beside its blocks.
 pub(crate) fn write(log: &Path, recording: u32, report: &DriftReport) -> Result<()> {
     let path = path(log, recording);
-    let cannot = || format!("{}: cannot write", path.display());
-    fs::create_dir_all(log.join("drift")).with_context(cannot)?;
-    fs::write(&path, serde_json::to_vec_pretty(report)?).with_context(cannot)
+    let replaced = RealDisk::at(log).replace(
+        &format!("drift/{recording}.json"),
+        &serde_json::to_vec_pretty(report)?,
+    );
+    replaced.with_context(|| format!("{}: cannot write", path.display()))
 }
 
 /// The drift of a recording; `None` if nothing is known of it.

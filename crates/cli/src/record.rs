@@ -34,7 +34,7 @@ use strata_wire::{Ledger, LinkType, TunnelKey};
 
 pub(crate) use confined::{HelperArgs, helper};
 use target::{Closed, Destination, Recording};
-pub(crate) use target::{DiskWay, Target, log_directory, rotate_bytes};
+pub(crate) use target::{DiskWay, GroupArgs, Target, log_directory, rotate_bytes};
 
 use crate::model::Loaded;
 use crate::text;
@@ -280,11 +280,13 @@ pub(crate) fn run_to(args: &RoadArgs, target: &Target) -> Result<()> {
     if args.read.is_empty() {
         return live::run(args, target, &setup, &stop);
     }
-    let eve = args.attention.open(true)?;
+    let owner = target.owner(None);
+    let eve = args.attention.open(true, &owner)?;
     let _eve = eve.map(|eve| eve.start(&setup.alerts)).transpose()?;
     // Before the input, which may be standard input and wait.
     let observer = steer::Observer::new(&setup, 1);
-    let server = args.steer.serve(args, &setup)?;
+    let socket = args.steer.socket(args, &owner)?;
+    let server = args.steer.serve(&setup, socket)?;
     let ticker = server
         .as_ref()
         .map(|_| steer::Ticker::start(&setup, &observer));

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use strata_relay::tls::{RelayTls, TlsFiles};
 use strata_relay::{CONTROL_PORT, Relay, RelayOptions};
 
-use crate::record::{DiskWay, log_directory, rotate_bytes, stop_on_signal};
+use crate::record::{DiskWay, GroupArgs, log_directory, rotate_bytes, stop_on_signal};
 use crate::text;
 
 /// Arguments of `strata relay`.
@@ -57,6 +57,9 @@ pub(crate) struct Args {
     /// with a unit (500MB, 2GiB) that size; 0 never.
     #[arg(short = 'C', long, value_name = "SIZE", default_value = "1GiB")]
     rotate_size: String,
+
+    #[command(flatten)]
+    group: GroupArgs,
 
     /// Connections of switches at a time.
     #[arg(long, value_name = "N", default_value_t = 64)]
@@ -129,7 +132,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         });
     }
     let stop = stop_on_signal()?;
-    let mut disk = log_directory(&args.output)?;
+    let mut disk = log_directory(&args.output, &args.group.owner()?)?;
     let chosen = disk.choose(args.disk.into());
     let chosen = chosen.with_context(|| format!("{}: --disk", args.output.display()))?;
     eprintln!("strata: {chosen}");

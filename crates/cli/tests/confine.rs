@@ -125,7 +125,9 @@ fn without_any_privilege_it_goes_on_recording() {
         namespace.pair("in0", "out0");
         let more: Vec<&str> = user.iter().flat_map(|user| ["-Z", *user]).collect();
         let recording = start(&namespace, dir, &more);
-        wait_for(dir, "a recording", |_| true);
+        wait_for(dir, "a recording", |status| {
+            status["interfaces"][0]["received"].is_u64()
+        });
 
         let process = Path::new("/proc").join(recording.id().to_string());
         let mut workers = 0;
@@ -189,4 +191,48 @@ fn without_any_privilege_it_goes_on_recording() {
         assert!(heard.contains("reaches only its log"), "{heard}");
         assert!(!heard.contains("blocked"), "{heard}");
     }
+}
+
+/// `--socket` names one file: the directory around it, and what else is in it, are others'.
+#[test]
+fn another_user_gets_the_socket_and_not_its_directory() {
+    if !may_use_kernel("giving up privileges") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(dir.path().join("strata.toml"), "").unwrap();
+    let run = dir.path().join("run");
+    fs::create_dir(&run).unwrap();
+    fs::set_permissions(&run, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(run.join("other.pid"), "1").unwrap();
+    let namespace = Namespace::new("rules-owner");
+    namespace.pair("in0", "out0");
+    let recording = start(&namespace, dir.path(), &["-Z", "nobody"]);
+    wait_for(dir.path(), "a recording", |_| true);
+    let seen = |path: &Path| {
+        let found = fs::metadata(path).unwrap();
+        (found.uid(), found.mode() & 0o777)
+    };
+    assert_eq!(seen(&run), (0, 0o755));
+    assert_eq!(seen(&run.join("other.pid")).0, 0);
+    assert_eq!(seen(&run.join("control")), (NOBODY, 0o600));
+    assert_eq!(seen(&dir.path().join("log")), (NOBODY, 0o750));
+    let output = recording.ended();
+    assert!(output.status.success(), "{output:?}");
+
+    // A directory that Strata did not make is not given away, which is said.
+    let theirs = dir.path().join("theirs");
+    fs::create_dir(&theirs).unwrap();
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", namespace.name(), STRATA, "record"]);
+    command.args(["-i", "in0", "-Z", "nobody", "-o"]);
+    let output = command.arg(&theirs).output().unwrap();
+    let heard = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{heard}");
+    assert!(
+        heard.contains("cannot write here: make it the owner"),
+        "{heard}"
+    );
+    assert_eq!(seen(&theirs).0, 0);
 }

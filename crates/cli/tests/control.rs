@@ -364,3 +364,35 @@ fn the_reference_page_is_printed() {
     let page = fs::read_to_string(workspace_root().join("docs/configuration.md")).unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), page);
 }
+
+/// A path given by mistake costs no file: what is not a socket is not replaced.
+#[test]
+fn a_file_is_not_replaced_by_a_socket() {
+    let dir = tempfile::tempdir().unwrap();
+    let precious = dir.path().join("precious.txt");
+    fs::write(&precious, "precious").unwrap();
+    for option in ["--socket", "--eve"] {
+        let mut command = strata();
+        command.args(["record", "-r", "-", "-o"]);
+        command.arg(dir.path().join("log")).arg(option);
+        let link = dir.path().join("link");
+        let _ = std::os::unix::fs::symlink(dir.path().join("nowhere"), &link);
+        let output = command.arg(&link).stdin(Stdio::null()).output().unwrap();
+        assert!(!output.status.success(), "{option}: {}", text(&output));
+        assert!(
+            text(&output).contains("is not a socket"),
+            "{option}: {}",
+            text(&output)
+        );
+    }
+    let mut command = strata();
+    command
+        .args(["record", "-r", "-", "-o"])
+        .arg(dir.path().join("log"));
+    command.arg("--socket").arg(&precious).stdin(Stdio::null());
+    let output = command.output().unwrap();
+    assert!(!output.status.success());
+    let wanted = format!("{}: this exists and is not a socket", precious.display());
+    assert!(text(&output).contains(&wanted), "{}", text(&output));
+    assert_eq!(fs::read(&precious).unwrap(), b"precious");
+}

@@ -1,21 +1,26 @@
 //! Gives up what a recording does not need once everything is open.
 //!
 //! - [`User`], [`give_up_capabilities`]: user and capabilities of the process;
+//! - [`Owner`], [`make_log_dir`], [`SocketFile`]: who owns what it makes, and may read it;
 //! - [`confine_files`]: which files it can reach (Landlock);
 //! - [`confine_system_calls`]: what a thread can ask the kernel for (seccomp);
 //! - [`Helper`]: a process that keeps the right to open packet sockets, for interfaces that
 //!   come later, and hands them over.
 //!
 //! All but the system calls is to be done before threads are started: they inherit it. Used
-//! by `cli`; uses nothing of Strata.
+//! by `cli`, `control` and `relay`; uses nothing of Strata.
 #![deny(unsafe_code)]
 
 mod files;
 mod helper;
+mod owner;
 mod privileges;
+mod socket;
 mod system_calls;
 
 pub use files::{FilesError, confine_files};
 pub use helper::{Helper, serve};
-pub use privileges::{PrivilegeError, User, give_up_capabilities};
+pub use owner::{Owner, OwnerError, make_dir, make_log_dir};
+pub use privileges::{Group, PrivilegeError, User, give_up_capabilities};
+pub use socket::{SOCKET_NAME, SocketError, SocketFile};
 pub use system_calls::{SystemCallError, confine_system_calls};

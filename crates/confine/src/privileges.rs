@@ -2,8 +2,8 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, lchown};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use rustix::process::{Gid, Resource, Rlimit, Uid, geteuid, setrlimit};
 use rustix::thread::{
@@ -18,19 +18,14 @@ pub enum PrivilegeError {
     /// There is no such user.
     #[error("there is no user '{0}'")]
     NoSuchUser(String),
+    /// There is no such group.
+    #[error("there is no group '{0}'")]
+    NoSuchGroup(String),
     /// The kernel says no.
     #[error("cannot {what}: {source}")]
     System {
         /// What was tried.
         what: &'static str,
-        /// Why not.
-        source: io::Error,
-    },
-    /// A file's owner cannot be changed.
-    #[error("{}: cannot change its owner: {source}", path.display())]
-    Owner {
-        /// The file.
-        path: PathBuf,
         /// Why not.
         source: io::Error,
     },
@@ -66,26 +61,38 @@ impl User {
         })
     }
 
-    /// Makes it the owner of a path and all that is below; links are not followed.
+    pub(crate) fn uid(&self) -> Uid {
+        Uid::from_raw(self.uid)
+    }
+
+    pub(crate) fn gid(&self) -> Gid {
+        Gid::from_raw(self.gid)
+    }
+}
+
+/// A group of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    gid: u32,
+}
+
+impl Group {
+    /// The group of this name.
     ///
     /// # Errors
     ///
-    /// The first path whose owner cannot be changed.
-    pub fn own(&self, path: &Path) -> Result<(), PrivilegeError> {
-        let failed = |source| PrivilegeError::Owner {
-            path: path.to_owned(),
-            source,
-        };
-        let metadata = fs::symlink_metadata(path).map_err(failed)?;
-        if metadata.uid() != self.uid || metadata.gid() != self.gid {
-            lchown(path, Some(self.uid), Some(self.gid)).map_err(failed)?;
-        }
-        if metadata.is_dir() {
-            for entry in fs::read_dir(path).map_err(failed)? {
-                self.own(&entry.map_err(failed)?.path())?;
-            }
-        }
-        Ok(())
+    /// If there is none.
+    pub fn named(name: &str) -> Result<Self, PrivilegeError> {
+        let found = nix::unistd::Group::from_name(name);
+        let found = found.map_err(fail("look up groups"))?;
+        let group = found.ok_or_else(|| PrivilegeError::NoSuchGroup(name.to_owned()))?;
+        Ok(Self {
+            gid: group.gid.as_raw(),
+        })
+    }
+
+    pub(crate) fn gid(&self) -> Gid {
+        Gid::from_raw(self.gid)
     }
 }
 

@@ -2,12 +2,10 @@
 
 mod tls;
 
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use std::{fs, io};
 
 use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, Path as UrlPath, Request, State};
@@ -19,6 +17,7 @@ use axum::serve::IncomingStream;
 use axum::{Extension, Json, Router};
 use rustls::ServerConfig;
 use serde::{Deserialize, Serialize};
+use strata_confine::SocketFile;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::oneshot;
 use utoipa::{OpenApi, ToSchema};
@@ -30,10 +29,10 @@ use crate::status::{PolicyStatus, Status};
 use tls::TlsListener;
 
 /// Where the API listens.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Endpoints {
-    /// Path of the Unix socket; only its owner may connect.
-    pub socket: Option<PathBuf>,
+    /// The Unix socket.
+    pub socket: Option<SocketFile>,
     /// TCP.
     pub tcp: Option<TcpEndpoint>,
 }
@@ -71,7 +70,8 @@ pub struct ListenError {
 pub struct Server {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    socket: Option<PathBuf>,
+    /// Removed once nobody is served any more.
+    _socket: Option<SocketFile>,
 }
 
 impl Drop for Server {
@@ -79,9 +79,6 @@ impl Drop for Server {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
-        }
-        if let Some(socket) = &self.socket {
-            let _ = fs::remove_file(socket);
         }
     }
 }
@@ -91,7 +88,7 @@ impl Drop for Server {
 /// # Errors
 ///
 /// If it cannot listen somewhere.
-pub fn serve(controller: Arc<Controller>, endpoints: &Endpoints) -> Result<Server, ListenError> {
+pub fn serve(controller: Arc<Controller>, endpoints: Endpoints) -> Result<Server, ListenError> {
     let at = |place: &str| {
         let place = place.to_owned();
         move |source| ListenError { place, source }
@@ -103,16 +100,16 @@ pub fn serve(controller: Arc<Controller>, endpoints: &Endpoints) -> Result<Serve
     let guard = runtime.enter();
     let unix = match &endpoints.socket {
         None => None,
-        Some(path) => Some(listen_unix(path).map_err(at(&path.display().to_string()))?),
+        Some(socket) => Some(accepting(socket).map_err(at(&socket.path().display().to_string()))?),
     };
-    let tcp = match &endpoints.tcp {
+    let tcp = match endpoints.tcp {
         None => None,
         Some(tcp) => {
             let bound = std::net::TcpListener::bind(&tcp.address).and_then(|listener| {
                 listener.set_nonblocking(true)?;
                 TcpListener::from_std(listener)
             });
-            Some((bound.map_err(at(&tcp.address))?, tcp.clone()))
+            Some((bound.map_err(at(&tcp.address))?, tcp))
         }
     };
     drop(guard);
@@ -143,7 +140,7 @@ pub fn serve(controller: Arc<Controller>, endpoints: &Endpoints) -> Result<Serve
     Ok(Server {
         stop: Some(stop),
         thread: Some(thread.map_err(at("API thread"))?),
-        socket: endpoints.socket.clone(),
+        _socket: endpoints.socket,
     })
 }
 
@@ -159,20 +156,10 @@ pub fn admitted(controller: Arc<Controller>, admit: Admit) -> Router {
     }
 }
 
-fn listen_unix(path: &Path) -> io::Result<UnixListener> {
-    if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o755)
-            .create(dir)?;
-    }
-    // A socket that nobody listens on is left from a program that was killed.
-    if path.exists() && std::os::unix::net::UnixStream::connect(path).is_err() {
-        fs::remove_file(path)?;
-    }
-    let listener = UnixListener::bind(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+fn accepting(socket: &SocketFile) -> io::Result<UnixListener> {
+    let listener = socket.listener().try_clone()?;
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
 }
 
 fn router(controller: Arc<Controller>) -> Router {

@@ -8,6 +8,7 @@ use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
+use strata_confine::{Owner, SOCKET_NAME, SocketError, SocketFile};
 use tokio::net::UnixStream;
 
 /// Why there is no answer.
@@ -64,10 +65,14 @@ pub fn socket_dir() -> PathBuf {
     }
 }
 
-/// The socket of this process.
-#[must_use]
-pub fn own_socket() -> PathBuf {
-    socket_dir().join(format!("record-{}.sock", std::process::id()))
+/// Listens on the socket of this process, in a directory of its own.
+///
+/// # Errors
+///
+/// If it cannot be made.
+pub fn own_socket(owner: &Owner) -> Result<SocketFile, SocketError> {
+    let name = format!("record-{}", std::process::id());
+    SocketFile::bind_in_own_dir(&socket_dir(), &name, owner)
 }
 
 /// The socket of the only recording that is running.
@@ -78,10 +83,11 @@ pub fn own_socket() -> PathBuf {
 pub fn find_socket() -> Result<PathBuf, ClientError> {
     let dir = socket_dir();
     let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
-    let sockets = entries.map(|entry| entry.path()).filter(|path| {
-        path.extension().is_some_and(|e| e == "sock")
-            && std::os::unix::net::UnixStream::connect(path).is_ok()
+    let sockets = entries.map(|entry| match entry.path() {
+        path if path.extension().is_some_and(|e| e == "sock") => path,
+        dir => dir.join(SOCKET_NAME),
     });
+    let sockets = sockets.filter(|path| std::os::unix::net::UnixStream::connect(path).is_ok());
     let mut sockets: Vec<PathBuf> = sockets.collect();
     match sockets.len() {
         0 => Err(ClientError::None { dir }),

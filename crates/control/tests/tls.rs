@@ -104,7 +104,7 @@ fn a_certificate_of_the_authority_opens_the_api() {
         socket: None,
         tcp: config.tcp().unwrap(),
     };
-    let _server = serve(Arc::clone(&controller), &endpoints).unwrap();
+    let _server = serve(Arc::clone(&controller), endpoints).unwrap();
     // One that says nothing keeps nobody out.
     let _silent = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let body = "{\"mode\":\"log-all\",\"why\":\"test\"}";

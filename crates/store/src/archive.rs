@@ -4,8 +4,9 @@ use std::ops::AddAssign;
 
 use serde::{Deserialize, Serialize};
 
+use crate::disk::{COMPACTION_NAME, LOCK_NAME, READERS_NAME};
 use crate::flipped::explain;
-use crate::manifest::{DAMAGED, NO_CRC};
+use crate::manifest::{DAMAGED, MANIFEST_NAME, NO_CRC};
 use crate::summary::ClassCount;
 
 /// The archive manifest's file name within a log.
@@ -13,6 +14,26 @@ pub const ARCHIVE_NAME: &str = "archive.json";
 
 /// Where files of a part are written before they are listed.
 pub const STAGING: &str = "staging";
+
+/// Names of what Strata makes in the directory of a log.
+pub const LOG_ENTRIES: [&str; 16] = [
+    MANIFEST_NAME,
+    "manifest.json.new",
+    ARCHIVE_NAME,
+    "archive.json.new",
+    LOCK_NAME,
+    READERS_NAME,
+    COMPACTION_NAME,
+    "blocks",
+    "models",
+    "drift",
+    STAGING,
+    FileKind::Packets.dir(),
+    FileKind::Flows.dir(),
+    FileKind::Payload.dir(),
+    FileKind::Meta.dir(),
+    FileKind::Sums.dir(),
+];
 
 /// The manifest of what was compacted. It changes atomically, and decides for each
 /// block file whether its packets are read from it or from the parts: a block file
@@ -152,7 +173,7 @@ pub enum FileKind {
 impl FileKind {
     /// The directory of such files, which is also the table's name in SQL.
     #[must_use]
-    pub fn dir(self) -> &'static str {
+    pub const fn dir(self) -> &'static str {
         match self {
             Self::Packets => "packets",
             Self::Flows => "flows",

@@ -11,10 +11,10 @@ mod queue;
 mod uring;
 
 use std::any::Any;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use crate::archive::is_remote;
@@ -209,12 +209,32 @@ pub struct RealDisk {
 /// Blocks on their way at a time: enough to keep a disk busy while the next are filled.
 const IN_FLIGHT: usize = 4;
 
+/// Files: their owner writes, their group reads.
+const FILE_MODE: u32 = 0o640;
+/// Directories, likewise.
+const DIR_MODE: u32 = 0o750;
+
+/// How files are opened to be written: one that is made is not for everyone, and what a link
+/// of that name leads to is not touched.
+fn writing() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(FILE_MODE).custom_flags(libc::O_NOFOLLOW);
+    options
+}
+
+fn make_dirs(path: &Path) -> io::Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(DIR_MODE)
+        .create(path)
+}
+
 /// The file whose lock keeps a second writer away.
 pub(crate) const LOCK_NAME: &str = "lock";
 /// The file that readers lock together, and who deletes files alone.
-const READERS_NAME: &str = "readers";
+pub(crate) const READERS_NAME: &str = "readers";
 /// The file whose lock keeps a second compaction away.
-const COMPACTION_NAME: &str = "compaction";
+pub(crate) const COMPACTION_NAME: &str = "compaction";
 
 impl RealDisk {
     /// The directory at `root`, made if need be.
@@ -223,7 +243,7 @@ impl RealDisk {
     ///
     /// What the operating system says.
     pub fn create_dir(root: &Path) -> io::Result<Self> {
-        fs::create_dir_all(root)?;
+        make_dirs(root)?;
         Ok(Self::at(root))
     }
 
@@ -240,8 +260,15 @@ impl RealDisk {
         self.root.join(name)
     }
 
-    /// What lies elsewhere cannot be reached by way of the directory, and is not missing.
+    /// What lies elsewhere cannot be reached by way of the directory, and is not missing. Names
+    /// come from files of the log, which somebody else may have written: they lead nowhere but
+    /// below the directory.
     fn reached(name: &str) -> io::Result<()> {
+        let mut parts = Path::new(name).components();
+        if !is_remote(name) && !parts.all(|part| matches!(part, Component::Normal(_))) {
+            let problem = format!("the name {name:?} leads out of the directory");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+        }
         if is_remote(name) {
             let problem = "it lies elsewhere, which is not reached from here";
             return Err(io::Error::new(io::ErrorKind::Unsupported, problem));
@@ -250,8 +277,7 @@ impl RealDisk {
     }
 
     fn try_lock(&self, name: &str) -> io::Result<Option<Box<dyn Any + Send>>> {
-        let mut options = OpenOptions::new();
-        let file = options
+        let file = writing()
             .write(true)
             .create(true)
             .truncate(false)
@@ -273,12 +299,12 @@ impl RealDisk {
 
 impl Disk for RealDisk {
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        Self::reached(name)?;
         let path = self.path(name);
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
+            make_dirs(parent)?;
         }
-        let mut options = OpenOptions::new();
-        let file = options
+        let file = writing()
             .read(true)
             .write(true)
             .create_new(true)
@@ -293,8 +319,10 @@ impl Disk for RealDisk {
     }
 
     fn open_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
-        let mut options = OpenOptions::new();
-        let direct = options.read(true).write(true).custom_flags(libc::O_DIRECT);
+        Self::reached(name)?;
+        let mut options = writing();
+        let direct = options.read(true).write(true);
+        direct.custom_flags(libc::O_DIRECT | libc::O_NOFOLLOW);
         let opened = self.direct.then(|| direct.open(self.path(name)));
         match opened {
             Some(Ok(direct)) => Ok(Box::new(RealFile(Arc::new(direct)))),
@@ -319,18 +347,28 @@ impl Disk for RealDisk {
 
     fn open(&self, name: &str, writable: bool) -> io::Result<Box<dyn DiskFile>> {
         Self::reached(name)?;
-        let mut options = OpenOptions::new();
+        let mut options = if writable {
+            writing()
+        } else {
+            OpenOptions::new()
+        };
         let file = options.read(true).write(writable).open(self.path(name))?;
         Ok(Box::new(RealFile(Arc::new(file))))
     }
 
     fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        Self::reached(name)?;
         let path = self.path(name);
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
+            make_dirs(parent)?;
         }
         let temporary = self.path(&format!("{name}.new"));
-        let mut file = File::create(&temporary)?;
+        // One that is left over has the mode of its time.
+        match fs::remove_file(&temporary) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = writing().write(true).create_new(true).open(&temporary)?;
         file.write_all(content)?;
         file.sync_all()?;
         fs::rename(&temporary, &path)?;
@@ -350,8 +388,8 @@ impl Disk for RealDisk {
     }
 
     fn lock_for_reading(&self) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
-        let mut options = OpenOptions::new();
         let path = self.path(READERS_NAME);
+        let mut options = writing();
         let opened = options.write(true).create(true).truncate(false).open(path);
         // Nothing is deleted there either.
         let Ok(file) = opened else {
@@ -376,9 +414,11 @@ impl Disk for RealDisk {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        Self::reached(from)?;
+        Self::reached(to)?;
         let (from, to) = (self.path(from), self.path(to));
         if let Some(parent) = to.parent() {
-            fs::create_dir_all(parent)?;
+            make_dirs(parent)?;
         }
         fs::rename(&from, &to)?;
         Self::sync_dir(&to)?;

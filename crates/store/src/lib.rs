@@ -35,8 +35,8 @@ mod simdisk;
 mod summary;
 
 pub use archive::{
-    ARCHIVE_NAME, Archive, ENCRYPTED, FileKind, Gone, Part, PartCount, PartFile, STAGING,
-    WrappedKey, is_file_name, is_remote,
+    ARCHIVE_NAME, Archive, ENCRYPTED, FileKind, Gone, LOG_ENTRIES, Part, PartCount, PartFile,
+    STAGING, WrappedKey, is_file_name, is_remote,
 };
 pub use blocks::{Block, Blocks, Select};
 pub use builder::{BlockBuilder, BlockTally};

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use strata_confine::{Owner, SocketFile};
 use strata_pipeline::{Alerts, AttentionOptions, eve_alert};
 
 use crate::text;
@@ -62,11 +63,11 @@ impl AttentionArgs {
 
     /// Opens where alerts come from. What is in a file already counts if the input is a
     /// file too (`whole`).
-    pub(super) fn open(&self, whole: bool) -> Result<Option<EveSource>> {
+    pub(super) fn open(&self, whole: bool, owner: &Owner) -> Result<Option<EveSource>> {
         let Some(path) = &self.eve else {
             return Ok(None);
         };
-        let source = Source::open(path, whole).with_context(|| path.display().to_string())?;
+        let source = Source::open(path, whole, owner).context("--eve")?;
         Ok(Some(EveSource(source)))
     }
 
@@ -120,8 +121,7 @@ impl Drop for EveReader {
 /// Where alerts come from.
 enum Source {
     Socket {
-        listener: UnixListener,
-        path: PathBuf,
+        socket: SocketFile,
         connections: Vec<(UnixStream, Lines)>,
     },
     Followed {
@@ -131,31 +131,28 @@ enum Source {
 }
 
 impl Source {
-    fn open(path: &Path, whole: bool) -> Result<Self> {
+    fn open(path: &Path, whole: bool, owner: &Owner) -> Result<Self> {
+        let named = || path.display().to_string();
         match fs::metadata(path) {
-            Ok(found) if found.file_type().is_socket() => {
-                anyhow::ensure!(
-                    UnixStream::connect(path).is_err(),
-                    "another program listens there: name another socket"
-                );
-                fs::remove_file(path)?;
-            }
+            Ok(found) if found.file_type().is_socket() => {}
             Ok(_) => {
-                let mut file = File::open(path)?;
+                let mut file = File::open(path).with_context(named)?;
                 if !whole {
-                    file.seek(SeekFrom::End(0))?;
+                    file.seek(SeekFrom::End(0)).with_context(named)?;
                 }
                 let path = path.to_owned();
                 return Ok(Self::Followed { path, file });
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error).with_context(named),
         }
-        let listener = UnixListener::bind(path)?;
-        listener.set_nonblocking(true)?;
+        let socket = SocketFile::bind(path, owner)?;
+        socket
+            .listener()
+            .set_nonblocking(true)
+            .with_context(named)?;
         Ok(Self::Socket {
-            listener,
-            path: path.to_owned(),
+            socket,
             connections: Vec::new(),
         })
     }
@@ -178,28 +175,17 @@ impl Source {
                 }
             }
             Self::Socket {
-                listener,
+                socket,
                 connections,
-                ..
             } => {
                 while connections.len() < CONNECTIONS_MAX
-                    && let Ok((connection, _)) = listener.accept()
+                    && let Ok((connection, _)) = socket.listener().accept()
                     && connection.set_nonblocking(true).is_ok()
                 {
                     connections.push((connection, Lines::default()));
                 }
                 connections.retain_mut(|(connection, lines)| lines.read(connection, alerts));
             }
-        }
-    }
-}
-
-impl Drop for Source {
-    fn drop(&mut self) {
-        if let Self::Socket { path, .. } = self {
-            // One that stays, since the process may not reach it any more, is replaced by
-            // the next recording.
-            let _ = fs::remove_file(path);
         }
     }
 }

@@ -1,13 +1,15 @@
 //! Gives up what a recording from interfaces does not need once it has opened them.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::thread::CapabilitySet;
 use strata_capture::live::SocketOpener;
-use strata_confine::{Helper, User, confine_files, give_up_capabilities, serve};
+use strata_confine::{Helper, Owner, User, confine_files, give_up_capabilities, serve};
+
+use super::target::log_directory;
 
 /// Arguments of the process that opens packet sockets.
 #[derive(Debug, clap::Args)]
@@ -41,36 +43,37 @@ pub(super) fn opener(user: Option<&str>) -> Result<SocketOpener> {
 pub(super) struct Reach<'a> {
     /// The log's directory.
     pub(super) log: &'a Path,
-    /// The socket of the API, if there is one.
-    pub(super) socket: Option<PathBuf>,
+    /// The directory that was made for the socket of the API, and the one around it.
+    pub(super) socket_dirs: Option<[PathBuf; 2]>,
     /// Files that are read again: configuration, policies.
     pub(super) files: Vec<PathBuf>,
 }
 
-/// Changes to `user`, gives up all capabilities, and reaches only what it has to. To be done
+/// Makes the log for its owner, changes to that, gives up all capabilities, and reaches only what it has to. To be done
 /// before threads are started.
-pub(super) fn give_up(user: Option<&str>, reach: &Reach<'_>) -> Result<()> {
+pub(super) fn give_up(owner: &Owner, reach: &Reach<'_>) -> Result<()> {
     let dir = |path: &Path| {
         let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
         parent.map_or_else(|| PathBuf::from("."), Path::to_path_buf)
     };
     let mut write = vec![reach.log.to_owned()];
-    fs::create_dir_all(reach.log).with_context(|| reach.log.display().to_string())?;
-    if let Some(socket) = &reach.socket {
-        let dir = dir(socket);
-        // Without it, the recording runs without a socket, and says so.
-        let made = fs::create_dir_all(&dir);
-        write.extend(made.is_ok().then_some(dir));
-    }
+    write.extend(reach.socket_dirs.iter().map(|[dir, _]| dir.clone()));
+    log_directory(reach.log, owner)?;
     // Editors put another file in a file's place: its directory is what stays.
     let read: Vec<PathBuf> = reach.files.iter().map(|file| dir(file)).collect();
-    let user = user.map(User::named).transpose()?;
-    if let Some(user) = &user {
-        for path in &write {
-            user.own(path)?;
-        }
+    let user = owner.user.as_ref();
+    give_up_capabilities(user, CapabilitySet::empty(), Some(reach.log))?;
+    if user.is_some() {
+        let writes = Access::WRITE_OK | Access::EXEC_OK;
+        let may = accessat(CWD, reach.log, writes, AtFlags::EACCESS);
+        may.with_context(|| {
+            format!(
+                "{}: the user of -Z cannot write here: make it the owner (chown), or name a \
+                 directory that does not exist yet",
+                reach.log.display()
+            )
+        })?;
     }
-    give_up_capabilities(user.as_ref(), CapabilitySet::empty(), Some(reach.log))?;
     if let Err(error) = confine_files(&read, &write) {
         eprintln!("strata: goes on without confining files: {error}");
     }

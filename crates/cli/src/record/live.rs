@@ -17,7 +17,7 @@ use signal_hook::flag;
 use strata_capture::live::{
     Direction, DropCounts, Drops, Live, LiveOptions, Lost, RingCounts, Stamps,
 };
-use strata_confine::confine_system_calls;
+use strata_confine::{User, confine_system_calls};
 use strata_control::LostStatus;
 use strata_control::alerts::Alerts;
 use strata_filter::Filter;
@@ -276,7 +276,9 @@ pub(super) fn run(
         );
     }
     let equipment = setup.equip(args, count)?;
-    let eve = args.attention.open(false)?;
+    let user = args.live.user.as_deref().map(User::named).transpose()?;
+    let owner = target.owner(user);
+    let eve = args.attention.open(false, &owner)?;
     let (lives, confined) = open(args, setup, &mut options, count)?;
     let ways = lives[0].ways().join("; ");
     let before = DropCounts::now(&args.live.interfaces);
@@ -290,10 +292,10 @@ pub(super) fn run(
         }
         None => None,
     };
-    let user = args.live.user.as_deref();
+    let socket = args.steer.socket(args, &owner)?;
     if let Some(log) = confined {
-        confined::give_up(user, &args.steer.reach(args, log)?)?;
-    } else if user.is_some() {
+        confined::give_up(&owner, &args.steer.reach(args, log, socket.as_ref())?)?;
+    } else if owner.user.is_some() {
         bail!("-Z is for recordings to a log on this machine");
     }
     let _eve = eve.map(|eve| eve.start(&setup.alerts)).transpose()?;
@@ -307,7 +309,7 @@ pub(super) fn run(
         ways, options.snaplen,
     );
     let observer = steer::Observer::new(setup, count);
-    let _server = args.steer.serve(args, setup)?;
+    let _server = args.steer.serve(setup, socket)?;
     let alerts = args.steer.alerts(setup)?;
     let started = Instant::now();
     let running = workers

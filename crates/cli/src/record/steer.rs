@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::fs::statvfs;
+use strata_confine::{Owner, SocketFile};
 use strata_control::LostStatus;
 use strata_control::alerts::Alerts;
 use strata_control::api::{Endpoints, Server, serve};
@@ -118,16 +119,20 @@ impl SteerArgs {
     }
 
     /// What a recording into this log reaches.
-    pub(super) fn reach<'a>(&self, args: &RoadArgs, log: &'a Path) -> Result<Reach<'a>> {
+    pub(super) fn reach<'a>(
+        &self,
+        args: &RoadArgs,
+        log: &'a Path,
+        socket: Option<&SocketFile>,
+    ) -> Result<Reach<'a>> {
         let config = self.read_config()?;
-        let asked = self.socket.clone().or(config.control.socket);
         let files = [&self.config, &self.policy].into_iter().flatten();
         let read_later = [config.control.token_file, config.alerts.token_file];
         let read_later = read_later.into_iter().chain([config.alerts.ca_file]);
         let read_later = read_later.chain([args.attention.followed()]);
         Ok(Reach {
             log,
-            socket: asked.or_else(|| args.read.is_empty().then(client::own_socket)),
+            socket_dirs: socket.and_then(SocketFile::own_dirs),
             files: files.cloned().chain(read_later.flatten()).collect(),
         })
     }
@@ -141,27 +146,33 @@ impl SteerArgs {
         Ok(Some(alerts.context("alerts.webhook")?))
     }
 
+    /// Makes the socket of the API, where one is wanted.
+    pub(super) fn socket(&self, args: &RoadArgs, owner: &Owner) -> Result<Option<SocketFile>> {
+        let asked = self.socket.clone().or(self.read_config()?.control.socket);
+        if let Some(path) = asked {
+            return Ok(Some(SocketFile::bind(&path, owner)?));
+        }
+        if !args.read.is_empty() {
+            return Ok(None);
+        }
+        // Nobody has asked for it, and the recording is worth more.
+        Ok(client::own_socket(owner)
+            .inspect_err(|error| eprintln!("strata: runs without steering: {error}"))
+            .ok())
+    }
+
     /// Serves the API, where it is wanted.
-    pub(super) fn serve(&self, args: &RoadArgs, setup: &Setup) -> Result<Option<Server>> {
-        let control = self.read_config()?.control;
-        let tcp = control.tcp()?;
-        let asked = self.socket.clone().or(control.socket);
-        let is_asked = asked.is_some();
-        let socket = asked.or_else(|| args.read.is_empty().then(client::own_socket));
+    pub(super) fn serve(
+        &self,
+        setup: &Setup,
+        socket: Option<SocketFile>,
+    ) -> Result<Option<Server>> {
+        let tcp = self.read_config()?.control.tcp()?;
         if socket.is_none() && tcp.is_none() {
             return Ok(None);
         }
-        let is_needed = is_asked || tcp.is_some();
         let endpoints = Endpoints { socket, tcp };
-        match serve(Arc::clone(&setup.controller), &endpoints) {
-            Ok(server) => Ok(Some(server)),
-            Err(error) if is_needed => Err(error.into()),
-            // Nobody has asked for it, and the recording is worth more.
-            Err(error) => {
-                eprintln!("strata: runs without steering: {error}");
-                Ok(None)
-            }
-        }
+        Ok(Some(serve(Arc::clone(&setup.controller), endpoints)?))
     }
 }
 

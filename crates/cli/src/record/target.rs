@@ -8,10 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use rustix::fs::Mode;
+use rustix::process::umask;
+use strata_confine::{Group, Owner, User, make_log_dir};
 use strata_relay::{Link, LinkReport};
 use strata_store::{
-    About, BlockSink, DiskChoice, MANIFEST_NAME, RealDisk, Recorder, RecorderOptions, StoreError,
-    WhenFull, block_channel,
+    About, BlockSink, DiskChoice, LOG_ENTRIES, MANIFEST_NAME, RealDisk, Recorder, RecorderOptions,
+    StoreError, WhenFull, block_channel,
 };
 use strata_wire::Ledger;
 
@@ -64,6 +67,32 @@ pub(super) struct LogArgs {
     /// milliseconds finds faster, else direct where the file system has it.
     #[arg(long, value_enum, default_value_t = DiskWay::Auto)]
     disk: DiskWay,
+
+    #[command(flatten)]
+    group: GroupArgs,
+}
+
+/// The option for who else may read a log.
+#[derive(Debug, clap::Args)]
+pub(crate) struct GroupArgs {
+    /// Let the members of this group read the log: it becomes the group of the log's files,
+    /// which only their owner reads and writes besides. Of a recording, they may use its
+    /// socket too.
+    #[arg(long, value_name = "GROUP")]
+    group: Option<String>,
+}
+
+impl GroupArgs {
+    /// Who is to own what is made. What was made before for members of the group would not be
+    /// for them with a stricter umask, which does not count from now on.
+    pub(crate) fn owner(&self) -> Result<Owner> {
+        let group = self.group.as_deref().map(Group::named).transpose();
+        let group = group.context("--group")?;
+        if group.is_some() {
+            umask(Mode::from_raw_mode(0o027));
+        }
+        Ok(Owner { user: None, group })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -91,7 +120,7 @@ impl From<DiskWay> for DiskChoice {
 }
 
 /// The directory as a disk, unless something that is no log lies there.
-pub(crate) fn log_directory(dir: &Path) -> Result<RealDisk> {
+pub(crate) fn log_directory(dir: &Path, owner: &Owner) -> Result<RealDisk> {
     let listed = fs::read_dir(dir).map(|entries| entries.flatten().collect::<Vec<_>>());
     let entries = listed.unwrap_or_default();
     let ours = ["lock", "models", "blocks", "drift", "manifest.json.new"];
@@ -102,7 +131,8 @@ pub(crate) fn log_directory(dir: &Path) -> Result<RealDisk> {
         let dir = dir.display().to_string();
         return Err(StoreError::NotALog { dir }.into());
     }
-    RealDisk::create_dir(dir).with_context(|| format!("{}: cannot make the log", dir.display()))
+    make_log_dir(dir, MANIFEST_NAME, &LOG_ENTRIES, owner).context("cannot make the log")?;
+    Ok(RealDisk::at(dir))
 }
 
 /// As tcpdump's -C, a bare number counts millions of bytes.
@@ -130,6 +160,8 @@ pub(crate) struct LogTarget {
     disk: DiskChoice,
     /// Bytes that the log is to stay below.
     disk_limit: Option<u64>,
+    /// Who else may read it.
+    owner: Owner,
 }
 
 /// Block files of each worker that a limited log must have room for: of fewer, whole ones cannot
@@ -139,7 +171,7 @@ const FILES_WITHIN_LIMIT: u64 = 4;
 impl LogTarget {
     /// Starts the recording of so many workers.
     fn start(&self, about: &About, workers: u16) -> Result<(Recording, Vec<BlockSink>)> {
-        let mut disk = log_directory(&self.dir)?;
+        let mut disk = log_directory(&self.dir, &self.owner)?;
         // A file's packets wait for the disk, and would be read before it is measured.
         if self.disk != DiskChoice::Auto || about.live {
             let chosen = disk.choose(self.disk);
@@ -183,7 +215,17 @@ impl Target {
             lasts_seconds,
             disk: args.disk.into(),
             disk_limit: args.disk_limit.as_deref().map(text::bytes).transpose()?,
+            owner: args.group.owner()?,
         }))
+    }
+
+    /// Who is to own what is made: this user, and the group that the log has.
+    pub(super) fn owner(&self, user: Option<User>) -> Owner {
+        let group = match self {
+            Self::Log(log) => log.owner.group.clone(),
+            Self::Relay(_) => None,
+        };
+        Owner { user, group }
     }
 
     /// The size that the log keeps below, of so many workers.

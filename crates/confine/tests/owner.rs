@@ -1,0 +1,240 @@
+//! What changes hands, and what is replaced: only what Strata made.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use rustix::process::geteuid;
+use strata_confine::{Group, Owner, OwnerError, SocketError, SocketFile, User, make_log_dir};
+
+const NOBODY: u32 = 65_534;
+const MANIFEST: &str = "manifest.json";
+const ENTRIES: [&str; 3] = [MANIFEST, "blocks", "lock"];
+
+fn nobody() -> Owner {
+    Owner {
+        user: Some(User::named("nobody").unwrap()),
+        group: None,
+    }
+}
+
+fn group() -> Owner {
+    Owner {
+        user: None,
+        group: Some(Group::named("nogroup").unwrap()),
+    }
+}
+
+/// Owner, group and mode, without following a link.
+fn seen(path: &Path) -> (u32, u32, u32) {
+    let found = fs::symlink_metadata(path).unwrap();
+    (found.uid(), found.gid(), found.mode() & 0o7777)
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+/// A directory as `mkdir` makes it, whatever the umask of the test.
+fn directory(path: &Path) {
+    fs::create_dir(path).unwrap();
+    set_mode(path, 0o755);
+}
+
+/// Changing owners takes root, which the tests of interfaces need too.
+fn is_root() -> bool {
+    geteuid().is_root()
+}
+
+#[test]
+fn what_is_not_a_socket_is_never_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("file"), "precious").unwrap();
+    directory(&at("directory"));
+    symlink(at("file"), at("link")).unwrap();
+    symlink(at("nowhere"), at("dangling")).unwrap();
+    let _listener = UnixListener::bind(at("socket")).unwrap();
+    symlink(at("socket"), at("link-to-socket")).unwrap();
+    for name in ["file", "directory", "link", "dangling", "link-to-socket"] {
+        let before = seen(&at(name));
+        let refused = SocketFile::bind(&at(name), &Owner::default()).unwrap_err();
+        assert!(
+            matches!(refused, SocketError::NotASocket(_)),
+            "{name}: {refused}"
+        );
+        assert_eq!(seen(&at(name)), before, "{name}");
+    }
+    assert_eq!(fs::read(at("file")).unwrap(), b"precious");
+    assert!(!at("nowhere").exists());
+    // Nothing of the attempts is left.
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 6);
+}
+
+#[test]
+fn a_socket_that_is_listened_on_stays_and_a_left_over_one_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control");
+    let listener = UnixListener::bind(&path).unwrap();
+    // Also with a queue that is full, where a connection would wait.
+    let mut waiting = Vec::new();
+    loop {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        let address = rustix::net::SocketAddrUnix::new(&path).unwrap();
+        let refused = SocketFile::bind(&path, &Owner::default()).unwrap_err();
+        assert!(matches!(refused, SocketError::InUse(_)), "{refused}");
+        if connect(&socket, &address).is_err() {
+            break;
+        }
+        waiting.push(socket);
+        // The queue holds 4,096 at most; each attempt is one more in it.
+        assert!(waiting.len() < 8192);
+    }
+    drop((waiting, listener));
+    let socket = SocketFile::bind(&path, &Owner::default()).unwrap();
+    assert_eq!(seen(&path).2, 0o600);
+    UnixStream::connect(&path).unwrap();
+    let again = SocketFile::bind(&path, &Owner::default()).unwrap_err();
+    assert!(matches!(again, SocketError::InUse(_)), "{again}");
+    drop(socket);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_socket_that_took_the_place_of_ours_is_not_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control");
+    let socket = SocketFile::bind(&path, &Owner::default()).unwrap();
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "another's").unwrap();
+    drop(socket);
+    assert_eq!(fs::read(&path).unwrap(), b"another's");
+}
+
+#[test]
+fn only_the_socket_and_a_directory_made_for_it_change_hands() {
+    if !is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    set_mode(dir.path(), 0o755);
+    let other = dir.path().join("other");
+    fs::write(&other, "").unwrap();
+    let before = (seen(dir.path()), seen(&other));
+    let socket = SocketFile::bind(&dir.path().join("control"), &nobody()).unwrap();
+    assert_eq!((seen(dir.path()), seen(&other)), before);
+    assert_eq!(seen(socket.path()), (NOBODY, NOBODY, 0o600));
+    assert!(socket.own_dirs().is_none());
+
+    let made = dir.path().join("run/strata");
+    let own = SocketFile::bind_in_own_dir(&made, "record-1", &group()).unwrap();
+    assert_eq!(seen(own.path()), (0, NOBODY, 0o660));
+    let [own_dir, around] = own.own_dirs().unwrap();
+    assert_eq!(seen(&own_dir), (0, NOBODY, 0o2750));
+    assert_eq!((seen(&around).0, seen(&around).1), (0, 0));
+    drop(own);
+    assert!(!own_dir.exists() && made.exists());
+
+    // What a killed program left goes when the next one begins.
+    let left = SocketFile::bind_in_own_dir(&made, "record-2", &nobody()).unwrap();
+    let [left_dir, _] = left.own_dirs().unwrap();
+    assert_eq!(seen(&left_dir), (NOBODY, NOBODY, 0o750));
+    fs::remove_file(left.path()).unwrap();
+    drop(UnixListener::bind(left.path()).unwrap());
+    drop(left);
+    assert!(left_dir.exists());
+    let _next = SocketFile::bind_in_own_dir(&made, "record-3", &nobody()).unwrap();
+    assert!(!left_dir.exists());
+}
+
+/// A log as root has recorded it, in a directory where others have not been.
+fn log(dir: &Path) {
+    directory(dir);
+    directory(&dir.join("blocks"));
+    for name in [MANIFEST, "lock", "blocks/r0001", "notes.txt"] {
+        fs::write(dir.join(name), "").unwrap();
+    }
+}
+
+#[test]
+fn of_a_log_only_what_strata_made_changes_hands() {
+    if !is_root() {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let secret = root.path().join("secret");
+    fs::write(&secret, "").unwrap();
+    set_mode(&secret, 0o600);
+    let outside = root.path().join("outside");
+    directory(&outside);
+    let dir = root.path().join("log");
+    log(&dir);
+    fs::hard_link(&secret, dir.join("blocks/hard")).unwrap();
+    symlink(&secret, dir.join("blocks/soft")).unwrap();
+    symlink(&outside, dir.join("blocks/dir")).unwrap();
+    let before = (seen(&secret), seen(&outside), seen(&dir.join("notes.txt")));
+    make_log_dir(&dir, MANIFEST, &ENTRIES, &nobody()).unwrap();
+    for name in ["", MANIFEST, "lock", "blocks", "blocks/r0001"] {
+        assert_eq!(seen(&dir.join(name)).0, NOBODY, "{name}");
+    }
+    let after = (seen(&secret), seen(&outside), seen(&dir.join("notes.txt")));
+    assert_eq!(after, before);
+
+    // Its owner may put into it what it likes now: nothing in it changes hands any more.
+    let planted = dir.join("blocks/planted");
+    fs::write(&planted, "").unwrap();
+    make_log_dir(&dir, MANIFEST, &ENTRIES, &nobody()).unwrap();
+    assert_eq!(seen(&planted).0, 0);
+}
+
+#[test]
+fn directories_of_others_stay_theirs() {
+    if !is_root() {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    // Not a log; a log that everyone can have put something into; a link to a log.
+    directory(&at("empty"));
+    log(&at("shared"));
+    set_mode(&at("shared"), 0o777);
+    log(&at("target"));
+    symlink(at("target"), at("link")).unwrap();
+    for name in ["empty", "shared"] {
+        make_log_dir(&at(name), MANIFEST, &ENTRIES, &nobody()).unwrap();
+        let refused = make_log_dir(&at(name), MANIFEST, &ENTRIES, &group()).unwrap_err();
+        assert!(matches!(refused, OwnerError::NotOurs(_)), "{refused}");
+        assert_eq!((seen(&at(name)).0, seen(&at(name)).1), (0, 0), "{name}");
+    }
+    let refused = make_log_dir(&at("link"), MANIFEST, &ENTRIES, &nobody()).unwrap_err();
+    assert!(matches!(refused, OwnerError::Link(_)), "{refused}");
+    for name in ["shared", "target"] {
+        assert_eq!(seen(&at(name).join(MANIFEST)).0, 0, "{name}");
+    }
+}
+
+#[test]
+fn what_is_made_for_a_group_is_read_by_it_and_by_nobody_else() {
+    if !is_root() {
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let made = root.path().join("a/b");
+    make_log_dir(&made, MANIFEST, &ENTRIES, &group()).unwrap();
+    for dir in [&made, made.parent().unwrap()] {
+        assert_eq!(seen(dir), (0, NOBODY, 0o2750));
+    }
+    // What is made in it later inherits the group, whoever makes it.
+    fs::write(made.join("later"), "").unwrap();
+    assert_eq!(seen(&made.join("later")).1, NOBODY);
+    let old = root.path().join("old");
+    log(&old);
+    make_log_dir(&old, MANIFEST, &ENTRIES, &group()).unwrap();
+    assert_eq!(seen(&old.join("blocks")), (0, NOBODY, 0o2750));
+    assert_eq!(seen(&old.join("blocks/r0001")), (0, NOBODY, 0o640));
+    assert_eq!(seen(&old.join("notes.txt")).1, 0);
+}
