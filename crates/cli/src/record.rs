@@ -11,8 +11,8 @@ mod target;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -407,7 +407,7 @@ fn finish(
     let shown = summary(closed.as_ref().ok(), &ledger, pressure, started.elapsed());
     // What went wrong counts, also where nobody reads the summary.
     ran?;
-    closed?;
+    closed?.check()?;
     noted?;
     ledger.check()?;
     unfiltered?;
@@ -417,7 +417,11 @@ fn finish(
 /// Set by the first interrupt or termination signal: what has been read is then
 /// recorded properly. The second one ends the program at once.
 pub(crate) fn stop_on_signal() -> Result<Arc<AtomicBool>> {
-    let stop = Arc::new(AtomicBool::new(false));
+    static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+    if let Some(stop) = STOP.get() {
+        return Ok(Arc::clone(stop));
+    }
+    let stop = Arc::clone(STOP.get_or_init(Arc::default));
     for signal in [SIGINT, SIGTERM] {
         // In this order: the first signal finds the flag unset.
         flag::register_conditional_default(signal, Arc::clone(&stop))?;

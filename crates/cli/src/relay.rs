@@ -7,9 +7,10 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use strata_relay::tls::{RelayTls, TlsFiles};
 use strata_relay::{CONTROL_PORT, Relay, RelayOptions};
+use strata_wire::Printable;
 
 use crate::record::{DiskWay, GroupArgs, log_directory, rotate_bytes, stop_on_signal};
 use crate::text;
@@ -136,19 +137,25 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let chosen = disk.choose(args.disk.into());
     let chosen = chosen.with_context(|| format!("{}: --disk", args.output.display()))?;
     eprintln!("strata: {chosen}");
-    let relay = Relay::start(Arc::new(disk), options, |news| eprintln!("strata: {news}"))?;
+    let relay = Relay::start(Arc::new(disk), options, |event| {
+        eprintln!("strata: {}", Printable(event));
+    })?;
     eprintln!(
         "strata: relay on {}, log in {}; Ctrl-C ends it",
         relay.address(),
         args.output.display()
     );
-    while !stop.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) && relay.failure().is_none() {
         thread::sleep(Duration::from_millis(50));
     }
     let counters = relay.counters();
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let connections = load(&counters.connections);
-    eprintln!("strata: ending; writing what is in memory");
+    let failure = relay.failure();
+    match &failure {
+        Some(_) => eprintln!("strata: ending: the log cannot be written"),
+        None => eprintln!("strata: ending; writing what is in memory"),
+    }
     let done = relay.stop();
     println!(
         "{} connections of switches; {} blocks ({}) written, {} of lost switches",
@@ -157,5 +164,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         text::human_bytes(done.bytes),
         text::count(done.salvaged),
     );
+    if let Some(failure) = failure.or(done.failure) {
+        bail!("{failure}; what switches were told is stored is in the log");
+    }
     Ok(())
 }

@@ -12,7 +12,7 @@ use strata_relay::{LinkOptions, Transport};
 use strata_store::About;
 use strata_wire::roce::Service;
 
-use crate::record::{RoadArgs, Target, run_to};
+use crate::record::{RoadArgs, Target, run_to, stop_on_signal};
 
 /// Arguments of `strata switch`.
 #[derive(Debug, clap::Args)]
@@ -167,12 +167,13 @@ impl LinkSetup {
     }
 
     /// How a worker's link works.
-    pub(crate) fn options(&self, about: About, worker: u16) -> LinkOptions {
-        LinkOptions {
+    pub(crate) fn options(&self, about: About, worker: u16) -> Result<LinkOptions> {
+        Ok(LinkOptions {
             about,
             worker,
+            stop: Some(stop_on_signal()?),
             ..self.options.clone()
-        }
+        })
     }
 }
 

@@ -20,7 +20,7 @@ use strata_store::Books;
 use crate::error::RelayError;
 
 /// The version of the protocol.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes before a message's body.
 pub const HEADER_LEN: usize = 12;
 /// The longest body.
@@ -181,6 +181,10 @@ pub enum Message {
     End(Box<End>),
     /// Relay: and all of it is on disk.
     Ended,
+    /// Relay: nothing more can be stored, because.
+    Failed(String),
+    /// Relay: still there, every second.
+    Alive,
 }
 
 impl Message {
@@ -195,6 +199,8 @@ impl Message {
             Self::Progress(_) => 7,
             Self::End(_) => 8,
             Self::Ended => 9,
+            Self::Failed(_) => 10,
+            Self::Alive => 11,
         }
     }
 
@@ -208,7 +214,7 @@ impl Message {
         match self {
             Self::Hello(hello) => out.extend(json(serde_json::to_vec(hello))),
             Self::Welcome(welcome) => out.extend(json(serde_json::to_vec(welcome))),
-            Self::Refused(text) => out.extend_from_slice(text.as_bytes()),
+            Self::Refused(text) | Self::Failed(text) => out.extend_from_slice(text.as_bytes()),
             Self::Definitions(records) => out.extend_from_slice(records),
             Self::BlockFull(full) => {
                 out.extend_from_slice(&full.block.to_le_bytes());
@@ -230,7 +236,7 @@ impl Message {
                 }
             }
             Self::End(end) => out.extend(json(serde_json::to_vec(end))),
-            Self::Ended => {}
+            Self::Ended | Self::Alive => {}
         }
         let body_len = u32::try_from(out.len() - start - HEADER_LEN).unwrap_or(u32::MAX);
         out[start..start + 4].copy_from_slice(&body_len.to_le_bytes());
@@ -315,6 +321,8 @@ impl Message {
             }
             8 => Self::End(serde_json::from_slice(body).map_err(text)?),
             9 if body.is_empty() => Self::Ended,
+            10 => Self::Failed(String::from_utf8_lossy(body).into_owned()),
+            11 if body.is_empty() => Self::Alive,
             _ => return Err(format!("a message of kind {kind}")),
         })
     }
@@ -440,16 +448,24 @@ impl Channel {
         Ok(None)
     }
 
-    /// Waits for a message for so long.
+    /// Waits for a message for so long, and as long as it is not told to end.
     ///
     /// # Errors
     ///
     /// As [`Channel::poll`], and if none comes.
-    pub fn wait(&mut self, limit: Duration) -> Result<Message, RelayError> {
+    pub fn wait(
+        &mut self,
+        limit: Duration,
+        interrupted: impl Fn() -> bool,
+    ) -> Result<Message, RelayError> {
         let end = std::time::Instant::now() + limit;
         loop {
             if let Some(message) = self.poll()? {
                 return Ok(message);
+            }
+            if interrupted() {
+                let peer = self.peer.clone();
+                return Err(RelayError::Interrupted { peer });
             }
             if std::time::Instant::now() > end {
                 return Err(self.io("no answer", ErrorKind::TimedOut.into()));
@@ -591,6 +607,8 @@ mod tests {
             }),
             Message::End(Box::default()),
             Message::Ended,
+            Message::Failed("No space left on device".into()),
+            Message::Alive,
         ]
     }
 

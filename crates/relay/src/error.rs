@@ -4,6 +4,7 @@ use std::io;
 
 use strata_rdma::Failure;
 use strata_store::StoreError;
+use strata_wire::Printable;
 
 /// Why the two do not work together.
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +19,7 @@ pub enum RelayError {
         source: io::Error,
     },
     /// The peer sent what the protocol does not know.
-    #[error("{peer}: not understood: {problem}; are both ends of the same version of Strata?")]
+    #[error("{peer}: not understood: {}; are both ends of the same version of Strata?", Printable(.problem))]
     Protocol {
         /// The peer.
         peer: String,
@@ -44,8 +45,25 @@ pub enum RelayError {
         peer: String,
     },
     /// The relay does not take this switch.
-    #[error("the relay refuses: {0}")]
+    #[error("the relay refuses: {}", Printable(.0))]
     Refused(String),
+    /// The relay cannot store what it is sent.
+    #[error("{}", Printable(.0))]
+    Failed(String),
+    /// The relay is connected, and does nothing.
+    #[error("{peer}: has not stored or said anything for {seconds} s")]
+    Silent {
+        /// The relay.
+        peer: String,
+        /// For so long.
+        seconds: u64,
+    },
+    /// It was told to end.
+    #[error("{peer}: interrupted while waiting for an answer")]
+    Interrupted {
+        /// The peer.
+        peer: String,
+    },
     /// The RDMA connection failed.
     #[error("RDMA to the relay: {0}")]
     Rdma(#[from] Failure),

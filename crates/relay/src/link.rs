@@ -7,9 +7,10 @@
 mod connection;
 mod road;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -87,6 +88,9 @@ pub struct LinkOptions {
     pub flush_interval: Duration,
     /// Once there is nothing more to record, a relay that is away is waited for so long.
     pub patience: Duration,
+    /// Becomes true when the recording is to end. A relay that is away, or stores nothing, is
+    /// then waited for no longer than five seconds.
+    pub stop: Option<Arc<AtomicBool>>,
     /// TLS of the control connection.
     pub tls: Option<SwitchTls>,
     /// For tests.
@@ -116,6 +120,7 @@ impl LinkOptions {
             layout: Layout::Mtu,
             flush_interval: Duration::from_secs(1),
             patience: Duration::from_secs(10),
+            stop: None,
             tls: None,
             wrap: None,
         }
@@ -143,6 +148,8 @@ pub struct LinkReport {
     pub rdma: RequesterCounters,
     /// What went wrong, in words.
     pub problems: Vec<String>,
+    /// Why the recording did not end properly at the relay, if so.
+    pub failure: Option<String>,
 }
 
 /// A link that is running.
@@ -165,7 +172,8 @@ impl Link {
         source: BlockSource,
         end: BlockEnd,
     ) -> Result<Self, RelayError> {
-        let connection = Connection::open(&options, 0, 0)?;
+        let stop = Stop::new(options.stop.clone());
+        let connection = Connection::open(&options, 0, 0, || stop.since().is_some())?;
         let books = Arc::new(Mutex::new(End::default()));
         let runner = Runner {
             options,
@@ -180,6 +188,7 @@ impl Link {
             flush: false,
             books: Arc::clone(&books),
             report: LinkReport::default(),
+            stop,
         };
         let thread = thread::Builder::new()
             .name("strata-link".into())
@@ -233,12 +242,44 @@ struct Runner {
     flush: bool,
     books: Arc<Mutex<End>>,
     report: LinkReport,
+    stop: Stop,
+}
+
+/// Whether the recording is to end, and since when.
+struct Stop {
+    flag: Option<Arc<AtomicBool>>,
+    since: Cell<Option<Instant>>,
+}
+
+impl Stop {
+    fn new(flag: Option<Arc<AtomicBool>>) -> Self {
+        let since = Cell::new(None);
+        Self { flag, since }
+    }
+
+    fn since(&self) -> Option<Instant> {
+        let flag = self.flag.as_ref();
+        if self.since.get().is_none() && flag.is_some_and(|flag| flag.load(Ordering::Relaxed)) {
+            self.since.set(Some(Instant::now()));
+        }
+        self.since.get()
+    }
+
+    /// Whether a relay has been waited for long enough.
+    fn is_out_of_patience(&self) -> bool {
+        let since = self.since();
+        since.is_some_and(|since| since.elapsed() > PATIENCE_STOPPED)
+    }
 }
 
 /// RDMA packets that are gathered before they are sent.
 const BATCH_PACKETS: usize = 244;
 /// How often a lost relay is looked for.
 const RECONNECT_EVERY: Duration = Duration::from_millis(200);
+/// A relay that says nothing for so long is lost; it has to every second.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// How long a relay that stores nothing is waited for by who was told to end.
+const PATIENCE_STOPPED: Duration = Duration::from_secs(5);
 
 impl Runner {
     fn run(mut self, mut connection: Connection) -> LinkReport {
@@ -251,16 +292,41 @@ impl Runner {
                 }
                 Err(problem) => problem,
             };
+            let is_over = match &problem {
+                RelayError::Failed(_) => true,
+                RelayError::Silent { .. } => self.stop.since().is_some(),
+                _ => false,
+            };
+            if is_over {
+                self.report.failure = Some(problem.to_string());
+                connection.last_word(self.source.progress());
+            }
             self.lose(&connection, &problem);
             drop(connection);
-            match self.reconnect() {
+            match self.reconnect(is_over) {
                 Some(again) => connection = again,
                 None => {
+                    let failure = format!("the relay did not come back: {problem}");
+                    self.report.failure.get_or_insert(failure);
                     self.give_up();
                     return self.report;
                 }
             }
         }
+    }
+
+    /// Fails if the relay is there, but nothing comes of it.
+    fn check_patience(&self, connection: &Connection) -> Result<(), RelayError> {
+        if connection.silent_for() > SILENCE_MAX {
+            return Err(connection.silent(SILENCE_MAX));
+        }
+        if self.stop.is_out_of_patience()
+            && connection.stuck_for() > PATIENCE_STOPPED
+            && (self.current.is_some() || self.ending || !connection.is_idle())
+        {
+            return Err(connection.silent(PATIENCE_STOPPED));
+        }
+        Ok(())
     }
 
     fn take_counters(&mut self, connection: &Connection) {
@@ -296,23 +362,36 @@ impl Runner {
 
     fn settle_lost(&mut self, tally: BlockTally) {
         add(&mut self.report.lost, &tally);
+        let outcome = match &self.report.failure {
+            Some(reason) => StoreError::RelayFailed(reason.clone()),
+            None => StoreError::RelayLost,
+        };
         self.source.settle(Written {
             tally,
-            outcome: Err(StoreError::RelayLost),
+            outcome: Err(outcome),
         });
     }
 
-    fn reconnect(&mut self) -> Option<Connection> {
+    /// Connects again, unless that `is_over`; `None` if it is given up.
+    fn reconnect(&mut self, is_over: bool) -> Option<Connection> {
         let mut give_up = None;
-        loop {
+        while !is_over && !self.stop.is_out_of_patience() {
+            let interrupted = || self.stop.is_out_of_patience();
+            let (block, seq) = (self.next_block, self.next_seq);
             // Refusals pass too: of a relay that ends, or has not yet missed others.
-            let opened = Connection::open(&self.options, self.next_block, self.next_seq);
-            if let Ok(mut connection) = opened {
-                let known = self.definitions.values();
-                for record in known.chain(self.additions.iter().map(|(_, bytes)| bytes)) {
-                    connection.define(record);
+            match Connection::open(&self.options, block, seq, interrupted) {
+                Ok(mut connection) => {
+                    let known = self.definitions.values();
+                    for record in known.chain(self.additions.iter().map(|(_, bytes)| bytes)) {
+                        connection.define(record);
+                    }
+                    return Some(connection);
                 }
-                return Some(connection);
+                Err(error @ RelayError::Failed(_)) => {
+                    self.report.failure = Some(error.to_string());
+                    return None;
+                }
+                Err(_) => {}
             }
             // Blocks that come meanwhile stay where they are: the worker finds none
             // free, and waits or counts what it drops.
@@ -332,6 +411,7 @@ impl Runner {
             }
             thread::sleep(RECONNECT_EVERY);
         }
+        None
     }
 
     /// Without a relay, everything that still comes is lost.
@@ -371,6 +451,7 @@ impl Runner {
     fn serve(&mut self, connection: &mut Connection) -> Result<(), RelayError> {
         loop {
             self.confirmations(connection)?;
+            self.check_patience(connection)?;
             connection.poll_answers()?;
             let worked = self.pump(connection)?;
             self.close_old(connection);
@@ -428,9 +509,16 @@ impl Runner {
         }
     }
 
-    fn end(&self, connection: &mut Connection) -> Result<(), RelayError> {
-        let end = self.books.lock().unwrap_or_else(PoisonError::into_inner);
-        connection.end(end.clone())
+    fn end(&mut self, connection: &mut Connection) -> Result<(), RelayError> {
+        let books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = books.clone();
+        drop(books);
+        connection.send_end(end)?;
+        while !connection.has_ended()? {
+            self.check_patience(connection)?;
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
     }
 
     /// Sends packets of the current block as far as window and blocks allow;
@@ -549,6 +637,8 @@ fn unexpected(message: &Message) -> String {
         Message::Progress(_) => "progress",
         Message::End(_) => "end",
         Message::Ended => "end of the relay",
+        Message::Failed(_) => "failure",
+        Message::Alive => "sign of life",
     };
     format!("a {name} message at this point")
 }

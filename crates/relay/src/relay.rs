@@ -17,9 +17,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use strata_rdma::{Replies, Responder};
-use strata_store::{Disk, RelayLog, RelayWriters};
+use strata_store::{Disk, RelayLog, RelayWriters, StoreError};
 use strata_wire::roce::{Packet, UDP_PORT, icrc};
 
+use crate::control::Message;
 use crate::error::{RelayError, io_error};
 use crate::icrc::IcrcCheck;
 use crate::memory::{Blocks, Writable};
@@ -90,7 +91,7 @@ pub struct RelayCounters {
 }
 
 /// What a relay has done in all; see [`RelayCounters`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Totals {
     /// Blocks on disk.
     pub blocks: u64,
@@ -98,6 +99,8 @@ pub struct Totals {
     pub bytes: u64,
     /// Blocks of lost switches.
     pub salvaged: u64,
+    /// Why the log could not be written to the end, if so.
+    pub failure: Option<String>,
 }
 
 /// Who is at the other end of a queue pair.
@@ -127,6 +130,8 @@ struct Inner {
     next_qpn: AtomicU32,
     stop: AtomicBool,
     counters: RelayCounters,
+    /// Why the log can no longer be written.
+    failure: Mutex<Option<String>>,
     /// What went wrong with a switch, for the caller to show.
     report: Box<dyn Fn(&str) + Send + Sync>,
     #[cfg(feature = "verbs")]
@@ -155,6 +160,25 @@ impl Inner {
 
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    fn failure(&self) -> Option<String> {
+        let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.clone()
+    }
+
+    /// If the error says that the log can no longer be written, that is the end for all
+    /// switches: what a switch is told.
+    fn note_failure(&self, error: &RelayError) -> Option<Message> {
+        let reason = match error {
+            RelayError::Failed(reason) => reason.clone(),
+            RelayError::Store(error) if !passes(error) => {
+                format!("the relay's log cannot be written: {error}")
+            }
+            _ => return None,
+        };
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(Message::Failed(failure.get_or_insert(reason).clone()))
     }
 }
 
@@ -223,6 +247,7 @@ impl Relay {
             next_qpn: AtomicU32::new(2),
             stop: AtomicBool::new(false),
             counters: RelayCounters::default(),
+            failure: Mutex::default(),
             report: Box::new(report),
             #[cfg(feature = "verbs")]
             device,
@@ -256,6 +281,13 @@ impl Relay {
         &self.inner.counters
     }
 
+    /// Why the log can no longer be written, if so: no switch is served then, and the relay
+    /// is to be stopped.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.inner.failure()
+    }
+
     /// Stops: what is in memory is written, then all switches are let go.
     pub fn stop(mut self) -> Totals {
         self.shut_down();
@@ -265,6 +297,7 @@ impl Relay {
             blocks: load(&counters.blocks),
             bytes: load(&counters.bytes),
             salvaged: load(&counters.salvaged),
+            failure: self.inner.failure(),
         }
     }
 
@@ -286,6 +319,13 @@ impl Drop for Relay {
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, RelayError> {
     let spawned = thread::Builder::new().name(name.into()).spawn(run);
     spawned.map_err(io_error(format!("{name}: cannot start the thread")))
+}
+
+/// Whether what went wrong with a file may be right again when the switch asks next time:
+/// the process or the machine has too many files open.
+fn passes(error: &StoreError) -> bool {
+    matches!(error, StoreError::Io { source, .. }
+        if matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::EINTR)))
 }
 
 fn accept(inner: &Arc<Inner>, listener: &TcpListener) {

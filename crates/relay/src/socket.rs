@@ -61,8 +61,12 @@ pub(crate) fn wait(socket: RawFd, events: libc::c_short, limit: Duration) -> io:
 /// How often an interface without room is asked again, 50 us apart.
 const TRIES: u32 = 100;
 
+/// How often a socket without room is waited for, 100 ms each.
+const WAITS: u32 = 50;
+
 /// Sends messages, waiting while the socket has no room for more. `ENOBUFS` if the
-/// interface has had none for 5 ms, or cannot send such a message at all.
+/// interface has had none for 5 ms, or cannot send such a message at all; `EAGAIN` if the
+/// socket has had none for 5 s.
 ///
 /// # Safety
 ///
@@ -71,17 +75,19 @@ const TRIES: u32 = 100;
 pub(crate) unsafe fn send_all(socket: RawFd, messages: &mut [libc::mmsghdr]) -> io::Result<()> {
     let mut rest = messages;
     let mut tries = 0;
+    let mut waits = 0;
     while !rest.is_empty() {
         let count = libc::c_uint::try_from(rest.len()).unwrap_or(libc::c_uint::MAX);
         // SAFETY: so many messages, which are as the caller promises.
         let sent = unsafe { libc::sendmmsg(socket, rest.as_mut_ptr(), count, 0) };
         if let Ok(sent) = usize::try_from(sent) {
             rest = &mut rest[sent..];
-            tries = 0;
+            (tries, waits) = (0, 0);
             continue;
         }
         match io::Error::last_os_error() {
-            error if error.kind() == io::ErrorKind::WouldBlock => {
+            error if error.kind() == io::ErrorKind::WouldBlock && waits < WAITS => {
+                waits += 1;
                 wait(socket, libc::POLLOUT, Duration::from_millis(100))?;
             }
             error if error.raw_os_error() == Some(libc::ENOBUFS) && tries < TRIES => {

@@ -387,8 +387,8 @@ fn who_breaks_the_protocol_is_let_go_and_the_relay_lives() {
             let _ = channel.send(message);
         }
         let over = loop {
-            match channel.wait(Duration::from_secs(20)) {
-                Ok(Message::Welcome(_)) => {}
+            match channel.wait(Duration::from_secs(20), || false) {
+                Ok(Message::Welcome(_) | Message::Alive) => {}
                 Ok(Message::Refused(_)) => break true,
                 Ok(other) => panic!("{said}: {other:?}"),
                 Err(error) => break !error.to_string().contains("no answer"),
@@ -570,4 +570,39 @@ fn a_relay_that_comes_back_goes_on_with_the_recording() {
     let present = found.whole.len() as u64;
     assert!(present >= stored, "{present} of 6000, {stored} confirmed");
     assert_eq!(found.loss.packets, 6000 - present);
+}
+
+/// A write that fails at any moment ends link and relay, and what the link was told is stored
+/// is there.
+#[test]
+fn a_failed_write_is_the_end_of_both_and_neither_waits_for_ever() {
+    for operation in (8..60).step_by(4) {
+        let disk = SimDisk::new();
+        disk.fail_once(operation);
+        let relay = Relay::start(Arc::new(disk.clone()), relay_options(), |_| {});
+        let Ok(relay) = relay else {
+            continue;
+        };
+        let (sink, source) = block_channel(128 << 10, 8);
+        let end = sink.end_handle();
+        let Ok(link) = Link::start(link_options(relay.address()), source, end) else {
+            assert!(relay.failure().is_some(), "operation {operation}");
+            continue;
+        };
+        let (stored, lost) = (0, 0);
+        let mut worker = Worker { sink, stored, lost };
+        worker.feed(0..5000);
+        worker.settle();
+        let report = link.finish(Some(&Ledger::default()), Vec::new());
+        assert_eq!(worker.stored + worker.lost, 5000, "operation {operation}");
+        assert_eq!(report.lost.packets, worker.lost, "operation {operation}");
+        let failed = relay.stop().failure;
+        assert_eq!(failed.is_some(), report.failure.is_some());
+        if let Some(failure) = failed {
+            let told = report.failure.unwrap();
+            assert_eq!(told, failure, "operation {operation}");
+            let stored = read(&disk).whole.len() as u64;
+            assert!(stored >= worker.stored, "operation {operation}");
+        }
+    }
 }

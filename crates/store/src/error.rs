@@ -67,6 +67,9 @@ pub enum StoreError {
     /// What was sent to a relay is not known to be on its disk.
     #[error("the connection to the relay was lost")]
     RelayLost,
+    /// The relay cannot store what it is sent, and says why.
+    #[error("{0}; what it had not stored is lost and counted")]
+    RelayFailed(String),
     /// The writer thread ended on its own.
     #[error("the log's writer thread ended unexpectedly")]
     WriterGone,

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::fs::Mode;
 use rustix::process::umask;
 use strata_confine::{Group, Owner, User, make_log_dir};
@@ -16,7 +16,7 @@ use strata_store::{
     About, BlockSink, DiskChoice, LOG_ENTRIES, MANIFEST_NAME, RealDisk, Recorder, RecorderOptions,
     StoreError, WhenFull, block_channel,
 };
-use strata_wire::Ledger;
+use strata_wire::{Ledger, Printable};
 
 use super::room::Limit;
 use crate::switch::LinkSetup;
@@ -287,7 +287,7 @@ impl Target {
                 let mut sinks = Vec::new();
                 for worker in 0..workers {
                     let (sink, source) = block_channel(LOCAL_BLOCK_BYTES, LOCAL_BLOCKS);
-                    let options = setup.options(about.clone(), worker);
+                    let options = setup.options(about.clone(), worker)?;
                     links.push(Link::start(options, source, sink.end_handle())?);
                     sinks.push(sink);
                 }
@@ -350,7 +350,8 @@ impl Recording {
                     .map(|link| link.finish(None, Vec::new()))
                     .collect();
                 reports.push(last.finish(Some(ledger), warnings));
-                for problem in reports.iter().flat_map(|report| &report.problems) {
+                let problems = reports.iter().flat_map(|report| &report.problems);
+                for problem in problems.map(|problem| Printable(problem)) {
                     eprintln!("strata: warning: {problem}");
                 }
                 Ok(Closed::Relay(relay, reports))
@@ -366,6 +367,17 @@ pub(super) enum Closed {
 }
 
 impl Closed {
+    /// Fails if the relay did not store everything and close the recording.
+    pub(super) fn check(&self) -> Result<()> {
+        let Self::Relay(relay, reports) = self else {
+            return Ok(());
+        };
+        match reports.iter().find_map(|report| report.failure.as_ref()) {
+            Some(failure) => bail!("{relay}: {}", Printable(failure)),
+            None => Ok(()),
+        }
+    }
+
     /// Says where it is and what is in it.
     pub(super) fn print(&self, out: &mut impl Write) -> Result<()> {
         writeln!(out, " -> {self}")?;

@@ -57,7 +57,7 @@ impl Worker {
             Err(error) => {
                 let reason = match error {
                     // It connects again by itself.
-                    StoreError::RelayLost => DropReason::RelayLost,
+                    StoreError::RelayLost | StoreError::RelayFailed(_) => DropReason::RelayLost,
                     StoreError::DiskFull { goes_on: true, .. } => DropReason::DiskFull,
                     _ => DropReason::WriteError,
                 };
@@ -67,7 +67,8 @@ impl Worker {
                 for (sum, bytes) in self.ledger.cut_bytes.iter_mut().zip(tally.cut_bytes) {
                     *sum -= bytes;
                 }
-                if reason == DropReason::WriteError {
+                let is_over = matches!(error, StoreError::RelayFailed(_));
+                if is_over || reason == DropReason::WriteError {
                     self.write_error.get_or_insert(error);
                 }
             }

@@ -60,6 +60,10 @@ pub(super) struct Connection {
     /// counts as posted then, since a clock per packet would cost as much as its copy.
     now_ns: u64,
     last_progress: Instant,
+    /// When the relay last said anything, and when it last had stored something, or had
+    /// nothing to store.
+    heard: Instant,
+    moved: Instant,
     counted: (u64, u64),
 }
 
@@ -119,6 +123,7 @@ impl Connection {
         options: &LinkOptions,
         first_block: u64,
         first_seq: u64,
+        interrupted: impl Fn() -> bool,
     ) -> Result<Self, RelayError> {
         let stream = connect(&options.relay)?;
         let what = || format!("{}: connection", options.relay);
@@ -172,20 +177,23 @@ impl Connection {
         };
         // If it cannot be sent, the relay has perhaps said why.
         let _ = channel.send(&Message::Hello(Box::new(hello)));
-        let answer = channel.wait(ANSWER_LIMIT).map_err(|error| match error {
-            RelayError::Closed { peer } if options.tls.is_none() => RelayError::HungUp { peer },
-            RelayError::Io { source, .. }
-                if options.tls.is_none()
-                    && source.kind() == std::io::ErrorKind::ConnectionReset =>
-            {
-                let peer = channel.peer().to_owned();
-                RelayError::HungUp { peer }
-            }
-            error => error,
-        });
+        let answer = channel
+            .wait(ANSWER_LIMIT, interrupted)
+            .map_err(|error| match error {
+                RelayError::Closed { peer } if options.tls.is_none() => RelayError::HungUp { peer },
+                RelayError::Io { source, .. }
+                    if options.tls.is_none()
+                        && source.kind() == std::io::ErrorKind::ConnectionReset =>
+                {
+                    let peer = channel.peer().to_owned();
+                    RelayError::HungUp { peer }
+                }
+                error => error,
+            });
         let welcome = match answer? {
             Message::Welcome(welcome) => *welcome,
             Message::Refused(reason) => return Err(RelayError::Refused(reason)),
+            Message::Failed(reason) => return Err(RelayError::Failed(reason)),
             other => return Err(protocol(&channel, &unexpected(&other))),
         };
         if welcome.blocks == 0 || welcome.block_stride < welcome.block_bytes {
@@ -212,6 +220,8 @@ impl Connection {
             started: Instant::now(),
             now_ns: 0,
             last_progress: Instant::now(),
+            heard: Instant::now(),
+            moved: Instant::now(),
             counted: (0, 0),
         })
     }
@@ -412,14 +422,36 @@ impl Connection {
         }
         if self.last_progress.elapsed() >= PROGRESS_EVERY {
             self.last_progress = Instant::now();
-            let progress = Progress {
-                next_seq: worker.next_seq.load(Ordering::Relaxed),
-                seen_packets: worker.seen_packets.load(Ordering::Relaxed),
-                seen_bytes: worker.seen_bytes.load(Ordering::Relaxed),
-            };
-            self.channel.send(&Message::Progress(progress))?;
+            self.channel.send(&progress_of(worker))?;
+        }
+        if self.is_idle() {
+            self.moved = Instant::now();
         }
         Ok(())
+    }
+
+    /// Says how far the worker was when this connection ended.
+    pub(super) fn last_word(&mut self, worker: &WorkerProgress) {
+        // If that cannot be sent, the relay knows what it was told before.
+        let _ = self.channel.send(&progress_of(worker));
+    }
+
+    /// How long the relay has said nothing.
+    pub(super) fn silent_for(&self) -> Duration {
+        self.heard.elapsed()
+    }
+
+    /// How long the relay has stored nothing of what it was sent.
+    pub(super) fn stuck_for(&self) -> Duration {
+        self.moved.elapsed()
+    }
+
+    /// The error of a relay that does nothing for so long.
+    pub(super) fn silent(&self, limit: Duration) -> RelayError {
+        RelayError::Silent {
+            peer: self.channel.peer().to_owned(),
+            seconds: limit.as_secs(),
+        }
     }
 
     fn send_definitions(&mut self) -> Result<(), RelayError> {
@@ -432,28 +464,55 @@ impl Connection {
 
     /// The next block that the relay has on disk, with its books.
     pub(super) fn confirmed(&mut self) -> Result<Option<(u64, BlockTally)>, RelayError> {
-        match self.channel.poll()? {
+        match self.hear()? {
             None => Ok(None),
             Some(Message::BlockStored(number)) => {
                 let block = pop_if(&mut self.announced, |block| block.number == number);
                 let block = block.ok_or_else(|| protocol(&self.channel, "a block out of turn"))?;
+                self.moved = Instant::now();
                 Ok(Some((number, block.tally)))
             }
-            Some(Message::Refused(reason)) => Err(RelayError::Refused(reason)),
             Some(other) => Err(protocol(&self.channel, &unexpected(&other))),
         }
     }
 
-    /// Closes the recording, and waits for the relay to say so.
-    pub(super) fn end(&mut self, end: End) -> Result<(), RelayError> {
+    /// What the relay has said, but that it is there.
+    fn hear(&mut self) -> Result<Option<Message>, RelayError> {
+        while let Some(message) = self.channel.poll()? {
+            self.heard = Instant::now();
+            match message {
+                Message::Alive => {}
+                Message::Refused(reason) => return Err(RelayError::Refused(reason)),
+                Message::Failed(reason) => return Err(RelayError::Failed(reason)),
+                other => return Ok(Some(other)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Asks the relay to close the recording.
+    pub(super) fn send_end(&mut self, end: End) -> Result<(), RelayError> {
         self.send_definitions()?;
-        self.channel.send(&Message::End(Box::new(end)))?;
-        match self.channel.wait(Duration::from_secs(60))? {
-            Message::Ended => Ok(()),
-            Message::Refused(reason) => Err(RelayError::Refused(reason)),
-            other => Err(protocol(&self.channel, &unexpected(&other))),
+        self.moved = Instant::now();
+        self.channel.send(&Message::End(Box::new(end)))
+    }
+
+    /// Whether the relay has.
+    pub(super) fn has_ended(&mut self) -> Result<bool, RelayError> {
+        match self.hear()? {
+            None => Ok(false),
+            Some(Message::Ended) => Ok(true),
+            Some(other) => Err(protocol(&self.channel, &unexpected(&other))),
         }
     }
+}
+
+fn progress_of(worker: &WorkerProgress) -> Message {
+    Message::Progress(Progress {
+        next_seq: worker.next_seq.load(Ordering::Relaxed),
+        seen_packets: worker.seen_packets.load(Ordering::Relaxed),
+        seen_bytes: worker.seen_bytes.load(Ordering::Relaxed),
+    })
 }
 
 /// The first block, if it is as asked.

@@ -2,7 +2,7 @@
 
 mod memory;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, atomic::Ordering};
@@ -22,6 +22,11 @@ use memory::{Memory, Place};
 
 /// How long a switch may take for its first message.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
+/// How often the relay tells a switch that it is there.
+const ALIVE_EVERY: Duration = Duration::from_secs(1);
+/// How long a switch may take to hang up once it was told that nothing more is stored, and
+/// to say before how far its worker is.
+const LAST_WORD_LIMIT: Duration = Duration::from_secs(1);
 /// How long packets of a full block may be under way after its message, where the
 /// relay cannot see that they were lost.
 const STRAGGLERS: Duration = Duration::from_millis(100);
@@ -40,15 +45,56 @@ const REST: Duration = Duration::from_micros(500);
 /// What a writer thread reports.
 struct Done {
     job: u64,
-    block: Writable,
+    /// Its memory; none if the thread was lost with it.
+    block: Option<Writable>,
     outcome: Result<(), StoreError>,
 }
 
-/// What a job was for.
+/// Reports a job exactly once, also if the thread that has it panics: the session waits for
+/// each.
+struct Reporter {
+    job: u64,
+    to: Option<Sender<Done>>,
+}
+
+impl Reporter {
+    fn report(mut self, block: Writable, outcome: Result<(), StoreError>) {
+        self.send(Some(block), outcome);
+    }
+
+    fn send(&mut self, block: Option<Writable>, outcome: Result<(), StoreError>) {
+        if let Some(to) = self.to.take() {
+            // The session waits for all of its jobs.
+            let _ = to.send(Done {
+                job: self.job,
+                block,
+                outcome,
+            });
+        }
+    }
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        self.send(None, Err(StoreError::WriterGone));
+    }
+}
+
+/// What was given to the writers.
 struct Job {
     number: u64,
     /// The relay's place of the block, and what it held; definitions have none.
     block: Option<(usize, BlockFull, u64)>,
+    state: JobState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum JobState {
+    /// A writer has it.
+    Given,
+    Stored,
+    /// Nothing after it counts: the file ends before it.
+    Failed,
 }
 
 /// A block that the switch has filled.
@@ -73,12 +119,13 @@ struct Session<'a> {
     /// In the order in which they were given to writers.
     jobs: VecDeque<Job>,
     next_job: u64,
-    finished: BTreeSet<u64>,
     done: Receiver<Done>,
     to_done: Sender<Done>,
     progress: Progress,
     durable_seq: u64,
     failure: Option<StoreError>,
+    /// When the switch was last told that the relay is there.
+    spoke: Instant,
 }
 
 pub(super) fn serve(inner: &Arc<Inner>, stream: TcpStream, full: bool) -> Result<(), RelayError> {
@@ -93,7 +140,7 @@ pub(super) fn serve(inner: &Arc<Inner>, stream: TcpStream, full: bool) -> Result
     })?;
     let tls = tls.map(rustls::Connection::Server);
     let mut channel = Channel::new(stream, tls).map_err(io_error("control connection"))?;
-    let hello = match channel.wait(HELLO_LIMIT)? {
+    let hello = match channel.wait(HELLO_LIMIT, || inner.stopped())? {
         Message::Hello(hello) => *hello,
         other => return Err(protocol(&channel, format!("{other:?} for a hello"))),
     };
@@ -111,16 +158,23 @@ pub(super) fn serve(inner: &Arc<Inner>, stream: TcpStream, full: bool) -> Result
     }
     let (mut session, welcome) = match Session::begin(inner, hello, local, peer) {
         Ok(begun) => begun,
-        Err(error) => return Err(refuse(&mut channel, error.to_string())),
+        Err(error) => {
+            if let Some(failed) = inner.note_failure(&error) {
+                let _ = channel.send(&failed);
+            }
+            return Err(refuse(&mut channel, error.to_string()));
+        }
     };
     let welcomed = channel.send(&Message::Welcome(Box::new(welcome)));
     let served = welcomed.and_then(|()| session.run(&mut channel));
-    let failure = served.as_ref().err().map(ToString::to_string);
-    session.leave(served.is_err())?;
-    if let Err(RelayError::Store(_)) = &served {
-        let _ = refuse(&mut channel, failure.unwrap_or_default());
+    if let Err(error) = &served {
+        session.say_why(&mut channel, error);
     }
-    served
+    let left = session.leave(served.is_err());
+    if let Err(error) = &left {
+        inner.note_failure(error);
+    }
+    served.and(left)
 }
 
 fn protocol(channel: &Channel, problem: String) -> RelayError {
@@ -178,12 +232,12 @@ impl<'a> Session<'a> {
             definitions: Vec::new(),
             jobs: VecDeque::new(),
             next_job: 0,
-            finished: BTreeSet::new(),
             done,
             to_done,
             progress: Progress::default(),
             durable_seq: hello.first_seq,
             failure: None,
+            spoke: Instant::now(),
             hello,
         };
         Ok((session, welcome))
@@ -209,6 +263,10 @@ impl<'a> Session<'a> {
             }
             worked |= self.write_arrived()?;
             worked |= self.collect(Duration::ZERO, Some(&mut *channel))?;
+            self.say_alive(channel)?;
+            if let Some(reason) = self.inner.failure() {
+                return Err(RelayError::Failed(reason));
+            }
             if self.inner.stopped() {
                 return Err(RelayError::Refused("the relay is stopping".into()));
             }
@@ -218,6 +276,39 @@ impl<'a> Session<'a> {
             }
             if !worked {
                 self.collect(REST, Some(&mut *channel))?;
+            }
+        }
+    }
+
+    /// A switch that hears nothing takes its relay for lost.
+    fn say_alive(&mut self, channel: &mut Channel) -> Result<(), RelayError> {
+        if self.spoke.elapsed() < ALIVE_EVERY {
+            return Ok(());
+        }
+        self.spoke = Instant::now();
+        channel.send(&Message::Alive)
+    }
+
+    /// Tells the switch why this is the end, and hears how far its worker was.
+    fn say_why(&mut self, channel: &mut Channel, error: &RelayError) {
+        let last = match self.inner.note_failure(error) {
+            Some(failed) => failed,
+            None => match error {
+                RelayError::Refused(reason) => Message::Refused(reason.clone()),
+                RelayError::Store(_) | RelayError::Protocol { .. } => {
+                    Message::Refused(error.to_string())
+                }
+                _ => return,
+            },
+        };
+        let mut listens = channel.send(&last).is_ok();
+        let end = Instant::now() + LAST_WORD_LIMIT;
+        while listens && Instant::now() < end {
+            match channel.poll() {
+                Ok(Some(Message::Progress(progress))) => self.progress = progress,
+                Ok(Some(_)) => {}
+                Ok(None) => std::thread::sleep(REST),
+                Err(_) => listens = false,
             }
         }
     }
@@ -351,16 +442,16 @@ impl<'a> Session<'a> {
         let placed = self.stream.place(len, packets)?;
         let number = self.next_job;
         self.next_job += 1;
-        self.jobs.push_back(Job { number, block: of });
-        let to_done = self.to_done.clone();
-        let done = move |block: Writable, outcome| {
-            // The session waits for all of its jobs.
-            let _ = to_done.send(Done {
-                job: number,
-                block,
-                outcome,
-            });
+        self.jobs.push_back(Job {
+            number,
+            block: of,
+            state: JobState::Given,
+        });
+        let reporter = Reporter {
+            job: number,
+            to: Some(self.to_done.clone()),
         };
+        let done = move |block: Writable, outcome| reporter.report(block, outcome);
         self.inner.writers.write(placed, block, Box::new(done));
         Ok(())
     }
@@ -378,18 +469,38 @@ impl<'a> Session<'a> {
             .recv_timeout(if worked { Duration::ZERO } else { wait })
         {
             worked = true;
-            self.give_back(&done.job, done.block);
-            match done.outcome {
-                Ok(()) => {
-                    self.finished.insert(done.job);
-                }
-                Err(error) => {
-                    self.failure.get_or_insert(error);
-                }
-            }
+            self.settle(done);
         }
+        self.confirm(channel.as_deref_mut())?;
+        match self.failure.take() {
+            Some(error) => Err(error.into()),
+            None => Ok(worked),
+        }
+    }
+
+    /// Takes a block back from a writer.
+    fn settle(&mut self, done: Done) {
+        let number = done.job;
+        let Some(job) = self.jobs.iter_mut().find(|job| job.number == number) else {
+            return;
+        };
+        job.state = match done.outcome {
+            Ok(()) => JobState::Stored,
+            Err(error) => {
+                self.failure.get_or_insert(error);
+                JobState::Failed
+            }
+        };
+        if let (Some((place, _, _)), Some(block)) = (job.block, done.block) {
+            self.memory.give_back(self.inner, place, block);
+        }
+    }
+
+    /// Counts the blocks before which nothing is missing on disk, and tells the switch of
+    /// them.
+    fn confirm(&mut self, mut channel: Option<&mut Channel>) -> Result<(), RelayError> {
         while let Some(job) = self.jobs.front()
-            && self.finished.remove(&job.number)
+            && job.state == JobState::Stored
         {
             if let Some((_, full, bytes)) = job.block {
                 self.durable_seq = full.next_seq;
@@ -402,18 +513,7 @@ impl<'a> Session<'a> {
             }
             self.jobs.pop_front();
         }
-        match self.failure.take() {
-            Some(error) => Err(error.into()),
-            None => Ok(worked),
-        }
-    }
-
-    fn give_back(&self, job: &u64, block: Writable) {
-        let job = self.jobs.iter().find(|known| known.number == *job);
-        let place = job.and_then(|job| job.block).map(|(place, _, _)| place);
-        if let Some(place) = place {
-            self.memory.give_back(self.inner, place, block);
-        }
+        Ok(())
     }
 
     /// Writes all that was announced, and waits for it.
@@ -423,32 +523,33 @@ impl<'a> Session<'a> {
                 std::thread::sleep(REST);
             }
             self.collect(Duration::ZERO, Some(&mut *channel))?;
+            self.say_alive(channel)?;
         }
         self.write_definitions(0)?;
         while !self.jobs.is_empty() {
             self.collect(Duration::from_millis(10), Some(&mut *channel))?;
+            self.say_alive(channel)?;
         }
         Ok(())
     }
 
-    /// The connection is over: what a lost switch has left in memory goes to disk.
+    /// The connection is over: what a lost switch has left in memory goes to disk, unless
+    /// that has failed.
     fn leave(mut self, lost: bool) -> Result<(), RelayError> {
         let mut result = Ok(());
-        if lost {
+        let failed = |job: &Job| job.state == JobState::Failed;
+        if lost && !self.jobs.iter().any(failed) {
             result = self.salvage();
         }
-        while !self.jobs.is_empty() {
-            // Each job is reported, whatever became of it.
-            match self.done.recv() {
-                Ok(done) => {
-                    self.give_back(&done.job, done.block);
-                    self.jobs.retain(|job| job.number != done.job);
-                    if let Err(error) = done.outcome {
-                        result = result.and(Err(error.into()));
-                    }
-                }
-                Err(_) => break,
-            }
+        // A job that has failed was reported, and stays in line.
+        while self.jobs.iter().any(|job| job.state == JobState::Given)
+            && let Ok(done) = self.done.recv()
+        {
+            self.settle(done);
+        }
+        result = result.and(self.confirm(None));
+        if let Some(error) = self.failure.take() {
+            result = result.and(Err(error.into()));
         }
         self.memory.release(self.inner);
         if lost {

@@ -137,7 +137,7 @@ fn write_blocks<B: DiskBlock>(receiver: &Mutex<Receiver<Job<B>>>, in_flight: usi
         }
         for ended in all {
             let failed = ended.outcome.is_err();
-            let updated = ended.placed.file.written(failed);
+            let updated = ended.placed.file.written(ended.placed.offset, failed);
             (ended.done)(ended.block, ended.outcome.and(updated));
         }
     }

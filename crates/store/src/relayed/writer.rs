@@ -172,8 +172,9 @@ struct FileState {
     pending: u64,
     /// No more will be placed in it.
     retired: bool,
-    /// A block could not be written: the file has a hole and stays unsealed.
-    failed: bool,
+    /// Where the first block begins that could not be written: the file ends there, and
+    /// stays unsealed.
+    failed_at: Option<u64>,
 }
 
 impl StreamFile {
@@ -190,11 +191,13 @@ impl StreamFile {
         opened.map_err(self.error("open"))
     }
 
-    /// A block that had a place is synced, or could not be.
-    pub(super) fn written(&self, failed: bool) -> Result<(), StoreError> {
+    /// The block at `offset` is synced, or could not be written.
+    pub(super) fn written(&self, offset: u64, failed: bool) -> Result<(), StoreError> {
         self.update(|state| {
             state.pending -= 1;
-            state.failed |= failed;
+            if failed {
+                state.failed_at = Some(state.failed_at.map_or(offset, |at| at.min(offset)));
+            }
         })
     }
 
@@ -206,7 +209,16 @@ impl StreamFile {
     fn update(&self, change: impl FnOnce(&mut FileState)) -> Result<(), StoreError> {
         let mut state = self.state();
         change(&mut state);
-        if !state.retired || state.pending > 0 || state.failed {
+        if !state.retired || state.pending > 0 {
+            return Ok(());
+        }
+        if let Some(end) = state.failed_at {
+            // The switch was not told of a block after the one that failed. What is cut off
+            // here is room for the manifest and the checkpoint. If that is not possible,
+            // readers stop at the hole.
+            if let Ok(mut file) = self.open() {
+                let _ = file.set_len(end).and_then(|()| file.sync());
+            }
             return Ok(());
         }
         self.log.change_recording(self.recording, |recording| {

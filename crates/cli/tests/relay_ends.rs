@@ -1,0 +1,341 @@
+//! How `strata switch` and `strata relay` end when the relay's disk does, or when one of them
+//! is told to while the other one hangs: soon, with the reason, and every packet counted.
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use strata_store::{Log, Record, Select};
+use strata_testkit::may_use_kernel;
+
+const STRATA: &str = env!("CARGO_BIN_EXE_strata");
+/// What ends has ended by then, also where other tests take the CPU.
+const LIMIT: Duration = Duration::from_secs(40);
+
+/// A process, and what it says.
+struct Process {
+    child: Child,
+    said: Option<JoinHandle<String>>,
+    errors: Option<JoinHandle<String>>,
+}
+
+/// What a process has left.
+struct Ended {
+    success: bool,
+    /// Standard output.
+    said: String,
+    /// Standard error.
+    errors: String,
+}
+
+fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut text = Vec::new();
+        // A process that was killed has said what it has said.
+        let _ = from.read_to_end(&mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    })
+}
+
+impl Process {
+    fn spawn(command: &mut Command) -> Self {
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let said = child.stdout.take().map(collect);
+        let errors = child.stderr.take().map(collect);
+        Self {
+            child,
+            said,
+            errors,
+        }
+    }
+
+    /// A relay that listens.
+    fn relay(command: &mut Command) -> Self {
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let said = child.stdout.take().map(collect);
+        let mut errors = child.stderr.take().unwrap();
+        let mut seen = Vec::new();
+        let mut byte = [0];
+        while !seen.ends_with(b"ends it") {
+            let len = errors.read(&mut byte).unwrap();
+            assert!(len > 0, "no relay: {}", String::from_utf8_lossy(&seen));
+            seen.extend(byte);
+        }
+        Self {
+            child,
+            said,
+            errors: Some(collect(errors)),
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    /// Waits until it has ended by itself.
+    fn ended(mut self) -> Ended {
+        let end = Instant::now() + LIMIT;
+        let status = loop {
+            match self.child.try_wait().unwrap() {
+                Some(status) => break status,
+                None => assert!(Instant::now() < end, "it does not end"),
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
+        let take = |text: Option<JoinHandle<String>>| text.unwrap().join().unwrap();
+        Ended {
+            success: status.success(),
+            said: take(self.said.take()),
+            errors: take(self.errors.take()),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A small disk of its own, gone with the value.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn new(dir: &Path, size: &str) -> Self {
+        let path = dir.join("disk");
+        fs::create_dir(&path).unwrap();
+        let option = format!("size={size}");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &option, "strata-test"]);
+        assert!(mount.arg(&path).status().unwrap().success());
+        Self(path)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// Writes packets of 1,000 bytes until nobody reads them.
+fn feed(mut to: ChildStdin) -> JoinHandle<()> {
+    const LEN: u32 = 1000;
+    thread::spawn(move || {
+        let mut chunk = Vec::new();
+        for word in [0xa1b2_c3d4_u32, 4 << 16 | 2, 0, 0, 65_535, 1] {
+            chunk.extend(word.to_le_bytes());
+        }
+        let mut seq = 0_u32;
+        while to.write_all(&chunk).is_ok() {
+            chunk.clear();
+            for _ in 0..100 {
+                for word in [1 + seq / 1_000_000, seq % 1_000_000, LEN, LEN] {
+                    chunk.extend(word.to_le_bytes());
+                }
+                chunk.extend([2; 14]);
+                chunk.extend(seq.to_le_bytes());
+                chunk.resize(chunk.len() + LEN as usize - 18, 7);
+                seq += 1;
+            }
+            // Enough for a small disk in a second, and not for a large one in a minute.
+            thread::sleep(Duration::from_millis(4));
+        }
+    })
+}
+
+fn switch(host: &str, extra: &[&str]) -> Process {
+    let mut command = Command::new(STRATA);
+    command.args(["switch", "--relay", host, "--mode", "log-all"]);
+    command.args(["--flush", "0.05", "-r", "-"]).args(extra);
+    let mut switch = Process::spawn(command.stdin(Stdio::piped()));
+    feed(switch.child.stdin.take().unwrap());
+    switch
+}
+
+fn relay(host: &str, log: &Path, extra: &[&str]) -> Process {
+    let mut command = Command::new(STRATA);
+    command.args(["relay", "--listen", host, "--disk", "buffered"]);
+    command.args(["--block-size", "1MiB", "-o"]).arg(log);
+    Process::relay(command.args(extra))
+}
+
+fn number_after(text: &str, word: &str) -> u64 {
+    let rest = text.split(word).nth(1);
+    let rest = rest.unwrap_or_else(|| panic!("{word}: {text}"));
+    let digits = rest.trim_start().chars().take_while(char::is_ascii_digit);
+    digits.collect::<String>().parse().unwrap()
+}
+
+/// What the switch has counted: seen, logged, dropped; nothing is missing between them.
+fn counted(ended: &Ended) -> (u64, u64, u64) {
+    let of = |word| number_after(&ended.said, word);
+    let (seen, logged) = (of("packets: seen"), of("+ logged"));
+    let dropped = of("+ dropped");
+    assert_eq!(seen, logged + dropped, "{}", ended.said);
+    (seen, logged, dropped)
+}
+
+/// Packets in the only recording of a log, and those that it says are lost.
+fn in_log(dir: &Path) -> (u64, u64) {
+    let log = Log::open(dir).unwrap();
+    let recording = &log.recordings()[0];
+    let mut there = 0;
+    for block in log.blocks(recording, &Select::default()) {
+        for record in block.unwrap().records() {
+            there += u64::from(matches!(record.unwrap(), Record::Packet(_)));
+        }
+    }
+    (there, log.books(recording).unwrap().1.packets)
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !is_so() {
+        assert!(Instant::now() < end, "not within {LIMIT:?}: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn stored_bytes(log: &Path) -> u64 {
+    let entries = fs::read_dir(log.join("blocks"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    entries
+        .map(|entry| entry.metadata().map_or(0, |m| m.len()))
+        .sum()
+}
+
+#[test]
+fn a_full_disk_ends_relay_and_switch_with_the_reason_and_the_loss_counted() {
+    if !may_use_kernel("a disk that is full") {
+        return;
+    }
+    for (host, transport) in [("127.91.1.1", "udp"), ("127.91.1.2", "shared-memory")] {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Disk::new(dir.path(), "12m");
+        let log = disk.0.join("log");
+        let relay = relay(host, &log, &[]);
+        let switch = switch(host, &["--transport", transport]);
+        // Nobody signals anything.
+        let switch = switch.ended();
+        let relay = relay.ended();
+        let full = "No space left on device";
+        assert!(!switch.success && !relay.success, "{transport}");
+        assert!(switch.errors.contains(full), "{}", switch.errors);
+        assert!(relay.errors.contains(full), "{}", relay.errors);
+        let (seen, logged, dropped) = counted(&switch);
+        assert!(dropped > 0 && logged > 1000, "{}", switch.said);
+        let (there, lost) = in_log(&log);
+        // The relay may have stored what it could no longer say.
+        assert!(there >= logged, "{there} there, {logged} logged");
+        // After the relay's last word the switch counts alone.
+        assert!(
+            lost > 0 && there + lost <= seen,
+            "{there} + {lost} of {seen}"
+        );
+        let verify = Command::new(STRATA)
+            .arg("verify")
+            .arg(&log)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&verify.stdout).into_owned();
+        assert!(verify.status.success(), "{transport}: {text}");
+    }
+}
+
+#[test]
+fn a_log_that_is_removed_ends_relay_and_switch_with_the_reason() {
+    const HOST: &str = "127.91.1.3";
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let relay = relay(HOST, &log, &["-C", "2MiB"]);
+    let switch = switch(HOST, &[]);
+    until("a block", || stored_bytes(&log) > 0);
+    fs::remove_dir_all(&log).unwrap();
+    let (switch, relay) = (switch.ended(), relay.ended());
+    assert!(!switch.success && !relay.success);
+    assert!(switch.errors.contains("No such file"), "{}", switch.errors);
+    assert!(relay.errors.contains("No such file"), "{}", relay.errors);
+    let (_, _, dropped) = counted(&switch);
+    assert!(dropped > 0, "{}", switch.said);
+}
+
+#[test]
+fn a_switch_ends_when_it_is_told_to_while_its_relay_hangs() {
+    let cases = [
+        ("127.91.1.4", "INT", &["--service", "rc"][..]),
+        ("127.91.1.5", "TERM", &["--service", "uc"]),
+        ("127.91.1.6", "INT", &["--transport", "shared-memory"]),
+    ];
+    for (host, signal, extra) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let relay = relay(host, &log, &[]);
+        let switch = switch(host, extra);
+        until("blocks", || stored_bytes(&log) > 2 << 20);
+        relay.signal("STOP");
+        // As a user does who sees that nothing moves.
+        thread::sleep(Duration::from_millis(300));
+        switch.signal(signal);
+        let ended = switch.ended();
+        assert!(!ended.success, "{extra:?}: {}", ended.said);
+        let (_, logged, dropped) = counted(&ended);
+        assert!(logged > 0 && dropped > 0, "{extra:?}: {}", ended.said);
+        relay.signal("CONT");
+        relay.signal("INT");
+        assert!(relay.ended().success);
+        let (there, _) = in_log(&log);
+        assert!(there >= logged, "{extra:?}: {there} there, {logged} logged");
+    }
+}
+
+#[test]
+fn a_switch_that_waits_for_a_relay_that_is_gone_ends_when_it_is_told_to() {
+    const HOST: &str = "127.91.1.7";
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let relay = relay(HOST, &log, &[]);
+    let switch = switch(HOST, &[]);
+    until("blocks", || stored_bytes(&log) > 1 << 20);
+    relay.signal("KILL");
+    assert!(!relay.ended().success);
+    switch.signal("TERM");
+    let ended = switch.ended();
+    assert!(!ended.success, "{}", ended.said);
+    assert!(
+        ended.errors.contains("did not come back"),
+        "{}",
+        ended.errors
+    );
+    let (_, logged, dropped) = counted(&ended);
+    assert!(logged > 0 && dropped > 0, "{}", ended.said);
+}
+
+#[test]
+fn a_relay_ends_when_it_is_told_to_while_a_switch_hangs() {
+    for (host, signal) in [("127.91.1.8", "INT"), ("127.91.1.9", "TERM")] {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let relay = relay(host, &log, &[]);
+        let switch = switch(host, &[]);
+        until("blocks", || stored_bytes(&log) > 1 << 20);
+        switch.signal("STOP");
+        relay.signal(signal);
+        let ended = relay.ended();
+        assert!(ended.success, "{}", ended.errors);
+        let (there, _) = in_log(&log);
+        assert!(there > 0);
+        switch.signal("KILL");
+    }
+}
