@@ -80,11 +80,22 @@ impl RelayLog {
         Ok(result)
     }
 
+    /// Fails if the log was removed: what is written into files that are open, or into a new
+    /// directory of that name, is not in it.
+    fn check_there(&self) -> Result<(), StoreError> {
+        if self.disk.exists(MANIFEST_NAME) {
+            return Ok(());
+        }
+        let gone = io::Error::from_raw_os_error(libc::ENOENT);
+        Err(io_error(self.disk.display(MANIFEST_NAME), "find")(gone))
+    }
+
     fn change_recording(
         &self,
         id: u32,
         change: impl FnOnce(&mut Recording),
     ) -> Result<(), StoreError> {
+        self.check_there()?;
         self.change(|manifest| {
             if let Some(recording) = manifest.recordings.iter_mut().find(|r| r.id == id) {
                 change(recording);
@@ -99,6 +110,7 @@ impl RelayLog {
     ///
     /// If the log cannot be written.
     pub fn stream(self: &Arc<Self>, options: StreamOptions) -> Result<RelayStream, StoreError> {
+        self.check_there()?;
         let id = self.recording(&options)?;
         let named = |name: &str| self.disk.display(name);
         let checkpoint_name = checkpoint_name(id, options.worker);
@@ -403,6 +415,7 @@ impl RelayStream {
         if last.generation > 0 && (last.next_seq, last.durable_seq) == (next_seq, durable_seq) {
             return Ok(());
         }
+        self.log.check_there()?;
         self.checkpoint = Checkpoint {
             generation: last.generation + 1,
             time_ns: now_ns(),
