@@ -88,7 +88,8 @@ def relay(context, log):
     """Starts a relay; gives a function that ends it, for its CPU seconds."""
     remove([log])
     process = subprocess.Popen(
-        live.inside(RELAY, context.strata, "relay", "--listen", RELAY_ADDRESS, "-o", log),
+        live.inside(RELAY, context.strata, "relay", "--listen", RELAY_ADDRESS,
+                    "--insecure", "-o", log),
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )
     try:
@@ -130,7 +131,7 @@ def same(context, log, trace):
 def from_file(context, name, trace, log):
     """Seconds, CPU seconds of switch and relay, and the disturbance, of a run whose export is
     the input."""
-    command = live.inside(SWITCH, context.strata, "switch", "--relay", RELAY_ADDRESS,
+    command = live.inside(SWITCH, context.strata, "switch", "--relay", RELAY_ADDRESS, "--insecure",
                           "--mode", "log-all", "-r", trace, *TRANSPORTS[name])
     with relay(context, log) as end:
         disturbance, started = Disturbance(), time.monotonic()
@@ -147,7 +148,7 @@ def from_file(context, name, trace, log):
 
 def from_interface(context, name, trace, pps, seconds, log):
     """Share of the packets that were lost, the rate, and the disturbance."""
-    command = live.inside(SWITCH, context.strata, "switch", "--relay", RELAY_ADDRESS,
+    command = live.inside(SWITCH, context.strata, "switch", "--relay", RELAY_ADDRESS, "--insecure",
                           "--mode", "log-all", "-i", live.RECEIVING, *TRANSPORTS[name])
     with relay(context, log) as end:
         switch = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use strata_relay::secret::Secret;
 use strata_relay::tls::{RelayTls, TlsFiles};
 use strata_relay::{CONTROL_PORT, Relay, RelayOptions};
 use strata_wire::Printable;
@@ -20,7 +21,13 @@ use crate::text;
 #[command(after_help = "\
 Examples:
   strata relay -o log/
-  strata relay -o log/ --listen 192.0.2.10 --block-size 64MiB --writers 4
+  strata relay -o log/ --listen 192.0.2.10 --secret-file relay.secret
+  strata relay -o log/ --listen 192.0.2.10 --tls-cert relay.crt --tls-key relay.key --tls-ca ca.crt
+
+Without --listen, only switches on this machine reach the relay. On another address it
+wants to know who they are: with --secret-file both ends prove that they know a secret
+(`umask 077; openssl rand -hex 32 >relay.secret`), with --tls-cert both show certificates
+and the control connection is encrypted. Packets themselves travel unencrypted.
 
 Switches (`strata switch --relay`) connect by TCP, and write packets into the
 relay's memory by RDMA, RoCEv2 on UDP port 4791. Full blocks go to disk as they
@@ -31,8 +38,9 @@ pub(crate) struct Args {
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     output: PathBuf,
 
-    /// Address and TCP port for switches.
-    #[arg(long, value_name = "HOST[:PORT]", default_value = "0.0.0.0:4791")]
+    /// Address for switches: TCP port 4791 or the one given, and UDP port 4791. Another than
+    /// one of this machine alone needs --secret-file, --tls-cert or --insecure.
+    #[arg(long, value_name = "HOST[:PORT]", default_value = "127.0.0.1:4791")]
     listen: String,
 
     /// Size of a block: what is lost at most when switch and relay are lost, and
@@ -65,6 +73,15 @@ pub(crate) struct Args {
     /// Connections of switches at a time.
     #[arg(long, value_name = "N", default_value_t = 64)]
     switches: usize,
+
+    /// File with a secret that switches must prove to know, and to which this relay does
+    /// likewise; at least 16 bytes, readable by its owner only.
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+
+    /// Take packets from whoever connects, though --listen is an address that others reach.
+    #[arg(long, conflicts_with_all = ["secret_file", "tls_cert"])]
+    insecure: bool,
 
     /// Certificate of this relay (PEM): switches must then use TLS and show one too.
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
@@ -125,6 +142,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         };
         options.tls = Some(RelayTls::new(&files)?);
     }
+    options.secret = args.secret_file.as_deref().map(Secret::read).transpose()?;
+    let is_open = options.tls.is_none() && options.secret.is_none() && !args.insecure;
+    ensure!(
+        !is_open || options.listen.ip().is_loopback(),
+        "--listen {}: others reach this address, and could write into the log and fill the \
+         disk: give --secret-file, or --tls-cert, --tls-key and --tls-ca, so that only your \
+         switches can; or --insecure to take packets from whoever connects",
+        args.listen
+    );
     #[cfg(feature = "verbs")]
     if let Some(name) = &args.rdma_device {
         options.device = Some(strata_relay::verbs::DeviceOptions {

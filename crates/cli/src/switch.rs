@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use strata_rdma::OnLoss;
 use strata_rdma::segment::Layout;
+use strata_relay::secret::Secret;
 use strata_relay::tls::{SwitchTls, TlsFiles};
 use strata_relay::{LinkOptions, Transport};
 use strata_store::About;
@@ -18,9 +19,10 @@ use crate::record::{RoadArgs, Target, run_to, stop_on_signal};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  strata switch --relay 192.0.2.10 -i eth0
-  strata switch --relay relay.example:4791 -r trace.pcapng --mode log-all
-  strata switch --relay 192.0.2.10 -i eth0 --transport raw --raw-interface eth1
+  strata switch --relay 192.0.2.10 --secret-file relay.secret -i eth0
+  strata switch --relay relay.example --tls-cert switch.crt --tls-key switch.key --tls-ca ca.crt -i eth0
+  strata switch --relay 192.0.2.10 --insecure --transport raw --raw-interface eth1 -i eth0
+  strata switch --relay localhost -r trace.pcapng --mode log-all
   strata switch --relay localhost --transport shared-memory -i eth0
 
 The relay is `strata relay` on the machine with the disks. Packets go to it as
@@ -72,6 +74,15 @@ struct LinkArgs {
     /// Send a block to disk so many seconds after it was begun, though not full.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     flush: f64,
+
+    /// File with the secret that the relay was given too: each end proves to the other that
+    /// it knows it, and nothing is sent before. Readable by its owner only.
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+
+    /// Send packets to another machine though nothing proves that it is the relay.
+    #[arg(long, conflicts_with_all = ["secret_file", "tls_cert"])]
+    insecure: bool,
 
     /// Certificate of this switch (PEM), for TLS on the control connection.
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
@@ -158,6 +169,8 @@ impl LinkSetup {
             };
             options.tls = Some(SwitchTls::new(&files)?);
         }
+        options.secret = args.secret_file.as_deref().map(Secret::read).transpose()?;
+        options.insecure = args.insecure;
         Ok(Self { options })
     }
 

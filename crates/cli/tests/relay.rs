@@ -187,7 +187,7 @@ fn over_a_link_nothing_is_lost_and_tshark_understands_it() {
         let log = dir.path().join(name);
         let mut command = link.within(1, STRATA);
         command
-            .args(["relay", "--listen", "192.0.2.2", "-o"])
+            .args(["relay", "--listen", "192.0.2.2", "--insecure", "-o"])
             .arg(&log);
         let mut relay = relay(&mut command);
         if name == "raw" {
@@ -210,7 +210,8 @@ fn over_a_link_nothing_is_lost_and_tshark_understands_it() {
             tcpdump
         });
         let mut switch = link.within(0, STRATA);
-        switch.args(["switch", "--relay", "192.0.2.2", "--mode", "log-all", "-r"]);
+        switch.args(["switch", "--relay", "192.0.2.2", "--insecure"]);
+        switch.args(["--mode", "log-all", "-r"]);
         let output = output(switch.arg(&capture).args(extra));
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(text.contains(" 0 lost;"), "{name}: {text}");

@@ -381,7 +381,7 @@ fn a_lossy_wire_is_answered_and_nothing_is_lost() {
     let mut command = inside(&relay);
     let mut receiving = spawn(
         command
-            .args(["relay", "--listen", "192.0.2.2", "-o"])
+            .args(["relay", "--listen", "192.0.2.2", "--insecure", "-o"])
             .arg(&log),
     );
     let errors = receiving.0.as_mut().unwrap().stderr.take().unwrap();
@@ -391,7 +391,8 @@ fn a_lossy_wire_is_answered_and_nothing_is_lost() {
     let (config, socket) = (dir.path().join("strata.toml"), dir.path().join("control"));
     fs::write(&config, "mode = ['log-all']\n[elastic]\nhold_seconds = 1\n").unwrap();
     let mut command = inside(&switch);
-    command.args(["switch", "--relay", "192.0.2.2", "-i", "in0", "--config"]);
+    command.args(["switch", "--relay", "192.0.2.2", "--insecure"]);
+    command.args(["-i", "in0", "--config"]);
     let switching = spawn(command.arg(&config).arg("--socket").arg(&socket));
     wait_for(&socket, "a recording", |_| true);
     let sending = sender(&switch, "out0", 5_000);

@@ -1,13 +1,14 @@
 //! The control protocol between switch and relay (`docs/formats/relay.md`).
 //!
 //! ```text
-//! 0 length u32            of the body, at most 16 MiB
+//! 0 length u32            of the body, at most what the kind may have
 //! 4 kind u8 | version u8 | reserved u16
 //! 8 crc u32               CRC-32C of bytes 4..8 and the body
 //! 12 body
 //! ```
 //!
-//! All integers are little-endian.
+//! All integers are little-endian. The header, and the refusal, are the same in every version,
+//! so that ends of different versions can tell each other.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use strata_store::Books;
 
 use crate::error::RelayError;
+use crate::secret::PROOF_LEN;
 
 /// The version of the protocol.
 pub const VERSION: u8 = 2;
@@ -25,14 +27,88 @@ pub const VERSION: u8 = 2;
 pub const HEADER_LEN: usize = 12;
 /// The longest body.
 pub const BODY_LEN_MAX: usize = 16 << 20;
+/// The longest body of who has not said who it is.
+pub const FIRST_LEN_MAX: usize = 4 << 10;
+/// The longest body of a message that describes: all but what is in packets, and the model.
+const TEXT_LEN_MAX: usize = 1 << 20;
+
+/// Bytes of a recording's name.
+const SESSION_LEN_MAX: usize = 64;
+/// Bytes of program and version, and of the names of a model or a class.
+const NAME_LEN_MAX: usize = 256;
+/// Bytes of the names of modes.
+const MODE_LEN_MAX: usize = 4 << 10;
+/// Bytes of a capture filter.
+const FILTER_LEN_MAX: usize = 16 << 10;
+/// Bytes of the names of all inputs.
+const INPUTS_LEN_MAX: usize = 64 << 10;
+/// Inputs that are named.
+const INPUTS_MAX: usize = 1024;
+/// Classes: as many as a byte can name.
+const CLASSES_MAX: usize = 256;
+/// What was odd: so many, of so many bytes each.
+const WARNINGS_MAX: usize = 256;
+const WARNING_LEN_MAX: usize = 1 << 10;
 
 /// What a switch says first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The recording's name, the same after connecting again.
+    /// The recording's name, the same after connecting again: letters, digits and hyphens.
     pub session: String,
     /// The worker whose packets come through this connection.
     pub worker: u16,
+    /// Random.
+    pub nonce: [u64; 4],
+    /// Whether it knows a secret, and wants the relay to prove that it does too.
+    pub secret: bool,
+}
+
+impl Hello {
+    /// Fails if it is not what a switch says.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        let name = &self.session;
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | ' ');
+        if name.is_empty() || name.len() > SESSION_LEN_MAX || !name.chars().all(plain) {
+            return Err(format!(
+                "the name of a recording has 1 to {SESSION_LEN_MAX} letters, digits or hyphens"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// What the relay says to a hello.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Challenge {
+    /// Random.
+    pub nonce: [u64; 4],
+    /// Whether it wants a proof that the switch knows the secret.
+    pub secret: bool,
+}
+
+/// Random numbers that no connection has had.
+pub(crate) fn nonce() -> Result<[u64; 4], RelayError> {
+    let mut nonce = [0; 4];
+    for word in &mut nonce {
+        *word = random()?;
+    }
+    Ok(nonce)
+}
+
+pub(crate) fn random() -> Result<u64, RelayError> {
+    getrandom::u64().map_err(|error| RelayError::Io {
+        what: "random numbers".into(),
+        source: io::Error::other(error),
+    })
+}
+
+/// What a switch records: what it says once it is known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Begin {
     /// Program and version.
     pub program: String,
     /// Inputs as named by the user.
@@ -43,8 +119,6 @@ pub struct Hello {
     pub mode: String,
     /// Name of the model.
     pub model: String,
-    /// The model file's content.
-    pub model_json: String,
     /// Names of the classes, by index.
     pub classes: Vec<String>,
     /// Key of fingerprints.
@@ -57,6 +131,78 @@ pub struct Hello {
     pub first_seq: u64,
     /// How its packets travel.
     pub path: HelloPath,
+}
+
+impl Begin {
+    /// Fails if a field is longer than it may be: what the relay keeps of a recording has a
+    /// bound.
+    ///
+    /// # Errors
+    ///
+    /// Which field.
+    pub fn check(&self) -> Result<(), String> {
+        let inputs = self.inputs.iter().map(String::len).sum::<usize>();
+        let class = self.classes.iter().map(String::len).max().unwrap_or(0);
+        let lengths = [
+            (
+                "bytes of the program's name",
+                self.program.len(),
+                NAME_LEN_MAX,
+            ),
+            ("inputs", self.inputs.len(), INPUTS_MAX),
+            ("bytes of inputs' names", inputs, INPUTS_LEN_MAX),
+            ("bytes of the filter", self.filter.len(), FILTER_LEN_MAX),
+            ("bytes of modes' names", self.mode.len(), MODE_LEN_MAX),
+            ("bytes of the model's name", self.model.len(), NAME_LEN_MAX),
+            ("classes", self.classes.len(), CLASSES_MAX),
+            ("bytes of a class's name", class, NAME_LEN_MAX),
+        ];
+        match lengths.iter().find(|(_, is, max)| is > max) {
+            Some((what, is, max)) => Err(format!("{is} {what}: a relay takes {max}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Cuts what is only there to be read by people; the names of a model and its classes
+    /// stay.
+    pub(crate) fn shorten(&mut self) {
+        shorten(&mut self.program, NAME_LEN_MAX);
+        shorten(&mut self.filter, FILTER_LEN_MAX);
+        shorten(&mut self.mode, MODE_LEN_MAX);
+        let (mut bytes, all) = (0, self.inputs.len());
+        let fits = |input: &&String| {
+            bytes += input.len();
+            bytes <= INPUTS_LEN_MAX - NAME_LEN_MAX
+        };
+        let fitting = self
+            .inputs
+            .iter()
+            .take(INPUTS_MAX - 1)
+            .take_while(fits)
+            .count();
+        if fitting < all {
+            self.inputs.truncate(fitting);
+            self.inputs.push(format!("and {} more", all - fitting));
+        }
+    }
+}
+
+/// The last place up to `at` where a text can be cut.
+fn boundary(text: &str, at: usize) -> usize {
+    let at = at.min(text.len());
+    (0..=at)
+        .rev()
+        .find(|&at| text.is_char_boundary(at))
+        .unwrap_or(0)
+}
+
+/// Cuts a text that is longer, and says so.
+fn shorten(text: &mut String, bytes_max: usize) {
+    const MORE: &str = " ...";
+    if text.len() > bytes_max {
+        text.truncate(boundary(text, bytes_max - MORE.len()));
+        text.push_str(MORE);
+    }
 }
 
 /// How a switch's packets travel.
@@ -160,6 +306,20 @@ pub struct End {
     pub warnings: Vec<String>,
 }
 
+impl End {
+    /// Cuts what is longer than a relay takes.
+    pub(crate) fn shorten(&mut self) {
+        if self.warnings.len() > WARNINGS_MAX {
+            let more = self.warnings.len() - (WARNINGS_MAX - 1);
+            self.warnings.truncate(WARNINGS_MAX - 1);
+            self.warnings.push(format!("and {more} more"));
+        }
+        for warning in &mut self.warnings {
+            shorten(warning, WARNING_LEN_MAX);
+        }
+    }
+}
+
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -185,6 +345,28 @@ pub enum Message {
     Failed(String),
     /// Relay: still there, every second.
     Alive,
+    /// Relay: who are you?
+    Challenge(Challenge),
+    /// Either: I know the secret.
+    Proof([u8; PROOF_LEN]),
+    /// Switch: the model file's content.
+    Model(Vec<u8>),
+    /// Switch: this is what I record.
+    Begin(Box<Begin>),
+}
+
+/// The kind of a refusal, whatever the version.
+const REFUSED: u8 = 3;
+
+/// Bytes of the body of a message of this kind, at most.
+fn body_len_max(kind: u8) -> usize {
+    match kind {
+        1 | 12 => FIRST_LEN_MAX,
+        2 | REFUSED | 10 => FIRST_LEN_MAX,
+        4 | 15 => BODY_LEN_MAX,
+        8 | 14 => TEXT_LEN_MAX,
+        _ => 64,
+    }
 }
 
 impl Message {
@@ -201,21 +383,36 @@ impl Message {
             Self::Ended => 9,
             Self::Failed(_) => 10,
             Self::Alive => 11,
+            Self::Challenge(_) => 12,
+            Self::Proof(_) => 13,
+            Self::Begin(_) => 14,
+            Self::Model(_) => 15,
         }
     }
 
     /// Appends the message, header and all, to `out`.
     pub fn emit(&self, out: &mut Vec<u8>) {
+        self.emit_as(VERSION, out);
+    }
+
+    /// As [`Message::emit`], for a peer that speaks another version.
+    fn emit_as(&self, version: u8, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&[0; 4]);
-        out.extend_from_slice(&[self.kind(), VERSION, 0, 0]);
+        out.extend_from_slice(&[self.kind(), version, 0, 0]);
         out.extend_from_slice(&[0; 4]);
         let json = |value: serde_json::Result<Vec<u8>>| value.unwrap_or_default();
         match self {
             Self::Hello(hello) => out.extend(json(serde_json::to_vec(hello))),
             Self::Welcome(welcome) => out.extend(json(serde_json::to_vec(welcome))),
-            Self::Refused(text) | Self::Failed(text) => out.extend_from_slice(text.as_bytes()),
-            Self::Definitions(records) => out.extend_from_slice(records),
+            Self::Refused(text) | Self::Failed(text) => {
+                let end = boundary(text, FIRST_LEN_MAX);
+                out.extend_from_slice(&text.as_bytes()[..end]);
+            }
+            Self::Challenge(challenge) => out.extend(json(serde_json::to_vec(challenge))),
+            Self::Proof(proof) => out.extend_from_slice(proof),
+            Self::Begin(begin) => out.extend(json(serde_json::to_vec(begin))),
+            Self::Definitions(bytes) | Self::Model(bytes) => out.extend_from_slice(bytes),
             Self::BlockFull(full) => {
                 out.extend_from_slice(&full.block.to_le_bytes());
                 out.extend_from_slice(&full.used.to_le_bytes());
@@ -252,27 +449,29 @@ impl Message {
     ///
     /// What is wrong with it; what follows cannot be read either.
     pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, String> {
-        let Some(header) = bytes.first_chunk::<HEADER_LEN>() else {
+        let Some(header) = Header::parse(bytes) else {
             return Ok(None);
         };
-        let word = |at: usize| {
-            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
-        };
-        let (body_len, kind, version) = (word(0) as usize, header[4], header[5]);
-        if version != VERSION {
+        let Header {
+            body_len,
+            kind,
+            version,
+            crc: expected,
+        } = header;
+        if version != VERSION && kind != REFUSED {
             return Err(format!(
                 "version {version} of the control protocol, this is {VERSION}"
             ));
         }
-        if body_len > BODY_LEN_MAX {
-            return Err(format!("a message of {body_len} bytes"));
+        if body_len > body_len_max(kind) {
+            return Err(format!("a message of kind {kind} with {body_len} bytes"));
         }
         let end = HEADER_LEN + body_len;
         let Some(body) = bytes.get(HEADER_LEN..end) else {
             return Ok(None);
         };
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&header[4..8]), body);
-        if crc != word(8) {
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[4..8]), body);
+        if crc != expected {
             return Err("the checksum of a message does not match".into());
         }
         let message = Self::parse_body(kind, body)?;
@@ -323,7 +522,34 @@ impl Message {
             9 if body.is_empty() => Self::Ended,
             10 => Self::Failed(String::from_utf8_lossy(body).into_owned()),
             11 if body.is_empty() => Self::Alive,
+            12 => Self::Challenge(serde_json::from_slice(body).map_err(text)?),
+            13 => Self::Proof(body.try_into().map_err(|_| "a proof of another length")?),
+            14 => Self::Begin(serde_json::from_slice(body).map_err(text)?),
+            15 => Self::Model(body.to_vec()),
             _ => return Err(format!("a message of kind {kind}")),
+        })
+    }
+}
+
+/// What stands before a body.
+struct Header {
+    body_len: usize,
+    kind: u8,
+    version: u8,
+    crc: u32,
+}
+
+impl Header {
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let header = bytes.first_chunk::<HEADER_LEN>()?;
+        let word = |at: usize| {
+            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+        };
+        Some(Self {
+            body_len: word(0) as usize,
+            kind: header[4],
+            version: header[5],
+            crc: word(8),
         })
     }
 }
@@ -332,8 +558,13 @@ impl Message {
 /// speak it. A message would be of 50 MB.
 const TLS_RECORD: [u8; 3] = [0x15, 0x03, 0x03];
 
+/// How the first record of a TLS client begins (RFC 8446 §5.1).
+const TLS_HELLO: [u8; 2] = [0x16, 0x03];
+
 /// Bytes that wait to be sent at most; a peer that reads nothing is lost.
 const UNSENT_MAX: usize = 64 << 20;
+/// Bytes that are read at a time.
+const READ_LEN: usize = 16 << 10;
 
 /// A connection that messages travel on, without waiting.
 pub struct Channel {
@@ -341,8 +572,12 @@ pub struct Channel {
     tls: Option<Connection>,
     peer: String,
     unread: Vec<u8>,
+    /// Up to here it has been read.
+    read_to: usize,
     unsent: Vec<u8>,
     closed: bool,
+    /// The longest body that is taken now.
+    limit: usize,
 }
 
 impl std::fmt::Debug for Channel {
@@ -369,8 +604,10 @@ impl Channel {
             tls,
             peer,
             unread: Vec::new(),
+            read_to: 0,
             unsent: Vec::new(),
             closed: false,
+            limit: BODY_LEN_MAX,
         })
     }
 
@@ -396,6 +633,16 @@ impl Channel {
     #[must_use]
     pub fn stream(&self) -> &TcpStream {
         &self.stream
+    }
+
+    /// From now on, a message whose body is longer is an error before it is read.
+    pub(crate) fn set_limit(&mut self, body_len: usize) {
+        self.limit = body_len;
+    }
+
+    /// Bytes that it holds.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.unread.capacity() + self.unsent.capacity()
     }
 
     /// The peer, as messages name it.
@@ -482,24 +729,73 @@ impl Channel {
     }
 
     fn next_message(&mut self) -> Result<Option<Message>, RelayError> {
-        if self.tls.is_none() && self.unread.starts_with(&TLS_RECORD) {
-            let peer = self.peer.clone();
-            return Err(RelayError::WantsTls { peer });
+        let unread = &self.unread[self.read_to..];
+        let peer = || self.peer.clone();
+        if self.tls.is_none() && unread.starts_with(&TLS_RECORD) {
+            return Err(RelayError::WantsTls { peer: peer() });
         }
-        let parsed = Message::parse(&self.unread).map_err(|problem| RelayError::Protocol {
-            peer: self.peer.clone(),
+        if self.tls.is_none() && unread.starts_with(&TLS_HELLO) {
+            return Err(RelayError::SpeaksTls { peer: peer() });
+        }
+        if let Some(header) = Header::parse(unread) {
+            if header.version != VERSION && header.kind != REFUSED {
+                return Err(self.other_version(header.version));
+            }
+            if header.body_len > self.limit {
+                let problem = format!("{} bytes at this point", header.body_len);
+                return Err(RelayError::Protocol {
+                    peer: peer(),
+                    problem,
+                });
+            }
+        }
+        let parsed = Message::parse(unread).map_err(|problem| RelayError::Protocol {
+            peer: peer(),
             problem,
         })?;
-        Ok(parsed.map(|(message, len)| {
-            self.unread.drain(..len);
-            message
-        }))
+        let Some((message, len)) = parsed else {
+            return Ok(None);
+        };
+        self.read_to += len;
+        if self.read_to == self.unread.len() {
+            (self.unread, self.read_to) = (Vec::new(), 0);
+        }
+        Ok(Some(message))
+    }
+
+    /// Tells the peer, in its version, that this end speaks another one.
+    fn other_version(&mut self, theirs: u8) -> RelayError {
+        let peer = self.peer.clone();
+        let refusal = format!(
+            "this end speaks version {theirs} of the control protocol and the other end version \
+             {VERSION}: use the same version of Strata at both"
+        );
+        Message::Refused(refusal).emit_as(theirs, &mut self.unsent);
+        // If that cannot be sent, the other end knows that it was hung up on.
+        let _ = self.flush();
+        RelayError::Version { peer, theirs }
+    }
+
+    /// Bytes of the message that comes which are not here yet.
+    fn missing(&self) -> usize {
+        let unread = &self.unread[self.read_to..];
+        let header = Header::parse(unread);
+        let whole = HEADER_LEN + header.map_or(0, |header| header.body_len.min(self.limit));
+        whole.saturating_sub(unread.len())
     }
 
     fn fill(&mut self) -> Result<(), RelayError> {
-        let mut buffer = [0; 16 << 10];
-        // Bounded, so that other work is done in between.
+        let mut buffer = [0; READ_LEN];
+        if self.read_to > 0 {
+            self.unread.drain(..self.read_to);
+            self.read_to = 0;
+        }
+        // Bounded, so that other work is done in between, and no more than a message is held.
         for _ in 0..64 {
+            let missing = self.missing();
+            if missing == 0 {
+                return Ok(());
+            }
             let read = match &mut self.tls {
                 None => self.stream.read(&mut buffer),
                 Some(tls) => read_tls(tls, &mut self.stream, &mut buffer),
@@ -509,7 +805,10 @@ impl Channel {
                     self.closed = true;
                     return Ok(());
                 }
-                Ok(len) => self.unread.extend_from_slice(&buffer[..len]),
+                Ok(len) => {
+                    self.unread.reserve_exact(len.max(missing.min(256 << 10)));
+                    self.unread.extend_from_slice(&buffer[..len]);
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if self.tls.is_some() && error.kind() == ErrorKind::InvalidData => {
@@ -609,6 +908,12 @@ mod tests {
             Message::Ended,
             Message::Failed("No space left on device".into()),
             Message::Alive,
+            Message::Challenge(Challenge {
+                nonce: [1, 2, 3, u64::MAX],
+                secret: true,
+            }),
+            Message::Proof([7; PROOF_LEN]),
+            Message::Model(b"{}".to_vec()),
         ]
     }
 

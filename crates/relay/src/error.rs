@@ -38,8 +38,49 @@ pub enum RelayError {
         /// The peer.
         peer: String,
     },
+    /// The peer speaks TLS, and this end was not told to.
+    #[error("{peer}: speaks TLS, and this end does not: give --tls-cert, --tls-key and --tls-ca")]
+    SpeaksTls {
+        /// The peer.
+        peer: String,
+    },
+    /// The peer speaks another version of the protocol.
+    #[error(
+        "{peer}: speaks version {theirs} of the control protocol and this end version {}: use the same version of Strata at both ends",
+        crate::control::VERSION
+    )]
+    Version {
+        /// The peer.
+        peer: String,
+        /// Its version.
+        theirs: u8,
+    },
+    /// The shared secret cannot be used.
+    #[error("{file}: {problem}")]
+    Secret {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The relay does not know the secret.
+    #[error("{peer}: does not know the shared secret of --secret-file; it is sent nothing")]
+    Impostor {
+        /// The relay.
+        peer: String,
+    },
+    /// The relay is another machine, and nothing says who it is.
+    #[error(
+        "{peer}: is another machine, and nothing proves that it is the relay: give --secret-file, or --tls-cert, --tls-key and --tls-ca, or --insecure to send packets to whoever answers there"
+    )]
+    Unprotected {
+        /// The relay.
+        peer: String,
+    },
     /// The relay closed the connection instead of an answer.
-    #[error("{peer}: hung up without a word; does it want TLS (--tls-cert, --tls-key, --tls-ca)?")]
+    #[error(
+        "{peer}: hung up without a word; does it want TLS (--tls-cert, --tls-key, --tls-ca), or is it of an older version of Strata?"
+    )]
     HungUp {
         /// The relay.
         peer: String,

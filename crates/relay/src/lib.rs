@@ -10,7 +10,8 @@
 //! - [`Link`]: the switch's end: packets to segments to RDMA messages, block by
 //!   block; says when a block is full, connects again by itself;
 //! - [`Relay`]: memory that switches write into and that goes to disk when full;
-//! - [`control`]: the messages between the two, over TCP or TLS;
+//! - [`control`]: the messages between the two, over TCP or TLS; [`secret`]: how the two
+//!   prove to each other that they know one;
 //! - transports: [`udp`] sockets, [`raw`] frames, [`shared`] memory, and with the
 //!   feature `verbs` a NIC of the operating system.
 //!
@@ -26,6 +27,7 @@ mod memory;
 pub mod raw;
 mod relay;
 mod run;
+pub mod secret;
 pub mod shared;
 mod socket;
 pub mod tls;

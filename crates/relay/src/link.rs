@@ -26,6 +26,7 @@ use strata_wire::roce::{Packet, Service};
 
 use crate::control::{End, Message};
 use crate::error::RelayError;
+use crate::secret::Secret;
 use crate::tls::SwitchTls;
 use connection::Connection;
 
@@ -93,6 +94,11 @@ pub struct LinkOptions {
     pub stop: Option<Arc<AtomicBool>>,
     /// TLS of the control connection.
     pub tls: Option<SwitchTls>,
+    /// What both ends prove to know.
+    pub secret: Option<Secret>,
+    /// Whether packets are sent to another machine of which nothing proves that it is the
+    /// relay.
+    pub insecure: bool,
     /// For tests.
     pub wrap: Option<WrapPort>,
 }
@@ -122,6 +128,8 @@ impl LinkOptions {
             patience: Duration::from_secs(10),
             stop: None,
             tls: None,
+            secret: None,
+            insecure: false,
             wrap: None,
         }
     }
@@ -626,7 +634,7 @@ fn add(sum: &mut BlockTally, other: &BlockTally) {
 }
 
 /// The text of a message that was not expected.
-fn unexpected(message: &Message) -> String {
+pub(crate) fn unexpected(message: &Message) -> String {
     let name = match message {
         Message::Hello(_) => "hello",
         Message::Welcome(_) => "welcome",
@@ -639,6 +647,10 @@ fn unexpected(message: &Message) -> String {
         Message::Ended => "end of the relay",
         Message::Failed(_) => "failure",
         Message::Alive => "sign of life",
+        Message::Challenge(_) => "challenge",
+        Message::Proof(_) => "proof",
+        Message::Begin(_) => "beginning",
+        Message::Model(_) => "model",
     };
     format!("a {name} message at this point")
 }

@@ -1,17 +1,18 @@
 //! The relay: memory that switches write into, and that goes to disk when full.
 //!
 //! ```text
-//! listener ---- one thread per switch: control, whose block is whose
+//! admission --- one thread: who connects, until a session begins
+//! session ----- one thread per connection of a switch: control, whose block is whose
 //! responder --- one thread: UDP packets into blocks (with a NIC: none)
 //! writers ----- N threads: full blocks to files
 //! ```
 
+mod admission;
 mod session;
 
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -25,8 +26,10 @@ use crate::error::{RelayError, io_error};
 use crate::icrc::IcrcCheck;
 use crate::memory::{Blocks, Writable};
 use crate::run::RUNS;
+use crate::secret::Secret;
 use crate::tls::RelayTls;
 use crate::udp::UdpPort;
+use admission::{Admission, Admitted};
 
 /// How a relay works.
 #[derive(Clone, Debug)]
@@ -48,6 +51,11 @@ pub struct RelayOptions {
     pub switches_max: usize,
     /// TLS of control connections.
     pub tls: Option<RelayTls>,
+    /// What a switch must prove to know.
+    pub secret: Option<Secret>,
+    /// Number of the first queue pair, for tests that have to know it before; random
+    /// otherwise.
+    pub first_qpn: Option<u32>,
     /// The RDMA device whose NIC does the responder's work, and its port and GID
     /// index.
     #[cfg(feature = "verbs")]
@@ -67,6 +75,8 @@ impl RelayOptions {
             rotate_bytes: 1 << 30,
             switches_max: 64,
             tls: None,
+            secret: None,
+            first_qpn: None,
             #[cfg(feature = "verbs")]
             device: None,
         }
@@ -111,11 +121,18 @@ struct Peer {
     check: IcrcCheck,
 }
 
-/// What the responder's thread and those of the switches share.
+/// What the responder's thread and those of the switches share. Packets reach a queue pair
+/// only from the address that its switch's control connection comes from.
 #[derive(Default)]
 struct Wire {
     responder: Responder<Blocks>,
     peers: BTreeMap<u32, Peer>,
+}
+
+impl Wire {
+    fn has_region(&mut self, rkey: u32) -> bool {
+        self.responder.region_mut(rkey).is_some()
+    }
 }
 
 struct Inner {
@@ -127,7 +144,6 @@ struct Inner {
     rdma_port: u16,
     /// How often the responder has found nothing more in its socket.
     emptied: AtomicU64,
-    next_qpn: AtomicU32,
     stop: AtomicBool,
     counters: RelayCounters,
     /// Why the log can no longer be written.
@@ -244,7 +260,6 @@ impl Relay {
             wire: Mutex::new(Wire::default()),
             rdma_port,
             emptied: AtomicU64::new(0),
-            next_qpn: AtomicU32::new(2),
             stop: AtomicBool::new(false),
             counters: RelayCounters::default(),
             failure: Mutex::default(),
@@ -328,43 +343,43 @@ fn passes(error: &StoreError) -> bool {
         if matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::EINTR)))
 }
 
+/// How long those who connect are waited for, before a look at the stop flag.
+const WAIT: Duration = Duration::from_millis(50);
+
 fn accept(inner: &Arc<Inner>, listener: &TcpListener) {
-    let mut switches: Vec<JoinHandle<()>> = Vec::new();
+    let mut sessions: Vec<JoinHandle<()>> = Vec::new();
+    let mut admission = Admission::new(inner);
     while !inner.stopped() {
-        switches.retain(|thread| !thread.is_finished());
-        match listener.accept() {
-            Ok((stream, _)) => {
-                let full = switches.len() >= inner.options.switches_max;
-                let serving = Arc::clone(inner);
-                let serve = move || serve(&serving, stream, full);
-                match spawn("strata-switch", serve) {
-                    Ok(thread) => switches.push(thread),
-                    Err(error) => (inner.report)(&error.to_string()),
-                }
+        let waited = admission.wait(listener, WAIT);
+        if let Err(error) = waited.and_then(|()| admission.accept(listener)) {
+            // Of too many open files.
+            (inner.report)(&format!("cannot accept a switch: {error}"));
+            thread::sleep(Duration::from_millis(100));
+        }
+        for admitted in admission.advance() {
+            sessions.retain(|thread| !thread.is_finished());
+            if sessions.len() >= inner.options.switches_max {
+                admission.turn_away(admitted);
+                continue;
             }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                thread::sleep(Duration::from_millis(10));
-            }
-            // Of a connection that went away, or of too many files.
-            Err(error) => {
-                (inner.report)(&format!("cannot accept a switch: {error}"));
-                thread::sleep(Duration::from_millis(100));
+            let serving = Arc::clone(inner);
+            match spawn("strata-switch", move || serve(&serving, admitted)) {
+                Ok(thread) => sessions.push(thread),
+                Err(error) => (inner.report)(&error.to_string()),
             }
         }
     }
-    for switch in switches {
-        let _ = switch.join();
+    for session in sessions {
+        let _ = session.join();
     }
 }
 
-fn serve(inner: &Arc<Inner>, stream: TcpStream, full: bool) {
+fn serve(inner: &Arc<Inner>, admitted: Admitted) {
     let counters = &inner.counters;
     counters.connections.fetch_add(1, Ordering::Relaxed);
     counters.connected.fetch_add(1, Ordering::Relaxed);
-    let peer = stream
-        .peer_addr()
-        .map_or_else(|_| String::from("a switch"), |peer| peer.to_string());
-    if let Err(error) = session::serve(inner, stream, full) {
+    let peer = admitted.channel.peer().to_owned();
+    if let Err(error) = session::serve(inner, admitted) {
         (inner.report)(&format!("switch {peer}: {error}"));
     }
     counters.connected.fetch_sub(1, Ordering::Relaxed);

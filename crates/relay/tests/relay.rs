@@ -326,23 +326,28 @@ fn a_switch_does_not_talk_to_a_relay_of_another_authority() {
 /// What a broken or hostile switch may say, and what becomes of it.
 #[test]
 fn who_breaks_the_protocol_is_let_go_and_the_relay_lives() {
-    use strata_relay::control::{BlockFull, Channel, Hello, HelloPath, Message};
+    use strata_relay::control::{Begin, BlockFull, Channel, Hello, HelloPath, Message};
     let disk = SimDisk::new();
     let relay = relay(&disk, relay_options());
     let connect = || {
         let stream = std::net::TcpStream::connect(relay.address()).unwrap();
         Channel::new(stream, None).unwrap()
     };
-    let hello = |first_block: u64| {
+    let hello = || {
         Message::Hello(Box::new(Hello {
             session: "hostile".into(),
             worker: u16::MAX,
+            nonce: [0; 4],
+            secret: false,
+        }))
+    };
+    let begin = |first_block: u64| {
+        Message::Begin(Box::new(Begin {
             program: String::new(),
             inputs: Vec::new(),
             filter: String::new(),
             mode: String::new(),
             model: String::new(),
-            model_json: "{}".into(),
             classes: Vec::new(),
             hash_seed: [1, 2],
             key: 7,
@@ -371,13 +376,16 @@ fn who_breaks_the_protocol_is_let_go_and_the_relay_lives() {
     };
     let attempts = [
         vec![Message::Ended],
-        vec![hello(u64::MAX)],
-        vec![hello(0), hello(0)],
-        vec![hello(0), Message::Definitions(vec![9; 100])],
-        vec![hello(0), with(|full| full.block = 1)],
-        vec![hello(0), with(|full| full.used = u32::MAX)],
-        vec![hello(0), with(|full| full.next_seq = u64::MAX)],
-        vec![hello(0), with(|full| full.first_seq = 4)],
+        vec![hello(), begin(u64::MAX)],
+        vec![hello(), begin(0), hello()],
+        vec![hello(), hello()],
+        vec![begin(0)],
+        vec![hello(), Message::Proof([0; 32])],
+        vec![hello(), begin(0), Message::Definitions(vec![9; 100])],
+        vec![hello(), begin(0), with(|full| full.block = 1)],
+        vec![hello(), begin(0), with(|full| full.used = u32::MAX)],
+        vec![hello(), begin(0), with(|full| full.next_seq = u64::MAX)],
+        vec![hello(), begin(0), with(|full| full.first_seq = 4)],
     ];
     for messages in attempts {
         let mut channel = connect();
@@ -388,7 +396,7 @@ fn who_breaks_the_protocol_is_let_go_and_the_relay_lives() {
         }
         let over = loop {
             match channel.wait(Duration::from_secs(20), || false) {
-                Ok(Message::Welcome(_) | Message::Alive) => {}
+                Ok(Message::Welcome(_) | Message::Alive | Message::Challenge(_)) => {}
                 Ok(Message::Refused(_)) => break true,
                 Ok(other) => panic!("{said}: {other:?}"),
                 Err(error) => break !error.to_string().contains("no answer"),

@@ -13,7 +13,9 @@ use std::time::{Duration, Instant};
 
 use strata_rdma::segment::{BlockWriter, Layout, PacketInfo};
 use strata_rdma::{Event, Failure, OnLoss, PacketBatch, Psn, Requester, RequesterOptions};
-use strata_relay::control::{BlockFull, End, Hello, HelloPath, Message, Welcome, WelcomePath};
+use strata_relay::control::{
+    Begin, BlockFull, End, Hello, HelloPath, Message, Welcome, WelcomePath,
+};
 use strata_relay::udp::{UdpPort, UdpToRelay};
 use strata_relay::{Link, LinkOptions, Port, Relay, RelayOptions};
 use strata_store::{
@@ -474,8 +476,8 @@ fn the_guest_writes_into_our_relay() {
     let disk = SimDisk::new();
     let mut options = RelayOptions::new(SocketAddr::from((HOST, UDP_PORT)));
     options.block_bytes = 1 << 20;
+    options.first_qpn = Some(2);
     let relay = Relay::start(Arc::new(disk.clone()), options, |_| {}).unwrap();
-    // The first switch gets queue pair 2.
     let mut peer = Peer::start("rc", 2, 0);
     let mut control = Shell::open();
     control.say(&format!("exec nc {HOST} {UDP_PORT}"));
@@ -488,12 +490,17 @@ fn the_guest_writes_into_our_relay() {
     let hello = Hello {
         session: "guest".into(),
         worker: 0,
+        nonce: [1, 2, 3, 4],
+        secret: false,
+    };
+    send(&mut control, &Message::Hello(Box::new(hello)));
+    assert!(matches!(answer(&mut control), Message::Challenge(_)));
+    let begin = Begin {
         program: "verbs".into(),
         inputs: Vec::new(),
         filter: String::new(),
         mode: String::new(),
         model: String::new(),
-        model_json: "{}".into(),
         classes: Vec::new(),
         hash_seed: [1, 2],
         key: KEY,
@@ -507,7 +514,8 @@ fn the_guest_writes_into_our_relay() {
             mtu: 1024,
         },
     };
-    send(&mut control, &Message::Hello(Box::new(hello)));
+    send(&mut control, &Message::Model(b"{}".to_vec()));
+    send(&mut control, &Message::Begin(Box::new(begin)));
     let welcome = match answer(&mut control) {
         Message::Welcome(welcome) => *welcome,
         other => panic!("{other:?}"),
@@ -588,8 +596,10 @@ fn the_guest_writes_into_our_relay() {
 fn answer(control: &mut Shell) -> Message {
     let mut bytes = Vec::new();
     loop {
-        if let Some((message, _)) = Message::parse(&bytes).unwrap() {
-            return message;
+        match Message::parse(&bytes).unwrap() {
+            Some((Message::Alive, _)) => bytes.clear(),
+            Some((message, _)) => return message,
+            None => {}
         }
         let mut byte = [0];
         control.lines.read_exact(&mut byte).unwrap();
@@ -608,7 +618,8 @@ fn the_guest_is_the_relay() {
         model_json: b"{}".to_vec(),
         ..About::default()
     };
-    let options = LinkOptions::new(GUEST.to_string(), about, "switch".into());
+    let mut options = LinkOptions::new(GUEST.to_string(), about, "switch".into());
+    options.insecure = true;
     let (mut sink, source) = block_channel(128 << 10, 4);
     let end = sink.end_handle();
     let link = Link::start(options, source, end).unwrap();

@@ -12,9 +12,11 @@ use strata_wire::roce::{MASK_24, Service, UDP_PORT};
 
 use crate::CONTROL_PORT;
 use crate::control::{
-    BlockFull, Channel, End, Hello, HelloPath, Message, Progress, Welcome, WelcomePath,
+    BODY_LEN_MAX, Begin, BlockFull, Channel, End, Hello, HelloPath, Message, Progress, Welcome,
+    WelcomePath, nonce, random,
 };
 use crate::error::{RelayError, io_error};
+use crate::secret::Prover;
 use crate::udp::UdpPort;
 
 use super::road::Road;
@@ -78,13 +80,19 @@ fn host_and_port(text: &str) -> (&str, u16) {
     }
 }
 
-fn connect(relay: &str) -> Result<TcpStream, RelayError> {
+fn connect(options: &LinkOptions) -> Result<TcpStream, RelayError> {
+    let relay = &options.relay;
+    let is_protected = options.tls.is_some() || options.secret.is_some() || options.insecure;
     let (host, port) = host_and_port(relay);
     let bare = host.trim_matches(['[', ']']);
     let addresses = (bare, port).to_socket_addrs();
     let addresses = addresses.map_err(io_error(format!("{relay}: cannot find the relay")))?;
     let mut last = None;
     for address in addresses {
+        if !is_protected && !address.ip().to_canonical().is_loopback() {
+            let peer = address.to_string();
+            return Err(RelayError::Unprotected { peer });
+        }
         match TcpStream::connect_timeout(&address, ANSWER_LIMIT) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = Some(error),
@@ -94,13 +102,6 @@ fn connect(relay: &str) -> Result<TcpStream, RelayError> {
     Err(io_error(format!(
         "{relay}: cannot connect; is `strata relay` running there?"
     ))(last.unwrap_or_else(none)))
-}
-
-fn random() -> Result<u64, RelayError> {
-    getrandom::u64().map_err(|error| RelayError::Io {
-        what: "random numbers".into(),
-        source: std::io::Error::other(error),
-    })
 }
 
 /// The largest RDMA MTU whose packets the path to `relay` takes unfragmented.
@@ -118,6 +119,86 @@ fn path_mtu(local: IpAddr, relay: SocketAddr) -> usize {
         .unwrap_or(256)
 }
 
+/// How a switch comes in.
+struct Entry<'a> {
+    channel: &'a mut Channel,
+    options: &'a LinkOptions,
+    /// By then the relay has answered.
+    end: Instant,
+    interrupted: &'a dyn Fn() -> bool,
+}
+
+impl Entry<'_> {
+    /// What the relay answers, its refusals as errors.
+    fn answer(&mut self) -> Result<Message, RelayError> {
+        let left = self.end.saturating_duration_since(Instant::now());
+        let is_plain = self.options.tls.is_none();
+        match self.channel.wait(left, self.interrupted) {
+            Ok(Message::Refused(reason)) => Err(RelayError::Refused(reason)),
+            Ok(Message::Failed(reason)) => Err(RelayError::Failed(reason)),
+            Err(RelayError::Closed { peer }) if is_plain => Err(RelayError::HungUp { peer }),
+            Err(RelayError::Io { source, .. })
+                if is_plain && source.kind() == std::io::ErrorKind::ConnectionReset =>
+            {
+                let peer = self.channel.peer().to_owned();
+                Err(RelayError::HungUp { peer })
+            }
+            answer => answer,
+        }
+    }
+
+    /// Says something. If it cannot be sent, the relay has perhaps said why.
+    fn say(&mut self, message: &Message) {
+        let _ = self.channel.send(message);
+    }
+
+    /// Hello, proofs, and what is recorded.
+    fn enter(&mut self, mut begin: Begin) -> Result<Welcome, RelayError> {
+        begin.shorten();
+        begin.check().map_err(RelayError::Refused)?;
+        let model = &self.options.about.model_json;
+        if model.len() > BODY_LEN_MAX {
+            return Err(RelayError::Refused(format!(
+                "the model has {} bytes: a relay takes {BODY_LEN_MAX}",
+                model.len()
+            )));
+        }
+        let hello = Hello {
+            session: self.options.session.clone(),
+            worker: self.options.worker,
+            nonce: nonce()?,
+            secret: self.options.secret.is_some(),
+        };
+        self.say(&Message::Hello(Box::new(hello.clone())));
+        let challenge = match self.answer()? {
+            Message::Challenge(challenge) => challenge,
+            other => return Err(protocol(self.channel, &unexpected(&other))),
+        };
+        let impostor = |channel: &Channel| RelayError::Impostor {
+            peer: channel.peer().to_owned(),
+        };
+        if let Some(secret) = &self.options.secret {
+            if !challenge.secret {
+                return Err(impostor(self.channel));
+            }
+            let proof = secret.proof(Prover::Switch, &hello, &challenge);
+            self.say(&Message::Proof(proof));
+            match self.answer()? {
+                Message::Proof(proof)
+                    if secret.is_proof(Prover::Relay, &hello, &challenge, &proof) => {}
+                Message::Proof(_) => return Err(impostor(self.channel)),
+                other => return Err(protocol(self.channel, &unexpected(&other))),
+            }
+        }
+        self.say(&Message::Model(model.clone()));
+        self.say(&Message::Begin(Box::new(begin)));
+        match self.answer()? {
+            Message::Welcome(welcome) => Ok(*welcome),
+            other => Err(protocol(self.channel, &unexpected(&other))),
+        }
+    }
+}
+
 impl Connection {
     pub(super) fn open(
         options: &LinkOptions,
@@ -125,7 +206,8 @@ impl Connection {
         first_seq: u64,
         interrupted: impl Fn() -> bool,
     ) -> Result<Self, RelayError> {
-        let stream = connect(&options.relay)?;
+        let end = Instant::now() + ANSWER_LIMIT;
+        let stream = connect(options)?;
         let what = || format!("{}: connection", options.relay);
         let local = stream.local_addr().map_err(io_error(what()))?;
         let relay = stream.peer_addr().map_err(io_error(what()))?;
@@ -159,15 +241,12 @@ impl Connection {
         let about = &options.about;
         #[allow(clippy::cast_possible_truncation)]
         let key = random()? as u32;
-        let hello = Hello {
-            session: options.session.clone(),
-            worker: options.worker,
+        let begin = Begin {
             program: about.program.clone(),
             inputs: about.inputs.clone(),
             filter: about.filter.clone(),
             mode: about.mode.clone(),
             model: about.model.clone(),
-            model_json: String::from_utf8_lossy(&about.model_json).into_owned(),
             classes: about.classes.clone(),
             hash_seed: about.hash_seed,
             key,
@@ -175,29 +254,15 @@ impl Connection {
             first_seq,
             path: path.clone(),
         };
-        // If it cannot be sent, the relay has perhaps said why.
-        let _ = channel.send(&Message::Hello(Box::new(hello)));
-        let answer = channel
-            .wait(ANSWER_LIMIT, interrupted)
-            .map_err(|error| match error {
-                RelayError::Closed { peer } if options.tls.is_none() => RelayError::HungUp { peer },
-                RelayError::Io { source, .. }
-                    if options.tls.is_none()
-                        && source.kind() == std::io::ErrorKind::ConnectionReset =>
-                {
-                    let peer = channel.peer().to_owned();
-                    RelayError::HungUp { peer }
-                }
-                error => error,
-            });
-        let welcome = match answer? {
-            Message::Welcome(welcome) => *welcome,
-            Message::Refused(reason) => return Err(RelayError::Refused(reason)),
-            Message::Failed(reason) => return Err(RelayError::Failed(reason)),
-            other => return Err(protocol(&channel, &unexpected(&other))),
+        let mut entry = Entry {
+            channel: &mut channel,
+            options,
+            end,
+            interrupted: &interrupted,
         };
+        let welcome = entry.enter(begin)?;
         if welcome.blocks == 0 || welcome.block_stride < welcome.block_bytes {
-            return Err(protocol(&channel, "blocks that are none"));
+            return Err(protocol(&channel, "invalid sizes of blocks"));
         }
         let road = Road::new(options, &welcome, &path, udp, relay)?;
         let mtu = match &welcome.path {
@@ -491,7 +556,8 @@ impl Connection {
     }
 
     /// Asks the relay to close the recording.
-    pub(super) fn send_end(&mut self, end: End) -> Result<(), RelayError> {
+    pub(super) fn send_end(&mut self, mut end: End) -> Result<(), RelayError> {
+        end.shorten();
         self.send_definitions()?;
         self.moved = Instant::now();
         self.channel.send(&Message::End(Box::new(end)))

@@ -13,15 +13,15 @@ use strata_store::{
 };
 use strata_wire::Ledger;
 
-use crate::control::{BlockFull, Channel, Hello, Message, Progress, Welcome};
+use crate::control::{Begin, BlockFull, Channel, Hello, Message, Progress, Welcome};
 use crate::error::{RelayError, io_error};
+use crate::link::unexpected;
 use crate::memory::Writable;
 
 use super::Inner;
+use super::admission::Admitted;
 use memory::{Memory, Place};
 
-/// How long a switch may take for its first message.
-const HELLO_LIMIT: Duration = Duration::from_secs(10);
 /// How often the relay tells a switch that it is there.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 /// How long a switch may take to hang up once it was told that nothing more is stored, and
@@ -108,7 +108,8 @@ struct Full {
 
 struct Session<'a> {
     inner: &'a Arc<Inner>,
-    hello: Hello,
+    worker: u16,
+    begin: Begin,
     memory: Memory,
     stream: RelayStream,
     /// Full blocks that wait for stragglers.
@@ -128,43 +129,21 @@ struct Session<'a> {
     spoke: Instant,
 }
 
-pub(super) fn serve(inner: &Arc<Inner>, stream: TcpStream, full: bool) -> Result<(), RelayError> {
-    let local = stream
-        .local_addr()
-        .map_err(io_error("control connection"))?;
-    let peer = stream.peer_addr().map_err(io_error("control connection"))?;
-    let tls = inner.options.tls.as_ref().map(|tls| tls.connection());
-    let tls = tls.transpose().map_err(|error| RelayError::Tls {
-        file: peer.to_string(),
-        problem: error.to_string(),
-    })?;
-    let tls = tls.map(rustls::Connection::Server);
-    let mut channel = Channel::new(stream, tls).map_err(io_error("control connection"))?;
-    let hello = match channel.wait(HELLO_LIMIT, || inner.stopped())? {
-        Message::Hello(hello) => *hello,
-        other => return Err(protocol(&channel, format!("{other:?} for a hello"))),
-    };
-    let refuse = |channel: &mut Channel, reason: String| -> RelayError {
-        // If that cannot be sent either, the switch finds out by itself.
-        let _ = channel.send(&Message::Refused(reason.clone()));
-        std::thread::sleep(Duration::from_millis(50));
-        let _ = channel.poll();
-        RelayError::Refused(reason)
-    };
-    if full {
-        let most = inner.options.switches_max;
-        let reason = format!("it serves {most} switches, and no more (--switches)");
-        return Err(refuse(&mut channel, reason));
-    }
-    let (mut session, welcome) = match Session::begin(inner, hello, local, peer) {
-        Ok(begun) => begun,
-        Err(error) => {
-            if let Some(failed) = inner.note_failure(&error) {
-                let _ = channel.send(&failed);
+pub(super) fn serve(inner: &Arc<Inner>, admitted: Admitted) -> Result<(), RelayError> {
+    let mut channel = admitted.channel;
+    let ends = |stream: &TcpStream| Ok((stream.local_addr()?, stream.peer_addr()?));
+    let (local, peer) = ends(channel.stream()).map_err(io_error("control connection"))?;
+    let (hello, model) = (admitted.hello, admitted.model);
+    let (mut session, welcome) =
+        match Session::begin(inner, &hello, admitted.begin, model, local, peer) {
+            Ok(begun) => begun,
+            Err(error) => {
+                let told = inner.note_failure(&error);
+                let told = told.unwrap_or_else(|| Message::Refused(reason(&error)));
+                hear_out(&mut channel, &told, |_| ());
+                return Err(error);
             }
-            return Err(refuse(&mut channel, error.to_string()));
-        }
-    };
+        };
     let welcomed = channel.send(&Message::Welcome(Box::new(welcome)));
     let served = welcomed.and_then(|()| session.run(&mut channel));
     if let Err(error) = &served {
@@ -177,6 +156,27 @@ pub(super) fn serve(inner: &Arc<Inner>, stream: TcpStream, full: bool) -> Result
     served.and(left)
 }
 
+/// Why a switch is refused, as it is told.
+fn reason(error: &RelayError) -> String {
+    match error {
+        RelayError::Refused(reason) => reason.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Says the last word, and hears what the switch says until it has hung up.
+fn hear_out(channel: &mut Channel, last: &Message, mut hear: impl FnMut(Message)) {
+    let mut listens = channel.send(last).is_ok();
+    let end = Instant::now() + LAST_WORD_LIMIT;
+    while listens && Instant::now() < end {
+        match channel.poll() {
+            Ok(Some(message)) => hear(message),
+            Ok(None) => std::thread::sleep(REST),
+            Err(_) => listens = false,
+        }
+    }
+}
+
 fn protocol(channel: &Channel, problem: String) -> RelayError {
     RelayError::Protocol {
         peer: channel.peer().to_owned(),
@@ -187,24 +187,26 @@ fn protocol(channel: &Channel, problem: String) -> RelayError {
 impl<'a> Session<'a> {
     fn begin(
         inner: &'a Arc<Inner>,
-        hello: Hello,
+        hello: &Hello,
+        begin: Begin,
+        model: Vec<u8>,
         local: SocketAddr,
         peer: SocketAddr,
     ) -> Result<(Self, Welcome), RelayError> {
-        if hello.first_block >= NUMBER_MAX || hello.first_seq >= NUMBER_MAX {
+        if begin.first_block >= NUMBER_MAX || begin.first_seq >= NUMBER_MAX {
             let reason = "numbers of blocks and packets begin at small ones";
             return Err(RelayError::Refused(reason.into()));
         }
         let stream = inner.log.stream(StreamOptions {
             about: About {
-                program: hello.program.clone(),
-                inputs: hello.inputs.clone(),
-                filter: hello.filter.clone(),
-                mode: hello.mode.clone(),
-                model: hello.model.clone(),
-                model_json: hello.model_json.clone().into_bytes(),
-                classes: hello.classes.clone(),
-                hash_seed: hello.hash_seed,
+                program: begin.program.clone(),
+                inputs: begin.inputs.clone(),
+                filter: begin.filter.clone(),
+                mode: begin.mode.clone(),
+                model: begin.model.clone(),
+                model_json: model,
+                classes: begin.classes.clone(),
+                hash_seed: begin.hash_seed,
                 look_back: false,
                 live: false,
             },
@@ -213,7 +215,7 @@ impl<'a> Session<'a> {
             rotate_bytes: inner.options.rotate_bytes,
         })?;
         let (block_bytes, blocks) = (inner.options.block_bytes, inner.options.blocks.max(2));
-        let (memory, path, block_stride) = Memory::new(inner, &hello, local, peer)?;
+        let (memory, path, block_stride) = Memory::new(inner, &begin, local, peer)?;
         let welcome = Welcome {
             recording: stream.recording(),
             block_bytes,
@@ -227,18 +229,19 @@ impl<'a> Session<'a> {
             memory,
             stream,
             full: VecDeque::new(),
-            next_block: hello.first_block,
-            next_seq: hello.first_seq,
+            next_block: begin.first_block,
+            next_seq: begin.first_seq,
             definitions: Vec::new(),
             jobs: VecDeque::new(),
             next_job: 0,
             done,
             to_done,
             progress: Progress::default(),
-            durable_seq: hello.first_seq,
+            durable_seq: begin.first_seq,
             failure: None,
             spoke: Instant::now(),
-            hello,
+            worker: hello.worker,
+            begin,
         };
         Ok((session, welcome))
     }
@@ -251,7 +254,8 @@ impl<'a> Session<'a> {
             while let Some(message) = channel.poll()? {
                 worked = true;
                 heard = Instant::now();
-                if let Message::End(end) = message {
+                if let Message::End(mut end) = message {
+                    end.shorten();
                     self.drain(channel)?;
                     let ledger = end.books.as_ref().map(Ledger::from);
                     let books = ledger.as_ref().map(|ledger| (ledger, end.warnings));
@@ -291,33 +295,25 @@ impl<'a> Session<'a> {
 
     /// Tells the switch why this is the end, and hears how far its worker was.
     fn say_why(&mut self, channel: &mut Channel, error: &RelayError) {
-        let last = match self.inner.note_failure(error) {
-            Some(failed) => failed,
-            None => match error {
-                RelayError::Refused(reason) => Message::Refused(reason.clone()),
-                RelayError::Store(_) | RelayError::Protocol { .. } => {
-                    Message::Refused(error.to_string())
-                }
-                _ => return,
-            },
-        };
-        let mut listens = channel.send(&last).is_ok();
-        let end = Instant::now() + LAST_WORD_LIMIT;
-        while listens && Instant::now() < end {
-            match channel.poll() {
-                Ok(Some(Message::Progress(progress))) => self.progress = progress,
-                Ok(Some(_)) => {}
-                Ok(None) => std::thread::sleep(REST),
-                Err(_) => listens = false,
+        let last = match (self.inner.note_failure(error), error) {
+            (Some(failed), _) => failed,
+            (None, RelayError::Refused(_) | RelayError::Store(_) | RelayError::Protocol { .. }) => {
+                Message::Refused(reason(error))
             }
-        }
+            _ => return,
+        };
+        hear_out(channel, &last, |message| {
+            if let Message::Progress(progress) = message {
+                self.progress = progress;
+            }
+        });
     }
 
     fn take(&mut self, channel: &Channel, message: Message) -> Result<(), RelayError> {
         match message {
             Message::Definitions(records) => {
                 if !are_definitions(&records) {
-                    return Err(protocol(channel, "definitions that are none".into()));
+                    return Err(protocol(channel, "invalid definitions".into()));
                 }
                 self.definitions.extend(records);
                 if self.definitions.len() > DEFINITIONS_MAX {
@@ -351,7 +347,7 @@ impl<'a> Session<'a> {
                 self.progress = progress;
                 self.checkpoint()?;
             }
-            other => return Err(protocol(channel, format!("{other:?} of a switch"))),
+            other => return Err(protocol(channel, unexpected(&other))),
         }
         Ok(())
     }
@@ -388,7 +384,7 @@ impl<'a> Session<'a> {
 
     /// Which of the relay's blocks the one of this number is.
     fn place(&self, number: u64) -> Place {
-        let turn = (number - self.hello.first_block) % self.inner.options.blocks.max(2) as u64;
+        let turn = (number - self.begin.first_block) % self.inner.options.blocks.max(2) as u64;
         let index = usize::try_from(turn).unwrap_or(0);
         let mut jobs = self.jobs.iter().filter_map(|job| job.block);
         Place {
@@ -404,14 +400,14 @@ impl<'a> Session<'a> {
             salvaged,
             block_number: full.block,
             recording: self.stream.recording(),
-            worker: self.hello.worker,
+            worker: self.worker,
             used: full.used,
-            key: self.hello.key,
+            key: self.begin.key,
             first_seq: full.first_seq,
             next_seq: full.next_seq,
             packets: full.packets,
             segments: full.segments,
-            hash_seed: self.hello.hash_seed,
+            hash_seed: self.begin.hash_seed,
         };
         self.write_definitions(header.stored_len() as u64)?;
         // The switch may have announced one that is on its way to disk.
@@ -577,7 +573,7 @@ impl<'a> Session<'a> {
         let definitions = std::mem::take(&mut self.definitions);
         for _ in 0..self.inner.options.blocks.max(2) {
             let number = self.next_block;
-            let key = self.hello.key;
+            let key = self.begin.key;
             let place = self.place(number);
             let Some(used) = self.memory.used(self.inner, place, key, number) else {
                 break;

@@ -2,14 +2,13 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use strata_rdma::segment::Segments;
 use strata_rdma::{Access, Psn, QueuePairOptions, Region};
 use strata_store::RelayedHeader;
-use strata_wire::roce::{Service, icrc};
+use strata_wire::roce::{MASK_24, Service, icrc};
 
-use crate::control::{Hello, HelloPath, WelcomePath};
+use crate::control::{Begin, HelloPath, WelcomePath, random};
 use crate::error::{RelayError, io_error};
 use crate::icrc::{IcrcCheck, outer};
 use crate::memory::{Blocks, Writable};
@@ -46,14 +45,14 @@ impl Memory {
     /// apart.
     pub(super) fn new(
         inner: &Inner,
-        hello: &Hello,
+        begin: &Begin,
         local: SocketAddr,
         peer: SocketAddr,
     ) -> Result<(Self, WelcomePath, usize), RelayError> {
         let (block_bytes, blocks) = (inner.options.block_bytes, inner.options.blocks.max(2));
         let memory = Blocks::new(blocks, block_bytes);
         let stride = memory.stride();
-        match hello.path {
+        match begin.path {
             HelloPath::SharedMemory => {
                 let mapping = Mapping::create(stride * blocks);
                 let mapping = Arc::new(mapping.map_err(io_error("shared memory"))?);
@@ -68,12 +67,12 @@ impl Memory {
             HelloPath::Rdma { .. } => {
                 #[cfg(feature = "verbs")]
                 if let Some(device) = &inner.device {
-                    let switch = verbs_switch(&hello.path, peer, blocks, stride);
+                    let switch = verbs_switch(&begin.path, peer, blocks, stride);
                     let connected = device.connect(&switch)?;
                     let path = connected.welcome();
                     return Ok((Self::Nic(connected), path, stride));
                 }
-                let (memory, path) = Self::in_software(inner, hello, memory, local, peer)?;
+                let (memory, path) = Self::in_software(inner, begin, memory, local, peer)?;
                 Ok((memory, path, stride))
             }
         }
@@ -82,7 +81,7 @@ impl Memory {
     /// Gives the blocks to the responder, with a queue pair for the switch.
     fn in_software(
         inner: &Inner,
-        hello: &Hello,
+        begin: &Begin,
         memory: Blocks,
         local: SocketAddr,
         peer: SocketAddr,
@@ -93,12 +92,11 @@ impl Memory {
             psn,
             port,
             mtu,
-        } = hello.path
+        } = begin.path
         else {
             return Err(RelayError::Refused("no queue pair".into()));
         };
-        let number = inner.next_qpn.fetch_add(1, Ordering::Relaxed);
-        let rkey = rkey()?;
+        let (number, rkey) = numbers(inner)?;
         let access = Access {
             write: true,
             atomic: true,
@@ -274,9 +272,19 @@ fn unmapped(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
-fn rkey() -> Result<u32, RelayError> {
-    getrandom::u32().map_err(|error| RelayError::Io {
-        what: "random numbers".into(),
-        source: std::io::Error::other(error),
-    })
+/// Number of a queue pair and key of its memory, both random, so that nobody can guess where
+/// another switch writes.
+fn numbers(inner: &Inner) -> Result<(u32, u32), RelayError> {
+    loop {
+        let random = random()?;
+        #[allow(clippy::cast_possible_truncation)]
+        let (number, rkey) = (random as u32 & MASK_24, (random >> 32) as u32);
+        let mut wire = inner.wire();
+        let first = inner.options.first_qpn.filter(|_| wire.peers.is_empty());
+        let number = first.unwrap_or(number);
+        // 0 and 1 are for management (IBTA §3.5.3).
+        if number > 1 && !wire.peers.contains_key(&number) && !wire.has_region(rkey) {
+            return Ok((number, rkey));
+        }
+    }
 }

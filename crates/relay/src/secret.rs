@@ -1,0 +1,180 @@
+//! A secret that both ends know, and how each proves to the other that it does without
+//! saying it (HMAC-SHA256 over what both have said, RFC 2104).
+//!
+//! It keeps strangers out. It hides nothing: what travels can be read on its way.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use ring::hmac;
+
+use crate::control::{Challenge, Hello};
+use crate::error::RelayError;
+
+/// Bytes of a secret at least, without white space at its ends.
+const LEN_MIN: usize = 16;
+/// And at most.
+const LEN_MAX: usize = 4096;
+/// Permissions of anybody but the file's owner.
+const OTHERS: u32 = 0o077;
+
+/// Bytes of a proof.
+pub const PROOF_LEN: usize = 32;
+
+/// What both ends know.
+#[derive(Clone)]
+pub struct Secret(hmac::Key);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// Who proves that it knows the secret. Neither's proof is one of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Prover {
+    Switch,
+    Relay,
+}
+
+impl Secret {
+    /// A secret of these bytes.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Self {
+        Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
+    }
+
+    /// The content of a file, without white space at its ends.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, is too short to be secret or too long, or if others than its
+    /// owner may read or write it.
+    pub fn read(path: &Path) -> Result<Self, RelayError> {
+        let refuse = |problem: String| RelayError::Secret {
+            file: path.display().to_string(),
+            problem,
+        };
+        let open = |path: &Path| -> std::io::Result<(u32, bool, Vec<u8>)> {
+            let file = File::open(path)?;
+            let metadata = file.metadata()?;
+            let mut bytes = Vec::new();
+            // One byte more, to see that it is too long.
+            file.take(LEN_MAX as u64 + 1).read_to_end(&mut bytes)?;
+            let mode = metadata.permissions().mode();
+            Ok((mode, metadata.is_file(), bytes))
+        };
+        let (mode, is_file, bytes) = open(path).map_err(|error| refuse(error.to_string()))?;
+        if is_file && mode & OTHERS != 0 {
+            return Err(refuse(format!(
+                "its mode is {:04o}, so others may read or change the secret: chmod 600 it",
+                mode & 0o7777
+            )));
+        }
+        let secret = bytes.trim_ascii();
+        if bytes.len() > LEN_MAX || secret.len() < LEN_MIN {
+            return Err(refuse(format!(
+                "a secret has {LEN_MIN} to {LEN_MAX} bytes: make one with `openssl rand -hex 32`"
+            )));
+        }
+        Ok(Self::new(secret))
+    }
+
+    /// What both have said, so that a proof is good for one connection only.
+    fn text(prover: Prover, hello: &Hello, challenge: &Challenge) -> Vec<u8> {
+        let mut text = match prover {
+            Prover::Switch => b"strata control: switch\0".to_vec(),
+            Prover::Relay => b"strata control: relay \0".to_vec(),
+        };
+        for word in hello.nonce.iter().chain(&challenge.nonce) {
+            text.extend(word.to_le_bytes());
+        }
+        text.extend(hello.worker.to_le_bytes());
+        text.extend(hello.session.as_bytes());
+        text
+    }
+
+    pub(crate) fn proof(
+        &self,
+        prover: Prover,
+        hello: &Hello,
+        challenge: &Challenge,
+    ) -> [u8; PROOF_LEN] {
+        let tag = hmac::sign(&self.0, &Self::text(prover, hello, challenge));
+        let mut proof = [0; PROOF_LEN];
+        proof.copy_from_slice(tag.as_ref());
+        proof
+    }
+
+    /// Compares in a time that does not depend on the proof.
+    pub(crate) fn is_proof(
+        &self,
+        prover: Prover,
+        hello: &Hello,
+        challenge: &Challenge,
+        proof: &[u8],
+    ) -> bool {
+        hmac::verify(&self.0, &Self::text(prover, hello, challenge), proof).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn said() -> (Hello, Challenge) {
+        let hello = Hello {
+            session: "s".into(),
+            worker: 1,
+            nonce: [1, 2, 3, 4],
+            secret: true,
+        };
+        let challenge = Challenge {
+            nonce: [5, 6, 7, 8],
+            secret: true,
+        };
+        (hello, challenge)
+    }
+
+    #[test]
+    fn a_proof_is_good_for_its_connection_its_end_and_its_secret_only() {
+        let (hello, challenge) = said();
+        let secret = Secret::new(b"a secret of some length");
+        let proof = secret.proof(Prover::Switch, &hello, &challenge);
+        assert!(secret.is_proof(Prover::Switch, &hello, &challenge, &proof));
+        assert!(!secret.is_proof(Prover::Relay, &hello, &challenge, &proof));
+        assert!(!secret.is_proof(Prover::Switch, &hello, &challenge, &proof[1..]));
+        let other = Secret::new(b"another secret of some length");
+        assert!(!other.is_proof(Prover::Switch, &hello, &challenge, &proof));
+        let mut again = challenge.clone();
+        again.nonce[3] += 1;
+        assert!(!secret.is_proof(Prover::Switch, &hello, &again, &proof));
+        let mut renamed = hello.clone();
+        renamed.session.push('x');
+        assert!(!secret.is_proof(Prover::Switch, &renamed, &challenge, &proof));
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_and_a_short_one_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("secret");
+        let write = |content: &[u8], mode: u32| {
+            fs::write(&path, content).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            Secret::read(&path).map_err(|error| error.to_string())
+        };
+        assert!(write(b"0123456789abcdef\n", 0o600).is_ok());
+        for mode in [0o640, 0o604, 0o620, 0o602] {
+            let refused = write(b"0123456789abcdef\n", mode).unwrap_err();
+            assert!(refused.contains("chmod 600"), "{refused}");
+        }
+        assert!(write(b" 0123456789abcde \n", 0o600).is_err());
+        assert!(write(&[b'x'; LEN_MAX + 1], 0o600).is_err());
+        assert!(Secret::read(&dir.path().join("none")).is_err());
+    }
+}
