@@ -228,6 +228,16 @@ pub(crate) struct InputAt {
     at: u64,
 }
 
+impl InputAt {
+    pub(crate) fn input(&self) -> &Input {
+        &self.input
+    }
+
+    pub(crate) fn position(&self) -> u64 {
+        self.at
+    }
+}
+
 impl Read for InputAt {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.input.read_at(buffer, self.at)?;

@@ -13,6 +13,7 @@
 //! does not depend on Parquet; used by the command line.
 #![forbid(unsafe_code)]
 
+mod by_time;
 mod changes;
 mod coded;
 mod compact;
@@ -29,6 +30,7 @@ mod header;
 mod innermost;
 mod intake;
 mod keys;
+mod merge;
 mod moving;
 mod names;
 mod packets;
@@ -50,7 +52,7 @@ pub use compact::{Compacted, compact, snapshot};
 pub use disk::ClearDisk;
 pub use encryption::{encrypt_to, rotate};
 pub use error::ArchiveError;
-pub use export::export;
+pub use export::{export, export_within};
 pub use find::{Find, name_of};
 pub use keys::{Identities, KeyError, Recipients};
 pub use moving::{Moved, Place, relocate};

@@ -5,17 +5,16 @@
 //! stands in the member.
 
 use std::cell::RefCell;
-use std::collections::{HashSet, VecDeque};
-use std::io::{self, Read, Write};
+use std::collections::HashSet;
+use std::io::{self, BufReader, Read, Write};
 use std::rc::Rc;
 
 use flate2::Compression;
-use flate2::read::GzDecoder;
+use flate2::bufread::GzDecoder;
 use flate2::write::GzEncoder;
 use strata_capture::{Interface, PacketRef, PcapNgWriter, WriteError};
 
-use crate::error::Source;
-use crate::files::{Input, Output, Sums};
+use crate::files::{Input, InputAt, Output, Sums};
 
 /// Uncompressed bytes after which a member ends.
 const MEMBER_BYTES: usize = 512 << 10;
@@ -119,59 +118,103 @@ impl PayloadWriter {
     }
 }
 
-/// Members that a reader holds: packets lie by flow and are wanted by time, so neighbours
-/// come from as many members as there are large flows at a time.
-const MEMBERS_HELD: usize = 32;
+/// Bytes read at once: about a member, and no more than a piece of an encrypted file or object
+/// is long.
+const READ_BYTES: usize = 256 << 10;
 
-/// Reads packets of a payload file.
+/// Reads packets of a payload file. It holds one member: whoever asks for packets in the order
+/// in which they lie, which is that of the table's flows, has each decompressed once.
 pub(crate) struct PayloadReader {
-    input: Input,
-    /// Members by their place in the file, the one used last in front.
-    members: VecDeque<(u64, Vec<u8>)>,
+    input: BufReader<InputAt>,
+    /// Where the member that is held begins in the file.
+    at: Option<u64>,
+    member: Vec<u8>,
+    unreadable: Vec<Unreadable>,
+}
+
+/// A member that cannot be read.
+pub(crate) struct Unreadable {
+    /// Where it begins.
+    pub(crate) at: u64,
+    pub(crate) problem: String,
+    /// How many were asked for.
+    pub(crate) packets: u64,
 }
 
 impl PayloadReader {
-    pub(crate) fn new(input: Input) -> Self {
+    pub(crate) fn new(input: &Input) -> Self {
         Self {
-            input,
-            members: VecDeque::new(),
+            input: BufReader::with_capacity(READ_BYTES, input.at(0)),
+            at: None,
+            member: Vec::new(),
+            unreadable: Vec::new(),
         }
     }
 
-    /// The bytes of the packet at a place.
-    pub(crate) fn packet(&mut self, place: u64) -> Result<&[u8], Source> {
-        const NO_PACKET: &str = "no packet where one should be";
+    /// The bytes of the packet at a place. Where they cannot be read there is nothing, and
+    /// [`take_unreadable`](Self::take_unreadable) says why.
+    pub(crate) fn packet(&mut self, place: u64) -> Option<&[u8]> {
         let at = place >> WITHIN_BITS;
-        let member = self.member(at)?;
-        let start = usize::try_from(place & ((1 << WITHIN_BITS) - 1))?;
-        let block = member.get(start..).ok_or(NO_PACKET)?;
-        let head: &[u8; PACKET_HEAD] = block.first_chunk().ok_or(NO_PACKET)?;
-        let word =
-            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        if word(0) != strata_capture::block_type::ENHANCED_PACKET {
-            return Err(NO_PACKET.into());
+        let start = usize::try_from(place & ((1 << WITHIN_BITS) - 1)).ok()?;
+        if self.at != Some(at) {
+            if let Some(last) = self.unreadable.last_mut().filter(|last| last.at == at) {
+                last.packets += 1;
+                return None;
+            }
+            self.at = None;
+            if let Err(error) = self.read(at) {
+                self.unreadable.push(Unreadable {
+                    at,
+                    problem: error.to_string(),
+                    packets: 1,
+                });
+                return None;
+            }
+            self.at = Some(at);
         }
-        let len = usize::try_from(word(20))?;
-        Ok(block.get(PACKET_HEAD..PACKET_HEAD + len).ok_or(NO_PACKET)?)
+        let found = packet_at(&self.member, start);
+        if found.is_none() {
+            self.unreadable.push(Unreadable {
+                at,
+                problem: format!("there is none at byte {start} of what it holds"),
+                packets: 1,
+            });
+        }
+        found
     }
 
-    /// What a member holds, which begins at this place in the file.
-    fn member(&mut self, at: u64) -> Result<&[u8], Source> {
-        let held = self.members.iter().position(|(have, _)| *have == at);
-        let member = match held.and_then(|place| self.members.remove(place)) {
-            Some(member) => member,
-            None => {
-                let mut bytes = match self.members.len() {
-                    MEMBERS_HELD => self.members.pop_back().map_or_else(Vec::new, |last| last.1),
-                    _ => Vec::with_capacity(MEMBER_BYTES + (64 << 10)),
-                };
-                bytes.clear();
-                let reader = GzDecoder::new(self.input.at(at));
-                reader.take(MEMBER_BYTES_MAX).read_to_end(&mut bytes)?;
-                (at, bytes)
-            }
-        };
-        self.members.push_front(member);
-        Ok(&self.members[0].1)
+    /// Members that could not be read so far, each once.
+    pub(crate) fn take_unreadable(&mut self) -> Vec<Unreadable> {
+        std::mem::take(&mut self.unreadable)
     }
+
+    /// Reads the member that begins at this place in the file.
+    fn read(&mut self, at: u64) -> io::Result<()> {
+        let ahead = self.input.buffer().len() as u64;
+        if self.input.get_ref().position().checked_sub(ahead) != Some(at) {
+            let input = self.input.get_ref().input().at(at);
+            self.input = BufReader::with_capacity(READ_BYTES, input);
+        }
+        self.member.clear();
+        let reader = GzDecoder::new(&mut self.input);
+        let read = reader
+            .take(MEMBER_BYTES_MAX)
+            .read_to_end(&mut self.member)?;
+        if read as u64 == MEMBER_BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it has no end"));
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of the packet whose block begins at a place of a member.
+fn packet_at(member: &[u8], start: usize) -> Option<&[u8]> {
+    let block = member.get(start..)?;
+    let head: &[u8; PACKET_HEAD] = block.first_chunk()?;
+    let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    if word(0) != strata_capture::block_type::ENHANCED_PACKET {
+        return None;
+    }
+    let len = usize::try_from(word(20)).ok()?;
+    block.get(PACKET_HEAD..PACKET_HEAD.checked_add(len)?)
 }

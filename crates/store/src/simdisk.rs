@@ -20,6 +20,7 @@ struct Content {
     current: Vec<u8>,
     /// Written since the last sync: offset and length.
     pending: Vec<(usize, usize)>,
+    bytes_read: u64,
 }
 
 #[derive(Debug, Default)]
@@ -115,6 +116,7 @@ impl SimDisk {
                 durable: survived.clone(),
                 current: survived,
                 pending: Vec::new(),
+                bytes_read: 0,
             };
             files.insert(name.clone(), content);
         }
@@ -136,6 +138,15 @@ impl SimDisk {
         let content = state.files.get_mut(name).expect("the file exists");
         content.current[byte] ^= 1 << (bit % 8);
         content.durable = content.current.clone();
+    }
+
+    /// Bytes that were read of a file, however often; 0 if there is none.
+    #[must_use]
+    pub fn bytes_read(&self, name: &str) -> u64 {
+        self.state()
+            .files
+            .get(name)
+            .map_or(0, |content| content.bytes_read)
     }
 
     /// Names of all files.
@@ -182,6 +193,7 @@ impl Disk for SimDisk {
             durable: content.to_vec(),
             current: content.to_vec(),
             pending: Vec::new(),
+            bytes_read: 0,
         };
         state.files.insert(name.to_owned(), content);
         Ok(())
@@ -282,14 +294,15 @@ fn to_usize(offset: u64) -> io::Result<usize> {
 
 impl DiskFile for SimFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let state = self.disk.state();
+        let mut state = self.disk.state();
         let content = state
             .files
-            .get(&self.name)
+            .get_mut(&self.name)
             .ok_or_else(|| not_found(&self.name))?;
         let from = content.current.get(to_usize(offset)?..).unwrap_or(&[]);
         let len = from.len().min(buffer.len());
         buffer[..len].copy_from_slice(&from[..len]);
+        content.bytes_read += len as u64;
         Ok(len)
     }
 

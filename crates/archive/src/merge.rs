@@ -1,0 +1,359 @@
+//! The packets of a recording's parts, whole again as far as they were kept, in the order of
+//! arrival.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use strata_store::{Damage, FileKind, Log, Part, Recording};
+
+use crate::by_time::{Arrival, ByTime, Waiting};
+use crate::error::{ArchiveError, Source};
+use crate::export::parts_of;
+use crate::files::Input;
+use crate::find::{self, Find};
+use crate::packets;
+use crate::payload::PayloadReader;
+use crate::rows::{self, Rebuild, Row};
+use crate::table::TableReader;
+
+/// Rows that are read at once.
+const ROWS_AT_ONCE: usize = 1 << 17;
+
+/// A part whose packets are read.
+struct OpenPart {
+    table: TableReader<Input>,
+    payload: Option<PayloadReader>,
+    mode: String,
+    named: String,
+    payload_named: String,
+    /// Its row groups that are still to be read.
+    groups: usize,
+}
+
+/// A row group to be read: its part, number and rows.
+struct Ahead {
+    /// No packet of it arrived earlier.
+    earliest: u64,
+    part: u32,
+    group: usize,
+    rows: Vec<Range<usize>>,
+}
+
+/// The packets of a recording's parts in the order of arrival.
+pub(crate) struct Merge<'a> {
+    log: &'a Log,
+    find: &'a Find<'a>,
+    /// By the time at which they begin, the first last.
+    parts_ahead: Vec<&'a Part>,
+    /// As these.
+    ahead: Vec<Ahead>,
+    open: BTreeMap<u32, OpenPart>,
+    waiting: ByTime,
+    damage: Vec<Damage>,
+}
+
+impl<'a> Merge<'a> {
+    /// `memory_bytes` of packets wait in memory for their turn.
+    pub(crate) fn new(
+        log: &'a Log,
+        recording: &Recording,
+        find: &'a Find<'_>,
+        memory_bytes: usize,
+    ) -> Self {
+        let mut parts_ahead: Vec<&Part> = parts_of(log, recording).collect();
+        parts_ahead.sort_by_key(|part| std::cmp::Reverse((part.ts_min_ns, part.id)));
+        Self {
+            log,
+            find,
+            parts_ahead,
+            ahead: Vec::new(),
+            open: BTreeMap::new(),
+            waiting: ByTime::new(memory_bytes),
+            damage: Vec::new(),
+        }
+    }
+
+    /// What could not be read.
+    pub(crate) fn damage(self) -> Vec<Damage> {
+        self.damage
+    }
+
+    /// The next packet.
+    pub(crate) fn next(&mut self) -> Result<Option<Waiting<'_>>, ArchiveError> {
+        loop {
+            let first = self.waiting.first().map_err(in_temporary_file)?;
+            let due = |earliest: u64| first.is_none_or(|(time, _): Arrival| time >= earliest);
+            if self
+                .parts_ahead
+                .last()
+                .is_some_and(|part| due(part.ts_min_ns))
+            {
+                self.open_part()?;
+            } else if self.ahead.last().is_some_and(|group| due(group.earliest)) {
+                self.take_in()?;
+            } else {
+                break;
+            }
+        }
+        self.waiting.next().map_err(in_temporary_file)
+    }
+
+    fn open_part(&mut self) -> Result<(), ArchiveError> {
+        let Some(part) = self.parts_ahead.pop() else {
+            return Ok(());
+        };
+        let opened = self.open(part);
+        let Some((open, groups)) = self.or_damage(opened)?.flatten() else {
+            return Ok(());
+        };
+        if !groups.is_empty() {
+            self.open.insert(part.id, open);
+        }
+        self.ahead.extend(groups);
+        self.ahead
+            .sort_by_key(|group| std::cmp::Reverse((group.earliest, group.part, group.group)));
+        Ok(())
+    }
+
+    /// Opens a part, unless nothing of it is wanted.
+    fn open(&self, part: &Part) -> Result<Option<(OpenPart, Vec<Ahead>)>, ArchiveError> {
+        let disk = self.log.disk().as_ref();
+        let wanted = find::wanted(disk, part, self.find)?;
+        if wanted.as_ref().is_some_and(BTreeMap::is_empty) {
+            return Ok(None);
+        }
+        let named = |kind| disk.display(part.file(kind).map_or("", |file| &file.name));
+        let input = find::open(disk, part, FileKind::Packets)?;
+        let table = TableReader::open(input, named(FileKind::Packets), packets::COLUMNS)?;
+        let payload = match part.file(FileKind::Payload) {
+            Some(_) => Some(PayloadReader::new(&find::open(
+                disk,
+                part,
+                FileKind::Payload,
+            )?)),
+            None => None,
+        };
+        let mut groups = Vec::new();
+        for (group, count) in table.groups().into_iter().enumerate() {
+            let rows = match &wanted {
+                None => Some(std::iter::once(0..count).collect()),
+                Some(wanted) => wanted.get(&group).cloned(),
+            };
+            groups.extend(rows.map(|rows| Ahead {
+                earliest: table.min(group, packets::column("time")),
+                part: part.id,
+                group,
+                rows,
+            }));
+        }
+        let open = OpenPart {
+            mode: table.about("strata.mode").unwrap_or("").to_owned(),
+            table,
+            payload,
+            named: named(FileKind::Packets),
+            payload_named: named(FileKind::Payload),
+            groups: groups.len(),
+        };
+        Ok(Some((open, groups)))
+    }
+
+    /// Takes in the packets of the row group that is next.
+    fn take_in(&mut self) -> Result<(), ArchiveError> {
+        let Some(ahead) = self.ahead.pop() else {
+            return Ok(());
+        };
+        let Some(mut part) = self.open.remove(&ahead.part) else {
+            return Ok(());
+        };
+        let taken = self.rows_of(&mut part, &ahead);
+        self.waiting.end_run();
+        for member in part
+            .payload
+            .iter_mut()
+            .flat_map(PayloadReader::take_unreadable)
+        {
+            let (packets, problem) = (member.packets, member.problem);
+            self.damage.push(Damage {
+                file: part.payload_named.clone(),
+                offset: member.at,
+                problem: format!("{packets} packets in the member from here on: {problem}"),
+            });
+        }
+        self.or_damage(taken)?;
+        part.groups -= 1;
+        if part.groups > 0 {
+            self.open.insert(ahead.part, part);
+        }
+        Ok(())
+    }
+
+    fn rows_of(&mut self, part: &mut OpenPart, ahead: &Ahead) -> Result<(), ArchiveError> {
+        let all: Vec<usize> = (0..packets::COLUMNS.len()).collect();
+        let mut rows: Vec<Row> = Vec::new();
+        for some in in_portions(&ahead.rows) {
+            let columns = part.table.read(ahead.group, &all, &some)?;
+            let count = some.iter().map(Range::len).sum();
+            rows.extend(rows::rows(&columns, count));
+            // More of the last flow may follow.
+            let last = rows.last().map(|row| row.flow_id);
+            let of_last = rows
+                .iter()
+                .rev()
+                .take_while(|row| Some(row.flow_id) == last);
+            let whole = rows.len() - of_last.count();
+            self.flows(part, &mut rows[..whole])?;
+            rows.drain(..whole);
+        }
+        self.flows(part, &mut rows)
+    }
+
+    /// Takes in the packets of whole flows.
+    fn flows(&mut self, part: &mut OpenPart, rows: &mut [Row]) -> Result<(), ArchiveError> {
+        let mut data = Vec::new();
+        let (mut wrong, mut first_wrong) = (0_u64, None);
+        for flow in rows.chunk_by_mut(|one, next| one.flow_id == next.flow_id) {
+            flow.sort_by_key(Row::arrival);
+            let mut rebuild = Rebuild::default();
+            for row in flow {
+                data.clear();
+                let rebuilt = header(&mut rebuild, row, &mut data);
+                let whole = rebuilt.and_then(|()| match row.payload_len {
+                    0 => Ok(Some(&data[..])),
+                    _ => payload_of(part.payload.as_mut(), row),
+                });
+                let data = match whole {
+                    Ok(Some(data)) => data,
+                    // The reader of the payload says it.
+                    Ok(None) => continue,
+                    Err(problem) => {
+                        wrong += 1;
+                        first_wrong.get_or_insert(problem);
+                        continue;
+                    }
+                };
+                let pushed = self.waiting.push(&waiting(row, &part.mode, data));
+                pushed.map_err(in_temporary_file)?;
+            }
+        }
+        if let Some(problem) = first_wrong {
+            self.damage.push(Damage {
+                file: part.named.clone(),
+                offset: 0,
+                problem: format!("{wrong} packets cannot be put together: {problem}"),
+            });
+        }
+        Ok(())
+    }
+
+    /// A table that cannot be read is damage, all else an error.
+    fn or_damage<T>(&mut self, result: Result<T, ArchiveError>) -> Result<Option<T>, ArchiveError> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(ArchiveError::Table { file, source }) => {
+                self.damage.push(Damage {
+                    file,
+                    offset: 0,
+                    problem: source.to_string(),
+                });
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn in_temporary_file(source: std::io::Error) -> ArchiveError {
+    ArchiveError::Io {
+        file: std::env::temp_dir().display().to_string(),
+        action: "keep packets in a temporary file (TMPDIR says where)",
+        source,
+    }
+}
+
+/// Ranges of rows, at most [`ROWS_AT_ONCE`] together.
+fn in_portions(rows: &[Range<usize>]) -> Vec<Vec<Range<usize>>> {
+    let mut portions = vec![Vec::new()];
+    let mut room = ROWS_AT_ONCE;
+    for range in rows {
+        let mut start = range.start;
+        while start < range.end {
+            if room == 0 {
+                portions.push(Vec::new());
+                room = ROWS_AT_ONCE;
+            }
+            let end = range.end.min(start + room);
+            room -= end - start;
+            if let Some(portion) = portions.last_mut() {
+                portion.push(start..end);
+            }
+            start = end;
+        }
+    }
+    portions
+}
+
+fn header(rebuild: &mut Rebuild, row: &Row, out: &mut Vec<u8>) -> Result<(), Source> {
+    rebuild.header(row, out)?;
+    if out.len() != row.header_len {
+        return Err("a header does not have the length that it had".into());
+    }
+    Ok(())
+}
+
+/// The bytes of a packet that was kept beyond its headers; nothing if they cannot be read.
+fn payload_of<'a>(
+    payload: Option<&'a mut PayloadReader>,
+    row: &Row,
+) -> Result<Option<&'a [u8]>, Source> {
+    let offset = row.payload_offset.ok_or("a packet without its payload")?;
+    let payload = payload.ok_or("a part without its payload")?;
+    let Some(bytes) = payload.packet(offset) else {
+        return Ok(None);
+    };
+    if bytes.len() as u64 != row.header_len as u64 + u64::from(row.payload_len) {
+        return Err("a payload does not have the length that it had".into());
+    }
+    Ok(Some(bytes))
+}
+
+fn waiting<'a>(row: &'a Row, mode: &'a str, data: &'a [u8]) -> Waiting<'a> {
+    Waiting {
+        arrival: row.arrival(),
+        ts_ns: row.time,
+        wire_len: row.wire,
+        captured_len: row.captured(),
+        header_len: u16::try_from(row.header_len).unwrap_or(u16::MAX),
+        interface: row.interface,
+        has_timestamp: row.has_time,
+        score: row.score,
+        flow_share: row.flow_share,
+        texts: [
+            row.class.data(),
+            row.granularity.data(),
+            row.reason.data(),
+            mode.as_bytes(),
+        ],
+        options: row
+            .packet_options
+            .as_ref()
+            .map_or(&[], |bytes| bytes.data()),
+        data,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn portions_hold_all_rows_in_order() {
+        let rows = [0..10, 20..20 + ROWS_AT_ONCE * 2, 400_000..400_001];
+        let portions = in_portions(&rows);
+        let len = |portion: &Vec<Range<usize>>| portion.iter().map(Range::len).sum::<usize>();
+        assert_eq!(portions.len(), 3);
+        assert!(portions.iter().all(|portion| len(portion) <= ROWS_AT_ONCE));
+        let all: Vec<usize> = portions.into_iter().flatten().flatten().collect();
+        let expected: Vec<usize> = rows.into_iter().flatten().collect();
+        assert_eq!(all, expected);
+    }
+}
