@@ -7,6 +7,7 @@
 mod files;
 mod tiers;
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::StreamExt;
 use strata_archive::{ClearDisk, Identities};
 use strata_cold::ColdDisk;
-use strata_store::{Log, RealDisk};
+use strata_store::{Log, OutputError, RealDisk, Sources};
 
 use tiers::Tiers;
 
@@ -39,6 +40,7 @@ Examples:
   strata query log/ \"SELECT dst, count(*), sum(wire_bytes) FROM packets
       WHERE class = 'anomalous' GROUP BY dst ORDER BY 2 DESC LIMIT 20\"
   strata query log/ \"SELECT * FROM flows WHERE tls_server_name LIKE '%.example'\" --format csv
+  strata query log/ \"SELECT * FROM packets LIMIT 1000\" -w some.parquet
   strata query log/ \"DESCRIBE packets\""
 )]
 struct Args {
@@ -50,15 +52,17 @@ struct Args {
     #[arg(value_name = "SQL")]
     sql: String,
 
-    /// How to write the result.
-    #[arg(long, value_enum, default_value_t = Format::Table)]
-    format: Format,
+    /// How to write the result. Without it the file's name decides: csv, json, parquet and
+    /// arrow for these; table for all others.
+    #[arg(long, value_enum)]
+    format: Option<Format>,
 
     /// The file with the secret key, if the log is encrypted.
     #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
     key: Option<PathBuf>,
 
-    /// File to write; - is standard output.
+    /// File to write, over what was there; - is standard output. Files of the log are never
+    /// written over.
     #[arg(short = 'w', long = "write", value_name = "FILE", default_value = "-")]
     write: PathBuf,
 }
@@ -77,6 +81,37 @@ enum Format {
     Arrow,
 }
 
+impl Format {
+    /// What a file of this name is.
+    fn of(path: &Path) -> Self {
+        let ending = path.extension().unwrap_or_default();
+        match ending.to_string_lossy().to_ascii_lowercase().as_str() {
+            "csv" => Self::Csv,
+            "json" | "jsonl" | "ndjson" => Self::Json,
+            "parquet" => Self::Parquet,
+            "arrow" | "arrows" => Self::Arrow,
+            _ => Self::Table,
+        }
+    }
+
+    fn is_binary(self) -> bool {
+        matches!(self, Self::Parquet | Self::Arrow)
+    }
+}
+
+/// The command line cannot be done as it stands: the program ends with 2, as it does where
+/// an option is wrong.
+#[derive(Debug)]
+struct Refused(String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
 fn main() -> ExitCode {
     let args = Args::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().build();
@@ -88,6 +123,9 @@ fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("strata: {error:#}");
+            if error.is::<Refused>() {
+                return ExitCode::from(2);
+            }
             ExitCode::FAILURE
         }
     }
@@ -105,25 +143,40 @@ async fn run(args: &Args) -> Result<()> {
     config.options_mut().execution.parquet.pushdown_filters = true;
     config.options_mut().execution.parquet.reorder_filters = true;
     let context = SessionContext::new_with_config(config);
-    for table in Tiers::of(open(args)?, &context)? {
+    let log = open(args)?;
+    let sources = Sources::default().files(&args.key).log(&args.log, &log);
+    for table in Tiers::of(log, &context)? {
         context.register_table(table.name(), Arc::new(table))?;
     }
     let frame = context.sql(&args.sql).await?;
     let schema = Arc::new(frame.schema().as_arrow().clone());
     let stream = frame.execute_stream().await?;
-    let output: Box<dyn Write + Send> = if args.write.as_os_str() == "-" {
-        let binary = matches!(args.format, Format::Parquet | Format::Arrow);
-        if binary && io::stdout().is_terminal() {
-            bail!("this format is not for the screen: name a file with -w");
-        }
-        Box::new(BufWriter::new(io::stdout()))
-    } else {
-        let named = || format!("{}: cannot write", args.write.display());
-        Box::new(BufWriter::new(
-            File::create(&args.write).with_context(named)?,
-        ))
+    let format = args.format.unwrap_or_else(|| Format::of(&args.write));
+    let output = output(&args.write, format, &sources)?;
+    write(format, schema, stream, output).await
+}
+
+fn output(path: &Path, format: Format, sources: &Sources) -> Result<Box<dyn Write + Send>> {
+    let for_a_terminal = || {
+        let what = "this format is not text, and would go to a terminal: write to a file with -w";
+        Refused(what.to_owned())
     };
-    write(args.format, schema, stream, output).await
+    if path.as_os_str() == "-" {
+        if format.is_binary() && io::stdout().is_terminal() {
+            bail!(for_a_terminal());
+        }
+        return Ok(Box::new(BufWriter::new(io::stdout())));
+    }
+    let file: File = sources.create(path).map_err(|error| match error {
+        OutputError::Cannot { .. } => anyhow::Error::from(error),
+        OutputError::IsInput { .. } | OutputError::InLog { .. } => {
+            Refused(error.to_string()).into()
+        }
+    })?;
+    if format.is_binary() && file.is_terminal() {
+        bail!(for_a_terminal());
+    }
+    Ok(Box::new(BufWriter::new(file)))
 }
 
 fn open(args: &Args) -> Result<Log> {

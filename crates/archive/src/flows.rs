@@ -27,6 +27,8 @@ pub(crate) const COLUMNS: &[Spec] = &[
     Spec::new("src_port", Kind::Int32, Coding::Dictionary).or_null(),
     Spec::new("dst_port", Kind::Int32, Coding::Dictionary).or_null(),
     Spec::new("protocol", Kind::Int32, Coding::Dictionary).or_null(),
+    Spec::new("icmp_type", Kind::Int32, Coding::Dictionary).or_null(),
+    Spec::new("icmp_code", Kind::Int32, Coding::Dictionary).or_null(),
     Spec::new("community_id", Kind::Text, Coding::Plain)
         .or_null()
         .filtered(),
@@ -283,7 +285,7 @@ fn community_id_between(
 }
 
 /// The type that answers an ICMP message of this one.
-fn icmp_counterpart(number: u8, kind: u8) -> Option<u8> {
+pub(crate) fn icmp_counterpart(number: u8, kind: u8) -> Option<u8> {
     let pairs: &[(u8, u8)] = if number == protocol::ICMP {
         &[(8, 0), (13, 14), (15, 16), (10, 9), (17, 18)]
     } else {
@@ -456,6 +458,8 @@ fn integers(column: &str) -> Get<i64> {
             let key = &row.flow.key;
             (key.family != AddressFamily::Mac).then_some(key.protocol.into())
         },
+        "icmp_type" => |row| row.flow.icmp.map(|[kind, _]| kind.into()),
+        "icmp_code" => |row| row.flow.icmp.map(|[_, code]| code.into()),
         "packets" => |row| Some(row.flow.stats.packets[there(row)] as i64),
         "reverse_packets" => |row| Some(row.flow.stats.packets[back(row)] as i64),
         "wire_bytes" => |row| Some(row.flow.stats.wire_bytes[there(row)] as i64),

@@ -3,13 +3,14 @@
 use std::io::{self, Write};
 use std::net::IpAddr;
 
+use jiff::Timestamp;
 use serde_json::{Map, Value};
 use strata_store::{Disk, FileKind, Part};
 
 use crate::error::ArchiveError;
 use crate::find::{self, Find};
-use crate::flows::COLUMNS;
-use crate::table::{Column, Kind, TableReader, Values};
+use crate::flows::{COLUMNS, icmp_counterpart};
+use crate::table::{Column, Kind, Spec, TableReader, Values};
 
 /// Columns that mean nothing outside of the log.
 const INTERNAL: [&str; 4] = ["hides_addresses", "row_group", "first_row", "rows"];
@@ -132,7 +133,8 @@ fn values(kind: Kind, column: &Column) -> Box<dyn Iterator<Item = Value> + '_> {
 pub enum RecordFormat {
     /// Comma-separated values (RFC 4180) with a header line; times in ns since 1970.
     Csv,
-    /// One JSON object per line; times in ns since 1970.
+    /// One JSON object per line; times as RFC 3339 with ns, integers beyond 2^53, which
+    /// many readers would round, as text.
     Json,
     /// IPFIX messages (RFC 7011) in a file (RFC 5655), one record per direction. What
     /// is not IP is left out; octets are those of the whole frames.
@@ -189,10 +191,12 @@ impl<W: Write> RecordWriter<W> {
                 writeln!(self.output, "{}\r", fields.join(","))?;
             }
             RecordFormat::Json => {
-                let fields = FlowRecord::columns()
-                    .map(|column| (column.to_owned(), record.get(column).clone()))
-                    .filter(|(_, value)| !value.is_null());
-                let object: Map<String, Value> = fields.collect();
+                let object: Map<String, Value> = COLUMNS
+                    .iter()
+                    .zip(&record.values)
+                    .filter(|(spec, value)| !INTERNAL.contains(&spec.name) && !value.is_null())
+                    .map(|(spec, value)| (spec.name.to_owned(), json_value(spec, value)))
+                    .collect();
                 serde_json::to_writer(&mut self.output, &object)?;
                 self.output.write_all(b"\n")?;
             }
@@ -220,6 +224,28 @@ impl<W: Write> RecordWriter<W> {
     }
 }
 
+/// What every reader of JSON keeps exact (RFC 8259 §6): integers up to 2^53.
+const JSON_INTEGER_MAX: u64 = 1 << 53;
+
+/// A value with its type, for programs.
+fn json_value(spec: &Spec, value: &Value) -> Value {
+    match (spec.kind, value) {
+        (Kind::Time, Value::Number(ns)) => {
+            let ns = ns.as_i64().map(i64::cast_unsigned).map(i128::from);
+            let time = ns.and_then(|ns| Timestamp::from_nanosecond(ns).ok());
+            time.map_or(Value::Null, |time| format!("{time:.9}").into())
+        }
+        (_, Value::Number(number)) => match number.as_i64() {
+            Some(integer) if integer.unsigned_abs() > JSON_INTEGER_MAX => number.to_string().into(),
+            _ => value.clone(),
+        },
+        (_, Value::String(text)) if spec.name == "classes" => {
+            serde_json::from_str(text).unwrap_or_else(|_| value.clone())
+        }
+        _ => value.clone(),
+    }
+}
+
 fn csv_field(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -231,10 +257,16 @@ fn csv_field(value: &Value) -> String {
     }
 }
 
-/// Information elements (IANA IPFIX registry) and their lengths, after the addresses.
-const ELEMENTS: [(u16, u16); 9] = [
-    (7, 2),   // sourceTransportPort
-    (11, 2),  // destinationTransportPort
+/// An information element (IANA IPFIX registry) and its length.
+type Element = (u16, u16);
+
+/// What follows the addresses: ports, or type and code of ICMP.
+const PORTS: [Element; 2] = [
+    (7, 2),  // sourceTransportPort
+    (11, 2), // destinationTransportPort
+];
+/// What every record ends with.
+const ELEMENTS: [Element; 7] = [
     (4, 1),   // protocolIdentifier
     (6, 2),   // tcpControlBits
     (10, 4),  // ingressInterface
@@ -243,16 +275,82 @@ const ELEMENTS: [(u16, u16); 9] = [
     (152, 8), // flowStartMilliseconds
     (153, 8), // flowEndMilliseconds
 ];
-/// Template, source and destination address elements, length of an address.
-const TEMPLATES: [(u16, u16, u16, u16); 2] = [(256, 8, 12, 4), (257, 27, 28, 16)];
+
+/// The form of a record.
+struct Template {
+    id: u16,
+    /// Source and destination.
+    addresses: [Element; 2],
+    /// What follows them.
+    of_protocol: &'static [Element],
+}
+
+const V4: [Element; 2] = [(8, 4), (12, 4)];
+const V6: [Element; 2] = [(27, 16), (28, 16)];
+/// Those of IPv4 and IPv6 with ports, and of ICMP over both.
+const TEMPLATES: [Template; 4] = [
+    Template {
+        id: 256,
+        addresses: V4,
+        of_protocol: &PORTS,
+    },
+    Template {
+        id: 257,
+        addresses: V6,
+        of_protocol: &PORTS,
+    },
+    Template {
+        id: 258,
+        addresses: V4,
+        of_protocol: &[(32, 2)], // icmpTypeCodeIPv4
+    },
+    Template {
+        id: 259,
+        addresses: V6,
+        of_protocol: &[(139, 2)], // icmpTypeCodeIPv6
+    },
+];
+
+impl Template {
+    fn elements(&self) -> impl Iterator<Item = &Element> {
+        self.addresses
+            .iter()
+            .chain(self.of_protocol)
+            .chain(&ELEMENTS)
+    }
+}
+
 /// Bytes of data records after which a message is written; RFC 7011 allows 65,535.
 const MESSAGE_BYTES: usize = 32_000;
+
+/// What a record says of its protocol.
+#[derive(Clone, Copy)]
+enum OfProtocol {
+    Ports(u64, u64),
+    /// Type and code.
+    Icmp([u8; 2]),
+}
+
+impl OfProtocol {
+    fn new(icmp: Option<[u8; 2]>, from: u64, to: u64) -> Self {
+        icmp.map_or(Self::Ports(from, to), Self::Icmp)
+    }
+}
+
+/// Type and code of a flow of ICMP.
+fn icmp(record: &FlowRecord) -> Option<[u8; 2]> {
+    let byte = |column| {
+        let number = record.get(column).as_u64()?;
+        u8::try_from(number).ok()
+    };
+    Some([byte("icmp_type")?, byte("icmp_code")?])
+}
 
 /// IPFIX messages being filled.
 #[derive(Default)]
 struct Ipfix {
-    /// Data records for IPv4 and IPv6.
-    sets: [Vec<u8>; 2],
+    /// Data records by template.
+    sets: [Vec<u8>; 4],
     records: u32,
     sequence: u32,
     export_time_s: u32,
@@ -270,10 +368,23 @@ impl Ipfix {
         self.export_time_s = self
             .export_time_s
             .max(u32::try_from(last_ns / 1_000_000_000).unwrap_or(u32::MAX));
-        let ports = (record.number("src_port"), record.number("dst_port"));
-        self.direction(record, source, destination, ports, "");
-        self.direction(record, destination, source, (ports.1, ports.0), "reverse_");
-        self.sets[0].len() + self.sets[1].len() > MESSAGE_BYTES
+        let (from, to) = (record.number("src_port"), record.number("dst_port"));
+        let there = icmp(record);
+        // Only what answers what is known; the other direction's own is not in the record.
+        let back = there.and_then(|[kind, _]| {
+            let number = u8::try_from(record.number("protocol")).ok()?;
+            Some([icmp_counterpart(number, kind)?, 0])
+        });
+        self.direction(
+            record,
+            source,
+            destination,
+            OfProtocol::new(there, from, to),
+            "",
+        );
+        let back = OfProtocol::new(back, to, from);
+        self.direction(record, destination, source, back, "reverse_");
+        self.sets.iter().map(Vec::len).sum::<usize>() > MESSAGE_BYTES
     }
 
     #[allow(clippy::cast_possible_truncation)]
@@ -282,30 +393,36 @@ impl Ipfix {
         record: &FlowRecord,
         source: IpAddr,
         destination: IpAddr,
-        ports: (u64, u64),
+        of_protocol: OfProtocol,
         prefix: &str,
     ) {
         let of = |column: &str| record.number(&format!("{prefix}{column}"));
         if of("packets") == 0 {
             return;
         }
+        let icmp = usize::from(matches!(of_protocol, OfProtocol::Icmp(_))) * 2;
         let out = match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let out = &mut self.sets[0];
+                let out = &mut self.sets[icmp];
                 out.extend_from_slice(&source.octets());
                 out.extend_from_slice(&destination.octets());
                 out
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                let out = &mut self.sets[1];
+                let out = &mut self.sets[icmp + 1];
                 out.extend_from_slice(&source.octets());
                 out.extend_from_slice(&destination.octets());
                 out
             }
             _ => return,
         };
-        out.extend_from_slice(&(ports.0 as u16).to_be_bytes());
-        out.extend_from_slice(&(ports.1 as u16).to_be_bytes());
+        match of_protocol {
+            OfProtocol::Icmp(type_and_code) => out.extend_from_slice(&type_and_code),
+            OfProtocol::Ports(from, to) => {
+                out.extend_from_slice(&(from as u16).to_be_bytes());
+                out.extend_from_slice(&(to as u16).to_be_bytes());
+            }
+        }
         out.push(record.number("protocol") as u8);
         out.extend_from_slice(&(of("tcp_flags") as u16).to_be_bytes());
         out.extend_from_slice(&(record.number("interface") as u32).to_be_bytes());
@@ -324,20 +441,20 @@ impl Ipfix {
         let mut body = Vec::new();
         if !std::mem::replace(&mut self.templates_sent, true) {
             let mut templates = Vec::new();
-            for (id, source, destination, len) in TEMPLATES {
-                let count = u16::try_from(ELEMENTS.len() + 2).unwrap_or(0);
-                templates.extend_from_slice(&id.to_be_bytes());
+            for template in &TEMPLATES {
+                let count = u16::try_from(template.elements().count()).map_err(io::Error::other)?;
+                templates.extend_from_slice(&template.id.to_be_bytes());
                 templates.extend_from_slice(&count.to_be_bytes());
-                for (element, len) in [(source, len), (destination, len)].iter().chain(&ELEMENTS) {
+                for (element, len) in template.elements() {
                     templates.extend_from_slice(&element.to_be_bytes());
                     templates.extend_from_slice(&len.to_be_bytes());
                 }
             }
             set(&mut body, 2, &templates);
         }
-        for ((id, ..), records) in TEMPLATES.into_iter().zip(&mut self.sets) {
+        for (template, records) in TEMPLATES.iter().zip(&mut self.sets) {
             if !records.is_empty() {
-                set(&mut body, id, records);
+                set(&mut body, template.id, records);
                 records.clear();
             }
         }

@@ -365,6 +365,8 @@ fn schema(name: &str, specs: &[Spec]) -> String {
 /// Reads a table, some rows and columns of it at a time.
 pub(crate) struct TableReader<R: ChunkReader + Clone + 'static> {
     specs: &'static [Spec],
+    /// Where each column is in the file; `None` where an earlier version wrote it without.
+    places: Vec<Option<usize>>,
     input: R,
     reader: SerializedFileReader<R>,
     named: String,
@@ -382,17 +384,12 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
         let reader = SerializedFileReader::new_with_options(input.clone(), options);
         let reader = reader.map_err(|error| wrong(error.into()))?;
         let columns = reader.metadata().file_metadata().schema_descr().columns();
-        let same = columns.len() == specs.len()
-            && columns.iter().zip(specs).all(|(column, spec)| {
-                column.name() == spec.name && (column.max_def_level() == 1) == spec.optional
-            });
-        if !same {
-            return Err(wrong(
-                "its columns are not those that this version of Strata writes".into(),
-            ));
-        }
+        let places = places(columns, specs).ok_or_else(|| {
+            wrong("its columns are not those that this version of Strata writes".into())
+        })?;
         Ok(Self {
             specs,
+            places,
             input,
             reader,
             named,
@@ -410,6 +407,9 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
     /// The smallest value of a column of integers in a row group; 0 if unknown, or
     /// if it is negative.
     pub(crate) fn min(&self, group: usize, column: usize) -> u64 {
+        let Some(column) = self.places[column] else {
+            return 0;
+        };
         let group = self.reader.metadata().row_group(group);
         match group.column(column).statistics() {
             Some(Statistics::Int64(values)) => {
@@ -422,6 +422,9 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
 
     /// Whether some row of a group is true in a column of booleans, as far as is known.
     pub(crate) fn may_be_true(&self, group: usize, column: usize) -> bool {
+        let Some(column) = self.places[column] else {
+            return true;
+        };
         let group = self.reader.metadata().row_group(group);
         match group.column(column).statistics() {
             Some(Statistics::Boolean(values)) => values.max_opt() != Some(&false),
@@ -437,6 +440,9 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
         column: usize,
         texts: &[String],
     ) -> Result<bool, ArchiveError> {
+        let Some(column) = self.places[column] else {
+            return Ok(true);
+        };
         let may_hold = || -> Result<bool, Source> {
             let group = self.reader.get_row_group(group)?;
             let mut encodings = group.metadata().column(column).encodings();
@@ -469,6 +475,9 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
         column: usize,
         texts: &[String],
     ) -> Result<bool, ArchiveError> {
+        let Some(column) = self.places[column] else {
+            return Ok(true);
+        };
         let chunk = self.reader.metadata().row_group(group).column(column);
         let filter = Sbbf::read_from_column_chunk(chunk, &self.input);
         let filter = filter.map_err(|error| ArchiveError::table(&self.named, error.into()))?;
@@ -499,7 +508,13 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
             for &index in columns {
                 let spec = &self.specs[index];
                 let mut column = Column::of(spec.kind);
-                let reader = group.get_column_reader(index)?;
+                let Some(place) = self.places[index] else {
+                    let wanted = rows.iter().map(ExactSizeIterator::len).sum();
+                    column.levels = vec![0; wanted];
+                    out.push(column);
+                    continue;
+                };
+                let reader = group.get_column_reader(place)?;
                 match (reader, &mut column.values) {
                     (ColumnReader::Int32ColumnReader(reader), Values::Int32(values)) => {
                         read_rows(reader, rows, spec, values, &mut column.levels)?;
@@ -524,6 +539,23 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
         };
         read().map_err(|source| ArchiveError::table(&self.named, source))
     }
+}
+
+/// Where each column is among those of a file. Columns that may be null may be missing, since
+/// they were added later; none may be there that is not known.
+fn places(columns: &[ColumnDescPtr], specs: &[Spec]) -> Option<Vec<Option<usize>>> {
+    let mut left = columns.iter().enumerate().peekable();
+    let place = |spec: &Spec| {
+        let is_it = |(_, column): &(usize, &ColumnDescPtr)| {
+            column.name() == spec.name && (column.max_def_level() == 1) == spec.optional
+        };
+        match left.next_if(is_it) {
+            Some((place, _)) => Some(Some(place)),
+            None => spec.optional.then_some(None),
+        }
+    };
+    let places: Option<Vec<Option<usize>>> = specs.iter().map(place).collect();
+    places.filter(|_| left.peek().is_none())
 }
 
 fn read_rows<T: DataType>(
@@ -552,4 +584,43 @@ fn read_rows<T: DataType>(
         at = range.end;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    const A: Spec = Spec::new("a", Kind::Int64, Coding::Plain);
+    const B: Spec = Spec::new("b", Kind::Int32, Coding::Plain).or_null();
+    const C: Spec = Spec::new("c", Kind::Int64, Coding::Plain);
+
+    #[test]
+    fn a_column_that_may_be_null_may_be_missing() {
+        let mut writer = TableWriter::new(Vec::new(), "table", &[A, C], &[]).unwrap();
+        let fill = |index, column: &mut Column| match &mut column.values {
+            Values::Int64(values) => values.extend([1, 2, 3].map(|n| n + 10 * index as i64)),
+            other => panic!("{other:?}"),
+        };
+        writer.group(fill).unwrap();
+        let file = Bytes::from(writer.finish().unwrap());
+        let open = |specs| TableReader::open(file.clone(), String::from("table"), specs);
+        let table = open(&[A, B, C]).unwrap();
+        let columns = table.read(0, &[0, 1, 2], &[0..1, 2..3]).unwrap();
+        let ints = columns.iter().map(|column| column.ints().collect());
+        let ints: Vec<Vec<Option<i64>>> = ints.collect();
+        assert_eq!(
+            ints,
+            [
+                vec![Some(1), Some(3)],
+                vec![None, None],
+                vec![Some(11), Some(13)]
+            ]
+        );
+        assert_eq!(table.min(0, 2), 11);
+        for other in [&[A][..], &[A, B], &[C, A], &[A, C, A]] {
+            assert!(open(other).is_err());
+        }
+    }
 }

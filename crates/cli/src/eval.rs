@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -17,6 +17,7 @@ use crate::labelled::{
     self, FLOW, FRAME, IN_FLOW, LABEL, LabelledArgs, SOURCE, Seen, TS_NS, WIRE_LEN,
 };
 use crate::model::WINDOW_MS_MAX;
+use crate::output::{Content, Output};
 use crate::table::{Cell, ColumnSpec, Kind, Table};
 
 /// Arguments of `strata eval`.
@@ -82,7 +83,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .decisions
         .clone()
         .unwrap_or_else(|| scratch.path().join("decisions.parquet"));
-    decide(&loaded.model, &args.labelled, &decisions)?;
+    let sources = args.labelled.sources().files(&args.model);
+    let table = Output::create(&decisions, Content::Binary, &sources)?;
+    decide(&loaded.model, &args.labelled, table)?;
     let Some(report) = &args.report else {
         return Ok(());
     };
@@ -100,11 +103,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 /// Runs the data plane over a capture and writes what it decided.
-fn decide(model: &Model, labelled: &LabelledArgs, path: &Path) -> Result<()> {
+fn decide(model: &Model, labelled: &LabelledArgs, output: Output) -> Result<()> {
     let mut plane = Plane::new(model);
     let mut errors = SketchErrors::new(model);
     let about = HashMap::from([(String::from("strata.model"), model.name.clone())]);
-    let mut table = Table::create(path, &COLUMNS, about)?;
+    let mut table = Table::create(output, &COLUMNS, about)?;
     let mut batch = Vec::with_capacity(LANES);
     let (frames, without_flow) = labelled::read(labelled, |seen| {
         errors.add(&seen.facts);

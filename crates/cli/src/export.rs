@@ -1,8 +1,6 @@
 //! `strata export`: back to capture files.
 
-use std::fs::File;
-use std::io::{BufWriter, Write, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -10,11 +8,12 @@ use strata_archive::{
     Find, FlowRecord, RecordFormat, RecordWriter, export, flow_records, snapshot,
 };
 use strata_filter::Filter;
-use strata_store::export::{ExportOptions, Exported, FileFormat};
-use strata_store::{Log, RealDisk, Select};
+use strata_store::export::{ExportOptions, FileFormat};
+use strata_store::{Damage, Log, RealDisk, Select};
 use strata_wire::LinkType;
 
 use crate::key::KeyArgs;
+use crate::output::{Content, Output, suffix};
 use crate::text;
 
 /// Arguments of `strata export`.
@@ -23,20 +22,23 @@ use crate::text;
 Examples:
   strata export log/ -w out.pcapng 'host 10.0.0.1 and tcp'
   strata export log/ --from 13:05 --to 13:20 -w - | wireshark -k -i -
-  strata export log/ -F pcap -w out.pcap
-  strata export log/ -F ipfix -w flows.ipfix 'net 10.0.0.0/8'")]
+  strata export log/ -w out.pcap.gz
+  strata export log/ -w flows.csv 'net 10.0.0.0/8'
+  strata export log/ -F json -w - | jq .dst")]
 pub(crate) struct Args {
     /// Directory of the log.
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
-    /// File to write; - is standard output.
+    /// File to write, over what was there; - is standard output. With .gz or .zst at the
+    /// end of its name it is compressed. Files of the log are never written over.
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     write: PathBuf,
 
-    /// Format of the file.
-    #[arg(short = 'F', long, value_enum, default_value_t = Format::Pcapng)]
-    format: Format,
+    /// Format of the file. Without it the file's name decides: pcap for .pcap and .cap; csv,
+    /// json and ipfix for these; pcapng for all others.
+    #[arg(short = 'F', long, value_enum)]
+    format: Option<Format>,
 
     /// Packets from this time on: 13:05, 2026-01-31T13:05, seconds since 1970.
     /// A time without a date is on the day of the log's first packet.
@@ -68,10 +70,34 @@ enum Format {
     Pcap,
     /// Flows as comma-separated values with a header line.
     Csv,
-    /// Flows as JSON objects, one per line.
+    /// Flows as JSON objects, one per line, times as RFC 3339.
     Json,
     /// Flows as an IPFIX file, a record for each direction.
     Ipfix,
+}
+
+impl Format {
+    /// What a file of this name is.
+    fn of(path: &Path) -> Self {
+        match suffix(path).as_str() {
+            "pcap" | "cap" => Self::Pcap,
+            "csv" => Self::Csv,
+            "json" | "jsonl" | "ndjson" => Self::Json,
+            "ipfix" => Self::Ipfix,
+            _ => Self::Pcapng,
+        }
+    }
+
+    fn is_packets(self) -> bool {
+        matches!(self, Self::Pcapng | Self::Pcap)
+    }
+
+    fn content(self) -> Content {
+        match self {
+            Self::Csv | Self::Json => Content::Text,
+            Self::Pcapng | Self::Pcap | Self::Ipfix => Content::Binary,
+        }
+    }
 }
 
 /// Filters compiled per link type, as packets of new ones come.
@@ -131,45 +157,40 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }),
         comments: !args.no_comments,
     };
-    let format = match args.format {
-        Format::Pcapng => FileFormat::PcapNg,
-        Format::Pcap => FileFormat::Pcap,
-        Format::Csv => return flows(args, &log, &find, RecordFormat::Csv),
-        Format::Json => return flows(args, &log, &find, RecordFormat::Json),
-        Format::Ipfix => return flows(args, &log, &find, RecordFormat::Ipfix),
+    let format = args.format.unwrap_or_else(|| Format::of(&args.write));
+    let sources = args.key.sources(&args.log, &log);
+    let mut output = Output::create(&args.write, format.content(), &sources)?;
+    let packets = |format| {
+        let exported = export(&log, &mut output, format, &find, options)?;
+        anyhow::Ok((exported.packets, exported.damage))
     };
-    let exported = if args.write.as_os_str() == "-" {
-        export(
-            &log,
-            BufWriter::new(stdout().lock()),
-            format,
-            &find,
-            options,
-        )?
+    let (written, damage) = match format {
+        Format::Pcapng => packets(FileFormat::PcapNg)?,
+        Format::Pcap => packets(FileFormat::Pcap)?,
+        Format::Csv => flows(&log, &mut output, &find, RecordFormat::Csv)?,
+        Format::Json => flows(&log, &mut output, &find, RecordFormat::Json)?,
+        Format::Ipfix => flows(&log, &mut output, &find, RecordFormat::Ipfix)?,
+    };
+    output.finish()?;
+    let what = if format.is_packets() {
+        "packets"
     } else {
-        let named = || format!("{}: cannot write", args.write.display());
-        let file = File::create(&args.write).with_context(named)?;
-        let mut output = BufWriter::with_capacity(1 << 20, file);
-        let exported = export(&log, &mut output, format, &find, options);
-        let exported = exported.inspect_err(|_| {
-            // Half a file would pass for a whole one.
-            let _ = std::fs::remove_file(&args.write);
-        })?;
-        output.flush().with_context(named)?;
-        exported
+        "flows"
     };
-    report(&exported)
+    eprintln!("strata: {} {what} exported", text::count(written));
+    if written == 0 {
+        say_span(&log, &find);
+    }
+    report(&damage)
 }
 
 /// Writes flows instead of packets.
-fn flows(args: &Args, log: &Log, find: &Find<'_>, format: RecordFormat) -> Result<()> {
-    let output: Box<dyn Write> = if args.write.as_os_str() == "-" {
-        Box::new(BufWriter::new(stdout().lock()))
-    } else {
-        let named = || format!("{}: cannot write", args.write.display());
-        let file = File::create(&args.write).with_context(named)?;
-        Box::new(BufWriter::new(file))
-    };
+fn flows(
+    log: &Log,
+    output: &mut Output,
+    find: &Find<'_>,
+    format: RecordFormat,
+) -> Result<(u64, Vec<Damage>)> {
     let mut writer = RecordWriter::new(output, format)?;
     for part in &log.archive().parts {
         let take = |record: &FlowRecord| anyhow::Ok(writer.write(record)?);
@@ -184,26 +205,55 @@ fn flows(args: &Args, log: &Log, find: &Find<'_>, format: RecordFormat) -> Resul
         flow_records(&disk, part, find, take)?;
     }
     let written = writer.written;
-    drop(writer.finish()?);
-    eprintln!("strata: {} flows exported", text::count(written));
-    for damage in &damage {
+    writer.finish()?;
+    Ok((written, damage))
+}
+
+fn report(damaged: &[Damage]) -> Result<()> {
+    for damage in damaged {
         eprintln!("strata: {damage}");
     }
-    if !damage.is_empty() {
-        bail!("{} damaged block files were left out", damage.len());
+    if !damaged.is_empty() {
+        bail!("{} damaged places in the log", damaged.len());
     }
     Ok(())
 }
 
-fn report(exported: &Exported) -> Result<()> {
-    eprintln!("strata: {} packets exported", text::count(exported.packets));
-    for damage in &exported.damage {
-        eprintln!("strata: {damage}");
+/// Says when the log's packets arrived, if that is why an export is empty.
+fn say_span(log: &Log, find: &Find<'_>) {
+    let Some((first_ns, last_ns)) = span_ns(log) else {
+        eprintln!("strata: the log has no packets");
+        return;
+    };
+    let is_before = find.to_ns.is_some_and(|to| to <= first_ns);
+    let is_after = find.from_ns.is_some_and(|from| from > last_ns);
+    if is_before || is_after {
+        eprintln!(
+            "strata: the log has nothing of that time: its packets are from {} to {}",
+            text::time(first_ns),
+            text::time(last_ns)
+        );
     }
-    if !exported.damage.is_empty() {
-        bail!("{} damaged places in the log", exported.damage.len());
+}
+
+/// When the first and the last packet of a log arrived, as far as it can be read.
+fn span_ns(log: &Log) -> Option<(u64, u64)> {
+    let parts = log.archive().parts.iter().filter(|part| part.packets > 0);
+    let mut spans: Vec<(u64, u64)> = parts.map(|part| (part.ts_min_ns, part.ts_max_ns)).collect();
+    let headers = Select {
+        without_records: true,
+        ..Select::default()
+    };
+    for recording in log.recordings() {
+        // What is damaged the export has said.
+        for block in log.blocks(recording, &headers).flatten() {
+            if block.header.packets > 0 {
+                spans.push((block.header.ts_min_ns, block.header.ts_max_ns));
+            }
+        }
     }
-    Ok(())
+    let together = |a: (u64, u64), b: (u64, u64)| (a.0.min(b.0), a.1.max(b.1));
+    spans.into_iter().reduce(together)
 }
 
 /// When the log's first packet arrived, for times without a date.

@@ -1,8 +1,8 @@
 //! `strata features`: what the classifier sees, packet by packet.
 
 use std::collections::HashMap;
-use std::io::{BufWriter, Write, stdout};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use strata_classify::{Buckets, Model, ModelArithmetic};
@@ -14,6 +14,7 @@ use crate::labelled::{
     self, FLOW, FRAME, IN_FLOW, LABEL, LabelledArgs, SOURCE, Seen, TS_NS, WIRE_LEN,
 };
 use crate::model::WINDOW_MS_MAX;
+use crate::output::{Content, Output, suffix};
 use crate::table::{Cell, ColumnSpec, Kind, Table};
 
 /// Arguments of `strata features`.
@@ -110,7 +111,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     } else {
         Flows::Sketch(Box::new(like.new_sketch(BITS_DEFAULT)))
     };
-    let mut output = Output::create(&args.output, &like)?;
+    let mut output = Snapshots::create(args, &like)?;
     let (_, without_flow) = labelled::read(&args.labelled, |seen| {
         let flow = flows.insert(seen);
         let has_bucket = flow.is_some();
@@ -156,20 +157,23 @@ fn cell(feature: Feature, value: u32, clock: Clock) -> Cell<'static> {
     }
 }
 
-enum Output {
+enum Snapshots {
     Parquet(Box<Table>),
-    Csv(Box<dyn Write>),
+    Csv(Box<Output>),
 }
 
-impl Output {
-    fn create(path: &Path, like: &Model) -> Result<Self> {
+impl Snapshots {
+    fn create(args: &Args, like: &Model) -> Result<Self> {
         let features = Feature::ALL.iter();
         let features = features.map(|f| (f.name(), kind(*f), f.unit(), f.description()));
         let columns: Vec<_> = LEADING.into_iter().chain(features).collect();
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "parquet")
-        {
+        let is_parquet = suffix(&args.output) == "parquet";
+        let content = match is_parquet {
+            true => Content::Binary,
+            false => Content::Text,
+        };
+        let mut output = Output::create(&args.output, content, &args.labelled.sources())?;
+        if is_parquet {
             // What a model must say to see the same features.
             let about = [
                 ("strata.window_ns", like.window_ns.to_string()),
@@ -183,21 +187,12 @@ impl Output {
                 .into_iter()
                 .map(|(key, value)| (key.to_owned(), value))
                 .collect();
-            let table = Table::create(path, &columns, about)?;
+            let table = Table::create(output, &columns, about)?;
             return Ok(Self::Parquet(Box::new(table)));
         }
-        let mut writer: Box<dyn Write> = if path.as_os_str() == "-" {
-            Box::new(BufWriter::new(stdout().lock()))
-        } else {
-            let file = std::fs::File::create(path);
-            let file = anyhow::Context::with_context(file, || {
-                format!("{}: cannot write", path.display())
-            })?;
-            Box::new(BufWriter::new(file))
-        };
         let names: Vec<&str> = columns.iter().map(|(name, ..)| *name).collect();
-        writeln!(writer, "{}", names.join(","))?;
-        Ok(Self::Csv(writer))
+        writeln!(output, "{}", names.join(","))?;
+        Ok(Self::Csv(Box::new(output)))
     }
 
     fn push<'a>(&mut self, cells: impl Iterator<Item = Cell<'a>>) -> Result<()> {
@@ -221,7 +216,7 @@ impl Output {
     fn close(self) -> Result<()> {
         match self {
             Self::Parquet(table) => table.close(),
-            Self::Csv(mut writer) => Ok(writer.flush()?),
+            Self::Csv(output) => output.finish(),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! `strata generate`: traffic from a seed.
 
-use std::fs::File;
-use std::io::{BufWriter, Write, stdout};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -9,9 +8,11 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use strata_capture::send::{self, Run, Sender};
 use strata_capture::{Interface, PacketRef, PcapNgWriter, PcapWriter, WriteError};
+use strata_store::Sources;
 use strata_traffic::{FRAME_MAX, Generator, Options, Packet, Profile, Rate, SPACE};
 use strata_wire::LinkType;
 
+use crate::output::{Content, Output, suffix};
 use crate::sending::{Method, Sending};
 use crate::text;
 
@@ -33,7 +34,8 @@ Examples:
   strata generate -i veth0 --profile cic-w3 --mbps 9000 --duration 20
   strata generate -o - --profile imix --mbps 1000 -c 1M | tcpdump -n -r -")]
 pub(crate) struct Args {
-    /// File to write; - is standard output.
+    /// File to write, over what was there; - is standard output. With .gz or .zst at the
+    /// end of its name it is compressed.
     #[arg(
         short = 'o',
         short_alias = 'w',
@@ -116,9 +118,10 @@ pub(crate) struct Args {
     )]
     snaplen: u32,
 
-    /// Format of the file.
-    #[arg(short = 'F', long, value_enum, default_value_t = Format::Pcap)]
-    format: Format,
+    /// Format of the file. Without it the file's name decides: pcapng for .pcapng, pcap for
+    /// all others.
+    #[arg(short = 'F', long, value_enum)]
+    format: Option<Format>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -135,6 +138,16 @@ enum Format {
     Pcap,
     /// pcapng.
     Pcapng,
+}
+
+impl Format {
+    /// What a file of this name is.
+    fn of(path: &Path) -> Self {
+        match suffix(path).as_str() {
+            "pcapng" => Self::Pcapng,
+            _ => Self::Pcap,
+        }
+    }
 }
 
 impl Args {
@@ -241,8 +254,11 @@ fn send(args: &Args, generator: &mut Generator, interface: &str) -> Result<()> {
 
 fn write(args: &Args, generator: &mut Generator, path: &Path) -> Result<()> {
     let packets = args.packets.unwrap_or(1_000_000);
-    let mut output = CaptureFile::create(path, args.format, args.snaplen)?;
-    let mut labels = args.labels.as_deref().map(Labels::create).transpose()?;
+    let format = args.format.unwrap_or_else(|| Format::of(path));
+    let mut output = CaptureFile::create(path, format, args.snaplen)?;
+    let labels = args.labels.as_deref();
+    let labels = labels.map(|labels| Labels::create(labels, path));
+    let mut labels = labels.transpose()?;
     let started = Instant::now();
     let named = || format!("{}: cannot write", path.display());
     let mut frame = [0; SPACE];
@@ -257,7 +273,7 @@ fn write(args: &Args, generator: &mut Generator, path: &Path) -> Result<()> {
         bytes += u64::from(packet.len);
         anomalous += u64::from(packet.anomalous);
     }
-    output.finish().with_context(named)?;
+    output.finish()?;
     if let Some(labels) = labels {
         labels.finish()?;
     }
@@ -273,20 +289,6 @@ fn write(args: &Args, generator: &mut Generator, path: &Path) -> Result<()> {
     Ok(())
 }
 
-type Output = BufWriter<Box<dyn Write>>;
-
-/// Large, so that a file grows in few calls.
-const BUFFER_BYTES: usize = 1 << 20;
-
-fn create(path: &Path) -> Result<Output> {
-    let output: Box<dyn Write> = if path.as_os_str() == "-" {
-        Box::new(stdout().lock())
-    } else {
-        Box::new(File::create(path).with_context(|| format!("{}: cannot write", path.display()))?)
-    };
-    Ok(BufWriter::with_capacity(BUFFER_BYTES, output))
-}
-
 /// A capture file of one Ethernet interface.
 enum Writer {
     Pcap(PcapWriter<Output>),
@@ -300,7 +302,7 @@ struct CaptureFile {
 
 impl CaptureFile {
     fn create(path: &Path, format: Format, snaplen: u32) -> Result<Self> {
-        let output = create(path)?;
+        let output = Output::create(path, Content::Binary, &Sources::default())?;
         let interface = Interface::new(LinkType::ETHERNET, snaplen);
         let writer = match format {
             Format::Pcap => {
@@ -338,12 +340,11 @@ impl CaptureFile {
         }
     }
 
-    fn finish(self) -> Result<(), WriteError> {
+    fn finish(self) -> Result<()> {
         match self.writer {
-            Writer::Pcap(writer) => drop(writer.finish()?),
-            Writer::Pcapng(writer) => drop(writer.finish()?),
+            Writer::Pcap(writer) => writer.finish()?.finish(),
+            Writer::Pcapng(writer) => writer.finish()?.finish(),
         }
-        Ok(())
     }
 }
 
@@ -354,11 +355,10 @@ struct Labels<'a> {
 }
 
 impl<'a> Labels<'a> {
-    fn create(path: &'a Path) -> Result<Self> {
-        let mut labels = Self {
-            path,
-            output: create(path)?,
-        };
+    fn create(path: &'a Path, capture: &Path) -> Result<Self> {
+        let sources = Sources::default().file(capture);
+        let output = Output::create(path, Content::Text, &sources)?;
+        let mut labels = Self { path, output };
         labels.wrote(|output| writeln!(output, "frame,label,source"))?;
         Ok(labels)
     }
@@ -368,8 +368,8 @@ impl<'a> Labels<'a> {
         self.wrote(|output| writeln!(output, "{frame},{label},{source}"))
     }
 
-    fn finish(mut self) -> Result<()> {
-        self.wrote(Write::flush)
+    fn finish(self) -> Result<()> {
+        self.output.finish()
     }
 
     fn wrote(&mut self, write: impl FnOnce(&mut Output) -> std::io::Result<()>) -> Result<()> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use strata_archive::{ClearDisk, Identities, Recipients, rotate};
-use strata_store::Log;
+use strata_store::{Log, Sources};
 
 use crate::cold;
 use crate::text::count;
@@ -24,6 +24,11 @@ pub(crate) struct KeyArgs {
 impl KeyArgs {
     pub(crate) fn read(&self) -> Result<Option<Identities>> {
         self.key.as_deref().map(identities).transpose()
+    }
+
+    /// The files that reading the log `dir` reads.
+    pub(crate) fn sources(&self, dir: &Path, log: &Log) -> Sources {
+        Sources::default().files(&self.key).log(dir, log)
     }
 
     /// Opens a log, decrypting what is encrypted.

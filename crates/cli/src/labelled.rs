@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use strata_capture::{Input, InputOptions, Interface, Meta, Next};
 use strata_pipeline::{FlowFinder, wire_bytes};
 use strata_sketch::PacketFacts;
+use strata_store::Sources;
 use strata_wire::{Headers, TunnelKey};
 
 use crate::labels::{Label, Labels};
@@ -75,6 +76,15 @@ pub(crate) struct LabelledArgs {
     /// Key of flow fingerprints.
     #[arg(long, value_name = "N", default_value_t = 0)]
     hash_seed: u64,
+}
+
+impl LabelledArgs {
+    /// The files that are read.
+    pub(crate) fn sources(&self) -> Sources {
+        Sources::default()
+            .files(&self.read)
+            .files(&self.labels.labels)
+    }
 }
 
 /// How label files are read.

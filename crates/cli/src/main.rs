@@ -16,6 +16,7 @@ mod key;
 mod labelled;
 mod labels;
 mod model;
+mod output;
 mod prune;
 mod python;
 mod query;
@@ -36,7 +37,14 @@ use clap::{Parser, Subcommand};
 /// Strata records network traffic hierarchically: every packet is classified on
 /// the spot, and what its class is worth decides how much of it is kept.
 #[derive(Debug, Parser)]
-#[command(name = "strata", version, max_term_width = 100)]
+#[command(
+    name = "strata",
+    version,
+    max_term_width = 100,
+    after_help = "\
+Exit status: 0 when done; 1 if something failed or was damaged, standard error says what; 2 if the
+command line cannot be done as it stands."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -129,6 +137,9 @@ fn main() -> ExitCode {
         Err(error) if text::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("strata: {}", text::chain(&error));
+            if error.is::<output::Refused>() {
+                return ExitCode::from(2);
+            }
             ExitCode::FAILURE
         }
     }

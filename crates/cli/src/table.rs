@@ -1,11 +1,9 @@
 //! Rows into a Parquet file.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use arrow_array::builder::{
     BooleanBuilder, Float64Builder, StringDictionaryBuilder, UInt32Builder, UInt64Builder,
 };
@@ -16,6 +14,8 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
+
+use crate::output::Output;
 
 /// Rows that are held before they are written.
 const ROWS_HELD: usize = 65_536;
@@ -36,7 +36,7 @@ pub(crate) type ColumnSpec = (&'static str, Kind, &'static str, &'static str);
 
 /// A table that is being written, row by row.
 pub(crate) struct Table {
-    writer: ArrowWriter<File>,
+    writer: ArrowWriter<Output>,
     schema: Arc<Schema>,
     columns: Vec<Column>,
     rows: usize,
@@ -84,10 +84,10 @@ pub(crate) enum Cell<'a> {
 }
 
 impl Table {
-    /// Makes the file. Columns are `(name, kind, unit, what it is)`; `about` goes
+    /// Begins the file. Columns are `(name, kind, unit, what it is)`; `about` goes
     /// into the file's metadata.
     pub(crate) fn create(
-        path: &Path,
+        output: Output,
         columns: &[ColumnSpec],
         about: HashMap<String, String>,
     ) -> Result<Self> {
@@ -102,12 +102,10 @@ impl Table {
             builders.push(builder);
         }
         let schema = Arc::new(Schema::new(fields).with_metadata(about));
-        let cannot = || format!("{}: cannot write", path.display());
-        let file = File::create(path).with_context(cannot)?;
         let properties = WriterProperties::builder()
             .set_compression(Compression::ZSTD(parquet::basic::ZstdLevel::default()))
             .build();
-        let writer = ArrowWriter::try_new(file, Arc::clone(&schema), Some(properties))?;
+        let writer = ArrowWriter::try_new(output, Arc::clone(&schema), Some(properties))?;
         Ok(Self {
             writer,
             schema,
@@ -159,7 +157,6 @@ impl Table {
     /// Writes what is held and ends the file.
     pub(crate) fn close(mut self) -> Result<()> {
         self.flush()?;
-        self.writer.close()?;
-        Ok(())
+        self.writer.into_inner()?.finish()
     }
 }

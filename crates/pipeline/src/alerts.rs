@@ -190,7 +190,7 @@ mod tests {
         let server = r#""dest_ip":"10.0.0.1","dest_port":80"#;
         let there = eve_alert(line("alert", client, server).as_bytes());
         let there = there.unwrap().unwrap();
-        assert_eq!(there.to_string(), "10.0.0.1:80 - 10.0.0.9:40000 protocol 6");
+        assert_eq!(there.to_string(), "10.0.0.1:80 - 10.0.0.9:40000 TCP");
         let back = line(
             "alert",
             r#""src_ip":"10.0.0.1","src_port":80"#,

@@ -27,6 +27,7 @@ mod index;
 mod log;
 mod manifest;
 mod nulldisk;
+mod output;
 mod promotion;
 mod recorder;
 mod records;
@@ -52,6 +53,7 @@ pub use index::{index_name, verify_index};
 pub use log::{Log, Loss, read_archive};
 pub use manifest::{BlockFile, Books, MANIFEST_NAME, Manifest, Overwritten, Recording, State};
 pub use nulldisk::NullDisk;
+pub use output::{OutputError, Sources};
 pub use promotion::{PROMOTION_HEADER_LEN, Promotion};
 pub use recorder::{
     About, CHECKPOINT_INTERVAL, Recorder, RecorderOptions, WhenFull, checkpoint_name,

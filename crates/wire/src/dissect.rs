@@ -36,6 +36,33 @@ pub mod protocol {
     pub const MOBILITY: u8 = 135;
     pub const HIP: u8 = 139;
     pub const SHIM6: u8 = 140;
+
+    /// What people call a protocol; `None` for one that is known by its number.
+    #[must_use]
+    pub fn name(number: u8) -> Option<&'static str> {
+        Some(match number {
+            ICMP => "ICMP",
+            IGMP => "IGMP",
+            IPV4 => "IPv4",
+            TCP => "TCP",
+            UDP => "UDP",
+            33 => "DCCP",
+            IPV6 => "IPv6",
+            46 => "RSVP",
+            GRE => "GRE",
+            ESP => "ESP",
+            AH => "AH",
+            ICMPV6 => "ICMPv6",
+            88 => "EIGRP",
+            89 => "OSPF",
+            103 => "PIM",
+            112 => "VRRP",
+            115 => "L2TP",
+            SCTP => "SCTP",
+            136 => "UDP-Lite",
+            _ => return None,
+        })
+    }
 }
 
 /// Whose flow a tunnelled packet belongs to.

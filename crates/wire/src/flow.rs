@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::dissect::protocol;
+
 /// What the addresses of a [`FlowKey`] are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, PartialOrd, Ord)]
 #[repr(u8)]
@@ -78,17 +80,21 @@ pub fn ip_addr(family: AddressFamily, address: u128) -> Option<IpAddr> {
     }
 }
 
+/// `10.0.0.1:80 - 10.0.0.9:40000 TCP`, without ports where the protocol has none.
 impl fmt::Display for FlowKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let has_ports = (self.low.port | self.high.port) != 0;
         let end = |e: Endpoint| match ip_addr(self.family, e.address) {
+            Some(address) if !has_ports => address.to_string(),
             Some(IpAddr::V6(v6)) => format!("[{v6}]:{}", e.port),
             Some(v4) => format!("{v4}:{}", e.port),
             None => format!("{:012x}", e.address),
         };
         write!(f, "{} - {}", end(self.low), end(self.high))?;
-        match self.family {
-            AddressFamily::Mac => write!(f, " ethertype 0x{:04x}", self.low.port),
-            _ => write!(f, " protocol {}", self.protocol),
+        match (self.family, protocol::name(self.protocol)) {
+            (AddressFamily::Mac, _) => write!(f, " ethertype 0x{:04x}", self.low.port),
+            (_, Some(name)) => write!(f, " {name}"),
+            (_, None) => write!(f, " protocol {}", self.protocol),
         }
     }
 }
@@ -214,6 +220,26 @@ mod tests {
         let (back, backward) = FlowKey::new(AddressFamily::Ipv4, 6, b, a);
         assert_eq!(there, back);
         assert!(forward && !backward);
+    }
+
+    #[test]
+    fn flows_are_shown_by_the_names_of_their_protocols() {
+        let shown = |family, number, port| {
+            let (a, b) = (end(0x0a00_0001, port), end(0x0a00_0002, port));
+            FlowKey::new(family, number, a, b).0.to_string()
+        };
+        let v4 = AddressFamily::Ipv4;
+        assert_eq!(shown(v4, 6, 80), "10.0.0.1:80 - 10.0.0.2:80 TCP");
+        assert_eq!(shown(v4, 1, 0), "10.0.0.1 - 10.0.0.2 ICMP");
+        assert_eq!(shown(v4, 253, 0), "10.0.0.1 - 10.0.0.2 protocol 253");
+        assert_eq!(
+            shown(AddressFamily::Ipv6, 17, 53),
+            "[::a00:1]:53 - [::a00:2]:53 UDP"
+        );
+        assert_eq!(
+            shown(AddressFamily::Mac, 0, 0x806),
+            "00000a000001 - 00000a000002 ethertype 0x0806"
+        );
     }
 
     #[test]

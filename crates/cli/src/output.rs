@@ -1,0 +1,205 @@
+//! Where a command writes: the file that was asked for, or standard output.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, IsTerminal, Write, stdout};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use flate2::write::GzEncoder;
+use strata_store::{OutputError, Sources};
+
+/// The command line cannot be done as it stands: the program ends with 2, as it does where
+/// an option is wrong.
+#[derive(Debug)]
+pub(crate) struct Refused(String);
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// What is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// Lines.
+    Text,
+    /// Not for a terminal.
+    Binary,
+}
+
+/// The ending of a file's name in small letters, without that of a compression: `pcap` of
+/// `x.PCAP.gz`. Empty where there is none.
+pub(crate) fn suffix(path: &Path) -> String {
+    let ending = |path: &Path| {
+        let ending = path.extension().unwrap_or_default();
+        ending.to_string_lossy().to_ascii_lowercase()
+    };
+    let last = ending(path);
+    match (last.as_str(), path.file_stem()) {
+        ("gz" | "zst", Some(stem)) => ending(Path::new(stem)),
+        _ => last,
+    }
+}
+
+/// Large, so that a file grows in few calls.
+const BUFFER_BYTES: usize = 1 << 20;
+
+/// A file being written, compressed if its name ends in .gz or .zst. Unless it is finished it
+/// goes when this is dropped: half a file would pass for a whole one.
+pub(crate) struct Output {
+    writer: BufWriter<Sink>,
+    /// As the user has named it.
+    name: String,
+    /// After the writer, which writes what it holds when it is dropped.
+    unfinished: Unfinished,
+}
+
+enum Sink {
+    Plain(File),
+    Gzip(GzEncoder<File>),
+    Zstd(zstd::Encoder<'static, File>),
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(file) => file.write(bytes),
+            Self::Gzip(encoder) => encoder.write(bytes),
+            Self::Zstd(encoder) => encoder.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(file) => file.flush(),
+            Self::Gzip(encoder) => encoder.flush(),
+            Self::Zstd(encoder) => encoder.flush(),
+        }
+    }
+}
+
+impl Sink {
+    /// Writes what ends a compressed file.
+    fn finish(self) -> io::Result<()> {
+        match self {
+            Self::Plain(_) => Ok(()),
+            Self::Gzip(encoder) => encoder.finish().map(drop),
+            Self::Zstd(encoder) => encoder.finish().map(drop),
+        }
+    }
+}
+
+impl Output {
+    /// Opens `path`, or standard output for `-`: over what was there, but never over what
+    /// the command reads.
+    pub(crate) fn create(path: &Path, content: Content, sources: &Sources) -> Result<Self> {
+        let is_stdout = path.as_os_str() == "-";
+        let name = match is_stdout {
+            true => String::from("standard output"),
+            false => path.display().to_string(),
+        };
+        let file = if is_stdout {
+            let file = stdout().as_fd().try_clone_to_owned();
+            File::from(file.with_context(|| format!("{name}: cannot write"))?)
+        } else {
+            sources.create(path).map_err(refused)?
+        };
+        if content == Content::Binary && file.is_terminal() {
+            return Err(Refused(format!(
+                "{name} is a terminal, and what is to be written is not text: write to a file, or \
+                 into another program"
+            ))
+            .into());
+        }
+        let named = || format!("{name}: cannot write");
+        let is_regular = file.metadata().with_context(named)?.is_file();
+        let is_ours = !is_stdout && is_regular;
+        let unfinished = is_ours.then(|| fs::canonicalize(path)).transpose();
+        let unfinished = unfinished.with_context(named)?;
+        let sink = match path.extension().and_then(|ending| ending.to_str()) {
+            Some(ending) if ending.eq_ignore_ascii_case("gz") => {
+                Sink::Gzip(GzEncoder::new(file, flate2::Compression::default()))
+            }
+            Some(ending) if ending.eq_ignore_ascii_case("zst") => {
+                let encoder = zstd::Encoder::new(file, zstd::DEFAULT_COMPRESSION_LEVEL);
+                Sink::Zstd(encoder.with_context(named)?)
+            }
+            _ => Sink::Plain(file),
+        };
+        Ok(Self {
+            writer: BufWriter::with_capacity(BUFFER_BYTES, sink),
+            name,
+            unfinished: Unfinished(unfinished),
+        })
+    }
+
+    /// Writes what is left, and keeps the file.
+    pub(crate) fn finish(self) -> Result<()> {
+        let Self {
+            writer,
+            name,
+            mut unfinished,
+        } = self;
+        let sink = writer.into_inner().map_err(io::IntoInnerError::into_error);
+        let done = sink.and_then(Sink::finish);
+        done.with_context(|| format!("{name}: cannot write"))?;
+        unfinished.0 = None;
+        Ok(())
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.writer.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
+}
+
+/// A file that goes with this.
+struct Unfinished(Option<PathBuf>);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            // Whoever gave up says why.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn refused(error: OutputError) -> anyhow::Error {
+    match error {
+        OutputError::Cannot { .. } => error.into(),
+        OutputError::IsInput { .. } | OutputError::InLog { .. } => {
+            Refused(error.to_string()).into()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_suffix_is_that_of_what_is_compressed() {
+        for (name, expected) in [
+            ("x.pcap", "pcap"),
+            ("x.PCAP.GZ", "pcap"),
+            ("dir.csv/x.json.zst", "json"),
+            ("x.gz", ""),
+            ("x", ""),
+            ("-", ""),
+            (".pcap", ""),
+        ] {
+            assert_eq!(suffix(Path::new(name)), expected, "{name}");
+        }
+    }
+}

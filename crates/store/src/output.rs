@@ -1,0 +1,226 @@
+//! Files that a user asks for (`-w`, `-o`): written over what was there, as tcpdump does, but
+//! never over what they are made from.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::archive::is_remote;
+use crate::log::Log;
+
+/// Why a file is not written.
+#[derive(Debug, thiserror::Error)]
+pub enum OutputError {
+    /// The operating system does not let it be.
+    #[error("{}: cannot write: {source}", path.display())]
+    Cannot {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// It would replace what is still to be read.
+    #[error("{}: is {input}, which is read: write to another file", path.display())]
+    IsInput {
+        /// The file.
+        path: PathBuf,
+        /// The input, as the user named it.
+        input: String,
+    },
+    /// It would be taken for a file of the log, or replace one.
+    #[error("{}: lies in the log {}: write to a file outside of it", path.display(), log.display())]
+    InLog {
+        /// The file.
+        path: PathBuf,
+        /// The log's directory.
+        log: PathBuf,
+    },
+}
+
+/// What tells files apart, whatever their names are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+impl Identity {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        }
+    }
+}
+
+/// What a command reads, and must not write over.
+#[derive(Debug, Default)]
+pub struct Sources {
+    files: Vec<(Identity, String)>,
+    logs: Vec<(Identity, PathBuf)>,
+}
+
+impl Sources {
+    /// Adds a file that is read; `-` is standard input. One that cannot be found is left to
+    /// whoever reads it.
+    #[must_use]
+    pub fn file(mut self, path: &Path) -> Self {
+        let metadata = if path.as_os_str() == "-" {
+            let input = io::stdin().as_fd().try_clone_to_owned();
+            input.map(File::from).and_then(|input| input.metadata())
+        } else {
+            fs::metadata(path)
+        };
+        if let Ok(metadata) = metadata.as_ref()
+            && metadata.is_file()
+        {
+            let name = match path.as_os_str() == "-" {
+                true => String::from("standard input"),
+                false => path.display().to_string(),
+            };
+            self.files.push((Identity::of(metadata), name));
+        }
+        self
+    }
+
+    /// Adds files that are read.
+    #[must_use]
+    pub fn files<P: AsRef<Path>>(self, paths: impl IntoIterator<Item = P>) -> Self {
+        let add = |sources: Self, path: P| sources.file(path.as_ref());
+        paths.into_iter().fold(self, add)
+    }
+
+    /// Adds a log that lies in `dir`, with its files that were moved to another disk.
+    #[must_use]
+    pub fn log(mut self, dir: &Path, log: &Log) -> Self {
+        if let Ok(metadata) = fs::metadata(dir) {
+            self.logs.push((Identity::of(&metadata), dir.to_owned()));
+        }
+        let parts = log.archive().parts.iter();
+        let names = parts.flat_map(|part| part.files.iter().map(|file| file.name.as_str()));
+        let moved = names.filter(|name| is_remote(name));
+        self.files(moved.filter_map(|name| name.strip_prefix("file://")))
+    }
+
+    /// Opens `path` for writing from its beginning: made if it is missing, and emptied if it
+    /// is there. A device or pipe is opened as it is.
+    ///
+    /// # Errors
+    ///
+    /// If it is one of these sources or lies in one of these logs, by whatever name; then it
+    /// stays as it was.
+    pub fn create(&self, path: &Path) -> Result<File, OutputError> {
+        let cannot = |source| OutputError::Cannot {
+            path: path.to_owned(),
+            source,
+        };
+        let existed = path.exists();
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        let file = options.open(path).map_err(cannot)?;
+        let metadata = file.metadata().map_err(cannot)?;
+        if !metadata.is_file() {
+            return Ok(file);
+        }
+        if let Err(error) = self.check(path, &metadata).map_err(cannot)? {
+            if !existed {
+                // A link may lead to it: what was made goes, and not the link.
+                let made = fs::canonicalize(path).and_then(fs::remove_file);
+                made.map_err(cannot)?;
+            }
+            return Err(error);
+        }
+        file.set_len(0).map_err(cannot)?;
+        Ok(file)
+    }
+
+    fn check(&self, path: &Path, metadata: &Metadata) -> io::Result<Result<(), OutputError>> {
+        let identity = Identity::of(metadata);
+        if let Some((_, input)) = self.files.iter().find(|(file, _)| *file == identity) {
+            let (path, input) = (path.to_owned(), input.clone());
+            return Ok(Err(OutputError::IsInput { path, input }));
+        }
+        let place = fs::canonicalize(path)?;
+        for (log, dir) in &self.logs {
+            let mut above = place.ancestors().skip(1);
+            let lies_below = above.any(|dir| {
+                let metadata = fs::metadata(dir);
+                metadata.is_ok_and(|metadata| Identity::of(&metadata) == *log)
+            });
+            // A second name of a file is anywhere on its file system.
+            if lies_below || (metadata.nlink() > 1 && holds(dir, identity)?) {
+                let (path, log) = (path.to_owned(), dir.clone());
+                return Ok(Err(OutputError::InLog { path, log }));
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+/// Whether a file is below a directory. Links are not followed, so it ends.
+fn holds(dir: &Path, wanted: Identity) -> io::Result<bool> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        if Identity::of(&metadata) == wanted || (metadata.is_dir() && holds(&entry.path(), wanted)?)
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn what_is_read_is_not_written_over_by_any_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let input = dir.path().join("input");
+        fs::write(&input, "packets").unwrap();
+        let [link, hard] = ["link", "hard"].map(|name| dir.path().join(name));
+        symlink(&input, &link).unwrap();
+        fs::hard_link(&input, &hard).unwrap();
+        fs::create_dir(dir.path().join("sub")).unwrap();
+        let sources = Sources::default().file(&input);
+        for path in [&input, &link, &hard, &dir.path().join("sub/../input")] {
+            let refused = sources.create(path).unwrap_err();
+            assert!(matches!(refused, OutputError::IsInput { .. }), "{refused}");
+        }
+        assert_eq!(fs::read(&input).unwrap(), b"packets");
+        // Anything else is written over.
+        let other = dir.path().join("other");
+        fs::write(&other, "old").unwrap();
+        drop(sources.create(&other).unwrap());
+        assert_eq!(fs::read(&other).unwrap(), b"");
+    }
+
+    #[test]
+    fn nothing_is_written_into_a_log_by_any_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        fs::create_dir_all(log.join("blocks")).unwrap();
+        let block = log.join("blocks/1.strata");
+        fs::write(&block, "block").unwrap();
+        let [hard, dangling, aside] = ["hard", "dangling", "aside"].map(|n| dir.path().join(n));
+        fs::hard_link(&block, &hard).unwrap();
+        symlink(log.join("new"), &dangling).unwrap();
+        symlink(&log, &aside).unwrap();
+        let mut sources = Sources::default();
+        let identity = Identity::of(&fs::metadata(&log).unwrap());
+        sources.logs.push((identity, log.clone()));
+        let new = log.join("blocks/../new");
+        for path in [&block, &hard, &dangling, &new, &aside.join("new")] {
+            let refused = sources.create(path).unwrap_err();
+            assert!(matches!(refused, OutputError::InLog { .. }), "{refused}");
+        }
+        assert_eq!(fs::read(&block).unwrap(), b"block");
+        assert!(!log.join("new").exists() && dangling.symlink_metadata().is_ok());
+        drop(sources.create(&dir.path().join("new")).unwrap());
+    }
+}
