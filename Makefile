@@ -9,7 +9,7 @@ LABELLED := $(or $(STRATA_DATA),../shared/data)/labelled
 DEMO := target/demo
 
 # Peers that tests and benchmarks compare with, as Debian packages.
-PEERS := age tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev
+PEERS := age tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev systemd
 LINTS := -D warnings
 
 .PHONY: help build sql demo test test-python test-sql verbs neon fmt lint check-docs tools fuzz bench python lock model compare ablation clean

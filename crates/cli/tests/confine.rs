@@ -120,31 +120,41 @@ fn without_any_privilege_it_goes_on_recording() {
         }
         let dir = dir.path();
         let config = dir.join("strata.toml");
-        fs::write(&config, "mode = ['log-all']\n").unwrap();
+        // Every kind of thread: one that sends alerts, and one that reads them.
+        let alerts = "[alerts]\nwebhook = 'http://127.0.0.1:9/'\n";
+        fs::write(&config, format!("mode = ['log-all']\n{alerts}")).unwrap();
+        let eve = dir.join("eve.json");
+        fs::write(&eve, "").unwrap();
         let namespace = Namespace::new("rules-confine");
         namespace.pair("in0", "out0");
-        let more: Vec<&str> = user.iter().flat_map(|user| ["-Z", *user]).collect();
+        let mut more: Vec<&str> = user.iter().flat_map(|user| ["-Z", *user]).collect();
+        more.extend(["--eve", eve.to_str().unwrap()]);
         let recording = start(&namespace, dir, &more);
         wait_for(dir, "a recording", |status| {
             status["interfaces"][0]["received"].is_u64()
         });
 
         let process = Path::new("/proc").join(recording.id().to_string());
-        let mut workers = 0;
+        let mut names = Vec::new();
         for task in fs::read_dir(process.join("task")).unwrap() {
             let status = task.unwrap().path().join("status");
             assert_eq!(capabilities(&status), [0, 0], "{}", field(&status, "Name"));
             assert_eq!(field(&status, "NoNewPrivs"), "1");
-            if field(&status, "Name").starts_with("strata-worker") {
-                assert_eq!(field(&status, "Seccomp"), "2");
-                workers += 1;
-            }
+            assert_eq!(field(&status, "Seccomp"), "2", "{}", field(&status, "Name"));
+            names.push(field(&status, "Name"));
         }
-        assert_eq!(workers, 1);
+        names.sort();
+        // Names are cut to 15 bytes.
+        let threads = ["strata", "strata-alerts", "strata-api", "strata-eve"];
+        let threads = threads
+            .into_iter()
+            .chain(["strata-worker-0", "strata-writer-0"]);
+        assert_eq!(names, threads.collect::<Vec<_>>());
         let id = recording.id();
         let children = fs::read_to_string(process.join(format!("task/{id}/children"))).unwrap();
         let helper = Path::new("/proc").join(children.trim()).join("status");
         assert_eq!(capabilities(&helper), [NET_RAW, NET_RAW]);
+        assert_eq!(field(&helper, "Seccomp"), "2");
         for status in [&process.join("status"), &helper] {
             let wanted = if user.is_some() { NOBODY } else { 0 };
             let uids = field(status, "Uid");
@@ -235,4 +245,50 @@ fn another_user_gets_the_socket_and_not_its_directory() {
         "{heard}"
     );
     assert_eq!(seen(&theirs).0, 0);
+}
+
+/// Whatever the umask: what a log holds is for its owner and group, from the recording to the
+/// archive.
+#[test]
+fn nothing_of_a_log_is_for_everyone() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("a/log");
+    let capture = dir.path().join("in.pcap");
+    let run = |arguments: &str| {
+        let program = format!("umask 0; exec '{STRATA}' {arguments}");
+        let output = Command::new("sh").args(["-c", &program]).output().unwrap();
+        assert!(output.status.success(), "{arguments}: {output:?}");
+    };
+    run(&format!(
+        "generate --profile cic-w1 -c 20k -o {}",
+        capture.display()
+    ));
+    for _ in 0..2 {
+        run(&format!(
+            "record -r {} -C 1MiB -o {}",
+            capture.display(),
+            log.display()
+        ));
+    }
+    run(&format!("compact {}", log.display()));
+    run(&format!(
+        "record -r {} -o {}",
+        capture.display(),
+        log.display()
+    ));
+    run(&format!("info {}", log.display()));
+    let mut left = vec![dir.path().join("a")];
+    let mut files = 0;
+    while let Some(dir) = left.pop() {
+        for entry in fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            let found = fs::symlink_metadata(&path).unwrap();
+            let wanted = if found.is_dir() { 0o750 } else { 0o640 };
+            assert_eq!(found.mode() & 0o7777, wanted, "{}", path.display());
+            files += usize::from(found.is_file());
+            left.extend(found.is_dir().then_some(path));
+        }
+    }
+    assert!(files > 8, "{files} files");
+    // What is exported with -w is the user's, by the user's umask.
 }

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::thread;
@@ -319,6 +320,18 @@ fn tcp_asks_for_the_token_and_has_metrics() {
         ),
     )
     .unwrap();
+    // A token that others read is none, which a start says before anybody uses it.
+    for mode in [0o644, 0o640] {
+        fs::set_permissions(&token, fs::Permissions::from_mode(mode)).unwrap();
+        let mut refused = strata();
+        refused.args(["record", "-r", "-", "-o"]);
+        refused.arg(dir.path().join("log")).stdin(Stdio::null());
+        let refused = refused.args(["--config", &config_text]).output().unwrap();
+        assert!(!refused.status.success(), "{}", text(&refused));
+        let wanted = format!("chmod 600 {}", token.display());
+        assert!(text(&refused).contains(&wanted), "{}", text(&refused));
+    }
+    fs::set_permissions(&token, fs::Permissions::from_mode(0o600)).unwrap();
     let (bytes, middle, packets) = halves();
     let mut running = Running::start(dir.path(), &["--config", &config_text]);
     running.until_listening();

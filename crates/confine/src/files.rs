@@ -1,24 +1,38 @@
 //! Which files the process can reach (Landlock, Linux 5.13 and later).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, BitFlags, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError,
     RulesetStatus, path_beneath_rules,
 };
 
-/// What every process reads: name resolution, time zones, interfaces' counters.
-const READ_ALWAYS: [&str; 10] = [
-    "/dev",
-    "/etc",
+/// What a process reads once it records: name resolution, names of ports, the time zone.
+/// Directories are of public files only: libraries of name resolution and time zones, and the
+/// two in which `/etc/resolv.conf` lies on machines where a program replaces it.
+const READ_ALWAYS: [&str; 17] = [
+    "/dev/null",
+    "/dev/urandom",
+    "/etc/gai.conf",
+    "/etc/host.conf",
+    "/etc/hosts",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/nsswitch.conf",
+    "/etc/protocols",
+    "/etc/resolv.conf",
+    "/etc/services",
     "/lib",
     "/lib64",
-    "/proc",
     "/run/resolvconf",
     "/run/systemd/resolve",
-    "/sys",
     "/usr/lib",
     "/usr/share/zoneinfo",
+];
+
+/// Directories that hold much besides a file of ours: of these, the file alone is reached.
+const SHARED: [&str; 11] = [
+    "/", "/dev", "/etc", "/home", "/proc", "/root", "/run", "/sys", "/tmp", "/usr", "/var",
 ];
 
 /// Why files cannot be confined.
@@ -32,25 +46,57 @@ pub enum FilesError {
     NotThere,
 }
 
-/// From now on this thread, and those it starts, reach only files below `write`, to read,
-/// write, make and delete them, and those below `read` and what every process reads, to read
-/// them. Nothing can be executed. Paths that do not exist are passed over.
+/// What a process still reaches. Paths that do not exist are skipped.
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    /// Files, and directories with what is below, to read them.
+    pub read: Vec<PathBuf>,
+    /// Directories, to read, write, make and delete what is below.
+    pub write: Vec<PathBuf>,
+    /// Directories in which files and empty directories may be deleted, and nothing else.
+    pub delete: Vec<PathBuf>,
+}
+
+impl Files {
+    /// Adds a file that is read again later. Editors put another file in its place, so its
+    /// directory is what stays; where that holds what is not ours, only the file as it is.
+    pub fn read_again(&mut self, file: &Path) {
+        let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
+        let dir = dir.unwrap_or_else(|| Path::new("."));
+        let resolved = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+        let shared = SHARED.iter().any(|shared| resolved == Path::new(shared));
+        self.read
+            .push(if shared { file.to_owned() } else { resolved });
+    }
+}
+
+/// From now on this thread, and those it starts, reach only `files` and what every process
+/// reads to resolve names. Nothing can be executed, and no device be controlled.
 ///
 /// # Errors
 ///
 /// If the kernel cannot: then nothing has changed.
-pub fn confine_files(read: &[PathBuf], write: &[PathBuf]) -> Result<(), FilesError> {
-    let all = AccessFs::from_all(ABI::V3);
-    let reading: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
+pub fn confine_files(files: &Files) -> Result<(), FilesError> {
+    restrict(&READ_ALWAYS.map(PathBuf::from), files)
+}
+
+/// As [`confine_files`], with no file at all.
+pub(crate) fn confine_to_no_files() -> Result<(), FilesError> {
+    restrict(&[], &Files::default())
+}
+
+fn restrict(always: &[PathBuf], files: &Files) -> Result<(), FilesError> {
+    let all = AccessFs::from_all(ABI::V5);
+    let read: BitFlags<AccessFs> = AccessFs::ReadFile | AccessFs::ReadDir;
+    let write = all & !(AccessFs::Execute | AccessFs::IoctlDev);
+    let delete: BitFlags<AccessFs> = AccessFs::RemoveFile | AccessFs::RemoveDir;
     let status = Ruleset::default()
         .handle_access(all)?
         .create()?
-        .add_rules(path_beneath_rules(READ_ALWAYS, reading))?
-        .add_rules(path_beneath_rules(read, reading))?
-        .add_rules(path_beneath_rules(
-            write,
-            all & !BitFlags::from(AccessFs::Execute),
-        ))?
+        .add_rules(path_beneath_rules(always, read))?
+        .add_rules(path_beneath_rules(&files.read, read))?
+        .add_rules(path_beneath_rules(&files.write, write))?
+        .add_rules(path_beneath_rules(&files.delete, delete))?
         .restrict_self()?;
     if status.ruleset == RulesetStatus::NotEnforced {
         return Err(FilesError::NotThere);

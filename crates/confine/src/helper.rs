@@ -20,8 +20,9 @@ use rustix::net::{
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::CapabilitySet;
 
-use crate::files::confine_files;
+use crate::files::confine_to_no_files;
 use crate::privileges::{PrivilegeError, User, give_up_capabilities};
+use crate::system_calls::{Role, apply_role};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -117,7 +118,8 @@ pub fn serve(user: Option<&User>) -> Result<(), PrivilegeError> {
     // After the change of user, which forgets it.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(fail("follow its parent"))?;
     // Without Landlock it still has one capability only.
-    let _ = confine_files(&[], &[]);
+    let _ = confine_to_no_files();
+    let _ = apply_role(Role::Helper);
     let stdin = io::stdin();
     loop {
         let mut request = [0];

@@ -3,11 +3,13 @@
 //! - [`User`], [`give_up_capabilities`]: user and capabilities of the process;
 //! - [`Owner`], [`make_log_dir`], [`SocketFile`]: who owns what it makes, and may read it;
 //! - [`confine_files`]: which files it can reach (Landlock);
-//! - [`confine_system_calls`]: what a thread can ask the kernel for (seccomp);
+//! - [`confine_process`], [`confine_thread`]: what it and its threads can ask the kernel for
+//!   (seccomp);
+//! - [`read_secret`]: a token from a file that nobody else can read;
 //! - [`Helper`]: a process that keeps the right to open packet sockets, for interfaces that
 //!   come later, and hands them over.
 //!
-//! All but the system calls is to be done before threads are started: they inherit it. Used
+//! All but [`confine_thread`] is to be done before threads are started: they inherit it. Used
 //! by `cli`, `control` and `relay`; uses nothing of Strata.
 #![deny(unsafe_code)]
 
@@ -15,12 +17,16 @@ mod files;
 mod helper;
 mod owner;
 mod privileges;
+mod secret;
 mod socket;
 mod system_calls;
 
-pub use files::{FilesError, confine_files};
+pub use files::{Files, FilesError, confine_files};
 pub use helper::{Helper, serve};
 pub use owner::{Owner, OwnerError, make_dir, make_log_dir};
 pub use privileges::{Group, PrivilegeError, User, give_up_capabilities};
+pub use secret::{SecretError, read_secret};
 pub use socket::{SOCKET_NAME, SocketError, SocketFile};
-pub use system_calls::{SystemCallError, confine_system_calls};
+pub use system_calls::{
+    Role, SystemCallError, confine_process, confine_thread, process_system_calls,
+};

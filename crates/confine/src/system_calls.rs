@@ -1,14 +1,20 @@
-//! What a worker can ask the kernel for (seccomp).
+//! What a thread can ask the kernel for (seccomp).
 //!
-//! A call that is not in the list fails, and standard error says which it was; the thread
-//! goes on.
+//! [`confine_process`] gives the thread that calls it, and all that it starts, the calls of a
+//! recording; [`confine_thread`] leaves a thread those of its [`Role`]. Filters add up, so a
+//! thread that forgets to say what it is still has no more than the process. A call that is not
+//! in the list fails with EPERM, and standard error says which it was; the thread goes on.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompFilter, apply_filter};
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
+    SeccompFilter, SeccompRule, apply_filter,
+};
 use syscalls::Sysno;
 
 /// Why system calls cannot be confined.
@@ -25,12 +31,42 @@ pub enum SystemCallError {
     Handler(io::Error),
 }
 
-/// What a worker uses: packets of its rings, its counters, memory, the clock, blocks handed
-/// over; and to capture an interface again that was gone.
-const WORKER: &[i64] = &[
-    libc::SYS_bind,
-    libc::SYS_bpf,
+/// What a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Takes packets off interfaces and classifies them.
+    Worker,
+    /// Writes blocks to disk.
+    Writer,
+    /// Answers requests, and sends them: API, alerts, the control connection of a relay.
+    Server,
+    /// Reads and deletes files of the log, or reads a source of alerts.
+    Files,
+    /// Opens packet sockets, and hands them over.
+    Helper,
+}
+
+impl Role {
+    fn lists(self) -> &'static [&'static [i64]] {
+        match self {
+            Self::Worker => &[BASIC, LOOK, CAPTURE],
+            Self::Writer => &[BASIC, LOOK, CHANGE, URING],
+            // Host names are looked up by threads of their own; policies are saved.
+            Self::Server => &[BASIC, LOOK, CHANGE, NETWORK, THREADS],
+            Self::Files => &[BASIC, LOOK, CHANGE, URING, NETWORK, THREADS],
+            Self::Helper => &[BASIC, HELPER],
+        }
+    }
+}
+
+/// The whole process: what any of its threads does.
+const PROCESS: &[&[i64]] = &[BASIC, LOOK, CHANGE, URING, NETWORK, THREADS, CAPTURE];
+
+/// Memory, the clock, waiting, signals, open files: what every thread does. `seccomp` gives up
+/// more, never less.
+const BASIC: &[i64] = &[
     libc::SYS_brk,
+    libc::SYS_clock_getres,
     libc::SYS_clock_gettime,
     libc::SYS_clock_nanosleep,
     libc::SYS_close,
@@ -39,13 +75,14 @@ const WORKER: &[i64] = &[
     libc::SYS_fcntl,
     libc::SYS_fstat,
     libc::SYS_futex,
-    libc::SYS_getdents64,
+    libc::SYS_getegid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
     libc::SYS_getpid,
     libc::SYS_getrandom,
-    libc::SYS_getsockname,
-    libc::SYS_getsockopt,
+    libc::SYS_gettimeofday,
     libc::SYS_gettid,
-    libc::SYS_ioctl,
+    libc::SYS_getuid,
     libc::SYS_lseek,
     libc::SYS_madvise,
     libc::SYS_membarrier,
@@ -54,90 +91,305 @@ const WORKER: &[i64] = &[
     libc::SYS_mremap,
     libc::SYS_munmap,
     libc::SYS_nanosleep,
-    libc::SYS_newfstatat,
-    libc::SYS_openat,
     libc::SYS_ppoll,
     libc::SYS_prctl,
     libc::SYS_read,
-    libc::SYS_readlinkat,
-    libc::SYS_recvfrom,
-    libc::SYS_recvmsg,
+    libc::SYS_readv,
     libc::SYS_restart_syscall,
+    libc::SYS_rseq,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
     libc::SYS_sched_getaffinity,
     libc::SYS_sched_yield,
-    libc::SYS_sendmmsg,
-    libc::SYS_sendmsg,
-    libc::SYS_sendto,
-    libc::SYS_setsockopt,
+    libc::SYS_seccomp,
+    libc::SYS_set_robust_list,
     libc::SYS_sigaltstack,
-    libc::SYS_socket,
-    libc::SYS_statx,
     libc::SYS_tgkill,
     libc::SYS_write,
     libc::SYS_writev,
     #[cfg(target_arch = "x86_64")]
-    libc::SYS_open,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_time,
+];
+
+/// Files, to look at and to read.
+const LOOK: &[i64] = &[
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_fadvise64,
+    libc::SYS_flock,
+    libc::SYS_fstatfs,
+    libc::SYS_getcwd,
+    libc::SYS_getdents64,
+    libc::SYS_newfstatat,
+    libc::SYS_openat,
+    libc::SYS_pread64,
+    libc::SYS_preadv,
+    libc::SYS_preadv2,
+    libc::SYS_readlinkat,
+    libc::SYS_statfs,
+    libc::SYS_statx,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_access,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lstat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_open,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_readlink,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_stat,
 ];
 
-/// From now on this thread asks the kernel only for what a worker needs.
+/// Files, to change: never their owner or mode.
+const CHANGE: &[i64] = &[
+    libc::SYS_copy_file_range,
+    libc::SYS_fallocate,
+    libc::SYS_fdatasync,
+    libc::SYS_fsync,
+    libc::SYS_ftruncate,
+    libc::SYS_mkdirat,
+    libc::SYS_pwrite64,
+    libc::SYS_pwritev,
+    libc::SYS_pwritev2,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_sync_file_range,
+    libc::SYS_unlinkat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_mkdir,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_rename,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_rmdir,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_unlink,
+];
+
+/// Several blocks in flight to the disk.
+const URING: &[i64] = &[
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_io_uring_setup,
+];
+
+/// Connections.
+const NETWORK: &[i64] = &[
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_bind,
+    libc::SYS_connect,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_eventfd2,
+    libc::SYS_getpeername,
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_ioctl,
+    libc::SYS_listen,
+    libc::SYS_pselect6,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+    libc::SYS_setsockopt,
+    libc::SYS_shutdown,
+    libc::SYS_socket,
+    libc::SYS_socketpair,
+    libc::SYS_uname,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_select,
+];
+
+/// To start threads, and to wait for the process that opens sockets. `clone` only without
+/// namespaces of its own; see [`namespaces`].
+const THREADS: &[i64] = &[
+    libc::SYS_clone,
+    libc::SYS_clone3,
+    libc::SYS_dup,
+    libc::SYS_getrusage,
+    libc::SYS_pipe2,
+    libc::SYS_prlimit64,
+    libc::SYS_sched_getparam,
+    libc::SYS_sched_getscheduler,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sysinfo,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+];
+
+/// Packets of rings, maps of programs; and to capture an interface again that was gone, or to
+/// send copies.
+const CAPTURE: &[i64] = &[
+    libc::SYS_bind,
+    libc::SYS_bpf,
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_ioctl,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+    libc::SYS_setsockopt,
+    libc::SYS_socket,
+];
+
+const HELPER: &[i64] = &[libc::SYS_sendmsg, libc::SYS_socket];
+
+/// Whether the process is confined, and with it its threads.
+static CONFINED: AtomicBool = AtomicBool::new(false);
+
+/// Names of the system calls that a confined process makes, for whoever confines it from outside.
+#[must_use]
+pub fn process_system_calls() -> Vec<&'static str> {
+    let calls = PROCESS.iter().copied().flatten();
+    let known = calls.filter_map(|&call| Sysno::new(usize::try_from(call).ok()?));
+    known.map(|call| call.name()).collect()
+}
+
+/// From now on this thread, and those that it starts, ask the kernel only for what a recording
+/// needs, and [`confine_thread`] takes effect. To be called before threads are started.
 ///
 /// # Errors
 ///
 /// If the kernel cannot.
-pub fn confine_system_calls() -> Result<(), SystemCallError> {
+pub fn confine_process() -> Result<(), SystemCallError> {
+    apply(PROCESS)?;
+    CONFINED.store(true, Ordering::Relaxed);
+    Ok(())
+}
+
+/// From now on this thread, and those that it starts, ask the kernel only for what its role
+/// needs. Does nothing in a process that is not confined.
+///
+/// # Errors
+///
+/// If the kernel cannot.
+pub fn confine_thread(role: Role) -> Result<(), SystemCallError> {
+    if CONFINED.load(Ordering::Relaxed) {
+        apply(role.lists())?;
+    }
+    Ok(())
+}
+
+pub(crate) fn apply_role(role: Role) -> Result<(), SystemCallError> {
+    apply(role.lists())
+}
+
+fn apply(lists: &[&[i64]]) -> Result<(), SystemCallError> {
     static HANDLER: OnceLock<Result<(), i32>> = OnceLock::new();
-    let set = HANDLER.get_or_init(|| {
-        // SAFETY: the handler formats into its own stack and calls write(2) alone.
-        let registered =
-            unsafe { signal_hook_registry::register_sigaction(libc::SIGSYS, say_what_was_blocked) };
-        registered
-            .map(drop)
-            .map_err(|error| error.raw_os_error().unwrap_or(0))
-    });
+    let set = HANDLER.get_or_init(handle_what_is_blocked);
     set.map_err(|code| SystemCallError::Handler(io::Error::from_raw_os_error(code)))?;
-    let rules: BTreeMap<i64, Vec<_>> = WORKER.iter().map(|&call| (call, Vec::new())).collect();
-    let filter = SeccompFilter::new(
-        rules,
-        SeccompAction::Trap,
-        SeccompAction::Allow,
-        std::env::consts::ARCH.try_into()?,
-    )?;
+    let arch = std::env::consts::ARCH.try_into()?;
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    for &call in lists.iter().copied().flatten() {
+        rules.insert(call, Vec::new());
+    }
+    if let Some(clone) = rules.get_mut(&libc::SYS_clone) {
+        clone.push(without_namespaces()?);
+        // Its flags lie in memory, where no filter looks: without it, libc takes `clone`.
+        let unknown = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
+        let only = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+        let filter = SeccompFilter::new(only, SeccompAction::Allow, unknown, arch)?;
+        let program: BpfProgram = filter.try_into()?;
+        apply_filter(&program)?;
+    }
+    let filter = SeccompFilter::new(rules, SeccompAction::Trap, SeccompAction::Allow, arch)?;
     let program: BpfProgram = filter.try_into()?;
     Ok(apply_filter(&program)?)
+}
+
+/// A `clone` that makes a thread, and not a user or network of its own with all capabilities.
+fn without_namespaces() -> Result<SeccompRule, BackendError> {
+    const NAMESPACES: i32 = libc::CLONE_NEWCGROUP
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWNET
+        | libc::CLONE_NEWNS
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWUSER
+        | libc::CLONE_NEWUTS;
+    let none = SeccompCmpOp::MaskedEq(u64::from(NAMESPACES.unsigned_abs()));
+    let flags = SeccompCondition::new(0, SeccompCmpArgLen::Qword, none, 0)?;
+    SeccompRule::new(vec![flags])
+}
+
+/// Has SIGSYS say what was blocked, and the call fail; else the error's number.
+fn handle_what_is_blocked() -> Result<(), i32> {
+    // SAFETY: zeros are a valid sigaction, the signal set is made empty by libc, and the
+    // handler makes only calls that are safe in one.
+    let done = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_blocked as *const () as libc::sighandler_t;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
+        libc::sigemptyset(&raw mut action.sa_mask);
+        libc::sigaction(libc::SIGSYS, &raw const action, std::ptr::null_mut())
+    };
+    if done == 0 {
+        return Ok(());
+    }
+    Err(io::Error::last_os_error()
+        .raw_os_error()
+        .unwrap_or(libc::EINVAL))
 }
 
 /// `si_syscall` in `siginfo_t` of a SIGSYS (asm-generic/siginfo.h): behind three words, which
 /// fill up to 16 bytes, and an address.
 const SI_SYSCALL_AT: usize = 24;
+/// Bytes of a thread's name with its end (prctl(2), `PR_GET_NAME`).
+const NAME_LEN: usize = 16;
 
-fn say_what_was_blocked(info: &libc::siginfo_t) {
-    // SAFETY: siginfo_t has 128 bytes, of which these four are an initialised integer.
+extern "C" fn on_blocked(
+    _signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    // SAFETY: the kernel hands a siginfo_t of 128 bytes over, of which these four are an
+    // initialised integer.
     let number: i32 = unsafe {
-        std::ptr::from_ref(info)
-            .cast::<u8>()
+        info.cast::<u8>()
             .add(SI_SYSCALL_AT)
             .cast::<i32>()
             .read_unaligned()
     };
+    // The call was not made, and its result is the register's: without this it would seem to
+    // have returned its own number.
+    let failed = -libc::EPERM;
+    // SAFETY: with SA_SIGINFO the third argument is a ucontext_t, ours alone for now.
+    unsafe {
+        let context = context.cast::<libc::ucontext_t>();
+        #[cfg(target_arch = "x86_64")]
+        {
+            (*context).uc_mcontext.gregs[libc::REG_RAX.unsigned_abs() as usize] = failed.into();
+        }
+        #[cfg(target_arch = "aarch64")]
+        {
+            (*context).uc_mcontext.regs[0] = i64::from(failed).cast_unsigned();
+        }
+    }
+    let mut name = [0_u8; NAME_LEN];
+    // SAFETY: PR_GET_NAME writes at most 16 bytes.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    let name_len = name.iter().position(|&byte| byte == 0).unwrap_or(NAME_LEN);
     let known = usize::try_from(number).ok().and_then(Sysno::new);
-    let name = known.map_or("of unknown name", |call| call.name());
-    let mut line = [0_u8; 128];
+    let call = known.map_or("of unknown name", |call| call.name());
+    let mut line = [0_u8; 160];
     let mut len = 0;
     for part in [
-        "strata: blocked: a worker wanted the system call ",
-        name,
-        "\n",
+        b"strata: blocked: the thread ",
+        &name[..name_len],
+        b" wanted the system call ",
+        call.as_bytes(),
+        b"\n",
     ] {
-        let part = part.as_bytes();
         let end = (len + part.len()).min(line.len());
         line[len..end].copy_from_slice(&part[..end - len]);
         len = end;

@@ -13,6 +13,7 @@ use std::time::Duration;
 use std::{fs, io};
 
 use serde::Serialize;
+use strata_confine::{Role, SecretError, confine_thread, read_secret};
 use ureq::Agent;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
@@ -50,6 +51,9 @@ pub enum WebhookError {
         /// Why.
         source: io::Error,
     },
+    /// The token cannot be used.
+    #[error("alerts.token_file: {0}")]
+    Token(#[from] SecretError),
     /// A file holds no certificate.
     #[error("{}: no certificate in it", path.display())]
     NoCertificate {
@@ -121,8 +125,7 @@ impl Alerts {
                 source,
             })
         };
-        let token = webhook.token_file.as_ref().map(read).transpose()?;
-        let token = token.map(|token| String::from_utf8_lossy(&token).trim().to_owned());
+        let token = webhook.token_file.as_deref().map(read_secret).transpose()?;
         let mut tls = TlsConfig::builder();
         if let Some(path) = &webhook.ca_file {
             let none = || WebhookError::NoCertificate { path: path.clone() };
@@ -148,6 +151,9 @@ impl Alerts {
         let thread = thread::Builder::new()
             .name("strata-alerts".into())
             .spawn(move || {
+                if let Err(error) = confine_thread(Role::Server) {
+                    eprintln!("strata: alerts go on without confining system calls: {error}");
+                }
                 while let Ok(event) = waiting.recv() {
                     if !sender.deliver(&event) {
                         break;

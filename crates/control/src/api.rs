@@ -17,7 +17,7 @@ use axum::serve::IncomingStream;
 use axum::{Extension, Json, Router};
 use rustls::ServerConfig;
 use serde::{Deserialize, Serialize};
-use strata_confine::SocketFile;
+use strata_confine::{Role, SocketFile, confine_thread};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::oneshot;
 use utoipa::{OpenApi, ToSchema};
@@ -115,6 +115,9 @@ pub fn serve(controller: Arc<Controller>, endpoints: Endpoints) -> Result<Server
     drop(guard);
     let (stop, stopped) = oneshot::channel::<()>();
     let work = move || {
+        if let Err(error) = confine_thread(Role::Server) {
+            eprintln!("strata: the API goes on without confining system calls: {error}");
+        }
         runtime.block_on(async move {
             if let Some(listener) = unix {
                 let app = router(Arc::clone(&controller));

@@ -8,6 +8,7 @@ use std::{fs, io};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use strata_confine::{SecretError, read_secret};
 use strata_filter::Filter;
 use strata_pipeline::ModeConfig;
 use strata_rules::{Action, Policy, PolicyError};
@@ -193,7 +194,8 @@ pub struct ControlConfig {
     /// Address and port for HTTP over TCP, as in `127.0.0.1:9477`; needs `token_file` or
     /// `tls_ca`.
     pub listen: Option<String>,
-    /// File with the token that HTTP over TCP asks for, as `Authorization: Bearer TOKEN`.
+    /// File with the token that HTTP over TCP asks for, as `Authorization: Bearer TOKEN`; for its
+    /// owner alone (mode 0600).
     pub token_file: Option<PathBuf>,
     /// Certificate (PEM) that HTTP over TCP shows, with those that lead to its authority; then it
     /// is HTTPS.
@@ -226,17 +228,7 @@ impl ControlConfig {
         let admit = match &self.token_file {
             _ if self.tls_ca.is_some() => Admit::Certificate,
             None => return Err(EndpointError::Open),
-            Some(path) => {
-                let read = fs::read_to_string(path).map_err(|source| ConfigError::Read {
-                    path: path.clone(),
-                    source,
-                });
-                let token = read?.trim().to_owned();
-                if token.is_empty() {
-                    return Err(EndpointError::NoToken(path.clone()));
-                }
-                Admit::Token(token)
-            }
+            Some(path) => Admit::Token(read_secret(path)?),
         };
         Ok(Some(TcpEndpoint {
             address,
@@ -255,12 +247,9 @@ pub enum EndpointError {
     /// A part is missing.
     #[error("TLS needs control.tls_cert and control.tls_key")]
     HalfTls,
-    /// The token's file is empty.
-    #[error("{}: no token in it", .0.display())]
-    NoToken(PathBuf),
-    /// A file cannot be read.
-    #[error(transparent)]
-    File(#[from] ConfigError),
+    /// The token cannot be used.
+    #[error("control.token_file: {0}")]
+    Token(#[from] SecretError),
     /// A certificate or key cannot be used.
     #[error(transparent)]
     Tls(#[from] strata_tls::TlsError),
@@ -273,7 +262,8 @@ pub struct AlertsConfig {
     /// Address to which each alert is sent by HTTP POST, as JSON, as in
     /// `https://alerts.example/strata`.
     pub webhook: Option<String>,
-    /// File with a token that is sent along, as `Authorization: Bearer TOKEN`.
+    /// File with a token that is sent along, as `Authorization: Bearer TOKEN`; for its owner
+    /// alone (mode 0600).
     pub token_file: Option<PathBuf>,
     /// File with the authority (PEM) that the server's certificate comes from, instead of the
     /// public ones.

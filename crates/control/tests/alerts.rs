@@ -69,11 +69,19 @@ fn an_alert_is_sent_again_until_the_server_takes_it() {
     let dir = tempfile::tempdir().unwrap();
     let token = dir.path().join("token");
     std::fs::write(&token, "secret\n").unwrap();
+    let with_mode = |mode| {
+        let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(&token, permissions).unwrap();
+    };
     let webhook = Webhook {
         url,
-        token_file: Some(token),
+        token_file: Some(token.clone()),
         ca_file: None,
     };
+    with_mode(0o644);
+    let refused = Alerts::start(&webhook, String::new()).unwrap_err();
+    assert!(refused.to_string().contains("chmod 600"), "{refused}");
+    with_mode(0o600);
     let alerts = Alerts::start(&webhook, String::from("/var/log/strata")).unwrap();
     alerts.send(&event("mode log-sampled"));
     alerts.send(&event("mode default"));

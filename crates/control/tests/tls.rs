@@ -153,6 +153,12 @@ fn what_is_missing_is_said() {
     };
     assert!(wrong(&no_key).to_string().starts_with("/nonexistent.key: "));
     fs::write(files.path("token"), " \n").unwrap();
+    let owner_only = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    fs::set_permissions(files.path("token"), owner_only).unwrap();
     let empty = |config: &mut ControlConfig| config.token_file = Some(files.path("token"));
-    assert!(wrong(&empty).to_string().ends_with("token: no token in it"));
+    assert!(
+        wrong(&empty)
+            .to_string()
+            .ends_with("token: no secret in it")
+    );
 }

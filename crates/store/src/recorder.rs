@@ -43,6 +43,8 @@ pub struct RecorderOptions {
     /// Block files of a worker at most: the oldest is deleted for a new one. 0 for any
     /// number.
     pub files_max: usize,
+    /// What each writer thread does first: to give up what it does not need.
+    pub on_thread: fn(),
 }
 
 /// What is done when the disk is full.
@@ -66,6 +68,7 @@ impl Default for RecorderOptions {
             checkpoint_interval: CHECKPOINT_INTERVAL,
             when_full: WhenFull::Stop,
             files_max: 0,
+            on_thread: || (),
         }
     }
 }
@@ -213,9 +216,13 @@ impl Recorder {
         for worker in 0..workers.max(1) {
             let (sink, writer) = channel(&shared, worker)?;
             let sender = sink.to_writer.clone();
+            let on_thread = shared.options.on_thread;
             let spawned = thread::Builder::new()
                 .name(format!("strata-writer-{worker}"))
-                .spawn(move || writer.run());
+                .spawn(move || {
+                    on_thread();
+                    writer.run()
+                });
             let thread = spawned.map_err(io_error("writer thread".into(), "start"))?;
             writers.push(WriterThread { sender, thread });
             sinks.push(sink);

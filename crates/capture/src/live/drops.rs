@@ -1,8 +1,11 @@
 //! What was lost before packets reached us, by where, and what to do about it.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use super::interface::ANY;
 use super::sys;
@@ -98,12 +101,31 @@ impl DropCounts {
 }
 
 /// The second column of each CPU's line, hexadecimal.
+///
+/// The file is opened once: a recording that has given up its privileges reaches no path in
+/// `/proc` any more.
 fn softnet_dropped() -> u64 {
-    let text = fs::read_to_string("/proc/net/softnet_stat").unwrap_or_default();
+    static FILE: OnceLock<Option<File>> = OnceLock::new();
+    let file = FILE.get_or_init(|| File::open("/proc/net/softnet_stat").ok());
+    let text = file.as_ref().and_then(|file| read_from_start(file).ok());
+    let text = text.unwrap_or_default();
     text.lines()
         .filter_map(|line| line.split_whitespace().nth(1))
         .filter_map(|column| u64::from_str_radix(column, 16).ok())
         .sum()
+}
+
+/// What a file of the kernel says now.
+fn read_from_start(file: &File) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    let mut piece = [0; 4096];
+    loop {
+        match file.read_at(&mut piece, bytes.len() as u64)? {
+            0 => break,
+            read => bytes.extend_from_slice(&piece[..read]),
+        }
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The interface's counters of packets for which there was no room. `rx_dropped` is

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::sync::OnceLock;
 
 use strata_wire::LinkType;
 
@@ -280,9 +281,14 @@ pub(super) fn receive_queues(name: &str) -> u32 {
     (count(20) + count(32)).clamp(1, 1024)
 }
 
+/// This machine's memory. It is asked once: when an interface is captured again, a recording
+/// reaches no path in `/proc` any more.
 fn memory_bytes() -> Option<usize> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
-    let kib: usize = line.split_whitespace().nth(1)?.parse().ok()?;
-    Some(kib * 1024)
+    static BYTES: OnceLock<Option<usize>> = OnceLock::new();
+    *BYTES.get_or_init(|| {
+        let text = fs::read_to_string("/proc/meminfo").ok()?;
+        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+        let kib: usize = line.split_whitespace().nth(1)?.parse().ok()?;
+        Some(kib * 1024)
+    })
 }

@@ -11,9 +11,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use strata_confine::{Owner, SocketFile};
+use strata_confine::{Owner, Role, SocketFile};
 use strata_pipeline::{Alerts, AttentionOptions, eve_alert};
 
+use super::confined;
 use crate::text;
 
 /// How often the source of alerts is looked at.
@@ -89,6 +90,7 @@ impl EveSource {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, alerts) = (Arc::clone(&stop), Arc::clone(alerts));
         let work = move || {
+            confined::thread(Role::Files);
             while !stopped.load(Ordering::Relaxed) {
                 thread::park_timeout(LOOK_EVERY);
                 source.look(&alerts, &mut lines);

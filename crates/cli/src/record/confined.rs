@@ -7,7 +7,10 @@ use anyhow::{Context, Result};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::thread::CapabilitySet;
 use strata_capture::live::SocketOpener;
-use strata_confine::{Helper, Owner, User, confine_files, give_up_capabilities, serve};
+use strata_confine::{
+    Files, Helper, Owner, Role, User, confine_files, confine_process, confine_thread,
+    give_up_capabilities, serve,
+};
 
 use super::target::log_directory;
 
@@ -47,20 +50,14 @@ pub(super) struct Reach<'a> {
     pub(super) socket_dirs: Option<[PathBuf; 2]>,
     /// Files that are read again: configuration, policies.
     pub(super) files: Vec<PathBuf>,
+    /// The interfaces whose counters are read.
+    pub(super) interfaces: &'a [String],
 }
 
-/// Makes the log for its owner, changes to that, gives up all capabilities, and reaches only what it has to. To be done
-/// before threads are started.
+/// Makes the log for its owner, changes to that, gives up all capabilities, and reaches only
+/// what it has to. To be done before threads are started.
 pub(super) fn give_up(owner: &Owner, reach: &Reach<'_>) -> Result<()> {
-    let dir = |path: &Path| {
-        let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
-        parent.map_or_else(|| PathBuf::from("."), Path::to_path_buf)
-    };
-    let mut write = vec![reach.log.to_owned()];
-    write.extend(reach.socket_dirs.iter().map(|[dir, _]| dir.clone()));
     log_directory(reach.log, owner)?;
-    // Editors put another file in a file's place: its directory is what stays.
-    let read: Vec<PathBuf> = reach.files.iter().map(|file| dir(file)).collect();
     let user = owner.user.as_ref();
     give_up_capabilities(user, CapabilitySet::empty(), Some(reach.log))?;
     if user.is_some() {
@@ -74,10 +71,47 @@ pub(super) fn give_up(owner: &Owner, reach: &Reach<'_>) -> Result<()> {
             )
         })?;
     }
-    if let Err(error) = confine_files(&read, &write) {
+    if let Err(error) = confine_files(&reach.files()) {
         eprintln!("strata: goes on without confining files: {error}");
     }
+    if let Err(error) = confine_process() {
+        eprintln!("strata: goes on without confining system calls: {error}");
+    }
     Ok(())
+}
+
+impl Reach<'_> {
+    fn files(&self) -> Files {
+        let mut files = Files {
+            write: vec![self.log.to_owned()],
+            delete: self.socket_dirs.iter().flatten().cloned().collect(),
+            ..Files::default()
+        };
+        for file in &self.files {
+            files.read_again(file);
+        }
+        files.read.extend(counters(self.interfaces));
+        files
+    }
+}
+
+/// The directories of sysfs with interfaces' counters: where the names are, and where these
+/// lead, also when an interface comes back.
+fn counters(interfaces: &[String]) -> impl Iterator<Item = PathBuf> {
+    let names = Path::new("/sys/class/net");
+    let devices = interfaces.iter().filter_map(|interface| {
+        let device = names.join(interface).canonicalize().ok()?;
+        Some(device.parent()?.to_owned())
+    });
+    let always = [names.to_owned(), "/sys/devices/virtual/net".into()];
+    always.into_iter().chain(devices)
+}
+
+/// Leaves the calling thread the system calls of its role, in a recording that is confined.
+pub(super) fn thread(role: Role) {
+    if let Err(error) = confine_thread(role) {
+        eprintln!("strata: a thread goes on without confining system calls: {error}");
+    }
 }
 
 /// Says why a file cannot be read, where confinement is why.

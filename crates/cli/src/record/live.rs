@@ -17,7 +17,7 @@ use signal_hook::flag;
 use strata_capture::live::{
     Direction, DropCounts, Drops, Live, LiveOptions, Lost, RingCounts, Stamps,
 };
-use strata_confine::{User, confine_system_calls};
+use strata_confine::{Role, User};
 use strata_control::LostStatus;
 use strata_control::alerts::Alerts;
 use strata_filter::Filter;
@@ -317,9 +317,7 @@ pub(super) fn run(
         .zip(lives)
         .zip(cores)
         .enumerate()
-        .map(|(number, ((worker, live), core))| {
-            spawn(number, worker, live, core, stop, confined.is_some())
-        })
+        .map(|(number, ((worker, live), core))| spawn(number, worker, live, core, stop))
         .collect::<Result<Vec<Running>>>()?;
 
     let lasts = target.lasts_seconds();
@@ -417,7 +415,6 @@ fn spawn(
     mut live: Live,
     core: Option<usize>,
     stop: &Arc<AtomicBool>,
-    confined: bool,
 ) -> Result<Running> {
     let status = Arc::new(Status::default());
     let (shared, stop) = (Arc::clone(&status), Arc::clone(stop));
@@ -425,9 +422,7 @@ fn spawn(
         if let Some(core) = core {
             pin(core)?;
         }
-        if confined && let Err(error) = confine_system_calls() {
-            eprintln!("strata: worker {number} goes on without confining system calls: {error}");
-        }
+        confined::thread(Role::Worker);
         // The kernel counts what it filters for all workers together.
         let mut in_kernel = (number == 0).then(InKernel::default);
         let mut last = Instant::now();

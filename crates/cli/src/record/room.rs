@@ -8,8 +8,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use strata_archive::{ArchiveError, Pruned, make_room};
+use strata_confine::Role;
 use strata_store::{Disk, RealDisk};
 
+use super::confined;
 use crate::text;
 
 /// How long is waited before it is tried again.
@@ -71,7 +73,10 @@ impl Room {
             return None;
         }
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::at(&self.dir));
-        let work = move || make_room(&disk, bytes);
+        let work = move || {
+            confined::thread(Role::Files);
+            make_room(&disk, bytes)
+        };
         let thread = thread::Builder::new()
             .name("strata-room".into())
             .spawn(work);

@@ -121,7 +121,7 @@ impl SteerArgs {
     /// What a recording into this log reaches.
     pub(super) fn reach<'a>(
         &self,
-        args: &RoadArgs,
+        args: &'a RoadArgs,
         log: &'a Path,
         socket: Option<&SocketFile>,
     ) -> Result<Reach<'a>> {
@@ -134,6 +134,7 @@ impl SteerArgs {
             log,
             socket_dirs: socket.and_then(SocketFile::own_dirs),
             files: files.cloned().chain(read_later.flatten()).collect(),
+            interfaces: &args.live.interfaces,
         })
     }
 

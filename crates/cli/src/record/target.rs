@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use rustix::fs::Mode;
 use rustix::process::umask;
-use strata_confine::{Group, Owner, User, make_log_dir};
+use strata_confine::{Group, Owner, Role, User, make_log_dir};
 use strata_relay::{Link, LinkReport};
 use strata_store::{
     About, BlockSink, DiskChoice, LOG_ENTRIES, MANIFEST_NAME, RealDisk, Recorder, RecorderOptions,
@@ -18,6 +18,7 @@ use strata_store::{
 };
 use strata_wire::{Ledger, Printable};
 
+use super::confined;
 use super::room::Limit;
 use crate::switch::LinkSetup;
 use crate::text;
@@ -199,6 +200,7 @@ impl Target {
                 WhenFullArg::Stop => WhenFull::Stop,
                 WhenFullArg::Drop => WhenFull::Drop,
             },
+            on_thread: || confined::thread(Role::Writer),
             ..RecorderOptions::default()
         };
         let lasts = |files: NonZeroU32| args.rotate_seconds.saturating_mul(files.get().into());

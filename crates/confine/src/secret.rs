@@ -1,0 +1,100 @@
+//! Secrets in files.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// A token is shorter; a device or a wrong file may have no end.
+const SECRET_BYTES_MAX: u64 = 64 << 10;
+/// Permissions of group and others.
+const OTHERS: u32 = 0o077;
+
+/// Why there is no secret.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// It cannot be read.
+    #[error("{}: cannot read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Others know it.
+    #[error(
+        "{}: others can read this secret (mode {mode:04o}): `chmod 600 {}`, and replace the \
+         secret if they may have read it", path.display(), path.display()
+    )]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// The file is empty.
+    #[error("{}: no secret in it", .0.display())]
+    Empty(PathBuf),
+    /// The file is something else.
+    #[error("{}: larger than {SECRET_BYTES_MAX} bytes: is this the file with the secret?", .0.display())]
+    TooLong(PathBuf),
+}
+
+/// The secret in a file, without white space around it, if its owner alone can read the file.
+///
+/// # Errors
+///
+/// If group or others have any permission, and if there is no text in it.
+pub fn read_secret(path: &Path) -> Result<String, SecretError> {
+    let failed = |source| SecretError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let file = File::open(path).map_err(failed)?;
+    // Of what is open: the path may lead elsewhere by now.
+    let mode = file.metadata().map_err(failed)?.mode() & 0o7777;
+    if mode & OTHERS != 0 {
+        let path = path.to_owned();
+        return Err(SecretError::Open { path, mode });
+    }
+    let mut secret = String::new();
+    let mut limited = file.take(SECRET_BYTES_MAX + 1);
+    let read = limited.read_to_string(&mut secret).map_err(failed)?;
+    if read as u64 > SECRET_BYTES_MAX {
+        return Err(SecretError::TooLong(path.to_owned()));
+    }
+    let secret = secret.trim();
+    if secret.is_empty() {
+        return Err(SecretError::Empty(path.to_owned()));
+    }
+    Ok(secret.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn only_what_nobody_else_reads_is_a_secret() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        let read = |content: &str, mode| {
+            fs::write(&path, content).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            read_secret(&path)
+        };
+        assert_eq!(read(" secret\n", 0o600).unwrap(), "secret");
+        assert_eq!(read("secret", 0o400).unwrap(), "secret");
+        for mode in [0o644, 0o640, 0o604, 0o620, 0o601] {
+            let refused = read("secret", mode).unwrap_err();
+            assert!(matches!(refused, SecretError::Open { .. }), "{mode:o}");
+            assert!(refused.to_string().contains("chmod 600"), "{refused}");
+        }
+        assert!(matches!(read(" \n", 0o600), Err(SecretError::Empty(_))));
+        let long = "x".repeat(65_537);
+        assert!(matches!(read(&long, 0o600), Err(SecretError::TooLong(_))));
+    }
+}

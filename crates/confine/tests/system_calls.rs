@@ -1,0 +1,93 @@
+//! What threads of a confined process are refused, and what they still do.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::thread;
+
+use strata_confine::{Role, confine_process, confine_thread};
+
+/// A system call with arguments that are harmless; its error.
+fn refused(call: i64) -> Option<i32> {
+    // SAFETY: null pointers and zeros, of calls that fail with these where they are permitted.
+    let done = unsafe { libc::syscall(call, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize) };
+    (done < 0).then(|| io::Error::last_os_error().raw_os_error().unwrap())
+}
+
+/// What no thread of a recording asks for.
+const NOBODY: [i64; 9] = [
+    libc::SYS_execve,
+    libc::SYS_ptrace,
+    libc::SYS_mount,
+    libc::SYS_unshare,
+    libc::SYS_setns,
+    libc::SYS_fchownat,
+    libc::SYS_fchmodat,
+    libc::SYS_perf_event_open,
+    libc::SYS_memfd_create,
+];
+
+#[test]
+fn each_role_is_refused_what_it_does_not_need() {
+    // In a thread of its own, since there is no way back.
+    thread::spawn(|| {
+        confine_process().unwrap();
+        for call in NOBODY {
+            assert_eq!(refused(call), Some(libc::EPERM), "process: {call}");
+        }
+        let roles = [
+            (
+                Role::Worker,
+                vec![libc::SYS_unlinkat, libc::SYS_accept4, libc::SYS_clone],
+            ),
+            (
+                Role::Writer,
+                vec![libc::SYS_socket, libc::SYS_bpf, libc::SYS_clone],
+            ),
+            (Role::Server, vec![libc::SYS_bpf, libc::SYS_io_uring_setup]),
+            (Role::Files, vec![libc::SYS_bpf]),
+            (
+                Role::Helper,
+                vec![libc::SYS_openat, libc::SYS_bpf, libc::SYS_connect],
+            ),
+        ];
+        for (role, more) in roles {
+            thread::spawn(move || {
+                confine_thread(role).unwrap();
+                for call in NOBODY.into_iter().chain(more) {
+                    assert_eq!(refused(call), Some(libc::EPERM), "{role:?}: {call}");
+                }
+            })
+            .join()
+            .unwrap();
+        }
+        // Namespaces of its own would bring all capabilities in them. Were it let through, the
+        // child would be this test once more: it ends at once.
+        // SAFETY: fork's flags with a user namespace; the child only exits.
+        let child = unsafe {
+            libc::syscall(
+                libc::SYS_clone,
+                libc::CLONE_NEWUSER | libc::SIGCHLD,
+                0_usize,
+                0_usize,
+                0_usize,
+                0_usize,
+            )
+        };
+        if child == 0 {
+            // SAFETY: ends the child alone.
+            unsafe { libc::_exit(0) };
+        }
+        assert_eq!(child, -1);
+        // What is needed works: files, sockets, threads.
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a"), "a").unwrap();
+        fs::rename(dir.path().join("a"), dir.path().join("b")).unwrap();
+        UnixListener::bind(dir.path().join("socket")).unwrap();
+        thread::spawn(|| ()).join().unwrap();
+    })
+    .join()
+    .unwrap();
+}
