@@ -15,14 +15,27 @@ fn path(log: &Path, recording: u32) -> PathBuf {
     log.join("drift").join(format!("{recording}.json"))
 }
 
-/// Notes the drift of a recording beside its blocks.
+/// Notes the drift of a recording beside its blocks. On a disk that is full it is left out, which
+/// is said.
 pub(crate) fn write(log: &Path, recording: u32, report: &DriftReport) -> Result<()> {
-    let path = path(log, recording);
-    let replaced = RealDisk::at(log).replace(
-        &format!("drift/{recording}.json"),
-        &serde_json::to_vec_pretty(report)?,
-    );
-    replaced.with_context(|| format!("{}: cannot write", path.display()))
+    let name = format!("drift/{recording}.json");
+    // Whole or not at all: what is written in part could not be read.
+    let written = RealDisk::at(log).replace(&name, &serde_json::to_vec_pretty(report)?);
+    match written {
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+            ) =>
+        {
+            eprintln!(
+                "strata: warning: how well the model fits is not recorded: {}: {error}",
+                log.join(name).display()
+            );
+            Ok(())
+        }
+        written => written.with_context(|| format!("{}: cannot write", log.join(name).display())),
+    }
 }
 
 /// The drift of a recording; `None` if nothing is known of it.

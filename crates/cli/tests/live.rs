@@ -534,9 +534,10 @@ fn a_disk_that_is_full_ends_it_and_keeps_what_is_written() {
     stderr.unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(ended.unwrap().code(), Some(1), "{text}");
     assert!(text.contains("the disk is full"), "{text}");
-    let mut info = Command::new(env!("CARGO_BIN_EXE_strata"));
-    let info = info.arg("info").arg(&log).output().unwrap();
-    let said = String::from_utf8_lossy(&info.stdout).into_owned();
+    assert_eq!(info(&log)[0]["state"], "closed");
+    let mut shown = Command::new(env!("CARGO_BIN_EXE_strata"));
+    let shown = shown.arg("info").arg(&log).output().unwrap();
+    let said = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(
         said.contains("anomalous") || said.contains("benign"),
         "{said}"
@@ -576,6 +577,141 @@ fn a_disk_that_is_full_for_a_while_costs_what_is_counted() {
     recording.signal("-INT");
     let (out, err) = recording.ended();
     assert!(out.contains("dropped{disk_full}: "), "{out} {err}");
+    let books = info(&log)[0]["books"].clone();
+    let logged = books["logged"][0].as_u64().unwrap();
+    assert_eq!(lengths(&log, "").len() as u64, logged, "{books}");
+}
+
+/// Told to drop, on a disk that stays full: it ends well, with its books closed.
+#[test]
+fn on_a_disk_that_stays_full_the_books_are_closed() {
+    let Some(namespace) = namespace("stays") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("disk");
+    std::fs::create_dir(&place).unwrap();
+    let Some(_disk) = SmallDisk::mount(&place) else {
+        return;
+    };
+    let (log, socket) = (place.join("log"), dir.path().join("control"));
+    let mut arguments = vec!["--mode", "log-all", "--block-size", "64KiB", "-C", "64KiB"];
+    arguments.extend(["--when-full", "drop", "--socket", socket.to_str().unwrap()]);
+    let recording = Recording::start(&namespace, &log, &arguments);
+    until("full", || {
+        send(&namespace);
+        packets(&status(&socket), "dropped", "disk_full") > 0
+    });
+    // Not a byte is left to anyone else.
+    let mut filler = std::fs::File::create(place.join("filler")).unwrap();
+    while filler.write_all(&[7; 512]).is_ok() {}
+    send(&namespace);
+    recording.signal("-INT");
+    let (out, err) = recording.ended();
+    let recorded = info(&log)[0].clone();
+    assert_eq!(recorded["state"], "closed", "{out} {err}");
+    let books = &recorded["books"];
+    let of = |list: &Value| list.as_array().map_or(0, |pair| pair[0].as_u64().unwrap());
+    let dropped = books["dropped"].as_array().unwrap();
+    let dropped: u64 = dropped.iter().map(|entry| of(&entry[1])).sum();
+    let ways = ["filtered", "discarded", "sampled_out", "logged"];
+    let ended: u64 = ways.iter().map(|way| of(&books[way])).sum();
+    assert_eq!(of(&books["seen"]), ended + dropped, "{books}");
+    assert_eq!(
+        lengths_into(dir.path(), &log),
+        of(&books["logged"]),
+        "{books}"
+    );
+}
+
+/// How many packets an export has, which goes where there is room.
+fn lengths_into(dir: &Path, log: &Path) -> u64 {
+    let file = dir.join("all.pcap");
+    let mut export = Command::new(env!("CARGO_BIN_EXE_strata"));
+    let export = export.args(["export", "-F", "pcap", "-w"]).arg(&file);
+    assert!(export.arg(log).status().unwrap().success());
+    let mut capture = pcap::Capture::from_file(&file).unwrap();
+    let mut count = 0;
+    while capture.next_packet().is_ok() {
+        count += 1;
+    }
+    count
+}
+
+/// Somebody deletes the log while packets come: that is said, and it is not made again.
+#[test]
+fn a_log_that_is_removed_under_load_ends_it_clearly() {
+    let Some(namespace) = namespace("gone") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let arguments = [
+        "--mode",
+        "log-all",
+        "--block-size",
+        "64KiB",
+        "--when-full",
+        "drop",
+    ];
+    let mut recording = Recording::start(&namespace, &log, &arguments);
+    send(&namespace);
+    let mut ended = None;
+    until("ended", || {
+        // As `rm -r`, which what is being written may make fail.
+        let _ = std::fs::remove_dir_all(&log);
+        send(&namespace);
+        ended = recording.child.try_wait().unwrap();
+        ended.is_some()
+    });
+    let mut text = String::new();
+    let stderr = recording.child.stderr.take();
+    stderr.unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(ended.unwrap().code(), Some(1), "{text}");
+    let said = format!("{}/: the log is no longer there", log.display());
+    assert!(text.contains(&said), "{text}");
+    assert!(!log.exists(), "it was made again");
+}
+
+/// A stranger takes all descriptors that the process may have: new files are begun all the same.
+#[test]
+fn without_descriptors_to_spare_new_files_are_begun() {
+    let Some(namespace) = namespace("files") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let (log, socket) = (dir.path().join("log"), dir.path().join("control"));
+    let mut arguments = vec!["--mode", "log-all", "--block-size", "64KiB", "-C", "64KiB"];
+    arguments.extend(["--socket", socket.to_str().unwrap()]);
+    let recording = Recording::start(&namespace, &log, &arguments);
+    let id = recording.child.id().to_string();
+    let open = |id: &str| {
+        let entries = std::fs::read_dir(format!("/proc/{id}/fd")).unwrap();
+        let number = |name: std::ffi::OsString| name.to_str().unwrap().parse::<u64>().unwrap();
+        let numbers = entries.flatten().map(|entry| number(entry.file_name()));
+        numbers.collect::<Vec<u64>>()
+    };
+    let limit = open(&id).into_iter().max().unwrap() + 1;
+    let lowered = Command::new("prlimit")
+        .args(["--pid", &id, &format!("--nofile={limit}:{limit}")])
+        .status();
+    assert!(lowered.unwrap().success());
+    // What numbers are left go to connections that say nothing.
+    let connect = |_| UnixStream::connect(&socket).ok();
+    let _idle: Vec<UnixStream> = (0..100).filter_map(connect).collect();
+    let files = || {
+        let entries = std::fs::read_dir(log.join("blocks")).unwrap().flatten();
+        let names = entries.map(|entry| entry.file_name().into_string().unwrap());
+        names.filter(|name| name.ends_with(".strata")).count()
+    };
+    let before = files();
+    until("new files", || {
+        send(&namespace);
+        files() > before + 4
+    });
+    recording.signal("-INT");
+    let (out, err) = recording.ended();
+    assert!(!out.contains("dropped{"), "{out} {err}");
     let books = info(&log)[0]["books"].clone();
     let logged = books["logged"][0].as_u64().unwrap();
     assert_eq!(lengths(&log, "").len() as u64, logged, "{books}");

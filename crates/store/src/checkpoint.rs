@@ -41,6 +41,9 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
+    /// Bytes of the checkpoint file.
+    pub const FILE_BYTES: u64 = 2 * SLOT_BYTES;
+
     /// Where it is written in the checkpoint file.
     #[must_use]
     pub fn offset(&self) -> u64 {

@@ -1,11 +1,13 @@
 //! The directory that a log lives in, behind a trait so that tests can pull the plug.
 //!
 //! ```text
+//! held      descriptors and room that a recording holds ahead of need
 //! measure   which way to write blocks is fastest here
 //! queue     several blocks on their way at once
 //! uring     io_uring: all that is unsafe, with what of `queue` it borrows
 //! ```
 
+mod held;
 mod measure;
 mod queue;
 mod uring;
@@ -17,7 +19,11 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+
 use crate::archive::is_remote;
+use held::{Held, is_same, is_shortage};
 
 pub use measure::{DiskChoice, DiskReport};
 pub use queue::{DiskBlock, WriteQueue};
@@ -151,6 +157,26 @@ pub trait Disk: Send + Sync {
         Err(io::Error::new(io::ErrorKind::Unsupported, dir))
     }
 
+    /// Holds ahead what it takes to replace `name`, which exists, and to open so many files at
+    /// a time, so that both can be done when others have taken all room and all descriptors.
+    /// From now on, opening a file waits a while for descriptors.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says.
+    fn hold_ahead(&self, _name: &str, _descriptors: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Gives back what [`Disk::hold_ahead`] has taken.
+    fn let_go(&self) {}
+
+    /// Whether `name` leads to this open file. It does not once the file or a directory above
+    /// it was removed, renamed or unmounted.
+    fn leads_to(&self, _name: &str, _file: &dyn DiskFile) -> bool {
+        true
+    }
+
     /// How messages name a file.
     fn display(&self, name: &str) -> String;
 }
@@ -192,6 +218,15 @@ pub trait DiskFile: Send {
     /// What the operating system says.
     fn size(&self) -> io::Result<u64>;
 
+    /// Takes room for the first `len` bytes, without changing what is read.
+    ///
+    /// # Errors
+    ///
+    /// If there is no room.
+    fn allocate(&mut self, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
     /// The file as the operating system knows it, if it does.
     fn shared(&self) -> Option<Arc<File>> {
         None
@@ -204,6 +239,8 @@ pub struct RealDisk {
     root: PathBuf,
     /// Whether files for blocks bypass the page cache.
     direct: bool,
+    /// Nothing, unless it is recorded into.
+    held: Arc<Held>,
 }
 
 /// Blocks on their way at a time: enough to keep a disk busy while the next are filled.
@@ -253,6 +290,7 @@ impl RealDisk {
         Self {
             root: root.to_path_buf(),
             direct: true,
+            held: Arc::default(),
         }
     }
 
@@ -276,12 +314,29 @@ impl RealDisk {
         Ok(())
     }
 
+    /// Opens a file; see [`Disk::hold_ahead`].
+    fn opened(&self, options: &OpenOptions, path: &Path) -> io::Result<File> {
+        self.held.opening(&self.root, || options.open(path))
+    }
+
+    /// Makes the directories of a file within this one. This one is not made: if it is gone,
+    /// that must be noticed.
+    fn make_directories_of(&self, name: &str) -> io::Result<()> {
+        let mut path = self.root.clone();
+        for dir in Path::new(name).parent().into_iter().flatten() {
+            path.push(dir);
+            match DirBuilder::new().mode(DIR_MODE).create(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                made => made?,
+            }
+        }
+        Ok(())
+    }
+
     fn try_lock(&self, name: &str) -> io::Result<Option<Box<dyn Any + Send>>> {
-        let file = writing()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(self.path(name))?;
+        let mut options = writing();
+        options.write(true).create(true).truncate(false);
+        let file = self.opened(&options, &self.path(name))?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Box::new(file))),
             Err(fs::TryLockError::WouldBlock) => Ok(None),
@@ -289,27 +344,54 @@ impl RealDisk {
         }
     }
 
-    fn sync_dir(path: &Path) -> io::Result<()> {
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
         match path.parent() {
-            Some(parent) => File::open(parent)?.sync_all(),
+            Some(parent) => self
+                .opened(OpenOptions::new().read(true), parent)?
+                .sync_all(),
             None => Ok(()),
         }
+    }
+
+    /// Replaces a file by a new one.
+    fn replace_by_new(&self, name: &str, content: &[u8]) -> io::Result<File> {
+        let path = self.path(name);
+        let temporary = self.path(&format!("{name}.new"));
+        // One that is left over has the mode of its time.
+        match fs::remove_file(&temporary) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut options = writing();
+        options.read(true).write(true).create_new(true);
+        // What has a spare needs no patience.
+        let mut file = if self.held.has_spare(name) {
+            options.open(&temporary)?
+        } else {
+            self.opened(&options, &temporary)?
+        };
+        let written = file.write_all(content).and_then(|()| file.sync_all());
+        let renamed = written.and_then(|()| fs::rename(&temporary, &path));
+        if let Err(error) = renamed {
+            // It would take room that is short.
+            let _ = fs::remove_file(&temporary);
+            return Err(error);
+        }
+        let synced = self.held.sync_dir(name);
+        synced.unwrap_or_else(|| self.sync_dir(&path))?;
+        Ok(file)
     }
 }
 
 impl Disk for RealDisk {
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         Self::reached(name)?;
+        self.make_directories_of(name)?;
         let path = self.path(name);
-        if let Some(parent) = path.parent() {
-            make_dirs(parent)?;
-        }
-        let file = writing()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)?;
-        Self::sync_dir(&path)?;
+        let mut options = writing();
+        options.read(true).write(true).create_new(true);
+        let file = self.opened(&options, &path)?;
+        self.sync_dir(&path)?;
         Ok(Box::new(RealFile(Arc::new(file))))
     }
 
@@ -323,7 +405,7 @@ impl Disk for RealDisk {
         let mut options = writing();
         let direct = options.read(true).write(true);
         direct.custom_flags(libc::O_DIRECT | libc::O_NOFOLLOW);
-        let opened = self.direct.then(|| direct.open(self.path(name)));
+        let opened = self.direct.then(|| self.opened(direct, &self.path(name)));
         match opened {
             Some(Ok(direct)) => Ok(Box::new(RealFile(Arc::new(direct)))),
             // tmpfs before Linux 6.6, and others, have no direct writes.
@@ -352,27 +434,25 @@ impl Disk for RealDisk {
         } else {
             OpenOptions::new()
         };
-        let file = options.read(true).write(writable).open(self.path(name))?;
+        let options = options.read(true).write(writable);
+        let file = self.opened(options, &self.path(name))?;
         Ok(Box::new(RealFile(Arc::new(file))))
     }
 
     fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
         Self::reached(name)?;
-        let path = self.path(name);
-        if let Some(parent) = path.parent() {
-            make_dirs(parent)?;
+        self.held.check_root(&self.root)?;
+        self.make_directories_of(name)?;
+        match self.replace_by_new(name, content) {
+            Ok(file) => {
+                self.held.replaced(name, file, content.len());
+                Ok(())
+            }
+            Err(error) if is_shortage(&error) => {
+                self.held.replace(name, content).unwrap_or(Err(error))
+            }
+            Err(error) => Err(error),
         }
-        let temporary = self.path(&format!("{name}.new"));
-        // One that is left over has the mode of its time.
-        match fs::remove_file(&temporary) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = writing().write(true).create_new(true).open(&temporary)?;
-        file.write_all(content)?;
-        file.sync_all()?;
-        fs::rename(&temporary, &path)?;
-        Self::sync_dir(&path)
     }
 
     fn exists(&self, name: &str) -> bool {
@@ -410,19 +490,17 @@ impl Disk for RealDisk {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             removed => removed?,
         }
-        Self::sync_dir(&path)
+        self.sync_dir(&path)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         Self::reached(from)?;
         Self::reached(to)?;
+        self.make_directories_of(to)?;
         let (from, to) = (self.path(from), self.path(to));
-        if let Some(parent) = to.parent() {
-            make_dirs(parent)?;
-        }
         fs::rename(&from, &to)?;
-        Self::sync_dir(&to)?;
-        Self::sync_dir(&from)
+        self.sync_dir(&to)?;
+        self.sync_dir(&from)
     }
 
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
@@ -438,6 +516,29 @@ impl Disk for RealDisk {
         }
         names.sort();
         Ok(names)
+    }
+
+    fn hold_ahead(&self, name: &str, descriptors: usize) -> io::Result<()> {
+        self.held.take_descriptors(&self.root, descriptors);
+        self.held.make_spare(&self.root, name)
+    }
+
+    fn let_go(&self) {
+        self.held.let_go();
+    }
+
+    fn leads_to(&self, name: &str, file: &dyn DiskFile) -> bool {
+        let Some(Ok(open)) = file.shared().map(|file| file.metadata()) else {
+            return true;
+        };
+        // What cannot be looked at for another reason is not gone.
+        match fs::metadata(self.path(name)) {
+            Ok(found) => is_same(&found, &open),
+            Err(error) => !matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ),
+        }
     }
 
     fn display(&self, name: &str) -> String {
@@ -475,6 +576,14 @@ impl DiskFile for RealFile {
 
     fn size(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
+    }
+
+    fn allocate(&mut self, len: u64) -> io::Result<()> {
+        match fallocate(&*self.0, FallocateFlags::KEEP_SIZE, 0, len) {
+            // The file system cannot do that.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            allocated => Ok(allocated?),
+        }
     }
 
     fn shared(&self) -> Option<Arc<File>> {

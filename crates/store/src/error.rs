@@ -27,6 +27,15 @@ pub enum StoreError {
         /// Whether recording goes on, and writes again once there is room.
         goes_on: bool,
     },
+    /// The log is no longer where it was.
+    #[error(
+        "{dir}: the log is no longer there: its directory, or the file that was being written, \
+         was removed, renamed or unmounted; recording has ended"
+    )]
+    Gone {
+        /// The directory.
+        dir: String,
+    },
     /// Something else lies there.
     #[error(
         "{dir}: is not a Strata log and not empty: name a new directory, or one that `strata record` made"
@@ -73,6 +82,41 @@ pub enum StoreError {
     /// The writer thread ended on its own.
     #[error("the log's writer thread ended unexpectedly")]
     WriterGone,
+}
+
+impl StoreError {
+    /// Whether there was no room for something.
+    pub(crate) fn is_for_want_of_room(&self) -> bool {
+        match self {
+            Self::DiskFull { .. } => true,
+            Self::Io { source, .. } => is_full(source),
+            _ => false,
+        }
+    }
+
+    /// The same error once more, for someone else who has to hear it.
+    pub(crate) fn again(&self) -> Self {
+        match self {
+            Self::Io {
+                file,
+                action,
+                source,
+            } => Self::Io {
+                file: file.clone(),
+                action,
+                source: match source.raw_os_error() {
+                    Some(code) => io::Error::from_raw_os_error(code),
+                    None => io::Error::new(source.kind(), source.to_string()),
+                },
+            },
+            Self::DiskFull { file, goes_on } => Self::DiskFull {
+                file: file.clone(),
+                goes_on: *goes_on,
+            },
+            Self::Gone { dir } => Self::Gone { dir: dir.clone() },
+            _ => Self::WriterGone,
+        }
+    }
 }
 
 /// Bytes of a block file that are not what was written.

@@ -7,7 +7,7 @@
 mod writer;
 
 use std::any::Any;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -17,10 +17,18 @@ use strata_wire::Ledger;
 
 use crate::channel::{BlockSink, ToWriter};
 use crate::disk::Disk;
-use crate::error::{StoreError, io_error};
+use crate::error::{StoreError, io_error, is_full};
 use crate::manifest::{Books, MANIFEST_NAME, Manifest, Recording, State};
 
 use writer::channel;
+
+/// Descriptors that are held ahead for each worker: of a file, its index and its directory, and
+/// as many again for what others take in between.
+const DESCRIPTORS_AHEAD: usize = 8;
+/// How many times a recording tries to write its books on a disk that is full.
+const CLOSE_TRIES: u32 = 3;
+/// How many times a manifest that changes while it is read is read.
+const READ_TRIES: u32 = 10;
 
 /// How often a checkpoint is made by default.
 pub const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
@@ -40,6 +48,8 @@ pub struct RecorderOptions {
     pub checkpoint_interval: Duration,
     /// What is done when the disk is full.
     pub when_full: WhenFull,
+    /// How long nothing is tried on a disk that was full.
+    pub full_retry: Duration,
     /// Block files of a worker at most: the oldest is deleted for a new one. 0 for any
     /// number.
     pub files_max: usize,
@@ -67,6 +77,7 @@ impl Default for RecorderOptions {
             rotate_ns: 0,
             checkpoint_interval: CHECKPOINT_INTERVAL,
             when_full: WhenFull::Stop,
+            full_retry: Duration::from_secs(1),
             files_max: 0,
             on_thread: || (),
         }
@@ -126,6 +137,8 @@ struct Shared {
     options: RecorderOptions,
     /// Grows with each request to begin new files.
     rotations: AtomicU64,
+    /// Whether the manifest on disk is older than the one in memory.
+    is_behind: AtomicBool,
 }
 
 impl Shared {
@@ -133,16 +146,33 @@ impl Shared {
         self.manifest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes this recording's entry, on disk before it returns.
+    /// Changes this recording's entry, on disk before it returns. If that fails, the next
+    /// version has the change all the same.
     fn update(&self, change: impl FnOnce(&mut Recording)) -> Result<(), StoreError> {
+        self.update_or(change, |_| ())
+    }
+
+    /// As [`Shared::update`], but a change that cannot be written is taken back by `undo`.
+    fn update_or(
+        &self,
+        change: impl FnOnce(&mut Recording),
+        undo: impl FnOnce(&mut Recording),
+    ) -> Result<(), StoreError> {
         let mut manifest = self.manifest();
-        let id = self.id;
-        if let Some(recording) = manifest.recordings.iter_mut().find(|r| r.id == id) {
-            change(recording);
+        let place = manifest.recordings.iter().position(|r| r.id == self.id);
+        if let Some(place) = place {
+            change(&mut manifest.recordings[place]);
         }
-        let named = self.disk.display(MANIFEST_NAME);
         let replaced = self.disk.replace(MANIFEST_NAME, &manifest.to_json());
-        replaced.map_err(io_error(named, "write"))
+        self.is_behind.store(replaced.is_err(), Ordering::Relaxed);
+        if let (Err(_), Some(place)) = (&replaced, place) {
+            undo(&mut manifest.recordings[place]);
+        }
+        replaced.map_err(io_error(self.disk.display(MANIFEST_NAME), "write"))
+    }
+
+    fn is_behind(&self) -> bool {
+        self.is_behind.load(Ordering::Relaxed)
     }
 }
 
@@ -209,8 +239,16 @@ impl Recorder {
             hash_seed: about.hash_seed,
             options,
             rotations: AtomicU64::new(0),
+            is_behind: AtomicBool::new(false),
         });
         shared.update(|_| ())?;
+        let ahead = DESCRIPTORS_AHEAD * usize::from(workers.max(1));
+        let held = shared.disk.hold_ahead(MANIFEST_NAME, ahead);
+        match held {
+            // It goes on with what room there is.
+            Err(error) if is_full(&error) => {}
+            held => held.map_err(io_error(shared.disk.display(MANIFEST_NAME), "prepare"))?,
+        }
         let mut sinks = Vec::new();
         let mut writers = Vec::new();
         for worker in 0..workers.max(1) {
@@ -262,13 +300,38 @@ impl Recorder {
             let joined = writer.thread.join().unwrap_or(Err(StoreError::WriterGone));
             ended = ended.and(joined);
         }
-        ended?;
-        self.shared.update(|recording| {
-            recording.state = State::Closed;
-            recording.ended_ns = Some(now_ns());
-            recording.ledger = Some(Books::from(ledger));
-            recording.warnings = warnings;
-        })
+        // What is in the files of a disk that was full is known; else it is found by reading.
+        let closed = match &ended {
+            Ok(()) | Err(StoreError::DiskFull { .. }) => self.close(ledger, warnings),
+            Err(_) => Ok(()),
+        };
+        self.shared.disk.let_go();
+        ended.and(closed)
+    }
+
+    /// Closes the books, on a disk that is full at the expense of the warnings.
+    fn close(&self, ledger: &Ledger, mut warnings: Vec<String>) -> Result<(), StoreError> {
+        let mut tries = 0;
+        loop {
+            let closed = self.shared.update(|recording| {
+                recording.state = State::Closed;
+                recording.ended_ns = Some(now_ns());
+                recording.ledger = Some(Books::from(ledger));
+                recording.warnings.clone_from(&warnings);
+            });
+            tries += 1;
+            match closed {
+                Err(error) if error.is_for_want_of_room() && tries < CLOSE_TRIES => {
+                    if warnings.len() > 1 {
+                        let count = warnings.len();
+                        warnings = vec![format!("{count} warnings: no room for them on the disk")];
+                    } else {
+                        thread::sleep(self.shared.options.full_retry);
+                    }
+                }
+                closed => return closed,
+            }
+        }
     }
 }
 
@@ -296,12 +359,26 @@ pub(crate) fn read_manifest(disk: &dyn Disk) -> Result<Option<Manifest>, StoreEr
         return Ok(None);
     }
     let named = disk.display(MANIFEST_NAME);
-    let content = read_all(disk, MANIFEST_NAME).map_err(io_error(named.clone(), "read"))?;
-    let parsed = Manifest::from_json(&content).map_err(|problem| StoreError::Manifest {
-        file: named,
-        problem,
-    })?;
-    Ok(Some(parsed))
+    let mut before = None;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let content = read_all(disk, MANIFEST_NAME).map_err(io_error(named.clone(), "read"))?;
+        match Manifest::from_json(&content) {
+            Ok(parsed) => return Ok(Some(parsed)),
+            // On a full disk a recorder writes two files in turn. If the one at hand was opened
+            // two versions ago, it is written now; what is damaged stays as it is.
+            Err(_) if before.as_ref() != Some(&content) && tries < READ_TRIES => {
+                before = Some(content);
+            }
+            Err(problem) => {
+                return Err(StoreError::Manifest {
+                    file: named,
+                    problem,
+                });
+            }
+        }
+    }
 }
 
 /// A whole small file.

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use strata_wire::mix64;
@@ -28,7 +29,8 @@ struct State {
     files: BTreeMap<String, Content>,
     operations: u64,
     crash_at: Option<u64>,
-    fail_at: Option<u64>,
+    /// Which operations fail, and with what.
+    failing: Option<(Range<u64>, io::ErrorKind)>,
     in_flight: usize,
     locked: bool,
     compacting: bool,
@@ -42,10 +44,10 @@ impl State {
         if self.crash_at.is_some_and(|at| self.operations > at) {
             return Err(io::Error::other("the virtual disk has lost power"));
         }
-        if self.fail_at == Some(self.operations) {
-            return Err(io::ErrorKind::StorageFull.into());
+        match &self.failing {
+            Some((which, kind)) if which.contains(&self.operations) => Err((*kind).into()),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -73,8 +75,14 @@ impl SimDisk {
 
     /// The one change that is the `operation`th from now on fails for want of room.
     pub fn fail_once(&self, operation: u64) {
+        self.fail(operation, 1, io::ErrorKind::StorageFull);
+    }
+
+    /// Of the changes from now on, the `operation`th and those that follow fail, `count` in all.
+    pub fn fail(&self, operation: u64, count: u64, kind: io::ErrorKind) {
         let mut state = self.state();
-        state.fail_at = Some(state.operations + operation);
+        let first = state.operations.saturating_add(operation);
+        state.failing = Some((first..first.saturating_add(count), kind));
     }
 
     /// Lets so many blocks be on their way at a time.

@@ -2,54 +2,22 @@
 //! what was not synced.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
-use std::collections::BTreeMap;
+mod common;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use strata_capture::{Input, InputOptions, Interface, LinkType, Meta, Next};
 use strata_store::{
-    About, BlockBuilder, BlockSink, Disk, Log, Loss, PacketRecord, Record, Recorder,
-    RecorderOptions, Select, SimDisk, State, StoreError, Written,
+    About, BlockBuilder, Disk, Log, Loss, PacketRecord, Recorder, RecorderOptions, Select, SimDisk,
+    State, StoreError, Written,
 };
 use strata_wire::{Ledger, mix64};
 
+use common::{content, empty, push, read};
+
 const PACKETS: u64 = 3_000;
-
-/// The bytes of a packet, by its sequence number.
-fn content(seq: u64) -> Vec<u8> {
-    let len = usize::try_from(mix64(seq) % 1_400).unwrap();
-    let words = (0..=len as u64 / 8).flat_map(|n| mix64(seq * 1_000 + n).to_le_bytes());
-    words.take(len).collect()
-}
-
-fn push(block: &mut BlockBuilder, seq: u64) {
-    if block.needs_context() {
-        block.define_context(b"{}");
-    }
-    if block.needs_interface(0) {
-        block.define_interface(0, &Interface::new(LinkType::ETHERNET, 0));
-    }
-    if block.needs_verdict(0) {
-        block.define_verdict(0, 0, 0, 0, &[]);
-    }
-    let data = content(seq);
-    let len = u32::try_from(data.len()).unwrap();
-    let packet = PacketRecord {
-        ts_ns: 1_000 * seq,
-        seq,
-        wire_len: len,
-        captured_len: len,
-        header_len: 0,
-        interface: 0,
-        verdict: 0,
-        keep_code: 3,
-        has_timestamp: true,
-        data: &data,
-        options: &[],
-    };
-    block.push_packet(&packet, 0);
-}
 
 fn options(rotate_bytes: u64) -> RecorderOptions {
     RecorderOptions {
@@ -59,21 +27,6 @@ fn options(rotate_bytes: u64) -> RecorderOptions {
         // As often as possible, so that there is much to crash between.
         checkpoint_interval: Duration::ZERO,
         ..RecorderOptions::default()
-    }
-}
-
-/// An empty block, once one is free.
-fn empty(
-    sink: &mut BlockSink,
-    mut note: impl FnMut(Written) -> Result<(), StoreError>,
-) -> Result<Box<BlockBuilder>, StoreError> {
-    loop {
-        if let Some(block) = sink.take() {
-            return Ok(block);
-        }
-        if let Some(written) = sink.wait()? {
-            note(written)?;
-        }
     }
 }
 
@@ -123,36 +76,6 @@ fn try_record(
         note(written)?;
     }
     recorder.finish(&Ledger::default(), Vec::new())
-}
-
-/// The packets of a log by sequence number, checked against what was recorded,
-/// and how many places are damaged.
-fn read(log: &Log) -> (BTreeMap<u64, usize>, usize) {
-    let (mut packets, mut damaged) = (BTreeMap::new(), 0);
-    let everything = Select::default();
-    for recording in log.recordings() {
-        let mut last = None;
-        for block in log.blocks(recording, &everything) {
-            let block = match block {
-                Ok(block) => block,
-                Err(StoreError::Damage(_)) => {
-                    damaged += 1;
-                    continue;
-                }
-                Err(error) => panic!("{error}"),
-            };
-            for record in block.records() {
-                if let Record::Packet(packet) = record.unwrap() {
-                    assert_eq!(packet.data, content(packet.seq), "packet {}", packet.seq);
-                    assert_eq!(packet.ts_ns, packet.seq * 1_000);
-                    assert!(last < Some(packet.seq), "packets keep their order");
-                    last = Some(packet.seq);
-                    packets.insert(packet.seq, packet.data.len());
-                }
-            }
-        }
-    }
-    (packets, damaged)
 }
 
 /// The checkpoint as the log's reader finds it.

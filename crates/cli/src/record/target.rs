@@ -124,7 +124,14 @@ impl From<DiskWay> for DiskChoice {
 pub(crate) fn log_directory(dir: &Path, owner: &Owner) -> Result<RealDisk> {
     let listed = fs::read_dir(dir).map(|entries| entries.flatten().collect::<Vec<_>>());
     let entries = listed.unwrap_or_default();
-    let ours = ["lock", "models", "blocks", "drift", "manifest.json.new"];
+    let ours = [
+        "lock",
+        "models",
+        "blocks",
+        "drift",
+        "manifest.json.new",
+        "manifest.json.spare",
+    ];
     let foreign = entries
         .iter()
         .any(|e| !ours.iter().any(|name| e.file_name() == *name));

@@ -6,23 +6,23 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::builder::{BlockBuilder, BlockTally};
 use crate::channel::{
     BlockSink, BlockSource, FromWriter, Progress, ToWriter, Written, block_channel,
 };
 use crate::checkpoint::Checkpoint;
-use crate::disk::{DiskBlock, DiskFile, WriteQueue};
+use crate::disk::{Disk, DiskBlock, DiskFile, WriteQueue};
 use crate::error::{StoreError, io_error, is_full};
 use crate::format::BlockHeader;
 use crate::index::{IndexWriter, index_name};
-use crate::manifest::{BlockFile, Overwritten};
+use crate::manifest::{BlockFile, MANIFEST_NAME, Overwritten};
 
 use super::{Shared, WhenFull, checkpoint_name, now_ns};
 
-/// A disk that was full is tried again after so long.
-const FULL_RETRY: Duration = Duration::from_secs(1);
+/// Files of a worker that are still to be cut at most: more are left to readers.
+const UNCUT_MAX: usize = 16;
 
 struct OpenFile {
     name: String,
@@ -42,12 +42,19 @@ struct OpenFile {
 }
 
 impl OpenFile {
-    fn end_index(&mut self) {
-        if let Some(index) = self.index.take() {
-            // Without it the file itself is searched.
-            let _ = index.finish();
+    fn end_index(&mut self, disk: &dyn Disk) {
+        if let Some(index) = self.index.take()
+            && index.finish().is_err()
+        {
+            drop_index(disk, &self.name);
         }
     }
+}
+
+/// Deletes an index that could not be written: without it the file itself is searched.
+fn drop_index(disk: &dyn Disk, block_file: &str) {
+    // What is left of it does not fit the file, which readers notice.
+    let _ = disk.remove(&index_name(block_file));
 }
 
 /// A sealed block on its way to the file.
@@ -87,6 +94,9 @@ pub(super) struct Writer {
     /// Files that are ended, the oldest first, with packets and the next sequence number:
     /// those of which there may be so many only.
     ended: VecDeque<(String, u64, u64)>,
+    /// Files that end with a block that failed and could not yet be cut, with the next sequence
+    /// number.
+    uncut: Vec<(OpenFile, u64)>,
     /// Files that leave the log once nobody reads it.
     doomed: Vec<String>,
     files_begun: u32,
@@ -95,8 +105,13 @@ pub(super) struct Writer {
     written_seq: u64,
     /// Nothing more is written.
     broken: bool,
+    /// Why it ended, if that was not the failure of a block, which the worker hears of with the
+    /// block.
+    failed: Option<StoreError>,
     /// When the disk was found full last.
     disk_full: Option<Instant>,
+    /// Whether it was found full since a block was written.
+    may_be_full: bool,
     /// The requests to begin new files that have been followed.
     rotations: u64,
 }
@@ -117,10 +132,12 @@ pub(super) fn channel(
     sink.register(|memory| queue.register(memory));
     let name = checkpoint_name(shared.id, worker);
     let named = shared.disk.display(&name);
-    let checkpoint_file = shared
+    let mut checkpoint_file = shared
         .disk
         .create(&name)
         .map_err(io_error(named, "create"))?;
+    // Without room for it now, there may be some later.
+    let _ = checkpoint_file.allocate(Checkpoint::FILE_BYTES);
     let writer = Writer {
         shared: Arc::clone(shared),
         worker,
@@ -134,12 +151,15 @@ pub(super) fn channel(
         full_since: None,
         file: None,
         ended: VecDeque::new(),
+        uncut: Vec::new(),
         doomed: Vec::new(),
         files_begun: 0,
         blocks_begun: 0,
         written_seq: 0,
         broken: false,
+        failed: None,
         disk_full: None,
+        may_be_full: false,
         rotations: 0,
     };
     Ok((sink, writer))
@@ -147,7 +167,6 @@ pub(super) fn channel(
 
 impl Writer {
     pub(super) fn run(mut self) -> Result<(), StoreError> {
-        let mut first_error = None;
         let interval = self.shared.options.checkpoint_interval;
         loop {
             match self.receive() {
@@ -159,24 +178,73 @@ impl Writer {
                 self.settle(sealed, outcome);
             }
             if let Err(error) = self.rotate_if_asked() {
-                first_error.get_or_insert(error);
-            }
-            if self.last_checkpoint.elapsed() >= interval {
-                self.delete_doomed();
+                self.fail(error);
             }
             if self.last_checkpoint.elapsed() >= interval
-                && let Err(error) = self.write_checkpoint()
-                && self.disk_full.is_none()
+                && let Err(error) = self.look_after_log()
             {
-                first_error.get_or_insert(error);
+                self.fail(error);
             }
         }
-        let sealed = self.seal_file();
-        let noted = self.write_checkpoint();
-        match first_error {
-            Some(error) => Err(error),
-            None => sealed.and(noted),
+        self.wait_for_all();
+        if let Some(error) = self.failed.take() {
+            return Err(error);
         }
+        self.check_place()?;
+        self.cut_files();
+        let sealed = self.seal_file();
+        // On a full disk the one before counts.
+        sealed.and_then(|()| self.write_checkpoint().or_else(ignore_if_full))
+    }
+
+    /// What is due with each checkpoint.
+    fn look_after_log(&mut self) -> Result<(), StoreError> {
+        if self.broken {
+            self.last_checkpoint = Instant::now();
+            return Ok(());
+        }
+        self.check_place()?;
+        self.cut_files();
+        if self.shared.is_behind() {
+            let updated = self.shared.update(|_| ());
+            let updated = updated.map_err(|error| self.in_words(MANIFEST_NAME, error));
+            updated.or_else(ignore_if_full)?;
+        }
+        self.delete_doomed();
+        self.write_checkpoint().or_else(ignore_if_full)
+    }
+
+    /// Fails if the log is no longer where it was.
+    fn check_place(&self) -> Result<(), StoreError> {
+        let disk = &self.shared.disk;
+        let name = checkpoint_name(self.shared.id, self.worker);
+        if disk.leads_to(&name, self.checkpoint_file.as_ref()) {
+            return Ok(());
+        }
+        Err(self.gone())
+    }
+
+    fn gone(&self) -> StoreError {
+        StoreError::Gone {
+            dir: self.shared.disk.display(""),
+        }
+    }
+
+    /// Ends the recording. The worker hears why, also when it has nothing to be written.
+    fn fail(&mut self, error: StoreError) {
+        if self.failed.is_some() {
+            return;
+        }
+        self.broken = true;
+        // A worker that is gone need not know.
+        let _ = self.outbox.send(FromWriter {
+            block: None,
+            written: Some(Written {
+                tally: BlockTally::default(),
+                outcome: Err(error.again()),
+            }),
+        });
+        self.failed = Some(error);
     }
 
     /// Waits for the worker, until the next checkpoint is due; while blocks are on their
@@ -236,6 +304,7 @@ impl Writer {
         match error {
             StoreError::DiskFull { goes_on: true, .. } => {
                 self.disk_full.get_or_insert_with(Instant::now);
+                self.may_be_full = true;
             }
             _ => self.broken = true,
         }
@@ -256,6 +325,10 @@ impl Writer {
             let goes_on = self.shared.options.when_full == WhenFull::Drop;
             return StoreError::DiskFull { file, goes_on };
         }
+        // Whoever removes a log may not have come to the checkpoint yet.
+        if error.kind() == io::ErrorKind::NotFound || self.check_place().is_err() {
+            return self.gone();
+        }
         io_error(file, action)(error)
     }
 
@@ -272,7 +345,7 @@ impl Writer {
         if self.file.is_none() {
             self.overwrite()?;
             let number = self.files_begun;
-            let begun = self.begin_file(number, header.ts_min_ns);
+            let begun = self.begin_file(number, header.ts_min_ns, len as u64);
             if begun.is_err() {
                 // The name may be taken now.
                 self.files_begun += 1;
@@ -305,10 +378,12 @@ impl Writer {
             self.wait_for_all();
         }
         match self.disk_full {
-            Some(since) if since.elapsed() < FULL_RETRY => Err(StoreError::DiskFull {
-                file: self.shared.disk.display(""),
-                goes_on: true,
-            }),
+            Some(since) if since.elapsed() < self.shared.options.full_retry => {
+                Err(StoreError::DiskFull {
+                    file: self.shared.disk.display(""),
+                    goes_on: true,
+                })
+            }
             _ => {
                 self.disk_full = None;
                 if self.broken {
@@ -334,8 +409,34 @@ impl Writer {
     /// Books a block that is no longer on its way; they come in their order.
     fn settle(&mut self, sealed: Sealed, outcome: io::Result<()>) {
         self.note_busy();
-        let outcome = match (&mut self.file, outcome) {
-            (Some(open), Ok(())) if !open.failed => {
+        let outcome = self.outcome(&sealed, outcome);
+        let failed = self.file.as_ref().is_some_and(|open| open.failed);
+        if failed && self.queue.is_empty() {
+            self.end_failed_file();
+        }
+        self.give_back(sealed.block, sealed.tally, outcome);
+    }
+
+    /// What the outcome of a write means for the block and its file.
+    fn outcome(&mut self, sealed: &Sealed, outcome: io::Result<()>) -> Result<(), StoreError> {
+        let Some(open) = &mut self.file else {
+            return Err(StoreError::WriterGone);
+        };
+        let disk = &self.shared.disk;
+        match outcome {
+            Ok(()) if open.failed => {
+                // What was written behind one that failed is of no use.
+                let is_full = self.disk_full.is_some() && !self.broken;
+                Err(if is_full {
+                    StoreError::DiskFull {
+                        file: disk.display(&open.name),
+                        goes_on: true,
+                    }
+                } else {
+                    StoreError::WriterGone
+                })
+            }
+            Ok(()) if disk.leads_to(&open.name, open.file.as_ref()) => {
                 open.bytes += sealed.len as u64;
                 open.blocks += 1;
                 open.packets += sealed.packets;
@@ -344,29 +445,23 @@ impl Writer {
                 let index = open.index.as_mut();
                 if index.is_some_and(|index| index.add(block).is_err()) {
                     open.index = None;
+                    drop_index(disk.as_ref(), &open.name);
                 }
                 self.written_seq = self.written_seq.max(sealed.next_seq);
+                self.may_be_full = false;
                 Ok(())
             }
-            // What was written behind one that failed is of no use.
-            (Some(open), Ok(())) if self.disk_full.is_some() => Err(StoreError::DiskFull {
-                file: self.shared.disk.display(&open.name),
-                goes_on: true,
-            }),
-            (Some(open), Err(error)) => {
+            failed => {
                 open.failed = true;
                 let name = open.name.clone();
-                let error = self.error(&name, "write", error);
+                let error = match failed {
+                    Ok(()) => self.gone(),
+                    Err(error) => self.error(&name, "write", error),
+                };
                 self.note_error(&error);
                 Err(error)
             }
-            (_, Ok(()) | Err(_)) => Err(StoreError::WriterGone),
-        };
-        let failed = self.file.as_ref().is_some_and(|open| open.failed);
-        if failed && self.queue.is_empty() {
-            self.end_failed_file();
         }
-        self.give_back(sealed.block, sealed.tally, outcome);
     }
 
     /// Ends a file behind the last block that is whole.
@@ -375,16 +470,40 @@ impl Writer {
             return;
         };
         self.files_begun += 1;
-        // If that is not possible, readers cut it.
-        open.end_index();
-        let cut = open.file.set_len(open.bytes);
-        let synced = cut.and_then(|()| open.file.sync());
-        if synced.is_ok() {
+        if self.check_place().is_err() {
+            return;
+        }
+        if open.blocks == 0 {
+            self.forget_file(open.name);
+            return;
+        }
+        open.end_index(self.shared.disk.as_ref());
+        self.uncut.push((open, self.written_seq));
+        self.cut_files();
+    }
+
+    /// Cuts files behind their last good block. If that is not possible, readers do it.
+    fn cut_files(&mut self) {
+        for (mut open, next_seq) in std::mem::take(&mut self.uncut) {
+            let cut = open.file.set_len(open.bytes);
+            if cut.and_then(|()| open.file.sync()).is_err() {
+                self.uncut.push((open, next_seq));
+                continue;
+            }
             // If the manifest cannot be written now, its next version says it.
             let _ = self.note_sealed(&open);
-            self.ended
-                .push_back((open.name, open.packets, self.written_seq));
+            self.ended.push_back((open.name, open.packets, next_seq));
         }
+        self.uncut.truncate(UNCUT_MAX);
+    }
+
+    /// Takes a file without a block out of the log.
+    fn forget_file(&mut self, name: String) {
+        // If the manifest cannot be written now, its next version is without it.
+        let _ = self
+            .shared
+            .update(|recording| recording.files.retain(|file| file.name != name));
+        self.doomed.push(name);
     }
 
     fn give_back(
@@ -425,22 +544,22 @@ impl Writer {
         self.seal_file()
     }
 
-    fn begin_file(&self, number: u32, first_ts_ns: u64) -> Result<OpenFile, StoreError> {
+    /// Begins a file, whose first block takes `first_bytes`.
+    fn begin_file(
+        &self,
+        number: u32,
+        first_ts_ns: u64,
+        first_bytes: u64,
+    ) -> Result<OpenFile, StoreError> {
+        // Another recording may have a directory of that name by now.
+        self.check_place()?;
         let (shared, worker) = (&self.shared, self.worker);
         let name = format!("blocks/r{:04}-w{worker:02}-{number:06}.strata", shared.id);
-        let created = shared.disk.create_for_blocks(&name);
-        let file = created.map_err(|error| self.error(&name, "create", error))?;
-        let noted = shared.update(|recording| {
-            recording.files.push(BlockFile {
-                name: name.clone(),
-                worker,
-                sealed: false,
-                bytes: 0,
-                blocks: 0,
-                packets: 0,
-            });
-        });
-        noted.map_err(|error| self.in_words(&name, error))?;
+        let begun = self.create_file(&name, first_bytes);
+        let file = begun.inspect_err(|_| {
+            // It would take room that is short. If it cannot be deleted, nothing refers to it.
+            let _ = shared.disk.remove(&name);
+        })?;
         Ok(OpenFile {
             index: IndexWriter::create(shared.disk.as_ref(), &name).ok(),
             name,
@@ -455,15 +574,45 @@ impl Writer {
         })
     }
 
+    /// Creates a block file that the manifest names.
+    fn create_file(&self, name: &str, first_bytes: u64) -> Result<Box<dyn DiskFile>, StoreError> {
+        let created = self.shared.disk.create_for_blocks(name);
+        let mut file = created.map_err(|error| self.error(name, "create", error))?;
+        if self.may_be_full {
+            // So that a disk that is still full costs the manifest nothing.
+            let allocated = file.allocate(first_bytes);
+            allocated.map_err(|error| self.error(name, "create", error))?;
+        }
+        let noted = self.shared.update_or(
+            |recording| {
+                recording.files.push(BlockFile {
+                    name: name.to_owned(),
+                    worker: self.worker,
+                    sealed: false,
+                    bytes: 0,
+                    blocks: 0,
+                    packets: 0,
+                });
+            },
+            |recording| recording.files.retain(|file| file.name != name),
+        );
+        noted.map_err(|error| self.in_words(name, error))?;
+        Ok(file)
+    }
+
     fn seal_file(&mut self) -> Result<(), StoreError> {
         self.wait_for_all();
         let Some(mut open) = self.file.take() else {
             return Ok(());
         };
-        open.end_index();
-        let named = self.shared.disk.display(&open.name);
-        open.file.sync().map_err(io_error(named, "sync"))?;
-        self.note_sealed(&open)?;
+        open.end_index(self.shared.disk.as_ref());
+        let synced = open.file.sync();
+        let synced = synced.map_err(|error| self.error(&open.name, "sync", error));
+        synced.or_else(ignore_if_full)?;
+        let noted = self.note_sealed(&open);
+        let noted = noted.map_err(|error| self.in_words(&open.name, error));
+        // The next version of the manifest says it.
+        noted.or_else(ignore_if_full)?;
         self.ended
             .push_back((open.name, open.packets, self.written_seq));
         Ok(())
@@ -509,6 +658,8 @@ impl Writer {
     fn delete_doomed(&mut self) {
         let disk = &self.shared.disk;
         if !self.doomed.is_empty()
+            // The manifest on disk may still name them.
+            && !self.shared.is_behind()
             && let Ok(Some(_alone)) = disk.lock_for_deleting()
         {
             // What cannot be deleted is tried again.
@@ -540,9 +691,10 @@ impl Writer {
             load(&self.progress.seen_bytes),
         );
         if let Some(open) = self.file.as_mut().filter(|open| !open.synced) {
-            let named = self.shared.disk.display(&open.name);
-            open.file.sync().map_err(io_error(named, "sync"))?;
-            open.synced = true;
+            let synced = open.file.sync();
+            open.synced = synced.is_ok();
+            let name = open.name.clone();
+            synced.map_err(|error| self.error(&name, "sync", error))?;
         }
         let unchanged = self.checkpoint.next_seq == next_seq
             && self.checkpoint.durable_seq == self.written_seq
@@ -558,20 +710,23 @@ impl Writer {
             seen_packets,
             seen_bytes,
         };
-        let named = || {
-            self.shared
-                .disk
-                .display(&checkpoint_name(self.shared.id, self.worker))
-        };
+        let name = checkpoint_name(self.shared.id, self.worker);
         let offset = self.checkpoint.offset();
         let written = self
             .checkpoint_file
             .write_at(&self.checkpoint.emit(), offset);
-        written.map_err(io_error(named(), "write"))?;
-        self.checkpoint_file
-            .sync()
-            .map_err(io_error(named(), "sync"))
+        written.map_err(|error| self.error(&name, "write", error))?;
+        let synced = self.checkpoint_file.sync();
+        synced.map_err(|error| self.error(&name, "sync", error))
     }
+}
+
+/// What could not be written for want of room is written later, or need not be.
+fn ignore_if_full(error: StoreError) -> Result<(), StoreError> {
+    if error.is_for_want_of_room() {
+        return Ok(());
+    }
+    Err(error)
 }
 
 /// The header of a block that was just sealed.

@@ -1,0 +1,241 @@
+//! What a recording holds ahead of need, so that its log can be written when others have taken
+//! the last descriptor or the last block of the file system.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, FallocateFlags, RenameFlags, fallocate, renameat_with, unlinkat};
+use rustix::io::Errno;
+
+use super::writing;
+use crate::error::is_full;
+
+/// The name of the spare file, after that of the file it is a spare of.
+const SPARE: &str = ".spare";
+/// How long opening a file is tried while there are no descriptors, and how often.
+const RETRY_FOR: Duration = Duration::from_secs(10);
+const RETRY_FIRST: Duration = Duration::from_millis(1);
+const RETRY_MAX: Duration = Duration::from_millis(100);
+
+/// Whether the process or the system has no file descriptors left.
+pub(super) fn is_out_of_descriptors(error: &io::Error) -> bool {
+    let code = error.raw_os_error();
+    code == Some(libc::EMFILE) || code == Some(libc::ENFILE)
+}
+
+/// Whether two files are the same one.
+pub(super) fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+/// Descriptors and a spare file. Clones of a disk share them.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    descriptors: Mutex<Descriptors>,
+    spare: Mutex<Option<Spare>>,
+}
+
+#[derive(Debug, Default)]
+struct Descriptors {
+    wanted: usize,
+    files: Vec<File>,
+}
+
+/// A file with room and descriptors for the next content of another one, which it replaces
+/// when a new file cannot be made.
+#[derive(Debug)]
+struct Spare {
+    name: String,
+    /// The directory of both.
+    dir: File,
+    spare: File,
+    /// The file in whose place the spare one goes: it is the next spare one then.
+    current: File,
+    /// Bytes for which `spare` has room for certain.
+    bytes: u64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Held {
+    /// Takes so many descriptors, of `root`, as far as there are that many.
+    pub(super) fn take_descriptors(&self, root: &Path, wanted: usize) {
+        lock(&self.descriptors).wanted = wanted;
+        self.refill(root);
+    }
+
+    fn refill(&self, root: &Path) {
+        let mut held = lock(&self.descriptors);
+        while held.files.len() < held.wanted {
+            // What cannot be had now is tried again when the next file is opened.
+            let Ok(file) = File::open(root) else { return };
+            held.files.push(file);
+        }
+    }
+
+    /// Closes one descriptor; whether there was one.
+    fn give_up_one(&self) -> bool {
+        lock(&self.descriptors).files.pop().is_some()
+    }
+
+    fn is_patient(&self) -> bool {
+        lock(&self.descriptors).wanted > 0
+    }
+
+    /// Opens something; where there is no descriptor for it, with one of those held, and
+    /// without any of those as soon as there is one, within [`RETRY_FOR`].
+    pub(super) fn opening<T>(
+        &self,
+        root: &Path,
+        open: impl Fn() -> io::Result<T>,
+    ) -> io::Result<T> {
+        let (mut wait, mut waited) = (RETRY_FIRST, Duration::ZERO);
+        loop {
+            match open() {
+                Err(error)
+                    if is_out_of_descriptors(&error) && waited < RETRY_FOR && self.is_patient() =>
+                {
+                    if !self.give_up_one() {
+                        thread::sleep(wait);
+                        waited += wait;
+                        wait = (wait * 2).min(RETRY_MAX);
+                    }
+                }
+                opened => {
+                    self.refill(root);
+                    return opened;
+                }
+            }
+        }
+    }
+
+    /// Makes a spare of the file `name` in `root`, which exists.
+    pub(super) fn make_spare(&self, root: &Path, name: &str) -> io::Result<()> {
+        let mut options = writing();
+        options.read(true).write(true);
+        let current = options.open(root.join(name))?;
+        let spare = options
+            .create(true)
+            .truncate(false)
+            .open(root.join(format!("{name}{SPARE}")))?;
+        let content_len = current.metadata()?.len();
+        let mut made = Spare {
+            name: name.to_owned(),
+            dir: File::open(root)?,
+            spare,
+            current,
+            bytes: 0,
+        };
+        made.reserve(content_len);
+        *lock(&self.spare) = Some(made);
+        Ok(())
+    }
+
+    /// Deletes the spare file, and closes all that is held.
+    pub(super) fn let_go(&self) {
+        if let Some(held) = lock(&self.spare).take() {
+            // If it cannot be deleted, the next recording into this log uses it.
+            let _ = unlinkat(&held.dir, format!("{}{SPARE}", held.name), AtFlags::empty());
+        }
+        let mut descriptors = lock(&self.descriptors);
+        descriptors.wanted = 0;
+        descriptors.files.clear();
+    }
+
+    /// Whether there is a spare of this file.
+    pub(super) fn has_spare(&self, name: &str) -> bool {
+        lock(&self.spare).as_ref().is_some_and(|s| s.name == name)
+    }
+
+    /// Fails if the directory of the spare file is no longer what `root` leads to.
+    pub(super) fn check_root(&self, root: &Path) -> io::Result<()> {
+        let held = lock(&self.spare);
+        let Some(held) = held.as_ref() else {
+            return Ok(());
+        };
+        if is_same(&fs::metadata(root)?, &held.dir.metadata()?) {
+            return Ok(());
+        }
+        let problem = "the directory was removed, renamed or unmounted";
+        Err(io::Error::new(io::ErrorKind::NotFound, problem))
+    }
+
+    /// Makes the entries of the directory of the spare file survive a crash, if that is where
+    /// `name` is.
+    pub(super) fn sync_dir(&self, name: &str) -> Option<io::Result<()>> {
+        let held = lock(&self.spare);
+        let held = held.as_ref().filter(|held| held.name == name)?;
+        Some(held.dir.sync_all())
+    }
+
+    /// Says that `file` has been put in the place of the file that there is a spare of.
+    pub(super) fn replaced(&self, name: &str, file: File, content_len: usize) {
+        if let Some(held) = lock(&self.spare).as_mut().filter(|held| held.name == name) {
+            held.current = file;
+            held.reserve(content_len as u64);
+        }
+    }
+
+    /// Replaces a file by its spare; `None` if there is none of that name.
+    pub(super) fn replace(&self, name: &str, content: &[u8]) -> Option<io::Result<()>> {
+        let mut slot = lock(&self.spare);
+        let held = slot.as_mut().filter(|held| held.name == name)?;
+        let exchanged = held.exchange(content);
+        if matches!(exchanged, Ok(false)) {
+            *slot = None;
+        }
+        Some(exchanged.map(|_| ()))
+    }
+}
+
+impl Spare {
+    /// Makes room for more than `content_len` bytes in the spare file.
+    fn reserve(&mut self, content_len: u64) {
+        // The next content is seldom much longer than this one.
+        let wanted = (content_len * 2 + (8 << 10)).next_multiple_of(4 << 10);
+        if self.bytes < wanted
+            && fallocate(&self.spare, FallocateFlags::KEEP_SIZE, 0, wanted).is_ok()
+        {
+            self.bytes = wanted;
+        }
+    }
+
+    /// Writes the spare file and exchanges it with the current one; whether there is still a
+    /// spare one after that.
+    fn exchange(&mut self, content: &[u8]) -> io::Result<bool> {
+        let len = content.len() as u64;
+        self.spare.write_all_at(content, 0)?;
+        if self.spare.metadata()?.len() > len {
+            self.spare.set_len(len)?;
+        }
+        self.spare.sync_all()?;
+        let from = format!("{}{SPARE}", self.name);
+        let rename = |flags| renameat_with(&self.dir, &from, &self.dir, &self.name, flags);
+        let kept = match rename(RenameFlags::EXCHANGE) {
+            Ok(()) => true,
+            // Not every file system can do that.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                rename(RenameFlags::empty())?;
+                false
+            }
+            Err(error) => return Err(error.into()),
+        };
+        std::mem::swap(&mut self.spare, &mut self.current);
+        self.bytes = 0;
+        self.reserve(len);
+        self.dir.sync_all()?;
+        Ok(kept)
+    }
+}
+
+/// Whether an error is one that what is held ahead is for.
+pub(super) fn is_shortage(error: &io::Error) -> bool {
+    is_full(error) || is_out_of_descriptors(error)
+}
