@@ -5,6 +5,7 @@
 mod cold;
 mod compact;
 mod control;
+mod descriptors;
 mod drift;
 mod eval;
 mod export;
@@ -102,8 +103,26 @@ enum Command {
     Helper(record::HelperArgs),
 }
 
+impl Command {
+    /// Whether it runs until it is stopped, and so opens descriptors for others meanwhile.
+    fn is_long_running(&self) -> bool {
+        matches!(
+            self,
+            Self::Record(_)
+                | Self::Switch(_)
+                | Self::Relay(_)
+                | Self::Generate(_)
+                | Self::Replay(_)
+        )
+    }
+}
+
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    if command.is_long_running() {
+        descriptors::raise_limit();
+    }
+    let result = match command {
         Command::Record(args) => record::run(&args),
         Command::Interfaces(args) => interfaces::run(&args),
         Command::Status(args) => control::status(&args),

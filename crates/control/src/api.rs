@@ -1,32 +1,39 @@
 //! The HTTP API: on a Unix socket, and with a token or mutual TLS on TCP.
 
-mod tls;
+mod connections;
+mod listen;
 
 use std::io;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use axum::extract::connect_info::Connected;
-use axum::extract::{ConnectInfo, Path as UrlPath, Request, State};
+use axum::extract::{DefaultBodyLimit, Path as UrlPath, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, put};
-use axum::serve::IncomingStream;
 use axum::{Extension, Json, Router};
 use rustls::ServerConfig;
 use serde::{Deserialize, Serialize};
 use strata_confine::{Role, SocketFile, confine_thread};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 use utoipa::{OpenApi, ToSchema};
 
 use crate::config::PolicyConfig;
 use crate::controller::{ControlError, Controller, Event};
 use crate::metrics;
 use crate::status::{PolicyStatus, Status};
-use tls::TlsListener;
+use connections::Connection;
+
+/// Bytes of a request's body at most.
+const BODY_BYTES: usize = 64 << 10;
+/// Connections that wait until they are accepted.
+const BACKLOG: i32 = 1024;
+/// How long a request may take, its body included.
+const REQUEST: Duration = Duration::from_secs(10);
 
 /// Where the API listens.
 #[derive(Debug, Default)]
@@ -106,6 +113,8 @@ pub fn serve(controller: Arc<Controller>, endpoints: Endpoints) -> Result<Server
         None => None,
         Some(tcp) => {
             let bound = std::net::TcpListener::bind(&tcp.address).and_then(|listener| {
+                // As many as come at once wait, instead of trying again after a second.
+                rustix::net::listen(&listener, BACKLOG)?;
                 listener.set_nonblocking(true)?;
                 TcpListener::from_std(listener)
             });
@@ -122,18 +131,11 @@ pub fn serve(controller: Arc<Controller>, endpoints: Endpoints) -> Result<Server
             if let Some(listener) = unix {
                 let app = router(Arc::clone(&controller));
                 let app = app.layer(middleware::from_fn(say_who_by_socket));
-                let service = app.into_make_service_with_connect_info::<Peer>();
-                tokio::spawn(axum::serve(listener, service).into_future());
+                tokio::spawn(listen::unix(listener, app));
             }
             if let Some((listener, endpoint)) = tcp {
                 let app = admitted(controller, endpoint.admit);
-                match endpoint.tls {
-                    None => tokio::spawn(axum::serve(listener, app).into_future()),
-                    Some(config) => {
-                        let listener = TlsListener::new(listener, config);
-                        tokio::spawn(axum::serve(listener, app).into_future())
-                    }
-                };
+                tokio::spawn(listen::tcp(listener, app, endpoint.tls));
             }
             // What is under way when the recording ends is dropped with the runtime.
             let _ = stopped.await;
@@ -148,14 +150,14 @@ pub fn serve(controller: Arc<Controller>, endpoints: Endpoints) -> Result<Server
 }
 
 /// The API for those who may ask.
-pub fn admitted(controller: Arc<Controller>, admit: Admit) -> Router {
+fn admitted(controller: Arc<Controller>, admit: Admit) -> Router {
     let app = router(controller);
     match admit {
         Admit::Token(token) => {
             let token = Arc::<str>::from(token);
             app.layer(middleware::from_fn_with_state(token, ask_for_token))
         }
-        Admit::Certificate => app.layer(Extension(Who("certificate".into()))),
+        Admit::Certificate => app.layer(middleware::from_fn(say_who_by_certificate)),
     }
 }
 
@@ -178,26 +180,34 @@ fn router(controller: Arc<Controller>) -> Router {
         )
         .route("/metrics", get(metrics_page))
         .with_state(controller)
+        .layer(DefaultBodyLimit::max(BODY_BYTES))
+        .layer(middleware::from_fn(within_time))
+}
+
+/// Refuses a request that does not come to its end.
+async fn within_time(request: Request, next: Next) -> Response {
+    let answer = timeout(REQUEST, next.run(request)).await;
+    answer.unwrap_or_else(|_| {
+        let message = format!("the request was not complete after {} s", REQUEST.as_secs());
+        refused(StatusCode::REQUEST_TIMEOUT, &message)
+    })
 }
 
 /// Who asks.
 #[derive(Clone, Debug)]
 struct Who(String);
 
+/// The user at the other end of the Unix socket, if known.
 #[derive(Clone, Debug)]
 struct Peer(Option<u32>);
 
-impl Connected<IncomingStream<'_, UnixListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        Self(stream.io().peer_cred().ok().map(|peer| peer.uid()))
-    }
-}
-
 async fn say_who_by_socket(
-    ConnectInfo(peer): ConnectInfo<Peer>,
+    Extension(peer): Extension<Peer>,
+    Extension(connection): Extension<Connection>,
     mut request: Request,
     next: Next,
 ) -> Response {
+    connection.prove();
     let who = peer
         .0
         .map_or_else(|| String::from("socket"), |uid| format!("uid {uid}"));
@@ -205,8 +215,20 @@ async fn say_who_by_socket(
     next.run(request).await
 }
 
+/// TLS has checked the certificate before there is a request.
+async fn say_who_by_certificate(
+    Extension(connection): Extension<Connection>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    connection.prove();
+    request.extensions_mut().insert(Who("certificate".into()));
+    next.run(request).await
+}
+
 async fn ask_for_token(
     State(token): State<Arc<str>>,
+    Extension(connection): Extension<Connection>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -214,8 +236,10 @@ async fn ask_for_token(
     let given = given.and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
     if !given.is_some_and(|given| same(given, token.as_bytes())) {
         let message = "HTTP over TCP needs the header 'Authorization: Bearer TOKEN'";
-        return refused(StatusCode::UNAUTHORIZED, message);
+        let answer = refused(StatusCode::UNAUTHORIZED, message);
+        return ([(header::CONNECTION, "close")], answer).into_response();
     }
+    connection.prove();
     request.extensions_mut().insert(Who("token".into()));
     next.run(request).await
 }

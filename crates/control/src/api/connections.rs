@@ -1,0 +1,235 @@
+//! Who is connected to the API, with a bound: where there is no room left, those who have not
+//! shown that they may ask make way for those who might.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::process::{Resource, getrlimit};
+use tokio::sync::oneshot;
+
+/// Connections over TCP at most, in all; half of them from one source.
+const TCP_MAX: usize = 128;
+/// Connections over the Unix socket at most. They are counted apart, so strangers keep no local
+/// operator out.
+const LOCAL_MAX: usize = 32;
+/// Of all descriptors that the process may open, the API takes this share at most.
+const DESCRIPTORS_SHARE: u64 = 8;
+
+/// How many connections there may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    all: usize,
+    per_source: usize,
+}
+
+impl Limits {
+    /// For TCP.
+    pub(super) fn tcp() -> Self {
+        let all = within_descriptors(TCP_MAX);
+        Self {
+            all,
+            per_source: all / 2,
+        }
+    }
+
+    /// For the Unix socket: only its owner and root may connect.
+    pub(super) fn local() -> Self {
+        let all = within_descriptors(LOCAL_MAX);
+        Self {
+            all,
+            per_source: all,
+        }
+    }
+}
+
+/// As many as wanted, but well below what the process may open.
+fn within_descriptors(most: usize) -> usize {
+    let descriptors = getrlimit(Resource::Nofile).current;
+    let share = descriptors.map_or(most, |all| {
+        usize::try_from(all / DESCRIPTORS_SHARE).map_or(most, |share| share.min(most))
+    });
+    share.max(2)
+}
+
+/// Where a connection comes from, as far as connections are counted together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Source {
+    /// The Unix socket.
+    Local,
+    /// IPv4, also as written in IPv6.
+    V4(Ipv4Addr),
+    /// The first 64 bits of an IPv6 address: one host may have all that begin so (RFC 4291,
+    /// section 2.5.4).
+    V6([u16; 4]),
+}
+
+impl From<IpAddr> for Source {
+    fn from(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self::V4(address),
+            IpAddr::V6(address) => {
+                let [a, b, c, d, ..] = address.segments();
+                Self::V6([a, b, c, d])
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Open {
+    source: Source,
+    /// Whether it has shown that it may ask.
+    proved: bool,
+    /// The connection ends when this is dropped.
+    _stay: oneshot::Sender<()>,
+}
+
+#[derive(Debug)]
+struct Table {
+    limits: Limits,
+    next: u64,
+    /// By number, so from the oldest on.
+    open: BTreeMap<u64, Open>,
+}
+
+impl Table {
+    /// Makes room for one more of this source; whether there is some.
+    fn make_room(&mut self, source: Source) -> bool {
+        let of_source = self.open.values().filter(|open| open.source == source);
+        if of_source.count() >= self.limits.per_source {
+            return self.close_oldest(|open| open.source == source);
+        }
+        self.open.len() < self.limits.all || self.close_oldest(|_| true)
+    }
+
+    /// Ends the oldest of these connections that has not shown that it may ask.
+    fn close_oldest(&mut self, is_one: impl Fn(&Open) -> bool) -> bool {
+        let mut open = self.open.iter();
+        let oldest = open.find(|(_, open)| !open.proved && is_one(open));
+        let oldest = oldest.map(|(&number, _)| number);
+        oldest.is_some_and(|number| self.open.remove(&number).is_some())
+    }
+}
+
+/// The connections of a listener.
+#[derive(Clone, Debug)]
+pub(super) struct Connections(Arc<Mutex<Table>>);
+
+impl Connections {
+    pub(super) fn new(limits: Limits) -> Self {
+        Self(Arc::new(Mutex::new(Table {
+            limits,
+            next: 0,
+            open: BTreeMap::new(),
+        })))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets one in, and says when it has to go; `None` if all who are here have shown that they
+    /// may ask.
+    pub(super) fn admit(&self, source: Source) -> Option<(Connection, oneshot::Receiver<()>)> {
+        let mut table = self.lock();
+        if !table.make_room(source) {
+            return None;
+        }
+        let (stay, gone) = oneshot::channel();
+        let number = table.next;
+        table.next += 1;
+        let open = Open {
+            source,
+            proved: false,
+            _stay: stay,
+        };
+        table.open.insert(number, open);
+        let connection = Connection(Arc::new(Place {
+            connections: self.clone(),
+            number,
+        }));
+        Some((connection, gone))
+    }
+}
+
+/// One connection; its copies are the same one. Its place is free once all are gone.
+#[derive(Clone, Debug)]
+pub(super) struct Connection(Arc<Place>);
+
+#[derive(Debug)]
+struct Place {
+    connections: Connections,
+    number: u64,
+}
+
+impl Connection {
+    /// Notes that it may ask, so that it need not make way for others.
+    pub(super) fn prove(&self) {
+        if let Some(open) = self.0.connections.lock().open.get_mut(&self.0.number) {
+            open.proved = true;
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.connections.lock().open.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(last: u8) -> Source {
+        IpAddr::from([192, 0, 2, last]).into()
+    }
+
+    #[test]
+    fn who_has_proved_nothing_makes_way() {
+        let connections = Connections::new(Limits {
+            all: 4,
+            per_source: 2,
+        });
+        let mut admitted: Vec<_> = [1, 1, 1, 2, 2]
+            .map(|last| connections.admit(from(last)))
+            .into();
+        let gone = |admitted: &mut Vec<Option<(Connection, oneshot::Receiver<()>)>>| {
+            let gone = admitted.iter_mut().flatten();
+            gone.map(|(_, gone)| gone.try_recv() == Err(oneshot::error::TryRecvError::Closed))
+                .collect::<Vec<bool>>()
+        };
+        // The third of the first source took the place of the first.
+        assert_eq!(gone(&mut admitted), [true, false, false, false, false]);
+        // Another source finds no room in all: the oldest goes, unless it has proved itself.
+        admitted[1].as_ref().unwrap().0.prove();
+        admitted.push(connections.admit(from(3)));
+        assert_eq!(
+            gone(&mut admitted),
+            [true, false, true, false, false, false]
+        );
+        for (connection, _) in admitted.iter().flatten() {
+            connection.prove();
+        }
+        assert!(connections.admit(from(4)).is_none(), "all may ask");
+        admitted.pop();
+        assert!(
+            connections.admit(from(4)).is_some(),
+            "a place is free again"
+        );
+        assert_eq!(
+            connections.lock().open.len(),
+            3,
+            "no place is taken for ever"
+        );
+    }
+
+    #[test]
+    fn a_source_is_a_host() {
+        let source = |address: &str| Source::from(address.parse::<IpAddr>().unwrap());
+        assert_eq!(source("::ffff:192.0.2.1"), from(1));
+        assert_eq!(source("2001:db8::1"), source("2001:db8::ffff:1"));
+        assert_ne!(source("2001:db8::1"), source("2001:db8:0:1::1"));
+    }
+}

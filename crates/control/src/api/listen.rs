@@ -1,0 +1,123 @@
+//! Accepts connections and serves them, each for a bounded time.
+
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::{Extension, Router};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rustls::ServerConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::oneshot;
+use tokio::task::yield_now;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use super::Peer;
+use super::connections::{Connection, Connections, Limits, Source};
+
+/// How long a TLS handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How long the head of a request may take, from the connection or the answer before it on: so
+/// whoever connects and says nothing is gone after that.
+const HEAD: Duration = Duration::from_secs(10);
+/// How long a connection may be used; a client connects anew after that. It also ends those who
+/// do not read their answer.
+const CONNECTION: Duration = Duration::from_secs(300);
+/// How long the last request of a connection may go on after that.
+const LAST_REQUEST: Duration = Duration::from_secs(10);
+/// Bytes of a request's head at most.
+const HEAD_BYTES: usize = 16 << 10;
+/// How long is waited when the system has no descriptor or memory left.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+
+/// Serves a Unix socket, for ever.
+pub(super) async fn unix(listener: UnixListener, app: Router) {
+    let connections = Connections::new(Limits::local());
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let peer = Peer(stream.peer_cred().ok().map(|peer| peer.uid()));
+                if let Some((connection, gone)) = connections.admit(Source::Local) {
+                    let app = app.clone().layer(Extension(peer));
+                    tokio::spawn(until(gone, serve(stream, app, connection)));
+                }
+            }
+            Err(error) => wait_after(&error).await,
+        }
+        yield_now().await;
+    }
+}
+
+/// Serves TCP, for ever; where there is a configuration for TLS, only those who complete the
+/// handshake.
+pub(super) async fn tcp(listener: TcpListener, app: Router, tls: Option<Arc<ServerConfig>>) {
+    let connections = Connections::new(Limits::tcp());
+    let acceptor = tls.map(TlsAcceptor::from);
+    loop {
+        match listener.accept().await {
+            Ok((stream, address)) => {
+                if let Some((connection, gone)) = connections.admit(address.ip().into()) {
+                    let (app, acceptor) = (app.clone(), acceptor.clone());
+                    let work = async move {
+                        let Some(acceptor) = acceptor else {
+                            return serve(stream, app, connection).await;
+                        };
+                        // Each handshake is its connection's own, so none waits for another.
+                        let handshake = timeout(HANDSHAKE, acceptor.accept(stream));
+                        if let Ok(Ok(stream)) = handshake.await {
+                            serve(stream, app, connection).await;
+                        }
+                    };
+                    tokio::spawn(until(gone, work));
+                }
+            }
+            Err(error) => wait_after(&error).await,
+        }
+        // Who was accepted says what it wants before more are: else a burst of connections
+        // would push out one whose request is already there.
+        yield_now().await;
+    }
+}
+
+/// Waits where accepting fails for want of something that another one may give back, such as
+/// descriptors (EMFILE, ENFILE).
+async fn wait_after(error: &io::Error) {
+    let is_of_peer = matches!(
+        error.kind(),
+        ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset | ErrorKind::Interrupted
+    );
+    if !is_of_peer {
+        sleep(AGAIN_AFTER).await;
+    }
+}
+
+/// Does the work until it is done or another one needs the place.
+async fn until(gone: oneshot::Receiver<()>, work: impl Future<Output = ()>) {
+    tokio::select! {
+        () = work => {}
+        _ = gone => {}
+    }
+}
+
+/// Serves one connection. What goes wrong with it concerns its client only.
+async fn serve<S>(stream: S, app: Router, connection: Connection)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let app = app.layer(Extension(connection));
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .max_buf_size(HEAD_BYTES);
+    let served = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));
+    tokio::pin!(served);
+    if timeout(CONNECTION, served.as_mut()).await.is_err() {
+        served.as_mut().graceful_shutdown();
+        let _ = timeout(LAST_REQUEST, served).await;
+    }
+}
