@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
-use strata_control::Method;
 use strata_control::client::{ask, find_socket};
+use strata_control::{MODE_PERIOD_MAX, Method};
 
 use crate::text;
 
@@ -140,8 +140,9 @@ pub(crate) fn mode(args: &ModeArgs) -> Result<()> {
     let mut body = json!({ "mode": mode, "why": why });
     if let Some(text) = period {
         let period: SignedDuration = text.parse().with_context(|| format!("--for '{text}'"))?;
-        if period <= SignedDuration::ZERO {
-            bail!("--for '{text}': the time must be longer than nothing");
+        let period = Duration::try_from(period).unwrap_or(Duration::ZERO);
+        if period.is_zero() || period > MODE_PERIOD_MAX {
+            bail!("--for '{text}': write a time of at most 365 days, as in 90s, 10m or 2h");
         }
         body["seconds"] = json!(period.as_secs_f64());
     }

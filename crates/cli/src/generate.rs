@@ -14,7 +14,7 @@ use strata_wire::LinkType;
 
 use crate::output::{Content, Output, suffix};
 use crate::sending::{Method, Sending};
-use crate::text;
+use crate::{bounded, text};
 
 /// Arguments of `strata generate`.
 #[derive(Debug, clap::Args)]
@@ -59,7 +59,7 @@ pub(crate) struct Args {
     topspeed: bool,
 
     /// Stop sending after so many seconds.
-    #[arg(long, value_name = "SECONDS", requires = "interface")]
+    #[arg(long, value_name = "SECONDS", requires = "interface", value_parser = bounded::seconds)]
     duration: Option<f64>,
 
     /// Which traffic; see below.
@@ -88,7 +88,7 @@ pub(crate) struct Args {
     pps: Option<u64>,
 
     /// Megabits of frames per second, instead of the profile's rate.
-    #[arg(short = 'M', long, value_name = "N", group = "rate")]
+    #[arg(short = 'M', long, value_name = "N", group = "rate", value_parser = bounded::factor)]
     mbps: Option<f64>,
 
     /// So many times the profile's rate: everything happens that much faster.
@@ -97,7 +97,8 @@ pub(crate) struct Args {
         long,
         visible_alias = "multiplier",
         value_name = "FACTOR",
-        group = "rate"
+        group = "rate",
+        value_parser = bounded::factor
     )]
     time_compression: Option<f64>,
 

@@ -14,7 +14,7 @@ use strata_relay::{CONTROL_PORT, Relay, RelayOptions};
 use strata_wire::Printable;
 
 use crate::record::{DiskWay, GroupArgs, log_directory, rotate_bytes, stop_on_signal};
-use crate::text;
+use crate::{bounded, text};
 
 /// Arguments of `strata relay`.
 #[derive(Debug, clap::Args)]
@@ -50,11 +50,11 @@ pub(crate) struct Args {
 
     /// Blocks of memory for each worker of a switch; one is filled while others are
     /// written.
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = bounded::count::<2, 1024>)]
     blocks: usize,
 
     /// Threads that write blocks to disk.
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = bounded::count::<1, 64>)]
     writers: usize,
 
     /// How blocks go to the disk: direct (past the page cache), buffered (through
@@ -71,7 +71,7 @@ pub(crate) struct Args {
     group: GroupArgs,
 
     /// Connections of switches at a time.
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = bounded::count::<1, 4096>)]
     switches: usize,
 
     /// File with a secret that switches must prove to know, and to which this relay does
@@ -123,10 +123,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         (1 << 20..=1 << 30).contains(&options.block_bytes)
             && options.block_bytes.is_multiple_of(4096),
         "--block-size must be from 1MiB to 1GiB, in whole pages of 4KiB"
-    );
-    ensure!(
-        args.blocks >= 2,
-        "--blocks must be at least 2: one is filled while another is written"
     );
     options.blocks = args.blocks;
     options.writers = args.writers;

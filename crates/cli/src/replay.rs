@@ -8,7 +8,7 @@ use strata_capture::{Input, InputOptions, Meta, Next};
 use strata_wire::LinkType;
 
 use crate::sending::{Method, Sending};
-use crate::text;
+use crate::{bounded, text};
 
 /// Arguments of `strata replay`.
 #[derive(Debug, clap::Args)]
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     read: Vec<PathBuf>,
 
     /// So many times as fast as the file says.
-    #[arg(short = 'x', long, value_name = "FACTOR", group = "rate")]
+    #[arg(short = 'x', long, value_name = "FACTOR", group = "rate", value_parser = bounded::factor)]
     multiplier: Option<f64>,
 
     /// So many packets per second; with k or M.
@@ -38,7 +38,7 @@ pub(crate) struct Args {
     pps: Option<u64>,
 
     /// So many megabits of frames per second.
-    #[arg(short = 'M', long, value_name = "N", group = "rate")]
+    #[arg(short = 'M', long, value_name = "N", group = "rate", value_parser = bounded::factor)]
     mbps: Option<f64>,
 
     /// As fast as possible.
@@ -55,7 +55,7 @@ pub(crate) struct Args {
 
     /// Stop after so many seconds; the file is repeated until then unless --loop says how
     /// often.
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = bounded::seconds)]
     duration: Option<f64>,
 
     /// How packets leave; by default the fastest way that works on this interface.

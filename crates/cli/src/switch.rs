@@ -13,6 +13,7 @@ use strata_relay::{LinkOptions, Transport};
 use strata_store::About;
 use strata_wire::roce::Service;
 
+use crate::bounded;
 use crate::record::{RoadArgs, Target, run_to, stop_on_signal};
 
 /// Arguments of `strata switch`.
@@ -72,7 +73,7 @@ struct LinkArgs {
     segments: Cut,
 
     /// Send a block to disk so many seconds after it was begun, though not full.
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = flush_seconds)]
     flush: f64,
 
     /// File with the secret that the relay was given too: each end proves to the other that
@@ -157,8 +158,7 @@ impl LinkSetup {
             Cut::Mtu => Layout::Mtu,
             Cut::Switch => Layout::PowersOfTwo,
         };
-        options.flush_interval = Duration::try_from_secs_f64(args.flush)
-            .map_err(|_| anyhow::anyhow!("--flush: {} is no number of seconds", args.flush))?;
+        options.flush_interval = Duration::from_secs_f64(args.flush);
         if let (Some(certificate), Some(key), Some(authority)) =
             (&args.tls_cert, &args.tls_key, &args.tls_ca)
         {
@@ -188,6 +188,11 @@ impl LinkSetup {
             ..self.options.clone()
         })
     }
+}
+
+/// A block that is not full goes to disk within an hour.
+fn flush_seconds(text: &str) -> Result<f64, String> {
+    bounded::within(text, 1e-3..=3600.0)
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {

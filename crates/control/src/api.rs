@@ -330,17 +330,16 @@ async fn set_mode(
     State(controller): State<Arc<Controller>>,
     Extension(Who(who)): Extension<Who>,
     Json(request): Json<ModeRequest>,
-) -> Result<Json<Status>, Response> {
+) -> Result<Json<Status>, ControlError> {
     let modes: Vec<String> = request.mode.split('+').map(str::to_owned).collect();
     let period = match request.seconds {
         None => None,
-        Some(seconds) => Some(
-            Duration::try_from_secs_f64(seconds)
-                .map_err(|error| refused(StatusCode::BAD_REQUEST, &format!("seconds: {error}")))?,
-        ),
+        Some(seconds) => {
+            let period = Duration::try_from_secs_f64(seconds);
+            Some(period.map_err(|_| ControlError::Period(seconds))?)
+        }
     };
-    let set = controller.set_modes(&modes, period, &who, &request.why);
-    set.map_err(IntoResponse::into_response)?;
+    controller.set_modes(&modes, period, &who, &request.why)?;
     Ok(Json(controller.status()))
 }
 

@@ -150,7 +150,59 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
+/// CPU that may be asked for, in percent of a core: more cores than Linux knows.
+pub const CPU_PERCENT_MAX: f64 = 100.0 * 8192.0;
+/// The longest time, 366 days.
+const SECONDS_MAX: f64 = 366.0 * 86_400.0;
+/// The largest rate, a petabit per second.
+const MBPS_MAX: f64 = 1e9;
+/// The largest share. Above 100 a resource is never short, which turns its sensor off.
+const PERCENT_MAX: f64 = 1000.0;
+
 impl ElasticConfig {
+    /// The first number that is out of its bounds: its key and what is wrong with it.
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        let share = 0.0..=PERCENT_MAX;
+        let time = 0.0..=SECONDS_MAX;
+        for (key, value, range) in [
+            (
+                "disk_space_percent",
+                Some(self.disk_space_percent),
+                share.clone(),
+            ),
+            ("blocks_percent", Some(self.blocks_percent), share.clone()),
+            ("ring_percent", Some(self.ring_percent), share.clone()),
+            (
+                "disk_rate_percent",
+                Some(self.disk_rate_percent),
+                share.clone(),
+            ),
+            (
+                "rdma_again_percent",
+                Some(self.rdma_again_percent),
+                share.clone(),
+            ),
+            ("cpu_percent", self.cpu_percent, share),
+            ("bandwidth_mbps", self.bandwidth_mbps, 1e-6..=MBPS_MAX),
+            (
+                "cpu_budget_percent",
+                self.cpu_budget_percent,
+                1e-3..=CPU_PERCENT_MAX,
+            ),
+            ("remove_percent", self.remove_percent, 1.0..=100.0),
+            ("confirm_seconds", Some(self.confirm_seconds), time.clone()),
+            ("hold_seconds", Some(self.hold_seconds), time.clone()),
+            ("hold_seconds_max", Some(self.hold_seconds_max), time),
+        ] {
+            // What is not a number is in no range.
+            if let Some(value) = value.filter(|value| !range.contains(value)) {
+                let (low, high) = range.into_inner();
+                return Err((key, format!("{value} is not from {low} to {high}")));
+            }
+        }
+        Ok(())
+    }
+
     /// The same for the plan. The lower thresholds keep their distance from the upper ones.
     #[must_use]
     pub fn options(&self) -> ElasticOptions {
@@ -311,6 +363,16 @@ pub enum ConfigError {
         /// What was meant, perhaps.
         suggestion: Option<String>,
     },
+    /// A number is out of its bounds.
+    #[error("{}: {key}: {problem}", path.display())]
+    Bounds {
+        /// The file.
+        path: PathBuf,
+        /// The key with the table it stands in.
+        key: String,
+        /// The number and its bounds.
+        problem: String,
+    },
     /// A policy is wrong.
     #[error("{}: policy {number}: {source}", path.display())]
     Policy {
@@ -356,6 +418,12 @@ impl Config {
     /// As [`Config::read`].
     pub fn from_toml(text: &str, path: &Path) -> Result<Self, ConfigError> {
         let config = Self::parse(text, path)?;
+        let checked = config.elastic.check();
+        checked.map_err(|(key, problem)| ConfigError::Bounds {
+            path: path.into(),
+            key: format!("elastic.{key}"),
+            problem,
+        })?;
         config.policies(path)?;
         config.default_action(path)?;
         Ok(config)
@@ -612,6 +680,67 @@ mod tests {
                 error.starts_with("strata.toml: ") && error.contains(expected),
                 "{error}"
             );
+        }
+    }
+
+    /// Every number of the schema, and all that a float can be.
+    fn numbers() -> Vec<(String, bool)> {
+        let schema = schema();
+        let properties = schema["$defs"]["ElasticConfig"]["properties"].as_object();
+        let of_kind = |value: &Value, kind: &str| match &value["type"] {
+            Value::Array(kinds) => kinds.contains(&Value::from(kind)),
+            one => one == kind,
+        };
+        let numbers = properties.unwrap().iter();
+        let numbers = numbers.filter(|(_, value)| of_kind(value, "number"));
+        numbers
+            .map(|(key, value)| (key.clone(), of_kind(value, "null")))
+            .collect()
+    }
+
+    fn with_number(key: &str, number: &str) -> Result<Config, ConfigError> {
+        parse(&format!("[elastic]\n{key} = {number}\n"))
+    }
+
+    #[test]
+    fn numbers_out_of_bounds_are_refused_by_key() {
+        let numbers = numbers();
+        assert!(numbers.len() >= 12, "{numbers:?}");
+        for (key, _) in numbers {
+            for extreme in [
+                "nan",
+                "inf",
+                "-inf",
+                "1e19",
+                "-1.0",
+                "-1",
+                "1e308",
+                "9223372036854775807",
+            ] {
+                let error = with_number(&key, extreme).unwrap_err().to_string();
+                let expected = format!("strata.toml: elastic.{key}: ");
+                assert!(error.starts_with(&expected), "{extreme}: {error}");
+            }
+            assert!(with_number(&key, "1e400").is_err() && with_number(&key, "1.0").is_ok());
+        }
+        let error = parse("[[policy]]\nmatch = 'tcp'\naction = 'drop'\npriority = 65536");
+        assert!(error.unwrap_err().to_string().contains("priority"));
+    }
+
+    proptest::proptest! {
+        /// Whatever number is accepted makes options that the plan can work with.
+        #[test]
+        fn accepted_numbers_are_usable(which in 0_usize..12, number in proptest::num::f64::ANY) {
+            let (key, _) = &numbers()[which];
+            if let Ok(config) = with_number(key, &format!("{number:e}")) {
+                let options = config.elastic.options();
+                for threshold in options.thresholds {
+                    let is_off = threshold.raise == f64::INFINITY;
+                    proptest::prop_assert!(is_off || threshold.lower <= threshold.raise);
+                }
+                proptest::prop_assert!(options.hold_ns <= options.hold_ns_max);
+                proptest::prop_assert!(options.remove_at.is_none_or(|at| at > 0.0 && at <= 1.0));
+            }
         }
     }
 

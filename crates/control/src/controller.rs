@@ -27,6 +27,9 @@ const ALL_CAPTURED: Duration = Duration::from_secs(10);
 /// So much more of the disk than needed is made free, as a share of it.
 const REMOVE_MORE: f64 = 0.02;
 
+/// How long a mode may be asked for: 365 days.
+pub const MODE_PERIOD_MAX: Duration = Duration::from_secs(365 * 86_400);
+
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
@@ -39,6 +42,9 @@ pub enum ControlError {
     /// There is no policy of that number.
     #[error("no policy {0}: `strata policy list` shows those there are")]
     NoSuchPolicy(u32),
+    /// A mode is asked for for no time, or for ever.
+    #[error("seconds: {0} is not above 0 and at most 31536000 (365 days)")]
+    Period(f64),
     /// No mode is named.
     #[error("no mode is named")]
     NoMode,
@@ -234,6 +240,13 @@ impl Controller {
         why: &str,
     ) -> Result<(), ControlError> {
         let requested = Instant::now();
+        let until = match period {
+            None => None,
+            Some(period) if period.is_zero() || period > MODE_PERIOD_MAX => {
+                return Err(ControlError::Period(period.as_secs_f64()));
+            }
+            Some(period) => Some(requested + period),
+        };
         self.change(requested, who, why, |inner| {
             if modes.is_empty() {
                 return Err(ControlError::NoMode);
@@ -243,7 +256,7 @@ impl Controller {
                 Some((_, before)) => before,
                 None => inner.modes.clone(),
             };
-            inner.timed = period.map(|period| (requested + period, before));
+            inner.timed = until.map(|until| (until, before));
             inner.modes = modes.to_vec();
             let mut what = format!("mode {}", modes.join("+"));
             if let Some(period) = period {

@@ -22,7 +22,7 @@ mod status;
 
 pub use hyper::Method;
 
-pub use controller::{Beginning, ControlError, Controller, Event, Observed};
+pub use controller::{Beginning, ControlError, Controller, Event, MODE_PERIOD_MAX, Observed};
 pub use status::{
     ChangeStatus, CpuStatus, InterfaceStatus, LostStatus, PacketStatus, PolicyStatus,
     ResourceStatus, Status,

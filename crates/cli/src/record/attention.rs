@@ -11,11 +11,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use rustix::system::sysinfo;
 use strata_confine::{Owner, Role, SocketFile};
 use strata_pipeline::{Alerts, AttentionOptions, eve_alert};
 
 use super::confined;
-use crate::text;
+use crate::{bounded, text};
 
 /// How often the source of alerts is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -51,10 +52,11 @@ impl AttentionArgs {
     pub(super) fn options(&self, workers: u16, alerts: &Arc<Alerts>) -> Result<AttentionOptions> {
         let bytes = |text: &Option<String>| text.as_deref().map_or(Ok(0), text::bytes);
         let look_back = bytes(&self.look_back).context("--look-back")?;
-        anyhow::ensure!(
-            look_back == 0 || look_back >= 1 << 20,
-            "--look-back must be 1MiB or more"
-        );
+        if look_back > 0 {
+            // All of it is touched before packets come, and the rest is for all else.
+            let most = sysinfo().totalram.max(4 << 20) / 2;
+            bounded::size(look_back, "--look-back", &(1 << 20..=most >> 20 << 20))?;
+        }
         Ok(AttentionOptions {
             look_back_bytes: usize::try_from(look_back)? / usize::from(workers.max(1)),
             first_bytes: bytes(&self.first_bytes).context("--first-bytes")?,

@@ -4,9 +4,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 use strata_capture::live::FlowSampler;
+use strata_control::config::CPU_PERCENT_MAX;
 use strata_control::cpu::{CpuState, adjust};
 use strata_control::{Controller, CpuStatus};
 use strata_wire::FlowShare;
+
+use crate::bounded;
 
 /// How often it is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -14,10 +17,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// `10%`, or `10`.
 pub(super) fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim();
-    let percent: Option<f64> = number.parse().ok();
-    percent
-        .filter(|percent| percent.is_finite() && *percent > 0.0)
-        .ok_or_else(|| String::from("write a share of a core, as in 10%"))
+    bounded::within(number, 1e-3..=CPU_PERCENT_MAX)
+        .map_err(|problem| format!("write a share of a core, as in 10%: {problem}"))
 }
 
 /// Looks at what is used, and says which share of flows is captured.

@@ -34,6 +34,9 @@ const STUCK_AFTER: Duration = Duration::from_secs(5);
 /// How often workers say how far they are.
 const SNAPSHOT_EVERY: Duration = Duration::from_millis(100);
 
+/// Bytes captured of a packet at most, as tcpdump and libpcap have it.
+const SNAPLEN_MAX: i64 = 262_144;
+
 /// How often the host is asked what it has dropped.
 const LOOK_AT_DROPS_EVERY: Duration = Duration::from_secs(1);
 
@@ -59,7 +62,8 @@ pub(super) struct InterfaceArgs {
     no_promiscuous: bool,
 
     /// Bytes captured of each packet at most; 0 is the default.
-    #[arg(short = 's', long = "snapshot-length", value_name = "BYTES", default_value_t = LiveOptions::SNAPLEN_DEFAULT)]
+    #[arg(short = 's', long = "snapshot-length", value_name = "BYTES", default_value_t = LiveOptions::SNAPLEN_DEFAULT,
+        value_parser = clap::value_parser!(u32).range(..=SNAPLEN_MAX))]
     snaplen: u32,
 
     /// Memory of each interface's ring in KiB, or with a unit (256MiB). By

@@ -21,7 +21,7 @@ use strata_wire::{Ledger, Printable};
 use super::confined;
 use super::room::Limit;
 use crate::switch::LinkSetup;
-use crate::text;
+use crate::{bounded, text};
 
 /// Arguments of `strata record` about its log.
 #[derive(Debug, clap::Args)]
@@ -38,7 +38,8 @@ pub(super) struct LogArgs {
 
     /// Begin a new block file once one spans so many seconds of packet time; 0
     /// never. Files end with a block, so a quiet input rotates late.
-    #[arg(short = 'G', long, value_name = "SECONDS", default_value_t = 0)]
+    #[arg(short = 'G', long, value_name = "SECONDS", default_value_t = 0,
+        value_parser = clap::value_parser!(u64).range(..=bounded::SECONDS_MAX))]
     rotate_seconds: u64,
 
     /// With -G: end after N times its seconds. Without: keep the last N block files of
@@ -143,12 +144,16 @@ pub(crate) fn log_directory(dir: &Path, owner: &Owner) -> Result<RealDisk> {
     Ok(RealDisk::at(dir))
 }
 
+/// Bytes of a block file at most, 1 PiB: so those of all workers together are a number too.
+const FILE_BYTES_MAX: u64 = 1 << 50;
+
 /// As tcpdump's -C, a bare number counts millions of bytes.
 pub(crate) fn rotate_bytes(text: &str) -> Result<u64> {
-    match text.parse::<u64>() {
-        Ok(millions) => millions.checked_mul(1_000_000).context("-C is too large"),
-        Err(_) => text::bytes(text),
-    }
+    let bytes = match text.parse::<u64>() {
+        Ok(millions) => millions.checked_mul(1_000_000).context("-C is too large")?,
+        Err(_) => text::bytes(text)?,
+    };
+    bounded::size(bytes, "-C", &(0..=FILE_BYTES_MAX))
 }
 
 /// Where a recording goes, checked as far as that can be done before it starts.
@@ -202,7 +207,7 @@ impl Target {
         let options = RecorderOptions {
             block_bytes,
             rotate_bytes: rotate_bytes(&args.rotate_size)?,
-            rotate_ns: args.rotate_seconds.saturating_mul(1_000_000_000),
+            rotate_ns: args.rotate_seconds * 1_000_000_000,
             when_full: match args.when_full {
                 WhenFullArg::Stop => WhenFull::Stop,
                 WhenFullArg::Drop => WhenFull::Drop,
@@ -213,6 +218,10 @@ impl Target {
         let lasts = |files: NonZeroU32| args.rotate_seconds.saturating_mul(files.get().into());
         let ends = args.rotate_seconds > 0;
         let lasts_seconds = args.filecount.filter(|_| ends).map(lasts);
+        let disk_limit = args.disk_limit.as_deref().map(text::bytes).transpose()?;
+        if let Some(limit) = disk_limit {
+            bounded::size(limit, "--disk-limit", &(1..=bounded::BYTES_MAX))?;
+        }
         let ring = args.filecount.filter(|_| !ends);
         let files_max = ring.map_or(Ok(0), |files| usize::try_from(files.get()))?;
         Ok(Self::Log(LogTarget {
@@ -223,7 +232,7 @@ impl Target {
             },
             lasts_seconds,
             disk: args.disk.into(),
-            disk_limit: args.disk_limit.as_deref().map(text::bytes).transpose()?,
+            disk_limit,
             owner: args.group.owner()?,
         }))
     }

@@ -1,0 +1,167 @@
+//! Whatever number a request holds, there is an answer, and a mode for a time ends.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use strata_classify::Model;
+use strata_confine::{Owner, SocketFile};
+use strata_control::api::{Endpoints, Server, serve};
+use strata_control::{Beginning, Controller, MODE_PERIOD_MAX, Observed};
+use strata_testkit::workspace_root;
+
+/// Numbers as JSON may have them, and what only looks like one.
+const EXTREMES: &[&str] = &[
+    "0",
+    "-0",
+    "-0.0",
+    "-1",
+    "1",
+    "1e-9",
+    "1e-300",
+    "1e19",
+    "1e308",
+    "1e400",
+    "-1e400",
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "255",
+    "256",
+    "65535",
+    "65536",
+    "4294967295",
+    "4294967296",
+    "9223372036854775807",
+    "18446744073709551615",
+    "18446744073709551616",
+    "0x10",
+    "1.5",
+    "null",
+    "\"1\"",
+    "true",
+    "[]",
+];
+
+struct Api {
+    dir: tempfile::TempDir,
+    controller: Arc<Controller>,
+    _server: Server,
+}
+
+impl Api {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let json = std::fs::read(workspace_root().join("models/default.json")).unwrap();
+        let beginning = Beginning {
+            modes: vec!["default".into()],
+            ..Beginning::default()
+        };
+        let model = Model::from_json(&json).unwrap();
+        let controller = Arc::new(Controller::new(model, beginning).unwrap());
+        let path = dir.path().join("api.sock");
+        let endpoints = Endpoints {
+            socket: Some(SocketFile::bind(&path, &Owner::default()).unwrap()),
+            tcp: None,
+        };
+        let server = serve(Arc::clone(&controller), endpoints).unwrap();
+        Self {
+            dir,
+            controller,
+            _server: server,
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("api.sock")
+    }
+
+    /// The number of the answer's status. There is always one.
+    fn status(&self, method: &str, path: &str, body: &str) -> u16 {
+        let mut stream = UnixStream::connect(self.socket()).unwrap();
+        let limit = Some(Duration::from_secs(30));
+        stream.set_read_timeout(limit).unwrap();
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n\
+             connection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let status = answer.strip_prefix("HTTP/1.1 ").and_then(|a| a.get(..3));
+        let status = status.and_then(|digits| digits.parse().ok());
+        status.unwrap_or_else(|| panic!("{method} {path} {body}: {answer:?}"))
+    }
+
+    /// Asks for a mode for a time; whether it was accepted, which it ends from then.
+    fn mode_for(&self, seconds: &str) -> bool {
+        let body = format!("{{\"mode\":\"log-all\",\"seconds\":{seconds}}}");
+        let status = self.status("PUT", "/api/v1/mode", &body);
+        assert!([200, 400, 422].contains(&status), "{seconds}: {status}");
+        if seconds != "null" {
+            let later = Instant::now() + MODE_PERIOD_MAX;
+            self.controller.tick(later, Observed::default());
+            assert_eq!(self.controller.status().mode, "default", "{seconds}");
+        }
+        status == 200
+    }
+}
+
+#[test]
+fn extreme_numbers_are_answered() {
+    let api = Api::start();
+    for number in EXTREMES {
+        let accepted = api.mode_for(number);
+        let fits = number
+            .parse()
+            .is_ok_and(|n: f64| (1e-9..=31_536_000.0).contains(&n));
+        assert_eq!(accepted, fits || *number == "null", "{number}");
+        api.controller
+            .set_modes(&["default".into()], None, "test", "")
+            .unwrap();
+
+        let body = format!("{{\"match\":\"tcp\",\"action\":\"drop\",\"priority\":{number}}}");
+        let added = api.status("POST", "/api/v1/policies", &body);
+        let fits = number.parse::<u16>().is_ok();
+        assert_eq!(added, if fits { 201 } else { added.max(400) }, "{number}");
+
+        let action = format!("{{\"match\":\"tcp\",\"action\":\"partial {number} 1/{number}\"}}");
+        let added = api.status("POST", "/api/v1/policies", &action);
+        assert!([201, 400].contains(&added), "{number}: {added}");
+
+        let path = format!("/api/v1/policies/{number}").replace('"', "%22");
+        let removed = api.status("DELETE", &path, "");
+        assert!([204, 400, 404].contains(&removed), "{number}: {removed}");
+    }
+    // A mode that was asked for before is not lost with a request that is refused.
+    assert!(api.mode_for("3600"));
+}
+
+/// A refused time leaves an earlier one to end as it would.
+#[test]
+fn refused_times_change_nothing() {
+    let api = Api::start();
+    let body = "{\"mode\":\"log-all\",\"seconds\":60}";
+    assert_eq!(api.status("PUT", "/api/v1/mode", body), 200);
+    let body = "{\"mode\":\"log-minimum\",\"seconds\":1e19}";
+    assert_eq!(api.status("PUT", "/api/v1/mode", body), 400);
+    assert_eq!(api.controller.status().mode, "log-all");
+    let later = Instant::now() + Duration::from_secs(61);
+    api.controller.tick(later, Observed::default());
+    assert_eq!(api.controller.status().mode, "default");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn any_time_is_answered_and_ends(seconds in proptest::num::f64::ANY) {
+        thread_local!(static API: Api = Api::start());
+        API.with(|api| api.mode_for(&format!("{seconds:e}")));
+    }
+}
