@@ -1,4 +1,4 @@
-//! `strata status`, `strata mode` and `strata policy`: talk to a running recording.
+//! `strata status`, `mode`, `policy` and `rotate`: talk to a running recording.
 
 use std::io::{IsTerminal, Write, stdout};
 use std::path::PathBuf;
@@ -10,6 +10,7 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 use strata_control::client::{ask, find_socket};
 use strata_control::{MODE_PERIOD_MAX, Method};
+use strata_wire::Printable;
 
 use crate::text;
 
@@ -130,6 +131,22 @@ Examples:
     },
 }
 
+/// Arguments of `strata rotate`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+What is in memory is written, the files that there are end, and new ones begin: those can
+be moved away then.")]
+pub(crate) struct RotateArgs {
+    #[command(flatten)]
+    target: Target,
+}
+
+pub(crate) fn rotate(args: &RotateArgs) -> Result<()> {
+    args.target.ask(Method::POST, "/api/v1/rotate", None)?;
+    println!("new files begin");
+    Ok(())
+}
+
 pub(crate) fn mode(args: &ModeArgs) -> Result<()> {
     let ModeCommand::Set {
         mode,
@@ -195,8 +212,9 @@ pub(crate) fn policy(args: &PolicyArgs) -> Result<()> {
     Ok(())
 }
 
-fn word(value: &Value) -> &str {
-    value.as_str().unwrap_or("-")
+/// A text of the recording, which may come from whoever asked it before.
+fn word(value: &Value) -> String {
+    Printable(value.as_str().unwrap_or("-")).to_string()
 }
 
 fn number(value: &Value) -> u64 {
@@ -207,22 +225,28 @@ fn print_policies(list: &Value) -> Result<()> {
     let mut out = stdout().lock();
     writeln!(
         out,
-        "{:>4} {:>8} {:>14} {:>10}  action           match",
-        "id", "priority", "packets", "bytes"
+        "{:>4} {:>8} {:>14} {:>10}  {:<8}  action           match",
+        "id", "priority", "packets", "bytes", "from"
     )?;
     for policy in list.as_array().into_iter().flatten() {
         let interface = policy["interface"].as_str();
-        let mut behind = interface.map_or(String::new(), |name| format!(" (on {name})"));
+        let on = |name| format!(" (on {})", Printable(name));
+        let mut behind = interface.map_or(String::new(), on);
         if policy["protect"] == true {
             behind += " (protected)";
         }
         writeln!(
             out,
-            "{:>4} {:>8} {:>14} {:>10}  {:<16} {}{behind}",
+            "{:>4} {:>8} {:>14} {:>10}  {:<8}  {:<16} {}{behind}",
             number(&policy["id"]),
             number(&policy["priority"]),
             text::count(number(&policy["packets"])),
             text::human_bytes(number(&policy["bytes"])),
+            if policy["origin"] == "configuration" {
+                "file"
+            } else {
+                "run time"
+            },
             word(&policy["action"]),
             word(&policy["match"]),
         )?;

@@ -16,7 +16,7 @@ use strata_store::{
     VerdictRecord, keep_name,
 };
 use strata_wire::dissect::dissect;
-use strata_wire::{Ledger, LinkType, TunnelKey};
+use strata_wire::{Ledger, LinkType, Printable, TunnelKey};
 
 use crate::text::{count, human_bytes, percent, time};
 
@@ -214,10 +214,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             crate::drift::print(&mut out, drift)?;
         }
         for warning in &recording.warnings {
-            writeln!(out, "warning: {warning}")?;
+            writeln!(out, "warning: {}", Printable(warning))?;
         }
         for damage in &contents.damage {
-            writeln!(out, "{damage}")?;
+            writeln!(out, "{}", Printable(&damage.to_string()))?;
         }
         if let Some(most) = args.reasons {
             write!(out, "{}", reasons(&log, recording, &contents, most)?)?;
@@ -265,7 +265,8 @@ fn heading(log: &Log, recording: &Recording) -> String {
     if !recording.filter.is_empty() {
         let _ = write!(text, ", filter '{}'", recording.filter);
     }
-    text
+    // A switch says all this of itself.
+    Printable(&text).to_string()
 }
 
 fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
@@ -289,7 +290,8 @@ fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
         );
     };
     for (&(class, keep), counts) in &contents.counts {
-        row(contents.class_name(class), keep_name(keep), counts);
+        let class = Printable(contents.class_name(class)).to_string();
+        row(&class, keep_name(keep), counts);
     }
     let total = contents.total();
     row("all", "", &total);

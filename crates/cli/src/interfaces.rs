@@ -4,6 +4,7 @@ use std::io::{Write, stdout};
 
 use anyhow::Result;
 use strata_capture::live::{ANY, Device};
+use strata_wire::Printable;
 
 /// Arguments of `strata interfaces`.
 #[derive(Debug, clap::Args)]
@@ -32,7 +33,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn text(device: &Device) -> String {
     let offers = device.offers();
-    let name = &device.name;
+    // Linux takes almost every character in names.
+    let name = Printable(&device.name).to_string();
     if name == ANY {
         let way = offers.packet_problem.unwrap_or_else(|| String::from("yes"));
         return format!(

@@ -13,6 +13,7 @@ use strata_wire::{Headers, TunnelKey};
 
 use crate::labels::{Label, Labels};
 use crate::table::{ColumnSpec, Kind};
+use crate::text;
 
 // Columns of every table of labelled packets.
 pub(crate) const FRAME: ColumnSpec = (
@@ -193,7 +194,7 @@ pub(crate) fn read(
         }
     }
     for warning in input.take_warnings() {
-        eprintln!("strata: warning: {warning}");
+        text::warn(&warning.to_string());
     }
     Ok((frame, without_flow))
 }

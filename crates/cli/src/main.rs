@@ -65,6 +65,8 @@ enum Command {
     Mode(control::ModeArgs),
     /// Add, list and remove policies of a running recording.
     Policy(control::PolicyArgs),
+    /// Begin new files of a running recording's log.
+    Rotate(control::RotateArgs),
     /// Print the page that describes the configuration file, in Markdown.
     ConfigReference,
     /// Classify packets and log them at a relay, by RDMA.
@@ -129,6 +131,7 @@ fn main() -> ExitCode {
         Command::Status(args) => control::status(&args),
         Command::Mode(args) => control::mode(&args),
         Command::Policy(args) => control::policy(&args),
+        Command::Rotate(args) => control::rotate(&args),
         Command::ConfigReference => {
             print!("{}", strata_control::config::reference());
             Ok(())

@@ -24,6 +24,7 @@ use strata_capture::send::Mirror;
 use strata_capture::{Input, InputOptions};
 use strata_classify::Drift;
 use strata_control::Controller;
+use strata_control::saved::Saved;
 use strata_filter::Filter;
 use strata_pipeline::{
     Alerts, Attention, Budget, Mode, RunError, Worker, WorkerOptions, run as run_worker,
@@ -50,8 +51,8 @@ Examples:
   strata record -i eth0,eth1 --cores 1,2 -o log/
 
 While interfaces are captured: INT and TERM (Ctrl-C) finish the log and print the
-books, USR1 prints counts, HUP begins new files and reads the configuration again.
-`strata status`, `strata mode` and `strata policy` talk to it meanwhile.")]
+books, USR1 prints counts, HUP reads the configuration again. `strata status`, `mode`,
+`policy` and `rotate` (new files) talk to it meanwhile.")]
 pub(crate) struct Args {
     #[command(flatten)]
     road: RoadArgs,
@@ -167,7 +168,12 @@ impl Setup {
             None => [getrandom::u64()?, getrandom::u64()?],
         };
         // What can be wrong first: a mistyped name shall not leave a log behind.
-        let controller = Controller::new(loaded.model.clone(), beginning)?;
+        let saved = destination.dir.as_deref().map(Saved::load);
+        let (saved, problems) = saved.unzip();
+        for problem in problems.into_iter().flatten() {
+            text::warn(&problem);
+        }
+        let controller = Controller::with_saved(loaded.model.clone(), beginning, saved)?;
         Ok(Self {
             controller: Arc::new(controller),
             modes,
@@ -311,6 +317,9 @@ pub(crate) fn run_to(args: &RoadArgs, target: &Target) -> Result<()> {
     let ran = run_worker(&mut input, &mut worker, |worker| {
         // Whoever steers asks while the input waits, so it must be up to date then.
         if server.is_some() {
+            if setup.controller.take_rotate() {
+                recording.rotate();
+            }
             worker.publish_hits();
             observer.note(steer::Noted {
                 ledger: worker.ledger(),
@@ -391,7 +400,7 @@ fn finish(
         ran = ran.and(outcome.ran);
     }
     for warning in &warnings {
-        eprintln!("strata: warning: {warning}");
+        text::warn(warning);
     }
     warnings.extend(
         ran.as_ref()

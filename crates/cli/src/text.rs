@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use strata_filter::Filter;
+use strata_wire::Printable;
 
 /// A filter from trailing words, as tcpdump takes it; `None` without words.
 pub(crate) fn filter(words: &[String]) -> Result<Option<Filter>> {
@@ -170,7 +171,21 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
             text = format!("{text}: {cause}");
         }
     }
-    text
+    lines(&text)
+}
+
+/// A text of several lines as it is shown: parts of it may come from outside.
+fn lines(text: &str) -> String {
+    let shown: Vec<String> = text
+        .split('\n')
+        .map(|line| Printable(line).to_string())
+        .collect();
+    shown.join("\n")
+}
+
+/// Says what did not go as it should, in one line.
+pub(crate) fn warn(text: &str) {
+    eprintln!("strata: warning: {}", Printable(text));
 }
 
 /// Whether an error is that nobody reads our output any more.

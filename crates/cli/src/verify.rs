@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use strata_archive::verify;
 use strata_store::Log;
+use strata_wire::Printable;
 
 use crate::cold;
 use crate::key::KeyArgs;
@@ -26,7 +27,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let log = Log::on(cold::disk(&args.log)?)?;
     let verified = verify(&log, args.key.read()?.as_ref())?;
     for damage in &verified.damage {
-        eprintln!("strata: {damage}");
+        eprintln!("strata: {}", Printable(&damage.to_string()));
     }
     if !verified.damage.is_empty() {
         bail!(

@@ -403,12 +403,18 @@ fn what_is_sent_is_logged_and_signals_are_followed() {
     };
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
-    let recording = Recording::start(&namespace, &log, &["--mode", "log-all", "--cores", "0,1"]);
+    let socket = dir.path().join("control.sock");
+    let arguments = ["--mode", "log-all", "--cores", "0,1", "--socket"];
+    let arguments = [&arguments[..], &[socket.to_str().unwrap()]].concat();
+    let recording = Recording::start(&namespace, &log, &arguments);
     send(&namespace);
     recording.signal("-USR1");
     // Long enough for packets to be in a file, though the block is not full.
     thread::sleep(Duration::from_millis(2_500));
     recording.signal("-HUP");
+    let mut rotate = Command::new(env!("CARGO_BIN_EXE_strata"));
+    rotate.arg("rotate").arg("--socket").arg(&socket);
+    assert!(rotate.status().unwrap().success());
     thread::sleep(Duration::from_millis(500));
     send(&namespace);
     recording.signal("-INT");
@@ -431,7 +437,7 @@ fn what_is_sent_is_logged_and_signals_are_followed() {
         .unwrap()
         .flatten()
         .filter(|entry| entry.file_name().to_string_lossy().ends_with(".strata"));
-    assert!(files.count() >= 2, "HUP begins new files");
+    assert!(files.count() >= 2, "rotate begins new files");
 
     let exported = dir.path().join("out.pcap");
     let mut export = Command::new(env!("CARGO_BIN_EXE_strata"));

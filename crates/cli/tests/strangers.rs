@@ -125,10 +125,10 @@ fn idle_connections_end_no_recording() {
     let problems = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}{problems}");
     assert!(text.contains("dropped 0 + in_flight 0"), "{text}");
-    let files = fs::read_dir(recording.dir.path().join("log")).unwrap();
+    let files = fs::read_dir(recording.dir.path().join("log/blocks")).unwrap();
     let blocks = files.filter(|file| {
         let name = file.as_ref().unwrap().file_name();
-        name.to_string_lossy().ends_with(".blocks")
+        name.to_string_lossy().ends_with(".strata")
     });
     assert!(blocks.count() > 5, "the trace fills several files");
     drop(strangers);

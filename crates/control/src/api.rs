@@ -12,7 +12,7 @@ use axum::extract::{DefaultBodyLimit, Path as UrlPath, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, put};
+use axum::routing::{delete, get, post, put};
 use axum::{Extension, Json, Router};
 use rustls::ServerConfig;
 use serde::{Deserialize, Serialize};
@@ -174,6 +174,7 @@ fn router(controller: Arc<Controller>) -> Router {
         .route("/api/v1/policies", get(policies).post(add_policy))
         .route("/api/v1/policies/{id}", delete(remove_policy))
         .route("/api/v1/events", get(events))
+        .route("/api/v1/rotate", post(rotate))
         .route(
             "/api/v1/openapi.json",
             get(|| async { Json(Description::openapi()) }),
@@ -386,6 +387,17 @@ async fn events(State(controller): State<Arc<Controller>>) -> Json<Vec<Event>> {
     Json(controller.events())
 }
 
+/// Begins new files of the log.
+#[utoipa::path(post, path = "/api/v1/rotate", responses(
+    (status = 202), (status = 400, body = Refusal)))]
+async fn rotate(
+    State(controller): State<Arc<Controller>>,
+    Extension(Who(who)): Extension<Who>,
+) -> Result<StatusCode, ControlError> {
+    controller.rotate(&who)?;
+    Ok(StatusCode::ACCEPTED)
+}
+
 /// Metrics for Prometheus.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
 async fn metrics_page(State(controller): State<Arc<Controller>>) -> Response {
@@ -403,6 +415,7 @@ async fn metrics_page(State(controller): State<Arc<Controller>>) -> Response {
         add_policy,
         remove_policy,
         events,
+        rotate,
         metrics_page
     )
 )]

@@ -543,7 +543,14 @@ pub fn reference() -> String {
          says goes before the environment, and that before the file. `strata record --check` \
          reads it and says what is wrong; a key that there is not is an error. While interfaces \
          are captured, `kill -HUP` reads it again: modes and policies change without a packet \
-         lost, and policies that stay keep their counts. This page is made from the program by \
+         lost, and policies that stay keep their counts. What is refused changes nothing. \
+         (`strata rotate` begins new files.)\n\n\
+         Policies that `strata policy add` or the API added to a running recording are not part of \
+         this file. They stay when it is read again, and are saved in the log's directory, as \
+         `policies.jsonl`: a later recording into the same directory begins with them, under the \
+         same numbers. One that the file comes to have too is from then on the file's. `strata \
+         policy list` says where each is from; `strata policy remove` also forgets a saved one, \
+         but one of the file comes back when that is read again. This page is made from the program by \
          `strata config-reference`.\n",
     );
     describe(&schema, &schema, "", &mut page);

@@ -1,25 +1,29 @@
 //! What is asked of a running recording, and what it does by itself: modes, policies, events.
 
+mod events;
 mod inner;
+mod policies;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
 use strata_classify::Model;
 use strata_pipeline::{ModeConfig, ModeError, Steering};
 use strata_rules::{Action, Policy, PolicyError};
 use strata_wire::{Ledger, Tally};
-use utoipa::ToSchema;
 
-use inner::{Inner, Numbered, Rate, Sampling};
+pub use events::Event;
+use events::Events;
+use inner::{Inner, Rate, Sampling};
+pub use policies::MATCH_BYTES_MAX;
 
-use crate::config::PolicyConfig;
 use crate::elastic::{ElasticOptions, ElasticState, Resource, Sensed, Step, plan};
+use crate::saved::Saved;
 use crate::status::{
-    ChangeStatus, CpuStatus, InterfaceStatus, LostStatus, PolicyStatus, ResourceStatus, Status,
-    mirrored, of_logged, results,
+    ChangeStatus, CpuStatus, InterfaceStatus, LostStatus, ResourceStatus, Status, mirrored,
+    of_logged, results,
 };
 
 /// How long all flows are captured before that is said: the share of flows moves often.
@@ -29,6 +33,12 @@ const REMOVE_MORE: f64 = 0.02;
 
 /// How long a mode may be asked for: 365 days.
 pub const MODE_PERIOD_MAX: Duration = Duration::from_secs(365 * 86_400);
+
+/// Bytes of what a request gives as its reason at most.
+pub const WHY_BYTES_MAX: usize = 1 << 10;
+/// Modes that may be active together, and bytes of their names.
+const MODES_MAX: usize = 16;
+const MODES_BYTES_MAX: usize = 1 << 10;
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
@@ -45,25 +55,28 @@ pub enum ControlError {
     /// A mode is asked for for no time, or for ever.
     #[error("seconds: {0} is not above 0 and at most 31536000 (365 days)")]
     Period(f64),
+    /// A text is too long.
+    #[error("{field}: {bytes} bytes are too many, {most} are the most")]
+    TooLong {
+        /// The field of the request.
+        field: &'static str,
+        /// Its bytes.
+        bytes: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// Too many modes are named.
+    #[error("mode: {0} modes at a time are too many")]
+    TooManyModes(usize),
     /// No mode is named.
     #[error("no mode is named")]
     NoMode,
+    /// New files are somebody else's affair.
+    #[error("the log is at a relay, which begins its files by itself (strata relay -C)")]
+    NoFiles,
     /// Copies have nowhere to go.
     #[error("a policy mirrors, but to nowhere: start with `strata record --mirror-to INTERFACE`")]
     NoMirror,
-}
-
-/// Something that happened: who did what, and why.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct Event {
-    /// When, in RFC 3339.
-    pub at: String,
-    /// Who: `uid 0`, `token`, `timer`, `configuration`, or `strata` itself.
-    pub who: String,
-    /// What.
-    pub what: String,
-    /// Why, if it was said.
-    pub why: String,
 }
 
 /// What a recording says of itself, from time to time.
@@ -95,11 +108,16 @@ pub struct Observed {
 /// Steers one recording. All changes go through it, one after another.
 #[derive(Debug)]
 pub struct Controller {
-    model: Model,
+    model: Arc<Model>,
     log: String,
     steering: Arc<Steering>,
     started: Instant,
-    inner: Mutex<Inner>,
+    inner: Arc<Mutex<Inner>>,
+    /// Whether policies are being made ready anew.
+    merging: Arc<AtomicBool>,
+    /// Whether new files were asked for, and whether they can be.
+    rotate: AtomicBool,
+    can_rotate: bool,
 }
 
 /// With what a recording begins.
@@ -117,6 +135,8 @@ pub struct Beginning {
     pub default: Option<Action>,
     /// Whether policies may send copies of packets on.
     pub can_mirror: bool,
+    /// Whether the log has files on this machine, of which new ones can begin.
+    pub can_rotate: bool,
     /// How shortages are answered; `None` if they are not.
     pub elastic: Option<ElasticOptions>,
     /// Cores that the process may use; `None` for as many as it takes.
@@ -124,28 +144,45 @@ pub struct Beginning {
 }
 
 impl Controller {
-    /// A controller of a recording with this model.
+    /// A controller of a recording with this model; what policies are added to it is not saved.
     ///
     /// # Errors
     ///
     /// If modes or policies cannot be used.
     pub fn new(model: Model, beginning: Beginning) -> Result<Self, ControlError> {
-        let numbered = (1..).zip(beginning.policies).map(|(id, policy)| Numbered {
-            id,
-            text: policy.filter.to_string(),
-            policy,
-        });
-        let policies: Vec<Numbered> = numbered.collect();
+        Self::with_saved(model, beginning, None)
+    }
+
+    /// A controller that goes on with the policies that were saved, and saves those that are
+    /// added.
+    ///
+    /// # Errors
+    ///
+    /// If modes or policies of the configuration cannot be used.
+    pub fn with_saved(
+        model: Model,
+        beginning: Beginning,
+        saved: Option<Saved>,
+    ) -> Result<Self, ControlError> {
+        let mut actions = beginning.policies.iter().map(|policy| policy.action);
+        let default = beginning.default.unwrap_or(Action::CLASSIFY);
+        if !beginning.can_mirror
+            && (default == Action::Mirror || actions.any(|action| action == Action::Mirror))
+        {
+            return Err(ControlError::NoMirror);
+        }
+        let first = policies::first(beginning.policies, saved.as_ref(), beginning.can_mirror)?;
         let now = Instant::now();
-        let inner = Inner {
+        let mut inner = Inner {
             own_modes: beginning.own_modes,
             modes: beginning.modes,
             timed: None,
-            next_id: u32::try_from(policies.len())
-                .unwrap_or(u32::MAX)
-                .saturating_add(1),
-            policies,
-            default: beginning.default.unwrap_or(Action::CLASSIFY),
+            next_id: first.next_id,
+            policies: first.set,
+            at_run_time: first.at_run_time,
+            saved: None,
+            replaced: None,
+            default,
             can_mirror: beginning.can_mirror,
             elastic: beginning.elastic,
             state: ElasticState::default(),
@@ -164,16 +201,19 @@ impl Controller {
                 bytes_per_second: 0.0,
                 logged_bytes_per_second: 0.0,
             },
-            events: VecDeque::new(),
-            news: Vec::new(),
+            events: Events::default(),
         };
         let steering = Steering::new(inner.plan(&model)?);
+        inner.save_in(saved, first.configured, first.news);
         Ok(Self {
-            model,
+            model: Arc::new(model),
             log: beginning.log,
             steering,
             started: now,
-            inner: Mutex::new(inner),
+            inner: Arc::new(Mutex::new(inner)),
+            merging: Arc::default(),
+            rotate: AtomicBool::new(false),
+            can_rotate: beginning.can_rotate,
         })
     }
 
@@ -200,16 +240,18 @@ impl Controller {
             inner.own_modes.clone(),
             inner.modes.clone(),
             inner.timed.clone(),
-            inner.policies.clone(),
             inner.default,
             inner.elastic.clone(),
             inner.state.clone(),
+            (inner.cpu_budget, inner.next_id, inner.at_run_time.clone()),
         );
+        inner.replaced = None;
         let made = make(&mut inner).and_then(|made| Ok((made, inner.plan(&self.model)?)));
         match made {
             Ok(((result, what), plan)) => {
                 self.steering.publish(plan, requested);
-                inner.note(who, what, why);
+                inner.replaced = None;
+                inner.events.note(who, what, why);
                 Ok(result)
             }
             Err(error) => {
@@ -217,11 +259,14 @@ impl Controller {
                     inner.own_modes,
                     inner.modes,
                     inner.timed,
-                    inner.policies,
                     inner.default,
                     inner.elastic,
                     inner.state,
+                    (inner.cpu_budget, inner.next_id, inner.at_run_time),
                 ) = before;
+                if let Some(policies) = inner.replaced.take() {
+                    inner.policies = policies;
+                }
                 Err(error)
             }
         }
@@ -240,6 +285,15 @@ impl Controller {
         why: &str,
     ) -> Result<(), ControlError> {
         let requested = Instant::now();
+        bounded("why", why, WHY_BYTES_MAX)?;
+        let bytes: usize = modes.iter().map(String::len).sum();
+        if modes.len() > MODES_MAX {
+            return Err(ControlError::TooManyModes(modes.len()));
+        }
+        if bytes > MODES_BYTES_MAX {
+            let (field, most) = ("mode", MODES_BYTES_MAX);
+            return Err(ControlError::TooLong { field, bytes, most });
+        }
         let until = match period {
             None => None,
             Some(period) if period.is_zero() || period > MODE_PERIOD_MAX => {
@@ -266,101 +320,6 @@ impl Controller {
         })
     }
 
-    /// Adds a policy; returns its number.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be used.
-    pub fn add_policy(
-        &self,
-        config: &PolicyConfig,
-        who: &str,
-        why: &str,
-    ) -> Result<u32, ControlError> {
-        let policy = config.policy()?;
-        self.change(Instant::now(), who, why, |inner| {
-            let id = inner.next_id;
-            inner.next_id = id.saturating_add(1);
-            let what = format!("policy {id} added: {}: {}", config.matches, policy.action);
-            inner.policies.push(Numbered {
-                id,
-                text: config.matches.clone(),
-                policy,
-            });
-            Ok((id, what))
-        })
-    }
-
-    /// Removes a policy.
-    ///
-    /// # Errors
-    ///
-    /// If there is none of that number.
-    pub fn remove_policy(&self, id: u32, who: &str, why: &str) -> Result<(), ControlError> {
-        self.change(Instant::now(), who, why, |inner| {
-            let place = inner.policies.iter().position(|known| known.id == id);
-            let place = place.ok_or(ControlError::NoSuchPolicy(id))?;
-            let old = inner.policies.remove(place);
-            Ok(((), format!("policy {id} removed: {}", old.text)))
-        })
-    }
-
-    /// Goes over to a configuration by difference: policies that stay keep their numbers and
-    /// hits. Modes go on as they are if they were asked for by hand for a time.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be used: then nothing changes.
-    pub fn reload(&self, beginning: Beginning, who: &str) -> Result<(), ControlError> {
-        self.change(Instant::now(), who, "", |inner| {
-            let mut old = std::mem::take(&mut inner.policies);
-            let (mut kept, mut added) = (0, 0);
-            for policy in beginning.policies {
-                let same = old.iter().position(|known| {
-                    let known = &known.policy;
-                    known.filter == policy.filter
-                        && known.action == policy.action
-                        && known.priority == policy.priority
-                        && known.interface == policy.interface
-                        && known.protect == policy.protect
-                });
-                let numbered = match same {
-                    Some(place) => {
-                        kept += 1;
-                        old.remove(place)
-                    }
-                    None => {
-                        added += 1;
-                        let id = inner.next_id;
-                        inner.next_id = id.saturating_add(1);
-                        Numbered {
-                            id,
-                            text: policy.filter.to_string(),
-                            policy,
-                        }
-                    }
-                };
-                inner.policies.push(numbered);
-            }
-            inner.own_modes = beginning.own_modes;
-            inner.default = beginning.default.unwrap_or(Action::CLASSIFY);
-            match &mut inner.timed {
-                Some((_, before)) => *before = beginning.modes,
-                None => inner.modes = beginning.modes,
-            }
-            if beginning.elastic.is_none() {
-                inner.state = ElasticState::default();
-            }
-            inner.elastic = beginning.elastic;
-            inner.cpu_budget = beginning.cpu_budget;
-            let what = format!(
-                "configuration read again: {added} policies added, {kept} kept, {} removed",
-                old.len()
-            );
-            Ok(((), what))
-        })
-    }
-
     /// Looks at the recording: ends timed modes and answers shortages.
     pub fn tick(&self, now: Instant, observed: Observed) {
         let mut inner = self.lock();
@@ -371,7 +330,9 @@ impl Controller {
         {
             inner.modes = before;
             let what = format!("mode {}", inner.modes.join("+"));
-            inner.note("timer", what, "the time of the mode before is over");
+            inner
+                .events
+                .note("timer", what, "the time of the mode before is over");
             changed = true;
         }
         if let Some(options) = inner.elastic.clone() {
@@ -383,7 +344,7 @@ impl Controller {
             if inner.state.relief() != before {
                 let what = format!("mode {}", inner.active().join("+"));
                 let why: Vec<String> = steps.iter().map(reason).collect();
-                inner.note("strata", what, &why.join("; "));
+                inner.events.note("strata", what, &why.join("; "));
                 changed = true;
             }
         }
@@ -423,14 +384,18 @@ impl Controller {
             (Sampling::No, true) => {
                 let budget = cpu.as_ref().map_or(0.0, |cpu| cpu.budget) * 100.0;
                 let why = format!("the CPU budget of {budget:.0} % is used up");
-                inner.note("strata", String::from("flows are sampled"), &why);
+                inner
+                    .events
+                    .note("strata", String::from("flows are sampled"), &why);
                 Sampling::Yes
             }
             (Sampling::Yes, false) => Sampling::Ending(now),
             (Sampling::Ending(_), true) => Sampling::Yes,
             (Sampling::Ending(since), false) if now.duration_since(since) >= ALL_CAPTURED => {
                 let why = "the CPU budget allows it";
-                inner.note("strata", String::from("all flows are captured"), why);
+                inner
+                    .events
+                    .note("strata", String::from("all flows are captured"), why);
                 Sampling::No
             }
             (same, _) => same,
@@ -438,21 +403,42 @@ impl Controller {
         inner.cpu = cpu;
     }
 
+    /// Asks for new files of the log.
+    ///
+    /// # Errors
+    ///
+    /// If the log is not on this machine.
+    pub fn rotate(&self, who: &str) -> Result<(), ControlError> {
+        if !self.can_rotate {
+            return Err(ControlError::NoFiles);
+        }
+        self.rotate.store(true, Ordering::Relaxed);
+        let what = String::from("new files begin");
+        self.lock().events.note(who, what, "");
+        Ok(())
+    }
+
+    /// Whether new files were asked for since the last call.
+    #[must_use]
+    pub fn take_rotate(&self) -> bool {
+        self.rotate.swap(false, Ordering::Relaxed)
+    }
+
     /// Notes something that happened by itself.
     pub fn report(&self, what: String) {
-        self.lock().note("strata", what, "");
+        self.lock().events.note("strata", what, "");
     }
 
     /// Events since the last call.
     #[must_use]
     pub fn take_news(&self) -> Vec<Event> {
-        std::mem::take(&mut self.lock().news)
+        self.lock().events.take_news()
     }
 
     /// The latest events, oldest first.
     #[must_use]
     pub fn events(&self) -> Vec<Event> {
-        self.lock().events.iter().cloned().collect()
+        self.lock().events.latest()
     }
 
     /// How it stands.
@@ -515,31 +501,15 @@ impl Controller {
             },
         }
     }
+}
 
-    /// The policies with their hits, highest priority first.
-    #[must_use]
-    pub fn policies(&self) -> Vec<PolicyStatus> {
-        let mut all: Vec<PolicyStatus> = self
-            .lock()
-            .policies
-            .iter()
-            .map(|numbered| {
-                let Tally { packets, bytes } = numbered.policy.hits.tally();
-                PolicyStatus {
-                    id: numbered.id,
-                    matches: numbered.text.clone(),
-                    action: numbered.policy.action.to_string(),
-                    priority: numbered.policy.priority,
-                    interface: numbered.policy.interface.clone(),
-                    protect: numbered.policy.protect,
-                    packets,
-                    bytes,
-                }
-            })
-            .collect();
-        all.sort_by_key(|policy| std::cmp::Reverse(policy.priority));
-        all
+/// Refuses a text of a request that is too long.
+fn bounded(field: &'static str, text: &str, most: usize) -> Result<(), ControlError> {
+    let bytes = text.len();
+    if bytes > most {
+        return Err(ControlError::TooLong { field, bytes, most });
     }
+    Ok(())
 }
 
 fn reason(step: &Step) -> String {

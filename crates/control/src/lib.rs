@@ -2,7 +2,8 @@
 //!
 //! - [`elastic`]: the answer to shortages, a pure function; [`cpu`]: the CPU budget, another;
 //! - [`config`]: the configuration file and the page that describes it;
-//! - [`Controller`]: modes, policies, events; publishes plans for workers;
+//! - [`Controller`]: modes, policies, events; publishes plans for workers; [`saved`]: policies
+//!   that were added to it, for the next recording;
 //! - [`alerts`]: a webhook for what happens by itself;
 //! - [`api`]: HTTP; [`metrics`]: Prometheus; [`client`]: asks a running recording.
 //!
@@ -18,12 +19,16 @@ mod controller;
 pub mod cpu;
 pub mod elastic;
 pub mod metrics;
+pub mod saved;
 mod status;
 
 pub use hyper::Method;
 
-pub use controller::{Beginning, ControlError, Controller, Event, MODE_PERIOD_MAX, Observed};
+pub use controller::{
+    Beginning, ControlError, Controller, Event, MATCH_BYTES_MAX, MODE_PERIOD_MAX, Observed,
+    WHY_BYTES_MAX,
+};
 pub use status::{
-    ChangeStatus, CpuStatus, InterfaceStatus, LostStatus, PacketStatus, PolicyStatus,
+    ChangeStatus, CpuStatus, InterfaceStatus, LostStatus, PacketStatus, PolicyOrigin, PolicyStatus,
     ResourceStatus, Status,
 };

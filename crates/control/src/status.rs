@@ -123,6 +123,16 @@ pub struct ChangeStatus {
     pub p99_ms: Option<f64>,
 }
 
+/// Where a policy is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PolicyOrigin {
+    /// The configuration.
+    Configuration,
+    /// Added to the running recording.
+    RunTime,
+}
+
 /// A policy and its hits.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct PolicyStatus {
@@ -139,6 +149,9 @@ pub struct PolicyStatus {
     pub interface: Option<String>,
     /// Whether what is kept of them is not deleted to make room.
     pub protect: bool,
+    /// Where it is from: `configuration`, or `run_time` if it was added to the running
+    /// recording.
+    pub origin: PolicyOrigin,
     /// Packets that it was applied to.
     pub packets: u64,
     /// Their bytes on the wire.

@@ -7,19 +7,18 @@ use std::time::{Duration, Instant};
 use strata_classify::Model;
 use strata_control::config::PolicyConfig;
 use strata_control::elastic::ElasticOptions;
-use strata_control::{Beginning, Controller, CpuStatus, Observed, metrics};
+use strata_control::saved::Saved;
+use strata_control::{Beginning, Controller, CpuStatus, Observed, PolicyOrigin, metrics};
 use strata_testkit::workspace_root;
 use strata_wire::Tally;
 
 fn controller(elastic: bool) -> Controller {
-    let path = workspace_root().join("models/default.json");
-    let model = Model::from_json(&std::fs::read(path).unwrap()).unwrap();
     let beginning = Beginning {
         modes: vec!["default".into()],
         elastic: elastic.then(ElasticOptions::default),
         ..Beginning::default()
     };
-    Controller::new(model, beginning).unwrap()
+    Controller::new(model(), beginning).unwrap()
 }
 
 fn policy(filter: &str, action: &str) -> PolicyConfig {
@@ -142,36 +141,184 @@ fn what_is_refused_changes_nothing() {
     assert_eq!(controller.events().len(), 1);
 }
 
-#[test]
-fn reloading_keeps_what_stays() {
-    let controller = controller(false);
-    for filter in ["tcp", "udp"] {
-        controller
-            .add_policy(&policy(filter, "full"), "test", "")
-            .unwrap();
-    }
-    let wanted = [policy("udp", "full"), policy("icmp", "drop")];
-    let beginning = Beginning {
-        modes: vec!["log-all".into()],
+/// What a configuration says.
+fn configured(mode: &str, wanted: &[PolicyConfig]) -> Beginning {
+    Beginning {
+        modes: vec![mode.into()],
         policies: wanted
             .iter()
             .map(|policy| policy.policy().unwrap())
             .collect(),
         ..Beginning::default()
-    };
+    }
+}
+
+fn model() -> Model {
+    let path = workspace_root().join("models/default.json");
+    Model::from_json(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn listed(controller: &Controller) -> Vec<(u32, String, PolicyOrigin)> {
+    let mut all = controller.policies();
+    all.sort_by_key(|policy| policy.id);
+    all.into_iter()
+        .map(|policy| (policy.id, policy.matches, policy.origin))
+        .collect()
+}
+
+use PolicyOrigin::{Configuration, RunTime};
+
+#[test]
+fn reloading_keeps_what_stays() {
+    let wanted = ["tcp", "udp"].map(|filter| policy(filter, "full"));
+    let controller = Controller::new(model(), configured("default", &wanted)).unwrap();
+    controller
+        .add_policy(&policy("port 53", "full"), "test", "")
+        .unwrap();
+    let wanted = [policy("udp", "full"), policy("icmp", "drop")];
+    let beginning = configured("log-all", &wanted);
     controller.reload(beginning, "configuration").unwrap();
-    let ids: Vec<(u32, String)> = controller
-        .policies()
-        .into_iter()
-        .map(|policy| (policy.id, policy.matches))
-        .collect();
-    assert_eq!(ids, [(2, "udp".into()), (3, "icmp".into())]);
+    let expected = [
+        (2, "udp".into(), Configuration),
+        (3, "port 53".into(), RunTime),
+        (4, "icmp".into(), Configuration),
+    ];
+    assert_eq!(listed(&controller), expected);
     assert_eq!(controller.status().mode, "log-all");
     let what = controller.events().pop().unwrap().what;
     assert!(
-        what.contains("1 policies added, 1 kept, 1 removed"),
+        what.contains("1 policies added, 1 kept, 1 removed; 1 of run time stay"),
         "{what}"
     );
+    // A configuration that is refused changes nothing.
+    let mut refused = configured("none", &[policy("ip6", "drop")]);
+    assert!(controller.reload(refused.clone(), "configuration").is_err());
+    refused.modes = vec!["default".into()];
+    refused
+        .policies
+        .push(policy("arp", "mirror").policy().unwrap());
+    assert!(controller.reload(refused, "configuration").is_err());
+    assert_eq!(listed(&controller), expected);
+    assert_eq!(controller.status().mode, "log-all");
+    // What the file comes to have is the file's from then on.
+    let wanted = [policy("port 53", "full")];
+    let beginning = configured("default", &wanted);
+    controller.reload(beginning, "configuration").unwrap();
+    assert_eq!(listed(&controller), [(3, "port 53".into(), Configuration)]);
+}
+
+#[test]
+fn policies_of_run_time_are_there_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let begin = |wanted: &[PolicyConfig]| {
+        let (saved, problems) = Saved::load(dir.path());
+        assert!(problems.is_empty(), "{problems:?}");
+        Controller::with_saved(model(), configured("default", wanted), Some(saved)).unwrap()
+    };
+    let first = begin(&[policy("tcp", "full")]);
+    for filter in ["udp", "port 53", "ip6"] {
+        first
+            .add_policy(&policy(filter, "full"), "uid 0", "a test")
+            .unwrap();
+    }
+    first.remove_policy(3, "uid 0", "").unwrap();
+    drop(first);
+    // The configuration has more, one of them also of run time.
+    let wanted = ["tcp", "arp", "ip6"].map(|filter| policy(filter, "full"));
+    let again = begin(&wanted);
+    let expected = [
+        (1, "tcp".into(), Configuration),
+        (2, "udp".into(), RunTime),
+        (5, "arp".into(), Configuration),
+        (6, "ip6".into(), Configuration),
+    ];
+    assert_eq!(listed(&again), expected);
+    assert_eq!(
+        again
+            .add_policy(&policy("icmp", "drop"), "test", "")
+            .unwrap(),
+        7
+    );
+    drop(again);
+    // One that cannot be used is told, and stays saved for when it can.
+    let path = dir.path().join("policies.jsonl");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, text.replace("\"drop\"", "\"mirror\"")).unwrap();
+    let third = begin(&wanted);
+    assert_eq!(third.status().policies, 4);
+    let told = third.take_news().iter().any(|event| {
+        event
+            .what
+            .contains("policy 7 of run time is not in force: icmp: a policy mirrors")
+    });
+    assert!(told);
+    third
+        .add_policy(&policy("vlan 3", "full"), "test", "")
+        .unwrap();
+    let (saved, _) = Saved::load(dir.path());
+    let ids: Vec<u32> = saved.policies().map(|policy| policy.id).collect();
+    assert_eq!(ids, [2, 7, 8]);
+}
+
+#[test]
+fn texts_of_requests_are_bounded() {
+    let controller = controller(false);
+    let long = "x".repeat(1025);
+    let refused = [
+        controller
+            .add_policy(&policy("tcp", "full"), "test", &long)
+            .unwrap_err(),
+        controller
+            .set_modes(&["log-all".into()], None, "test", &long)
+            .unwrap_err(),
+        controller
+            .add_policy(
+                &policy(&format!("tcp{}", " ".repeat(4096)), "full"),
+                "test",
+                "",
+            )
+            .unwrap_err(),
+        controller
+            .add_policy(&policy(&"(".repeat(4000), "full"), "test", "")
+            .unwrap_err(),
+        controller
+            .set_modes(&vec!["log-all".into(); 17], None, "test", "")
+            .unwrap_err(),
+    ];
+    let said = refused.map(|error| error.to_string());
+    assert_eq!(said[0], "why: 1025 bytes are too many, 1024 are the most");
+    assert_eq!(said[2], "match: 4099 bytes are too many, 4096 are the most");
+    assert!(controller.events().is_empty());
+    assert!(
+        controller
+            .add_policy(&policy("tcp", "full"), "test", &long[1..])
+            .is_ok()
+    );
+}
+
+/// Policies come and go by the thousand while all are made ready anew beside.
+#[test]
+fn ten_thousand_policies_fit() {
+    let controller = controller(false);
+    let host = |number: u32| {
+        let [_, _, a, b] = number.to_be_bytes();
+        policy(&format!("host 10.0.{a}.{b}"), "header")
+    };
+    for number in 0..10_000 {
+        let id = controller.add_policy(&host(number), "test", "").unwrap();
+        assert_eq!(id, number + 1);
+    }
+    let one_more = controller.add_policy(&host(0), "test", "").unwrap_err();
+    assert!(
+        one_more.to_string().contains("10000 policies"),
+        "{one_more}"
+    );
+    assert_eq!(controller.status().policies, 10_000);
+    for id in (1..=10_000).rev() {
+        controller.remove_policy(id, "test", "").unwrap();
+    }
+    assert_eq!(controller.status().policies, 0);
+    assert_eq!(controller.add_policy(&host(0), "test", "").unwrap(), 10_001);
 }
 
 /// Every metric that the dashboard asks for is there.

@@ -15,6 +15,9 @@ use strata_wire::Granularity;
 
 use crate::mode::{Mode, ModeError};
 
+/// Bytes that the words for policies take at most: each block of a log has them.
+const POLICIES_BYTES_MAX: usize = 16 << 10;
+
 /// Modes and policies at work.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -63,21 +66,17 @@ impl Plan {
         })
     }
 
-    /// This plan with policies, of which `described` are the texts; `ready` are the same, made
-    /// ready for searching.
+    /// This plan with policies.
     #[must_use]
-    pub fn with_policies(mut self, described: &[Policy], ready: Arc<Policies>) -> Self {
-        if !ready.do_nothing() {
+    pub fn with_policies(mut self, policies: Arc<Policies>) -> Self {
+        if !policies.do_nothing() {
             let mut context: Context =
                 serde_json::from_slice(&self.context_json).unwrap_or_default();
-            context.policies = described.iter().map(describe).collect();
-            let protecting = described.iter().filter(|policy| policy.protect);
-            context.protected = protecting.map(|policy| policy.filter.to_string()).collect();
-            context
-                .policies
-                .push(format!("default: {}", ready.default_action()));
+            context.policies = describe_all(&policies);
+            let protecting = policies.all().filter(|(_, policy, _)| policy.protect);
+            context.protected = protecting.map(|(.., text)| text.to_owned()).collect();
             self.context_json = to_json(&context);
-            self.policies = Some(ready);
+            self.policies = Some(policies);
         }
         self
     }
@@ -93,13 +92,32 @@ fn to_json(context: &Context) -> Vec<u8> {
     serde_json::to_vec(context).unwrap_or_default()
 }
 
-fn describe(policy: &Policy) -> String {
+/// The policies in words, as far as each block of a log has room for them.
+fn describe_all(policies: &Policies) -> Vec<String> {
+    let (mut described, mut bytes) = (Vec::new(), 0);
+    for (id, policy, text) in policies.all() {
+        let one = describe(id, policy, text);
+        bytes += one.len();
+        if bytes > POLICIES_BYTES_MAX {
+            break;
+        }
+        described.push(one);
+    }
+    let more = policies.len() - described.len();
+    if more > 0 {
+        described.push(format!("and {more} more"));
+    }
+    described.push(format!("default: {}", policies.default_action()));
+    described
+}
+
+fn describe(id: u32, policy: &Policy, text: &str) -> String {
     let interface = policy.interface.as_ref();
     let interface = interface.map_or(String::new(), |name| format!(" on {name}"));
     let protect = if policy.protect { ", protected" } else { "" };
     format!(
-        "priority {}{interface}: {}: {}{protect}",
-        policy.priority, policy.filter, policy.action
+        "{id}, priority {}{interface}: {text}: {}{protect}",
+        policy.priority, policy.action
     )
 }
 
@@ -138,7 +156,8 @@ pub struct Steering {
 #[derive(Debug)]
 struct Published {
     plan: Arc<Plan>,
-    requested: Instant,
+    /// `None` for a plan that asks for nothing new.
+    requested: Option<Instant>,
 }
 
 /// How long changes took to reach packets: from the request to the first packet that a
@@ -206,7 +225,7 @@ impl Steering {
             number: AtomicU64::new(1),
             published: Mutex::new(Published {
                 plan: Arc::new(plan),
-                requested: Instant::now(),
+                requested: None,
             }),
             delays: Mutex::default(),
         })
@@ -215,6 +234,15 @@ impl Steering {
     /// Publishes a plan that was asked for at `requested`. Workers that have not yet picked up
     /// the one before never will.
     pub fn publish(&self, plan: Plan, requested: Instant) {
+        self.put(plan, Some(requested));
+    }
+
+    /// Publishes a plan that says the same as the one before, in another form.
+    pub fn publish_same(&self, plan: Plan) {
+        self.put(plan, None);
+    }
+
+    fn put(&self, plan: Plan, requested: Option<Instant>) {
         let mut published = lock(&self.published);
         *published = Published {
             plan: Arc::new(plan),
@@ -265,7 +293,7 @@ impl Follower {
         let first = self.number == 0;
         self.number = self.steering.number.load(Ordering::Acquire);
         // What was there from the start is no change.
-        self.requested = (!first).then_some(published.requested);
+        self.requested = published.requested.filter(|_| !first);
         Some(Arc::clone(&published.plan))
     }
 

@@ -41,7 +41,7 @@ fn plan(model: &Model, mode: &str, policies: &[Policy], default: &str) -> Plan {
     let ready = Policies::new(policies, default.parse().unwrap()).unwrap();
     Plan::new(model, &[mode])
         .unwrap()
-        .with_policies(policies, Arc::new(ready))
+        .with_policies(Arc::new(ready))
 }
 
 struct Recording {

@@ -11,12 +11,13 @@
 //! prefixes. They are also right where a rule's prefix is shorter than the
 //! sub-space's, for a span marks every sub-space that it covers.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
+use foldhash::fast::FixedState;
 use strata_wire::mix64;
 
 use crate::region::Span;
-use crate::tss::LengthSet;
+use crate::tss::{LengthCounts, LengthSet};
 
 /// First bits that choose a sub-space, at most.
 const ROOT_BITS_MAX: u32 = 16;
@@ -107,7 +108,7 @@ impl<T: Value> FieldClasses<T> {
             lengths,
             sizes,
         };
-        let mut known: HashMap<u32, SubSpace> = HashMap::new();
+        let mut known: HashMap<u32, SubSpace, FixedState> = HashMap::default();
         let (mut first, width) = (0, max >> root_bits);
         for number in 0..1_u128 << root_bits {
             let begin = number.checked_shl(T::BITS - root_bits).unwrap_or(0);
@@ -197,29 +198,31 @@ fn intervals(spans: &[Span], max: u128, field_bits: u32) -> (Vec<(u128, u32)>, V
         }
     }
     changes.sort_unstable();
-    let mut numbers: HashMap<u128, u32> = HashMap::new();
+    let lengths_of: Vec<LengthSet> = distinct
+        .iter()
+        .map(|&Span { low, high }| LengthSet::of(Span::new(low, high.min(max)), field_bits))
+        .collect();
+    let mut numbers: HashMap<u128, u32, FixedState> = HashMap::default();
     let mut lengths = Vec::new();
     let mut intervals: Vec<(u128, u32)> = Vec::new();
     let (mut set, mut next, mut start) = (0, 0, 0);
-    let mut active: BTreeSet<usize> = BTreeSet::new();
+    let mut is_active = vec![false; distinct.len()];
+    // Kept up to date span by span, so a class costs the same however many spans hold it.
+    let mut held = LengthCounts::default();
     loop {
         while let Some(&(_, index)) = changes.get(next).filter(|change| change.0 == start) {
             let number = index as u64;
             set ^= u128::from(mix64(number + 1)) << 64 | u128::from(mix64(!number));
-            if !active.remove(&index) {
-                active.insert(index);
+            is_active[index] = !is_active[index];
+            if is_active[index] {
+                held.add(lengths_of[index]);
+            } else {
+                held.remove(lengths_of[index]);
             }
             next += 1;
         }
         let class = *numbers.entry(set).or_insert_with(|| {
-            let mut all = LengthSet::default();
-            for &index in &active {
-                let Span { low, high } = distinct[index];
-                for (_, mask) in Span::new(low, high.min(max)).prefixes(field_bits) {
-                    all.insert(mask.count_ones());
-                }
-            }
-            lengths.push(all);
+            lengths.push(held.set());
             u32::try_from(lengths.len() - 1).unwrap_or(u32::MAX)
         });
         if intervals.last().is_none_or(|last| last.1 != class) {

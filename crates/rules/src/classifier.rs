@@ -1,22 +1,68 @@
 //! Slow and fast path together: the policies of each packet, a batch at a time.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+
+use foldhash::fast::FixedState;
 
 use crate::packet::PacketFields;
 use crate::rule::{AnswerId, Answers, Rule};
-use crate::tss::TupleSpace;
+use crate::tss::{Numbers, TupleSpace};
 use crate::uniflow::{UniflowCache, UniflowKey, Uniflows};
 
 /// Packets that are classified together.
 pub const BATCH: usize = 64;
+/// Uniflows of a few rules that are cached.
+const ADDED_ENTRIES: usize = 512;
+/// Pairs of answers that are remembered before all are forgotten.
+const JOINED_MAX: usize = 1 << 16;
+
+/// Rules made ready for searching.
+#[derive(Clone, Debug)]
+pub(crate) struct Layer {
+    tuples: TupleSpace,
+    uniflows: Uniflows,
+    /// Number of the first policy, and the priorities of it and of those that follow.
+    first: u32,
+    priorities: Vec<u16>,
+}
+
+impl Layer {
+    /// Rules about the policies from number `first` on.
+    pub(crate) fn new(rules: &[Rule], first: u32) -> Self {
+        let mut priorities = Vec::new();
+        for rule in rules {
+            let place = (rule.policy - first) as usize;
+            if priorities.len() <= place {
+                priorities.resize(place + 1, 0);
+            }
+            priorities[place] = rule.priority;
+        }
+        Self {
+            tuples: TupleSpace::new(rules),
+            uniflows: Uniflows::new(rules),
+            first,
+            priorities,
+        }
+    }
+
+    fn priority(&self, policy: u32) -> u16 {
+        self.priorities[(policy - self.first) as usize]
+    }
+}
 
 /// A set of rules, made ready for searching. It never changes: another set replaces it
 /// whole, so there is no instant at which a packet meets half of an update.
+///
+/// Another set can share most of it: then it says which policies no longer count, and has the
+/// rules of those that came since in a second, small layer.
 #[derive(Clone, Debug)]
 pub struct RuleSet {
     policies: u32,
-    tuples: TupleSpace,
-    uniflows: Uniflows,
+    base: Arc<Layer>,
+    /// Policies of `base` that no longer count.
+    removed: Numbers,
+    added: Option<Arc<Layer>>,
 }
 
 impl RuleSet {
@@ -24,23 +70,52 @@ impl RuleSet {
     /// the sum of their [`prefix_rules`](crate::Region::prefix_rules).
     #[must_use]
     pub fn new(rules: &[Rule], policies: u32) -> Self {
+        Self::of(Arc::new(Layer::new(rules, 0)), policies)
+    }
+
+    /// The rules of a layer about so many policies.
+    pub(crate) fn of(base: Arc<Layer>, policies: u32) -> Self {
         Self {
             policies,
-            tuples: TupleSpace::new(rules),
-            uniflows: Uniflows::new(rules),
+            base,
+            removed: Numbers::default(),
+            added: None,
         }
+    }
+
+    /// Rules of which most were made ready before: those of `base` without the policies that
+    /// were `removed`, and those `added`, whose policies are numbered from `first` on. All rules
+    /// of a policy have one priority.
+    pub(crate) fn changed(
+        base: Arc<Layer>,
+        removed: Numbers,
+        first: u32,
+        added: &[Rule],
+        policies: u32,
+    ) -> Self {
+        Self {
+            policies,
+            base,
+            removed,
+            added: (!added.is_empty()).then(|| Arc::new(Layer::new(added, first))),
+        }
+    }
+
+    /// Whether a policy no longer counts.
+    pub(crate) fn is_removed(&self, place: usize) -> bool {
+        u32::try_from(place).is_ok_and(|number| self.removed.contains(number))
     }
 
     /// The tuples of the slow path.
     #[must_use]
     pub fn tuples(&self) -> &TupleSpace {
-        &self.tuples
+        &self.base.tuples
     }
 
     /// The uniflows of the fast path.
     #[must_use]
     pub fn uniflows(&self) -> &Uniflows {
-        &self.uniflows
+        &self.base.uniflows
     }
 }
 
@@ -58,9 +133,32 @@ pub struct CacheStats {
 pub struct RuleClassifier {
     rules: Arc<RuleSet>,
     cache: UniflowCache,
+    /// `None` if all rules are in one layer.
+    added: Option<Box<AddedSearch>>,
+    seed: u64,
     answers: Answers,
     stats: CacheStats,
     found: Vec<u32>,
+}
+
+/// The search of rules that came after the others were made ready.
+#[derive(Debug)]
+struct AddedSearch {
+    layer: Arc<Layer>,
+    cache: UniflowCache,
+    /// The answers of both layers, and what they are together.
+    joined: HashMap<(u32, u32), AnswerId, FixedState>,
+}
+
+impl AddedSearch {
+    fn new(rules: &RuleSet, seed: u64) -> Option<Box<Self>> {
+        let layer = Arc::clone(rules.added.as_ref()?);
+        Some(Box::new(Self {
+            layer,
+            cache: UniflowCache::new(ADDED_ENTRIES, !seed),
+            joined: HashMap::default(),
+        }))
+    }
 }
 
 impl RuleClassifier {
@@ -70,8 +168,10 @@ impl RuleClassifier {
     pub fn new(rules: Arc<RuleSet>, cache_entries: usize, seed: u64) -> Self {
         Self {
             answers: Answers::new(rules.policies),
+            added: AddedSearch::new(&rules, seed),
             rules,
             cache: UniflowCache::new(cache_entries, seed),
+            seed,
             stats: CacheStats::default(),
             found: Vec::new(),
         }
@@ -80,6 +180,7 @@ impl RuleClassifier {
     /// Goes on with other rules. Answers given before have no meaning afterwards.
     pub fn replace(&mut self, rules: Arc<RuleSet>) {
         self.answers = Answers::new(rules.policies);
+        self.added = AddedSearch::new(&rules, self.seed);
         self.rules = rules;
         self.cache.clear();
     }
@@ -107,7 +208,7 @@ impl RuleClassifier {
         // Keys first, look-ups after: the loads of many packets are under way at once.
         let mut keys = [UniflowKey::default(); BATCH];
         for (key, packet) in keys.iter_mut().zip(packets) {
-            *key = self.rules.uniflows.key(packet);
+            *key = self.rules.base.uniflows.key(packet);
         }
         let mut missed = 0_u64;
         for (lane, (answer, &key)) in answers.iter_mut().zip(&keys).enumerate() {
@@ -122,6 +223,10 @@ impl RuleClassifier {
             missed &= missed - 1;
             answers[lane] = self.miss(keys[lane], &packets[lane]);
         }
+        if let Some(mut added) = self.added.take() {
+            self.join(&mut added, packets, answers);
+            self.added = Some(added);
+        }
     }
 
     #[cold]
@@ -131,11 +236,72 @@ impl RuleClassifier {
             return known;
         }
         self.stats.misses += 1;
-        let lengths = self.rules.uniflows.lengths(packet);
-        let tuples = &self.rules.tuples;
-        tuples.search_pruned(packet, &lengths, &mut self.found);
+        let base = &self.rules.base;
+        let lengths = base.uniflows.lengths(packet);
+        let removed = &self.rules.removed;
+        base.tuples
+            .search_pruned(packet, &lengths, removed, &mut self.found);
         let answer = self.answers.id(&self.found);
         self.cache.insert(key, answer);
         answer
+    }
+
+    /// Joins the answers with those of the rules that came later.
+    fn join(
+        &mut self,
+        added: &mut AddedSearch,
+        packets: &[PacketFields],
+        answers: &mut [AnswerId],
+    ) {
+        for (packet, answer) in packets.iter().zip(answers) {
+            let key = added.layer.uniflows.key(packet);
+            let later = added.cache.get(key).unwrap_or_else(|| {
+                let lengths = added.layer.uniflows.lengths(packet);
+                let tuples = &added.layer.tuples;
+                tuples.search_pruned(packet, &lengths, &Numbers::default(), &mut self.found);
+                let later = self.answers.id(&self.found);
+                added.cache.insert(key, later);
+                later
+            });
+            if later == AnswerId::NONE {
+                continue;
+            }
+            if *answer == AnswerId::NONE {
+                *answer = later;
+                continue;
+            }
+            let pair = (answer.0, later.0);
+            *answer = match added.joined.get(&pair) {
+                Some(&known) => known,
+                None => {
+                    let both = self.both(&added.layer, *answer, later);
+                    if added.joined.len() >= JOINED_MAX {
+                        added.joined.clear();
+                    }
+                    added.joined.insert(pair, both);
+                    both
+                }
+            };
+        }
+    }
+
+    /// What two answers, neither empty, are together: the one of the higher priority, or where
+    /// these are equal the policies of both.
+    #[cold]
+    fn both(&mut self, added: &Layer, earlier: AnswerId, later: AnswerId) -> AnswerId {
+        let mut all = Vec::new();
+        self.answers.policies(later, &mut all);
+        self.answers.policies(earlier, &mut self.found);
+        let later_priority = added.priority(all[0]);
+        let earlier_priority = self.rules.base.priority(self.found[0]);
+        match earlier_priority.cmp(&later_priority) {
+            std::cmp::Ordering::Greater => earlier,
+            std::cmp::Ordering::Less => later,
+            std::cmp::Ordering::Equal => {
+                all.extend_from_slice(&self.found);
+                all.sort_unstable();
+                self.answers.id(&all)
+            }
+        }
     }
 }

@@ -12,7 +12,7 @@
 //!
 //! # Layers
 //!
-//! - [`Policy`], [`Policies`]: expression, priority, action.
+//! - [`Policy`], [`Policies`]: expression, priority, action; [`PolicySet`]: as they come and go.
 //! - [`regions`]: an expression as [`Region`]s, each a range in every [`Field`].
 //! - [`linear_scan`]: the naive search.
 //! - [`TupleSpace`]: the slow path.
@@ -38,6 +38,7 @@ pub mod peers;
 mod policy;
 mod region;
 mod rule;
+mod set;
 mod translate;
 mod tss;
 mod uniflow;
@@ -49,6 +50,7 @@ pub use policy::{
 };
 pub use region::{Region, Span};
 pub use rule::{AnswerId, Answers, Rule, linear_scan};
+pub use set::{Base, Merge, POLICIES_MAX, PROTECTED_BYTES_MAX, PolicySet, SET_RULES_MAX};
 pub use translate::{PREFIX_RULES_MAX, REGIONS_MAX, TranslateError, regions};
 pub use tss::TupleSpace;
 pub use uniflow::{UniflowCache, UniflowKey, Uniflows};

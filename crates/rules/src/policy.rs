@@ -9,10 +9,8 @@ use strata_filter::{Filter, ParseError};
 use strata_wire::{Granularity, Keep, Sampling, Tally};
 
 use crate::classifier::RuleSet;
-use crate::packet::Field;
-use crate::region::Span;
-use crate::rule::Rule;
-use crate::translate::{TranslateError, regions};
+use crate::set::{Known, POLICIES_MAX, PROTECTED_BYTES_MAX, PolicySet, SET_RULES_MAX};
+use crate::translate::TranslateError;
 
 /// The priority of a policy that does not say one.
 pub const PRIORITY_DEFAULT: u16 = 100;
@@ -138,7 +136,7 @@ impl Hits {
 /// One policy. Its copies count together.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// The packets; see [`regions`] for what the expression means here.
+    /// The packets; see [`regions`](crate::regions) for what the expression means here.
     pub filter: Filter,
     /// Only those of the interface of this name.
     pub interface: Option<String>,
@@ -179,6 +177,18 @@ pub enum PolicyError {
     /// The action is not understood.
     #[error(transparent)]
     Action(#[from] ParseActionError),
+    /// There is no room for one more.
+    #[error("there are {POLICIES_MAX} policies, and no more can be")]
+    TooMany,
+    /// All together take too many rules.
+    #[error("the policies would become more than {SET_RULES_MAX} rules: write simpler ones")]
+    TooManyRules,
+    /// What protects takes too much room in each block of the log.
+    #[error(
+        "the policies that protect would take more than {} KiB of text: write fewer or shorter \
+         ones", PROTECTED_BYTES_MAX >> 10
+    )]
+    TooMuchProtected,
     /// Too many interfaces are named.
     #[error("the policies name more than {INTERFACES_MAX} interfaces")]
     Interfaces,
@@ -188,57 +198,73 @@ pub enum PolicyError {
 #[derive(Clone, Debug)]
 pub struct Policies {
     rules: Arc<RuleSet>,
-    actions: Vec<Action>,
-    hits: Vec<Arc<Hits>>,
+    /// By the numbers that rules have for them: those made ready together, then those that came
+    /// later. Of the first, some may no longer count.
+    base: Arc<[Arc<Known>]>,
+    added: Vec<Arc<Known>>,
+    len: usize,
     default: Action,
-    interfaces: Vec<String>,
+    interfaces: Arc<Vec<String>>,
 }
 
 impl Policies {
-    /// Makes policies ready; `default` is for packets that none matches.
+    /// Makes policies ready, with identifiers from 1 on; `default` is for packets that none
+    /// matches.
     ///
     /// # Errors
     ///
     /// [`PolicyError`], with the place of the policy at fault.
     pub fn new(policies: &[Policy], default: Action) -> Result<Self, (usize, PolicyError)> {
-        let mut interfaces: Vec<String> = Vec::new();
-        let mut rules = Vec::new();
+        let mut set = PolicySet::default();
         for (place, policy) in policies.iter().enumerate() {
-            let number = match &policy.interface {
-                None => None,
-                Some(name) => {
-                    let known = interfaces.iter().position(|other| other == name);
-                    let index = known.unwrap_or_else(|| {
-                        interfaces.push(name.clone());
-                        interfaces.len() - 1
-                    });
-                    if index >= INTERFACES_MAX {
-                        return Err((place, PolicyError::Interfaces));
-                    }
-                    Some(index as u128 + 1)
-                }
-            };
-            let regions = regions(&policy.filter).map_err(|error| (place, error.into()))?;
-            rules.extend(regions.into_iter().map(|region| Rule {
-                region: match number {
-                    None => region,
-                    Some(number) => region.with(Field::Interface, Span::one(number)),
-                },
-                priority: policy.priority,
-                policy: u32::try_from(place).unwrap_or(u32::MAX),
-            }));
+            let id = u32::try_from(place + 1).map_err(|_| (place, PolicyError::TooMany))?;
+            let text = policy.filter.to_string();
+            set.add(id, policy.clone(), text)
+                .map_err(|error| (place, error))?;
         }
-        let count = u32::try_from(policies.len()).unwrap_or(u32::MAX);
-        Ok(Self {
-            rules: Arc::new(RuleSet::new(&rules, count)),
-            actions: policies.iter().map(|policy| policy.action).collect(),
-            hits: policies
-                .iter()
-                .map(|policy| Arc::clone(&policy.hits))
-                .collect(),
+        set.install(set.merge().run());
+        Ok(set.ready(default))
+    }
+
+    pub(crate) fn of(
+        rules: Arc<RuleSet>,
+        base: Arc<[Arc<Known>]>,
+        added: Vec<Arc<Known>>,
+        len: usize,
+        default: Action,
+        interfaces: Arc<Vec<String>>,
+    ) -> Self {
+        Self {
+            rules,
+            base,
+            added,
+            len,
             default,
             interfaces,
-        })
+        }
+    }
+
+    fn known(&self, number: u32) -> &Known {
+        let number = number as usize;
+        match number.checked_sub(self.base.len()) {
+            None => &self.base[number],
+            Some(later) => &self.added[later],
+        }
+    }
+
+    /// The identifier and the text of a policy that rules number so.
+    #[must_use]
+    pub fn named(&self, number: u32) -> (u32, &str) {
+        let known = self.known(number);
+        (known.id, &known.text)
+    }
+
+    /// The policies with their identifiers and texts.
+    pub fn all(&self) -> impl Iterator<Item = (u32, &Policy, &str)> {
+        let base = self.base.iter().enumerate();
+        let base = base.filter(|(place, _)| !self.rules.is_removed(*place));
+        let all = base.map(|(_, known)| known).chain(&self.added);
+        all.map(|known| (known.id, &known.policy, known.text.as_str()))
     }
 
     /// The rules.
@@ -263,7 +289,11 @@ impl Policies {
     /// says what is kept.
     pub fn actions(&self, policies: &[u32], actions: &mut Vec<Action>) {
         actions.clear();
-        actions.extend(policies.iter().map(|&number| self.actions[number as usize]));
+        actions.extend(
+            policies
+                .iter()
+                .map(|&number| self.known(number).policy.action),
+        );
         if actions.iter().all(|action| *action == Action::Mirror) {
             actions.push(self.default);
             if self.default == Action::Mirror {
@@ -281,20 +311,20 @@ impl Policies {
     /// Counts packets to each of these policies.
     pub fn count(&self, policies: &[u32], tally: Tally) {
         for &number in policies {
-            self.hits[number as usize].add(tally);
+            self.known(number).policy.hits.add(tally);
         }
     }
 
     /// How many policies there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.actions.len()
+        self.len
     }
 
     /// Whether there are none, so that every packet gets the default.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.actions.is_empty()
+        self.len == 0
     }
 
     /// Whether every packet is classified, as without policies.

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use foldhash::fast::FixedState;
 
 use crate::packet::{Field, PacketFields};
-use crate::region::Region;
+use crate::region::{Region, Span};
 use crate::rule::{Best, Rule};
 
 /// The fields of a packet side by side: source, destination, and the other fields.
@@ -76,7 +76,16 @@ struct Group {
 pub(crate) struct LengthSet(u128);
 
 impl LengthSet {
-    pub(crate) fn insert(&mut self, length: u32) {
+    /// The lengths of the prefixes that make up a span.
+    pub(crate) fn of(span: Span, field_bits: u32) -> Self {
+        let mut set = Self::default();
+        for (_, mask) in span.prefixes(field_bits) {
+            set.insert(mask.count_ones());
+        }
+        set
+    }
+
+    fn insert(&mut self, length: u32) {
         self.0 |= 1_u128.checked_shl(length).unwrap_or(0) >> 1;
         // A length of 128 is the last bit.
         self.0 |= u128::from(length == 128) << 127;
@@ -89,6 +98,49 @@ impl LengthSet {
     #[inline(always)]
     fn has(self, length: u8) -> bool {
         length == 0 || self.0 >> (length - 1) & 1 != 0
+    }
+}
+
+/// How many spans have prefixes of each length, while spans come and go.
+pub(crate) struct LengthCounts {
+    counts: [u32; 128],
+    set: LengthSet,
+}
+
+impl Default for LengthCounts {
+    fn default() -> Self {
+        Self {
+            counts: [0; 128],
+            set: LengthSet::default(),
+        }
+    }
+}
+
+impl LengthCounts {
+    /// A span with these lengths came.
+    pub(crate) fn add(&mut self, lengths: LengthSet) {
+        each_bit(lengths.0, |bit| self.counts[bit] += 1);
+        self.set.0 |= lengths.0;
+    }
+
+    /// A span with these lengths went.
+    pub(crate) fn remove(&mut self, lengths: LengthSet) {
+        each_bit(lengths.0, |bit| {
+            self.counts[bit] -= 1;
+            self.set.0 &= !(u128::from(self.counts[bit] == 0) << bit);
+        });
+    }
+
+    /// The lengths of the spans that are there.
+    pub(crate) fn set(&self) -> LengthSet {
+        self.set
+    }
+}
+
+fn each_bit(mut bits: u128, mut each: impl FnMut(usize)) {
+    while bits != 0 {
+        each(bits.trailing_zeros() as usize);
+        bits &= bits - 1;
     }
 }
 
@@ -112,7 +164,7 @@ impl TupleSpace {
     #[must_use]
     pub fn new(rules: &[Rule]) -> Self {
         let mut space = Self::default();
-        let mut numbers: HashMap<Words, usize> = HashMap::new();
+        let mut numbers: HashMap<Words, usize, FixedState> = HashMap::default();
         for rule in rules {
             each_prefix_rule(&rule.region, &mut |value, mask| {
                 let number = *numbers.entry(*mask).or_insert_with(|| {
@@ -126,8 +178,8 @@ impl TupleSpace {
                 let tuple = &mut space.tuples[number];
                 tuple.priority_max = tuple.priority_max.max(rule.priority);
                 let list = tuple.entries.entry(*value).or_default();
-                list.push((rule.priority, rule.policy));
-                list.sort_by_key(|&(priority, _)| std::cmp::Reverse(priority));
+                let place = list.partition_point(|known| known.0 >= rule.priority);
+                list.insert(place, (rule.priority, rule.policy));
             });
         }
         space
@@ -194,11 +246,13 @@ impl TupleSpace {
 }
 
 impl TupleSpace {
-    /// As [`TupleSpace::search`], of the tuples that `lengths` leaves.
+    /// As [`TupleSpace::search`], of the tuples that `lengths` leaves, without the policies
+    /// that were `removed` since.
     pub(crate) fn search_pruned(
         &self,
         packet: &PacketFields,
         lengths: &Lengths,
+        removed: &Numbers,
         policies: &mut Vec<u32>,
     ) {
         let words = words(packet);
@@ -223,12 +277,53 @@ impl TupleSpace {
                 if !found.wants(tuple.priority_max) {
                     break;
                 }
-                if let Some(list) = tuple.entries.get(&masked(&words, &tuple.mask)) {
-                    offer_all(&mut found, list);
+                let list = tuple.entries.get(&masked(&words, &tuple.mask));
+                match list {
+                    Some(list) if removed.is_empty() => offer_all(&mut found, list),
+                    Some(list) => {
+                        for &(priority, policy) in list {
+                            if !removed.contains(policy) {
+                                found.offer(priority, policy);
+                            }
+                        }
+                    }
+                    None => {}
                 }
             }
         }
         found.finish();
+    }
+}
+
+/// A set of policy numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Numbers {
+    words: Vec<u64>,
+    len: usize,
+}
+
+impl Numbers {
+    /// Adds a number that is not in it.
+    pub(crate) fn insert(&mut self, number: u32) {
+        let (word, bit) = (number as usize / 64, number % 64);
+        if self.words.len() <= word {
+            self.words.resize(word + 1, 0);
+        }
+        self.words[word] |= 1 << bit;
+        self.len += 1;
+    }
+
+    pub(crate) fn contains(&self, number: u32) -> bool {
+        let word = self.words.get(number as usize / 64);
+        word.is_some_and(|word| word >> (number % 64) & 1 != 0)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
     }
 }
 

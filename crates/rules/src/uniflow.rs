@@ -178,10 +178,7 @@ fn byte_lengths(spans: &[Span]) -> Box<[LengthSet; 256]> {
     distinct.sort_unstable();
     distinct.dedup();
     for span in distinct {
-        let mut of_span = LengthSet::default();
-        for (_, mask) in span.prefixes(8) {
-            of_span.insert(mask.count_ones());
-        }
+        let of_span = LengthSet::of(span, 8);
         let held = (0..256).filter(|&value| span.contains(value as u128));
         held.for_each(|value| lengths[value].extend(of_span));
     }
@@ -191,6 +188,10 @@ fn byte_lengths(spans: &[Span]) -> Box<[LengthSet; 256]> {
 /// The class of each of 256 values.
 fn byte_classes(spans: &[Span]) -> [u8; 256] {
     let mut classes = [0; 256];
+    // Thousands of rules test few different values.
+    let mut spans = spans.to_vec();
+    spans.sort_unstable();
+    spans.dedup();
     let holds = |value: u8| spans.iter().map(move |span| span.contains(value.into()));
     let mut distinct: Vec<u8> = Vec::new();
     for value in 0..=u8::MAX {

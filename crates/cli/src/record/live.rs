@@ -22,7 +22,7 @@ use strata_control::LostStatus;
 use strata_control::alerts::Alerts;
 use strata_filter::Filter;
 use strata_pipeline::{Worker, run_live};
-use strata_wire::{Ledger, Tally};
+use strata_wire::{Ledger, Printable, Tally};
 
 use super::{
     RoadArgs, Setup, Target, WorkerOutcome, confined, cpu, finish, progress_bar, room, steer,
@@ -291,7 +291,10 @@ pub(super) fn run(
     let mut governor = cpu::Governor::new(lives[0].sampler());
     let filter = match lives.iter().find_map(Live::filter_in_user_space) {
         Some(why) => {
-            eprintln!("strata: the filter is evaluated after the copy: {why}");
+            eprintln!(
+                "strata: the filter is evaluated after the copy: {}",
+                Printable(why)
+            );
             setup.filter.clone()
         }
         None => None,
@@ -305,12 +308,13 @@ pub(super) fn run(
     let _eve = eve.map(|eve| eve.start(&setup.alerts)).transpose()?;
     let inputs = args.live.interfaces.clone();
     let (recording, workers) = setup.start(args, target, inputs, filter, equipment)?;
-    let (rotate, report) = (Arc::default(), Arc::default());
-    flag::register(SIGHUP, Arc::clone(&rotate))?;
+    let (reload, report) = (Arc::default(), Arc::default());
+    flag::register(SIGHUP, Arc::clone(&reload))?;
     flag::register(SIGUSR1, Arc::clone(&report))?;
     eprintln!(
         "strata: capturing on {}, snapshot length {} bytes; Ctrl-C ends it",
-        ways, options.snaplen,
+        Printable(&ways),
+        options.snaplen,
     );
     let observer = steer::Observer::new(setup, count);
     let _server = args.steer.serve(setup, socket)?;
@@ -327,7 +331,7 @@ pub(super) fn run(
     let lasts = target.lasts_seconds();
     // Does nothing unless systemd waits for it.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
-    let mut warnings = Vec::new();
+    let mut told = steer::Told::default();
     let mut watchdog = Watchdog::new(running.len());
     let bar = progress_bar();
     let mut drops = Drops::new();
@@ -337,12 +341,14 @@ pub(super) fn run(
         if lasts.is_some_and(|seconds| started.elapsed() >= Duration::from_secs(seconds)) {
             stop.store(true, Ordering::Relaxed);
         }
-        if rotate.swap(false, Ordering::Relaxed) {
+        if setup.controller.take_rotate() {
             recording.rotate();
-            if let Err(error) = args.steer.reload(args, setup) {
-                let error = text::chain(&confined::explain(error));
-                bar.suspend(|| eprintln!("strata: goes on as before: {error}"));
-            }
+        }
+        if reload.swap(false, Ordering::Relaxed)
+            && let Err(error) = args.steer.reload(args, setup)
+        {
+            let error = text::chain(&confined::explain(error));
+            bar.suspend(|| eprintln!("strata: goes on as before: {error}"));
         }
         bar.set_position(books(&running).seen.packets);
         if report.swap(false, Ordering::Relaxed) {
@@ -382,7 +388,9 @@ pub(super) fn run(
                 setup.controller.report(what);
             }
         }
-        warnings.extend(tell(setup, &bar, alerts.as_ref()));
+        for line in tell(setup, &bar, alerts.as_ref()) {
+            told.push(line);
+        }
         // One worker's end is the end of all: a log with half of the flows misleads.
         if running.iter().any(|worker| worker.thread.is_finished()) {
             stop.store(true, Ordering::Relaxed);
@@ -390,6 +398,7 @@ pub(super) fn run(
     }
     bar.finish_and_clear();
     let drops = DropCounts::now(&args.live.interfaces).since(&before);
+    let mut warnings = told.into_lines();
     warnings.extend(lost(&running, &drops).iter().map(loss_text));
     let mut outcomes = Vec::new();
     for worker in running {
@@ -553,8 +562,10 @@ fn counts(running: &[Running], started: Instant) -> String {
     text += &books(running).to_string();
     for (name, ring) in rings(running) {
         text += &format!(
-            "\n{name}: {} packets received by filter, {} dropped by kernel",
-            ring.received, ring.dropped
+            "\n{}: {} packets received by filter, {} dropped by kernel",
+            Printable(&name),
+            ring.received,
+            ring.dropped
         );
     }
     text

@@ -1,6 +1,7 @@
 //! Steering of a recording: its configuration, its policies, its API, and what it says of
 //! itself.
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +16,7 @@ use strata_control::alerts::Alerts;
 use strata_control::api::{Endpoints, Server, serve};
 use strata_control::config::Config;
 use strata_control::{Beginning, Controller, Event, Observed, client};
-use strata_wire::Ledger;
+use strata_wire::{Ledger, Printable};
 
 use super::confined::Reach;
 use super::target::Destination;
@@ -104,6 +105,7 @@ impl SteerArgs {
             policies,
             default: Some(default),
             can_mirror: args.mirror_to.is_some(),
+            can_rotate: destination.dir.is_some(),
             elastic: answers.then(|| config.elastic.options()),
             cpu_budget,
         })
@@ -177,14 +179,47 @@ impl SteerArgs {
     }
 }
 
-/// An event as a line of the journal.
+/// An event as a line of the journal. Parts of it may come from a request.
 pub(super) fn line(event: &Event) -> String {
-    let Event { who, what, why, .. } = event;
+    let [who, what, why] =
+        [&event.who, &event.what, &event.why].map(|text| Printable(text).to_string());
     match (happened(event), why.is_empty()) {
-        (true, true) => what.clone(),
+        (true, true) => what,
         (true, false) => format!("{what}: {why}"),
         (false, true) => format!("{what} (by {who})"),
         (false, false) => format!("{what} (by {who}: {why})"),
+    }
+}
+
+/// What the log's manifest says of what happened: the latest, bounded by number and by bytes.
+#[derive(Default)]
+pub(super) struct Told {
+    lines: VecDeque<String>,
+    bytes: usize,
+    forgotten: u64,
+}
+
+/// Lines of the manifest about what happened, and their bytes.
+const LINES_MAX: usize = 1000;
+const LINES_BYTES_MAX: usize = 256 << 10;
+
+impl Told {
+    pub(super) fn push(&mut self, line: String) {
+        self.bytes += line.len();
+        self.lines.push_back(line);
+        while self.lines.len() > LINES_MAX || self.bytes > LINES_BYTES_MAX {
+            let Some(oldest) = self.lines.pop_front() else {
+                return;
+            };
+            self.bytes -= oldest.len();
+            self.forgotten += 1;
+        }
+    }
+
+    pub(super) fn into_lines(self) -> Vec<String> {
+        let earlier = format!("{} earlier events are in the journal only", self.forgotten);
+        let earlier = (self.forgotten > 0).then_some(earlier);
+        earlier.into_iter().chain(self.lines).collect()
     }
 }
 

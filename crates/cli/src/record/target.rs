@@ -132,6 +132,7 @@ pub(crate) fn log_directory(dir: &Path, owner: &Owner) -> Result<RealDisk> {
         "drift",
         "manifest.json.new",
         "manifest.json.spare",
+        strata_control::saved::FILE_NAME,
     ];
     let foreign = entries
         .iter()
@@ -368,9 +369,8 @@ impl Recording {
                     .map(|link| link.finish(None, Vec::new()))
                     .collect();
                 reports.push(last.finish(Some(ledger), warnings));
-                let problems = reports.iter().flat_map(|report| &report.problems);
-                for problem in problems.map(|problem| Printable(problem)) {
-                    eprintln!("strata: warning: {problem}");
+                for problem in reports.iter().flat_map(|report| &report.problems) {
+                    text::warn(&problem.to_string());
                 }
                 Ok(Closed::Relay(relay, reports))
             }

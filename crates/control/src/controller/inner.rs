@@ -1,34 +1,25 @@
 //! What a controller knows of its recording, and what follows from it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use strata_classify::Model;
 use strata_pipeline::{Mode, ModeConfig, ModeError, Plan};
-use strata_rules::{Action, Policies, Policy};
+use strata_rules::{Action, PolicySet};
 use strata_wire::Tally;
 
-use super::{ControlError, Event, Observed};
+use super::events::Events;
+use super::{ControlError, Observed};
 use crate::elastic::{ElasticOptions, ElasticState, Relief, Resource, Sensed};
+use crate::saved::Saved;
 use crate::status::CpuStatus;
 
-/// Events that are remembered.
-const EVENTS_MAX: usize = 1000;
 /// For how long the kernel is said to drop packets after it was seen to: longer than
 /// workers take to say so again.
 const DROPS_LAST: Duration = Duration::from_millis(500);
 /// Over how long rates are taken.
 const RATE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// A policy with its number.
-#[derive(Clone, Debug)]
-pub(super) struct Numbered {
-    pub(super) id: u32,
-    pub(super) text: String,
-    pub(super) policy: Policy,
-}
 
 #[derive(Debug)]
 pub(super) struct Inner {
@@ -37,7 +28,13 @@ pub(super) struct Inner {
     pub(super) modes: Vec<String>,
     /// When the mode falls back, and to what.
     pub(super) timed: Option<(Instant, Vec<String>)>,
-    pub(super) policies: Vec<Numbered>,
+    pub(super) policies: PolicySet,
+    /// Numbers of those that were added at run time.
+    pub(super) at_run_time: BTreeSet<u32>,
+    /// Where these are saved; `None` if they are not.
+    pub(super) saved: Option<Saved>,
+    /// The policies before a change that is not yet published.
+    pub(super) replaced: Option<PolicySet>,
     pub(super) default: Action,
     pub(super) can_mirror: bool,
     pub(super) next_id: u32,
@@ -54,9 +51,7 @@ pub(super) struct Inner {
     /// Packets that the kernel has dropped, and when it was last seen to.
     pub(super) dropped: (u64, Option<Instant>),
     pub(super) rate: Rate,
-    pub(super) events: VecDeque<Event>,
-    /// Events that were not yet taken for the journal.
-    pub(super) news: Vec<Event>,
+    pub(super) events: Events,
 }
 
 /// Whether flows are sampled to keep the CPU budget, as far as it was said.
@@ -103,30 +98,8 @@ impl Inner {
             .iter()
             .map(|name| Mode::by_name(name, &self.own_modes))
             .collect();
-        let policies: Vec<Policy> = self.policies.iter().map(|n| n.policy.clone()).collect();
-        let actions = policies.iter().map(|policy| policy.action);
-        if !self.can_mirror && actions.chain([self.default]).any(|a| a == Action::Mirror) {
-            return Err(ControlError::NoMirror);
-        }
-        let ready = Policies::new(&policies, self.default).map_err(|(_, error)| error)?;
-        Ok(Plan::new(model, &modes?)?.with_policies(&policies, Arc::new(ready)))
-    }
-
-    pub(super) fn note(&mut self, who: &str, what: String, why: &str) {
-        let event = Event {
-            at: Timestamp::now().to_string(),
-            who: who.to_owned(),
-            what,
-            why: why.to_owned(),
-        };
-        if self.events.len() == EVENTS_MAX {
-            self.events.pop_front();
-        }
-        self.events.push_back(event.clone());
-        // Who does not take them has no journal.
-        if self.news.len() < EVENTS_MAX {
-            self.news.push(event);
-        }
+        let ready = self.policies.ready(self.default);
+        Ok(Plan::new(model, &modes?)?.with_policies(Arc::new(ready)))
     }
 
     #[allow(clippy::cast_precision_loss)]

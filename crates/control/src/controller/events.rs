@@ -1,0 +1,120 @@
+//! What happened to a recording, as far as it is remembered: bounded by number and by bytes.
+
+use std::collections::VecDeque;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+/// Events that are remembered at most, and their bytes.
+const EVENTS_MAX: usize = 1000;
+const BYTES_MAX: usize = 1 << 20;
+/// Bytes of what happened, and of why, at most: more than the longest expression of a policy.
+const TEXT_BYTES_MAX: usize = 5 << 10;
+
+/// Something that happened: who did what, and why.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct Event {
+    /// When, in RFC 3339.
+    pub at: String,
+    /// Who: `uid 0`, `token`, `timer`, `configuration`, or `strata` itself.
+    pub who: String,
+    /// What.
+    pub what: String,
+    /// Why, if it was said.
+    pub why: String,
+}
+
+impl Event {
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.at.len() + self.who.len() + self.what.len() + self.why.len()
+    }
+}
+
+/// The latest events, oldest first.
+#[derive(Debug, Default)]
+struct Latest {
+    events: VecDeque<Event>,
+    bytes: usize,
+}
+
+impl Latest {
+    /// Adds one; those that there is no room for any more are forgotten.
+    fn push(&mut self, event: Event) {
+        self.bytes += event.bytes();
+        self.events.push_back(event);
+        while self.events.len() > EVENTS_MAX || self.bytes > BYTES_MAX {
+            let Some(oldest) = self.events.pop_front() else {
+                return;
+            };
+            self.bytes -= oldest.bytes();
+        }
+    }
+}
+
+/// The events of a recording.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    latest: Latest,
+    /// Those that were not yet taken for the journal.
+    news: Latest,
+}
+
+impl Events {
+    pub(super) fn note(&mut self, who: &str, what: String, why: &str) {
+        let event = Event {
+            at: Timestamp::now().to_string(),
+            who: who.to_owned(),
+            what: bounded(what),
+            why: bounded(why.to_owned()),
+        };
+        self.news.push(event.clone());
+        self.latest.push(event);
+    }
+
+    pub(super) fn take_news(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.news).events.into()
+    }
+
+    pub(super) fn latest(&self) -> Vec<Event> {
+        self.latest.events.iter().cloned().collect()
+    }
+}
+
+/// The start of a text.
+fn bounded(mut text: String) -> String {
+    if text.len() > TEXT_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_bounded_by_number_and_by_bytes() {
+        let mut events = Events::default();
+        for number in 0..3000 {
+            events.note("strata", format!("event {number}"), "");
+        }
+        let latest = events.latest();
+        assert_eq!(latest.len(), EVENTS_MAX);
+        assert_eq!(latest[999].what, "event 2999");
+        assert_eq!(events.take_news().len(), EVENTS_MAX);
+        for _ in 0..1000 {
+            events.note("strata", "ü".repeat(1 << 20), &"x".repeat(1 << 20));
+        }
+        for kept in [events.latest(), events.take_news()] {
+            let bytes: usize = kept.iter().map(Event::bytes).sum();
+            assert!(
+                bytes <= BYTES_MAX && kept.len() > 50,
+                "{} {bytes}",
+                kept.len()
+            );
+        }
+        assert!(events.take_news().is_empty());
+    }
+}

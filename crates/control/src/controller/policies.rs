@@ -1,0 +1,320 @@
+//! Policies of a running recording: they come and go, and those added at run time stay when the
+//! configuration is read again.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use strata_rules::{Action, Policy, PolicyError, PolicySet};
+use strata_wire::Tally;
+
+use super::inner::Inner;
+use super::{Beginning, ControlError, Controller, bounded};
+use crate::config::PolicyConfig;
+use crate::elastic::ElasticState;
+use crate::saved::{Saved, SavedPolicy};
+use crate::status::{PolicyOrigin, PolicyStatus};
+
+/// Bytes of a policy's expression at most, as a request may give it.
+pub const MATCH_BYTES_MAX: usize = 4 << 10;
+/// Bytes of an interface's name at most: Linux has 15, captures of others have longer ones.
+const INTERFACE_BYTES_MAX: usize = 255;
+
+/// Whether two policies ask for the same.
+fn same(one: &Policy, other: &Policy) -> bool {
+    one.filter == other.filter
+        && one.action == other.action
+        && one.priority == other.priority
+        && one.interface == other.interface
+        && one.protect == other.protect
+}
+
+/// The policies with which a recording begins.
+pub(super) struct First {
+    pub(super) set: PolicySet,
+    pub(super) at_run_time: BTreeSet<u32>,
+    pub(super) next_id: u32,
+    /// Numbers of saved ones that the configuration has now.
+    pub(super) configured: Vec<u32>,
+    /// What is to be said of saved ones.
+    pub(super) news: Vec<String>,
+}
+
+/// The policies of a configuration, and those that were saved: these keep their numbers, and
+/// what is wrong with them ends no recording.
+pub(super) fn first(
+    configured: Vec<Policy>,
+    saved: Option<&Saved>,
+    can_mirror: bool,
+) -> Result<First, PolicyError> {
+    let taken = saved.map_or(0..0, Saved::ids);
+    let mut first = First {
+        set: PolicySet::default(),
+        at_run_time: BTreeSet::new(),
+        next_id: taken.end.max(1),
+        configured: Vec::new(),
+        news: Vec::new(),
+    };
+    let asked = configured.clone();
+    let mut numbers = (1..=u32::MAX).filter(|id| !taken.contains(id));
+    for policy in configured {
+        let id = numbers.next().ok_or(PolicyError::TooMany)?;
+        first.next_id = first.next_id.max(id.saturating_add(1));
+        let text = policy.filter.to_string();
+        first.set.add(id, policy, text)?;
+    }
+    for SavedPolicy { id, policy, .. } in saved.into_iter().flat_map(Saved::policies) {
+        let text = policy.matches.clone();
+        let added = policy.policy().and_then(|policy| {
+            if policy.action == Action::Mirror && !can_mirror {
+                return Ok(Some(ControlError::NoMirror.to_string()));
+            }
+            if asked.iter().any(|other| same(other, &policy)) {
+                first.configured.push(*id);
+                return Ok(None);
+            }
+            first.set.add(*id, policy, text.clone())?;
+            first.at_run_time.insert(*id);
+            Ok(None)
+        });
+        let problem = added.unwrap_or_else(|error| Some(error.to_string()));
+        if let Some(problem) = problem {
+            let what = format!("policy {id} of run time is not in force: {text}: {problem}");
+            first.news.push(what);
+        }
+    }
+    if !first.at_run_time.is_empty() {
+        let count = first.at_run_time.len();
+        let what = format!("{count} policies that were added at run time are in force again");
+        first.news.push(what);
+    }
+    first.set.install(first.set.merge().run());
+    Ok(first)
+}
+
+impl Inner {
+    /// Tells what was found in the saved policies, and goes on saving there.
+    pub(super) fn save_in(
+        &mut self,
+        saved: Option<Saved>,
+        configured: Vec<u32>,
+        news: Vec<String>,
+    ) {
+        for what in news {
+            self.events.note("strata", what, "");
+        }
+        self.saved = saved;
+        self.save(|saved| saved.remove(configured.into_iter()));
+    }
+
+    /// Changes what is saved; a failure is told, and costs nothing else.
+    fn save(&mut self, change: impl FnOnce(&mut Saved) -> io::Result<()>) {
+        if let Some(saved) = &mut self.saved
+            && let Err(error) = change(saved)
+        {
+            let what =
+                format!("policies of run time are not saved, and end with the recording: {error}");
+            self.events.note("strata", what, "");
+        }
+    }
+}
+
+impl Controller {
+    /// Adds a policy; returns its number.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be used.
+    pub fn add_policy(
+        &self,
+        config: &PolicyConfig,
+        who: &str,
+        why: &str,
+    ) -> Result<u32, ControlError> {
+        let requested = Instant::now();
+        bounded("why", why, super::WHY_BYTES_MAX)?;
+        bounded("match", &config.matches, MATCH_BYTES_MAX)?;
+        let interface = config.interface.as_deref().unwrap_or_default();
+        bounded("interface", interface, INTERFACE_BYTES_MAX)?;
+        let policy = config.policy()?;
+        let action = policy.action;
+        let mut inner = self.lock();
+        if action == Action::Mirror && !inner.can_mirror {
+            return Err(ControlError::NoMirror);
+        }
+        let id = inner.next_id;
+        let next_id = id.checked_add(1).ok_or(PolicyError::TooMany)?;
+        inner.policies.add(id, policy, config.matches.clone())?;
+        match inner.plan(&self.model) {
+            Ok(plan) => self.steering.publish(plan, requested),
+            Err(error) => {
+                inner.policies.remove(id);
+                return Err(error);
+            }
+        }
+        inner.next_id = next_id;
+        inner.at_run_time.insert(id);
+        let what = format!("policy {id} added: {}: {action}", config.matches);
+        inner.events.note(who, what, why);
+        inner.save(|saved| saved.add(id, config, who, why));
+        self.merge_policies(&inner);
+        Ok(id)
+    }
+
+    /// Removes a policy.
+    ///
+    /// # Errors
+    ///
+    /// If there is none of that number.
+    pub fn remove_policy(&self, id: u32, who: &str, why: &str) -> Result<(), ControlError> {
+        let requested = Instant::now();
+        let mut inner = self.lock();
+        let removed = inner.policies.remove(id);
+        let text = removed.ok_or(ControlError::NoSuchPolicy(id))?;
+        inner.at_run_time.remove(&id);
+        self.steering.publish(inner.plan(&self.model)?, requested);
+        let what = format!("policy {id} removed: {text}");
+        inner.events.note(who, what, why);
+        inner.save(|saved| saved.remove([id].into_iter()));
+        self.merge_policies(&inner);
+        Ok(())
+    }
+
+    /// Makes all policies ready anew, on a thread beside, if much came and went since the last
+    /// time. One at a time.
+    fn merge_policies(&self, inner: &Inner) {
+        if !inner.policies.wants_merge() || self.merging.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let merge = inner.policies.merge();
+        let (inner, merging) = (Arc::clone(&self.inner), Arc::clone(&self.merging));
+        let (model, steering) = (Arc::clone(&self.model), Arc::clone(&self.steering));
+        let work = move || {
+            let base = merge.run();
+            let mut inner = inner.lock().unwrap_or_else(PoisonError::into_inner);
+            inner.policies.install(base);
+            // It says the same as the plan before, so no request waits for it.
+            if let Ok(plan) = inner.plan(&model) {
+                steering.publish_same(plan);
+            }
+            merging.store(false, Ordering::Release);
+        };
+        let thread = thread::Builder::new()
+            .name("strata-policies".into())
+            .spawn(work);
+        if thread.is_err() {
+            // What there is goes on to answer, only slower; the next change tries again.
+            self.merging.store(false, Ordering::Release);
+        }
+    }
+
+    /// Goes over to a configuration by difference: policies that stay keep their numbers and
+    /// hits, and those that were added at run time stay. Modes go on as they are if they were
+    /// asked for by hand for a time.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be used: then nothing changes.
+    pub fn reload(&self, beginning: Beginning, who: &str) -> Result<(), ControlError> {
+        self.change(Instant::now(), who, "", |inner| {
+            let known: Vec<(u32, &Policy, &str)> = inner.policies.all().collect();
+            let mut at_run_time = inner.at_run_time.clone();
+            let (mut stay, mut old): (Vec<_>, Vec<_>) = known
+                .into_iter()
+                .partition(|(id, ..)| at_run_time.contains(id));
+            let mut next_id = inner.next_id;
+            let (mut kept, mut added) = (0, 0);
+            let mut set = PolicySet::default();
+            for policy in beginning.policies {
+                let is_same = |known: &(u32, &Policy, &str)| same(known.1, &policy);
+                if let Some(place) = old.iter().position(is_same) {
+                    kept += 1;
+                    let (id, policy, text) = old.remove(place);
+                    set.add(id, policy.clone(), text.to_owned())?;
+                } else if let Some(place) = stay.iter().position(is_same) {
+                    // It was tried first and then configured: from now on it is of the file.
+                    kept += 1;
+                    let (id, policy, text) = stay.remove(place);
+                    at_run_time.remove(&id);
+                    set.add(id, policy.clone(), text.to_owned())?;
+                } else {
+                    added += 1;
+                    let text = policy.filter.to_string();
+                    set.add(next_id, policy, text)?;
+                    next_id = next_id.checked_add(1).ok_or(PolicyError::TooMany)?;
+                }
+            }
+            for (id, policy, text) in &stay {
+                set.add(*id, (*policy).clone(), (*text).to_owned())?;
+            }
+            let what = format!(
+                "configuration read again: {added} policies added, {kept} kept, {} removed; {} of \
+                 run time stay",
+                old.len(),
+                stay.len()
+            );
+            set.install(set.merge().run());
+            let default = beginning.default.unwrap_or(Action::CLASSIFY);
+            let mirrors = set
+                .all()
+                .any(|(_, policy, _)| policy.action == Action::Mirror);
+            if !inner.can_mirror && (mirrors || default == Action::Mirror) {
+                return Err(ControlError::NoMirror);
+            }
+            inner.own_modes = beginning.own_modes;
+            inner.default = default;
+            match &mut inner.timed {
+                Some((_, before)) => *before = beginning.modes,
+                None => inner.modes = beginning.modes,
+            }
+            if beginning.elastic.is_none() {
+                inner.state = ElasticState::default();
+            }
+            inner.elastic = beginning.elastic;
+            inner.cpu_budget = beginning.cpu_budget;
+            inner.next_id = next_id;
+            let configured: Vec<u32> = inner
+                .at_run_time
+                .difference(&at_run_time)
+                .copied()
+                .collect();
+            inner.at_run_time = at_run_time;
+            inner.replaced = Some(std::mem::replace(&mut inner.policies, set));
+            Ok((configured, what))
+        })
+        .map(|configured| {
+            self.lock()
+                .save(|saved| saved.remove(configured.into_iter()))
+        })
+    }
+
+    /// The policies with their hits, highest priority first.
+    #[must_use]
+    pub fn policies(&self) -> Vec<PolicyStatus> {
+        let inner = self.lock();
+        let status = |(id, policy, text): (u32, &Policy, &str)| {
+            let Tally { packets, bytes } = policy.hits.tally();
+            PolicyStatus {
+                id,
+                matches: text.to_owned(),
+                action: policy.action.to_string(),
+                priority: policy.priority,
+                interface: policy.interface.clone(),
+                protect: policy.protect,
+                origin: if inner.at_run_time.contains(&id) {
+                    PolicyOrigin::RunTime
+                } else {
+                    PolicyOrigin::Configuration
+                },
+                packets,
+                bytes,
+            }
+        };
+        let mut all: Vec<PolicyStatus> = inner.policies.all().map(status).collect();
+        all.sort_by_key(|policy| std::cmp::Reverse(policy.priority));
+        all
+    }
+}

@@ -1,0 +1,282 @@
+//! Policies that come and go one at a time, while packets are searched by those before.
+//!
+//! Making ten thousand policies ready takes tens of milliseconds; making one ready takes
+//! microseconds. So a set remembers its last whole making ([`Base`]), and what came and went
+//! since: a second, small layer of rules, and numbers that no longer count. Once that is much,
+//! all is made ready anew ([`Merge`]), which whoever owns the set does beside.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+
+use crate::classifier::{Layer, RuleSet};
+use crate::packet::Field;
+use crate::policy::{Action, INTERFACES_MAX, Policies, Policy, PolicyError};
+use crate::region::{Region, Span};
+use crate::rule::Rule;
+use crate::translate::regions;
+use crate::tss::Numbers;
+
+/// Policies of a set at most.
+pub const POLICIES_MAX: usize = 10_000;
+/// Rules of prefixes that the policies of a set take at most.
+pub const SET_RULES_MAX: usize = 1 << 19;
+/// Bytes that the expressions of policies that protect take at most: each block of a log says
+/// them.
+pub const PROTECTED_BYTES_MAX: usize = 64 << 10;
+/// So much may come and go before all is made ready anew.
+const ADDED_MAX: usize = 32;
+const REMOVED_MAX: usize = 1024;
+
+/// A policy in a set.
+#[derive(Debug)]
+pub(crate) struct Known {
+    pub(crate) id: u32,
+    pub(crate) policy: Policy,
+    /// The expression, as it is shown.
+    pub(crate) text: String,
+    regions: Vec<Region>,
+    prefix_rules: usize,
+}
+
+impl Known {
+    fn rules(&self, number: u32, interfaces: &[String]) -> impl Iterator<Item = Rule> {
+        let name = self.policy.interface.as_ref();
+        let interface = name.and_then(|name| interfaces.iter().position(|known| known == name));
+        let priority = self.policy.priority;
+        self.regions.iter().map(move |&region| Rule {
+            region: match interface {
+                None => region,
+                Some(place) => region.with(Field::Interface, Span::one(place as u128 + 1)),
+            },
+            priority,
+            policy: number,
+        })
+    }
+}
+
+/// A number that is below [`POLICIES_MAX`] or little above.
+fn number(place: usize) -> u32 {
+    u32::try_from(place).expect("policies of a set are bounded")
+}
+
+/// Policies that were made ready together.
+#[derive(Debug)]
+pub struct Base {
+    layer: Arc<Layer>,
+    entries: Arc<[Arc<Known>]>,
+    /// The places of policies by their identifiers.
+    places: HashMap<u32, u32, FixedState>,
+    interfaces: Arc<Vec<String>>,
+}
+
+impl Base {
+    fn new(entries: Arc<[Arc<Known>]>) -> Self {
+        let mut interfaces = Vec::new();
+        for known in &*entries {
+            name_interface(&mut interfaces, known.policy.interface.as_ref());
+        }
+        let mut rules = Vec::new();
+        let mut places = HashMap::default();
+        for (place, known) in entries.iter().enumerate() {
+            rules.extend(known.rules(number(place), &interfaces));
+            places.insert(known.id, number(place));
+        }
+        Self {
+            layer: Arc::new(Layer::new(&rules, 0)),
+            entries,
+            places,
+            interfaces: Arc::new(interfaces),
+        }
+    }
+}
+
+fn name_interface(interfaces: &mut Vec<String>, name: Option<&String>) {
+    if let Some(name) = name
+        && !interfaces.contains(name)
+    {
+        interfaces.push(name.clone());
+    }
+}
+
+/// A whole set, to be made ready while it goes on changing.
+#[derive(Debug)]
+pub struct Merge(Arc<[Arc<Known>]>);
+
+impl Merge {
+    /// Makes it ready. Takes time proportional to all rules.
+    #[must_use]
+    pub fn run(self) -> Base {
+        Base::new(self.0)
+    }
+}
+
+/// Policies by identifiers, which stay theirs.
+#[derive(Debug)]
+pub struct PolicySet {
+    known: BTreeMap<u32, Arc<Known>>,
+    base: Base,
+    /// Numbers of policies of `base` that are gone.
+    removed: Numbers,
+    /// What is not in `base`, oldest first.
+    added: Vec<Arc<Known>>,
+    prefix_rules: usize,
+    protected_bytes: usize,
+}
+
+impl Default for PolicySet {
+    fn default() -> Self {
+        Self {
+            known: BTreeMap::new(),
+            base: Base::new(Arc::new([])),
+            removed: Numbers::default(),
+            added: Vec::new(),
+            prefix_rules: 0,
+            protected_bytes: 0,
+        }
+    }
+}
+
+impl PolicySet {
+    /// Adds a policy; `text` is its expression as it is shown. [`PolicySet::wants_merge`] says
+    /// whether too much has been added since all were made ready.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be used, or is one too many: then nothing changes.
+    ///
+    /// # Panics
+    ///
+    /// If there is a policy with this identifier.
+    pub fn add(&mut self, id: u32, policy: Policy, text: String) -> Result<(), PolicyError> {
+        assert!(!self.known.contains_key(&id), "identifiers are used once");
+        if self.known.len() >= POLICIES_MAX {
+            return Err(PolicyError::TooMany);
+        }
+        let regions = regions(&policy.filter)?;
+        let prefix_rules: usize = regions.iter().map(Region::prefix_rules).sum();
+        if self.prefix_rules + prefix_rules > SET_RULES_MAX {
+            return Err(PolicyError::TooManyRules);
+        }
+        let protected_bytes = if policy.protect { text.len() } else { 0 };
+        if self.protected_bytes + protected_bytes > PROTECTED_BYTES_MAX {
+            return Err(PolicyError::TooMuchProtected);
+        }
+        if self.interfaces_with(policy.interface.as_ref()).len() > INTERFACES_MAX {
+            // Perhaps most of them belong to policies that are gone.
+            self.install(self.merge().run());
+            if self.interfaces_with(policy.interface.as_ref()).len() > INTERFACES_MAX {
+                return Err(PolicyError::Interfaces);
+            }
+        }
+        let known = Arc::new(Known {
+            id,
+            policy,
+            text,
+            regions,
+            prefix_rules,
+        });
+        self.prefix_rules += prefix_rules;
+        self.protected_bytes += protected_bytes;
+        self.added.push(Arc::clone(&known));
+        self.known.insert(id, known);
+        Ok(())
+    }
+
+    /// Removes a policy; its expression, if there was one.
+    pub fn remove(&mut self, id: u32) -> Option<String> {
+        let known = self.known.remove(&id)?;
+        match self.base.places.get(&id) {
+            Some(&place) => self.removed.insert(place),
+            None => self.added.retain(|added| added.id != id),
+        }
+        self.prefix_rules -= known.prefix_rules;
+        if known.policy.protect {
+            self.protected_bytes -= known.text.len();
+        }
+        Some(known.text.clone())
+    }
+
+    /// The policies with their identifiers and texts, by identifier.
+    pub fn all(&self) -> impl Iterator<Item = (u32, &Policy, &str)> {
+        self.known
+            .iter()
+            .map(|(&id, known)| (id, &known.policy, known.text.as_str()))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    /// Whether so much came and went that all should be made ready anew.
+    #[must_use]
+    pub fn wants_merge(&self) -> bool {
+        self.added.len() > ADDED_MAX || self.removed.len() > REMOVED_MAX
+    }
+
+    /// What is to be made ready anew.
+    #[must_use]
+    pub fn merge(&self) -> Merge {
+        Merge(self.known.values().cloned().collect())
+    }
+
+    /// Goes on from what was made ready; what came and went meanwhile still did.
+    pub fn install(&mut self, base: Base) {
+        self.removed = Numbers::default();
+        for (place, known) in base.entries.iter().enumerate() {
+            if !self.known.contains_key(&known.id) {
+                self.removed.insert(number(place));
+            }
+        }
+        let is_new = |known: &&Arc<Known>| !base.places.contains_key(&known.id);
+        self.added = self.known.values().filter(is_new).cloned().collect();
+        self.base = base;
+    }
+
+    fn interfaces_with(&self, another: Option<&String>) -> Vec<String> {
+        let mut interfaces = self.base.interfaces.to_vec();
+        for known in &self.added {
+            name_interface(&mut interfaces, known.policy.interface.as_ref());
+        }
+        name_interface(&mut interfaces, another);
+        interfaces
+    }
+
+    /// The set as it is now, ready for searching. Takes time proportional to what was added since
+    /// all were made ready; `default` is for packets that none matches.
+    #[must_use]
+    pub fn ready(&self, default: Action) -> Policies {
+        let first = self.base.entries.len();
+        let interfaces = Arc::new(self.interfaces_with(None));
+        let added = self.added.iter().enumerate();
+        let rules: Vec<Rule> = added
+            .flat_map(|(place, known)| known.rules(number(first + place), &interfaces))
+            .collect();
+        let count = number(first + self.added.len());
+        let rules = RuleSet::changed(
+            Arc::clone(&self.base.layer),
+            self.removed.clone(),
+            number(first),
+            &rules,
+            count,
+        );
+        let base = Arc::clone(&self.base.entries);
+        Policies::of(
+            Arc::new(rules),
+            base,
+            self.added.clone(),
+            self.len(),
+            default,
+            interfaces,
+        )
+    }
+}
