@@ -65,11 +65,19 @@ check-docs:
 # A real object store for the tests of the cold tier, built where there is Go.
 S3_SERVER := target/tools/versitygw
 
+# The checker of metrics, of Debian's package, unpacked: installed, it would start a server.
+PROMTOOL := target/tools/promtool
+
 # Installs the peers where that is possible, else says which are missing.
 tools:
 	@[ -x $(S3_SERVER) ] || ! command -v go >/dev/null || \
 	    GOBIN=$(abspath $(dir $(S3_SERVER))) go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 \
 	    || echo "no versitygw: the tests with an object store will not run"
+	@[ -x $(PROMTOOL) ] || command -v promtool >/dev/null || ! command -v apt-get >/dev/null || \
+	    { mkdir -p $(dir $(PROMTOOL)) && cd $(dir $(PROMTOOL)) && \
+	      { apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } && \
+	      dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool && \
+	      rm prometheus_*.deb; } || echo "no promtool: the test of metrics will not run"
 	@missing=; \
 	for tool in age tshark tcpdump capinfos strace; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	[ -e /usr/include/pcap/pcap.h ] || missing="$$missing libpcap-dev"; \

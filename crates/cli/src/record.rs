@@ -323,6 +323,7 @@ pub(crate) fn run_to(args: &RoadArgs, target: &Target) -> Result<()> {
             worker.publish_hits();
             observer.note(steer::Noted {
                 ledger: worker.ledger(),
+                kept: worker.kept(),
                 ..steer::Noted::default()
             });
         }

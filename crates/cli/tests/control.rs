@@ -229,6 +229,99 @@ impl Running {
     }
 }
 
+/// Policies that were added are there again, under their numbers, when a recording into the same
+/// directory is started anew; and texts from requests do nothing to a terminal.
+#[test]
+fn policies_of_run_time_survive_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("strata.toml");
+    fs::write(&config, "[[policy]]\nmatch = 'arp'\naction = 'drop'\n").unwrap();
+    let config = config.display().to_string();
+    let running = Running::start(dir.path(), &["--config", &config]);
+    running.until_listening();
+    let why = "first\n\u{1b}[2Jstrata: second";
+    let add = [
+        "policy",
+        "add",
+        "udp port 53",
+        "--action",
+        "full",
+        "--why",
+        why,
+    ];
+    assert_eq!(running.ok(&add), "policy 2\n");
+    running.ok(&["policy", "add", "tcp", "--action", "drop"]);
+    running.ok(&["policy", "remove", "3"]);
+    let page = running.ok(&["status"]);
+    assert!(page.contains(r"first\n\u{1b}[2Jstrata: second"), "{page}");
+    assert!(!page.contains('\u{1b}'), "{page}");
+    // No packets came, so it does not end well; what it said is the journal.
+    let said = text(&running.finish_early());
+    assert!(said.contains(r"first\n\u{1b}[2Jstrata: second"), "{said}");
+    assert!(!said.contains('\u{1b}'), "{said}");
+
+    let again = Running::start(dir.path(), &["--config", &config]);
+    again.until_listening();
+    let list = again.ok(&["policy", "list"]);
+    let rows: Vec<Vec<&str>> = list
+        .lines()
+        .skip(1)
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(rows.len(), 2, "{list}");
+    assert_eq!((rows[0][0], rows[0].last()), ("1", Some(&"arp")), "{list}");
+    assert!(
+        list.contains("run time  full             udp port 53"),
+        "{list}"
+    );
+    assert_eq!(
+        again.ok(&["policy", "add", "icmp", "--action", "full"]),
+        "policy 4\n",
+        "numbers are not used again"
+    );
+    let said = text(&again.finish_early());
+    assert!(
+        said.contains("1 policies that were added at run time are in force again"),
+        "{said}"
+    );
+    // A file that cannot be used is told, kept, and ends nothing.
+    let saved = dir.path().join("log/policies.jsonl");
+    assert!(saved.exists());
+    fs::write(&saved, "{}\n").unwrap();
+    let third = Running::start(dir.path(), &["--config", &config]);
+    third.until_listening();
+    assert_eq!(
+        third
+            .json(&["policy", "list", "--json"])
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    let said = text(&third.finish_early());
+    assert!(said.contains("policies.jsonl.invalid"), "{said}");
+}
+
+#[test]
+fn new_files_begin_when_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bytes, middle, packets) = halves();
+    let mut running = Running::start(dir.path(), &["--mode", "log-all"]);
+    running.until_listening();
+    running.feed(&bytes[..middle]);
+    running.until_seen(packets - 300);
+    assert_eq!(running.ok(&["rotate"]), "new files begin\n");
+    running.feed(&bytes[middle..]);
+    let books = running.finish();
+    assert!(books.contains("new files begin (by uid"), "{books}");
+    let files = fs::read_dir(dir.path().join("log/blocks")).unwrap();
+    let files = files.filter(|file| {
+        let name = file.as_ref().unwrap().file_name();
+        name.to_string_lossy().ends_with(".strata")
+    });
+    assert_eq!(files.count(), 2);
+}
+
 #[test]
 fn policies_of_a_file_are_kept_to() {
     let dir = tempfile::tempdir().unwrap();
@@ -346,10 +439,11 @@ fn tcp_asks_for_the_token_and_has_metrics() {
     assert!(get("/metrics", "wrong!").starts_with("HTTP/1.1 401"));
     let metrics = get("/metrics", "secret");
     for line in [
-        "# TYPE strata_packets counter",
+        "content-type: text/plain; version=0.0.4",
+        "# TYPE strata_packets_total counter",
+        "strata_class_packets_total{class=\"benign\",granularity=\"header\"}",
         "strata_packets_total{result=\"dropped\",reason=\"disk_full\"} 0",
         "strata_mode{mode=\"default\",asked=\"default\"} 1",
-        "# EOF",
     ] {
         assert!(metrics.contains(line), "{line} in {metrics}");
     }

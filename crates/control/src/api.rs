@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use axum::body::HttpBody as _;
 use axum::extract::{DefaultBodyLimit, Path as UrlPath, Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
@@ -24,7 +25,7 @@ use utoipa::{OpenApi, ToSchema};
 
 use crate::config::PolicyConfig;
 use crate::controller::{ControlError, Controller, Event};
-use crate::metrics;
+use crate::metrics::{self, Format};
 use crate::status::{PolicyStatus, Status};
 use connections::Connection;
 
@@ -185,8 +186,14 @@ fn router(controller: Arc<Controller>) -> Router {
         .layer(middleware::from_fn(within_time))
 }
 
-/// Refuses a request that does not come to its end.
+/// Refuses a request that is too long, or does not come to its end.
 async fn within_time(request: Request, next: Next) -> Response {
+    // What says that it is too long is not waited for.
+    let least = request.body().size_hint().lower();
+    if least > BODY_BYTES as u64 {
+        let message = format!("the request's body has more than {BODY_BYTES} bytes");
+        return refused(StatusCode::PAYLOAD_TOO_LARGE, &message);
+    }
     let answer = timeout(REQUEST, next.run(request)).await;
     answer.unwrap_or_else(|_| {
         let message = format!("the request was not complete after {} s", REQUEST.as_secs());
@@ -398,11 +405,17 @@ async fn rotate(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// Metrics for Prometheus.
-#[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "application/openmetrics-text")))]
-async fn metrics_page(State(controller): State<Arc<Controller>>) -> Response {
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], metrics::text(&controller)).into_response()
+/// Metrics for Prometheus: in its text format, or as OpenMetrics if `Accept` asks for that.
+#[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain")))]
+async fn metrics_page(State(controller): State<Arc<Controller>>, headers: HeaderMap) -> Response {
+    let accept = headers.get_all(header::ACCEPT).iter();
+    let accept: Vec<&str> = accept.filter_map(|value| value.to_str().ok()).collect();
+    let format = Format::accepted(&accept.join(","));
+    let kind = [
+        (header::CONTENT_TYPE, format.content_type()),
+        (header::VARY, "accept"),
+    ];
+    (kind, metrics::text(&controller, format)).into_response()
 }
 
 #[derive(OpenApi)]

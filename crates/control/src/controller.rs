@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use strata_classify::Model;
-use strata_pipeline::{ModeConfig, ModeError, Steering};
+use strata_pipeline::{ClassKept, ModeConfig, ModeError, Steering};
 use strata_rules::{Action, Policy, PolicyError};
 use strata_wire::{Ledger, Tally};
 
@@ -22,8 +22,8 @@ pub use policies::MATCH_BYTES_MAX;
 use crate::elastic::{ElasticOptions, ElasticState, Resource, Sensed, Step, plan};
 use crate::saved::Saved;
 use crate::status::{
-    ChangeStatus, CpuStatus, InterfaceStatus, LostStatus, ResourceStatus, Status, mirrored,
-    of_logged, results,
+    ChangeStatus, CpuStatus, InterfaceStatus, LostStatus, ResourceStatus, Status, classes,
+    mirrored, of_logged, results,
 };
 
 /// How long all flows are captured before that is said: the share of flows moves often.
@@ -84,6 +84,8 @@ pub enum ControlError {
 pub struct Observed {
     /// The books of all workers.
     pub ledger: Ledger,
+    /// How much of each class was kept.
+    pub kept: Vec<ClassKept>,
     /// Interfaces: name, packets received and dropped by the kernel so far.
     pub rings: Vec<(String, u64, u64)>,
     /// What was lost before it came here.
@@ -489,6 +491,7 @@ impl Controller {
                 })
                 .collect(),
             lost: inner.observed.lost.clone(),
+            classes: classes(&inner.observed.kept, &self.model.class_names()),
             of_logged: of_logged(&inner.observed.ledger),
             mirrored: mirrored(&inner.observed.ledger),
             resources: resources.to_vec(),

@@ -29,6 +29,6 @@ pub use controller::{
     WHY_BYTES_MAX,
 };
 pub use status::{
-    ChangeStatus, CpuStatus, InterfaceStatus, LostStatus, PacketStatus, PolicyOrigin, PolicyStatus,
-    ResourceStatus, Status,
+    ChangeStatus, ClassStatus, CpuStatus, InterfaceStatus, LostStatus, PacketStatus, PolicyOrigin,
+    PolicyStatus, ResourceStatus, Status,
 };

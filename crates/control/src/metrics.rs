@@ -7,15 +7,100 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::controller::Controller;
-use crate::status::{CpuStatus, InterfaceStatus, PacketStatus, PolicyStatus, Status};
+use crate::status::{ClassStatus, CpuStatus, InterfaceStatus, PacketStatus, PolicyStatus, Status};
 
-/// The metrics, in the text format of OpenMetrics, which Prometheus reads.
+/// Samples of one metric at most, so that a page stays small whatever there is: classes,
+/// interfaces and policies beyond are left to the API.
+const SAMPLES_MAX: usize = 1000;
+/// Policies that have samples of their own at most: those with the lowest numbers.
+const POLICIES_MAX: usize = 100;
+/// Characters of a label's value at most.
+const LABEL_MAX: usize = 128;
+
+/// The form of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// The text format of Prometheus, version 0.0.4.
+    Prometheus,
+    /// OpenMetrics, version 1.0.0.
+    OpenMetrics,
+}
+
+impl Format {
+    /// The form that a request's header `Accept` asks for: that of Prometheus unless OpenMetrics
+    /// is named and not less welcome (RFC 9110, section 12.5.1).
+    #[must_use]
+    pub fn accepted(accept: &str) -> Self {
+        let (mut text, mut open) = (0.0_f64, 0.0_f64);
+        for range in accept.split(',') {
+            let mut parts = range.split(';').map(str::trim);
+            let kind = parts.next().unwrap_or_default();
+            let quality = parts.find_map(|part| part.strip_prefix("q="));
+            let quality = quality.map_or(Some(1.0), |q| q.parse().ok()).unwrap_or(0.0);
+            match kind {
+                "application/openmetrics-text" => open = open.max(quality),
+                "text/plain" => text = text.max(quality),
+                _ => {}
+            }
+        }
+        if open > 0.0 && open >= text {
+            Self::OpenMetrics
+        } else {
+            Self::Prometheus
+        }
+    }
+
+    /// The media type.
+    #[must_use]
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+}
+
+/// The metrics.
 #[must_use]
-pub fn text(controller: &Controller) -> String {
+pub fn text(controller: &Controller, format: Format) -> String {
+    let page = open_metrics(controller);
+    match format {
+        Format::OpenMetrics => page,
+        Format::Prometheus => as_prometheus(&page),
+    }
+}
+
+/// A page of OpenMetrics in the form of Prometheus, which calls a counter as its samples and knows
+/// no end.
+fn as_prometheus(page: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for line in page.lines() {
+        let counter = line.strip_suffix(" counter");
+        let counter = counter.and_then(|line| line.strip_prefix("# TYPE "));
+        if let Some(name) = counter {
+            // The line with the help comes before that with the type.
+            let help = format!("# HELP {name} ");
+            if let Some(last) = lines.last_mut()
+                && let Some(text) = last.strip_prefix(&help)
+            {
+                *last = format!("# HELP {name}_total {text}");
+            }
+            lines.push(format!("# TYPE {name}_total counter"));
+        } else if line != "# EOF" {
+            lines.push(line.to_owned());
+        }
+    }
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+fn open_metrics(controller: &Controller) -> String {
+    let mut policies = controller.policies();
+    policies.sort_by_key(|policy| policy.id);
     let mut registry = Registry::with_prefix("strata");
     registry.register_collector(Box::new(Moment {
         status: controller.status(),
-        policies: controller.policies(),
+        policies,
     }));
     let mut page = String::new();
     // Writing to a string does not fail.
@@ -59,6 +144,35 @@ impl Collector for Moment {
             "bytes",
             "Bytes by where they ended: on the wire, or kept for logged",
             results(|p| p.bytes),
+        )?;
+        let classes = |value: fn(&ClassStatus) -> u64| {
+            let all = status.classes.iter();
+            all.map(|class| {
+                let labels = vec![
+                    ("class", class.class.clone()),
+                    ("granularity", class.granularity.clone()),
+                ];
+                (labels, value(class))
+            })
+            .collect::<Vec<_>>()
+        };
+        counters(
+            &mut encoder,
+            "class_packets",
+            "Packets by class and by how much of each is kept",
+            classes(|c| c.packets),
+        )?;
+        counters(
+            &mut encoder,
+            "class_captured_bytes",
+            "Their bytes on the wire",
+            classes(|c| c.captured_bytes),
+        )?;
+        counters(
+            &mut encoder,
+            "class_kept_bytes",
+            "Their bytes that are kept",
+            classes(|c| c.kept_bytes),
         )?;
         let interfaces = |value: fn(&InterfaceStatus) -> u64| {
             let all = status.interfaces.iter();
@@ -108,7 +222,7 @@ impl Collector for Moment {
             lost.collect::<Vec<_>>(),
         )?;
         let hits = |value: fn(&PolicyStatus) -> u64| {
-            let all = self.policies.iter();
+            let all = self.policies.iter().take(POLICIES_MAX);
             all.map(|p| {
                 (
                     vec![("policy", p.id.to_string()), ("match", p.matches.clone())],
@@ -142,6 +256,9 @@ impl Collector for Moment {
             vec![(Vec::new(), status.changes.seconds_sum)],
         )?;
         let one = |value: f64| vec![(Vec::new(), value)];
+        #[allow(clippy::cast_precision_loss)]
+        let policies = one(status.policies as f64);
+        gauges(&mut encoder, "policies", "Policies in force", policies)?;
         gauges(
             &mut encoder,
             "plan_change_delay_p99_seconds",
@@ -257,7 +374,12 @@ fn family<M: EncodeMetric>(
     };
     let none: Option<&Unit> = None;
     let mut family = encoder.encode_descriptor(name, help, none, first.metric_type())?;
-    for (labels, metric) in samples {
+    for (mut labels, metric) in samples.take(SAMPLES_MAX) {
+        for (_, value) in &mut labels {
+            if let Some((end, _)) = value.char_indices().nth(LABEL_MAX) {
+                value.truncate(end);
+            }
+        }
         metric.encode(family.encode_family(&labels)?)?;
     }
     Ok(())

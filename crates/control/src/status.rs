@@ -1,6 +1,8 @@
 //! How a recording stands, as the API says it.
 
 use serde::Serialize;
+use strata_classify::UNCLASSIFIED;
+use strata_pipeline::ClassKept;
 use strata_wire::{DropReason, Ledger, Tally};
 use utoipa::ToSchema;
 
@@ -33,6 +35,8 @@ pub struct Status {
     pub logged_bytes_per_second: f64,
     /// Where packets ended.
     pub packets: Vec<PacketStatus>,
+    /// How much was kept of the packets of each class.
+    pub classes: Vec<ClassStatus>,
     /// Of what is logged: `wanted_but_cut`, `promoted`.
     pub of_logged: Vec<PacketStatus>,
     /// Copies that policies send on: `sent`, `lost`.
@@ -60,6 +64,21 @@ pub struct PacketStatus {
     pub packets: u64,
     /// Bytes on the wire; for `logged` and `in_flight` those kept.
     pub bytes: u64,
+}
+
+/// Packets of a class of which the same is kept.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+pub struct ClassStatus {
+    /// The class.
+    pub class: String,
+    /// `full`, `partial`, `header`, `drop` or `sampled_out`.
+    pub granularity: String,
+    /// Packets so far.
+    pub packets: u64,
+    /// Their bytes on the wire.
+    pub captured_bytes: u64,
+    /// Their bytes that are kept.
+    pub kept_bytes: u64,
 }
 
 /// An interface.
@@ -156,6 +175,21 @@ pub struct PolicyStatus {
     pub packets: u64,
     /// Their bytes on the wire.
     pub bytes: u64,
+}
+
+/// What was kept of each class, by name.
+pub(crate) fn classes(kept: &[ClassKept], names: &[String]) -> Vec<ClassStatus> {
+    let status = |kept: &ClassKept| ClassStatus {
+        class: names
+            .get(usize::from(kept.class))
+            .map_or(UNCLASSIFIED, String::as_str)
+            .to_owned(),
+        granularity: kept.granularity.to_owned(),
+        packets: kept.captured.packets,
+        captured_bytes: kept.captured.bytes,
+        kept_bytes: kept.kept_bytes,
+    };
+    kept.iter().map(status).collect()
 }
 
 /// What is to be known of packets that are logged, from the books.

@@ -39,4 +39,4 @@ pub use live::run_live;
 pub use mode::{Mode, ModeConfig, ModeError};
 pub use plan::{Delays, Plan, Steering};
 pub use run::{RunError, run};
-pub use worker::{Attention, AttentionOptions, Worker, WorkerOptions};
+pub use worker::{Attention, AttentionOptions, ClassKept, Worker, WorkerOptions, merge_kept};

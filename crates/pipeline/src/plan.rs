@@ -16,7 +16,7 @@ use strata_wire::Granularity;
 use crate::mode::{Mode, ModeError};
 
 /// Bytes that the words for policies take at most: each block of a log has them.
-const POLICIES_BYTES_MAX: usize = 16 << 10;
+const POLICIES_BYTES_MAX: usize = 4 << 10;
 
 /// Modes and policies at work.
 #[derive(Clone, Debug)]
@@ -73,8 +73,7 @@ impl Plan {
             let mut context: Context =
                 serde_json::from_slice(&self.context_json).unwrap_or_default();
             context.policies = describe_all(&policies);
-            let protecting = policies.all().filter(|(_, policy, _)| policy.protect);
-            context.protected = protecting.map(|(.., text)| text.to_owned()).collect();
+            context.protected = policies.protected().map(str::to_owned).collect();
             self.context_json = to_json(&context);
             self.policies = Some(policies);
         }

@@ -2,6 +2,7 @@
 
 mod attention;
 mod books;
+mod classes;
 mod lanes;
 mod record;
 
@@ -29,6 +30,8 @@ use crate::policing::{Policing, fields, plain_fields};
 
 pub use attention::{Attention, AttentionOptions};
 use books::in_flight;
+use classes::ByClass;
+pub use classes::{ClassKept, merge_kept};
 use lanes::Lanes;
 
 /// Room that is kept free in a block for definitions beside a packet: a verdict
@@ -89,6 +92,7 @@ pub struct Worker {
     block: Box<BlockBuilder>,
     /// Without the packets of `block`.
     ledger: Ledger,
+    by_class: ByClass,
     next_seq: u64,
     packet_number: u64,
     write_error: Option<StoreError>,
@@ -138,6 +142,7 @@ impl Worker {
             sink,
             block,
             ledger: Ledger::default(),
+            by_class: ByClass::new(model.classes.len()),
             next_seq: 0,
             packet_number: 0,
             write_error: None,
@@ -245,6 +250,16 @@ impl Worker {
         // The block at hand is added up when it is asked for or handed over.
         in_flight(&mut ledger, &self.block.tally());
         ledger
+    }
+
+    /// How much was kept so far of the packets of each class, as it was first decided: what is
+    /// promoted later is not counted again. What policies drop before it is classified is in no
+    /// class.
+    #[must_use]
+    pub fn kept(&self) -> Vec<ClassKept> {
+        let mut by_class = self.by_class.clone();
+        by_class.merge(self.block.class_counts());
+        by_class.list()
     }
 
     /// The classifier.

@@ -203,6 +203,8 @@ pub struct Policies {
     base: Arc<[Arc<Known>]>,
     added: Vec<Arc<Known>>,
     len: usize,
+    /// How many of them protect.
+    protecting: usize,
     default: Action,
     interfaces: Arc<Vec<String>>,
 }
@@ -230,7 +232,7 @@ impl Policies {
         rules: Arc<RuleSet>,
         base: Arc<[Arc<Known>]>,
         added: Vec<Arc<Known>>,
-        len: usize,
+        (len, protecting): (usize, usize),
         default: Action,
         interfaces: Arc<Vec<String>>,
     ) -> Self {
@@ -239,6 +241,7 @@ impl Policies {
             base,
             added,
             len,
+            protecting,
             default,
             interfaces,
         }
@@ -265,6 +268,15 @@ impl Policies {
         let base = base.filter(|(place, _)| !self.rules.is_removed(*place));
         let all = base.map(|(_, known)| known).chain(&self.added);
         all.map(|known| (known.id, &known.policy, known.text.as_str()))
+    }
+
+    /// The texts of those that protect.
+    pub fn protected(&self) -> impl Iterator<Item = &str> {
+        // Mostly there are none, and thousands need not be asked.
+        let all = (self.protecting > 0).then(|| self.all());
+        let protecting = all.into_iter().flatten();
+        let protecting = protecting.filter(|(_, policy, _)| policy.protect);
+        protecting.map(|(.., text)| text)
     }
 
     /// The rules.

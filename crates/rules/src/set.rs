@@ -5,8 +5,9 @@
 //! since: a second, small layer of rules, and numbers that no longer count. Once that is much,
 //! all is made ready anew ([`Merge`]), which whoever owns the set does beside.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use foldhash::fast::FixedState;
 
@@ -26,7 +27,7 @@ pub const SET_RULES_MAX: usize = 1 << 19;
 /// them.
 pub const PROTECTED_BYTES_MAX: usize = 64 << 10;
 /// So much may come and go before all is made ready anew.
-const ADDED_MAX: usize = 32;
+const ADDED_MAX: usize = 64;
 const REMOVED_MAX: usize = 1024;
 
 /// A policy in a set.
@@ -64,6 +65,7 @@ fn number(place: usize) -> u32 {
 /// Policies that were made ready together.
 #[derive(Debug)]
 pub struct Base {
+    of: Moment,
     layer: Arc<Layer>,
     entries: Arc<[Arc<Known>]>,
     /// The places of policies by their identifiers.
@@ -71,8 +73,16 @@ pub struct Base {
     interfaces: Arc<Vec<String>>,
 }
 
+/// A moment of a set: which set, and after how many changes, of these removals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Moment {
+    set: u64,
+    changes: u64,
+    removals: u64,
+}
+
 impl Base {
-    fn new(entries: Arc<[Arc<Known>]>) -> Self {
+    fn new(of: Moment, entries: Arc<[Arc<Known>]>) -> Self {
         let mut interfaces = Vec::new();
         for known in &*entries {
             name_interface(&mut interfaces, known.policy.interface.as_ref());
@@ -84,6 +94,7 @@ impl Base {
             places.insert(known.id, number(place));
         }
         Self {
+            of,
             layer: Arc::new(Layer::new(&rules, 0)),
             entries,
             places,
@@ -102,13 +113,13 @@ fn name_interface(interfaces: &mut Vec<String>, name: Option<&String>) {
 
 /// A whole set, to be made ready while it goes on changing.
 #[derive(Debug)]
-pub struct Merge(Arc<[Arc<Known>]>);
+pub struct Merge(Moment, Arc<[Arc<Known>]>);
 
 impl Merge {
     /// Makes it ready. Takes time proportional to all rules.
     #[must_use]
     pub fn run(self) -> Base {
-        Base::new(self.0)
+        Base::new(self.0, self.1)
     }
 }
 
@@ -121,15 +132,33 @@ pub struct PolicySet {
     removed: Numbers,
     /// What is not in `base`, oldest first.
     added: Vec<Arc<Known>>,
+    /// The latest removals, since `base` was begun to be made ready, and how many there were
+    /// before these.
+    removals: VecDeque<u32>,
+    removals_before: u64,
+    changes: u64,
     prefix_rules: usize,
+    protecting: usize,
     protected_bytes: usize,
 }
 
+/// Tells sets apart.
+static SETS: AtomicU64 = AtomicU64::new(0);
+
 impl Default for PolicySet {
     fn default() -> Self {
+        let first = Moment {
+            set: SETS.fetch_add(1, Ordering::Relaxed),
+            changes: 0,
+            removals: 0,
+        };
         Self {
             known: BTreeMap::new(),
-            base: Base::new(Arc::new([])),
+            base: Base::new(first, Arc::new([])),
+            removals: VecDeque::new(),
+            removals_before: 0,
+            changes: 0,
+            protecting: 0,
             removed: Numbers::default(),
             added: Vec::new(),
             prefix_rules: 0,
@@ -178,6 +207,8 @@ impl PolicySet {
             prefix_rules,
         });
         self.prefix_rules += prefix_rules;
+        self.changes += 1;
+        self.protecting += usize::from(known.policy.protect);
         self.protected_bytes += protected_bytes;
         self.added.push(Arc::clone(&known));
         self.known.insert(id, known);
@@ -193,8 +224,11 @@ impl PolicySet {
         }
         self.prefix_rules -= known.prefix_rules;
         if known.policy.protect {
+            self.protecting -= 1;
             self.protected_bytes -= known.text.len();
         }
+        self.removals.push_back(id);
+        self.changes += 1;
         Some(known.text.clone())
     }
 
@@ -226,19 +260,32 @@ impl PolicySet {
     /// What is to be made ready anew.
     #[must_use]
     pub fn merge(&self) -> Merge {
-        Merge(self.known.values().cloned().collect())
+        let now = Moment {
+            changes: self.changes,
+            removals: self.removals_before + self.removals.len() as u64,
+            ..self.base.of
+        };
+        Merge(now, self.known.values().cloned().collect())
     }
 
-    /// Goes on from what was made ready; what came and went meanwhile still did.
+    /// Goes on from what was made ready; what came and went meanwhile still did. Takes time
+    /// proportional to that. What was made of another set, or before what there is, is of no use.
     pub fn install(&mut self, base: Base) {
+        let (one, other) = (base.of, self.base.of);
+        if one.set != other.set || one.changes < other.changes {
+            return;
+        }
+        while self.removals_before < base.of.removals && self.removals.pop_front().is_some() {
+            self.removals_before += 1;
+        }
         self.removed = Numbers::default();
-        for (place, known) in base.entries.iter().enumerate() {
-            if !self.known.contains_key(&known.id) {
-                self.removed.insert(number(place));
+        for id in &self.removals {
+            if let Some(&place) = base.places.get(id) {
+                self.removed.insert(place);
             }
         }
-        let is_new = |known: &&Arc<Known>| !base.places.contains_key(&known.id);
-        self.added = self.known.values().filter(is_new).cloned().collect();
+        self.added
+            .retain(|known| !base.places.contains_key(&known.id));
         self.base = base;
     }
 
@@ -274,7 +321,7 @@ impl PolicySet {
             Arc::new(rules),
             base,
             self.added.clone(),
-            self.len(),
+            (self.len(), self.protecting),
             default,
             interfaces,
         )

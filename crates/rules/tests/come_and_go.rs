@@ -34,7 +34,7 @@ enum Turn {
     Remove(prop::sample::Index),
     /// Begins to make all ready anew.
     Merge,
-    /// Goes on from what was begun last, if anything was.
+    /// Goes on from what was begun last of those there are.
     Install,
     Search,
 }
@@ -137,7 +137,7 @@ proptest! {
     #[test]
     fn at_every_instant_all_that_are_there_are_found(turns in turns(), packets in packets()) {
         let (mut set, mut there) = (PolicySet::default(), BTreeMap::new());
-        let mut begun: Option<Base> = None;
+        let mut begun: Vec<Base> = Vec::new();
         for (id, turn) in (1_u32..).zip(turns) {
             match turn {
                 Turn::Add(filter, priority, interface) => {
@@ -159,11 +159,13 @@ proptest! {
                         there.remove(&id);
                     }
                 }
-                Turn::Merge => begun = Some(set.merge().run()),
+                Turn::Merge => begun.push(set.merge().run()),
+                // Also those begun earlier, which are of no use any more, and of another set.
                 Turn::Install => {
-                    if let Some(base) = begun.take() {
+                    if let Some(base) = begun.pop() {
                         set.install(base);
                     }
+                    set.install(PolicySet::default().merge().run());
                 }
                 Turn::Search => check(&set.ready(Action::CLASSIFY), &there, &packets),
             }

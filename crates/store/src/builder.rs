@@ -473,6 +473,21 @@ impl BlockBuilder {
         self.header.records += 1;
     }
 
+    /// What the block holds so far, by class and granularity.
+    pub fn class_counts(&self) -> impl Iterator<Item = ClassCount> {
+        let rows = (0..=u8::MAX).zip(&self.counts[..self.classes]);
+        rows.flat_map(|(class, row)| {
+            let counts = (0..).zip(row).filter(|(_, count)| count.packets > 0);
+            counts.map(move |(keep_code, count)| ClassCount {
+                class,
+                keep_code,
+                packets: count.packets,
+                wire_bytes: count.wire_bytes,
+                logged_bytes: count.logged_bytes,
+            })
+        })
+    }
+
     /// Closes the block: writes summary, checksums and header, and returns what
     /// is to be written to the file.
     ///
@@ -481,19 +496,9 @@ impl BlockBuilder {
     /// If the block is larger than 4 GiB: the largest record is not.
     pub fn seal(&mut self, recording: u32, worker: u16, number: u64, hash_seed: [u64; 2]) -> &[u8] {
         let tally = self.tally();
-        let mut counts = Vec::new();
-        for (class, row) in self.counts[..self.classes].iter().enumerate() {
-            for (keep, count) in row.iter().enumerate().filter(|(_, c)| c.packets > 0) {
-                let class = u8::try_from(class).expect("256 rows");
-                self.header.classes |= 1 << class.min(63);
-                counts.push(ClassCount {
-                    class,
-                    keep_code: u8::try_from(keep).expect("4 columns"),
-                    packets: count.packets,
-                    wire_bytes: count.wire_bytes,
-                    logged_bytes: count.logged_bytes,
-                });
-            }
+        let counts: Vec<ClassCount> = self.class_counts().collect();
+        for count in &counts {
+            self.header.classes |= 1 << count.class.min(63);
         }
         let hasher = FlowHasher::new(hash_seed);
         // A flow that came before brings nothing new, nor does an address of other flows.

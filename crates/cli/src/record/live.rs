@@ -21,7 +21,7 @@ use strata_confine::{Role, User};
 use strata_control::LostStatus;
 use strata_control::alerts::Alerts;
 use strata_filter::Filter;
-use strata_pipeline::{Worker, run_live};
+use strata_pipeline::{ClassKept, Worker, merge_kept, run_live};
 use strata_wire::{Ledger, Printable, Tally};
 
 use super::{
@@ -215,6 +215,7 @@ struct Status {
 #[derive(Default)]
 struct Snapshot {
     ledger: Ledger,
+    kept: Vec<ClassKept>,
     rings: Vec<(String, RingCounts)>,
     /// What happened to interfaces, in order; taken by whoever reports it.
     events: Vec<String>,
@@ -500,6 +501,7 @@ fn publish(
         snapshot.rdma = (load(&progress.rdma_sent), load(&progress.rdma_again));
         snapshot.ring_fill = live.ring_fill();
         snapshot.ledger = worker.ledger();
+        snapshot.kept = worker.kept();
         snapshot
             .events
             .extend(events.iter().map(ToString::to_string));
@@ -518,6 +520,7 @@ fn noted(running: &[Running], rings: Vec<(String, u64, u64)>) -> steer::Noted {
     for worker in running {
         worker.status.with(|snapshot| {
             noted.ledger.merge(&snapshot.ledger);
+            merge_kept(&mut noted.kept, &snapshot.kept);
             noted.cpu = noted.cpu.max(Some(snapshot.cpu));
             noted.disk_busy = noted.disk_busy.max(Some(snapshot.disk_busy));
             if let Some(fill) = snapshot.ring_fill {

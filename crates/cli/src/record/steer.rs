@@ -16,6 +16,7 @@ use strata_control::alerts::Alerts;
 use strata_control::api::{Endpoints, Server, serve};
 use strata_control::config::Config;
 use strata_control::{Beginning, Controller, Event, Observed, client};
+use strata_pipeline::ClassKept;
 use strata_wire::{Ledger, Printable};
 
 use super::confined::Reach;
@@ -246,6 +247,8 @@ pub(super) struct Observer {
 #[derive(Default)]
 pub(super) struct Noted {
     pub(super) ledger: Ledger,
+    /// How much of each class was kept.
+    pub(super) kept: Vec<ClassKept>,
     /// Interfaces: name, packets received and dropped so far.
     pub(super) rings: Vec<(String, u64, u64)>,
     /// What was lost before it came here.
@@ -291,6 +294,7 @@ impl Observer {
         self.with(|latest| {
             let observed = &mut latest.observed;
             observed.ledger = noted.ledger;
+            observed.kept = noted.kept;
             observed.rings = noted.rings;
             observed.lost = noted.lost;
             observed.ring_fill = noted.ring_fill;

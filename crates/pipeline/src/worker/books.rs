@@ -32,6 +32,7 @@ impl Worker {
         self.blocks_handed_over += 1;
         let full = std::mem::replace(&mut self.block, empty);
         in_flight(&mut self.ledger, &full.tally());
+        self.by_class.merge(full.class_counts());
         self.sink.submit(full)
     }
 

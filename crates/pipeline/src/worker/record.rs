@@ -43,10 +43,12 @@ impl Worker {
             Outcome::Log(keep) => keep,
             Outcome::SampledOut => {
                 self.ledger.sampled_out.add(wire_bytes(packet));
+                self.by_class.sampled_out(class, wire_bytes(packet));
                 return Ok(());
             }
             Outcome::Discard => {
                 self.ledger.discarded.add(wire_bytes(packet));
+                self.by_class.dropped(class, wire_bytes(packet));
                 return Ok(());
             }
         };

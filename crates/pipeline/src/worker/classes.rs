@@ -1,0 +1,96 @@
+//! How much was kept of the packets of each class.
+
+use strata_store::ClassCount;
+use strata_wire::{Keep, Tally};
+
+/// Keep codes that a class can have, and one more for what is sampled out. What is dropped has
+/// the code of nothing.
+const COLUMNS: usize = 5;
+const SAMPLED_OUT: usize = 4;
+
+/// Packets of a class of which the same is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassKept {
+    /// Index of the class in the model; the one after the last is what is not dissected.
+    pub class: u8,
+    /// `full`, `partial`, `header`, `drop` or `sampled_out`.
+    pub granularity: &'static str,
+    /// Packets, and their bytes on the wire.
+    pub captured: Tally,
+    /// Their bytes that are kept.
+    pub kept_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    captured: Tally,
+    kept_bytes: u64,
+}
+
+/// By class and granularity. Without the packets of the block at hand.
+#[derive(Clone, Debug)]
+pub(super) struct ByClass(Vec<[Count; COLUMNS]>);
+
+impl ByClass {
+    /// For so many classes of a model.
+    pub(super) fn new(classes: usize) -> Self {
+        Self(vec![[Count::default(); COLUMNS]; classes + 1])
+    }
+
+    #[inline]
+    pub(super) fn sampled_out(&mut self, class: u8, bytes: u64) {
+        self.0[usize::from(class)][SAMPLED_OUT].captured.add(bytes);
+    }
+
+    #[inline]
+    pub(super) fn dropped(&mut self, class: u8, bytes: u64) {
+        let nothing = usize::from(Keep::Nothing.code());
+        self.0[usize::from(class)][nothing].captured.add(bytes);
+    }
+
+    /// Adds the packets of a block.
+    pub(super) fn merge(&mut self, block: impl Iterator<Item = ClassCount>) {
+        for block in block {
+            let count = &mut self.0[usize::from(block.class)][usize::from(block.keep_code)];
+            count.captured.packets += block.packets;
+            count.captured.bytes += block.wire_bytes;
+            count.kept_bytes += block.logged_bytes;
+        }
+    }
+
+    /// What there is.
+    pub(super) fn list(&self) -> Vec<ClassKept> {
+        let mut list = Vec::new();
+        for (class, row) in (0..=u8::MAX).zip(&self.0) {
+            for (code, count) in (0..).zip(row).filter(|(_, c)| c.captured.packets > 0) {
+                list.push(ClassKept {
+                    class,
+                    granularity: match code {
+                        0 => "drop",
+                        4 => "sampled_out",
+                        code => Keep::code_name(code),
+                    },
+                    captured: count.captured,
+                    kept_bytes: count.kept_bytes,
+                });
+            }
+        }
+        list
+    }
+}
+
+/// Adds what another worker has kept.
+pub fn merge_kept(all: &mut Vec<ClassKept>, more: &[ClassKept]) {
+    for more in more {
+        let same = |known: &&mut ClassKept| {
+            known.class == more.class && known.granularity == more.granularity
+        };
+        match all.iter_mut().find(same) {
+            Some(known) => {
+                known.captured.merge(more.captured);
+                known.kept_bytes += more.kept_bytes;
+            }
+            None => all.push(more.clone()),
+        }
+    }
+}
