@@ -16,7 +16,7 @@ pub const ARCHIVE_NAME: &str = "archive.json";
 pub const STAGING: &str = "staging";
 
 /// Names of what Strata makes in the directory of a log.
-pub const LOG_ENTRIES: [&str; 16] = [
+pub const LOG_ENTRIES: [&str; 17] = [
     MANIFEST_NAME,
     "manifest.json.new",
     ARCHIVE_NAME,
@@ -27,6 +27,8 @@ pub const LOG_ENTRIES: [&str; 16] = [
     "blocks",
     "models",
     "drift",
+    // Policies that were added at run time (`control`, `saved`).
+    "policies.jsonl",
     STAGING,
     FileKind::Packets.dir(),
     FileKind::Flows.dir(),
