@@ -84,7 +84,8 @@ impl Events {
 /// The start of a text.
 fn bounded(mut text: String) -> String {
     if text.len() > TEXT_BYTES_MAX {
-        text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
+        let mut ends = (0..=TEXT_BYTES_MAX).rev();
+        text.truncate(ends.find(|&end| text.is_char_boundary(end)).unwrap_or(0));
         text.push('…');
     }
     text

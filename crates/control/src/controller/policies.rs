@@ -219,7 +219,7 @@ impl Controller {
     ///
     /// If it cannot be used: then nothing changes.
     pub fn reload(&self, beginning: Beginning, who: &str) -> Result<(), ControlError> {
-        self.change(Instant::now(), who, "", |inner| {
+        let configured = self.change(Instant::now(), who, "", |inner| {
             let known: Vec<(u32, &Policy, &str)> = inner.policies.all().collect();
             let mut at_run_time = inner.at_run_time.clone();
             let (mut stay, mut old): (Vec<_>, Vec<_>) = known
@@ -284,11 +284,10 @@ impl Controller {
             inner.at_run_time = at_run_time;
             inner.replaced = Some(std::mem::replace(&mut inner.policies, set));
             Ok((configured, what))
-        })
-        .map(|configured| {
-            self.lock()
-                .save(|saved| saved.remove(configured.into_iter()))
-        })
+        })?;
+        self.lock()
+            .save(|saved| saved.remove(configured.into_iter()));
+        Ok(())
     }
 
     /// The policies with their hits, highest priority first.
