@@ -1,5 +1,6 @@
 //! The page of metrics, as Prometheus' own tool reads it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+#![allow(clippy::print_stderr, reason = "says why it did not run")]
 
 use std::io::Write;
 use std::path::PathBuf;
