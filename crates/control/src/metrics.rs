@@ -5,6 +5,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
+use strata_wire::Printable;
 
 use crate::controller::Controller;
 use crate::status::{ClassStatus, CpuStatus, InterfaceStatus, PacketStatus, PolicyStatus, Status};
@@ -362,6 +363,15 @@ fn gauges(
     family(encoder, name, help, all)
 }
 
+/// The value of a label, which may come from outside. The encoder writes it as it is, and neither
+/// format has quotes, backslashes or ends of lines bare in it.
+fn label(value: &str) -> String {
+    let end = value.char_indices().nth(LABEL_MAX);
+    let value = end.map_or(value, |(end, _)| &value[..end]);
+    let value = Printable(value).to_string();
+    value.replace('\\', r"\\").replace('"', "\\\"")
+}
+
 fn family<M: EncodeMetric>(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
@@ -376,9 +386,7 @@ fn family<M: EncodeMetric>(
     let mut family = encoder.encode_descriptor(name, help, none, first.metric_type())?;
     for (mut labels, metric) in samples.take(SAMPLES_MAX) {
         for (_, value) in &mut labels {
-            if let Some((end, _)) = value.char_indices().nth(LABEL_MAX) {
-                value.truncate(end);
-            }
+            *value = label(value);
         }
         metric.encode(family.encode_family(&labels)?)?;
     }

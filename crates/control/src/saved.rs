@@ -222,6 +222,19 @@ impl Saved {
         Ok(())
     }
 
+    /// Saves what could not be saved before, if anything was not.
+    ///
+    /// # Errors
+    ///
+    /// As [`Saved::add`].
+    pub fn try_again(&mut self) -> io::Result<()> {
+        // Where no policy was ever added, there is nothing to save.
+        if self.is_stale && self.first_id > 0 {
+            self.replace()?;
+        }
+        Ok(())
+    }
+
     fn change(&mut self, change: &Change<'_>) -> io::Result<()> {
         if self.is_stale || self.lines > 2 * self.known.len() + PAST_LINES_MAX {
             return self.replace();
@@ -363,7 +376,10 @@ mod tests {
         let gone = dir.path().join("gone");
         saved.path = gone.join(FILE_NAME);
         assert!(saved.add(1, &policy("tcp"), "token", "").is_err());
+        assert!(saved.try_again().is_err());
         fs::create_dir(&gone).unwrap();
+        saved.try_again().unwrap();
+        assert_eq!(ids(&Saved::load(&gone).0), [1]);
         saved.add(2, &policy("tcp"), "token", "").unwrap();
         assert_eq!(ids(&Saved::load(&gone).0), [1, 2]);
     }

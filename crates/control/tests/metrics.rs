@@ -135,6 +135,9 @@ fn classes_have_series_by_granularity() {
         assert!(page.lines().any(|known| known == line), "{line} in {page}");
     }
     assert!(!page.contains("# EOF"));
+    let odd =
+        "strata_interface_received_packets_total{interface=\"eth\\\"0\\\\\\\\n\\\\u{1b}[2J\"} 5";
+    assert!(page.lines().any(|line| line == odd), "{odd} in {page}");
 }
 
 #[test]
@@ -142,7 +145,7 @@ fn pages_are_bounded() {
     let page = metrics::text(&controller(1000), Format::OpenMetrics);
     assert!(page.ends_with("# EOF\n"));
     assert_eq!(page.matches("strata_policy_packets_total{").count(), 100);
-    assert!(page.contains("strata_policies 1000"), "{page}");
+    assert!(page.contains("strata_policies{} 1000.0\n"), "{page}");
     assert!(page.len() < 100_000, "{}", page.len());
     assert!(page.lines().all(|line| line.len() < 400));
 }
