@@ -237,9 +237,21 @@ fn policies_of_run_time_survive_a_restart() {
     let config = dir.path().join("strata.toml");
     fs::write(&config, "[[policy]]\nmatch = 'arp'\naction = 'drop'\n").unwrap();
     let config = config.display().to_string();
-    let running = Running::start(dir.path(), &["--config", &config]);
-    running.until_listening();
+    let (bytes, middle, packets) = halves();
+    let start = || {
+        let running = Running::start(dir.path(), &["--config", &config]);
+        running.until_listening();
+        running
+    };
+    let end = |mut running: Running| {
+        running.feed(&bytes[..middle]);
+        running.until_seen(packets - 300);
+        running.finish()
+    };
+    let saved = dir.path().join("log/policies.jsonl");
+    let mut running = start();
     let why = "first\n\u{1b}[2Jstrata: second";
+    // Before there is a log: it is made when packets come.
     let add = [
         "policy",
         "add",
@@ -253,15 +265,15 @@ fn policies_of_run_time_survive_a_restart() {
     running.ok(&["policy", "add", "tcp", "--action", "drop"]);
     running.ok(&["policy", "remove", "3"]);
     let page = running.ok(&["status"]);
-    assert!(page.contains(r"first\n\u{1b}[2Jstrata: second"), "{page}");
-    assert!(!page.contains('\u{1b}'), "{page}");
-    // No packets came, so it does not end well; what it said is the journal.
-    let said = text(&running.finish_early());
-    assert!(said.contains(r"first\n\u{1b}[2Jstrata: second"), "{said}");
-    assert!(!said.contains('\u{1b}'), "{said}");
+    let shown = r"first\n\u{1b}[2Jstrata: second";
+    assert!(page.contains(shown) && !page.contains('\u{1b}'), "{page}");
+    running.feed(&bytes[..24]);
+    running.until("it is saved", |_| saved.exists());
+    running.feed(&bytes[24..middle]);
+    let said = running.finish();
+    assert!(said.contains(shown) && !said.contains('\u{1b}'), "{said}");
 
-    let again = Running::start(dir.path(), &["--config", &config]);
-    again.until_listening();
+    let again = start();
     let list = again.ok(&["policy", "list"]);
     let rows: Vec<Vec<&str>> = list
         .lines()
@@ -279,26 +291,17 @@ fn policies_of_run_time_survive_a_restart() {
         "policy 4\n",
         "numbers are not used again"
     );
-    let said = text(&again.finish_early());
+    let said = end(again);
     assert!(
         said.contains("1 policies that were added at run time are in force again"),
         "{said}"
     );
     // A file that cannot be used is told, kept, and ends nothing.
-    let saved = dir.path().join("log/policies.jsonl");
-    assert!(saved.exists());
     fs::write(&saved, "{}\n").unwrap();
-    let third = Running::start(dir.path(), &["--config", &config]);
-    third.until_listening();
-    assert_eq!(
-        third
-            .json(&["policy", "list", "--json"])
-            .as_array()
-            .unwrap()
-            .len(),
-        1
-    );
-    let said = text(&third.finish_early());
+    let third = start();
+    let list = third.json(&["policy", "list", "--json"]);
+    assert_eq!(list.as_array().unwrap().len(), 1);
+    let said = end(third);
     assert!(said.contains("policies.jsonl.invalid"), "{said}");
 }
 

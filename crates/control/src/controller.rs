@@ -183,6 +183,8 @@ impl Controller {
             policies: first.set,
             at_run_time: first.at_run_time,
             saved: None,
+            save_at: None,
+            save_told: false,
             replaced: None,
             default,
             can_mirror: beginning.can_mirror,
@@ -326,6 +328,7 @@ impl Controller {
     pub fn tick(&self, now: Instant, observed: Observed) {
         let mut inner = self.lock();
         inner.observe(now, observed);
+        inner.save_again(now);
         let mut changed = false;
         if inner.timed.as_ref().is_some_and(|(until, _)| now >= *until)
             && let Some((_, before)) = inner.timed.take()

@@ -33,6 +33,9 @@ pub(super) struct Inner {
     pub(super) at_run_time: BTreeSet<u32>,
     /// Where these are saved; `None` if they are not.
     pub(super) saved: Option<Saved>,
+    /// When saving is tried again, and whether it was told that it failed.
+    pub(super) save_at: Option<Instant>,
+    pub(super) save_told: bool,
     /// The policies before a change that is not yet published.
     pub(super) replaced: Option<PolicySet>,
     pub(super) default: Action,

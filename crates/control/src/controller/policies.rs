@@ -6,7 +6,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use strata_rules::{Action, Policy, PolicyError, PolicySet};
 use strata_wire::Tally;
@@ -22,6 +22,9 @@ use crate::status::{PolicyOrigin, PolicyStatus};
 pub const MATCH_BYTES_MAX: usize = 4 << 10;
 /// Bytes of an interface's name at most: Linux has 15, captures of others have longer ones.
 const INTERFACE_BYTES_MAX: usize = 255;
+
+/// After how long what could not be saved is tried again.
+const SAVE_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// Whether two policies ask for the same.
 fn same(one: &Policy, other: &Policy) -> bool {
@@ -110,13 +113,32 @@ impl Inner {
         self.save(|saved| saved.remove(configured.into_iter()));
     }
 
-    /// Changes what is saved; a failure is told, and costs nothing else.
+    /// Saves what could not be saved before: a file's recording makes its log when packets come,
+    /// and a full disk may have room again.
+    pub(super) fn save_again(&mut self, now: Instant) {
+        if self.save_at.is_some_and(|at| now >= at) {
+            self.save_at = None;
+            self.save(Saved::try_again);
+        }
+    }
+
+    /// Changes what is saved; a failure is told once, and costs nothing else.
     fn save(&mut self, change: impl FnOnce(&mut Saved) -> io::Result<()>) {
-        if let Some(saved) = &mut self.saved
-            && let Err(error) = change(saved)
-        {
-            let what =
-                format!("policies of run time are not saved, and end with the recording: {error}");
+        let Some(saved) = &mut self.saved else {
+            return;
+        };
+        let Err(error) = change(saved) else {
+            self.save_told = false;
+            return;
+        };
+        self.save_at = Some(Instant::now() + SAVE_AGAIN_AFTER);
+        // Without packets, the recording of a file has no log yet.
+        let is_early =
+            error.kind() == io::ErrorKind::NotFound && self.observed.ledger.seen.packets == 0;
+        if !is_early && !std::mem::replace(&mut self.save_told, true) {
+            let what = format!(
+                "policies of run time cannot be saved, and would end with the recording: {error}"
+            );
             self.events.note("strata", what, "");
         }
     }
