@@ -151,9 +151,8 @@ impl Alerts {
         let thread = thread::Builder::new()
             .name("strata-alerts".into())
             .spawn(move || {
-                if let Err(error) = confine_thread(Role::Server) {
-                    eprintln!("strata: alerts go on without confining system calls: {error}");
-                }
+                // Where this fails, the filter of the process did too, and that was said.
+                let _ = confine_thread(Role::Server);
                 while let Ok(event) = waiting.recv() {
                     if !sender.deliver(&event) {
                         break;

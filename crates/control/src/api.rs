@@ -126,7 +126,9 @@ pub fn serve(controller: Arc<Controller>, endpoints: Endpoints) -> Result<Server
     let (stop, stopped) = oneshot::channel::<()>();
     let work = move || {
         if let Err(error) = confine_thread(Role::Server) {
-            eprintln!("strata: the API goes on without confining system calls: {error}");
+            controller.report(format!(
+                "the API runs without its own system-call filter: {error}"
+            ));
         }
         runtime.block_on(async move {
             if let Some(listener) = unix {
