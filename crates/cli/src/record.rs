@@ -33,7 +33,7 @@ use strata_sketch::Pressure;
 use strata_store::{About, BlockSink};
 use strata_wire::{Ledger, LinkType, TunnelKey};
 
-pub(crate) use confined::{HelperArgs, helper};
+pub(crate) use confined::{HelperArgs, Reach, give_up, helper};
 use target::{Closed, Destination, Recording};
 pub(crate) use target::{DiskWay, GroupArgs, Target, log_directory, rotate_bytes};
 

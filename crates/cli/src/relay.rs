@@ -8,12 +8,15 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::thread::CapabilitySet;
 use strata_relay::secret::Secret;
 use strata_relay::tls::{RelayTls, TlsFiles};
 use strata_relay::{CONTROL_PORT, Relay, RelayOptions};
 use strata_wire::Printable;
 
-use crate::record::{DiskWay, GroupArgs, log_directory, rotate_bytes, stop_on_signal};
+use crate::record::{
+    DiskWay, GroupArgs, Reach, give_up, log_directory, rotate_bytes, stop_on_signal,
+};
 use crate::{bounded, text};
 
 /// Arguments of `strata relay`.
@@ -82,6 +85,11 @@ pub(crate) struct Args {
     /// Take packets from whoever connects, though --listen is an address that others reach.
     #[arg(long, conflicts_with_all = ["secret_file", "tls_cert"])]
     insecure: bool,
+
+    /// Keep all privileges, and reach all files, instead of giving up what is not needed once
+    /// the relay listens.
+    #[arg(long)]
+    no_sandbox: bool,
 
     /// Certificate of this relay (PEM): switches must then use TLS and show one too.
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
@@ -155,11 +163,25 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         });
     }
     let stop = stop_on_signal()?;
-    let mut disk = log_directory(&args.output, &args.group.owner()?)?;
+    // What the library of a NIC opens later is not known.
+    #[cfg(feature = "verbs")]
+    let sandboxed = !args.no_sandbox && options.device.is_none();
+    #[cfg(not(feature = "verbs"))]
+    let sandboxed = !args.no_sandbox;
+    let bound = Relay::bind(options)?;
+    let owner = args.group.owner()?;
+    let mut disk = log_directory(&args.output, &owner)?;
+    if sandboxed {
+        let reach = Reach {
+            log: Some(&args.output),
+            ..Reach::default()
+        };
+        give_up(&owner, &reach, CapabilitySet::empty())?;
+    }
     let chosen = disk.choose(args.disk.into());
     let chosen = chosen.with_context(|| format!("{}: --disk", args.output.display()))?;
     eprintln!("strata: {chosen}");
-    let relay = Relay::start(Arc::new(disk), options, |event| {
+    let relay = bound.start(Arc::new(disk), |event| {
         eprintln!("strata: {}", Printable(event));
     })?;
     eprintln!(

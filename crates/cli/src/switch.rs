@@ -179,6 +179,11 @@ impl LinkSetup {
         &self.options.relay
     }
 
+    /// Whether packets leave in frames of our own.
+    pub(crate) fn sends_frames(&self) -> bool {
+        matches!(self.options.transport, Transport::Raw(..))
+    }
+
     /// How a worker's link works.
     pub(crate) fn options(&self, about: About, worker: u16) -> Result<LinkOptions> {
         Ok(LinkOptions {

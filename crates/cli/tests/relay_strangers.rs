@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use strata_relay::control::{Challenge, Hello, Message};
 use strata_store::Log;
+use strata_testkit::{Namespace, may_use_kernel};
 
 const STRATA: &str = env!("CARGO_BIN_EXE_strata");
 const LIMIT: Duration = Duration::from_secs(40);
@@ -25,8 +26,12 @@ impl Relay {
         let mut command = Command::new(STRATA);
         command.args(["relay", "--listen", host, "--disk", "buffered"]);
         command.args(["--block-size", "1MiB", "-o"]).arg(log);
-        command.args(extra).stdout(Stdio::null());
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        Self::spawn(command.args(extra))
+    }
+
+    fn spawn(command: &mut Command) -> Self {
+        let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let mut errors = child.stderr.take().unwrap();
         let mut seen = Vec::new();
         let mut byte = [0];
@@ -51,10 +56,14 @@ impl Relay {
         self.status("VmRSS:") >> 10
     }
 
-    fn interrupt(mut self) {
+    fn signal(&self, name: &str) {
         let pid = self.0.id().to_string();
-        let sent = Command::new("kill").args(["-s", "INT", &pid]).status();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status();
         assert!(sent.unwrap().success());
+    }
+
+    fn interrupt(mut self) {
+        self.signal("INT");
         let end = Instant::now() + LIMIT;
         while self.0.try_wait().unwrap().is_none() {
             assert!(Instant::now() < end, "it does not end");
@@ -309,6 +318,107 @@ fn an_address_that_others_reach_wants_to_know_who_connects() {
     for option in ["--secret-file", "--tls-cert", "--insecure"] {
         assert!(said.contains(option), "{said}");
     }
+}
+
+/// A line of `/proc/PID/status` as a number of base 16.
+fn capabilities(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    u64::from_str_radix(line.unwrap().trim(), 16).unwrap()
+}
+
+/// Once it listens, a relay has no privileges, and reaches its log only.
+#[test]
+fn a_relay_keeps_no_capabilities_and_reaches_nothing_but_its_log() {
+    const HOST: &str = "127.91.2.8";
+    let dir = tempfile::tempdir().unwrap();
+    for (extra, writes_elsewhere) in [(&["--no-sandbox"][..], true), (&[], false)] {
+        let log = dir.path().join(format!("log-{writes_elsewhere}"));
+        let elsewhere = dir.path().join(format!("elsewhere-{writes_elsewhere}"));
+        fs::create_dir(&elsewhere).unwrap();
+        let relay = Relay::start(HOST, &log, extra);
+        assert_eq!(capabilities(relay.0.id()) != 0, writes_elsewhere);
+        // As if an intruder could make it write there.
+        let _ = fs::remove_dir(log.join("blocks"));
+        std::os::unix::fs::symlink(&elsewhere, log.join("blocks")).unwrap();
+        let output = switch(HOST, &[]);
+        assert_eq!(
+            output.status.success(),
+            writes_elsewhere,
+            "{}",
+            text(&output)
+        );
+        let written = fs::read_dir(&elsewhere).unwrap().count();
+        assert_eq!(written > 0, writes_elsewhere, "{}", text(&output));
+    }
+}
+
+/// A switch that captures keeps none either, and goes on with a relay that comes back.
+#[test]
+fn a_switch_that_captures_keeps_no_capabilities_and_finds_its_relay_again() {
+    if !may_use_kernel("a switch that captures") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let namespace = Namespace::new("relay-caps");
+    namespace.pair("in0", "out0");
+    namespace.ip("link set lo up");
+    let inside = || {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace.name(), STRATA]);
+        command
+    };
+    let log = dir.path().join("log");
+    let relay = || {
+        let mut command = inside();
+        command
+            .args(["relay", "--disk", "buffered", "-o"])
+            .arg(&log);
+        Relay::spawn(&mut command)
+    };
+    let first = relay();
+    let mut command = inside();
+    command.args([
+        "switch",
+        "--relay",
+        "127.0.0.1",
+        "--mode",
+        "log-all",
+        "-i",
+        "in0",
+    ]);
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut switch = Relay(child.unwrap());
+    let lasts = Instant::now() + LIMIT;
+    let recordings = || Log::open(&log).map_or(0, |log| log.recordings().len());
+    while recordings() == 0 {
+        assert!(Instant::now() < lasts, "no recording");
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(capabilities(switch.0.id()), 0);
+    drop(first);
+    let second = relay();
+    let connected = || {
+        let mut ss = Command::new("ip");
+        ss.args(["netns", "exec", namespace.name(), "cat", "/proc/net/tcp"]);
+        let table = String::from_utf8(ss.output().unwrap().stdout).unwrap();
+        // Established, to port 4791.
+        table.lines().any(|line| line.contains("0100007F:12B7 01"))
+    };
+    while !connected() {
+        assert!(Instant::now() < lasts, "not connected again");
+        thread::sleep(Duration::from_millis(10));
+    }
+    switch.signal("INT");
+    let mut stdout = switch.0.stdout.take().unwrap();
+    let mut said = String::new();
+    stdout.read_to_string(&mut said).unwrap();
+    assert!(switch.0.wait().unwrap().success(), "{said}");
+    second.interrupt();
+    assert_eq!(recordings(), 1);
 }
 
 /// Both ends say which version the other one speaks.

@@ -60,7 +60,9 @@ impl Role {
 }
 
 /// The whole process: what any of its threads does.
-const PROCESS: &[&[i64]] = &[BASIC, LOOK, CHANGE, URING, NETWORK, THREADS, CAPTURE];
+const PROCESS: &[&[i64]] = &[
+    BASIC, LOOK, CHANGE, URING, NETWORK, THREADS, CAPTURE, RELAY,
+];
 
 /// Memory, the clock, waiting, signals, open files: what every thread does. `seccomp` gives up
 /// more, never less.
@@ -242,6 +244,9 @@ const CAPTURE: &[i64] = &[
     libc::SYS_setsockopt,
     libc::SYS_socket,
 ];
+
+/// Memory that a relay shares with a switch of the same machine.
+const RELAY: &[i64] = &[libc::SYS_memfd_create];
 
 const HELPER: &[i64] = &[libc::SYS_sendmsg, libc::SYS_socket];
 

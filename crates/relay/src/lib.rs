@@ -37,7 +37,7 @@ pub mod verbs;
 
 pub use error::RelayError;
 pub use link::{Link, LinkOptions, LinkReport, Port, Transport, WrapPort};
-pub use relay::{Relay, RelayCounters, RelayOptions, Totals};
+pub use relay::{BoundRelay, Relay, RelayCounters, RelayOptions, Totals};
 
 /// The TCP port of the relay's control protocol by default: the number that RoCEv2
 /// has on UDP.

@@ -213,9 +213,75 @@ impl std::fmt::Debug for Relay {
     }
 }
 
+/// A relay that has its addresses, and serves nobody yet: what is to be done with privileges,
+/// or before threads are started, is done now.
+pub struct BoundRelay {
+    options: RelayOptions,
+    listener: TcpListener,
+    address: SocketAddr,
+    /// Where RDMA packets come, unless a NIC takes them.
+    udp: Option<UdpPort>,
+    rdma_port: u16,
+    #[cfg(feature = "verbs")]
+    device: Option<crate::verbs::Device>,
+}
+
+impl std::fmt::Debug for BoundRelay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BoundRelay")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+impl BoundRelay {
+    /// Starts it with the log on `disk`. `report` is told of switches that come and go, from
+    /// any thread.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be written.
+    pub fn start(
+        self,
+        disk: Arc<dyn Disk>,
+        report: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<Relay, RelayError> {
+        let log = RelayLog::open(disk)?;
+        let writers = RelayWriters::start(self.options.writers, log.in_flight())?;
+        let inner = Arc::new(Inner {
+            log,
+            writers,
+            wire: Mutex::new(Wire::default()),
+            rdma_port: self.rdma_port,
+            emptied: AtomicU64::new(0),
+            stop: AtomicBool::new(false),
+            counters: RelayCounters::default(),
+            failure: Mutex::default(),
+            report: Box::new(report),
+            #[cfg(feature = "verbs")]
+            device: self.device,
+            options: self.options,
+        });
+        let mut threads = Vec::new();
+        let (accepting, listener) = (Arc::clone(&inner), self.listener);
+        let accept = move || accept(&accepting, &listener);
+        threads.push(spawn("strata-accept", accept)?);
+        if let Some(port) = self.udp {
+            let responding = Arc::clone(&inner);
+            let respond = move || respond(&responding, port);
+            threads.push(spawn("strata-responder", respond)?);
+        }
+        Ok(Relay {
+            inner,
+            address: self.address,
+            threads,
+        })
+    }
+}
+
 impl Relay {
-    /// Starts a relay that writes into the log on `disk`. `report` is told of
-    /// switches that come and go, from any thread.
+    /// Starts a relay that writes into the log on `disk`: [`Relay::bind`] and
+    /// [`BoundRelay::start`].
     ///
     /// # Errors
     ///
@@ -225,6 +291,15 @@ impl Relay {
         options: RelayOptions,
         report: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Self, RelayError> {
+        Self::bind(options)?.start(disk, report)
+    }
+
+    /// Takes the addresses of a relay.
+    ///
+    /// # Errors
+    ///
+    /// If one is taken.
+    pub fn bind(options: RelayOptions) -> Result<BoundRelay, RelayError> {
         let listen = options.listen;
         let listener = TcpListener::bind(listen)
             .map_err(io_error(format!("{listen}: cannot listen for switches")))?;
@@ -252,35 +327,14 @@ impl Relay {
             rdma_port = port.local_address().map_err(io_error("UDP socket"))?.port();
             udp = Some(port);
         }
-        let log = RelayLog::open(disk)?;
-        let writers = RelayWriters::start(options.writers, log.in_flight())?;
-        let inner = Arc::new(Inner {
-            log,
-            writers,
-            wire: Mutex::new(Wire::default()),
+        Ok(BoundRelay {
+            options,
+            listener,
+            address,
+            udp,
             rdma_port,
-            emptied: AtomicU64::new(0),
-            stop: AtomicBool::new(false),
-            counters: RelayCounters::default(),
-            failure: Mutex::default(),
-            report: Box::new(report),
             #[cfg(feature = "verbs")]
             device,
-            options,
-        });
-        let mut threads = Vec::new();
-        let accepting = Arc::clone(&inner);
-        let accept = move || accept(&accepting, &listener);
-        threads.push(spawn("strata-accept", accept)?);
-        if let Some(port) = udp {
-            let responding = Arc::clone(&inner);
-            let respond = move || respond(&responding, port);
-            threads.push(spawn("strata-responder", respond)?);
-        }
-        Ok(Self {
-            inner,
-            address,
-            threads,
         })
     }
 

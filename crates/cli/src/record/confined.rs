@@ -1,4 +1,5 @@
-//! Gives up what a recording from interfaces does not need once it has opened them.
+//! Gives up what a recording from interfaces does not need once it has opened them, and a relay
+//! once it listens.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,31 +44,34 @@ pub(super) fn opener(user: Option<&str>) -> Result<SocketOpener> {
 }
 
 /// What a recording still reaches.
-pub(super) struct Reach<'a> {
-    /// The log's directory.
-    pub(super) log: &'a Path,
+#[derive(Default)]
+pub(crate) struct Reach<'a> {
+    /// The log's directory, if it is on this machine.
+    pub(crate) log: Option<&'a Path>,
     /// The directory that was made for the socket of the API, and the one around it.
-    pub(super) socket_dirs: Option<[PathBuf; 2]>,
+    pub(crate) socket_dirs: Option<[PathBuf; 2]>,
     /// Files that are read again: configuration, policies.
-    pub(super) files: Vec<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
     /// The interfaces whose counters are read.
-    pub(super) interfaces: &'a [String],
+    pub(crate) interfaces: &'a [String],
 }
 
-/// Makes the log for its owner, changes to that, gives up all capabilities, and reaches only
-/// what it has to. To be done before threads are started.
-pub(super) fn give_up(owner: &Owner, reach: &Reach<'_>) -> Result<()> {
-    log_directory(reach.log, owner)?;
+/// Makes the log for its owner, changes to that, gives up all capabilities but those to `keep`,
+/// and reaches only what it has to. To be done before threads are started.
+pub(crate) fn give_up(owner: &Owner, reach: &Reach<'_>, keep: CapabilitySet) -> Result<()> {
+    if let Some(log) = reach.log {
+        log_directory(log, owner)?;
+    }
     let user = owner.user.as_ref();
-    give_up_capabilities(user, CapabilitySet::empty(), Some(reach.log))?;
-    if user.is_some() {
+    give_up_capabilities(user, keep, reach.log)?;
+    if let (Some(_), Some(log)) = (user, reach.log) {
         let writes = Access::WRITE_OK | Access::EXEC_OK;
-        let may = accessat(CWD, reach.log, writes, AtFlags::EACCESS);
+        let may = accessat(CWD, log, writes, AtFlags::EACCESS);
         may.with_context(|| {
             format!(
                 "{}: the user of -Z cannot write here: make it the owner (chown), or name a \
                  directory that does not exist yet",
-                reach.log.display()
+                log.display()
             )
         })?;
     }
@@ -83,7 +87,7 @@ pub(super) fn give_up(owner: &Owner, reach: &Reach<'_>) -> Result<()> {
 impl Reach<'_> {
     fn files(&self) -> Files {
         let mut files = Files {
-            write: vec![self.log.to_owned()],
+            write: self.log.map(Path::to_owned).into_iter().collect(),
             delete: self.socket_dirs.iter().flatten().cloned().collect(),
             ..Files::default()
         };

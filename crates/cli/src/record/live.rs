@@ -1,13 +1,12 @@
 //! Recording from interfaces: a worker on each core, until a signal.
 
 use std::ops::ControlFlow;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use indicatif::ProgressBar;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
@@ -239,16 +238,9 @@ struct Running {
     status: Arc<Status>,
 }
 
-/// Opens the interfaces; where a log on this machine is confined to, if it is to be.
-fn open<'a>(
-    args: &RoadArgs,
-    setup: &'a Setup,
-    options: &mut LiveOptions,
-    workers: u16,
-) -> Result<(Vec<Live>, Option<&'a Path>)> {
-    let dir = setup.destination.dir.as_deref();
-    let confined = dir.filter(|_| !args.live.no_sandbox);
-    if confined.is_some() && !args.live.exclusive {
+/// Opens the interfaces; in the sandbox, with what opens them again.
+fn open(args: &RoadArgs, options: &mut LiveOptions, workers: u16) -> Result<Vec<Live>> {
+    if !args.live.no_sandbox && !args.live.exclusive {
         match confined::opener(args.live.user.as_deref()) {
             Ok(opener) => options.opener = Some(opener),
             Err(error) => eprintln!(
@@ -257,7 +249,7 @@ fn open<'a>(
             ),
         }
     }
-    Ok((Live::open(options, workers)?, confined))
+    Ok(Live::open(options, workers)?)
 }
 
 pub(super) fn run(
@@ -284,7 +276,8 @@ pub(super) fn run(
     let user = args.live.user.as_deref().map(User::named).transpose()?;
     let owner = target.owner(user);
     let eve = args.attention.open(false, &owner)?;
-    let (lives, confined) = open(args, setup, &mut options, count)?;
+    let sandboxed = !args.live.no_sandbox;
+    let lives = open(args, &mut options, count)?;
     let ways = lives[0].ways().join("; ");
     let before = DropCounts::now(&args.live.interfaces);
     let room = setup.destination.dir.as_deref();
@@ -301,10 +294,10 @@ pub(super) fn run(
         None => None,
     };
     let socket = args.steer.socket(args, &owner)?;
-    if let Some(log) = confined {
-        confined::give_up(&owner, &args.steer.reach(args, log, socket.as_ref())?)?;
-    } else if owner.user.is_some() {
-        bail!("-Z is for recordings to a log on this machine");
+    if sandboxed {
+        let log = setup.destination.dir.as_deref();
+        let reach = args.steer.reach(args, log, socket.as_ref())?;
+        confined::give_up(&owner, &reach, target.capabilities())?;
     }
     let _eve = eve.map(|eve| eve.start(&setup.alerts)).transpose()?;
     let inputs = args.live.interfaces.clone();

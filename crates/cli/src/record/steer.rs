@@ -125,7 +125,7 @@ impl SteerArgs {
     pub(super) fn reach<'a>(
         &self,
         args: &'a RoadArgs,
-        log: &'a Path,
+        log: Option<&'a Path>,
         socket: Option<&SocketFile>,
     ) -> Result<Reach<'a>> {
         let config = self.read_config()?;

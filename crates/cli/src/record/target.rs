@@ -10,6 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use rustix::fs::Mode;
 use rustix::process::umask;
+use rustix::thread::CapabilitySet;
 use strata_confine::{Group, Owner, Role, User, make_log_dir};
 use strata_relay::{Link, LinkReport};
 use strata_store::{
@@ -245,6 +246,15 @@ impl Target {
             Self::Relay(_) => None,
         };
         Owner { user, group }
+    }
+
+    /// What it takes to reach it again once it was lost: raw frames leave through a packet
+    /// socket, which each connection to a relay opens.
+    pub(super) fn capabilities(&self) -> CapabilitySet {
+        match self {
+            Self::Relay(setup) if setup.sends_frames() => CapabilitySet::NET_RAW,
+            Self::Relay(_) | Self::Log(_) => CapabilitySet::empty(),
+        }
     }
 
     /// The size that the log keeps below, of so many workers.
