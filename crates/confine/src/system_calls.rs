@@ -60,9 +60,7 @@ impl Role {
 }
 
 /// The whole process: what any of its threads does.
-const PROCESS: &[&[i64]] = &[
-    BASIC, LOOK, CHANGE, URING, NETWORK, THREADS, CAPTURE, RELAY,
-];
+const PROCESS: &[&[i64]] = &[BASIC, LOOK, CHANGE, URING, NETWORK, THREADS, CAPTURE, RELAY];
 
 /// Memory, the clock, waiting, signals, open files: what every thread does. `seccomp` gives up
 /// more, never less.
