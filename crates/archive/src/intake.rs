@@ -33,6 +33,8 @@ pub(crate) struct Intake {
     pub(crate) verdicts: Verdicts,
     /// By number in the records: code, class, score.
     known: Vec<Option<(u32, u8, Option<u16>)>>,
+    /// By the same number, as defined: what that says may change with the context.
+    defined: Vec<Option<VerdictRecord>>,
     pub(crate) context: Context,
     pub(crate) protection: Protection,
     pub(crate) interfaces: HashMap<u16, Interface>,
@@ -48,6 +50,7 @@ impl Intake {
             run: Run::default(),
             verdicts: Verdicts::default(),
             known: Vec::new(),
+            defined: Vec::new(),
             context: Context {
                 mode: recording.mode.clone(),
                 classes: recording.classes.clone(),
@@ -76,9 +79,7 @@ impl Intake {
                         self.take_in(&mut pending, runs)?;
                     }
                 }
-                Ok(Record::Verdict(id, verdict)) => {
-                    self.define(id, Some(&verdict));
-                }
+                Ok(Record::Verdict(id, verdict)) => self.define(id, verdict),
                 Ok(record) => {
                     self.take_in(&mut pending, runs)?;
                     self.record(record, runs)?;
@@ -102,7 +103,7 @@ impl Intake {
         let known = self.known.get(usize::from(packet.verdict));
         let verdict = match known {
             Some(Some(verdict)) => *verdict,
-            _ => self.define(packet.verdict, None),
+            _ => self.look_up(packet.verdict),
         };
         Pending::new(packet, link, &self.hasher, verdict)
     }
@@ -148,9 +149,7 @@ impl Intake {
                         self.end_run(runs)?;
                     }
                     self.protection = Protection::of(&context.protected);
-                    if context.classes != self.context.classes {
-                        self.known.clear();
-                    }
+                    self.known.clear();
                     self.context = context;
                 }
             }
@@ -173,18 +172,31 @@ impl Intake {
         Ok(())
     }
 
-    fn define(&mut self, id: u16, verdict: Option<&VerdictRecord>) -> (u32, u8, Option<u16>) {
-        let class = verdict.and_then(|v| self.context.classes.get(usize::from(v.class)));
-        let code = self
-            .verdicts
-            .code(verdict, class.map_or("unknown", String::as_str));
+    fn define(&mut self, id: u16, verdict: VerdictRecord) {
+        let place = usize::from(id);
+        if self.defined.len() <= place {
+            self.defined.resize(place + 1, None);
+        }
+        let before = self.defined[place].replace(verdict);
+        // Most blocks define again what those before did.
+        if before != self.defined[place]
+            && let Some(known) = self.known.get_mut(place)
+        {
+            *known = None;
+        }
+    }
+
+    /// Code, class and score of a verdict in the context at hand.
+    fn look_up(&mut self, id: u16) -> (u32, u8, Option<u16>) {
+        let place = usize::from(id);
+        let verdict = self.defined.get(place).and_then(Option::as_ref);
+        let code = self.verdicts.code(verdict, &self.context);
         let known = &self.verdicts.all[code as usize];
         let entry = (code, known.class, known.score);
-        let id = usize::from(id);
-        if self.known.len() <= id {
-            self.known.resize(id + 1, None);
+        if self.known.len() <= place {
+            self.known.resize(place + 1, None);
         }
-        self.known[id] = Some(entry);
+        self.known[place] = Some(entry);
         entry
     }
 

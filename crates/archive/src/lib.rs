@@ -3,7 +3,8 @@
 //! - [`compact`]: block files become parts, in open formats: `packets` and `flows`
 //!   (Parquet), `payload` (pcapng in gzip members), partitioned by hour and class;
 //! - [`export`]: packets of both tiers, found through the table of flows ([`Find`]);
-//! - [`flow_records`], [`RecordWriter`]: flows as CSV, JSON, IPFIX;
+//! - [`flow_records`], [`RecordWriter`]: flows as CSV, JSON, IPFIX; [`reasons_of`]: why
+//!   packets were kept;
 //! - [`verify`]: every byte is what was written; [`prune`]: retention by age, class
 //!   and size;
 //! - [`encrypt_to`], [`rotate`], [`ClearDisk`]: encryption at rest; [`relocate`]: the cold tier.
@@ -40,6 +41,7 @@ mod pending;
 mod predict;
 mod protection;
 mod prune;
+mod reasons;
 mod records;
 mod rows;
 mod run;
@@ -60,6 +62,7 @@ pub use prune::{
     Importance, PROTECTED, Piece, PieceKind, Plan, Pruned, Retention, make_room, plan, prune,
     retention_class,
 };
+pub use reasons::{ReasonCount, reasons_of};
 pub use records::{FlowRecord, RecordFormat, RecordWriter, flow_records};
 pub use tables::{Rows, Table, TakeRows, rows_of_blocks};
 pub use verify::{Verified, verify};

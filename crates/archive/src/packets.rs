@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use parquet::data_type::ByteArray;
-use strata_store::{VerdictRecord, export::reason, keep_name};
+use strata_store::export::{Context, reason};
+use strata_store::{VerdictRecord, keep_name};
 use strata_wire::{AddressFamily, FlowShare};
 
 use crate::coded::{Entries, IntCodes, NULL};
@@ -75,11 +76,10 @@ pub(crate) fn column(name: &str) -> usize {
 /// Verdicts of a job by code, with their texts.
 #[derive(Debug, Default)]
 pub(crate) struct Verdicts {
-    codes: HashMap<(Option<VerdictKey>, String), u32>,
+    /// By class, its name, score, and reason.
+    codes: HashMap<(u8, String, Option<u16>, String), u32>,
     pub(crate) all: Vec<Verdict>,
 }
-
-type VerdictKey = (u8, u16, u8, Vec<u16>);
 
 /// What a verdict says in the table.
 #[derive(Debug)]
@@ -91,18 +91,24 @@ pub(crate) struct Verdict {
 }
 
 impl Verdicts {
-    /// The code of a verdict, whose class has this name.
-    pub(crate) fn code(&mut self, verdict: Option<&VerdictRecord>, class_name: &str) -> u32 {
-        let key = verdict.map(|v| (v.class, v.score, v.level, v.leaves.clone()));
+    /// The code of a verdict on a packet that was recorded with `context`.
+    pub(crate) fn code(&mut self, verdict: Option<&VerdictRecord>, context: &Context) -> u32 {
+        let name = verdict.and_then(|v| context.classes.get(usize::from(v.class)));
+        let class_name = name.map_or("unknown", String::as_str);
+        let class = verdict.map_or(u8::MAX, |verdict| verdict.class);
+        let score = verdict.filter(|v| v.level > 0).map(|v| v.score);
+        let reason = reason(verdict, context);
         let next = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
-        let code = self.codes.entry((key, class_name.to_owned()));
-        let code = *code.or_insert(next);
+        let key = (class, class_name.to_owned(), score, reason);
+        let entry = self.codes.entry(key);
+        let reason = ByteArray::from(entry.key().3.as_str());
+        let code = *entry.or_insert(next);
         if code == next {
             self.all.push(Verdict {
-                class: verdict.map_or(u8::MAX, |verdict| verdict.class),
-                score: verdict.filter(|v| v.level > 0).map(|v| v.score),
+                class,
+                score,
                 class_name: ByteArray::from(class_name),
-                reason: ByteArray::from(reason(verdict).as_str()),
+                reason,
             });
         }
         code

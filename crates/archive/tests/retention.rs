@@ -161,6 +161,7 @@ fn a_file_without_a_packet_that_can_be_read_is_as_old_as_the_one_before() {
         keep_code: Keep::Header.code(),
         kept_len: 14,
         wire_len: 60,
+        verdict: None,
         data: &[7; 60],
     };
     block(&mut sink, None, |block| block.push_promotion(&promotion));

@@ -21,4 +21,4 @@ pub use model::{
     Buckets, Class, Decision, Distribution, Distributions, FeatureUse, Leaves, Model,
     ModelArithmetic, ModelError, Node, Rule, Tree,
 };
-pub use verdict::{UNCLASSIFIED, Verdict, VerdictId, Verdicts};
+pub use verdict::{UNCLASSIFIED, VERDICTS_MAX, Verdict, VerdictId, Verdicts};

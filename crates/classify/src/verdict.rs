@@ -12,7 +12,10 @@ pub const UNCLASSIFIED: &str = "unclassified";
 
 /// Combinations that are told apart; those after them share one verdict per
 /// class and level, without leaves.
-const COMBINATIONS_MAX: usize = 60_000;
+const COMBINATIONS_MAX: usize = 40_000;
+/// Verdicts there are at most: those, one that is not dissected, and of two levels and at most
+/// 251 classes what is shared. A record has numbers for more, of who else decided.
+pub const VERDICTS_MAX: usize = COMBINATIONS_MAX + 1 + 2 * 251;
 /// Direct-mapped cache before the table: 16 bytes each, 64 KiB.
 const CACHE_SLOTS: usize = 4_096;
 /// A leaf's share of a class in fixed point.
@@ -44,7 +47,7 @@ struct Shares {
     leaf_bits: u32,
 }
 
-/// All verdicts of a run. Memory: at most 60 000 combinations of leaves.
+/// All verdicts of a run. Memory: at most 40 000 combinations of leaves.
 pub struct Verdicts {
     table: Vec<Verdict>,
     /// `classes_of[id]` is `table[id].class`, in a line or two of cache.

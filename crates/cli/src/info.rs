@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 use strata_capture::Meta;
-use strata_classify::Model;
-use strata_sketch::Level;
-use strata_store::export::reason;
 use strata_store::{
-    ClassCount, Damage, Log, Loss, PacketRecord, Record, Recording, Select, State, StoreError,
-    VerdictRecord, keep_name,
+    ClassCount, Damage, Log, Loss, Record, Recording, Select, State, StoreError, keep_name,
 };
-use strata_wire::dissect::dissect;
-use strata_wire::{Ledger, LinkType, Printable, TunnelKey};
+use strata_wire::{Ledger, Printable};
+
+mod reasons;
+
+use self::reasons::Reasons;
+use crate::key::KeyArgs;
 
 use crate::text::{count, human_bytes, percent, time};
 
@@ -42,6 +42,9 @@ pub(crate) struct Args {
         default_missing_value = "10"
     )]
     reasons: Option<usize>,
+
+    #[command(flatten)]
+    key: KeyArgs,
 }
 
 /// What the blocks of a recording say.
@@ -58,10 +61,7 @@ struct Contents {
     encrypted_to: BTreeSet<String>,
     /// Packets elsewhere than in the log's directory.
     elsewhere: u64,
-    /// The verdicts of all workers, each of which numbers its own.
-    verdicts: Vec<VerdictRecord>,
-    /// By place in `verdicts` and granularity: packets, and whose the first is.
-    reasons: BTreeMap<(usize, u8), (u64, String)>,
+    reasons: Reasons,
 }
 
 impl Contents {
@@ -86,8 +86,6 @@ impl Contents {
                 *entry.or_default() += &ClassCount::from(count);
             }
         }
-        let mut links = BTreeMap::new();
-        let mut places = BTreeMap::new();
         let select = Select {
             without_records: !reasons,
             ..Select::default()
@@ -110,41 +108,23 @@ impl Contents {
                 let entry = contents.counts.entry((count.class, count.keep_code));
                 *entry.or_default() += count;
             }
+            contents.reasons.begin_block(block.header.worker);
             for record in block.records().flatten() {
                 match record {
-                    Record::Verdict(id, verdict) => {
-                        let place = contents.place(verdict);
-                        places.insert((block.header.worker, id), place);
-                    }
-                    Record::Packet(packet) => {
-                        let number = (block.header.worker, packet.verdict);
-                        let Some(&place) = places.get(&number) else {
-                            continue;
-                        };
-                        let key = (place, packet.keep_code);
-                        let reason = contents.reasons.entry(key).or_insert_with(|| {
-                            let link = links.get(&packet.interface).copied();
-                            (0, example(link, &packet))
-                        });
-                        reason.0 += 1;
-                    }
+                    Record::Verdict(id, verdict) => contents.reasons.define(id, verdict),
+                    Record::Packet(packet) => contents.reasons.count(&packet),
                     Record::Meta(Meta::Interface { id, interface }) => {
-                        links.insert(id, interface.link);
+                        contents.reasons.interface(id, interface.link);
                     }
-                    Record::Meta(_) | Record::Context(_) | Record::FlowShare(_) => {}
+                    Record::Context(json) => contents.reasons.context(json),
+                    Record::Meta(_) | Record::FlowShare(_) => {}
                 }
             }
         }
+        if reasons {
+            contents.reasons.compacted(log, recording)?;
+        }
         Ok(contents)
-    }
-
-    /// Where among the verdicts this one is.
-    fn place(&mut self, verdict: VerdictRecord) -> usize {
-        let known = self.verdicts.iter().position(|known| *known == verdict);
-        known.unwrap_or_else(|| {
-            self.verdicts.push(verdict);
-            self.verdicts.len() - 1
-        })
     }
 
     fn class_name(&self, class: u8) -> &str {
@@ -161,17 +141,13 @@ impl Contents {
     }
 }
 
-/// When a packet arrived and whose it is.
-fn example(link: Option<LinkType>, packet: &PacketRecord<'_>) -> String {
-    let headers = link.map(|link| dissect(link, packet.data, TunnelKey::Inner));
-    let key = headers.and_then(|headers| headers.key);
-    let flow = key.map_or_else(|| String::from("not dissected"), |key| key.to_string());
-    format!("{} {flow}", time(packet.ts_ns))
-}
-
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut out = stdout().lock();
-    let log = Log::open(&args.log)?;
+    // Reasons of what is compacted are in files that may be encrypted, or elsewhere.
+    let log = match args.reasons {
+        Some(_) => args.key.open(&args.log)?,
+        None => Log::open(&args.log)?,
+    };
     let mut damaged = 0;
     let mut as_json = Vec::new();
     for recording in log.recordings() {
@@ -183,6 +159,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         if args.json {
             let mut json = json_of(recording, &contents, stored, ledger.as_ref(), loss);
             json["drift"] = serde_json::to_value(&drift)?;
+            if args.reasons.is_some() {
+                json["reasons"] = contents.reasons.json();
+            }
             as_json.push(json);
             continue;
         }
@@ -220,7 +199,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             writeln!(out, "{}", Printable(&damage.to_string()))?;
         }
         if let Some(most) = args.reasons {
-            write!(out, "{}", reasons(&log, recording, &contents, most)?)?;
+            write!(out, "{}", contents.reasons.text(&log, recording, most)?)?;
         }
         writeln!(out)?;
     }
@@ -347,83 +326,6 @@ fn loss_text(loss: Loss, live: bool) -> String {
         "not closed: {} packets are lost for certain, and {since}",
         count(loss.packets)
     )
-}
-
-/// Trees that are told of a reason.
-const TREES_TOLD: usize = 3;
-
-/// The trees that speak most clearly for a verdict's class, with their leaves, and how
-/// many others there are.
-fn clearest(model: &Model, level: Level, verdict: &VerdictRecord) -> (Vec<(usize, u16)>, usize) {
-    let share = |tree: usize, leaf: u16| {
-        let nodes = model.trees(level).get(tree).map(|tree| &tree.nodes);
-        let classes = nodes.and_then(|nodes| nodes.get(usize::from(leaf))?.classes.as_ref());
-        let share = classes.and_then(|classes| classes.get(usize::from(verdict.class)));
-        share.copied().unwrap_or(0.0)
-    };
-    let mut trees: Vec<(usize, u16)> = verdict.leaves.iter().copied().enumerate().collect();
-    trees.sort_by(|a, b| share(b.0, b.1).total_cmp(&share(a.0, a.1)));
-    let others = trees.len().saturating_sub(TREES_TOLD);
-    trees.truncate(TREES_TOLD);
-    (trees, others)
-}
-
-fn reasons(log: &Log, recording: &Recording, contents: &Contents, most: usize) -> Result<String> {
-    let model = Model::from_json(&log.model_json(recording)?)?;
-    let mut text = String::new();
-    if contents.compacted > 0 {
-        let _ = writeln!(
-            text,
-            "reasons of compacted packets are in the column `reason` of `packets`: strata query"
-        );
-    }
-    for keep in (0..=3).rev() {
-        let of_keep = contents
-            .reasons
-            .iter()
-            .filter(|((_, code), _)| *code == keep);
-        let mut rows: Vec<_> = of_keep.map(|((id, _), reason)| (*id, reason)).collect();
-        if rows.is_empty() {
-            continue;
-        }
-        rows.sort_by_key(|(id, (packets, _))| (std::cmp::Reverse(*packets), *id));
-        let _ = writeln!(
-            text,
-            "why {}, {} reasons, most frequent first:",
-            keep_name(keep),
-            rows.len()
-        );
-        for (id, (packets, example)) in rows.iter().take(most) {
-            let Some(verdict) = contents.verdicts.get(*id) else {
-                continue;
-            };
-            let _ = writeln!(
-                text,
-                "  {} packets are {}, share of trees {:.3}, {}, the first at {example}",
-                count(*packets),
-                contents.class_name(verdict.class),
-                f64::from(verdict.score) / 65_535.0,
-                reason(Some(verdict)),
-            );
-            let level = if verdict.level == 1 {
-                Level::Packet
-            } else {
-                Level::Flow
-            };
-            let (told, others) = clearest(&model, level, verdict);
-            for (tree, leaf) in told {
-                let _ = writeln!(
-                    text,
-                    "    tree {tree}: {}",
-                    model.explain(level, tree, leaf)
-                );
-            }
-            if others > 0 {
-                let _ = writeln!(text, "    and {others} trees less sure of it");
-            }
-        }
-    }
-    Ok(text)
 }
 
 fn json_of(

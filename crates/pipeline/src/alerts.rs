@@ -1,6 +1,6 @@
 //! Alerts of an intrusion detection system: flows of which everything is wanted.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,8 +8,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Deserialize;
 use strata_wire::{AddressFamily, Endpoint, FlowKey};
 
+use crate::reasons::DeciderId;
+
 /// Flows that are remembered as alerted; the oldest is forgotten for a new one.
 const FLOWS_MAX: usize = 1 << 16;
+
+/// A signature's text is kept up to so many bytes.
+const SIGNATURE_MAX: usize = 256;
+
+/// An alert: of which flow, and which signature.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alert {
+    /// The flow.
+    pub flow: FlowKey,
+    /// Number of the signature; 0 if it is not said.
+    pub signature_id: u64,
+    /// Its text, at most 256 bytes of it; empty if it is not said.
+    pub signature: String,
+}
 
 /// Alerts on their way to the workers.
 #[derive(Debug, Default)]
@@ -17,17 +33,17 @@ pub struct Alerts {
     /// How many there have been.
     count: AtomicU64,
     /// The last of them.
-    flows: Mutex<VecDeque<FlowKey>>,
+    flows: Mutex<VecDeque<Alert>>,
 }
 
 impl Alerts {
     /// Tells all workers of a flow.
-    pub fn raise(&self, flow: FlowKey) {
+    pub fn raise(&self, alert: Alert) {
         let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
         if flows.len() == FLOWS_MAX {
             flows.pop_front();
         }
-        flows.push_back(flow);
+        flows.push_back(alert);
         // While the lock is held, so that count and flows belong together.
         self.count.fetch_add(1, Ordering::Release);
     }
@@ -39,13 +55,13 @@ impl Alerts {
     }
 
     /// Those since the count was `seen`, as far as they are remembered.
-    fn since(&self, seen: &mut u64) -> Vec<FlowKey> {
+    fn since(&self, seen: &mut u64) -> Vec<Alert> {
         let flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
         let count = self.count();
         let new = usize::try_from(count - *seen).unwrap_or(usize::MAX);
         *seen = count;
         let known = flows.len().saturating_sub(new);
-        flows.range(known..).copied().collect()
+        flows.range(known..).cloned().collect()
     }
 }
 
@@ -54,7 +70,8 @@ impl Alerts {
 pub(crate) struct Alerted {
     alerts: Arc<Alerts>,
     seen: u64,
-    flows: HashSet<u64>,
+    /// And which alert was the first on it.
+    flows: HashMap<u64, DeciderId>,
     /// Those in `flows`, the oldest first.
     order: VecDeque<u64>,
 }
@@ -64,21 +81,22 @@ impl Alerted {
         Self {
             alerts,
             seen: 0,
-            flows: HashSet::new(),
+            flows: HashMap::new(),
             order: VecDeque::new(),
         }
     }
 
-    /// Flows that are new among the alerted.
+    /// Alerts that are new.
     #[inline]
-    pub(crate) fn news(&mut self) -> Option<Vec<FlowKey>> {
+    pub(crate) fn news(&mut self) -> Option<Vec<Alert>> {
         (self.alerts.count() != self.seen).then(|| self.alerts.since(&mut self.seen))
     }
 
-    pub(crate) fn add(&mut self, fingerprint: u64) {
-        if !self.flows.insert(fingerprint) {
+    pub(crate) fn add(&mut self, fingerprint: u64, decider: DeciderId) {
+        if self.flows.contains_key(&fingerprint) {
             return;
         }
+        self.flows.insert(fingerprint, decider);
         self.order.push_back(fingerprint);
         if self.order.len() > FLOWS_MAX
             && let Some(oldest) = self.order.pop_front()
@@ -88,8 +106,11 @@ impl Alerted {
     }
 
     #[inline]
-    pub(crate) fn is(&self, fingerprint: u64) -> bool {
-        !self.flows.is_empty() && self.flows.contains(&fingerprint)
+    pub(crate) fn by(&self, fingerprint: u64) -> Option<DeciderId> {
+        if self.flows.is_empty() {
+            return None;
+        }
+        self.flows.get(&fingerprint).copied()
     }
 }
 
@@ -104,17 +125,18 @@ struct Event {
     #[serde(default)]
     dest_port: u16,
     proto: Option<String>,
+    alert: Option<serde_json::Value>,
 }
 
-/// The flow that a line of Suricata's EVE output (JSON) is an alert of; `None` for other
-/// events and for alerts without addresses.
+/// The alert that a line of Suricata's EVE output (JSON) is; `None` for other events and for
+/// alerts without addresses.
 ///
 /// Source: "Eve JSON Format" of the Suricata user guide.
 ///
 /// # Errors
 ///
 /// If it is no JSON object of that kind.
-pub fn eve_alert(line: &[u8]) -> Result<Option<FlowKey>, serde_json::Error> {
+pub fn eve_alert(line: &[u8]) -> Result<Option<Alert>, serde_json::Error> {
     let event: Event = serde_json::from_slice(line)?;
     if event.event_type.as_deref() != Some("alert") {
         return Ok(None);
@@ -151,7 +173,16 @@ pub fn eve_alert(line: &[u8]) -> Result<Option<FlowKey>, serde_json::Error> {
     };
     let (family, source) = end(source, source_port);
     let (other, destination) = end(destination, destination_port);
-    Ok((family == other).then(|| FlowKey::new(family, protocol, source, destination).0))
+    if family != other {
+        return Ok(None);
+    }
+    let said = event.alert.unwrap_or_default();
+    let signature = said["signature"].as_str().unwrap_or("");
+    Ok(Some(Alert {
+        flow: FlowKey::new(family, protocol, source, destination).0,
+        signature_id: said["signature_id"].as_u64().unwrap_or(0),
+        signature: signature[..signature.floor_char_boundary(SIGNATURE_MAX)].to_owned(),
+    }))
 }
 
 /// A protocol as Suricata writes it: its name in /etc/protocols, or its number.
@@ -183,14 +214,15 @@ mod tests {
     fn an_alert_names_its_flow_in_either_direction_and_other_events_none() {
         let line = |kind: &str, source: &str, destination: &str| {
             format!(
-                r#"{{"timestamp":"2026-01-02T03:04:05.678901+0000","flow_id":1,"event_type":"{kind}",{source},{destination},"proto":"TCP","alert":{{"signature_id":1}},"community_id":"1:x="}}"#
+                r#"{{"timestamp":"2026-01-02T03:04:05.678901+0000","flow_id":1,"event_type":"{kind}",{source},{destination},"proto":"TCP","alert":{{"signature_id":1,"signature":"ET x"}},"community_id":"1:x="}}"#
             )
         };
         let client = r#""src_ip":"10.0.0.9","src_port":40000"#;
         let server = r#""dest_ip":"10.0.0.1","dest_port":80"#;
         let there = eve_alert(line("alert", client, server).as_bytes());
         let there = there.unwrap().unwrap();
-        assert_eq!(there.to_string(), "10.0.0.1:80 - 10.0.0.9:40000 TCP");
+        assert_eq!((there.signature_id, there.signature.as_str()), (1, "ET x"));
+        assert_eq!(there.flow.to_string(), "10.0.0.1:80 - 10.0.0.9:40000 TCP");
         let back = line(
             "alert",
             r#""src_ip":"10.0.0.1","src_port":80"#,
@@ -202,7 +234,10 @@ mod tests {
         assert!(eve_alert(b"{\"event_type\":").is_err());
         assert_eq!(eve_alert(br#"{"event_type":"alert"}"#).unwrap(), None);
         let ping = br#"{"event_type":"alert","src_ip":"fe80::1","dest_ip":"fe80::2","proto":"IPv6-ICMP","icmp_type":128,"src_port":7}"#;
-        let ping = eve_alert(ping).unwrap().unwrap();
+        let odd = br#"{"event_type":"alert","src_ip":"::1","dest_ip":"::2","proto":"UDP","alert":{"signature":7,"signature_id":-1}}"#;
+        let odd = eve_alert(odd).unwrap().unwrap();
+        assert_eq!((odd.signature_id, odd.signature.as_str()), (0, ""));
+        let ping = eve_alert(ping).unwrap().unwrap().flow;
         assert_eq!((ping.protocol, ping.low.port, ping.high.port), (58, 0, 0));
     }
 
@@ -212,7 +247,11 @@ mod tests {
         let (mut first, mut second) = (Alerted::new(alerts.clone()), Alerted::new(alerts.clone()));
         let flow = |port: u16| {
             let end = |port| Endpoint { address: 1, port };
-            FlowKey::new(AddressFamily::Ipv4, 17, end(port), end(53)).0
+            Alert {
+                flow: FlowKey::new(AddressFamily::Ipv4, 17, end(port), end(53)).0,
+                signature_id: port.into(),
+                signature: String::new(),
+            }
         };
         assert!(first.news().is_none());
         alerts.raise(flow(1));
@@ -223,8 +262,10 @@ mod tests {
         assert_eq!(second.news().unwrap(), [flow(1), flow(2), flow(3)]);
         assert!(first.news().is_none() && second.news().is_none());
         for fingerprint in 1..=FLOWS_MAX as u64 + 1 {
-            first.add(fingerprint);
+            first.add(fingerprint, 7);
         }
-        assert!(!first.is(1) && first.is(2) && first.is(FLOWS_MAX as u64 + 1));
+        first.add(2, 8);
+        assert_eq!(first.by(1), None);
+        assert_eq!([first.by(2), first.by(FLOWS_MAX as u64 + 1)], [Some(7); 2]);
     }
 }

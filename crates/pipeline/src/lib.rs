@@ -28,10 +28,11 @@ mod lookback;
 mod mode;
 mod plan;
 mod policing;
+mod reasons;
 mod run;
 mod worker;
 
-pub use alerts::{Alerts, eve_alert};
+pub use alerts::{Alert, Alerts, eve_alert};
 pub use budget::Budget;
 pub use classifier::{Classified, Classifier};
 pub use flows::{FlowFinder, wire_bytes};

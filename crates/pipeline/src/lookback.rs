@@ -3,7 +3,7 @@
 //! ```text
 //! ring:   | entry | entry | ...          the oldest is overwritten
 //! entry:  previous u64, seq u64, captured u32, kept u32, wire u32, keep u8, class u8,
-//!         2 reserved, then the packet; at multiples of 32 bytes
+//!         verdict u16, then the packet; at multiples of 32 bytes
 //! heads:  fingerprint u64, newest u64    four to a line; the oldest of a line gives way
 //! ```
 //!
@@ -113,6 +113,7 @@ impl LookBack {
         entry[20..24].copy_from_slice(&promotion.kept_len.to_le_bytes());
         entry[24..28].copy_from_slice(&promotion.wire_len.to_le_bytes());
         entry[28..30].copy_from_slice(&[promotion.keep_code, promotion.class]);
+        entry[30..32].copy_from_slice(&promotion.verdict.unwrap_or(0).to_le_bytes());
         entry[ENTRY_HEADER_LEN..][..promotion.data.len()].copy_from_slice(promotion.data);
     }
 
@@ -173,6 +174,7 @@ impl LookBack {
                 keep_code: self.ring[at + 28],
                 kept_len: half(20),
                 wire_len: half(24),
+                verdict: Some(u16::from_le_bytes([self.ring[at + 30], self.ring[at + 31]])),
                 data,
             })
         });
@@ -241,6 +243,7 @@ mod tests {
                 keep_code: 1,
                 kept_len: 3,
                 wire_len: 9,
+                verdict: Some((seq % 1000) as u16),
                 data,
             },
         }
@@ -263,6 +266,7 @@ mod tests {
                         .take(fingerprint, |packet| {
                             assert_eq!((packet.kept_len, packet.wire_len), (3, 9));
                             assert_eq!(u64::from(packet.class), packet.seq % 7);
+                            assert_eq!(packet.verdict.map(u64::from), Some(packet.seq % 1000));
                             taken.push((packet.seq, packet.data.to_vec()));
                             Ok::<(), ()>(())
                         })

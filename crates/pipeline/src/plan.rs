@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use strata_classify::Model;
 use strata_rules::{Action, Policies, Policy};
+use strata_store::Decider;
 use strata_store::export::Context;
 use strata_wire::Granularity;
 
@@ -22,11 +23,37 @@ const POLICIES_BYTES_MAX: usize = 4 << 10;
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Of each class, and last of what is not dissected, the demands of all modes.
-    pub(crate) demands: Vec<Vec<Granularity>>,
+    pub(crate) demands: Vec<ModeDemands>,
     pub(crate) context_json: Vec<u8>,
     /// `None` if they would change nothing.
     pub(crate) policies: Option<Arc<Policies>>,
+    classes: Vec<String>,
     mode_name: String,
+}
+
+/// What the modes demand of a class, and for whom.
+pub(crate) type ModeDemands = Vec<(Granularity, Decider)>;
+
+/// Who decides where a mode demands this of one class, and `all` of all.
+fn decider_of(mode: &Mode, demand: Granularity, all: &[Granularity]) -> Decider {
+    if let Some(sampling) = demand.sampling {
+        Decider::Sampling(sampling)
+    } else if all.iter().all(|other| *other == demand) {
+        Decider::mode(&mode.name)
+    } else {
+        Decider::Forest(String::new())
+    }
+}
+
+/// Who demands most of a class; of those who demand the same, the first.
+fn most(demands: &ModeDemands) -> &Decider {
+    let mut most = &demands[0];
+    for demand in demands {
+        if demand.0.keep > most.0.keep {
+            most = demand;
+        }
+    }
+    &most.1
 }
 
 /// Names of modes that are active together.
@@ -45,10 +72,15 @@ impl Plan {
         let per_mode: Result<Vec<_>, _> =
             modes.iter().map(|mode| mode.granularities(model)).collect();
         let per_mode = per_mode?;
-        let of_class = |class: usize| per_mode.iter().map(|row| row[class]).collect::<Vec<_>>();
-        let demands: Vec<Vec<Granularity>> = (0..=model.classes.len()).map(of_class).collect();
-        let text = |list: &Vec<Granularity>| {
-            let texts: Vec<String> = list.iter().map(ToString::to_string).collect();
+        let of_class = |class: usize| -> ModeDemands {
+            let of_mode = |(mode, all): (&Mode, &Vec<Granularity>)| {
+                (all[class], decider_of(mode, all[class], all))
+            };
+            modes.iter().zip(&per_mode).map(of_mode).collect()
+        };
+        let demands: Vec<ModeDemands> = (0..=model.classes.len()).map(of_class).collect();
+        let text = |list: &ModeDemands| {
+            let texts: Vec<String> = list.iter().map(|(demand, _)| demand.to_string()).collect();
             texts.join(" + ")
         };
         let context = Context {
@@ -56,12 +88,14 @@ impl Plan {
             model: model.name.clone(),
             classes: model.class_names(),
             granularities: demands.iter().map(text).collect(),
+            deciders: demands.iter().map(|list| decided(list)).collect(),
             ..Context::default()
         };
         Ok(Self {
             demands,
             context_json: to_json(&context),
             policies: None,
+            classes: context.classes,
             mode_name: context.mode,
         })
     }
@@ -78,6 +112,21 @@ impl Plan {
             self.policies = Some(policies);
         }
         self
+    }
+
+    /// Who decides on packets of each class, where only modes do.
+    pub(crate) fn deciders(&self) -> Vec<Decider> {
+        let of_class = |(class, list): (usize, &ModeDemands)| match list.first() {
+            None => Decider::Class,
+            Some(_) => match most(list) {
+                Decider::Forest(_) => {
+                    let name = self.classes.get(class);
+                    Decider::forest(name.map_or("unclassified", String::as_str))
+                }
+                other => other.clone(),
+            },
+        };
+        self.demands.iter().enumerate().map(of_class).collect()
     }
 
     /// The names of its modes, joined by `+`.
@@ -120,25 +169,58 @@ fn describe(id: u32, policy: &Policy, text: &str) -> String {
     )
 }
 
-/// The demands on a packet with these policy actions, where the modes demand `modes`.
-/// Where both sample, they sample independently, by what the policy draws.
-pub(crate) fn demands(actions: &[Action], modes: &[Granularity]) -> Vec<Granularity> {
+/// Who decides on packets of a class, as the context says it.
+fn decided(demands: &ModeDemands) -> String {
+    let decider = demands.first().map_or(&Decider::Class, |_| most(demands));
+    decider.to_string()
+}
+
+/// The demands on a packet with these policies, by place, where the modes demand `modes`. Where
+/// both sample, they sample independently, by what the policy draws. First the policies, in
+/// their order, then the modes: of those that demand the same, the first has decided.
+pub(crate) fn demands(
+    policies: &Policies,
+    applied: &[u32],
+    modes: &ModeDemands,
+) -> Vec<(Granularity, Decider)> {
+    let mut named: Vec<_> = applied
+        .iter()
+        .map(|&place| (policies.named(place), policies.action(place)))
+        .collect();
+    named.sort_by_key(|((id, _), _)| *id);
+    let mut actions: Vec<(Action, Decider)> = named
+        .into_iter()
+        .map(|((id, text), action)| (action, Decider::policy(id, text)))
+        .collect();
+    if actions.iter().all(|(action, _)| *action == Action::Mirror) {
+        let action = match policies.default_action() {
+            Action::Mirror => Action::CLASSIFY,
+            other => other,
+        };
+        actions.push((action, Decider::PolicyDefault));
+    }
     let mut demands = Vec::new();
-    for action in actions {
+    for (action, decider) in &actions {
         match action {
-            Action::Keep(granularity) => demands.push(*granularity),
-            Action::Classify(None) => demands.extend_from_slice(modes),
-            Action::Mirror => {}
-            Action::Classify(Some(sampling)) => demands.extend(modes.iter().map(|demand| {
+            Action::Keep(granularity) => demands.push((*granularity, decider.clone())),
+            Action::Classify(Some(sampling)) => demands.extend(modes.iter().map(|(demand, _)| {
                 let mut both = *sampling;
                 let others = demand.sampling.map_or(1, |sampling| sampling.one_in);
                 both.one_in = both.one_in.saturating_mul(others);
-                Granularity {
+                let demand = Granularity {
                     sampling: Some(both),
                     ..*demand
-                }
+                };
+                (demand, decider.clone())
             })),
+            Action::Classify(None) | Action::Mirror => {}
         }
+    }
+    if actions
+        .iter()
+        .any(|(action, _)| *action == Action::CLASSIFY)
+    {
+        demands.extend(modes.iter().cloned());
     }
     demands
 }

@@ -6,9 +6,10 @@ use strata_capture::PacketRef;
 use strata_classify::LANES;
 use strata_rules::{Action, AnswerId, BATCH, PacketFields, Policies, RuleClassifier, UNTAGGED};
 use strata_wire::ethernet::{self, ethertype};
-use strata_wire::{AddressFamily, Granularity, Headers, LinkType, Outcome, Plain, Tally};
+use strata_wire::{AddressFamily, Headers, LinkType, Outcome, Plain, Tally};
 
-use crate::plan::demands;
+use crate::plan::{ModeDemands, demands};
+use crate::reasons::Reasons;
 use crate::worker::Demand;
 
 /// Uniflows that a worker caches: 87 KiB.
@@ -40,7 +41,7 @@ pub(crate) struct Policing {
     classifier: RuleClassifier,
     seed: u64,
     /// Of each class, what the modes demand.
-    modes: Vec<Vec<Granularity>>,
+    modes: Vec<ModeDemands>,
     /// By [`AnswerId`].
     decisions: Vec<Option<Decision>>,
     /// Of each packet of the batch at hand.
@@ -49,7 +50,7 @@ pub(crate) struct Policing {
 }
 
 impl Policing {
-    pub(crate) fn new(policies: Arc<Policies>, modes: Vec<Vec<Granularity>>, seed: u64) -> Self {
+    pub(crate) fn new(policies: Arc<Policies>, modes: Vec<ModeDemands>, seed: u64) -> Self {
         Self {
             classifier: RuleClassifier::new(Arc::clone(policies.rules()), CACHE_ENTRIES, seed),
             policies,
@@ -92,14 +93,14 @@ impl Policing {
 
     /// Counts the packet at `place` of the batch to its policies; whether it is discarded
     /// whatever its class.
-    pub(crate) fn discards(&mut self, place: u8, bytes: u64) -> bool {
+    pub(crate) fn discards(&mut self, place: u8, bytes: u64, reasons: &mut Reasons) -> bool {
         let answer = self.answers[usize::from(place)];
         let number = answer.0 as usize;
         if self.decisions.len() <= number {
             self.decisions.resize_with(number + 1, || None);
         }
         if self.decisions[number].is_none() {
-            self.decisions[number] = Some(self.decide(answer));
+            self.decisions[number] = Some(self.decide(answer, reasons));
         }
         let Some(decision) = &mut self.decisions[number] else {
             return false;
@@ -109,18 +110,25 @@ impl Policing {
     }
 
     #[cold]
-    fn decide(&self, answer: AnswerId) -> Decision {
-        let (mut policies, mut actions) = (Vec::new(), Vec::new());
+    fn decide(&self, answer: AnswerId, reasons: &mut Reasons) -> Decision {
+        let mut policies = Vec::new();
         self.classifier.answers().policies(answer, &mut policies);
+        let mut actions = Vec::new();
         self.policies.actions(&policies, &mut actions);
-        let of_class = |modes: &Vec<Granularity>| Demand::new(demands(&actions, modes));
-        let demands: Vec<Demand> = self.modes.iter().map(of_class).collect();
+        let demands: Vec<Demand> = self
+            .modes
+            .iter()
+            .map(|modes| Demand::new(demands(&self.policies, &policies, modes), modes, reasons))
+            .collect();
+        let always = |demand: &Demand| match demand {
+            Demand::Always(outcome, _) => Some(*outcome),
+            Demand::Sampled(_) => None,
+        };
         let discards = demands
             .iter()
-            .all(|demand| matches!(demand, Demand::Always(Outcome::Discard)));
-        let first = demands.first();
-        let is_settled = matches!(first, Some(Demand::Always(_)))
-            && demands.iter().all(|demand| Some(demand) == first);
+            .all(|demand| always(demand) == Some(Outcome::Discard));
+        let first = demands.first().and_then(always);
+        let is_settled = first.is_some() && demands.iter().all(|demand| always(demand) == first);
         Decision {
             demands,
             discards,

@@ -12,10 +12,10 @@ use strata_capture::{Interface, Meta, PacketRef, Packets};
 use strata_classify::{LANES, Model};
 use strata_filter::{Filter, Program};
 use strata_sketch::Pressure;
-use strata_store::{BlockBuilder, BlockSink, Progress, StoreError};
+use strata_store::{BlockBuilder, BlockSink, Decider, Progress, StoreError};
 use strata_wire::{
     DropReason, FlowHasher, FlowShare, Granularity, Ledger, LinkType, Outcome, Tally, TunnelKey,
-    join, mix64, prefetch,
+    mix64, prefetch,
 };
 
 use std::sync::Arc;
@@ -25,8 +25,9 @@ use crate::budget::Budget;
 use crate::classifier::{Classifier, bits};
 use crate::flows::{FlowFinder, wire_bytes};
 use crate::mode::{Mode, ModeError};
-use crate::plan::{Follower, Plan, Steering};
+use crate::plan::{Follower, ModeDemands, Plan, Steering};
 use crate::policing::{Policing, fields, plain_fields};
+use crate::reasons::{BY_CLASS, DeciderId, Reasons, join_decided};
 
 pub use attention::{Attention, AttentionOptions};
 use books::in_flight;
@@ -56,10 +57,10 @@ pub struct WorkerOptions {
 /// What one class gets.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Demand {
-    /// The same for every packet.
-    Always(Outcome),
+    /// The same for every packet, and who decided so.
+    Always(Outcome, DeciderId),
     /// Sampled: decided packet by packet.
-    Sampled(Vec<Granularity>),
+    Sampled(Vec<(Granularity, DeciderId)>),
 }
 
 /// One interface of the input and what the filter means on it.
@@ -79,6 +80,9 @@ pub struct Worker {
     options: WorkerOptions,
     classifier: Classifier,
     demands: Vec<Demand>,
+    reasons: Reasons,
+    /// Of each class, who decides where only modes do.
+    class_deciders: Vec<Decider>,
     /// `None` if policies change nothing.
     policing: Option<Box<Policing>>,
     follower: Option<Follower>,
@@ -132,6 +136,8 @@ impl Worker {
         let mut worker = Self {
             classifier: Classifier::new(model),
             demands: Vec::new(),
+            reasons: Reasons::new(),
+            class_deciders: Vec::new(),
             policing: None,
             follower: None,
             sampling_hasher: FlowHasher::new([options.sampling_seed, 0x5354_5241_5441]),
@@ -169,7 +175,13 @@ impl Worker {
     /// Goes on with another plan.
     fn adopt(&mut self, plan: &Plan) {
         self.publish_hits();
-        self.demands = plan.demands.iter().cloned().map(Demand::new).collect();
+        let reasons = &mut self.reasons;
+        let demands = plan.demands.iter();
+        self.demands = demands
+            .map(|modes| Demand::new(modes.clone(), modes, reasons))
+            .collect();
+        self.class_deciders = plan.deciders();
+        self.reasons.forget_plan();
         self.context_json.clone_from(&plan.context_json);
         self.block.forget_context();
         self.policing = plan.policies.clone().map(|policies| {
@@ -448,7 +460,7 @@ impl Worker {
         for lane in bits(lanes.wanted) {
             let packet = batch.get(start + lane);
             let bytes = wire_bytes(&packet);
-            let discards = policing.discards(lanes.policed[lane], bytes);
+            let discards = policing.discards(lanes.policed[lane], bytes, &mut self.reasons);
             let source = &self.sources[usize::from(packet.interface)];
             if policing.mirrors(lanes.policed[lane]) && source.interface.link == LinkType::ETHERNET
             {
@@ -522,11 +534,32 @@ fn fetch(batch: &(impl Packets + ?Sized), index: usize, line: usize) {
 }
 
 impl Demand {
-    pub(crate) fn new(demands: Vec<Granularity>) -> Self {
-        if demands.iter().any(|demand| demand.sampling.is_some()) {
+    /// Demands as they are worked out; `modes` are those of the modes, which the context names.
+    pub(crate) fn new(
+        demands: Vec<(Granularity, Decider)>,
+        modes: &ModeDemands,
+        reasons: &mut Reasons,
+    ) -> Self {
+        let is_sampled = demands.iter().any(|(demand, _)| demand.sampling.is_some());
+        // Where modes decide alone, and for every packet alike, the context says who.
+        let by_class = demands == *modes && (!is_sampled || demands.len() == 1);
+        // A mode alone is the one that the context names.
+        let mut number = |decider: Decider| {
+            if by_class || matches!(modes.as_slice(), [(_, only)] if *only == decider) {
+                BY_CLASS
+            } else {
+                reasons.decider(decider)
+            }
+        };
+        let demands: Vec<(Granularity, DeciderId)> = demands
+            .into_iter()
+            .map(|(demand, decider)| (demand, number(decider)))
+            .collect();
+        if is_sampled {
             Self::Sampled(demands)
         } else {
-            Self::Always(join(&demands, 0, 0))
+            let (outcome, decider) = join_decided(&demands, 0, 0);
+            Self::Always(outcome, decider)
         }
     }
 }

@@ -7,9 +7,11 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use strata_capture::{Input, InputOptions, LinkType, Next};
+use strata_capture::{Input, InputOptions, LinkType, Next, options};
 use strata_classify::Model;
-use strata_pipeline::{Alerts, Attention, AttentionOptions, Mode, Worker, WorkerOptions, run};
+use strata_pipeline::{
+    Alert, Alerts, Attention, AttentionOptions, Mode, Worker, WorkerOptions, run,
+};
 use strata_store::export::{ExportOptions, FileFormat, export};
 use strata_store::{About, Disk, Log, Record, Recorder, RecorderOptions, Select, SimDisk};
 use strata_testkit::{data_dir, workspace_root};
@@ -111,6 +113,34 @@ impl Recorded {
         let done = done.unwrap();
         assert!(done.damage.is_empty(), "{:?}", done.damage);
         read(file.path())
+    }
+
+    /// Packets by the reason that an export says of them.
+    fn reasons(&self) -> BTreeMap<String, usize> {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let options = ExportOptions {
+            comments: true,
+            ..ExportOptions::default()
+        };
+        export(&self.log, &mut file, FileFormat::PcapNg, options).unwrap();
+        let path = [file.path().to_owned()];
+        let mut input = Input::open(&path, &InputOptions::default()).unwrap();
+        let mut reasons = BTreeMap::new();
+        loop {
+            match input.advance().unwrap() {
+                Next::End => return reasons,
+                Next::Meta(_) => {}
+                Next::Packets => {
+                    for packet in input.batch().iter() {
+                        let comment = options::comments(packet.options).next().unwrap();
+                        let comment = String::from_utf8_lossy(comment.as_ref()).into_owned();
+                        let (_, reason) = comment.split_once(" reason=").unwrap();
+                        let (reason, _) = reason.split_once(" mode=").unwrap();
+                        *reasons.entry(reason.to_owned()).or_default() += 1;
+                    }
+                }
+            }
+        }
     }
 
     /// The sum of what the blocks' summaries count.
@@ -324,7 +354,11 @@ fn a_flow_that_is_alerted_is_whole_before_and_after() {
     let mut told = false;
     let recorded = record_and("default", &options, |packets| {
         if packets >= half as u64 && !std::mem::replace(&mut told, true) {
-            alerts.raise(*flow);
+            alerts.raise(Alert {
+                flow: *flow,
+                signature_id: 7,
+                signature: String::from("found it"),
+            });
         }
     });
     let whole = assert_consistent(&original, &recorded);
@@ -333,6 +367,29 @@ fn a_flow_that_is_alerted_is_whole_before_and_after() {
             assert_eq!(whole[n].data, before.data, "packet {n}");
         }
     }
+    // Who decided: before the alert look-back, where nobody else had; then the alert.
+    let reasons = recorded.reasons();
+    assert_eq!(reasons.values().sum::<usize>(), original.len());
+    let early = reasons["look-back:alert:7:\"found it\""];
+    let late = reasons["alert:7:\"found it\""];
+    // Its packets of before, of which a class may have made some whole already.
+    let (cut_early, cut_late) = cut[flow];
+    let by_class = reasons
+        .iter()
+        .filter(|(reason, _)| reason.starts_with("look-back:class:"))
+        .map(|(_, packets)| packets)
+        .sum::<usize>();
+    let total = cut_early + cut_late;
+    let packets = original.iter().filter(|p| p.flow == Some(*flow)).count();
+    assert!(early > 3 && late > 3, "{early} and {late}");
+    assert!(
+        early <= total && early + late <= packets,
+        "{early} and {late} of {packets}"
+    );
+    assert!(
+        early + late + by_class >= total,
+        "{early} and {late} of {total}"
+    );
     // Sampling does not leave out what is alerted of either; before the alert it did.
     let sampled = record("log-minimum", &options);
     let kept = sampled.exported();

@@ -262,6 +262,12 @@ impl Policies {
         (known.id, &known.text)
     }
 
+    /// What is done by a policy that rules number so.
+    #[must_use]
+    pub fn action(&self, number: u32) -> Action {
+        self.known(number).policy.action
+    }
+
     /// The policies with their identifiers and texts.
     pub fn all(&self) -> impl Iterator<Item = (u32, &Policy, &str)> {
         let base = self.base.iter().enumerate();

@@ -13,7 +13,7 @@ use crate::switch::RangeTable;
 use crate::table::Clock;
 
 /// Which packets have the feature.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Level {
     /// Every packet.
     Packet,

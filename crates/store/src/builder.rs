@@ -6,8 +6,8 @@ use strata_wire::{AddressFamily, CutWhere, FlowHasher, FlowKey, FlowShare, Heade
 
 use crate::format::{
     ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_HOLDS_FLOWS, FLAG_META, FLAG_PROMOTES,
-    FLAG_PROTECTED, HEADER_LEN, PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, align_up,
-    emit_packet_header, kind, protects,
+    FLAG_PROTECTED, HEADER_LEN, PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, VERDICT_DECIDED,
+    align_up, emit_packet_header, kind, protects,
 };
 use crate::promotion::Promotion;
 use crate::summary::{ClassCount, SUMMARY_BYTES_MAX, Summary};
@@ -260,10 +260,11 @@ impl BlockBuilder {
 
     /// Appends the whole bytes of an earlier packet, makes room if need be.
     pub fn push_promotion(&mut self, promotion: &Promotion<'_>) {
-        let (header, data) = (promotion.emit_header(), promotion.data);
+        let ((header, len), data) = (promotion.emit_header(), promotion.data);
+        let header = &header[..len];
         self.grow(header.len() + data.len());
         let end = self.len + header.len();
-        self.bytes[self.len..end].copy_from_slice(&header);
+        self.bytes[self.len..end].copy_from_slice(header);
         self.bytes[end..end + data.len()].copy_from_slice(data);
         self.len = end + data.len();
         self.header.records += 1;
@@ -359,13 +360,29 @@ impl BlockBuilder {
         !self.context_defined
     }
 
-    /// Defines a verdict, as [`VerdictRecord`](crate::VerdictRecord) has it. Does
-    /// not allocate.
+    /// Defines a verdict of which the class decided.
     ///
     /// # Panics
     ///
-    /// If there are more than 256 leaves: a model has not.
+    /// As [`BlockBuilder::define_decided`].
     pub fn define_verdict(&mut self, id: u16, class: u8, level: u8, score: u16, leaves: &[u16]) {
+        self.define_decided(id, (class, level, score), leaves, &[]);
+    }
+
+    /// Defines a verdict, as [`VerdictRecord`](crate::VerdictRecord) has it: class, level and
+    /// score, and the bytes of who decided ([`Decider::emit`](crate::Decider::emit)), empty if
+    /// the class did. Does not allocate.
+    ///
+    /// # Panics
+    ///
+    /// If there are more than 256 leaves: a model has not; or more than 65,535 bytes.
+    pub fn define_decided(
+        &mut self,
+        id: u16,
+        (class, level, score): (u8, u8, u16),
+        leaves: &[u16],
+        decider: &[u8],
+    ) {
         let mut bytes = [0; 2 * 256];
         let bytes = &mut bytes[..2 * leaves.len()];
         for (bytes, leaf) in bytes.chunks_exact_mut(2).zip(leaves) {
@@ -373,7 +390,13 @@ impl BlockBuilder {
         }
         let [low, high] = score.to_le_bytes();
         let fixed = [class, level, low, high];
-        self.push_record(kind::VERDICT, 0, id, &[&fixed, bytes]);
+        if decider.is_empty() {
+            self.push_record(kind::VERDICT, 0, id, &[&fixed, bytes]);
+        } else {
+            let len = u16::try_from(decider.len()).expect("texts of deciders are bounded");
+            let parts = [&fixed, &len.to_le_bytes()[..], decider, bytes];
+            self.push_record(kind::VERDICT, VERDICT_DECIDED, id, &parts);
+        }
         self.verdicts_defined[usize::from(id) / 64] |= 1 << (id % 64);
     }
 

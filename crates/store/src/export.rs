@@ -8,9 +8,10 @@ use serde::{Deserialize, Serialize};
 use strata_capture::{
     Interface, LinkType, Meta, PacketRef, PcapNgWriter, PcapWriter, WriteError, options,
 };
-use strata_wire::FlowShare;
+use strata_wire::{FlowShare, Printable};
 
 use crate::blocks::{Block, Blocks, Select};
+use crate::decider::Decider;
 use crate::error::{Damage, StoreError};
 use crate::format::{PacketRecord, VerdictRecord, keep_name};
 use crate::log::Log;
@@ -28,6 +29,10 @@ pub struct Context {
     pub classes: Vec<String>,
     /// Granularity of each class, as text.
     pub granularities: Vec<String>,
+    /// Who decides on that of each class, as text; `forest` where the class itself makes the
+    /// difference. Older logs do not say: there it is always the forest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub deciders: Vec<String>,
     /// The policies, as text; they go before the granularities of classes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<String>,
@@ -568,7 +573,7 @@ fn comment(
         class,
         score.map(|verdict| f64::from(verdict.score) / 65_535.0),
         keep_name(keep_code),
-        &reason(verdict),
+        &reason(verdict, context),
         &context.mode,
         share.unwrap_or_default().ratio(),
     )
@@ -602,12 +607,28 @@ pub fn comment_text(
     text
 }
 
-/// Why a verdict is what it is: which trees, and the leaf of each.
+/// Why a packet was kept as it was: who decided; where that is the forest, which of its trees,
+/// and the leaf of each.
 #[must_use]
-pub fn reason(verdict: Option<&VerdictRecord>) -> String {
+pub fn reason(verdict: Option<&VerdictRecord>, context: &Context) -> String {
     let Some(verdict) = verdict else {
         return String::from("not-recorded");
     };
+    match &verdict.decider {
+        Decider::Class => {
+            let decider = context.deciders.get(usize::from(verdict.class));
+            match decider {
+                Some(text) if text != "forest" => Printable(text).to_string(),
+                _ => trees(verdict),
+            }
+        }
+        Decider::Forest(_) => trees(verdict),
+        other => other.to_string(),
+    }
+}
+
+/// Which trees decided on the class, and the leaf of each.
+fn trees(verdict: &VerdictRecord) -> String {
     let level = match verdict.level {
         0 => return String::from("not-dissected"),
         1 => "packet-trees",

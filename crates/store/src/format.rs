@@ -7,6 +7,8 @@
 
 use strata_wire::Keep;
 
+use crate::decider::Decider;
+
 /// Blocks begin at multiples of this, so that a file can be written with `O_DIRECT`.
 pub const ALIGNMENT: usize = 4096;
 /// The first bytes of a block.
@@ -299,7 +301,12 @@ pub struct VerdictRecord {
     pub level: u8,
     /// The leaf of each tree.
     pub leaves: Vec<u16>,
+    /// Who decided how much of it is kept.
+    pub decider: Decider,
 }
+
+/// Flag of a verdict record: who decided stands before the leaves.
+pub(crate) const VERDICT_DECIDED: u8 = 1;
 
 /// Writes the fixed part of a packet record: 32 bytes.
 ///

@@ -18,6 +18,7 @@ mod blocks;
 mod builder;
 mod channel;
 mod checkpoint;
+mod decider;
 mod disk;
 mod error;
 pub mod export;
@@ -43,6 +44,7 @@ pub use blocks::{Block, Blocks, Select};
 pub use builder::{BlockBuilder, BlockTally};
 pub use channel::{BlockEnd, BlockSink, BlockSource, Incoming, Progress, Written, block_channel};
 pub use checkpoint::Checkpoint;
+pub use decider::{Decider, in_words};
 pub use disk::{Disk, DiskBlock, DiskChoice, DiskFile, DiskReport, RealDisk, WriteQueue};
 pub use error::{Damage, StoreError};
 pub use format::{

@@ -3,26 +3,31 @@
 //! packet once, whole, where its header was.
 //!
 //! ```text
-//!  0 kind 9 | granularity before u8 | class u8 | 0 u8 | length u32
+//!  0 kind 9 | granularity before u8 | class u8 | flags u8 | length u32
 //!  8 seq u64                of the packet, of the same worker
 //! 16 kept_len u32           bytes of it that its own record holds
 //! 20 wire_len u32
-//! 24 every byte that was captured
+//! 24 verdict u16            if flag bit 0; defined in this block: says what triggered it
+//! 26 every byte that was captured
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use strata_wire::Keep;
 
 use crate::blocks::Block;
 use crate::disk::Disk;
 use crate::error::{StoreError, io_error};
-use crate::format::{FLAG_PROMOTES, HEADER_LEN, PREFIX_LEN, Reader, kind};
-use crate::records::{RawRecord, Records};
+use crate::format::{FLAG_PROMOTES, HEADER_LEN, PACKET_HEADER_LEN, PREFIX_LEN, Reader, kind};
+use crate::records::{RawPacket, RawRecord, Records};
 use crate::summary::ClassCount;
 
-/// Bytes of a promotion before the packet's.
-pub const PROMOTION_HEADER_LEN: usize = 24;
+/// Bytes of a promotion before the packet's, at most.
+pub const PROMOTION_HEADER_LEN: usize = 26;
+/// The same without a verdict, as older versions wrote it.
+const WITHOUT_VERDICT_LEN: usize = 24;
+/// Flag: a verdict takes the place of the packet's.
+const HAS_VERDICT: u8 = 1;
 
 /// A packet that was logged in part, and is now written whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,20 +42,29 @@ pub struct Promotion<'a> {
     pub kept_len: u32,
     /// Bytes on the wire.
     pub wire_len: u32,
+    /// The verdict that takes the place of the packet's, defined in the promotion's block.
+    pub verdict: Option<u16>,
     /// Every byte that was captured.
     pub data: &'a [u8],
 }
 
 impl<'a> Promotion<'a> {
-    pub(crate) fn emit_header(&self) -> [u8; PROMOTION_HEADER_LEN] {
+    /// The header, and how many bytes of it there are.
+    pub(crate) fn emit_header(&self) -> ([u8; PROMOTION_HEADER_LEN], usize) {
         let mut out = [0; PROMOTION_HEADER_LEN];
-        let len = PROMOTION_HEADER_LEN - PREFIX_LEN + self.data.len();
-        out[..4].copy_from_slice(&[kind::PROMOTION, self.keep_code, self.class, 0]);
+        let header_len = match self.verdict {
+            Some(_) => PROMOTION_HEADER_LEN,
+            None => WITHOUT_VERDICT_LEN,
+        };
+        let len = header_len - PREFIX_LEN + self.data.len();
+        let flags = self.verdict.map_or(0, |_| HAS_VERDICT);
+        out[..4].copy_from_slice(&[kind::PROMOTION, self.keep_code, self.class, flags]);
         out[4..8].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
         out[8..16].copy_from_slice(&self.seq.to_le_bytes());
         out[16..20].copy_from_slice(&self.kept_len.to_le_bytes());
         out[20..24].copy_from_slice(&self.wire_len.to_le_bytes());
-        out
+        out[24..26].copy_from_slice(&self.verdict.unwrap_or(0).to_le_bytes());
+        (out, header_len)
     }
 
     /// The promotions among a block's records, each with where its bytes begin.
@@ -67,16 +81,23 @@ impl<'a> Promotion<'a> {
                 if record[0] != kind::PROMOTION {
                     continue;
                 }
-                let data = record.get(PROMOTION_HEADER_LEN..)?;
+                let has_verdict = record[3] & HAS_VERDICT != 0;
+                let header_len = if has_verdict {
+                    PROMOTION_HEADER_LEN
+                } else {
+                    WITHOUT_VERDICT_LEN
+                };
+                let data = record.get(header_len..)?;
                 let promotion = Self {
                     seq: read.u64(),
                     class: record[2],
                     keep_code: record[1] & 3,
                     kept_len: read.u32(),
                     wire_len: read.u32(),
+                    verdict: has_verdict.then(|| read.u16()),
                     data,
                 };
-                return Some((start + PROMOTION_HEADER_LEN, promotion));
+                return Some((start + header_len, promotion));
             }
         })
     }
@@ -93,12 +114,16 @@ struct Place {
     wire_len: u32,
     class: u8,
     keep_code: u8,
+    verdict: Option<u16>,
 }
 
-/// The promotions of a recording. Memory: some 60 bytes for each.
+/// The promotions of a recording. Memory: some 60 bytes for each, and the definitions of what
+/// triggered them.
 #[derive(Debug, Default)]
 pub(crate) struct Promotions {
     files: Vec<String>,
+    /// The records that define verdicts of promotions, by worker and number.
+    verdicts: BTreeMap<(u16, u16), Vec<u8>>,
     /// By worker and sequence number.
     places: BTreeMap<(u16, u64), Place>,
 }
@@ -118,9 +143,35 @@ impl Promotions {
                 wire_len: promotion.wire_len,
                 class: promotion.class,
                 keep_code: promotion.keep_code,
+                verdict: promotion.verdict,
             };
             self.places
                 .insert((block.header.worker, promotion.seq), place);
+        }
+        self.add_verdicts(block);
+    }
+
+    /// Takes in the definitions of the verdicts of a block's promotions.
+    fn add_verdicts(&mut self, block: &Block) {
+        let worker = block.header.worker;
+        let wanted: BTreeSet<u16> = Promotion::all(block.body())
+            .filter_map(|(_, promotion)| promotion.verdict)
+            .filter(|id| !self.verdicts.contains_key(&(worker, *id)))
+            .collect();
+        if wanted.is_empty() {
+            return;
+        }
+        let mut records = Records::new(block.body(), block.header.first_seq);
+        while let Some(Ok(record)) = records.next_raw() {
+            if let RawRecord::Other {
+                verdict: Some((id, _)),
+                bytes,
+                ..
+            } = record
+                && wanted.contains(&id)
+            {
+                self.verdicts.insert((worker, id), bytes.to_vec());
+            }
         }
     }
 
@@ -137,7 +188,7 @@ impl Promotions {
         let of_block = self
             .places
             .range((worker, first)..(worker, block.header.next_seq.max(first)));
-        let mut whole: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        let mut whole: BTreeMap<u64, Whole> = BTreeMap::new();
         let mut opened = None;
         for (&(_, seq), place) in of_block {
             count(&mut block.summary.counts, place);
@@ -158,11 +209,12 @@ impl Promotions {
             let mut data = vec![0; place.len as usize];
             let read = file.read_at(&mut data, place.at).map_err(fail("read"))?;
             if read == data.len() {
-                whole.insert(seq, data);
+                let verdict = place.verdict;
+                whole.insert(seq, Whole { data, verdict });
             }
         }
         if !whole.is_empty() || block.header.flags & FLAG_PROMOTES != 0 {
-            let body = rewritten(block, &whole);
+            let body = self.rewritten(block, &whole);
             block.header.body_len = u32::try_from(body.len()).unwrap_or(u32::MAX);
             block.replace_body(body);
         }
@@ -199,36 +251,62 @@ fn count(counts: &mut Vec<ClassCount>, place: &Place) {
     after.logged_bytes = after.logged_bytes.saturating_add(place.len.into());
 }
 
-/// The records of a block with these packets whole, and without promotions.
-fn rewritten(block: &Block, whole: &BTreeMap<u64, Vec<u8>>) -> Vec<u8> {
-    let more: usize = whole.values().map(Vec::len).sum();
-    let mut body = Vec::with_capacity(block.body().len() + more);
-    let mut records = Records::new(block.body(), block.header.first_seq);
-    while let Some(record) = records.next_raw() {
-        match record {
-            Ok(RawRecord::Packet(raw)) => match whole.get(&raw.packet.seq) {
-                Some(data) => {
-                    let (start, flags) = (body.len(), raw.flags);
-                    let before = raw.bytes.len() - raw.packet.data.len();
-                    body.extend_from_slice(&raw.bytes[..before]);
-                    let at = start + before - crate::format::PACKET_HEADER_LEN;
-                    let len = crate::format::PACKET_HEADER_LEN - PREFIX_LEN + data.len();
-                    body[at + 1] = flags & !3 | Keep::Full.code();
-                    body[at + 4..at + 8]
-                        .copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
-                    body.extend_from_slice(data);
+/// A promoted packet.
+struct Whole {
+    data: Vec<u8>,
+    verdict: Option<u16>,
+}
+
+impl Promotions {
+    /// The records of a block with these packets whole, and without promotions. What says why
+    /// they are whole is defined before the first that it is said of.
+    fn rewritten(&self, block: &Block, whole: &BTreeMap<u64, Whole>) -> Vec<u8> {
+        let more: usize = whole.values().map(|whole| whole.data.len()).sum();
+        let mut body = Vec::with_capacity(block.body().len() + more);
+        let mut defined = BTreeSet::new();
+        let mut records = Records::new(block.body(), block.header.first_seq);
+        while let Some(record) = records.next_raw() {
+            match record {
+                Ok(RawRecord::Packet(raw)) => match whole.get(&raw.packet.seq) {
+                    Some(whole) => {
+                        let known = whole.verdict.and_then(|id| {
+                            let definition = self.verdicts.get(&(block.header.worker, id))?;
+                            Some((id, definition))
+                        });
+                        if let Some((id, definition)) = known
+                            && defined.insert(id)
+                        {
+                            body.extend_from_slice(definition);
+                        }
+                        push_whole(&mut body, &raw, &whole.data, known.map(|(id, _)| id));
+                    }
+                    None => body.extend_from_slice(raw.bytes),
+                },
+                Ok(RawRecord::Other { bytes, .. }) => body.extend_from_slice(bytes),
+                // As it stands, so that whoever reads it is told.
+                Err(bad) => {
+                    body.extend_from_slice(&block.body()[bad.at..]);
+                    break;
                 }
-                None => body.extend_from_slice(raw.bytes),
-            },
-            Ok(RawRecord::Other { bytes, .. }) => body.extend_from_slice(bytes),
-            // As it stands, so that whoever reads it is told.
-            Err(bad) => {
-                body.extend_from_slice(&block.body()[bad.at..]);
-                break;
             }
         }
+        body
     }
-    body
+}
+
+/// Appends a packet's record with all of its bytes.
+fn push_whole(body: &mut Vec<u8>, raw: &RawPacket<'_>, data: &[u8], verdict: Option<u16>) {
+    let start = body.len();
+    let before = raw.bytes.len() - raw.packet.data.len();
+    body.extend_from_slice(&raw.bytes[..before]);
+    let at = start + before - PACKET_HEADER_LEN;
+    let len = PACKET_HEADER_LEN - PREFIX_LEN + data.len();
+    body[at + 1] = raw.flags & !3 | Keep::Full.code();
+    body[at + 4..at + 8].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+    if let Some(verdict) = verdict {
+        body[at + 28..at + 30].copy_from_slice(&verdict.to_le_bytes());
+    }
+    body.extend_from_slice(data);
 }
 
 #[cfg(test)]
@@ -247,6 +325,7 @@ mod tests {
             wire_len: 60,
             class: 0,
             keep_code: 1,
+            verdict: None,
         };
         promotions.places.insert((0, 5), place);
         let header = BlockHeader {

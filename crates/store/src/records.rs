@@ -3,8 +3,10 @@
 use strata_capture::{Interface, LinkType, Meta};
 use strata_wire::FlowShare;
 
+use crate::decider::Decider;
 use crate::format::{
-    PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, Reader, VerdictRecord, kind, packet_flag,
+    PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, Reader, VERDICT_DECIDED, VerdictRecord, kind,
+    packet_flag,
 };
 
 /// One record of a block.
@@ -73,19 +75,7 @@ impl<'a> Records<'a> {
                     continue;
                 }
                 kind::PACKET => Record::Packet(self.packet(flags, reference, body)?),
-                kind::VERDICT => {
-                    let rest = body.get(4..).ok_or("a verdict is too short")?;
-                    let (class, level, score) = (read.u8(), read.u8(), read.u16());
-                    let leaves = rest.chunks_exact(2);
-                    let leaves = leaves.map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
-                    let verdict = VerdictRecord {
-                        class,
-                        score,
-                        level,
-                        leaves: leaves.collect(),
-                    };
-                    Record::Verdict(reference, verdict)
-                }
+                kind::VERDICT => Record::Verdict(reference, verdict(flags, body)?),
                 kind::INTERFACE => {
                     let options = body.get(8..).ok_or("an interface is too short")?;
                     let (link, _, snaplen) = (read.u16(), read.u16(), read.u32());
@@ -161,6 +151,30 @@ impl<'a> Records<'a> {
             options,
         })
     }
+}
+
+fn verdict(flags: u8, body: &[u8]) -> Result<VerdictRecord, &'static str> {
+    const SHORT: &str = "a verdict is too short";
+    let mut read = Reader { bytes: body, at: 0 };
+    let mut rest = body.get(4..).ok_or(SHORT)?;
+    let (class, level, score) = (read.u8(), read.u8(), read.u16());
+    let mut decider = Decider::Class;
+    if flags & VERDICT_DECIDED != 0 {
+        let (len, after) = rest.split_first_chunk().ok_or(SHORT)?;
+        let len = usize::from(u16::from_le_bytes(*len));
+        let (bytes, leaves) = after.split_at_checked(len).ok_or(SHORT)?;
+        decider = Decider::parse(bytes)?;
+        rest = leaves;
+    }
+    let leaves = rest.chunks_exact(2);
+    let leaves = leaves.map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
+    Ok(VerdictRecord {
+        class,
+        score,
+        level,
+        leaves: leaves.collect(),
+        decider,
+    })
 }
 
 /// A packet as a record, and the record of its options before it if it has any.

@@ -226,7 +226,7 @@ impl Lines {
                 continue;
             }
             match eve_alert(line) {
-                Ok(Some(flow)) => alerts.raise(flow),
+                Ok(Some(alert)) => alerts.raise(alert),
                 Ok(None) => {}
                 Err(error) if !self.complained => {
                     self.complained = true;

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use strata_capture::PacketRef;
-use strata_store::{PROMOTION_HEADER_LEN, Promotion, StoreError};
+use strata_classify::VerdictId;
+use strata_store::{Decider, PROMOTION_HEADER_LEN, Promotion, StoreError};
 use strata_wire::{Keep, Outcome};
 
 use super::{DEFINITIONS_LEN, Worker};
@@ -12,6 +13,7 @@ use crate::classifier::bits;
 use crate::first_bytes::FirstBytes;
 use crate::flows::wire_bytes;
 use crate::lookback::{LookBack, Remembered};
+use crate::reasons::{BY_CLASS, DeciderId, FIRST_BYTES, class_and_level};
 
 /// What is kept whole beyond what modes and policies ask for. The default is nothing.
 #[derive(Clone, Debug, Default)]
@@ -72,18 +74,20 @@ impl Worker {
     pub fn heed_alerts(&mut self) -> Result<(), StoreError> {
         let attention = self.attention.as_mut();
         let news = attention.and_then(|attention| attention.alerted.as_mut()?.news());
-        for flow in news.unwrap_or_default() {
-            let fingerprint = self.flows.hasher().flow(&flow);
+        for alert in news.unwrap_or_default() {
+            let fingerprint = self.flows.hasher().flow(&alert.flow);
+            let decider = Decider::alert(alert.signature_id, &alert.signature);
+            let decider = self.reasons.decider(decider);
             let attention = self.attention.as_mut();
             if let Some(alerted) = attention.and_then(|attention| attention.alerted.as_mut()) {
-                alerted.add(fingerprint);
+                alerted.add(fingerprint, decider);
             }
-            self.promote(fingerprint)?;
+            self.promote(fingerprint, decider, 0)?;
         }
         Ok(())
     }
 
-    /// Asks for what [`Worker::mind`] will look at.
+    /// Asks for what [`Worker::attend_to`] will look at.
     #[inline]
     pub(super) fn prefetch_attention(&self) {
         let Some(attention) = &self.attention else {
@@ -100,37 +104,41 @@ impl Worker {
         }
     }
 
-    /// What becomes of a packet for which modes and policies have this outcome.
+    /// What becomes of a packet for which modes and policies have this outcome, and who decided
+    /// so: what they keep whole already, they have decided.
     #[inline(never)]
-    pub(super) fn mind(
+    pub(super) fn attend_to(
         &mut self,
         lane: usize,
         packet: &PacketRef<'_>,
-        outcome: Outcome,
-        class: u8,
-    ) -> Result<Outcome, StoreError> {
+        decided: (Outcome, DeciderId),
+        (verdict, class): (VerdictId, u8),
+    ) -> Result<(Outcome, DeciderId), StoreError> {
+        const WHOLE: Outcome = Outcome::Log(Keep::Full);
+        let (outcome, decider) = decided;
         let Some(attention) = &mut self.attention else {
-            return Ok(outcome);
+            return Ok(decided);
         };
         // What is to be discarded stays so; what has no flow has no other packets.
         if outcome == Outcome::Discard || self.lanes.dissected & 1 << lane == 0 {
-            return Ok(outcome);
+            return Ok(decided);
         }
         let fingerprint = self.lanes.facts[lane].fingerprint;
         let bytes = packet.data.len() as u64;
         let first = attention.first_bytes.as_mut();
         let is_start = first.is_some_and(|first| first.is_start(fingerprint, packet.ts_ns, bytes));
         let alerted = attention.alerted.as_ref();
-        let is_alerted = alerted.is_some_and(|alerted| alerted.is(fingerprint));
-        if is_alerted || outcome == Outcome::Log(Keep::Full) {
-            self.promote(fingerprint)?;
-            return Ok(Outcome::Log(Keep::Full));
+        let alerted = alerted.and_then(|alerted| alerted.by(fingerprint));
+        if alerted.is_some() || outcome == WHOLE {
+            let decider = alerted.filter(|_| outcome != WHOLE).unwrap_or(decider);
+            self.promote(fingerprint, decider, class)?;
+            return Ok((WHOLE, decider));
         }
         if is_start {
-            return Ok(Outcome::Log(Keep::Full));
+            return Ok((WHOLE, FIRST_BYTES));
         }
         let (Outcome::Log(keep), Some(look_back)) = (outcome, &mut attention.look_back) else {
-            return Ok(outcome);
+            return Ok(decided);
         };
         let captured_len = u32::try_from(bytes).unwrap_or(u32::MAX);
         let kept_len = keep.kept_len(self.lanes.header_len[lane], captured_len);
@@ -143,15 +151,22 @@ impl Worker {
                     keep_code: keep.code(),
                     kept_len,
                     wire_len: u32::try_from(wire_bytes(packet)).unwrap_or(u32::MAX),
+                    verdict: Some(verdict),
                     data: packet.data,
                 },
             });
         }
-        Ok(outcome)
+        Ok(decided)
     }
 
-    /// Writes what is remembered of a flow whole.
-    fn promote(&mut self, fingerprint: u64) -> Result<(), StoreError> {
+    /// Writes what is remembered of a flow whole, since `trigger` decided so on a packet of this
+    /// class.
+    fn promote(
+        &mut self,
+        fingerprint: u64,
+        trigger: DeciderId,
+        class: u8,
+    ) -> Result<(), StoreError> {
         // Taken out, since its packets go into the block meanwhile.
         let Some(mut attention) = self.attention.take() else {
             return Ok(());
@@ -163,11 +178,33 @@ impl Worker {
                 if self.block.room() < needed {
                     self.room_for(needed)?;
                 }
-                self.block.push_promotion(promotion);
+                let reason = self.reason_to_promote(promotion.verdict, trigger, class);
+                self.define_reason(reason);
+                self.block.push_promotion(&Promotion {
+                    verdict: Some(reason),
+                    ..*promotion
+                });
                 Ok(())
             });
         }
         self.attention = Some(attention);
         promoted
+    }
+
+    /// The number of a verdict whose packet is written whole now, for what triggered it.
+    fn reason_to_promote(
+        &mut self,
+        verdict: Option<VerdictId>,
+        trigger: DeciderId,
+        class: u8,
+    ) -> u16 {
+        let explicit = self.class_deciders.get(usize::from(class));
+        let by_class = explicit.unwrap_or(&Decider::Class);
+        let decider = self.reasons.look_back(trigger, class, by_class);
+        debug_assert_ne!(decider, BY_CLASS);
+        let classifier = &self.classifier;
+        let known = |id| class_and_level(classifier.verdict(id));
+        self.reasons
+            .number(verdict.unwrap_or_default(), decider, known)
     }
 }

@@ -4,10 +4,11 @@ use strata_capture::PacketRef;
 use strata_classify::VerdictId;
 use strata_sketch::Level;
 use strata_store::{PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, StoreError};
-use strata_wire::{Keep, Outcome, join};
+use strata_wire::{Keep, Outcome};
 
 use super::{DEFINITIONS_LEN, Demand, Worker};
 use crate::flows::wire_bytes;
+use crate::reasons::{BY_CLASS, class_and_level, join_decided};
 
 /// Of packets that the kernel has cut, one of so many renews what is enough of its flow.
 const RENEWED_EVERY: u64 = 4;
@@ -27,17 +28,17 @@ impl Worker {
             None => &self.demands[usize::from(class)],
             Some(policing) => policing.demand(self.lanes.policed[lane], usize::from(class)),
         };
-        let outcome = match demand {
-            Demand::Always(outcome) => *outcome,
+        let (outcome, decider) = match demand {
+            Demand::Always(outcome, decider) => (*outcome, *decider),
             Demand::Sampled(demands) => {
                 let key = self.lanes.headers(lane).key.unwrap_or_default();
                 let number = self.packet_number ^ self.sampling_key;
-                join(demands, number, self.sampling_hasher.flow(&key))
+                join_decided(demands, number, self.sampling_hasher.flow(&key))
             }
         };
-        let outcome = match &self.attention {
-            None => outcome,
-            Some(_) => self.mind(lane, packet, outcome, class)?,
+        let (outcome, decider) = match &self.attention {
+            None => (outcome, decider),
+            Some(_) => self.attend_to(lane, packet, (outcome, decider), (verdict, class))?,
         };
         let keep = match outcome {
             Outcome::Log(keep) => keep,
@@ -64,8 +65,15 @@ impl Worker {
         if self.block.room() < needed + DEFINITIONS_LEN {
             self.room_for(needed + DEFINITIONS_LEN)?;
         }
-        if !self.block.defines(packet.interface, verdict) {
-            self.define(packet.interface, verdict);
+        let reason = if decider == BY_CLASS {
+            verdict
+        } else {
+            let classifier = &self.classifier;
+            let known = |id| class_and_level(classifier.verdict(id));
+            self.reasons.number(verdict, decider, known)
+        };
+        if !self.block.defines(packet.interface, reason) {
+            self.define(packet.interface, reason);
             if self.block.room() < needed {
                 // A large definition has taken the room.
                 self.block.grow(needed);
@@ -78,7 +86,7 @@ impl Worker {
             captured_len,
             header_len: u16::try_from(header_len).unwrap_or(u16::MAX),
             interface: packet.interface,
-            verdict,
+            verdict: reason,
             keep_code: keep.code(),
             has_timestamp: packet.has_timestamp,
             data,
@@ -153,7 +161,7 @@ impl Worker {
 
     /// Defines in the block what a packet record refers to.
     #[inline(never)]
-    fn define(&mut self, interface: u16, verdict: VerdictId) {
+    fn define(&mut self, interface: u16, reason: u16) {
         if self.block.needs_context() {
             self.block.define_context(&self.context_json);
         }
@@ -164,17 +172,25 @@ impl Worker {
             let source = &self.sources[usize::from(interface)];
             self.block.define_interface(interface, &source.interface);
         }
-        if self.block.needs_verdict(verdict) {
-            let known = self.classifier.verdict(verdict);
-            let level = match known.level {
-                None => 0,
-                Some(Level::Packet) => 1,
-                Some(Level::Flow) => 2,
-            };
-            self.block
-                .define_verdict(verdict, known.class, level, known.score, &known.leaves);
-        }
+        self.define_reason(reason);
         self.block.refer_to(interface);
+    }
+
+    /// Defines in the block who decided on a packet, and its verdict.
+    pub(super) fn define_reason(&mut self, reason: u16) {
+        if !self.block.needs_verdict(reason) {
+            return;
+        }
+        let (verdict, decider, has_leaves) = self.reasons.resolve(reason);
+        let known = self.classifier.verdict(verdict);
+        let level = match known.level {
+            None => 0,
+            Some(Level::Packet) => 1,
+            Some(Level::Flow) => 2,
+        };
+        let leaves: &[u16] = if has_leaves { &known.leaves } else { &[] };
+        let fixed = (known.class, level, known.score);
+        self.block.define_decided(reason, fixed, leaves, decider);
     }
 }
 

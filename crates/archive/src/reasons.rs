@@ -1,0 +1,127 @@
+//! Why packets of a part were kept as they were, counted.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use parquet::data_type::ByteArray;
+use strata_store::{Disk, FileKind, Part};
+use strata_wire::{AddressFamily, Endpoint, FlowKey};
+
+use crate::error::ArchiveError;
+use crate::find;
+use crate::packets;
+use crate::table::TableReader;
+
+/// Packets that were kept for the same reason.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReasonCount {
+    /// Their class.
+    pub class: String,
+    /// Its share of the trees; `None` where there is none.
+    pub score: Option<f32>,
+    /// How much of them was kept.
+    pub granularity: String,
+    /// The reason, as in an export's comments.
+    pub reason: String,
+    /// How many they are.
+    pub packets: u64,
+    /// When the first of them arrived, ns.
+    pub first_ns: u64,
+    /// Whose that is.
+    pub first_flow: String,
+}
+
+const COLUMNS: [&str; 10] = [
+    "time",
+    "class",
+    "score",
+    "granularity",
+    "reason",
+    "src",
+    "dst",
+    "src_port",
+    "dst_port",
+    "protocol",
+];
+
+/// Counts a part's packets by class, score, granularity and reason.
+///
+/// # Errors
+///
+/// If the part cannot be read.
+pub fn reasons_of(disk: &dyn Disk, part: &Part) -> Result<Vec<ReasonCount>, ArchiveError> {
+    let name = part.file(FileKind::Packets).map_or("", |file| &file.name);
+    let input = find::open(disk, part, FileKind::Packets)?;
+    let table = TableReader::open(input, disk.display(name), packets::COLUMNS)?;
+    let columns = COLUMNS.map(packets::column);
+    let mut counts: HashMap<Vec<u8>, ReasonCount> = HashMap::new();
+    let mut key = Vec::new();
+    for (group, rows) in table.groups().into_iter().enumerate() {
+        let whole = 0..rows;
+        let read = table.read(group, &columns, std::slice::from_ref(&whole))?;
+        let mut texts = [1, 3, 4, 5, 6].map(|n| read[n].bytes());
+        let mut ints = [0, 7, 8, 9].map(|n| read[n].ints());
+        let mut scores = read[2].floats();
+        for _ in 0..rows {
+            let [class, granularity, reason, src, dst] = texts.each_mut().map(|column| {
+                let value: Option<&ByteArray> = column.next().flatten();
+                value.map_or(&[][..], |value| value.data())
+            });
+            let [time, src_port, dst_port, protocol] =
+                ints.each_mut().map(|column| column.next().flatten());
+            let score = scores.next().flatten();
+            key.clear();
+            for part in [class, granularity, reason] {
+                key.extend_from_slice(part);
+                key.push(0xff);
+            }
+            key.extend(score.map_or(u32::MAX, f32::to_bits).to_le_bytes());
+            let time = time.unwrap_or(0).cast_unsigned();
+            let flow = || flow_text([src, dst], [src_port, dst_port], protocol);
+            if let Some(known) = counts.get_mut(&key) {
+                known.packets += 1;
+                if time < known.first_ns {
+                    (known.first_ns, known.first_flow) = (time, flow());
+                }
+                continue;
+            }
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let count = ReasonCount {
+                class: text(class),
+                score,
+                granularity: text(granularity),
+                reason: text(reason),
+                packets: 1,
+                first_ns: time,
+                first_flow: flow(),
+            };
+            counts.insert(key.clone(), count);
+        }
+    }
+    Ok(counts.into_values().collect())
+}
+
+/// A flow as a flow key shows itself; MAC addresses as they stand.
+fn flow_text(addresses: [&[u8]; 2], ports: [Option<i64>; 2], protocol: Option<i64>) -> String {
+    let [src, dst] = addresses.map(String::from_utf8_lossy);
+    let end = |text: &str, port: Option<i64>| {
+        let (family, address) = match text.parse().ok()? {
+            IpAddr::V4(v4) => (AddressFamily::Ipv4, u128::from(v4.to_bits())),
+            IpAddr::V6(v6) => (AddressFamily::Ipv6, v6.to_bits()),
+        };
+        let port = u16::try_from(port.unwrap_or(0)).ok()?;
+        Some((family, Endpoint { address, port }))
+    };
+    let protocol = u8::try_from(protocol.unwrap_or(0)).ok();
+    match (end(&src, ports[0]), end(&dst, ports[1]), protocol) {
+        (Some((family, source)), Some((_, destination)), Some(protocol)) => {
+            let (key, _) = FlowKey::new(family, protocol, source, destination);
+            key.to_string()
+        }
+        _ if src.is_empty() => String::from("not dissected"),
+        _ => {
+            let (low, high) = if src <= dst { (src, dst) } else { (dst, src) };
+            format!("{low} - {high}")
+        }
+    }
+}

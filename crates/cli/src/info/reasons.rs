@@ -1,0 +1,297 @@
+//! Why packets were kept as they were, of both tiers.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+
+use anyhow::Result;
+use serde_json::json;
+use strata_archive::reasons_of;
+use strata_classify::Model;
+use strata_sketch::Level;
+use strata_store::export::{Context, reason};
+use strata_store::{Log, PacketRecord, Recording, VerdictRecord, in_words, keep_name};
+use strata_wire::dissect::dissect;
+use strata_wire::{AddressFamily, LinkType, TunnelKey};
+
+use crate::text::{count, time};
+
+/// Packets of the same granularity, class and reason.
+#[derive(Debug)]
+struct Counted {
+    packets: u64,
+    first_ns: u64,
+    /// Whose the first is.
+    first_flow: String,
+    /// Share of the trees that voted for the class, where the forest decided.
+    score: Option<f32>,
+}
+
+/// Granularity, class, reason, and where the forest decided the bits of its score.
+type Key = (u8, String, String, u32);
+
+/// Counts of reasons.
+#[derive(Debug, Default)]
+pub(super) struct Reasons {
+    worker: u16,
+    context: Context,
+    links: BTreeMap<u16, LinkType>,
+    /// Verdicts of all workers, each of which numbers its own.
+    defined: HashMap<(u16, u16), VerdictRecord>,
+    /// By worker, verdict and granularity, in the context at hand: place in `counts`.
+    places: HashMap<(u16, u16, u8), usize>,
+    known: HashMap<Key, usize>,
+    counts: Vec<(Key, Counted)>,
+    /// Compacted packets that cannot be read without a key.
+    encrypted: u64,
+    /// Parts that cannot be read, and why.
+    problems: Vec<String>,
+}
+
+impl Reasons {
+    pub(super) fn begin_block(&mut self, worker: u16) {
+        self.worker = worker;
+    }
+
+    pub(super) fn define(&mut self, id: u16, verdict: VerdictRecord) {
+        let before = self.defined.insert((self.worker, id), verdict);
+        if before.as_ref() != self.defined.get(&(self.worker, id)) {
+            let worker = self.worker;
+            self.places
+                .retain(|(of, known, _), _| (*of, *known) != (worker, id));
+        }
+    }
+
+    pub(super) fn interface(&mut self, id: u16, link: LinkType) {
+        self.links.insert(id, link);
+    }
+
+    pub(super) fn context(&mut self, json: &[u8]) {
+        let context: Context = serde_json::from_slice(json).unwrap_or_default();
+        if context != self.context {
+            self.context = context;
+            self.places.clear();
+        }
+    }
+
+    pub(super) fn count(&mut self, packet: &PacketRecord<'_>) {
+        let number = (self.worker, packet.verdict, packet.keep_code);
+        let place = match self.places.get(&number) {
+            Some(&place) => place,
+            None => {
+                let verdict = self.defined.get(&(self.worker, packet.verdict));
+                let class = verdict.and_then(|v| self.context.classes.get(usize::from(v.class)));
+                let class = class.map_or("unknown", String::as_str).to_owned();
+                let score = verdict.filter(|v| v.level > 0);
+                let score = score.map(|v| f32::from(v.score) / 65_535.0);
+                let link = self.links.get(&packet.interface).copied();
+                let counted = Counted {
+                    packets: 0,
+                    first_ns: packet.ts_ns,
+                    first_flow: flow(link, packet),
+                    score,
+                };
+                let text = reason(verdict, &self.context);
+                let place = self.add((packet.keep_code, class, text), counted);
+                self.places.insert(number, place);
+                place
+            }
+        };
+        self.counts[place].1.packets += 1;
+    }
+
+    /// Adds packets; returns where they are counted.
+    fn add(&mut self, (keep, class, reason): (u8, String, String), mut more: Counted) -> usize {
+        if in_words(&reason).is_some() {
+            more.score = None;
+        }
+        let bits = more.score.map_or(0, f32::to_bits);
+        let key = (keep, class, reason, bits);
+        let place = self.counts.len();
+        match self.known.get(&key) {
+            Some(&place) => {
+                let known = &mut self.counts[place].1;
+                known.packets += more.packets;
+                if more.first_ns < known.first_ns {
+                    (known.first_ns, known.first_flow) = (more.first_ns, more.first_flow);
+                }
+                place
+            }
+            None => {
+                self.known.insert(key.clone(), place);
+                self.counts.push((key, more));
+                place
+            }
+        }
+    }
+
+    /// Adds what is compacted.
+    pub(super) fn compacted(&mut self, log: &Log, recording: &Recording) -> Result<()> {
+        let parts = log.archive().parts.iter();
+        for part in parts.filter(|part| part.recording == recording.id && part.packets > 0) {
+            let counts = match reasons_of(log.disk().as_ref(), part) {
+                Ok(counts) => counts,
+                Err(_) if part.key.is_some() => {
+                    self.encrypted += part.packets;
+                    continue;
+                }
+                Err(error) => {
+                    self.problems.push(error.to_string());
+                    continue;
+                }
+            };
+            for found in counts {
+                let code = (0..=3).find(|code| keep_name(*code) == found.granularity);
+                let counted = Counted {
+                    packets: found.packets,
+                    first_ns: found.first_ns,
+                    first_flow: found.first_flow,
+                    score: found.score,
+                };
+                self.add((code.unwrap_or(0), found.class, found.reason), counted);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn json(&self) -> serde_json::Value {
+        let mut sorted: Vec<_> = self.counts.iter().collect();
+        sorted.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let each = sorted
+            .into_iter()
+            .map(|((keep, class, reason, _), counted)| {
+                json!({
+                    "granularity": keep_name(*keep),
+                    "class": class,
+                    "reason": reason,
+                    "score": counted.score,
+                    "packets": counted.packets,
+                    "first_ns": counted.first_ns,
+                    "first_flow": counted.first_flow,
+                })
+            });
+        each.collect()
+    }
+
+    /// The most frequent reasons of each granularity, in words.
+    pub(super) fn text(&self, log: &Log, recording: &Recording, most: usize) -> Result<String> {
+        let model = Model::from_json(&log.model_json(recording)?)?;
+        let mut text = String::new();
+        for problem in &self.problems {
+            let _ = writeln!(text, "not counted below: {problem}");
+        }
+        if self.encrypted > 0 {
+            let _ = writeln!(
+                text,
+                "not counted below: {} compacted packets that are encrypted; --key FILE reads them",
+                count(self.encrypted)
+            );
+        }
+        for keep in (0..=3).rev() {
+            let mut rows: Vec<&(Key, Counted)> = self
+                .counts
+                .iter()
+                .filter(|((code, ..), counted)| *code == keep && counted.packets > 0)
+                .collect();
+            if rows.is_empty() {
+                continue;
+            }
+            rows.sort_by(|(a, x), (b, y)| y.packets.cmp(&x.packets).then_with(|| a.cmp(b)));
+            let _ = writeln!(
+                text,
+                "why {}, {} reasons, most frequent first:",
+                keep_name(keep),
+                rows.len()
+            );
+            for (key, counted) in rows.into_iter().take(most) {
+                one(&mut text, &model, key, counted);
+            }
+        }
+        Ok(text)
+    }
+}
+
+/// Writes one reason.
+fn one(text: &mut String, model: &Model, (_, class, reason, _): &Key, counted: &Counted) {
+    let packets = count(counted.packets);
+    let first = format!("{} {}", time(counted.first_ns), counted.first_flow);
+    if let Some(words) = in_words(reason) {
+        let _ = writeln!(
+            text,
+            "  {packets} packets: {words}; their class is {class}, the first at {first}"
+        );
+        return;
+    }
+    let _ = writeln!(
+        text,
+        "  {packets} packets are {class}, share of trees {:.3}, {reason}, the first at {first}",
+        counted.score.unwrap_or(0.0),
+    );
+    let (level, leaves) = leaves_of(reason);
+    let (told, others) = clearest(model, level, class, &leaves);
+    for (tree, leaf) in told {
+        let _ = writeln!(
+            text,
+            "    tree {tree}: {}",
+            model.explain(level, tree, leaf)
+        );
+    }
+    if others > 0 {
+        let _ = writeln!(text, "    and {others} trees less sure of it");
+    }
+}
+
+/// The trees that a reason of the forest names, and the leaf of each.
+fn leaves_of(reason: &str) -> (Level, Vec<u16>) {
+    let (trees, leaves) = reason.split_once(':').unwrap_or((reason, ""));
+    let level = if trees == "packet-trees" {
+        Level::Packet
+    } else {
+        Level::Flow
+    };
+    let leaves = leaves.split(',').filter_map(|leaf| leaf.parse().ok());
+    (level, leaves.collect())
+}
+
+/// Trees that are told of a reason.
+const TREES_TOLD: usize = 3;
+
+/// The trees that speak most clearly for a class, with their leaves, and how many others there
+/// are.
+fn clearest(
+    model: &Model,
+    level: Level,
+    class: &str,
+    leaves: &[u16],
+) -> (Vec<(usize, u16)>, usize) {
+    let index = model.class_index(class);
+    let share = |tree: usize, leaf: u16| {
+        let nodes = model.trees(level).get(tree).map(|tree| &tree.nodes);
+        let classes = nodes.and_then(|nodes| nodes.get(usize::from(leaf))?.classes.as_ref());
+        let share = classes.and_then(|classes| classes.get(index?));
+        share.copied().unwrap_or(0.0)
+    };
+    let mut trees: Vec<(usize, u16)> = leaves.iter().copied().enumerate().collect();
+    trees.sort_by(|a, b| share(b.0, b.1).total_cmp(&share(a.0, a.1)));
+    let others = trees.len().saturating_sub(TREES_TOLD);
+    trees.truncate(TREES_TOLD);
+    (trees, others)
+}
+
+/// Whose a packet is.
+fn flow(link: Option<LinkType>, packet: &PacketRecord<'_>) -> String {
+    let headers = link.map(|link| dissect(link, packet.data, TunnelKey::Inner));
+    let key = headers.and_then(|headers| headers.key);
+    match key {
+        None => String::from("not dissected"),
+        // As the tables have it, which do not hold the EtherType.
+        Some(key) if key.family == AddressFamily::Mac => {
+            let [low, high] = [key.low, key.high].map(|end| {
+                let bytes = end.address.to_be_bytes();
+                let bytes = bytes[10..].iter().map(|byte| format!("{byte:02x}"));
+                bytes.collect::<Vec<_>>().join(":")
+            });
+            format!("{low} - {high}")
+        }
+        Some(key) => key.to_string(),
+    }
+}
