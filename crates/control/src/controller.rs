@@ -181,6 +181,7 @@ impl Controller {
             timed: None,
             next_id: first.next_id,
             policies: first.set,
+            retired: None,
             at_run_time: first.at_run_time,
             saved: None,
             save_at: None,

@@ -270,10 +270,13 @@ impl PolicySet {
 
     /// Goes on from what was made ready; what came and went meanwhile still did. Takes time
     /// proportional to that. What was made of another set, or before what there is, is of no use.
-    pub fn install(&mut self, base: Base) {
+    ///
+    /// Returns what is no longer needed. Giving its memory back takes a while, and whoever drops it
+    /// last does it: better not who searches packets.
+    pub fn install(&mut self, base: Base) -> Base {
         let (one, other) = (base.of, self.base.of);
         if one.set != other.set || one.changes < other.changes {
-            return;
+            return base;
         }
         while self.removals_before < base.of.removals && self.removals.pop_front().is_some() {
             self.removals_before += 1;
@@ -286,7 +289,7 @@ impl PolicySet {
         }
         self.added
             .retain(|known| !base.places.contains_key(&known.id));
-        self.base = base;
+        std::mem::replace(&mut self.base, base)
     }
 
     fn interfaces_with(&self, another: Option<&String>) -> Vec<String> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use strata_classify::Model;
 use strata_pipeline::{Mode, ModeConfig, ModeError, Plan};
-use strata_rules::{Action, PolicySet};
+use strata_rules::{Action, Base, PolicySet};
 use strata_wire::Tally;
 
 use super::events::Events;
@@ -29,6 +29,8 @@ pub(super) struct Inner {
     /// When the mode falls back, and to what.
     pub(super) timed: Option<(Instant, Vec<String>)>,
     pub(super) policies: PolicySet,
+    /// What was searched before `policies` were last made ready anew.
+    pub(super) retired: Option<Base>,
     /// Numbers of those that were added at run time.
     pub(super) at_run_time: BTreeSet<u32>,
     /// Where these are saved; `None` if they are not.

@@ -217,11 +217,16 @@ impl Controller {
         let work = move || {
             let base = merge.run();
             let mut inner = inner.lock().unwrap_or_else(PoisonError::into_inner);
-            inner.policies.install(base);
+            let before = inner.policies.install(base);
             // It says the same as the plan before, so no request waits for it.
             if let Ok(plan) = inner.plan(&model) {
                 steering.publish_same(plan);
             }
+            // Workers may still search what was there before, so it is kept until the next time:
+            // then it is dropped here, where nobody waits for it.
+            let retired = inner.retired.replace(before);
+            drop(inner);
+            drop(retired);
             merging.store(false, Ordering::Release);
         };
         let thread = thread::Builder::new()
