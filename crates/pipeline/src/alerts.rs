@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
-use strata_wire::{AddressFamily, Endpoint, FlowKey};
+use strata_wire::{AddressFamily, Endpoint, FlowKey, start_of};
 
 use crate::reasons::DeciderId;
 
@@ -181,7 +181,7 @@ pub fn eve_alert(line: &[u8]) -> Result<Option<Alert>, serde_json::Error> {
     Ok(Some(Alert {
         flow: FlowKey::new(family, protocol, source, destination).0,
         signature_id: said["signature_id"].as_u64().unwrap_or(0),
-        signature: signature[..signature.floor_char_boundary(SIGNATURE_MAX)].to_owned(),
+        signature: start_of(signature, SIGNATURE_MAX).to_owned(),
     }))
 }
 

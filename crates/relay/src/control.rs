@@ -17,6 +17,7 @@ use std::time::Duration;
 use rustls::{ClientConnection, Connection, ServerConnection};
 use serde::{Deserialize, Serialize};
 use strata_store::Books;
+use strata_wire::start_of;
 
 use crate::error::RelayError;
 use crate::secret::PROOF_LEN;
@@ -187,20 +188,11 @@ impl Begin {
     }
 }
 
-/// The last place up to `at` where a text can be cut.
-fn boundary(text: &str, at: usize) -> usize {
-    let at = at.min(text.len());
-    (0..=at)
-        .rev()
-        .find(|&at| text.is_char_boundary(at))
-        .unwrap_or(0)
-}
-
 /// Cuts a text that is longer, and says so.
 fn shorten(text: &mut String, bytes_max: usize) {
     const MORE: &str = " ...";
     if text.len() > bytes_max {
-        text.truncate(boundary(text, bytes_max - MORE.len()));
+        text.truncate(start_of(text, bytes_max - MORE.len()).len());
         text.push_str(MORE);
     }
 }
@@ -406,8 +398,7 @@ impl Message {
             Self::Hello(hello) => out.extend(json(serde_json::to_vec(hello))),
             Self::Welcome(welcome) => out.extend(json(serde_json::to_vec(welcome))),
             Self::Refused(text) | Self::Failed(text) => {
-                let end = boundary(text, FIRST_LEN_MAX);
-                out.extend_from_slice(&text.as_bytes()[..end]);
+                out.extend_from_slice(start_of(text, FIRST_LEN_MAX).as_bytes());
             }
             Self::Challenge(challenge) => out.extend(json(serde_json::to_vec(challenge))),
             Self::Proof(proof) => out.extend_from_slice(proof),

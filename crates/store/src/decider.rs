@@ -16,7 +16,7 @@
 
 use std::fmt;
 
-use strata_wire::{Printable, SampleBy, Sampling};
+use strata_wire::{Printable, SampleBy, Sampling, start_of};
 
 use crate::format::Reader;
 
@@ -67,7 +67,7 @@ fn bounded(text: &str) -> String {
     if text.len() <= TEXT_MAX {
         return text.to_owned();
     }
-    let mut cut = text[..text.floor_char_boundary(TEXT_MAX)].to_owned();
+    let mut cut = start_of(text, TEXT_MAX).to_owned();
     cut.push('…');
     cut
 }

@@ -38,5 +38,5 @@ pub use ledger::{CutWhere, DropReason, Imbalance, Ledger, Tally};
 pub use link::LinkType;
 pub use plain::Plain;
 pub use prefetch::{prefetch, prefetch_whole};
-pub use printable::Printable;
+pub use printable::{Printable, start_of};
 pub use share::FlowShare;

@@ -39,9 +39,34 @@ fn acts_on_a_terminal(character: char) -> bool {
         )
 }
 
+/// The start of a text: as many whole characters as `bytes_max` bytes hold.
+#[must_use]
+pub fn start_of(text: &str, bytes_max: usize) -> &str {
+    if text.len() <= bytes_max {
+        return text;
+    }
+    let ends = (0..=bytes_max).rev();
+    let end = ends.into_iter().find(|&end| text.is_char_boundary(end));
+    &text[..end.expect("0 is where a text can be cut")]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_start_has_whole_characters() {
+        for (bytes_max, start) in [
+            (0, ""),
+            (1, "a"),
+            (2, "a"),
+            (3, "aé"),
+            (4, "aéb"),
+            (9, "aéb"),
+        ] {
+            assert_eq!(start_of("aéb", bytes_max), start);
+        }
+    }
 
     #[test]
     fn what_acts_on_a_terminal_is_escaped() {

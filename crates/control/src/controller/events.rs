@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use jiff::Timestamp;
 use serde::Serialize;
+use strata_wire::start_of;
 use utoipa::ToSchema;
 
 /// Events that are remembered at most, and their bytes.
@@ -84,8 +85,7 @@ impl Events {
 /// The start of a text.
 fn bounded(mut text: String) -> String {
     if text.len() > TEXT_BYTES_MAX {
-        let mut ends = (0..=TEXT_BYTES_MAX).rev();
-        text.truncate(ends.find(|&end| text.is_char_boundary(end)).unwrap_or(0));
+        text.truncate(start_of(&text, TEXT_BYTES_MAX).len());
         text.push('…');
     }
     text
