@@ -73,6 +73,11 @@ pub(crate) struct Args {
     #[command(flatten)]
     group: GroupArgs,
 
+    /// Unix socket on which switches on this machine fetch shared memory. Without it, one in
+    /// /run/strata/relay-PORT or $XDG_RUNTIME_DIR/strata/relay-PORT.
+    #[arg(long, value_name = "PATH")]
+    memory_socket: Option<PathBuf>,
+
     /// Connections of switches at a time.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = bounded::count::<1, 4096>)]
     switches: usize,
@@ -168,12 +173,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let sandboxed = !args.no_sandbox && options.device.is_none();
     #[cfg(not(feature = "verbs"))]
     let sandboxed = !args.no_sandbox;
-    let bound = Relay::bind(options)?;
     let owner = args.group.owner()?;
+    options.owner = owner.clone();
+    options.memory_socket.clone_from(&args.memory_socket);
+    let bound = Relay::bind(options)?;
     let mut disk = log_directory(&args.output, &owner)?;
     if sandboxed {
         let reach = Reach {
             log: Some(&args.output),
+            socket_dirs: bound.socket_dirs(),
             ..Reach::default()
         };
         give_up(&owner, &reach, CapabilitySet::empty())?;

@@ -3,13 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::ValueEnum;
+use strata_confine::User;
 use strata_rdma::OnLoss;
 use strata_rdma::segment::Layout;
 use strata_relay::secret::Secret;
 use strata_relay::tls::{SwitchTls, TlsFiles};
-use strata_relay::{LinkOptions, Transport};
+use strata_relay::{LinkOptions, MemoryFrom, Transport};
 use strata_store::About;
 use strata_wire::roce::Service;
 
@@ -56,6 +57,15 @@ struct LinkArgs {
         requires = "transport"
     )]
     raw_interface: Option<String>,
+
+    /// With shared memory: the Unix socket on which the relay hands it over. Without it, the one
+    /// of a relay on this machine with the port of --relay.
+    #[arg(long, value_name = "PATH")]
+    memory_socket: Option<PathBuf>,
+
+    /// With shared memory: the user that the relay runs as, if it is neither root nor this one.
+    #[arg(long, value_name = "USER")]
+    relay_user: Option<String>,
 
     /// RDMA service: rc is acknowledged, uc is not, so that what the network loses
     /// is lost, and counted when the log is read.
@@ -171,6 +181,11 @@ impl LinkSetup {
         }
         options.secret = args.secret_file.as_deref().map(Secret::read).transpose()?;
         options.insecure = args.insecure;
+        let user = args.relay_user.as_deref().map(User::named).transpose();
+        options.memory = MemoryFrom {
+            socket: args.memory_socket.clone(),
+            user: user.context("--relay-user")?.map(|user| user.id()),
+        };
         Ok(Self { options })
     }
 

@@ -377,6 +377,57 @@ fn tls_lets_in_whom_the_authority_knows() {
     assert_eq!(Log::open(&log).unwrap().recordings().len(), 1);
 }
 
+/// A switch, often root, takes memory over the relay's socket and opens nothing for it that the
+/// relay could have named.
+#[test]
+fn shared_memory_is_handed_over_and_no_path_of_the_relay_is_opened() {
+    const HOST: &str = "127.91.0.5";
+    let dir = quick_dir();
+    let log = dir.path().join("log");
+    let socket = dir.path().join("own/memory");
+    let mut command = Command::new(STRATA);
+    command.args(["relay", "--listen", HOST, "-o"]).arg(&log);
+    let mut relay = relay(command.arg("--memory-socket").arg(&socket));
+    let mode = |path: &Path| {
+        let found = fs::symlink_metadata(path).unwrap();
+        std::os::unix::fs::PermissionsExt::mode(&found.permissions()) & 0o777
+    };
+    assert_eq!(mode(socket.parent().unwrap()), 0o750);
+    assert_eq!(mode(&socket), 0o600);
+    let capture = strata_testkit::data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    let calls = dir.path().join("calls");
+    let mut command = Command::new("strace");
+    command.args(["-f", "-e", "trace=open,openat,openat2,connect", "-o"]);
+    command.arg(&calls).arg(STRATA);
+    command.args(["switch", "--relay", HOST, "--mode", "log-all"]);
+    command.args(["--transport", "shared-memory", "--memory-socket"]);
+    let done = output(command.arg(&socket).arg("-r").arg(&capture));
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(said.contains(" 0 lost;"), "{said}");
+    let calls = fs::read_to_string(calls).unwrap();
+    let opened = calls.lines().filter(|line| line.contains("open"));
+    let in_proc = opened.filter(|line| line.contains("/proc/") && line.contains("/fd/"));
+    assert_eq!(in_proc.collect::<Vec<_>>(), Vec::<&str>::new());
+    let name = socket.display().to_string();
+    assert!(calls.contains(&format!("sun_path=\"{name}\"")), "{calls}");
+
+    // One that is not there, as with a relay on another machine, is named.
+    let mut command = Command::new(STRATA);
+    command.args(["switch", "--relay", HOST, "--transport", "shared-memory"]);
+    command
+        .arg("--memory-socket")
+        .arg(dir.path().join("nowhere"));
+    let refused = command.arg("-r").arg(&capture).output().unwrap();
+    let heard = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success(), "{heard}");
+    assert!(
+        heard.contains("nowhere: shared memory of the relay"),
+        "{heard}"
+    );
+    relay.signal("INT");
+    assert!(!socket.exists() && !socket.parent().unwrap().exists());
+}
+
 /// Every packet is RoCEv2 to tshark, and none malformed.
 fn tshark_decodes(wire: &Path) {
     let fields = |filter: &str| {

@@ -26,7 +26,7 @@ pub use helper::{Helper, serve};
 pub use owner::{Owner, OwnerError, make_dir, make_log_dir};
 pub use privileges::{Group, PrivilegeError, User, give_up_capabilities};
 pub use secret::{SecretError, read_secret};
-pub use socket::{SOCKET_NAME, SocketError, SocketFile};
+pub use socket::{SOCKET_NAME, SocketError, SocketFile, runtime_dir};
 pub use system_calls::{
     Role, SystemCallError, confine_process, confine_thread, process_system_calls,
 };

@@ -61,6 +61,12 @@ impl User {
         })
     }
 
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.uid
+    }
+
     pub(crate) fn uid(&self) -> Uid {
         Uid::from_raw(self.uid)
     }

@@ -36,6 +36,16 @@ const LEFT_OVER_MAX: usize = 1024;
 /// An empty directory of a socket that is older is left over.
 const OLD_SECONDS: i64 = 60;
 
+/// The directory for sockets of this user's programs: as systemd has it, the user's, or the
+/// system's.
+#[must_use]
+pub fn runtime_dir() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) if !geteuid().is_root() => PathBuf::from(dir).join("strata"),
+        _ => PathBuf::from("/run/strata"),
+    }
+}
+
 /// Why there is no socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
@@ -319,7 +329,8 @@ fn remove_left_over(base: &OwnedFd) {
     };
     for entry in listed.flatten().take(LEFT_OVER_MAX) {
         let name = OsStr::from_bytes(entry.file_name().to_bytes());
-        if !name.to_string_lossy().starts_with("record-") {
+        let text = name.to_string_lossy();
+        if !text.starts_with("record-") && !text.starts_with("relay-") {
             continue;
         }
         let flags = flags | OFlags::NOFOLLOW;

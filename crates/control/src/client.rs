@@ -8,7 +8,7 @@ use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use strata_confine::{Owner, SOCKET_NAME, SocketError, SocketFile};
+use strata_confine::{Owner, SOCKET_NAME, SocketError, SocketFile, runtime_dir};
 use tokio::net::UnixStream;
 
 /// Why there is no answer.
@@ -55,16 +55,6 @@ fn list(sockets: &[PathBuf]) -> String {
         .collect()
 }
 
-/// The directory in which recordings have their sockets.
-#[must_use]
-pub fn socket_dir() -> PathBuf {
-    // As systemd has it: the user's directory, or the system's.
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(dir) if !rustix::process::geteuid().is_root() => PathBuf::from(dir).join("strata"),
-        _ => PathBuf::from("/run/strata"),
-    }
-}
-
 /// Listens on the socket of this process, in a directory of its own.
 ///
 /// # Errors
@@ -72,7 +62,7 @@ pub fn socket_dir() -> PathBuf {
 /// If it cannot be made.
 pub fn own_socket(owner: &Owner) -> Result<SocketFile, SocketError> {
     let name = format!("record-{}", std::process::id());
-    SocketFile::bind_in_own_dir(&socket_dir(), &name, owner)
+    SocketFile::bind_in_own_dir(&runtime_dir(), &name, owner)
 }
 
 /// The socket of the only recording that is running.
@@ -81,8 +71,11 @@ pub fn own_socket(owner: &Owner) -> Result<SocketFile, SocketError> {
 ///
 /// If there is none, or more than one.
 pub fn find_socket() -> Result<PathBuf, ClientError> {
-    let dir = socket_dir();
+    let dir = runtime_dir();
     let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
+    // Those of relays hand memory over.
+    let entries =
+        entries.filter(|entry| !entry.file_name().to_string_lossy().starts_with("relay-"));
     let sockets = entries.map(|entry| match entry.path() {
         path if path.extension().is_some_and(|e| e == "sock") => path,
         dir => dir.join(SOCKET_NAME),

@@ -252,10 +252,10 @@ pub enum WelcomePath {
         /// Sequence number of the first packet that the relay sends; NICs ask for it.
         psn: u32,
     },
-    /// A file of the file system `/proc`, to be mapped.
+    /// Memory to be mapped, which the relay hands over on a Unix socket of its machine.
     SharedMemory {
-        /// Its path.
-        path: String,
+        /// What the switch says there, to get this memory.
+        token: String,
     },
 }
 

@@ -21,6 +21,7 @@
 
 pub mod control;
 mod error;
+mod handover;
 pub mod icrc;
 mod link;
 mod memory;
@@ -36,6 +37,7 @@ pub mod udp;
 pub mod verbs;
 
 pub use error::RelayError;
+pub use handover::MemoryFrom;
 pub use link::{Link, LinkOptions, LinkReport, Port, Transport, WrapPort};
 pub use relay::{BoundRelay, Relay, RelayCounters, RelayOptions, Totals};
 

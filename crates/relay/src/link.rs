@@ -26,6 +26,7 @@ use strata_wire::roce::{Packet, Service};
 
 use crate::control::{End, Message};
 use crate::error::RelayError;
+use crate::handover::MemoryFrom;
 use crate::secret::Secret;
 use crate::tls::SwitchTls;
 use connection::Connection;
@@ -99,6 +100,8 @@ pub struct LinkOptions {
     /// Whether packets are sent to another machine of which nothing proves that it is the
     /// relay.
     pub insecure: bool,
+    /// Whom shared memory is taken from.
+    pub memory: MemoryFrom,
     /// For tests.
     pub wrap: Option<WrapPort>,
 }
@@ -130,6 +133,7 @@ impl LinkOptions {
             tls: None,
             secret: None,
             insecure: false,
+            memory: MemoryFrom::default(),
             wrap: None,
         }
     }

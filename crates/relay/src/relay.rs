@@ -11,18 +11,22 @@ mod admission;
 mod session;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use strata_confine::{Owner, SocketError, SocketFile, runtime_dir};
 use strata_rdma::{Replies, Responder};
 use strata_store::{Disk, RelayLog, RelayWriters, StoreError};
 use strata_wire::roce::{Packet, UDP_PORT, icrc};
 
 use crate::control::Message;
 use crate::error::{RelayError, io_error};
+use crate::handover::{Handover, dir_name};
 use crate::icrc::IcrcCheck;
 use crate::memory::{Blocks, Writable};
 use crate::run::RUNS;
@@ -53,6 +57,11 @@ pub struct RelayOptions {
     pub tls: Option<RelayTls>,
     /// What a switch must prove to know.
     pub secret: Option<Secret>,
+    /// Where memory is handed over to switches on this machine; without it, in
+    /// `/run/strata/relay-PORT` or `$XDG_RUNTIME_DIR/strata/relay-PORT`.
+    pub memory_socket: Option<PathBuf>,
+    /// Who may connect there.
+    pub owner: Owner,
     /// Number of the first queue pair, for tests that have to know it before; random
     /// otherwise.
     pub first_qpn: Option<u32>,
@@ -76,6 +85,8 @@ impl RelayOptions {
             switches_max: 64,
             tls: None,
             secret: None,
+            memory_socket: None,
+            owner: Owner::default(),
             first_qpn: None,
             #[cfg(feature = "verbs")]
             device: None,
@@ -148,6 +159,8 @@ struct Inner {
     counters: RelayCounters,
     /// Why the log can no longer be written.
     failure: Mutex<Option<String>>,
+    /// Hands memory over, if it has a place for that.
+    handover: Option<Handover>,
     /// What went wrong with a switch, for the caller to show.
     report: Box<dyn Fn(&str) + Send + Sync>,
     #[cfg(feature = "verbs")]
@@ -222,6 +235,7 @@ pub struct BoundRelay {
     /// Where RDMA packets come, unless a NIC takes them.
     udp: Option<UdpPort>,
     rdma_port: u16,
+    memory_socket: Result<SocketFile, SocketError>,
     #[cfg(feature = "verbs")]
     device: Option<crate::verbs::Device>,
 }
@@ -235,6 +249,13 @@ impl std::fmt::Debug for BoundRelay {
 }
 
 impl BoundRelay {
+    /// The directory that was made for the socket for shared memory, and the one around it: in
+    /// these it deletes what it made.
+    #[must_use]
+    pub fn socket_dirs(&self) -> Option<[PathBuf; 2]> {
+        self.memory_socket.as_ref().ok()?.own_dirs()
+    }
+
     /// Starts it with the log on `disk`. `report` is told of switches that come and go, from
     /// any thread.
     ///
@@ -246,6 +267,15 @@ impl BoundRelay {
         disk: Arc<dyn Disk>,
         report: impl Fn(&str) + Send + Sync + 'static,
     ) -> Result<Relay, RelayError> {
+        let handover = match self.memory_socket {
+            Ok(socket) => Some(Handover::start(socket)?),
+            Err(error) => {
+                report(&format!(
+                    "runs without shared memory for switches on this machine: {error}"
+                ));
+                None
+            }
+        };
         let log = RelayLog::open(disk)?;
         let writers = RelayWriters::start(self.options.writers, log.in_flight())?;
         let inner = Arc::new(Inner {
@@ -257,6 +287,7 @@ impl BoundRelay {
             stop: AtomicBool::new(false),
             counters: RelayCounters::default(),
             failure: Mutex::default(),
+            handover,
             report: Box::new(report),
             #[cfg(feature = "verbs")]
             device: self.device,
@@ -294,7 +325,7 @@ impl Relay {
         Self::bind(options)?.start(disk, report)
     }
 
-    /// Takes the addresses of a relay.
+    /// Takes the addresses of a relay, and its socket for shared memory.
     ///
     /// # Errors
     ///
@@ -327,12 +358,14 @@ impl Relay {
             rdma_port = port.local_address().map_err(io_error("UDP socket"))?.port();
             udp = Some(port);
         }
+        let memory_socket = memory_socket(&options, address.port())?;
         Ok(BoundRelay {
             options,
             listener,
             address,
             udp,
             rdma_port,
+            memory_socket,
             #[cfg(feature = "verbs")]
             device,
         })
@@ -383,6 +416,20 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.shut_down();
     }
+}
+
+/// Where memory is handed over; nowhere, and why, if nobody has asked for that and it cannot be.
+fn memory_socket(
+    options: &RelayOptions,
+    port: u16,
+) -> Result<Result<SocketFile, SocketError>, RelayError> {
+    let Some(path) = &options.memory_socket else {
+        let (dir, name) = (runtime_dir(), dir_name(port));
+        return Ok(SocketFile::bind_in_own_dir(&dir, &name, &options.owner));
+    };
+    let socket = SocketFile::bind(path, &options.owner);
+    let socket = socket.map_err(|error| io_error("shared memory")(io::Error::other(error)));
+    socket.map(Ok)
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, RelayError> {

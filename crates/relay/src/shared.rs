@@ -2,13 +2,16 @@
 //! mapped by both, and an RDMA WRITE is a copy.
 #![allow(unsafe_code)]
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
-use std::path::Path;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use strata_store::{RelayedHeader, SEGMENTS_AT};
+
+/// What /proc shows the memory as.
+const NAME: &str = "strata-relay";
 
 /// Memory that was mapped.
 #[derive(Debug)]
@@ -56,26 +59,18 @@ impl Mapping {
 
     /// Zeros without a name, that nobody can shrink.
     pub(crate) fn create(len: usize) -> io::Result<Self> {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: a literal C string.
-        let fd = unsafe { libc::memfd_create(c"strata-relay".as_ptr(), flags) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: just opened, owned by nothing else.
-        let file = unsafe { File::from_raw_fd(fd) };
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        // Nobody runs what is in it: sealed since Linux 6.3, which refuses the flag before.
+        let sealed = memfd_create(NAME, flags | MemfdFlags::NOEXEC_SEAL);
+        let file = File::from(sealed.or_else(|_| memfd_create(NAME, flags))?);
         file.set_len(len as u64)?;
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-        // SAFETY: no pointers.
-        if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Self::map(file, len)
     }
 
-    /// Where another process of this machine finds it.
-    pub(crate) fn path(&self) -> String {
-        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    /// What another process of this machine is handed to map it.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
     }
 
     /// Its first byte.
@@ -144,19 +139,15 @@ pub struct SharedToRelay {
 }
 
 impl SharedToRelay {
-    /// Maps the relay's blocks.
+    /// Maps the relay's blocks, in memory of which is known that it has `blocks` times
+    /// `stride` bytes and keeps them.
     ///
     /// # Errors
     ///
-    /// What the operating system says, and if the file is too small.
-    pub fn open(path: &Path, blocks: usize, stride: usize) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
-        let len = blocks
-            .checked_mul(stride)
-            .ok_or(io::ErrorKind::InvalidInput)?;
-        if file.metadata()?.len() < len as u64 || len == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
+    /// What the operating system says.
+    pub(crate) fn map(file: File, blocks: usize, stride: usize) -> io::Result<Self> {
+        let len = blocks.checked_mul(stride);
+        let len = len.ok_or(io::ErrorKind::InvalidInput)?;
         let mapping = Mapping::map(file, len)?;
         Ok(Self { mapping, stride })
     }

@@ -246,8 +246,12 @@ fn everything_arrives_by_every_way() {
         if tls {
             options.tls = Some(tls_of(&files, "relay", tls::RelayTls::new));
         }
+        let runtime = tempfile::tempdir().unwrap();
+        options.memory_socket = Some(runtime.path().join("memory"));
+        let memory_socket = options.memory_socket.clone();
         let relay = relay(&disk, options);
         let mut options = link_options(relay.address());
+        options.memory.socket = memory_socket;
         change(&mut options);
         let report = send(options, 5000);
         assert_eq!(report.problems, Vec::<String>::new(), "{name}");

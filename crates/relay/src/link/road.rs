@@ -1,7 +1,6 @@
 //! How messages get to the relay's memory.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::Duration;
 
 use strata_rdma::{
@@ -49,12 +48,14 @@ impl Road {
             problem: problem.to_owned(),
         };
         match (&welcome.path, ours, udp) {
-            (WelcomePath::SharedMemory { path }, HelloPath::SharedMemory, _) => {
-                let memory =
-                    SharedToRelay::open(Path::new(path), welcome.blocks, welcome.block_stride);
-                let what = format!("{path}: memory of the relay; does it run on this machine?");
+            (WelcomePath::SharedMemory { token }, HelloPath::SharedMemory, _) => {
+                let (blocks, stride) = (welcome.blocks, welcome.block_stride);
+                let len = blocks.checked_mul(stride);
+                let len = len.ok_or_else(|| protocol("invalid sizes of blocks"))?;
+                let file = options.memory.fetch(relay.port(), token, len as u64)?;
+                let memory = SharedToRelay::map(file, blocks, stride);
                 Ok(Self::Shared {
-                    memory: memory.map_err(io_error(what))?,
+                    memory: memory.map_err(io_error("shared memory"))?,
                     messages: 0,
                 })
             }

@@ -54,10 +54,15 @@ impl Memory {
         let stride = memory.stride();
         match begin.path {
             HelloPath::SharedMemory => {
+                let handover = inner.handover.as_ref().ok_or_else(|| {
+                    let problem = "this relay has no socket for shared memory: see what it said \
+                                   when it began, and --memory-socket";
+                    RelayError::Refused(problem.into())
+                })?;
                 let mapping = Mapping::create(stride * blocks);
                 let mapping = Arc::new(mapping.map_err(io_error("shared memory"))?);
                 let path = WelcomePath::SharedMemory {
-                    path: mapping.path(),
+                    token: handover.offer(&mapping)?,
                 };
                 Ok((Self::Shared { mapping, stride }, path, stride))
             }

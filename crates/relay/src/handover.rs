@@ -1,0 +1,343 @@
+//! Hands the relay's memory to a switch on the same machine: as a descriptor, over a Unix
+//! socket. The switch opens no path but that socket's, which the user names or which follows
+//! from the relay's port; what it gets it looks at before it maps it.
+//!
+//! ```text
+//! switch -> relay   token 32 bytes   from the welcome, which came over the control connection
+//! relay -> switch   1 byte           and the descriptor (SCM_RIGHTS)
+//! ```
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use rustix::fs::{FileType, SealFlags, fcntl_get_seals, fstat};
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect,
+    recvmsg, sendmsg, shutdown, socket_with,
+};
+use rustix::process::geteuid;
+use strata_confine::{Role, SOCKET_NAME, SocketFile, confine_thread, runtime_dir};
+
+use crate::control::random;
+use crate::error::{RelayError, io_error};
+use crate::shared::Mapping;
+
+/// Bytes of a token: as many random bits as nobody guesses, in hexadecimal.
+const TOKEN_LEN: usize = 32;
+/// How long either end waits for the other.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long is waited when a connection cannot be accepted, as without descriptors.
+const AGAIN_AFTER: Duration = Duration::from_millis(50);
+/// What the memory must have: nobody can make it smaller, which would end the process that
+/// writes into it, and nobody can take that back.
+const SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
+
+/// The name of the directory of a relay's socket.
+pub(crate) fn dir_name(port: u16) -> String {
+    format!("relay-{port}")
+}
+
+/// Where the relay of this machine that listens on `port` hands its memory over, unless it was
+/// told another place.
+fn usual_socket(port: u16) -> PathBuf {
+    runtime_dir().join(dir_name(port)).join(SOCKET_NAME)
+}
+
+/// Memory that waits to be fetched, by token.
+type Offers = Arc<Mutex<HashMap<String, Weak<Mapping>>>>;
+
+fn lock(offers: &Offers) -> MutexGuard<'_, HashMap<String, Weak<Mapping>>> {
+    offers.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The relay's end: a thread that hands memory over to who has a token.
+pub(crate) struct Handover {
+    offers: Offers,
+    socket: Arc<SocketFile>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Handover {
+    pub(crate) fn start(socket: SocketFile) -> Result<Self, RelayError> {
+        let (offers, socket) = (Offers::default(), Arc::new(socket));
+        let stop = Arc::new(AtomicBool::new(false));
+        let (ours, listening, stopped) =
+            (Arc::clone(&offers), Arc::clone(&socket), Arc::clone(&stop));
+        let work = move || {
+            // Does nothing in a relay that is not confined.
+            let _ = confine_thread(Role::Server);
+            while !stopped.load(Ordering::Relaxed) {
+                match listening.listener().accept() {
+                    // Who does not speak the protocol learns nothing.
+                    Ok((stream, _)) => drop(hand_over(stream, &ours)),
+                    Err(_) => thread::park_timeout(AGAIN_AFTER),
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("strata-memory".into());
+        let thread = thread.spawn(work).map_err(io_error("shared memory"))?;
+        Ok(Self {
+            offers,
+            socket,
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    /// Offers memory, once, as long as it is there: the token for it.
+    pub(crate) fn offer(&self, memory: &Arc<Mapping>) -> Result<String, RelayError> {
+        let token = format!("{:016x}{:016x}", random()?, random()?);
+        let mut offers = lock(&self.offers);
+        // Of switches that are gone: so there are no more than switches.
+        offers.retain(|_, memory| memory.strong_count() > 0);
+        offers.insert(token.clone(), Arc::downgrade(memory));
+        Ok(token)
+    }
+}
+
+impl Drop for Handover {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // Wakes `accept`.
+        let _ = shutdown(self.socket.listener(), Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+fn hand_over(mut stream: UnixStream, offers: &Offers) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut token = [0; TOKEN_LEN];
+    stream.read_exact(&mut token)?;
+    let token = String::from_utf8_lossy(&token).into_owned();
+    let memory = lock(offers).remove(&token).and_then(|m| m.upgrade());
+    let memory = memory.ok_or(io::ErrorKind::NotFound)?;
+    let descriptors = [memory.file().as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let flags = SendFlags::NOSIGNAL;
+    sendmsg(stream.as_fd(), &[IoSlice::new(&[1])], &mut control, flags)?;
+    Ok(())
+}
+
+/// Whom a switch takes memory from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemoryFrom {
+    /// Where the relay hands its memory over; without it, where relays of its port do.
+    pub socket: Option<PathBuf>,
+    /// A user that the relay may run as, in addition to root and the switch's own.
+    pub user: Option<u32>,
+}
+
+impl MemoryFrom {
+    /// Fetches memory of `len` bytes from the relay that listens on `port`.
+    pub(crate) fn fetch(&self, port: u16, token: &str, len: u64) -> Result<File, RelayError> {
+        let usual = || usual_socket(port);
+        let path = self.socket.clone().unwrap_or_else(usual);
+        let failed = io_error(format!(
+            "{}: shared memory of the relay: is it on this machine, and --memory-socket the \
+             same at both ends?",
+            path.display()
+        ));
+        self.fetch_from(&path, token, len).map_err(failed)
+    }
+
+    fn fetch_from(&self, path: &Path, token: &str, len: u64) -> io::Result<File> {
+        let mut stream = connect_to(path)?;
+        let peer = socket_peercred(&stream)?.uid.as_raw();
+        let trusted = [Some(0), Some(geteuid().as_raw()), self.user];
+        if !trusted.contains(&Some(peer)) {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!(
+                    "user {peer} listens there, who is neither root nor this one: name it with \
+                     --relay-user if it is the relay's"
+                ),
+            ));
+        }
+        stream.write_all(token.as_bytes())?;
+        let file = receive(&stream)?;
+        check(&file, len)?;
+        Ok(File::from(file))
+    }
+}
+
+/// Connects; a relay that does not accept is not waited for.
+fn connect_to(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+fn receive(stream: &UnixStream) -> io::Result<OwnedFd> {
+    let mut byte = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut into = [IoSliceMut::new(&mut byte)];
+    let got = recvmsg(
+        stream.as_fd(),
+        &mut into,
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let mut descriptors = descriptors.flatten();
+    let first = descriptors.next().filter(|_| got.bytes == 1);
+    first.ok_or_else(|| io::Error::other("the relay there does not know this connection"))
+}
+
+/// Whether a descriptor is memory of that size that stays as it is.
+fn check(file: &OwnedFd, len: u64) -> io::Result<()> {
+    let invalid = |problem: String| io::Error::new(io::ErrorKind::InvalidData, problem);
+    let seals = fcntl_get_seals(file)
+        .map_err(|_| invalid("what the relay hands over is not memory (memfd)".into()))?;
+    if !seals.contains(SEALS) {
+        return Err(invalid(
+            "what the relay hands over is not sealed: it could become smaller".into(),
+        ));
+    }
+    let found = fstat(file)?;
+    if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+        return Err(invalid("what the relay hands over is not memory".into()));
+    }
+    if u64::try_from(found.st_size) != Ok(len) {
+        return Err(invalid(format!(
+            "the relay says that its blocks have {len} bytes, and its memory has {}",
+            found.st_size
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
+    use strata_confine::Owner;
+
+    use super::*;
+
+    const LEN: u64 = 8192;
+
+    /// Memory with seals.
+    fn memory(seals: SealFlags) -> OwnedFd {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = memfd_create("test", flags).unwrap();
+        ftruncate(&fd, LEN).unwrap();
+        fcntl_add_seals(&fd, seals).unwrap();
+        fd
+    }
+
+    #[test]
+    fn only_sealed_memory_of_the_right_size_is_mapped() {
+        check(&memory(SEALS), LEN).unwrap();
+        let why = |fd: OwnedFd, len| check(&fd, len).unwrap_err().to_string();
+        for seals in [
+            SealFlags::empty(),
+            SealFlags::GROW | SealFlags::SEAL,
+            SealFlags::SHRINK | SealFlags::GROW,
+            SealFlags::SHRINK | SealFlags::SEAL,
+        ] {
+            assert!(why(memory(seals), LEN).contains("not sealed"), "{seals:?}");
+        }
+        for len in [0, LEN - 1, LEN + 1, u64::MAX] {
+            assert!(why(memory(SEALS), len).contains("8192"), "{len}");
+        }
+        // What a relay could name instead of memory.
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("shadow");
+        std::fs::write(&path, vec![0; 8192]).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        assert!(why(file.into(), LEN).contains("not memory"));
+        let (socket, _other) = UnixStream::pair().unwrap();
+        assert!(why(socket.into(), LEN).contains("not memory"));
+        let zero = File::open("/dev/zero").unwrap();
+        assert!(why(zero.into(), LEN).contains("not memory"));
+    }
+
+    #[test]
+    fn memory_is_handed_over_once_to_who_has_the_token() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("memory");
+        let socket = SocketFile::bind(&path, &Owner::default()).unwrap();
+        let handover = Handover::start(socket).unwrap();
+        let from = MemoryFrom {
+            socket: Some(path.clone()),
+            user: None,
+        };
+        let memory = Arc::new(Mapping::create(8192).unwrap());
+        let token = handover.offer(&memory).unwrap();
+        let wrong = "0".repeat(TOKEN_LEN);
+        from.fetch(1, &wrong, LEN).unwrap_err();
+        from.fetch(1, &token, LEN).unwrap();
+        from.fetch(1, &token, LEN).unwrap_err();
+        // Memory of a switch that is gone is nobody's.
+        let token = handover.offer(&memory).unwrap();
+        drop(memory);
+        from.fetch(1, &token, LEN).unwrap_err();
+        drop(handover);
+        assert!(!path.exists());
+    }
+
+    /// A switch that runs as root takes nothing from another user that listens there.
+    #[test]
+    fn memory_of_another_user_is_not_taken() {
+        if !geteuid().is_root() {
+            return;
+        }
+        const NOBODY: u32 = 65_534;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("memory");
+        // Who listens is whose thread called listen(2).
+        let bound = path.clone();
+        let listener = thread::spawn(move || {
+            let listener = UnixListener::bind(&bound).unwrap();
+            rustix::thread::set_thread_res_uid(
+                rustix::process::Uid::from_raw(NOBODY),
+                rustix::process::Uid::from_raw(NOBODY),
+                rustix::process::Uid::ROOT,
+            )
+            .unwrap();
+            rustix::net::listen(&listener, 1).unwrap();
+            listener
+        });
+        let _listener = listener.join().unwrap();
+        let mut from = MemoryFrom {
+            socket: Some(path),
+            user: None,
+        };
+        let token = "0".repeat(TOKEN_LEN);
+        let refused = from.fetch(1, &token, LEN).unwrap_err().to_string();
+        assert!(refused.contains("user 65534 listens there"), "{refused}");
+        from.user = Some(NOBODY);
+        let late = from.fetch(1, &token, LEN).unwrap_err().to_string();
+        assert!(!late.contains("listens there"), "{late}");
+    }
+}
