@@ -45,9 +45,12 @@ pub fn start_of(text: &str, bytes_max: usize) -> &str {
     if text.len() <= bytes_max {
         return text;
     }
-    let ends = (0..=bytes_max).rev();
-    let end = ends.into_iter().find(|&end| text.is_char_boundary(end));
-    &text[..end.expect("0 is where a text can be cut")]
+    // A character has at most 4 bytes, and 0 is a boundary.
+    let mut end = bytes_max;
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
 #[cfg(test)]
