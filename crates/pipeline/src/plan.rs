@@ -88,7 +88,7 @@ impl Plan {
             model: model.name.clone(),
             classes: model.class_names(),
             granularities: demands.iter().map(text).collect(),
-            deciders: demands.iter().map(|list| decided(list)).collect(),
+            deciders: demands.iter().map(decided).collect(),
             ..Context::default()
         };
         Ok(Self {
