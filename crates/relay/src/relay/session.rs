@@ -457,7 +457,7 @@ impl<'a> Session<'a> {
     fn collect(
         &mut self,
         wait: Duration,
-        mut channel: Option<&mut Channel>,
+        channel: Option<&mut Channel>,
     ) -> Result<bool, RelayError> {
         let mut worked = false;
         while let Ok(done) = self
@@ -467,7 +467,7 @@ impl<'a> Session<'a> {
             worked = true;
             self.settle(done);
         }
-        self.confirm(channel.as_deref_mut())?;
+        self.confirm(channel)?;
         match self.failure.take() {
             Some(error) => Err(error.into()),
             None => Ok(worked),
