@@ -213,7 +213,7 @@ fn modes_and_sampling_are_named_where_the_class_makes_no_difference() {
         [(("full".into(), "mode:log-all".into()), everything)]
     );
     let (_, counts) = record(&dir.path().join("sampled"), &["--mode", "log-sampled"]);
-    for ((granularity, reason), _) in &counts {
+    for (granularity, reason) in counts.keys() {
         let sampled = reason == "sampling:1/10";
         assert_eq!(sampled, granularity == "header", "{granularity} {reason}");
         assert!(sampled || reason.starts_with("flow-trees:"), "{reason}");
