@@ -5,6 +5,7 @@ mod confined;
 mod cpu;
 mod live;
 mod room;
+mod sensors;
 mod steer;
 mod target;
 

@@ -722,3 +722,33 @@ fn without_descriptors_to_spare_new_files_are_begun() {
     let logged = books["logged"][0].as_u64().unwrap();
     assert_eq!(lengths(&log, "").len() as u64, logged, "{books}");
 }
+
+/// A worker that waits for packets is woken for a change: it used to switch with the next packet.
+#[test]
+fn a_change_reaches_a_worker_without_packets_soon() {
+    let Some(namespace) = namespace("soon") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let (log, socket) = (dir.path().join("log"), dir.path().join("control"));
+    // No packet passes.
+    let arguments = ["--socket", socket.to_str().unwrap(), "tcp port 1"];
+    let recording = Recording::start(&namespace, &log, &arguments);
+    until("served", || status(&socket)["pid"].is_number());
+    for change in 1..=20 {
+        let mode = ["log-all", "log-partial"][change % 2];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_strata"));
+        let command = command.args(["mode", "set", mode, "--socket"]).arg(&socket);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        until("switched", || {
+            status(&socket)["changes"]["count"].as_u64() == u64::try_from(change).ok()
+        });
+    }
+    let changes = status(&socket)["changes"].clone();
+    // Without being woken, half of the 100 ms that it waits at a time.
+    assert!(changes["median_ms"].as_f64().unwrap() < 20.0, "{changes}");
+    recording.signal("-INT");
+    let (out, _) = recording.ended();
+    assert!(out.starts_with("0 packets"), "{out}");
+}

@@ -105,6 +105,26 @@ pub struct Observed {
     pub disk_rate: Option<f64>,
     /// RDMA packets that were sent so far, and sent again, where packets go to a relay.
     pub rdma: Option<(u64, u64)>,
+    /// How long the packet that waited longest had waited in the kernel's ring when a worker took
+    /// it, of those looked at lately.
+    pub ring_wait: Option<Duration>,
+    /// When workers said the above; now, if nothing else is said.
+    pub workers_taken: Option<Instant>,
+    /// When `cpu_used` and `disk_rate` were taken; likewise.
+    pub load_taken: Option<Instant>,
+}
+
+/// What sensors say that are read each millisecond; `None` where there is no such sensor.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fast {
+    /// Share of the memory blocks that wait for the disk, and when that was so.
+    pub blocks: Option<(f64, Instant)>,
+    /// Share of the fullest ring's memory that waits for its worker, and when that was so.
+    pub ring_fill: Option<(f64, Instant)>,
+    /// Packets that the kernel has dropped so far.
+    pub dropped: Option<u64>,
+    /// RDMA packets that were sent so far, and sent again.
+    pub rdma: Option<(u64, u64)>,
 }
 
 /// Steers one recording. All changes go through it, one after another.
@@ -197,6 +217,8 @@ impl Controller {
             sensed: Sensed::default(),
             observed: Observed::default(),
             rdma: (0, 0),
+            rdma_since: now,
+            started: now,
             dropped: (0, None),
             rate: Rate {
                 since: now,
@@ -330,7 +352,7 @@ impl Controller {
         let mut inner = self.lock();
         inner.observe(now, observed);
         inner.save_again(now);
-        let mut changed = false;
+        let (mut changed, mut requested) = (false, now);
         if inner.timed.as_ref().is_some_and(|(until, _)| now >= *until)
             && let Some((_, before)) = inner.timed.take()
         {
@@ -341,22 +363,42 @@ impl Controller {
                 .note("timer", what, "the time of the mode before is over");
             changed = true;
         }
-        if let Some(options) = inner.elastic.clone() {
-            let now_ns = now.duration_since(self.started).as_nanos();
-            let now_ns = u64::try_from(now_ns).unwrap_or(u64::MAX);
-            let before = inner.state.relief();
-            let (state, steps) = plan(&inner.state, &inner.sensed, &options, now_ns);
-            inner.state = state;
-            if inner.state.relief() != before {
-                let what = format!("mode {}", inner.active().join("+"));
-                let why: Vec<String> = steps.iter().map(reason).collect();
-                inner.events.note("strata", what, &why.join("; "));
-                changed = true;
-            }
+        let answered = Self::answer(&mut inner);
+        if let Some(taken) = answered {
+            changed = true;
+            requested = taken;
         }
         if changed && let Ok(plan) = inner.plan(&self.model) {
-            self.steering.publish(plan, now);
+            self.steering.publish(plan, requested);
         }
+    }
+
+    /// Answers shortages by what sensors say that are read more often than `tick` is called.
+    pub fn sense(&self, now: Instant, fast: &Fast) {
+        let mut inner = self.lock();
+        inner.sense(now, fast);
+        if let Some(taken) = Self::answer(&mut inner)
+            && let Ok(plan) = inner.plan(&self.model)
+        {
+            self.steering.publish(plan, taken);
+        }
+    }
+
+    /// Answers shortages by what is sensed; if the mode changes, when the reading was taken that
+    /// led to it.
+    fn answer(inner: &mut Inner) -> Option<Instant> {
+        let options = inner.elastic.as_ref()?;
+        let before = inner.state.relief();
+        let (state, steps) = plan(&inner.state, &inner.sensed, options);
+        inner.state = state;
+        if inner.state.relief() == before {
+            return None;
+        }
+        let what = format!("mode {}", inner.active().join("+"));
+        let why: Vec<String> = steps.iter().map(reason).collect();
+        inner.events.note("strata", what, &why.join("; "));
+        let first = steps.iter().map(|step| step.sensed.taken_ns).min()?;
+        Some(inner.started + Duration::from_nanos(first))
     }
 
     /// How many bytes of the log are to be deleted to make room, if any are.
@@ -364,7 +406,7 @@ impl Controller {
     pub fn bytes_to_remove(&self) -> Option<u64> {
         let inner = self.lock();
         let at = inner.elastic.as_ref()?.remove_at?;
-        let used = inner.sensed[Resource::DiskSpace as usize]?;
+        let used = inner.value(Resource::DiskSpace)?;
         // A little more, so that it is not done for every block.
         let share = used - (at - REMOVE_MORE);
         #[allow(
@@ -453,7 +495,7 @@ impl Controller {
         let inner = self.lock();
         let resources = Resource::ALL.map(|resource| ResourceStatus {
             name: resource.name().to_owned(),
-            used: inner.sensed[resource as usize],
+            used: inner.value(resource),
             short_at: inner
                 .elastic
                 .as_ref()
@@ -506,6 +548,10 @@ impl Controller {
                 median_ms: ms(0.5),
                 p99_ms: ms(0.99),
             },
+            ring_wait_ms: inner
+                .observed
+                .ring_wait
+                .map(|wait| wait.as_secs_f64() * 1e3),
         }
     }
 }
@@ -521,7 +567,7 @@ fn bounded(field: &'static str, text: &str, most: usize) -> Result<(), ControlEr
 
 fn reason(step: &Step) -> String {
     let name = step.resource.name();
-    let percent = step.sensed * 100.0;
+    let percent = step.sensed.value * 100.0;
     match (step.resource, step.up) {
         (Resource::Ring, true) => String::from("the kernel drops packets"),
         (Resource::Ring, false) => String::from("the kernel drops no packets"),

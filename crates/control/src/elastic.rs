@@ -5,6 +5,9 @@
 //! step, again while it stays above; below a lower threshold for a hold time it goes down a
 //! step. What comes back soon after going down doubles the hold time, up to a limit, and so a
 //! load that is too much for ever costs two changes per longest hold time, no more.
+//!
+//! Sensors have periods of their own, and a reading counts once, at the time at which it was
+//! taken: so a step is followed by another only if it was looked at what the first one brought.
 
 use serde::Serialize;
 
@@ -181,13 +184,24 @@ impl Default for ElasticOptions {
     }
 }
 
-/// What is sensed at a moment, by [`Resource`]; `None` where it is not known.
-pub type Sensed = [Option<f64>; Resource::ALL.len()];
+/// What a sensor said, and when.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Reading {
+    /// In the unit of its [`Resource`].
+    pub value: f64,
+    /// May count from anywhere.
+    pub taken_ns: u64,
+}
+
+/// The latest readings, by [`Resource`]; `None` where nothing is known.
+pub type Sensed = [Option<Reading>; Resource::ALL.len()];
 
 /// What is remembered of one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Line {
     level: usize,
+    /// When the last reading that was looked at was taken.
+    read_ns: Option<u64>,
     over_since_ns: Option<u64>,
     under_since_ns: Option<u64>,
     lowered_ns: Option<u64>,
@@ -209,7 +223,7 @@ pub struct Step {
     /// Up is more relief.
     pub up: bool,
     /// What was sensed.
-    pub sensed: f64,
+    pub sensed: Reading,
 }
 
 impl ElasticState {
@@ -232,23 +246,27 @@ impl ElasticState {
     }
 }
 
-/// The next state, and the steps that led there. `now_ns` may count from anywhere, and does
-/// not go back.
+/// The next state, and the steps that led there: of each resource one at most, and none without
+/// a reading that is newer than the last.
 #[must_use]
 pub fn plan(
     state: &ElasticState,
     sensed: &Sensed,
     options: &ElasticOptions,
-    now_ns: u64,
 ) -> (ElasticState, Vec<Step>) {
     let mut next = state.clone();
     let mut steps = Vec::new();
     for resource in Resource::ALL {
-        let Some(value) = sensed[resource as usize] else {
+        let Some(reading) = sensed[resource as usize] else {
             continue;
         };
+        let (value, now_ns) = (reading.value, reading.taken_ns);
         let threshold = options.thresholds[resource as usize];
         let line = &mut next.lines[resource as usize];
+        if line.read_ns.is_some_and(|read_ns| now_ns <= read_ns) {
+            continue;
+        }
+        line.read_ns = Some(now_ns);
         let step = if value >= threshold.raise {
             line.under_since_ns = None;
             up(line, resource, options, now_ns)
@@ -262,7 +280,7 @@ pub fn plan(
         steps.extend(step.map(|up| Step {
             resource,
             up,
-            sensed: value,
+            sensed: reading,
         }));
     }
     (next, steps)

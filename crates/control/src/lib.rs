@@ -25,7 +25,7 @@ mod status;
 pub use hyper::Method;
 
 pub use controller::{
-    Beginning, ControlError, Controller, Event, MATCH_BYTES_MAX, MODE_PERIOD_MAX, Observed,
+    Beginning, ControlError, Controller, Event, Fast, MATCH_BYTES_MAX, MODE_PERIOD_MAX, Observed,
     WHY_BYTES_MAX,
 };
 pub use status::{

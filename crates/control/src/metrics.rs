@@ -253,7 +253,7 @@ impl Collector for Moment {
         counters(
             &mut encoder,
             "plan_change_delay_seconds",
-            "Sum of the times from a request to the first packet treated so",
+            "Sum of the times from a request or a reading to the switch of a worker",
             vec![(Vec::new(), status.changes.seconds_sum)],
         )?;
         let one = |value: f64| vec![(Vec::new(), value)];

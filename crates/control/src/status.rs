@@ -51,6 +51,9 @@ pub struct Status {
     pub cpu: Option<CpuStatus>,
     /// How fast changes are.
     pub changes: ChangeStatus,
+    /// How long packets wait in the kernel's ring for their worker, at most, lately: a change
+    /// counts from the next packet that a worker takes.
+    pub ring_wait_ms: Option<f64>,
 }
 
 /// Where packets ended.
@@ -129,7 +132,7 @@ pub struct CpuStatus {
     pub flow_share: f64,
 }
 
-/// From the request of a change to the first packet treated so.
+/// From the request of a change, or from the reading that led to it, to the switch of a worker.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct ChangeStatus {
     /// How many changes workers picked up.

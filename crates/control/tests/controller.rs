@@ -8,7 +8,7 @@ use strata_classify::Model;
 use strata_control::config::PolicyConfig;
 use strata_control::elastic::ElasticOptions;
 use strata_control::saved::Saved;
-use strata_control::{Beginning, Controller, CpuStatus, Observed, PolicyOrigin, metrics};
+use strata_control::{Beginning, Controller, CpuStatus, Fast, Observed, PolicyOrigin, metrics};
 use strata_pipeline::ClassKept;
 use strata_testkit::workspace_root;
 use strata_wire::Tally;
@@ -362,4 +362,72 @@ fn the_dashboard_finds_its_metrics() {
             );
         }
     }
+}
+
+/// Rates are taken once a second: what is too much for one of them is answered by one step, not
+/// by one each time that the controller looks.
+#[test]
+fn a_rate_that_is_too_high_once_is_one_step() {
+    let path = workspace_root().join("models/default.json");
+    let model = Model::from_json(&std::fs::read(path).unwrap()).unwrap();
+    let beginning = Beginning {
+        modes: vec!["default".into()],
+        elastic: Some(ElasticOptions {
+            bits_per_second: Some(8e6),
+            ..ElasticOptions::default()
+        }),
+        ..Beginning::default()
+    };
+    let controller = Controller::new(model, beginning).unwrap();
+    let start = Instant::now();
+    let mut observed = blocks(0);
+    // 2 MB a second, until the mode relieves it: then 0.5.
+    let mut modes = Vec::new();
+    for tick in 0..120_u32 {
+        let relieved = controller.status().mode != "default";
+        observed.ledger.logged.bytes += if relieved { 25_000 } else { 100_000 };
+        controller.tick(start + Duration::from_millis(50) * tick, observed.clone());
+        let mode = controller.status().mode;
+        if modes.last() != Some(&mode) {
+            modes.push(mode);
+        }
+    }
+    assert_eq!(modes, ["default", "log-partial"]);
+}
+
+/// What fast sensors say is answered between the looks, by their own times.
+#[test]
+fn fast_sensors_are_answered_at_once_and_once() {
+    let controller = controller(true);
+    let start = Instant::now();
+    let at = |ms: u64| start + Duration::from_millis(ms);
+    controller.tick(at(0), blocks(0));
+    for ms in 1..=301 {
+        let fast = Fast {
+            ring_fill: Some((0.9, at(ms))),
+            ..Fast::default()
+        };
+        controller.sense(at(ms), &fast);
+    }
+    assert_eq!(controller.status().mode, "log-sampled");
+    // A worker that says nothing new has not said it again.
+    for ms in 302..2_000 {
+        let fast = Fast {
+            ring_fill: Some((0.9, at(301))),
+            ..Fast::default()
+        };
+        controller.sense(at(ms), &fast);
+    }
+    assert_eq!(controller.status().mode, "log-sampled");
+    // A packet that the kernel drops is seen in the look after.
+    for ms in 2_000..2_400 {
+        let fast = Fast {
+            dropped: Some(7),
+            ..Fast::default()
+        };
+        controller.sense(at(ms), &fast);
+    }
+    assert_eq!(controller.events().len(), 1, "the mode is the same");
+    let ring = &controller.status().resources[2];
+    assert_eq!((ring.name.as_str(), ring.relief_steps), ("ring", 1));
 }

@@ -1,7 +1,9 @@
 //! Hours of traffic with shortages, from a seed: the plan neither flaps nor starves.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
-use strata_control::elastic::{ElasticOptions, ElasticState, Relief, Resource, Sensed, plan};
+use strata_control::elastic::{
+    ElasticOptions, ElasticState, Reading, Relief, Resource, Sensed, Step, plan,
+};
 use strata_wire::mix64;
 
 const TICK_NS: u64 = 100_000_000;
@@ -67,9 +69,9 @@ fn simulate(ticks: u64, steered: bool, mut traffic: impl FnMut(u64) -> f64) -> O
             Relief::default()
         };
         let mut sensed: Sensed = Default::default();
-        sensed[Resource::Blocks as usize] = Some(machine.tick(arrives, relief));
+        sensed[Resource::Blocks as usize] = reading(machine.tick(arrives, relief), tick);
         let before = state.relief();
-        (state, _) = plan(&state, &sensed, &options, tick * TICK_NS);
+        (state, _) = plan(&state, &sensed, &options);
         if state.relief() != before {
             changes.push((tick, state.relief()));
         }
@@ -89,6 +91,11 @@ fn simulate(ticks: u64, steered: bool, mut traffic: impl FnMut(u64) -> f64) -> O
         starved,
         last: state.relief(),
     }
+}
+
+fn reading(value: f64, tick: u64) -> Option<Reading> {
+    let taken_ns = tick * TICK_NS;
+    Some(Reading { value, taken_ns })
 }
 
 fn unit(seed: u64) -> f64 {
@@ -186,10 +193,135 @@ fn shortages_of_several_resources_join() {
     let mut state = ElasticState::default();
     for tick in 0..20 {
         let mut sensed: Sensed = Default::default();
-        sensed[Resource::Blocks as usize] = Some(if tick < 5 { 0.8 } else { 0.5 });
-        sensed[Resource::DiskSpace as usize] = Some(0.96);
-        (state, _) = plan(&state, &sensed, &options, tick * TICK_NS);
+        sensed[Resource::Blocks as usize] = reading(if tick < 5 { 0.8 } else { 0.5 }, tick);
+        sensed[Resource::DiskSpace as usize] = reading(0.96, tick);
+        (state, _) = plan(&state, &sensed, &options);
     }
     assert_eq!(state.relief().mode(), Some("log-minimum"));
     assert_eq!(state.level(Resource::Blocks), 1);
+}
+
+/// A way that takes so much, and a sensor that says once in a while how much of it was used since
+/// the last time, while the controller looks a thousand times a second.
+struct Way {
+    period_ns: u64,
+    rate: f64,
+    since_ns: u64,
+    used: f64,
+}
+
+const LOOK_NS: u64 = 1_000_000;
+
+impl Way {
+    fn new(period_ns: u64, rate: f64) -> Self {
+        Self {
+            period_ns,
+            rate,
+            since_ns: 0,
+            used: 0.0,
+        }
+    }
+
+    fn look(&mut self, now_ns: u64, relief: Relief, sensed: &mut Option<Reading>) {
+        self.used += self.rate * kept(relief);
+        if now_ns - self.since_ns >= self.period_ns {
+            let looks = (now_ns - self.since_ns) / LOOK_NS;
+            let value = self.used / looks as f64;
+            *sensed = Some(Reading {
+                value,
+                taken_ns: now_ns,
+            });
+            (self.since_ns, self.used) = (now_ns, 0.0);
+        }
+    }
+}
+
+/// Runs sensors of their own periods for so many seconds: the steps, with their times.
+fn with_sensors(ways: &mut [(Resource, Way)], seconds: u64) -> (ElasticState, Vec<(u64, Step)>) {
+    let options = ElasticOptions {
+        thresholds: ElasticOptions::default().thresholds.map(|mut threshold| {
+            (threshold.raise, threshold.lower) = (1.0, 0.75);
+            threshold
+        }),
+        ..ElasticOptions::default()
+    };
+    let (mut state, mut all) = (ElasticState::default(), Vec::new());
+    let mut sensed: Sensed = Default::default();
+    for now_ns in (LOOK_NS..seconds * 1_000_000_000).step_by(1_000_000) {
+        for (resource, way) in ways.iter_mut() {
+            way.look(now_ns, state.relief(), &mut sensed[*resource as usize]);
+        }
+        let steps;
+        (state, steps) = plan(&state, &sensed, &options);
+        all.extend(steps.into_iter().map(|step| (now_ns, step)));
+    }
+    (state, all)
+}
+
+/// What one step relieves is relieved by one step, however seldom the sensor says so. (Of what
+/// arrives half is kept by default, a quarter after one step.)
+#[test]
+fn one_excess_is_one_step_whatever_the_period_of_the_sensor() {
+    for period_ms in [1, 7, 50, 100, 290, 500, 1_000, 3_000] {
+        let way = Way::new(period_ms * 1_000_000, 3.0);
+        let (state, steps) = with_sensors(&mut [(Resource::Bandwidth, way)], 9);
+        assert_eq!(state.level(Resource::Bandwidth), 1, "{period_ms} ms");
+        assert_eq!(steps.len(), 1, "{period_ms} ms: {steps:?}");
+    }
+}
+
+/// A reading that stays where it is, since its sensor has stopped, counts once.
+#[test]
+fn a_sensor_that_stops_has_said_one_thing_once() {
+    let options = ElasticOptions::default();
+    let mut state = ElasticState::default();
+    let mut sensed: Sensed = Default::default();
+    for tick in 0..5 {
+        sensed[Resource::Blocks as usize] = reading(0.9, tick);
+        (state, _) = plan(&state, &sensed, &options);
+    }
+    let level = state.level(Resource::Blocks);
+    assert_eq!(level, 1);
+    for _ in 0..10_000 {
+        let (next, steps) = plan(&state, &sensed, &options);
+        assert!(steps.is_empty());
+        state = next;
+    }
+}
+
+/// Several sensors at once, of periods and loads from a seed: each steps on its own readings, as
+/// often as it has new ones at most, and all that is needed is given up in the end.
+#[test]
+fn sensors_of_many_periods_neither_hurry_nor_starve() {
+    let resources = [Resource::Bandwidth, Resource::Cpu, Resource::DiskRate];
+    for seed in 0..30_u64 {
+        let periods: Vec<u64> = (0..3)
+            .map(|n| 1 + mix64(seed * 3 + n) % 2_000)
+            .map(|ms| ms * 1_000_000)
+            .collect();
+        let rate = 1.0 + 15.0 * unit(seed + 1_000);
+        let mut ways: Vec<(Resource, Way)> = resources
+            .iter()
+            .zip(&periods)
+            .map(|(resource, period)| (*resource, Way::new(*period, rate)))
+            .collect();
+        let seconds = 30;
+        let (state, steps) = with_sensors(&mut ways, seconds);
+        for (resource, period_ns) in resources.iter().zip(&periods) {
+            let own: Vec<u64> = steps
+                .iter()
+                .filter(|(_, step)| step.resource == *resource)
+                .map(|(at, _)| *at)
+                .collect();
+            let hurried = own.windows(2).any(|two| two[1] - two[0] < *period_ns);
+            assert!(!hurried, "seed {seed}: {own:?}, period {period_ns}");
+            assert!(own.len() <= 6, "seed {seed}: {own:?}");
+        }
+        let relief = state.relief();
+        let used = rate * kept(relief);
+        assert!(
+            used < 1.0 || relief.mode() == Some("log-minimum"),
+            "seed {seed}: {used} with {relief:?}"
+        );
+    }
 }

@@ -43,7 +43,7 @@ pub fn run_live(
                     worker.batch(&batch)?;
                 }
                 LiveNext::Meta(meta) => worker.meta(meta)?,
-                LiveNext::Idle => worker.heed_alerts()?,
+                LiveNext::Idle => worker.idle()?,
             }
             if flushed.elapsed() > FLUSH_AFTER {
                 flushed = Instant::now();

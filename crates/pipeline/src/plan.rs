@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use strata_capture::live::Waker;
 use strata_classify::Model;
 use strata_rules::{Action, Policies, Policy};
 use strata_store::Decider;
@@ -232,6 +233,8 @@ pub struct Steering {
     number: AtomicU64,
     published: Mutex<Published>,
     delays: Mutex<Delays>,
+    /// Wake workers that wait for packets.
+    wakers: Mutex<Vec<Waker>>,
 }
 
 #[derive(Debug)]
@@ -241,8 +244,8 @@ struct Published {
     requested: Option<Instant>,
 }
 
-/// How long changes took to reach packets: from the request to the first packet that a
-/// worker treated so.
+/// How long changes took: from the request, or the reading that led to it, to the switch of a
+/// worker, which treats the next packet by it.
 #[derive(Clone, Debug, Default)]
 pub struct Delays {
     /// The latest, at most [`Delays::KEPT`].
@@ -309,7 +312,13 @@ impl Steering {
                 requested: None,
             }),
             delays: Mutex::default(),
+            wakers: Mutex::default(),
         })
+    }
+
+    /// Wakes this worker's input with each plan, so that a worker without packets switches too.
+    pub fn wakes(&self, waker: Waker) {
+        lock(&self.wakers).push(waker);
     }
 
     /// Publishes a plan that was asked for at `requested`. Workers that have not yet picked up
@@ -331,6 +340,10 @@ impl Steering {
         };
         // Within the lock, so that who sees the number finds its plan.
         self.number.fetch_add(1, Ordering::Release);
+        drop(published);
+        for waker in lock(&self.wakers).iter() {
+            waker.wake();
+        }
     }
 
     /// The plan that was published last.
@@ -351,7 +364,7 @@ impl Steering {
 pub(crate) struct Follower {
     steering: Arc<Steering>,
     number: u64,
-    /// When the plan at hand was asked for, until a packet was treated by it.
+    /// When the plan at hand was asked for, until the worker has switched to it.
     requested: Option<Instant>,
 }
 
@@ -378,9 +391,8 @@ impl Follower {
         Some(Arc::clone(&published.plan))
     }
 
-    /// Notes that a packet was treated by the plan at hand.
-    #[inline]
-    pub(crate) fn treated(&mut self) {
+    /// Notes that the worker has switched to the plan at hand.
+    pub(crate) fn switched(&mut self) {
         if let Some(requested) = self.requested.take() {
             lock(&self.steering.delays).add(requested.elapsed());
         }

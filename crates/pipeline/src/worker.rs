@@ -172,6 +172,27 @@ impl Worker {
         self.follower = Some(Follower::new(steering));
     }
 
+    /// Does what is due though no packets come.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be written.
+    pub fn idle(&mut self) -> Result<(), StoreError> {
+        self.switch_if_asked();
+        self.heed_alerts()
+    }
+
+    /// Goes on with the plan that was published last.
+    #[inline]
+    fn switch_if_asked(&mut self) {
+        if let Some(plan) = self.follower.as_mut().and_then(Follower::news) {
+            self.adopt(&plan);
+            if let Some(follower) = &mut self.follower {
+                follower.switched();
+            }
+        }
+    }
+
     /// Goes on with another plan.
     fn adopt(&mut self, plan: &Plan) {
         self.publish_hits();
@@ -375,9 +396,7 @@ impl Worker {
         batch: &(impl Packets + ?Sized),
         most: u64,
     ) -> Result<(), StoreError> {
-        if let Some(plan) = self.follower.as_mut().and_then(Follower::news) {
-            self.adopt(&plan);
-        }
+        self.switch_if_asked();
         self.heed_alerts()?;
         let end = self.passed().saturating_add(most);
         let mut start = 0;
@@ -389,9 +408,6 @@ impl Worker {
             let left = usize::try_from(end - self.passed()).unwrap_or(usize::MAX);
             let count = (batch.len() - start).min(LANES).min(left);
             self.lanes(batch, start, count)?;
-            if let Some(follower) = &mut self.follower {
-                follower.treated();
-            }
             start += count;
         }
         let progress = self.sink.progress();

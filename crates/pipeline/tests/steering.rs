@@ -257,3 +257,22 @@ fn changes_under_load_lose_nothing() {
         delays.quantile(0.99).unwrap()
     );
 }
+
+/// A worker without packets switches too, when it is woken: that is what a change takes.
+#[test]
+fn a_worker_without_packets_switches_when_it_is_idle() {
+    let model = model();
+    let mut recording = start(&model);
+    let steering = Steering::new(plan(&model, "log-all", &[], "classify"));
+    recording.worker.follow(Arc::clone(&steering));
+    recording.worker.idle().unwrap();
+    assert_eq!(steering.delays().count(), 0, "it begins with a plan");
+    for _ in 0..3 {
+        let changed = plan(&model, "log-partial", &[], "classify");
+        steering.publish(changed, Instant::now());
+        recording.worker.idle().unwrap();
+        recording.worker.idle().unwrap();
+    }
+    assert_eq!(steering.delays().count(), 3);
+    recording.finish();
+}

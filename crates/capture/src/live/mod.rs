@@ -28,7 +28,7 @@ mod xsk;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -310,6 +310,22 @@ pub struct Live {
     metas: VecDeque<Meta>,
     events: Vec<LiveEvent>,
     looked: Instant,
+    waker: Waker,
+}
+
+/// Ends the wait of a [`Live`] for packets, from any thread.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<OwnedFd>);
+
+impl Waker {
+    fn new() -> io::Result<Self> {
+        sys::event().map(|fd| Self(Arc::new(fd)))
+    }
+
+    /// Ends the wait at hand, or the next one.
+    pub fn wake(&self) {
+        sys::signal_event(self.0.as_fd());
+    }
 }
 
 impl Live {
@@ -441,7 +457,14 @@ impl Live {
             metas,
             events: Vec::new(),
             looked: Instant::now(),
+            waker: Waker::new().map_err(devices[0].error("eventfd"))?,
         })
+    }
+
+    /// What ends a wait for packets: the step is [`LiveNext::Idle`] then.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
     }
 
     /// Why the kernel does not evaluate the filter on all interfaces, so that it is
@@ -487,8 +510,8 @@ impl Live {
         if self.fill() {
             return Ok(LiveNext::Packets);
         }
-        sys::wait(self.ports.iter().map(|port| port.source.fd()), WAIT)
-            .map_err(self.ports[0].device.error("poll"))?;
+        let fds = self.ports.iter().map(|port| port.source.fd());
+        sys::wait(fds, self.waker.0.as_fd(), WAIT).map_err(self.ports[0].device.error("poll"))?;
         if self.fill() {
             return Ok(LiveNext::Packets);
         }

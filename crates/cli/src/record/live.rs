@@ -23,6 +23,7 @@ use strata_filter::Filter;
 use strata_pipeline::{ClassKept, Worker, merge_kept, run_live};
 use strata_wire::{Ledger, Printable, Tally};
 
+use super::sensors::{Gauges, Sensors};
 use super::{
     RoadArgs, Setup, Target, WorkerOutcome, confined, cpu, finish, progress_bar, room, steer,
 };
@@ -205,9 +206,10 @@ fn ring_bytes(text: &str) -> Result<usize> {
 
 /// What a worker says while it runs.
 #[derive(Default)]
-struct Status {
+pub(super) struct Status {
     /// Changes with every step.
     steps: AtomicU64,
+    pub(super) gauges: Gauges,
     snapshot: Mutex<Snapshot>,
 }
 
@@ -225,6 +227,10 @@ struct Snapshot {
     ring_fill: Option<f64>,
     /// RDMA packets sent, and sent again.
     rdma: (u64, u64),
+    /// The longest that a packet waited in a ring.
+    ring_wait: Option<Duration>,
+    /// When all this was so.
+    taken: Option<Instant>,
 }
 
 impl Status {
@@ -319,9 +325,11 @@ pub(super) fn run(
         .zip(lives)
         .zip(cores)
         .enumerate()
-        .map(|(number, ((worker, live), core))| spawn(number, worker, live, core, stop))
+        .map(|(number, ((worker, live), core))| spawn(number, worker, live, core, setup, stop))
         .collect::<Result<Vec<Running>>>()?;
 
+    let gauged = running.iter().map(|worker| Arc::clone(&worker.status));
+    let _sensors = Sensors::start(setup, gauged.collect(), observer.blocks_bytes())?;
     let lasts = target.lasts_seconds();
     // Does nothing unless systemd waits for it.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
@@ -421,10 +429,13 @@ fn spawn(
     mut worker: Worker,
     mut live: Live,
     core: Option<usize>,
+    setup: &Setup,
     stop: &Arc<AtomicBool>,
 ) -> Result<Running> {
+    let controller = &setup.controller;
     let status = Arc::new(Status::default());
     let (shared, stop) = (Arc::clone(&status), Arc::clone(stop));
+    controller.steering().wakes(live.waker());
     let work = move || -> Result<WorkerOutcome> {
         if let Some(core) = core {
             pin(core)?;
@@ -435,6 +446,7 @@ fn spawn(
         let mut last = Instant::now();
         let ran = run_live(&mut live, &mut worker, |live, worker| {
             shared.steps.fetch_add(1, Ordering::Relaxed);
+            shared.gauges.note(live, worker);
             if last.elapsed() > SNAPSHOT_EVERY {
                 last = Instant::now();
                 publish(&shared, live, worker, &mut in_kernel);
@@ -495,10 +507,14 @@ fn publish(
         snapshot.ring_fill = live.ring_fill();
         snapshot.ledger = worker.ledger();
         snapshot.kept = worker.kept();
+        snapshot.ring_wait = status.gauges.take_ring_wait();
+        snapshot.taken = Some(Instant::now());
         snapshot
             .events
             .extend(events.iter().map(ToString::to_string));
         if let Ok(rings) = rings {
+            let dropped = rings.iter().map(|(_, ring)| ring.dropped).sum();
+            status.gauges.note_dropped(dropped);
             snapshot.rings = rings;
         }
     });
@@ -521,6 +537,10 @@ fn noted(running: &[Running], rings: Vec<(String, u64, u64)>) -> steer::Noted {
             }
             noted.rdma.0 += snapshot.rdma.0;
             noted.rdma.1 += snapshot.rdma.1;
+            noted.ring_wait = noted.ring_wait.max(snapshot.ring_wait);
+            // As old as the oldest.
+            let taken = noted.taken.into_iter().chain(snapshot.taken);
+            noted.taken = taken.min();
         });
     }
     noted

@@ -261,6 +261,10 @@ pub(super) struct Noted {
     pub(super) ring_fill: Option<f64>,
     /// RDMA packets sent so far, and sent again.
     pub(super) rdma: (u64, u64),
+    /// The longest that a packet waited in a ring lately.
+    pub(super) ring_wait: Option<Duration>,
+    /// When workers said so.
+    pub(super) taken: Option<Instant>,
 }
 
 struct Latest {
@@ -289,6 +293,11 @@ impl Observer {
         use_it(&mut self.latest.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Bytes of all memory blocks.
+    pub(super) fn blocks_bytes(&self) -> u64 {
+        self.with(|latest| latest.observed.blocks_bytes)
+    }
+
     /// Notes what workers say.
     pub(super) fn note(&self, noted: Noted) {
         self.with(|latest| {
@@ -298,6 +307,8 @@ impl Observer {
             observed.rings = noted.rings;
             observed.lost = noted.lost;
             observed.ring_fill = noted.ring_fill;
+            observed.ring_wait = noted.ring_wait;
+            observed.workers_taken = noted.taken;
             observed.rdma = (noted.rdma.0 > 0).then_some(noted.rdma);
             let (cpu_before, disk_busy_before, since) = latest.busy;
             let elapsed = since.elapsed();
@@ -309,7 +320,9 @@ impl Observer {
                 };
                 observed.cpu_used = share(cpu, cpu_before);
                 observed.disk_rate = share(disk_busy, disk_busy_before);
-                latest.busy = (cpu, disk_busy, Instant::now());
+                let now = Instant::now();
+                observed.load_taken = Some(now);
+                latest.busy = (cpu, disk_busy, now);
             }
         });
     }

@@ -10,8 +10,8 @@ use strata_rules::{Action, Base, PolicySet};
 use strata_wire::Tally;
 
 use super::events::Events;
-use super::{ControlError, Observed};
-use crate::elastic::{ElasticOptions, ElasticState, Relief, Resource, Sensed};
+use super::{ControlError, Fast, Observed};
+use crate::elastic::{ElasticOptions, ElasticState, Reading, Relief, Resource, Sensed};
 use crate::saved::Saved;
 use crate::status::CpuStatus;
 
@@ -20,6 +20,8 @@ use crate::status::CpuStatus;
 const DROPS_LAST: Duration = Duration::from_millis(500);
 /// Over how long rates are taken.
 const RATE_INTERVAL: Duration = Duration::from_secs(1);
+/// Over how long the share of RDMA packets that are sent again is taken, while there are some.
+const RDMA_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(super) struct Inner {
@@ -53,6 +55,10 @@ pub(super) struct Inner {
     pub(super) observed: Observed,
     /// RDMA packets sent and sent again, when rates were last taken.
     pub(super) rdma: (u64, u64),
+    /// And when that was.
+    pub(super) rdma_since: Instant,
+    /// Where the times of readings begin.
+    pub(super) started: Instant,
     /// Packets that the kernel has dropped, and when it was last seen to.
     pub(super) dropped: (u64, Option<Instant>),
     pub(super) rate: Rate,
@@ -107,26 +113,86 @@ impl Inner {
         Ok(Plan::new(model, &modes?)?.with_policies(Arc::new(ready)))
     }
 
+    /// Takes in a reading; what is older than the one at hand is no news.
+    pub(super) fn read(&mut self, resource: Resource, value: Option<f64>, taken: Instant) {
+        let since = taken.saturating_duration_since(self.started);
+        let taken_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        let slot = &mut self.sensed[resource as usize];
+        match value {
+            None => *slot = None,
+            Some(_) if slot.is_some_and(|known| taken_ns <= known.taken_ns) => {}
+            Some(value) => *slot = Some(Reading { value, taken_ns }),
+        }
+    }
+
+    /// What was sensed last.
+    pub(super) fn value(&self, resource: Resource) -> Option<f64> {
+        self.sensed[resource as usize].map(|reading| reading.value)
+    }
+
+    /// Takes in how many packets the kernel has dropped so far.
+    pub(super) fn read_drops(&mut self, dropped: u64, taken: Instant) {
+        if dropped > self.dropped.0 {
+            self.dropped = (dropped, Some(taken));
+        }
+        let since = self.dropped.1;
+        let drops = since.is_some_and(|at| taken.saturating_duration_since(at) < DROPS_LAST);
+        let value = f64::from(u8::from(drops));
+        self.read(Resource::Ring, Some(value), taken);
+    }
+
+    /// Takes in how many RDMA packets were sent so far, and sent again.
+    #[allow(clippy::cast_precision_loss)]
+    pub(super) fn read_rdma(&mut self, (sent, again): (u64, u64), taken: Instant) {
+        let elapsed = taken.saturating_duration_since(self.rdma_since);
+        let (sent_before, again_before) = self.rdma;
+        let is_due = elapsed >= RDMA_INTERVAL && again > again_before;
+        if is_due || elapsed >= RATE_INTERVAL {
+            let sent_now = sent.saturating_sub(sent_before).max(1);
+            let share = again.saturating_sub(again_before) as f64 / sent_now as f64;
+            self.read(Resource::Rdma, Some(share), taken);
+            (self.rdma, self.rdma_since) = ((sent, again), taken);
+        }
+    }
+
+    /// Takes in what fast sensors say.
+    pub(super) fn sense(&mut self, taken: Instant, fast: &Fast) {
+        for (resource, share) in [
+            (Resource::Blocks, fast.blocks),
+            (Resource::RingFill, fast.ring_fill),
+        ] {
+            if let Some((share, taken)) = share {
+                self.read(resource, Some(share), taken);
+            }
+        }
+        if let Some(dropped) = fast.dropped {
+            self.read_drops(dropped, taken);
+        }
+        if let Some(rdma) = fast.rdma {
+            self.read_rdma(rdma, taken);
+        }
+    }
+
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn observe(&mut self, now: Instant, observed: Observed) {
+        let of_workers = observed.workers_taken.unwrap_or(now);
+        let of_load = observed.load_taken.unwrap_or(now);
         let dropped: u64 = observed.rings.iter().map(|ring| ring.2).sum();
         let in_flight = observed.ledger.in_flight.bytes as f64;
         let blocks = observed.blocks_bytes as f64;
-        self.sensed[Resource::DiskSpace as usize] = observed.disk_used;
-        self.sensed[Resource::Blocks as usize] = (blocks > 0.0).then(|| in_flight / blocks);
-        if dropped > self.dropped.0 {
-            self.dropped = (dropped, Some(now));
+        let blocks = (blocks > 0.0).then(|| in_flight / blocks);
+        self.read(Resource::DiskSpace, observed.disk_used, now);
+        self.read(Resource::Blocks, blocks, of_workers);
+        if !observed.rings.is_empty() {
+            self.read_drops(dropped, of_workers);
         }
-        let drops = self
-            .dropped
-            .1
-            .is_some_and(|at| now.duration_since(at) < DROPS_LAST);
-        self.sensed[Resource::Ring as usize] =
-            (!observed.rings.is_empty()).then(|| f64::from(u8::from(drops)));
-        self.sensed[Resource::Cpu as usize] = observed.cpu_used;
-        self.sensed[Resource::RingFill as usize] = observed.ring_fill;
-        self.sensed[Resource::DiskRate as usize] = observed.disk_rate;
-        let elapsed = now.duration_since(self.rate.since);
+        self.read(Resource::Cpu, observed.cpu_used, of_load);
+        self.read(Resource::RingFill, observed.ring_fill, of_workers);
+        self.read(Resource::DiskRate, observed.disk_rate, of_load);
+        if let Some(rdma) = observed.rdma {
+            self.read_rdma(rdma, now);
+        }
+        let elapsed = now.saturating_duration_since(self.rate.since);
         if elapsed >= RATE_INTERVAL {
             let (seconds, ledger) = (elapsed.as_secs_f64(), &observed.ledger);
             let logged_bytes = ledger.logged.bytes + ledger.in_flight.bytes;
@@ -139,16 +205,9 @@ impl Inner {
                 bytes_per_second: per_second(ledger.seen.bytes, self.rate.seen.bytes),
                 logged_bytes_per_second: per_second(logged_bytes, self.rate.logged_bytes),
             };
-            if let Some((sent, again)) = observed.rdma {
-                let (sent_before, again_before) = self.rdma;
-                let sent_now = sent.saturating_sub(sent_before).max(1);
-                let share = again.saturating_sub(again_before) as f64 / sent_now as f64;
-                self.sensed[Resource::Rdma as usize] = Some(share);
-                self.rdma = (sent, again);
-            }
             let limit = self.elastic.as_ref().and_then(|o| o.bits_per_second);
-            self.sensed[Resource::Bandwidth as usize] =
-                limit.map(|limit| self.rate.logged_bytes_per_second * 8.0 / limit);
+            let used = limit.map(|limit| self.rate.logged_bytes_per_second * 8.0 / limit);
+            self.read(Resource::Bandwidth, used, now);
         }
         self.observed = observed;
     }
