@@ -4,6 +4,7 @@ mod attention;
 mod confined;
 mod cpu;
 mod live;
+mod preflight;
 mod room;
 mod sensors;
 mod steer;
@@ -28,7 +29,8 @@ use strata_control::Controller;
 use strata_control::saved::Saved;
 use strata_filter::Filter;
 use strata_pipeline::{
-    Alerts, Attention, Budget, Mode, RunError, Worker, WorkerOptions, run as run_worker,
+    Alerts, Attention, AttentionOptions, Budget, Mode, RunError, Worker, WorkerOptions,
+    run as run_worker,
 };
 use strata_sketch::Pressure;
 use strata_store::{About, BlockSink};
@@ -36,7 +38,7 @@ use strata_wire::{Ledger, LinkType, TunnelKey};
 
 pub(crate) use confined::{HelperArgs, Reach, give_up, helper};
 use target::{Closed, Destination, Recording};
-pub(crate) use target::{DiskWay, GroupArgs, Target, log_directory, rotate_bytes};
+pub(crate) use target::{DiskWay, GroupArgs, NewDirectory, Target, log_directory, rotate_bytes};
 
 use crate::model::Loaded;
 use crate::text;
@@ -186,9 +188,8 @@ impl Setup {
         })
     }
 
-    /// What each of so many workers has beyond modes and policies. Takes a while, and
-    /// privileges, so it is made before packets come and before those are given up.
-    fn equip(&self, args: &RoadArgs, workers: u16) -> Result<Vec<Equipment>> {
+    /// What flows each of so many workers attends to.
+    fn attention(&self, args: &RoadArgs, workers: u16) -> Result<AttentionOptions> {
         let options = args.attention.options(workers, &self.alerts)?;
         anyhow::ensure!(
             options.look_back_bytes == 0 || self.destination.dir.is_some(),
@@ -198,6 +199,14 @@ impl Setup {
         if let Some(name) = mirror.filter(|name| args.live.captures(name)) {
             bail!("--mirror-to {name}: copies that leave there would be captured again");
         }
+        Ok(options)
+    }
+
+    /// What each of so many workers has beyond modes and policies. Takes a while, and
+    /// privileges, so it is made before packets come and before those are given up.
+    fn equip(&self, args: &RoadArgs, workers: u16) -> Result<Vec<Equipment>> {
+        let options = self.attention(args, workers)?;
+        let mirror = args.mirror_to.as_deref();
         let equipment = |_| {
             Ok(Equipment {
                 mirror: mirror
@@ -279,10 +288,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Records to a log or a relay.
 pub(crate) fn run_to(args: &RoadArgs, target: &Target) -> Result<()> {
     let setup = Setup::new(args, target)?;
+    preflight::check(args, target, &setup)?;
     if args.steer.check {
-        println!("everything is understood");
+        println!("configuration OK");
         return Ok(());
     }
+    let _new = setup.destination.dir.as_deref().map(NewDirectory::at);
     let stop = stop_on_signal()?;
     if args.read.is_empty() {
         return live::run(args, target, &setup, &stop);

@@ -15,7 +15,7 @@ use strata_relay::{CONTROL_PORT, Relay, RelayOptions};
 use strata_wire::Printable;
 
 use crate::record::{
-    DiskWay, GroupArgs, Reach, give_up, log_directory, rotate_bytes, stop_on_signal,
+    DiskWay, GroupArgs, NewDirectory, Reach, give_up, log_directory, rotate_bytes, stop_on_signal,
 };
 use crate::{bounded, text};
 
@@ -177,6 +177,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     options.owner = owner.clone();
     options.memory_socket.clone_from(&args.memory_socket);
     let bound = Relay::bind(options)?;
+    let new = NewDirectory::at(&args.output);
     let mut disk = log_directory(&args.output, &owner)?;
     if sandboxed {
         let reach = Reach {
@@ -192,6 +193,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let relay = bound.start(Arc::new(disk), |event| {
         eprintln!("strata: {}", Printable(event));
     })?;
+    new.keep();
     eprintln!(
         "strata: relay on {}, log in {}; Ctrl-C ends it",
         relay.address(),

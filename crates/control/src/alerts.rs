@@ -15,6 +15,7 @@ use std::{fs, io};
 use serde::Serialize;
 use strata_confine::{Role, SecretError, confine_thread, read_secret};
 use ureq::Agent;
+use ureq::http::Uri;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use crate::controller::Event;
@@ -38,6 +39,49 @@ pub struct Webhook {
     /// Authorities that the server's certificate may come from (PEM), instead of the public
     /// ones.
     pub ca_file: Option<PathBuf>,
+}
+
+impl Webhook {
+    /// Checks that alerts can be sent as far as that shows before one is.
+    ///
+    /// # Errors
+    ///
+    /// If the address is none, or a file cannot be used.
+    pub fn check(&self) -> Result<(), WebhookError> {
+        self.prepare().map(drop)
+    }
+
+    /// What sends requests, and the token that goes with them.
+    fn prepare(&self) -> Result<(Agent, Option<String>), WebhookError> {
+        let uri = self.url.parse::<Uri>().ok();
+        let is_address = uri.is_some_and(|uri| {
+            let has_host = uri.host().is_some_and(|host| !host.is_empty());
+            matches!(uri.scheme_str(), Some("http" | "https")) && has_host
+        });
+        if !is_address {
+            let url = self.url.clone();
+            return Err(WebhookError::Address { url });
+        }
+        let read = |path: &PathBuf| {
+            fs::read(path).map_err(|source| WebhookError::File {
+                path: path.clone(),
+                source,
+            })
+        };
+        let token = self.token_file.as_deref().map(read_secret).transpose()?;
+        let mut tls = TlsConfig::builder();
+        if let Some(path) = &self.ca_file {
+            let none = || WebhookError::NoCertificate { path: path.clone() };
+            let certificate = Certificate::from_pem(&read(path)?).map_err(|_| none())?;
+            tls = tls.root_certs(RootCerts::new_with_certs(&[certificate]));
+        }
+        let agent = Agent::config_builder()
+            .timeout_global(Some(TIMEOUT))
+            .tls_config(tls.build())
+            .build()
+            .into();
+        Ok((agent, token))
+    }
 }
 
 /// Why alerts cannot be sent.
@@ -115,28 +159,8 @@ impl Alerts {
     ///
     /// If the webhook cannot be used as it is given.
     pub fn start(webhook: &Webhook, log: String) -> Result<Self, WebhookError> {
+        let (agent, token) = webhook.prepare()?;
         let url = webhook.url.clone();
-        if !url.starts_with("http://") && !url.starts_with("https://") {
-            return Err(WebhookError::Address { url });
-        }
-        let read = |path: &PathBuf| {
-            fs::read(path).map_err(|source| WebhookError::File {
-                path: path.clone(),
-                source,
-            })
-        };
-        let token = webhook.token_file.as_deref().map(read_secret).transpose()?;
-        let mut tls = TlsConfig::builder();
-        if let Some(path) = &webhook.ca_file {
-            let none = || WebhookError::NoCertificate { path: path.clone() };
-            let certificate = Certificate::from_pem(&read(path)?).map_err(|_| none())?;
-            tls = tls.root_certs(RootCerts::new_with_certs(&[certificate]));
-        }
-        let agent = Agent::config_builder()
-            .timeout_global(Some(TIMEOUT))
-            .tls_config(tls.build())
-            .build()
-            .into();
         let (queue, waiting) = mpsc::sync_channel(QUEUE_MAX);
         let (stop, stopped) = mpsc::sync_channel(0);
         let counters = Arc::<Counters>::default();

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use strata_classify::Model;
-use strata_pipeline::{ClassKept, ModeConfig, ModeError, Steering};
+use strata_pipeline::{ClassKept, Mode, ModeConfig, ModeError, Steering};
 use strata_rules::{Action, Policy, PolicyError};
 use strata_wire::{Ledger, Tally};
 
@@ -165,6 +165,14 @@ pub struct Beginning {
     pub cpu_budget: Option<f64>,
 }
 
+impl Beginning {
+    /// Own modes may be set later, so a mistake in one is told now.
+    fn check_modes(&self) -> Result<(), ModeError> {
+        let mut names = self.own_modes.keys();
+        names.try_for_each(|name| Mode::by_name(name, &self.own_modes).map(drop))
+    }
+}
+
 impl Controller {
     /// A controller of a recording with this model; what policies are added to it is not saved.
     ///
@@ -186,6 +194,7 @@ impl Controller {
         beginning: Beginning,
         saved: Option<Saved>,
     ) -> Result<Self, ControlError> {
+        beginning.check_modes()?;
         let mut actions = beginning.policies.iter().map(|policy| policy.action);
         let default = beginning.default.unwrap_or(Action::CLASSIFY);
         if !beginning.can_mirror

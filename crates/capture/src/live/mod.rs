@@ -90,6 +90,19 @@ pub struct LiveOptions {
 impl LiveOptions {
     /// Bytes of a packet at most by default, as tcpdump has it.
     pub const SNAPLEN_DEFAULT: u32 = 262_144;
+
+    /// Checks the interfaces as [`Live::open`] does, and opens none.
+    ///
+    /// # Errors
+    ///
+    /// The first that there is not, that is down, or to which the filter cannot be applied.
+    pub fn check(&self) -> Result<(), LiveError> {
+        if self.interfaces.is_empty() {
+            return Err(LiveError::NoInterface);
+        }
+        let mut names = self.interfaces.iter();
+        names.try_for_each(|name| find(name, self).map(drop))
+    }
 }
 
 /// Opens packet sockets. Given true it opens one that leaves out the link layer header; they

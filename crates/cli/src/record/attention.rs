@@ -74,6 +74,11 @@ impl AttentionArgs {
         Ok(Some(EveSource(source)))
     }
 
+    /// Where alerts come from, if they are wanted.
+    pub(super) fn eve(&self) -> Option<&Path> {
+        self.eve.as_deref()
+    }
+
     /// The file that alerts are read from, if it is one: it may be rotated.
     pub(super) fn followed(&self) -> Option<PathBuf> {
         self.eve.clone().filter(|path| path.is_file())

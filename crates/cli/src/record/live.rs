@@ -94,7 +94,7 @@ pub(super) struct InterfaceArgs {
     /// here receives what passes the filter, not even your own remote session. For
     /// mirror ports and taps. Sees received packets only.
     #[arg(long)]
-    exclusive: bool,
+    pub(super) exclusive: bool,
 
     /// Change to this user once interfaces are open, as tcpdump does. The log becomes its.
     #[arg(
@@ -142,6 +142,11 @@ impl InterfaceArgs {
     /// Whether an interface of this name is captured.
     pub(super) fn captures(&self, name: &str) -> bool {
         self.interfaces.iter().any(|i| i == name || i == "any")
+    }
+
+    /// The user to change to.
+    pub(super) fn user(&self) -> Option<&str> {
+        self.user.as_deref()
     }
 
     fn options(&self, filter: Option<&Filter>) -> Result<LiveOptions> {
@@ -258,18 +263,24 @@ fn open(args: &RoadArgs, options: &mut LiveOptions, workers: u16) -> Result<Vec<
     Ok(Live::open(options, workers)?)
 }
 
-pub(super) fn run(
-    args: &RoadArgs,
-    target: &Target,
-    setup: &Setup,
-    stop: &Arc<AtomicBool>,
-) -> Result<()> {
+/// How interfaces are to be captured, and the CPU of each worker, if it has one.
+pub(super) fn plan(args: &RoadArgs, setup: &Setup) -> Result<(LiveOptions, Vec<Option<usize>>)> {
     let mut options = args.live.options(setup.filter.as_ref())?;
     options.sample = setup.controller.cpu_budget().is_some();
     let cores: Vec<Option<usize>> = match &args.live.cores {
         Some(text) => cores(text)?.into_iter().map(Some).collect(),
         None => vec![None],
     };
+    Ok((options, cores))
+}
+
+pub(super) fn run(
+    args: &RoadArgs,
+    target: &Target,
+    setup: &Setup,
+    stop: &Arc<AtomicBool>,
+) -> Result<()> {
+    let (mut options, cores) = plan(args, setup)?;
     let count = u16::try_from(cores.len())?;
     target.check_limit(count)?;
     if args.live.exclusive {
@@ -306,19 +317,20 @@ pub(super) fn run(
         confined::give_up(&owner, &reach, target.capabilities())?;
     }
     let _eve = eve.map(|eve| eve.start(&setup.alerts)).transpose()?;
-    let inputs = args.live.interfaces.clone();
-    let (recording, workers) = setup.start(args, target, inputs, filter, equipment)?;
     let (reload, report) = (Arc::default(), Arc::default());
     flag::register(SIGHUP, Arc::clone(&reload))?;
     flag::register(SIGUSR1, Arc::clone(&report))?;
+    let observer = steer::Observer::new(setup, count);
+    // Before the recording, which leaves a log.
+    let _server = args.steer.serve(setup, socket)?;
+    let alerts = args.steer.alerts(setup)?;
+    let inputs = args.live.interfaces.clone();
+    let (recording, workers) = setup.start(args, target, inputs, filter, equipment)?;
     eprintln!(
         "strata: capturing on {}, snapshot length {} bytes; Ctrl-C ends it",
         Printable(&ways),
         options.snaplen,
     );
-    let observer = steer::Observer::new(setup, count);
-    let _server = args.steer.serve(setup, socket)?;
-    let alerts = args.steer.alerts(setup)?;
     let started = Instant::now();
     let running = workers
         .into_iter()

@@ -12,8 +12,8 @@ use anyhow::{Context, Result};
 use rustix::fs::statvfs;
 use strata_confine::{Owner, SocketFile};
 use strata_control::LostStatus;
-use strata_control::alerts::Alerts;
-use strata_control::api::{Endpoints, Server, serve};
+use strata_control::alerts::{Alerts, Webhook};
+use strata_control::api::{Endpoints, Server, TcpEndpoint, serve};
 use strata_control::config::Config;
 use strata_control::{Beginning, Controller, Event, Observed, client};
 use strata_pipeline::ClassKept;
@@ -53,7 +53,8 @@ pub(super) struct SteerArgs {
     #[arg(long, value_name = "PATH", env = "STRATA_SOCKET")]
     socket: Option<PathBuf>,
 
-    /// Check command line, configuration and policies, and end.
+    /// Check everything that a start would need, and end: command line, configuration,
+    /// policies, model, files, interfaces, addresses. Nothing is made or sent.
     #[arg(long)]
     pub(super) check: bool,
 }
@@ -141,6 +142,17 @@ impl SteerArgs {
         })
     }
 
+    /// Where the API is to be served, and alerts are to be sent.
+    pub(super) fn plan(&self) -> Result<SteerPlan> {
+        let config = self.read_config()?;
+        let tcp = config.control.tcp()?;
+        Ok(SteerPlan {
+            socket: self.socket.clone().or(config.control.socket),
+            tcp,
+            webhook: config.alerts.webhook(),
+        })
+    }
+
     /// Sends alerts, where they are wanted.
     pub(super) fn alerts(&self, setup: &Setup) -> Result<Option<Alerts>> {
         let Some(webhook) = self.read_config()?.alerts.webhook() else {
@@ -178,6 +190,14 @@ impl SteerArgs {
         let endpoints = Endpoints { socket, tcp };
         Ok(Some(serve(Arc::clone(&setup.controller), endpoints)?))
     }
+}
+
+/// Where the API is to be served, and alerts are to be sent.
+pub(super) struct SteerPlan {
+    /// The socket that was asked for: a recording goes on without its own.
+    pub(super) socket: Option<PathBuf>,
+    pub(super) tcp: Option<TcpEndpoint>,
+    pub(super) webhook: Option<Webhook>,
 }
 
 /// An event as a line of the journal. Parts of it may come from a request.

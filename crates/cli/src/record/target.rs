@@ -122,8 +122,8 @@ impl From<DiskWay> for DiskChoice {
     }
 }
 
-/// The directory as a disk, unless something that is no log lies there.
-pub(crate) fn log_directory(dir: &Path, owner: &Owner) -> Result<RealDisk> {
+/// Fails if something that is no log lies in the directory.
+pub(super) fn refuse_foreign(dir: &Path) -> Result<()> {
     let listed = fs::read_dir(dir).map(|entries| entries.flatten().collect::<Vec<_>>());
     let entries = listed.unwrap_or_default();
     let ours = [
@@ -142,8 +142,67 @@ pub(crate) fn log_directory(dir: &Path, owner: &Owner) -> Result<RealDisk> {
         let dir = dir.display().to_string();
         return Err(StoreError::NotALog { dir }.into());
     }
+    Ok(())
+}
+
+/// The directory as a disk, unless something that is no log lies there.
+pub(crate) fn log_directory(dir: &Path, owner: &Owner) -> Result<RealDisk> {
+    refuse_foreign(dir)?;
     make_log_dir(dir, MANIFEST_NAME, &LOG_ENTRIES, owner).context("cannot make the log")?;
     Ok(RealDisk::at(dir))
+}
+
+/// A log's directory that may not be there yet. Until a recording has begun in it, what was made
+/// of it goes when this is dropped: a start that fails leaves nothing behind.
+pub(crate) struct NewDirectory {
+    /// Directories that were not there, the innermost first.
+    missing: Vec<PathBuf>,
+}
+
+impl NewDirectory {
+    /// To be called before anything is made there.
+    pub(crate) fn at(dir: &Path) -> Self {
+        let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+        let missing = dir.ancestors().take_while(|dir| !dir.exists());
+        Self {
+            missing: missing.map(Path::to_owned).collect(),
+        }
+    }
+
+    /// What was made stays.
+    pub(crate) fn keep(mut self) {
+        self.missing.clear();
+    }
+}
+
+impl Drop for NewDirectory {
+    fn drop(&mut self) {
+        let Some(dir) = self.missing.first() else {
+            return;
+        };
+        // With a manifest it is a log.
+        if dir.join(MANIFEST_NAME).exists() {
+            return;
+        }
+        // Who holds the lock has begun one here meanwhile.
+        let lock = dir.join("lock");
+        if let Ok(file) = fs::File::open(&lock) {
+            if file.try_lock().is_err() {
+                return;
+            }
+            let models = fs::read_dir(dir.join("models")).into_iter().flatten();
+            for made in models.flatten().map(|entry| entry.path()).chain([lock]) {
+                let _ = fs::remove_file(made);
+            }
+        }
+        // Only empty ones go: whatever else lies there stays, and so do they.
+        for name in ["blocks", "models"] {
+            let _ = fs::remove_dir(dir.join(name));
+        }
+        for dir in &self.missing {
+            let _ = fs::remove_dir(dir);
+        }
+    }
 }
 
 /// Bytes of a block file at most, 1 PiB: so those of all workers together are a number too.
@@ -184,6 +243,11 @@ pub(crate) struct LogTarget {
 const FILES_WITHIN_LIMIT: u64 = 4;
 
 impl LogTarget {
+    /// The log's directory.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Starts the recording of so many workers.
     fn start(&self, about: &About, workers: u16) -> Result<(Recording, Vec<BlockSink>)> {
         let mut disk = log_directory(&self.dir, &self.owner)?;

@@ -1,0 +1,178 @@
+//! What is checked before a recording changes anything: by `--check`, and by each start first, so
+//! that one that fails has left nothing behind.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::net::TcpListener;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::{Access, access};
+use strata_capture::live::Device;
+use strata_capture::send::Mirror;
+use strata_capture::{Input, InputOptions};
+use strata_confine::User;
+use strata_control::api::TcpEndpoint;
+use strata_store::{Log, MANIFEST_NAME};
+
+use super::target::{Target, refuse_foreign};
+use super::{RoadArgs, Setup, live};
+
+/// Whether a recording into the same log is running. Its own addresses are in use then, and it
+/// may be what is to be reloaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Running {
+    No,
+    Yes,
+}
+
+/// Checks everything that a start needs and that can be checked without anybody noticing. A
+/// relay is not asked.
+///
+/// That a recording into the same log is running, and has the addresses that are in use, is no
+/// fault here: it may be what is to be reloaded. A start finds the log locked.
+pub(super) fn check(args: &RoadArgs, target: &Target, setup: &Setup) -> Result<()> {
+    let running = match target {
+        Target::Log(log) => output(log.dir())?,
+        Target::Relay(_) => Running::No,
+    };
+    if running == Running::Yes && args.steer.check {
+        let log = &setup.destination.name;
+        eprintln!("strata: {log}: another process is recording into it now");
+    }
+    if args.read.is_empty() {
+        interfaces(args, target, setup)?;
+    } else {
+        for path in &args.read {
+            file(path)?;
+        }
+    }
+    setup.attention(args, 1)?;
+    if let Some(name) = &args.mirror_to {
+        Mirror::open(name).context("--mirror-to")?;
+    }
+    if let Some(path) = args.attention.eve() {
+        eve(path).with_context(|| format!("--eve {}", path.display()))?;
+    }
+    let plan = args.steer.plan()?;
+    if let Some(path) = &plan.socket {
+        socket(path, running).with_context(|| path.display().to_string())?;
+    }
+    if let Some(tcp) = &plan.tcp {
+        listen(tcp, running)?;
+    }
+    if let Some(webhook) = &plan.webhook {
+        webhook.check().context("alerts.webhook")?;
+    }
+    Ok(())
+}
+
+fn interfaces(args: &RoadArgs, target: &Target, setup: &Setup) -> Result<()> {
+    let (options, cores) = live::plan(args, setup)?;
+    target.check_limit(u16::try_from(cores.len())?)?;
+    options.check()?;
+    for name in &args.live.interfaces {
+        let offers = Device::named(name)?.offers();
+        let problem = match args.live.exclusive {
+            true => offers.xdp_problem,
+            false => offers.packet_problem,
+        };
+        if let Some(problem) = problem {
+            bail!("{name}: {problem}");
+        }
+    }
+    if let Some(user) = args.live.user() {
+        User::named(user).context("-Z")?;
+    }
+    Ok(())
+}
+
+/// Whether a capture file can be read. What is no file is not opened: a pipe has one reader.
+fn file(path: &PathBuf) -> Result<()> {
+    let is_stdin = path.as_os_str() == "-";
+    if is_stdin || fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        return Ok(());
+    }
+    let mut options = InputOptions::default();
+    options.read_ahead = false;
+    Input::open(std::slice::from_ref(path), &options)?;
+    Ok(())
+}
+
+/// Whether a log can be written in this directory, and whether one is.
+fn output(dir: &Path) -> Result<Running> {
+    refuse_foreign(dir)?;
+    let cannot = || format!("{}: cannot make the log", dir.display());
+    if !dir.exists() {
+        may_make(dir).with_context(cannot)?;
+        return Ok(Running::No);
+    }
+    ensure!(dir.is_dir(), "{}: is no directory", dir.display());
+    may_write(dir).with_context(cannot)?;
+    if !dir.join(MANIFEST_NAME).exists() {
+        return Ok(Running::No);
+    }
+    match Log::open(dir)?.is_being_written() {
+        true => Ok(Running::Yes),
+        false => Ok(Running::No),
+    }
+}
+
+/// Whether something may be made at a path, with the directories above it.
+fn may_make(path: &Path) -> io::Result<()> {
+    let path = std::path::absolute(path)?;
+    let above = path.ancestors().skip(1).find(|above| above.exists());
+    may_write(above.unwrap_or(Path::new("/")))
+}
+
+/// Whether something may be made in a directory.
+fn may_write(dir: &Path) -> io::Result<()> {
+    if !dir.is_dir() {
+        return Err(ErrorKind::NotADirectory.into());
+    }
+    Ok(access(dir, Access::WRITE_OK | Access::EXEC_OK)?)
+}
+
+fn eve(path: &Path) -> Result<()> {
+    match fs::metadata(path) {
+        Ok(found) if found.file_type().is_socket() => {
+            ensure!(
+                UnixStream::connect(path).is_err(),
+                "another program listens there: name another socket"
+            );
+            Ok(())
+        }
+        Ok(found) if found.is_dir() => bail!("is a directory"),
+        Ok(found) if found.is_file() => Ok(File::open(path).map(drop)?),
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(may_make(path)?),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn socket(path: &Path, running: Running) -> Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => {
+            let is_free = UnixStream::connect(path).is_err();
+            ensure!(
+                is_free || running == Running::Yes,
+                "another program listens there"
+            );
+            Ok(())
+        }
+        Ok(_) => bail!("is no socket: name another path"),
+        Err(_) => Ok(may_make(path)?),
+    }
+}
+
+fn listen(tcp: &TcpEndpoint, running: Running) -> Result<()> {
+    match TcpListener::bind(&tcp.address) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse && running == Running::Yes => Ok(()),
+        bound => {
+            let named = || format!("control.listen: {}: cannot listen", tcp.address);
+            bound.map(drop).with_context(named)
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! `--check` finds what a start would fail on, and a start that fails leaves nothing behind.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+
+mod common;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use strata_testkit::{data_dir, may_use_kernel};
+
+fn strata() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_strata"))
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn trace() -> PathBuf {
+    data_dir().join("labelled/cic2017-sqli/trace.pcap")
+}
+
+/// Every path below a directory.
+fn tree(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(tree(&path));
+        }
+        found.push(path);
+    }
+    found.sort();
+    found
+}
+
+/// A recording that cannot start.
+struct Case<'a> {
+    /// Of the configuration file.
+    config: &'a str,
+    options: &'a [&'a str],
+    /// What is said.
+    says: &'a str,
+}
+
+fn case<'a>(config: &'a str, options: &'a [&'a str], says: &'a str) -> Case<'a> {
+    Case {
+        config,
+        options,
+        says,
+    }
+}
+
+/// Both the check and the start say so, and make nothing.
+fn refused(dir: &Path, input: &[&str], case: &Case<'_>) {
+    let config = dir.join("strata.toml");
+    fs::write(&config, case.config).unwrap();
+    let before = tree(dir);
+    for check in [true, false] {
+        let mut record = strata();
+        record.current_dir(dir).arg("record").args(input);
+        record.args(["--config", "strata.toml", "-o", "made/here/log"]);
+        record.args(case.options).args(check.then_some("--check"));
+        let output = record.output().unwrap();
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{record:?}: {text}");
+        assert!(text.contains(case.says), "{record:?}: {text}");
+        assert!(output.stdout.is_empty());
+        assert_eq!(tree(dir), before, "{record:?} leaves something");
+    }
+}
+
+#[test]
+fn the_check_finds_what_a_start_fails_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap();
+    fs::write(dir.path().join("file"), "text").unwrap();
+    fs::write(dir.path().join("token"), "secret").unwrap();
+    let listen = |address: &str| format!("[control]\nlisten = '{address}'\ntoken_file = 'token'\n");
+    let [elsewhere, in_use] = [listen("203.0.113.1:9477"), listen(&taken.to_string())];
+    let trace = trace();
+    let input = ["-r", trace.to_str().unwrap()];
+    for case in [
+        case(
+            "[control]\nlisten = '127.0.0.1:0'\n",
+            &[],
+            "control.token_file",
+        ),
+        case(
+            "[control]\nlisten = '127.0.0.1:0'\ntoken_file = 'none'\n",
+            &[],
+            "none: cannot read",
+        ),
+        case(
+            "[control]\nlisten = '127.0.0.1:0'\ntls_cert = 'no.pem'\ntls_key = 'no.key'\n",
+            &[],
+            "no.pem",
+        ),
+        case(&elsewhere, &[], "203.0.113.1:9477"),
+        case(&in_use, &[], "in use"),
+        // A mode that may be set later.
+        case(
+            "[modes.x]\nbenign = 'headr'\nanomalous = 'full'\n",
+            &[],
+            "'headr' is not a granularity",
+        ),
+        case("", &["--mode", "none"], "no mode 'none'"),
+        case(
+            "[alerts]\nwebhook = 'alerts.example'\n",
+            &[],
+            "alerts.example",
+        ),
+        case("[alerts]\nwebhook = 'https://'\n", &[], "https://"),
+        case(
+            "[alerts]\nwebhook = 'https://a.example/'\nca_file = 'file'\n",
+            &[],
+            "file: no certificate",
+        ),
+        case("", &["--model", "none.json"], "none.json"),
+        case("", &["--policy", "none.toml"], "none.toml"),
+        case("", &["--mirror-to", "nosuch0"], "nosuch0"),
+        case("", &["--eve", "file/eve.sock"], "file/eve.sock"),
+        case("", &["--socket", "file"], "file"),
+        case("", &["--look-back", "1k"], "--look-back"),
+        case("", &["tcp", "prot", "80"], "prot"),
+    ] {
+        refused(dir.path(), &input, &case);
+    }
+    let not_a_capture = ["-r", "file"];
+    refused(dir.path(), &not_a_capture, &case("", &[], "file"));
+    refused(
+        dir.path(),
+        &["-r", "none.pcap"],
+        &case("", &[], "none.pcap"),
+    );
+}
+
+#[test]
+fn the_check_looks_at_the_logs_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("foreign")).unwrap();
+    fs::write(dir.path().join("foreign/thesis.txt"), "text").unwrap();
+    let before = tree(dir.path());
+    for (log, says) in [
+        ("foreign", "foreign"),
+        ("foreign/thesis.txt", "thesis.txt"),
+        ("foreign/thesis.txt/log", "thesis.txt/log"),
+    ] {
+        for check in [true, false] {
+            let mut record = strata();
+            record
+                .current_dir(dir.path())
+                .arg("record")
+                .arg("-r")
+                .arg(trace());
+            record.args(["-o", log]).args(check.then_some("--check"));
+            let output = record.output().unwrap();
+            let text = stderr(&output);
+            assert_eq!(output.status.code(), Some(1), "{record:?}: {text}");
+            assert!(text.contains(says), "{text}");
+            assert_eq!(tree(dir.path()), before);
+        }
+    }
+}
+
+#[test]
+fn the_check_looks_at_interfaces_and_users() {
+    if !may_use_kernel("interfaces") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    for (input, case) in [
+        (["-i", "nosuch0"], case("", &[], "nosuch0")),
+        (
+            ["-i", "lo"],
+            case("", &["-Z", "nobody-of-this-name"], "nobody-of-this-name"),
+        ),
+        (["-i", "lo"], case("", &["--cores", "9-x"], "--cores")),
+        (["-i", "lo"], case("", &["-B", "much"], "much")),
+        (
+            ["-i", "lo"],
+            case("", &["--disk-limit", "1M"], "--disk-limit"),
+        ),
+        (
+            ["-i", "lo"],
+            case("", &["--mirror-to", "lo"], "captured again"),
+        ),
+        (
+            ["-i", "lo"],
+            case("", &["wlan", "type", "mgt"], "cannot be applied to lo"),
+        ),
+    ] {
+        refused(dir.path(), &input, &case);
+    }
+}
+
+#[test]
+fn what_is_fine_is_said_to_be_and_nothing_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = "[control]\nlisten = '127.0.0.1:0'\ntoken_file = 'token'\nsocket = 'run/s.sock'\n\
+                  [alerts]\nwebhook = 'http://127.0.0.1:9/alerts'\n\
+                  [modes.x]\nbenign = 'header'\nanomalous = 'full'\n";
+    fs::write(dir.path().join("token"), "secret").unwrap();
+    fs::write(dir.path().join("strata.toml"), config).unwrap();
+    let before = tree(dir.path());
+    let mut record = strata();
+    record
+        .current_dir(dir.path())
+        .arg("record")
+        .arg("-r")
+        .arg(trace());
+    record.args([
+        "--config",
+        "strata.toml",
+        "-o",
+        "log",
+        "--eve",
+        "eve.sock",
+        "--check",
+    ]);
+    let output = record.output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(output.stdout, b"configuration OK\n");
+    assert_eq!(tree(dir.path()), before);
+}
+
+#[test]
+fn a_check_beside_a_running_recording_is_fine() {
+    if !may_use_kernel("a recording of lo") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s.sock");
+    let free = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let config = format!("[control]\nsocket = 's.sock'\nlisten = '{free}'\ntoken_file = 'token'\n");
+    fs::write(dir.path().join("token"), "secret").unwrap();
+    fs::write(dir.path().join("strata.toml"), config).unwrap();
+    let record = || {
+        let mut record = strata();
+        record.current_dir(dir.path());
+        record.args(["record", "-i", "lo", "-o", "log", "--config", "strata.toml"]);
+        record
+    };
+    let mut running = record()
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    // Packets are counted once the log is there.
+    let seen = |status: &serde_json::Value| {
+        let ping = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        ping.send_to(b"ping", "127.0.0.1:9").unwrap();
+        status["interfaces"][0]["received"].as_u64() > Some(0)
+    };
+    common::wait_for(&socket, "it records", seen);
+    let checked = record().arg("--check").output().unwrap();
+    let second = record().output().unwrap();
+    running.kill().unwrap();
+    running.wait().unwrap();
+    let text = stderr(&checked);
+    assert!(checked.status.success(), "{text}");
+    assert!(
+        text.contains("another process is recording into it now"),
+        "{text}"
+    );
+    assert_eq!(second.status.code(), Some(1));
+    // With the recording gone, its addresses are free, and the log is there to be added to.
+    assert!(record().arg("--check").output().unwrap().status.success());
+}
