@@ -127,6 +127,16 @@ pub enum CaptureError {
         /// Interfaces allowed.
         max: u32,
     },
+    /// Names, descriptions and comments of all interfaces together.
+    #[error(
+        "{place}: the options of all interfaces together take more than {max} bytes: read fewer files at a time, or remove options with `editcap`"
+    )]
+    LongInterfaces {
+        /// The interface description with which they do.
+        place: Place,
+        /// Bytes allowed.
+        max: usize,
+    },
 }
 
 impl CaptureError {
@@ -143,7 +153,8 @@ impl CaptureError {
             | Self::UnknownFormat { place, .. }
             | Self::Unsupported { place, .. }
             | Self::Damaged { place, .. }
-            | Self::TooManyInterfaces { place, .. } => Some(place),
+            | Self::TooManyInterfaces { place, .. }
+            | Self::LongInterfaces { place, .. } => Some(place),
         }
     }
 }

@@ -68,10 +68,15 @@ pub(crate) enum Demand {
 struct Source {
     interface: Interface,
     /// `None` if there is no filter; `Err` if it cannot be applied to this link
-    /// type, so that no packet of it matches.
-    filter: Option<Result<Program, String>>,
+    /// type, so that no packet of it matches. One for all interfaces of a link type.
+    filter: Option<Arc<Result<Program, String>>>,
     /// Its number in the rules of the policies.
     rules_number: u8,
+}
+
+/// An interface's number in the rules of the policies.
+fn rules_number(policing: Option<&Policing>, interface: &Interface) -> u8 {
+    policing.map_or(0, |policing| policing.interface(interface.name()))
 }
 
 /// A worker. It owns everything it touches.
@@ -91,6 +96,8 @@ pub struct Worker {
     sampling_key: u64,
     flows: FlowFinder,
     sources: Vec<Source>,
+    /// What the filter means on the link types of `sources`.
+    filters: Vec<(LinkType, Arc<Result<Program, String>>)>,
     context_json: Vec<u8>,
     sink: BlockSink,
     block: Box<BlockBuilder>,
@@ -144,6 +151,7 @@ impl Worker {
             sampling_key: mix64(options.sampling_seed ^ 0x5354_5241),
             flows: FlowFinder::new(options.hash_seed, options.tunnel_key),
             sources: Vec::new(),
+            filters: Vec::new(),
             context_json: Vec::new(),
             sink,
             block,
@@ -215,10 +223,20 @@ impl Worker {
     /// Finds the numbers of interfaces in the rules of the policies.
     fn name_interfaces(&mut self) {
         for source in &mut self.sources {
-            let name = source.interface.name();
-            let policing = self.policing.as_ref();
-            source.rules_number = policing.map_or(0, |policing| policing.interface(name));
+            source.rules_number = rules_number(self.policing.as_deref(), &source.interface);
         }
+    }
+
+    /// What the filter means on a link type.
+    fn filter_on(&mut self, link: LinkType) -> Option<Arc<Result<Program, String>>> {
+        let filter = self.options.filter.as_ref()?;
+        // Few: a file of 65,535 interfaces has one or two link types.
+        if let Some((_, known)) = self.filters.iter().find(|(of, _)| *of == link) {
+            return Some(Arc::clone(known));
+        }
+        let compiled = Arc::new(filter.compile(link).map_err(|e| e.to_string()));
+        self.filters.push((link, Arc::clone(&compiled)));
+        Some(compiled)
     }
 
     /// Adds what the policies were applied to since the last call to their hits.
@@ -312,7 +330,7 @@ impl Worker {
     pub fn filter_problems(&self) -> Vec<(LinkType, String)> {
         let mut problems = Vec::new();
         for source in &self.sources {
-            if let Some(Err(problem)) = &source.filter {
+            if let Some(Err(problem)) = source.filter.as_deref() {
                 let entry = (source.interface.link, problem.clone());
                 if !problems.contains(&entry) {
                     problems.push(entry);
@@ -328,7 +346,7 @@ impl Worker {
     pub fn filter_fits_nowhere(&self) -> Option<String> {
         let mut problem = None;
         for source in &self.sources {
-            match &source.filter {
+            match source.filter.as_deref() {
                 Some(Err(error)) => problem = Some(error.clone()),
                 _ => return None,
             }
@@ -348,12 +366,10 @@ impl Worker {
         }
         self.block.push_meta(&meta);
         if let Meta::Interface { id, interface } = meta {
-            let filter = self.options.filter.as_ref();
-            let filter = filter.map(|f| f.compile(interface.link).map_err(|e| e.to_string()));
             let source = Source {
+                filter: self.filter_on(interface.link),
+                rules_number: rules_number(self.policing.as_deref(), &interface),
                 interface,
-                filter,
-                rules_number: 0,
             };
             // Ids are dense and come in order.
             let index = usize::from(id);
@@ -362,7 +378,6 @@ impl Worker {
             } else {
                 self.sources.push(source);
             }
-            self.name_interfaces();
         }
         Ok(())
     }
@@ -501,7 +516,7 @@ impl Worker {
     fn look(&mut self, lane: usize, packet: &PacketRef<'_>) {
         self.ledger.seen.add(wire_bytes(packet));
         let source = &self.sources[usize::from(packet.interface)];
-        if let Some(program) = &source.filter {
+        if let Some(program) = source.filter.as_deref() {
             let wanted = match program {
                 Ok(program) => program.matches(packet.data, packet.wire_len),
                 Err(_) => false,

@@ -121,8 +121,11 @@ pub fn export<W: Write>(
     exporter.finish()
 }
 
+/// Bytes of comments of further sections: more would make a section header that no program reads.
+const COMMENTS_BYTES_MAX: usize = 1 << 20;
+
 /// The options of the first section of the inputs, and the comments of the
-/// others: an export is one section.
+/// others, up to 1 MiB: an export is one section.
 #[derive(Debug, Default)]
 pub struct Sections {
     merged: Option<Vec<u8>>,
@@ -134,6 +137,10 @@ impl Sections {
         match &mut self.merged {
             None => self.merged = Some(list.to_vec()),
             Some(merged) => {
+                let left = COMMENTS_BYTES_MAX.saturating_sub(merged.len());
+                if list.len() > left {
+                    return;
+                }
                 for comment in options::comments(list) {
                     // It was an option before, so it fits one now.
                     let _ = options::push_comment(merged, comment);

@@ -26,17 +26,28 @@ use window::{Fetched, Window};
 
 use strata_wire::LinkType;
 
+/// Bytes of options of all interfaces together: who reads them keeps them. 1 KiB for each of as
+/// many as there can be, where a crafted file could describe 65,535 interfaces of 16 MiB.
+const INTERFACE_OPTIONS_BYTES_MAX: usize = 64 << 20;
+
 /// Interface ids are dense and fit 16 bits: 65,535 of them at most.
 #[derive(Debug, Default)]
 pub(crate) struct InterfaceIds {
     next: u16,
+    options_bytes: usize,
 }
 
 impl InterfaceIds {
     const MAX: u32 = u16::MAX as u32;
 
-    /// The next id; `at` is where in the window the interface is described.
-    fn take(&mut self, notes: &Notes, at: usize) -> Result<u16, CaptureError> {
+    /// The next id, for an interface with so many bytes of options; `at` is where in the window
+    /// it is described.
+    fn take(
+        &mut self,
+        options_bytes: usize,
+        notes: &Notes,
+        at: usize,
+    ) -> Result<u16, CaptureError> {
         let id = self.next;
         match id.checked_add(1) {
             Some(next) => self.next = next,
@@ -46,6 +57,13 @@ impl InterfaceIds {
                     max: Self::MAX,
                 });
             }
+        }
+        self.options_bytes = self.options_bytes.saturating_add(options_bytes);
+        if self.options_bytes > INTERFACE_OPTIONS_BYTES_MAX {
+            return Err(CaptureError::LongInterfaces {
+                place: notes.place(at),
+                max: INTERFACE_OPTIONS_BYTES_MAX,
+            });
         }
         Ok(id)
     }

@@ -166,7 +166,7 @@ impl Pcap {
         ids: &mut InterfaceIds,
     ) -> Result<Meta, CaptureError> {
         if self.id.is_none() {
-            let id = ids.take(notes, 0)?;
+            let id = ids.take(0, notes, 0)?;
             self.id = Some(id);
             return Ok(Meta::Interface {
                 id,

@@ -346,7 +346,7 @@ impl Section {
                     .expect("it came from an option"),
             }
         }
-        let id = ids.take(notes, at)?;
+        let id = ids.take(interface.options.len(), notes, at)?;
         let local = Local {
             id,
             clock: Clock::new(resolution, offset_s),
