@@ -104,7 +104,7 @@ def judge(d: Decisions, trained: list[str] | None = None, seed: int = 1) -> dict
         "accuracy": float(np.mean(alarm == attack)),
         "precision": _ratio(hits, hits + false_alarms),
         "recall": _ratio(hits, int(attack.sum())),
-        "f1": _ratio(2 * hits, hits + false_alarms + int(attack.sum())),
+        "f1": _ratio(2 * hits, hits + false_alarms + int(attack.sum())) if attack.any() else None,
         "false_alarm_rate": _ratio(false_alarms, int(np.sum(~attack))),
         "bytes_kept_whole": _ratio(d.wire_len[alarm].sum(), d.wire_len.sum()),
         "packets_kept_whole": float(np.mean(alarm)),
@@ -118,8 +118,9 @@ def judge(d: Decisions, trained: list[str] | None = None, seed: int = 1) -> dict
     }
 
 
-def _ratio(part: float, whole: float) -> float:
-    return float(part) / float(whole) if whole else 0.0
+def _ratio(part: float, whole: float) -> float | None:
+    """`None` where there is nothing to take a part of: null in JSON."""
+    return float(part) / float(whole) if whole else None
 
 
 def confusion(d: Decisions) -> dict[str, dict[str, int]]:

@@ -2,7 +2,11 @@
 
 import argparse
 import json
+import logging
+import os
 import sys
+import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +137,38 @@ def _share(text: str) -> float:
     return value
 
 
+def _check_outputs(outputs: Iterable[str | Path | None], inputs: Iterable[str | Path] = ()) -> None:
+    """Raises `OSError` if one of the files could not be written after the work, or is an
+    input."""
+    for output in filter(None, outputs):
+        path = Path(output)
+        if path.is_dir():
+            raise IsADirectoryError(f"{path}: cannot write: is a directory")
+        if not path.absolute().parent.is_dir():
+            raise NotADirectoryError(f"{path}: cannot write: its directory does not exist")
+        if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+            raise PermissionError(f"{path}: cannot write: not permitted")
+        for source in inputs:
+            if path.exists() and Path(source).exists() and path.samefile(source):
+                raise FileExistsError(f"{path}: is {source}, which is read")
+
+
+def _quiet_libraries() -> None:
+    """Warnings of this package become lines of the program; those of libraries are for
+    whoever develops with them, and stay out of users' logs."""
+    warnings.filterwarnings("ignore")
+    warnings.filterwarnings("always", category=UserWarning, module=r"strata(\.|$)")
+    warnings.showwarning = lambda message, *_, **__: print(
+        f"strata: warning: {message}", file=sys.stderr
+    )
+    # Of processes that libraries start.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")
+    for name in ("matplotlib", "fontTools", "joblib"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
 def _train(args: argparse.Namespace) -> None:
+    _check_outputs([args.output, args.report], args.snapshots)
     from .training import train
 
     options: dict[str, Any] = {
@@ -177,6 +212,7 @@ def _train(args: argparse.Namespace) -> None:
 
 
 def _evaluate(args: argparse.Namespace) -> None:
+    _check_outputs([args.report], [args.decisions, args.model])
     from . import report
     from .evaluation import evaluate
 
@@ -185,6 +221,7 @@ def _evaluate(args: argparse.Namespace) -> None:
 
 
 def _compare(args: argparse.Namespace) -> None:
+    _check_outputs([args.report])
     from .presets import compare
 
     presets = args.presets.split(",") if args.presets else None
@@ -200,12 +237,14 @@ def _compare(args: argparse.Namespace) -> None:
 
 
 def _default(args: argparse.Namespace) -> None:
+    _check_outputs([args.output])
     from .presets import default_model
 
     default_model(args.folder, args.output)
 
 
 def _ablate(args: argparse.Namespace) -> None:
+    _check_outputs([args.output.with_suffix(suffix) for suffix in (".json", ".md")])
     from .ablation import run
 
     run(args.folder, args.output, seeds=args.seeds, jobs=args.jobs)
@@ -214,6 +253,7 @@ def _ablate(args: argparse.Namespace) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command; ends the process with a message on errors of the user's world."""
     args = parser().parse_args(arguments)
+    _quiet_libraries()
     commands = {
         "train": _train,
         "evaluate": _evaluate,

@@ -221,7 +221,7 @@ def compare(
         workshop = Workshop(Path(scratch), time_compression, window_ms)
         todo = tasks(Path(folder), workshop)
         models: dict[tuple[str, Path], Any] = {}
-        with tqdm(total=len(todo) * len(names)) as bar:
+        with tqdm(total=len(todo) * len(names), disable=None) as bar:
             for task in todo:
                 decided = {}
                 for name in names:

@@ -39,8 +39,13 @@ def json_beside(page: Path) -> Path:
     return page.with_suffix(".figures.json")
 
 
-def _percent(value: float, digits: int = 1) -> str:
-    return f"{100 * value:.{digits}f} %"
+def _percent(value: float | None, digits: int = 1) -> str:
+    return "undefined" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def _figure(value: float | None, digits: int = 3) -> str:
+    """A share as a number from 0 to 1."""
+    return "undefined" if value is None else f"{value:.{digits}f}"
 
 
 def _score(values: list[float]) -> str:
@@ -62,10 +67,12 @@ def _page(template: str, path: Path, figures: dict[str, Any], **plots: str) -> N
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("strata"), autoescape=True, trim_blocks=True
     )
-    environment.filters.update(percent=_percent, score=_score, count=_count, ns=_ns)
+    environment.filters.update(
+        percent=_percent, figure=_figure, score=_score, count=_count, ns=_ns
+    )
     text = environment.get_template(template).render(figures=figures, **plots)
     path.write_text(text)
-    json_beside(path).write_text(json.dumps(figures, indent=1) + "\n")
+    json_beside(path).write_text(json.dumps(figures, indent=1, allow_nan=False) + "\n")
 
 
 def _svg(figure: Any) -> str:
@@ -79,15 +86,16 @@ def _curve(figures: dict[str, Any]) -> str:
     figure, axes = plt.subplots(figsize=(5.2, 3.6))
     points = figures["curve"]
     axes.step([p[0] for p in points], [p[1] for p in points], where="post", color=COLOURS[0])
-    axes.plot([figures["recall"]], [figures["precision"]], "o", color=COLOURS[1])
-    axes.annotate(
-        "operating point",
-        (figures["recall"], figures["precision"]),
-        (-8, -16),
-        textcoords="offset points",
-        ha="right",
-        color=COLOURS[1],
-    )
+    if figures["recall"] is not None and figures["precision"] is not None:
+        axes.plot([figures["recall"]], [figures["precision"]], "o", color=COLOURS[1])
+        axes.annotate(
+            "operating point",
+            (figures["recall"], figures["precision"]),
+            (-8, -16),
+            textcoords="offset points",
+            ha="right",
+            color=COLOURS[1],
+        )
     axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1.02), ylim=(0, 1.03))
     return _svg(figure)
 
@@ -128,7 +136,8 @@ def _sources(figures: dict[str, Any]) -> str:
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.set_xlim(0, 1.02)
-    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2)
+    if rows:
+        axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.08), ncols=2)
     return _svg(figure)
 
 
@@ -163,11 +172,16 @@ def in_words(figures: dict[str, Any]) -> str:
     lines = [
         f"{figures['packets']:,} packets of {figures['flows']:,} flows, "
         f"{figures['attack_packets']:,} of them attacks",
-        f"recall {figures['recall']:.4f}, precision {figures['precision']:.4f}, "
-        f"F1 {figures['f1']:.4f}, accuracy {figures['accuracy']:.4f}",
+        f"recall {_figure(figures['recall'], 4)}, precision {_figure(figures['precision'], 4)}, "
+        f"F1 {_figure(figures['f1'], 4)}, accuracy {figures['accuracy']:.4f}",
         f"kept whole: {_percent(figures['packets_kept_whole'])} of packets, "
         f"{_percent(figures['bytes_kept_whole'])} of bytes",
     ]
+    if figures["attack_packets"] == 0:
+        lines[1] = (
+            "no attack packets: recall undefined; false alarms: "
+            f"{_percent(figures['false_alarm_rate'], 2)} of packets"
+        )
     for row in figures["sources"]:
         value, low, high = row["f1"]
         known = " (unseen in training)" if row.get("seen_in_training") is False else ""
@@ -225,7 +239,7 @@ def comparison_in_words(figures: dict[str, Any]) -> str:
         lines.append(f"{capture['test']}, trained on {capture['train']}")
         for preset, judged in capture["presets"].items():
             if capture["attacks_only"]:
-                lines.append(f"  {preset:15} recall {judged['recall']:.4f}")
+                lines.append(f"  {preset:15} recall {_figure(judged['recall'], 4)}")
                 continue
             macro = ", ".join(f"{k} {v[0]:.3f}" for k, v in _macro(judged).items())
             alarms = _percent(judged["false_alarm_rate"], 2)

@@ -1,12 +1,15 @@
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from strata import ablation, training
-from strata.evaluation import Decisions, judge, precision_at, stability_index
+from strata import ablation, report, training
+from strata.evaluation import Decisions, evaluate, judge, precision_at, stability_index
+from strata.main import main
 from strata.model import Bins, split_json, stretch
 from strata.snapshots import SnapshotError, load
 from strata.training import GROUPS, Options, Trainer, macro_f1, train
@@ -258,3 +261,68 @@ def test_the_stability_index_tells_another_distribution():
     same = np.array([0.25, 0.75])
     assert stability_index(same, same) == 0
     assert stability_index(np.array([0.9, 0.1]), np.array([0.1, 0.9])) > 3
+
+
+def test_without_attacks_recall_is_undefined(tmp_path):
+    count = 20
+    benign = Decisions(
+        label=np.full(count, "benign"),
+        source=np.full(count, "office"),
+        decided=np.where(np.arange(count) < 3, "anomalous", "benign"),
+        anomaly=np.linspace(1, 0, count),
+        anomalous=np.arange(count) < 3,
+        flow=np.arange(count, dtype=np.uint64),
+        in_flow=np.ones(count, np.uint64),
+        wire_len=np.full(count, 100.0),
+        ts_ns=np.arange(count, dtype=np.uint64),
+        has_bucket=np.ones(count, bool),
+        summary={},
+    )
+    model = {"name": "m", "classes": [{"name": "benign", "anomalous": False}]}
+    page = tmp_path / "report.html"
+    figures = evaluate(benign, model, page)
+    assert figures["recall"] is None and figures["f1"] is None
+    assert figures["precision"] == 0.0 and figures["false_alarm_rate"] == 0.15
+
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    beside = json.loads(report.json_beside(page).read_text(), parse_constant=refuse)
+    assert beside["recall"] is None and beside["attack_packets"] == 0
+    assert "no attack packets: recall undefined" in report.in_words(figures)
+    assert "undefined" in page.read_text()
+
+
+def test_logs_have_neither_progress_bars_nor_warnings_of_libraries(snapshots, tmp_path):
+    names = ",".join(FEATURES)
+    script = (
+        "import sys, warnings; from strata.main import main; "
+        "import strata.training as t; own = t.Trainer.train; "
+        "t.Trainer.train = lambda *a: warnings.warn('from a library', stacklevel=1) or own(*a); "
+        "main(sys.argv[1:])"
+    )
+    arguments = ["train", str(snapshots), "-o", str(tmp_path / "m.json"), "--features", names]
+    arguments += ["--shape", "2x4", "--folds", "2", "--jobs", "1"]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    assert "2 trees of up to 4 leaves" in done.stdout
+
+
+def test_what_cannot_be_written_is_said_before_the_work(snapshots, tmp_path, monkeypatch):
+    def work(*_, **__):
+        raise AssertionError("it works already")
+
+    monkeypatch.setattr(training, "train", work)
+    cases = [
+        (tmp_path / "nodir" / "m.json", "does not exist"),
+        (tmp_path, "is a directory"),
+        (snapshots, "which is read"),
+    ]
+    for output, problem in cases:
+        with pytest.raises(SystemExit, match=problem):
+            main(["train", str(snapshots), "-o", str(output)])
+    with pytest.raises(SystemExit, match="does not exist"):
+        page = str(tmp_path / "nodir" / "r.html")
+        main(["train", str(snapshots), "-o", str(tmp_path / "m.json"), "--report", page])

@@ -17,11 +17,12 @@ use crate::labelled::{
     self, FLOW, FRAME, IN_FLOW, LABEL, LabelledArgs, SOURCE, Seen, TS_NS, WIRE_LEN,
 };
 use crate::model::WINDOW_MS_MAX;
-use crate::output::{Content, Output};
+use crate::output::{self, Content, Output};
 use crate::table::{Cell, ColumnSpec, Kind, Table};
 
 /// Arguments of `strata eval`.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("to").required(true).multiple(true).args(["report", "decisions"]))]
 #[command(after_help = "\
 Example:
   strata eval -m model.json -r test.pcap --labels labels.csv --report report.html")]
@@ -39,7 +40,7 @@ pub(crate) struct Args {
     window_ms: Option<u64>,
 
     /// HTML page to write; its figures go beside it as JSON.
-    #[arg(long, value_name = "FILE", required_unless_present = "decisions")]
+    #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
     /// What the data plane decided, packet by packet, as Parquet; kept only if it
@@ -84,6 +85,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .clone()
         .unwrap_or_else(|| scratch.path().join("decisions.parquet"));
     let sources = args.labelled.sources().files(&args.model);
+    if let Some(report) = &args.report {
+        for file in [report.clone(), report.with_extension("figures.json")] {
+            output::check(&file, &sources)?;
+        }
+    }
     let table = Output::create(&decisions, Content::Binary, &sources)?;
     decide(&loaded.model, &args.labelled, table)?;
     let Some(report) = &args.report else {

@@ -18,6 +18,7 @@ use crate::{bounded, text};
 
 /// Arguments of `strata generate`.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("to").required(true).args(["output", "interface"]))]
 #[command(after_help = "\
 Profiles:
   cic-w1 … cic-w5   the five days of CIC-IDS2017 as TitanLog's Table IV counts them at
@@ -36,17 +37,11 @@ Examples:
 pub(crate) struct Args {
     /// File to write, over what was there; - is standard output. With .gz or .zst at the
     /// end of its name it is compressed.
-    #[arg(
-        short = 'o',
-        short_alias = 'w',
-        long = "output",
-        value_name = "FILE",
-        required_unless_present = "interface"
-    )]
+    #[arg(short = 'o', short_alias = 'w', long = "output", value_name = "FILE")]
     output: Option<PathBuf>,
 
     /// Interface to send from instead, until Ctrl-C, or as many packets as -c says.
-    #[arg(short = 'i', long, value_name = "IF", conflicts_with_all = ["output", "labels", "snaplen", "format"])]
+    #[arg(short = 'i', long, value_name = "IF", conflicts_with_all = ["labels", "snaplen", "format"])]
     interface: Option<String>,
 
     /// How packets leave, sendmmsg by default. With live-frames up to 1M packets are made

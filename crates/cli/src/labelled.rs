@@ -11,7 +11,7 @@ use strata_sketch::PacketFacts;
 use strata_store::Sources;
 use strata_wire::{Headers, TunnelKey};
 
-use crate::labels::{Label, Labels};
+use crate::labels::{Label, Labels, Usage};
 use crate::table::{ColumnSpec, Kind};
 use crate::text;
 
@@ -154,7 +154,7 @@ pub(crate) fn read(
             args.time_compression
         );
     }
-    let labels = args.labels.open()?;
+    let mut labels = args.labels.open()?;
     let mut input = Input::open(&args.read, &InputOptions::default())?;
     let mut flows = FlowFinder::new([args.hash_seed, 0], TunnelKey::Inner);
     let mut interfaces: Vec<Interface> = Vec::new();
@@ -174,7 +174,7 @@ pub(crate) fn read(
                         without_flow += 1;
                         continue;
                     };
-                    let label = labels.as_ref();
+                    let label = labels.as_mut();
                     let label = label.and_then(|l| l.of(frame, packet.ts_ns, &headers));
                     let first_ns = *first_ns.get_or_insert(packet.ts_ns);
                     facts.ts_ns = compressed(first_ns, packet.ts_ns, args.time_compression);
@@ -196,7 +196,40 @@ pub(crate) fn read(
     for warning in input.take_warnings() {
         text::warn(&warning.to_string());
     }
+    if let (Some(labels), Some(path)) = (&labels, &args.labels.labels) {
+        let usage = labels.usage(frame);
+        say_usage(&usage.with_context(|| path.display().to_string())?);
+    }
     Ok((frame, without_flow))
+}
+
+/// Says which packets have labels, and which labels packets.
+fn say_usage(usage: &Usage) {
+    let Usage {
+        labelled,
+        unlabelled,
+        repeated,
+        entries,
+        unmatched,
+    } = usage;
+    let mut said = format!("{} packets have a label", text::count(*labelled));
+    if *unlabelled > 0 {
+        said += &format!(
+            ", {} have none and are neither trained on nor judged",
+            text::count(*unlabelled)
+        );
+    }
+    if *repeated > 0 {
+        said += &format!("; {} lines repeat another", text::count(*repeated));
+    }
+    if *unmatched > 0 {
+        said += &format!(
+            "; {} of {} rules or flows of the labels are of no packet",
+            text::count(*unmatched),
+            text::count(*entries)
+        );
+    }
+    eprintln!("strata: {said}");
 }
 
 /// A time whose distance from the first packet is divided by `factor`.

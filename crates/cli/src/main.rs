@@ -94,11 +94,11 @@ enum Command {
     /// Make traffic with stated statistics and labels, from a seed.
     Generate(generate::Args),
     /// Train a model on labelled features.
-    Train(train::Args),
+    Train(Box<train::TrainArgs>),
     /// Say how good a model is on a labelled capture, as a page and as JSON.
     Eval(eval::Args),
     /// Compare presets of models on labelled captures.
-    Compare(train::Args),
+    Compare(train::CompareArgs),
     /// Send a capture file out of an interface.
     Replay(replay::Args),
     /// Open packet sockets for a recording that may not.
@@ -148,9 +148,9 @@ fn main() -> ExitCode {
         Command::Move(args) => cold::run(&args),
         Command::Features(args) => features::run(&args),
         Command::Generate(args) => generate::run(&args),
-        Command::Train(args) => train::run("train", &args),
+        Command::Train(args) => train::train(&args),
         Command::Eval(args) => eval::run(&args),
-        Command::Compare(args) => train::run("compare", &args),
+        Command::Compare(args) => train::compare(&args),
         Command::Replay(args) => replay::run(&args),
         Command::Helper(args) => record::helper(&args),
     };

@@ -46,6 +46,11 @@ pub(crate) fn suffix(path: &Path) -> String {
     }
 }
 
+/// Fails if a file could not be written that something else writes later, after much work.
+pub(crate) fn check(path: &Path, sources: &Sources) -> Result<()> {
+    sources.check(path).map_err(refused)
+}
+
 /// Large, so that a file grows in few calls.
 const BUFFER_BYTES: usize = 1 << 20;
 

@@ -38,6 +38,8 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<()> {
     }
     let mut command = Command::new(&python);
     command.args(["-m", "strata"]).args(arguments);
+    // What its libraries warn of, also while they are loaded, is nothing to its users.
+    command.env("PYTHONWARNINGS", "ignore");
     if let Ok(program) = std::env::current_exe() {
         command.env("STRATA_PROGRAM", program);
     }

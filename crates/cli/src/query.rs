@@ -1,35 +1,104 @@
 //! `strata query`: runs `strata-sql`, a program of its own since its SQL engine is
-//! larger than all the rest.
+//! larger than all the rest. What it takes stands here too, so that `--help` and mistakes are
+//! answered where it is not installed.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Result, bail};
+use clap::ValueEnum;
 
 /// Arguments of `strata query`.
 #[derive(Debug, clap::Args)]
-#[command(disable_help_flag = true)]
+#[command(after_help = "\
+Its tables are `packets`, one row per logged packet, and `flows`.
+
+Examples:
+  strata query log/ \"SELECT dst, count(*), sum(wire_bytes) FROM packets
+      WHERE class = 'anomalous' GROUP BY dst ORDER BY 2 DESC LIMIT 20\"
+  strata query log/ \"SELECT * FROM flows WHERE tls_server_name LIKE '%.example'\" --format csv
+  strata query log/ \"SELECT * FROM packets LIMIT 1000\" -w some.parquet
+  strata query log/ \"DESCRIBE packets\"
+
+Needs the program strata-sql, which `make sql` builds.")]
 pub(crate) struct Args {
-    /// What strata-sql takes: a log, a statement, --format; see --help.
-    #[arg(
-        value_name = "LOG SQL",
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
-    rest: Vec<OsString>,
+    /// Directory of the log.
+    #[arg(value_name = "LOG")]
+    log: PathBuf,
+
+    /// One statement; DataFusion's dialect, which is close to PostgreSQL's.
+    #[arg(value_name = "SQL", allow_hyphen_values = true)]
+    sql: String,
+
+    /// How to write the result. Without it the file's name decides: csv, json, parquet and
+    /// arrow for these; table for all others.
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+
+    /// The file with the secret key, if the log is encrypted.
+    #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
+    key: Option<PathBuf>,
+
+    /// File to write, over what was there; - is standard output. Files of the log are never
+    /// written over.
+    #[arg(short = 'w', long = "write", value_name = "FILE", default_value = "-")]
+    write: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people.
+    Table,
+    /// With a header line.
+    Csv,
+    /// One object per line.
+    Json,
+    /// A Parquet file.
+    Parquet,
+    /// An Arrow IPC stream.
+    Arrow,
 }
 
 const PROGRAM: &str = "strata-sql";
+
+impl Args {
+    /// The same for `strata-sql`.
+    fn line(&self) -> Vec<OsString> {
+        let mut line: Vec<OsString> = Vec::new();
+        let mut option = |name: &str, value: OsString| {
+            // In one word: a value may begin with a dash.
+            let mut word = OsString::from(name);
+            word.push("=");
+            word.push(value);
+            line.push(word);
+        };
+        if let Some(value) = self.format.and_then(|format| format.to_possible_value()) {
+            option("--format", value.get_name().into());
+        }
+        if let Some(key) = &self.key {
+            option("--key", key.into());
+        }
+        option("--write", self.write.clone().into());
+        line.extend([
+            "--".into(),
+            self.log.clone().into(),
+            self.sql.clone().into(),
+        ]);
+        line
+    }
+}
 
 /// Becomes `strata-sql`: the one beside this program, else the one in the path.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let beside = std::env::current_exe().ok();
     let beside = beside.map(|path| path.with_file_name(PROGRAM));
     let programs = beside.into_iter().chain([PROGRAM.into()]);
+    let line = args.line();
     for program in programs {
-        let error = Command::new(&program).args(&args.rest).exec();
+        let error = Command::new(&program).args(&line).exec();
         if error.kind() != io::ErrorKind::NotFound {
             return Err(error.into());
         }

@@ -1,25 +1,274 @@
-//! `strata train`: from labelled snapshots to a model. The Python package does it.
+//! `strata train` and `strata compare`: the Python package does them. What they take stands
+//! here, so that `--help` and mistakes are answered where it is not installed, and what cannot
+//! be written is said before the work.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use anyhow::Result;
+use strata_store::Sources;
 
-/// Arguments of `strata train`, which the Python package reads.
+use crate::output;
+
+/// Arguments of `strata train`.
 #[derive(Debug, clap::Args)]
-#[command(disable_help_flag = true)]
-pub(crate) struct Args {
-    /// See `strata train --help`.
-    #[arg(
-        value_name = "ARGUMENTS",
-        trailing_var_arg = true,
-        allow_hyphen_values = true
-    )]
-    arguments: Vec<OsString>,
+#[command(after_help = "\
+Example:
+  strata train snapshots.parquet -o model.json --report report.html --target-recall 0.95
+
+Needs the Python package, which `make python` installs.")]
+pub(crate) struct TrainArgs {
+    /// Files of `strata features -o FILE.parquet`.
+    #[arg(value_name = "SNAPSHOTS", required = true)]
+    snapshots: Vec<PathBuf>,
+
+    /// Model to write.
+    #[arg(short = 'o', long, value_name = "FILE")]
+    output: PathBuf,
+
+    /// HTML page on the packets of unseen flows to write; its figures go beside it as JSON.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+
+    /// Name of the model.
+    #[arg(long, default_value = "strata")]
+    name: String,
+
+    /// What it was made for.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    description: String,
+
+    /// Names of features, with commas between.
+    #[arg(long, value_name = "LIST")]
+    features: Option<String>,
+
+    /// Trees and leaves per tree, such as 8x64; of several the best is taken.
+    #[arg(long, value_name = "TREESxLEAVES", value_parser = shape)]
+    shape: Vec<String>,
+
+    /// Depth of a tree at most, 8 by default; of several the best is taken.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    depth: Vec<u32>,
+
+    /// Leave out features without which unseen flows are judged no worse.
+    #[arg(long)]
+    choose_features: bool,
+
+    /// Packets per leaf.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    min_leaf: u32,
+
+    /// Times that an attack packet counts.
+    #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = positive)]
+    attack_weight: f64,
+
+    /// Times that a packet of a class counts.
+    #[arg(long, value_name = "CLASS=N", value_parser = class_weight)]
+    class_weight: Vec<String>,
+
+    /// Let small sources count as the large do.
+    #[arg(long)]
+    even_sources: bool,
+
+    /// Cost of a missed attack packet.
+    #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = positive)]
+    miss_cost: f64,
+
+    /// Cost of a false alarm.
+    #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = positive)]
+    false_alarm_cost: f64,
+
+    /// Catch at least this share of each source.
+    #[arg(long, value_name = "SHARE", value_parser = share, group = "point")]
+    target_recall: Option<f64>,
+
+    /// Keep at most this share of bytes whole.
+    #[arg(long, value_name = "SHARE", value_parser = share, group = "point")]
+    max_kept_whole: Option<f64>,
+
+    /// Benign only from this score on; all that is unsure is of a class 'unknown'.
+    #[arg(long, value_name = "SCORE", value_parser = share, group = "point")]
+    conservative: Option<f64>,
+
+    /// Folds of cross-validation.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..))]
+    folds: u32,
+
+    /// Repeats a run exactly.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u32,
+
+    /// Threads.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    jobs: u32,
+
+    /// No progress bar.
+    #[arg(long)]
+    quiet: bool,
 }
 
-/// Runs a command of the Python package with the user's own arguments.
-pub(crate) fn run(command: &str, args: &Args) -> Result<()> {
-    let mut arguments = vec![OsString::from(command)];
-    arguments.extend(args.arguments.iter().cloned());
-    crate::python::run(arguments)
+/// Arguments of `strata compare`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+FOLDER holds a folder per capture with trace.pcap and labels.csv. X-train and X-test belong
+together; another with benign and attack packets is split by time; one of attacks only is judged
+by the model of the first pair.
+
+Needs the Python package, which `make python` installs.")]
+pub(crate) struct CompareArgs {
+    /// Folder of the captures.
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+
+    /// HTML page to write; its figures go beside it as JSON.
+    #[arg(long, value_name = "FILE")]
+    report: PathBuf,
+
+    /// Let time run so many times faster.
+    #[arg(long, value_name = "N", default_value_t = 1000.0, value_parser = positive)]
+    time_compression: f64,
+
+    /// Length of the sketches' window.
+    #[arg(long, value_name = "MS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    window_ms: u32,
+
+    /// Some of the presets, with commas between.
+    #[arg(long, value_name = "LIST")]
+    presets: Option<String>,
+
+    /// Repeats a run exactly.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u32,
+
+    /// Threads.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    jobs: u32,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let number = text
+        .parse()
+        .ok()
+        .filter(|share| 0.0 < *share && *share < 1.0);
+    number.ok_or_else(|| String::from("write a number between 0 and 1"))
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number: Option<f64> = text.parse().ok();
+    let number = number.filter(|number| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| String::from("write a number above 0"))
+}
+
+fn shape(text: &str) -> Result<String, String> {
+    let count = |text: &str| text.parse::<u32>().is_ok_and(|count| count > 0);
+    match text.split_once('x') {
+        Some((trees, leaves)) if count(trees) && count(leaves) => Ok(text.to_owned()),
+        _ => Err(String::from("write trees and leaves, as in 8x64")),
+    }
+}
+
+fn class_weight(text: &str) -> Result<String, String> {
+    match text.split_once('=') {
+        Some((class, weight)) if !class.is_empty() && positive(weight).is_ok() => {
+            Ok(text.to_owned())
+        }
+        _ => Err(String::from("write a class and a number, as in scan=2")),
+    }
+}
+
+/// A command line of the Python package.
+struct Line(Vec<OsString>);
+
+impl Line {
+    fn option(&mut self, name: &str, value: impl Into<OsString>) {
+        // In one word: a value may begin with a dash.
+        let mut word = OsString::from(name);
+        word.push("=");
+        word.push(value.into());
+        self.0.push(word);
+    }
+
+    fn number(&mut self, name: &str, value: impl ToString) {
+        self.option(name, value.to_string());
+    }
+
+    fn flag(&mut self, name: &str, is_set: bool) {
+        self.0.extend(is_set.then(|| name.into()));
+    }
+
+    /// Adds what has no option; nothing may follow.
+    fn names(mut self, names: impl IntoIterator<Item = PathBuf>) -> Vec<OsString> {
+        self.0.push("--".into());
+        self.0.extend(names.into_iter().map(OsString::from));
+        self.0
+    }
+}
+
+/// Fails if a page or its figures could not be written.
+fn check_report(report: &PathBuf, sources: &Sources) -> Result<()> {
+    output::check(report, sources)?;
+    output::check(&report.with_extension("figures.json"), sources)
+}
+
+/// Trains a model.
+pub(crate) fn train(args: &TrainArgs) -> Result<()> {
+    let sources = Sources::default().files(&args.snapshots);
+    output::check(&args.output, &sources)?;
+    if let Some(report) = &args.report {
+        check_report(report, &sources)?;
+    }
+    let mut line = Line(vec!["train".into()]);
+    line.option("--output", &args.output);
+    if let Some(report) = &args.report {
+        line.option("--report", report);
+    }
+    line.option("--name", &args.name);
+    line.option("--description", &args.description);
+    if let Some(features) = &args.features {
+        line.option("--features", features);
+    }
+    for shape in &args.shape {
+        line.option("--shape", shape);
+    }
+    for depth in &args.depth {
+        line.number("--depth", depth);
+    }
+    line.flag("--choose-features", args.choose_features);
+    line.number("--min-leaf", args.min_leaf);
+    line.number("--attack-weight", args.attack_weight);
+    for weight in &args.class_weight {
+        line.option("--class-weight", weight);
+    }
+    line.flag("--even-sources", args.even_sources);
+    line.number("--miss-cost", args.miss_cost);
+    line.number("--false-alarm-cost", args.false_alarm_cost);
+    for (name, share) in [
+        ("--target-recall", args.target_recall),
+        ("--max-kept-whole", args.max_kept_whole),
+        ("--conservative", args.conservative),
+    ] {
+        if let Some(share) = share {
+            line.number(name, share);
+        }
+    }
+    line.number("--folds", args.folds);
+    line.number("--seed", args.seed);
+    line.number("--jobs", args.jobs);
+    line.flag("--quiet", args.quiet);
+    crate::python::run(line.names(args.snapshots.clone()))
+}
+
+/// Compares presets of models.
+pub(crate) fn compare(args: &CompareArgs) -> Result<()> {
+    check_report(&args.report, &Sources::default())?;
+    let mut line = Line(vec!["compare".into()]);
+    line.option("--report", &args.report);
+    line.number("--time-compression", args.time_compression);
+    line.number("--window-ms", args.window_ms);
+    if let Some(presets) = &args.presets {
+        line.option("--presets", presets);
+    }
+    line.number("--seed", args.seed);
+    line.number("--jobs", args.jobs);
+    crate::python::run(line.names([args.folder.clone()]))
 }

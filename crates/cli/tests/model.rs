@@ -156,3 +156,114 @@ fn features_take_labels_and_name_what_is_wrong_with_them() {
         "{error}"
     );
 }
+
+/// What a command says that fails.
+fn fails(arguments: &[&str], code: i32) -> String {
+    let output = strata(arguments);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn labels_that_cannot_be_right_are_refused_and_the_others_counted() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    // 94 packets.
+    let Capture { trace, .. } = capture("cic2017-sqli");
+    let (labels, output) = (path("labels.csv"), path("snapshots.csv"));
+    let features = ["features", "-r", &trace, "--labels", &labels, "-o", &output];
+    for (text, says) in [
+        ("0,1\n", "line 2: frame 0"),
+        (
+            "1,1\n95,0\n",
+            "line 3: frame 95, but the capture has 94 packets; 1 of its 2",
+        ),
+        (
+            "1,1\n2,0\n1,0\n",
+            "line 4: frame 1 is 'benign' (0) here, but 'anomalous' (1)",
+        ),
+    ] {
+        std::fs::write(&labels, format!("frame,label\n{text}")).unwrap();
+        let said = fails(&features, 1);
+        assert!(said.contains("labels.csv") && said.contains(says), "{said}");
+        // Nothing that could be trained on by mistake.
+        assert!(!std::path::Path::new(&output).exists());
+        let eval = [
+            "eval",
+            "-r",
+            &trace,
+            "--labels",
+            &labels,
+            "--decisions",
+            &output,
+        ];
+        assert!(fails(&eval, 1).contains(says));
+    }
+    let said = |text: &str| {
+        std::fs::write(&labels, text).unwrap();
+        let output = strata(&features);
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let text = said("frame,label\n1,1\n2,0\n2,0\n");
+    assert!(
+        text.contains("2 packets have a label, 92 have none"),
+        "{text}"
+    );
+    assert!(text.contains("1 lines repeat another"), "{text}");
+    let text = said("label,protocol,port\n1,tcp,\n0,,9\n");
+    assert!(text.contains("94 packets have a label;"), "{text}");
+    assert!(
+        text.contains("1 of 2 rules or flows of the labels are of no packet"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_cannot_be_written_is_said_before_the_work() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = |name: &str| scratch.path().join(name).to_str().unwrap().to_owned();
+    let snapshots = path("snapshots.parquet");
+    std::fs::write(&snapshots, "not read").unwrap();
+    let (nodir, model) = (path("nodir/x"), path("model.json"));
+    for arguments in [
+        &["train", &snapshots, "-o", &nodir][..],
+        &["train", &snapshots, "-o", &model, "--report", &nodir],
+        &["compare", &path("captures"), "--report", &nodir],
+        &["eval", "-r", &path("none.pcap"), "--report", &nodir],
+    ] {
+        let said = fails(arguments, 1);
+        assert!(said.contains("nodir/x: cannot write"), "{said}");
+    }
+    assert!(fails(&["train", &snapshots, "-o", &snapshots], 2).contains("which is read"));
+    assert_eq!(std::fs::read(&snapshots).unwrap(), b"not read");
+    assert!(!std::path::Path::new(&model).exists());
+}
+
+#[test]
+fn help_needs_nothing_that_may_not_be_installed() {
+    for (command, required) in [
+        ("train", "--output <FILE> <SNAPSHOTS>..."),
+        ("compare", "--report <FILE> <FOLDER>"),
+        ("query", "<LOG> <SQL>"),
+        ("generate", "<--output <FILE>|--interface <IF>>"),
+        ("eval", "--read <FILE> <--report <FILE>|--decisions <FILE>>"),
+    ] {
+        let mut help = Command::new(env!("CARGO_BIN_EXE_strata"));
+        help.args([command, "--help"])
+            .env("STRATA_PYTHON", "/nonexistent");
+        let output = help.env("PATH", "/nonexistent").output().unwrap();
+        assert!(output.status.success(), "{command}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        let usage = text
+            .lines()
+            .find(|line| line.starts_with("Usage:"))
+            .unwrap();
+        assert!(usage.contains(required), "{usage}");
+        // Mistakes too.
+        let mut wrong = Command::new(env!("CARGO_BIN_EXE_strata"));
+        wrong.arg(command).env("STRATA_PYTHON", "/nonexistent");
+        let output = wrong.env("PATH", "/nonexistent").output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{command}");
+    }
+}

@@ -112,6 +112,32 @@ impl Sources {
     /// If it is one of these sources or lies in one of these logs, by whatever name; then it
     /// stays as it was.
     pub fn create(&self, path: &Path) -> Result<File, OutputError> {
+        let (file, _) = self.open(path)?;
+        let cannot = |source| OutputError::Cannot {
+            path: path.to_owned(),
+            source,
+        };
+        if file.metadata().map_err(cannot)?.is_file() {
+            file.set_len(0).map_err(cannot)?;
+        }
+        Ok(file)
+    }
+
+    /// Checks that [`Sources::create`] could open `path`, which stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sources::create`].
+    pub fn check(&self, path: &Path) -> Result<(), OutputError> {
+        let (_, made) = self.open(path)?;
+        if made {
+            remove(path)?;
+        }
+        Ok(())
+    }
+
+    /// Opens `path` as it is, and whether it was made.
+    fn open(&self, path: &Path) -> Result<(File, bool), OutputError> {
         let cannot = |source| OutputError::Cannot {
             path: path.to_owned(),
             source,
@@ -122,21 +148,18 @@ impl Sources {
         let file = options.open(path).map_err(cannot)?;
         let metadata = file.metadata().map_err(cannot)?;
         if !metadata.is_file() {
-            return Ok(file);
+            return Ok((file, false));
         }
-        if let Err(error) = self.check(path, &metadata).map_err(cannot)? {
+        if let Err(error) = self.refuse(path, &metadata).map_err(cannot)? {
             if !existed {
-                // A link may lead to it: what was made goes, and not the link.
-                let made = fs::canonicalize(path).and_then(fs::remove_file);
-                made.map_err(cannot)?;
+                remove(path)?;
             }
             return Err(error);
         }
-        file.set_len(0).map_err(cannot)?;
-        Ok(file)
+        Ok((file, !existed))
     }
 
-    fn check(&self, path: &Path, metadata: &Metadata) -> io::Result<Result<(), OutputError>> {
+    fn refuse(&self, path: &Path, metadata: &Metadata) -> io::Result<Result<(), OutputError>> {
         let identity = Identity::of(metadata);
         if let Some((_, input)) = self.files.iter().find(|(file, _)| *file == identity) {
             let (path, input) = (path.to_owned(), input.clone());
@@ -157,6 +180,15 @@ impl Sources {
         }
         Ok(Ok(()))
     }
+}
+
+/// Removes what was made: a link may lead to it, which stays.
+fn remove(path: &Path) -> Result<(), OutputError> {
+    let removed = fs::canonicalize(path).and_then(fs::remove_file);
+    removed.map_err(|source| OutputError::Cannot {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Whether a file is below a directory. Links are not followed, so it ends.
@@ -196,8 +228,13 @@ mod tests {
         // Anything else is written over.
         let other = dir.path().join("other");
         fs::write(&other, "old").unwrap();
+        sources.check(&other).unwrap();
+        assert_eq!(fs::read(&other).unwrap(), b"old");
         drop(sources.create(&other).unwrap());
         assert_eq!(fs::read(&other).unwrap(), b"");
+        let new = dir.path().join("new");
+        sources.check(&new).unwrap();
+        assert!(!new.exists() && sources.check(&new.join("below")).is_err());
     }
 
     #[test]

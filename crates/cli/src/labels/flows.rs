@@ -25,6 +25,7 @@ struct Flow {
     from_ns: i128,
     to_ns: i128,
     label: Label,
+    used: bool,
 }
 
 impl FlowLabels {
@@ -160,22 +161,36 @@ impl FlowLabels {
             from_ns,
             to_ns,
             label,
+            used: false,
         };
         self.flows.entry(key).or_default().push(flow);
     }
 
     /// The label of the flow that a packet belongs to: of those with its 5-tuple,
     /// the one whose time is nearest, if it is within the slack.
-    pub(super) fn of(&self, ts_ns: u64, headers: &Headers) -> Option<&Label> {
+    pub(super) fn of(&mut self, ts_ns: u64, headers: &Headers) -> Option<&Label> {
         let mut key = headers.key?;
         if matches!(key.protocol, 1 | 58) {
             // Types of ICMP are no ports to the packet road.
             (key.low.port, key.high.port) = (0, 0);
         }
         let now = i128::from(ts_ns);
-        let distance = |flow: &&Flow| (flow.from_ns - now).max(now - flow.to_ns).max(0);
-        let nearest = self.flows.get(&key)?.iter().min_by_key(distance)?;
-        (distance(&nearest) <= SLACK_NS).then_some(&nearest.label)
+        let distance = |flow: &Flow| (flow.from_ns - now).max(now - flow.to_ns).max(0);
+        let flows = self.flows.get_mut(&key)?.iter_mut();
+        let nearest = flows.min_by_key(|flow| distance(flow))?;
+        if distance(nearest) > SLACK_NS {
+            return None;
+        }
+        nearest.used = true;
+        Some(&nearest.label)
+    }
+
+    /// Flows, and those that no packet is of.
+    pub(super) fn unmatched(&self) -> (u64, u64) {
+        let all = self.flows.values().flatten();
+        all.fold((0, 0), |(all, unmatched), flow| {
+            (all + 1, unmatched + u64::from(!flow.used))
+        })
     }
 }
 

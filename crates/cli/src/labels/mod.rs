@@ -10,6 +10,7 @@ mod flows;
 mod rules;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use anyhow::{Context, Result, bail};
 use strata_wire::Headers;
@@ -32,13 +33,37 @@ pub(crate) struct Labels {
     form: Form,
     /// For packets that no rule or flow names.
     otherwise: Option<Label>,
+    usage: Usage,
 }
 
 #[derive(Debug)]
 enum Form {
-    Frames(HashMap<u64, Label>),
+    Frames(Frames),
     Rules(Vec<Rule>),
     Flows(FlowLabels),
+}
+
+/// Labels by the number of the packet.
+#[derive(Debug, Default)]
+struct Frames {
+    labels: HashMap<u64, Label>,
+    /// The highest number, and its line.
+    last: (u64, u64),
+    /// Lines that say of a frame what another one says too.
+    repeated: u64,
+}
+
+/// How the labels of a file were used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// Packets that got a label, and that did not.
+    pub(crate) labelled: u64,
+    pub(crate) unlabelled: u64,
+    /// Lines that say of a packet what another line says too.
+    pub(crate) repeated: u64,
+    /// Rules or flows of the file, and those that no packet is of.
+    pub(crate) entries: u64,
+    pub(crate) unmatched: u64,
 }
 
 impl Form {
@@ -80,17 +105,54 @@ impl Labels {
         Ok(Self {
             form: Form::read(&text, offset_s(utc_offset)?)?,
             otherwise: otherwise.map(Label::new),
+            usage: Usage::default(),
         })
     }
 
     /// The label of a packet. `ts_ns` as captured.
-    pub(crate) fn of(&self, frame: u64, ts_ns: u64, headers: &Headers) -> Option<&Label> {
-        let found = match &self.form {
-            Form::Frames(frames) => frames.get(&frame),
+    pub(crate) fn of(&mut self, frame: u64, ts_ns: u64, headers: &Headers) -> Option<&Label> {
+        let found = match &mut self.form {
+            Form::Frames(frames) => frames.labels.get(&frame),
             Form::Rules(rules) => rules::first(rules, ts_ns, headers),
             Form::Flows(flows) => flows.of(ts_ns, headers),
         };
-        found.or(self.otherwise.as_ref())
+        let label = found.or(self.otherwise.as_ref());
+        match label {
+            Some(_) => self.usage.labelled += 1,
+            None => self.usage.unlabelled += 1,
+        }
+        label
+    }
+
+    /// How they were used, once all packets of the capture were asked about.
+    ///
+    /// # Errors
+    ///
+    /// If they name packets that the capture of so many does not have.
+    pub(crate) fn usage(&self, packets: u64) -> Result<Usage> {
+        let mut usage = self.usage;
+        match &self.form {
+            Form::Frames(frames) => {
+                let (last, line) = frames.last;
+                if last > packets {
+                    let beyond = frames.labels.keys().filter(|frame| **frame > packets);
+                    bail!(
+                        "line {line}: frame {last}, but the capture has {packets} packets; {} of \
+                         its {} labels are of frames that are not there: it belongs to another \
+                         capture",
+                        beyond.count(),
+                        frames.labels.len()
+                    );
+                }
+                usage.repeated = frames.repeated;
+            }
+            Form::Rules(rules) => {
+                usage.entries = rules.len() as u64;
+                usage.unmatched = rules.iter().filter(|rule| !rule.is_used()).count() as u64;
+            }
+            Form::Flows(flows) => (usage.entries, usage.unmatched) = flows.unmatched(),
+        }
+        Ok(usage)
     }
 }
 
@@ -177,23 +239,37 @@ fn rows(text: &str) -> impl Iterator<Item = Result<(u64, csv::StringRecord)>> {
     })
 }
 
-fn frames(text: &str, columns: &Columns) -> Result<HashMap<u64, Label>> {
+fn frames(text: &str, columns: &Columns) -> Result<Frames> {
     let (frame, label) = (columns.need(&["frame"])?, columns.need(&["label"])?);
     let source = columns.find(&["source"]);
-    let mut labels = HashMap::new();
+    let mut frames = Frames::default();
     for row in rows(text) {
         let (line, row) = row?;
         let number = row.get(frame).unwrap_or_default();
         let number: u64 = number
             .parse()
             .with_context(|| format!("line {line}: frame '{number}' is not a number"))?;
+        if number == 0 {
+            bail!("line {line}: frame 0: frames are numbered from 1");
+        }
         let mut label = Label::new(row.get(label).unwrap_or_default());
         if let Some(source) = source.and_then(|column| row.get(column)) {
             source.clone_into(&mut label.source);
         }
-        labels.insert(number, label);
+        frames.last = frames.last.max((number, line));
+        match frames.labels.entry(number) {
+            Entry::Vacant(vacant) => drop(vacant.insert(label)),
+            Entry::Occupied(known) if *known.get() == label => frames.repeated += 1,
+            Entry::Occupied(known) => bail!(
+                "line {line}: frame {number} is '{}' ({}) here, but '{}' ({}) on a line before",
+                label.class,
+                label.source,
+                known.get().class,
+                known.get().source
+            ),
+        }
     }
-    Ok(labels)
+    Ok(frames)
 }
 
 /// `+HH:MM` in seconds.

@@ -13,6 +13,14 @@ use super::{Columns, Label, rows, time_ns};
 pub(super) struct Rule {
     label: Label,
     conditions: Vec<Condition>,
+    used: bool,
+}
+
+impl Rule {
+    /// Whether it was the first that fits some packet.
+    pub(super) fn is_used(&self) -> bool {
+        self.used
+    }
 }
 
 #[derive(Debug)]
@@ -50,7 +58,11 @@ pub(super) fn read(text: &str, columns: &Columns, offset_s: i64) -> Result<Vec<R
         if let Some(source) = columns.find(&["source"]).and_then(|c| row.get(c)) {
             source.clone_into(&mut label.source);
         }
-        rules.push(Rule { label, conditions });
+        rules.push(Rule {
+            label,
+            conditions,
+            used: false,
+        });
     }
     Ok(rules)
 }
@@ -103,9 +115,11 @@ pub(super) fn protocol(value: &str) -> Result<u8> {
 }
 
 /// The label of the first rule that fits.
-pub(super) fn first<'r>(rules: &'r [Rule], ts_ns: u64, headers: &Headers) -> Option<&'r Label> {
-    let fits = |rule: &&Rule| rule.conditions.iter().all(|c| c.holds(ts_ns, headers));
-    rules.iter().find(fits).map(|rule| &rule.label)
+pub(super) fn first<'r>(rules: &'r mut [Rule], ts_ns: u64, headers: &Headers) -> Option<&'r Label> {
+    let fits = |rule: &&mut Rule| rule.conditions.iter().all(|c| c.holds(ts_ns, headers));
+    let rule = rules.iter_mut().find(fits)?;
+    rule.used = true;
+    Some(&rule.label)
 }
 
 impl Condition {
