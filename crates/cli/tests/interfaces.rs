@@ -6,8 +6,6 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use rustix::process::{RusageWho, getrusage};
-
 fn strata() -> Command {
     Command::new(env!("CARGO_BIN_EXE_strata"))
 }
@@ -60,16 +58,17 @@ fn packet(interface: u32) -> Vec<u8> {
     block(6, &body)
 }
 
-/// CPU time of the programs that have ended.
+/// CPU time of the programs that have ended: cutime and cstime of proc_pid_stat(5), in hundredths
+/// of a second.
 fn cpu() -> Duration {
-    let usage = getrusage(RusageWho::Children);
-    let of = |time: rustix::time::Timeval| {
-        Duration::new(
-            time.tv_sec.try_into().unwrap(),
-            u32::try_from(time.tv_usec).unwrap() * 1000,
-        )
-    };
-    of(usage.ru_utime) + of(usage.ru_stime)
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    let fields = stat.rsplit(')').next().unwrap().split_whitespace();
+    let ticks: u64 = fields
+        .skip(13)
+        .take(2)
+        .map(|f| f.parse::<u64>().unwrap())
+        .sum();
+    Duration::from_millis(ticks * 10)
 }
 
 /// Records, describes and exports a capture; its packets by tshark, with interface names.

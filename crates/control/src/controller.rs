@@ -167,7 +167,7 @@ pub struct Beginning {
 
 impl Beginning {
     /// Own modes may be set later, so a mistake in one is told now.
-    fn check_modes(&self) -> Result<(), ModeError> {
+    pub(super) fn check_modes(&self) -> Result<(), ModeError> {
         let mut names = self.own_modes.keys();
         names.try_for_each(|name| Mode::by_name(name, &self.own_modes).map(drop))
     }

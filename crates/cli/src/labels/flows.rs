@@ -223,7 +223,7 @@ mod tests {
         }
     }
 
-    fn class(labels: &FlowLabels, ts_s: u64) -> Option<String> {
+    fn class(labels: &mut FlowLabels, ts_s: u64) -> Option<String> {
         let label = labels.of(ts_s * 1_000_000_000, &headers(6));
         label.map(|label| label.class.clone())
     }
@@ -234,10 +234,13 @@ mod tests {
                     x,10.0.0.1,4000,10.0.0.2,80,6,03/07/2017 09:00:00,2000000,BENIGN\n\
                     y,10.0.0.1,4000,10.0.0.2,80,6,03/07/2017 09:10:00,2000000,DoS Hulk\n";
         let columns = Columns::of(text.lines().next().unwrap());
-        let labels = FlowLabels::cic(text, &columns, -3 * 3600).unwrap();
-        assert_eq!(class(&labels, 1_499_083_201).as_deref(), Some("benign"));
-        assert_eq!(class(&labels, 1_499_083_802).as_deref(), Some("dos-hulk"));
-        assert_eq!(class(&labels, 1_499_083_400), None);
+        let mut labels = FlowLabels::cic(text, &columns, -3 * 3600).unwrap();
+        assert_eq!(class(&mut labels, 1_499_083_201).as_deref(), Some("benign"));
+        assert_eq!(
+            class(&mut labels, 1_499_083_802).as_deref(),
+            Some("dos-hulk")
+        );
+        assert_eq!(class(&mut labels, 1_499_083_400), None);
     }
 
     #[test]
@@ -245,16 +248,16 @@ mod tests {
         let tsv = "#separator \\x09\n#fields\tts\tuid\tid.orig_h\tid.orig_p\tid.resp_h\tid.resp_p\tproto\tduration\tlabel   detailed-label\n\
                    100.5\tC1\t10.0.0.1\t4000\t10.0.0.2\t80\ttcp\t3.0\tMalicious   PartOfAHorizontalPortScan\n\
                    900.0\tC2\t10.0.0.1\t4000\t10.0.0.2\t80\ttcp\t-\tBenign   -\n";
-        let labels = FlowLabels::zeek_tsv(tsv).unwrap();
+        let mut labels = FlowLabels::zeek_tsv(tsv).unwrap();
         assert_eq!(
-            class(&labels, 102).as_deref(),
+            class(&mut labels, 102).as_deref(),
             Some("partofahorizontalportscan")
         );
-        assert_eq!(class(&labels, 900).as_deref(), Some("benign"));
-        assert_eq!(class(&labels, 500), None);
+        assert_eq!(class(&mut labels, 900).as_deref(), Some("benign"));
+        assert_eq!(class(&mut labels, 500), None);
         let json = r#"{"ts":100.5,"id.orig_h":"10.0.0.1","id.orig_p":4000,"id.resp_h":"10.0.0.2","id.resp_p":80,"proto":"tcp","duration":3.0,"label":"scan"}"#;
         assert_eq!(
-            class(&FlowLabels::zeek_json(json).unwrap(), 101).as_deref(),
+            class(&mut FlowLabels::zeek_json(json).unwrap(), 101).as_deref(),
             Some("scan")
         );
     }
@@ -268,11 +271,14 @@ mod tests {
             );
             FlowLabels::zeek_json(&text).unwrap()
         };
-        assert_eq!(class(&flow("inf"), 1_000_000_000).as_deref(), Some("scan"));
+        assert_eq!(
+            class(&mut flow("inf"), 1_000_000_000).as_deref(),
+            Some("scan")
+        );
         for duration in ["-50", "-inf", "nan"] {
-            let flow = flow(duration);
-            assert_eq!(class(&flow, 100).as_deref(), Some("scan"), "{duration}");
-            assert_eq!(class(&flow, 60), None, "{duration}");
+            let mut flow = flow(duration);
+            assert_eq!(class(&mut flow, 100).as_deref(), Some("scan"), "{duration}");
+            assert_eq!(class(&mut flow, 60), None, "{duration}");
         }
     }
 

@@ -177,9 +177,9 @@ mod tests {
                     scan,10.0.0.0/24,22,100,200\n\
                     other,,22,,\n";
         let columns = Columns::of(text.lines().next().unwrap());
-        let rules = read(text, &columns, 0).unwrap();
-        let class = |ts_s: u64, headers: &Headers| {
-            first(&rules, ts_s * 1_000_000_000, headers).map(|label| label.class.clone())
+        let mut rules = read(text, &columns, 0).unwrap();
+        let mut class = |ts_s: u64, headers: &Headers| {
+            first(&mut rules, ts_s * 1_000_000_000, headers).map(|label| label.class.clone())
         };
         let scan = headers((0x0a00_0001, 4000), (0x0b00_0001, 22));
         assert_eq!(class(150, &scan).as_deref(), Some("scan"));

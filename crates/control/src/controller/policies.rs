@@ -246,6 +246,7 @@ impl Controller {
     ///
     /// If it cannot be used: then nothing changes.
     pub fn reload(&self, beginning: Beginning, who: &str) -> Result<(), ControlError> {
+        beginning.check_modes()?;
         let configured = self.change(Instant::now(), who, "", |inner| {
             let known: Vec<(u32, &Policy, &str)> = inner.policies.all().collect();
             let mut at_run_time = inner.at_run_time.clone();
