@@ -35,7 +35,9 @@ def ablate(
     of_sources: dict[str, list[list[float]]] = {name: [] for name in variants}
     sources = np.unique(data.source[data.attack])
     folds = 0
-    with tqdm(total=len(seeds) * len(variants) * Options.folds, disable=None if progress else True) as bar:
+    with tqdm(
+        total=len(seeds) * len(variants) * Options.folds, disable=None if progress else True
+    ) as bar:
         for seed in seeds:
             trainer = Trainer(data, Options(features=FEATURES + LEFT_OUT, seed=seed, jobs=jobs))
             for name, features in variants.items():

@@ -67,9 +67,7 @@ def _page(template: str, path: Path, figures: dict[str, Any], **plots: str) -> N
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("strata"), autoescape=True, trim_blocks=True
     )
-    environment.filters.update(
-        percent=_percent, figure=_figure, score=_score, count=_count, ns=_ns
-    )
+    environment.filters.update(percent=_percent, figure=_figure, score=_score, count=_count, ns=_ns)
     text = environment.get_template(template).render(figures=figures, **plots)
     path.write_text(text)
     json_beside(path).write_text(json.dumps(figures, indent=1, allow_nan=False) + "\n")

@@ -222,7 +222,9 @@ class Trainer:
             raise SnapshotError("no feature of single packets: those without bucket need one")
         shapes = [(*shape, depth) for shape in options.shapes for depth in options.depths]
         steps = len(self.folds) * (len(shapes) + 1)
-        with tqdm(total=steps, desc="cross-validation", disable=None if options.progress else True) as bar:
+        with tqdm(
+            total=steps, desc="cross-validation", disable=None if options.progress else True
+        ) as bar:
             tried = []
             for shape in shapes:
                 scores = self.out_of_fold(self.values, shape, bar)

@@ -278,7 +278,7 @@ def test_without_attacks_recall_is_undefined(tmp_path):
         has_bucket=np.ones(count, bool),
         summary={},
     )
-    model = {"name": "m", "classes": [{"name": "benign", "anomalous": False}]}
+    model = {"name": "m", "classes": [{"name": "benign", "anomalous": False}], "window_ns": 10**7}
     page = tmp_path / "report.html"
     figures = evaluate(benign, model, page)
     assert figures["recall"] is None and figures["f1"] is None

@@ -22,6 +22,13 @@ fn trace() -> PathBuf {
     data_dir().join("labelled/cic2017-sqli/trace.pcap")
 }
 
+/// A secret that only its owner may read.
+fn secret(path: &Path) {
+    fs::write(path, "secret").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    fs::set_permissions(path, mode).unwrap();
+}
+
 /// Every path below a directory.
 fn tree(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -62,7 +69,7 @@ fn refused(dir: &Path, input: &[&str], case: &Case<'_>) {
         let mut record = strata();
         record.current_dir(dir).arg("record").args(input);
         record.args(["--config", "strata.toml", "-o", "made/here/log"]);
-        record.args(case.options).args(check.then_some("--check"));
+        record.args(check.then_some("--check")).args(case.options);
         let output = record.output().unwrap();
         let text = stderr(&output);
         assert_eq!(output.status.code(), Some(1), "{record:?}: {text}");
@@ -78,7 +85,7 @@ fn the_check_finds_what_a_start_fails_on() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap();
     fs::write(dir.path().join("file"), "text").unwrap();
-    fs::write(dir.path().join("token"), "secret").unwrap();
+    secret(&dir.path().join("token"));
     let listen = |address: &str| format!("[control]\nlisten = '{address}'\ntoken_file = 'token'\n");
     let [elsewhere, in_use] = [listen("203.0.113.1:9477"), listen(&taken.to_string())];
     let trace = trace();
@@ -203,7 +210,7 @@ fn what_is_fine_is_said_to_be_and_nothing_is_made() {
     let config = "[control]\nlisten = '127.0.0.1:0'\ntoken_file = 'token'\nsocket = 'run/s.sock'\n\
                   [alerts]\nwebhook = 'http://127.0.0.1:9/alerts'\n\
                   [modes.x]\nbenign = 'header'\nanomalous = 'full'\n";
-    fs::write(dir.path().join("token"), "secret").unwrap();
+    secret(&dir.path().join("token"));
     fs::write(dir.path().join("strata.toml"), config).unwrap();
     let before = tree(dir.path());
     let mut record = strata();
@@ -239,7 +246,7 @@ fn a_check_beside_a_running_recording_is_fine() {
         .local_addr()
         .unwrap();
     let config = format!("[control]\nsocket = 's.sock'\nlisten = '{free}'\ntoken_file = 'token'\n");
-    fs::write(dir.path().join("token"), "secret").unwrap();
+    secret(&dir.path().join("token"));
     fs::write(dir.path().join("strata.toml"), config).unwrap();
     let record = || {
         let mut record = strata();

@@ -157,7 +157,7 @@ fn more_than_fits_is_refused_with_the_place() {
         text.contains("more than 67108864 bytes") && text.contains("in.pcapng"),
         "{text}"
     );
-    assert!(text.contains("offset"), "{text}");
+    assert!(text.contains("byte 67133468"), "{text}");
     let one_less = &capture[..capture.len() - 2 * long.len()];
     let whole = [one_less, &packet(0)[..]].concat();
     fs::write(&file, whole).unwrap();
