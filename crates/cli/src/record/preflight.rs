@@ -135,6 +135,8 @@ fn may_write(dir: &Path) -> io::Result<()> {
     Ok(access(dir, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
+const NO_SOCKET: &str = "this exists and is not a socket, so it stays as it is: name another path";
+
 fn eve(path: &Path) -> Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.file_type().is_socket() => {
@@ -147,7 +149,11 @@ fn eve(path: &Path) -> Result<()> {
         Ok(found) if found.is_dir() => bail!("is a directory"),
         Ok(found) if found.is_file() => Ok(File::open(path).map(drop)?),
         Ok(_) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(may_make(path)?),
+        // A link that leads nowhere is no place for a socket either.
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            ensure!(!path.is_symlink(), "{NO_SOCKET}");
+            Ok(may_make(path)?)
+        }
         Err(error) => Err(error.into()),
     }
 }
@@ -162,7 +168,7 @@ fn socket(path: &Path, running: Running) -> Result<()> {
             );
             Ok(())
         }
-        Ok(_) => bail!("is no socket: name another path"),
+        Ok(_) => bail!("{NO_SOCKET}"),
         Err(_) => Ok(may_make(path)?),
     }
 }
