@@ -124,7 +124,7 @@ fn each_recording_of_a_relay_is_being_written_while_the_relay_runs() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
     let relay = RelayLog::open(Arc::clone(&disk)).unwrap();
     let stream = |session: &str| {
-        relay.stream(StreamOptions {
+        relay.stream(&StreamOptions {
             about: about(),
             session: session.to_owned(),
             worker: 0,

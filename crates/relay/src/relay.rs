@@ -440,8 +440,14 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
 /// Whether what went wrong with a file may be right again when the switch asks next time:
 /// the process or the machine has too many files open.
 fn passes(error: &StoreError) -> bool {
-    matches!(error, StoreError::Io { source, .. }
-        if matches!(source.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::EINTR)))
+    match error {
+        StoreError::Io { source, .. } => matches!(
+            source.raw_os_error(),
+            Some(libc::EMFILE | libc::ENFILE | libc::EINTR)
+        ),
+        StoreError::StreamTaken => true,
+        _ => false,
+    }
 }
 
 /// How long those who connect are waited for, before a look at the stop flag.

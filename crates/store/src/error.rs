@@ -79,6 +79,9 @@ pub enum StoreError {
     /// The relay cannot store what it is sent, and says why.
     #[error("{0}; what it had not stored is lost and counted")]
     RelayFailed(String),
+    /// Another connection of the same switch writes the stream.
+    #[error("an earlier connection of this switch has not ended yet")]
+    StreamTaken,
     /// The writer thread ended on its own.
     #[error("the log's writer thread ended unexpectedly")]
     WriterGone,

@@ -39,6 +39,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 const DEFINITIONS_MAX: usize = 64 << 20;
 /// Numbers of packets and blocks below this never wrap.
 const NUMBER_MAX: u64 = 1 << 56;
+/// How long a connection waits for an earlier one of the same switch to end.
+const MAKE_WAY_LIMIT: Duration = Duration::from_secs(5);
 /// How long the loop rests when nothing happens.
 const REST: Duration = Duration::from_micros(500);
 
@@ -197,7 +199,7 @@ impl<'a> Session<'a> {
             let reason = "numbers of blocks and packets begin at small ones";
             return Err(RelayError::Refused(reason.into()));
         }
-        let stream = inner.log.stream(StreamOptions {
+        let options = StreamOptions {
             about: About {
                 program: begin.program.clone(),
                 inputs: begin.inputs.clone(),
@@ -213,7 +215,8 @@ impl<'a> Session<'a> {
             session: hello.session.clone(),
             worker: hello.worker,
             rotate_bytes: inner.options.rotate_bytes,
-        })?;
+        };
+        let stream = Self::stream(inner, &options)?;
         let (block_bytes, blocks) = (inner.options.block_bytes, inner.options.blocks.max(2));
         let (memory, path, block_stride) = Memory::new(inner, &begin, local, peer)?;
         let welcome = Welcome {
@@ -246,6 +249,20 @@ impl<'a> Session<'a> {
         Ok((session, welcome))
     }
 
+    /// The stream of a worker. An earlier connection of it, whose end the relay has not seen,
+    /// makes way.
+    fn stream(inner: &Inner, options: &StreamOptions) -> Result<RelayStream, StoreError> {
+        let end = Instant::now() + MAKE_WAY_LIMIT;
+        loop {
+            match inner.log.stream(options) {
+                Err(StoreError::StreamTaken) if Instant::now() < end && !inner.stopped() => {
+                    std::thread::sleep(REST);
+                }
+                stream => return stream,
+            }
+        }
+    }
+
     /// Works until the switch has ended its recording, or is lost.
     fn run(&mut self, channel: &mut Channel) -> Result<(), RelayError> {
         let mut heard = Instant::now();
@@ -273,6 +290,10 @@ impl<'a> Session<'a> {
             }
             if self.inner.stopped() {
                 return Err(RelayError::Refused("the relay is stopping".into()));
+            }
+            if self.stream.is_wanted() {
+                let reason = "the same switch has connected again";
+                return Err(RelayError::Refused(reason.into()));
             }
             if heard.elapsed() > SILENCE_MAX {
                 let peer = channel.peer().to_owned();

@@ -1,7 +1,10 @@
 //! The relay's side of the log: recordings, files, and where in them blocks go.
 
 use std::any::Any;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use strata_wire::Ledger;
@@ -20,7 +23,23 @@ use crate::summary::SUMMARY_BYTES_MAX;
 pub struct RelayLog {
     disk: Arc<dyn Disk>,
     manifest: Mutex<Manifest>,
+    /// Streams that are written, by recording and worker; each is told when another one wants
+    /// its place.
+    live: Mutex<BTreeMap<(u32, u16), Arc<AtomicBool>>>,
     _lock: Box<dyn Any + Send + Sync>,
+}
+
+/// The place of a stream, free again when this is dropped.
+struct Place {
+    log: Arc<RelayLog>,
+    key: (u32, u16),
+    is_wanted: Arc<AtomicBool>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.log.live().remove(&self.key);
+    }
 }
 
 impl std::fmt::Debug for RelayLog {
@@ -54,6 +73,7 @@ impl RelayLog {
         let log = Self {
             disk,
             manifest: Mutex::new(manifest),
+            live: Mutex::default(),
             _lock: Box::new(Mutex::new(lock)),
         };
         // A log without recordings is one too.
@@ -69,6 +89,28 @@ impl RelayLog {
 
     fn manifest(&self) -> MutexGuard<'_, Manifest> {
         self.manifest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn live(&self) -> MutexGuard<'_, BTreeMap<(u32, u16), Arc<AtomicBool>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the place of a stream. Two would write the same files.
+    fn take_place(self: &Arc<Self>, key: (u32, u16)) -> Result<Place, StoreError> {
+        let is_wanted = Arc::<AtomicBool>::default();
+        match self.live().entry(key) {
+            Entry::Occupied(taken) => {
+                taken.get().store(true, Ordering::Relaxed);
+                return Err(StoreError::StreamTaken);
+            }
+            Entry::Vacant(free) => free.insert(Arc::clone(&is_wanted)),
+        };
+        let log = Arc::clone(self);
+        Ok(Place {
+            log,
+            key,
+            is_wanted,
+        })
     }
 
     /// Changes the manifest, on disk before it returns.
@@ -108,10 +150,12 @@ impl RelayLog {
     ///
     /// # Errors
     ///
-    /// If the log cannot be written.
-    pub fn stream(self: &Arc<Self>, options: StreamOptions) -> Result<RelayStream, StoreError> {
+    /// If the log cannot be written, or the stream is ([`StoreError::StreamTaken`]) for an
+    /// earlier connection; that is told ([`RelayStream::is_wanted`]), so try again.
+    pub fn stream(self: &Arc<Self>, options: &StreamOptions) -> Result<RelayStream, StoreError> {
         self.check_there()?;
-        let id = self.recording(&options)?;
+        let id = self.recording(options)?;
+        let place = self.take_place((id, options.worker))?;
         let named = |name: &str| self.disk.display(name);
         let checkpoint_name = checkpoint_name(id, options.worker);
         let checkpoint_file = if self.disk.exists(&checkpoint_name) {
@@ -129,8 +173,9 @@ impl RelayLog {
             log: Arc::clone(self),
             recording: id,
             files_begun: u32::try_from(files_begun).unwrap_or(u32::MAX),
-            options,
+            options: options.clone(),
             file: None,
+            place,
             known: Definitions::default(),
             checkpoint_file,
             checkpoint: Checkpoint::default(),
@@ -270,6 +315,7 @@ pub struct RelayStream {
     known: Definitions,
     checkpoint_file: Box<dyn DiskFile>,
     checkpoint: Checkpoint,
+    place: Place,
 }
 
 impl std::fmt::Debug for RelayStream {
@@ -285,6 +331,12 @@ impl RelayStream {
     #[must_use]
     pub fn recording(&self) -> u32 {
         self.recording
+    }
+
+    /// Whether a later connection of the same worker wants to write it: this one is over.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        self.place.is_wanted.load(Ordering::Relaxed)
     }
 
     /// Key of the recording's fingerprints.
