@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::thread::CapabilitySet;
+use strata_relay::control::{BLOCK_BYTES, BLOCK_UNIT};
 use strata_relay::secret::Secret;
 use strata_relay::tls::{RelayTls, TlsFiles};
 use strata_relay::{CONTROL_PORT, Relay, RelayOptions};
@@ -133,8 +134,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut options = RelayOptions::new(listen(&args.listen)?);
     options.block_bytes = usize::try_from(text::bytes(&args.block_size)?)?;
     ensure!(
-        (1 << 20..=1 << 30).contains(&options.block_bytes)
-            && options.block_bytes.is_multiple_of(4096),
+        BLOCK_BYTES.contains(&options.block_bytes)
+            && options.block_bytes.is_multiple_of(BLOCK_UNIT),
         "--block-size must be from 1MiB to 1GiB, in whole pages of 4KiB"
     );
     options.blocks = args.blocks;

@@ -12,6 +12,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use rustls::{ClientConnection, Connection, ServerConnection};
@@ -50,6 +51,13 @@ const CLASSES_MAX: usize = 256;
 /// What was odd: so many, of so many bytes each.
 const WARNINGS_MAX: usize = 256;
 const WARNING_LEN_MAX: usize = 1 << 10;
+
+/// Bytes that a block may have.
+pub const BLOCK_BYTES: RangeInclusive<usize> = 1 << 20..=1 << 30;
+/// They are whole multiples of this: of pages, and of every RDMA MTU.
+pub const BLOCK_UNIT: usize = 4096;
+/// How many blocks a worker of a switch may have.
+pub const BLOCKS: RangeInclusive<usize> = 2..=1024;
 
 /// What a switch says first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -231,6 +239,37 @@ pub struct Welcome {
     pub blocks: usize,
     /// Where they are.
     pub path: WelcomePath,
+}
+
+impl Welcome {
+    /// Fails if these are not blocks that a switch can fill: all of it is another machine's word.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        let Self {
+            block_bytes,
+            block_stride,
+            blocks,
+            ..
+        } = *self;
+        if !BLOCK_BYTES.contains(&block_bytes) || !block_bytes.is_multiple_of(BLOCK_UNIT) {
+            return Err(format!("blocks of {block_bytes} bytes"));
+        }
+        if !(block_bytes..=2 * *BLOCK_BYTES.end()).contains(&block_stride) {
+            return Err(format!("blocks that are {block_stride} bytes apart"));
+        }
+        if !BLOCKS.contains(&blocks) {
+            return Err(format!("{blocks} blocks"));
+        }
+        if let WelcomePath::Rdma { va, .. } = self.path {
+            let len = blocks as u64 * block_stride as u64;
+            let end = va.checked_add(len);
+            end.ok_or_else(|| format!("{len} bytes of memory from {va:#x} on"))?;
+        }
+        Ok(())
+    }
 }
 
 /// Where a relay's blocks are.
@@ -926,5 +965,43 @@ mod tests {
             }
         }
         assert!(Message::parse(&[0xff; 64]).is_err());
+    }
+
+    #[test]
+    fn a_switch_takes_no_blocks_that_it_cannot_fill() {
+        let usual = Welcome {
+            recording: 1,
+            block_bytes: 8 << 20,
+            block_stride: (8 << 20) + 4096,
+            blocks: 4,
+            path: WelcomePath::Rdma {
+                qpn: 2,
+                rkey: 3,
+                va: 1 << 40,
+                mtu: 4096,
+                port: 4791,
+                psn: 0,
+            },
+        };
+        assert_eq!(usual.check(), Ok(()));
+        type Change = fn(&mut Welcome);
+        let changes: [Change; 7] = [
+            |it| it.block_bytes = 0,
+            |it| it.block_bytes = (8 << 20) + 1,
+            |it| it.block_bytes = usize::MAX & !4095,
+            |it| it.block_stride = 4096,
+            |it| it.block_stride = usize::MAX,
+            |it| it.blocks = usize::MAX,
+            |it| {
+                if let WelcomePath::Rdma { va, .. } = &mut it.path {
+                    *va = u64::MAX - 4096;
+                }
+            },
+        ];
+        for change in changes {
+            let mut welcome = usual.clone();
+            change(&mut welcome);
+            assert!(welcome.check().is_err(), "{welcome:?}");
+        }
     }
 }

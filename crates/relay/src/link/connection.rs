@@ -261,9 +261,9 @@ impl Connection {
             interrupted: &interrupted,
         };
         let welcome = entry.enter(begin)?;
-        if welcome.blocks == 0 || welcome.block_stride < welcome.block_bytes {
-            return Err(protocol(&channel, "invalid sizes of blocks"));
-        }
+        welcome
+            .check()
+            .map_err(|problem| protocol(&channel, &problem))?;
         let road = Road::new(options, &welcome, &path, udp, relay)?;
         let mtu = match &welcome.path {
             WelcomePath::Rdma { mtu, .. } => *mtu,
