@@ -341,6 +341,10 @@ impl Controller {
             if modes.is_empty() {
                 return Err(ControlError::NoMode);
             }
+            // Not all of them need be at work: while something is short, others are.
+            for name in modes {
+                Mode::by_name(name, &inner.own_modes)?;
+            }
             // A timed mode over a timed mode falls back to what was before both.
             let before = match inner.timed.take() {
                 Some((_, before)) => before,

@@ -105,6 +105,22 @@ fn relief_never_keeps_more_than_was_asked_for() {
     assert_eq!(controller.status().mode, "log-minimum");
 }
 
+/// While something is short, other modes are at work than those that are asked for; a name that
+/// does not exist is one all the same.
+#[test]
+fn a_mode_that_does_not_exist_is_refused_while_something_is_short() {
+    let controller = controller(true);
+    let start = Instant::now();
+    for step in 0..30_u32 {
+        controller.tick(start + Duration::from_millis(100) * step, blocks(90));
+    }
+    assert_eq!(controller.status().mode, "log-minimum");
+    let modes = ["log-all".into(), "no such mode".into()];
+    let refused = controller.set_modes(&modes, None, "test", "");
+    assert!(refused.is_err(), "{:?}", controller.status());
+    assert_eq!(controller.status().asked_mode, "default");
+}
+
 #[test]
 fn timed_modes_fall_back_to_what_was_before_all_of_them() {
     let controller = controller(false);
