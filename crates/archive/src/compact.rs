@@ -66,7 +66,13 @@ pub fn compact(
                 disk: disk.as_ref(),
                 encrypt_to: &to,
             };
-            match run_job(&log, output, recording, &files, archive.next_part)? {
+            let outcome = run_job(&log, output, recording, &files, archive.next_part);
+            if outcome.is_err() {
+                // It may have failed for want of the room that this takes; the error says more
+                // than that it cannot be deleted.
+                let _ = remove_staged(disk.as_ref(), &archive);
+            }
+            match outcome? {
                 Outcome::Parts(parts, gone) => {
                     done.files += files.len() as u64;
                     done.bytes_before += size_of(disk.as_ref(), &files);

@@ -1,13 +1,15 @@
 //! `strata compact`: block files into Parquet and pcapng.
 
-use std::io::{Write, stdout};
+use std::io::{self, ErrorKind, Write, stdout};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
-use strata_archive::{Compacted, compact, encrypt_to};
+use anyhow::{Result, ensure};
+use strata_archive::{Compacted, Retention, compact, encrypt_to};
+use strata_store::Disk;
 
 use crate::cold::{self, MoveArgs};
 use crate::key;
@@ -66,14 +68,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let stop = stop_on_signal()?;
     // Said once, while it does not change.
-    let mut known = None;
+    let (mut known, mut known_full) = (None, None);
     loop {
-        let started = Instant::now();
-        let done = compact(&disk, |_| ())?;
-        report(&done, started.elapsed())?;
-        if let Some(retention) = &retention {
-            prune::apply(&disk, retention, false, false)?;
+        let done = turn(&disk, retention.as_ref());
+        let full = done
+            .as_ref()
+            .err()
+            .filter(|error| is_for_want_of_room(error));
+        let full = full.filter(|_| pause.is_some()).map(chain);
+        if let Some(text) = full.as_ref().filter(|_| full != known_full) {
+            eprintln!("strata: warning: no room to compact, will be tried again: {text}");
         }
+        let done = if full.is_some() { None } else { Some(done?) };
+        known_full = full;
         if let Some((place, age_ns)) = &moving {
             let moved = cold::apply(&disk, place, *age_ns, false);
             if pause.is_none() {
@@ -88,13 +95,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             }
         }
         let Some(pause) = pause else {
-            if done.damage.is_empty() {
-                return Ok(());
-            }
-            bail!(
-                "{} damaged block files were left as they are",
-                done.damage.len()
+            let damaged = done.map_or(0, |done| done.damage.len());
+            ensure!(
+                damaged == 0,
+                "{damaged} damaged block files were left as they are"
             );
+            return Ok(());
         };
         let until = Instant::now() + Duration::from_nanos(pause);
         while Instant::now() < until {
@@ -104,6 +110,32 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             thread::sleep(Duration::from_millis(50));
         }
     }
+}
+
+/// Compacts, and deletes what is to go, which makes room even where compaction finds none.
+fn turn(disk: &Arc<dyn Disk>, retention: Option<&Retention>) -> Result<Compacted> {
+    let started = Instant::now();
+    let done = compact(disk, |_| ());
+    if let Ok(done) = &done {
+        report(done, started.elapsed())?;
+    }
+    if let Some(retention) = retention {
+        prune::apply(disk, retention, false, false)?;
+    }
+    Ok(done?)
+}
+
+/// Whether the disk is full, which it need not be the next time.
+fn is_for_want_of_room(error: &anyhow::Error) -> bool {
+    let mut causes = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>());
+    causes.any(|cause| {
+        matches!(
+            cause.kind(),
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+        )
+    })
 }
 
 fn report(done: &Compacted, took: Duration) -> Result<()> {
