@@ -12,7 +12,7 @@ DEMO := target/demo
 PEERS := age tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev systemd
 LINTS := -D warnings
 
-.PHONY: help build sql demo test test-python test-sql verbs neon fmt lint check-docs tools fuzz bench python lock model compare ablation clean
+.PHONY: help build sql demo test test-python test-sql verbs neon fmt lint check-docs tools attack fuzz bench python lock model compare ablation clean
 
 help:
 	@echo "make demo    build, record a real capture hierarchically, show the result"
@@ -21,6 +21,7 @@ help:
 	@echo "make sql     the program of strata query: target/release/strata-sql (long to build)"
 	@echo "make bench   figures against peers, in one run"
 	@echo "make neon    tests of the forest on an emulated ARM machine"
+	@echo "make attack  each role of the program among strangers, for SECONDS seconds (60)"
 	@echo "make fuzz    every fuzz target for SECONDS_EACH seconds (600)"
 	@echo "make python  the Python package, for training and reading logs, into $(VENV)"
 	@echo "make compare presets of models side by side, as a page"
@@ -108,6 +109,11 @@ ifndef TOPICS
 	$(CARGO) run --release --locked --quiet -p strata-rules --example rules_speed > bench/results/rules.md
 	$(CARGO) run --release --locked --quiet -p strata-rdma --example encapsulation > bench/results/encapsulation.md
 endif
+
+# `make test` has its short form. What each attack does and which bound it found broken is said.
+attack: tools
+	STRATA_ATTACK_SECONDS=$(or $(SECONDS),60) \
+	    $(CARGO) test --locked --quiet -p strata-cli --test attack -- --nocapture
 
 fuzz:
 	fuzz/run.sh

@@ -15,34 +15,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use strata_bpf::{Alu, Assembler, Condition, Program, ProgramKind, Reg};
-use strata_testkit::{Namespace, may_use_kernel};
+use strata_testkit::{Disk, Namespace, may_use_kernel};
 
 use common::wait_for;
 
 const STRATA: &str = env!("CARGO_BIN_EXE_strata");
-
-/// A small disk of its own, gone with the value.
-struct Disk(PathBuf);
-
-impl Disk {
-    fn new(dir: &Path, size: &str) -> Self {
-        let path = dir.join("disk");
-        fs::create_dir(&path).unwrap();
-        let option = format!("size={size}");
-        let mount = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &option, "strata-test"])
-            .arg(&path)
-            .status();
-        assert!(mount.unwrap().success());
-        Self(path)
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
 
 /// A control group of one controller with a process in it, gone with the value.
 struct Group {
@@ -436,7 +413,7 @@ fn a_disk_that_fills_is_answered_before_it_is_full() {
     command
         .args(["record", "-i", "in0", "--config"])
         .arg(&config);
-    command.arg("-o").arg(disk.0.join("log"));
+    command.arg("-o").arg(disk.path().join("log"));
     let recording = spawn(command.arg("--socket").arg(&socket));
     wait_for(&socket, "a recording", |_| true);
     let sending = sender(&namespace, "out0", 10_000);
@@ -467,7 +444,7 @@ fn room_is_made_and_what_is_protected_stays() {
         "mode = ['log-all']\n[elastic]\ndisk_space_percent = 100\nremove_percent = 50\n",
     )
     .unwrap();
-    let log = disk.0.join("log");
+    let log = disk.path().join("log");
     let mut command = inside(&namespace);
     command.args(["record", "-i", "in0", "-C", "4MiB", "--config"]);
     command.arg(&config).arg("-o").arg(&log);

@@ -3,11 +3,15 @@
 
 mod allocations;
 mod certificates;
+mod disk;
 mod net;
+mod peer;
 
 pub use allocations::{CountingAllocator, allocations};
 pub use certificates::Certificates;
+pub use disk::Disk;
 pub use net::Namespace;
+pub use peer::connect_from;
 
 use std::path::{Path, PathBuf};
 
