@@ -15,11 +15,11 @@ use parquet::column::writer::ColumnCloseResult;
 use parquet::data_type::ByteArray;
 use parquet::file::metadata::{ColumnChunkMetaData, OffsetIndexBuilder};
 use parquet::file::statistics::{Statistics, ValueStatistics};
-use parquet::file::writer::{SerializedPageWriter, TrackedWrite};
 use parquet::schema::types::ColumnDescPtr;
 use zstd::bulk::Compressor;
 
 use crate::error::Source;
+use crate::pages::Pages;
 
 /// The number of no value.
 pub(crate) const NULL: u32 = u32::MAX;
@@ -129,8 +129,8 @@ impl ChunkWriter {
         let width = u8::try_from(width)?;
         let optional = column.max_def_level() == 1;
 
-        let mut sink = TrackedWrite::new(Vec::with_capacity(64 << 10));
-        let mut pages = SerializedPageWriter::new(&mut sink);
+        let mut sink = Vec::with_capacity(64 << 10);
+        let mut pages = Pages(&mut sink);
         let mut offsets = OffsetIndexBuilder::new();
         let (mut compressed, mut uncompressed) = (0, 0);
         let mut count = |spec: &PageWriteSpec| {
@@ -211,7 +211,7 @@ impl ChunkWriter {
             .set_data_page_offset(i64::try_from(data_page_offset.unwrap_or(0))?)
             .set_statistics(statistics(column, &coded.entries, &used, nulls))
             .build()?;
-        let bytes = Bytes::from(sink.into_inner()?);
+        let bytes = Bytes::from(sink);
         let close = ColumnCloseResult {
             bytes_written: bytes.len() as u64,
             rows_written: codes.len() as u64,

@@ -1,4 +1,5 @@
-//! The disk of a log at rest, on which encrypted files are read as what they hold.
+//! The disk of a log at rest, on which files of parts are checked as they are read, and encrypted
+//! ones are read as what they hold.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -7,26 +8,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use age::DecryptError;
 use age::stream::StreamReader;
-use strata_store::{Disk, DiskFile, ENCRYPTED, WrappedKey, read_archive};
+use strata_store::{
+    Disk, DiskFile, ENCRYPTED, FileKind, Part, PartFile, STAGING, WrappedKey, read_archive,
+};
 
+use crate::checked::{CheckedFile, Pieces, pieces_of};
 use crate::keys::{Identities, PartKey, chunk_offset};
+use crate::part::staging_name;
 
 /// An age header with one recipient has about 200 bytes; data are read past the buffer.
 const HEAD_BYTES: usize = 512;
 
-/// A log's disk on which encrypted files of parts are opened as what they hold. Everything
-/// else is as on the disk below.
+/// A log's disk on which files of parts are opened as what they hold: checked against their
+/// checksums, whatever is read of them, and decrypted. Everything else is as on the disk below.
 pub struct ClearDisk {
     below: Arc<dyn Disk>,
     identities: Option<Identities>,
-    keys: Mutex<Keys>,
+    /// Whether what is read is compared with its checksums.
+    checks: bool,
+    parts: Mutex<Parts>,
 }
 
-/// By part.
+/// By number.
 #[derive(Default)]
-struct Keys {
-    wrapped: HashMap<u32, WrappedKey>,
-    open: HashMap<u32, PartKey>,
+struct Parts {
+    listed: HashMap<u32, Part>,
+    sums: HashMap<u32, Pieces>,
+    keys: HashMap<u32, PartKey>,
 }
 
 impl ClearDisk {
@@ -37,33 +45,103 @@ impl ClearDisk {
         Self {
             below,
             identities,
-            keys: Mutex::default(),
+            checks: true,
+            parts: Mutex::default(),
         }
     }
 
-    fn keys(&self) -> MutexGuard<'_, Keys> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    /// One for what has compared the stored bytes already.
+    pub(crate) fn without_checks(below: Arc<dyn Disk>, identities: Identities) -> Self {
+        Self {
+            checks: false,
+            ..Self::new(below, Some(identities))
+        }
+    }
+
+    fn parts(&self) -> MutexGuard<'_, Parts> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What `archive.json` says of a part's file, if it is one.
+    fn listed(&self, name: &str) -> io::Result<Option<(u32, PartFile)>> {
+        let (Some(number), true) = (part_of(name), is_of_a_part(name)) else {
+            return Ok(None);
+        };
+        let mut parts = self.parts();
+        if let Some(file) = parts
+            .listed
+            .get(&number)
+            .and_then(|part| file_of(part, name))
+        {
+            return Ok(Some((number, file.clone())));
+        }
+        // The log may have changed since.
+        let archive = read_archive(self.below.as_ref()).map_err(io::Error::other)?;
+        let listed = archive.parts.into_iter();
+        parts.listed = listed.map(|part| (part.id, part)).collect();
+        let file = parts
+            .listed
+            .get(&number)
+            .and_then(|part| file_of(part, name));
+        Ok(file.map(|file| (number, file.clone())))
+    }
+
+    /// Checks a file of a part as it is read.
+    fn checked(&self, file: Box<dyn DiskFile>, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        let Some((number, listed)) = self.listed(name)? else {
+            return Ok(file);
+        };
+        if !self.checks {
+            return Ok(file);
+        }
+        let mut parts = self.parts();
+        if !parts.sums.contains_key(&number)
+            && let Some(part) = parts.listed.get(&number)
+        {
+            let pieces = pieces_of(self.below.as_ref(), part);
+            parts.sums.insert(number, pieces);
+        }
+        let pieces = parts
+            .sums
+            .get(&number)
+            .and_then(|sums| sums.get(&listed.kind));
+        let pieces = pieces.cloned();
+        drop(parts);
+        Ok(Box::new(CheckedFile::new(file, &listed, pieces)?))
     }
 
     fn key_of(&self, name: &str) -> io::Result<PartKey> {
-        let part = part_of(name).ok_or_else(|| damaged("it has no name of a part's file"))?;
-        let mut keys = self.keys();
-        if let Some(key) = keys.open.get(&part) {
+        let number = part_of(name).ok_or_else(|| damaged("it has no name of a part's file"))?;
+        let mut parts = self.parts();
+        if let Some(key) = parts.keys.get(&number) {
             return Ok(key.clone());
         }
-        if !keys.wrapped.contains_key(&part) {
-            let archive = read_archive(self.below.as_ref()).map_err(io::Error::other)?;
-            let parts = archive.parts.into_iter();
-            keys.wrapped = parts
-                .filter_map(|part| Some((part.id, part.key?)))
-                .collect();
-        }
-        let wrapped = keys.wrapped.get(&part);
+        let part = parts.listed.get(&number);
+        let wrapped = part.and_then(|part| part.key.as_ref());
         let wrapped = wrapped.ok_or_else(|| damaged("archive.json has no key for it"))?;
         let key = unwrap(wrapped, self.identities.as_ref())?;
-        keys.open.insert(part, key.clone());
+        parts.keys.insert(number, key.clone());
         Ok(key)
     }
+}
+
+/// Whether a name is one of files of parts.
+fn is_of_a_part(name: &str) -> bool {
+    let kinds = [
+        FileKind::Packets,
+        FileKind::Flows,
+        FileKind::Payload,
+        FileKind::Meta,
+        FileKind::Sums,
+    ];
+    let mut dirs = name.rsplit('/').skip(1);
+    dirs.any(|dir| dir == STAGING || kinds.iter().any(|kind| dir == kind.dir()))
+}
+
+fn file_of<'a>(part: &'a Part, name: &str) -> Option<&'a PartFile> {
+    part.files.iter().find(|file| {
+        file.name == name || staging_name(part.id, file.kind, file.is_encrypted()) == name
+    })
 }
 
 /// Opens the key of a part. An error of the kind `PermissionDenied` if the right secret key
@@ -99,7 +177,11 @@ fn part_of(name: &str) -> Option<u32> {
 impl Disk for ClearDisk {
     fn open(&self, name: &str, writable: bool) -> io::Result<Box<dyn DiskFile>> {
         let file = self.below.open(name, writable)?;
-        if writable || !name.ends_with(ENCRYPTED) {
+        if writable {
+            return Ok(file);
+        }
+        let file = self.checked(file, name)?;
+        if !name.ends_with(ENCRYPTED) {
             return Ok(file);
         }
         let key = self.key_of(name)?;

@@ -1,7 +1,7 @@
 //! From both tiers of a log to a capture file.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 
 use strata_capture::Meta;
 use strata_store::export::{
@@ -142,6 +142,17 @@ fn metas_of(
                     }
                 }
                 Err(StoreError::Damage(problem)) => damage.push(problem),
+                Err(StoreError::Io { file, source, .. })
+                    if source.kind() == ErrorKind::InvalidData =>
+                {
+                    damage.push(Damage {
+                        file,
+                        offset: 0,
+                        problem: source.to_string(),
+                    });
+                    // The reader stays where it cannot read.
+                    break;
+                }
                 Err(error) => return Err(error.into()),
             }
         }

@@ -178,6 +178,13 @@ impl Input {
         file.read_at(buffer, offset)
     }
 
+    /// All of a small file.
+    pub(crate) fn read_all(&self) -> io::Result<Vec<u8>> {
+        let mut content = Vec::new();
+        self.at(0).read_to_end(&mut content)?;
+        Ok(content)
+    }
+
     /// Reads all of it, for its checksums.
     pub(crate) fn sums(&self) -> io::Result<Sums> {
         let mut sums = Sums::default();

@@ -16,6 +16,7 @@
 
 mod by_time;
 mod changes;
+mod checked;
 mod coded;
 mod compact;
 mod dictionary;
@@ -35,6 +36,7 @@ mod merge;
 mod moving;
 mod names;
 mod packets;
+mod pages;
 mod part;
 mod payload;
 mod pending;

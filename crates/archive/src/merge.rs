@@ -2,6 +2,7 @@
 //! arrival.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::ops::Range;
 
 use strata_store::{Damage, FileKind, Log, Part, Recording};
@@ -245,20 +246,24 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    /// A table that cannot be read is damage, all else an error.
+    /// A file that is not what was written is damage, all else an error.
     fn or_damage<T>(&mut self, result: Result<T, ArchiveError>) -> Result<Option<T>, ArchiveError> {
-        match result {
-            Ok(value) => Ok(Some(value)),
-            Err(ArchiveError::Table { file, source }) => {
-                self.damage.push(Damage {
-                    file,
-                    offset: 0,
-                    problem: source.to_string(),
-                });
-                Ok(None)
+        let (file, problem) = match result {
+            Ok(value) => return Ok(Some(value)),
+            Err(ArchiveError::Table { file, source }) => (file, source.to_string()),
+            Err(ArchiveError::Io { file, source, .. })
+                if source.kind() == ErrorKind::InvalidData =>
+            {
+                (file, source.to_string())
             }
-            Err(error) => Err(error),
-        }
+            Err(error) => return Err(error),
+        };
+        self.damage.push(Damage {
+            file,
+            offset: 0,
+            problem,
+        });
+        Ok(None)
     }
 }
 

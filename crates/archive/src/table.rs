@@ -4,16 +4,17 @@ use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::bloom_filter::Sbbf;
 use parquet::column::page::Page;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
-use parquet::column::writer::ColumnWriterImpl;
-use parquet::data_type::{
-    BoolType, ByteArray, ByteArrayType, DataType, FloatType, Int32Type, Int64Type,
+use parquet::column::writer::{
+    ColumnCloseResult, ColumnWriter as Writer, ColumnWriterImpl, get_column_writer,
 };
+use parquet::data_type::{ByteArray, DataType};
 use parquet::file::metadata::KeyValue;
-use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesPtr};
 use parquet::file::reader::{ChunkReader, FileReader};
 use parquet::file::serialized_reader::{ReadOptionsBuilder, SerializedFileReader};
 use parquet::file::statistics::Statistics;
@@ -23,6 +24,7 @@ use parquet::schema::types::{ColumnDescPtr, ColumnPath};
 
 use crate::coded::{ChunkWriter, Coded, Entries, NULL};
 use crate::error::{ArchiveError, Source};
+use crate::pages::Pages;
 
 /// What a column's values are. All types are signed, and written with encodings
 /// that every reader knows that was tried.
@@ -188,6 +190,7 @@ impl Column {
 pub(crate) struct TableWriter<W: Write + Send> {
     specs: &'static [Spec],
     columns: Vec<ColumnDescPtr>,
+    properties: WriterPropertiesPtr,
     writer: SerializedFileWriter<W>,
     chunks: ChunkWriter,
     /// One for all columns of a type.
@@ -255,9 +258,11 @@ impl<W: Write + Send> TableWriter<W> {
             }
             properties = properties.set_column_encoding(path, encoding);
         }
-        let writer = SerializedFileWriter::new(output, schema, Arc::new(properties.build()))?;
+        let properties = Arc::new(properties.build());
+        let writer = SerializedFileWriter::new(output, schema, Arc::clone(&properties))?;
         Ok(Self {
             specs,
+            properties,
             columns: writer.schema_descr().columns().to_vec(),
             writer,
             chunks: ChunkWriter::new(ZSTD_LEVEL)?,
@@ -306,19 +311,22 @@ impl<W: Write + Send> TableWriter<W> {
                 group.append_column(&bytes, close)?;
                 continue;
             }
-            let Some(mut writer) = group.next_column()? else {
-                break;
-            };
             let levels = spec.optional.then_some(column.levels.as_slice());
-            match &column.values {
-                Values::Int32(values) => write(writer.typed::<Int32Type>(), values, levels)?,
-                Values::Int64(values) => write(writer.typed::<Int64Type>(), values, levels)?,
-                Values::Float(values) => write(writer.typed::<FloatType>(), values, levels)?,
-                Values::Bool(values) => write(writer.typed::<BoolType>(), values, levels)?,
-                Values::Bytes(values) => write(writer.typed::<ByteArrayType>(), values, levels)?,
-                Values::Coded(_) => {}
-            }
-            writer.close()?;
+            let mut bytes = Vec::with_capacity(64 << 10);
+            let pages = Box::new(Pages(&mut bytes));
+            let descriptor = Arc::clone(&self.columns[index]);
+            let writer = get_column_writer(descriptor, Arc::clone(&self.properties), pages);
+            let close = match (&column.values, writer) {
+                (Values::Int32(values), Writer::Int32ColumnWriter(to)) => write(to, values, levels),
+                (Values::Int64(values), Writer::Int64ColumnWriter(to)) => write(to, values, levels),
+                (Values::Float(values), Writer::FloatColumnWriter(to)) => write(to, values, levels),
+                (Values::Bool(values), Writer::BoolColumnWriter(to)) => write(to, values, levels),
+                (Values::Bytes(values), Writer::ByteArrayColumnWriter(to)) => {
+                    write(to, values, levels)
+                }
+                _ => Err(format!("column {} has another type", spec.name).into()),
+            }?;
+            group.append_column(&Bytes::from(bytes), close)?;
         }
         group.close()?;
         Ok(())
@@ -331,12 +339,12 @@ impl<W: Write + Send> TableWriter<W> {
 }
 
 fn write<T: DataType>(
-    writer: &mut ColumnWriterImpl<'_, T>,
+    mut writer: ColumnWriterImpl<'_, T>,
     values: &[T::T],
     levels: Option<&[i16]>,
-) -> Result<(), Source> {
+) -> Result<ColumnCloseResult, Source> {
     writer.write_batch(values, levels, None)?;
-    Ok(())
+    Ok(writer.close()?)
 }
 
 fn schema(name: &str, specs: &[Spec]) -> String {

@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use strata_store::{
-    BlockFile, Damage, Disk, FileKind, Log, Part, PartFile, Recording, Select, StoreError,
-    index_name, verify_index,
+    BlockFile, Checkpoint, Damage, Disk, FileKind, Log, Part, PartFile, Recording, Select, State,
+    StoreError, check_drift, checkpoint_name, drift_name, index_name, verify_index,
 };
 
 use crate::disk::ClearDisk;
@@ -29,6 +29,10 @@ pub struct Verified {
     pub not_decrypted: u64,
     /// What is not as it was written.
     pub damage: Vec<Damage>,
+    /// What is not as it was written, or could not be written, and takes nothing from the log:
+    /// indexes, which only spare reading, and one of two checkpoints of a recording that ended
+    /// abruptly.
+    pub warnings: Vec<Damage>,
 }
 
 /// Reads every file of a log and checks it against its checksums, which cover what is stored:
@@ -40,10 +44,15 @@ pub struct Verified {
 /// If a file cannot be read, or a key is the wrong one; damage is no error.
 pub fn verify(log: &Log, keys: Option<&Identities>) -> Result<Verified, ArchiveError> {
     let disk = log.disk().as_ref();
-    let clear = keys.map(|keys| ClearDisk::new(Arc::clone(log.disk()), Some(keys.clone())));
+    let clear = keys.map(|keys| ClearDisk::without_checks(Arc::clone(log.disk()), keys.clone()));
     let mut verified = Verified::default();
+    let being_written = log.being_written();
     for recording in log.recordings() {
         verified.model(disk, recording)?;
+        verified.drift(disk, recording)?;
+        if !being_written(recording) {
+            verified.checkpoints(disk, recording)?;
+        }
         for file in &recording.files {
             let mut one = recording.clone();
             one.files = vec![file.clone()];
@@ -119,8 +128,60 @@ impl Verified {
             self.bytes += input.size();
         }
         let found = verify_index(disk, recording, file);
-        if let Some((at, problem)) = found.map_err(ArchiveError::io(named.clone(), "read"))? {
-            self.note(named, at, problem);
+        if let Some((offset, problem)) = found.map_err(ArchiveError::io(named.clone(), "read"))? {
+            self.warnings.push(Damage {
+                file: named,
+                offset,
+                problem: problem.to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// A small file, if it is there.
+    fn content(&mut self, disk: &dyn Disk, name: &str) -> Result<Option<Vec<u8>>, ArchiveError> {
+        if !disk.exists(name) {
+            return Ok(None);
+        }
+        let input = Input::open(disk, name)?;
+        let read = input.read_all();
+        let content = read.map_err(ArchiveError::io(disk.display(name), "read"))?;
+        self.files += 1;
+        self.bytes += content.len() as u64;
+        Ok(Some(content))
+    }
+
+    fn drift(&mut self, disk: &dyn Disk, recording: &Recording) -> Result<(), ArchiveError> {
+        let name = drift_name(recording.id);
+        if let Some(content) = self.content(disk, &name)?
+            && let Err(problem) = check_drift(&content)
+        {
+            self.note(disk.display(&name), 0, problem);
+        }
+        Ok(())
+    }
+
+    fn checkpoints(&mut self, disk: &dyn Disk, recording: &Recording) -> Result<(), ArchiveError> {
+        for worker in 0..=u16::MAX {
+            let name = checkpoint_name(recording.id, worker);
+            let Some(content) = self.content(disk, &name)? else {
+                break;
+            };
+            let problems = Checkpoint::problems(&content);
+            // A crash tears at most one, since they are written in turn.
+            let torn = recording.state == State::Running && Checkpoint::latest(&content).is_some();
+            for (offset, problem) in problems {
+                let damage = Damage {
+                    file: disk.display(&name),
+                    offset,
+                    problem: problem.to_owned(),
+                };
+                if torn {
+                    self.warnings.push(damage);
+                } else {
+                    self.damage.push(damage);
+                }
+            }
         }
         Ok(())
     }
@@ -188,7 +249,7 @@ impl Verified {
                 .map_err(ArchiveError::io(named.clone(), "read"))?;
             if sums.crc == file.crc && sums.bytes == file.bytes {
                 if file.is_encrypted() {
-                    self.content(disk, clear, part, file)?;
+                    self.decrypted(disk, clear, part, file)?;
                 }
                 continue;
             }
@@ -212,7 +273,7 @@ impl Verified {
     }
 
     /// Decrypts a file whose stored bytes are as the manifest says.
-    fn content(
+    fn decrypted(
         &mut self,
         disk: &dyn Disk,
         clear: Option<&ClearDisk>,

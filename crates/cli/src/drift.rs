@@ -6,21 +6,22 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use strata_classify::{DRIFTED, DriftReport, SAMPLES_MIN};
-use strata_store::{Disk as _, RealDisk};
+use strata_store::{Disk as _, RealDisk, check_drift, drift_name, seal_drift};
 
 /// Features that are named.
 const SHOWN: usize = 3;
 
 fn path(log: &Path, recording: u32) -> PathBuf {
-    log.join("drift").join(format!("{recording}.json"))
+    log.join(drift_name(recording))
 }
 
 /// Notes the drift of a recording beside its blocks. On a disk that is full it is left out, which
 /// is said.
 pub(crate) fn write(log: &Path, recording: u32, report: &DriftReport) -> Result<()> {
-    let name = format!("drift/{recording}.json");
+    let name = drift_name(recording);
     // Whole or not at all: what is written in part could not be read.
-    let written = RealDisk::at(log).replace(&name, &serde_json::to_vec_pretty(report)?);
+    let sealed = seal_drift(&serde_json::to_vec_pretty(report)?);
+    let written = RealDisk::at(log).replace(&name, &sealed);
     match written {
         Err(error)
             if matches!(
@@ -43,6 +44,8 @@ pub(crate) fn read(log: &Path, recording: u32) -> Result<Option<DriftReport>> {
     let path = path(log, recording);
     match fs::read(&path) {
         Ok(json) => {
+            let checked = check_drift(&json).map_err(anyhow::Error::msg);
+            checked.with_context(|| path.display().to_string())?;
             let report = serde_json::from_slice(&json);
             report.with_context(|| path.display().to_string()).map(Some)
         }

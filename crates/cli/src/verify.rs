@@ -26,6 +26,9 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let log = Log::on(cold::disk(&args.log)?)?;
     let verified = verify(&log, args.key.read()?.as_ref())?;
+    for warning in &verified.warnings {
+        eprintln!("strata: warning: {warning}");
+    }
     for damage in &verified.damage {
         eprintln!("strata: {}", Printable(&damage.to_string()));
     }

@@ -251,6 +251,19 @@ assert one(f"SELECT count(DISTINCT retention) FROM '{log}/flows/**/*.parquet'") 
 table = pyarrow.parquet.read_table(f"{log}/packets")
 assert table.num_rows == 67690 and str(table.schema.field("time").type) == "timestamp[ns, tz=UTC]"
 assert pyarrow.parquet.read_table(f"{log}/flows").num_rows > 100
+# Pages have checksums of their own, for readers that check them.
+import glob, io
+file = sorted(glob.glob(f"{log}/packets/**/*.parquet", recursive=True))[0]
+content = bytearray(open(file, "rb").read())
+read = lambda: pyarrow.parquet.read_table(io.BytesIO(bytes(content)), page_checksum_verification=True)
+assert read().num_rows > 100
+column = pyarrow.parquet.ParquetFile(file).metadata.row_group(0).column(0)
+content[column.data_page_offset + 100] ^= 4
+try:
+    read()
+    raise SystemExit("a damaged page was read")
+except OSError as error:
+    assert "CRC" in str(error), error
 names = strata.log.connect(log).sql("SELECT count(tls_server_name) + count(dns_name) FROM flows")
 assert names.fetchall()[0][0] > 0
 print("read")

@@ -80,6 +80,53 @@ impl Checkpoint {
         slots.filter_map(Self::parse).max_by_key(|c| c.generation)
     }
 
+    /// What of a file's content is not as it was written: where, and what. Of a recording that
+    /// ended abruptly one slot may be torn.
+    #[must_use]
+    pub fn problems(content: &[u8]) -> Vec<(u64, &'static str)> {
+        let slot_len = usize::try_from(SLOT_BYTES).unwrap_or(512);
+        let mut problems = Vec::new();
+        let mut found = Vec::new();
+        let slots = content.chunks(slot_len);
+        for (slot, offset) in slots.zip((0..).step_by(slot_len)) {
+            let not_zero = |from: usize| slot.iter().skip(from).position(|byte| *byte != 0);
+            match Self::parse(slot) {
+                Some(checkpoint) if checkpoint.offset() != offset => {
+                    problems.push((offset, "the checkpoint here belongs into the other slot"));
+                }
+                Some(checkpoint) => {
+                    found.push(checkpoint.generation);
+                    let reserved = slot[12..16].iter().position(|byte| *byte != 0);
+                    let at = reserved
+                        .map(|at| at + 12)
+                        .or(not_zero(LEN).map(|at| at + LEN));
+                    if let Some(at) = at {
+                        let problem = "a byte beside the checkpoint is not zero; nothing is lost";
+                        problems.push((offset + at as u64, problem));
+                    }
+                }
+                // Never written, but for what is found below.
+                None if not_zero(0).is_none() => {}
+                None => {
+                    problems.push((offset, "the checksum of the checkpoint here does not match"));
+                }
+            }
+        }
+        // They are written in turn, and the first is number 1.
+        let all_there = match found[..] {
+            [_, _] => true,
+            [one] => one <= 1,
+            _ => content.is_empty(),
+        };
+        if !all_there && problems.is_empty() {
+            problems.push((0, "a checkpoint that was written is not there"));
+        }
+        if content.len() > 2 * slot_len {
+            problems.push((2 * SLOT_BYTES, "the file is longer than two checkpoints"));
+        }
+        problems
+    }
+
     fn parse(slot: &[u8]) -> Option<Self> {
         let bytes = slot.get(..LEN)?;
         let mut read = Reader { bytes, at: 0 };
@@ -116,6 +163,17 @@ mod tests {
             file[at..at + LEN].copy_from_slice(&checkpoint.emit());
         }
         assert_eq!(Checkpoint::latest(&file).unwrap().next_seq, 500);
+        assert_eq!(Checkpoint::problems(&file), []);
+        for bit in 0..file.len() * 8 {
+            let mut flipped = file.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            let problems = Checkpoint::problems(&flipped);
+            let near = |at: u64| at <= bit as u64 / 8 && bit as u64 / 8 < at + SLOT_BYTES;
+            assert!(
+                problems.iter().any(|(at, _)| near(*at)),
+                "bit {bit}: {problems:?}"
+            );
+        }
         file[512 + 40] ^= 1;
         assert_eq!(Checkpoint::latest(&file).unwrap().next_seq, 400);
         assert_eq!(Checkpoint::latest(&file[..100]).unwrap().next_seq, 400);

@@ -254,15 +254,16 @@ pub fn verify_index(
     let Some(index) = Index::read(disk, recording, entry) else {
         let headers = entry.blocks.saturating_mul(HEADER_LEN as u64);
         let at = file.size()?.saturating_sub(headers + FOOTER_LEN as u64);
-        let problem = "the index from here does not fit its block file; nothing is lost: delete it";
+        let problem = "the index is torn or does not fit its block file, which is searched \
+                       without it; nothing is lost: delete it";
         return Ok(Some((at, problem)));
     };
     for entry in &index.entries {
         let mut summary = vec![0; entry.header.summary_len as usize];
         let read = file.read_at(&mut summary, entry.summary_at)?;
         if read < summary.len() || crc32c::crc32c(&summary) != entry.header.summary_crc {
-            let problem = "the checksum of the summary here does not match; nothing is lost: \
-                           delete the file";
+            let problem = "the checksum of the summary here does not match, so searches read the \
+                           block; nothing is lost: delete the index";
             return Ok(Some((entry.summary_at, problem)));
         }
     }

@@ -20,6 +20,7 @@ mod channel;
 mod checkpoint;
 mod decider;
 mod disk;
+mod drift;
 mod error;
 pub mod export;
 mod flipped;
@@ -46,6 +47,7 @@ pub use channel::{BlockEnd, BlockSink, BlockSource, Incoming, Progress, Written,
 pub use checkpoint::Checkpoint;
 pub use decider::{Decider, in_words};
 pub use disk::{Disk, DiskBlock, DiskChoice, DiskFile, DiskReport, RealDisk, WriteQueue};
+pub use drift::{check_drift, drift_name, seal_drift};
 pub use error::{Damage, StoreError};
 pub use format::{
     ALIGNMENT, BODY_MAX, BlockHeader, HEADER_LEN, MAGIC, PACKET_HEADER_LEN, PREFIX_LEN,

@@ -15,7 +15,7 @@ use crate::disk::{Disk, DiskFile};
 use crate::error::{StoreError, io_error};
 use crate::format::{HEADER_LEN, align_up};
 use crate::manifest::{BlockFile, Books, MANIFEST_NAME, Manifest, Recording, State};
-use crate::recorder::{About, checkpoint_name, now_ns, read_manifest, take_lock};
+use crate::recorder::{About, checkpoint_name, now_ns, read_all, read_manifest, take_lock};
 use crate::relayed::Definitions;
 use crate::summary::SUMMARY_BYTES_MAX;
 
@@ -165,6 +165,9 @@ impl RelayLog {
         };
         let checkpoint_file =
             checkpoint_file.map_err(io_error(named(&checkpoint_name), "create"))?;
+        // Its generations go on, or the old ones would count for the later ones.
+        let before = read_all(self.disk.as_ref(), &checkpoint_name);
+        let before = before.map_err(io_error(named(&checkpoint_name), "read"))?;
         let manifest = self.manifest();
         let recording = manifest.recordings.iter().find(|r| r.id == id);
         let files = recording.map_or(&[][..], |recording| &recording.files);
@@ -178,7 +181,7 @@ impl RelayLog {
             place,
             known: Definitions::default(),
             checkpoint_file,
-            checkpoint: Checkpoint::default(),
+            checkpoint: Checkpoint::latest(&before).unwrap_or_default(),
         })
     }
 

@@ -1,0 +1,173 @@
+//! Files of parts, checked as they are read: whoever gets a byte gets the one that was written.
+//!
+//! The checksums of `sums/` are of each 64 KiB of a file as it lies there, so they cover what no
+//! checksum of a format does: footers, page headers, Bloom filters, the heads of encrypted files.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use strata_store::{Disk, DiskFile, FileKind, Part, PartFile};
+
+use crate::files::{SUM_BYTES, Sums};
+use crate::find::name_of;
+use crate::part::SumsFile;
+
+/// Checksums of a part's files, piece by piece; none where the part has none that are whole.
+pub(crate) type Pieces = HashMap<FileKind, Arc<[u32]>>;
+
+/// Reads the checksums of a part.
+pub(crate) fn pieces_of(disk: &dyn Disk, part: &Part) -> Pieces {
+    let read = || -> Option<Pieces> {
+        let file = part.file(FileKind::Sums)?;
+        let opened = disk.open(&name_of(disk, part, file), false).ok()?;
+        let bytes = read_all(opened.as_ref()).ok()?;
+        if crc32c::crc32c(&bytes) != file.crc {
+            return None;
+        }
+        let sums: SumsFile = serde_json::from_slice(&bytes).ok()?;
+        let sums = sums.files.into_iter();
+        Some(sums.map(|file| (file.kind, file.pieces.into())).collect())
+    };
+    read().unwrap_or_default()
+}
+
+fn read_all(file: &dyn DiskFile) -> io::Result<Vec<u8>> {
+    let size = usize::try_from(file.size()?).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    let mut bytes = vec![0; size];
+    read_whole(file, &mut bytes, 0)?;
+    Ok(bytes)
+}
+
+/// Fills the buffer.
+fn read_whole(file: &dyn DiskFile, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < buffer.len() {
+        match file.read_at(&mut buffer[done..], offset + done as u64)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => done += read,
+        }
+    }
+    Ok(())
+}
+
+fn damaged(problem: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, problem)
+}
+
+/// A part's file whose bytes are checked as they are read.
+pub(crate) struct CheckedFile {
+    file: Box<dyn DiskFile>,
+    len: u64,
+    pieces: Arc<[u32]>,
+    /// The piece that was read in part last: who reads on wants the rest.
+    last: Mutex<(usize, Vec<u8>)>,
+}
+
+impl CheckedFile {
+    /// Without checksums of its pieces, as parts of old versions or with damage in `sums/`, the
+    /// file is read once now and compared with the one that `archive.json` has.
+    pub(crate) fn new(
+        file: Box<dyn DiskFile>,
+        listed: &PartFile,
+        pieces: Option<Arc<[u32]>>,
+    ) -> io::Result<Self> {
+        let len = file.size()?;
+        if len != listed.bytes {
+            let problem = format!("it has {len} bytes, and was written with {}", listed.bytes);
+            return Err(damaged(problem));
+        }
+        let count = len.div_ceil(SUM_BYTES as u64);
+        let pieces = match pieces.filter(|pieces| pieces.len() as u64 == count) {
+            Some(pieces) => pieces,
+            None => sums_of(file.as_ref(), listed)?,
+        };
+        Ok(Self {
+            file,
+            len,
+            pieces,
+            last: Mutex::new((usize::MAX, Vec::new())),
+        })
+    }
+
+    /// Reads a piece, or the start of a shorter last one.
+    fn piece(&self, number: usize, buffer: &mut [u8]) -> io::Result<()> {
+        let offset = (number * SUM_BYTES) as u64;
+        read_whole(self.file.as_ref(), buffer, offset)?;
+        if self.pieces.get(number) != Some(&crc32c::crc32c(buffer)) {
+            let len = buffer.len();
+            return Err(damaged(format!(
+                "the checksum of the {len} bytes at offset {offset} does not match"
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn sums_of(file: &dyn DiskFile, listed: &PartFile) -> io::Result<Arc<[u32]>> {
+    let mut sums = Sums::default();
+    let mut buffer = vec![0; SUM_BYTES];
+    while sums.bytes < listed.bytes {
+        let left = usize::try_from(listed.bytes - sums.bytes).unwrap_or(SUM_BYTES);
+        let piece = &mut buffer[..left.min(SUM_BYTES)];
+        read_whole(file, piece, sums.bytes)?;
+        sums.add(piece);
+    }
+    sums.close();
+    if sums.crc != listed.crc {
+        return Err(damaged("the checksum of the file does not match".into()));
+    }
+    Ok(sums.pieces.into())
+}
+
+impl DiskFile for CheckedFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let left = self.len.saturating_sub(offset);
+        let wanted = buffer
+            .len()
+            .min(usize::try_from(left).unwrap_or(usize::MAX));
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut done = 0;
+        while done < wanted {
+            let at = offset + done as u64;
+            let number = usize::try_from(at / SUM_BYTES as u64).unwrap_or(usize::MAX);
+            let start = (number * SUM_BYTES) as u64;
+            let rest = usize::try_from(self.len - start).unwrap_or(usize::MAX);
+            let (len, within) = (
+                rest.min(SUM_BYTES),
+                usize::try_from(at - start).unwrap_or(0),
+            );
+            let take = (len - within).min(wanted - done);
+            let out = &mut buffer[done..done + take];
+            if take == len {
+                self.piece(number, out)?;
+            } else {
+                if last.0 != number {
+                    last.0 = usize::MAX;
+                    last.1.resize(len, 0);
+                    self.piece(number, &mut last.1)?;
+                    last.0 = number;
+                }
+                out.copy_from_slice(&last.1[within..within + take]);
+            }
+            done += take;
+        }
+        Ok(done)
+    }
+
+    fn write_at(&mut self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn set_len(&mut self, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.len)
+    }
+}

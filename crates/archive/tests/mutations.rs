@@ -1,0 +1,258 @@
+//! Bytes of a log that were changed, anywhere: `verify` says so, and nobody is given a wrong packet.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use strata_archive::{
+    ArchiveError, ClearDisk, Find, Identities, Place, compact, encrypt_to, export, flow_records,
+    relocate, verify,
+};
+use strata_store::export::{ExportOptions, Exported, FileFormat};
+use strata_store::{Disk, FileKind, Log, SimDisk, drift_name, seal_drift};
+use strata_testkit::data_dir;
+use strata_wire::mix64;
+
+use common::{Packet, model, read, record};
+
+/// Changes of each file.
+const CHANGES: u64 = 12;
+const SEED: u64 = 12;
+
+/// A log with both tiers, and with all kinds of files.
+fn log(key: &Identities, encrypted: bool, place: Option<&str>) -> SimDisk {
+    let sim = SimDisk::new();
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+    let path = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    assert!(record(&disk, &path, &model(), "log-all", 0));
+    if encrypted {
+        encrypt_to(&disk, &key.recipients()).unwrap();
+    }
+    compact(&disk, |_| ()).unwrap();
+    if let Some(place) = place {
+        relocate(&disk, &Place::elsewhere(place).unwrap(), u64::MAX, |_| ()).unwrap();
+    }
+    assert!(record(&disk, &path, &model(), "default", 60_000));
+    let drift = seal_drift(b"{\n  \"samples\": 3,\n  \"scores\": 0.25,\n  \"features\": []\n}");
+    disk.replace(&drift_name(2), &drift).unwrap();
+    sim
+}
+
+/// What the program reads: its disk checks and decrypts.
+fn open(sim: &SimDisk, key: &Identities) -> Result<Log, String> {
+    let disk = ClearDisk::new(Arc::new(sim.clone()), Some(key.clone()));
+    Log::on(Arc::new(disk)).map_err(|error| error.to_string())
+}
+
+fn exported(log: &Log) -> Result<(Exported, Vec<Packet>), ArchiveError> {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let find = Find::default();
+    let options = ExportOptions {
+        select: find.select(),
+        matches: None,
+        comments: true,
+    };
+    let done = export(log, &mut file, FileFormat::PcapNg, &find, options)?;
+    let packets = read(file.path()).packets;
+    Ok((done, packets))
+}
+
+/// Whether packets are some of all, in order.
+fn are_some_of(packets: &[Packet], all: &[Packet]) -> bool {
+    let mut rest = all.iter();
+    packets.iter().all(|packet| rest.any(|one| one == packet))
+}
+
+/// The kind of a file, for counting.
+fn kind(name: &str) -> &str {
+    let name = name.strip_suffix(".age").unwrap_or(name);
+    match name.rsplit_once('.').map_or(name, |(_, ending)| ending) {
+        "strata" if name.contains("meta/") => "meta",
+        "parquet" if name.contains("flows/") => "flows",
+        "json" => name.split('/').next().unwrap_or(name),
+        ending => ending,
+    }
+}
+
+#[test]
+fn what_was_changed_is_said_and_no_packet_is_wrong() {
+    let key = Identities::generate();
+    let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
+    for (encrypted, place) in [
+        (false, None),
+        (true, None),
+        (false, Some("s3://bucket/log")),
+    ] {
+        let sim = log(&key, encrypted, place);
+        let raw = || Log::on(Arc::new(sim.clone()));
+        let clean = verify(&raw().unwrap(), Some(&key)).unwrap();
+        assert_eq!((clean.damage, clean.warnings), (vec![], vec![]));
+        let (_, all) = exported(&open(&sim, &key).unwrap()).unwrap();
+        assert_eq!(all.len(), 188);
+        for name in sim.names() {
+            let disk: &dyn Disk = &sim;
+            let size = disk.open(&name, false).unwrap().size().unwrap();
+            for n in 0..CHANGES.min(size) {
+                let draw = mix64(SEED ^ n ^ size << 8);
+                let (byte, bit) = (draw % size, u8::try_from(draw >> 61).unwrap());
+                let place = format!("{name} byte {byte} bit {bit}");
+                let byte = usize::try_from(byte).unwrap();
+                sim.flip_bit(&name, byte, bit);
+                match raw() {
+                    Err(_) => {}
+                    Ok(log) => {
+                        let found = verify(&log, Some(&key)).unwrap();
+                        let only_warnings = name.ends_with(".index");
+                        assert_eq!(found.damage.is_empty(), only_warnings, "{place}");
+                        assert_eq!(found.warnings.is_empty(), !only_warnings, "{place}");
+                    }
+                }
+                if let Ok(log) = open(&sim, &key)
+                    && let Ok((done, packets)) = exported(&log)
+                {
+                    assert!(are_some_of(&packets, &all), "{place}: a wrong packet");
+                    if done.damage.is_empty() {
+                        assert_eq!(packets.len(), all.len(), "{place}: lost without a word");
+                    }
+                }
+                sim.flip_bit(&name, byte, bit);
+                *kinds.entry(kind(&name).to_owned()).or_default() += 1;
+            }
+        }
+    }
+    for kind in [
+        "manifest.json",
+        "archive.json",
+        "models",
+        "drift",
+        "checkpoint",
+        "strata",
+        "index",
+        "parquet",
+        "flows",
+        "gz",
+        "meta",
+        "crc",
+    ] {
+        assert!(kinds.contains_key(kind), "{kind} is not among {kinds:?}");
+    }
+}
+
+#[test]
+fn flows_that_were_changed_are_not_given_out() {
+    let key = Identities::generate();
+    let sim = log(&key, false, None);
+    let records = || {
+        let mut all = Vec::new();
+        let log = open(&sim, &key)?;
+        for part in &log.archive().parts {
+            flow_records::<ArchiveError>(log.disk().as_ref(), part, &Find::default(), |record| {
+                all.push(format!("{record:?}"));
+                Ok(())
+            })
+            .map_err(|error| error.to_string())?;
+        }
+        Ok::<_, String>(all)
+    };
+    let all = records().unwrap();
+    let names = sim.names();
+    let name = names
+        .iter()
+        .find(|name| name.starts_with("flows/"))
+        .unwrap();
+    let disk: &dyn Disk = &sim;
+    let size = disk.open(name, false).unwrap().size().unwrap();
+    for n in 0..200 {
+        let draw = mix64(SEED ^ n);
+        let (byte, bit) = (
+            usize::try_from(draw % size).unwrap(),
+            u8::try_from(draw >> 61).unwrap(),
+        );
+        sim.flip_bit(name, byte, bit);
+        if let Ok(records) = records() {
+            assert!(records == all, "byte {byte} bit {bit} of {name}");
+        }
+        sim.flip_bit(name, byte, bit);
+    }
+}
+
+/// A log whose `sums/` are damaged or were never written is checked by whole files.
+#[test]
+fn without_the_sums_files_are_checked_as_a_whole() {
+    let key = Identities::generate();
+    let sim = log(&key, false, None);
+    let of = |kind: &str| {
+        let names = sim.names();
+        names
+            .into_iter()
+            .find(|name| name.starts_with(kind))
+            .unwrap()
+    };
+    let (_, all) = exported(&open(&sim, &key).unwrap()).unwrap();
+    sim.flip_bit(&of("sums/"), 20, 1);
+    let (done, packets) = exported(&open(&sim, &key).unwrap()).unwrap();
+    assert!(done.damage.is_empty() && packets == all);
+    sim.flip_bit(&of("packets/"), 300, 1);
+    let (done, packets) = exported(&open(&sim, &key).unwrap()).unwrap();
+    assert!(!done.damage.is_empty() && packets.len() < all.len());
+}
+
+/// Without Strata's own checksums, those of pages keep a wrong value away from any reader.
+#[test]
+fn pages_have_checksums_that_readers_check() {
+    let key = Identities::generate();
+    let sim = log(&key, false, None);
+    let log = Log::on(Arc::new(sim.clone())).unwrap();
+    let (_, all) = exported(&log).unwrap();
+    let part = &log.archive().parts[0];
+    let name = &part.file(FileKind::Packets).unwrap().name;
+    let pages = pages_of(&sim, name);
+    assert!(pages.len() > 60, "{} pages", pages.len());
+    let mut changes = 0;
+    for page in pages {
+        let byte = page.start + page.len() / 2;
+        sim.flip_bit(name, byte, 2);
+        let (done, packets) = exported(&log).unwrap();
+        assert!(!done.damage.is_empty(), "byte {byte} of {name}");
+        assert!(are_some_of(&packets, &all), "byte {byte} of {name}");
+        sim.flip_bit(name, byte, 2);
+        changes += 1;
+    }
+    assert!(changes > 60, "{changes}");
+}
+
+/// Where the compressed bytes of pages lie: a zstd frame begins where a page's header ends.
+fn pages_of(sim: &SimDisk, name: &str) -> Vec<Range<usize>> {
+    let disk: &dyn Disk = sim;
+    let file = disk.open(name, false).unwrap();
+    let mut bytes = vec![0; usize::try_from(file.size().unwrap()).unwrap()];
+    file.read_at(&mut bytes, 0).unwrap();
+    let magic = [0x28, 0xb5, 0x2f, 0xfd];
+    let starts = bytes
+        .windows(4)
+        .enumerate()
+        .filter(|(_, four)| *four == magic);
+    let starts: Vec<usize> = starts.map(|(at, _)| at).collect();
+    let end = |at: usize| at + frame_len(&bytes[at..]);
+    starts.into_iter().map(|at| at..end(at)).collect()
+}
+
+/// The length of a zstd frame (RFC 8878, section 3.1.1).
+fn frame_len(frame: &[u8]) -> usize {
+    let descriptor = frame[4];
+    let single = descriptor & 0x20 != 0;
+    let size = [usize::from(single), 2, 4, 8][usize::from(descriptor >> 6)];
+    let dictionary = [0, 1, 2, 4][usize::from(descriptor & 3)];
+    let mut at = 5 + usize::from(!single) + dictionary + size;
+    loop {
+        let header = u32::from_le_bytes([frame[at], frame[at + 1], frame[at + 2], 0]);
+        let len = usize::try_from(header >> 3).unwrap();
+        at += 3 + if header >> 1 & 3 == 1 { 1 } else { len };
+        if header & 1 == 1 {
+            return at + if descriptor & 4 != 0 { 4 } else { 0 };
+        }
+    }
+}
