@@ -3,7 +3,8 @@
 //! be written is said before the work.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use strata_store::Sources;
@@ -188,8 +189,8 @@ impl Line {
         self.0.push(word);
     }
 
-    fn number(&mut self, name: &str, value: impl ToString) {
-        self.option(name, value.to_string());
+    fn number(&mut self, name: &str, value: &impl Display) {
+        self.option(name, format!("{value}"));
     }
 
     fn flag(&mut self, name: &str, is_set: bool) {
@@ -205,7 +206,7 @@ impl Line {
 }
 
 /// Fails if a page or its figures could not be written.
-fn check_report(report: &PathBuf, sources: &Sources) -> Result<()> {
+fn check_report(report: &Path, sources: &Sources) -> Result<()> {
     output::check(report, sources)?;
     output::check(&report.with_extension("figures.json"), sources)
 }
@@ -234,26 +235,26 @@ pub(crate) fn train(args: &TrainArgs) -> Result<()> {
         line.number("--depth", depth);
     }
     line.flag("--choose-features", args.choose_features);
-    line.number("--min-leaf", args.min_leaf);
-    line.number("--attack-weight", args.attack_weight);
+    line.number("--min-leaf", &args.min_leaf);
+    line.number("--attack-weight", &args.attack_weight);
     for weight in &args.class_weight {
         line.option("--class-weight", weight);
     }
     line.flag("--even-sources", args.even_sources);
-    line.number("--miss-cost", args.miss_cost);
-    line.number("--false-alarm-cost", args.false_alarm_cost);
+    line.number("--miss-cost", &args.miss_cost);
+    line.number("--false-alarm-cost", &args.false_alarm_cost);
     for (name, share) in [
         ("--target-recall", args.target_recall),
         ("--max-kept-whole", args.max_kept_whole),
         ("--conservative", args.conservative),
     ] {
         if let Some(share) = share {
-            line.number(name, share);
+            line.number(name, &share);
         }
     }
-    line.number("--folds", args.folds);
-    line.number("--seed", args.seed);
-    line.number("--jobs", args.jobs);
+    line.number("--folds", &args.folds);
+    line.number("--seed", &args.seed);
+    line.number("--jobs", &args.jobs);
     line.flag("--quiet", args.quiet);
     crate::python::run(line.names(args.snapshots.clone()))
 }
@@ -263,12 +264,12 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<()> {
     check_report(&args.report, &Sources::default())?;
     let mut line = Line(vec!["compare".into()]);
     line.option("--report", &args.report);
-    line.number("--time-compression", args.time_compression);
-    line.number("--window-ms", args.window_ms);
+    line.number("--time-compression", &args.time_compression);
+    line.number("--window-ms", &args.window_ms);
     if let Some(presets) = &args.presets {
         line.option("--presets", presets);
     }
-    line.number("--seed", args.seed);
-    line.number("--jobs", args.jobs);
+    line.number("--seed", &args.seed);
+    line.number("--jobs", &args.jobs);
     crate::python::run(line.names([args.folder.clone()]))
 }
