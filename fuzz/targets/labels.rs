@@ -3,7 +3,8 @@
 //! Input: 9 bytes that choose the packet, then the file.
 #![no_main]
 
-// The readers belong to the program, which is no library.
+// The readers belong to the program, which is no library; the target does not count.
+#[allow(dead_code)]
 #[path = "../../crates/cli/src/labels/mod.rs"]
 mod labels;
 
@@ -25,7 +26,7 @@ fuzz_target!(|bytes: &[u8]| {
     let file = choose.rest();
     let offset = OFFSETS[usize::from(choice >> 4) % OFFSETS.len()];
     let otherwise = (choice & 1 != 0).then_some("other");
-    let read = match Labels::read(file, offset, otherwise) {
+    let mut read = match Labels::read(file, offset, otherwise) {
         Ok(read) => read,
         Err(error) => {
             assert!(!error.to_string().is_empty());
@@ -43,7 +44,7 @@ fuzz_target!(|bytes: &[u8]| {
     // A line that ends once more, as editors leave it, says nothing.
     if file.ends_with(b"\n") && !file.contains(&b'"') && !file.contains(&b'\r') {
         let longer = Labels::read(&[file, b"\n"].concat(), offset, otherwise);
-        let longer = longer.expect("read without the empty line");
+        let mut longer = longer.expect("read without the empty line");
         assert_eq!(longer.of(frame, ts_ns, &headers), label);
     }
 });

@@ -153,7 +153,7 @@ pub fn serve(controller: Arc<Controller>, endpoints: Endpoints) -> Result<Server
 }
 
 /// The API for those who may ask.
-fn admitted(controller: Arc<Controller>, admit: Admit) -> Router {
+pub fn admitted(controller: Arc<Controller>, admit: Admit) -> Router {
     let app = router(controller);
     match admit {
         Admit::Token(token) => {
