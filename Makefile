@@ -80,7 +80,7 @@ tools:
 	      dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool && \
 	      rm prometheus_*.deb; } || echo "no promtool: the test of metrics will not run"
 	@missing=; \
-	for tool in age tshark tcpdump capinfos strace; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	for tool in age tshark tcpdump capinfos strace systemd-analyze; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	[ -e /usr/include/pcap/pcap.h ] || missing="$$missing libpcap-dev"; \
 	[ -e /usr/include/infiniband/verbs.h ] || missing="$$missing libibverbs-dev"; \
 	[ -z "$$missing" ] && exit 0; \
