@@ -8,7 +8,8 @@ mod common;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Packet, check_snapshot, data_dir, format_files, read};
+use common::{Packet, check_snapshot, format_files, read};
+use strata_testkit::labelled_captures;
 
 /// Nanoseconds per second.
 const NS_PER_S: u64 = 1_000_000_000;
@@ -77,11 +78,8 @@ const DLT: &[(i32, u16)] = &[(11, 100), (12, 12), (12, 14), (12, 101), (19, 106)
 #[test]
 fn libpcap_reads_the_same() {
     let (mut files, mut packets, mut lines) = (0, 0, Vec::new());
-    let labelled = std::fs::read_dir(data_dir().join("labelled")).unwrap();
-    let labelled = labelled.map(|entry| {
-        let path = entry.unwrap().path().join("trace.pcap");
-        (path.display().to_string(), path)
-    });
+    let labelled = labelled_captures().into_iter();
+    let labelled = labelled.map(|path| (path.display().to_string(), path));
     for (name, path) in format_files().into_iter().chain(labelled) {
         let ours = read(&path);
         let (dlt, theirs) = match libpcap(&path) {

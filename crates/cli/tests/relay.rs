@@ -130,9 +130,7 @@ fn exported(log: &Path, to: &Path) -> Vec<u8> {
 }
 
 fn largest_capture() -> PathBuf {
-    let folder = strata_testkit::data_dir().join("labelled");
-    let entries = fs::read_dir(folder).unwrap();
-    let captures = entries.map(|entry| entry.unwrap().path().join("trace.pcap"));
+    let captures = strata_testkit::labelled_captures().into_iter();
     let sized = captures.filter_map(|path| Some((fs::metadata(&path).ok()?.len(), path)));
     sized.max().unwrap().1
 }

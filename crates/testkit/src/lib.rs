@@ -75,6 +75,21 @@ pub fn format_captures() -> Vec<PathBuf> {
     files
 }
 
+/// The captures below `labelled/` that are not compressed, sorted by path.
+///
+/// # Panics
+///
+/// If the folder cannot be read.
+#[must_use]
+pub fn labelled_captures() -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(data_dir().join("labelled")).expect("labelled/ is readable");
+    let files = entries.map(|entry| entry.expect("labelled/ is readable").path());
+    let files = files.map(|folder| folder.join("trace.pcap"));
+    let mut files: Vec<PathBuf> = files.filter(|file| file.exists()).collect();
+    files.sort();
+    files
+}
+
 /// Whether tests may change the kernel's network: as root only. Elsewhere it says
 /// what does not run.
 ///
