@@ -9,7 +9,7 @@ LABELLED := $(or $(STRATA_DATA),../shared/data)/labelled
 DEMO := target/demo
 
 # Peers that tests and benchmarks compare with, as Debian packages.
-PEERS := age tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev systemd
+PEERS := age ethtool tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev systemd
 LINTS := -D warnings
 
 .PHONY: help build sql demo test test-python test-sql verbs neon fmt lint check-docs tools attack fuzz bench python lock model compare ablation clean
@@ -80,7 +80,7 @@ tools:
 	      dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x --strip-components=3 ./usr/bin/promtool && \
 	      rm prometheus_*.deb; } || echo "no promtool: the test of metrics will not run"
 	@missing=; \
-	for tool in age tshark tcpdump capinfos strace systemd-analyze; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	for tool in age ethtool tshark tcpdump capinfos strace systemd-analyze; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
 	[ -e /usr/include/pcap/pcap.h ] || missing="$$missing libpcap-dev"; \
 	[ -e /usr/include/infiniband/verbs.h ] || missing="$$missing libibverbs-dev"; \
 	[ -z "$$missing" ] && exit 0; \
