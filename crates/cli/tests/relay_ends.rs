@@ -225,8 +225,11 @@ fn a_full_disk_ends_relay_and_switch_with_the_reason_and_the_loss_counted() {
         let dir = tempfile::tempdir().unwrap();
         let disk = Disk::new(dir.path(), "12m");
         let log = disk.0.join("log");
-        let relay = relay(host, &log, &[]);
-        let switch = switch(host, &["--transport", transport]);
+        // Other tests' relays have the same port, and so the same default socket.
+        let socket = dir.path().join("memory.sock");
+        let socket = ["--memory-socket", socket.to_str().unwrap()];
+        let relay = relay(host, &log, &socket);
+        let switch = switch(host, &[&["--transport", transport][..], &socket].concat());
         // Nobody signals anything.
         let switch = switch.ended();
         let relay = relay.ended();
