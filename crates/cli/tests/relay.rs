@@ -547,6 +547,38 @@ fn present(log: &Log, recording: &Recording) -> (BTreeSet<u64>, BTreeSet<u64>) {
     (whole, incomplete)
 }
 
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < end, "not in time: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn in_blocks(log: &Path) -> impl Iterator<Item = fs::DirEntry> {
+    fs::read_dir(log.join("blocks"))
+        .into_iter()
+        .flatten()
+        .flatten()
+}
+
+/// Waits until the block files of a log have grown.
+fn stores_more(log: &Path) {
+    let stored = || {
+        let files = in_blocks(log).filter_map(|entry| entry.metadata().ok());
+        files.map(|file| file.len()).sum::<u64>()
+    };
+    let before = stored();
+    until("something more is stored", || stored() > before);
+}
+
+/// The largest number of a recording that has a block file (`r0001-w00-000000.strata`); 0
+/// without one.
+fn newest_recording(log: &Path) -> u32 {
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.get(1..5)?.parse().ok();
+    in_blocks(log).filter_map(number).max().unwrap_or(0)
+}
+
 /// A number after a word of the books.
 fn number_after(text: &str, word: &str) -> u64 {
     let rest = text
@@ -564,6 +596,7 @@ fn number_after(text: &str, word: &str) -> u64 {
 #[test]
 fn whatever_a_killed_relay_had_confirmed_is_there_and_the_rest_is_counted() {
     const SEED: u64 = 41;
+    const KILLS: u64 = 50;
     const HOST: &str = "127.91.0.1";
     let dir = quick_dir();
     let log_dir = dir.path().join("log");
@@ -573,13 +606,17 @@ fn whatever_a_killed_relay_had_confirmed_is_there_and_the_rest_is_counted() {
     let stop = Arc::new(AtomicBool::new(false));
     let stopping = Arc::clone(&stop);
     let feeder = thread::spawn(move || feed(stdin, &stopping));
-    for kill in 0..50 {
-        // The switch looks for its relay every 200 ms.
-        thread::sleep(Duration::from_millis(mix64(SEED + kill) % 350));
+    for kill in 0..KILLS {
+        // Of this relay, or it would not hurt the switch; then at any moment, which may be
+        // within 200 ms of looking for a relay.
+        if kill % 2 == 0 {
+            stores_more(&log_dir);
+        }
+        thread::sleep(Duration::from_millis(mix64(SEED + kill) % 100));
         relay.kill();
         relay = relay_on(HOST, &log_dir);
     }
-    thread::sleep(Duration::from_millis(500));
+    stores_more(&log_dir);
     stop.store(true, Ordering::Relaxed);
     let written = feeder.join().unwrap();
     let mut text = String::new();
@@ -622,21 +659,24 @@ fn what_a_killed_switch_had_sent_is_there() {
     let log_dir = dir.path().join("log");
     let mut relay = relay_on(HOST, &log_dir);
     for kill in 0..KILLS {
+        let before = newest_recording(&log_dir);
         let mut switch = switch(HOST);
         let stdin = switch.0.stdin.take().unwrap();
         let never = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| feed(stdin, &never));
-            thread::sleep(Duration::from_millis(20 + mix64(SEED + kill) % 250));
+            // Some perhaps before they have begun, most once they have.
+            if kill % 4 != 0 {
+                until("a recording", || newest_recording(&log_dir) > before);
+            }
+            thread::sleep(Duration::from_millis(mix64(SEED + kill) % 100));
             switch.kill();
         });
     }
-    // Until the relay has seen the last one go.
-    thread::sleep(Duration::from_millis(500));
     assert!(TcpStream::connect((HOST, 4791)).is_ok(), "it lives");
     relay.signal("INT");
     let log = Log::open(&log_dir).unwrap();
-    assert!(log.recordings().len() as u64 > KILLS / 2);
+    assert!(log.recordings().len() as u64 >= KILLS - KILLS.div_ceil(4));
     let mut packets = 0;
     for recording in log.recordings() {
         assert_eq!(recording.state, State::Running, "nobody has closed it");

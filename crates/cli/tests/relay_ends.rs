@@ -6,6 +6,8 @@ use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -127,9 +129,12 @@ impl Drop for Disk {
     }
 }
 
-/// Writes packets of 1,000 bytes until nobody reads them.
-fn feed(mut to: ChildStdin) -> JoinHandle<()> {
+/// Writes packets of 1,000 bytes until nobody reads them: an input that cannot end before the
+/// test has done what it wants to do. How many bursts the switch has taken.
+fn feed(mut to: ChildStdin) -> Arc<AtomicU64> {
     const LEN: u32 = 1000;
+    let bursts = Arc::new(AtomicU64::new(0));
+    let taken = Arc::clone(&bursts);
     thread::spawn(move || {
         let mut chunk = Vec::new();
         for word in [0xa1b2_c3d4_u32, 4 << 16 | 2, 0, 0, 65_535, 1] {
@@ -137,6 +142,7 @@ fn feed(mut to: ChildStdin) -> JoinHandle<()> {
         }
         let mut seq = 0_u32;
         while to.write_all(&chunk).is_ok() {
+            taken.fetch_add(1, Ordering::Relaxed);
             chunk.clear();
             for _ in 0..100 {
                 for word in [1 + seq / 1_000_000, seq % 1_000_000, LEN, LEN] {
@@ -150,16 +156,22 @@ fn feed(mut to: ChildStdin) -> JoinHandle<()> {
             // Enough for a small disk in a second, and not for a large one in a minute.
             thread::sleep(Duration::from_millis(4));
         }
-    })
+    });
+    bursts
 }
 
 fn switch(host: &str, extra: &[&str]) -> Process {
+    fed_switch(host, extra).0
+}
+
+/// A switch, and how many bursts of packets it has taken.
+fn fed_switch(host: &str, extra: &[&str]) -> (Process, Arc<AtomicU64>) {
     let mut command = Command::new(STRATA);
     command.args(["switch", "--relay", host, "--mode", "log-all"]);
     command.args(["--flush", "0.05", "-r", "-"]).args(extra);
     let mut switch = Process::spawn(command.stdin(Stdio::piped()));
-    feed(switch.child.stdin.take().unwrap());
-    switch
+    let bursts = feed(switch.child.stdin.take().unwrap());
+    (switch, bursts)
 }
 
 fn relay(host: &str, log: &Path, extra: &[&str]) -> Process {
@@ -204,6 +216,15 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "not within {LIMIT:?}: {what}");
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Waits until a switch has read packets that it had not read before: a burst is larger than a
+/// pipe, so the second one that is written was read in part.
+fn takes_more(bursts: &AtomicU64) {
+    let before = bursts.load(Ordering::Relaxed);
+    until("packets that are taken", || {
+        bursts.load(Ordering::Relaxed) >= before + 2
+    });
 }
 
 fn stored_bytes(log: &Path) -> u64 {
@@ -274,6 +295,10 @@ fn a_log_that_is_removed_ends_relay_and_switch_with_the_reason() {
     assert!(dropped > 0, "{}", switch.said);
 }
 
+/// More than a switch can send before it hears that some of it is stored: it has four blocks of
+/// 1 MiB at the relay, and fills one again only once that one was confirmed.
+const CONFIRMED: u64 = 5 << 20;
+
 #[test]
 fn a_switch_ends_when_it_is_told_to_while_its_relay_hangs() {
     let cases = [
@@ -285,11 +310,11 @@ fn a_switch_ends_when_it_is_told_to_while_its_relay_hangs() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         let relay = relay(host, &log, &[]);
-        let switch = switch(host, extra);
-        until("blocks", || stored_bytes(&log) > 2 << 20);
+        let (switch, bursts) = fed_switch(host, extra);
+        until("blocks", || stored_bytes(&log) > CONFIRMED);
         relay.signal("STOP");
-        // As a user does who sees that nothing moves.
-        thread::sleep(Duration::from_millis(300));
+        // It goes on for a while; what it takes now nobody stores.
+        takes_more(&bursts);
         switch.signal(signal);
         let ended = switch.ended();
         assert!(!ended.success, "{extra:?}: {}", ended.said);
@@ -309,10 +334,11 @@ fn a_switch_that_waits_for_a_relay_that_is_gone_ends_when_it_is_told_to() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
     let relay = relay(HOST, &log, &[]);
-    let switch = switch(HOST, &[]);
-    until("blocks", || stored_bytes(&log) > 0);
+    let (switch, bursts) = fed_switch(HOST, &[]);
+    until("blocks", || stored_bytes(&log) > CONFIRMED);
     relay.signal("KILL");
     assert!(!relay.ended().success);
+    takes_more(&bursts);
     switch.signal("TERM");
     let ended = switch.ended();
     assert!(!ended.success, "{}", ended.said);
