@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,25 +14,32 @@ use strata_testkit::{Namespace, data_dir, may_use_kernel};
 const NEAR: &str = "st-live-c";
 const FAR: &str = "st-live-d";
 
-/// Ethernet packets of a capture with 94 of them.
-fn capture() -> std::path::PathBuf {
+/// How many packets [`capture`] has.
+const PACKETS: u64 = 94;
+
+/// Ethernet packets of a capture.
+fn capture() -> PathBuf {
     data_dir().join("labelled/cic2017-sqli/trace.pcap")
 }
 
 const MIRROR: &str = "st-live-m";
 const MONITOR: &str = "st-live-n";
 
+/// A recording, with what it says of itself.
 struct Recording {
     child: Child,
+    socket: PathBuf,
 }
 
 impl Recording {
-    /// `strata record` that has begun to capture.
+    /// `strata record` that captures.
     fn start(namespace: &Namespace, log: &Path, arguments: &[&str]) -> Self {
         Self::start_on(FAR, namespace, log, arguments)
     }
 
     fn start_on(interface: &str, namespace: &Namespace, log: &Path, arguments: &[&str]) -> Self {
+        let name = log.file_name().unwrap().to_str().unwrap();
+        let socket = log.with_file_name(format!("{name}.sock"));
         let mut command = Command::new("ip");
         command
             .args([
@@ -43,17 +50,50 @@ impl Recording {
             ])
             .args(["record", "-i", interface, "-B", "32MiB", "-o"])
             .arg(log)
+            .arg("--socket")
+            .arg(&socket)
             .args(arguments)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let child = command.spawn().unwrap();
-        let started = Instant::now();
-        while !log.join("manifest.json").exists() {
-            assert!(started.elapsed() < Duration::from_secs(20));
-            thread::sleep(Duration::from_millis(20));
-        }
-        thread::sleep(Duration::from_millis(300));
-        Self { child }
+        let recording = Self { child, socket };
+        // The socket is served once the interfaces are open.
+        until("served", || recording.status()["pid"].is_number());
+        recording
+    }
+
+    /// What it says of itself; null if it does not answer.
+    fn status(&self) -> Value {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_strata"));
+        let command = command.args(["status", "--json", "--socket"]);
+        let output = command.arg(&self.socket).output().unwrap();
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
+    }
+
+    /// Packets of a result, by its reason if it has one.
+    fn packets(&self, result: &str, reason: &str) -> u64 {
+        let status = self.status();
+        let lists = [&status["packets"], &status["of_logged"]];
+        let all = lists.iter().filter_map(|list| list.as_array()).flatten();
+        let mut wanted = all.filter(|p| p["result"] == result && p["reason"] == reason);
+        wanted.next().map_or(0, |p| p["packets"].as_u64().unwrap())
+    }
+
+    /// Packets that a worker has seen, wherever they ended.
+    fn seen(&self) -> Option<u64> {
+        let status = self.status();
+        let ends = status["packets"].as_array()?;
+        Some(ends.iter().filter_map(|end| end["packets"].as_u64()).sum())
+    }
+
+    /// Sends the packets of [`capture`]; back when all are seen, or none will be.
+    fn send(&self, namespace: &Namespace) {
+        let before = self.seen();
+        send(namespace);
+        until("everything is seen", || match (before, self.seen()) {
+            (Some(before), Some(seen)) => seen >= before + PACKETS,
+            _ => true,
+        });
     }
 
     fn signal(&self, name: &str) {
@@ -79,6 +119,22 @@ impl Recording {
     }
 }
 
+impl Drop for Recording {
+    /// None outlives its test; a test that fails shows what the program said.
+    #[allow(clippy::print_stderr, reason = "says why a test failed")]
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            let mut said = String::new();
+            if let Some(mut stderr) = self.child.stderr.take() {
+                let _ = stderr.read_to_string(&mut said);
+            }
+            eprintln!("the recording said: {said}");
+        }
+    }
+}
+
 fn namespace(test: &str) -> Option<Namespace> {
     may_use_kernel("recording from an interface").then(|| {
         let namespace = Namespace::new(&format!("st-live-{test}"));
@@ -95,7 +151,6 @@ fn send(namespace: &Namespace) {
             sender.sendpacket(packet.data).unwrap();
         }
     });
-    thread::sleep(Duration::from_millis(300));
 }
 
 fn info(log: &Path) -> Value {
@@ -119,22 +174,6 @@ fn dump(file: &Path) -> String {
         .filter(|line| line.starts_with('\t'))
         .collect::<Vec<_>>()
         .join("\n")
-}
-
-/// What a recording says of itself.
-fn status(socket: &Path) -> Value {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_strata"));
-    let command = command.args(["status", "--json", "--socket"]).arg(socket);
-    let output = command.output().unwrap();
-    serde_json::from_slice(&output.stdout).unwrap_or_default()
-}
-
-/// Packets of a result, by its reason if it has one.
-fn packets(status: &Value, result: &str, reason: &str) -> u64 {
-    let lists = [&status["packets"], &status["of_logged"]];
-    let all = lists.iter().filter_map(|list| list.as_array()).flatten();
-    let mut wanted = all.filter(|p| p["result"] == result && p["reason"] == reason);
-    wanted.next().map_or(0, |p| p["packets"].as_u64().unwrap())
 }
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -182,11 +221,7 @@ fn mirrored_packets_arrive_whole_at_a_monitor() {
     let monitor = Recording::start_on(MONITOR, &namespace, &seen, &["--mode", "log-all"]);
     let arguments = ["--policy", policies, "--mirror-to", MIRROR];
     let recording = Recording::start(&namespace, &log, &arguments);
-    send(&namespace);
-    recording.signal("-INT");
-    let (out, _) = recording.ended();
-    monitor.signal("-INT");
-    monitor.ended();
+    recording.send(&namespace);
     let mut web = pcap::Capture::from_file(capture()).unwrap();
     web.filter("tcp port 80", true).unwrap();
     let mut expected = Vec::new();
@@ -194,6 +229,13 @@ fn mirrored_packets_arrive_whole_at_a_monitor() {
         expected.push((packet.header.len, packet.header.len));
     }
     assert!(expected.len() > 10);
+    until("everything is mirrored", || {
+        monitor.seen() == u64::try_from(expected.len()).ok()
+    });
+    recording.signal("-INT");
+    let (out, _) = recording.ended();
+    monitor.signal("-INT");
+    monitor.ended();
     assert_eq!(lengths(&seen, "tcp port 80"), expected);
     assert_eq!(lengths(&seen, "tcp and not port 80"), []);
     // A policy beside says that none of them is kept.
@@ -228,23 +270,17 @@ fn an_alert_makes_earlier_packets_of_its_flow_whole() {
     };
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
-    let (socket, eve) = (dir.path().join("control"), dir.path().join("eve"));
+    let eve = dir.path().join("eve");
     let arguments = [
         "--default",
         "header",
         "--look-back",
         "16MiB",
-        "--socket",
-        socket.to_str().unwrap(),
         "--eve",
         eve.to_str().unwrap(),
     ];
     let recording = Recording::start(&namespace, &log, &arguments);
-    send(&namespace);
-    until("everything is seen", || {
-        let status = status(&socket);
-        packets(&status, "logged", "") + packets(&status, "in_flight", "") == 94
-    });
+    recording.send(&namespace);
     // Of the packets with ports and a payload, the first one's flow.
     let mut capture = pcap::Capture::from_file(capture()).unwrap();
     capture.filter("tcp and greater 200", true).unwrap();
@@ -268,7 +304,7 @@ fn an_alert_makes_earlier_packets_of_its_flow_whole() {
     let mut suricata = UnixStream::connect(&eve).unwrap();
     suricata.write_all(alert.as_bytes()).unwrap();
     until("the flow is promoted", || {
-        packets(&status(&socket), "promoted", "") > 0
+        recording.packets("promoted", "") > 0
     });
     recording.signal("-INT");
     let (out, _) = recording.ended();
@@ -295,18 +331,11 @@ fn what_a_policy_keeps_as_headers_is_cut_before_the_copy() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let (log, socket) = (dir.path().join("log"), dir.path().join("control"));
-    let arguments = ["--early-cut", "--default", "header", "--socket"];
-    let mut arguments = arguments.to_vec();
-    arguments.push(socket.to_str().unwrap());
+    let log = dir.path().join("log");
+    let arguments = ["--early-cut", "--default", "header"];
     let recording = Recording::start(&namespace, &log, &arguments);
-    for round in 1..=2 {
-        send(&namespace);
-        until("everything is seen", || {
-            let status = status(&socket);
-            packets(&status, "logged", "") + packets(&status, "in_flight", "") == 94 * round
-        });
-    }
+    recording.send(&namespace);
+    recording.send(&namespace);
     recording.signal("-INT");
     let (out, _) = recording.ended();
     assert!(!out.contains("wanted_but_cut"), "{out}");
@@ -335,13 +364,13 @@ fn a_recording_that_was_suspended_goes_on() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let (log, socket) = (dir.path().join("log"), dir.path().join("control"));
-    let recording = Recording::start(&namespace, &log, &["--socket", socket.to_str().unwrap()]);
+    let log = dir.path().join("log");
+    let recording = Recording::start(&namespace, &log, &[]);
     recording.signal("-STOP");
     send(&namespace);
     recording.signal("-CONT");
     until("everything is logged", || {
-        packets(&status(&socket), "logged", "") == 94
+        recording.packets("logged", "") == PACKETS
     });
     recording.signal("-INT");
     let (out, _) = recording.ended();
@@ -403,20 +432,19 @@ fn what_is_sent_is_logged_and_signals_are_followed() {
     };
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
-    let socket = dir.path().join("control.sock");
-    let arguments = ["--mode", "log-all", "--cores", "0,1", "--socket"];
-    let arguments = [&arguments[..], &[socket.to_str().unwrap()]].concat();
+    let arguments = ["--mode", "log-all", "--cores", "0,1"];
     let recording = Recording::start(&namespace, &log, &arguments);
-    send(&namespace);
+    recording.send(&namespace);
     recording.signal("-USR1");
-    // Long enough for packets to be in a file, though the block is not full.
-    thread::sleep(Duration::from_millis(2_500));
+    // They are put into a file before long, though the block is not full.
+    until("everything is in files", || {
+        recording.packets("logged", "") == PACKETS
+    });
     recording.signal("-HUP");
     let mut rotate = Command::new(env!("CARGO_BIN_EXE_strata"));
-    rotate.arg("rotate").arg("--socket").arg(&socket);
+    rotate.arg("rotate").arg("--socket").arg(&recording.socket);
     assert!(rotate.status().unwrap().success());
-    thread::sleep(Duration::from_millis(500));
-    send(&namespace);
+    recording.send(&namespace);
     recording.signal("-INT");
     let (out, err) = recording.ended();
     assert!(err.contains("packets: seen 94 ="), "{err}");
@@ -531,7 +559,7 @@ fn a_disk_that_is_full_ends_it_and_keeps_what_is_written() {
     let mut recording = Recording::start(&namespace, &log, &arguments);
     let mut ended = None;
     until("full", || {
-        send(&namespace);
+        recording.send(&namespace);
         ended = recording.child.try_wait().unwrap();
         ended.is_some()
     });
@@ -563,22 +591,21 @@ fn a_disk_that_is_full_for_a_while_costs_what_is_counted() {
     let Some(disk) = SmallDisk::mount(&place) else {
         return;
     };
-    let (log, socket) = (place.join("log"), dir.path().join("control"));
+    let log = dir.path().join("disk/log");
     let config = dir.path().join("strata.toml");
     std::fs::write(&config, "[elastic]\nenabled = false\n").unwrap();
     let mut arguments = vec!["--mode", "log-all", "--block-size", "64KiB"];
-    arguments.extend(["--when-full", "drop", "--socket", socket.to_str().unwrap()]);
-    arguments.extend(["--config", config.to_str().unwrap()]);
+    arguments.extend(["--when-full", "drop", "--config", config.to_str().unwrap()]);
     let recording = Recording::start(&namespace, &log, &arguments);
     until("full", || {
-        send(&namespace);
-        packets(&status(&socket), "dropped", "disk_full") > 0
+        recording.send(&namespace);
+        recording.packets("dropped", "disk_full") > 0
     });
     disk.resize("16m");
-    let before = packets(&status(&socket), "logged", "");
+    let before = recording.packets("logged", "");
     until("written again", || {
-        send(&namespace);
-        packets(&status(&socket), "logged", "") > before
+        recording.send(&namespace);
+        recording.packets("logged", "") > before
     });
     recording.signal("-INT");
     let (out, err) = recording.ended();
@@ -600,18 +627,18 @@ fn on_a_disk_that_stays_full_the_books_are_closed() {
     let Some(_disk) = SmallDisk::mount(&place) else {
         return;
     };
-    let (log, socket) = (place.join("log"), dir.path().join("control"));
+    let log = place.join("log");
     let mut arguments = vec!["--mode", "log-all", "--block-size", "64KiB", "-C", "64KiB"];
-    arguments.extend(["--when-full", "drop", "--socket", socket.to_str().unwrap()]);
+    arguments.extend(["--when-full", "drop"]);
     let recording = Recording::start(&namespace, &log, &arguments);
     until("full", || {
-        send(&namespace);
-        packets(&status(&socket), "dropped", "disk_full") > 0
+        recording.send(&namespace);
+        recording.packets("dropped", "disk_full") > 0
     });
     // Not a byte is left to anyone else.
     let mut filler = std::fs::File::create(place.join("filler")).unwrap();
     while filler.write_all(&[7; 512]).is_ok() {}
-    send(&namespace);
+    recording.send(&namespace);
     recording.signal("-INT");
     let (out, err) = recording.ended();
     let recorded = info(&log)[0].clone();
@@ -661,7 +688,7 @@ fn a_log_that_is_removed_under_load_ends_it_clearly() {
         "drop",
     ];
     let mut recording = Recording::start(&namespace, &log, &arguments);
-    send(&namespace);
+    recording.send(&namespace);
     let mut ended = None;
     until("ended", || {
         // As `rm -r`, which what is being written may make fail.
@@ -686,9 +713,8 @@ fn without_descriptors_to_spare_new_files_are_begun() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let (log, socket) = (dir.path().join("log"), dir.path().join("control"));
-    let mut arguments = vec!["--mode", "log-all", "--block-size", "64KiB", "-C", "64KiB"];
-    arguments.extend(["--socket", socket.to_str().unwrap()]);
+    let log = dir.path().join("log");
+    let arguments = ["--mode", "log-all", "--block-size", "64KiB", "-C", "64KiB"];
     let recording = Recording::start(&namespace, &log, &arguments);
     let id = recording.child.id().to_string();
     let open = |id: &str| {
@@ -703,7 +729,7 @@ fn without_descriptors_to_spare_new_files_are_begun() {
         .status();
     assert!(lowered.unwrap().success());
     // What numbers are left go to connections that say nothing.
-    let connect = |_| UnixStream::connect(&socket).ok();
+    let connect = |_| UnixStream::connect(&recording.socket).ok();
     let _idle: Vec<UnixStream> = (0..100).filter_map(connect).collect();
     let files = || {
         let entries = std::fs::read_dir(log.join("blocks")).unwrap().flatten();
@@ -712,7 +738,9 @@ fn without_descriptors_to_spare_new_files_are_begun() {
     };
     let before = files();
     until("new files", || {
+        // Whoever asks how much is seen may get no answer.
         send(&namespace);
+        thread::sleep(Duration::from_millis(300));
         files() > before + 4
     });
     recording.signal("-INT");
@@ -730,22 +758,28 @@ fn a_change_reaches_a_worker_without_packets_soon() {
         return;
     };
     let dir = tempfile::tempdir().unwrap();
-    let (log, socket) = (dir.path().join("log"), dir.path().join("control"));
+    let log = dir.path().join("log");
     // No packet passes.
-    let arguments = ["--socket", socket.to_str().unwrap(), "tcp port 1"];
-    let recording = Recording::start(&namespace, &log, &arguments);
-    until("served", || status(&socket)["pid"].is_number());
-    for change in 1..=20 {
-        let mode = ["log-all", "log-partial"][change % 2];
+    let recording = Recording::start(&namespace, &log, &["tcp port 1"]);
+    let set = |mode: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_strata"));
-        let command = command.args(["mode", "set", mode, "--socket"]).arg(&socket);
-        let output = command.output().unwrap();
+        let command = command.args(["mode", "set", mode, "--socket"]);
+        let output = command.arg(&recording.socket).output().unwrap();
         assert!(output.status.success(), "{output:?}");
-        until("switched", || {
-            status(&socket)["changes"]["count"].as_u64() == u64::try_from(change).ok()
-        });
+    };
+    let switched = || recording.status()["changes"]["count"].as_u64().unwrap();
+    // A worker that does not run yet begins with what is set, which is no change.
+    until("the worker runs", || {
+        set("log-all");
+        set("log-partial");
+        switched() > 0
+    });
+    for mode in ["log-all", "log-partial"].iter().cycle().take(20) {
+        let before = switched();
+        set(mode);
+        until("switched", || switched() > before);
     }
-    let changes = status(&socket)["changes"].clone();
+    let changes = recording.status()["changes"].clone();
     // Without being woken, half of the 100 ms that it waits at a time.
     assert!(changes["median_ms"].as_f64().unwrap() < 20.0, "{changes}");
     recording.signal("-INT");
