@@ -6,6 +6,7 @@
 # SECONDS_EACH   seconds per target (default 600)
 # JOBS           targets at a time (default 1)
 # STRATA_DATA    folder with formats/ (default: shared/data beside the project)
+# SANITIZER      address or none (default: address where the toolchain can)
 #
 # Exit status: 0 if nothing was found, 1 if something was.
 set -eu
@@ -17,7 +18,6 @@ JOBS=${JOBS:-1}
 captures=${STRATA_DATA:-../../shared/data}/formats
 all="pcap pcapng dissect model block filter labels rules config api roce segments control archive eve"
 triple=$(rustc -vV | sed -n 's/^host: //p')
-bin=target/$triple/release
 [ $# -gt 0 ] || set -- $all
 for target; do
     case " $all " in
@@ -27,19 +27,42 @@ for target; do
 done
 [ -d "$captures" ] || { echo "run.sh: no captures at $captures: set STRATA_DATA" >&2; exit 2; }
 
-# What cargo-fuzz passes, without a sanitizer, which stable Rust does not have:
-# counters at every edge, and the operands of comparisons. With --target, cargo
-# keeps RUSTFLAGS from build scripts and procedural macros.
+# Whether programs with the address sanitizer can be built and run here. Nightly Rust has its
+# flag; stable Rust has its runtime, and the flag with RUSTC_BOOTSTRAP=1.
+can_sanitize() {
+    mkdir -p target
+    echo 'fn main() {}' | RUSTC_BOOTSTRAP=1 rustc -Zsanitizer=address --target "$triple" --crate-name probe \
+        -o target/probe - 2>target/probe.txt && target/probe 2>>target/probe.txt
+}
+
+if [ -z "${SANITIZER:-}" ]; then
+    SANITIZER=none
+    if can_sanitize; then SANITIZER=address; fi
+fi
+case $SANITIZER in
+    address) sanitize="-Zsanitizer=address" bootstrap=1 ;;
+    none)
+        sanitize='' bootstrap=0
+        echo "run.sh: without the address sanitizer: what reads out of bounds is found only if it crashes" >&2
+        ;;
+    *) echo "run.sh: SANITIZER is address or none, not $SANITIZER" >&2; exit 2 ;;
+esac
+# Leaks are for the bound on memory to find. What was freed is held by the sanitizer for a while.
+export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_leaks=0:quarantine_size_mb=64}"
+
+# What cargo-fuzz passes: counters at every edge, and the operands of comparisons. With
+# --target, cargo keeps RUSTFLAGS from build scripts and procedural macros. Programs with and
+# without the sanitizer lie apart, so that neither build throws the other's away.
 build_targets() {
     bins=
     for target; do bins="$bins --bin $target"; done
-    RUSTFLAGS="--cfg fuzzing -C debug-assertions -C overflow-checks \
+    RUSTC_BOOTSTRAP=$bootstrap RUSTFLAGS="$sanitize --cfg fuzzing -C debug-assertions -C overflow-checks \
 -C passes=sancov-module \
 -C llvm-args=-sanitizer-coverage-level=4 \
 -C llvm-args=-sanitizer-coverage-inline-8bit-counters \
 -C llvm-args=-sanitizer-coverage-pc-table \
 -C llvm-args=-sanitizer-coverage-trace-compares" \
-        cargo build --quiet --release --target "$triple" $bins
+        cargo build --quiet --release --target "$triple" --target-dir "target/$SANITIZER" $bins
 }
 
 # Short captures of all kinds, each recorded into a log of its own.
@@ -104,6 +127,7 @@ row() {
     [ "$found" -eq 0 ]
 }
 
+bin=target/$SANITIZER/$triple/release
 build_targets "$@"
 seed
 # Without an own folder for temporary files, pcap and pcapng would write to a disk.
