@@ -53,7 +53,7 @@ fn within_descriptors(most: usize) -> usize {
 }
 
 /// Where a connection comes from, as far as connections are counted together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Source {
     /// The Unix socket.
     Local,
@@ -100,7 +100,22 @@ impl Table {
         if of_source.count() >= self.limits.per_source {
             return self.close_oldest(|open| open.source == source);
         }
-        self.open.len() < self.limits.all || self.close_oldest(|_| true)
+        if self.open.len() < self.limits.all {
+            return true;
+        }
+        let crowd = self.with_most();
+        crowd.is_some_and(|crowd| self.close_oldest(|open| open.source == crowd))
+    }
+
+    /// The source with most connections that have not shown that they may ask: a few strangers
+    /// with many connections push out their own, not the one of somebody else.
+    fn with_most(&self) -> Option<Source> {
+        let mut unproved = BTreeMap::<Source, usize>::new();
+        for open in self.open.values().filter(|open| !open.proved) {
+            *unproved.entry(open.source).or_default() += 1;
+        }
+        let most = unproved.into_iter().max_by_key(|&(_, count)| count);
+        most.map(|(source, _)| source)
     }
 
     /// Ends the oldest of these connections that has not shown that it may ask.
@@ -202,12 +217,13 @@ mod tests {
         };
         // The third of the first source took the place of the first.
         assert_eq!(gone(&mut admitted), [true, false, false, false, false]);
-        // Another source finds no room in all: the oldest goes, unless it has proved itself.
+        // Another source finds no room in all: the oldest of the source with most of those who
+        // have not proved themselves goes, though the first source has an older one.
         admitted[1].as_ref().unwrap().0.prove();
         admitted.push(connections.admit(from(3)));
         assert_eq!(
             gone(&mut admitted),
-            [true, false, true, false, false, false]
+            [true, false, false, true, false, false]
         );
         for (connection, _) in admitted.iter().flatten() {
             connection.prove();
