@@ -58,7 +58,7 @@ fn blocks() -> Vec<u8> {
         ..Context::default()
     };
     block.define_context(&serde_json::to_vec(&context).expect("plain"));
-    block.define_interface(0, &strata_capture::Interface::new(LinkType::ETHERNET, 0));
+    block.define_interface(0, &strata_wire::Interface::new(LinkType::ETHERNET, 0));
     block.define_verdict(0, 0, 2, 9, &[1]);
     block.define_verdict(1, 1, 2, 65_535, &[2]);
     block.define_flow_share(FlowShare::of(0.5));

@@ -13,14 +13,15 @@ use std::sync::Arc;
 
 use parquet::file::reader::FileReader;
 use parquet::file::serialized_reader::SerializedFileReader;
-use strata_capture::Interface;
 use strata_store::export::Context;
 use strata_store::{
     About, BlockBuilder, BlockSink, Disk, FileKind, Log, PACKET_HEADER_LEN, PacketRecord, RealDisk,
     Recorder, RecorderOptions,
 };
 use strata_traffic::{Generator, Options, Profile, SPACE};
-use strata_wire::{FlowHasher, Keep, Ledger, LinkType, Plain, TunnelKey, dissect::dissect};
+use strata_wire::{
+    FlowHasher, Interface, Keep, Ledger, LinkType, Plain, TunnelKey, dissect::dissect,
+};
 
 const CLASSES: [&str; 2] = ["benign", "anomalous"];
 

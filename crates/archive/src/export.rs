@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{ErrorKind, Write};
 
-use strata_capture::Meta;
 use strata_store::export::{
     ExportError, ExportOptions, Exported, Exporter, FileFormat, Sections, comment_text,
 };
 use strata_store::{
     BlockFile, Damage, FileKind, Log, PacketRecord, Part, Record, Recording, Select, StoreError,
 };
+use strata_wire::Meta;
 
 use crate::by_time::{MEMORY_BYTES, Waiting};
 use crate::error::ArchiveError;

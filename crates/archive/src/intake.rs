@@ -2,10 +2,9 @@
 
 use std::collections::HashMap;
 
-use strata_capture::{Interface, Meta};
 use strata_store::export::Context;
 use strata_store::{Block, Damage, PacketRecord, Record, Recording, VerdictRecord};
-use strata_wire::{FlowHasher, FlowShare, LinkType};
+use strata_wire::{FlowHasher, FlowShare, Interface, LinkType, Meta};
 
 use crate::error::ArchiveError;
 use crate::packets::Verdicts;

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use parquet::data_type::ByteArray;
 use serde::{Deserialize, Serialize};
-use strata_capture::{Interface, Meta, PacketRef};
+use strata_capture::PacketRef;
 use strata_store::{
     BlockBuilder, Disk, ENCRYPTED, FileKind, Part, PartCount, PartFile, Recording, STAGING,
 };
+use strata_wire::{Interface, Meta};
 
 use crate::error::ArchiveError;
 use crate::files::{Output, SUM_BYTES, Sums};

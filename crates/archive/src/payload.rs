@@ -12,7 +12,8 @@ use std::rc::Rc;
 use flate2::Compression;
 use flate2::bufread::GzDecoder;
 use flate2::write::GzEncoder;
-use strata_capture::{Interface, PacketRef, PcapNgWriter, WriteError};
+use strata_capture::{PacketRef, PcapNgWriter, WriteError};
+use strata_wire::Interface;
 
 use crate::files::{Input, InputAt, Output, Sums};
 
@@ -212,7 +213,7 @@ fn packet_at(member: &[u8], start: usize) -> Option<&[u8]> {
     let block = member.get(start..)?;
     let head: &[u8; PACKET_HEAD] = block.first_chunk()?;
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    if word(0) != strata_capture::block_type::ENHANCED_PACKET {
+    if word(0) != strata_wire::pcapng::block_type::ENHANCED_PACKET {
         return None;
     }
     let len = usize::try_from(word(20)).ok()?;

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use strata_archive::{
     ClearDisk, Find, Identities, Place, compact, encrypt_to, export_within, relocate,
 };
-use strata_capture::{Interface, PacketRef, PcapNgWriter};
+use strata_capture::{PacketRef, PcapNgWriter};
 use strata_filter::Filter;
 use strata_store::export::{ExportOptions, FileFormat};
 use strata_store::{Disk, FileKind, Log, SimDisk};
-use strata_wire::{LinkType, mix64};
+use strata_wire::{Interface, LinkType, mix64};
 
 use common::{model, read, record};
 

@@ -7,14 +7,13 @@ mod common;
 use std::sync::Arc;
 
 use strata_archive::{PROTECTED, Pruned, Retention, compact, prune};
-use strata_capture::Interface;
 use strata_store::export::Context;
 use strata_store::{
     About, BlockSink, Disk, Log, PacketRecord, Promotion, Recorder, RecorderOptions, RelayLog,
     SimDisk, StreamOptions, index_name,
 };
 use strata_testkit::data_dir;
-use strata_wire::{Keep, Ledger, LinkType};
+use strata_wire::{Interface, Keep, Ledger, LinkType};
 
 const DAY: u64 = 86_400_000_000_000;
 /// When packets arrive: long ago.

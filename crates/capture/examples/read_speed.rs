@@ -16,9 +16,9 @@ use std::io::{BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use strata_capture::{
-    Input, InputOptions, Interface, LinkType, Next, PacketRef, PcapNgWriter, PcapWriter, options,
-};
+use strata_capture::{Input, InputOptions, Next, PacketRef, PcapNgWriter, PcapWriter};
+use strata_wire::pcapng::options;
+use strata_wire::{Interface, LinkType};
 
 const RUNS: usize = 7;
 

@@ -41,14 +41,14 @@ impl Descriptor {
 pub struct PacketRef<'a> {
     /// Nanoseconds since 1970-01-01 00:00 UTC; 0 without a timestamp.
     pub ts_ns: u64,
-    /// Global interface id, as in [`Meta::Interface`](crate::Meta::Interface).
+    /// Global interface id, as in [`Meta::Interface`](strata_wire::Meta::Interface).
     pub interface: u16,
     /// The packet's length on the wire in bytes, as the file says. May lie:
     /// it can be smaller than `data`.
     pub wire_len: u32,
     /// The captured bytes.
     pub data: &'a [u8],
-    /// Packet options as a list of [`options`](crate::options); empty for pcap.
+    /// Packet options as a list of [`options`](strata_wire::pcapng::options); empty for pcap.
     pub options: &'a [u8],
     /// False where the file gives no time (pcapng's simple packets).
     pub has_timestamp: bool,

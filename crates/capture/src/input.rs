@@ -7,10 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use strata_wire::Meta;
+
 use crate::batch::{BATCH_MAX, Batch, Descriptor};
 use crate::error::{CaptureError, Warning};
 use crate::file::{Filled, InterfaceIds, Source};
-use crate::meta::Next;
 
 /// How inputs are read.
 #[derive(Debug, Clone)]
@@ -36,6 +37,17 @@ impl Default for InputOptions {
             stop: None,
         }
     }
+}
+
+/// What [`Input::advance`] found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next {
+    /// At least one packet is in [`Input::batch`].
+    Packets,
+    /// Something the file says about itself; the batch is empty.
+    Meta(Meta),
+    /// Every input is read to its end; the batch is empty.
+    End,
 }
 
 /// One or many capture files as one sequence of packets.

@@ -3,7 +3,7 @@
 //! [`live`] captures network interfaces. [`Input`] reads capture files: one or
 //! many of them, pcap or pcapng, plain, gzip or zstd, from a path or from
 //! standard input. It hands out [`Batch`]es of packets in time order with what the files say about
-//! themselves ([`Meta`]) in between. [`PcapNgWriter`] and [`PcapWriter`] write
+//! themselves ([`Meta`](strata_wire::Meta)) in between. [`PcapNgWriter`] and [`PcapWriter`] write
 //! such a sequence to a file.
 //!
 //! Layers, top-down; each uses only those below it:
@@ -14,11 +14,11 @@
 //! live             network interfaces; knows nothing of input and file
 //! send             frames out of an interface, each at its time
 //! write            the writers; they know nothing of input and file
-//! options          pcapng option lists, in the one form used inside Strata
-//! batch meta error the words that all of them share
+//! batch error      the words that all of them share
 //! ```
 //!
-//! Used by the pipeline and by export; uses `wire` for [`LinkType`] only.
+//! Used by the pipeline and by export. What capture files say in addition to packets is in `wire`:
+//! [`Interface`](strata_wire::Interface), [`Meta`](strata_wire::Meta), [`pcapng`](strata_wire::pcapng).
 //!
 //! ```no_run
 //! use strata_capture::{Input, InputOptions, Next};
@@ -54,14 +54,10 @@ mod error;
 mod file;
 mod input;
 pub mod live;
-mod meta;
-pub mod options;
 pub mod send;
 mod write;
 
 pub use batch::{BATCH_MAX, Batch, BatchIter, PacketRef, Packets};
 pub use error::{CaptureError, Place, Warning, WarningKind};
-pub use input::{Input, InputOptions};
-pub use meta::{Interface, Meta, Next, block_type};
-pub use strata_wire::LinkType;
+pub use input::{Input, InputOptions, Next};
 pub use write::{PcapNgWriter, PcapWriter, WriteError};

@@ -3,10 +3,10 @@
 
 use std::io::Write;
 
-use strata_capture::{
-    Input, InputOptions, Interface, LinkType, Next, PacketRef, PcapNgWriter, PcapWriter, options,
-};
+use strata_capture::{Input, InputOptions, Next, PacketRef, PcapNgWriter, PcapWriter};
 use strata_testkit::CountingAllocator;
+use strata_wire::pcapng::options;
+use strata_wire::{Interface, LinkType};
 
 #[global_allocator]
 static COUNTING: CountingAllocator = CountingAllocator;

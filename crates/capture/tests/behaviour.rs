@@ -13,7 +13,8 @@ use common::{
     some_packets,
 };
 use proptest::prelude::*;
-use strata_capture::{CaptureError, Input, InputOptions, Meta, Next, WarningKind};
+use strata_capture::{CaptureError, Input, InputOptions, Next, WarningKind};
+use strata_wire::Meta;
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());

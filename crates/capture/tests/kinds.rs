@@ -7,9 +7,10 @@ use std::slice;
 
 use common::{Item, file, format_files, packet, pcap_of, pcapng_of, read};
 use strata_capture::{
-    CaptureError, Input, InputOptions, Interface, LinkType, Meta, PcapNgWriter, PcapWriter,
-    WarningKind, WriteError, block_type, options,
+    CaptureError, Input, InputOptions, PcapNgWriter, PcapWriter, WarningKind, WriteError,
 };
+use strata_wire::pcapng::{block_type, options};
+use strata_wire::{Interface, LinkType, Meta};
 
 #[test]
 fn other_files_are_named() {

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use strata_capture::live::{
     CUT_BYTES_MIN, Device, Direction, Live, LiveError, LiveEvent, LiveNext, LiveOptions, Stamps,
 };
-use strata_capture::{Input, InputOptions, LinkType, Next, Packets};
+use strata_capture::{Input, InputOptions, Next, Packets};
 use strata_filter::Filter;
 use strata_testkit::{Namespace, data_dir, may_use_kernel};
 use strata_wire::dissect::dissect;
-use strata_wire::{FlowKey, FlowShare, TunnelKey};
+use strata_wire::{FlowKey, FlowShare, LinkType, TunnelKey};
 
 const NEAR: &str = "st-live-a";
 const FAR: &str = "st-live-b";
@@ -71,7 +71,7 @@ fn odd_packets() -> Vec<Vec<u8>> {
         let is_ethernet = Input::open(&[path], &InputOptions::default()).is_ok_and(|mut input| {
             matches!(
                 input.advance(),
-                Ok(Next::Meta(strata_capture::Meta::Interface { interface, .. }))
+                Ok(Next::Meta(strata_wire::Meta::Interface { interface, .. }))
                     if interface.link == LinkType::ETHERNET
             )
         });

@@ -6,7 +6,8 @@ mod common;
 use std::process::Command;
 
 use common::{Item, Reading, format_files, read};
-use strata_capture::{LinkType, Meta, PcapNgWriter, PcapWriter, WriteError};
+use strata_capture::{PcapNgWriter, PcapWriter, WriteError};
+use strata_wire::{LinkType, Meta};
 
 fn write(reading: &Reading) -> Vec<u8> {
     let section = reading.metas().find_map(|meta| match meta {

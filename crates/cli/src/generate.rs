@@ -7,10 +7,10 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use strata_capture::send::{self, Run, Sender};
-use strata_capture::{Interface, PacketRef, PcapNgWriter, PcapWriter, WriteError};
+use strata_capture::{PacketRef, PcapNgWriter, PcapWriter, WriteError};
 use strata_store::Sources;
 use strata_traffic::{FRAME_MAX, Generator, Options, Packet, Profile, Rate, SPACE};
-use strata_wire::LinkType;
+use strata_wire::{Interface, LinkType};
 
 use crate::output::{Content, Output, suffix};
 use crate::sending::{Method, Sending};

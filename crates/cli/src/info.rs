@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
-use strata_capture::Meta;
 use strata_store::{
     ClassCount, Damage, Log, Loss, Record, Recording, Select, State, StoreError, keep_name,
 };
-use strata_wire::{Ledger, Printable};
+use strata_wire::{Ledger, Meta, Printable};
 
 mod reasons;
 

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use strata_capture::{Input, InputOptions, Interface, Meta, Next};
+use strata_capture::{Input, InputOptions, Next};
 use strata_pipeline::{FlowFinder, wire_bytes};
 use strata_sketch::PacketFacts;
 use strata_store::Sources;
-use strata_wire::{Headers, TunnelKey};
+use strata_wire::{Headers, Interface, Meta, TunnelKey};
 
 use crate::labels::{Label, Labels, Usage};
 use crate::table::{ColumnSpec, Kind};

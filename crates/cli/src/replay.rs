@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 use strata_capture::send::{Run, Sender};
-use strata_capture::{Input, InputOptions, Meta, Next};
-use strata_wire::LinkType;
+use strata_capture::{Input, InputOptions, Next};
+use strata_wire::{LinkType, Meta};
 
 use crate::sending::{Method, Sending};
 use crate::{bounded, text};

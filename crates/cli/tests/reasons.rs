@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
-use strata_capture::{Input, InputOptions, Next, options};
+use strata_capture::{Input, InputOptions, Next};
 use strata_testkit::data_dir;
+use strata_wire::pcapng::options;
 
 fn strata() -> Command {
     Command::new(env!("CARGO_BIN_EXE_strata"))

@@ -23,11 +23,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use strata_capture::{Input, InputOptions, Interface, Meta, Next, PacketRef};
+use strata_capture::{Input, InputOptions, Next, PacketRef};
 use strata_classify::Model;
 use strata_pipeline::{Attention, AttentionOptions, FlowFinder, Mode, Worker, WorkerOptions};
 use strata_store::{About, NullDisk, Recorder, RecorderOptions};
-use strata_wire::{Ledger, LinkType, TunnelKey};
+use strata_wire::{Interface, Ledger, LinkType, Meta, TunnelKey};
 
 const ROUNDS: usize = 7;
 const HASH_SEED: [u64; 2] = [1, 2];

@@ -8,14 +8,14 @@ mod record;
 
 use strata_capture::live::CutTable;
 use strata_capture::send::Mirror;
-use strata_capture::{Interface, Meta, PacketRef, Packets};
+use strata_capture::{PacketRef, Packets};
 use strata_classify::{LANES, Model};
 use strata_filter::{Filter, Program};
 use strata_sketch::Pressure;
 use strata_store::{BlockBuilder, BlockSink, Decider, Progress, StoreError};
 use strata_wire::{
-    DropReason, FlowHasher, FlowShare, Granularity, Ledger, LinkType, Outcome, Tally, TunnelKey,
-    mix64, prefetch,
+    DropReason, FlowHasher, FlowShare, Granularity, Interface, Ledger, LinkType, Meta, Outcome,
+    Tally, TunnelKey, mix64, prefetch,
 };
 
 use std::sync::Arc;

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use strata_capture::{Input, InputOptions, Interface, Meta, Next, PacketRef};
+use strata_capture::{Input, InputOptions, Next, PacketRef};
 use strata_classify::Model;
 use strata_pipeline::{Mode, Worker, WorkerOptions};
 use strata_store::{About, NullDisk, Recorder, RecorderOptions};
 use strata_testkit::{CountingAllocator, allocations, data_dir, workspace_root};
-use strata_wire::{LinkType, TunnelKey};
+use strata_wire::{Interface, LinkType, Meta, TunnelKey};
 
 #[global_allocator]
 static COUNTING: CountingAllocator = CountingAllocator;

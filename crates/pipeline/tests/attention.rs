@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use strata_capture::{Input, InputOptions, LinkType, Next, options};
+use strata_capture::{Input, InputOptions, Next};
 use strata_classify::Model;
 use strata_pipeline::{
     Alert, Alerts, Attention, AttentionOptions, Mode, Worker, WorkerOptions, run,
@@ -16,7 +16,8 @@ use strata_store::export::{ExportOptions, FileFormat, export};
 use strata_store::{About, Disk, Log, Record, Recorder, RecorderOptions, Select, SimDisk};
 use strata_testkit::{data_dir, workspace_root};
 use strata_wire::dissect::dissect;
-use strata_wire::{FlowKey, Ledger, TunnelKey};
+use strata_wire::pcapng::options;
+use strata_wire::{FlowKey, Ledger, LinkType, TunnelKey};
 
 /// A packet as it was captured, or as an export has it.
 #[derive(Clone, Debug, PartialEq)]

@@ -6,14 +6,15 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use strata_capture::{Input, InputOptions, Meta, Next, options};
+use strata_capture::{Input, InputOptions, Next};
 use strata_classify::Model;
 use strata_filter::Filter;
 use strata_pipeline::{Mode, RunError, Worker, WorkerOptions, run};
 use strata_store::export::{ExportOptions, FileFormat, export};
 use strata_store::{About, Disk, Log, Recorder, RecorderOptions, Select, SimDisk};
 use strata_testkit::{data_dir, format_captures, workspace_root};
-use strata_wire::{AddressFamily, Ledger, LinkType, TunnelKey};
+use strata_wire::pcapng::options;
+use strata_wire::{AddressFamily, Ledger, LinkType, Meta, TunnelKey};
 
 /// What is compared of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -389,7 +390,8 @@ fn addresses(capture: &Capture) -> Vec<std::net::IpAddr> {
 /// full or too small for either.
 #[test]
 fn large_definitions_never_take_a_packets_room() {
-    use strata_capture::{Interface, PacketRef, PcapNgWriter};
+    use strata_capture::{PacketRef, PcapNgWriter};
+    use strata_wire::Interface;
     use strata_wire::mix64;
     let model = model();
     let below = |n: u64, max: u64| usize::try_from(mix64(n) % max).unwrap();

@@ -65,8 +65,8 @@ fn define(block: &mut BlockBuilder, seq: u64) {
     }
 }
 
-fn strata_store_interface() -> strata_capture::Interface {
-    strata_capture::Interface::new(strata_wire::LinkType(1), 65_535)
+fn strata_store_interface() -> strata_wire::Interface {
+    strata_wire::Interface::new(strata_wire::LinkType(1), 65_535)
 }
 
 /// What a worker does.
@@ -181,7 +181,7 @@ fn read(disk: &SimDisk) -> Found {
         for item in block.records() {
             match item.unwrap() {
                 Record::Verdict(id, verdict) => drop(classes.insert(id, verdict.class)),
-                Record::Meta(strata_capture::Meta::Interface { id, .. }) => {
+                Record::Meta(strata_wire::Meta::Interface { id, .. }) => {
                     interfaces.insert(id);
                 }
                 Record::Meta(_) | Record::Context(_) | Record::FlowShare(_) => {}

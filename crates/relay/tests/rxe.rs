@@ -447,7 +447,7 @@ fn data_of(seq: u64) -> Vec<u8> {
 fn fill(block: &mut BlockBuilder, seqs: std::ops::Range<u64>) {
     block.define_context(b"{\"mode\":\"\",\"model\":\"\",\"classes\":[],\"granularities\":[]}");
     let link = strata_wire::LinkType(1);
-    block.define_interface(0, &strata_capture::Interface::new(link, 0));
+    block.define_interface(0, &strata_wire::Interface::new(link, 0));
     block.define_verdict(0, 0, 0, 0, &[]);
     for seq in seqs {
         let data = data_of(seq);

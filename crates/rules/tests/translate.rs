@@ -72,7 +72,7 @@ fn policies_agree_with_filters_on_plain_packets() {
         let mut links = Vec::new();
         loop {
             match input.advance() {
-                Ok(Next::Meta(strata_capture::Meta::Interface { interface, .. })) => {
+                Ok(Next::Meta(strata_wire::Meta::Interface { interface, .. })) => {
                     links.push(interface.link);
                 }
                 Ok(Next::Meta(_)) => {}

@@ -1,8 +1,9 @@
 //! Filling a block: the hot side of the log.
 
-use strata_capture::{Interface, Meta};
 use strata_wire::dissect::may_hide_addresses;
-use strata_wire::{AddressFamily, CutWhere, FlowHasher, FlowKey, FlowShare, Headers, Keep, mix64};
+use strata_wire::{
+    AddressFamily, CutWhere, FlowHasher, FlowKey, FlowShare, Headers, Interface, Keep, Meta, mix64,
+};
 
 use crate::format::{
     ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_HOLDS_FLOWS, FLAG_META, FLAG_PROMOTES,

@@ -5,10 +5,9 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 use serde::{Deserialize, Serialize};
-use strata_capture::{
-    Interface, LinkType, Meta, PacketRef, PcapNgWriter, PcapWriter, WriteError, options,
-};
-use strata_wire::{FlowShare, Printable};
+use strata_capture::{PacketRef, PcapNgWriter, PcapWriter, WriteError};
+use strata_wire::pcapng::options;
+use strata_wire::{FlowShare, Interface, LinkType, Meta, Printable};
 
 use crate::blocks::{Block, Blocks, Select};
 use crate::decider::Decider;

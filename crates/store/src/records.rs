@@ -1,7 +1,6 @@
 //! Reading a block's records.
 
-use strata_capture::{Interface, LinkType, Meta};
-use strata_wire::FlowShare;
+use strata_wire::{FlowShare, Interface, LinkType, Meta};
 
 use crate::decider::Decider;
 use crate::format::{

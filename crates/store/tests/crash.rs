@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use strata_capture::{Input, InputOptions, Interface, LinkType, Meta, Next};
+use strata_capture::{Input, InputOptions, Next};
 use strata_store::{
     About, BlockBuilder, Disk, Log, Loss, PacketRecord, Recorder, RecorderOptions, Select, SimDisk,
     State, StoreError, Written,
 };
-use strata_wire::{Ledger, mix64};
+use strata_wire::{Interface, Ledger, LinkType, Meta, mix64};
 
 use common::{content, empty, push, read};
 

@@ -6,9 +6,9 @@ use std::io::BufWriter;
 use std::path::Path;
 use std::process::Command;
 
-use strata_capture::{Interface, PacketRef, PcapWriter};
+use strata_capture::{PacketRef, PcapWriter};
 use strata_traffic::{Generator, Options, Profile, SPACE};
-use strata_wire::LinkType;
+use strata_wire::{Interface, LinkType};
 
 fn write(path: &Path, profile: &str, options: &Options, packets: u32) {
     let profile: Profile = profile.parse().unwrap();

@@ -7,7 +7,8 @@
 //!   [`roce`]: a view of the bytes, and a `Repr` that can be emitted;
 //! - [`dissect`]: the walk through all headers of a packet, and the one
 //!   definition of what "header" means; [`Plain`] is its fast path;
-//! - words: [`LinkType`], [`FlowKey`], [`FlowHasher`], [`Granularity`], [`FlowShare`],
+//! - [`pcapng`]: block types and option lists of capture files, in the one form used inside Strata;
+//! - words: [`LinkType`], [`Interface`], [`Meta`], [`FlowKey`], [`FlowHasher`], [`Granularity`], [`FlowShare`],
 //!   [`Ledger`], [`Printable`].
 #![deny(unsafe_code)]
 
@@ -20,6 +21,8 @@ pub mod ipv4;
 pub mod ipv6;
 mod ledger;
 mod link;
+mod meta;
+pub mod pcapng;
 mod plain;
 mod prefetch;
 mod printable;
@@ -36,6 +39,7 @@ pub use granularity::{
 };
 pub use ledger::{CutWhere, DropReason, Imbalance, Ledger, Tally};
 pub use link::LinkType;
+pub use meta::{Interface, Meta};
 pub use plain::Plain;
 pub use prefetch::{prefetch, prefetch_whole};
 pub use printable::{Printable, start_of};

@@ -7,14 +7,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use strata_archive::{Find, Identities, compact, encrypt_to};
-use strata_capture::{Input, InputOptions, Interface, Meta, Next};
+use strata_capture::{Input, InputOptions, Next};
 use strata_classify::Model;
 use strata_pipeline::{Mode, RunError, Worker, WorkerOptions, run};
 use strata_store::export::{Context, ExportOptions, FileFormat};
 use strata_store::{About, Disk, Log, PacketRecord, Recorder, RecorderOptions, SimDisk};
 use strata_testkit::{data_dir, workspace_root};
 use strata_wire::dissect::dissect;
-use strata_wire::{FlowShare, Keep, Ledger, LinkType, TunnelKey};
+use strata_wire::{FlowShare, Interface, Keep, Ledger, LinkType, Meta, TunnelKey};
 
 /// Time, link type, length on the wire, bytes, options.
 pub(crate) type Packet = (u64, u16, u32, Vec<u8>, Vec<u8>);

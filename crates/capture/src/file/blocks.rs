@@ -1,11 +1,14 @@
 //! pcapng blocks that are neither packets nor what describes them: turned into
 //! bodies that can stand in any little-endian section.
 
+use strata_wire::Meta;
+use strata_wire::pcapng::options::{iter, pad, push};
+use strata_wire::pcapng::{block_type, options::code};
+
+use super::options::{self, Malformed};
 use super::order::Order;
 use super::pcapng::Local;
 use crate::error::WarningKind;
-use crate::meta::{Meta, block_type};
-use crate::options::{self, Malformed, code};
 
 /// A block's body, normalised.
 ///
@@ -76,7 +79,7 @@ fn names(body: &[u8], order: Order, out: &mut Vec<u8>) -> Result<(), Malformed> 
         if record == 0 {
             break;
         }
-        options::push(out, record, value).map_err(|_| Malformed)?;
+        push(out, record, value).map_err(|_| Malformed)?;
     }
     out.extend_from_slice(&[0; 4]);
     closing_options(rest, order, options::shape_plain, out)
@@ -99,12 +102,12 @@ fn statistics(
     out.extend_from_slice(&ns(order.halves(fixed, 4)));
     let mut plain = Vec::with_capacity(list.len());
     options::normalise(list, order, options::shape_statistics, &mut plain)?;
-    for (option, value) in options::iter(&plain) {
+    for (option, value) in iter(&plain) {
         let time = matches!(option, code::ISB_STARTTIME | code::ISB_ENDTIME) && value.len() == 8;
         let pushed = if time {
-            options::push(out, option, &ns(Order::Little.halves(value, 0)))
+            push(out, option, &ns(Order::Little.halves(value, 0)))
         } else {
-            options::push(out, option, value)
+            push(out, option, value)
         };
         pushed.map_err(|_| Malformed)?;
     }
@@ -127,7 +130,7 @@ fn secrets(body: &[u8], order: Order, out: &mut Vec<u8>) -> Result<(), Malformed
     out.extend_from_slice(&kind.to_le_bytes());
     out.extend_from_slice(&len.to_le_bytes());
     out.extend_from_slice(secrets);
-    options::pad(out);
+    pad(out);
     let list = rest.get(secrets.len().next_multiple_of(4)..).unwrap_or(&[]);
     closing_options(list, order, options::shape_plain, out)
 }

@@ -7,24 +7,22 @@
 mod ahead;
 mod blocks;
 mod open;
+mod options;
 mod order;
 mod pcap;
 mod pcapng;
 mod time;
 mod window;
 
-pub(crate) use order::Order;
-
 use std::path::Path;
 
 use crate::batch::{BATCH_MAX, Descriptor};
 use crate::error::{CaptureError, Place, Warning, WarningKind};
 use crate::input::InputOptions;
-use crate::meta::Meta;
 use open::Format;
 use window::{Fetched, Window};
 
-use strata_wire::LinkType;
+use strata_wire::{LinkType, Meta};
 
 /// Bytes of options of all interfaces together: who reads them keeps them. 1 KiB for each of as
 /// many as there can be, where a crafted file could describe 65,535 interfaces of 16 MiB.

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use flate2::bufread::MultiGzDecoder;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use strata_wire::pcapng::block_type;
 
 use super::Notes;
 use super::pcap::Pcap;
 use super::pcapng::Section;
 use super::window::{Fetched, Window};
 use crate::error::CaptureError;
-use crate::meta::block_type;
 
 /// What a source reads.
 pub(super) enum Format {

@@ -10,7 +10,8 @@
 //! The "modified" pcap of Alexey Kuznetzov has 8 more bytes per record:
 //! interface index (4), protocol (2), packet type (1), padding (1).
 
-use strata_wire::LinkType;
+use strata_wire::pcapng::options::{self, code};
+use strata_wire::{Interface, LinkType, Meta};
 
 use super::order::{Order, u32_at};
 use super::time::NS_PER_S;
@@ -18,8 +19,6 @@ use super::window::Window;
 use super::{InterfaceIds, Notes, Stop, Work, offset32, packet_bytes_max};
 use crate::batch::{BATCH_MAX, Descriptor};
 use crate::error::CaptureError;
-use crate::meta::{Interface, Meta};
-use crate::options::{self, code};
 
 /// What the magic number says.
 #[derive(Debug, Clone, Copy)]

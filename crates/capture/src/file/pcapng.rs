@@ -15,16 +15,17 @@
 //! writers leave the padding out of the total length, as if it were not there;
 //! it is, and Wireshark reads such blocks, so they are read here.
 
-use strata_wire::LinkType;
+use strata_wire::pcapng::block_type;
+use strata_wire::pcapng::options::{code, iter, push, push_fixed};
+use strata_wire::{Interface, LinkType, Meta};
 
 use super::blocks;
+use super::options;
 use super::order::{Order, u16_at, u32_at};
 use super::time::Clock;
 use super::{InterfaceIds, Notes, Stop, Work, offset32, packet_bytes_max};
 use crate::batch::{BATCH_MAX, Descriptor};
 use crate::error::{CaptureError, WarningKind};
-use crate::meta::{Interface, Meta, block_type};
-use crate::options::{self, code};
 
 /// Bytes of a block at most (as Wireshark and libpcap), except where a link type
 /// allows packets that need more; then this much beside the packet.
@@ -207,7 +208,7 @@ impl Section {
         }
         if let Some(drops) = drops {
             let value = u64::from(drops).to_le_bytes();
-            options::push_fixed(work.scratch, code::EPB_DROPCOUNT, value);
+            push_fixed(work.scratch, code::EPB_DROPCOUNT, value);
         }
         let len = work.scratch.len() - start;
         (offset32(start) | Descriptor::IN_SCRATCH, offset32(len))
@@ -333,7 +334,7 @@ impl Section {
             notes.damaged(at, "the options of an interface description are malformed")
         })?;
         let (mut resolution, mut offset_s) = (6, 0);
-        for (option, value) in options::iter(&all) {
+        for (option, value) in iter(&all) {
             match (option, value) {
                 (code::IF_TSRESOL, &[byte]) => resolution = byte,
                 (code::IF_TSOFFSET, value) if value.len() == 8 => {
@@ -342,8 +343,7 @@ impl Section {
                         .map_or(0, |bytes| i64::from_le_bytes(*bytes));
                 }
                 (code::IF_TSRESOL | code::IF_TSOFFSET, _) => {}
-                _ => options::push(&mut interface.options, option, value)
-                    .expect("it came from an option"),
+                _ => push(&mut interface.options, option, value).expect("it came from an option"),
             }
         }
         let id = ids.take(interface.options.len(), notes, at)?;

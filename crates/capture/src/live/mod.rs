@@ -40,13 +40,12 @@ pub use ring::{ClockNews, RingCounts, Stamps};
 pub use sampler::{FlowSampler, ShareFollower};
 
 use crate::batch::{BATCH_MAX, PacketRef, Packets};
-use crate::meta::{Interface, Meta};
-use crate::options::{self, code};
 use kernel::{Attached, Kernel, Placed};
 use ring::Ring;
 use strata_bpf::SocketMap;
 use strata_filter::Filter;
-use strata_wire::{LinkType, Tally};
+use strata_wire::pcapng::options::{self, code};
+use strata_wire::{Interface, LinkType, Meta, Tally};
 use xsk::Xsk;
 
 /// How long a step waits for packets at most.

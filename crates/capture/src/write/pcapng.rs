@@ -2,10 +2,12 @@
 
 use std::io::Write;
 
+use strata_wire::pcapng::block_type;
+use strata_wire::pcapng::options::{self, code};
+use strata_wire::{Interface, Meta};
+
 use super::WriteError;
 use crate::batch::PacketRef;
-use crate::meta::{Interface, Meta, block_type};
-use crate::options::{self, code};
 
 /// Writes a little-endian pcapng file of one section, timestamps in
 /// nanoseconds.

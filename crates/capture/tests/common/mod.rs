@@ -11,9 +11,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use strata_capture::{
-    CaptureError, Input, InputOptions, Interface, LinkType, Meta, Next, PacketRef, PcapNgWriter,
-    PcapWriter, Warning,
+    CaptureError, Input, InputOptions, Next, PacketRef, PcapNgWriter, PcapWriter, Warning,
 };
+use strata_wire::{Interface, LinkType, Meta};
 
 /// A packet with its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]

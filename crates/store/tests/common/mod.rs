@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use strata_capture::{Interface, LinkType};
 use strata_store::{
     BlockBuilder, BlockSink, Log, PacketRecord, Record, Select, StoreError, Written,
 };
 use strata_wire::mix64;
+use strata_wire::{Interface, LinkType};
 
 /// The bytes of a packet, by its sequence number.
 pub(crate) fn content(seq: u64) -> Vec<u8> {
