@@ -10,6 +10,7 @@ mod sensors;
 mod steer;
 mod target;
 
+use std::fmt;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -293,7 +294,7 @@ pub(crate) fn run_to(args: &RoadArgs, target: &Target) -> Result<()> {
         println!("configuration OK");
         return Ok(());
     }
-    let _new = setup.destination.dir.as_deref().map(NewDirectory::at);
+    let new = setup.destination.dir.as_deref().map(NewDirectory::at);
     let stop = stop_on_signal()?;
     if args.read.is_empty() {
         return live::run(args, target, &setup, &stop);
@@ -358,7 +359,29 @@ pub(crate) fn run_to(args: &RoadArgs, target: &Target) -> Result<()> {
         warnings.push(String::from("interrupted by a signal: the input has more"));
     }
     let outcome = WorkerOutcome::of(&worker, ran);
-    finish(recording, vec![outcome], warnings, started)
+    let ended = finish(recording, vec![outcome], warnings, started);
+    if let (Some(new), Err(error)) = (&new, &ended)
+        && error.is::<FilterFitsNowhere>()
+    {
+        new.take_back();
+    }
+    ended
+}
+
+/// No packet of the input could be compared with the filter, so none was recorded.
+#[derive(Debug)]
+struct FilterFitsNowhere(String);
+
+impl std::error::Error for FilterFitsNowhere {}
+
+impl fmt::Display for FilterFitsNowhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = &self.0;
+        write!(
+            f,
+            "the filter cannot be applied to any interface of the input: {why}"
+        )
+    }
 }
 
 /// What a worker leaves behind.
@@ -426,13 +449,13 @@ fn finish(
         _ => Ok(()),
     };
     let closed = recording.finish(&ledger, warnings);
+    unfiltered?;
     let shown = summary(closed.as_ref().ok(), &ledger, pressure, started.elapsed());
     // What went wrong counts, also where nobody reads the summary.
     ran?;
     closed?.check()?;
     noted?;
     ledger.check()?;
-    unfiltered?;
     shown
 }
 
@@ -453,11 +476,9 @@ pub(crate) fn stop_on_signal() -> Result<Arc<AtomicBool>> {
 }
 
 /// An error if packets came and the filter could be applied to none of them.
-fn worker_problem(outcome: &WorkerOutcome) -> Result<()> {
+fn worker_problem(outcome: &WorkerOutcome) -> Result<(), FilterFitsNowhere> {
     match &outcome.filter_fits_nowhere {
-        Some(problem) if outcome.ledger.seen.packets > 0 => {
-            bail!("the filter cannot be applied to any interface of the input: {problem}")
-        }
+        Some(problem) if outcome.ledger.seen.packets > 0 => Err(FilterFitsNowhere(problem.clone())),
         _ => Ok(()),
     }
 }

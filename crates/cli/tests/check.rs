@@ -204,6 +204,33 @@ fn the_check_looks_at_interfaces_and_users() {
     }
 }
 
+/// Which link types an input has is known when it has been read: the log is made by then.
+#[test]
+fn a_filter_that_fits_no_interface_leaves_no_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let record = |log: &str, filter: &[&str]| {
+        let mut record = strata();
+        record.current_dir(dir.path()).arg("record").arg("-r");
+        record.arg(trace()).args(["-o", log]).args(filter);
+        record.output().unwrap()
+    };
+    let output = record("made/here/log", &["wlan", "type", "mgt"]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(
+        text.contains("cannot be applied to any interface of the input: "),
+        "{text}"
+    );
+    assert!(output.stdout.is_empty());
+    assert_eq!(tree(dir.path()), Vec::<PathBuf>::new());
+    // A log that was there before keeps what it has.
+    assert!(record("old", &["tcp"]).status.success());
+    let before = tree(dir.path());
+    assert!(!record("old", &["wlan", "type", "mgt"]).status.success());
+    let after = tree(dir.path());
+    assert!(before.iter().all(|path| after.contains(path)));
+}
+
 #[test]
 fn what_is_fine_is_said_to_be_and_nothing_is_made() {
     let dir = tempfile::tempdir().unwrap();

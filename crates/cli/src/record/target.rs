@@ -14,8 +14,8 @@ use rustix::thread::CapabilitySet;
 use strata_confine::{Group, Owner, Role, User, make_log_dir};
 use strata_relay::{Link, LinkReport};
 use strata_store::{
-    About, BlockSink, DiskChoice, LOG_ENTRIES, MANIFEST_NAME, RealDisk, Recorder, RecorderOptions,
-    StoreError, WhenFull, block_channel,
+    About, BlockSink, Disk, DiskChoice, LOG_ENTRIES, Log, MANIFEST_NAME, RealDisk, Recorder,
+    RecorderOptions, StoreError, WhenFull, block_channel,
 };
 use strata_wire::{Ledger, Printable};
 
@@ -172,6 +172,29 @@ impl NewDirectory {
     /// What was made stays.
     pub(crate) fn keep(mut self) {
         self.missing.clear();
+    }
+
+    /// Takes a log away again that was made here, in which the one recording has ended without
+    /// a packet. One that was there before, or that another process goes on with, stays.
+    pub(crate) fn take_back(&self) {
+        let Some(dir) = self.missing.first() else {
+            return;
+        };
+        let Ok(Some(_lock)) = RealDisk::at(dir).lock() else {
+            return;
+        };
+        if Log::open(dir).is_ok_and(|log| log.recordings().len() > 1) {
+            return;
+        }
+        let _ = fs::remove_file(dir.join(MANIFEST_NAME));
+        for name in ["blocks", "drift"] {
+            let made = fs::read_dir(dir.join(name)).into_iter().flatten();
+            for file in made.flatten() {
+                let _ = fs::remove_file(file.path());
+            }
+            let _ = fs::remove_dir(dir.join(name));
+        }
+        let _ = fs::remove_file(dir.join("readers"));
     }
 }
 
