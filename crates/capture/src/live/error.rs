@@ -9,6 +9,12 @@ pub enum LiveError {
     /// No interface was named.
     #[error("no interface given: name one or more with -i; `strata interfaces` lists them")]
     NoInterface,
+    /// Without a key that nobody knows, a sender could choose which worker gets its flows.
+    #[error("the system gives no random numbers, which spread flows among workers: {why}")]
+    NoRandomness {
+        /// What the operating system says.
+        why: String,
+    },
     /// There is no such interface.
     #[error("there is no interface '{name}' here: there are {known}, and any for all of them")]
     NoSuchInterface {

@@ -492,9 +492,3 @@ pub(super) fn write_step(asm: &mut Assembler, hash: Reg, word: Reg) {
     asm.alu64(Alu::ShiftRight, Reg::R4, 32);
     asm.alu64(Alu::Xor, hash, Reg::R4);
 }
-
-/// For a key nobody knows: the randomness of the standard library's hash tables.
-pub(super) fn random() -> u64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(0)
-}

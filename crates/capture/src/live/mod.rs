@@ -358,7 +358,10 @@ impl Live {
             .map(|name| find(name, options))
             .collect();
         let devices = devices?;
-        let kernel = Arc::new(Kernel::new(options, workers, kernel::random()));
+        let key = getrandom::u64().map_err(|error| LiveError::NoRandomness {
+            why: error.to_string(),
+        })?;
+        let kernel = Arc::new(Kernel::new(options, workers, key));
         let mut all = Vec::new();
         for _ in 0..workers.max(1) {
             all.push(Self::joined(&devices, options, &kernel)?);
