@@ -40,7 +40,8 @@ impl Files {
                 let params = CertificateParams::new(vec![String::from("localhost")]).unwrap();
                 let certificate = params.signed_by(&key, &issuer).unwrap();
                 fs::write(dir.path().join(format!("{name}.pem")), certificate.pem()).unwrap();
-                fs::write(dir.path().join(format!("{name}.key")), key.serialize_pem()).unwrap();
+                let path = dir.path().join(format!("{name}.key"));
+                strata_testkit::write_key(&path, &key.serialize_pem());
             }
         }
         Self(dir)
@@ -176,6 +177,18 @@ fn what_is_missing_is_said() {
         config.tls_key = Some(Path::new("/nonexistent.key").into());
     };
     assert!(wrong(&no_key).to_string().starts_with("/nonexistent.key: "));
+    // Somebody else on the machine could be the server.
+    let readable = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    fs::set_permissions(files.path("server.key"), readable).unwrap();
+    let open_key = |config: &mut ControlConfig| {
+        config.tls_cert = Some(files.path("server.pem"));
+        config.tls_key = Some(files.path("server.key"));
+    };
+    let said = wrong(&open_key).to_string();
+    assert!(
+        said.contains("server.key: everyone on this machine can read"),
+        "{said}"
+    );
     fs::write(files.path("token"), " \n").unwrap();
     let owner_only = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     fs::set_permissions(files.path("token"), owner_only).unwrap();

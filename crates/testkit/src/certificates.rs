@@ -1,9 +1,27 @@
 //! Certificates for both ends of a connection, and for somebody else.
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+/// Writes a private key that its owner alone may read.
+///
+/// # Panics
+///
+/// If it cannot be written.
+#[allow(clippy::unwrap_used, reason = "a test without keys fails")]
+pub fn write_key(path: &Path, pem: &str) {
+    let mut options = fs::OpenOptions::new();
+    let options = options.write(true).create(true).truncate(true).mode(0o600);
+    options
+        .open(path)
+        .unwrap()
+        .write_all(pem.as_bytes())
+        .unwrap();
+}
 
 /// Certificates in a folder, which is left to the caller to remove.
 #[derive(Clone, Debug)]
@@ -40,7 +58,7 @@ impl Certificates {
                 params.signed_by(&key, &issuer).unwrap()
             };
             put(&format!("{name}.crt"), certificate.pem());
-            put(&format!("{name}.key"), key.serialize_pem());
+            write_key(&dir.join(format!("{name}.key")), &key.serialize_pem());
         }
         Self {
             dir: dir.to_path_buf(),

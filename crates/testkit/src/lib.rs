@@ -8,7 +8,7 @@ mod net;
 mod peer;
 
 pub use allocations::{CountingAllocator, allocations};
-pub use certificates::Certificates;
+pub use certificates::{Certificates, write_key};
 pub use disk::Disk;
 pub use net::Namespace;
 pub use peer::connect_from;

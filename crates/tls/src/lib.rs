@@ -4,6 +4,9 @@
 //! reading these files.
 #![forbid(unsafe_code)]
 
+use std::fs::File;
+use std::io::BufReader;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -35,14 +38,32 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
+/// Permissions of those who are neither the owner nor in the file's group: some systems keep keys
+/// for a group.
+const EVERYONE: u32 = 0o007;
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let file = File::open(path).map_err(problem(path))?;
+    // Of what is open: the path may lead elsewhere by now.
+    let mode = file.metadata().map_err(problem(path))?.mode() & 0o7777;
+    if mode & EVERYONE != 0 {
+        let said = format!(
+            "everyone on this machine can read this private key (mode {mode:04o}): `chmod o= {}`, \
+             and replace the key if somebody may have read it",
+            path.display()
+        );
+        return Err(problem(path)(said));
+    }
+    PrivateKeyDer::from_pem_reader(BufReader::new(file)).map_err(problem(path))
+}
+
 type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 fn identity(certificate: &Path, key: &Path) -> Result<Identity, TlsError> {
     let chain: Vec<_> = CertificateDer::pem_file_iter(certificate)
         .and_then(Iterator::collect)
         .map_err(problem(certificate))?;
-    let key = PrivateKeyDer::from_pem_file(key).map_err(problem(key))?;
-    Ok((chain, key))
+    Ok((chain, private_key(key)?))
 }
 
 fn authorities(file: &Path) -> Result<Arc<RootCertStore>, TlsError> {
