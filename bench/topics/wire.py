@@ -199,7 +199,7 @@ def lossless(context, name, trace, steps, seconds, log, discarded):
 
 def limit(context, seconds):
     """Gb/s that one end sends and the other receives with no work around it."""
-    program = context.example("strata-relay", "wire_limit")
+    program = context.example("strata-roce", "wire_limit")
     found = {}
     for name, more in (("UDP sockets", []), ("raw frames", [SWITCH_END])):
         receiver = subprocess.Popen(

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
 use strata_fuzz::{Bounded, Chooser, log_of};
-use strata_rdma::segment::{Assembly, BlockWriter, Layout, PacketInfo, Segments, damaged};
 use strata_store::{RelayedHeader, SEGMENTS_AT, Select};
+use strata_wire::segment::{Assembly, BlockWriter, Layout, PacketInfo, Segments, damaged};
 
 #[global_allocator]
 static MEMORY: Bounded = Bounded::new();

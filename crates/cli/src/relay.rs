@@ -163,7 +163,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     );
     #[cfg(feature = "verbs")]
     if let Some(name) = &args.rdma_device {
-        options.device = Some(strata_relay::verbs::DeviceOptions {
+        options.device = Some(strata_relay::DeviceOptions {
             name: name.clone(),
             gid_index: args.gid_index,
         });

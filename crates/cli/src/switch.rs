@@ -7,12 +7,12 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 use strata_confine::User;
 use strata_rdma::OnLoss;
-use strata_rdma::segment::Layout;
 use strata_relay::secret::Secret;
 use strata_relay::tls::{SwitchTls, TlsFiles};
 use strata_relay::{LinkOptions, MemoryFrom, Transport};
 use strata_store::About;
 use strata_wire::roce::Service;
+use strata_wire::segment::Layout;
 
 use crate::bounded;
 use crate::record::{RoadArgs, Target, run_to, stop_on_signal};

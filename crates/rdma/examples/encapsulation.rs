@@ -12,10 +12,10 @@ use std::hint::black_box;
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
-use strata_rdma::segment::{BlockWriter, Layout, PacketInfo};
 use strata_rdma::{PacketBatch, Psn, Requester, RequesterOptions};
 use strata_wire::roce::icrc::{Ip, Outer, Stream};
 use strata_wire::roce::{Service, UDP_PORT};
+use strata_wire::segment::{BlockWriter, Layout, PacketInfo};
 
 /// Bytes of a segment of the packet.
 const SEGMENT: usize = 128;

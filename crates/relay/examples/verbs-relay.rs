@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use strata_relay::verbs::DeviceOptions;
 use strata_relay::{Relay, RelayOptions};
+use strata_roce::verbs::DeviceOptions;
 use strata_store::RealDisk;
 
 #[allow(clippy::print_stdout, reason = "a program")]

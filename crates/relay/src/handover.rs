@@ -9,9 +9,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,19 +17,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rustix::fs::{FileType, SealFlags, fcntl_get_seals, fstat};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect,
-    recvmsg, sendmsg, shutdown, socket_with,
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, shutdown,
+    socket_with,
 };
 use rustix::process::geteuid;
 use strata_confine::{Role, SOCKET_NAME, SocketFile, confine_thread, runtime_dir};
+use strata_roce::shared::Mapping;
 
 use crate::control::random;
 use crate::error::{RelayError, io_error};
-use crate::shared::Mapping;
 
 /// Bytes of a token: as many random bits as nobody guesses, in hexadecimal.
 const TOKEN_LEN: usize = 32;
@@ -39,12 +35,6 @@ const TOKEN_LEN: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long is waited when a connection cannot be accepted, as without descriptors.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
-/// What the memory must have: nobody can make it smaller, which would end the process that
-/// writes into it, and nobody can take that back.
-const SEALS: SealFlags = SealFlags::SHRINK
-    .union(SealFlags::GROW)
-    .union(SealFlags::SEAL);
-
 /// The name of the directory of a relay's socket.
 pub(crate) fn dir_name(port: u16) -> String {
     format!("relay-{port}")
@@ -129,13 +119,7 @@ fn hand_over(mut stream: UnixStream, offers: &Offers) -> io::Result<()> {
     let token = String::from_utf8_lossy(&token).into_owned();
     let memory = lock(offers).remove(&token).and_then(|m| m.upgrade());
     let memory = memory.ok_or(io::ErrorKind::NotFound)?;
-    let descriptors = [memory.file().as_fd()];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    control.push(SendAncillaryMessage::ScmRights(&descriptors));
-    let flags = SendFlags::NOSIGNAL;
-    sendmsg(stream.as_fd(), &[IoSlice::new(&[1])], &mut control, flags)?;
-    Ok(())
+    strata_roce::handover::send(&stream, &memory)
 }
 
 /// Whom a switch takes memory from.
@@ -174,9 +158,7 @@ impl MemoryFrom {
             ));
         }
         stream.write_all(token.as_bytes())?;
-        let file = receive(&stream)?;
-        check(&file, len)?;
-        Ok(File::from(file))
+        strata_roce::handover::receive(&stream, len)
     }
 }
 
@@ -192,95 +174,15 @@ fn connect_to(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-fn receive(stream: &UnixStream) -> io::Result<OwnedFd> {
-    let mut byte = [0];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut into = [IoSliceMut::new(&mut byte)];
-    let got = recvmsg(
-        stream.as_fd(),
-        &mut into,
-        &mut control,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
-    let descriptors = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-        _ => None,
-    });
-    let mut descriptors = descriptors.flatten();
-    let first = descriptors.next().filter(|_| got.bytes == 1);
-    first.ok_or_else(|| io::Error::other("the relay there does not know this connection"))
-}
-
-/// Whether a descriptor is memory of that size that stays as it is.
-fn check(file: &OwnedFd, len: u64) -> io::Result<()> {
-    let invalid = |problem: String| io::Error::new(io::ErrorKind::InvalidData, problem);
-    let seals = fcntl_get_seals(file)
-        .map_err(|_| invalid("what the relay hands over is not memory (memfd)".into()))?;
-    if !seals.contains(SEALS) {
-        return Err(invalid(
-            "what the relay hands over is not sealed: it could become smaller".into(),
-        ));
-    }
-    let found = fstat(file)?;
-    if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
-        return Err(invalid("what the relay hands over is not memory".into()));
-    }
-    if u64::try_from(found.st_size) != Ok(len) {
-        return Err(invalid(format!(
-            "the relay says that its blocks have {len} bytes, and its memory has {}",
-            found.st_size
-        )));
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
 
-    use rustix::fs::{MemfdFlags, fcntl_add_seals, ftruncate, memfd_create};
     use strata_confine::Owner;
 
     use super::*;
 
     const LEN: u64 = 8192;
-
-    /// Memory with seals.
-    fn memory(seals: SealFlags) -> OwnedFd {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = memfd_create("test", flags).unwrap();
-        ftruncate(&fd, LEN).unwrap();
-        fcntl_add_seals(&fd, seals).unwrap();
-        fd
-    }
-
-    #[test]
-    fn only_sealed_memory_of_the_right_size_is_mapped() {
-        check(&memory(SEALS), LEN).unwrap();
-        let why = |fd: OwnedFd, len| check(&fd, len).unwrap_err().to_string();
-        for seals in [
-            SealFlags::empty(),
-            SealFlags::GROW | SealFlags::SEAL,
-            SealFlags::SHRINK | SealFlags::GROW,
-            SealFlags::SHRINK | SealFlags::SEAL,
-        ] {
-            assert!(why(memory(seals), LEN).contains("not sealed"), "{seals:?}");
-        }
-        for len in [0, LEN - 1, LEN + 1, u64::MAX] {
-            assert!(why(memory(SEALS), len).contains("8192"), "{len}");
-        }
-        // What a relay could name instead of memory.
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("shadow");
-        std::fs::write(&path, vec![0; 8192]).unwrap();
-        let file = File::options().read(true).write(true).open(&path).unwrap();
-        assert!(why(file.into(), LEN).contains("not memory"));
-        let (socket, _other) = UnixStream::pair().unwrap();
-        assert!(why(socket.into(), LEN).contains("not memory"));
-        let zero = File::open("/dev/zero").unwrap();
-        assert!(why(zero.into(), LEN).contains("not memory"));
-    }
 
     #[test]
     fn memory_is_handed_over_once_to_who_has_the_token() {
@@ -292,7 +194,7 @@ mod tests {
             socket: Some(path.clone()),
             user: None,
         };
-        let memory = Arc::new(Mapping::create(8192).unwrap());
+        let memory = Arc::new(Mapping::create("test", 8192).unwrap());
         let token = handover.offer(&memory).unwrap();
         let wrong = "0".repeat(TOKEN_LEN);
         from.fetch(1, &wrong, LEN).unwrap_err();

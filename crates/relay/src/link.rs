@@ -9,20 +9,20 @@ mod road;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use strata_rdma::segment::{Layout, PacketInfo};
-use strata_rdma::{OnLoss, PacketBatch, RequesterCounters};
+use strata_rdma::{OnLoss, RequesterCounters};
+use strata_roce::Port;
 use strata_store::{
     About, BlockBuilder, BlockEnd, BlockSource, BlockTally, Books, Incoming, RawPacket, RawRecord,
     Records, StoreError, Written,
 };
 use strata_wire::Ledger;
-use strata_wire::roce::{Packet, Service};
+use strata_wire::roce::Service;
+use strata_wire::segment::{Layout, PacketInfo};
 
 use crate::control::{End, Message};
 use crate::error::RelayError;
@@ -30,30 +30,6 @@ use crate::handover::MemoryFrom;
 use crate::secret::Secret;
 use crate::tls::SwitchTls;
 use connection::Connection;
-
-/// RDMA packets to one relay: a transport.
-pub trait Port: Send {
-    /// Seals the packets and sends them.
-    ///
-    /// # Errors
-    ///
-    /// What the operating system says.
-    fn send(&mut self, batch: &mut PacketBatch) -> io::Result<()>;
-
-    /// Takes the answers that have come, without waiting. Their ICRCs are right.
-    ///
-    /// # Errors
-    ///
-    /// What the operating system says.
-    fn receive(&mut self, take: &mut dyn FnMut(&Packet<'_>)) -> io::Result<()>;
-
-    /// Waits for answers for so long.
-    ///
-    /// # Errors
-    ///
-    /// What the operating system says.
-    fn wait(&mut self, limit: Duration) -> io::Result<()>;
-}
 
 /// How packets travel.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,10 +4,11 @@
 //! threads, which put it on disk: whoever does not have it cannot touch it. So a
 //! block is never written to before it is safe, whatever the switch sends.
 
-use strata_rdma::{Memory, Refused};
-use strata_store::{DefinitionsBlock, DiskBlock, RelayedHeader, SEGMENTS_AT};
+use std::sync::Arc;
 
-use crate::shared::SharedBlock;
+use strata_rdma::{Memory, Refused};
+use strata_roce::shared::{Mapping, SharedBlock};
+use strata_store::{DefinitionsBlock, DiskBlock, RelayedHeader, SEGMENTS_AT};
 
 const ALIGNMENT: usize = 4096;
 
@@ -45,6 +46,20 @@ impl BlockMemory {
         page[..emitted.len()].copy_from_slice(&emitted);
         self.used = header.stored_len();
     }
+}
+
+/// A block of memory that the switch has mapped too, or a NIC writes: puts the header before
+/// what will be written.
+pub(crate) fn seal_shared(
+    mapping: &Arc<Mapping>,
+    at: usize,
+    header: &RelayedHeader,
+) -> SharedBlock {
+    let mut page = [0; SEGMENTS_AT];
+    let emitted = header.emit();
+    page[..emitted.len()].copy_from_slice(&emitted);
+    mapping.copy_in(at, &page);
+    SharedBlock::new(mapping, at, header.stored_len())
 }
 
 /// What writer threads are given.

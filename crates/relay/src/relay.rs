@@ -21,18 +21,17 @@ use std::time::Duration;
 
 use strata_confine::{Owner, SocketError, SocketFile, runtime_dir};
 use strata_rdma::{Replies, Responder};
+use strata_roce::icrc::IcrcCheck;
+use strata_roce::udp::{RUNS, UdpPort};
 use strata_store::{Disk, RelayLog, RelayWriters, StoreError};
 use strata_wire::roce::{Packet, UDP_PORT, icrc};
 
 use crate::control::Message;
 use crate::error::{RelayError, io_error};
 use crate::handover::{Handover, dir_name};
-use crate::icrc::IcrcCheck;
 use crate::memory::{Blocks, Writable};
-use crate::run::RUNS;
 use crate::secret::Secret;
 use crate::tls::RelayTls;
-use crate::udp::UdpPort;
 use admission::{Admission, Admitted};
 
 /// How a relay works.
@@ -68,7 +67,7 @@ pub struct RelayOptions {
     /// The RDMA device whose NIC does the responder's work, and its port and GID
     /// index.
     #[cfg(feature = "verbs")]
-    pub device: Option<crate::verbs::DeviceOptions>,
+    pub device: Option<strata_roce::verbs::DeviceOptions>,
 }
 
 impl RelayOptions {
@@ -164,7 +163,7 @@ struct Inner {
     /// What went wrong with a switch, for the caller to show.
     report: Box<dyn Fn(&str) + Send + Sync>,
     #[cfg(feature = "verbs")]
-    device: Option<crate::verbs::Device>,
+    device: Option<strata_roce::verbs::Device>,
 }
 
 impl Inner {
@@ -237,7 +236,7 @@ pub struct BoundRelay {
     rdma_port: u16,
     memory_socket: Result<SocketFile, SocketError>,
     #[cfg(feature = "verbs")]
-    device: Option<crate::verbs::Device>,
+    device: Option<strata_roce::verbs::Device>,
 }
 
 impl std::fmt::Debug for BoundRelay {
@@ -339,11 +338,12 @@ impl Relay {
             .set_nonblocking(true)
             .map_err(io_error("listener"))?;
         #[cfg(feature = "verbs")]
-        let device = options
-            .device
-            .as_ref()
-            .map(crate::verbs::Device::open)
-            .transpose()?;
+        let device = options.device.as_ref().map(|device| {
+            let what = format!("{}: RDMA device", device.name);
+            strata_roce::verbs::Device::open(device).map_err(io_error(what))
+        });
+        #[cfg(feature = "verbs")]
+        let device = device.transpose()?;
         #[cfg(feature = "verbs")]
         let in_software = device.is_none();
         #[cfg(not(feature = "verbs"))]

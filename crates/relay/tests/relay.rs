@@ -7,17 +7,18 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use strata_rdma::segment::{Layout, SegmentHeader};
 use strata_rdma::{OnLoss, PacketBatch};
 use strata_relay::{
-    Link, LinkOptions, LinkReport, Port, Relay, RelayError, RelayOptions, Transport, tls,
+    Link, LinkOptions, LinkReport, Relay, RelayError, RelayOptions, Transport, tls,
 };
+use strata_roce::Port;
 use strata_store::{
     About, BlockBuilder, BlockSink, Log, Loss, PacketRecord, Record, Select, SimDisk, State,
     Written, block_channel,
 };
 use strata_testkit::Certificates;
 use strata_wire::roce::{Packet, Service};
+use strata_wire::segment::{Layout, SegmentHeader};
 use strata_wire::{Ledger, mix64};
 
 /// A packet as the tests make it from its number.

@@ -11,18 +11,19 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use strata_rdma::segment::{BlockWriter, Layout, PacketInfo};
 use strata_rdma::{Event, Failure, OnLoss, PacketBatch, Psn, Requester, RequesterOptions};
 use strata_relay::control::{
     Begin, BlockFull, End, Hello, HelloPath, Message, Welcome, WelcomePath,
 };
-use strata_relay::udp::{UdpPort, UdpToRelay};
-use strata_relay::{Link, LinkOptions, Port, Relay, RelayOptions};
+use strata_relay::{Link, LinkOptions, Relay, RelayOptions};
+use strata_roce::Port;
+use strata_roce::udp::{UdpPort, UdpToPeer};
 use strata_store::{
     About, BlockBuilder, Books, Log, Loss, PacketRecord, RealDisk, Record, Select, SimDisk,
     block_channel,
 };
 use strata_wire::roce::{NakCode, Service, UDP_PORT};
+use strata_wire::segment::{BlockWriter, Layout, PacketInfo};
 use strata_wire::{Ledger, mix64};
 
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -218,7 +219,7 @@ impl Peer {
 /// Our requester with a UDP socket of the kernel.
 struct Ours {
     requester: Requester,
-    port: UdpToRelay,
+    port: UdpToPeer,
     out: PacketBatch,
     events: Vec<Event>,
     started: Instant,
@@ -231,7 +232,7 @@ impl Ours {
         let guest = SocketAddr::from((GUEST, UDP_PORT));
         Self {
             requester: Requester::new(options),
-            port: UdpToRelay::new(port, local, guest).unwrap(),
+            port: UdpToPeer::new(port, local, guest).unwrap(),
             out: PacketBatch::new(),
             events: Vec::new(),
             started: Instant::now(),

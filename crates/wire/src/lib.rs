@@ -4,7 +4,8 @@
 //! bytes: no I/O, no allocation on the packet road.
 //!
 //! - formats: [`ethernet`], [`ipv4`], [`ipv6`], [`transport`], [`tunnel`],
-//!   [`roce`]: a view of the bytes, and a `Repr` that can be emitted;
+//!   [`roce`]: a view of the bytes, and a `Repr` that can be emitted; [`segment`]: the form in
+//!   which logged packets travel to a relay and lie in its blocks;
 //! - [`dissect`]: the walk through all headers of a packet, and the one
 //!   definition of what "header" means; [`Plain`] is its fast path;
 //! - [`pcapng`]: block types and option lists of capture files, in the one form used inside Strata;
@@ -27,6 +28,7 @@ mod plain;
 mod prefetch;
 mod printable;
 pub mod roce;
+pub mod segment;
 mod share;
 pub mod transport;
 pub mod tunnel;

@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use strata_rdma::RequesterCounters;
-use strata_rdma::segment::{BlockWriter, PacketInfo};
+use strata_roce::udp::UdpPort;
 use strata_store::{BlockTally, Progress as WorkerProgress};
 use strata_wire::roce::{MASK_24, Service, UDP_PORT};
+use strata_wire::segment::{BlockWriter, PacketInfo};
 
 use crate::CONTROL_PORT;
 use crate::control::{
@@ -17,7 +18,6 @@ use crate::control::{
 };
 use crate::error::{RelayError, io_error};
 use crate::secret::Prover;
-use crate::udp::UdpPort;
 
 use super::road::Road;
 use super::{LinkOptions, Transport, unexpected};
@@ -109,7 +109,7 @@ fn path_mtu(local: IpAddr, relay: SocketAddr) -> usize {
     let probe = || -> std::io::Result<usize> {
         let socket = UdpSocket::bind((local, 0))?;
         socket.connect(relay)?;
-        crate::udp::path_mtu(&socket)
+        strata_roce::udp::path_mtu(&socket)
     };
     let bytes = probe().unwrap_or(1500);
     let fits = |mtu: &usize| mtu + OVERHEAD <= bytes;

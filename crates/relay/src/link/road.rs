@@ -6,15 +6,17 @@ use std::time::Duration;
 use strata_rdma::{
     Event, Failure, PacketBatch, Psn, Requester, RequesterCounters, RequesterOptions,
 };
+use strata_roce::Port;
+use strata_roce::raw::RawToPeer;
+use strata_roce::shared::SharedToPeer;
+use strata_roce::udp::{UdpPort, UdpToPeer};
+use strata_store::SEGMENTS_AT;
 use strata_wire::roce::Service;
 
 use crate::control::{HelloPath, Welcome, WelcomePath};
 use crate::error::{RelayError, io_error};
-use crate::raw::RawToRelay;
-use crate::shared::SharedToRelay;
-use crate::udp::{UdpPort, UdpToRelay};
 
-use super::{LinkOptions, Port, Transport};
+use super::{LinkOptions, Transport};
 
 /// To the blocks of one connection.
 pub(super) enum Road {
@@ -27,10 +29,7 @@ pub(super) enum Road {
         va: u64,
     },
     /// Copies.
-    Shared {
-        memory: SharedToRelay,
-        messages: u64,
-    },
+    Shared { memory: SharedToPeer, messages: u64 },
 }
 
 impl Road {
@@ -53,7 +52,7 @@ impl Road {
                 let len = blocks.checked_mul(stride);
                 let len = len.ok_or_else(|| protocol("invalid sizes of blocks"))?;
                 let file = options.memory.fetch(relay.port(), token, len as u64)?;
-                let memory = SharedToRelay::map(file, blocks, stride);
+                let memory = SharedToPeer::map(file, blocks, stride, SEGMENTS_AT);
                 Ok(Self::Shared {
                     memory: memory.map_err(io_error("shared memory"))?,
                     messages: 0,
@@ -232,10 +231,10 @@ fn port_to(
     let what = "RDMA packets";
     let port: Box<dyn Port> = match &options.transport {
         Transport::Raw(_, interface) => {
-            Box::new(RawToRelay::new(interface, udp, local, relay).map_err(io_error(what))?)
+            Box::new(RawToPeer::new(interface, udp, local, relay).map_err(io_error(what))?)
         }
         Transport::Udp(_) | Transport::SharedMemory => {
-            Box::new(UdpToRelay::new(udp, local, relay).map_err(io_error(what))?)
+            Box::new(UdpToPeer::new(udp, local, relay).map_err(io_error(what))?)
         }
     };
     Ok(match &options.wrap {

@@ -14,8 +14,10 @@
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::control::{
     BODY_LEN_MAX, Begin, Challenge, Channel, FIRST_LEN_MAX, Hello, Message, nonce,
@@ -23,7 +25,6 @@ use crate::control::{
 use crate::error::RelayError;
 use crate::link::unexpected;
 use crate::secret::Prover;
-use crate::socket;
 
 use super::Inner;
 
@@ -119,9 +120,16 @@ impl<'a> Admission<'a> {
 
     /// Waits until something comes, for so long.
     pub(super) fn wait(&self, listener: &TcpListener, limit: Duration) -> io::Result<()> {
-        let pending = self.pending.iter().map(|p| p.channel.stream().as_raw_fd());
-        let all: Vec<RawFd> = pending.chain([listener.as_raw_fd()]).collect();
-        socket::wait_any(&all, limit)
+        let pending = self.pending.iter().map(|p| p.channel.stream().as_fd());
+        let all = pending.chain([listener.as_fd()]);
+        let mut all: Vec<PollFd<'_>> = all
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
+        match poll(&mut all, Some(&limit)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Takes connections that have come; an error is one of the process or the machine.

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use strata_rdma::segment::{Assembly, Packet, damaged};
 use strata_wire::pcapng::options::push_comment;
+use strata_wire::segment::{Assembly, Packet, damaged};
 
 use crate::format::{
     BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_PROTECTED, PACKET_HEADER_LEN, PREFIX_LEN, kind,

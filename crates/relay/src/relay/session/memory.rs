@@ -3,18 +3,20 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use strata_rdma::segment::Segments;
 use strata_rdma::{Access, Psn, QueuePairOptions, Region};
-use strata_store::RelayedHeader;
+use strata_roce::icrc::{IcrcCheck, outer};
+use strata_roce::shared::Mapping;
+use strata_store::{RelayedHeader, SEGMENTS_AT};
 use strata_wire::roce::{MASK_24, Service, icrc};
+use strata_wire::segment::Segments;
 
 use crate::control::{Begin, HelloPath, WelcomePath, random};
 use crate::error::{RelayError, io_error};
-use crate::icrc::{IcrcCheck, outer};
-use crate::memory::{Blocks, Writable};
+use crate::memory::{Blocks, Writable, seal_shared};
 use crate::relay::{Inner, Peer};
-use crate::shared::{Mapping, SharedBlock, copy_segments};
 
+/// What /proc shows shared memory as.
+const MEMORY_NAME: &str = "strata-relay";
 /// Virtual address of a software region's first byte.
 const VA: u64 = 1 << 40;
 
@@ -29,7 +31,10 @@ pub(super) enum Memory {
     },
     /// Memory that a NIC writes.
     #[cfg(feature = "verbs")]
-    Nic(crate::verbs::Connected),
+    Nic {
+        connected: strata_roce::verbs::Connected,
+        stride: usize,
+    },
 }
 
 /// A block by its place.
@@ -59,7 +64,7 @@ impl Memory {
                                    when it began, and --memory-socket";
                     RelayError::Refused(problem.into())
                 })?;
-                let mapping = Mapping::create(stride * blocks);
+                let mapping = Mapping::create(MEMORY_NAME, stride * blocks);
                 let mapping = Arc::new(mapping.map_err(io_error("shared memory"))?);
                 let path = WelcomePath::SharedMemory {
                     token: handover.offer(&mapping)?,
@@ -72,10 +77,18 @@ impl Memory {
             HelloPath::Rdma { .. } => {
                 #[cfg(feature = "verbs")]
                 if let Some(device) = &inner.device {
-                    let switch = verbs_switch(&begin.path, peer, blocks, stride);
-                    let connected = device.connect(&switch)?;
-                    let path = connected.welcome();
-                    return Ok((Self::Nic(connected), path, stride));
+                    let switch = verbs_switch(&begin.path, peer, blocks * stride);
+                    let connected = device.connect(MEMORY_NAME, &switch);
+                    let connected = connected.map_err(io_error("queue pair for a switch"))?;
+                    let path = WelcomePath::Rdma {
+                        qpn: connected.number(),
+                        rkey: connected.rkey(),
+                        va: connected.va() + SEGMENTS_AT as u64,
+                        mtu: switch.mtu,
+                        port: strata_wire::roce::UDP_PORT,
+                        psn: connected.psn(),
+                    };
+                    return Ok((Self::Nic { connected, stride }, path, stride));
                 }
                 let (memory, path) = Self::in_software(inner, begin, memory, local, peer)?;
                 Ok((memory, path, stride))
@@ -142,7 +155,7 @@ impl Memory {
         let path = WelcomePath::Rdma {
             qpn: number,
             rkey,
-            va: VA + strata_store::SEGMENTS_AT as u64,
+            va: VA + SEGMENTS_AT as u64,
             mtu,
             port: inner.rdma_port,
             psn: 0,
@@ -162,7 +175,7 @@ impl Memory {
             Self::Shared { .. } => true,
             // So is an acknowledged write; unreliable ones get their time.
             #[cfg(feature = "verbs")]
-            Self::Nic(connected) => connected.is_reliable(),
+            Self::Nic { connected, .. } => connected.is_reliable(),
         }
     }
 
@@ -182,13 +195,14 @@ impl Memory {
                 memory.seal(header);
                 Some(Writable::Block(memory))
             }
-            Self::Shared { mapping, stride } => place.is_free.then(|| {
-                Writable::Shared(SharedBlock::seal(mapping, place.index * stride, header))
-            }),
-            #[cfg(feature = "verbs")]
-            Self::Nic(connected) => place
+            Self::Shared { mapping, stride } => place
                 .is_free
-                .then(|| Writable::Shared(connected.seal(place.index, header))),
+                .then(|| Writable::Shared(seal_shared(mapping, place.index * stride, header))),
+            #[cfg(feature = "verbs")]
+            Self::Nic { connected, stride } => place.is_free.then(|| {
+                let memory = connected.memory();
+                Writable::Shared(seal_shared(memory, place.index * stride, header))
+            }),
         }
     }
 
@@ -220,13 +234,12 @@ impl Memory {
                 Some(used)
             }
             Self::Shared { mapping, stride } => {
-                let bytes = inner.options.block_bytes;
-                let copy = copy_segments(mapping, place.index * stride, bytes);
+                let copy = copy_segments(inner, mapping, place.index * stride);
                 place.is_free.then(|| end(&copy))
             }
             #[cfg(feature = "verbs")]
-            Self::Nic(connected) => {
-                let copy = connected.copy_segments(place.index);
+            Self::Nic { connected, stride } => {
+                let copy = copy_segments(inner, connected.memory(), place.index * stride);
                 place.is_free.then(|| end(&copy))
             }
         }
@@ -243,14 +256,14 @@ impl Memory {
     }
 }
 
+/// The segments of a block that lies at `at`, for a look at what is in it.
+fn copy_segments(inner: &Inner, mapping: &Mapping, at: usize) -> Vec<u8> {
+    mapping.copy_out(at + SEGMENTS_AT, inner.options.block_bytes)
+}
+
 /// A switch as a NIC is told of it.
 #[cfg(feature = "verbs")]
-fn verbs_switch(
-    path: &HelloPath,
-    peer: SocketAddr,
-    blocks: usize,
-    stride: usize,
-) -> crate::verbs::Switch {
+fn verbs_switch(path: &HelloPath, peer: SocketAddr, len: usize) -> strata_roce::verbs::Peer {
     let (reliable, qpn, psn, mtu) = match *path {
         HelloPath::Rdma {
             reliable,
@@ -261,14 +274,13 @@ fn verbs_switch(
         } => (reliable, qpn, psn, mtu),
         HelloPath::SharedMemory => (true, 0, 0, 0),
     };
-    crate::verbs::Switch {
+    strata_roce::verbs::Peer {
         reliable,
         qpn,
         psn,
         mtu,
         address: peer.ip(),
-        blocks,
-        stride,
+        len,
     }
 }
 

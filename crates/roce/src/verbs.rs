@@ -1,6 +1,5 @@
-//! The relay's memory registered with an RDMA NIC, which then does what the
-//! software responder does otherwise: nothing of the relay's CPU is touched per
-//! packet. Through rdma-core's libibverbs.
+//! Memory registered with an RDMA NIC, which then does what the software responder does
+//! otherwise: no CPU is touched per packet. Through rdma-core's libibverbs.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -9,19 +8,16 @@ use std::net::IpAddr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use strata_store::RelayedHeader;
-use strata_wire::roce::{MASK_24, UDP_PORT};
+use strata_wire::roce::MASK_24;
 
-use crate::control::WelcomePath;
-use crate::error::{RelayError, io_error};
-use crate::shared::{Mapping, SharedBlock, copy_segments};
+use crate::shared::Mapping;
 
 /// Which device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceOptions {
     /// Its name, as `rdma link` and `ibv_devices` say.
     pub name: String,
-    /// Index of its GID: a RoCEv2 one, of the address that switches connect to.
+    /// Index of its GID: a RoCEv2 one, of the address that peers connect to.
     pub gid_index: u8,
 }
 
@@ -80,15 +76,21 @@ impl std::fmt::Debug for Device {
     }
 }
 
-/// A switch that wants to write.
-pub(crate) struct Switch {
-    pub(crate) reliable: bool,
-    pub(crate) qpn: u32,
-    pub(crate) psn: u32,
-    pub(crate) mtu: usize,
-    pub(crate) address: IpAddr,
-    pub(crate) blocks: usize,
-    pub(crate) stride: usize,
+/// A peer that wants to write.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Reliable connection, or unreliable.
+    pub reliable: bool,
+    /// Its queue pair.
+    pub qpn: u32,
+    /// The sequence number of its first packet.
+    pub psn: u32,
+    /// RDMA MTU.
+    pub mtu: usize,
+    /// Where it is.
+    pub address: IpAddr,
+    /// Bytes of memory that it may write into.
+    pub len: usize,
 }
 
 impl Device {
@@ -97,27 +99,29 @@ impl Device {
     /// # Errors
     ///
     /// If there is none of that name, or it cannot be used.
-    pub fn open(options: &DeviceOptions) -> Result<Self, RelayError> {
-        let what = || format!("{}: RDMA device", options.name);
-        let name = CString::new(options.name.as_str());
-        let name = name.map_err(|error| io_error(what())(error.into()))?;
+    pub fn open(options: &DeviceOptions) -> io::Result<Self> {
+        let name = CString::new(options.name.as_str())?;
         // SAFETY: a C string that outlives the call.
         let raw = unsafe { strata_verbs_open(name.as_ptr(), options.gid_index.into()) };
         let raw = NonNull::new(raw);
-        let raw = raw.ok_or_else(|| io_error(what())(io::Error::last_os_error()))?;
+        let raw = raw.ok_or_else(io::Error::last_os_error)?;
         Ok(Self(Arc::new(OpenDevice(raw))))
     }
 
-    /// Registers memory for a switch, and connects a queue pair to its own.
-    pub(crate) fn connect(&self, switch: &Switch) -> Result<Connected, RelayError> {
-        let len = switch.blocks * switch.stride;
-        let memory = Mapping::create(len).map_err(io_error("memory for a switch"))?;
-        let gid = match switch.address.to_canonical() {
+    /// Registers memory for a peer, which /proc shows as `name`, and connects a queue pair to
+    /// its own.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system or the device says.
+    pub fn connect(&self, name: &str, peer: &Peer) -> io::Result<Connected> {
+        let memory = Mapping::create(name, peer.len)?;
+        let gid = match peer.address.to_canonical() {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
             IpAddr::V6(v6) => v6.octets(),
         };
-        let psn = getrandom::u32().unwrap_or(0) & MASK_24;
-        let mtu = c_int::try_from(switch.mtu).unwrap_or(0);
+        let psn = getrandom::u32().map_err(io::Error::other)? & MASK_24;
+        let mtu = c_int::try_from(peer.mtu).map_err(io::Error::other)?;
         let (mut number, mut rkey) = (0, 0);
         // SAFETY: the device is open; the memory is mapped with this length and outlives
         // the registration, since `Connected` ends that first; the GID has 16 bytes.
@@ -125,10 +129,10 @@ impl Device {
             strata_verbs_connect(
                 self.0.0.as_ptr(),
                 memory.start().cast(),
-                len,
-                switch.reliable.into(),
-                switch.qpn,
-                switch.psn,
+                peer.len,
+                peer.reliable.into(),
+                peer.qpn,
+                peer.psn,
                 psn,
                 mtu,
                 gid.as_ptr(),
@@ -136,20 +140,14 @@ impl Device {
                 &raw mut rkey,
             )
         };
-        let raw = NonNull::new(raw)
-            .ok_or_else(|| io_error("queue pair for a switch")(io::Error::last_os_error()))?;
+        let raw = NonNull::new(raw).ok_or_else(io::Error::last_os_error)?;
         Ok(Connected {
             pair: QueuePair(raw),
-            welcome: WelcomePath::Rdma {
-                qpn: number,
-                rkey,
-                va: memory.start().addr() as u64 + strata_store::SEGMENTS_AT as u64,
-                mtu: switch.mtu,
-                port: UDP_PORT,
-                psn,
-            },
-            reliable: switch.reliable,
-            stride: switch.stride,
+            number,
+            rkey,
+            psn,
+            va: memory.start().addr() as u64,
+            reliable: peer.reliable,
             memory: Arc::new(memory),
             _device: Arc::clone(&self.0),
         })
@@ -168,32 +166,61 @@ impl Drop for QueuePair {
     }
 }
 
-/// Memory of a switch that the NIC writes. The order of fields is that of their end.
-pub(crate) struct Connected {
+/// Memory of a peer that the NIC writes. The order of fields is that of their end.
+pub struct Connected {
     #[expect(dead_code, reason = "ends the connection when dropped")]
     pair: QueuePair,
     memory: Arc<Mapping>,
-    welcome: WelcomePath,
+    number: u32,
+    rkey: u32,
+    psn: u32,
+    va: u64,
     reliable: bool,
-    stride: usize,
     _device: Arc<OpenDevice>,
 }
 
+impl std::fmt::Debug for Connected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connected")
+            .field("number", &self.number)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Connected {
-    pub(crate) fn welcome(&self) -> WelcomePath {
-        self.welcome.clone()
+    /// Number of the queue pair.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
     }
 
-    pub(crate) fn is_reliable(&self) -> bool {
+    /// Remote key of the memory.
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        self.rkey
+    }
+
+    /// Virtual address of its first byte.
+    #[must_use]
+    pub fn va(&self) -> u64 {
+        self.va
+    }
+
+    /// Sequence number of the first packet that the NIC sends.
+    #[must_use]
+    pub fn psn(&self) -> u32 {
+        self.psn
+    }
+
+    /// Whether the peer learns what has arrived.
+    #[must_use]
+    pub fn is_reliable(&self) -> bool {
         self.reliable
     }
 
-    pub(crate) fn seal(&self, place: usize, header: &RelayedHeader) -> SharedBlock {
-        SharedBlock::seal(&self.memory, place * self.stride, header)
-    }
-
-    pub(crate) fn copy_segments(&self, place: usize) -> Vec<u8> {
-        let len = self.stride - strata_store::SEGMENTS_AT;
-        copy_segments(&self.memory, place * self.stride, len)
+    /// The memory.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<Mapping> {
+        &self.memory
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use strata_rdma::segment::{Assembly, BlockWriter, Layout, PacketInfo, Segments};
+use strata_wire::segment::{Assembly, BlockWriter, Layout, PacketInfo, Segments};
 
 const KEY: u32 = 0x1357_9bdf;
 const BLOCK_BYTES: usize = 64 << 10;
@@ -65,7 +65,7 @@ fn written(
     (messages, count)
 }
 
-fn content(packet: strata_rdma::segment::Packet<'_, '_>) -> Vec<u8> {
+fn content(packet: strata_wire::segment::Packet<'_, '_>) -> Vec<u8> {
     packet.parts().flatten().copied().collect()
 }
 

@@ -7,9 +7,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use strata_rdma::PacketBatch;
-use strata_relay::Port;
-use strata_relay::raw::RawToRelay;
-use strata_relay::udp::{UdpPort, UdpToRelay};
+use strata_roce::Port;
+use strata_roce::raw::RawToPeer;
+use strata_roce::udp::{UdpPort, UdpToPeer};
 use strata_wire::roce::{Extensions, Opcode, Operation, Repr, Reth, Service, UDP_PORT};
 
 type Failure = Box<dyn std::error::Error>;
@@ -75,12 +75,12 @@ fn send(local: IpAddr, relay: IpAddr, seconds: u64, raw: Option<&str>) -> Result
     };
     batch.push(&repr, &[&[7; 4096]]);
     // The kernel finds the neighbour that raw frames ask for.
-    UdpToRelay::new(UdpPort::bind(own)?, own, relay)?.send(&mut batch)?;
+    UdpToPeer::new(UdpPort::bind(own)?, own, relay)?.send(&mut batch)?;
     std::thread::sleep(Duration::from_millis(100));
     let answers = UdpPort::bind(own)?;
     let mut port: Box<dyn Port> = match raw {
-        Some(interface) => Box::new(RawToRelay::new(interface, answers, own, relay)?),
-        None => Box::new(UdpToRelay::new(answers, own, relay)?),
+        Some(interface) => Box::new(RawToPeer::new(interface, answers, own, relay)?),
+        None => Box::new(UdpToPeer::new(answers, own, relay)?),
     };
     for _ in 1..240 {
         batch.push(&repr, &[&[7; 4096]]);

@@ -14,10 +14,12 @@ use strata_rdma::PacketBatch;
 use strata_wire::roce::Packet;
 use strata_wire::roce::icrc;
 
+use crate::Port;
 use crate::icrc::{IcrcCheck, outer};
-use crate::link::Port;
-use crate::run::{self, RUNS, Run};
+use crate::run::{self, Run};
 use crate::socket::{self, from_sockaddr, to_sockaddr, zeroed};
+
+pub use crate::run::RUNS;
 
 /// Bytes of the buffer of one run that is received.
 const RUN_BUFFER: usize = 65_536;
@@ -114,7 +116,7 @@ impl UdpPort {
         })
     }
 
-    /// Takes what has arrived, without waiting: at most 16 runs. `take` gets where
+    /// Takes what has arrived, without waiting: at most [`RUNS`]. `take` gets where
     /// each packet came from, its place within its run, and its bytes from the BTH on.
     /// Returns the number of runs.
     ///
@@ -265,27 +267,27 @@ fn segment_size(header: &libc::msghdr, control: &Ancillary) -> Option<usize> {
         .flatten()
 }
 
-/// What comes back from one relay.
+/// What comes back from one peer.
 #[derive(Debug)]
 pub(crate) struct Answers {
     port: UdpPort,
-    relay: SocketAddr,
+    peer: SocketAddr,
     check: IcrcCheck,
 }
 
 impl Answers {
-    /// Through a bound socket, which is reached at `local`, from the relay's.
-    pub(crate) fn new(port: UdpPort, local: SocketAddr, relay: SocketAddr) -> io::Result<Self> {
-        let check = IcrcCheck::new(relay, local).ok_or(io::ErrorKind::InvalidInput)?;
-        Ok(Self { port, relay, check })
+    /// Through a bound socket, which is reached at `local`, from the peer's.
+    pub(crate) fn new(port: UdpPort, local: SocketAddr, peer: SocketAddr) -> io::Result<Self> {
+        let check = IcrcCheck::new(peer, local).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Self { port, peer, check })
     }
 
     /// As [`Port::receive`].
     pub(crate) fn receive(&mut self, take: &mut dyn FnMut(&Packet<'_>)) -> io::Result<()> {
-        let (relay, check) = (self.relay, &mut self.check);
+        let (peer, check) = (self.peer, &mut self.check);
         self.port.receive_with(&mut |source, place, bytes| {
-            // Answers come from the relay's address, and a port of its choice.
-            if source.ip() == relay.ip()
+            // Answers come from the peer's address, and a port of its choice.
+            if source.ip() == peer.ip()
                 && let Some(packet) = Packet::new_checked(bytes)
                 && check.is_right(source.port(), &packet, place)
             {
@@ -301,32 +303,32 @@ impl Answers {
     }
 }
 
-/// A switch's UDP socket, to one relay.
+/// A UDP socket of a requester, to one peer.
 #[derive(Debug)]
-pub struct UdpToRelay {
+pub struct UdpToPeer {
     answers: Answers,
     icrcs: icrc::Stream,
 }
 
-impl UdpToRelay {
-    /// From a bound socket, which is reached at `local`, to the relay's.
+impl UdpToPeer {
+    /// From a bound socket, which is reached at `local`, to the peer's.
     ///
     /// # Errors
     ///
     /// If the addresses are of different families.
-    pub fn new(port: UdpPort, local: SocketAddr, relay: SocketAddr) -> io::Result<Self> {
-        let outer = outer(local, relay).ok_or(io::ErrorKind::InvalidInput)?;
+    pub fn new(port: UdpPort, local: SocketAddr, peer: SocketAddr) -> io::Result<Self> {
+        let outer = outer(local, peer).ok_or(io::ErrorKind::InvalidInput)?;
         Ok(Self {
-            answers: Answers::new(port, local, relay)?,
+            answers: Answers::new(port, local, peer)?,
             icrcs: icrc::Stream::new(outer),
         })
     }
 }
 
-impl Port for UdpToRelay {
+impl Port for UdpToPeer {
     fn send(&mut self, batch: &mut PacketBatch) -> io::Result<()> {
-        let Answers { port, relay, .. } = &mut self.answers;
-        port.send_to(*relay, &mut self.icrcs, batch)
+        let Answers { port, peer, .. } = &mut self.answers;
+        port.send_to(*peer, &mut self.icrcs, batch)
     }
 
     fn receive(&mut self, take: &mut dyn FnMut(&Packet<'_>)) -> io::Result<()> {

@@ -58,26 +58,6 @@ pub(crate) fn wait(socket: RawFd, events: libc::c_short, limit: Duration) -> io:
     }
 }
 
-/// Waits until one of the sockets can be read, for so long.
-pub(crate) fn wait_any(sockets: &[RawFd], limit: Duration) -> io::Result<()> {
-    let poll = |&fd: &RawFd| libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let mut polls: Vec<libc::pollfd> = sockets.iter().map(poll).collect();
-    let count = libc::nfds_t::try_from(polls.len()).map_err(io::Error::other)?;
-    let timeout = libc::c_int::try_from(limit.as_millis()).map_err(io::Error::other)?;
-    // SAFETY: so many pollfds, which outlive the call.
-    if unsafe { libc::poll(polls.as_mut_ptr(), count, timeout) } < 0 {
-        return match io::Error::last_os_error() {
-            error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            error => Err(error),
-        };
-    }
-    Ok(())
-}
-
 /// How often an interface without room is asked again, 50 us apart.
 const TRIES: u32 = 100;
 

@@ -20,8 +20,8 @@ use strata_wire::ipv4;
 use strata_wire::roce::{Packet, icrc};
 use strata_wire::transport::{UDP_HEADER_LEN, UdpRepr};
 
+use crate::Port;
 use crate::icrc::outer;
-use crate::link::Port;
 use crate::run::{self, RUNS, Run};
 use crate::socket::{self, zeroed};
 use crate::udp::{Answers, UdpPort};
@@ -33,9 +33,9 @@ const VIRTIO_LEN: usize = 10;
 const TTL: u8 = 64;
 const UDP: u8 = 17;
 
-/// A switch's interface, to a relay on the same link.
+/// An interface, to a peer on the same link.
 #[derive(Debug)]
-pub struct RawToRelay {
+pub struct RawToPeer {
     socket: OwnedFd,
     link: Link,
     icrcs: icrc::Stream,
@@ -54,25 +54,25 @@ struct Link {
     to: SocketAddrV4,
 }
 
-impl RawToRelay {
+impl RawToPeer {
     /// Frames from `local`, to which `answers` is bound, through `interface` to the
-    /// relay, whose MAC address the kernel must know: talk to it before.
+    /// peer, whose MAC address the kernel must know: talk to it before.
     ///
     /// # Errors
     ///
-    /// If the interface or the relay's MAC address is not known, the addresses are
+    /// If the interface or the peer's MAC address is not known, the addresses are
     /// not IPv4, or the operating system refuses.
     pub fn new(
         interface: &str,
         answers: UdpPort,
         local: SocketAddr,
-        relay: SocketAddr,
+        peer: SocketAddr,
     ) -> io::Result<Self> {
-        let (SocketAddr::V4(from), SocketAddr::V4(to)) = (local, relay) else {
+        let (SocketAddr::V4(from), SocketAddr::V4(to)) = (local, peer) else {
             let problem = "raw frames are sent over IPv4 only";
             return Err(io::Error::new(io::ErrorKind::Unsupported, problem));
         };
-        let outer = outer(local, relay).ok_or(io::ErrorKind::InvalidInput)?;
+        let outer = outer(local, peer).ok_or(io::ErrorKind::InvalidInput)?;
         // Protocol 0: nothing is received.
         // SAFETY: no pointers.
         let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -89,7 +89,7 @@ impl RawToRelay {
             link: Link::to(interface, from, to)?,
             icrcs: icrc::Stream::new(outer),
             segmentation: bypass.is_ok(),
-            answers: Answers::new(answers, local, relay)?,
+            answers: Answers::new(answers, local, peer)?,
         })
     }
 }
@@ -105,7 +105,7 @@ impl Link {
         let arp = fs::read_to_string("/proc/net/arp")?;
         let peer = neighbour(&arp, *to.ip(), interface).ok_or_else(|| {
             let problem = format!(
-                "{}: not a neighbour on {interface}: raw frames reach a relay on the same link only",
+                "{}: not a neighbour on {interface}: raw frames reach hosts on the same link only",
                 to.ip()
             );
             io::Error::new(io::ErrorKind::NotFound, problem)
@@ -220,7 +220,7 @@ fn send_runs(socket: &OwnedFd, link: &Link, runs: &[Run<'_>]) -> io::Result<()> 
     unsafe { socket::send_all(socket.as_raw_fd(), &mut messages[..runs.len()]) }
 }
 
-impl Port for RawToRelay {
+impl Port for RawToPeer {
     fn send(&mut self, batch: &mut PacketBatch) -> io::Result<()> {
         let Self {
             socket,

@@ -15,7 +15,7 @@ const PACKETS_MAX: usize = 64;
 /// Bytes of one run at most: an IP packet.
 pub(crate) const BYTES_MAX: usize = 65_000;
 /// Runs sent, or received, with one call.
-pub(crate) const RUNS: usize = 16;
+pub const RUNS: usize = 16;
 
 /// A run of a batch.
 #[derive(Clone, Copy, Debug)]

@@ -1,5 +1,5 @@
-//! Shared memory between switch and relay on one machine: the relay's blocks are
-//! mapped by both, and an RDMA WRITE is a copy.
+//! Shared memory between two processes of one machine: blocks are mapped by both, and an RDMA
+//! WRITE is a copy.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -8,14 +8,10 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use strata_store::{RelayedHeader, SEGMENTS_AT};
-
-/// What /proc shows the memory as.
-const NAME: &str = "strata-relay";
 
 /// Memory that was mapped.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub struct Mapping {
     start: *mut u8,
     len: usize,
     file: File,
@@ -35,7 +31,13 @@ impl Drop for Mapping {
 }
 
 impl Mapping {
-    fn map(file: File, len: usize) -> io::Result<Self> {
+    /// Maps the first `len` bytes of a file, of which is known that it has them and keeps them:
+    /// a file that becomes smaller ends the process that touches what it had.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says.
+    pub fn map(file: File, len: usize) -> io::Result<Self> {
         // SAFETY: a new mapping, at an address of the system's choice.
         let start = unsafe {
             libc::mmap(
@@ -57,19 +59,24 @@ impl Mapping {
         })
     }
 
-    /// Zeros without a name, that nobody can shrink.
-    pub(crate) fn create(len: usize) -> io::Result<Self> {
+    /// Zeros that no path leads to, and that nobody can shrink; /proc shows them as `name`.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says.
+    pub fn create(name: &str, len: usize) -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // Nobody runs what is in it: sealed since Linux 6.3, which refuses the flag before.
-        let sealed = memfd_create(NAME, flags | MemfdFlags::NOEXEC_SEAL);
-        let file = File::from(sealed.or_else(|_| memfd_create(NAME, flags))?);
+        let sealed = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL);
+        let file = File::from(sealed.or_else(|_| memfd_create(name, flags))?);
         file.set_len(len as u64)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Self::map(file, len)
     }
 
     /// What another process of this machine is handed to map it.
-    pub(crate) fn file(&self) -> &File {
+    #[must_use]
+    pub fn file(&self) -> &File {
         &self.file
     }
 
@@ -79,86 +86,105 @@ impl Mapping {
         self.start
     }
 
-    fn copy_in(&self, at: usize, bytes: &[u8]) {
+    /// Copies bytes to a place.
+    ///
+    /// # Panics
+    ///
+    /// If that is beyond the mapping.
+    pub fn copy_in(&self, at: usize, bytes: &[u8]) {
         let end = at.checked_add(bytes.len());
         assert!(end.is_some_and(|end| end <= self.len), "within the mapping");
         // SAFETY: within the mapping by the assertion; `bytes` are not of it, since
         // no reference to it lasts beyond a system call.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.add(at), bytes.len()) };
     }
+    /// A copy of the bytes at a place.
+    ///
+    /// # Panics
+    ///
+    /// If that is beyond the mapping.
+    #[must_use]
+    pub fn copy_out(&self, at: usize, len: usize) -> Vec<u8> {
+        let end = at.checked_add(len);
+        assert!(end.is_some_and(|end| end <= self.len), "within the mapping");
+        let mut out = vec![0; len];
+        // SAFETY: within the mapping by the assertion, and `out` has room.
+        unsafe { std::ptr::copy_nonoverlapping(self.start.add(at), out.as_mut_ptr(), len) };
+        out
+    }
 }
 
-/// One block of shared memory, full.
+/// Bytes of a mapping that are handed to the kernel.
 #[derive(Debug)]
 pub struct SharedBlock {
     mapping: Arc<Mapping>,
     at: usize,
-    used: usize,
+    len: usize,
 }
 
 impl SharedBlock {
-    pub(crate) fn seal(mapping: &Arc<Mapping>, at: usize, header: &RelayedHeader) -> Self {
-        let mut page = [0; SEGMENTS_AT];
-        let emitted = header.emit();
-        page[..emitted.len()].copy_from_slice(&emitted);
-        mapping.copy_in(at, &page);
+    /// So many bytes from a place on.
+    ///
+    /// # Panics
+    ///
+    /// If they are not within the mapping.
+    #[must_use]
+    pub fn new(mapping: &Arc<Mapping>, at: usize, len: usize) -> Self {
+        let end = at.checked_add(len);
+        assert!(
+            end.is_some_and(|end| end <= mapping.len),
+            "within the mapping"
+        );
         Self {
             mapping: Arc::clone(mapping),
             at,
-            used: header.stored_len(),
+            len,
         }
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
-        assert!(
-            self.at + self.used <= self.mapping.len,
-            "within the mapping"
-        );
-        // SAFETY: within the mapping by the assertion. A switch that keeps to the
+    /// These bytes, to be read by the kernel alone.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: within the mapping, as `new` has asserted. A peer that keeps to the
         // protocol does not write to a full block; what one that does not writes, is
         // read by the kernel alone, to whom these bytes are handed.
-        unsafe { std::slice::from_raw_parts(self.mapping.start.add(self.at), self.used) }
+        unsafe { std::slice::from_raw_parts(self.mapping.start.add(self.at), self.len) }
     }
 }
 
-/// The segments of a block that lies at `at`, for a look at what is in it.
-pub(crate) fn copy_segments(mapping: &Mapping, at: usize, len: usize) -> Vec<u8> {
-    let from = at + SEGMENTS_AT;
-    assert!(from + len <= mapping.len, "within the mapping");
-    let mut out = vec![0; len];
-    // SAFETY: within the mapping by the assertion, and `out` has room.
-    unsafe { std::ptr::copy_nonoverlapping(mapping.start.add(from), out.as_mut_ptr(), len) };
-    out
-}
-
-/// The relay's blocks, as the switch has mapped them.
+/// Blocks of another process, as the one that fills them has mapped them.
 #[derive(Debug)]
-pub struct SharedToRelay {
+pub struct SharedToPeer {
     mapping: Mapping,
     stride: usize,
+    first: usize,
 }
 
-impl SharedToRelay {
-    /// Maps the relay's blocks, in memory of which is known that it has `blocks` times
-    /// `stride` bytes and keeps them.
+impl SharedToPeer {
+    /// Maps blocks, in memory of which is known that it has `blocks` times `stride` bytes and
+    /// keeps them. The first `first` bytes of each are not to be written.
     ///
     /// # Errors
     ///
     /// What the operating system says.
-    pub(crate) fn map(file: File, blocks: usize, stride: usize) -> io::Result<Self> {
+    pub fn map(file: File, blocks: usize, stride: usize, first: usize) -> io::Result<Self> {
         let len = blocks.checked_mul(stride);
         let len = len.ok_or(io::ErrorKind::InvalidInput)?;
         let mapping = Mapping::map(file, len)?;
-        Ok(Self { mapping, stride })
+        Ok(Self {
+            mapping,
+            stride,
+            first,
+        })
     }
 
-    /// Copies `bytes` to `at` among the segments of a block.
+    /// Copies `bytes` to `at` behind the first bytes of a block.
     ///
     /// # Panics
     ///
     /// If that is beyond the block.
     pub fn write(&self, block: usize, at: usize, bytes: &[u8]) {
-        let within = SEGMENTS_AT + at;
+        let within = self.first + at;
         assert!(within + bytes.len() <= self.stride, "within the block");
         self.mapping.copy_in(block * self.stride + within, bytes);
     }

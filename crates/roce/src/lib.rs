@@ -1,0 +1,53 @@
+//! RoCEv2 between machines and processes: what carries the packets of [`strata_rdma`].
+//!
+//! - [`udp`]: sockets of the kernel, many packets with one call;
+//! - [`raw`]: frames of our own through a packet socket;
+//! - [`shared`]: memory that both ends have mapped, where a WRITE is a copy, and
+//!   [`handover`]: how a process gives such memory to another one;
+//! - `verbs`, with the feature of that name: memory that a NIC writes;
+//! - [`icrc`]: checksums of packets that pass through the kernel's sockets.
+//!
+//! [`Port`] is what a requester sends through. Nothing here knows what is in the packets, or
+//! how both ends have found each other: that is a protocol's, as the one of `relay`. Uses
+//! `rdma` and `wire` alone.
+#![deny(unsafe_code)]
+
+pub mod handover;
+pub mod icrc;
+pub mod raw;
+mod run;
+pub mod shared;
+mod socket;
+pub mod udp;
+#[cfg(feature = "verbs")]
+pub mod verbs;
+
+use std::io;
+use std::time::Duration;
+
+use strata_rdma::PacketBatch;
+use strata_wire::roce::Packet;
+
+/// RDMA packets to one peer: a transport.
+pub trait Port: Send {
+    /// Seals the packets and sends them.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says.
+    fn send(&mut self, batch: &mut PacketBatch) -> io::Result<()>;
+
+    /// Takes the answers that have come, without waiting. Their ICRCs are right.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says.
+    fn receive(&mut self, take: &mut dyn FnMut(&Packet<'_>)) -> io::Result<()>;
+
+    /// Waits for answers for so long.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says.
+    fn wait(&mut self, limit: Duration) -> io::Result<()>;
+}
