@@ -25,7 +25,7 @@ use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::prelude::SessionContext;
 use strata_archive::{Rows, Table, TakeRows, name_of, rows_of_blocks};
-use strata_store::{BlockFile, Damage, Disk, FileKind, Log, Part, PartFile, Recording, Select};
+use strata_store::{Damage, Disk, FileKind, Log, Part, PartFile, Select};
 use strata_wire::AddressFamily;
 use tokio::sync::mpsc::Sender;
 
@@ -54,8 +54,9 @@ struct Blocks {
 
 #[derive(Debug)]
 struct BlocksFile {
-    recording: Recording,
-    file: BlockFile,
+    /// Its recording and its place there.
+    recording: usize,
+    file: usize,
     /// That of the part which it could become.
     number: u32,
 }
@@ -123,11 +124,11 @@ impl Tiers {
         }
         let mut files = Vec::new();
         let mut number = log.archive().next_part;
-        for recording in log.recordings() {
-            for file in &recording.files {
+        for (recording, listed) in log.recordings().iter().enumerate() {
+            for file in 0..listed.files.len() {
                 files.push(BlocksFile {
-                    recording: recording.clone(),
-                    file: file.clone(),
+                    recording,
+                    file,
                     number,
                 });
                 number += 1;
@@ -280,9 +281,11 @@ impl PartitionStream for Stream {
                     recording,
                     file,
                     number,
-                } = &blocks.files[file];
+                } = blocks.files[file];
+                let recording = &blocks.log.recordings()[recording];
+                let file = &recording.files[file];
                 let read =
-                    rows_of_blocks(&blocks.log, recording, file, *number, &rows, &mut output);
+                    rows_of_blocks(&blocks.log, recording, file, number, &rows, &mut output);
                 read.map_err(|error| DataFusionError::External(Box::new(error)))?;
                 if !output.open {
                     break;

@@ -203,8 +203,6 @@ fn run_job(
     };
     let mut gone = Vec::new();
     for file in files {
-        let mut one = recording.clone();
-        one.files = vec![file.clone()];
         let mut this = Gone {
             name: file.name.clone(),
             recording: recording.id,
@@ -218,7 +216,7 @@ fn run_job(
             once: true,
             ..Select::default()
         };
-        for block in log.blocks(&one, &select) {
+        for block in log.blocks_in(recording, file, &select) {
             let block = match block {
                 Ok(block) => block,
                 Err(StoreError::Damage(damage)) => {

@@ -101,6 +101,7 @@ fn metas_of(
 ) -> Result<Vec<Meta>, ArchiveError> {
     let mut metas: Vec<Meta> = Vec::new();
     let mut seen: HashMap<String, u32> = HashMap::new();
+    let all = Select::default();
     for part in parts_of(log, recording) {
         let Some(file) = part.file(FileKind::Meta) else {
             continue;
@@ -113,18 +114,17 @@ fn metas_of(
         } else {
             file.bytes
         };
-        let mut one = recording.clone();
-        one.files = vec![BlockFile {
+        let file = BlockFile {
             name,
             worker: 0,
             sealed: true,
             bytes,
             blocks: 1,
             packets: 0,
-        }];
+        };
         // Parts of one job say the same, and an input may say one thing twice.
         let mut here: HashMap<String, u32> = HashMap::new();
-        for block in log.blocks(&one, &Select::default()) {
+        for block in log.blocks_in(recording, &file, &all) {
             match block {
                 Ok(block) => {
                     for record in block.records().flatten() {

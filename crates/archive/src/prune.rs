@@ -405,8 +405,6 @@ struct Content {
 
 impl Content {
     fn of(log: &Log, recording: &Recording, file: &BlockFile) -> Result<Self, ArchiveError> {
-        let mut one = recording.clone();
-        one.files = vec![file.clone()];
         let select = Select {
             without_records: true,
             ..Select::default()
@@ -421,7 +419,7 @@ impl Content {
             incomplete: 0,
         };
         let (mut times, mut protected) = (None, false);
-        for block in log.blocks(&one, &select) {
+        for block in log.blocks_in(recording, file, &select) {
             let block = match block {
                 Ok(block) => block,
                 // A damaged block's packets are lost already.

@@ -141,8 +141,6 @@ pub fn rows_of_blocks(
     rows: &Rows,
     take: &mut impl TakeRows,
 ) -> Result<(), ArchiveError> {
-    let mut one = recording.clone();
-    one.files = vec![file.clone()];
     let all = Select::default();
     let specs = rows.table.specs();
     let is_of_a_run = |column: &usize| OF_A_RUN.contains(&specs[*column].name);
@@ -151,7 +149,7 @@ pub fn rows_of_blocks(
             without_records: true,
             ..rows.select.clone()
         };
-        if log.blocks(&one, &looked).next().is_none() {
+        if log.blocks_in(recording, file, &looked).next().is_none() {
             return Ok(());
         }
         &all
@@ -169,7 +167,7 @@ pub fn rows_of_blocks(
         wants_more: true,
         take,
     };
-    for block in log.blocks(&one, select) {
+    for block in log.blocks_in(recording, file, select) {
         if !batches.wants_more {
             return Ok(());
         }

@@ -54,14 +54,12 @@ pub fn verify(log: &Log, keys: Option<&Identities>) -> Result<Verified, ArchiveE
             verified.checkpoints(disk, recording)?;
         }
         for file in &recording.files {
-            let mut one = recording.clone();
-            one.files = vec![file.clone()];
             let mut blocks = Vec::new();
             let select = Select {
                 without_index: true,
                 ..Select::default()
             };
-            for block in log.blocks(&one, &select) {
+            for block in log.blocks_in(recording, file, &select) {
                 match block {
                     Ok(block) => {
                         verified.packets += u64::from(block.header.packets);

@@ -161,6 +161,7 @@ pub struct Blocks<'a> {
     log: &'a Log,
     recording: &'a Recording,
     select: &'a Select,
+    /// Those still to be read.
     files: std::slice::Iter<'a, BlockFile>,
     /// Whose files; `None` for all.
     worker: Option<u16>,
@@ -174,10 +175,11 @@ pub struct Blocks<'a> {
 }
 
 impl<'a> Blocks<'a> {
-    /// Those of one worker; `None` for all.
+    /// Those of these files of the recording and of one worker; `None` for all workers.
     pub(crate) fn new(
         log: &'a Log,
         recording: &'a Recording,
+        files: &'a [BlockFile],
         worker: Option<u16>,
         select: &'a Select,
     ) -> Self {
@@ -185,7 +187,7 @@ impl<'a> Blocks<'a> {
             log,
             recording,
             select,
-            files: recording.files.iter(),
+            files: files.iter(),
             worker,
             source: None,
             ahead: VecDeque::new(),

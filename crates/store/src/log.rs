@@ -244,7 +244,7 @@ impl Log {
     /// The blocks of a recording in order, those that cannot hold what is wanted
     /// left out. An error names file and offset; the blocks after it follow.
     pub fn blocks<'a>(&'a self, recording: &'a Recording, select: &'a Select) -> Blocks<'a> {
-        Blocks::new(self, recording, None, select)
+        Blocks::new(self, recording, &recording.files, None, select)
     }
 
     /// The promotions of a recording, which may stand in any of its files. Damaged blocks
@@ -297,7 +297,17 @@ impl Log {
         worker: u16,
         select: &'a Select,
     ) -> Blocks<'a> {
-        Blocks::new(self, recording, Some(worker), select)
+        Blocks::new(self, recording, &recording.files, Some(worker), select)
+    }
+
+    /// As [`Log::blocks`], of one file, which need not be one that the manifest lists.
+    pub fn blocks_in<'a>(
+        &'a self,
+        recording: &'a Recording,
+        file: &'a BlockFile,
+        select: &'a Select,
+    ) -> Blocks<'a> {
+        Blocks::new(self, recording, std::slice::from_ref(file), None, select)
     }
 }
 

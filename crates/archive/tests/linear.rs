@@ -1,0 +1,164 @@
+//! Work on a log grows with its files, not with their square.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+
+mod common;
+
+use std::sync::Arc;
+
+use strata_archive::{Retention, compact, prune, verify};
+use strata_store::export::Context;
+use strata_store::{
+    About, BlockBuilder, BlockSink, Disk, Log, PacketRecord, Promotion, Recorder, RecorderOptions,
+    SimDisk,
+};
+use strata_testkit::{CountingAllocator, allocations};
+use strata_wire::{Interface, Keep, Ledger, LinkType};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+const HOUR: u64 = 3_600_000_000_000;
+
+fn about(look_back: bool) -> About {
+    About {
+        hash_seed: [1, 2],
+        model_json: br#"{"classes":[{"name":"benign"}]}"#.to_vec(),
+        classes: vec!["benign".to_owned()],
+        look_back,
+        ..About::default()
+    }
+}
+
+/// A recording of two workers whose files hold a block each.
+fn start(disk: &Arc<dyn Disk>, about: &About) -> (Recorder, Vec<BlockSink>) {
+    let options = RecorderOptions {
+        block_bytes: 16 << 10,
+        rotate_bytes: 1,
+        ..RecorderOptions::default()
+    };
+    Recorder::start_workers(Arc::clone(disk), options, about, 2).unwrap()
+}
+
+fn write(sink: &mut BlockSink, fill: impl FnOnce(&mut BlockBuilder)) {
+    let mut block = loop {
+        match sink.take() {
+            Some(block) => break block,
+            None => drop(sink.wait().unwrap()),
+        }
+    };
+    block.define_context(&serde_json::to_vec(&Context::default()).unwrap());
+    block.define_verdict(0, 0, 1, 0, &[0]);
+    block.define_interface(0, &Interface::new(LinkType::ETHERNET, 0));
+    fill(&mut block);
+    sink.submit(block).unwrap();
+    while sink.wait().unwrap().is_some() {}
+}
+
+fn packet(seq: u64, ts_ns: u64, data: &[u8]) -> PacketRecord<'_> {
+    PacketRecord {
+        ts_ns,
+        seq,
+        wire_len: 60,
+        captured_len: 60,
+        header_len: 14,
+        interface: 0,
+        verdict: 0,
+        keep_code: Keep::Header.code(),
+        has_timestamp: true,
+        data,
+        options: &[],
+    }
+}
+
+/// A log of so many files, half of each worker, with 8 packets each.
+fn log_of(files: u64) -> Arc<dyn Disk> {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+    let (recorder, mut sinks) = start(&disk, &about(false));
+    for file in 0..files / 2 {
+        for sink in &mut sinks {
+            write(sink, |block| {
+                for seq in file * 8..(file + 1) * 8 {
+                    block.push_packet(&packet(seq, HOUR + seq * 1_000, &[7; 14]), 0);
+                }
+            });
+        }
+    }
+    drop(sinks);
+    recorder.finish(&Ledger::default(), Vec::new()).unwrap();
+    disk
+}
+
+/// Allocations that a work takes on a log of so many files.
+fn taken(files: u64, work: impl FnOnce(&Arc<dyn Disk>)) -> u64 {
+    let disk = log_of(files);
+    let log = Log::on(Arc::clone(&disk)).unwrap();
+    assert_eq!(log.recordings()[0].files.len() as u64, files);
+    drop(log);
+    let before = allocations();
+    work(&disk);
+    allocations() - before
+}
+
+/// Four times as many files take about four times as much: a copy of the manifest for each file
+/// would take sixteen times as much.
+#[test]
+fn four_times_the_files_take_four_times_the_work() {
+    type Work = fn(&Arc<dyn Disk>);
+    let works: [(&str, Work); 3] = [
+        ("verify", |disk| {
+            let log = Log::on(Arc::clone(disk)).unwrap();
+            assert!(verify(&log, None).unwrap().damage.is_empty());
+        }),
+        ("prune", |disk| {
+            let retention = Retention {
+                keep_ns: Some(HOUR),
+                ..Retention::default()
+            };
+            let pruned = prune(disk, &retention, 3 * HOUR, true).unwrap();
+            assert!(pruned.block_files > 0);
+        }),
+        ("compact", |disk| {
+            assert!(compact(disk, |_| ()).unwrap().files > 0);
+        }),
+    ];
+    for (name, work) in works {
+        let [few, many] = [50, 200].map(|files| taken(files, work));
+        assert!(few > 0 && many < few * 6, "{name}: {few} and {many}");
+    }
+}
+
+/// The bytes of a packet that was kept as a header may stand in any later file of the recording.
+#[test]
+fn a_packet_is_compacted_whole_when_it_was_promoted_in_a_later_file() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+    let (recorder, mut sinks) = start(&disk, &about(true));
+    for seq in 0..3 {
+        write(&mut sinks[0], |block| {
+            block.push_packet(&packet(seq, HOUR + seq, &[7; 14]), 0);
+        });
+    }
+    for seq in 0..2 {
+        write(&mut sinks[0], |block| {
+            block.push_promotion(&Promotion {
+                seq,
+                class: 0,
+                keep_code: Keep::Header.code(),
+                kept_len: 14,
+                wire_len: 60,
+                verdict: None,
+                data: &[8; 60],
+            });
+        });
+    }
+    drop(sinks);
+    recorder.finish(&Ledger::default(), Vec::new()).unwrap();
+    let lengths = || {
+        let log = Log::on(Arc::clone(&disk)).unwrap();
+        let (capture, _) = common::exported(&log, &strata_archive::Find::default());
+        let packets = capture.packets.iter();
+        packets.map(|packet| packet.3.len()).collect::<Vec<_>>()
+    };
+    assert_eq!(lengths(), [60, 60, 14]);
+    compact(&disk, |_| ()).unwrap();
+    assert_eq!(lengths(), [60, 60, 14]);
+}
