@@ -13,6 +13,8 @@ use strata_wire::roce::{
     Operation, Packet, Repr, Reth, Service, Syndrome,
 };
 
+use strata_wire::exact;
+
 use crate::batch::PacketBatch;
 use crate::psn::Psn;
 
@@ -223,7 +225,7 @@ impl Requester {
     #[inline]
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        usize::try_from(self.next - self.settled).unwrap_or(usize::MAX)
+        exact::<usize>(self.next - self.settled)
     }
 
     /// Number of the packet that is posted next.
@@ -294,7 +296,7 @@ impl Requester {
         let reth = Reth {
             va,
             rkey,
-            dma_len: u32::try_from(data.len()).unwrap_or(u32::MAX),
+            dma_len: exact::<u32>(data.len()),
         };
         let reth = Extensions {
             reth: Some(reth),
@@ -398,7 +400,7 @@ impl Requester {
             let packet = out.get(out.len() - 1);
             let at = slot * self.stride();
             self.copies[at..at + packet.len()].copy_from_slice(packet);
-            self.lens[slot] = u32::try_from(packet.len()).unwrap_or(0);
+            self.lens[slot] = exact::<u32>(packet.len());
         }
     }
 

@@ -13,6 +13,8 @@ use strata_wire::roce::{
     Repr, Reth, Service, Syndrome,
 };
 
+use strata_wire::exact;
+
 use crate::batch::PacketBatch;
 use crate::psn::Psn;
 
@@ -379,7 +381,7 @@ impl<M: Memory> Responder<M> {
             Service::Uc => {
                 if ahead != 0 {
                     qp.message = None;
-                    qp.counters.missing += u64::try_from(ahead).unwrap_or(0);
+                    qp.counters.missing += exact::<u64>(ahead.max(0));
                 }
             }
             Service::Rc if ahead > 0 => {

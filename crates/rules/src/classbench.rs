@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use strata_wire::{AddressFamily, mix64};
+use strata_wire::{AddressFamily, exact, mix64};
 
 use crate::packet::{Field, PacketFields, UNTAGGED};
 use crate::region::{Region, Span};
@@ -115,8 +115,8 @@ pub fn rules(kind: Kind, count: usize, seed: u64) -> Vec<Rule> {
     let numbered = regions.into_iter().enumerate();
     let rules = numbered.map(|(number, region)| Rule {
         region,
-        priority: u16::try_from(count - number).unwrap_or(0),
-        policy: u32::try_from(number).unwrap_or(0),
+        priority: exact::<u16>(count - number),
+        policy: exact::<u32>(number),
     });
     rules.collect()
 }
@@ -197,7 +197,7 @@ fn region(kind: Kind, random: &mut Random, sources: &[u32], destinations: &[u32]
         let length = random.weighted(lengths);
         if length > 0 {
             let network = networks[low32(random.draw()) as usize % networks.len()];
-            let hosts = u32::MAX.checked_shr(length).unwrap_or(0);
+            let hosts = u32::MAX.unbounded_shr(length);
             let low = (network | low32(random.draw()) & 0xff) & !hosts;
             region = region.with(field, Span::new(low.into(), (low | hosts).into()));
         }
@@ -239,7 +239,7 @@ fn ports(random: &mut Random, shape: u8) -> Option<Span> {
             // The smaller of two draws: the first ports are the most frequent.
             let last = PORTS.len() as u64;
             let place = random.below(last).min(random.below(last));
-            Some(Span::one(PORTS[usize::try_from(place).unwrap_or(0)].into()))
+            Some(Span::one(PORTS[exact::<usize>(place)].into()))
         }
         1 => Some(Span::new(1024, 65535)),
         2 => {

@@ -14,7 +14,7 @@
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
-use strata_wire::mix64;
+use strata_wire::{exact, mix64};
 
 use crate::region::Span;
 use crate::tss::{LengthCounts, LengthSet};
@@ -111,7 +111,7 @@ impl<T: Value> FieldClasses<T> {
         let mut known: HashMap<u32, SubSpace, FixedState> = HashMap::default();
         let (mut first, width) = (0, max >> root_bits);
         for number in 0..1_u128 << root_bits {
-            let begin = number.checked_shl(T::BITS - root_bits).unwrap_or(0);
+            let begin = number.unbounded_shl(T::BITS - root_bits);
             // The interval that holds the sub-space's first value, and the one with its last.
             while intervals.get(first + 1).is_some_and(|next| next.0 <= begin) {
                 first += 1;
@@ -134,7 +134,7 @@ impl<T: Value> FieldClasses<T> {
     fn push(&mut self, intervals: &[(u128, u32)]) -> SubSpace {
         let size = intervals.len().next_power_of_two();
         // Twice as many intervals as rules, so far below 2^27.
-        let place = u32::try_from(self.classes.len()).unwrap_or(u32::MAX);
+        let place = exact::<u32>(self.classes.len());
         let last = intervals.len() - 1;
         for index in 0..size {
             let (start, class) = intervals[index.min(last)];
@@ -223,7 +223,7 @@ fn intervals(spans: &[Span], max: u128, field_bits: u32) -> (Vec<(u128, u32)>, V
         }
         let class = *numbers.entry(set).or_insert_with(|| {
             lengths.push(held.set());
-            u32::try_from(lengths.len() - 1).unwrap_or(u32::MAX)
+            exact::<u32>(lengths.len() - 1)
         });
         if intervals.last().is_none_or(|last| last.1 != class) {
             intervals.push((start, class));
@@ -266,7 +266,7 @@ mod tests {
             let mut values: Vec<u128> = probes.iter().map(|&v| v.into()).collect();
             let mut wide = Vec::new();
             for (at, bits, other) in spans {
-                let mask = u32::MAX.checked_shl(32 - bits).unwrap_or(0);
+                let mask = u32::MAX.unbounded_shl(32 - bits);
                 let (low, high) = if other % 4 == 0 {
                     (at.min(other), at.max(other))
                 } else {

@@ -80,7 +80,7 @@ impl Span {
 
 /// The `count` lowest bits.
 fn ones(count: u32) -> u128 {
-    u128::MAX.checked_shr(u128::BITS - count).unwrap_or(0)
+    u128::MAX.unbounded_shr(u128::BITS - count)
 }
 
 /// The packets whose fields are all in these spans.

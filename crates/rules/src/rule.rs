@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
+use strata_wire::exact;
+
 use crate::packet::PacketFields;
 use crate::region::Region;
 
@@ -108,7 +110,7 @@ impl Answers {
                     return AnswerId(known);
                 }
                 // There are at most as many sets as cached headers seen, below 2^32.
-                let number = self.policies + 1 + u32::try_from(self.sets.len()).unwrap_or(u32::MAX);
+                let number = self.policies + 1 + exact::<u32>(self.sets.len());
                 self.sets.push(several.into());
                 self.numbers.insert(several.into(), number);
                 AnswerId(number)

@@ -159,7 +159,7 @@ fn of_test(test: &Test) -> Result<Vec<Region>, TranslateError> {
                     (4, Span::new(low.into(), (low | hosts).into()))
                 }
                 Network::V6 { address, prefix } => {
-                    let hosts = u128::MAX.checked_shr(u32::from(*prefix)).unwrap_or(0);
+                    let hosts = u128::MAX.unbounded_shr(u32::from(*prefix));
                     let low = u128::from(*address);
                     (6, Span::new(low, low | hosts))
                 }

@@ -11,6 +11,8 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
+use strata_wire::exact;
+
 use crate::packet::{Field, PacketFields};
 use crate::region::{Region, Span};
 use crate::rule::{Best, Rule};
@@ -86,7 +88,7 @@ impl LengthSet {
     }
 
     fn insert(&mut self, length: u32) {
-        self.0 |= 1_u128.checked_shl(length).unwrap_or(0) >> 1;
+        self.0 |= 1_u128.unbounded_shl(length) >> 1;
         // A length of 128 is the last bit.
         self.0 |= u128::from(length == 128) << 127;
     }
@@ -196,7 +198,7 @@ impl TupleSpace {
                 let (word, shift) = place(field);
                 let bits = tuple.mask[word] >> shift & field.max();
                 // At most 128.
-                u8::try_from(bits.count_ones()).unwrap_or(u8::MAX)
+                exact::<u8>(bits.count_ones())
             };
             let [source, destination] = [Field::Source, Field::Destination].map(length);
             let place = *places.entry([source, destination]).or_insert_with(|| {

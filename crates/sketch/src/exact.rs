@@ -3,6 +3,8 @@
 
 use std::collections::HashMap;
 
+use strata_wire::clamped;
+
 use crate::facts::{FlowStats, PacketFacts};
 use crate::table::Clock;
 
@@ -113,8 +115,8 @@ impl ExactTable {
 
 impl Flow {
     fn stats(&self) -> FlowStats {
-        let to_u32 = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
-        let to_u16 = |value: u64| u16::try_from(value).unwrap_or(u16::MAX);
+        let to_u32 = |value: u64| clamped::<u32>(value);
+        let to_u16 = |value: u64| clamped::<u16>(value);
         FlowStats {
             packets: to_u32(self.packets),
             bytes: to_u32(self.sizes.sum),

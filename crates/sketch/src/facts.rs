@@ -1,8 +1,8 @@
 //! What goes into a sketch, and what comes out.
 
-use strata_wire::Plain;
 use strata_wire::dissect::Headers;
 use strata_wire::transport::tcp_flag;
+use strata_wire::{Plain, clamped};
 
 /// What the sketch needs to know of one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl PacketFacts {
         Self {
             fingerprint,
             ts_ns,
-            size: u16::try_from(wire_len).unwrap_or(u16::MAX),
+            size: clamped::<u16>(wire_len),
             header_len: plain.header_len(),
             low_to_high,
             answers: plain.tcp_flags & handshake == handshake,
@@ -73,8 +73,8 @@ impl PacketFacts {
         Self {
             fingerprint,
             ts_ns,
-            size: u16::try_from(wire_len).unwrap_or(u16::MAX),
-            header_len: u16::try_from(headers.header_len).unwrap_or(u16::MAX),
+            size: clamped::<u16>(wire_len),
+            header_len: clamped::<u16>(headers.header_len),
             low_to_high: headers.low_to_high,
             answers: headers.tcp_flags & handshake == handshake,
             tcp_window: headers.tcp_window,

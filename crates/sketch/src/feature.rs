@@ -7,6 +7,8 @@
 //! rounded down, so `average <= C` with C in whole steps is the integer
 //! comparison `sum < (C + step) * count`, without any rounding.
 
+use strata_wire::clamped;
+
 use crate::bucket::Bucket;
 use crate::facts::{FlowStats, PacketFacts};
 use crate::switch::RangeTable;
@@ -260,7 +262,7 @@ fn average(sum: u32, scale: u32, count: u32, table: Option<&RangeTable>) -> u32 
     }
     let scaled = u64::from(sum) * u64::from(scale);
     match table {
-        None => u32::try_from(scaled / u64::from(count)).unwrap_or(u32::MAX),
+        None => clamped::<u32>(scaled / u64::from(count)),
         #[allow(clippy::cast_precision_loss)]
         Some(table) => (scaled as f64 / table.stands_for(count)) as u32,
     }

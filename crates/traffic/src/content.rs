@@ -4,7 +4,7 @@
     reason = "header fields hold low bits"
 )]
 
-use strata_wire::mix64;
+use strata_wire::{exact, mix64};
 
 use crate::flow::{CLIENT, Flow, Shape};
 use crate::kind::Content;
@@ -38,7 +38,7 @@ fn tls(payload: &mut [u8]) {
     let Some(record_len) = payload.len().checked_sub(5) else {
         return;
     };
-    let length = u16::try_from(record_len).unwrap_or(0).to_be_bytes();
+    let length = exact::<u16>(record_len).to_be_bytes();
     payload[..5].copy_from_slice(&[0x17, 3, 3, length[0], length[1]]);
 }
 
@@ -185,7 +185,7 @@ pub(crate) fn dns_len(number: u64, query: bool) -> u32 {
     } else {
         answers(number) * RECORD_LEN
     };
-    u32::try_from(DNS_HEADER_LEN + question + records).unwrap_or(u32::MAX)
+    exact::<u32>(DNS_HEADER_LEN + question + records)
 }
 
 /// A query for an address, or its answer (RFC 1035 §4).

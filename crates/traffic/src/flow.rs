@@ -1,7 +1,7 @@
 //! A flow: what it will say next.
 
-use strata_wire::mix64;
 use strata_wire::transport::tcp_flag::{ACK, FIN, RST, SYN};
+use strata_wire::{clamped, exact, mix64};
 
 use crate::content;
 use crate::kind::{Content, DATAGRAM_MAX, Ends, Kind, Length, SEGMENT_MAX, Transport};
@@ -120,7 +120,7 @@ impl Flow {
             left: 0,
             delay: 0,
             delay_max: habits.delay_max,
-            rounds: u16::try_from(kind.rounds.draw(random)).unwrap_or(u16::MAX),
+            rounds: clamped::<u16>(kind.rounds.draw(random)),
             kind: kind_index,
             phase: if kind.transport.is_tcp() {
                 Phase::Syn
@@ -150,7 +150,7 @@ impl Flow {
             return self;
         }
         if let Content::Lines(lines) = kind.content {
-            self.line = u8::try_from(random.below(length(lines.len()))).unwrap_or(0);
+            self.line = exact::<u8>(random.below(length(lines.len())));
             self.side = 1 ^ (self.line & 1);
         } else if self.phase == Phase::Message {
             self.side = u8::from(random.one_in_256(224));
@@ -343,14 +343,14 @@ impl Flow {
 const FRESH: u8 = u8::MAX;
 
 fn length(count: usize) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
+    exact::<u32>(count)
 }
 
 fn draw(length: Length, random: &mut Random) -> u32 {
     match length {
         Length::Tail(tail) => tail.draw(random),
         Length::OneOf(lengths) => {
-            let count = u32::try_from(lengths.len()).unwrap_or(u32::MAX);
+            let count = exact::<u32>(lengths.len());
             u32::from(lengths[random.below(count) as usize])
         }
     }

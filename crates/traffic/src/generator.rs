@@ -1,6 +1,6 @@
 //! The generator: whose packet is next, and when.
 
-use strata_wire::prefetch;
+use strata_wire::{exact, prefetch};
 
 use crate::flow::{Flow, Habits};
 use crate::frame::{self, SPACE};
@@ -121,7 +121,7 @@ impl Population {
     }
 
     fn begin(&mut self, random: &mut Random) -> (Flow, Kind) {
-        let draws = u32::try_from(self.drawn.len()).unwrap_or(u32::MAX);
+        let draws = exact::<u32>(self.drawn.len());
         let place = self.drawn[random.below(draws) as usize];
         let (_, kind) = self.kinds[usize::from(place)];
         let number = self.number;
@@ -253,8 +253,8 @@ impl Generator {
         let mut number = 0;
         let mut population = |group: &Group| {
             let share = u64::from(flows) * u64::from(group.flows) / 1000;
-            let share = u32::try_from(share).unwrap_or(u32::MAX).max(1);
-            let first_kind = u8::try_from(sources.len()).unwrap_or(u8::MAX);
+            let share = exact::<u32>(share).max(1);
+            let first_kind = exact::<u8>(sources.len());
             sources.extend(
                 group
                     .kinds
@@ -308,7 +308,7 @@ impl Generator {
         self.pace.advance(len as u64, self.random.waiting());
         Packet {
             ts_ns,
-            len: u16::try_from(len).unwrap_or(u16::MAX),
+            len: exact::<u16>(len),
             kind,
             anomalous: self.sources[usize::from(kind)].1,
         }
@@ -321,7 +321,7 @@ impl Pace {
         let (gap, gap_per_bit) = match options.rate {
             Rate::Profile { permille } => {
                 let rate = u128::from(profile.packets_per_second) * u128::from(permille) / 1000;
-                (ns_of(u64::try_from(rate).unwrap_or(u64::MAX)), 0)
+                (ns_of(exact::<u64>(rate)), 0)
             }
             Rate::PacketsPerSecond(rate) => (ns_of(rate), 0),
             Rate::BitsPerSecond(rate) => (0, ns_of(rate)),

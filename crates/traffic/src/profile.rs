@@ -2,6 +2,8 @@
 
 use std::str::FromStr;
 
+use strata_wire::exact;
+
 use crate::kind::{self, Kind, Length};
 use crate::random::Tail;
 
@@ -200,7 +202,7 @@ impl Profile {
             active_flows: day.active_flows,
             packets_per_second: day.kilopackets_per_second * 1000,
             classes: std::iter::once(benign).chain(anomalous).collect(),
-            anomalous_ppm: u32::try_from(ppm).unwrap_or(0),
+            anomalous_ppm: exact::<u32>(ppm),
             ipv6: 26,
         })
     }

@@ -23,6 +23,7 @@ pub mod ipv6;
 mod ledger;
 mod link;
 mod meta;
+mod number;
 pub mod pcapng;
 mod plain;
 mod prefetch;
@@ -42,6 +43,7 @@ pub use granularity::{
 pub use ledger::{CutWhere, DropReason, Imbalance, Ledger, Tally};
 pub use link::LinkType;
 pub use meta::{Interface, Meta};
+pub use number::{Largest, clamped, exact};
 pub use plain::Plain;
 pub use prefetch::{prefetch, prefetch_whole};
 pub use printable::{Printable, start_of};

@@ -1,5 +1,7 @@
 //! From the ticks of an interface to nanoseconds since 1970.
 
+use strata_wire::exact;
+
 /// Nanoseconds per second.
 pub(crate) const NS_PER_S: u64 = 1_000_000_000;
 
@@ -24,7 +26,7 @@ impl Clock {
         let whole =
             offset_s == 0 && ticks_per_s != 0 && u128::from(NS_PER_S).is_multiple_of(ticks_per_s);
         let ns_per_tick = if whole {
-            u64::try_from(u128::from(NS_PER_S) / ticks_per_s).unwrap_or(0)
+            exact::<u64>(u128::from(NS_PER_S) / ticks_per_s)
         } else {
             0
         };
@@ -54,7 +56,7 @@ impl Clock {
             .checked_div(self.ticks_per_s)
             .unwrap_or(0);
         let offset_ns = i128::from(self.offset_s) * i128::from(NS_PER_S);
-        let ns = i128::try_from(since).unwrap_or(i128::MAX) + offset_ns;
+        let ns = exact::<i128>(since) + offset_ns;
         u64::try_from(ns).map_err(|_| if ns < 0 { 0 } else { u64::MAX })
     }
 }

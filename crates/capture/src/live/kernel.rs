@@ -20,7 +20,7 @@ use strata_bpf::{
     Alu, Assembler, Condition, Label, Program, ProgramKind, Reg, Shared, SocketMap, TooLarge, Width,
 };
 use strata_filter::{Filter, KernelView};
-use strata_wire::{LinkType, Tally, mix64};
+use strata_wire::{LinkType, Tally, exact, mix64};
 
 use super::error::LiveError;
 use super::interface::Device;
@@ -459,11 +459,11 @@ fn whole_length(asm: &mut Assembler, cooked: bool) {
     let untagged = asm.label();
     asm.load(Width::Word, Reg::R7, Reg::R6, SKB_LEN);
     if cooked {
-        asm.alu64(Alu::Add, Reg::R7, i32::try_from(SLL2_LEN).unwrap_or(0));
+        asm.alu64(Alu::Add, Reg::R7, exact::<i32>(SLL2_LEN));
     }
     asm.load(Width::Word, Reg::R0, Reg::R6, SKB_VLAN_PRESENT);
     asm.jump_if(Condition::Equal, Reg::R0, 0, untagged);
-    asm.alu64(Alu::Add, Reg::R7, i32::try_from(VLAN_TAG_LEN).unwrap_or(0));
+    asm.alu64(Alu::Add, Reg::R7, exact::<i32>(VLAN_TAG_LEN));
     asm.bind(untagged);
 }
 

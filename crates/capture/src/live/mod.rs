@@ -45,7 +45,7 @@ use ring::Ring;
 use strata_bpf::SocketMap;
 use strata_filter::Filter;
 use strata_wire::pcapng::options::{self, code};
-use strata_wire::{Interface, LinkType, Meta, Tally};
+use strata_wire::{Interface, LinkType, Meta, Tally, exact};
 use xsk::Xsk;
 
 /// How long a step waits for packets at most.
@@ -202,7 +202,7 @@ impl Slot {
     /// Makes room for `bytes` before the packet.
     fn lengthen(&mut self, bytes: usize) {
         // A few bytes of the gap before each packet.
-        let bytes = u32::try_from(bytes).unwrap_or(0);
+        let bytes = exact::<u32>(bytes);
         self.at -= bytes;
         self.len += bytes;
         self.wire_len += bytes;

@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use strata_wire::LinkType;
+use strata_wire::{LinkType, exact};
 
 use super::error::LiveError;
 use super::interface::{self, Device};
@@ -121,7 +121,7 @@ impl Ring {
         sys::set_option(fd, packet, libc::PACKET_VERSION, &TPACKET_V3)
             .map_err(fail("TPACKET_V3"))?;
         let reserve = VLAN_TAG_LEN + if cooked { SLL2_LEN } else { 0 };
-        let reserve = u32::try_from(reserve).unwrap_or(0);
+        let reserve = exact::<u32>(reserve);
         sys::set_option(fd, packet, libc::PACKET_RESERVE, &reserve)
             .map_err(fail("PACKET_RESERVE"))?;
         if device.is_loopback || options.direction == Direction::In {
@@ -351,7 +351,7 @@ fn map_ring(fd: BorrowedFd<'_>, bytes: usize, immediate: bool) -> io::Result<Map
 fn promiscuous(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
     let membership = libc::packet_mreq {
         mr_ifindex: sys::index_for_kernel(ifindex),
-        mr_type: u16::try_from(libc::PACKET_MR_PROMISC).unwrap_or(0),
+        mr_type: exact::<u16>(libc::PACKET_MR_PROMISC),
         mr_alen: 0,
         mr_address: [0; 8],
     };

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use strata_bpf::{Alu, Assembler, Condition, Label, Program, Reg, Shared, Width, run_time_stats};
-use strata_wire::{AddressFamily, FlowKey, FlowShare, Tally};
+use strata_wire::{AddressFamily, FlowKey, FlowShare, Tally, exact};
 
 use super::kernel::{
     COUNTER_SLOTS, LOAD_BYTES, SHARE_AT, SKB_PROTOCOL, SLOT_WORDS, fold, raw_ipv4, raw_ipv6, step,
@@ -119,7 +119,7 @@ impl FlowSampler {
             AddressFamily::Ipv4 | AddressFamily::Mac => step(key, raw_ipv4(end)),
         };
         let hash = step(key, end(flow.low).wrapping_add(end(flow.high)));
-        FlowShare(u32::try_from(hash >> 32).unwrap_or(u32::MAX))
+        FlowShare(exact::<u32>(hash >> 32))
     }
 
     /// What a worker follows changes with.
@@ -143,7 +143,7 @@ impl FlowSampler {
     ) {
         let shared = self.inner.shared.number();
         let keep = asm.label();
-        asm.shared_address(Reg::R9, shared, i32::try_from(SHARE_AT * 8).unwrap_or(0));
+        asm.shared_address(Reg::R9, shared, exact::<i32>(SHARE_AT * 8));
         asm.load(Width::Double, Reg::R9, Reg::R9, 0);
         asm.set_u64(Reg::R0, u64::from(FlowShare::ALL.0));
         asm.jump_if(Condition::GreaterEqual, Reg::R9, Reg::R0, keep);

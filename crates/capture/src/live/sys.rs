@@ -11,6 +11,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use strata_wire::exact;
+
 /// Memory shared with the kernel, unmapped when dropped.
 #[derive(Debug)]
 pub(crate) struct Mapping {
@@ -239,15 +241,15 @@ pub(crate) fn tai_ahead_ns() -> u64 {
     };
     // Whole seconds: leap seconds since 1972, or 0 where nobody has set them.
     let ahead = (ns(libc::CLOCK_TAI) - ns(libc::CLOCK_REALTIME) + 500_000_000) / 1_000_000_000;
-    u64::try_from(ahead).unwrap_or(0) * 1_000_000_000
+    exact::<u64>(ahead.max(0)) * 1_000_000_000
 }
 
 /// Binds a packet socket to an interface, 0 for all, and to every protocol.
 pub(crate) fn bind_packet(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
     // SAFETY: all zeros is a valid `sockaddr_ll`.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = u16::try_from(libc::AF_PACKET).unwrap_or(0);
-    address.sll_protocol = u16::try_from(libc::ETH_P_ALL).unwrap_or(0).to_be();
+    address.sll_family = exact::<u16>(libc::AF_PACKET);
+    address.sll_protocol = exact::<u16>(libc::ETH_P_ALL).to_be();
     address.sll_ifindex = index_for_kernel(ifindex);
     bind(fd, &address)
 }
@@ -256,7 +258,7 @@ pub(crate) fn bind_packet(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
 pub(crate) fn bind_packet_to_send(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
     // SAFETY: all zeros is a valid `sockaddr_ll`.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = u16::try_from(libc::AF_PACKET).unwrap_or(0);
+    address.sll_family = exact::<u16>(libc::AF_PACKET);
     address.sll_ifindex = index_for_kernel(ifindex);
     bind(fd, &address)
 }
@@ -518,7 +520,7 @@ pub(crate) fn stamp_all_received(name: &str) -> io::Result<()> {
 /// Nanoseconds since 1970.
 pub(crate) fn realtime_ns() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    u64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX)
+    exact::<u64>(now.expect("the clock is after 1970").as_nanos())
 }
 
 /// Names of all interfaces by index.
@@ -563,11 +565,11 @@ pub(crate) fn prefetch(bytes: &[u8], at: usize) {
 
 pub(crate) fn index_for_kernel(ifindex: u32) -> c_int {
     // Indices are positive and small.
-    c_int::try_from(ifindex).unwrap_or(c_int::MAX)
+    exact::<c_int>(ifindex)
 }
 
 fn socklen<T>() -> libc::socklen_t {
-    libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0)
+    libc::socklen_t::try_from(size_of::<T>()).expect("structures of the kernel are small")
 }
 
 fn check(done: c_int) -> io::Result<()> {

@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use strata_wire::exact;
+
 use super::error::LiveError;
 use super::interface::Device;
 use super::ring::RingCounts;
@@ -127,12 +129,12 @@ impl Xsk {
         let register = libc::xdp_umem_reg_v1 {
             addr: frames.address(),
             len: frames.len() as u64,
-            chunk_size: u32::try_from(FRAME_BYTES).unwrap_or(0),
+            chunk_size: exact::<u32>(FRAME_BYTES),
             headroom: 0,
         };
         let level = libc::SOL_XDP;
         sys::set_option(fd, level, libc::XDP_UMEM_REG, &register).map_err(fail("XDP_UMEM_REG"))?;
-        let count = u32::try_from(entries).unwrap_or(0);
+        let count = exact::<u32>(entries);
         let smallest = 64_u32;
         for (name, entries) in [
             (libc::XDP_UMEM_FILL_RING, count),
@@ -155,7 +157,7 @@ impl Xsk {
         };
         let offsets = sys::get_option(fd, level, libc::XDP_MMAP_OFFSETS, empty)
             .map_err(fail("XDP_MMAP_OFFSETS"))?;
-        let fill_page = i64::try_from(libc::XDP_UMEM_PGOFF_FILL_RING).unwrap_or(0);
+        let fill_page = exact::<i64>(libc::XDP_UMEM_PGOFF_FILL_RING);
         let fill = Ring::map(fd, offsets.fr, fill_page, count, 8).map_err(fail("mmap"))?;
         let receive = Ring::map(fd, offsets.rx, 0, count, 16).map_err(fail("mmap"))?;
         let zero_copy = bind(fd, device.index, queue).map_err(|source| LiveError::NoXdp {
@@ -268,7 +270,7 @@ const RELEASE_MAX: Duration = Duration::from_secs(2);
 /// kernel copies. Says which.
 fn bind(fd: BorrowedFd<'_>, ifindex: u32, queue: u32) -> io::Result<bool> {
     let address = |flags: u16| libc::sockaddr_xdp {
-        sxdp_family: u16::try_from(libc::AF_XDP).unwrap_or(0),
+        sxdp_family: exact::<u16>(libc::AF_XDP),
         sxdp_flags: flags | libc::XDP_USE_NEED_WAKEUP,
         sxdp_ifindex: ifindex,
         sxdp_queue_id: queue,

@@ -20,6 +20,8 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use strata_wire::exact;
+
 use crate::live::sys;
 use frames::LiveFrames;
 pub use mirror::Mirror;
@@ -108,7 +110,7 @@ impl Sent {
             let pass: usize = (0..end).map(|slot| slots.len(slot)).sum();
             self.bytes += passes * pass as u64;
         }
-        let rest = usize::try_from(frames % end as u64).unwrap_or(0);
+        let rest = exact::<usize>(frames % end as u64);
         let rest = (at..at + rest).map(|slot| slots.len(slot % end));
         self.bytes += rest.sum::<usize>() as u64;
     }
@@ -275,7 +277,7 @@ impl Sender {
                 let sent = frames.send(left, gap_ns);
                 let sent = sent.map_err(|source| failed(&self.interface, source))?;
                 self.sent.count(&self.slots, at, run.slots, sent);
-                at = (at + usize::try_from(sent).unwrap_or(0)) % run.slots;
+                at = (at + exact::<usize>(sent)) % run.slots;
                 left -= sent;
             }
             return Ok(());

@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use strata_wire::exact;
+
 use crate::live::sys::Mapping;
 
 /// Bytes before each frame.
@@ -107,7 +109,7 @@ impl Slots {
         // the whole sender.
         #[allow(unsafe_code)]
         let bytes = unsafe { self.memory.bytes_mut(slot * self.stride, self.stride) };
-        let len = u32::try_from(frame.len()).unwrap_or(0);
+        let len = exact::<u32>(frame.len());
         bytes[LEN_AT..LEN_AT + 4].copy_from_slice(&len.to_ne_bytes());
         bytes[DUE_AT..DUE_AT + 8].copy_from_slice(&due_ns.to_ne_bytes());
         bytes[HEADER_LEN..HEADER_LEN + head.len()].copy_from_slice(head);

@@ -194,7 +194,7 @@ impl Group {
         let rank_of = |feature: usize, at_most: u32| {
             let list = &thresholds[feature];
             let rank = match Ranks::new(list) {
-                Ranks::Value => usize::try_from(at_most).unwrap_or(usize::MAX),
+                Ranks::Value => usize::try_from(at_most).expect("it has 32 bits"),
                 Ranks::Search { .. } => list.partition_point(|&known| known < at_most),
             };
             let row = used.partition_point(|&known| known < feature);
@@ -239,7 +239,7 @@ impl Ranks {
     #[cfg_attr(all(target_arch = "x86_64", not(test)), allow(dead_code))]
     pub(super) fn rank(&self, value: u32) -> u8 {
         match self {
-            Self::Value => u8::try_from(value).unwrap_or(u8::MAX),
+            Self::Value => u8::try_from(value.min(255)).expect("at most 255"),
             Self::Search { depth, nodes } => {
                 let mut k = 1_usize;
                 for _ in 0..*depth {

@@ -10,6 +10,8 @@
 //! The alignment of rules (Algorithm 1, which leaves out dimension 0) is not needed for
 //! caching.
 
+use strata_wire::exact;
+
 use super::{Bounded, PeerStats};
 use crate::packet::{Field, PacketFields};
 use crate::region::Span;
@@ -51,8 +53,8 @@ impl MaskArrays {
                 let span = Span::new(span.low, span.high.min((1 << bits) - 1));
                 for (value, mask) in span.prefixes(bits) {
                     // At most 32.
-                    let length = u8::try_from(mask.count_ones()).unwrap_or(u8::MAX);
-                    let place = |value: u128| usize::try_from(value >> (bits - first)).unwrap_or(0);
+                    let length = exact::<u8>(mask.count_ones());
+                    let place = |value: u128| exact::<usize>(value >> (bits - first));
                     let last = value | (!mask & ((1 << bits) - 1));
                     for known in &mut lengths[place(value)..=place(last)] {
                         *known = length.max(*known);

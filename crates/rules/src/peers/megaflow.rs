@@ -4,6 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::FixedState;
 
+use strata_wire::exact;
+
 use super::trie::{Found, Trie};
 use super::{Bounded, PeerStats};
 use crate::packet::{Field, PacketFields};
@@ -164,7 +166,7 @@ impl Megaflows {
         let answer = self.answers.id(&found);
         self.found = found;
         self.stats.entry_size_sum += 2_f64.powi(free_bits(packet, &mask));
-        let numbers = u32::try_from(self.mask_numbers.len()).unwrap_or(u32::MAX);
+        let numbers = exact::<u32>(self.mask_numbers.len());
         let number = *self.mask_numbers.entry(mask).or_insert(numbers);
         match self.masks.iter_mut().find(|entry| entry.number == number) {
             Some(entry) => entry.megaflows += 1,

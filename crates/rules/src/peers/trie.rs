@@ -1,5 +1,7 @@
 //! The prefixes of one address field, as a binary trie.
 
+use strata_wire::exact;
+
 /// A binary trie of prefixes of addresses of so many bits.
 #[derive(Clone, Debug)]
 pub(crate) struct Trie {
@@ -37,7 +39,7 @@ impl Trie {
         for depth in 0..length {
             let bit = (value >> (self.bits - 1 - depth) & 1) as usize;
             if self.nodes[node].0[bit] == 0 {
-                let new = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
+                let new = exact::<u32>(self.nodes.len());
                 self.nodes[node].0[bit] = new;
                 self.nodes.push(([0; 2], false));
             }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use strata_bpf::{Alu, Assembler, Condition, Label, Reg, Shared, Width};
-use strata_wire::{AddressFamily, Endpoint, FlowKey};
+use strata_wire::{AddressFamily, Endpoint, FlowKey, exact};
 
 use super::{COUNTER_WORDS, MULTIPLIER, SKB_PROTOCOL, XDP_LOAD_BYTES, write_step};
 
@@ -276,9 +276,9 @@ pub(super) fn look_up(
 
 /// `R0` = the length of the entry of the hash in `R1`, if it is its and counts.
 fn read_entry(asm: &mut Assembler, table: &CutTable, none: Label) {
-    let mask = i32::try_from(TABLE_ENTRIES - 1).unwrap_or(0);
+    let mask = exact::<i32>(TABLE_ENTRIES - 1);
     let number = table.shared.number();
-    let at = |words: usize| i32::try_from(words * 8).unwrap_or(0);
+    let at = |words: usize| exact::<i32>(words * 8);
     asm.set(Reg::R0, Reg::R1);
     asm.alu64(Alu::And, Reg::R0, mask);
     asm.alu64(Alu::ShiftLeft, Reg::R0, 3);
