@@ -21,7 +21,7 @@ pub use log::log_of;
 use strata_wire::LinkType;
 
 /// Every link type that is dissected, and some that are not.
-pub const LINKS: [LinkType; 16] = [
+pub const LINKS: [LinkType; 22] = [
     LinkType::ETHERNET,
     LinkType::NULL,
     LinkType::RAW,
@@ -36,8 +36,15 @@ pub const LINKS: [LinkType; 16] = [
     LinkType::IEEE802_11_PRISM,
     LinkType::IEEE802_11_RADIOTAP,
     LinkType::IEEE802_11_AVS,
-    // PPP, and a number that nobody has.
-    LinkType(9),
+    // PPP, first known as a type that was not dissected; corpora hold its place.
+    LinkType::PPP,
+    LinkType::PPP_HDLC,
+    LinkType::PPP_ETHER,
+    LinkType::C_HDLC,
+    LinkType::FRELAY,
+    LinkType::PPI,
+    LinkType::NFLOG,
+    // A number that nobody has.
     LinkType(65_535),
 ];
 

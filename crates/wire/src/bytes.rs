@@ -28,3 +28,13 @@ pub(crate) fn be128(data: &[u8], at: usize) -> Option<u128> {
     let bytes: [u8; 16] = data.get(at..at.checked_add(16)?)?.try_into().ok()?;
     Some(u128::from_be_bytes(bytes))
 }
+
+#[inline(always)]
+pub(crate) fn le16(data: &[u8], at: usize) -> Option<u16> {
+    be16(data, at).map(u16::swap_bytes)
+}
+
+#[inline(always)]
+pub(crate) fn le32(data: &[u8], at: usize) -> Option<u32> {
+    be32(data, at).map(u32::swap_bytes)
+}

@@ -6,6 +6,8 @@
 //! packet's transport header. Where nothing that is known follows, the header
 //! ends with the last layer that was understood; a header that the capture cut
 //! short ends where the captured bytes end. [`Headers::header_len`] is that end.
+//! Of a packet without a network header that could be read, header-only logging keeps
+//! [`FALLBACK_LEN`] bytes, where that is more ([`Headers::kept_header_len`]).
 //!
 //! Each step consumes at least one byte of the packet or ends the walk, so the
 //! walk is bounded by the packet's length, and to 64 layers.
@@ -65,6 +67,10 @@ pub mod protocol {
     }
 }
 
+/// What header-only logging keeps at least of a packet without a network header that could be
+/// read: the shortest Ethernet frame, so enough to see what it is.
+pub const FALLBACK_LEN: u32 = 64;
+
 /// Whose flow a tunnelled packet belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TunnelKey {
@@ -115,6 +121,25 @@ pub struct Headers {
 }
 
 impl Headers {
+    /// Whether neither an IP header nor an ARP message was found, so that header-only logging
+    /// falls back to a number of bytes.
+    #[inline]
+    #[must_use]
+    pub fn has_no_network(&self) -> bool {
+        self.networks == 0
+    }
+
+    /// How many of `captured_len` bytes are header for header-only logging.
+    #[inline]
+    #[must_use]
+    pub fn kept_header_len(&self, captured_len: u32) -> u32 {
+        if self.has_no_network() {
+            self.header_len.max(FALLBACK_LEN.min(captured_len))
+        } else {
+            self.header_len
+        }
+    }
+
     /// The packet's source and destination endpoint.
     #[inline]
     #[must_use]

@@ -4,8 +4,8 @@
 //! bytes: no I/O, no allocation on the packet road.
 //!
 //! - formats: [`ethernet`], [`ipv4`], [`ipv6`], [`transport`], [`tunnel`],
-//!   [`roce`]: a view of the bytes, and a `Repr` that can be emitted; [`segment`]: the form in
-//!   which logged packets travel to a relay and lie in its blocks;
+//!   [`roce`]: a view of the bytes, and a `Repr` that can be emitted; [`wlan`], which is only
+//!   read; [`segment`]: the form in which logged packets travel to a relay and lie in its blocks;
 //! - [`dissect`]: the walk through all headers of a packet, and the one
 //!   definition of what "header" means; [`Plain`] is its fast path;
 //! - [`pcapng`]: block types and option lists of capture files, in the one form used inside Strata;
@@ -34,6 +34,7 @@ mod share;
 pub mod transport;
 pub mod tunnel;
 mod walk;
+pub mod wlan;
 
 pub use dissect::{Headers, TunnelKey};
 pub use flow::{AddressFamily, Endpoint, FlowHasher, FlowKey, ip_addr, mix64};

@@ -1,5 +1,7 @@
 //! The walk through all layers of a packet; see [`crate::dissect`].
 
+mod links;
+
 use crate::bytes::{be16, be32, u8_at};
 use crate::dissect::{Fragment, Headers, TunnelKey, protocol};
 use crate::ethernet::{self, ethertype};
@@ -7,6 +9,7 @@ use crate::flow::{AddressFamily, Endpoint, FlowKey};
 use crate::transport::Tcp;
 use crate::tunnel::{self, Inner};
 use crate::{LinkType, ipv4, ipv6};
+use links::LinkHeader;
 
 /// The most layers that are walked; a packet with more ends its header there.
 const LAYERS_MAX: usize = 64;
@@ -58,6 +61,7 @@ enum Layer {
     Arp,
     Mpls,
     PppProtocol,
+    Link(LinkHeader),
     Transport(u8),
     Done,
     Unknown,
@@ -79,7 +83,7 @@ impl Layer {
             LinkType::RAW | LinkType::RAW_12 | LinkType::RAW_14 => Self::RawIp,
             LinkType::IPV4 => Self::Ipv4,
             LinkType::IPV6 => Self::Ipv6,
-            _ => Self::Unknown,
+            _ => LinkHeader::of(link).map_or(Self::Unknown, Self::Link),
         }
     }
 }
@@ -172,7 +176,7 @@ impl Walk<'_> {
                 Some(Layer::Done)
             }
             ethertype::TEB => Some(Layer::Ethernet),
-            ethertype::PPP => Some(Layer::PppProtocol),
+            ethertype::PPP => Some(Layer::Link(LinkHeader::Ppp)),
             length if length <= ethernet::LENGTH_MAX => self.llc(),
             _ => Some(Layer::Done),
         }
@@ -191,7 +195,10 @@ impl Walk<'_> {
     /// IEEE 802.2 LLC, and SNAP with an EtherType (RFC 1042).
     fn llc(&mut self) -> Option<Layer> {
         let rest = self.rest();
-        let snap = rest.starts_with(&[0xaa, 0xaa, 0x03, 0, 0, 0]);
+        // RFC 1042; IEEE 802.1H bridge tunnel; or cut short.
+        let organisation = rest.get(3..6);
+        let snap = rest.starts_with(&[0xaa, 0xaa, 0x03])
+            && organisation.is_none_or(|code| matches!(code, [0, 0, 0 | 0xf8]));
         let kind = be16(rest, 6);
         if snap {
             self.take(8)?;
@@ -245,16 +252,19 @@ impl Walk<'_> {
             Layer::Arp => self.arp(),
             Layer::Mpls => self.mpls(),
             Layer::PppProtocol => {
-                let number = be16(self.rest(), 0);
-                self.take(2)?;
+                // RFC 1661 §2: the last byte of the field is odd, and alone where it is compressed.
+                let compressed = u8_at(self.rest(), 0).filter(|first| first & 1 != 0);
+                let number = compressed.map(u16::from).or(be16(self.rest(), 0));
+                self.take(if compressed.is_some() { 1 } else { 2 })?;
                 // PPP protocol numbers (IANA).
                 match number? {
                     0x0021 => Some(Layer::Ipv4),
                     0x0057 => Some(Layer::Ipv6),
-                    0x0281 => Some(Layer::Mpls),
+                    0x0281 | 0x0283 => Some(Layer::Mpls),
                     _ => Some(Layer::Done),
                 }
             }
+            Layer::Link(header) => self.link(header),
             _ => None,
         }
     }
