@@ -1,11 +1,14 @@
 //! The program as a user runs it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
+mod common;
+
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use common::wait_for;
 use serde_json::Value;
 use strata_testkit::data_dir;
 
@@ -421,15 +424,19 @@ fn a_truncated_capture_is_recorded_up_to_its_end_with_a_warning() {
 #[test]
 fn interrupted_the_log_is_closed_properly() {
     let dir = tempfile::tempdir().unwrap();
-    let log = dir.path().join("log");
+    let (log, socket) = (dir.path().join("log"), dir.path().join("socket"));
     let whole = std::fs::read(mix_test()).unwrap();
     let mut command = strata();
     command.args(["record", "-r", "-", "-o"]).arg(&log);
+    command.arg("--socket").arg(&socket);
     let child = command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = child.stderr(Stdio::null()).spawn().unwrap();
     let mut pipe = child.stdin.take().unwrap();
     pipe.write_all(&whole[..3_000_000]).unwrap();
-    std::thread::sleep(Duration::from_millis(200));
+    wait_for(&socket, "most of it is read", |status| {
+        let ends = status["packets"].as_array().into_iter().flatten();
+        ends.filter_map(|end| end["packets"].as_u64()).sum::<u64>() >= 5_000
+    });
     let id = child.id().to_string();
     assert!(
         Command::new("kill")
