@@ -7,8 +7,9 @@ use crate::internet::start_of_packet;
 use crate::layers::Link;
 use crate::program::{self, NO_REGISTER, Place, Step};
 
-/// Link types with a header of their own before the link header: PPI, netANALYZER.
-const PREFIXED_LINKS: [u16; 3] = [192, 240, 241];
+/// Link types with a header of their own before the link header that are not known here:
+/// netANALYZER.
+const PREFIXED_LINKS: [u16; 2] = [240, 241];
 
 impl Compiler {
     pub(crate) fn compare(

@@ -7,7 +7,7 @@ use strata_wire::LinkType;
 
 use crate::ast::{Expr, Relation, Test, Width};
 use crate::error::CompileError;
-use crate::layers::{FIRST_FREE, Layers, Link, Radio, WLAN_LINK, WLAN_PAYLOAD};
+use crate::layers::{FIRST_FREE, Layers, Link, Offset, Radio, WLAN_LINK, WLAN_PAYLOAD};
 use crate::program::{ACCEPT, NO_REGISTER, Place, Program, REGISTERS, REJECT, Step};
 use crate::thread;
 
@@ -32,6 +32,10 @@ pub(crate) fn compile(expr: &Expr, link: LinkType) -> Result<Program, CompileErr
         no: Label(REJECT),
     };
     compiler.expr(expr, exits)?;
+    // libpcap's filters look into PPI with 802.11 only, but do not ask for that where the last
+    // header they have entered is another. The empty filter takes everything.
+    let in_ppi = compiler.layers.link == Link::Wlan(Radio::Ppi);
+    compiler.asks_for_wlan = in_ppi && !matches!(expr, Expr::Any);
     Ok(compiler.finish())
 }
 
@@ -44,6 +48,7 @@ pub(crate) struct Compiler {
     pub(crate) free_register: u8,
     needs_wlan_link: bool,
     needs_wlan_payload: bool,
+    asks_for_wlan: bool,
 }
 
 impl Compiler {
@@ -55,6 +60,7 @@ impl Compiler {
             free_register: FIRST_FREE,
             needs_wlan_link: false,
             needs_wlan_payload: false,
+            asks_for_wlan: false,
         }
     }
 
@@ -319,11 +325,25 @@ impl Compiler {
             return Vec::new();
         };
         let mut steps = Vec::new();
+        if self.asks_for_wlan {
+            // The link type of what follows, 105, little-endian.
+            steps.push(Step::Field {
+                place: Offset::fixed(4).place(0),
+                width: Width::Word,
+                relation: Relation::Equal,
+                mask: u32::MAX,
+                value: 0x6900_0000,
+                yes: 1,
+                no: REJECT,
+            });
+        }
         let header = match radio {
             Radio::None => None,
             Radio::Radiotap => Some(Step::Radiotap { to: WLAN_LINK }),
             Radio::Prism => Some(Step::Prism { to: WLAN_LINK }),
             Radio::Avs => Some(Step::Avs { to: WLAN_LINK }),
+            // The length stands where that of radiotap does.
+            Radio::Ppi => Some(Step::Radiotap { to: WLAN_LINK }),
         };
         if self.needs_wlan_link || self.needs_wlan_payload {
             steps.extend(header);

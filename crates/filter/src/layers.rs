@@ -26,8 +26,13 @@ pub(crate) enum Link {
     RawIp4,
     RawIp6,
     Wlan(Radio),
-    /// Inside a `PPPoE` session.
+    /// Of a capture, or inside a `PPPoE` session.
     Ppp,
+    /// PPP in HDLC-like framing that may be Cisco HDLC, or `PPPoE`: libpcap does not look for
+    /// MPLS there.
+    PppOther,
+    CiscoHdlc,
+    FrameRelay,
     Unknown,
 }
 
@@ -38,6 +43,7 @@ pub(crate) enum Radio {
     Radiotap,
     Prism,
     Avs,
+    Ppi,
 }
 
 /// A position in the packet.
@@ -98,6 +104,11 @@ impl Layers {
             LinkType::IEEE802_11_RADIOTAP => Link::Wlan(Radio::Radiotap),
             LinkType::IEEE802_11_PRISM => Link::Wlan(Radio::Prism),
             LinkType::IEEE802_11_AVS => Link::Wlan(Radio::Avs),
+            LinkType::PPI => Link::Wlan(Radio::Ppi),
+            LinkType::PPP => Link::Ppp,
+            LinkType::PPP_HDLC | LinkType::PPP_ETHER => Link::PppOther,
+            LinkType::C_HDLC => Link::CiscoHdlc,
+            LinkType::FRELAY => Link::FrameRelay,
             _ => Link::Unknown,
         };
         // Link type field, payload, network header behind the payload, the same without SNAP.
@@ -107,6 +118,11 @@ impl Layers {
             Link::LinuxCooked2 => (0, 20, 0, 0),
             Link::Null | Link::Loop => (0, 4, 0, 0),
             Link::Wlan(_) => (6, 0, 8, 3),
+            // RFC 2516 section 4: six bytes before the protocol of PPP.
+            Link::PppOther if outer == LinkType::PPP_ETHER => (6, 8, 0, 0),
+            // Address and control field, whether the packets have them or not.
+            Link::Ppp | Link::PppOther | Link::CiscoHdlc => (2, 4, 0, 0),
+            // Of frame relay libpcap takes the first byte for that of the network header.
             _ => (0, 0, 0, 0),
         };
         let (link_register, payload_register) = match link {
@@ -220,7 +236,7 @@ impl Layers {
     /// In the words of an engineer.
     pub(crate) fn link_words(&self) -> String {
         match self.link {
-            Link::Ppp => "PPP inside PPPoE".to_owned(),
+            Link::Ppp if self.outer != LinkType::PPP => "PPP inside PPPoE".to_owned(),
             Link::Ethernet if self.in_geneve => "Ethernet inside Geneve".to_owned(),
             _ => self.outer.to_string(),
         }

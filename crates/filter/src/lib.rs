@@ -44,9 +44,18 @@
 //!
 //! Link types: Ethernet, raw IP (12, 14, 101, 228, 229), Linux cooked (113,
 //! 276), BSD and OpenBSD loopback (0, 108), 802.11 bare (105), with radiotap
-//! (127), Prism (119) or AVS (163). On all others `len`, `less`, `greater` and
-//! `link[...]` work (the last not on PPI, 192, and netANALYZER, 240 and 241),
+//! (127), Prism (119), AVS (163) or PPI (192), PPP (9, 50, 51), Cisco HDLC (104), frame
+//! relay (107). On all others `len`, `less`, `greater` and
+//! `link[...]` work (the last not on netANALYZER, 240 and 241),
 //! and the rest is a [`CompileError`], also where libpcap knows more.
+//!
+//! What libpcap makes of the rarer ones is kept, so that a filter means here what it means to
+//! tcpdump. On PPI only packets with 802.11 match, and `type`, `subtype`, `dir`, `vlan` and
+//! `radio[...]` are refused. PPP is looked for behind address and control bytes only. On frame
+//! relay an address of two bytes and `ip`, `ip6`, `iso` and what is below `iso` are told apart, but
+//! what stands in the packet (`host`, `tcp`) is looked for from the first byte of the frame on.
+//! NFLOG (239) is refused, as it has attributes of any length before the packet: policies see
+//! the flows of its packets.
 //!
 //! Service names are those of `/etc/services`, protocol names those of
 //! `/etc/protocols`, each read when a filter that has such a name is parsed; a

@@ -3,14 +3,15 @@
 use crate::ast::{Llc, Relation, Test, Width};
 use crate::compile::{Compiler, Exits};
 use crate::error::CompileError;
-use crate::layers::Link;
+use crate::layers::{Link, Radio};
 
 /// IEEE 802.3 clause 3.2.6: at most this is a length, more is an `EtherType`.
 const LENGTH_MAX: u32 = 1500;
 
 /// LLC SAPs, numbers of the IEEE Registration Authority: IP, NetBEUI, ISO network layer. libpcap
 /// compares source and destination.
-const SYMMETRIC_SAPS: [u32; 3] = [0x06, 0xf0, 0xfe];
+const SYMMETRIC_SAPS: [u32; 3] = [0x06, 0xf0, ISO_SAP];
+const ISO_SAP: u32 = 0xfe;
 const IPX_SAP: u32 = 0xe0;
 const APPLETALK: u32 = 0x809b;
 const APPLETALK_ARP: u32 = 0x80f3;
@@ -43,7 +44,18 @@ impl Compiler {
                 self.bind(llc);
                 self.llc_proto(number, exits)
             }
-            Link::Ppp => self.equal(link_type, Width::Half, ppp_protocol(number), exits),
+            Link::Ppp | Link::PppOther => {
+                self.equal(link_type, Width::Half, ppp_protocol(number), exits)
+            }
+            Link::CiscoHdlc => {
+                let number = if number == ISO_SAP {
+                    ISO_SAP << 8 | ISO_SAP
+                } else {
+                    number
+                };
+                self.equal(link_type, Width::Half, number, exits)
+            }
+            Link::FrameRelay => self.frame_relay_proto(number, exits),
             Link::Null | Link::Loop => self.loopback_proto(number, exits),
             Link::Raw => {
                 let version = match number {
@@ -83,6 +95,26 @@ impl Compiler {
                 this.equal(place, Width::Word, family, exits)
             },
         )
+    }
+
+    /// The network layer protocol identifier (RFC 2427 section 3.1) behind an address of two
+    /// bytes and the control field: other forms are not looked for, as in libpcap.
+    fn frame_relay_proto(&mut self, number: u32, exits: Exits) -> Result<(), CompileError> {
+        let identifiers: &[u32] = match number {
+            0x0800 => &[0xcc],
+            0x86dd => &[0x8e],
+            // CLNP, ES-IS, IS-IS.
+            ISO_SAP => &[0x81, 0x82, 0x83],
+            _ => return self.constant(false, exits),
+        };
+        self.sequence(identifiers.len(), exits, false, |this, index, exits| {
+            this.nlpid(identifiers[index], exits)
+        })
+    }
+
+    fn nlpid(&mut self, identifier: u32, exits: Exits) -> Result<(), CompileError> {
+        let place = self.layers.link_header.place(2);
+        self.equal(place, Width::Half, 0x0300 | identifier, exits)
     }
 
     fn ethernet_proto(&mut self, number: u32, exits: Exits) -> Result<(), CompileError> {
@@ -298,17 +330,23 @@ impl Compiler {
         number: u32,
         exits: Exits,
     ) -> Result<(), CompileError> {
+        if self.layers.link == Link::FrameRelay {
+            return self.nlpid(number, exits);
+        }
         let inner = self.label();
         self.ether_proto(
             test,
-            0xfe,
+            ISO_SAP,
             Exits {
                 yes: inner,
                 no: exits.no,
             },
         )?;
         self.bind(inner);
-        self.equal(self.layers.network_no_snap(0), Width::Byte, number, exits)
+        // On Cisco HDLC a byte of padding comes first.
+        let padding = u32::from(self.layers.link == Link::CiscoHdlc);
+        let place = self.layers.network_no_snap(padding);
+        self.equal(place, Width::Byte, number, exits)
     }
 
     pub(crate) fn isis_proto(
@@ -395,8 +433,10 @@ impl Compiler {
         if self.layers.mpls_labels > 0 {
             return Err(self.unsupported(test, "no VLAN tag can follow an MPLS label"));
         }
-        if !matches!(self.layers.link, Link::Ethernet | Link::Wlan(_)) {
-            return Err(self.unsupported(test, "VLAN tags are in Ethernet and 802.11 only"));
+        match self.layers.link {
+            Link::Ethernet => {}
+            Link::Wlan(radio) if radio != Radio::Ppi => {}
+            _ => return Err(self.unsupported(test, "VLAN tags are in Ethernet and 802.11 only")),
         }
         let tagged = self.label();
         let inner = if id.is_some() {
@@ -446,7 +486,10 @@ impl Compiler {
                 0,
                 inner,
             )?;
-        } else if matches!(self.layers.link, Link::Ethernet | Link::Ppp) {
+        } else if matches!(
+            self.layers.link,
+            Link::Ethernet | Link::Ppp | Link::CiscoHdlc
+        ) {
             // RFC 3032 section 5: unicast; section 4.3: on PPP.
             let protocol = if self.layers.link == Link::Ppp {
                 0x0281
@@ -455,7 +498,9 @@ impl Compiler {
             };
             self.equal(self.layers.link_type.place(0), Width::Half, protocol, inner)?;
         } else {
-            return Err(self.unsupported(test, "MPLS is known on Ethernet and PPPoE only"));
+            return Err(
+                self.unsupported(test, "MPLS is known on Ethernet, PPP and Cisco HDLC only")
+            );
         }
         self.bind(labelled);
         if let Some(label) = label {
@@ -508,7 +553,7 @@ fn ppp_protocol(number: u32) -> u32 {
         0x6003 => 0x0027,
         0x809b => 0x0029,
         0x0600 => 0x0025,
-        0xfe => 0x0023,
+        ISO_SAP => 0x0023,
         0x42 => 0x0031,
         IPX_SAP => 0x002b,
         _ => number,

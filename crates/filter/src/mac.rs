@@ -338,8 +338,16 @@ impl Compiler {
         value: u32,
         exits: Exits,
     ) -> Result<(), CompileError> {
-        if !matches!(self.layers.link, Link::Wlan(_)) {
-            return Err(self.unsupported(test, WLAN_ONLY));
+        match self.layers.link {
+            // As libpcap, which knows addresses there but no types.
+            Link::Wlan(Radio::Ppi) => {
+                return Err(self.unsupported(
+                    test,
+                    "behind a PPI header write it as 'link[0] & 0x0c', which is the type",
+                ));
+            }
+            Link::Wlan(_) => {}
+            _ => return Err(self.unsupported(test, WLAN_ONLY)),
         }
         let place = self.layers.link_header.place(byte);
         self.field(place, Width::Byte, mask, Relation::Equal, value, exits)
@@ -347,6 +355,9 @@ impl Compiler {
 
     /// Whether there is a radio header to load from.
     pub(crate) fn has_radio(&self) -> bool {
-        matches!(self.layers.link, Link::Wlan(radio) if radio != Radio::None)
+        matches!(
+            self.layers.link,
+            Link::Wlan(Radio::Radiotap | Radio::Prism | Radio::Avs)
+        )
     }
 }

@@ -39,7 +39,7 @@ const REFUSED_THERE: &[(&str, &str)] = &[
 
 /// Differences in what matches that stay, and why.
 fn known_difference(expression: &str, dlt: i32) -> Option<&'static str> {
-    let wlan = [105, 119, 127, 163].contains(&dlt);
+    let wlan = [105, 119, 127, 163, 192].contains(&dlt);
     let arithmetic = |text: &str| {
         text.contains(['<', '>', '=', '[']) || text.contains("less") || text.contains("greater")
     };

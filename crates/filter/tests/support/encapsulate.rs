@@ -52,6 +52,54 @@ pub(crate) fn ethernet(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     made
 }
 
+/// Packets of `frames` behind the headers of serial lines, by libpcap's link type: PPP, Cisco
+/// HDLC, frame relay.
+pub(crate) fn serial(frames: &[Vec<u8>]) -> Vec<(i32, Vec<Vec<u8>>)> {
+    let mut made: Vec<(i32, Vec<Vec<u8>>)> = [9, 50, 51, 104, 107].map(|dlt| (dlt, vec![])).into();
+    let mut push = |index: usize, header: &[u8], rest: &[u8]| {
+        made[index].1.push([header, rest].concat());
+    };
+    let networks = frames.iter().filter_map(|frame| {
+        let (kind, network) = (frame.get(12..14)?, frame.get(14..)?);
+        matches!(kind, [0x08, 0x00 | 0x06] | [0x86, 0xdd]).then_some((kind, network))
+    });
+    for (kind, network) in networks.step_by(40) {
+        let (ppp, nlpid) = match kind {
+            [0x08, 0x00] => ([0x00, 0x21], 0xcc),
+            [0x86, 0xdd] => ([0x00, 0x57], 0x8e),
+            _ => ([0xc0, 0x21], 0x80),
+        };
+        let framed = [&[0xff, 3][..], &ppp].concat();
+        let cisco = [&[0x0f, 0][..], kind].concat();
+        push(0, &framed, network);
+        push(0, &ppp, network);
+        push(0, &ppp[1..], network);
+        push(0, &[0xff, 3, 2, 0x81, 0, 1, 1, 64], network);
+        push(0, &[0xff, 3, 2, 0x81, 0, 1, 0, 64, 0, 1, 1, 64], network);
+        push(1, &framed, network);
+        push(1, &cisco, network);
+        push(2, &[&[0x11, 0, 0, 1, 0, 64][..], &ppp].concat(), network);
+        push(3, &cisco, network);
+        push(3, &[0x8f, 0, 0x88, 0x47, 0, 1, 1, 64], network);
+        push(4, &[0x18, 0x41, 3, nlpid], network);
+        push(4, &[0x18, 0x40, 1, 3, nlpid], network);
+        push(4, &[&[0x18, 0x41][..], kind].concat(), network);
+    }
+    // PDUs of IS-IS and its kin (ISO 10589, ISO 9542, ISO 8473).
+    for protocol in [0x81, 0x82, 0x83] {
+        for pdu in 14..30 {
+            let rest = [&[0x1b, 1, 0, pdu, 15, 0, 0, 0][..], &[0; 40]].concat();
+            push(0, &[0xff, 3, 0, 0x23, protocol], &rest);
+            push(1, &[0xff, 3, 0, 0x23, protocol], &rest);
+            push(2, &[0x11, 0, 0, 1, 0, 64, 0, 0x23, protocol], &rest);
+            push(3, &[0x0f, 0, 0xfe, 0xfe, 0, protocol], &rest);
+            push(3, &[0x0f, 0, 0xfe, 0xfe, protocol], &rest);
+            push(4, &[0x18, 0x41, 3, protocol], &rest);
+        }
+    }
+    made
+}
+
 /// IPv4, UDP and Geneve (RFC 8926), with and without options, around a frame or a packet.
 fn geneve_payloads(frame: &[u8], kind: &[u8], network: &[u8]) -> Vec<Vec<u8>> {
     let outer = |header_words: u8, options: u8, vni: u8, kind: &[u8], payload: &[u8]| {

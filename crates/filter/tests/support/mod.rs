@@ -55,6 +55,14 @@ fn derive(packets: &mut BTreeMap<i32, Vec<Vec<u8>>>) {
     prism.extend(behind(&avs, &frames));
     packets.insert(119, prism);
     packets.insert(163, behind(&avs, &frames));
+    // Per-Packet Information: version, flags, length, link type.
+    let ppi = behind(&[0, 0, 8, 0, 105, 0, 0, 0], &frames);
+    packets.entry(192).or_default().extend(ppi);
+    let of_ethernet = behind(&[0, 0, 12, 0, 1, 0, 0, 0, 0, 0, 0, 0], &packets[&1][..200]);
+    packets.entry(192).or_default().extend(of_ethernet);
+    for (dlt, made) in encapsulate::serial(&packets[&1]) {
+        packets.entry(dlt).or_default().extend(made);
+    }
     let ethernet = encapsulate::ethernet(&packets[&1]);
     packets.entry(1).or_default().extend(ethernet);
     // The family, always in network order.
@@ -80,8 +88,11 @@ pub(crate) fn link_type(dlt: i32) -> LinkType {
     }
 }
 
-/// Link types that this crate dissects, as libpcap numbers them.
-pub(crate) const LINKS: [i32; 12] = [0, 1, 12, 105, 108, 113, 119, 127, 163, 228, 229, 276];
+/// Link types on which this crate tests headers, as libpcap numbers them,
+/// and NFLOG, on which both know only lengths and the bytes of the message.
+pub(crate) const LINKS: [i32; 19] = [
+    0, 1, 9, 12, 50, 51, 104, 105, 107, 108, 113, 119, 127, 163, 192, 228, 229, 239, 276,
+];
 
 /// libpcap's compiler for one link type. For a file, because for an interface it would use what
 /// only a kernel knows.
