@@ -6,7 +6,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use strata_fuzz::{Bounded, Chooser};
-use strata_relay::control::{HEADER_LEN, Message, VERSION};
+use strata_relay::protocol::{HEADER_LEN, Message, VERSION};
 use strata_store::are_definitions;
 
 #[global_allocator]

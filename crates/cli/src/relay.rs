@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::thread::CapabilitySet;
-use strata_relay::control::{BLOCK_BYTES, BLOCK_UNIT};
+use strata_relay::protocol::{BLOCK_BYTES, BLOCK_UNIT};
 use strata_relay::secret::Secret;
 use strata_relay::tls::{RelayTls, TlsFiles};
 use strata_relay::{CONTROL_PORT, Relay, RelayOptions};

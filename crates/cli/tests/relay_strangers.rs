@@ -11,7 +11,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use strata_relay::control::{Challenge, Hello, Message};
+use strata_relay::protocol::{Challenge, Hello, Message};
 use strata_store::Log;
 use strata_testkit::{Namespace, may_use_kernel};
 
@@ -123,7 +123,7 @@ fn hello(secret: bool) -> Vec<u8> {
 /// The beginning of a message of this kind and length that never ends.
 fn unfinished(kind: u8, len: u32, sent: usize) -> Vec<u8> {
     let mut bytes = len.to_le_bytes().to_vec();
-    bytes.extend([kind, strata_relay::control::VERSION, 0, 0, 0, 0, 0, 0]);
+    bytes.extend([kind, strata_relay::protocol::VERSION, 0, 0, 0, 0, 0, 0]);
     bytes.resize(bytes.len() + sent, b'x');
     bytes
 }
@@ -236,7 +236,7 @@ fn a_long_beginning_does_not_get_into_the_manifest() {
              \"mtu\":1024}}}}",
             "x".repeat(inputs)
         );
-        let head = [14, strata_relay::control::VERSION, 0, 0];
+        let head = [14, strata_relay::protocol::VERSION, 0, 0];
         let crc = crc32c::crc32c_append(crc32c::crc32c(&head), body.as_bytes());
         let len = u32::try_from(body.len()).unwrap();
         [

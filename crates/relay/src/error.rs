@@ -47,7 +47,7 @@ pub enum RelayError {
     /// The peer speaks another version of the protocol.
     #[error(
         "{peer}: speaks version {theirs} of the control protocol and this end version {}: use the same version of Strata at both ends",
-        crate::control::VERSION
+        crate::protocol::VERSION
     )]
     Version {
         /// The peer.

@@ -26,8 +26,8 @@ use rustix::process::geteuid;
 use strata_confine::{Role, SOCKET_NAME, SocketFile, confine_thread, runtime_dir};
 use strata_roce::shared::Mapping;
 
-use crate::control::random;
 use crate::error::{RelayError, io_error};
+use crate::random::random;
 
 /// Bytes of a token: as many random bits as nobody guesses, in hexadecimal.
 const TOKEN_LEN: usize = 32;

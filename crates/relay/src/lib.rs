@@ -10,8 +10,8 @@
 //! - [`Link`]: the switch's end: packets to segments to RDMA messages, block by
 //!   block; says when a block is full, connects again by itself;
 //! - [`Relay`]: memory that switches write into and that goes to disk when full;
-//! - [`control`]: the messages between the two, over TCP or TLS; [`secret`]: how the two
-//!   prove to each other that they know one.
+//! - [`protocol`]: what both say to each other over TCP or TLS, and what follows from it,
+//!   without I/O; [`secret`]: how the two prove to each other that they know one.
 //!
 //! How RDMA packets travel is [`strata_roce`]'s: UDP sockets, raw frames, shared memory, and
 //! with the feature `verbs` a NIC of the operating system.
@@ -20,18 +20,22 @@
 //! UDP socket; the blocks, their writers and the protocol know nothing of it.
 #![deny(unsafe_code)]
 
-pub mod control;
+mod channel;
 mod error;
 mod handover;
 mod link;
 mod memory;
+pub mod protocol;
+mod random;
 mod relay;
 pub mod secret;
 pub mod tls;
 
+pub use channel::Channel;
 pub use error::RelayError;
 pub use handover::MemoryFrom;
-pub use link::{Link, LinkOptions, LinkReport, Transport, WrapPort};
+pub use link::{Link, LinkOptions, Transport, WrapPort};
+pub use protocol::switch::LinkReport;
 pub use relay::{BoundRelay, Relay, RelayCounters, RelayOptions, Totals};
 #[cfg(feature = "verbs")]
 pub use strata_roce::verbs::DeviceOptions;

@@ -26,10 +26,10 @@ use strata_roce::udp::{RUNS, UdpPort};
 use strata_store::{Disk, RelayLog, RelayWriters, StoreError};
 use strata_wire::roce::{Packet, UDP_PORT, icrc};
 
-use crate::control::Message;
 use crate::error::{RelayError, io_error};
 use crate::handover::{Handover, dir_name};
 use crate::memory::{Blocks, Writable};
+use crate::protocol::Message;
 use crate::secret::Secret;
 use crate::tls::RelayTls;
 use admission::{Admission, Admitted};

@@ -11,8 +11,8 @@ use std::path::Path;
 
 use ring::hmac;
 
-use crate::control::{Challenge, Hello};
 use crate::error::RelayError;
+use crate::protocol::{Challenge, Hello};
 
 /// Bytes of a secret at least, without white space at its ends.
 const LEN_MIN: usize = 16;

@@ -331,7 +331,8 @@ fn a_switch_does_not_talk_to_a_relay_of_another_authority() {
 /// What a broken or hostile switch may say, and what becomes of it.
 #[test]
 fn who_breaks_the_protocol_is_let_go_and_the_relay_lives() {
-    use strata_relay::control::{Begin, BlockFull, Channel, Hello, HelloPath, Message};
+    use strata_relay::Channel;
+    use strata_relay::protocol::{Begin, BlockFull, Hello, HelloPath, Message};
     let disk = SimDisk::new();
     let relay = relay(&disk, relay_options());
     let connect = || {

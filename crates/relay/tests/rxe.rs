@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use strata_rdma::{Event, Failure, OnLoss, PacketBatch, Psn, Requester, RequesterOptions};
-use strata_relay::control::{
+use strata_relay::protocol::{
     Begin, BlockFull, End, Hello, HelloPath, Message, Welcome, WelcomePath,
 };
 use strata_relay::{Link, LinkOptions, Relay, RelayOptions};

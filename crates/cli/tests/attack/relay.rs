@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Mutex;
 
 use serde_json::{Value, json};
-use strata_relay::control::{HEADER_LEN, VERSION};
+use strata_relay::protocol::{HEADER_LEN, VERSION};
 use strata_testkit::{Disk, Namespace, connect_from, data_dir};
 
 use crate::harness::{

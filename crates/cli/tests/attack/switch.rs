@@ -183,7 +183,7 @@ fn hostile_texts(switch: &Switch, round: &mut Round) {
 
 fn without_an_end(switch: &Switch, round: &mut Round) {
     let mut large = ((16u32 << 20) - 1).to_le_bytes().to_vec();
-    large.extend([WELCOME, strata_relay::control::VERSION, 0, 0, 0, 0, 0, 0]);
+    large.extend([WELCOME, strata_relay::protocol::VERSION, 0, 0, 0, 0, 0, 0]);
     large.resize(16 << 20, b' ');
     let stored = message(6, &7u64.to_le_bytes()).repeat(100_000);
     switch.answer(round, &[large, stored, message(9, b"").repeat(100_000)]);

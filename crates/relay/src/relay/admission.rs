@@ -2,9 +2,7 @@
 //! needs. One thread serves all of them, so that none takes a thread, and what they hold is
 //! bounded in number and bytes.
 //!
-//! ```text
-//! hello -> challenge -> proof (with a secret) -> model, beginning -> session
-//! ```
+//! What each says, and is answered, is [`Entrance`]'s.
 //!
 //! When there are too many, one goes that has said nothing, of the address that has most of
 //! them, and of these the oldest. One that has proved who it is goes last, and before it one
@@ -19,12 +17,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::control::{
-    BODY_LEN_MAX, Begin, Challenge, Channel, FIRST_LEN_MAX, Hello, Message, nonce,
-};
+use crate::channel::Channel;
 use crate::error::RelayError;
-use crate::link::unexpected;
-use crate::secret::Prover;
+use crate::protocol::FIRST_LEN_MAX;
+use crate::protocol::relay::{Beginning, Entrance, Gate};
+use crate::random::nonce;
 
 use super::Inner;
 
@@ -34,10 +31,6 @@ pub(super) const PENDING_MAX: usize = 64;
 pub(super) const PENDING_PER_SOURCE: usize = 32;
 /// Bytes that they have sent, all together.
 const PENDING_BYTES_MAX: usize = 64 << 20;
-/// How long it may take until a session begins, in all.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// How long who was refused may take to read why.
-const LEAVE_LIMIT: Duration = Duration::from_millis(200);
 /// Addresses from which switches were let in that are remembered.
 const KNOWN_MAX: usize = 256;
 /// How often strangers are reported.
@@ -49,40 +42,27 @@ const ACCEPT_AT_ONCE: usize = 8;
 pub(super) struct Admitted {
     pub(super) channel: Channel,
     source: IpAddr,
-    pub(super) hello: Hello,
-    pub(super) begin: Begin,
-    pub(super) model: Vec<u8>,
-}
-
-enum Stage {
-    /// Nothing has come.
-    Hello,
-    /// It is to prove that it knows the secret.
-    Proof(Hello, Challenge),
-    /// It is to say what it records.
-    Begin(Hello, Vec<u8>),
-    /// It was refused.
-    Leaving,
+    pub(super) beginning: Beginning,
 }
 
 struct Pending {
     channel: Channel,
     source: IpAddr,
-    stage: Stage,
-    ends: Instant,
-    /// It has a certificate, or knows the secret.
-    is_proved: bool,
-    /// Why, if it was.
-    refused: Option<String>,
+    entrance: Entrance,
 }
 
 impl Pending {
     fn held_bytes(&self) -> usize {
-        let model = match &self.stage {
-            Stage::Begin(_, model) => model.capacity(),
-            _ => 0,
-        };
-        self.channel.held_bytes() + model
+        self.channel.held_bytes() + self.entrance.held_bytes()
+    }
+
+    /// Says what is to be said, and takes as much as may come then.
+    fn say(&mut self) -> Result<(), RelayError> {
+        self.channel.set_limit(self.entrance.body_len_max());
+        for message in self.entrance.messages() {
+            self.channel.send(&message)?;
+        }
+        Ok(())
     }
 }
 
@@ -104,6 +84,7 @@ pub(super) struct Admission<'a> {
     strangers: u64,
     last_stranger: String,
     reported: Option<Instant>,
+    started: Instant,
 }
 
 impl<'a> Admission<'a> {
@@ -115,7 +96,14 @@ impl<'a> Admission<'a> {
             strangers: 0,
             last_stranger: String::new(),
             reported: None,
+            started: Instant::now(),
         }
+    }
+
+    /// The time, as the protocol has it.
+    fn now(&self) -> u64 {
+        let since = self.started.elapsed().as_nanos();
+        u64::try_from(since).expect("no relay runs for 584 years")
     }
 
     /// Waits until something comes, for so long.
@@ -153,14 +141,14 @@ impl<'a> Admission<'a> {
             self.remove_one(only);
         }
         match self.opened(stream) {
-            Ok(channel) => self.pending.push(Pending {
-                channel,
-                source,
-                stage: Stage::Hello,
-                ends: Instant::now() + HANDSHAKE_LIMIT,
-                is_proved: false,
-                refused: None,
-            }),
+            Ok(channel) => {
+                let entrance = Entrance::new(channel.peer().to_owned(), self.now());
+                self.pending.push(Pending {
+                    channel,
+                    source,
+                    entrance,
+                });
+            }
             Err(error) => self.note(source, &error.to_string()),
         }
     }
@@ -184,9 +172,9 @@ impl<'a> Admission<'a> {
             let of_source = usize::MAX - count(p.source);
             let is_known = self.known.contains(&p.source);
             (
-                p.is_proved,
+                p.entrance.is_proved(),
                 is_known,
-                !matches!(p.stage, Stage::Hello),
+                p.entrance.has_spoken(),
                 of_source,
             )
         });
@@ -221,128 +209,48 @@ impl<'a> Admission<'a> {
 
     /// What a connection does now.
     fn step(&self, mut pending: Pending) -> Result<Next, RelayError> {
+        let now = self.now();
+        let gate = Gate {
+            secret: self.inner.options.secret.as_ref(),
+            has_tls: self.inner.options.tls.is_some(),
+        };
         loop {
             let message = match pending.channel.poll() {
                 Ok(Some(message)) => message,
                 Ok(None) => break,
                 Err(error) => {
-                    return Err(match pending.refused {
-                        Some(reason) => RelayError::Refused(reason),
+                    return Err(match pending.entrance.refused() {
+                        Some(reason) => RelayError::Refused(reason.to_owned()),
                         None => error,
                     });
                 }
             };
-            let stage = std::mem::replace(&mut pending.stage, Stage::Leaving);
-            pending.stage = match (stage, message) {
-                (Stage::Leaving, _) => Stage::Leaving,
-                (Stage::Hello, Message::Hello(hello)) => self.hello(&mut pending, *hello)?,
-                (Stage::Proof(hello, challenge), Message::Proof(proof)) => {
-                    self.proof(&mut pending, hello, &challenge, &proof)?
-                }
-                (Stage::Begin(hello, _), Message::Model(model)) => Stage::Begin(hello, model),
-                (Stage::Begin(hello, model), Message::Begin(begin)) => match begin.check() {
-                    Err(problem) => Self::refuse(&mut pending, problem)?,
-                    Ok(()) => {
-                        let admitted = Admitted {
-                            channel: pending.channel,
-                            source: pending.source,
-                            hello,
-                            begin: *begin,
-                            model,
-                        };
-                        return Ok(Next::Begins(Box::new(admitted)));
-                    }
-                },
-                (_, other) => {
-                    return Err(RelayError::Protocol {
-                        peer: pending.channel.peer().to_owned(),
-                        problem: unexpected(&other),
-                    });
-                }
-            };
+            let begins = pending.entrance.receive(message, gate, nonce()?, now)?;
+            if let Some(beginning) = begins {
+                let admitted = Admitted {
+                    channel: pending.channel,
+                    source: pending.source,
+                    beginning,
+                };
+                return Ok(Next::Begins(Box::new(admitted)));
+            }
+            pending.say()?;
         }
-        if Instant::now() < pending.ends {
-            return Ok(Next::Stays(pending));
-        }
-        let why = pending.refused;
-        let late = || String::from("it did not say in time who it is");
-        Err(RelayError::Refused(why.unwrap_or_else(late)))
-    }
-
-    fn hello(&self, pending: &mut Pending, hello: Hello) -> Result<Stage, RelayError> {
-        let secret = self.inner.options.secret.is_some();
-        // Whose certificate is not right does not get so far.
-        pending.is_proved = self.inner.options.tls.is_some();
-        if let Err(problem) = hello.check() {
-            return Self::refuse(pending, problem);
-        }
-        if secret && !hello.secret {
-            let problem = "it wants a shared secret: give the switch --secret-file, with what \
-                           the relay's file holds";
-            return Self::refuse(pending, problem.into());
-        }
-        let challenge = Challenge {
-            nonce: nonce()?,
-            secret,
-        };
-        let message = Message::Challenge(challenge.clone());
-        pending.channel.send(&message)?;
-        Ok(match secret {
-            true => Stage::Proof(hello, challenge),
-            false => Self::beginning(pending, hello),
-        })
-    }
-
-    fn proof(
-        &self,
-        pending: &mut Pending,
-        hello: Hello,
-        challenge: &Challenge,
-        proof: &[u8],
-    ) -> Result<Stage, RelayError> {
-        let secret = self.inner.options.secret.as_ref();
-        let known = secret.filter(|s| s.is_proof(Prover::Switch, &hello, challenge, proof));
-        let Some(secret) = known else {
-            let problem = "the shared secrets differ: the files of --secret-file must hold the \
-                           same at both ends";
-            return Self::refuse(pending, problem.into());
-        };
-        pending.is_proved = true;
-        let ours = secret.proof(Prover::Relay, &hello, challenge);
-        pending.channel.send(&Message::Proof(ours))?;
-        Ok(Self::beginning(pending, hello))
-    }
-
-    /// It is who it may be: what it says now may be large.
-    fn beginning(pending: &mut Pending, hello: Hello) -> Stage {
-        pending.channel.set_limit(BODY_LEN_MAX);
-        Stage::Begin(hello, Vec::new())
-    }
-
-    /// Says why not; the connection is closed once that was read.
-    fn refuse(pending: &mut Pending, reason: String) -> Result<Stage, RelayError> {
-        pending.channel.set_limit(FIRST_LEN_MAX);
-        pending.ends = Instant::now() + LEAVE_LIMIT;
-        let said = Message::Refused(reason.clone());
-        pending.refused = Some(reason);
-        pending.channel.send(&said)?;
-        Ok(Stage::Leaving)
+        pending.entrance.tick(now)?;
+        Ok(Next::Stays(pending))
     }
 
     /// A switch that is let in no further, since all sessions are taken.
     pub(super) fn turn_away(&mut self, admitted: Admitted) {
         let most = self.inner.options.switches_max;
         let reason = format!("it serves {most} connections of switches, and no more (--switches)");
-        let source = admitted.source;
+        let peer = admitted.channel.peer().to_owned();
         let mut pending = Pending {
+            entrance: Entrance::turned_away(peer, reason, self.now()),
             channel: admitted.channel,
-            source,
-            stage: Stage::Leaving,
-            ends: Instant::now(),
-            is_proved: false,
-            refused: None,
+            source: admitted.source,
         };
-        if Self::refuse(&mut pending, reason).is_ok() {
+        if pending.say().is_ok() {
             self.pending.push(pending);
         }
     }

@@ -10,9 +10,11 @@ use strata_store::{RelayedHeader, SEGMENTS_AT};
 use strata_wire::roce::{MASK_24, Service, icrc};
 use strata_wire::segment::Segments;
 
-use crate::control::{Begin, HelloPath, WelcomePath, random};
 use crate::error::{RelayError, io_error};
 use crate::memory::{Blocks, Writable, seal_shared};
+use crate::protocol::relay::Place;
+use crate::protocol::{Begin, HelloPath, WelcomePath};
+use crate::random::random;
 use crate::relay::{Inner, Peer};
 
 /// What /proc shows shared memory as.
@@ -35,14 +37,6 @@ pub(super) enum Memory {
         connected: strata_roce::verbs::Connected,
         stride: usize,
     },
-}
-
-/// A block by its place.
-#[derive(Clone, Copy)]
-pub(super) struct Place {
-    pub(super) index: usize,
-    /// Whether no writer has it; the responder's blocks know that themselves.
-    pub(super) is_free: bool,
 }
 
 impl Memory {

@@ -1,0 +1,397 @@
+//! The messages between switch and relay, and their bytes (`docs/formats/relay.md`).
+//!
+use std::ops::RangeInclusive;
+
+use serde::{Deserialize, Serialize};
+use strata_store::Books;
+use strata_wire::start_of;
+
+use crate::secret::PROOF_LEN;
+
+/// The version of the protocol.
+pub const VERSION: u8 = 2;
+/// The longest body.
+pub const BODY_LEN_MAX: usize = 16 << 20;
+/// The longest body of who has not said who it is.
+pub const FIRST_LEN_MAX: usize = 4 << 10;
+/// The longest body of a message that describes: all but what is in packets, and the model.
+pub(super) const TEXT_LEN_MAX: usize = 1 << 20;
+
+/// Bytes of a recording's name.
+const SESSION_LEN_MAX: usize = 64;
+/// Bytes of program and version, and of the names of a model or a class.
+const NAME_LEN_MAX: usize = 256;
+/// Bytes of the names of modes.
+const MODE_LEN_MAX: usize = 4 << 10;
+/// Bytes of a capture filter.
+const FILTER_LEN_MAX: usize = 16 << 10;
+/// Bytes of the names of all inputs.
+const INPUTS_LEN_MAX: usize = 64 << 10;
+/// Inputs that are named.
+const INPUTS_MAX: usize = 1024;
+/// Classes: as many as a byte can name.
+const CLASSES_MAX: usize = 256;
+/// What was odd: so many, of so many bytes each.
+const WARNINGS_MAX: usize = 256;
+const WARNING_LEN_MAX: usize = 1 << 10;
+
+/// Bytes that a block may have.
+pub const BLOCK_BYTES: RangeInclusive<usize> = 1 << 20..=1 << 30;
+/// They are whole multiples of this: of pages, and of every RDMA MTU.
+pub const BLOCK_UNIT: usize = 4096;
+/// How many blocks a worker of a switch may have.
+pub const BLOCKS: RangeInclusive<usize> = 2..=1024;
+
+/// What a switch says first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The recording's name, the same after connecting again: letters, digits and hyphens.
+    pub session: String,
+    /// The worker whose packets come through this connection.
+    pub worker: u16,
+    /// Random.
+    pub nonce: [u64; 4],
+    /// Whether it knows a secret, and wants the relay to prove that it does too.
+    pub secret: bool,
+}
+
+impl Hello {
+    /// Fails if it is not what a switch says.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        let name = &self.session;
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | ' ');
+        if name.is_empty() || name.len() > SESSION_LEN_MAX || !name.chars().all(plain) {
+            return Err(format!(
+                "the name of a recording has 1 to {SESSION_LEN_MAX} letters, digits or hyphens"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// What the relay says to a hello.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Challenge {
+    /// Random.
+    pub nonce: [u64; 4],
+    /// Whether it wants a proof that the switch knows the secret.
+    pub secret: bool,
+}
+
+/// What a switch records: what it says once it is known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Begin {
+    /// Program and version.
+    pub program: String,
+    /// Inputs as named by the user.
+    pub inputs: Vec<String>,
+    /// Capture filter.
+    pub filter: String,
+    /// Name of the mode.
+    pub mode: String,
+    /// Name of the model.
+    pub model: String,
+    /// Names of the classes, by index.
+    pub classes: Vec<String>,
+    /// Key of fingerprints.
+    pub hash_seed: [u64; 2],
+    /// Key of the segments' checksums.
+    pub key: u32,
+    /// Number of the first block.
+    pub first_block: u64,
+    /// Sequence number of the first packet.
+    pub first_seq: u64,
+    /// How its packets travel.
+    pub path: HelloPath,
+}
+
+impl Begin {
+    /// Fails if a field is longer than it may be: what the relay keeps of a recording has a
+    /// bound.
+    ///
+    /// # Errors
+    ///
+    /// Which field.
+    pub fn check(&self) -> Result<(), String> {
+        let inputs = self.inputs.iter().map(String::len).sum::<usize>();
+        let class = self.classes.iter().map(String::len).max().unwrap_or(0);
+        let lengths = [
+            (
+                "bytes of the program's name",
+                self.program.len(),
+                NAME_LEN_MAX,
+            ),
+            ("inputs", self.inputs.len(), INPUTS_MAX),
+            ("bytes of inputs' names", inputs, INPUTS_LEN_MAX),
+            ("bytes of the filter", self.filter.len(), FILTER_LEN_MAX),
+            ("bytes of modes' names", self.mode.len(), MODE_LEN_MAX),
+            ("bytes of the model's name", self.model.len(), NAME_LEN_MAX),
+            ("classes", self.classes.len(), CLASSES_MAX),
+            ("bytes of a class's name", class, NAME_LEN_MAX),
+        ];
+        match lengths.iter().find(|(_, is, max)| is > max) {
+            Some((what, is, max)) => Err(format!("{is} {what}: a relay takes {max}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Cuts what is only there to be read by people; the names of a model and its classes
+    /// stay.
+    pub(crate) fn shorten(&mut self) {
+        shorten(&mut self.program, NAME_LEN_MAX);
+        shorten(&mut self.filter, FILTER_LEN_MAX);
+        shorten(&mut self.mode, MODE_LEN_MAX);
+        let (mut bytes, all) = (0, self.inputs.len());
+        let fits = |input: &&String| {
+            bytes += input.len();
+            bytes <= INPUTS_LEN_MAX - NAME_LEN_MAX
+        };
+        let fitting = self
+            .inputs
+            .iter()
+            .take(INPUTS_MAX - 1)
+            .take_while(fits)
+            .count();
+        if fitting < all {
+            self.inputs.truncate(fitting);
+            self.inputs.push(format!("and {} more", all - fitting));
+        }
+    }
+}
+
+/// Cuts a text that is longer, and says so.
+fn shorten(text: &mut String, bytes_max: usize) {
+    const MORE: &str = " ...";
+    if text.len() > bytes_max {
+        text.truncate(start_of(text, bytes_max - MORE.len()).len());
+        text.push_str(MORE);
+    }
+}
+
+/// How a switch's packets travel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "transport")]
+pub enum HelloPath {
+    /// RoCEv2.
+    Rdma {
+        /// Reliable or not.
+        reliable: bool,
+        /// The switch's queue pair.
+        qpn: u32,
+        /// Sequence number of its first packet.
+        psn: u32,
+        /// The UDP port that takes answers.
+        port: u16,
+        /// The largest RDMA MTU that its path takes.
+        mtu: usize,
+    },
+    /// Memory of the same machine.
+    SharedMemory,
+}
+
+/// What the relay answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// Number of the recording in its log.
+    pub recording: u32,
+    /// Bytes of a block that segments may fill.
+    pub block_bytes: usize,
+    /// From one block to the next.
+    pub block_stride: usize,
+    /// Blocks, filled in turn.
+    pub blocks: usize,
+    /// Where they are.
+    pub path: WelcomePath,
+}
+
+impl Welcome {
+    /// Fails if these are not blocks that a switch can fill: all of it is another machine's word.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        let Self {
+            block_bytes,
+            block_stride,
+            blocks,
+            ..
+        } = *self;
+        if !BLOCK_BYTES.contains(&block_bytes) || !block_bytes.is_multiple_of(BLOCK_UNIT) {
+            return Err(format!("blocks of {block_bytes} bytes"));
+        }
+        if !(block_bytes..=2 * *BLOCK_BYTES.end()).contains(&block_stride) {
+            return Err(format!("blocks that are {block_stride} bytes apart"));
+        }
+        if !BLOCKS.contains(&blocks) {
+            return Err(format!("{blocks} blocks"));
+        }
+        if let WelcomePath::Rdma { va, .. } = self.path {
+            let len = blocks as u64 * block_stride as u64;
+            let end = va.checked_add(len);
+            end.ok_or_else(|| format!("{len} bytes of memory from {va:#x} on"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Where a relay's blocks are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "transport")]
+pub enum WelcomePath {
+    /// Memory of a queue pair.
+    Rdma {
+        /// The relay's queue pair.
+        qpn: u32,
+        /// Remote key.
+        rkey: u32,
+        /// Virtual address of the first block.
+        va: u64,
+        /// RDMA MTU.
+        mtu: usize,
+        /// UDP port, 4791 but in tests.
+        port: u16,
+        /// Sequence number of the first packet that the relay sends; NICs ask for it.
+        psn: u32,
+    },
+    /// Memory to be mapped, which the relay hands over on a Unix socket of its machine.
+    SharedMemory {
+        /// What the switch says there, to get this memory.
+        token: String,
+    },
+}
+
+/// A block that is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct BlockFull {
+    /// Number of the block.
+    pub block: u64,
+    /// Bytes of segments in it.
+    pub used: u32,
+    /// Sequence number (PSN) behind the last RDMA packet that wrote into it.
+    pub end_psn: u32,
+    /// Sequence number of its first packet.
+    pub first_seq: u64,
+    /// One more than that of its last.
+    pub next_seq: u64,
+    /// Packets.
+    pub packets: u64,
+    /// Segments.
+    pub segments: u64,
+}
+
+/// How far a worker is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// The sequence number that the next packet will get.
+    pub next_seq: u64,
+    /// Packets seen.
+    pub seen_packets: u64,
+    /// Wire bytes seen.
+    pub seen_bytes: u64,
+}
+
+/// The end of a recording.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct End {
+    /// The books; only the connection that closes the recording has them.
+    pub books: Option<Books>,
+    /// What was odd.
+    pub warnings: Vec<String>,
+}
+
+impl End {
+    /// Cuts what is longer than a relay takes.
+    pub(crate) fn shorten(&mut self) {
+        if self.warnings.len() > WARNINGS_MAX {
+            let more = self.warnings.len() - (WARNINGS_MAX - 1);
+            self.warnings.truncate(WARNINGS_MAX - 1);
+            self.warnings.push(format!("and {more} more"));
+        }
+        for warning in &mut self.warnings {
+            shorten(warning, WARNING_LEN_MAX);
+        }
+    }
+}
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Switch: let me write into your memory.
+    Hello(Box<Hello>),
+    /// Relay: here.
+    Welcome(Box<Welcome>),
+    /// Relay: no, because.
+    Refused(String),
+    /// Switch: records that packets refer to, as they stand in a block file.
+    Definitions(Vec<u8>),
+    /// Switch: a block is full.
+    BlockFull(BlockFull),
+    /// Relay: this block is on disk, and may be filled again.
+    BlockStored(u64),
+    /// Switch: so far, every 100 ms.
+    Progress(Progress),
+    /// Switch: that was all.
+    End(Box<End>),
+    /// Relay: and all of it is on disk.
+    Ended,
+    /// Relay: nothing more can be stored, because.
+    Failed(String),
+    /// Relay: still there, every second.
+    Alive,
+    /// Relay: who are you?
+    Challenge(Challenge),
+    /// Either: I know the secret.
+    Proof([u8; PROOF_LEN]),
+    /// Switch: the model file's content.
+    Model(Vec<u8>),
+    /// Switch: this is what I record.
+    Begin(Box<Begin>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_switch_takes_no_blocks_that_it_cannot_fill() {
+        let usual = Welcome {
+            recording: 1,
+            block_bytes: 8 << 20,
+            block_stride: (8 << 20) + 4096,
+            blocks: 4,
+            path: WelcomePath::Rdma {
+                qpn: 2,
+                rkey: 3,
+                va: 1 << 40,
+                mtu: 4096,
+                port: 4791,
+                psn: 0,
+            },
+        };
+        assert_eq!(usual.check(), Ok(()));
+        type Change = fn(&mut Welcome);
+        let changes: [Change; 7] = [
+            |it| it.block_bytes = 0,
+            |it| it.block_bytes = (8 << 20) + 1,
+            |it| it.block_bytes = usize::MAX & !4095,
+            |it| it.block_stride = 4096,
+            |it| it.block_stride = usize::MAX,
+            |it| it.blocks = usize::MAX,
+            |it| {
+                if let WelcomePath::Rdma { va, .. } = &mut it.path {
+                    *va = u64::MAX - 4096;
+                }
+            },
+        ];
+        for change in changes {
+            let mut welcome = usual.clone();
+            change(&mut welcome);
+            assert!(welcome.check().is_err(), "{welcome:?}");
+        }
+    }
+}

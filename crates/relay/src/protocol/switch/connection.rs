@@ -1,0 +1,427 @@
+//! One connection to a relay: queue pair, the blocks in use, what is said.
+
+use std::collections::VecDeque;
+
+use strata_rdma::{PacketBatch, RequesterCounters};
+use strata_store::BlockTally;
+use strata_wire::roce::Packet;
+use strata_wire::segment::{BlockWriter, Layout, PacketInfo};
+
+use crate::error::RelayError;
+use crate::protocol::{BlockFull, End, MS_NS, Message, Progress, SECOND_NS, Welcome, WelcomePath};
+
+use super::path::Path;
+use super::tally::add;
+
+/// How often the relay is told how far the worker is.
+const PROGRESS_EVERY_NS: u64 = 100 * MS_NS;
+/// Definitions are sent before there are more.
+const DEFINITIONS_MAX: usize = 1 << 20;
+
+/// Where a connection begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// Number of the first block.
+    pub block: u64,
+    /// Sequence number of the first packet.
+    pub seq: u64,
+    /// Key of the segments' checksums.
+    pub key: u32,
+}
+
+/// A block that is being filled, or is full and not known to be on disk.
+struct Block {
+    number: u64,
+    /// Which of the relay's blocks it is.
+    place: usize,
+    full: BlockFull,
+    tally: BlockTally,
+    /// Once so many RDMA packets have settled, all of it has arrived.
+    end: u64,
+    begun_ns: u64,
+}
+
+/// A connection to a relay that has let the switch in: the blocks in use, and what is said.
+pub struct Connection {
+    peer: String,
+    welcome: Welcome,
+    path: Path,
+    writer: BlockWriter,
+    first_block: u64,
+    next_block: u64,
+    next_seq: u64,
+    open: Option<Block>,
+    /// Full, and not announced.
+    closing: VecDeque<Block>,
+    /// Announced, and not confirmed.
+    announced: VecDeque<Block>,
+    definitions: Vec<u8>,
+    /// Messages that are to be sent.
+    out: Vec<Message>,
+    /// The time of the last step: what is posted before the next one counts as posted then,
+    /// since a clock per packet would cost as much as its copy.
+    now_ns: u64,
+    last_progress_ns: u64,
+    /// When the relay last said anything, and when it last had stored something, or had
+    /// nothing to store.
+    heard_ns: u64,
+    moved_ns: u64,
+    counted: (u64, u64),
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection")
+            .field("peer", &self.peer)
+            .field("next_block", &self.next_block)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// A connection to `peer` that begins with these numbers of block and packet.
+    #[must_use]
+    pub fn new(
+        peer: String,
+        begin: Numbers,
+        welcome: Welcome,
+        path: Path,
+        layout: Layout,
+        now_ns: u64,
+    ) -> Self {
+        let mtu = match &welcome.path {
+            WelcomePath::Rdma { mtu, .. } => *mtu,
+            WelcomePath::SharedMemory { .. } => 4096,
+        };
+        let writer = BlockWriter::new(begin.key, layout, mtu, welcome.block_bytes);
+        Self {
+            peer,
+            welcome,
+            path,
+            writer,
+            first_block: begin.block,
+            next_block: begin.block,
+            next_seq: begin.seq,
+            open: None,
+            closing: VecDeque::new(),
+            announced: VecDeque::new(),
+            definitions: Vec::new(),
+            out: Vec::new(),
+            now_ns,
+            last_progress_ns: now_ns,
+            heard_ns: now_ns,
+            moved_ns: now_ns,
+            counted: (0, 0),
+        }
+    }
+
+    pub(super) fn recording(&self) -> u32 {
+        self.welcome.recording
+    }
+
+    /// Number of the block that is begun next.
+    pub(super) fn next_block(&self) -> u64 {
+        self.next_block
+    }
+
+    /// Number of the block that is closed next: what is defined now goes before it.
+    pub(super) fn next_block_to_close(&self) -> u64 {
+        self.open
+            .as_ref()
+            .map_or(self.next_block, |open| open.number)
+    }
+
+    pub(super) fn counters(&self) -> RequesterCounters {
+        self.path.counters()
+    }
+
+    /// The books of everything that is not known to be on the relay's disk.
+    pub(super) fn unconfirmed(&self) -> BlockTally {
+        let mut sum = BlockTally::default();
+        let blocks = self.announced.iter().chain(&self.closing).chain(&self.open);
+        for block in blocks {
+            add(&mut sum, &block.tally);
+        }
+        sum
+    }
+
+    /// Whether nothing is on its way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.open.is_none() && self.closing.is_empty() && self.announced.is_empty()
+    }
+
+    /// Since when the open block has been, if one is.
+    pub(super) fn open_since_ns(&self) -> Option<u64> {
+        self.open.as_ref().map(|open| open.begun_ns)
+    }
+
+    /// RDMA packets that wait to be sent.
+    pub(super) fn gathered(&self) -> usize {
+        self.path.gathered()
+    }
+
+    /// Segments and bytes since the last call.
+    pub(super) fn take_counts(&mut self) -> (u64, u64) {
+        std::mem::take(&mut self.counted)
+    }
+
+    /// The books of the open block.
+    ///
+    /// # Panics
+    ///
+    /// If none is open: a packet was just pushed into it.
+    pub(super) fn tally(&mut self) -> &mut BlockTally {
+        &mut self.open.as_mut().expect("a block is open").tally
+    }
+
+    /// Sends a definition before the next block that is announced.
+    pub(super) fn define(&mut self, record: &[u8]) {
+        self.definitions.extend_from_slice(record);
+    }
+
+    /// Puts a packet into the open block, or a new one; false if there is no room
+    /// for it now, in the window or among the blocks.
+    pub(super) fn push(&mut self, info: &PacketInfo, packet: &[u8]) -> Result<bool, RelayError> {
+        // One more for the message that a full block leaves unfinished.
+        if self.path.room() < self.writer.messages_max(packet.len()) + 1 {
+            return Ok(false);
+        }
+        if self.open.is_some() && !self.writer.fits(packet.len()) {
+            self.close_block();
+        }
+        if self.open.is_none() && !self.begin_block() {
+            return Ok(false);
+        }
+        if !self.writer.fits(packet.len()) {
+            let bytes = packet.len();
+            return Err(RelayError::PacketTooLarge { bytes });
+        }
+        let segments = self.writer.segments();
+        let (now, place) = (self.now_ns, self.place());
+        let mut bytes = 0;
+        let path = &mut self.path;
+        self.writer.push(info, packet, &mut |at, message| {
+            bytes += message.len() as u64;
+            path.post(place, at, message, now);
+        });
+        self.counted.0 += self.writer.segments() - segments;
+        self.counted.1 += bytes;
+        if let Some(open) = &mut self.open {
+            open.full.packets += 1;
+            open.full.next_seq = info.seq + 1;
+        }
+        self.next_seq = info.seq + 1;
+        Ok(true)
+    }
+
+    /// Which of the relay's blocks the open one is, and how far they are apart.
+    fn place(&self) -> (usize, usize) {
+        let place = self.open.as_ref().map_or(0, |open| open.place);
+        (place, self.welcome.block_stride)
+    }
+
+    fn begin_block(&mut self) -> bool {
+        if self.closing.len() + self.announced.len() >= self.welcome.blocks {
+            return false;
+        }
+        let number = self.next_block;
+        self.next_block += 1;
+        self.writer.begin(number);
+        let turn = (number - self.first_block) % self.welcome.blocks as u64;
+        self.open = Some(Block {
+            number,
+            place: usize::try_from(turn).expect("fewer than `blocks`, a usize"),
+            full: BlockFull {
+                block: number,
+                first_seq: self.next_seq,
+                next_seq: self.next_seq,
+                ..BlockFull::default()
+            },
+            tally: BlockTally::default(),
+            end: 0,
+            begun_ns: self.now_ns,
+        });
+        true
+    }
+
+    /// The open block is full, or old enough. It stays open while the window has no
+    /// room for its last message.
+    pub(super) fn close_block(&mut self) {
+        if self.path.room() == 0 {
+            return;
+        }
+        self.gather_message();
+        let Some(mut open) = self.open.take() else {
+            return;
+        };
+        open.full.used = u32::try_from(self.writer.used()).expect("blocks have at most 1 GiB");
+        open.full.segments = self.writer.segments();
+        (open.end, open.full.end_psn) = self.path.next();
+        self.closing.push_back(open);
+    }
+
+    /// Posts the message that is being gathered.
+    fn gather_message(&mut self) {
+        if self.open.is_none() {
+            return;
+        }
+        let (now, place) = (self.now_ns, self.place());
+        let (path, bytes) = (&mut self.path, &mut self.counted.1);
+        self.writer.flush(&mut |at, message| {
+            *bytes += message.len() as u64;
+            path.post(place, at, message, now);
+        });
+    }
+
+    /// Posts the message that is being gathered too: nothing is kept back.
+    pub(super) fn flush_message(&mut self) {
+        if self.path.room() > 0 {
+            self.gather_message();
+        }
+    }
+
+    /// Tells the relay of blocks that have arrived whole, and how far the worker is.
+    pub(super) fn announce(&mut self, worker: Progress) {
+        if self.definitions.len() > DEFINITIONS_MAX {
+            self.send_definitions();
+        }
+        let settled = self.path.settled();
+        while let Some(block) = pop_if(&mut self.closing, |block| block.end <= settled) {
+            self.send_definitions();
+            self.out.push(Message::BlockFull(block.full));
+            self.announced.push_back(block);
+        }
+        if self.now_ns - self.last_progress_ns >= PROGRESS_EVERY_NS {
+            self.last_progress_ns = self.now_ns;
+            self.out.push(Message::Progress(worker));
+        }
+        if self.is_idle() {
+            self.moved_ns = self.now_ns;
+        }
+    }
+
+    /// Says how far the worker was when this connection ended.
+    pub(super) fn last_word(&mut self, worker: Progress) {
+        self.out.push(Message::Progress(worker));
+    }
+
+    /// How long the relay has said nothing.
+    pub(super) fn silent_ns(&self) -> u64 {
+        self.now_ns - self.heard_ns
+    }
+
+    /// How long the relay has stored nothing of what it was sent.
+    pub(super) fn stuck_ns(&self) -> u64 {
+        self.now_ns - self.moved_ns
+    }
+
+    /// The error of a relay that does nothing for so long.
+    pub(super) fn silent(&self, limit_ns: u64) -> RelayError {
+        RelayError::Silent {
+            peer: self.peer.clone(),
+            seconds: limit_ns / SECOND_NS,
+        }
+    }
+
+    fn send_definitions(&mut self) {
+        if !self.definitions.is_empty() {
+            let records = std::mem::take(&mut self.definitions);
+            self.out.push(Message::Definitions(records));
+        }
+    }
+
+    /// Takes what the relay says.
+    pub(super) fn receive(&mut self, message: Message) -> Result<Heard, RelayError> {
+        self.heard_ns = self.now_ns;
+        match message {
+            Message::Alive => Ok(Heard::Alive),
+            Message::Refused(reason) => Err(RelayError::Refused(reason)),
+            Message::Failed(reason) => Err(RelayError::Failed(reason)),
+            Message::BlockStored(number) => {
+                let block = pop_if(&mut self.announced, |block| block.number == number);
+                let block = block.ok_or_else(|| self.protocol("a block out of turn"))?;
+                self.moved_ns = self.now_ns;
+                Ok(Heard::Stored(number, block.tally))
+            }
+            Message::Ended => Ok(Heard::Ended),
+            other => Err(self.protocol(&other.unexpected())),
+        }
+    }
+
+    /// Asks the relay to close the recording.
+    pub(super) fn send_end(&mut self, mut end: End) {
+        end.shorten();
+        self.send_definitions();
+        self.moved_ns = self.now_ns;
+        self.out.push(Message::End(Box::new(end)));
+    }
+
+    pub(super) fn protocol(&self, problem: &str) -> RelayError {
+        RelayError::Protocol {
+            peer: self.peer.clone(),
+            problem: problem.to_owned(),
+        }
+    }
+
+    /// It is now so late.
+    pub(super) fn set_now(&mut self, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
+    }
+
+    /// Takes an RDMA packet of the relay.
+    ///
+    /// # Errors
+    ///
+    /// If the queue pair has failed.
+    pub fn receive_packet(&mut self, packet: &Packet<'_>, now_ns: u64) -> Result<(), RelayError> {
+        self.set_now(now_ns);
+        self.path.receive(packet, self.now_ns)
+    }
+
+    /// Lets the queue pair's time pass.
+    pub(super) fn tick(&mut self) -> Result<(), RelayError> {
+        self.path.tick(self.now_ns)
+    }
+
+    /// When the queue pair, or the next word of how far the worker is, is due.
+    pub(super) fn deadline_ns(&self) -> u64 {
+        let progress = self.last_progress_ns + PROGRESS_EVERY_NS;
+        self.path
+            .deadline_ns()
+            .map_or(progress, |at| at.min(progress))
+    }
+
+    /// RDMA packets to be sent, before the messages are; who has sent them clears the batch.
+    pub fn packets(&mut self) -> Option<&mut PacketBatch> {
+        self.path.outgoing()
+    }
+
+    /// Whether RDMA packets are awaited.
+    #[must_use]
+    pub fn awaits_packets(&self) -> bool {
+        self.path.is_waiting()
+    }
+
+    /// Messages to be sent, in order.
+    pub fn messages(&mut self) -> std::vec::Drain<'_, Message> {
+        self.out.drain(..)
+    }
+}
+
+/// What the relay has said.
+pub(super) enum Heard {
+    /// That it is there.
+    Alive,
+    /// This block is on its disk, with these books.
+    Stored(u64, BlockTally),
+    /// The recording is closed.
+    Ended,
+}
+
+/// The first block, if it is as asked.
+fn pop_if(blocks: &mut VecDeque<Block>, is: impl FnOnce(&Block) -> bool) -> Option<Block> {
+    if blocks.front().is_some_and(is) {
+        return blocks.pop_front();
+    }
+    None
+}

@@ -1,0 +1,124 @@
+//! How a switch comes in: hello, proofs, and what is recorded.
+
+use crate::error::RelayError;
+use crate::protocol::{BODY_LEN_MAX, Begin, Challenge, Hello, Message, SECOND_NS, Welcome};
+use crate::secret::{Prover, Secret};
+
+/// How long a relay may take to answer, in all.
+pub(crate) const ANSWER_LIMIT_NS: u64 = 5 * SECOND_NS;
+
+#[derive(Debug, PartialEq, Eq)]
+enum Stage {
+    Challenge,
+    Proof(Challenge),
+    Welcome,
+}
+
+/// A switch that has not been let in yet.
+pub struct Entry {
+    peer: String,
+    secret: Option<Secret>,
+    hello: Hello,
+    begin: Begin,
+    model: Vec<u8>,
+    stage: Stage,
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Entry")
+            .field("stage", &self.stage)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Entry {
+    /// Says hello to `peer`, which is to know the `secret` if there is one.
+    ///
+    /// # Errors
+    ///
+    /// If what is recorded is more than a relay takes.
+    pub fn new(
+        peer: String,
+        secret: Option<Secret>,
+        hello: Hello,
+        mut begin: Begin,
+        model: Vec<u8>,
+        out: &mut Vec<Message>,
+    ) -> Result<Self, RelayError> {
+        begin.shorten();
+        begin.check().map_err(RelayError::Refused)?;
+        if model.len() > BODY_LEN_MAX {
+            return Err(RelayError::Refused(format!(
+                "the model has {} bytes: a relay takes {BODY_LEN_MAX}",
+                model.len()
+            )));
+        }
+        out.push(Message::Hello(Box::new(hello.clone())));
+        Ok(Self {
+            peer,
+            secret,
+            hello,
+            begin,
+            model,
+            stage: Stage::Challenge,
+        })
+    }
+
+    /// Takes what the relay says, and answers; the welcome once it is let in.
+    ///
+    /// # Errors
+    ///
+    /// If the relay refuses, does not know the secret, or says what it may not.
+    pub fn receive(
+        &mut self,
+        message: Message,
+        out: &mut Vec<Message>,
+    ) -> Result<Option<Welcome>, RelayError> {
+        let impostor = || RelayError::Impostor {
+            peer: self.peer.clone(),
+        };
+        match (&self.stage, message) {
+            (_, Message::Refused(reason)) => return Err(RelayError::Refused(reason)),
+            (_, Message::Failed(reason)) => return Err(RelayError::Failed(reason)),
+            (Stage::Challenge, Message::Challenge(challenge)) => match &self.secret {
+                None => self.describe(out),
+                Some(_) if !challenge.secret => return Err(impostor()),
+                Some(secret) => {
+                    let proof = secret.proof(Prover::Switch, &self.hello, &challenge);
+                    out.push(Message::Proof(proof));
+                    self.stage = Stage::Proof(challenge);
+                }
+            },
+            (Stage::Proof(challenge), Message::Proof(proof)) => {
+                let knows = |secret: &Secret| {
+                    secret.is_proof(Prover::Relay, &self.hello, challenge, &proof)
+                };
+                if !self.secret.as_ref().is_some_and(knows) {
+                    return Err(impostor());
+                }
+                self.describe(out);
+            }
+            (Stage::Welcome, Message::Welcome(welcome)) => {
+                welcome.check().map_err(|problem| self.protocol(problem))?;
+                return Ok(Some(*welcome));
+            }
+            (_, other) => return Err(self.protocol(other.unexpected())),
+        }
+        Ok(None)
+    }
+
+    /// The relay is who it may be: what is recorded is no secret to it.
+    fn describe(&mut self, out: &mut Vec<Message>) {
+        self.stage = Stage::Welcome;
+        out.push(Message::Model(std::mem::take(&mut self.model)));
+        out.push(Message::Begin(Box::new(self.begin.clone())));
+    }
+
+    fn protocol(&self, problem: String) -> RelayError {
+        RelayError::Protocol {
+            peer: self.peer.clone(),
+            problem,
+        }
+    }
+}
