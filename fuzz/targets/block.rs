@@ -7,7 +7,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use strata_fuzz::{Bounded, Chooser, log_of};
-use strata_store::export::{ExportOptions, FileFormat, export};
+use strata_query::{ExportOptions, FileFormat, Find, export};
 use strata_store::{
     ALIGNMENT, BlockHeader, HEADER_LEN, MAGIC, Records, Select, StoreError, Summary,
 };
@@ -160,7 +160,7 @@ fn whole(file: &[u8], choices: &Choices) {
         comments: choices.comments,
     };
     let mut output = Vec::new();
-    match export(&log, &mut output, format, options) {
+    match export(&log, &mut output, format, &Find::default(), options) {
         Ok(exported) => assert!(exported.packets <= exported.examined),
         Err(error) => assert!(!error.to_string().is_empty()),
     }

@@ -13,10 +13,9 @@ use std::sync::Arc;
 
 use parquet::file::reader::FileReader;
 use parquet::file::serialized_reader::SerializedFileReader;
-use strata_store::export::Context;
 use strata_store::{
-    About, BlockBuilder, BlockSink, Disk, FileKind, Log, PACKET_HEADER_LEN, PacketRecord, RealDisk,
-    Recorder, RecorderOptions,
+    About, BlockBuilder, BlockSink, Context, Disk, FileKind, Log, PACKET_HEADER_LEN, PacketRecord,
+    RealDisk, Recorder, RecorderOptions,
 };
 use strata_traffic::{Generator, Options, Profile, SPACE};
 use strata_wire::{

@@ -10,8 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use strata_store::{Disk, DiskFile, FileKind, Part, PartFile};
 
 use crate::files::{SUM_BYTES, Sums};
-use crate::find::name_of;
-use crate::part::SumsFile;
+use crate::part::{SumsFile, name_of};
 
 /// Checksums of a part's files, piece by piece; none where the part has none that are whole.
 pub(crate) type Pieces = HashMap<FileKind, Arc<[u32]>>;

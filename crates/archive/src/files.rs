@@ -144,13 +144,18 @@ impl Write for Stored {
 
 /// A file that is there, read anywhere.
 #[derive(Clone)]
-pub(crate) struct Input {
+pub struct Input {
     file: Arc<Mutex<Box<dyn DiskFile>>>,
     len: u64,
 }
 
 impl Input {
-    pub(crate) fn open(disk: &dyn Disk, name: &str) -> Result<Self, ArchiveError> {
+    /// Opens a file.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be opened.
+    pub fn open(disk: &dyn Disk, name: &str) -> Result<Self, ArchiveError> {
         let file = disk.open(name, false);
         let opened = file.and_then(|file| Ok((file.size()?, file)));
         let (len, file) = opened.map_err(ArchiveError::io(disk.display(name), "open"))?;
@@ -168,7 +173,9 @@ impl Input {
         }
     }
 
-    pub(crate) fn size(&self) -> u64 {
+    /// Its bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
         self.len
     }
 
@@ -201,6 +208,14 @@ impl Input {
     }
 }
 
+impl std::fmt::Debug for Input {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Input")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Length for Input {
     fn len(&self) -> u64 {
         self.len
@@ -230,7 +245,8 @@ impl ChunkReader for Input {
 }
 
 /// A place in an [`Input`].
-pub(crate) struct InputAt {
+#[derive(Debug)]
+pub struct InputAt {
     input: Input,
     at: u64,
 }

@@ -16,7 +16,7 @@ use crate::run::Run;
 use crate::table::{Coding, Column, Kind, Spec, Values};
 
 /// The columns, in order; `docs/formats/archive.md` says what they mean.
-pub(crate) const COLUMNS: &[Spec] = &[
+pub const COLUMNS: &[Spec] = &[
     Spec::new("flow_id", Kind::Int64, Coding::Delta),
     Spec::new("first_time", Kind::Time, Coding::Delta),
     Spec::new("last_time", Kind::Time, Coding::Delta),
@@ -64,7 +64,8 @@ pub(crate) const COLUMNS: &[Spec] = &[
 /// # Panics
 ///
 /// If there is no such column: the names are ours.
-pub(crate) fn column(name: &str) -> usize {
+#[must_use]
+pub fn column(name: &str) -> usize {
     let found = COLUMNS.iter().position(|spec| spec.name == name);
     found.expect("the name of a column")
 }
@@ -261,7 +262,8 @@ pub(crate) fn community_id(flow: &Flow) -> Option<String> {
 }
 
 /// The Community ID of a flow that has ports.
-pub(crate) fn community_id_of(key: &FlowKey) -> String {
+#[must_use]
+pub fn community_id_of(key: &FlowKey) -> String {
     community_id_between(key.family, key.protocol, [key.low, key.high], true)
 }
 
@@ -285,7 +287,8 @@ fn community_id_between(
 }
 
 /// The type that answers an ICMP message of this one.
-pub(crate) fn icmp_counterpart(number: u8, kind: u8) -> Option<u8> {
+#[must_use]
+pub fn icmp_counterpart(number: u8, kind: u8) -> Option<u8> {
     let pairs: &[(u8, u8)] = if number == protocol::ICMP {
         &[(8, 0), (13, 14), (15, 16), (10, 9), (17, 18)]
     } else {

@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 
-use strata_store::export::Context;
-use strata_store::{Block, Damage, PacketRecord, Record, Recording, VerdictRecord};
+use strata_store::{Block, Context, Damage, PacketRecord, Record, Recording, VerdictRecord};
 use strata_wire::{FlowHasher, FlowShare, Interface, LinkType, Meta};
 
 use crate::error::ArchiveError;
@@ -81,12 +80,18 @@ impl Intake {
                 Ok(Record::Verdict(id, verdict)) => self.define(id, verdict),
                 Ok(record) => {
                     self.take_in(&mut pending, runs)?;
-                    self.record(record, runs)?;
+                    if let Err(problem) = self.record(record, runs)? {
+                        return Ok(Err(Damage {
+                            file: block.file.clone(),
+                            offset: block.records_at(),
+                            problem,
+                        }));
+                    }
                 }
                 Err(bad) => {
                     return Ok(Err(Damage {
                         file: block.file.clone(),
-                        offset: block.offset + bad.at as u64,
+                        offset: block.records_at() + bad.at as u64,
                         problem: bad.problem.into(),
                     }));
                 }
@@ -134,11 +139,19 @@ impl Intake {
     }
 
     /// Notes what the packets behind it refer to.
-    fn record(&mut self, record: Record<'_>, runs: &mut impl Runs) -> Result<(), ArchiveError> {
+    /// The inner error is the record's.
+    fn record(
+        &mut self,
+        record: Record<'_>,
+        runs: &mut impl Runs,
+    ) -> Result<Result<(), String>, ArchiveError> {
         match record {
             Record::Packet(_) | Record::Verdict(..) => {}
             Record::Context(json) => {
-                let context: Context = serde_json::from_slice(json).unwrap_or_default();
+                let context = match Context::from_json(json) {
+                    Ok(context) => context,
+                    Err(problem) => return Ok(Err(problem)),
+                };
                 if context != self.context {
                     if context.mode != self.context.mode {
                         // A part's files say which mode its packets were recorded in.
@@ -156,7 +169,7 @@ impl Intake {
             Record::Meta(meta) => {
                 if let Meta::Interface { id, interface } = &meta {
                     if self.interfaces.get(id) == Some(interface) {
-                        return Ok(());
+                        return Ok(Ok(()));
                     }
                     self.interfaces.insert(*id, interface.clone());
                     let number = usize::from(*id);
@@ -168,7 +181,7 @@ impl Intake {
                 self.metas.push(meta);
             }
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     fn define(&mut self, id: u16, verdict: VerdictRecord) {

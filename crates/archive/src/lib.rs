@@ -2,19 +2,16 @@
 //!
 //! - [`compact`]: block files become parts, in open formats: `packets` and `flows`
 //!   (Parquet), `payload` (pcapng in gzip members), partitioned by hour and class;
-//! - [`export`]: packets of both tiers, found through the table of flows ([`Find`]);
-//! - [`flow_records`], [`RecordWriter`]: flows as CSV, JSON, IPFIX; [`reasons_of`]: why
-//!   packets were kept;
 //! - [`verify`]: every byte is what was written; [`prune`]: retention by age, class
 //!   and size;
 //! - [`encrypt_to`], [`rotate`], [`ClearDisk`]: encryption at rest; [`relocate`]: the cold tier.
 //! - [`Table`], [`rows_of_blocks`]: the tables as Arrow, for SQL;
+//! - [`parts`]: what it takes to read a part, for `query`, which finds and exports.
 //!
 //! `docs/formats/archive.md` describes the files. Above `store`, so that recording
-//! does not depend on Parquet; used by the command line.
+//! does not depend on Parquet; used by `query` and the command line.
 #![forbid(unsafe_code)]
 
-mod by_time;
 mod changes;
 mod checked;
 mod coded;
@@ -23,16 +20,13 @@ mod dictionary;
 mod disk;
 mod encryption;
 mod error;
-mod export;
 mod files;
-mod find;
 mod flow_index;
 mod flows;
 mod header;
 mod innermost;
 mod intake;
 mod keys;
-mod merge;
 mod moving;
 mod names;
 mod packets;
@@ -43,8 +37,6 @@ mod pending;
 mod predict;
 mod protection;
 mod prune;
-mod reasons;
-mod records;
 mod rows;
 mod run;
 mod sorted;
@@ -56,15 +48,31 @@ pub use compact::{Compacted, compact, snapshot};
 pub use disk::ClearDisk;
 pub use encryption::{encrypt_to, rotate};
 pub use error::ArchiveError;
-pub use export::{export, export_within};
-pub use find::{Find, name_of};
 pub use keys::{Identities, KeyError, Recipients};
 pub use moving::{Moved, Place, relocate};
 pub use prune::{
     Importance, PROTECTED, Piece, PieceKind, Plan, Pruned, Retention, make_room, plan, prune,
     retention_class,
 };
-pub use reasons::{ReasonCount, reasons_of};
-pub use records::{FlowRecord, RecordFormat, RecordWriter, flow_records};
 pub use tables::{Rows, Table, TakeRows, rows_of_blocks};
 pub use verify::{Verified, verify};
+
+/// Parts, to be read: their files, their tables, rows as packets again, and the bytes kept beyond
+/// headers.
+pub mod parts {
+    pub use crate::files::{Input, InputAt};
+    pub use crate::part::{name_of, open};
+    pub use crate::payload::{PayloadReader, Unreadable};
+    pub use crate::rows::{Rebuild, Row, rows};
+    pub use crate::table::{Column, Kind, Spec, TableReader};
+
+    /// The table of packets.
+    pub mod packets {
+        pub use crate::packets::{COLUMNS, column};
+    }
+
+    /// The table of flows.
+    pub mod flows {
+        pub use crate::flows::{COLUMNS, column, community_id_of, icmp_counterpart};
+    }
+}

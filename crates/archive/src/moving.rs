@@ -14,8 +14,7 @@ use strata_store::{Archive, Damage, Disk, Part, PartFile, is_file_name};
 use crate::changes::{clean_up, delete_gone, lock, replace};
 use crate::error::ArchiveError;
 use crate::files::{Input, Sums};
-use crate::find::name_of;
-use crate::part::final_name;
+use crate::part::{final_name, name_of};
 
 const BUFFER_BYTES: usize = 1 << 20;
 

@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 
 use parquet::data_type::ByteArray;
-use strata_store::export::{Context, reason};
-use strata_store::{VerdictRecord, keep_name};
+use strata_store::{Context, VerdictRecord, keep_name, reason};
 use strata_wire::{AddressFamily, FlowShare};
 
 use crate::coded::{Entries, IntCodes, NULL};
@@ -16,7 +15,7 @@ use Coding::{Codes, Delta, Dictionary, Plain};
 use Kind::{Bool, Bytes, Float, Int32, Int64, Text, Time};
 
 /// The columns, in order; `docs/formats/archive.md` says what they mean.
-pub(crate) const COLUMNS: &[Spec] = &[
+pub const COLUMNS: &[Spec] = &[
     Spec::new("time", Time, Delta),
     Spec::new("late_ns", Int64, Delta),
     Spec::new("tie", Int32, Delta),
@@ -68,7 +67,8 @@ pub(crate) const COLUMNS: &[Spec] = &[
 /// # Panics
 ///
 /// If there is no such column: the names are ours.
-pub(crate) fn column(name: &str) -> usize {
+#[must_use]
+pub fn column(name: &str) -> usize {
     let found = COLUMNS.iter().position(|spec| spec.name == name);
     found.expect("the name of a column")
 }

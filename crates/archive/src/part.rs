@@ -7,11 +7,12 @@ use serde::{Deserialize, Serialize};
 use strata_capture::PacketRef;
 use strata_store::{
     BlockBuilder, Disk, ENCRYPTED, FileKind, Part, PartCount, PartFile, Recording, STAGING,
+    is_remote,
 };
 use strata_wire::{Interface, Meta};
 
 use crate::error::ArchiveError;
-use crate::files::{Output, SUM_BYTES, Sums};
+use crate::files::{Input, Output, SUM_BYTES, Sums};
 use crate::flows;
 use crate::keys::{PartKey, Recipients};
 use crate::packets::{self, Addresses, Filler, Filling, Verdict};
@@ -339,6 +340,33 @@ fn write_small(
     let mut output = Output::create(disk, &name, key)?;
     let written = output.write_all(bytes).and_then(|()| output.finish());
     written.map_err(ArchiveError::io(disk.display(&name), "write"))
+}
+
+/// The name of a part's file, which it may not have got yet.
+#[must_use]
+pub fn name_of(disk: &dyn Disk, part: &Part, file: &PartFile) -> String {
+    if is_remote(&file.name) || disk.exists(&file.name) {
+        return file.name.clone();
+    }
+    let staged = staging_name(part.id, file.kind, file.is_encrypted());
+    // It may have got its name in between.
+    if disk.exists(&staged) {
+        staged
+    } else {
+        file.name.clone()
+    }
+}
+
+/// Opens a file of a part.
+///
+/// # Errors
+///
+/// If it cannot be opened.
+pub fn open(disk: &dyn Disk, part: &Part, kind: FileKind) -> Result<Input, ArchiveError> {
+    let Some(file) = part.file(kind) else {
+        return Input::open(disk, kind.dir());
+    };
+    Input::open(disk, &name_of(disk, part, file))
 }
 
 /// The name of a file within the log, once it is listed.

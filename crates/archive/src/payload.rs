@@ -125,7 +125,8 @@ const READ_BYTES: usize = 256 << 10;
 
 /// Reads packets of a payload file. It holds one member: whoever asks for packets in the order
 /// in which they lie, which is that of the table's flows, has each decompressed once.
-pub(crate) struct PayloadReader {
+#[derive(Debug)]
+pub struct PayloadReader {
     input: BufReader<InputAt>,
     /// Where the member that is held begins in the file.
     at: Option<u64>,
@@ -134,16 +135,20 @@ pub(crate) struct PayloadReader {
 }
 
 /// A member that cannot be read.
-pub(crate) struct Unreadable {
+#[derive(Debug)]
+pub struct Unreadable {
     /// Where it begins.
-    pub(crate) at: u64,
-    pub(crate) problem: String,
+    pub at: u64,
+    /// Why.
+    pub problem: String,
     /// How many were asked for.
-    pub(crate) packets: u64,
+    pub packets: u64,
 }
 
 impl PayloadReader {
-    pub(crate) fn new(input: &Input) -> Self {
+    /// Reads a payload file.
+    #[must_use]
+    pub fn new(input: &Input) -> Self {
         Self {
             input: BufReader::with_capacity(READ_BYTES, input.at(0)),
             at: None,
@@ -154,7 +159,7 @@ impl PayloadReader {
 
     /// The bytes of the packet at a place. Where they cannot be read there is nothing, and
     /// [`take_unreadable`](Self::take_unreadable) says why.
-    pub(crate) fn packet(&mut self, place: u64) -> Option<&[u8]> {
+    pub fn packet(&mut self, place: u64) -> Option<&[u8]> {
         let at = place >> WITHIN_BITS;
         let start = usize::try_from(place & ((1 << WITHIN_BITS) - 1)).ok()?;
         if self.at != Some(at) {
@@ -185,7 +190,7 @@ impl PayloadReader {
     }
 
     /// Members that could not be read so far, each once.
-    pub(crate) fn take_unreadable(&mut self) -> Vec<Unreadable> {
+    pub fn take_unreadable(&mut self) -> Vec<Unreadable> {
         std::mem::take(&mut self.unreadable)
     }
 

@@ -14,28 +14,40 @@ use crate::table::Column;
 
 /// One row as it was read: what the packet is, and what its header is made of.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct Row {
-    pub(crate) time: u64,
+pub struct Row {
+    /// Arrival, ns.
+    pub time: u64,
     late: u64,
     tie: i64,
-    pub(crate) flow_id: i64,
-    pub(crate) recording: u32,
-    pub(crate) interface: u16,
+    /// Its flow, within the log.
+    pub flow_id: i64,
+    /// Its recording.
+    pub recording: u32,
+    /// Its interface.
+    pub interface: u16,
     src: Option<ByteArray>,
     dst: Option<ByteArray>,
     src_port: u16,
     dst_port: u16,
     protocol: u8,
     tcp_flags: u16,
-    pub(crate) wire: u32,
+    /// Bytes on the wire.
+    pub wire: u32,
     captured: Option<u32>,
-    pub(crate) header_len: usize,
-    pub(crate) payload_len: u32,
-    pub(crate) class: ByteArray,
-    pub(crate) score: Option<f32>,
-    pub(crate) granularity: ByteArray,
-    pub(crate) reason: ByteArray,
-    pub(crate) flow_share: f32,
+    /// Bytes up to the end of the headers that are kept.
+    pub header_len: u16,
+    /// Bytes kept beyond the headers.
+    pub payload_len: u32,
+    /// Its class's name.
+    pub class: ByteArray,
+    /// The class's share of the trees.
+    pub score: Option<f32>,
+    /// How much of it was kept.
+    pub granularity: ByteArray,
+    /// Why.
+    pub reason: ByteArray,
+    /// The share of flows that were captured.
+    pub flow_share: f32,
     tos: u8,
     ttl: u8,
     ip_id: i16,
@@ -56,26 +68,32 @@ pub(crate) struct Row {
     transport_header: Option<ByteArray>,
     header: Option<ByteArray>,
     layout: u8,
-    pub(crate) has_time: bool,
-    pub(crate) packet_options: Option<ByteArray>,
-    pub(crate) payload_offset: Option<u64>,
+    /// Whether the capture gave a time.
+    pub has_time: bool,
+    /// Options of a pcapng input.
+    pub packet_options: Option<ByteArray>,
+    /// Its place in the payload file.
+    pub payload_offset: Option<u64>,
 }
 
 impl Row {
     /// By which rows stand in the order of arrival, within a run.
-    pub(crate) fn arrival(&self) -> (u64, i64) {
+    #[must_use]
+    pub fn arrival(&self) -> (u64, i64) {
         (self.time.wrapping_add(self.late), self.tie)
     }
 
     /// Bytes that the capture held.
-    pub(crate) fn captured(&self) -> u32 {
+    #[must_use]
+    pub fn captured(&self) -> u32 {
         self.captured.unwrap_or(self.wire)
     }
 }
 
-/// Rows from all columns of some rows.
+/// Rows from all columns of `packets`, of so many rows.
+#[must_use]
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-pub(crate) fn rows(columns: &[Column], count: usize) -> Vec<Row> {
+pub fn rows(columns: &[Column], count: usize) -> Vec<Row> {
     let mut rows = vec![Row::default(); count];
     for (spec, column) in COLUMNS.iter().zip(columns) {
         macro_rules! ints {
@@ -113,7 +131,7 @@ pub(crate) fn rows(columns: &[Column], count: usize) -> Vec<Row> {
             "tcp_flags" => ints!(|row, v| row.tcp_flags = v as u16),
             "wire_bytes" => ints!(|row, v| row.wire = v as u32),
             "captured_bytes" => ints!(|row, v| row.captured = Some(v as u32)),
-            "header_bytes" => ints!(|row, v| row.header_len = v as u16 as usize),
+            "header_bytes" => ints!(|row, v| row.header_len = v as u16),
             "payload_bytes" => ints!(|row, v| row.payload_len = v as u32),
             "class" => bytes!(|row, v| row.class = v),
             "score" => {
@@ -158,12 +176,13 @@ pub(crate) fn rows(columns: &[Column], count: usize) -> Vec<Row> {
 }
 
 /// Makes headers of rows, which come in the order of arrival.
-#[derive(Default)]
-pub(crate) struct Rebuild {
+#[derive(Debug, Default)]
+pub struct Rebuild {
     /// Of each flow, the direction from the first and from the second address.
     flows: HashMap<i64, FlowState>,
 }
 
+#[derive(Debug)]
 struct FlowState {
     first: (Option<ByteArray>, u16),
     directions: [Direction; 2],
@@ -171,7 +190,11 @@ struct FlowState {
 
 impl Rebuild {
     /// Appends the header of a row to `out`.
-    pub(crate) fn header(&mut self, row: &Row, out: &mut Vec<u8>) -> Result<(), Source> {
+    ///
+    /// # Errors
+    ///
+    /// If its columns contradict each other.
+    pub fn header(&mut self, row: &Row, out: &mut Vec<u8>) -> Result<(), Source> {
         if row.layout == layout::RAW {
             out.extend_from_slice(row.header.as_ref().ok_or("a row without a header")?.data());
             return Ok(());

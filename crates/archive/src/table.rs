@@ -29,14 +29,20 @@ use crate::pages::Pages;
 /// What a column's values are. All types are signed, and written with encodings
 /// that every reader knows that was tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
     /// ns since 1970, UTC.
     Time,
+    /// 32 bits, signed.
     Int32,
+    /// 64 bits, signed.
     Int64,
+    /// 32 bits.
     Float,
+    /// True or false.
     Bool,
+    /// UTF-8.
     Text,
+    /// Bytes.
     Bytes,
 }
 
@@ -52,10 +58,13 @@ pub(crate) enum Coding {
 
 /// One column of a table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spec {
-    pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
-    pub(crate) optional: bool,
+pub struct Spec {
+    /// Its name.
+    pub name: &'static str,
+    /// What its values are.
+    pub kind: Kind,
+    /// Whether values may be missing.
+    pub optional: bool,
     pub(crate) coding: Coding,
     /// Whether row groups have a Bloom filter of its values.
     pub(crate) filtered: bool,
@@ -103,7 +112,7 @@ pub(crate) enum Values {
 
 /// One column of some rows.
 #[derive(Debug)]
-pub(crate) struct Column {
+pub struct Column {
     pub(crate) values: Values,
     /// Per row 1 or 0: whether there is a value. Empty for a column without nulls.
     pub(crate) levels: Vec<i16>,
@@ -148,8 +157,12 @@ impl Column {
         empty && !self.levels.is_empty()
     }
 
-    /// Integers by row; `None` where there is none. Panics for other columns.
-    pub(crate) fn ints(&self) -> Box<dyn Iterator<Item = Option<i64>> + '_> {
+    /// Integers by row; `None` where there is none.
+    ///
+    /// # Panics
+    ///
+    /// For a column of another kind: which one has which is known.
+    pub fn ints(&self) -> Box<dyn Iterator<Item = Option<i64>> + '_> {
         match &self.values {
             Values::Int32(values) => self.by_row(values.iter().map(|v| i64::from(*v))),
             Values::Int64(values) => self.by_row(values.iter().copied()),
@@ -160,14 +173,24 @@ impl Column {
         }
     }
 
-    pub(crate) fn floats(&self) -> Box<dyn Iterator<Item = Option<f32>> + '_> {
+    /// Floats by row.
+    ///
+    /// # Panics
+    ///
+    /// As [`Column::ints`].
+    pub fn floats(&self) -> Box<dyn Iterator<Item = Option<f32>> + '_> {
         match &self.values {
             Values::Float(values) => self.by_row(values.iter().copied()),
             _ => panic!("not a column of floats"),
         }
     }
 
-    pub(crate) fn bytes(&self) -> Box<dyn Iterator<Item = Option<&ByteArray>> + '_> {
+    /// Texts or bytes by row.
+    ///
+    /// # Panics
+    ///
+    /// As [`Column::ints`].
+    pub fn bytes(&self) -> Box<dyn Iterator<Item = Option<&ByteArray>> + '_> {
         match &self.values {
             Values::Bytes(values) => self.by_row(values.iter()),
             _ => panic!("not a column of bytes"),
@@ -371,7 +394,7 @@ fn schema(name: &str, specs: &[Spec]) -> String {
 }
 
 /// Reads a table, some rows and columns of it at a time.
-pub(crate) struct TableReader<R: ChunkReader + Clone + 'static> {
+pub struct TableReader<R: ChunkReader + Clone + 'static> {
     specs: &'static [Spec],
     /// Where each column is in the file; `None` where an earlier version wrote it without.
     places: Vec<Option<usize>>,
@@ -380,13 +403,21 @@ pub(crate) struct TableReader<R: ChunkReader + Clone + 'static> {
     named: String,
 }
 
+impl<R: ChunkReader + Clone + 'static> std::fmt::Debug for TableReader<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TableReader")
+            .field("named", &self.named)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<R: ChunkReader + Clone + 'static> TableReader<R> {
     /// Opens the table `named`, checking that it has the columns it should have.
-    pub(crate) fn open(
-        input: R,
-        named: String,
-        specs: &'static [Spec],
-    ) -> Result<Self, ArchiveError> {
+    ///
+    /// # Errors
+    ///
+    /// If the table cannot be read, or is not one of these.
+    pub fn open(input: R, named: String, specs: &'static [Spec]) -> Result<Self, ArchiveError> {
         let wrong = |source: Source| ArchiveError::table(&named, source);
         let options = ReadOptionsBuilder::new().with_page_index().build();
         let reader = SerializedFileReader::new_with_options(input.clone(), options);
@@ -405,7 +436,8 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
     }
 
     /// Rows of each row group.
-    pub(crate) fn groups(&self) -> Vec<usize> {
+    #[must_use]
+    pub fn groups(&self) -> Vec<usize> {
         let groups = self.reader.metadata().row_groups().iter();
         groups
             .map(|group| usize::try_from(group.num_rows()).unwrap_or(0))
@@ -414,7 +446,8 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
 
     /// The smallest value of a column of integers in a row group; 0 if unknown, or
     /// if it is negative.
-    pub(crate) fn min(&self, group: usize, column: usize) -> u64 {
+    #[must_use]
+    pub fn min(&self, group: usize, column: usize) -> u64 {
         let Some(column) = self.places[column] else {
             return 0;
         };
@@ -429,7 +462,8 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
     }
 
     /// Whether some row of a group is true in a column of booleans, as far as is known.
-    pub(crate) fn may_be_true(&self, group: usize, column: usize) -> bool {
+    #[must_use]
+    pub fn may_be_true(&self, group: usize, column: usize) -> bool {
         let Some(column) = self.places[column] else {
             return true;
         };
@@ -442,7 +476,11 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
 
     /// Whether a column of texts may hold one of these in a group: by its dictionary, which
     /// is all that is read.
-    pub(crate) fn may_hold(
+    ///
+    /// # Errors
+    ///
+    /// If the table cannot be read, or is not one of these.
+    pub fn may_hold(
         &self,
         group: usize,
         column: usize,
@@ -477,7 +515,11 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
     }
 
     /// Whether a column of texts may hold one of these in a group, by its Bloom filter.
-    pub(crate) fn filter_may_hold(
+    ///
+    /// # Errors
+    ///
+    /// If the table cannot be read, or is not one of these.
+    pub fn filter_may_hold(
         &self,
         group: usize,
         column: usize,
@@ -493,7 +535,8 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
     }
 
     /// A value of the file's metadata.
-    pub(crate) fn about(&self, key: &str) -> Option<&str> {
+    #[must_use]
+    pub fn about(&self, key: &str) -> Option<&str> {
         let all = self
             .reader
             .metadata()
@@ -504,7 +547,11 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
     }
 
     /// Some columns of some rows of a row group; `rows` ascend and do not overlap.
-    pub(crate) fn read(
+    ///
+    /// # Errors
+    ///
+    /// If the table cannot be read, or is not one of these.
+    pub fn read(
         &self,
         group: usize,
         columns: &[usize],

@@ -12,9 +12,8 @@ use strata_store::{
 use crate::disk::ClearDisk;
 use crate::error::ArchiveError;
 use crate::files::{Input, SUM_BYTES};
-use crate::find::{self, name_of};
 use crate::keys::{CHUNK_BYTES, Identities, chunk_offset};
-use crate::part::SumsFile;
+use crate::part::{self, SumsFile, name_of};
 
 /// What was verified.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -216,7 +215,7 @@ impl Verified {
         self.packets += part.packets;
         let mut pieces = HashMap::new();
         if part.file(FileKind::Sums).is_some()
-            && let Ok(input) = find::open(disk, part, FileKind::Sums)
+            && let Ok(input) = part::open(disk, part, FileKind::Sums)
         {
             let mut bytes = vec![0; usize::try_from(input.size()).unwrap_or(0)];
             let read = input.read_at(&mut bytes, 0).unwrap_or(0);

@@ -5,8 +5,9 @@ mod common;
 
 use std::sync::Arc;
 
-use strata_archive::{Find, PROTECTED, Retention, compact, make_room, prune, verify};
+use strata_archive::{PROTECTED, Retention, compact, make_room, prune, verify};
 use strata_filter::Filter;
+use strata_query::Find;
 use strata_store::{Disk, Log, SimDisk};
 use strata_testkit::data_dir;
 

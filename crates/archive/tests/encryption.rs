@@ -5,11 +5,9 @@ mod common;
 
 use std::sync::Arc;
 
-use strata_archive::{
-    ArchiveError, ClearDisk, Find, Identities, compact, encrypt_to, export, rotate, verify,
-};
+use strata_archive::{ArchiveError, ClearDisk, Identities, compact, encrypt_to, rotate, verify};
 use strata_filter::Filter;
-use strata_store::export::{ExportOptions, FileFormat};
+use strata_query::{ExportOptions, FileFormat, Find, export};
 use strata_store::{Disk, FileKind, Log, SimDisk};
 use strata_testkit::{data_dir, format_captures};
 

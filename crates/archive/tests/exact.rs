@@ -6,8 +6,9 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use strata_archive::{ArchiveError, Find, FlowRecord, compact, flow_records};
+use strata_archive::{ArchiveError, compact};
 use strata_filter::Filter;
+use strata_query::{Find, FlowRecord, flow_records};
 use strata_store::{Disk, FileKind, Log, SimDisk};
 use strata_testkit::{data_dir, format_captures};
 use strata_wire::dissect::dissect;

@@ -9,12 +9,10 @@ use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use strata_archive::{
-    ClearDisk, Find, Identities, Place, compact, encrypt_to, export_within, relocate,
-};
+use strata_archive::{ClearDisk, Identities, Place, compact, encrypt_to, relocate};
 use strata_capture::{PacketRef, PcapNgWriter};
 use strata_filter::Filter;
-use strata_store::export::{ExportOptions, FileFormat};
+use strata_query::{ExportOptions, FileFormat, Find, export_within};
 use strata_store::{Disk, FileKind, Log, SimDisk};
 use strata_wire::{Interface, LinkType, mix64};
 

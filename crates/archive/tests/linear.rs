@@ -6,10 +6,9 @@ mod common;
 use std::sync::Arc;
 
 use strata_archive::{Retention, compact, prune, verify};
-use strata_store::export::Context;
 use strata_store::{
-    About, BlockBuilder, BlockSink, Disk, Log, PacketRecord, Promotion, Recorder, RecorderOptions,
-    SimDisk,
+    About, BlockBuilder, BlockSink, Context, Disk, Log, PacketRecord, Promotion, Recorder,
+    RecorderOptions, SimDisk,
 };
 use strata_testkit::{CountingAllocator, allocations};
 use strata_wire::{Interface, Keep, Ledger, LinkType};
@@ -154,7 +153,7 @@ fn a_packet_is_compacted_whole_when_it_was_promoted_in_a_later_file() {
     recorder.finish(&Ledger::default(), Vec::new()).unwrap();
     let lengths = || {
         let log = Log::on(Arc::clone(&disk)).unwrap();
-        let (capture, _) = common::exported(&log, &strata_archive::Find::default());
+        let (capture, _) = common::exported(&log, &strata_query::Find::default());
         let packets = capture.packets.iter();
         packets.map(|packet| packet.3.len()).collect::<Vec<_>>()
     };

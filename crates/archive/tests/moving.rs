@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use strata_archive::{
-    ClearDisk, Find, Identities, Place, Retention, compact, make_room, prune, relocate, verify,
+    ClearDisk, Identities, Place, Retention, compact, make_room, prune, relocate, verify,
 };
+use strata_query::Find;
 use strata_store::{Disk, Log, SimDisk};
 
 use common::{Packet, compacted, exported};

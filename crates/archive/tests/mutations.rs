@@ -8,10 +8,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use strata_archive::{
-    ArchiveError, ClearDisk, Find, Identities, Place, compact, encrypt_to, export, flow_records,
-    relocate, verify,
+    ArchiveError, ClearDisk, Identities, Place, compact, encrypt_to, relocate, verify,
 };
-use strata_store::export::{ExportOptions, Exported, FileFormat};
+use strata_query::{ExportOptions, Exported, FileFormat, Find, export, flow_records};
 use strata_store::{Disk, FileKind, Log, SimDisk, drift_name, seal_drift};
 use strata_testkit::data_dir;
 use strata_wire::mix64;

@@ -7,10 +7,9 @@ mod common;
 use std::sync::Arc;
 
 use strata_archive::{PROTECTED, Pruned, Retention, compact, prune};
-use strata_store::export::Context;
 use strata_store::{
-    About, BlockSink, Disk, Log, PacketRecord, Promotion, Recorder, RecorderOptions, RelayLog,
-    SimDisk, StreamOptions, index_name,
+    About, BlockSink, Context, Disk, Log, PacketRecord, Promotion, Recorder, RecorderOptions,
+    RelayLog, SimDisk, StreamOptions, index_name,
 };
 use strata_testkit::data_dir;
 use strata_wire::{Interface, Keep, Ledger, LinkType};

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use strata_archive::{
-    Find, FlowRecord, RecordFormat, RecordWriter, export, flow_records, snapshot,
-};
+use strata_archive::snapshot;
 use strata_filter::Filter;
-use strata_store::export::{ExportOptions, FileFormat};
+use strata_query::{
+    ExportOptions, FileFormat, Find, FlowRecord, RecordFormat, RecordWriter, export, flow_records,
+};
 use strata_store::{Damage, Log, RealDisk, Select};
 use strata_wire::LinkType;
 

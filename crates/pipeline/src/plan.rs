@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 use strata_capture::live::Waker;
 use strata_classify::Model;
 use strata_rules::{Action, Policies, Policy};
-use strata_store::Decider;
-use strata_store::export::Context;
+use strata_store::{Context, Decider};
 use strata_wire::Granularity;
 
 use crate::mode::{Mode, ModeError};

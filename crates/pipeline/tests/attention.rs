@@ -12,7 +12,7 @@ use strata_classify::Model;
 use strata_pipeline::{
     Alert, Alerts, Attention, AttentionOptions, Mode, Worker, WorkerOptions, run,
 };
-use strata_store::export::{ExportOptions, FileFormat, export};
+use strata_query::{ExportOptions, FileFormat, Find, export};
 use strata_store::{About, Disk, Log, Record, Recorder, RecorderOptions, Select, SimDisk};
 use strata_testkit::{data_dir, workspace_root};
 use strata_wire::dissect::dissect;
@@ -109,6 +109,7 @@ impl Recorded {
             &self.log,
             &mut file,
             FileFormat::PcapNg,
+            &Find::default(),
             ExportOptions::default(),
         );
         let done = done.unwrap();
@@ -123,7 +124,14 @@ impl Recorded {
             comments: true,
             ..ExportOptions::default()
         };
-        export(&self.log, &mut file, FileFormat::PcapNg, options).unwrap();
+        export(
+            &self.log,
+            &mut file,
+            FileFormat::PcapNg,
+            &Find::default(),
+            options,
+        )
+        .unwrap();
         let path = [file.path().to_owned()];
         let mut input = Input::open(&path, &InputOptions::default()).unwrap();
         let mut reasons = BTreeMap::new();

@@ -10,7 +10,7 @@ use strata_capture::{Input, InputOptions, Next};
 use strata_classify::Model;
 use strata_filter::Filter;
 use strata_pipeline::{Mode, RunError, Worker, WorkerOptions, run};
-use strata_store::export::{ExportOptions, FileFormat, export};
+use strata_query::{ExportOptions, FileFormat, Find, export};
 use strata_store::{About, Disk, Log, Recorder, RecorderOptions, Select, SimDisk};
 use strata_testkit::{data_dir, format_captures, workspace_root};
 use strata_wire::pcapng::options;
@@ -131,7 +131,14 @@ fn record(path: &Path, model: &Model, mode: &str, filter: Option<&str>) -> Optio
 /// A file in memory that a path leads to, gone with the value.
 fn exported(log: &Log, options: ExportOptions<'_>) -> (tempfile::NamedTempFile, u64) {
     let mut file = tempfile::NamedTempFile::new().unwrap();
-    let done = export(log, &mut file, FileFormat::PcapNg, options).unwrap();
+    let done = export(
+        log,
+        &mut file,
+        FileFormat::PcapNg,
+        &Find::default(),
+        options,
+    )
+    .unwrap();
     assert!(done.damage.is_empty(), "{:?}", done.damage);
     (file, done.packets)
 }
@@ -333,7 +340,14 @@ fn block_summaries_never_hide_a_packet() {
                     comments: false,
                 };
                 let mut sink = Vec::new();
-                export(&recorded.log, &mut sink, FileFormat::PcapNg, options).unwrap()
+                export(
+                    &recorded.log,
+                    &mut sink,
+                    FileFormat::PcapNg,
+                    &Find::default(),
+                    options,
+                )
+                .unwrap()
             };
             let by_summary = search(Select {
                 addresses: vec![vec![of(&address)]],

@@ -13,8 +13,8 @@ use strata_capture::{Input, InputOptions, Next};
 use strata_classify::Model;
 use strata_filter::Filter;
 use strata_pipeline::{Mode, Plan, Steering, Worker, WorkerOptions, run};
+use strata_query::{ExportOptions, FileFormat, Find, export};
 use strata_rules::{Action, PacketFields, Policies, Policy, UNTAGGED, regions};
-use strata_store::export::{ExportOptions, FileFormat, export};
 use strata_store::{About, Disk, Log, Recorder, RecorderOptions, SimDisk};
 use strata_testkit::{data_dir, workspace_root};
 use strata_wire::dissect::dissect;
@@ -89,7 +89,14 @@ impl Recording {
             comments: true,
             ..ExportOptions::default()
         };
-        let done = export(&log, &mut file, FileFormat::PcapNg, options).unwrap();
+        let done = export(
+            &log,
+            &mut file,
+            FileFormat::PcapNg,
+            &Find::default(),
+            options,
+        )
+        .unwrap();
         assert_eq!(done.packets, ledger.logged.packets);
         (ledger, file)
     }

@@ -58,6 +58,12 @@ impl Block {
         self.body = body.into();
     }
 
+    /// Where in the file its records begin.
+    #[must_use]
+    pub fn records_at(&self) -> u64 {
+        self.offset + HEADER_LEN as u64
+    }
+
     /// Its records.
     #[must_use]
     pub fn records(&self) -> Records<'_> {

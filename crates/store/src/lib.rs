@@ -4,13 +4,13 @@
 //!   to files and keeps manifest and checkpoint;
 //! - [`Log`], which reads them back, after a crash too, and finds blocks by time
 //!   and address without reading them;
-//! - [`export`]: from a log to pcapng or pcap;
+//! - [`Cursor`]: the records of a block, for who merges several;
 //! - [`RelayLog`], [`RelayStream`], [`RelayWriters`]: the same files, written by a
 //!   relay from blocks that switches have filled;
 //! - [`Disk`]: the directory underneath, real or virtual.
 //!
-//! The files are described in `docs/formats/`. Uses `capture` for the writers of
-//! capture files and `wire`; used by `pipeline` and the command line.
+//! The files are described in `docs/formats/`. Uses `wire` alone;
+//! used by `pipeline`, `archive`, `query` and the command line.
 #![deny(unsafe_code)]
 
 mod archive;
@@ -18,11 +18,12 @@ mod blocks;
 mod builder;
 mod channel;
 mod checkpoint;
+mod context;
+mod cursor;
 mod decider;
 mod disk;
 mod drift;
 mod error;
-pub mod export;
 mod flipped;
 mod format;
 mod index;
@@ -45,6 +46,8 @@ pub use blocks::{Block, Blocks, Select};
 pub use builder::{BlockBuilder, BlockTally};
 pub use channel::{BlockEnd, BlockSink, BlockSource, Incoming, Progress, Written, block_channel};
 pub use checkpoint::Checkpoint;
+pub use context::{Context, reason};
+pub use cursor::{Cursor, Head};
 pub use decider::{Decider, in_words};
 pub use disk::{Disk, DiskBlock, DiskChoice, DiskFile, DiskReport, RealDisk, WriteQueue};
 pub use drift::{check_drift, drift_name, seal_drift};

@@ -1,5 +1,7 @@
 //! Reading a block's records.
 
+use std::ops::Range;
+
 use strata_wire::{FlowShare, Interface, LinkType, Meta};
 
 use crate::decider::Decider;
@@ -36,26 +38,55 @@ pub struct BadRecord {
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     body: &'a [u8],
+    place: Place,
+}
+
+/// A place between two records of a body.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Place {
     at: usize,
+    /// Of the last packet, or the first one's.
     seq: u64,
-    options: &'a [u8],
+    /// Where the options of the packet that follows are.
+    options: Range<usize>,
+}
+
+impl Place {
+    /// Before the first record of a body whose first packet has this sequence number.
+    pub(crate) fn first(seq: u64) -> Self {
+        Self {
+            at: 0,
+            seq,
+            options: 0..0,
+        }
+    }
+
+    /// Bytes from the start of the body.
+    pub(crate) fn offset(&self) -> usize {
+        self.at
+    }
 }
 
 impl<'a> Records<'a> {
     /// The records of `body`, whose first packet has sequence number `first_seq`.
     #[must_use]
     pub fn new(body: &'a [u8], first_seq: u64) -> Self {
-        Self {
-            body,
-            at: 0,
-            seq: first_seq,
-            options: &[],
-        }
+        Self::at(body, Place::first(first_seq))
+    }
+
+    /// The records of a body from a place on.
+    pub(crate) fn at(body: &'a [u8], place: Place) -> Self {
+        Self { body, place }
+    }
+
+    /// Where it stands.
+    pub(crate) fn into_place(self) -> Place {
+        self.place
     }
 
     fn next_record(&mut self) -> Result<Option<Record<'a>>, &'static str> {
         loop {
-            let rest = &self.body[self.at..];
+            let rest = &self.body[self.place.at..];
             if rest.is_empty() {
                 return Ok(None);
             }
@@ -66,11 +97,11 @@ impl<'a> Records<'a> {
                 .get(PREFIX_LEN..)
                 .and_then(|rest| rest.get(..len))
                 .ok_or("a record reaches beyond its block")?;
-            self.at += PREFIX_LEN + len;
+            self.place.at += PREFIX_LEN + len;
             let mut read = Reader { bytes: body, at: 0 };
             let record = match kind {
                 kind::PACKET_OPTIONS => {
-                    self.options = body;
+                    self.place.options = self.place.at - len..self.place.at;
                     continue;
                 }
                 kind::PACKET => Record::Packet(self.packet(flags, reference, body)?),
@@ -121,8 +152,9 @@ impl<'a> Records<'a> {
         let mut read = Reader { bytes: body, at: 0 };
         let ts_ns = read.u64();
         // Sequence numbers only grow, by less than 2^32 from one to the next.
-        let step = read.u32().wrapping_sub(self.seq as u32);
-        self.seq = self
+        let step = read.u32().wrapping_sub(self.place.seq as u32);
+        self.place.seq = self
+            .place
             .seq
             .checked_add(step.into())
             .ok_or("a sequence number is out of range")?;
@@ -132,13 +164,13 @@ impl<'a> Records<'a> {
             return Err("a packet record holds more than was captured");
         }
         let options = if flags & packet_flag::HAS_OPTIONS != 0 {
-            std::mem::take(&mut self.options)
+            &self.body[std::mem::take(&mut self.place.options)]
         } else {
             &[]
         };
         Ok(PacketRecord {
             ts_ns,
-            seq: self.seq,
+            seq: self.place.seq,
             wire_len,
             captured_len,
             header_len,
@@ -208,27 +240,24 @@ impl<'a> Records<'a> {
     /// The records of `body` from where [`Records::position`] was.
     #[must_use]
     pub fn resume(body: &'a [u8], position: (usize, u64)) -> Self {
-        Self {
-            body,
-            at: position.0.min(body.len()),
-            seq: position.1,
-            options: &[],
-        }
+        let mut place = Place::first(position.1);
+        place.at = position.0.min(body.len());
+        Self::at(body, place)
     }
 
     /// Where the next record begins, and the sequence number so far.
     #[must_use]
     pub fn position(&self) -> (usize, u64) {
-        (self.at, self.seq)
+        (self.place.at, self.place.seq)
     }
 
     fn pass_over_promotions(&mut self) {
-        while let Some(rest) = self.body.get(self.at..)
+        while let Some(rest) = self.body.get(self.place.at..)
             && rest.first() == Some(&kind::PROMOTION)
         {
             let len = Reader { bytes: rest, at: 4 }.u32() as usize;
             match PREFIX_LEN.checked_add(len) {
-                Some(len) if len <= rest.len() => self.at += len,
+                Some(len) if len <= rest.len() => self.place.at += len,
                 // The next look says what is wrong.
                 _ => return,
             }
@@ -242,11 +271,11 @@ impl<'a> Records<'a> {
     /// What is wrong with it; there is none after it.
     pub fn next_raw(&mut self) -> Option<Result<RawRecord<'a>, BadRecord>> {
         self.pass_over_promotions();
-        let start = self.at;
+        let start = self.place.at;
         match self.next()? {
             Err(bad) => Some(Err(bad)),
             Ok(Record::Packet(packet)) => {
-                let bytes = &self.body[start..self.at];
+                let bytes = &self.body[start..self.place.at];
                 let at = bytes.len() - packet.data.len() - PACKET_HEADER_LEN;
                 let flags = bytes[at + 1];
                 let raw = RawPacket {
@@ -257,7 +286,7 @@ impl<'a> Records<'a> {
                 Some(Ok(RawRecord::Packet(raw)))
             }
             Ok(record) => {
-                let bytes = &self.body[start..self.at];
+                let bytes = &self.body[start..self.place.at];
                 let reference = u16::from_le_bytes([bytes[2], bytes[3]]);
                 let verdict = match &record {
                     Record::Verdict(id, verdict) => Some((*id, verdict.class)),
@@ -282,11 +311,11 @@ impl<'a> Iterator for Records<'a> {
     type Item = Result<Record<'a>, BadRecord>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let at = self.at;
+        let at = self.place.at;
         match self.next_record() {
             Ok(record) => record.map(Ok),
             Err(problem) => {
-                self.at = self.body.len();
+                self.place.at = self.body.len();
                 Some(Err(BadRecord { at, problem }))
             }
         }

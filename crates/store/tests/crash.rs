@@ -210,7 +210,7 @@ fn a_block_that_fails_takes_those_behind_it_along_and_none_before() {
 /// other: an export has them in the order of their times, each once.
 #[test]
 fn packets_of_several_interfaces_are_exported_in_the_order_of_their_times() {
-    use strata_store::export::{ExportOptions, FileFormat, export};
+    use strata_query::{ExportOptions, FileFormat, Find, export};
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
     let about = About {
         inputs: vec!["a".into(), "b".into()],
@@ -276,6 +276,7 @@ fn packets_of_several_interfaces_are_exported_in_the_order_of_their_times() {
         &log,
         &mut file,
         FileFormat::PcapNg,
+        &Find::default(),
         ExportOptions::default(),
     )
     .unwrap();

@@ -6,12 +6,12 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use strata_archive::{Find, Identities, compact, encrypt_to};
+use strata_archive::{Identities, compact, encrypt_to};
 use strata_capture::{Input, InputOptions, Next};
 use strata_classify::Model;
 use strata_pipeline::{Mode, RunError, Worker, WorkerOptions, run};
-use strata_store::export::{Context, ExportOptions, FileFormat};
-use strata_store::{About, Disk, Log, PacketRecord, Recorder, RecorderOptions, SimDisk};
+use strata_query::{ExportOptions, FileFormat, Find};
+use strata_store::{About, Context, Disk, Log, PacketRecord, Recorder, RecorderOptions, SimDisk};
 use strata_testkit::{data_dir, workspace_root};
 use strata_wire::dissect::dissect;
 use strata_wire::{FlowShare, Interface, Keep, Ledger, LinkType, Meta, TunnelKey};
@@ -207,7 +207,7 @@ pub(crate) fn exported(log: &Log, find: &Find<'_>) -> (Capture, u64) {
         }),
         comments: true,
     };
-    let done = strata_archive::export(log, &mut file, FileFormat::PcapNg, find, options).unwrap();
+    let done = strata_query::export(log, &mut file, FileFormat::PcapNg, find, options).unwrap();
     assert!(done.damage.is_empty(), "{:?}", done.damage);
     let capture = read(file.path());
     assert_eq!(capture.packets.len() as u64, done.packets);

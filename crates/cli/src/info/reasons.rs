@@ -5,11 +5,12 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use serde_json::json;
-use strata_archive::reasons_of;
 use strata_classify::Model;
+use strata_query::reasons_of;
 use strata_sketch::Level;
-use strata_store::export::{Context, reason};
-use strata_store::{Log, PacketRecord, Recording, VerdictRecord, in_words, keep_name};
+use strata_store::{
+    Context, Log, PacketRecord, Recording, VerdictRecord, in_words, keep_name, reason,
+};
 use strata_wire::dissect::dissect;
 use strata_wire::{AddressFamily, LinkType, TunnelKey};
 

@@ -5,17 +5,15 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::ops::Range;
 
+use strata_archive::ArchiveError;
+use strata_archive::parts::{self, Input, PayloadReader, Rebuild, Row, TableReader, packets};
 use strata_store::{Damage, FileKind, Log, Part, Recording};
 
 use crate::by_time::{Arrival, ByTime, Waiting};
-use crate::error::{ArchiveError, Source};
 use crate::export::parts_of;
-use crate::files::Input;
 use crate::find::{self, Find};
-use crate::packets;
-use crate::payload::PayloadReader;
-use crate::rows::{self, Rebuild, Row};
-use crate::table::TableReader;
+
+type Source = Box<dyn std::error::Error + Send + Sync>;
 
 /// Rows that are read at once.
 const ROWS_AT_ONCE: usize = 1 << 17;
@@ -41,7 +39,7 @@ struct Ahead {
 }
 
 /// The packets of a recording's parts in the order of arrival.
-pub(crate) struct Merge<'a> {
+pub(crate) struct Parts<'a> {
     log: &'a Log,
     find: &'a Find<'a>,
     /// By the time at which they begin, the first last.
@@ -53,12 +51,12 @@ pub(crate) struct Merge<'a> {
     damage: Vec<Damage>,
 }
 
-impl<'a> Merge<'a> {
+impl<'a> Parts<'a> {
     /// `memory_bytes` of packets wait in memory for their turn.
     pub(crate) fn new(
         log: &'a Log,
         recording: &Recording,
-        find: &'a Find<'_>,
+        find: &'a Find<'a>,
         memory_bytes: usize,
     ) -> Self {
         let mut parts_ahead: Vec<&Part> = parts_of(log, recording).collect();
@@ -75,12 +73,12 @@ impl<'a> Merge<'a> {
     }
 
     /// What could not be read.
-    pub(crate) fn damage(self) -> Vec<Damage> {
-        self.damage
+    pub(crate) fn take_damage(&mut self) -> Vec<Damage> {
+        std::mem::take(&mut self.damage)
     }
 
-    /// The next packet.
-    pub(crate) fn next(&mut self) -> Result<Option<Waiting<'_>>, ArchiveError> {
+    /// When the next packet arrived.
+    pub(crate) fn head(&mut self) -> Result<Option<u64>, ArchiveError> {
         loop {
             let first = self.waiting.first().map_err(in_temporary_file)?;
             let due = |earliest: u64| first.is_none_or(|(time, _): Arrival| time >= earliest);
@@ -93,9 +91,13 @@ impl<'a> Merge<'a> {
             } else if self.ahead.last().is_some_and(|group| due(group.earliest)) {
                 self.take_in()?;
             } else {
-                break;
+                return Ok(first.map(|(time, _)| time));
             }
         }
+    }
+
+    /// The next packet, of which [`Parts::head`] told the time.
+    pub(crate) fn next(&mut self) -> Result<Option<Waiting<'_>>, ArchiveError> {
         self.waiting.next().map_err(in_temporary_file)
     }
 
@@ -124,10 +126,10 @@ impl<'a> Merge<'a> {
             return Ok(None);
         }
         let named = |kind| disk.display(part.file(kind).map_or("", |file| &file.name));
-        let input = find::open(disk, part, FileKind::Packets)?;
+        let input = parts::open(disk, part, FileKind::Packets)?;
         let table = TableReader::open(input, named(FileKind::Packets), packets::COLUMNS)?;
         let payload = match part.file(FileKind::Payload) {
-            Some(_) => Some(PayloadReader::new(&find::open(
+            Some(_) => Some(PayloadReader::new(&parts::open(
                 disk,
                 part,
                 FileKind::Payload,
@@ -194,7 +196,7 @@ impl<'a> Merge<'a> {
         for some in in_portions(&ahead.rows) {
             let columns = part.table.read(ahead.group, &all, &some)?;
             let count = some.iter().map(Range::len).sum();
-            rows.extend(rows::rows(&columns, count));
+            rows.extend(parts::rows(&columns, count));
             // More of the last flow may follow.
             let last = rows.last().map(|row| row.flow_id);
             let of_last = rows
@@ -299,7 +301,7 @@ fn in_portions(rows: &[Range<usize>]) -> Vec<Vec<Range<usize>>> {
 
 fn header(rebuild: &mut Rebuild, row: &Row, out: &mut Vec<u8>) -> Result<(), Source> {
     rebuild.header(row, out)?;
-    if out.len() != row.header_len {
+    if out.len() != usize::from(row.header_len) {
         return Err("a header does not have the length that it had".into());
     }
     Ok(())
@@ -315,7 +317,7 @@ fn payload_of<'a>(
     let Some(bytes) = payload.packet(offset) else {
         return Ok(None);
     };
-    if bytes.len() as u64 != row.header_len as u64 + u64::from(row.payload_len) {
+    if bytes.len() as u64 != u64::from(row.header_len) + u64::from(row.payload_len) {
         return Err("a payload does not have the length that it had".into());
     }
     Ok(Some(bytes))
@@ -327,7 +329,7 @@ fn waiting<'a>(row: &'a Row, mode: &'a str, data: &'a [u8]) -> Waiting<'a> {
         ts_ns: row.time,
         wire_len: row.wire,
         captured_len: row.captured(),
-        header_len: u16::try_from(row.header_len).unwrap_or(u16::MAX),
+        header_len: row.header_len,
         interface: row.interface,
         has_timestamp: row.has_time,
         score: row.score,

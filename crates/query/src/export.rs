@@ -3,28 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::{ErrorKind, Write};
 
-use strata_store::export::{
-    ExportError, ExportOptions, Exported, Exporter, FileFormat, Sections, comment_text,
-};
-use strata_store::{
-    BlockFile, Damage, FileKind, Log, PacketRecord, Part, Record, Recording, Select, StoreError,
-};
+use strata_archive::ArchiveError;
+use strata_archive::parts::{self, Input};
+use strata_store::{BlockFile, Damage, FileKind, Log, Part, Record, Recording, Select, StoreError};
 use strata_wire::Meta;
 
-use crate::by_time::{MEMORY_BYTES, Waiting};
-use crate::error::ArchiveError;
-use crate::files::Input;
-use crate::find::{self, Find};
-use crate::merge::Merge;
-
-impl From<ExportError> for ArchiveError {
-    fn from(error: ExportError) -> Self {
-        match error {
-            ExportError::Store(error) => error.into(),
-            ExportError::Write(error) => error.into(),
-        }
-    }
-}
+use crate::by_time::MEMORY_BYTES;
+use crate::exporter::{ExportOptions, Exported, Exporter, FileFormat, Sections};
+use crate::find::Find;
+use crate::merge;
+use crate::parts::Parts;
 
 /// Writes the wanted packets of a log, compacted or not, in the order in which they
 /// arrived, recording by recording. `find` says which flows may hold wanted packets,
@@ -73,24 +61,19 @@ pub fn export_within<W: Write>(
         metas.insert(recording.id, read);
     }
     sections.of_blocks(log).map_err(ArchiveError::Store)?;
+    let select = options.select.clone();
     let mut exporter = Exporter::new(output, format, &sections, options)?;
     for problem in damage {
         exporter.damage(problem);
     }
     for recording in log.recordings() {
-        for meta in metas.remove(&recording.id).unwrap_or_default() {
+        for meta in metas.remove(&recording.id).into_iter().flatten() {
             exporter.meta(recording.id, meta)?;
         }
-        let mut merge = Merge::new(log, recording, find, memory_bytes);
-        while let Some(packet) = merge.next()? {
-            exporter.packet(recording.id, &record(&packet), || comment(&packet))?;
-        }
-        for problem in merge.damage() {
-            exporter.damage(problem);
-        }
-        exporter.blocks(log, recording)?;
+        let parts = Parts::new(log, recording, find, memory_bytes);
+        merge::write(log, recording, parts, &select, &mut exporter)?;
     }
-    Ok(exporter.finish()?)
+    exporter.finish()
 }
 
 /// What the inputs of a recording said, from its parts: each thing once, in order.
@@ -107,7 +90,7 @@ fn metas_of(
             continue;
         };
         let disk = log.disk().as_ref();
-        let name = find::name_of(disk, part, file);
+        let name = parts::name_of(disk, part, file);
         let bytes = if file.is_encrypted() {
             // The manifest says how long it is encrypted.
             Input::open(disk, &name)?.size()
@@ -166,34 +149,4 @@ pub(crate) fn parts_of<'a>(log: &'a Log, recording: &Recording) -> impl Iterator
         .parts
         .iter()
         .filter(move |part| part.recording == id)
-}
-
-fn record<'a>(packet: &Waiting<'a>) -> PacketRecord<'a> {
-    PacketRecord {
-        ts_ns: packet.ts_ns,
-        seq: 0,
-        wire_len: packet.wire_len,
-        captured_len: packet.captured_len,
-        header_len: packet.header_len,
-        interface: packet.interface,
-        verdict: 0,
-        keep_code: 0,
-        has_timestamp: packet.has_timestamp,
-        data: packet.data,
-        options: packet.options,
-    }
-}
-
-fn comment(packet: &Waiting<'_>) -> String {
-    let [class, granularity, reason, mode] = packet
-        .texts
-        .map(|bytes| std::str::from_utf8(bytes).unwrap_or("damaged"));
-    // A packet whose verdict was lost has no class to tell.
-    let class = (reason != "not-recorded").then_some(class);
-    // Scores were whole numbers of 65,535ths.
-    let score = packet
-        .score
-        .map(|score| (f64::from(score) * 65_535.0).round() / 65_535.0);
-    let share = f64::from(packet.flow_share);
-    comment_text(class, score, granularity, reason, mode, share)
 }

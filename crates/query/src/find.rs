@@ -5,15 +5,11 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use parquet::data_type::ByteArray;
+use strata_archive::ArchiveError;
+use strata_archive::parts::{self, Input, TableReader, flows};
 use strata_filter::{Filter, FlowFacts};
-use strata_store::{Disk, FileKind, Part, PartFile, Select, is_remote};
+use strata_store::{Disk, FileKind, Part, Select};
 use strata_wire::AddressFamily;
-
-use crate::error::ArchiveError;
-use crate::files::Input;
-use crate::flows;
-use crate::part::staging_name;
-use crate::table::TableReader;
 
 /// What is wanted. The default is everything.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,29 +57,6 @@ fn family_and_number(address: &IpAddr) -> (AddressFamily, u128) {
     }
 }
 
-/// The name of a part's file, which it may not have got yet.
-#[must_use]
-pub fn name_of(disk: &dyn Disk, part: &Part, file: &PartFile) -> String {
-    if is_remote(&file.name) || disk.exists(&file.name) {
-        return file.name.clone();
-    }
-    let staged = staging_name(part.id, file.kind, file.is_encrypted());
-    // It may have got its name in between.
-    if disk.exists(&staged) {
-        staged
-    } else {
-        file.name.clone()
-    }
-}
-
-/// Opens a file of a part.
-pub(crate) fn open(disk: &dyn Disk, part: &Part, kind: FileKind) -> Result<Input, ArchiveError> {
-    let Some(file) = part.file(kind) else {
-        return Input::open(disk, kind.dir());
-    };
-    Input::open(disk, &name_of(disk, part, file))
-}
-
 /// Rows of a part's packets by row group: those of flows that may be wanted. A
 /// group without any is not there.
 pub(crate) type Wanted = BTreeMap<usize, Vec<Range<usize>>>;
@@ -102,7 +75,7 @@ pub(crate) fn wanted(
         return Ok(Some(wanted));
     }
     let name = part.file(FileKind::Flows).map_or("", |file| &file.name);
-    let input = open(disk, part, FileKind::Flows)?;
+    let input = parts::open(disk, part, FileKind::Flows)?;
     let table = TableReader::open(input, disk.display(name), flows::COLUMNS)?;
     let sought = Sought::of(find);
     for (group, rows) in table.groups().into_iter().enumerate() {

@@ -4,13 +4,10 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use parquet::data_type::ByteArray;
+use strata_archive::ArchiveError;
+use strata_archive::parts::{self, TableReader, packets};
 use strata_store::{Disk, FileKind, Part};
 use strata_wire::{AddressFamily, Endpoint, FlowKey};
-
-use crate::error::ArchiveError;
-use crate::find;
-use crate::packets;
-use crate::table::TableReader;
 
 /// Packets that were kept for the same reason.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,7 +48,7 @@ const COLUMNS: [&str; 10] = [
 /// If the part cannot be read.
 pub fn reasons_of(disk: &dyn Disk, part: &Part) -> Result<Vec<ReasonCount>, ArchiveError> {
     let name = part.file(FileKind::Packets).map_or("", |file| &file.name);
-    let input = find::open(disk, part, FileKind::Packets)?;
+    let input = parts::open(disk, part, FileKind::Packets)?;
     let table = TableReader::open(input, disk.display(name), packets::COLUMNS)?;
     let columns = COLUMNS.map(packets::column);
     let mut counts: HashMap<Vec<u8>, ReasonCount> = HashMap::new();

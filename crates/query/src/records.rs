@@ -5,12 +5,12 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
+use strata_archive::ArchiveError;
+use strata_archive::parts::flows::{COLUMNS, icmp_counterpart};
+use strata_archive::parts::{self, Column, Kind, Spec, TableReader};
 use strata_store::{Disk, FileKind, Part};
 
-use crate::error::ArchiveError;
-use crate::find::{self, Find};
-use crate::flows::{COLUMNS, icmp_counterpart};
-use crate::table::{Column, Kind, Spec, TableReader, Values};
+use crate::find::Find;
 
 /// Columns that mean nothing outside of the log.
 const INTERNAL: [&str; 4] = ["hides_addresses", "row_group", "first_row", "rows"];
@@ -62,7 +62,7 @@ pub fn flow_records<E: From<ArchiveError>>(
         return Ok(());
     }
     let name = part.file(FileKind::Flows).map_or("", |file| &file.name);
-    let input = find::open(disk, part, FileKind::Flows)?;
+    let input = parts::open(disk, part, FileKind::Flows)?;
     let table = TableReader::open(input, disk.display(name), COLUMNS)?;
     let all: Vec<usize> = (0..COLUMNS.len()).collect();
     for (group, rows) in table.groups().into_iter().enumerate() {
@@ -104,23 +104,23 @@ fn wanted(record: &FlowRecord, find: &Find<'_>) -> bool {
 }
 
 fn values(kind: Kind, column: &Column) -> Box<dyn Iterator<Item = Value> + '_> {
-    match (&column.values, kind) {
-        (Values::Float(_), _) => Box::new(
+    match kind {
+        Kind::Float => Box::new(
             column
                 .floats()
                 .map(|value| value.map_or(Value::Null, |v| f64::from(v).into())),
         ),
-        (Values::Bytes(_), _) => Box::new(column.bytes().map(|value| {
+        Kind::Text | Kind::Bytes => Box::new(column.bytes().map(|value| {
             value.map_or(Value::Null, |v| {
                 String::from_utf8_lossy(v.data()).into_owned().into()
             })
         })),
-        (_, Kind::Bool) => Box::new(
+        Kind::Bool => Box::new(
             column
                 .ints()
                 .map(|value| value.map_or(Value::Null, |v| (v != 0).into())),
         ),
-        _ => Box::new(
+        Kind::Time | Kind::Int32 | Kind::Int64 => Box::new(
             column
                 .ints()
                 .map(|value| value.map_or(Value::Null, Into::into)),

@@ -1,0 +1,333 @@
+//! Packets and what the inputs said, into a capture file.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::Write;
+
+use strata_archive::ArchiveError;
+use strata_capture::{PacketRef, PcapNgWriter, PcapWriter, WriteError};
+use strata_store::{Damage, Log, PacketRecord, Record, Select, StoreError};
+use strata_wire::pcapng::options;
+use strata_wire::{Interface, LinkType, Meta};
+
+/// What to export.
+#[derive(Default)]
+pub struct ExportOptions<'a> {
+    /// Which blocks may hold wanted packets.
+    pub select: Select,
+    /// Whether a packet is wanted, by link type, bytes kept and wire length;
+    /// `None` for all.
+    #[allow(clippy::type_complexity)]
+    pub matches: Option<Box<dyn FnMut(LinkType, &[u8], u32) -> bool + 'a>>,
+    /// Whether to say class, score, granularity and reason in a comment of each
+    /// packet. pcapng only.
+    pub comments: bool,
+}
+
+impl std::fmt::Debug for ExportOptions<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ExportOptions")
+            .field("select", &self.select)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The kind of file to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum FileFormat {
+    /// pcapng.
+    #[default]
+    PcapNg,
+    /// pcap with nanoseconds.
+    Pcap,
+}
+
+/// What was exported.
+#[derive(Debug, Default)]
+pub struct Exported {
+    /// Packets written.
+    pub packets: u64,
+    /// Packets that were looked at.
+    pub examined: u64,
+    /// Records of blocks that were decoded.
+    pub decoded: u64,
+    /// Damaged places that were passed over.
+    pub damage: Vec<Damage>,
+}
+
+enum Output<W: Write> {
+    PcapNg(PcapNgWriter<W>),
+    Pcap(PcapWriter<W>),
+}
+
+/// Bytes of comments of further sections: more would make a section header that no program reads.
+const COMMENTS_BYTES_MAX: usize = 1 << 20;
+
+/// The options of the first section of the inputs, and the comments of the
+/// others, up to 1 MiB: an export is one section.
+#[derive(Debug, Default)]
+pub(crate) struct Sections {
+    merged: Option<Vec<u8>>,
+}
+
+impl Sections {
+    /// Takes in a section's options.
+    pub(crate) fn add(&mut self, list: &[u8]) {
+        match &mut self.merged {
+            None => self.merged = Some(list.to_vec()),
+            Some(merged) => {
+                let left = COMMENTS_BYTES_MAX.saturating_sub(merged.len());
+                if list.len() > left {
+                    return;
+                }
+                for comment in options::comments(list) {
+                    // It was an option before, so it fits one now.
+                    let _ = options::push_comment(merged, comment);
+                }
+            }
+        }
+    }
+
+    /// Takes in the sections of a log's block files.
+    ///
+    /// # Errors
+    ///
+    /// If the log cannot be read; damage is passed over.
+    pub(crate) fn of_blocks(&mut self, log: &Log) -> Result<(), StoreError> {
+        let select = Select {
+            metadata_only: true,
+            ..Select::default()
+        };
+        for recording in log.recordings() {
+            for block in log.blocks(recording, &select) {
+                let block = match block {
+                    Ok(block) => block,
+                    Err(StoreError::Damage(_)) => continue,
+                    Err(error) => return Err(error),
+                };
+                for record in block.records().flatten() {
+                    if let Record::Meta(Meta::Section { options }) = record {
+                        self.add(&options);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes packets and what the inputs said to a capture file.
+pub(crate) struct Exporter<'a, W: Write> {
+    output: Output<W>,
+    options: ExportOptions<'a>,
+    /// By recording and interface: number in the export, and link type.
+    interfaces: HashMap<(u32, u16), (u16, Interface)>,
+    /// Link type of the interface that was asked for last.
+    last_link: Option<((u32, u16), LinkType)>,
+    packet_options: Vec<u8>,
+    exported: Exported,
+}
+
+impl<W: Write> std::fmt::Debug for Exporter<'_, W> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exporter")
+            .field("exported", &self.exported)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a, W: Write> Exporter<'a, W> {
+    /// Begins a file.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub(crate) fn new(
+        output: W,
+        format: FileFormat,
+        sections: &Sections,
+        options: ExportOptions<'a>,
+    ) -> Result<Self, ArchiveError> {
+        let section = sections.merged.as_deref().unwrap_or(&[]);
+        Ok(Self {
+            output: match format {
+                FileFormat::PcapNg => Output::PcapNg(PcapNgWriter::new(output, section)?),
+                FileFormat::Pcap => Output::Pcap(PcapWriter::new(output)),
+            },
+            options,
+            interfaces: HashMap::new(),
+            last_link: None,
+            packet_options: Vec::new(),
+            exported: Exported::default(),
+        })
+    }
+
+    /// Notes a damaged place that was passed over.
+    pub(crate) fn damage(&mut self, damage: Damage) {
+        self.exported.damage.push(damage);
+    }
+
+    /// Counts a record that was decoded.
+    pub(crate) fn count_decoded(&mut self) {
+        self.exported.decoded += 1;
+    }
+
+    /// Ends the file.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub(crate) fn finish(self) -> Result<Exported, ArchiveError> {
+        match self.output {
+            Output::PcapNg(writer) => drop(writer.finish()?),
+            Output::Pcap(writer) => drop(writer.finish()?),
+        }
+        Ok(self.exported)
+    }
+
+    /// Writes what an input said about itself; an interface once.
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    pub(crate) fn meta(&mut self, recording: u32, meta: Meta) -> Result<(), ArchiveError> {
+        match meta {
+            Meta::Interface { id, interface } => {
+                let next = self.interfaces.len();
+                let entry = self.interfaces.entry((recording, id));
+                let std::collections::hash_map::Entry::Vacant(vacant) = entry else {
+                    return Ok(());
+                };
+                let number = u16::try_from(next).map_err(|_| WriteError::TooLong(next))?;
+                if let Output::PcapNg(writer) = &mut self.output {
+                    writer.interface(number, &interface)?;
+                }
+                vacant.insert((number, interface));
+            }
+            Meta::Section { .. } => {}
+            Meta::Block {
+                block_type,
+                interface,
+                body,
+            } => {
+                let known = interface.map(|id| self.interfaces.get(&(recording, id)));
+                let number = known.map(|entry| entry.map(|(number, _)| *number));
+                if let Output::PcapNg(writer) = &mut self.output {
+                    match number {
+                        // Statistics about an interface whose description is damaged.
+                        Some(None) => {}
+                        Some(Some(number)) => writer.block(block_type, Some(number), &body)?,
+                        None => writer.block(block_type, None, &body)?,
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a packet, if it is wanted; `comment` says what of it.
+    ///
+    /// # Errors
+    ///
+    /// If the output cannot be written.
+    pub(crate) fn packet(
+        &mut self,
+        recording: u32,
+        packet: &PacketRecord<'_>,
+        comment: impl FnOnce() -> String,
+    ) -> Result<(), ArchiveError> {
+        if let Some(interface) = self.wanted(recording, packet) {
+            let comment = self.options.comments.then(comment);
+            self.write(interface, packet, comment.as_deref())?;
+        }
+        Ok(())
+    }
+
+    /// The packet's interface, if the packet is wanted.
+    fn wanted(&mut self, recording: u32, packet: &PacketRecord<'_>) -> Option<(u32, u16)> {
+        let select = &self.options.select;
+        if select.from_ns.is_some_and(|from| packet.ts_ns < from)
+            || select.to_ns.is_some_and(|to| packet.ts_ns >= to)
+        {
+            return None;
+        }
+        self.exported.examined += 1;
+        let key = (recording, packet.interface);
+        let link = match self.last_link {
+            Some((last, link)) if last == key => link,
+            _ => {
+                let (_, interface) = self.interfaces.get(&key)?;
+                self.last_link = Some((key, interface.link));
+                interface.link
+            }
+        };
+        if let Some(matches) = &mut self.options.matches
+            && !matches(link, packet.data, packet.wire_len)
+        {
+            return None;
+        }
+        Some(key)
+    }
+
+    fn write(
+        &mut self,
+        interface: (u32, u16),
+        packet: &PacketRecord<'_>,
+        comment: Option<&str>,
+    ) -> Result<(), ArchiveError> {
+        let Some((number, interface)) = self.interfaces.get(&interface) else {
+            return Ok(());
+        };
+        let number = *number;
+        self.packet_options.clear();
+        self.packet_options.extend_from_slice(packet.options);
+        if let Some(comment) = comment {
+            // Only names of a crafted log are too long for an option.
+            let _ = options::push_comment(&mut self.packet_options, comment);
+        }
+        let written = PacketRef {
+            ts_ns: packet.ts_ns,
+            interface: number,
+            wire_len: packet.wire_len,
+            data: packet.data,
+            options: &self.packet_options,
+            has_timestamp: packet.has_timestamp,
+        };
+        match &mut self.output {
+            Output::PcapNg(writer) => writer.packet(&written)?,
+            Output::Pcap(writer) => {
+                writer.interface(number, interface)?;
+                writer.packet(&written)?;
+            }
+        }
+        self.exported.packets += 1;
+        Ok(())
+    }
+}
+
+/// The comment that Wireshark shows for a packet. `flow_share` is the share of all flows
+/// that were captured, up to 1.
+pub(crate) fn comment_text(
+    class: Option<&str>,
+    score: Option<f64>,
+    granularity: &str,
+    reason: &str,
+    mode: &str,
+    flow_share: f64,
+) -> String {
+    let mut text = String::from("strata:");
+    if let Some(class) = class {
+        let _ = write!(text, " class={class}");
+    }
+    if let Some(score) = score {
+        let _ = write!(text, " score={score:.3}");
+    }
+    let _ = write!(text, " granularity={granularity} reason={reason}");
+    if !mode.is_empty() {
+        let _ = write!(text, " mode={mode}");
+    }
+    if flow_share < 1.0 {
+        let _ = write!(text, " flow_share={flow_share:.6}");
+    }
+    text
+}

@@ -1,0 +1,36 @@
+//! Reading a log, of both tiers alike.
+//!
+//! - [`export`]: packets into a capture file, in one order ([`Find`] says which, a merge of parts
+//!   and of each worker's blocks puts them in order);
+//! - [`flow_records`], [`RecordWriter`]: flows as CSV, JSON, IPFIX;
+//! - [`reasons_of`]: why packets were kept.
+//!
+//! Layers, top-down; each uses only those below it:
+//!
+//! ```text
+//! export           a log into a capture file
+//! merge            the packets of a recording, of both tiers
+//! parts            the packets of its parts
+//! by_time          a merge sort in memory and on disk
+//! exporter         the capture file
+//! records reasons  rows of the tables
+//! find             which rows may be wanted
+//! ```
+//!
+//! Above `archive` and `store`; used by the command line.
+#![forbid(unsafe_code)]
+
+mod by_time;
+mod export;
+mod exporter;
+mod find;
+mod merge;
+mod parts;
+mod reasons;
+mod records;
+
+pub use export::{export, export_within};
+pub use exporter::{ExportOptions, Exported, FileFormat};
+pub use find::Find;
+pub use reasons::{ReasonCount, reasons_of};
+pub use records::{FlowRecord, RecordFormat, RecordWriter, flow_records};

@@ -1,0 +1,308 @@
+//! The packets of a recording from both tiers, in one order.
+//!
+//! A source is what comes in an order of its own: the parts together, and each worker's blocks.
+//! A worker that captures several interfaces takes from one after another, so each of these is
+//! a source of its own, which reads the worker's blocks anew. The next packet is that of the
+//! source whose next one arrived first.
+
+use std::cmp::Reverse;
+use std::collections::binary_heap::PeekMut;
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::io::Write;
+
+use strata_archive::ArchiveError;
+use strata_store::{
+    Block, Blocks, Context, Cursor, Damage, Head, Log, PacketRecord, Record, Recording, Select,
+    StoreError, VerdictRecord, keep_name, reason,
+};
+use strata_wire::FlowShare;
+
+use crate::by_time::Waiting;
+use crate::exporter::{Exporter, comment_text};
+use crate::parts::Parts;
+
+/// One of the orders that are merged.
+enum Source<'a> {
+    Parts(Box<Parts<'a>>),
+    Blocks(Box<WorkerBlocks<'a>>),
+}
+
+/// Writes the packets of a recording, and what its inputs said in block files.
+///
+/// What one worker's parts hold came before what its blocks hold, whatever the times say. Of
+/// several workers one may have been compacted further than another: all go by their times.
+///
+/// # Errors
+///
+/// If the log cannot be read or the output not written; damage is given to `exporter`.
+pub(crate) fn write<W: Write>(
+    log: &Log,
+    recording: &Recording,
+    parts: Parts<'_>,
+    select: &Select,
+    exporter: &mut Exporter<'_, W>,
+) -> Result<(), ArchiveError> {
+    let id = recording.id;
+    let mut parts = vec![Source::Parts(Box::new(parts))];
+    let blocks = sources(log, recording, select);
+    let gone = log
+        .archive()
+        .gone
+        .iter()
+        .filter(|gone| gone.recording == id);
+    let workers = recording.files.iter().map(|file| file.worker);
+    let workers: BTreeSet<u16> = workers.chain(gone.map(|gone| gone.worker)).collect();
+    if workers.len() > 1 {
+        parts.extend(blocks);
+        return merge(id, parts, exporter);
+    }
+    merge(id, parts, exporter)?;
+    merge(id, blocks, exporter)
+}
+
+/// The blocks of each worker, of each interface apart if several are captured.
+fn sources<'a>(log: &'a Log, recording: &'a Recording, select: &'a Select) -> Vec<Source<'a>> {
+    let workers: BTreeSet<u16> = recording.files.iter().map(|file| file.worker).collect();
+    let captured = recording.inputs.len();
+    let interfaces: Vec<Option<u16>> = if recording.live && captured > 1 {
+        (0..=u16::MAX).take(captured).map(Some).collect()
+    } else {
+        vec![None]
+    };
+    let mut sources = Vec::new();
+    for worker in workers {
+        for &interface in &interfaces {
+            let blocks = log.blocks_of(recording, worker, select);
+            sources.push(Source::Blocks(Box::new(WorkerBlocks::new(
+                blocks, interface,
+            ))));
+        }
+    }
+    sources
+}
+
+/// Writes what all sources hold; of those with the same time, what the first holds.
+fn merge<W: Write>(
+    recording: u32,
+    mut sources: Vec<Source<'_>>,
+    exporter: &mut Exporter<'_, W>,
+) -> Result<(), ArchiveError> {
+    let mut heads = BinaryHeap::with_capacity(sources.len());
+    for (index, source) in sources.iter_mut().enumerate() {
+        heads.extend(
+            source
+                .head(exporter, recording)?
+                .map(|time| Reverse((time, index))),
+        );
+    }
+    while let Some(mut first) = heads.peek_mut() {
+        let Reverse((_, index)) = *first;
+        let source = &mut sources[index];
+        source.take(recording, exporter)?;
+        match source.head(exporter, recording)? {
+            Some(time) => *first = Reverse((time, index)),
+            None => drop(PeekMut::pop(first)),
+        }
+    }
+    Ok(())
+}
+
+impl Source<'_> {
+    /// When what is next arrived; 0 for what is no packet, to which later packets refer.
+    fn head<W: Write>(
+        &mut self,
+        exporter: &mut Exporter<'_, W>,
+        recording: u32,
+    ) -> Result<Option<u64>, ArchiveError> {
+        match self {
+            Self::Blocks(blocks) => blocks.head(recording, exporter),
+            Self::Parts(parts) => {
+                let head = parts.head()?;
+                for damage in parts.take_damage() {
+                    exporter.damage(damage);
+                }
+                Ok(head)
+            }
+        }
+    }
+
+    fn take<W: Write>(
+        &mut self,
+        recording: u32,
+        exporter: &mut Exporter<'_, W>,
+    ) -> Result<(), ArchiveError> {
+        match self {
+            Self::Blocks(blocks) => blocks.take(recording, exporter),
+            Self::Parts(parts) => {
+                if let Some(packet) = parts.next()? {
+                    exporter.packet(recording, &record(&packet), || of_row(&packet))?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The blocks of a worker.
+struct WorkerBlocks<'a> {
+    blocks: Blocks<'a>,
+    cursor: Option<Cursor>,
+    /// Packets of this interface alone; `None` for all.
+    interface: Option<u16>,
+    /// Whether what is no packet, and what is damaged, is taken from here: of several
+    /// sources over the same blocks one does.
+    leads: bool,
+    known: Known,
+}
+
+/// What is known of the packets that follow.
+#[derive(Default)]
+struct Known {
+    context: Context,
+    verdicts: HashMap<u16, VerdictRecord>,
+    /// Of the block at hand: the share of flows that was captured.
+    share: FlowShare,
+}
+
+impl<'a> WorkerBlocks<'a> {
+    fn new(blocks: Blocks<'a>, interface: Option<u16>) -> Self {
+        Self {
+            blocks,
+            cursor: None,
+            interface,
+            leads: matches!(interface, None | Some(0)),
+            known: Known::default(),
+        }
+    }
+
+    /// Goes to the next record that is looked at, and says when it arrived.
+    fn head<W: Write>(
+        &mut self,
+        recording: u32,
+        exporter: &mut Exporter<'_, W>,
+    ) -> Result<Option<u64>, ArchiveError> {
+        loop {
+            match self.cursor.as_ref().map(Cursor::peek) {
+                Some(Some(Head::Packet { ts_ns, interface }))
+                    if self.interface.is_none_or(|own| own == interface) =>
+                {
+                    return Ok(Some(ts_ns));
+                }
+                // A packet of another interface is passed over there.
+                Some(Some(Head::Packet { .. })) => self.take(recording, exporter)?,
+                Some(Some(Head::Other)) => return Ok(Some(0)),
+                Some(None) => (self.cursor, self.known.share) = (None, FlowShare::ALL),
+                None => match self.blocks.next() {
+                    None => return Ok(None),
+                    Some(Ok(block)) => self.cursor = Some(Cursor::new(block)),
+                    Some(Err(StoreError::Damage(damage))) if self.leads => {
+                        exporter.damage(damage);
+                    }
+                    Some(Err(StoreError::Damage(_))) => {}
+                    Some(Err(error)) => return Err(error.into()),
+                },
+            }
+        }
+    }
+
+    /// Decodes the next record, and writes it if it is to be written.
+    fn take<W: Write>(
+        &mut self,
+        recording: u32,
+        exporter: &mut Exporter<'_, W>,
+    ) -> Result<(), ArchiveError> {
+        let Some(cursor) = &mut self.cursor else {
+            return Ok(());
+        };
+        let Some(record) = cursor.advance() else {
+            return Ok(());
+        };
+        exporter.count_decoded();
+        let known = &mut self.known;
+        match record {
+            Ok(Record::Packet(packet)) => {
+                if self.interface.is_none_or(|own| own == packet.interface) {
+                    exporter.packet(recording, &packet, || known.of(&packet))?;
+                }
+            }
+            Ok(Record::Verdict(id, verdict)) => {
+                known.verdicts.insert(id, verdict);
+            }
+            Ok(Record::FlowShare(share)) => known.share = share,
+            Ok(Record::Context(json)) => match Context::from_json(json) {
+                Ok(context) => known.context = context,
+                Err(problem) if self.leads => {
+                    exporter.damage(damage(cursor.block(), 0, problem));
+                }
+                Err(_) => {}
+            },
+            Ok(Record::Meta(meta)) if self.leads => exporter.meta(recording, meta)?,
+            Err(bad) if self.leads => {
+                exporter.damage(damage(cursor.block(), bad.at, bad.problem.to_owned()));
+            }
+            Ok(Record::Meta(_)) | Err(_) => {}
+        }
+        Ok(())
+    }
+}
+
+impl Known {
+    /// The comment of a packet.
+    fn of(&self, packet: &PacketRecord<'_>) -> String {
+        let verdict = self.verdicts.get(&packet.verdict);
+        let class = verdict.map(|verdict| {
+            let class = self.context.classes.get(usize::from(verdict.class));
+            class.map_or("unknown", String::as_str)
+        });
+        let score = verdict.filter(|verdict| verdict.level > 0);
+        comment_text(
+            class,
+            score.map(|verdict| f64::from(verdict.score) / 65_535.0),
+            keep_name(packet.keep_code),
+            &reason(verdict, &self.context),
+            &self.context.mode,
+            self.share.ratio(),
+        )
+    }
+}
+
+/// What is wrong at an offset of a block's records.
+fn damage(block: &Block, at: usize, problem: String) -> Damage {
+    Damage {
+        file: block.file.clone(),
+        offset: block.records_at() + at as u64,
+        problem,
+    }
+}
+
+/// A compacted packet as a record.
+fn record<'a>(packet: &Waiting<'a>) -> PacketRecord<'a> {
+    PacketRecord {
+        ts_ns: packet.ts_ns,
+        seq: 0,
+        wire_len: packet.wire_len,
+        captured_len: packet.captured_len,
+        header_len: packet.header_len,
+        interface: packet.interface,
+        verdict: 0,
+        keep_code: 0,
+        has_timestamp: packet.has_timestamp,
+        data: packet.data,
+        options: packet.options,
+    }
+}
+
+/// The comment of a compacted packet.
+fn of_row(packet: &Waiting<'_>) -> String {
+    let [class, granularity, reason, mode] = packet
+        .texts
+        .map(|bytes| std::str::from_utf8(bytes).unwrap_or("damaged"));
+    // A packet whose verdict was lost has no class to tell.
+    let class = (reason != "not-recorded").then_some(class);
+    // Scores were whole numbers of 65,535ths.
+    let score = packet
+        .score
+        .map(|score| (f64::from(score) * 65_535.0).round() / 65_535.0);
+    let share = f64::from(packet.flow_share);
+    comment_text(class, score, granularity, reason, mode, share)
+}

@@ -1,0 +1,154 @@
+//! A place among the records of a block, which it owns: a merge of several blocks goes from one
+//! to another and back without decoding a record twice.
+
+use crate::blocks::Block;
+use crate::format::{PREFIX_LEN, kind};
+use crate::records::{BadRecord, Place, Record, Records};
+
+/// The records of a block, one after the other.
+#[derive(Debug)]
+pub struct Cursor {
+    block: Block,
+    place: Place,
+}
+
+/// What the next record is, as far as its first bytes say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// A packet.
+    Packet {
+        /// Its arrival, ns.
+        ts_ns: u64,
+        /// Its interface.
+        interface: u16,
+    },
+    /// Anything else: a definition, what an input says of itself, or what is damaged.
+    Other,
+}
+
+impl Cursor {
+    /// Stands before the first record of a block.
+    #[must_use]
+    pub fn new(block: Block) -> Self {
+        Self {
+            place: Place::first(block.header.first_seq),
+            block,
+        }
+    }
+
+    /// The block.
+    #[must_use]
+    pub fn block(&self) -> &Block {
+        &self.block
+    }
+
+    /// The next record.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it; there is none after it.
+    pub fn advance(&mut self) -> Option<Result<Record<'_>, BadRecord>> {
+        let mut records = Records::at(self.block.body(), std::mem::take(&mut self.place));
+        let next = records.next();
+        self.place = records.into_place();
+        next
+    }
+
+    /// What [`Cursor::advance`] will give, without decoding it; `None` at the end.
+    #[must_use]
+    pub fn peek(&self) -> Option<Head> {
+        let body = self.block.body();
+        let mut at = self.place.offset();
+        loop {
+            let rest = body.get(at..).filter(|rest| !rest.is_empty())?;
+            let Some((prefix, content)) = rest.split_first_chunk::<PREFIX_LEN>() else {
+                return Some(Head::Other);
+            };
+            let [of_kind, _, low, high, len @ ..] = *prefix;
+            match of_kind {
+                kind::PACKET_OPTIONS | kind::PROMOTION => {
+                    let end = at.checked_add(PREFIX_LEN + u32::from_le_bytes(len) as usize);
+                    match end.filter(|end| *end <= body.len()) {
+                        Some(end) => at = end,
+                        None => return Some(Head::Other),
+                    }
+                }
+                kind::PACKET => {
+                    let time = content.first_chunk().copied().map(u64::from_le_bytes);
+                    return Some(time.map_or(Head::Other, |ts_ns| Head::Packet {
+                        ts_ns,
+                        interface: u16::from_le_bytes([low, high]),
+                    }));
+                }
+                _ => return Some(Head::Other),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::format::{BlockHeader, PACKET_HEADER_LEN};
+    use crate::summary::Summary;
+
+    fn block(body: Vec<u8>) -> Block {
+        Block {
+            header: BlockHeader::default(),
+            summary: Summary::default(),
+            file: String::from("a file"),
+            offset: 0,
+            ends: (0, 0),
+            incomplete: 0,
+            damaged_segments: Vec::new(),
+            body: body.into(),
+        }
+    }
+
+    /// A record of one of the kinds that there are, or are not.
+    fn record() -> impl Strategy<Value = Vec<u8>> {
+        let len = 0..2 * PACKET_HEADER_LEN;
+        (
+            0..11_u8,
+            0..16_u8,
+            any::<u16>(),
+            prop::collection::vec(any::<u8>(), len),
+        )
+            .prop_map(|(kind, flags, reference, content)| {
+                let mut record = vec![kind, flags];
+                record.extend_from_slice(&reference.to_le_bytes());
+                let len = u32::try_from(content.len()).unwrap();
+                record.extend_from_slice(&len.to_le_bytes());
+                record.extend_from_slice(&content);
+                record
+            })
+    }
+
+    proptest! {
+        /// A cursor gives what an iterator over the same bytes gives, and says before what it
+        /// will be, of torn bodies too.
+        #[test]
+        fn a_cursor_goes_where_the_iterator_goes(
+            records in prop::collection::vec(record(), 0..12),
+            torn in 0..8_usize,
+        ) {
+            let mut body = records.concat();
+            body.truncate(body.len().saturating_sub(torn));
+            let naive = block(body.clone());
+            let mut cursor = Cursor::new(block(body));
+            for expected in naive.records() {
+                let head = cursor.peek();
+                prop_assert_eq!(cursor.advance(), Some(expected.clone()));
+                if let Ok(Record::Packet(packet)) = expected {
+                    let (ts_ns, interface) = (packet.ts_ns, packet.interface);
+                    prop_assert_eq!(head, Some(Head::Packet { ts_ns, interface }));
+                }
+                prop_assert!(head.is_some());
+            }
+            prop_assert_eq!(cursor.peek(), None);
+            prop_assert_eq!(cursor.advance(), None);
+        }
+    }
+}
