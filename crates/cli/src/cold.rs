@@ -9,8 +9,9 @@ use anyhow::{Result, anyhow, bail};
 use strata_archive::{Place, relocate};
 use strata_cold::ColdDisk;
 use strata_store::{Disk, Log, RealDisk};
+use strata_wire::{grouped, human_bytes};
 
-use crate::text::{count, duration_ns, human_bytes};
+use crate::text::duration_ns;
 
 /// The disk of the log in a directory, with what of it lies elsewhere.
 pub(crate) fn disk(dir: &Path) -> Result<Arc<dyn Disk>> {
@@ -94,8 +95,8 @@ pub(crate) fn apply(disk: &Arc<dyn Disk>, place: &Place, age_ns: u64, always: bo
         writeln!(
             stdout().lock(),
             "moved {} parts, {} packets, {}",
-            count(moved.parts),
-            count(moved.packets),
+            grouped(moved.parts),
+            grouped(moved.packets),
             human_bytes(moved.bytes),
         )?;
     }

@@ -9,13 +9,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use strata_archive::{Compacted, Retention, compact, encrypt_to};
+use strata_node::log_dir::log_directory;
 use strata_store::Disk;
+use strata_wire::{grouped, human_bytes};
 
 use crate::cold::{self, MoveArgs};
 use crate::key;
 use crate::prune::{self, RetentionArgs};
-use crate::record::{GroupArgs, log_directory, stop_on_signal};
-use crate::text::{chain, count, duration_ns, human_bytes, percent};
+use crate::record::GroupArgs;
+use crate::signals::stop_on_signal;
+use crate::text::{chain, duration_ns, percent};
 
 /// Arguments of `strata compact`.
 #[derive(Debug, clap::Args)]
@@ -146,8 +149,8 @@ fn report(done: &Compacted, took: Duration) -> Result<()> {
         writeln!(
             stdout().lock(),
             "{} packets of {} block files compacted in {:.2} s: {} -> {} ({})",
-            count(done.packets),
-            count(done.files),
+            grouped(done.packets),
+            grouped(done.files),
             took.as_secs_f64(),
             human_bytes(done.bytes_before),
             human_bytes(done.bytes_after),

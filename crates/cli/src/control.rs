@@ -10,9 +10,7 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 use strata_control::client::{ask, find_socket};
 use strata_control::{MODE_PERIOD_MAX, Method};
-use strata_wire::Printable;
-
-use crate::text;
+use strata_wire::{Printable, grouped, human_bytes};
 
 /// Which recording.
 #[derive(Debug, clap::Args)]
@@ -240,8 +238,8 @@ fn print_policies(list: &Value) -> Result<()> {
             "{:>4} {:>8} {:>14} {:>10}  {:<8}  {:<16} {}{behind}",
             number(&policy["id"]),
             number(&policy["priority"]),
-            text::count(number(&policy["packets"])),
-            text::human_bytes(number(&policy["bytes"])),
+            grouped(number(&policy["packets"])),
+            human_bytes(number(&policy["bytes"])),
             if policy["origin"] == "configuration" {
                 "file"
             } else {
@@ -283,7 +281,7 @@ fn page(status: &Value, events: &Value) -> String {
     let float = |value: &Value| value.as_f64().unwrap_or(0.0);
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     let whole = |value: &Value| float(value).max(0.0) as u64;
-    let rate = |value: &Value| format!("{}/s", text::human_bytes(whole(value)));
+    let rate = |value: &Value| format!("{}/s", human_bytes(whole(value)));
     let mut lines = vec![format!(
         "strata {}, process {}, log {}, for {} s",
         word(&status["version"]),
@@ -306,7 +304,7 @@ fn page(status: &Value, events: &Value) -> String {
     ));
     lines.push(format!(
         "rates    {} packets/s, {} in, {} kept",
-        text::count(whole(&status["packets_per_second"])),
+        grouped(whole(&status["packets_per_second"])),
         rate(&status["bytes_per_second"]),
         rate(&status["logged_bytes_per_second"]),
     ));
@@ -321,8 +319,8 @@ fn page(status: &Value, events: &Value) -> String {
             lines.push(format!(
                 "packets  {}{reason}: {}, {}",
                 word(&packets["result"]),
-                text::count(number(&packets["packets"])),
-                text::human_bytes(number(&packets["bytes"])),
+                grouped(number(&packets["packets"])),
+                human_bytes(number(&packets["bytes"])),
             ));
         }
     }
@@ -331,7 +329,7 @@ fn page(status: &Value, events: &Value) -> String {
             lines.push(format!(
                 "of them  {}: {}",
                 word(&packets["result"]),
-                text::count(number(&packets["packets"])),
+                grouped(number(&packets["packets"])),
             ));
         }
     }
@@ -340,7 +338,7 @@ fn page(status: &Value, events: &Value) -> String {
             lines.push(format!(
                 "mirrored {}: {}",
                 word(&packets["result"]),
-                text::count(number(&packets["packets"])),
+                grouped(number(&packets["packets"])),
             ));
         }
     }
@@ -348,8 +346,8 @@ fn page(status: &Value, events: &Value) -> String {
         lines.push(format!(
             "{:<8} {} packets received, {} dropped by kernel",
             word(&interface["name"]),
-            text::count(number(&interface["received"])),
-            text::count(number(&interface["dropped"])),
+            grouped(number(&interface["received"])),
+            grouped(number(&interface["dropped"])),
         ));
     }
     for lost in status["lost"].as_array().into_iter().flatten() {
@@ -357,7 +355,7 @@ fn page(status: &Value, events: &Value) -> String {
             "lost     {} ({}): {} packets; {}",
             word(&lost["place"]),
             word(&lost["counter"]),
-            text::count(number(&lost["packets"])),
+            grouped(number(&lost["packets"])),
             word(&lost["advice"]),
         ));
     }

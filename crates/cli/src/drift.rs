@@ -6,37 +6,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use strata_classify::{DRIFTED, DriftReport, SAMPLES_MIN};
-use strata_store::{Disk as _, RealDisk, check_drift, drift_name, seal_drift};
+use strata_store::{check_drift, drift_name};
 
 /// Features that are named.
 const SHOWN: usize = 3;
 
 fn path(log: &Path, recording: u32) -> PathBuf {
     log.join(drift_name(recording))
-}
-
-/// Notes the drift of a recording beside its blocks. On a disk that is full it is left out, which
-/// is said.
-pub(crate) fn write(log: &Path, recording: u32, report: &DriftReport) -> Result<()> {
-    let name = drift_name(recording);
-    // Whole or not at all: what is written in part could not be read.
-    let sealed = seal_drift(&serde_json::to_vec_pretty(report)?);
-    let written = RealDisk::at(log).replace(&name, &sealed);
-    match written {
-        Err(error)
-            if matches!(
-                error.kind(),
-                ErrorKind::StorageFull | ErrorKind::QuotaExceeded
-            ) =>
-        {
-            eprintln!(
-                "strata: warning: how well the model fits is not recorded: {}: {error}",
-                log.join(name).display()
-            );
-            Ok(())
-        }
-        written => written.with_context(|| format!("{}: cannot write", log.join(name).display())),
-    }
 }
 
 /// The drift of a recording; `None` if nothing is known of it.

@@ -10,7 +10,7 @@ use strata_query::{
     ExportOptions, FileFormat, Find, FlowRecord, RecordFormat, RecordWriter, export, flow_records,
 };
 use strata_store::{Damage, Log, RealDisk, Select};
-use strata_wire::LinkType;
+use strata_wire::{LinkType, grouped};
 
 use crate::key::KeyArgs;
 use crate::output::{Content, Output, suffix};
@@ -177,7 +177,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     } else {
         "flows"
     };
-    eprintln!("strata: {} {what} exported", text::count(written));
+    eprintln!("strata: {} {what} exported", grouped(written));
     if written == 0 {
         say_span(&log, &find);
     }

@@ -10,7 +10,7 @@ use strata_capture::send::{self, Run, Sender};
 use strata_capture::{PacketRef, PcapNgWriter, PcapWriter, WriteError};
 use strata_store::Sources;
 use strata_traffic::{FRAME_MAX, Generator, Options, Packet, Profile, Rate, SPACE};
-use strata_wire::{Interface, LinkType};
+use strata_wire::{Interface, LinkType, grouped, human_bytes};
 
 use crate::output::{Content, Output, suffix};
 use crate::sending::{Method, Sending};
@@ -275,8 +275,8 @@ fn write(args: &Args, generator: &mut Generator, path: &Path) -> Result<()> {
     }
     eprintln!(
         "strata: {} packets ({}), {} of them attacks, of profile {} in {:.2} s -> {}",
-        text::count(packets),
-        text::human_bytes(bytes),
+        grouped(packets),
+        human_bytes(bytes),
         text::percent(anomalous, packets),
         args.profile.name(),
         started.elapsed().as_secs_f64(),

@@ -10,14 +10,14 @@ use serde_json::json;
 use strata_store::{
     ClassCount, Damage, Log, Loss, Record, Recording, Select, State, StoreError, keep_name,
 };
-use strata_wire::{Ledger, Meta, Printable};
+use strata_wire::{Ledger, Meta, Printable, grouped, human_bytes};
 
 mod reasons;
 
 use self::reasons::Reasons;
 use crate::key::KeyArgs;
 
-use crate::text::{count, human_bytes, percent, time};
+use crate::text::{percent, time};
 
 /// Arguments of `strata info`.
 #[derive(Debug, clap::Args)]
@@ -172,8 +172,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 writeln!(
                     out,
                     "on the way to the relay {} packets were lost, and {} end where a part was lost",
-                    count(loss.packets),
-                    count(loss.incomplete),
+                    grouped(loss.packets),
+                    grouped(loss.incomplete),
                 )?;
             }
         } else {
@@ -184,8 +184,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 out,
                 "worker {}: {} files with {} packets were deleted for newer ones (-W)",
                 deleted.worker,
-                count(deleted.files),
-                count(deleted.packets),
+                grouped(deleted.files),
+                grouped(deleted.packets),
             )?;
         }
         if let Some(drift) = &drift {
@@ -261,9 +261,9 @@ fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
         let _ = writeln!(
             text,
             "{class:<16} {keep:<12} {:>12} {:>14} {:>14} {:>9}",
-            count(c.packets),
-            count(c.wire_bytes),
-            count(c.logged_bytes),
+            grouped(c.packets),
+            grouped(c.wire_bytes),
+            grouped(c.logged_bytes),
             percent(c.logged_bytes, c.wire_bytes),
         );
     };
@@ -285,9 +285,9 @@ fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
         };
         let elsewhere = match contents.elsewhere {
             0 => String::new(),
-            moved => format!(", {} of them moved elsewhere", count(moved)),
+            moved => format!(", {} of them moved elsewhere", grouped(moved)),
         };
-        let packets = count(contents.compacted);
+        let packets = grouped(contents.compacted);
         let _ = writeln!(
             text,
             "{packets} packets are compacted{encrypted}{elsewhere}"
@@ -304,8 +304,8 @@ fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
         },
         human_bytes(stored),
         percent(stored, captured),
-        count(stored),
-        count(captured),
+        grouped(stored),
+        grouped(captured),
     );
     text
 }
@@ -314,7 +314,7 @@ fn loss_text(loss: Loss, live: bool) -> String {
     if live {
         return format!(
             "{} packets are in memory, not yet in a file",
-            count(loss.packets)
+            grouped(loss.packets)
         );
     }
     let since = loss.checkpoint_ns.map_or_else(
@@ -323,7 +323,7 @@ fn loss_text(loss: Loss, live: bool) -> String {
     );
     format!(
         "not closed: {} packets are lost for certain, and {since}",
-        count(loss.packets)
+        grouped(loss.packets)
     )
 }
 

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use strata_archive::{ClearDisk, Identities, Recipients, rotate};
 use strata_store::{Log, Sources};
+use strata_wire::grouped;
 
 use crate::cold;
-use crate::text::count;
 
 /// The secret key of an encrypted log, for what reads it.
 #[derive(Debug, clap::Args)]
@@ -135,7 +135,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             writeln!(
                 out,
                 "{} compacted parts are encrypted to {} now",
-                count(parts),
+                grouped(parts),
                 new.texts().join(" and ")
             )?;
         }

@@ -9,7 +9,7 @@ use strata_capture::{Input, InputOptions, Next};
 use strata_pipeline::{FlowFinder, wire_bytes};
 use strata_sketch::PacketFacts;
 use strata_store::Sources;
-use strata_wire::{Headers, Interface, Meta, TunnelKey};
+use strata_wire::{Headers, Interface, Meta, TunnelKey, grouped};
 
 use crate::labels::{Label, Labels, Usage};
 use crate::table::{ColumnSpec, Kind};
@@ -212,21 +212,21 @@ fn say_usage(usage: &Usage) {
         entries,
         unmatched,
     } = usage;
-    let mut said = format!("{} packets have a label", text::count(*labelled));
+    let mut said = format!("{} packets have a label", grouped(*labelled));
     if *unlabelled > 0 {
         said += &format!(
             ", {} have none and are neither trained on nor judged",
-            text::count(*unlabelled)
+            grouped(*unlabelled)
         );
     }
     if *repeated > 0 {
-        said += &format!("; {} lines repeat another", text::count(*repeated));
+        said += &format!("; {} lines repeat another", grouped(*repeated));
     }
     if *unmatched > 0 {
         said += &format!(
             "; {} of {} rules or flows of the labels are of no packet",
-            text::count(*unmatched),
-            text::count(*entries)
+            grouped(*unmatched),
+            grouped(*entries)
         );
     }
     eprintln!("strata: {said}");

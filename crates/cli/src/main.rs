@@ -26,6 +26,7 @@ mod record;
 mod relay;
 mod replay;
 mod sending;
+mod signals;
 mod switch;
 mod table;
 mod text;

@@ -9,10 +9,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, ensure};
 use strata_archive::{PROTECTED, Retention, prune, retention_class};
 use strata_store::{Disk, Log};
-use strata_wire::Printable;
+use strata_wire::{Printable, grouped, human_bytes};
 
 use crate::cold;
-use crate::text::{bytes, count, duration_ns, human_bytes};
+use crate::text::{bytes, duration_ns};
 
 /// What is to be kept.
 #[derive(Debug, clap::Args)]
@@ -129,9 +129,9 @@ pub(crate) fn apply(
             stdout().lock(),
             "{} {} parts and {} block files, {} packets, {}; {} left",
             if dry_run { "would delete" } else { "deleted" },
-            count(pruned.parts),
-            count(pruned.block_files),
-            count(pruned.packets),
+            grouped(pruned.parts),
+            grouped(pruned.block_files),
+            grouped(pruned.packets),
             human_bytes(pruned.bytes),
             human_bytes(pruned.bytes_left),
         )?;
@@ -140,7 +140,7 @@ pub(crate) fn apply(
         eprintln!(
             "strata: {} block files with packets that are too old are still being written: they \
              go once they are complete (record -G SECONDS or -C MB begins new ones)",
-            count(pruned.being_written)
+            grouped(pruned.being_written)
         );
     }
     if pruned.waits_for_readers {

@@ -8,16 +8,18 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use indicatif::ProgressBar;
 use rustix::thread::CapabilitySet;
+use strata_node::log_dir::{NewDirectory, log_directory};
+use strata_node::sandbox::{Reach, give_up};
 use strata_relay::protocol::{BLOCK_BYTES, BLOCK_UNIT};
 use strata_relay::secret::Secret;
 use strata_relay::tls::{RelayTls, TlsFiles};
 use strata_relay::{CONTROL_PORT, Relay, RelayOptions};
-use strata_wire::Printable;
+use strata_wire::{Printable, grouped, human_bytes};
 
-use crate::record::{
-    DiskWay, GroupArgs, NewDirectory, Reach, give_up, log_directory, rotate_bytes, stop_on_signal,
-};
+use crate::record::{DiskWay, GroupArgs, rotate_bytes, teller};
+use crate::signals::stop_on_signal;
 use crate::{bounded, text};
 
 /// Arguments of `strata relay`.
@@ -186,7 +188,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             socket_dirs: bound.socket_dirs(),
             ..Reach::default()
         };
-        give_up(&owner, &reach, CapabilitySet::empty())?;
+        let tell = teller(ProgressBar::hidden());
+        give_up(&owner, &reach, CapabilitySet::empty(), &tell)?;
     }
     let chosen = disk.choose(args.disk.into());
     let chosen = chosen.with_context(|| format!("{}: --disk", args.output.display()))?;
@@ -214,10 +217,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let done = relay.stop();
     println!(
         "{} connections of switches; {} blocks ({}) written, {} of lost switches",
-        text::count(connections),
-        text::count(done.blocks),
-        text::human_bytes(done.bytes),
-        text::count(done.salvaged),
+        grouped(connections),
+        grouped(done.blocks),
+        human_bytes(done.bytes),
+        grouped(done.salvaged),
     );
     if let Some(failure) = failure.or(done.failure) {
         bail!("{failure}; what switches were told is stored is in the log");

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use strata_capture::send::{Run, Sender};
 use strata_capture::{Input, InputOptions, Next};
-use strata_wire::{LinkType, Meta};
+use strata_wire::{LinkType, Meta, grouped};
 
 use crate::sending::{Method, Sending};
 use crate::{bounded, text};
@@ -346,7 +346,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         eprintln!(
             "strata: warning: {} packets are cut short in the file: only what was captured of them \
              was sent",
-            text::count(trace.cut)
+            grouped(trace.cut)
         );
     }
     replay.sending.finish(&args.interface);

@@ -10,8 +10,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::SIGALRM;
 use signal_hook::flag;
 use strata_capture::send::{self, Run, Sender};
-
-use crate::text;
+use strata_wire::grouped;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Method {
@@ -40,7 +39,7 @@ pub(crate) struct Sending {
 impl Sending {
     /// Stops after `duration_seconds`, or with the first interrupt or termination signal.
     pub(crate) fn start(sender: Sender, duration_seconds: Option<f64>) -> Result<Self> {
-        let stop = crate::record::stop_on_signal()?;
+        let stop = crate::signals::stop_on_signal()?;
         let duration = duration_seconds
             .map(Duration::try_from_secs_f64)
             .transpose();
@@ -81,8 +80,8 @@ impl Sending {
         eprintln!(
             "Actual: {} packets ({} bytes) sent in {seconds:.2} seconds by {} on {interface}\n\
              Rated: {:.1} Mbps, {:.0} pps",
-            text::count(sent.frames),
-            text::count(sent.bytes),
+            grouped(sent.frames),
+            grouped(sent.bytes),
             self.sender.method(),
             sent.bytes as f64 * 8.0 / seconds / 1e6,
             sent.frames as f64 / seconds,
@@ -90,7 +89,7 @@ impl Sending {
         if sent.dropped > 0 {
             eprintln!(
                 "strata: warning: {interface} dropped {} of them: the other end had no room for them",
-                text::count(sent.dropped)
+                grouped(sent.dropped)
             );
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use strata_confine::User;
+use strata_node::DestinationSpec;
 use strata_rdma::OnLoss;
 use strata_relay::secret::Secret;
 use strata_relay::tls::{SwitchTls, TlsFiles};
@@ -15,7 +16,7 @@ use strata_wire::roce::Service;
 use strata_wire::segment::Layout;
 
 use crate::bounded;
-use crate::record::{RoadArgs, Target, run_to, stop_on_signal};
+use crate::record::{RoadArgs, run_to};
 
 /// Arguments of `strata switch`.
 #[derive(Debug, clap::Args)]
@@ -142,35 +143,31 @@ enum Cut {
     Switch,
 }
 
-/// What links are made with.
-pub(crate) struct LinkSetup {
-    options: LinkOptions,
-}
-
-impl LinkSetup {
-    fn new(args: &LinkArgs) -> Result<Self> {
-        let service = match args.service {
+impl LinkArgs {
+    /// How links to the relay work.
+    fn options(&self) -> Result<LinkOptions> {
+        let service = match self.service {
             Connection::Rc => Service::Rc,
             Connection::Uc => Service::Uc,
         };
         let session = format!("{:016x}{:016x}", getrandom::u64()?, getrandom::u64()?);
-        let mut options = LinkOptions::new(args.relay.clone(), About::default(), session);
-        options.transport = match (args.transport, &args.raw_interface) {
+        let mut options = LinkOptions::new(self.relay.clone(), About::default(), session);
+        options.transport = match (self.transport, &self.raw_interface) {
             (Way::SharedMemory, _) => Transport::SharedMemory,
             (Way::Raw, Some(interface)) => Transport::Raw(service, interface.clone()),
             _ => Transport::Udp(service),
         };
-        options.on_loss = match args.on_loss {
+        options.on_loss = match self.on_loss {
             Loss::Resend => OnLoss::Resend,
             Loss::Skip => OnLoss::Skip,
         };
-        options.layout = match args.segments {
+        options.layout = match self.segments {
             Cut::Mtu => Layout::Mtu,
             Cut::Switch => Layout::PowersOfTwo,
         };
-        options.flush_interval = Duration::from_secs_f64(args.flush);
+        options.flush_interval = Duration::from_secs_f64(self.flush);
         if let (Some(certificate), Some(key), Some(authority)) =
-            (&args.tls_cert, &args.tls_key, &args.tls_ca)
+            (&self.tls_cert, &self.tls_key, &self.tls_ca)
         {
             let files = TlsFiles {
                 certificate,
@@ -179,34 +176,14 @@ impl LinkSetup {
             };
             options.tls = Some(SwitchTls::new(&files)?);
         }
-        options.secret = args.secret_file.as_deref().map(Secret::read).transpose()?;
-        options.insecure = args.insecure;
-        let user = args.relay_user.as_deref().map(User::named).transpose();
+        options.secret = self.secret_file.as_deref().map(Secret::read).transpose()?;
+        options.insecure = self.insecure;
+        let user = self.relay_user.as_deref().map(User::named).transpose();
         options.memory = MemoryFrom {
-            socket: args.memory_socket.clone(),
+            socket: self.memory_socket.clone(),
             user: user.context("--relay-user")?.map(|user| user.id()),
         };
-        Ok(Self { options })
-    }
-
-    /// The relay, as the user named it.
-    pub(crate) fn relay(&self) -> &str {
-        &self.options.relay
-    }
-
-    /// Whether packets leave in frames of our own.
-    pub(crate) fn sends_frames(&self) -> bool {
-        matches!(self.options.transport, Transport::Raw(..))
-    }
-
-    /// How a worker's link works.
-    pub(crate) fn options(&self, about: About, worker: u16) -> Result<LinkOptions> {
-        Ok(LinkOptions {
-            about,
-            worker,
-            stop: Some(stop_on_signal()?),
-            ..self.options.clone()
-        })
+        Ok(options)
     }
 }
 
@@ -216,8 +193,6 @@ fn flush_seconds(text: &str) -> Result<f64, String> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    run_to(
-        &args.road,
-        &Target::Relay(Box::new(LinkSetup::new(&args.link)?)),
-    )
+    let destination = DestinationSpec::Relay(Box::new(args.link.options()?));
+    run_to(&args.road, destination, None)
 }

@@ -75,25 +75,6 @@ pub(crate) fn duration_ns(text: &str) -> Result<u64> {
         .with_context(|| format!("'{text}' is too long"))
 }
 
-/// Bytes for people: at most four digits and a unit.
-pub(crate) fn human_bytes(bytes: u64) -> String {
-    #[allow(clippy::cast_precision_loss)]
-    let mut value = bytes as f64;
-    let mut unit = "B";
-    for next in ["kB", "MB", "GB", "TB"] {
-        if value < 1_000.0 {
-            break;
-        }
-        value /= 1_000.0;
-        unit = next;
-    }
-    if unit == "B" {
-        format!("{bytes} B")
-    } else {
-        format!("{value:.1} {unit}")
-    }
-}
-
 /// A share as a percentage.
 #[allow(clippy::cast_precision_loss)]
 pub(crate) fn percent(part: u64, whole: u64) -> String {
@@ -196,19 +177,6 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Numbers with thousands set apart.
-pub(crate) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(' ');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,9 +187,6 @@ mod tests {
         assert_eq!(bytes("10MB").unwrap(), 10_000_000);
         assert_eq!(bytes("8 MiB").unwrap(), 8 << 20);
         assert!(bytes("ten").is_err() && bytes("5 parsecs").is_err());
-        assert_eq!(human_bytes(999), "999 B");
-        assert_eq!(human_bytes(1_234_567), "1.2 MB");
-        assert_eq!(count(1_234_567), "1 234 567");
     }
 
     #[test]

@@ -6,11 +6,10 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use strata_archive::verify;
 use strata_store::Log;
-use strata_wire::Printable;
+use strata_wire::{Printable, grouped, human_bytes};
 
 use crate::cold;
 use crate::key::KeyArgs;
-use crate::text::{count, human_bytes};
 
 /// Arguments of `strata verify`.
 #[derive(Debug, clap::Args)]
@@ -42,15 +41,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     writeln!(
         stdout().lock(),
         "{} files with {} packets, {}: all as they were written",
-        count(verified.files),
-        count(verified.packets),
+        grouped(verified.files),
+        grouped(verified.packets),
         human_bytes(verified.bytes),
     )?;
     if verified.not_decrypted > 0 {
         writeln!(
             stdout().lock(),
             "{} of them are encrypted: with --key what they hold is checked too",
-            count(verified.not_decrypted),
+            grouped(verified.not_decrypted),
         )?;
     }
     Ok(())

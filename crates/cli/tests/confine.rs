@@ -148,12 +148,17 @@ fn without_any_privilege_it_goes_on_recording() {
         }
         names.sort();
         // Names are cut to 15 bytes.
-        let threads = ["strata", "strata-alerts", "strata-api", "strata-eve"];
-        let threads =
-            threads
-                .into_iter()
-                .chain(["strata-sensors", "strata-worker-0", "strata-writer-0"]);
-        assert_eq!(names, threads.collect::<Vec<_>>());
+        let threads = [
+            "strata",
+            "strata-alerts",
+            "strata-api",
+            "strata-eve",
+            "strata-node",
+            "strata-sensors",
+            "strata-worker-0",
+            "strata-writer-0",
+        ];
+        assert_eq!(names, threads);
         let id = recording.id();
         let children = fs::read_to_string(process.join(format!("task/{id}/children"))).unwrap();
         let helper = Path::new("/proc").join(children.trim()).join("status");

@@ -10,7 +10,7 @@
 //!   come later, and hands them over.
 //!
 //! All but [`confine_thread`] is to be done before threads are started: they inherit it. Used
-//! by `cli`, `control` and `relay`; uses nothing of Strata.
+//! by `cli`, `node`, `control` and `relay`; uses nothing of Strata.
 #![deny(unsafe_code)]
 
 mod files;

@@ -7,7 +7,7 @@
 //! - [`alerts`]: a webhook for what happens by itself;
 //! - [`api`]: HTTP; [`metrics`]: Prometheus; [`client`]: asks a running recording.
 //!
-//! Threads and asynchronous code are in [`alerts`], [`api`] and [`client`] only. `cli` uses this; it uses
+//! Threads and asynchronous code are in [`alerts`], [`api`] and [`client`] only. `node` and `cli` use this; it uses
 //! `pipeline` and `rules`.
 #![forbid(unsafe_code)]
 

@@ -10,9 +10,10 @@
 //!   definition of what "header" means; [`Plain`] is its fast path;
 //! - [`pcapng`]: block types and option lists of capture files, in the one form used inside Strata;
 //! - words: [`LinkType`], [`Interface`], [`Meta`], [`FlowKey`], [`FlowHasher`], [`Granularity`], [`FlowShare`],
-//!   [`Ledger`], [`Printable`].
+//!   [`Ledger`], [`Printable`], [`grouped`], [`human_bytes`].
 #![deny(unsafe_code)]
 
+mod amounts;
 mod bytes;
 pub mod dissect;
 pub mod ethernet;
@@ -36,6 +37,7 @@ pub mod tunnel;
 mod walk;
 pub mod wlan;
 
+pub use amounts::{grouped, human_bytes};
 pub use dissect::{Headers, TunnelKey};
 pub use flow::{AddressFamily, Endpoint, FlowHasher, FlowKey, ip_addr, mix64};
 pub use granularity::{

@@ -12,9 +12,9 @@ use strata_store::{
     Context, Log, PacketRecord, Recording, VerdictRecord, in_words, keep_name, reason,
 };
 use strata_wire::dissect::dissect;
-use strata_wire::{AddressFamily, LinkType, TunnelKey};
+use strata_wire::{AddressFamily, LinkType, TunnelKey, grouped};
 
-use crate::text::{count, time};
+use crate::text::time;
 
 /// Packets of the same granularity, class and reason.
 #[derive(Debug)]
@@ -184,7 +184,7 @@ impl Reasons {
             let _ = writeln!(
                 text,
                 "not counted below: {} compacted packets that are encrypted; --key FILE reads them",
-                count(self.encrypted)
+                grouped(self.encrypted)
             );
         }
         for keep in (0..=3).rev() {
@@ -213,7 +213,7 @@ impl Reasons {
 
 /// Writes one reason.
 fn one(text: &mut String, model: &Model, (_, class, reason, _): &Key, counted: &Counted) {
-    let packets = count(counted.packets);
+    let packets = grouped(counted.packets);
     let first = format!("{} {}", time(counted.first_ns), counted.first_flow);
     if let Some(words) = in_words(reason) {
         let _ = writeln!(

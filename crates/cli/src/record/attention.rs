@@ -1,29 +1,12 @@
-//! What is kept whole beyond modes and policies: look-back, starts of flows, alerts.
+//! Arguments of `strata record` about flows that matter more than others.
 
-use std::fs::{self, File};
-use std::io::{ErrorKind, Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use rustix::system::sysinfo;
-use strata_confine::{Owner, Role, SocketFile};
-use strata_pipeline::{Alerts, AttentionOptions, eve_alert};
+use strata_node::AttentionSpec;
 
-use super::confined;
 use crate::{bounded, text};
-
-/// How often the source of alerts is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// A longer line is no event.
-const LINE_MAX: usize = 1 << 20;
-/// Connections to the socket at a time.
-const CONNECTIONS_MAX: usize = 16;
 
 /// Arguments of `strata record` about flows that matter more than others.
 #[derive(Debug, clap::Args)]
@@ -48,201 +31,22 @@ pub(super) struct AttentionArgs {
 }
 
 impl AttentionArgs {
-    /// What each of so many workers is told.
-    pub(super) fn options(&self, workers: u16, alerts: &Arc<Alerts>) -> Result<AttentionOptions> {
+    pub(super) fn spec(&self) -> Result<AttentionSpec> {
         let bytes = |text: &Option<String>| text.as_deref().map_or(Ok(0), text::bytes);
-        let look_back = bytes(&self.look_back).context("--look-back")?;
-        if look_back > 0 {
+        let look_back_bytes = bytes(&self.look_back).context("--look-back")?;
+        if look_back_bytes > 0 {
             // All of it is touched before packets come, and the rest is for all else.
             let most = sysinfo().totalram.max(4 << 20) / 2;
-            bounded::size(look_back, "--look-back", &(1 << 20..=most >> 20 << 20))?;
+            bounded::size(
+                look_back_bytes,
+                "--look-back",
+                &(1 << 20..=most >> 20 << 20),
+            )?;
         }
-        Ok(AttentionOptions {
-            look_back_bytes: usize::try_from(look_back)? / usize::from(workers.max(1)),
+        Ok(AttentionSpec {
+            look_back_bytes,
             first_bytes: bytes(&self.first_bytes).context("--first-bytes")?,
-            alerts: self.eve.is_some().then(|| Arc::clone(alerts)),
+            eve: self.eve.clone(),
         })
-    }
-
-    /// Opens where alerts come from. What is in a file already counts if the input is a
-    /// file too (`whole`).
-    pub(super) fn open(&self, whole: bool, owner: &Owner) -> Result<Option<EveSource>> {
-        let Some(path) = &self.eve else {
-            return Ok(None);
-        };
-        let source = Source::open(path, whole, owner).context("--eve")?;
-        Ok(Some(EveSource(source)))
-    }
-
-    /// Where alerts come from, if they are wanted.
-    pub(super) fn eve(&self) -> Option<&Path> {
-        self.eve.as_deref()
-    }
-
-    /// The file that alerts are read from, if it is one: it may be rotated.
-    pub(super) fn followed(&self) -> Option<PathBuf> {
-        self.eve.clone().filter(|path| path.is_file())
-    }
-}
-
-/// Where alerts come from, opened.
-pub(super) struct EveSource(Source);
-
-impl EveSource {
-    /// Takes alerts in until the result is dropped; what is there now before it returns.
-    pub(super) fn start(self, alerts: &Arc<Alerts>) -> Result<EveReader> {
-        let Self(mut source) = self;
-        let mut lines = Lines::default();
-        source.look(alerts, &mut lines);
-        let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, alerts) = (Arc::clone(&stop), Arc::clone(alerts));
-        let work = move || {
-            confined::thread(Role::Files);
-            while !stopped.load(Ordering::Relaxed) {
-                thread::park_timeout(LOOK_EVERY);
-                source.look(&alerts, &mut lines);
-            }
-        };
-        let thread = thread::Builder::new().name("strata-eve".into()).spawn(work);
-        Ok(EveReader {
-            stop,
-            thread: Some(thread.context("cannot start a thread")?),
-        })
-    }
-}
-
-/// A thread that takes alerts in. Ends when it is dropped.
-pub(super) struct EveReader {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for EveReader {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Where alerts come from.
-enum Source {
-    Socket {
-        socket: SocketFile,
-        connections: Vec<(UnixStream, Lines)>,
-    },
-    Followed {
-        path: PathBuf,
-        file: File,
-    },
-}
-
-impl Source {
-    fn open(path: &Path, whole: bool, owner: &Owner) -> Result<Self> {
-        let named = || path.display().to_string();
-        match fs::metadata(path) {
-            Ok(found) if found.file_type().is_socket() => {}
-            Ok(_) => {
-                let mut file = File::open(path).with_context(named)?;
-                if !whole {
-                    file.seek(SeekFrom::End(0)).with_context(named)?;
-                }
-                let path = path.to_owned();
-                return Ok(Self::Followed { path, file });
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error).with_context(named),
-        }
-        let socket = SocketFile::bind(path, owner)?;
-        socket
-            .listener()
-            .set_nonblocking(true)
-            .with_context(named)?;
-        Ok(Self::Socket {
-            socket,
-            connections: Vec::new(),
-        })
-    }
-
-    /// Takes in what has come since.
-    fn look(&mut self, alerts: &Alerts, lines: &mut Lines) {
-        match self {
-            Self::Followed { path, file } => {
-                lines.read(file, alerts);
-                // Rotated: another file of the name, or this one begun again.
-                let (Ok(named), Ok(ours)) = (fs::metadata(&*path), file.metadata()) else {
-                    return;
-                };
-                let position = file.stream_position().unwrap_or(0);
-                let rotated = named.ino() != ours.ino() || ours.len() < position;
-                if rotated && let Ok(opened) = File::open(&*path) {
-                    *file = opened;
-                    *lines = Lines::default();
-                    lines.read(file, alerts);
-                }
-            }
-            Self::Socket {
-                socket,
-                connections,
-            } => {
-                while connections.len() < CONNECTIONS_MAX
-                    && let Ok((connection, _)) = socket.listener().accept()
-                    && connection.set_nonblocking(true).is_ok()
-                {
-                    connections.push((connection, Lines::default()));
-                }
-                connections.retain_mut(|(connection, lines)| lines.read(connection, alerts));
-            }
-        }
-    }
-}
-
-/// Lines of a stream.
-#[derive(Default)]
-struct Lines {
-    partial: Vec<u8>,
-    /// A line was said not to be understood.
-    complained: bool,
-}
-
-impl Lines {
-    /// Takes in what there is; whether more may come.
-    fn read(&mut self, from: &mut impl Read, alerts: &Alerts) -> bool {
-        let mut buffer = [0; 64 << 10];
-        loop {
-            match from.read(&mut buffer) {
-                Ok(0) => return false,
-                Ok(read) => self.take(&buffer[..read], alerts),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return error.kind() == ErrorKind::WouldBlock,
-            }
-        }
-    }
-
-    fn take(&mut self, bytes: &[u8], alerts: &Alerts) {
-        self.partial.extend_from_slice(bytes);
-        let mut start = 0;
-        while let Some(len) = self.partial[start..].iter().position(|&byte| byte == b'\n') {
-            let line = self.partial[start..start + len].trim_ascii();
-            start += len + 1;
-            if line.is_empty() {
-                continue;
-            }
-            match eve_alert(line) {
-                Ok(Some(alert)) => alerts.raise(alert),
-                Ok(None) => {}
-                Err(error) if !self.complained => {
-                    self.complained = true;
-                    eprintln!("strata: --eve: a line is not an event of Suricata: {error}");
-                }
-                Err(_) => {}
-            }
-        }
-        self.partial.drain(..start);
-        if self.partial.len() > LINE_MAX {
-            self.partial.clear();
-        }
     }
 }

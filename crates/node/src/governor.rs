@@ -4,25 +4,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 use strata_capture::live::FlowSampler;
-use strata_control::config::CPU_PERCENT_MAX;
 use strata_control::cpu::{CpuState, adjust};
 use strata_control::{Controller, CpuStatus};
 use strata_wire::FlowShare;
 
-use crate::bounded;
-
 /// How often it is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// `10%`, or `10`.
-pub(super) fn percent(text: &str) -> Result<f64, String> {
-    let number = text.strip_suffix('%').unwrap_or(text).trim();
-    bounded::within(number, 1e-3..=CPU_PERCENT_MAX)
-        .map_err(|problem| format!("write a share of a core, as in 10%: {problem}"))
-}
-
 /// Looks at what is used, and says which share of flows is captured.
-pub(super) struct Governor {
+pub(crate) struct Governor {
     sampler: Option<FlowSampler>,
     state: CpuState,
     /// When it was looked at last, and what had been used then.
@@ -32,7 +22,7 @@ pub(super) struct Governor {
 }
 
 impl Governor {
-    pub(super) fn new(sampler: Option<FlowSampler>) -> Self {
+    pub(crate) fn new(sampler: Option<FlowSampler>) -> Self {
         let used = used(sampler.as_ref()).0;
         Self {
             sampler,
@@ -43,7 +33,7 @@ impl Governor {
     }
 
     /// Adjusts the share; what is to be said.
-    pub(super) fn look(&mut self, controller: &Controller) -> Option<String> {
+    pub(crate) fn look(&mut self, controller: &Controller) -> Option<String> {
         let now = Instant::now();
         let elapsed = now - self.last.0;
         if elapsed < LOOK_EVERY {

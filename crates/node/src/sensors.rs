@@ -13,8 +13,8 @@ use strata_confine::Role;
 use strata_control::{Controller, Fast};
 use strata_pipeline::Worker;
 
-use super::live::Status;
-use super::{Setup, confined};
+use crate::live::worker::Status;
+use crate::sandbox;
 
 /// How often sensors are read while packets come.
 const READ_EVERY: Duration = Duration::from_millis(1);
@@ -35,7 +35,7 @@ fn nanos(duration: Duration) -> u64 {
 
 /// What a worker says each millisecond, at most.
 #[derive(Debug, Default)]
-pub(super) struct Gauges {
+pub(crate) struct Gauges {
     /// When it last did, since [`origin`].
     taken_ns: AtomicU64,
     /// Share of the fullest ring, as bits; meaningful once `has_ring`.
@@ -51,7 +51,7 @@ pub(super) struct Gauges {
 
 impl Gauges {
     /// Brings all up to date, unless that was done within the last millisecond.
-    pub(super) fn note(&self, live: &Live, worker: &Worker) {
+    pub(crate) fn note(&self, live: &Live, worker: &Worker) {
         let now_ns = nanos(origin().elapsed());
         if now_ns.saturating_sub(self.taken_ns.load(Ordering::Relaxed)) < nanos(READ_EVERY) {
             return;
@@ -86,12 +86,12 @@ impl Gauges {
     }
 
     /// Notes how many packets the kernel has dropped so far.
-    pub(super) fn note_dropped(&self, dropped: u64) {
+    pub(crate) fn note_dropped(&self, dropped: u64) {
         self.dropped.store(dropped, Ordering::Relaxed);
     }
 
     /// The longest that a packet waited in a ring since the last call; `None` if none came.
-    pub(super) fn take_ring_wait(&self) -> Option<Duration> {
+    pub(crate) fn take_ring_wait(&self) -> Option<Duration> {
         let waited = self.ring_wait_ns.swap(0, Ordering::Relaxed);
         (waited > 0).then(|| Duration::from_nanos(waited))
     }
@@ -124,24 +124,24 @@ fn read(workers: &[Arc<Status>], blocks_bytes: u64, now: Instant) -> Fast {
 }
 
 /// The thread that reads sensors. Ends when it is dropped.
-pub(super) struct Sensors {
+pub(crate) struct Sensors {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Sensors {
     /// Starts to read what workers say.
-    pub(super) fn start(
-        setup: &Setup,
+    pub(crate) fn start(
+        controller: &Arc<Controller>,
         workers: Vec<Arc<Status>>,
         blocks_bytes: u64,
     ) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let (controller, stopped) = (Arc::clone(&setup.controller), Arc::clone(&stop));
+        let (controller, stopped) = (Arc::clone(controller), Arc::clone(&stop));
         let thread = thread::Builder::new()
             .name("strata-sensors".into())
             .spawn(move || {
-                confined::thread(Role::Worker);
+                sandbox::thread(Role::Worker);
                 watch(&controller, &workers, blocks_bytes, &stopped);
             });
         Ok(Self {

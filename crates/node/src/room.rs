@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use strata_archive::{ArchiveError, Pruned, make_room};
 use strata_confine::Role;
 use strata_store::{Disk, RealDisk};
+use strata_wire::{grouped, human_bytes};
 
-use super::confined;
-use crate::text;
+use crate::sandbox;
 
 /// How long is waited before it is tried again.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
@@ -24,14 +24,14 @@ const TIMES_AHEAD: u64 = 5;
 
 /// A size that the log keeps below.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limit {
-    pub(super) bytes: u64,
+pub(crate) struct Limit {
+    pub(crate) bytes: u64,
     /// What is free at least when room is made: a file of each worker.
-    pub(super) reserve: u64,
+    pub(crate) reserve: u64,
 }
 
 /// Deletes the least important data of a log, on a thread of its own.
-pub(super) struct Room {
+pub(crate) struct Room {
     dir: PathBuf,
     limit: Option<Limit>,
     measured: Instant,
@@ -45,7 +45,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    pub(super) fn new(dir: &Path, limit: Option<Limit>) -> Self {
+    pub(crate) fn new(dir: &Path, limit: Option<Limit>) -> Self {
         Self {
             dir: dir.to_owned(),
             limit,
@@ -58,7 +58,7 @@ impl Room {
     }
 
     /// Begins to delete if that is wanted; what is to be said.
-    pub(super) fn look(&mut self, bytes_to_remove: Option<u64>) -> Option<String> {
+    pub(crate) fn look(&mut self, bytes_to_remove: Option<u64>) -> Option<String> {
         if let Some(thread) = self.running.take_if(|thread| thread.is_finished()) {
             let problem = "the thread that deletes has failed";
             let outcome = thread.join().map_err(|_| problem.to_owned());
@@ -74,7 +74,7 @@ impl Room {
         }
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::at(&self.dir));
         let work = move || {
-            confined::thread(Role::Files);
+            sandbox::thread(Role::Files);
             make_room(&disk, bytes)
         };
         let thread = thread::Builder::new()
@@ -115,8 +115,8 @@ impl Room {
                      room on the disk",
                     pruned.block_files,
                     pruned.parts,
-                    text::count(pruned.packets),
-                    text::human_bytes(pruned.bytes),
+                    grouped(pruned.packets),
+                    human_bytes(pruned.bytes),
                 );
                 (text, pruned.waits_for_readers)
             }

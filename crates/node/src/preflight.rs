@@ -17,8 +17,20 @@ use strata_confine::User;
 use strata_control::api::TcpEndpoint;
 use strata_store::{Log, MANIFEST_NAME};
 
-use super::target::{Target, refuse_foreign};
-use super::{RoadArgs, Setup, live};
+use crate::live;
+use crate::log_dir::refuse_foreign;
+use crate::notice::Notice;
+use crate::setup::Setup;
+use crate::spec::{DestinationSpec, InputSpec, InterfaceSpec};
+
+/// What a check is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A start follows.
+    Start,
+    /// Somebody wants to know.
+    CheckOnly,
+}
 
 /// Whether a recording into the same log is running. Its own addresses are in use then, and it
 /// may be what is to be reloaded.
@@ -33,49 +45,46 @@ enum Running {
 ///
 /// That a recording into the same log is running, and has the addresses that are in use, is no
 /// fault here: it may be what is to be reloaded. A start finds the log locked.
-pub(super) fn check(args: &RoadArgs, target: &Target, setup: &Setup) -> Result<()> {
-    let running = match target {
-        Target::Log(log) => output(log.dir())?,
-        Target::Relay(_) => Running::No,
+pub(crate) fn check(setup: &Setup, purpose: Purpose) -> Result<()> {
+    let spec = &setup.spec;
+    let running = match &spec.destination {
+        DestinationSpec::Log(log) => output(&log.dir)?,
+        DestinationSpec::Relay(_) => Running::No,
     };
-    if running == Running::Yes && args.steer.check {
-        let log = &setup.destination.name;
-        eprintln!("strata: {log}: another process is recording into it now");
+    if running == Running::Yes && purpose == Purpose::CheckOnly {
+        (setup.tell)(&Notice::LogInUse(spec.destination.name()));
     }
-    if args.read.is_empty() {
-        interfaces(args, target, setup)?;
-    } else {
-        for path in &args.read {
-            file(path)?;
-        }
+    match &spec.input {
+        InputSpec::Interfaces(spec) => interfaces(setup, spec)?,
+        InputSpec::Files(paths) => paths.iter().try_for_each(file)?,
     }
-    setup.attention(args, 1)?;
-    if let Some(name) = &args.mirror_to {
+    setup.attention(1)?;
+    if let Some(name) = &spec.mirror_to {
         Mirror::open(name).context("--mirror-to")?;
     }
-    if let Some(path) = args.attention.eve() {
+    if let Some(path) = &spec.attention.eve {
         eve(path).with_context(|| format!("--eve {}", path.display()))?;
     }
-    let plan = args.steer.plan()?;
-    if let Some(path) = &plan.socket {
+    let addresses = &setup.addresses;
+    if let Some(path) = &addresses.socket {
         socket(path, running).with_context(|| path.display().to_string())?;
     }
-    if let Some(tcp) = &plan.tcp {
+    if let Some(tcp) = &addresses.tcp {
         listen(tcp, running)?;
     }
-    if let Some(webhook) = &plan.webhook {
+    if let Some(webhook) = &addresses.webhook {
         webhook.check().context("alerts.webhook")?;
     }
     Ok(())
 }
 
-fn interfaces(args: &RoadArgs, target: &Target, setup: &Setup) -> Result<()> {
-    let (options, cores) = live::plan(args, setup)?;
-    target.check_limit(u16::try_from(cores.len())?)?;
-    options.check()?;
-    for name in &args.live.interfaces {
+fn interfaces(setup: &Setup, spec: &InterfaceSpec) -> Result<()> {
+    let workers = u16::try_from(spec.cores.len())?;
+    setup.spec.destination.check_limit(workers)?;
+    live::options(setup, spec).check()?;
+    for name in &spec.capture.interfaces {
         let offers = Device::named(name)?.offers();
-        let problem = match args.live.exclusive {
+        let problem = match spec.capture.exclusive {
             true => offers.xdp_problem,
             false => offers.packet_problem,
         };
@@ -83,7 +92,7 @@ fn interfaces(args: &RoadArgs, target: &Target, setup: &Setup) -> Result<()> {
             bail!("{name}: {problem}");
         }
     }
-    if let Some(user) = args.live.user() {
+    if let Some(user) = spec.sandbox.as_ref().and_then(|s| s.user.as_deref()) {
         User::named(user).context("-Z")?;
     }
     Ok(())

@@ -2,7 +2,7 @@
 //! once it listens.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
@@ -13,28 +13,28 @@ use strata_confine::{
     give_up_capabilities, serve,
 };
 
-use super::target::log_directory;
+use crate::log_dir::log_directory;
+use crate::notice::{NoSandbox, Notice, Tell};
+use crate::spec::SandboxSpec;
 
-/// Arguments of the process that opens packet sockets.
-#[derive(Debug, clap::Args)]
-pub(crate) struct HelperArgs {
-    /// Change to this user.
-    #[arg(long)]
-    user: Option<String>,
-}
+/// Who is told what a thread of the sandboxed process cannot give up. A process is sandboxed once
+/// and for good.
+static TELL: OnceLock<Tell> = OnceLock::new();
 
-/// Opens packet sockets for another process until that is gone.
-pub(crate) fn helper(args: &HelperArgs) -> Result<()> {
-    let user = args.user.as_deref().map(User::named).transpose()?;
+/// Only opens packet sockets for another process until that is gone, as this user: what a
+/// program runs with the arguments of [`SandboxSpec::helper`].
+///
+/// # Errors
+///
+/// If there is no such user, or this process was not started as a helper.
+pub fn open_sockets(user: Option<&str>) -> Result<()> {
+    let user = user.map(User::named).transpose()?;
     Ok(serve(user.as_ref())?)
 }
 
 /// Starts the helper, and gives what opens packet sockets through it.
-pub(super) fn opener(user: Option<&str>) -> Result<SocketOpener> {
-    let mut arguments = vec!["helper"];
-    if let Some(user) = user {
-        arguments.extend(["--user", user]);
-    }
+pub(crate) fn opener(spec: &SandboxSpec) -> Result<SocketOpener> {
+    let arguments: Vec<&str> = spec.helper.iter().map(String::as_str).collect();
     let helper =
         Helper::start(&arguments).context("cannot start the process that opens sockets")?;
     let helper = Arc::new(helper);
@@ -44,21 +44,27 @@ pub(super) fn opener(user: Option<&str>) -> Result<SocketOpener> {
 }
 
 /// What a recording still reaches.
-#[derive(Default)]
-pub(crate) struct Reach<'a> {
+#[derive(Debug, Default)]
+pub struct Reach<'a> {
     /// The log's directory, if it is on this machine.
-    pub(crate) log: Option<&'a Path>,
+    pub log: Option<&'a Path>,
     /// The directory that was made for the socket of the API, and the one around it.
-    pub(crate) socket_dirs: Option<[PathBuf; 2]>,
+    pub socket_dirs: Option<[PathBuf; 2]>,
     /// Files that are read again: configuration, policies.
-    pub(crate) files: Vec<PathBuf>,
+    pub files: Vec<PathBuf>,
     /// The interfaces whose counters are read.
-    pub(crate) interfaces: &'a [String],
+    pub interfaces: &'a [String],
 }
 
 /// Makes the log for its owner, changes to that, gives up all capabilities but those to `keep`,
 /// and reaches only what it has to. To be done before threads are started.
-pub(crate) fn give_up(owner: &Owner, reach: &Reach<'_>, keep: CapabilitySet) -> Result<()> {
+///
+/// # Errors
+///
+/// If the log cannot be made, or privileges not be given up. A kernel without Landlock or seccomp
+/// is no error: that is told.
+pub fn give_up(owner: &Owner, reach: &Reach<'_>, keep: CapabilitySet, tell: &Tell) -> Result<()> {
+    let tell = TELL.get_or_init(|| Arc::clone(tell));
     if let Some(log) = reach.log {
         log_directory(log, owner)?;
     }
@@ -76,10 +82,13 @@ pub(crate) fn give_up(owner: &Owner, reach: &Reach<'_>, keep: CapabilitySet) -> 
         })?;
     }
     if let Err(error) = confine_files(&reach.files()) {
-        eprintln!("strata: goes on without confining files: {error}");
+        tell(&Notice::NoSandbox(NoSandbox::Files, error.to_string()));
     }
     if let Err(error) = confine_process() {
-        eprintln!("strata: goes on without confining system calls: {error}");
+        tell(&Notice::NoSandbox(
+            NoSandbox::SystemCalls,
+            error.to_string(),
+        ));
     }
     Ok(())
 }
@@ -112,14 +121,14 @@ fn counters(interfaces: &[String]) -> impl Iterator<Item = PathBuf> {
 }
 
 /// Leaves the calling thread the system calls of its role, in a recording that is confined.
-pub(super) fn thread(role: Role) {
-    if let Err(error) = confine_thread(role) {
-        eprintln!("strata: a thread goes on without confining system calls: {error}");
+pub(crate) fn thread(role: Role) {
+    if let (Err(error), Some(tell)) = (confine_thread(role), TELL.get()) {
+        tell(&Notice::NoSandbox(NoSandbox::Thread, error.to_string()));
     }
 }
 
 /// Says why a file cannot be read, where confinement is why.
-pub(super) fn explain(error: anyhow::Error) -> anyhow::Error {
+pub(crate) fn explain(error: anyhow::Error) -> anyhow::Error {
     let denied = |cause: &(dyn std::error::Error + 'static)| {
         cause
             .downcast_ref::<std::io::Error>()

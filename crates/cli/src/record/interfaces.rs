@@ -1,0 +1,205 @@
+//! Arguments of `strata record` for interfaces.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::thread::CpuSet;
+use strata_capture::live::{Direction, LiveOptions, Stamps};
+use strata_control::config::CPU_PERCENT_MAX;
+use strata_node::{InterfaceSpec, SandboxSpec};
+
+use crate::{bounded, text};
+
+/// Bytes captured of a packet at most, as tcpdump and libpcap have it.
+const SNAPLEN_MAX: i64 = 262_144;
+
+/// Arguments of `strata record` for interfaces.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Interfaces")]
+pub(super) struct InterfaceArgs {
+    /// Interface to capture, until Ctrl-C; several separated by commas; any for
+    /// all. `strata interfaces` lists them.
+    #[arg(
+        short = 'i',
+        long = "interface",
+        value_name = "NAME",
+        value_delimiter = ',',
+        id = "interface",
+        group = "input",
+        conflicts_with = "read"
+    )]
+    pub(super) interfaces: Vec<String>,
+
+    /// Do not put the interface into promiscuous mode.
+    #[arg(short = 'p', long = "no-promiscuous-mode")]
+    no_promiscuous: bool,
+
+    /// Bytes captured of each packet at most; 0 is the default.
+    #[arg(short = 's', long = "snapshot-length", value_name = "BYTES", default_value_t = LiveOptions::SNAPLEN_DEFAULT,
+        value_parser = clap::value_parser!(u32).range(..=SNAPLEN_MAX))]
+    snaplen: u32,
+
+    /// Memory of each interface's ring in KiB, or with a unit (256MiB). By
+    /// default what the link brings in a fifth of a second.
+    #[arg(short = 'B', long = "buffer-size", value_name = "KIB")]
+    buffer_size: Option<String>,
+
+    /// Deliver packets within a millisecond rather than ten.
+    #[arg(long)]
+    immediate_mode: bool,
+
+    /// Packets of which direction: in, out or inout.
+    #[arg(short = 'Q', long, value_enum, default_value_t = Way::Inout)]
+    direction: Way,
+
+    /// Whose clock gives packets their times: adapter (the card's), host (the
+    /// kernel's), or auto: the card's if it stamps every packet and its clock is
+    /// this host's.
+    #[arg(short = 'j', long = "time-stamp-type", value_enum, value_name = "TYPE", default_value_t = StampsArg::Auto)]
+    stamps: StampsArg,
+
+    /// CPUs to work on, one worker each, among which flows are spread: 1,2 or 2-5.
+    /// By default one worker, wherever the system puts it.
+    #[arg(long, value_name = "CPUS")]
+    cores: Option<String>,
+
+    /// Take the packets away from this host, through AF_XDP: faster, but no program
+    /// here receives what passes the filter, not even your own remote session. For
+    /// mirror ports and taps. Sees received packets only.
+    #[arg(long)]
+    exclusive: bool,
+
+    /// Change to this user once interfaces are open, as tcpdump does. The log becomes its.
+    #[arg(
+        short = 'Z',
+        long = "relinquish-privileges",
+        value_name = "USER",
+        conflicts_with = "no_sandbox"
+    )]
+    user: Option<String>,
+
+    /// Keep all privileges, and reach all files, instead of giving up what is not needed once
+    /// interfaces are open.
+    #[arg(long)]
+    no_sandbox: bool,
+
+    /// CPU that this process may use, as in 10%: 100% is one core. To keep it, the kernel
+    /// captures a share of all flows only, as large as possible; what it leaves out is
+    /// counted (dropped{cpu_budget}), and the log says of which share its packets are.
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    cpu: Option<f64>,
+
+    /// Let the kernel copy only the headers of flows that are confidently kept as
+    /// headers. Spares the copy of long packets; on a core that is short of time, and
+    /// with packets of less than a thousand bytes, looking flows up can cost more than
+    /// that. Packets that turn out to be wanted whole are counted (wanted_but_cut).
+    #[arg(long, conflicts_with = "look_back", conflicts_with = "first_bytes")]
+    early_cut: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Way {
+    In,
+    Out,
+    Inout,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum StampsArg {
+    Auto,
+    Host,
+    Adapter,
+}
+
+impl InterfaceArgs {
+    /// How interfaces are captured, for so long at most.
+    pub(super) fn spec(&self, duration: Option<Duration>) -> Result<InterfaceSpec> {
+        let cores = match &self.cores {
+            Some(text) => cores(text)?.into_iter().map(Some).collect(),
+            None => vec![None],
+        };
+        Ok(InterfaceSpec {
+            capture: self.capture()?,
+            cores,
+            cpu_budget: self.cpu.map(|percent| percent / 100.0),
+            sandbox: (!self.no_sandbox).then(|| self.sandbox()),
+            duration,
+        })
+    }
+
+    fn capture(&self) -> Result<LiveOptions> {
+        let mut options = LiveOptions::default();
+        options.interfaces.clone_from(&self.interfaces);
+        options.promiscuous = !self.no_promiscuous;
+        options.immediate = self.immediate_mode;
+        options.cut = self.early_cut;
+        options.exclusive = self.exclusive;
+        options.stamps = match self.stamps {
+            StampsArg::Auto => Stamps::Auto,
+            StampsArg::Host => Stamps::Host,
+            StampsArg::Adapter => Stamps::Adapter,
+        };
+        options.direction = match self.direction {
+            Way::In => Direction::In,
+            Way::Out => Direction::Out,
+            Way::Inout => Direction::Both,
+        };
+        if self.snaplen > 0 {
+            options.snaplen = self.snaplen;
+        }
+        if let Some(size) = &self.buffer_size {
+            options.ring_bytes = Some(ring_bytes(size)?);
+        }
+        Ok(options)
+    }
+
+    fn sandbox(&self) -> SandboxSpec {
+        let mut helper = vec![String::from("helper")];
+        if let Some(user) = &self.user {
+            helper.extend([String::from("--user"), user.clone()]);
+        }
+        SandboxSpec {
+            user: self.user.clone(),
+            helper,
+        }
+    }
+}
+
+/// `10%`, or `10`.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim();
+    bounded::within(number, 1e-3..=CPU_PERCENT_MAX)
+        .map_err(|problem| format!("write a share of a core, as in 10%: {problem}"))
+}
+
+/// CPUs from a list of numbers and ranges.
+fn cores(text: &str) -> Result<Vec<usize>> {
+    let mut cores = Vec::new();
+    for part in text.split(',') {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| {
+            let parsed = text.trim().parse::<usize>().ok();
+            let parsed = parsed.filter(|&core| core < CpuSet::MAX_CPU);
+            parsed.with_context(|| format!("--cores: '{text}' is no CPU: write 1,2 or 2-5"))
+        };
+        cores.extend(number(from)?..=number(to)?);
+    }
+    let mut sorted = cores.clone();
+    sorted.sort_unstable();
+    sorted.dedup();
+    anyhow::ensure!(
+        sorted.len() == cores.len() && !cores.is_empty(),
+        "--cores: '{text}' does not name each CPU once"
+    );
+    Ok(cores)
+}
+
+/// As tcpdump's -B, a bare number counts KiB.
+fn ring_bytes(text: &str) -> Result<usize> {
+    let bytes = match text.parse::<u64>() {
+        Ok(kib) => kib.checked_mul(1024).context("-B is too large")?,
+        Err(_) => text::bytes(text)?,
+    };
+    anyhow::ensure!(bytes < 1 << 32, "-B must be below 4GiB");
+    Ok(usize::try_from(bytes)?)
+}

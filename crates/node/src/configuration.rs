@@ -1,0 +1,160 @@
+//! The configuration of a recording: its file, read once when it starts and once per reload, and
+//! what goes before it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use strata_confine::{Owner, SocketFile};
+use strata_control::alerts::{Alerts, Webhook};
+use strata_control::api::{Endpoints, Server, TcpEndpoint, serve};
+use strata_control::config::Config;
+use strata_control::{Beginning, Controller, client};
+use strata_rules::{Action, Policy};
+
+use crate::notice::{Notice, Tell};
+use crate::sandbox::Reach;
+use crate::spec::{Spec, SteeringSpec};
+
+/// What the files say, checked.
+pub(crate) struct Configuration {
+    file: Config,
+    policies: Vec<Policy>,
+    default: Action,
+}
+
+/// Where the API is to be served, and alerts are to be sent.
+pub(crate) struct Addresses {
+    /// The socket that was asked for: a recording goes on without its own.
+    pub(crate) socket: Option<PathBuf>,
+    pub(crate) tcp: Option<TcpEndpoint>,
+    pub(crate) webhook: Option<Webhook>,
+}
+
+impl Configuration {
+    /// Reads the files.
+    pub(crate) fn read(spec: &SteeringSpec) -> Result<Self> {
+        let path = spec.config.as_deref().unwrap_or(Path::new(""));
+        let file = match &spec.config {
+            Some(path) => Config::read(path)?,
+            None => Config::default(),
+        };
+        let mut policies = file.policies(path)?;
+        let mut default = file.default_action(path)?;
+        if let Some(path) = &spec.policy {
+            let more = Config::read(path)?;
+            policies.extend(more.policies(path)?);
+            if more.default.is_some() {
+                default = more.default_action(path)?;
+            }
+        }
+        Ok(Self {
+            file,
+            policies,
+            default: spec.default.unwrap_or(default),
+        })
+    }
+
+    /// With what a recording begins, or goes on: the spec over the files.
+    pub(crate) fn beginning(&self, spec: &Spec) -> Beginning {
+        let mut modes = spec.modes.clone();
+        if modes.is_empty() {
+            modes.clone_from(&self.file.mode);
+        }
+        if modes.is_empty() {
+            modes.push(String::from("default"));
+        }
+        let elastic = &self.file.elastic;
+        let interfaces = spec.interfaces();
+        let cpu_budget = interfaces.and_then(|interfaces| {
+            let configured = elastic.cpu_budget_percent.map(|percent| percent / 100.0);
+            interfaces.cpu_budget.or(configured)
+        });
+        // A file waits for the disk, so nothing runs short.
+        let answers = elastic.enabled && interfaces.is_some();
+        Beginning {
+            log: spec.destination.name(),
+            modes,
+            own_modes: self.file.modes.clone(),
+            policies: self.policies.clone(),
+            default: Some(self.default),
+            can_mirror: spec.mirror_to.is_some(),
+            can_rotate: spec.destination.dir().is_some(),
+            elastic: answers.then(|| elastic.options()),
+            cpu_budget,
+        }
+    }
+
+    /// Where the API is to be served, and alerts are to be sent.
+    pub(crate) fn addresses(&self, spec: &SteeringSpec) -> Result<Addresses> {
+        let control = &self.file.control;
+        Ok(Addresses {
+            socket: spec.socket.clone().or_else(|| control.socket.clone()),
+            tcp: control.tcp()?,
+            webhook: self.file.alerts.webhook(),
+        })
+    }
+
+    /// What a recording reaches once its socket is made.
+    pub(crate) fn reach<'a>(&self, spec: &'a Spec, socket: Option<&SocketFile>) -> Reach<'a> {
+        let (control, alerts) = (&self.file.control, &self.file.alerts);
+        let files = [
+            &spec.steering.config,
+            &spec.steering.policy,
+            &control.token_file,
+            &alerts.token_file,
+            &alerts.ca_file,
+        ];
+        let files = files.into_iter().flatten().cloned();
+        Reach {
+            log: spec.destination.dir(),
+            socket_dirs: socket.and_then(SocketFile::own_dirs),
+            files: files.chain(spec.attention.followed()).collect(),
+            interfaces: spec.interface_names(),
+        }
+    }
+}
+
+impl Addresses {
+    /// Makes the socket of the API, where one is wanted.
+    pub(crate) fn bind(
+        &self,
+        spec: &Spec,
+        owner: &Owner,
+        tell: &Tell,
+    ) -> Result<Option<SocketFile>> {
+        if let Some(path) = &self.socket {
+            return Ok(Some(SocketFile::bind(path, owner)?));
+        }
+        if spec.interfaces().is_none() {
+            return Ok(None);
+        }
+        // Nobody has asked for it, and the recording is worth more.
+        Ok(client::own_socket(owner)
+            .inspect_err(|error| tell(&Notice::NoSteering(error.to_string())))
+            .ok())
+    }
+
+    /// Serves the API, where it is wanted.
+    pub(crate) fn serve(
+        &self,
+        controller: &Arc<Controller>,
+        socket: Option<SocketFile>,
+    ) -> Result<Option<Server>> {
+        let tcp = self.tcp.clone();
+        if socket.is_none() && tcp.is_none() {
+            return Ok(None);
+        }
+        let endpoints = Endpoints { socket, tcp };
+        Ok(Some(serve(Arc::clone(controller), endpoints)?))
+    }
+
+    /// Sends alerts of this log, where they are wanted.
+    pub(crate) fn alerts(&self, log: String) -> Result<Option<Alerts>> {
+        let Some(webhook) = &self.webhook else {
+            return Ok(None);
+        };
+        let alerts = Alerts::start(webhook, log);
+        Ok(Some(alerts.context("alerts.webhook")?))
+    }
+}

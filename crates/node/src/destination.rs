@@ -1,0 +1,248 @@
+//! Where a recording goes: into a log on this machine, or to a relay.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::thread::CapabilitySet;
+use strata_confine::{Owner, Role, User};
+use strata_relay::{Link, LinkOptions, LinkReport, Transport};
+use strata_store::{About, BlockSink, DiskChoice, Recorder, RecorderOptions, block_channel};
+use strata_wire::{Ledger, Printable};
+
+use crate::log_dir::log_directory;
+use crate::notice::{Notice, Tell};
+use crate::room::Limit;
+use crate::sandbox;
+use crate::spec::{DestinationSpec, LogSpec};
+
+/// Block files of each worker that a limited log must have room for: of fewer, whole ones cannot
+/// be deleted in time.
+const FILES_WITHIN_LIMIT: u64 = 4;
+/// A switch's own blocks only lead from one thread to another: small, to stay in
+/// the cache.
+const LOCAL_BLOCK_BYTES: usize = 256 << 10;
+/// Enough to go on while the relay is busy for a moment.
+const LOCAL_BLOCKS: usize = 64;
+
+impl DestinationSpec {
+    /// Who is to own what is made: this user, and the group that the log has.
+    pub(crate) fn owner(&self, user: Option<User>) -> Owner {
+        let group = match self {
+            Self::Log(log) => log.group.clone(),
+            Self::Relay(_) => None,
+        };
+        Owner { user, group }
+    }
+
+    /// What it takes to reach it again once it was lost: raw frames leave through a packet
+    /// socket, which each connection to a relay opens.
+    pub(crate) fn capabilities(&self) -> CapabilitySet {
+        match self {
+            Self::Relay(link) if matches!(link.transport, Transport::Raw(..)) => {
+                CapabilitySet::NET_RAW
+            }
+            Self::Relay(_) | Self::Log(_) => CapabilitySet::empty(),
+        }
+    }
+
+    /// The size that the log keeps below, of so many workers.
+    pub(crate) fn limit(&self, workers: u16) -> Option<Limit> {
+        let Self::Log(log) = self else {
+            return None;
+        };
+        Some(Limit {
+            bytes: log.bytes_max?,
+            reserve: log.recorder.rotate_bytes * u64::from(workers),
+        })
+    }
+
+    /// Fails if so many workers cannot keep below the limit.
+    pub(crate) fn check_limit(&self, workers: u16) -> Result<()> {
+        if let Some(limit) = self.limit(workers) {
+            let least = limit.reserve.saturating_mul(FILES_WITHIN_LIMIT);
+            ensure!(
+                limit.reserve > 0 && limit.bytes >= least,
+                "--disk-limit must be at least {FILES_WITHIN_LIMIT} block files of each worker: \
+                 make them smaller with -C, as in -C {}",
+                (limit.bytes / FILES_WITHIN_LIMIT / u64::from(workers.max(1))).max(1 << 20)
+            );
+        }
+        Ok(())
+    }
+
+    /// What it is called.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Log(log) => log.dir.display().to_string(),
+            Self::Relay(link) => format!("relay {}", link.relay),
+        }
+    }
+
+    /// The log's directory, if it is on this machine.
+    pub(crate) fn dir(&self) -> Option<&Path> {
+        match self {
+            Self::Log(log) => Some(&log.dir),
+            Self::Relay(_) => None,
+        }
+    }
+
+    /// Memory of a worker's blocks.
+    pub(crate) fn blocks_bytes(&self) -> usize {
+        match self {
+            Self::Log(log) => log.recorder.blocks * log.recorder.block_bytes,
+            Self::Relay(_) => LOCAL_BLOCKS * LOCAL_BLOCK_BYTES,
+        }
+    }
+
+    /// Starts the recording of so many workers.
+    pub(crate) fn start(
+        &self,
+        about: &About,
+        workers: u16,
+        stop: &Arc<AtomicBool>,
+        tell: &Tell,
+    ) -> Result<(Recording, Vec<BlockSink>)> {
+        match self {
+            Self::Log(log) => start_log(log, &self.owner(None), about, workers, tell),
+            Self::Relay(link) => {
+                let mut links = Vec::new();
+                let mut sinks = Vec::new();
+                for worker in 0..workers {
+                    let (sink, source) = block_channel(LOCAL_BLOCK_BYTES, LOCAL_BLOCKS);
+                    let options = LinkOptions {
+                        about: about.clone(),
+                        worker,
+                        stop: Some(Arc::clone(stop)),
+                        ..(**link).clone()
+                    };
+                    links.push(Link::start(options, source, sink.end_handle())?);
+                    sinks.push(sink);
+                }
+                let relay = link.relay.clone();
+                Ok((Recording::Relay { relay, links }, sinks))
+            }
+        }
+    }
+}
+
+fn start_log(
+    log: &LogSpec,
+    owner: &Owner,
+    about: &About,
+    workers: u16,
+    tell: &Tell,
+) -> Result<(Recording, Vec<BlockSink>)> {
+    let mut disk = log_directory(&log.dir, owner)?;
+    // A file's packets wait for the disk, and would be read before it is measured.
+    if log.disk != DiskChoice::Auto || about.live {
+        let chosen = disk.choose(log.disk);
+        let chosen = chosen.with_context(|| format!("{}: --disk", log.dir.display()))?;
+        tell(&Notice::Disk(chosen));
+    }
+    let options = RecorderOptions {
+        on_thread: || sandbox::thread(Role::Writer),
+        ..log.recorder.clone()
+    };
+    let (recorder, sinks) = Recorder::start_workers(Arc::new(disk), options, about, workers)?;
+    let dir = log.dir.clone();
+    Ok((Recording::Log { dir, recorder }, sinks))
+}
+
+/// A recording that is running.
+pub(crate) enum Recording {
+    Log { dir: PathBuf, recorder: Recorder },
+    Relay { relay: String, links: Vec<Link> },
+}
+
+impl Recording {
+    /// The log's directory and the recording's number, if it is on this machine.
+    pub(crate) fn log(&self) -> Option<(&Path, u32)> {
+        match self {
+            Self::Log { dir, recorder } => Some((dir, recorder.id())),
+            Self::Relay { .. } => None,
+        }
+    }
+
+    /// Begins new files. At a relay they are the relay's affair.
+    pub(crate) fn rotate(&self) {
+        if let Self::Log { recorder, .. } = self {
+            recorder.rotate();
+        }
+    }
+
+    /// Ends it: everything is on disk, and the accounting is closed.
+    pub(crate) fn finish(
+        self,
+        ledger: &Ledger,
+        warnings: Vec<String>,
+        tell: &Tell,
+    ) -> Result<Closed> {
+        match self {
+            Self::Log { dir, recorder } => {
+                let recording = recorder.id();
+                recorder.finish(ledger, warnings)?;
+                Ok(Closed::Log { dir, recording })
+            }
+            Self::Relay { relay, mut links } => {
+                // The last to end closes the recording, with the counters of all.
+                let last = links.pop().context("a recording has a worker")?;
+                let mut reports: Vec<LinkReport> = links
+                    .into_iter()
+                    .map(|link| link.finish(None, Vec::new()))
+                    .collect();
+                reports.push(last.finish(Some(ledger), warnings));
+                for problem in reports.iter().flat_map(|report| &report.problems) {
+                    tell(&Notice::Warning(problem.clone()));
+                }
+                Ok(Closed::Relay { relay, reports })
+            }
+        }
+    }
+}
+
+/// A recording that has ended.
+#[derive(Debug)]
+pub enum Closed {
+    /// In a log on this machine.
+    Log {
+        /// Its directory.
+        dir: PathBuf,
+        /// The recording's number in it.
+        recording: u32,
+    },
+    /// At a relay.
+    Relay {
+        /// As the user named it.
+        relay: String,
+        /// What each worker's link says; at least one.
+        reports: Vec<LinkReport>,
+    },
+}
+
+impl Closed {
+    /// Fails if the relay did not store everything and close the recording.
+    pub(crate) fn check(&self) -> Result<()> {
+        let Self::Relay { relay, reports } = self else {
+            return Ok(());
+        };
+        match reports.iter().find_map(|report| report.failure.as_ref()) {
+            Some(failure) => bail!("{relay}: {}", Printable(failure)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Log { dir, recording } => write!(f, "{} recording {recording}", dir.display()),
+            Self::Relay { relay, reports } => {
+                let id = reports.last().map_or(0, |report| report.recording);
+                write!(f, "relay {relay} recording {id}")
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Recording capture files: one worker, which waits for the disk.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use strata_capture::{Input, InputOptions};
+use strata_pipeline::{Worker, run as run_worker};
+
+use crate::handle::Handle;
+use crate::log_dir::NewDirectory;
+use crate::observer::{Noted, Observer, Ticker};
+use crate::outcome::{FilterFitsNowhere, Outcome, WorkerOutcome, finish};
+use crate::setup::Setup;
+
+/// Files that are read ahead at most.
+const READ_AHEAD_MAX: usize = 4;
+/// Bytes that are read ahead at a time: each time costs two threads a turn of the CPU.
+const READ_AHEAD_BYTES: usize = 1 << 20;
+/// How often it is said how far the recording is, where nobody steers it.
+const SAY_EVERY: Duration = Duration::from_millis(100);
+
+/// Starts to record files. They are opened by the recording's own thread, since standard input
+/// may wait.
+pub(crate) fn start(
+    setup: &Arc<Setup>,
+    paths: Vec<PathBuf>,
+    new: Option<NewDirectory>,
+) -> Result<Handle> {
+    let owner = setup.spec.destination.owner(None);
+    let eve = setup.spec.attention.open(true, &owner)?;
+    let eve = eve.map(|eve| eve.start(&setup.alerts, &setup.tell));
+    let eve = eve.transpose()?;
+    let observer = Observer::new(&setup.spec.destination, 1);
+    let socket = setup.addresses.bind(&setup.spec, &owner, &setup.tell)?;
+    let server = setup.addresses.serve(&setup.controller, socket)?;
+    let ticker = server
+        .as_ref()
+        .map(|_| Ticker::start(&setup.controller, &observer, &setup.tell));
+    let ticker = ticker.transpose()?;
+    let (shared, observed) = (Arc::clone(setup), Arc::clone(&observer));
+    let work = move || {
+        // Dropped from the last to the first: who asks, then what was made in vain.
+        let new = new;
+        let _eve = eve;
+        let is_steered = server.is_some();
+        let _server = server;
+        let _ticker = ticker;
+        let ended = record(&shared, &paths, &observed, is_steered);
+        if let (Some(new), Err(error)) = (&new, &ended)
+            && error.is::<FilterFitsNowhere>()
+        {
+            new.take_back();
+        }
+        ended
+    };
+    Handle::run(Arc::clone(setup), observer, work)
+}
+
+fn record(
+    setup: &Setup,
+    paths: &[PathBuf],
+    observer: &Observer,
+    is_steered: bool,
+) -> Result<Outcome> {
+    let mut input = open(setup, paths)?;
+    let equipment = setup.equip(1)?;
+    let (recording, mut workers) = setup.start(setup.spec.filter.clone(), equipment)?;
+    let mut worker = workers.pop().context("a recording has a worker")?;
+    let started = Instant::now();
+    let mut said = started;
+    let say = |worker: &Worker| {
+        observer.note(Noted {
+            ledger: worker.ledger(),
+            kept: worker.kept(),
+            ..Noted::default()
+        });
+    };
+    let ran = run_worker(&mut input, &mut worker, |worker| {
+        // Whoever steers asks while the input waits, so it must be up to date then.
+        if is_steered {
+            if setup.controller.take_rotate() {
+                recording.rotate();
+            }
+            worker.publish_hits();
+            say(worker);
+        } else if said.elapsed() > SAY_EVERY {
+            said = Instant::now();
+            say(worker);
+        }
+        if setup.stop.load(Ordering::Relaxed) {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    });
+    let mut warnings: Vec<String> = input
+        .take_warnings()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    if setup.stop.load(Ordering::Relaxed) {
+        warnings.push(String::from("interrupted by a signal: the input has more"));
+    }
+    let outcome = WorkerOutcome::of(&worker, ran);
+    finish(recording, vec![outcome], warnings, started, &setup.tell)
+}
+
+fn open(setup: &Setup, paths: &[PathBuf]) -> Result<Input> {
+    let mut options = InputOptions::default();
+    options.stop = Some(Arc::clone(&setup.stop));
+    // A thread for each of many files would not be read ahead, but read at once.
+    options.read_ahead = paths.len() <= READ_AHEAD_MAX;
+    if options.read_ahead {
+        options.window_bytes = READ_AHEAD_BYTES;
+    }
+    Ok(Input::open(paths, &options)?)
+}

@@ -1,0 +1,54 @@
+//! A role at work: from a [`Spec`] to a log.
+//!
+//! Whoever starts a role (the command line, a test) says in a [`Spec`] what is wanted, and
+//! gets a [`Handle`] that says how it stands, asks for changes and ends it. What happens
+//! meanwhile comes as [`Notice`]s, and what became of it as an [`Outcome`]; nothing here prints,
+//! reads arguments or handles signals.
+//!
+//! ```text
+//! start, check     the order in which things are opened, privileges given up, threads begun
+//! Handle           a recording that is running
+//! files, live      the two kinds of recordings: of capture files, of interfaces
+//! observer         what workers report, brought together for the controller
+//! sensors, governor, watchdog, room, eve
+//!                  what is looked at while interfaces are captured, and what follows from it
+//! destination      a log on this machine, or a relay
+//! configuration    the configuration file, read once per start and once per reload
+//! preflight        what is checked before anything is changed
+//! sandbox, log_dir what is given up once all is open; what is made, and for whom
+//! ```
+//!
+//! Crates above: `cli` only. This is where siblings meet: control, pipeline, capture, store,
+//! archive and relay know nothing of each other's threads.
+#![forbid(unsafe_code)]
+
+mod configuration;
+mod destination;
+mod eve;
+mod files;
+mod governor;
+mod handle;
+mod journal;
+mod live;
+pub mod log_dir;
+mod notice;
+mod observer;
+mod outcome;
+mod preflight;
+mod room;
+pub mod sandbox;
+mod sensors;
+mod setup;
+mod spec;
+mod start;
+mod watchdog;
+
+pub use destination::Closed;
+pub use handle::{Counts, Handle};
+pub use notice::{Notice, Tell};
+pub use outcome::Outcome;
+pub use spec::{
+    AttentionSpec, DestinationSpec, InputSpec, InterfaceSpec, LogSpec, ModelSpec, SandboxSpec,
+    Spec, SteeringSpec,
+};
+pub use start::{check, start};

@@ -1,0 +1,257 @@
+//! Recording from interfaces: a worker on each core, until it is stopped.
+
+mod lost;
+pub(crate) mod worker;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use sd_notify::NotifyState;
+use strata_capture::live::{DropCounts, Drops, Live, LiveOptions, SocketOpener};
+use strata_confine::User;
+use strata_control::alerts::Alerts;
+use strata_control::api::Server;
+
+use crate::destination::Recording;
+use crate::eve::EveReader;
+use crate::governor::Governor;
+use crate::handle::Handle;
+use crate::journal::Told;
+use crate::log_dir::NewDirectory;
+use crate::notice::Notice;
+use crate::observer::{Noted, Observer};
+use crate::outcome::{Outcome, finish};
+use crate::room::Room;
+use crate::sandbox;
+use crate::sensors::Sensors;
+use crate::setup::Setup;
+use crate::spec::InterfaceSpec;
+use crate::watchdog::Watchdog;
+use worker::Running;
+
+/// How often a recording looks at its workers.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often the host is asked what it has dropped.
+const LOOK_AT_DROPS_EVERY: Duration = Duration::from_secs(1);
+
+/// How interfaces are to be captured with this spec.
+pub(crate) fn options(setup: &Setup, spec: &InterfaceSpec) -> LiveOptions {
+    let mut options = spec.capture.clone();
+    options.filter.clone_from(&setup.spec.filter);
+    options.sample = setup.controller.cpu_budget().is_some();
+    options
+}
+
+/// Opens the interfaces; in the sandbox, with what opens them again.
+///
+/// Who drops the opener last ends its process, which workers may not: so it is given back, to be
+/// dropped after them.
+fn open(
+    setup: &Setup,
+    spec: &InterfaceSpec,
+    workers: u16,
+) -> Result<(Vec<Live>, Option<SocketOpener>)> {
+    let mut options = options(setup, spec);
+    if let Some(sandbox) = spec.sandbox.as_ref().filter(|_| !options.exclusive) {
+        match sandbox::opener(sandbox) {
+            Ok(opener) => options.opener = Some(opener),
+            Err(error) => (setup.tell)(&Notice::NotReopened(error)),
+        }
+    }
+    Ok((Live::open(&options, workers)?, options.opener))
+}
+
+/// Starts to record interfaces.
+pub(crate) fn start(
+    setup: &Arc<Setup>,
+    spec: &InterfaceSpec,
+    new: Option<NewDirectory>,
+) -> Result<Handle> {
+    let tell = &setup.tell;
+    let destination = &setup.spec.destination;
+    let names = setup.spec.interface_names();
+    let count = u16::try_from(spec.cores.len())?;
+    destination.check_limit(count)?;
+    if spec.capture.exclusive {
+        tell(&Notice::Exclusive(names.to_vec()));
+    }
+    let equipment = setup.equip(count)?;
+    let user = spec.sandbox.as_ref().and_then(|s| s.user.as_deref());
+    let owner = destination.owner(user.map(User::named).transpose()?);
+    let eve = setup.spec.attention.open(false, &owner)?;
+    let (lives, opener) = open(setup, spec, count)?;
+    let ways = lives[0].ways().join("; ");
+    let before = DropCounts::now(names);
+    let room = destination.dir();
+    let room = room.map(|dir| Room::new(dir, destination.limit(count)));
+    let governor = Governor::new(lives[0].sampler());
+    let filter = match lives.iter().find_map(Live::filter_in_user_space) {
+        Some(why) => {
+            tell(&Notice::FilterAfterCopy(why.to_owned()));
+            setup.spec.filter.clone()
+        }
+        None => None,
+    };
+    let socket = setup.addresses.bind(&setup.spec, &owner, tell)?;
+    if spec.sandbox.is_some() {
+        let reach = setup.configuration.reach(&setup.spec, socket.as_ref());
+        sandbox::give_up(&owner, &reach, destination.capabilities(), tell)?;
+    }
+    let eve = eve.map(|eve| eve.start(&setup.alerts, tell)).transpose()?;
+    let observer = Observer::new(destination, count);
+    // Before the recording, which leaves a log.
+    let server = setup.addresses.serve(&setup.controller, socket)?;
+    let alerts = setup.addresses.alerts(destination.name())?;
+    let (recording, workers) = setup.start(filter, equipment)?;
+    tell(&Notice::Capturing {
+        ways,
+        snaplen: spec.capture.snaplen,
+    });
+    let started = Instant::now();
+    let running = workers
+        .into_iter()
+        .zip(lives)
+        .zip(&spec.cores)
+        .enumerate()
+        .map(|(number, ((worker, live), core))| Running::spawn(number, worker, live, *core, setup))
+        .collect::<Result<Vec<Running>>>()?;
+    let gauged = running.iter().map(|worker| Arc::clone(&worker.status));
+    let blocks_bytes = observer.blocks_bytes();
+    let sensors = Sensors::start(&setup.controller, gauged.collect(), blocks_bytes)?;
+    let supervisor = Supervisor {
+        setup: Arc::clone(setup),
+        observer: Arc::clone(&observer),
+        ends: spec.duration.map(|duration| started + duration),
+        started,
+        watchdog: Watchdog::new(running.len()),
+        running,
+        recording,
+        governor,
+        room,
+        before,
+        drops: Drops::new(),
+        looked_at_drops: started,
+        told: Told::default(),
+        alerts,
+        _sensors: sensors,
+        _server: server,
+        _eve: eve,
+        _opener: opener,
+        _new: new,
+    };
+    Handle::run(Arc::clone(setup), observer, move || supervisor.run())
+}
+
+/// What looks after the workers until all have ended. Fields are dropped in their order.
+struct Supervisor {
+    setup: Arc<Setup>,
+    observer: Arc<Observer>,
+    started: Instant,
+    /// When it ends by itself.
+    ends: Option<Instant>,
+    running: Vec<Running>,
+    recording: Recording,
+    watchdog: Watchdog,
+    governor: Governor,
+    room: Option<Room>,
+    /// What the host had dropped when it began, and has since.
+    before: DropCounts,
+    drops: Drops,
+    looked_at_drops: Instant,
+    told: Told,
+    alerts: Option<Alerts>,
+    _sensors: Sensors,
+    _server: Option<Server>,
+    _eve: Option<EveReader>,
+    /// Outlives the workers.
+    _opener: Option<SocketOpener>,
+    _new: Option<NewDirectory>,
+}
+
+impl Supervisor {
+    fn run(mut self) -> Result<Outcome> {
+        // Does nothing unless systemd waits for it.
+        let _ = sd_notify::notify(&[NotifyState::Ready]);
+        while !self.running.iter().all(Running::is_finished) {
+            thread::sleep(LOOK_EVERY);
+            self.look();
+        }
+        let names = self.setup.spec.interface_names();
+        let drops = DropCounts::now(names).since(&self.before);
+        let mut warnings = self.told.into_lines();
+        let lost = lost::lost(&worker::rings(&self.running), &drops);
+        warnings.extend(lost.iter().map(lost::text));
+        let outcomes: Result<Vec<_>> = self.running.into_iter().map(Running::join).collect();
+        let tell = &self.setup.tell;
+        finish(self.recording, outcomes?, warnings, self.started, tell)
+    }
+
+    /// Looks at everything once.
+    fn look(&mut self) {
+        let controller = Arc::clone(&self.setup.controller);
+        if self.ends.is_some_and(|at| Instant::now() >= at) {
+            self.setup.stop.store(true, Ordering::Relaxed);
+        }
+        if controller.take_rotate() {
+            self.recording.rotate();
+        }
+        self.observe();
+        let steps = self.running.iter().map(Running::steps);
+        let reports = self.watchdog.look(steps);
+        for what in reports.into_iter().chain(self.governor.look(&controller)) {
+            controller.report(what);
+        }
+        if let Some(room) = &mut self.room
+            && let Some(what) = room.look(controller.bytes_to_remove())
+        {
+            controller.report(what);
+        }
+        if !self.watchdog.is_any_stuck() {
+            let _ = sd_notify::notify(&[NotifyState::Watchdog]);
+        }
+        for what in self.running.iter().flat_map(Running::take_events) {
+            controller.report(what);
+        }
+        self.tell_events();
+        // One worker's end is the end of all: a log with half of the flows misleads.
+        if self.running.iter().any(Running::is_finished) {
+            self.setup.stop.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Brings what workers say to the controller.
+    fn observe(&mut self) {
+        if self.looked_at_drops.elapsed() > LOOK_AT_DROPS_EVERY {
+            self.looked_at_drops = Instant::now();
+            let names = self.setup.spec.interface_names();
+            self.drops = DropCounts::now(names).since(&self.before);
+        }
+        let rings = worker::rings(&self.running);
+        self.observer.note(Noted {
+            lost: lost::lost(&rings, &self.drops),
+            rings: rings
+                .into_iter()
+                .map(|(name, ring)| (name, ring.received, ring.dropped))
+                .collect(),
+            ..worker::noted(&self.running)
+        });
+        let observed = self.observer.take();
+        self.setup.controller.tick(Instant::now(), observed);
+    }
+
+    /// Says what has happened, in the journal, to the webhook and in the log.
+    fn tell_events(&mut self) {
+        for event in self.setup.controller.take_news() {
+            let notice = Notice::Event(event);
+            (self.setup.tell)(&notice);
+            self.told.push(notice.to_string());
+            let is_alert = notice.is_alert();
+            if let (true, Some(alerts), Notice::Event(event)) = (is_alert, &self.alerts, &notice) {
+                alerts.send(event);
+            }
+        }
+    }
+}

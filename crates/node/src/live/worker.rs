@@ -1,0 +1,233 @@
+//! A worker of interfaces: its thread, and what it says while it runs.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+use strata_capture::live::{Live, RingCounts};
+use strata_confine::Role;
+use strata_pipeline::{ClassKept, Worker, merge_kept, run_live};
+use strata_wire::{Ledger, Tally};
+
+use crate::observer::Noted;
+use crate::outcome::WorkerOutcome;
+use crate::sandbox;
+use crate::sensors::Gauges;
+use crate::setup::Setup;
+
+/// How often workers say how far they are.
+const SNAPSHOT_EVERY: Duration = Duration::from_millis(100);
+
+/// What a worker says while it runs.
+#[derive(Default)]
+pub(crate) struct Status {
+    /// Changes with every step.
+    steps: AtomicU64,
+    pub(crate) gauges: Gauges,
+    snapshot: Mutex<Snapshot>,
+}
+
+#[derive(Default)]
+struct Snapshot {
+    ledger: Ledger,
+    kept: Vec<ClassKept>,
+    rings: Vec<(String, RingCounts)>,
+    /// What happened to interfaces, in order; taken by whoever reports it.
+    events: Vec<String>,
+    /// CPU time of the worker's thread.
+    cpu: Duration,
+    /// How long its disk could not have taken more blocks.
+    disk_busy: Duration,
+    ring_fill: Option<f64>,
+    /// RDMA packets sent, and sent again.
+    rdma: (u64, u64),
+    /// The longest that a packet waited in a ring.
+    ring_wait: Option<Duration>,
+    /// When all this was so.
+    taken: Option<Instant>,
+}
+
+impl Status {
+    fn with<T>(&self, use_it: impl FnOnce(&mut Snapshot) -> T) -> T {
+        use_it(&mut self.snapshot.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A worker that is running.
+pub(super) struct Running {
+    thread: JoinHandle<Result<WorkerOutcome>>,
+    pub(super) status: Arc<Status>,
+}
+
+impl Running {
+    /// Starts a worker, on a CPU of its own if it has one.
+    pub(super) fn spawn(
+        number: usize,
+        mut worker: Worker,
+        mut live: Live,
+        core: Option<usize>,
+        setup: &Setup,
+    ) -> Result<Self> {
+        let status = Arc::new(Status::default());
+        let (shared, stop) = (Arc::clone(&status), Arc::clone(&setup.stop));
+        setup.controller.steering().wakes(live.waker());
+        let work = move || -> Result<WorkerOutcome> {
+            if let Some(core) = core {
+                pin(core)?;
+            }
+            sandbox::thread(Role::Worker);
+            // The kernel counts what it filters for all workers together.
+            let mut in_kernel = (number == 0).then(InKernel::default);
+            let mut last = Instant::now();
+            let ran = run_live(&mut live, &mut worker, |live, worker| {
+                shared.steps.fetch_add(1, Ordering::Relaxed);
+                shared.gauges.note(live, worker);
+                if last.elapsed() > SNAPSHOT_EVERY {
+                    last = Instant::now();
+                    publish(&shared, live, worker, &mut in_kernel);
+                }
+                if stop.load(Ordering::Relaxed) {
+                    return ControlFlow::Break(());
+                }
+                ControlFlow::Continue(())
+            });
+            publish(&shared, &mut live, &mut worker, &mut in_kernel);
+            Ok(WorkerOutcome::of(&worker, ran))
+        };
+        let thread = thread::Builder::new()
+            .name(format!("strata-worker-{number}"))
+            .spawn(work)
+            .context("cannot start a worker thread")?;
+        Ok(Self { thread, status })
+    }
+
+    /// Whether it has ended.
+    pub(super) fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// How many steps it has made, and whether it has ended.
+    pub(super) fn steps(&self) -> (u64, bool) {
+        (
+            self.status.steps.load(Ordering::Relaxed),
+            self.is_finished(),
+        )
+    }
+
+    /// What happened to its interfaces since the last call.
+    pub(super) fn take_events(&self) -> Vec<String> {
+        self.status
+            .with(|snapshot| std::mem::take(&mut snapshot.events))
+    }
+
+    /// Waits until it has ended.
+    pub(super) fn join(self) -> Result<WorkerOutcome> {
+        let joined = self.thread.join();
+        joined.map_err(|_| anyhow!("a worker failed; its books are lost"))?
+    }
+}
+
+/// What the kernel had counted for all workers, when it was booked last.
+#[derive(Default)]
+struct InKernel {
+    filtered: Tally,
+    left_out: Tally,
+}
+
+/// What was added to a tally.
+fn added(before: &mut Tally, now: Tally) -> Tally {
+    let earlier = std::mem::replace(before, now);
+    Tally {
+        packets: now.packets - earlier.packets,
+        bytes: now.bytes - earlier.bytes,
+    }
+}
+
+fn publish(
+    status: &Status,
+    live: &mut Live,
+    worker: &mut Worker,
+    in_kernel: &mut Option<InKernel>,
+) {
+    if let Some(before) = in_kernel {
+        worker.count_filtered(added(&mut before.filtered, live.filtered()));
+        if let Some(sampler) = live.sampler() {
+            worker.count_left_out(added(&mut before.left_out, sampler.left_out()));
+        }
+    }
+    let events = live.take_events();
+    let rings = live.counts();
+    worker.publish_hits();
+    let cpu = clock_gettime(ClockId::ThreadCPUTime);
+    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let progress = worker.progress();
+    status.with(|snapshot| {
+        snapshot.cpu = Duration::try_from(cpu).unwrap_or_default();
+        snapshot.disk_busy = Duration::from_nanos(load(&progress.disk_busy_ns));
+        snapshot.rdma = (load(&progress.rdma_sent), load(&progress.rdma_again));
+        snapshot.ring_fill = live.ring_fill();
+        snapshot.ledger = worker.ledger();
+        snapshot.kept = worker.kept();
+        snapshot.ring_wait = status.gauges.take_ring_wait();
+        snapshot.taken = Some(Instant::now());
+        snapshot
+            .events
+            .extend(events.iter().map(ToString::to_string));
+        if let Ok(rings) = rings {
+            let dropped = rings.iter().map(|(_, ring)| ring.dropped).sum();
+            status.gauges.note_dropped(dropped);
+            snapshot.rings = rings;
+        }
+    });
+}
+
+/// What all workers say.
+pub(super) fn noted(running: &[Running]) -> Noted {
+    let mut noted = Noted::default();
+    for worker in running {
+        worker.status.with(|snapshot| {
+            noted.ledger.merge(&snapshot.ledger);
+            merge_kept(&mut noted.kept, &snapshot.kept);
+            noted.cpu = noted.cpu.max(Some(snapshot.cpu));
+            noted.disk_busy = noted.disk_busy.max(Some(snapshot.disk_busy));
+            if let Some(fill) = snapshot.ring_fill {
+                noted.ring_fill = Some(noted.ring_fill.map_or(fill, |all| all.max(fill)));
+            }
+            noted.rdma.0 += snapshot.rdma.0;
+            noted.rdma.1 += snapshot.rdma.1;
+            noted.ring_wait = noted.ring_wait.max(snapshot.ring_wait);
+            // As old as the oldest.
+            let taken = noted.taken.into_iter().chain(snapshot.taken);
+            noted.taken = taken.min();
+        });
+    }
+    noted
+}
+
+/// By interface, over all workers.
+pub(super) fn rings(running: &[Running]) -> Vec<(String, RingCounts)> {
+    let mut all: Vec<(String, RingCounts)> = Vec::new();
+    for worker in running {
+        worker.status.with(|snapshot| {
+            for (name, counts) in &snapshot.rings {
+                match all.iter_mut().find(|(known, _)| known == name) {
+                    Some((_, sum)) => *sum = sum.plus(*counts),
+                    None => all.push((name.clone(), *counts)),
+                }
+            }
+        });
+    }
+    all
+}
+
+/// Keeps the calling thread on one CPU.
+fn pin(core: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core);
+    sched_setaffinity(None, &set).with_context(|| format!("--cores: CPU {core}"))
+}

@@ -1,0 +1,136 @@
+//! What a node says while it starts and runs.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use strata_control::Event;
+use strata_store::DiskReport;
+use strata_wire::Printable;
+
+use crate::journal;
+
+/// Takes notices, from any thread of a node.
+pub type Tell = Arc<dyn Fn(&Notice) + Send + Sync>;
+
+/// Something that whoever runs a node should see. Shown as a sentence, of which parts that may
+/// come from outside are made printable.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Notice {
+    /// A start is only checked, and another process records into the log.
+    LogInUse(String),
+    /// Nobody has chosen the model.
+    BuiltInModel,
+    /// How blocks go to the disk.
+    Disk(DiskReport),
+    /// Packets are taken away from the host.
+    Exclusive(Vec<String>),
+    /// There is no process that opens interfaces which come back.
+    NotReopened(anyhow::Error),
+    /// Why the kernel does not evaluate the filter.
+    FilterAfterCopy(String),
+    /// Part of the sandbox cannot be set up.
+    NoSandbox(NoSandbox, String),
+    /// Nobody can steer the recording.
+    NoSteering(String),
+    /// Packets are captured from now on.
+    Capturing {
+        /// How, by interface.
+        ways: String,
+        /// Bytes of a packet at most.
+        snaplen: u32,
+    },
+    /// Something happened, or was asked for.
+    Event(Event),
+    /// A line of `--eve` is no event; said once per stream.
+    NotEve(String),
+    /// How well the model fits cannot be written: the disk is full.
+    DriftNotWritten(PathBuf, std::io::Error),
+    /// Anything else that did not go as it should, as the log's manifest has it.
+    Warning(String),
+}
+
+/// A part of the sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoSandbox {
+    /// The files that the process reaches.
+    Files,
+    /// The system calls of the process.
+    SystemCalls,
+    /// The system calls of a thread.
+    Thread,
+}
+
+impl Notice {
+    /// Whether something did not go as it should.
+    #[must_use]
+    pub fn is_warning(&self) -> bool {
+        matches!(self, Self::DriftNotWritten(..) | Self::Warning(_))
+    }
+
+    /// Whether nobody asked for what happened, so that somebody should look at it.
+    #[must_use]
+    pub fn is_alert(&self) -> bool {
+        matches!(self, Self::Event(event) if journal::happened(event))
+    }
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LogInUse(log) => write!(f, "{log}: another process is recording into it now"),
+            Self::BuiltInModel => f.write_str(
+                "no model given (-m): the built-in one cuts to headers only what is confidently \
+                 ordinary and keeps the rest whole",
+            ),
+            Self::Disk(report) => write!(f, "{report}"),
+            Self::Exclusive(names) => write!(
+                f,
+                "--exclusive: what passes the filter on {} is taken away from this host",
+                names.join(", ")
+            ),
+            Self::NotReopened(error) => {
+                let error = format!("{error:#}");
+                let error = Printable(&error);
+                write!(
+                    f,
+                    "an interface that goes will not be captured when it is back: {error}"
+                )
+            }
+            Self::FilterAfterCopy(why) => write!(
+                f,
+                "the filter is evaluated after the copy: {}",
+                Printable(why)
+            ),
+            Self::NoSandbox(part, problem) => match part {
+                NoSandbox::Files => write!(f, "goes on without confining files: {problem}"),
+                NoSandbox::SystemCalls => {
+                    write!(f, "goes on without confining system calls: {problem}")
+                }
+                NoSandbox::Thread => {
+                    write!(
+                        f,
+                        "a thread goes on without confining system calls: {problem}"
+                    )
+                }
+            },
+            Self::NoSteering(problem) => write!(f, "runs without steering: {problem}"),
+            Self::Capturing { ways, snaplen } => write!(
+                f,
+                "capturing on {}, snapshot length {snaplen} bytes; Ctrl-C ends it",
+                Printable(ways)
+            ),
+            Self::Event(event) => f.write_str(&journal::line(event)),
+            Self::NotEve(problem) => {
+                write!(f, "--eve: a line is not an event of Suricata: {problem}")
+            }
+            Self::DriftNotWritten(path, error) => write!(
+                f,
+                "how well the model fits is not recorded: {}: {error}",
+                path.display()
+            ),
+            Self::Warning(text) => write!(f, "{}", Printable(text)),
+        }
+    }
+}

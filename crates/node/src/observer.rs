@@ -1,0 +1,185 @@
+//! What workers say of themselves, brought together for the controller.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::fs::statvfs;
+use strata_control::{Controller, LostStatus, Observed};
+use strata_pipeline::ClassKept;
+use strata_wire::Ledger;
+
+use crate::notice::{Notice, Tell};
+use crate::spec::DestinationSpec;
+
+/// How often a file's recording looks at itself.
+const TICK: Duration = Duration::from_millis(50);
+/// Over how long the use of CPU and disk is taken.
+const BUSY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Brings together what a recording says of itself.
+pub(crate) struct Observer {
+    /// The log's directory, if it is on this machine.
+    output: Option<PathBuf>,
+    latest: Mutex<Latest>,
+}
+
+/// What workers say of themselves, those of an input together.
+#[derive(Default)]
+pub(crate) struct Noted {
+    pub(crate) ledger: Ledger,
+    /// How much of each class was kept.
+    pub(crate) kept: Vec<ClassKept>,
+    /// Interfaces: name, packets received and dropped so far.
+    pub(crate) rings: Vec<(String, u64, u64)>,
+    /// What was lost before it came here.
+    pub(crate) lost: Vec<LostStatus>,
+    /// CPU time of the busiest worker so far.
+    pub(crate) cpu: Option<Duration>,
+    /// How long the busiest disk could not have taken more blocks.
+    pub(crate) disk_busy: Option<Duration>,
+    /// Share of the fullest ring that waits.
+    pub(crate) ring_fill: Option<f64>,
+    /// RDMA packets sent so far, and sent again.
+    pub(crate) rdma: (u64, u64),
+    /// The longest that a packet waited in a ring lately.
+    pub(crate) ring_wait: Option<Duration>,
+    /// When workers said so.
+    pub(crate) taken: Option<Instant>,
+}
+
+struct Latest {
+    observed: Observed,
+    /// CPU time of the busiest worker, how long the busiest disk was busy, and when it
+    /// was that.
+    busy: (Duration, Duration, Instant),
+}
+
+impl Observer {
+    pub(crate) fn new(destination: &DestinationSpec, workers: u16) -> Arc<Self> {
+        let blocks = destination.blocks_bytes() * usize::from(workers);
+        Arc::new(Self {
+            output: destination.dir().map(Path::to_owned),
+            latest: Mutex::new(Latest {
+                observed: Observed {
+                    blocks_bytes: blocks as u64,
+                    ..Observed::default()
+                },
+                busy: (Duration::ZERO, Duration::ZERO, Instant::now()),
+            }),
+        })
+    }
+
+    fn with<T>(&self, use_it: impl FnOnce(&mut Latest) -> T) -> T {
+        use_it(&mut self.latest.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Bytes of all memory blocks.
+    pub(crate) fn blocks_bytes(&self) -> u64 {
+        self.with(|latest| latest.observed.blocks_bytes)
+    }
+
+    /// Notes what workers say.
+    pub(crate) fn note(&self, noted: Noted) {
+        self.with(|latest| {
+            let observed = &mut latest.observed;
+            observed.ledger = noted.ledger;
+            observed.kept = noted.kept;
+            observed.rings = noted.rings;
+            observed.lost = noted.lost;
+            observed.ring_fill = noted.ring_fill;
+            observed.ring_wait = noted.ring_wait;
+            observed.workers_taken = noted.taken;
+            observed.rdma = (noted.rdma.0 > 0).then_some(noted.rdma);
+            let (cpu_before, disk_busy_before, since) = latest.busy;
+            let elapsed = since.elapsed();
+            if let (Some(cpu), Some(disk_busy)) = (noted.cpu, noted.disk_busy)
+                && elapsed >= BUSY_INTERVAL
+            {
+                let share = |now: Duration, before: Duration| {
+                    Some(now.saturating_sub(before).as_secs_f64() / elapsed.as_secs_f64())
+                };
+                observed.cpu_used = share(cpu, cpu_before);
+                observed.disk_rate = share(disk_busy, disk_busy_before);
+                let now = Instant::now();
+                observed.load_taken = Some(now);
+                latest.busy = (cpu, disk_busy, now);
+            }
+        });
+    }
+
+    /// What workers and interfaces have counted: ledger, and by interface the packets received
+    /// and dropped.
+    pub(crate) fn counted(&self) -> (Ledger, Vec<(String, u64, u64)>) {
+        self.with(|latest| (latest.observed.ledger, latest.observed.rings.clone()))
+    }
+
+    /// What was noted last, and how full the disk is now.
+    #[allow(clippy::cast_precision_loss)]
+    pub(crate) fn take(&self) -> Observed {
+        let mut observed = self.with(|latest| latest.observed.clone());
+        let disk = self.output.as_ref().and_then(|dir| statvfs(dir).ok());
+        observed.disk_bytes = disk
+            .as_ref()
+            .map_or(0, |fs| fs.f_blocks.saturating_mul(fs.f_frsize));
+        observed.disk_used = disk.and_then(|fs| {
+            // As df has it: what only root may use is not there.
+            let used = fs.f_blocks.checked_sub(fs.f_bfree)?;
+            let all = used + fs.f_bavail;
+            (all > 0).then(|| used as f64 / all as f64)
+        });
+        observed
+    }
+}
+
+/// Looks at a recording of files from time to time. Ends when it is dropped.
+pub(crate) struct Ticker {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Ticker {
+    pub(crate) fn start(
+        controller: &Arc<Controller>,
+        observer: &Arc<Observer>,
+        tell: &Tell,
+    ) -> Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (controller, observer) = (Arc::clone(controller), Arc::clone(observer));
+        let tell = Arc::clone(tell);
+        let stopped = Arc::clone(&stop);
+        let work = move || {
+            while !stopped.load(Ordering::Relaxed) {
+                thread::park_timeout(TICK);
+                tick(&controller, &observer, &tell);
+            }
+        };
+        let thread = thread::Builder::new()
+            .name("strata-control".into())
+            .spawn(work);
+        Ok(Self {
+            stop,
+            thread: Some(thread.context("cannot start a thread")?),
+        })
+    }
+}
+
+fn tick(controller: &Controller, observer: &Observer, tell: &Tell) {
+    controller.tick(Instant::now(), observer.take());
+    for event in controller.take_news() {
+        tell(&Notice::Event(event));
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What became of a recording.
+
+use std::fmt;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Error, Result};
+use strata_classify::{Drift, DriftReport};
+use strata_pipeline::{RunError, Worker};
+use strata_sketch::Pressure;
+use strata_store::{Disk as _, RealDisk, drift_name, seal_drift};
+use strata_wire::{Ledger, LinkType};
+
+use crate::destination::{Closed, Recording};
+use crate::notice::{Notice, Tell};
+
+/// What became of a recording, complete or not.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Where every packet ended.
+    pub ledger: Ledger,
+    /// Pressure on the sketch's buckets.
+    pub pressure: Pressure,
+    /// How long it took.
+    pub took: Duration,
+    /// Where the recording is; `None` if it could not be closed.
+    pub closed: Option<Closed>,
+    /// What went wrong first. What was recorded before is in the log.
+    pub failure: Option<Error>,
+}
+
+/// No packet of the input could be compared with the filter, so none was recorded.
+#[derive(Debug)]
+pub(crate) struct FilterFitsNowhere(String);
+
+impl std::error::Error for FilterFitsNowhere {}
+
+impl fmt::Display for FilterFitsNowhere {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = &self.0;
+        write!(
+            f,
+            "the filter cannot be applied to any interface of the input: {why}"
+        )
+    }
+}
+
+/// What a worker leaves behind.
+pub(crate) struct WorkerOutcome {
+    ledger: Ledger,
+    pressure: Pressure,
+    drift: Option<Drift>,
+    filter_problems: Vec<(LinkType, String)>,
+    filter_fits_nowhere: Option<String>,
+    ran: Result<(), RunError>,
+}
+
+impl WorkerOutcome {
+    pub(crate) fn of(worker: &Worker, ran: Result<(), RunError>) -> Self {
+        Self {
+            ledger: worker.ledger(),
+            pressure: worker.pressure(),
+            drift: worker.classifier().drift().cloned(),
+            filter_problems: worker.filter_problems(),
+            filter_fits_nowhere: worker.filter_fits_nowhere(),
+            ran,
+        }
+    }
+
+    /// An error if packets came and the filter could be applied to none of them.
+    fn check_filter(&self) -> Result<(), FilterFitsNowhere> {
+        match &self.filter_fits_nowhere {
+            Some(problem) if self.ledger.seen.packets > 0 => {
+                Err(FilterFitsNowhere(problem.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Closes the recording with what all workers leave behind. Fails if the filter fits nowhere: then
+/// there is nothing to say of what was recorded.
+pub(crate) fn finish(
+    recording: Recording,
+    outcomes: Vec<WorkerOutcome>,
+    mut warnings: Vec<String>,
+    started: Instant,
+    tell: &Tell,
+) -> Result<Outcome> {
+    let mut ledger = Ledger::default();
+    let mut pressure = Pressure::default();
+    let mut drift: Option<Drift> = None;
+    let mut ran = Ok(());
+    let mut unfiltered = Ok(());
+    for mut outcome in outcomes {
+        ledger.merge(&outcome.ledger);
+        pressure.merge(outcome.pressure);
+        match (&mut drift, outcome.drift.take()) {
+            (Some(all), Some(more)) => all.merge(&more),
+            (all, more) => *all = all.take().or(more),
+        }
+        unfiltered = unfiltered.and(outcome.check_filter());
+        for (link, problem) in outcome.filter_problems {
+            let warning = format!("the filter matches no packet of {link}: {problem}");
+            if !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
+        }
+        ran = ran.and(outcome.ran);
+    }
+    for warning in &warnings {
+        tell(&Notice::Warning(warning.clone()));
+    }
+    warnings.extend(
+        ran.as_ref()
+            .err()
+            .map(|error| format!("ended early: {error}")),
+    );
+    let drift = drift.map(|drift| drift.report());
+    let noted = match (&drift, recording.log()) {
+        (Some(report), Some((dir, id))) => write_drift(dir, id, report, tell),
+        _ => Ok(()),
+    };
+    let (closed, not_closed) = match recording.finish(&ledger, warnings, tell) {
+        Ok(closed) => (Some(closed), Ok(())),
+        Err(error) => (None, Err(error)),
+    };
+    unfiltered?;
+    let stored = closed.as_ref().map_or(Ok(()), Closed::check);
+    // In the order of what explains the others.
+    let failure = ran
+        .map_err(Error::from)
+        .and(not_closed)
+        .and(stored)
+        .and(noted)
+        .and(ledger.check().map_err(Error::from))
+        .err();
+    Ok(Outcome {
+        ledger,
+        pressure,
+        took: started.elapsed(),
+        closed,
+        failure,
+    })
+}
+
+/// Records the drift of a recording with its blocks. On a disk that is full it is skipped, which
+/// is told.
+fn write_drift(log: &Path, recording: u32, report: &DriftReport, tell: &Tell) -> Result<()> {
+    let name = drift_name(recording);
+    // Whole or not at all: what is written in part could not be read.
+    let sealed = seal_drift(&serde_json::to_vec_pretty(report)?);
+    match RealDisk::at(log).replace(&name, &sealed) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+            ) =>
+        {
+            tell(&Notice::DriftNotWritten(log.join(name), error));
+            Ok(())
+        }
+        written => written.with_context(|| format!("{}: cannot write", log.join(name).display())),
+    }
+}

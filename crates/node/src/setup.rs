@@ -1,0 +1,173 @@
+//! What a recording is made with, whatever its input.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result, bail, ensure};
+use strata_capture::send::Mirror;
+use strata_control::Controller;
+use strata_control::saved::Saved;
+use strata_filter::Filter;
+use strata_pipeline::{Alerts, Attention, AttentionOptions, Budget, Mode, Worker, WorkerOptions};
+use strata_store::{About, BlockSink};
+
+use crate::configuration::{Addresses, Configuration};
+use crate::destination::Recording;
+use crate::notice::{Notice, Tell};
+use crate::spec::{InputSpec, Spec};
+
+/// What one worker has beyond modes and policies.
+pub(crate) struct Equipment {
+    attention: Attention,
+    mirror: Option<Mirror>,
+}
+
+/// A spec whose files are read, with what is shared by the threads of its recording.
+pub(crate) struct Setup {
+    pub(crate) spec: Spec,
+    pub(crate) configuration: Configuration,
+    pub(crate) addresses: Addresses,
+    pub(crate) controller: Arc<Controller>,
+    modes: Vec<Mode>,
+    /// What `--eve` tells.
+    pub(crate) alerts: Arc<Alerts>,
+    /// Set when the recording is to end.
+    pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) tell: Tell,
+}
+
+impl Setup {
+    /// Reads what the spec names. What can be wrong comes first: a mistyped name shall not leave
+    /// a log behind.
+    pub(crate) fn new(spec: Spec, stop: Arc<AtomicBool>, tell: Tell) -> Result<Self> {
+        let configuration = Configuration::read(&spec.steering)?;
+        let beginning = configuration.beginning(&spec);
+        let modes: Result<Vec<Mode>, _> = beginning
+            .modes
+            .iter()
+            .map(|name| Mode::by_name(name, &beginning.own_modes))
+            .collect();
+        let modes = modes?;
+        let addresses = configuration.addresses(&spec.steering)?;
+        let (saved, problems) = spec.destination.dir().map(Saved::load).unzip();
+        for problem in problems.into_iter().flatten() {
+            tell(&Notice::Warning(problem));
+        }
+        let controller = Controller::with_saved(spec.model.model.clone(), beginning, saved)?;
+        Ok(Self {
+            spec,
+            configuration,
+            addresses,
+            controller: Arc::new(controller),
+            modes,
+            alerts: Arc::default(),
+            stop,
+            tell,
+        })
+    }
+
+    /// Goes over to the configuration as it is now.
+    pub(crate) fn reload(&self) -> Result<()> {
+        let steering = &self.spec.steering;
+        if steering.config.is_none() && steering.policy.is_none() {
+            return Ok(());
+        }
+        let beginning = Configuration::read(steering)?.beginning(&self.spec);
+        Ok(self.controller.reload(beginning, "configuration")?)
+    }
+
+    /// What flows each of so many workers attends to.
+    pub(crate) fn attention(&self, workers: u16) -> Result<AttentionOptions> {
+        let options = self.spec.attention.options(workers, &self.alerts)?;
+        ensure!(
+            options.look_back_bytes == 0 || self.spec.destination.dir().is_some(),
+            "--look-back needs a log on this machine: what is at a relay is not changed any more"
+        );
+        let mirror = self.spec.mirror_to.as_deref();
+        if let Some(name) = mirror.filter(|name| self.spec.captures(name)) {
+            bail!("--mirror-to {name}: copies that leave there would be captured again");
+        }
+        Ok(options)
+    }
+
+    /// What each of so many workers has beyond modes and policies. Takes a while, and
+    /// privileges, so it is made before packets come and before those are given up.
+    pub(crate) fn equip(&self, workers: u16) -> Result<Vec<Equipment>> {
+        let options = self.attention(workers)?;
+        let mirror = self.spec.mirror_to.as_deref();
+        let equipment = |_| {
+            Ok(Equipment {
+                mirror: mirror
+                    .map(Mirror::open)
+                    .transpose()
+                    .context("--mirror-to")?,
+                attention: Attention::new(&options),
+            })
+        };
+        (0..workers).map(equipment).collect()
+    }
+
+    /// Starts the recording with a worker for each of `equipment`; `filter` is what they are
+    /// to evaluate.
+    pub(crate) fn start(
+        &self,
+        filter: Option<Filter>,
+        equipment: Vec<Equipment>,
+    ) -> Result<(Recording, Vec<Worker>)> {
+        let spec = &self.spec;
+        if spec.model.is_built_in {
+            (self.tell)(&Notice::BuiltInModel);
+        }
+        let about = self.about(&equipment);
+        let workers = u16::try_from(equipment.len())?;
+        let started = spec
+            .destination
+            .start(&about, workers, &self.stop, &self.tell);
+        let (recording, sinks) = started?;
+        let options = WorkerOptions {
+            modes: self.modes.clone(),
+            filter,
+            tunnel_key: spec.tunnel_key,
+            hash_seed: spec.hash_seed,
+            sampling_seed: spec.sampling_seed,
+        };
+        let budget = spec.packets_max.map(Budget::new).map(Arc::new);
+        let worker = |(sink, equipment): (BlockSink, Equipment)| {
+            let mut worker = Worker::new(&spec.model.model, options.clone(), sink)?;
+            worker.follow(Arc::clone(self.controller.steering()));
+            worker.attend(equipment.attention);
+            if let Some(mirror) = equipment.mirror {
+                worker.mirror_to(mirror);
+            }
+            if let Some(budget) = &budget {
+                worker.limit(Arc::clone(budget));
+            }
+            Ok(worker)
+        };
+        let workers: Result<Vec<Worker>> = sinks.into_iter().zip(equipment).map(worker).collect();
+        Ok((recording, workers?))
+    }
+
+    /// What the log says of the recording.
+    fn about(&self, equipment: &[Equipment]) -> About {
+        let spec = &self.spec;
+        About {
+            program: concat!("strata ", env!("CARGO_PKG_VERSION")).into(),
+            inputs: match &spec.input {
+                InputSpec::Files(paths) => paths
+                    .iter()
+                    .map(|path| path.display().to_string())
+                    .collect(),
+                InputSpec::Interfaces(interfaces) => interfaces.capture.interfaces.clone(),
+            },
+            filter: spec.filter_text.clone(),
+            mode: self.controller.steering().plan().mode_name().to_owned(),
+            model: spec.model.model.name.clone(),
+            model_json: spec.model.json.clone(),
+            classes: spec.model.model.class_names(),
+            hash_seed: spec.hash_seed,
+            look_back: equipment.iter().any(|e| e.attention.looks_back()),
+            live: spec.interfaces().is_some(),
+        }
+    }
+}

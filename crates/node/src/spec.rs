@@ -1,0 +1,160 @@
+//! What is wanted of a role: plain data, with nothing opened and nothing read.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use strata_capture::live::LiveOptions;
+use strata_classify::Model;
+use strata_confine::Group;
+use strata_filter::Filter;
+use strata_relay::LinkOptions;
+use strata_rules::Action;
+use strata_store::{DiskChoice, RecorderOptions};
+use strata_wire::TunnelKey;
+
+/// A recording: what is recorded, how it is classified and where it goes.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Where packets come from.
+    pub input: InputSpec,
+    /// Where they go.
+    pub destination: DestinationSpec,
+    /// Which packets are captured; `None` for all.
+    pub filter: Option<Filter>,
+    /// The filter as the user wrote it, for the log.
+    pub filter_text: String,
+    /// What classifies.
+    pub model: ModelSpec,
+    /// Names of the modes; without any, those of the configuration file, or `default`.
+    pub modes: Vec<String>,
+    /// What is kept whole beyond modes and policies.
+    pub attention: AttentionSpec,
+    /// The interface that copies leave by of packets that a policy mirrors.
+    pub mirror_to: Option<String>,
+    /// Configuration, policies and API.
+    pub steering: SteeringSpec,
+    /// Whose flow a tunnelled packet belongs to.
+    pub tunnel_key: TunnelKey,
+    /// Key of flow fingerprints.
+    pub hash_seed: [u64; 2],
+    /// Chooses which packets sampled granularities keep.
+    pub sampling_seed: u64,
+    /// It ends once so many packets have passed the filter.
+    pub packets_max: Option<u64>,
+}
+
+/// Where packets come from.
+#[derive(Clone, Debug)]
+pub enum InputSpec {
+    /// Capture files, merged in time order; `-` is standard input.
+    Files(Vec<PathBuf>),
+    /// Interfaces, until it is stopped.
+    Interfaces(Box<InterfaceSpec>),
+}
+
+/// How interfaces are captured.
+#[derive(Clone, Debug)]
+pub struct InterfaceSpec {
+    /// Interfaces and rings. Filter, sampling and opener are set by the node.
+    pub capture: LiveOptions,
+    /// A worker for each of these: the CPU that it keeps to, if any. At least one.
+    pub cores: Vec<Option<usize>>,
+    /// Cores that the process may use; without it, what the configuration file says.
+    pub cpu_budget: Option<f64>,
+    /// What is given up once interfaces are open; `None` for nothing.
+    pub sandbox: Option<SandboxSpec>,
+    /// It ends by itself after so long.
+    pub duration: Option<Duration>,
+}
+
+/// What a recording keeps of its privileges.
+#[derive(Clone, Debug)]
+pub struct SandboxSpec {
+    /// The user to change to.
+    pub user: Option<String>,
+    /// The arguments with which this program only runs
+    /// [`sandbox::open_sockets`](crate::sandbox::open_sockets). A process of them opens an
+    /// interface that comes back.
+    pub helper: Vec<String>,
+}
+
+/// Where packets go.
+#[derive(Clone, Debug)]
+pub enum DestinationSpec {
+    /// Into a log on this machine.
+    Log(Box<LogSpec>),
+    /// To a relay. What is recorded, the worker and when to stop are set by the node.
+    Relay(Box<LinkOptions>),
+}
+
+/// A log on this machine, and how it is written.
+#[derive(Clone, Debug)]
+pub struct LogSpec {
+    /// Its directory; made if need be.
+    pub dir: PathBuf,
+    /// Blocks and files. What writer threads give up is set by the node.
+    pub recorder: RecorderOptions,
+    /// How blocks go to the disk.
+    pub disk: DiskChoice,
+    /// Bytes that the log is to stay below while interfaces are captured.
+    pub bytes_max: Option<u64>,
+    /// Whose members may read it.
+    pub group: Option<Group>,
+}
+
+/// A model and what it was read from.
+#[derive(Clone, Debug)]
+pub struct ModelSpec {
+    /// The model.
+    pub model: Model,
+    /// The bytes of its file, which the log keeps.
+    pub json: Vec<u8>,
+    /// Whether nobody has chosen it.
+    pub is_built_in: bool,
+}
+
+/// What is kept whole beyond modes and policies.
+#[derive(Clone, Debug, Default)]
+pub struct AttentionSpec {
+    /// Memory for the packets seen last, of all workers together; 0 for none.
+    pub look_back_bytes: u64,
+    /// Packets that begin within so many bytes of their flow are kept whole; 0 for none.
+    pub first_bytes: u64,
+    /// Suricata's eve.json, or the Unix socket to make for it.
+    pub eve: Option<PathBuf>,
+}
+
+/// Configuration, policies and API.
+#[derive(Clone, Debug, Default)]
+pub struct SteeringSpec {
+    /// The configuration file.
+    pub config: Option<PathBuf>,
+    /// A file of the same form, of which policies and default count.
+    pub policy: Option<PathBuf>,
+    /// What is done with packets that no policy matches; it goes before the files.
+    pub default: Option<Action>,
+    /// The Unix socket of the API; it goes before the configuration file.
+    pub socket: Option<PathBuf>,
+}
+
+impl Spec {
+    /// How interfaces are captured, if they are.
+    pub(crate) fn interfaces(&self) -> Option<&InterfaceSpec> {
+        match &self.input {
+            InputSpec::Interfaces(interfaces) => Some(interfaces),
+            InputSpec::Files(_) => None,
+        }
+    }
+
+    /// Names of the interfaces that are captured.
+    pub(crate) fn interface_names(&self) -> &[String] {
+        self.interfaces()
+            .map_or(&[], |interfaces| &interfaces.capture.interfaces)
+    }
+
+    /// Whether an interface of this name is captured.
+    pub(crate) fn captures(&self, name: &str) -> bool {
+        let mut names = self.interface_names().iter();
+        names.any(|captured| captured == name || captured == strata_capture::live::ANY)
+    }
+}

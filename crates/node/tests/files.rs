@@ -1,0 +1,178 @@
+//! A recording of capture files from a spec, without a command line.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use strata_classify::Model;
+use strata_node::{
+    Closed, DestinationSpec, InputSpec, LogSpec, ModelSpec, Notice, Spec, SteeringSpec, Tell,
+    check, start,
+};
+use strata_store::{DiskChoice, Log, RecorderOptions};
+use strata_testkit::{data_dir, workspace_root};
+use strata_wire::TunnelKey;
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn trace() -> PathBuf {
+    data_dir().join("labelled/mix-test/trace.pcap")
+}
+
+fn spec(input: PathBuf, dir: &Path) -> Spec {
+    let json = fs::read(workspace_root().join("models/default.json")).unwrap();
+    Spec {
+        input: InputSpec::Files(vec![input]),
+        destination: DestinationSpec::Log(Box::new(LogSpec {
+            dir: dir.to_owned(),
+            recorder: RecorderOptions::default(),
+            disk: DiskChoice::Auto,
+            bytes_max: None,
+            group: None,
+        })),
+        filter: None,
+        filter_text: String::new(),
+        model: ModelSpec {
+            model: Model::from_json(&json).unwrap(),
+            json,
+            is_built_in: true,
+        },
+        modes: vec![String::from("log-all")],
+        attention: strata_node::AttentionSpec::default(),
+        mirror_to: None,
+        steering: SteeringSpec::default(),
+        tunnel_key: TunnelKey::Inner,
+        hash_seed: [1, 2],
+        sampling_seed: 0,
+        packets_max: None,
+    }
+}
+
+/// What is told, and where it is collected.
+fn listen() -> (Tell, Arc<Mutex<Vec<String>>>) {
+    let told: Arc<Mutex<Vec<String>>> = Arc::default();
+    let collected = Arc::clone(&told);
+    let tell = move |notice: &Notice| collected.lock().unwrap().push(notice.to_string());
+    (Arc::new(tell), told)
+}
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < PATIENCE, "waited for: {what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_spec_becomes_a_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let (tell, told) = listen();
+    let handle = start(spec(trace(), &log), Arc::default(), tell).unwrap();
+    let outcome = handle.wait().unwrap();
+    assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
+    let capture = pcap_packets(&trace());
+    assert_eq!(outcome.ledger.seen.packets, capture);
+    assert_eq!(outcome.ledger.logged.packets, capture);
+    let Some(Closed::Log { dir, recording }) = outcome.closed else {
+        panic!("not a log: {:?}", outcome.closed);
+    };
+    assert_eq!((dir.as_path(), recording), (log.as_path(), 1));
+    let recordings = Log::open(&log).unwrap();
+    assert!(!recordings.is_being_written());
+    let told = told.lock().unwrap();
+    assert!(
+        told.iter().any(|line| line.contains("no model given")),
+        "{told:?}"
+    );
+}
+
+/// How many packets a pcap file has, by its own record headers.
+fn pcap_packets(path: &Path) -> u64 {
+    let bytes = fs::read(path).unwrap();
+    let (mut at, mut packets) = (24, 0);
+    while at < bytes.len() {
+        let len = u32::from_le_bytes(bytes[at + 8..at + 12].try_into().unwrap());
+        at += 16 + len as usize;
+        packets += 1;
+    }
+    packets
+}
+
+/// A recording with much before it goes on until it is told to end.
+#[test]
+fn a_running_recording_can_be_asked_steered_and_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let policies = dir.path().join("strata.toml");
+    fs::write(
+        &policies,
+        "[[policy]]\nmatch = \"tcp\"\naction = \"full\"\n",
+    )
+    .unwrap();
+    let mut spec = spec(trace(), &log);
+    spec.steering.config = Some(policies.clone());
+    spec.input = InputSpec::Files(vec![trace(); 200]);
+    let (tell, _) = listen();
+    let handle = start(spec, Arc::default(), tell).unwrap();
+    until("packets", || handle.counts().ledger.seen.packets > 0);
+    assert_eq!(handle.status().policies, 1);
+
+    fs::write(
+        &policies,
+        "[[policy]]\nmatch = \"tcp\"\naction = \"whole\"\n",
+    )
+    .unwrap();
+    let error = format!("{:#}", handle.reload().unwrap_err());
+    assert!(error.contains("strata.toml: policy 1"), "{error}");
+    assert_eq!(handle.status().policies, 1);
+    fs::write(&policies, "mode = [\"log-minimum\"]\n").unwrap();
+    handle.reload().unwrap();
+    assert_eq!(handle.status().policies, 0);
+
+    handle.stop();
+    until("the end", || handle.wait_timeout(Duration::from_millis(10)));
+    let outcome = handle.wait().unwrap();
+    assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
+    assert!(outcome.ledger.seen.packets > 0);
+    assert!(!Log::open(&log).unwrap().is_being_written());
+}
+
+#[test]
+fn what_cannot_start_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let (tell, _) = listen();
+    let missing = dir.path().join("missing.pcap");
+    let error = start(
+        spec(missing.clone(), &log),
+        Arc::default(),
+        Arc::clone(&tell),
+    );
+    let error = format!("{:#}", error.err().unwrap());
+    assert!(error.contains("missing.pcap"), "{error}");
+    assert!(check(spec(missing, &log), &tell).is_err());
+    check(spec(trace(), &log), &tell).unwrap();
+    let mut unknown = spec(trace(), &log);
+    unknown.modes = vec![String::from("log-nothing")];
+    let error = format!("{:#}", start(unknown, Arc::default(), tell).err().unwrap());
+    assert!(error.contains("no mode 'log-nothing'"), "{error}");
+    assert!(!log.exists());
+}
+
+#[test]
+fn who_drops_a_recording_ends_it_properly() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let mut spec = spec(trace(), &log);
+    spec.input = InputSpec::Files(vec![trace(); 200]);
+    let (tell, _) = listen();
+    let handle = start(spec, Arc::default(), tell).unwrap();
+    until("packets", || handle.counts().ledger.seen.packets > 0);
+    drop(handle);
+    assert!(!Log::open(&log).unwrap().is_being_written());
+}
