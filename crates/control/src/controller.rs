@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use strata_classify::Model;
-use strata_pipeline::{ClassKept, Mode, ModeConfig, ModeError, Steering};
+use strata_pipeline::{ClassKept, ModeConfig, ModeError, Steering};
 use strata_rules::{Action, Policy, PolicyError};
 use strata_wire::{Ledger, Tally};
 
 pub use events::Event;
 use events::Events;
-use inner::{Inner, Rate, Sampling};
+use inner::{Asked, Inner, Rate, Sampling};
 pub use policies::MATCH_BYTES_MAX;
 
 use crate::elastic::{ElasticOptions, ElasticState, Resource, Sensed, Step, plan};
@@ -166,10 +166,17 @@ pub struct Beginning {
 }
 
 impl Beginning {
-    /// Own modes may be set later, so a mistake in one is told now.
-    pub(super) fn check_modes(&self) -> Result<(), ModeError> {
-        let mut names = self.own_modes.keys();
-        names.try_for_each(|name| Mode::by_name(name, &self.own_modes).map(drop))
+    /// What it asks for, and its policies.
+    fn into_asked(self) -> (Asked, Vec<Policy>) {
+        let asked = Asked {
+            own_modes: self.own_modes,
+            modes: self.modes,
+            timed: None,
+            default: self.default.unwrap_or(Action::CLASSIFY),
+            elastic: self.elastic,
+            cpu_budget: self.cpu_budget,
+        };
+        (asked, self.policies)
     }
 }
 
@@ -194,33 +201,26 @@ impl Controller {
         beginning: Beginning,
         saved: Option<Saved>,
     ) -> Result<Self, ControlError> {
-        beginning.check_modes()?;
-        let mut actions = beginning.policies.iter().map(|policy| policy.action);
-        let default = beginning.default.unwrap_or(Action::CLASSIFY);
-        if !beginning.can_mirror
-            && (default == Action::Mirror || actions.any(|action| action == Action::Mirror))
-        {
+        let (log, can_rotate) = (beginning.log.clone(), beginning.can_rotate);
+        let can_mirror = beginning.can_mirror;
+        let (asked, configured) = beginning.into_asked();
+        asked.check(&model)?;
+        let mut actions = configured.iter().map(|policy| policy.action);
+        let mirrors = asked.default == Action::Mirror;
+        if !can_mirror && (mirrors || actions.any(|action| action == Action::Mirror)) {
             return Err(ControlError::NoMirror);
         }
-        let first = policies::first(beginning.policies, saved.as_ref(), beginning.can_mirror)?;
+        let first = policies::first(configured, saved.as_ref(), can_mirror)?;
         let now = Instant::now();
         let mut inner = Inner {
-            own_modes: beginning.own_modes,
-            modes: beginning.modes,
-            timed: None,
-            next_id: first.next_id,
-            policies: first.set,
+            asked,
+            policies: first.policies,
             retired: None,
-            at_run_time: first.at_run_time,
             saved: None,
             save_at: None,
             save_told: false,
-            replaced: None,
-            default,
-            can_mirror: beginning.can_mirror,
-            elastic: beginning.elastic,
+            can_mirror,
             state: ElasticState::default(),
-            cpu_budget: beginning.cpu_budget,
             cpu: None,
             sampling: Sampling::No,
             sensed: Sensed::default(),
@@ -243,13 +243,13 @@ impl Controller {
         inner.save_in(saved, first.configured, first.news);
         Ok(Self {
             model: Arc::new(model),
-            log: beginning.log,
+            log,
             steering,
             started: now,
             inner: Arc::new(Mutex::new(inner)),
             merging: Arc::default(),
             rotate: AtomicBool::new(false),
-            can_rotate: beginning.can_rotate,
+            can_rotate,
         })
     }
 
@@ -263,47 +263,32 @@ impl Controller {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a change, publishes it, and notes it; or none of these.
-    fn change<T>(
+    /// Goes over to what is asked for now, with the policies there are; or changes nothing.
+    fn go_over(
         &self,
+        inner: &mut Inner,
+        next: Asked,
         requested: Instant,
-        who: &str,
-        why: &str,
-        make: impl FnOnce(&mut Inner) -> Result<(T, String), ControlError>,
-    ) -> Result<T, ControlError> {
-        let mut inner = self.lock();
-        let before = (
-            inner.own_modes.clone(),
-            inner.modes.clone(),
-            inner.timed.clone(),
-            inner.default,
-            inner.elastic.clone(),
-            inner.state.clone(),
-            (inner.cpu_budget, inner.next_id, inner.at_run_time.clone()),
-        );
-        inner.replaced = None;
-        let made = make(&mut inner).and_then(|made| Ok((made, inner.plan(&self.model)?)));
-        match made {
-            Ok(((result, what), plan)) => {
-                self.steering.publish(plan, requested);
-                inner.replaced = None;
-                inner.events.note(who, what, why);
-                Ok(result)
-            }
+        event: (&str, String, &str),
+    ) -> Result<(), ControlError> {
+        next.check(&self.model)?;
+        let plan = next.plan(&self.model, &inner.policies.set, inner.state.relief())?;
+        // Nothing is refused from here on.
+        inner.asked = next;
+        self.steering.publish(plan, requested);
+        let (who, what, why) = event;
+        inner.events.note(who, what, why);
+        Ok(())
+    }
+
+    /// Publishes what is at work now. What is asked for was checked then, so that this cannot
+    /// fail; if it does all the same, that is said, and workers go on as before.
+    fn publish(&self, inner: &mut Inner, requested: Instant) {
+        match inner.plan(&self.model) {
+            Ok(plan) => self.steering.publish(plan, requested),
             Err(error) => {
-                (
-                    inner.own_modes,
-                    inner.modes,
-                    inner.timed,
-                    inner.default,
-                    inner.elastic,
-                    inner.state,
-                    (inner.cpu_budget, inner.next_id, inner.at_run_time),
-                ) = before;
-                if let Some(policies) = inner.replaced.take() {
-                    inner.policies = policies;
-                }
-                Err(error)
+                let what = format!("the mode cannot change: {error}");
+                inner.events.note("strata", what, "");
             }
         }
     }
@@ -337,27 +322,23 @@ impl Controller {
             }
             Some(period) => Some(requested + period),
         };
-        self.change(requested, who, why, |inner| {
-            if modes.is_empty() {
-                return Err(ControlError::NoMode);
-            }
-            // Not all of them need be at work: while something is short, others are.
-            for name in modes {
-                Mode::by_name(name, &inner.own_modes)?;
-            }
-            // A timed mode over a timed mode falls back to what was before both.
-            let before = match inner.timed.take() {
-                Some((_, before)) => before,
-                None => inner.modes.clone(),
-            };
-            inner.timed = until.map(|until| (until, before));
-            inner.modes = modes.to_vec();
-            let mut what = format!("mode {}", modes.join("+"));
-            if let Some(period) = period {
-                what += &format!(" for {} s", period.as_secs());
-            }
-            Ok(((), what))
-        })
+        if modes.is_empty() {
+            return Err(ControlError::NoMode);
+        }
+        let mut inner = self.lock();
+        let mut next = inner.asked.clone();
+        let replaced = std::mem::replace(&mut next.modes, modes.to_vec());
+        // A timed mode over a timed mode falls back to what was before both.
+        let before = match next.timed.take() {
+            Some((_, before)) => before,
+            None => replaced,
+        };
+        next.timed = until.map(|until| (until, before));
+        let mut what = format!("mode {}", modes.join("+"));
+        if let Some(period) = period {
+            what += &format!(" for {} s", period.as_secs());
+        }
+        self.go_over(&mut inner, next, requested, (who, what, why))
     }
 
     /// Looks at the recording: ends timed modes and answers shortages.
@@ -366,11 +347,10 @@ impl Controller {
         inner.observe(now, observed);
         inner.save_again(now);
         let (mut changed, mut requested) = (false, now);
-        if inner.timed.as_ref().is_some_and(|(until, _)| now >= *until)
-            && let Some((_, before)) = inner.timed.take()
-        {
-            inner.modes = before;
-            let what = format!("mode {}", inner.modes.join("+"));
+        let timed = &mut inner.asked.timed;
+        if let Some((_, before)) = timed.take_if(|(until, _)| now >= *until) {
+            let what = format!("mode {}", before.join("+"));
+            inner.asked.modes = before;
             inner
                 .events
                 .note("timer", what, "the time of the mode before is over");
@@ -381,8 +361,8 @@ impl Controller {
             changed = true;
             requested = taken;
         }
-        if changed && let Ok(plan) = inner.plan(&self.model) {
-            self.steering.publish(plan, requested);
+        if changed {
+            self.publish(&mut inner, requested);
         }
     }
 
@@ -390,17 +370,15 @@ impl Controller {
     pub fn sense(&self, now: Instant, fast: &Fast) {
         let mut inner = self.lock();
         inner.sense(now, fast);
-        if let Some(taken) = Self::answer(&mut inner)
-            && let Ok(plan) = inner.plan(&self.model)
-        {
-            self.steering.publish(plan, taken);
+        if let Some(taken) = Self::answer(&mut inner) {
+            self.publish(&mut inner, taken);
         }
     }
 
     /// Answers shortages by what is sensed; if the mode changes, when the reading was taken that
     /// led to it.
     fn answer(inner: &mut Inner) -> Option<Instant> {
-        let options = inner.elastic.as_ref()?;
+        let options = inner.asked.elastic.as_ref()?;
         let before = inner.state.relief();
         let (state, steps) = plan(&inner.state, &inner.sensed, options);
         inner.state = state;
@@ -418,7 +396,7 @@ impl Controller {
     #[must_use]
     pub fn bytes_to_remove(&self) -> Option<u64> {
         let inner = self.lock();
-        let at = inner.elastic.as_ref()?.remove_at?;
+        let at = inner.asked.elastic.as_ref()?.remove_at?;
         let used = inner.value(Resource::DiskSpace)?;
         // A little more, so that it is not done for every block.
         let share = used - (at - REMOVE_MORE);
@@ -434,7 +412,7 @@ impl Controller {
     /// Cores that the process may use; `None` for as many as it takes.
     #[must_use]
     pub fn cpu_budget(&self) -> Option<f64> {
-        self.lock().cpu_budget
+        self.lock().asked.cpu_budget
     }
 
     /// Notes what is done to keep the CPU budget; `None` if nothing is.
@@ -510,6 +488,7 @@ impl Controller {
             name: resource.name().to_owned(),
             used: inner.value(resource),
             short_at: inner
+                .asked
                 .elastic
                 .as_ref()
                 .map(|o| o.thresholds[resource as usize].raise),
@@ -528,13 +507,14 @@ impl Controller {
             log: self.log.clone(),
             uptime_seconds: now.duration_since(self.started).as_secs_f64(),
             mode: inner.active().join("+"),
-            asked_mode: inner.modes.join("+"),
+            asked_mode: inner.asked.modes.join("+"),
             mode_seconds_left: inner
+                .asked
                 .timed
                 .as_ref()
                 .map(|(until, _)| until.saturating_duration_since(now).as_secs_f64()),
-            default: inner.default.to_string(),
-            policies: inner.policies.len(),
+            default: inner.asked.default.to_string(),
+            policies: inner.policies.set.len(),
             packets_per_second: inner.rate.packets_per_second,
             bytes_per_second: inner.rate.bytes_per_second,
             logged_bytes_per_second: inner.rate.logged_bytes_per_second,

@@ -1,7 +1,9 @@
 //! The controller: what is asked of it, what it does by itself, and what it says.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use strata_classify::Model;
@@ -9,7 +11,9 @@ use strata_control::config::PolicyConfig;
 use strata_control::elastic::ElasticOptions;
 use strata_control::saved::Saved;
 use strata_control::{Beginning, Controller, CpuStatus, Fast, Observed, PolicyOrigin, metrics};
-use strata_pipeline::ClassKept;
+use strata_filter::Filter;
+use strata_pipeline::{ClassKept, ModeConfig};
+use strata_rules::{Action, Policy};
 use strata_testkit::workspace_root;
 use strata_wire::Tally;
 
@@ -156,6 +160,104 @@ fn what_is_refused_changes_nothing() {
     let after = controller.status();
     assert_eq!((after.mode, after.policies), (before.mode, before.policies));
     assert_eq!(controller.events().len(), 1);
+}
+
+/// A mode that names a class which no model has.
+fn mode_of_no_class() -> ModeConfig {
+    ModeConfig {
+        benign: "header".into(),
+        anomalous: "full".into(),
+        classes: BTreeMap::from([("no such class".into(), "full".into())]),
+    }
+}
+
+/// Everything that a request can change, as it is seen from outside.
+fn asked(controller: &Controller) -> impl PartialEq + Debug {
+    let status = controller.status();
+    let short_at: Vec<_> = status.resources.iter().map(|r| r.short_at).collect();
+    (
+        (status.mode, status.asked_mode, status.default, short_at),
+        (controller.cpu_budget(), listed(controller)),
+        controller.events().len(),
+        Arc::as_ptr(&controller.steering().plan()),
+    )
+}
+
+/// The mode of a configuration may be at work only later, when it is too late to refuse it:
+/// after a timed mode, or once nothing is short.
+#[test]
+fn a_refused_reload_changes_nothing_whatever_is_at_work() {
+    let start = Instant::now();
+    let named = |mode: &str| {
+        let mut beginning = configured(mode, &[policy("udp", "drop")]);
+        beginning.default = Some("full".parse().unwrap());
+        beginning.cpu_budget = Some(0.5);
+        beginning.own_modes = BTreeMap::from([("mine".into(), mode_of_no_class())]);
+        beginning
+    };
+    let mut mirrors = named("log-all");
+    mirrors.own_modes.clear();
+    let mut too_much = mirrors.clone();
+    mirrors.default = Some("mirror".parse().unwrap());
+    let no_policy = Filter::parse("tcp[13] = 2").unwrap();
+    too_much
+        .policies
+        .push(Policy::new(no_policy, Action::CLASSIFY));
+    for situation in ["plain", "timed", "short"] {
+        let mut beginning = configured("log-partial", &[policy("tcp", "full")]);
+        beginning.elastic = Some(ElasticOptions::default());
+        beginning.cpu_budget = Some(2.0);
+        let controller = Controller::new(model(), beginning).unwrap();
+        controller
+            .add_policy(&policy("port 53", "full"), "test", "")
+            .unwrap();
+        let minute = Some(Duration::from_secs(60));
+        let used = if situation == "short" { 90 } else { 0 };
+        if situation == "timed" {
+            let modes = ["log-all".into()];
+            controller.set_modes(&modes, minute, "test", "").unwrap();
+        }
+        for step in 0..30_u32 {
+            controller.tick(start + Duration::from_millis(100) * step, blocks(used));
+        }
+        let before = asked(&controller);
+        for refused in [
+            named("no such mode"),
+            named("mine"),
+            mirrors.clone(),
+            too_much.clone(),
+        ] {
+            let error = controller.reload(refused.clone(), "configuration");
+            assert!(error.is_err(), "{situation}: {refused:?}");
+            assert_eq!(asked(&controller), before, "{situation}: {error:?}");
+        }
+        if situation == "timed" {
+            controller.tick(start + Duration::from_secs(65), blocks(0));
+            assert_eq!(controller.status().mode, "log-partial");
+            assert_eq!(controller.steering().plan().mode_name(), "log-partial");
+        }
+    }
+}
+
+/// The same by hand: a mode of no use is refused though another one is at work.
+#[test]
+fn a_mode_of_a_class_that_does_not_exist_is_refused_while_something_is_short() {
+    let start = Instant::now();
+    let beginning = Beginning {
+        modes: vec!["default".into()],
+        own_modes: BTreeMap::from([("mine".into(), mode_of_no_class())]),
+        elastic: Some(ElasticOptions::default()),
+        ..Beginning::default()
+    };
+    let controller = Controller::new(model(), beginning).unwrap();
+    for step in 0..30_u32 {
+        controller.tick(start + Duration::from_millis(100) * step, blocks(90));
+    }
+    assert_eq!(controller.status().mode, "log-minimum");
+    let before = asked(&controller);
+    let refused = controller.set_modes(&["mine".into()], None, "test", "");
+    assert!(refused.is_err());
+    assert_eq!(asked(&controller), before);
 }
 
 /// What a configuration says.

@@ -10,7 +10,7 @@ use strata_rules::{Action, Base, PolicySet};
 use strata_wire::Tally;
 
 use super::events::Events;
-use super::{ControlError, Fast, Observed};
+use super::{Fast, Observed};
 use crate::elastic::{ElasticOptions, ElasticState, Reading, Relief, Resource, Sensed};
 use crate::saved::Saved;
 use crate::status::CpuStatus;
@@ -23,31 +23,93 @@ const RATE_INTERVAL: Duration = Duration::from_secs(1);
 /// Over how long the share of RDMA packets that are sent again is taken, while there are some.
 const RDMA_INTERVAL: Duration = Duration::from_millis(100);
 
-#[derive(Debug)]
-pub(super) struct Inner {
+/// What is asked of a recording, by its configuration and by hand. It is never changed in part:
+/// another one is made, checked, and takes its place.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
     pub(super) own_modes: BTreeMap<String, ModeConfig>,
     /// What was asked for last.
     pub(super) modes: Vec<String>,
     /// When the mode falls back, and to what.
     pub(super) timed: Option<(Instant, Vec<String>)>,
-    pub(super) policies: PolicySet,
-    /// What was searched before `policies` were last made ready anew.
-    pub(super) retired: Option<Base>,
+    /// What is done with packets that no policy matches.
+    pub(super) default: Action,
+    /// How shortages are answered; `None` if they are not.
+    pub(super) elastic: Option<ElasticOptions>,
+    /// Cores that the process may use; `None` for as many as it takes.
+    pub(super) cpu_budget: Option<f64>,
+}
+
+impl Asked {
+    /// Checks every mode that it names. Not all of them are at work: some are while nothing is
+    /// short, or once a time is over, when it is too late to refuse them.
+    pub(super) fn check(&self, model: &Model) -> Result<(), ModeError> {
+        for name in self.own_modes.keys() {
+            Mode::by_name(name, &self.own_modes)?;
+        }
+        let later = self.timed.iter().flat_map(|(_, before)| before);
+        for name in self.modes.iter().chain(later) {
+            Mode::by_name(name, &self.own_modes)?.granularities(model)?;
+        }
+        Ok(())
+    }
+
+    /// The modes at work: those asked for, or where something is short the one that relieves it
+    /// and keeps no more than these.
+    fn active(&self, relief: Relief) -> Vec<String> {
+        if relief == Relief::default() {
+            return self.modes.clone();
+        }
+        let asked = self.modes.iter().map(|name| Relief::of_mode(name));
+        // Several modes are joined demands, so they give up only what all do.
+        let asked = asked.reduce(|a, b| Relief {
+            partial: a.partial && b.partial,
+            sampled: a.sampled && b.sampled,
+        });
+        let all = relief.and(asked.unwrap_or_default());
+        all.mode()
+            .map_or_else(|| self.modes.clone(), |name| vec![name.to_owned()])
+    }
+
+    /// What workers are to do.
+    pub(super) fn plan(
+        &self,
+        model: &Model,
+        policies: &PolicySet,
+        relief: Relief,
+    ) -> Result<Plan, ModeError> {
+        let active = self.active(relief);
+        let modes: Result<Vec<Mode>, ModeError> = active
+            .iter()
+            .map(|name| Mode::by_name(name, &self.own_modes))
+            .collect();
+        let ready = policies.ready(self.default);
+        Ok(Plan::new(model, &modes?)?.with_policies(Arc::new(ready)))
+    }
+}
+
+/// Policies and their numbers.
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    pub(super) set: PolicySet,
     /// Numbers of those that were added at run time.
     pub(super) at_run_time: BTreeSet<u32>,
-    /// Where these are saved; `None` if they are not.
+    pub(super) next_id: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) asked: Asked,
+    pub(super) policies: Registry,
+    /// What was searched before `policies` were last made ready anew.
+    pub(super) retired: Option<Base>,
+    /// Where those of run time are saved; `None` if they are not.
     pub(super) saved: Option<Saved>,
     /// When saving is tried again, and whether it was told that it failed.
     pub(super) save_at: Option<Instant>,
     pub(super) save_told: bool,
-    /// The policies before a change that is not yet published.
-    pub(super) replaced: Option<PolicySet>,
-    pub(super) default: Action,
     pub(super) can_mirror: bool,
-    pub(super) next_id: u32,
-    pub(super) elastic: Option<ElasticOptions>,
     pub(super) state: ElasticState,
-    pub(super) cpu_budget: Option<f64>,
     pub(super) cpu: Option<CpuStatus>,
     /// Since when all flows are captured again, once it was said that they are not.
     pub(super) sampling: Sampling,
@@ -85,32 +147,15 @@ pub(super) struct Rate {
 }
 
 impl Inner {
-    /// The modes at work: those asked for, or where something is short the one that relieves it
-    /// and keeps no more than these.
+    /// The modes at work.
     pub(super) fn active(&self) -> Vec<String> {
-        let relief = self.state.relief();
-        if relief == Relief::default() {
-            return self.modes.clone();
-        }
-        let asked = self.modes.iter().map(|name| Relief::of_mode(name));
-        // Several modes are joined demands, so they give up only what all do.
-        let asked = asked.reduce(|a, b| Relief {
-            partial: a.partial && b.partial,
-            sampled: a.sampled && b.sampled,
-        });
-        let all = relief.and(asked.unwrap_or_default());
-        all.mode()
-            .map_or_else(|| self.modes.clone(), |name| vec![name.to_owned()])
+        self.asked.active(self.state.relief())
     }
 
-    pub(super) fn plan(&self, model: &Model) -> Result<Plan, ControlError> {
-        let active = self.active();
-        let modes: Result<Vec<Mode>, ModeError> = active
-            .iter()
-            .map(|name| Mode::by_name(name, &self.own_modes))
-            .collect();
-        let ready = self.policies.ready(self.default);
-        Ok(Plan::new(model, &modes?)?.with_policies(Arc::new(ready)))
+    /// What workers are to do now.
+    pub(super) fn plan(&self, model: &Model) -> Result<Plan, ModeError> {
+        let relief = self.state.relief();
+        self.asked.plan(model, &self.policies.set, relief)
     }
 
     /// Takes in a reading; what is older than the one at hand is no news.
@@ -205,7 +250,7 @@ impl Inner {
                 bytes_per_second: per_second(ledger.seen.bytes, self.rate.seen.bytes),
                 logged_bytes_per_second: per_second(logged_bytes, self.rate.logged_bytes),
             };
-            let limit = self.elastic.as_ref().and_then(|o| o.bits_per_second);
+            let limit = self.asked.elastic.as_ref().and_then(|o| o.bits_per_second);
             let used = limit.map(|limit| self.rate.logged_bytes_per_second * 8.0 / limit);
             self.read(Resource::Bandwidth, used, now);
         }

@@ -1,7 +1,6 @@
 //! Policies of a running recording: they come and go, and those added at run time stay when the
 //! configuration is read again.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 use strata_rules::{Action, Policy, PolicyError, PolicySet};
 use strata_wire::Tally;
 
-use super::inner::Inner;
+use super::inner::{Inner, Registry};
 use super::{Beginning, ControlError, Controller, bounded};
 use crate::config::PolicyConfig;
 use crate::elastic::ElasticState;
@@ -37,9 +36,7 @@ fn same(one: &Policy, other: &Policy) -> bool {
 
 /// The policies with which a recording begins.
 pub(super) struct First {
-    pub(super) set: PolicySet,
-    pub(super) at_run_time: BTreeSet<u32>,
-    pub(super) next_id: u32,
+    pub(super) policies: Registry,
     /// Numbers of saved ones that the configuration has now.
     pub(super) configured: Vec<u32>,
     /// What is to be said of saved ones.
@@ -55,9 +52,10 @@ pub(super) fn first(
 ) -> Result<First, PolicyError> {
     let taken = saved.map_or(0..0, Saved::ids);
     let mut first = First {
-        set: PolicySet::default(),
-        at_run_time: BTreeSet::new(),
-        next_id: taken.end.max(1),
+        policies: Registry {
+            next_id: taken.end.max(1),
+            ..Registry::default()
+        },
         configured: Vec::new(),
         news: Vec::new(),
     };
@@ -65,9 +63,9 @@ pub(super) fn first(
     let mut numbers = (1..=u32::MAX).filter(|id| !taken.contains(id));
     for policy in configured {
         let id = numbers.next().ok_or(PolicyError::TooMany)?;
-        first.next_id = first.next_id.max(id.saturating_add(1));
+        first.policies.next_id = first.policies.next_id.max(id.saturating_add(1));
         let text = policy.filter.to_string();
-        first.set.add(id, policy, text)?;
+        first.policies.set.add(id, policy, text)?;
     }
     for SavedPolicy { id, policy, .. } in saved.into_iter().flat_map(Saved::policies) {
         let text = policy.matches.clone();
@@ -79,8 +77,8 @@ pub(super) fn first(
                 first.configured.push(*id);
                 return Ok(None);
             }
-            first.set.add(*id, policy, text.clone())?;
-            first.at_run_time.insert(*id);
+            first.policies.set.add(*id, policy, text.clone())?;
+            first.policies.at_run_time.insert(*id);
             Ok(None)
         });
         let problem = added.unwrap_or_else(|error| Some(error.to_string()));
@@ -89,13 +87,61 @@ pub(super) fn first(
             first.news.push(what);
         }
     }
-    if !first.at_run_time.is_empty() {
-        let count = first.at_run_time.len();
+    if !first.policies.at_run_time.is_empty() {
+        let count = first.policies.at_run_time.len();
         let what = format!("{count} policies that were added at run time are in force again");
         first.news.push(what);
     }
-    first.set.install(first.set.merge().run());
+    let policies = &mut first.policies;
+    policies.set.install(policies.set.merge().run());
     Ok(first)
+}
+
+impl Registry {
+    /// The policies after another configuration, by difference, and what that changes.
+    fn reconfigured(&self, configured: Vec<Policy>) -> Result<(Self, String), PolicyError> {
+        let (mut stay, mut old): (Vec<_>, Vec<_>) = self
+            .set
+            .all()
+            .partition(|(id, ..)| self.at_run_time.contains(id));
+        let mut next = Self {
+            set: PolicySet::default(),
+            at_run_time: self.at_run_time.clone(),
+            next_id: self.next_id,
+        };
+        let (mut kept, mut added) = (0, 0);
+        for policy in configured {
+            let is_same = |known: &(u32, &Policy, &str)| same(known.1, &policy);
+            if let Some(place) = old.iter().position(is_same) {
+                kept += 1;
+                let (id, policy, text) = old.remove(place);
+                next.set.add(id, policy.clone(), text.to_owned())?;
+            } else if let Some(place) = stay.iter().position(is_same) {
+                // It was tried first and then configured: from now on it is of the file.
+                kept += 1;
+                let (id, policy, text) = stay.remove(place);
+                next.at_run_time.remove(&id);
+                next.set.add(id, policy.clone(), text.to_owned())?;
+            } else {
+                added += 1;
+                let text = policy.filter.to_string();
+                next.set.add(next.next_id, policy, text)?;
+                let next_id = next.next_id.checked_add(1);
+                next.next_id = next_id.ok_or(PolicyError::TooMany)?;
+            }
+        }
+        for (id, policy, text) in &stay {
+            next.set.add(*id, (*policy).clone(), (*text).to_owned())?;
+        }
+        next.set.install(next.set.merge().run());
+        let what = format!(
+            "configuration read again: {added} policies added, {kept} kept, {} removed; {} of run \
+             time stay",
+            old.len(),
+            stay.len()
+        );
+        Ok((next, what))
+    }
 }
 
 impl Inner {
@@ -167,18 +213,18 @@ impl Controller {
         if action == Action::Mirror && !inner.can_mirror {
             return Err(ControlError::NoMirror);
         }
-        let id = inner.next_id;
+        let id = inner.policies.next_id;
         let next_id = id.checked_add(1).ok_or(PolicyError::TooMany)?;
-        inner.policies.add(id, policy, config.matches.clone())?;
+        inner.policies.set.add(id, policy, config.matches.clone())?;
         match inner.plan(&self.model) {
             Ok(plan) => self.steering.publish(plan, requested),
             Err(error) => {
-                inner.policies.remove(id);
-                return Err(error);
+                inner.policies.set.remove(id);
+                return Err(error.into());
             }
         }
-        inner.next_id = next_id;
-        inner.at_run_time.insert(id);
+        inner.policies.next_id = next_id;
+        inner.policies.at_run_time.insert(id);
         let what = format!("policy {id} added: {}: {action}", config.matches);
         inner.events.note(who, what, why);
         inner.save(|saved| saved.add(id, config, who, why));
@@ -194,10 +240,10 @@ impl Controller {
     pub fn remove_policy(&self, id: u32, who: &str, why: &str) -> Result<(), ControlError> {
         let requested = Instant::now();
         let mut inner = self.lock();
-        let removed = inner.policies.remove(id);
+        let removed = inner.policies.set.remove(id);
         let text = removed.ok_or(ControlError::NoSuchPolicy(id))?;
-        inner.at_run_time.remove(&id);
-        self.steering.publish(inner.plan(&self.model)?, requested);
+        inner.policies.at_run_time.remove(&id);
+        self.publish(&mut inner, requested);
         let what = format!("policy {id} removed: {text}");
         inner.events.note(who, what, why);
         inner.save(|saved| saved.remove([id].into_iter()));
@@ -208,16 +254,16 @@ impl Controller {
     /// Makes all policies ready anew, on a thread beside, if much came and went since the last
     /// time. One at a time.
     fn merge_policies(&self, inner: &Inner) {
-        if !inner.policies.wants_merge() || self.merging.swap(true, Ordering::AcqRel) {
+        if !inner.policies.set.wants_merge() || self.merging.swap(true, Ordering::AcqRel) {
             return;
         }
-        let merge = inner.policies.merge();
+        let merge = inner.policies.set.merge();
         let (inner, merging) = (Arc::clone(&self.inner), Arc::clone(&self.merging));
         let (model, steering) = (Arc::clone(&self.model), Arc::clone(&self.steering));
         let work = move || {
             let base = merge.run();
             let mut inner = inner.lock().unwrap_or_else(PoisonError::into_inner);
-            let before = inner.policies.install(base);
+            let before = inner.policies.set.install(base);
             // It says the same as the plan before, so no request waits for it.
             if let Ok(plan) = inner.plan(&model) {
                 steering.publish_same(plan);
@@ -246,75 +292,38 @@ impl Controller {
     ///
     /// If it cannot be used: then nothing changes.
     pub fn reload(&self, beginning: Beginning, who: &str) -> Result<(), ControlError> {
-        beginning.check_modes()?;
-        let configured = self.change(Instant::now(), who, "", |inner| {
-            let known: Vec<(u32, &Policy, &str)> = inner.policies.all().collect();
-            let mut at_run_time = inner.at_run_time.clone();
-            let (mut stay, mut old): (Vec<_>, Vec<_>) = known
-                .into_iter()
-                .partition(|(id, ..)| at_run_time.contains(id));
-            let mut next_id = inner.next_id;
-            let (mut kept, mut added) = (0, 0);
-            let mut set = PolicySet::default();
-            for policy in beginning.policies {
-                let is_same = |known: &(u32, &Policy, &str)| same(known.1, &policy);
-                if let Some(place) = old.iter().position(is_same) {
-                    kept += 1;
-                    let (id, policy, text) = old.remove(place);
-                    set.add(id, policy.clone(), text.to_owned())?;
-                } else if let Some(place) = stay.iter().position(is_same) {
-                    // It was tried first and then configured: from now on it is of the file.
-                    kept += 1;
-                    let (id, policy, text) = stay.remove(place);
-                    at_run_time.remove(&id);
-                    set.add(id, policy.clone(), text.to_owned())?;
-                } else {
-                    added += 1;
-                    let text = policy.filter.to_string();
-                    set.add(next_id, policy, text)?;
-                    next_id = next_id.checked_add(1).ok_or(PolicyError::TooMany)?;
-                }
-            }
-            for (id, policy, text) in &stay {
-                set.add(*id, (*policy).clone(), (*text).to_owned())?;
-            }
-            let what = format!(
-                "configuration read again: {added} policies added, {kept} kept, {} removed; {} of \
-                 run time stay",
-                old.len(),
-                stay.len()
-            );
-            set.install(set.merge().run());
-            let default = beginning.default.unwrap_or(Action::CLASSIFY);
-            let mirrors = set
-                .all()
-                .any(|(_, policy, _)| policy.action == Action::Mirror);
-            if !inner.can_mirror && (mirrors || default == Action::Mirror) {
-                return Err(ControlError::NoMirror);
-            }
-            inner.own_modes = beginning.own_modes;
-            inner.default = default;
-            match &mut inner.timed {
-                Some((_, before)) => *before = beginning.modes,
-                None => inner.modes = beginning.modes,
-            }
-            if beginning.elastic.is_none() {
-                inner.state = ElasticState::default();
-            }
-            inner.elastic = beginning.elastic;
-            inner.cpu_budget = beginning.cpu_budget;
-            inner.next_id = next_id;
-            let configured: Vec<u32> = inner
-                .at_run_time
-                .difference(&at_run_time)
-                .copied()
-                .collect();
-            inner.at_run_time = at_run_time;
-            inner.replaced = Some(std::mem::replace(&mut inner.policies, set));
-            Ok((configured, what))
-        })?;
-        self.lock()
-            .save(|saved| saved.remove(configured.into_iter()));
+        let requested = Instant::now();
+        let (mut next, configured) = beginning.into_asked();
+        let mut inner = self.lock();
+        // What was asked for by hand for a time goes on, and then what is configured now.
+        if let Some((until, _)) = inner.asked.timed {
+            let before = std::mem::replace(&mut next.modes, inner.asked.modes.clone());
+            next.timed = Some((until, before));
+        }
+        next.check(&self.model)?;
+        let (policies, what) = inner.policies.reconfigured(configured)?;
+        let mut all = policies.set.all();
+        let mirrors = all.any(|(_, policy, _)| policy.action == Action::Mirror);
+        drop(all);
+        if !inner.can_mirror && (mirrors || next.default == Action::Mirror) {
+            return Err(ControlError::NoMirror);
+        }
+        let state = match &next.elastic {
+            Some(_) => inner.state.clone(),
+            None => ElasticState::default(),
+        };
+        let plan = next.plan(&self.model, &policies.set, state.relief())?;
+        // Nothing is refused from here on.
+        let replaced = std::mem::replace(&mut inner.policies, policies);
+        (inner.asked, inner.state) = (next, state);
+        self.steering.publish(plan, requested);
+        inner.events.note(who, what, "");
+        let now = &inner.policies.at_run_time;
+        let configured: Vec<u32> = replaced.at_run_time.difference(now).copied().collect();
+        inner.save(|saved| saved.remove(configured.into_iter()));
+        drop(inner);
+        // Its memory is given back where nobody waits for it.
+        drop(replaced);
         Ok(())
     }
 
@@ -331,7 +340,7 @@ impl Controller {
                 priority: policy.priority,
                 interface: policy.interface.clone(),
                 protect: policy.protect,
-                origin: if inner.at_run_time.contains(&id) {
+                origin: if inner.policies.at_run_time.contains(&id) {
                     PolicyOrigin::RunTime
                 } else {
                     PolicyOrigin::Configuration
@@ -340,7 +349,7 @@ impl Controller {
                 bytes,
             }
         };
-        let mut all: Vec<PolicyStatus> = inner.policies.all().map(status).collect();
+        let mut all: Vec<PolicyStatus> = inner.policies.set.all().map(status).collect();
         all.sort_by_key(|policy| std::cmp::Reverse(policy.priority));
         all
     }
