@@ -74,6 +74,74 @@ fn tshark(file: &Path, filter: &str) -> Vec<String> {
         .collect()
 }
 
+/// Of what is not dissected, the first 64 bytes are the header, before compaction and after it.
+#[test]
+fn what_is_not_dissected_keeps_its_first_bytes_as_header() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    // A link type that nobody knows; LLDP in Ethernet, of which the link header alone is known.
+    let lens = [40_u32, 64, 65, 300];
+    for link in [147_u32, 1] {
+        let mut file = Vec::new();
+        for field in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 262_144, link] {
+            file.extend_from_slice(&u32::to_le_bytes(field));
+        }
+        let packets = lens.map(|len| {
+            let mut packet = vec![0x02_u8; 12];
+            packet.extend([0x88, 0xcc]);
+            packet.resize(len as usize, 0xab);
+            packet
+        });
+        for packet in &packets {
+            let len = u32::try_from(packet.len()).unwrap();
+            for field in [1, 0, len, len] {
+                file.extend_from_slice(&field.to_le_bytes());
+            }
+            file.extend_from_slice(packet);
+        }
+        let (trace, log) = (at(&format!("{link}.pcap")), at(&format!("log{link}")));
+        std::fs::write(&trace, file).unwrap();
+        let config = at("headers.toml");
+        std::fs::write(
+            &config,
+            "[modes.h]\nbenign = 'header'\nanomalous = 'header'\n",
+        )
+        .unwrap();
+        ok(strata()
+            .args(["record", "--mode", "h", "--config"])
+            .arg(&config)
+            .arg("-r")
+            .arg(&trace)
+            .arg("-o")
+            .arg(&log));
+        let kept: Vec<Vec<u8>> = packets
+            .iter()
+            .map(|p| p[..p.len().min(64)].to_vec())
+            .collect();
+        for compacted in [false, true] {
+            if compacted {
+                ok(strata().arg("compact").arg(&log));
+            }
+            let out = at("out.pcapng");
+            ok(strata().arg("export").arg(&log).arg("-w").arg(&out));
+            let mut capture = pcap::Capture::from_file(&out).unwrap();
+            let mut back = Vec::new();
+            while let Ok(packet) = capture.next_packet() {
+                back.push(packet.data.to_vec());
+            }
+            assert_eq!(back, kept, "link type {link}, compacted: {compacted}");
+        }
+        let bytes: usize = kept.iter().map(Vec::len).sum();
+        let text = ok(strata().arg("info").arg(&log));
+        assert!(
+            text.contains(&format!("header_fallback: 4 packets, {bytes} bytes")),
+            "{text}"
+        );
+        let json = ok(strata().args(["info", "--json"]).arg(&log));
+        assert!(json.contains("\"header_fallback\""), "{json}");
+    }
+}
+
 #[test]
 fn what_is_recorded_is_reported_weighed_and_exported() {
     let dir = tempfile::tempdir().unwrap();

@@ -198,7 +198,8 @@ impl Collector for Moment {
         counters(
             &mut encoder,
             "of_logged_packets",
-            "Of logged packets: wanted whole but cut by the kernel; promoted to whole later",
+            "Of logged packets: wanted whole but cut by the kernel; promoted to whole later; \
+             first bytes instead of headers that could not be read",
             of_logged.collect::<Vec<_>>(),
         )?;
         let mirrored = status.mirrored.iter();

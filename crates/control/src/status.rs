@@ -37,7 +37,7 @@ pub struct Status {
     pub packets: Vec<PacketStatus>,
     /// How much was kept of the packets of each class.
     pub classes: Vec<ClassStatus>,
-    /// Of what is logged: `wanted_but_cut`, `promoted`.
+    /// Of what is logged: `wanted_but_cut`, `promoted`, `header_fallback`.
     pub of_logged: Vec<PacketStatus>,
     /// Copies that policies send on: `sent`, `lost`.
     pub mirrored: Vec<PacketStatus>,
@@ -200,6 +200,7 @@ pub(crate) fn of_logged(ledger: &Ledger) -> Vec<PacketStatus> {
     vec![
         ended("wanted_but_cut", "", ledger.wanted_but_cut),
         ended("promoted", "", ledger.promoted),
+        ended("header_fallback", "", ledger.header_fallback),
     ]
 }
 

@@ -546,7 +546,8 @@ impl Worker {
     fn look_closely(&mut self, lane: usize, packet: &PacketRef<'_>) {
         let link = self.sources[usize::from(packet.interface)].interface.link;
         let (headers, facts) = self.flows.find(link, packet);
-        self.lanes.header_len[lane] = headers.header_len;
+        let captured_len = u32::try_from(packet.data.len()).unwrap_or(u32::MAX);
+        self.lanes.header_len[lane] = headers.kept_header_len(captured_len);
         self.lanes.headers[lane] = headers;
         if let Some(facts) = facts {
             self.classifier.prefetch(facts.fingerprint);

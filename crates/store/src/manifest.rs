@@ -240,6 +240,10 @@ pub struct Books {
     /// Of what is logged: as headers at first, and whole later; bytes are those added.
     #[serde(default)]
     pub promoted: Pair,
+    /// Of what is logged: first bytes instead of headers that could not be read; bytes are
+    /// those kept.
+    #[serde(default)]
+    pub header_fallback: Pair,
     /// Beside all this: copies sent on.
     #[serde(default)]
     pub mirrored: Pair,
@@ -271,6 +275,7 @@ impl From<&Ledger> for Books {
                 .collect(),
             wanted_but_cut: pair(ledger.wanted_but_cut),
             promoted: pair(ledger.promoted),
+            header_fallback: pair(ledger.header_fallback),
             mirrored: pair(ledger.mirrored),
             mirror_lost: pair(ledger.mirror_lost),
             cut: cut
@@ -290,6 +295,7 @@ impl From<&Books> for Ledger {
             logged: tally(books.logged),
             wanted_but_cut: tally(books.wanted_but_cut),
             promoted: tally(books.promoted),
+            header_fallback: tally(books.header_fallback),
             mirrored: tally(books.mirrored),
             mirror_lost: tally(books.mirror_lost),
             ..Self::default()

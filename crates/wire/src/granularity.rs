@@ -12,7 +12,8 @@ pub enum Keep {
     /// Nothing.
     #[default]
     Nothing,
-    /// Everything up to the end of the innermost parsed transport header.
+    /// Everything up to the end of the innermost parsed transport header; the first bytes of
+    /// what is not dissected ([`FALLBACK_LEN`](crate::dissect::FALLBACK_LEN)).
     Header,
     /// The headers and at most so many bytes after them.
     Partial(u32),

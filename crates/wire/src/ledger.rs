@@ -122,6 +122,9 @@ pub struct Ledger {
     /// Of what is logged: in part at first, and whole once the flow was flagged. Bytes
     /// are those that came back, which are no longer cut.
     pub promoted: Tally,
+    /// Of what is logged: without a network header that could be read, so that the first bytes
+    /// stand for the header ([`FALLBACK_LEN`](crate::dissect::FALLBACK_LEN)). Bytes are those kept.
+    pub header_fallback: Tally,
     /// Beside all this: copies that were sent on because a policy says so.
     pub mirrored: Tally,
     /// Copies that the interface they were to leave by did not take.
@@ -139,6 +142,7 @@ impl Ledger {
         self.in_flight.merge(other.in_flight);
         self.wanted_but_cut.merge(other.wanted_but_cut);
         self.promoted.merge(other.promoted);
+        self.header_fallback.merge(other.header_fallback);
         self.mirrored.merge(other.mirrored);
         self.mirror_lost.merge(other.mirror_lost);
         for (mine, theirs) in self.dropped.iter_mut().zip(other.dropped) {
@@ -245,6 +249,7 @@ impl fmt::Display for Ledger {
         let beside = [
             ("wanted_but_cut", self.wanted_but_cut),
             ("promoted", self.promoted),
+            ("header_fallback", self.header_fallback),
             ("mirrored", self.mirrored),
             ("mirror_lost", self.mirror_lost),
         ];

@@ -8,7 +8,8 @@ use strata_wire::{Headers, Plain};
 #[derive(Debug)]
 pub(super) struct Lanes {
     pub(super) facts: [PacketFacts; LANES],
-    /// Bytes up to the end of the headers.
+    /// Bytes up to the end of the headers, or what stands for them
+    /// ([`Headers::kept_header_len`]).
     pub(super) header_len: [u32; LANES],
     /// Of lanes in `is_plain`.
     pub(super) plain: [Plain; LANES],

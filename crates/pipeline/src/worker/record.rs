@@ -97,6 +97,9 @@ impl Worker {
         if self.lanes.is_plain & 1 << lane == 0 {
             let fingerprint = self.lanes.facts[lane].fingerprint;
             let headers = &self.lanes.headers[lane];
+            if headers.has_no_network() && keep != Keep::Full {
+                self.ledger.header_fallback.add(u64::from(kept));
+            }
             self.block
                 .note_headers(headers, fingerprint, &self.flows.hasher());
         } else {
