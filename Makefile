@@ -12,11 +12,12 @@ DEMO := target/demo
 PEERS := age ethtool tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev systemd
 LINTS := -D warnings
 
-.PHONY: help build sql demo test test-python test-sql verbs neon fmt lint check-docs tools attack fuzz bench python lock model compare ablation clean
+.PHONY: help build sql demo test arch test-python test-sql verbs neon fmt lint check-docs tools attack fuzz bench python lock model compare ablation clean
 
 help:
 	@echo "make demo    build, record a real capture hierarchically, show the result"
 	@echo "make test    formatting, lints, documentation and every test"
+	@echo "make arch    the structure that docs/ARCHITECTURE.md promises, held against the code"
 	@echo "make build   the program: $(STRATA)"
 	@echo "make sql     the program of strata query: target/release/strata-sql (long to build)"
 	@echo "make bench   figures against peers, in one run"
@@ -44,6 +45,10 @@ demo: build
 
 test: tools fmt lint check-docs test-python test-sql verbs
 	$(CARGO) test --workspace --locked --quiet
+
+# Also part of `make test`, with all tests of the workspace.
+arch:
+	$(CARGO) test --locked --quiet -p strata-testkit --test arch
 
 # The relay for RDMA NICs: its lints, and what the guest of the test `rxe` runs.
 verbs: tools

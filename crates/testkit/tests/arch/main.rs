@@ -1,0 +1,223 @@
+//! The structure that docs/ARCHITECTURE.md promises, held against the code: `make arch`.
+//!
+//! `rules.toml` beside this file has the floors and what is still owed to them. A debt may
+//! only shrink: a new violation fails, and so does a debt that is no longer there, so that the
+//! list stays true.
+
+mod source;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use petgraph::algo::tarjan_scc;
+use petgraph::graphmap::DiGraphMap;
+use serde::Deserialize;
+use source::{SourceFile, read_crate};
+use strata_testkit::workspace_root;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rules {
+    /// Crates by floor, lowest first. A crate uses crates of its own floor and of those below.
+    floors: Vec<Floor>,
+    /// Files that may hold `unsafe` blocks.
+    unsafe_files: BTreeSet<String>,
+    /// Files that may sleep.
+    sleep_files: BTreeSet<String>,
+    debt: Debt,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Floor {
+    name: String,
+    crates: Vec<String>,
+}
+
+/// What breaks the rules today.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Debt {
+    /// `user -> used`, where the used crate is on a higher floor.
+    upward: BTreeSet<String>,
+    /// Files outside `unsafe_files` that hold `unsafe` blocks.
+    unsafe_files: BTreeSet<String>,
+    /// Files outside `sleep_files` that sleep.
+    sleep_files: BTreeSet<String>,
+    /// Calls of `unwrap_or(0)`, `unwrap_or(MAX)` and `unwrap_or_default()` by file.
+    fallbacks: BTreeMap<String, usize>,
+    /// Modules of a crate that need each other, one group a line: `crate: a b c`.
+    cycles: BTreeSet<String>,
+}
+
+fn rules() -> Rules {
+    let path = workspace_root().join("crates/testkit/tests/arch/rules.toml");
+    let text = fs::read_to_string(path).expect("rules.toml is readable");
+    toml::from_str(&text).expect("rules.toml is as described")
+}
+
+/// The crates of the workspace: name of the folder, and the names of the crates of ours it uses.
+fn crates() -> BTreeMap<String, Vec<String>> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir(workspace_root().join("crates")).expect("crates/ is readable") {
+        let dir = entry.expect("crates/ is readable").path();
+        let manifest = fs::read_to_string(dir.join("Cargo.toml")).expect("a crate has a manifest");
+        let manifest: toml::Table = manifest.parse().expect("a manifest is TOML");
+        let used = manifest.get("dependencies").and_then(toml::Value::as_table);
+        let used = used.into_iter().flat_map(toml::Table::keys);
+        let used = used.filter_map(|name| name.strip_prefix("strata-").map(str::to_owned));
+        let name = dir.file_name().expect("a crate has a folder");
+        all.insert(name.to_string_lossy().into_owned(), used.collect());
+    }
+    all
+}
+
+/// The files of all crates that are part of a product, without their tests.
+fn sources() -> Vec<SourceFile> {
+    let root = workspace_root();
+    let names = crates().into_keys().filter(|name| name != "testkit");
+    names.flat_map(|name| read_crate(&root, &name)).collect()
+}
+
+/// Fails with what is there beyond the debt, and with what of the debt is no longer there.
+fn hold(what: &str, found: &BTreeSet<String>, debt: &BTreeSet<String>, advice: &str) {
+    let mut text = String::new();
+    for new in found.difference(debt) {
+        let _ = writeln!(text, "new: {new}");
+    }
+    for gone in debt.difference(found) {
+        let _ = writeln!(text, "no longer there, take it out of rules.toml: {gone}");
+    }
+    assert!(text.is_empty(), "{what}\n{text}{advice}");
+}
+
+#[test]
+fn crates_use_what_is_on_their_floor_or_below() {
+    let rules = rules();
+    let mut floor_of = BTreeMap::new();
+    for (height, floor) in rules.floors.iter().enumerate() {
+        for name in &floor.crates {
+            let before = floor_of.insert(name.as_str(), height);
+            assert!(before.is_none(), "rules.toml: {name} stands on two floors");
+        }
+    }
+    let crates = crates();
+    let known: BTreeSet<&str> = floor_of.keys().copied().collect();
+    let there: BTreeSet<&str> = crates.keys().map(String::as_str).collect();
+    assert_eq!(there, known, "crates/, and the floors of rules.toml");
+    let mut upward = BTreeSet::new();
+    for (user, used) in &crates {
+        for used in used {
+            if floor_of[used.as_str()] > floor_of[user.as_str()] {
+                upward.insert(format!("{user} -> {used}"));
+            }
+        }
+    }
+    let floors: Vec<&str> = rules
+        .floors
+        .iter()
+        .map(|floor| floor.name.as_str())
+        .collect();
+    let advice = format!("floors, lowest first: {}", floors.join(", "));
+    hold(
+        "crates that use a higher floor",
+        &upward,
+        &rules.debt.upward,
+        &advice,
+    );
+}
+
+#[test]
+fn modules_of_a_crate_do_not_need_each_other() {
+    let mut by_crate = BTreeMap::<String, Vec<SourceFile>>::new();
+    for file in sources() {
+        by_crate
+            .entry(file.crate_name.clone())
+            .or_default()
+            .push(file);
+    }
+    let mut cycles = BTreeSet::new();
+    for (name, files) in &by_crate {
+        let modules: BTreeSet<&[String]> =
+            files.iter().map(|file| file.module.as_slice()).collect();
+        let mut graph = DiGraphMap::<usize, ()>::new();
+        let number: BTreeMap<&[String], usize> = modules.iter().copied().zip(0..).collect();
+        for file in files {
+            for path in file.uses(&modules) {
+                // A module and what is inside it belong together; so does the root, which only
+                // names what the crate offers.
+                let inside = path.starts_with(&file.module) || file.module.starts_with(path);
+                if !inside && !path.is_empty() && !file.module.is_empty() {
+                    graph.add_edge(number[file.module.as_slice()], number[path], ());
+                }
+            }
+        }
+        let names: Vec<String> = modules.iter().map(|module| module.join("::")).collect();
+        for group in tarjan_scc(&graph).iter().filter(|group| group.len() > 1) {
+            let mut group: Vec<&str> = group.iter().map(|&n| names[n].as_str()).collect();
+            group.sort_unstable();
+            cycles.insert(format!("{name}: {}", group.join(" ")));
+        }
+    }
+    let advice = "move what both need into a module of its own";
+    hold(
+        "modules that need each other",
+        &cycles,
+        &rules().debt.cycles,
+        advice,
+    );
+}
+
+#[test]
+fn the_impossible_is_not_turned_into_zero_or_the_maximum() {
+    let owed = rules().debt.fallbacks;
+    let mut found = BTreeMap::new();
+    for file in sources() {
+        if file.fallbacks > 0 {
+            found.insert(file.path.clone(), file.fallbacks);
+        }
+    }
+    let lines = |counts: &BTreeMap<String, usize>| -> BTreeSet<String> {
+        counts
+            .iter()
+            .map(|(path, count)| format!("{path}: {count}"))
+            .collect()
+    };
+    hold(
+        "unwrap_or(0), unwrap_or(MAX) and unwrap_or_default()",
+        &lines(&found),
+        &lines(&owed),
+        "convert checked, return an error, or assert with expect(\"why it cannot be\")",
+    );
+}
+
+/// The files of which `wanted` is true and that are not listed.
+fn beside(wanted: fn(&SourceFile) -> bool, listed: &BTreeSet<String>) -> BTreeSet<String> {
+    let files = sources().into_iter().filter(wanted).map(|file| file.path);
+    files.filter(|path| !is_among(path, listed)).collect()
+}
+
+#[test]
+fn unsafe_code_is_where_it_may_be() {
+    let rules = rules();
+    let found = beside(|file| file.has_unsafe, &rules.unsafe_files);
+    let advice = "system calls, rings and mappings belong into one crate";
+    hold("unsafe blocks", &found, &rules.debt.unsafe_files, advice);
+}
+
+#[test]
+fn product_code_does_not_sleep() {
+    let rules = rules();
+    let found = beside(|file| file.sleeps, &rules.sleep_files);
+    let advice = "take time as an input, or wait for the state";
+    hold("sleeps", &found, &rules.debt.sleep_files, advice);
+}
+
+/// Whether the file is listed, or in a folder that is.
+fn is_among(path: &str, listed: &BTreeSet<String>) -> bool {
+    listed
+        .iter()
+        .any(|entry| Path::new(path).starts_with(entry))
+}

@@ -1,0 +1,223 @@
+//! What one source file says of its crate's structure.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use syn::visit::{self, Visit};
+
+/// A file of a product crate, without its tests.
+pub(crate) struct SourceFile {
+    pub(crate) crate_name: String,
+    /// From the root of the workspace.
+    pub(crate) path: String,
+    /// The module that it is: empty for the root.
+    pub(crate) module: Vec<String>,
+    /// `unwrap_or(0)`, `unwrap_or(MAX)`, `unwrap_or_default()`.
+    pub(crate) fallbacks: usize,
+    pub(crate) has_unsafe: bool,
+    pub(crate) sleeps: bool,
+    /// Paths into the same crate, from its root.
+    paths: BTreeSet<Vec<String>>,
+}
+
+impl SourceFile {
+    /// The modules that are files and that this one names.
+    pub(crate) fn uses<'a>(&self, modules: &BTreeSet<&'a [String]>) -> BTreeSet<&'a [String]> {
+        let module_of = |path: &Vec<String>| {
+            let lengths = (0..=path.len()).rev();
+            lengths
+                .into_iter()
+                .find_map(|n| modules.get(&path[..n]).copied())
+        };
+        self.paths.iter().filter_map(module_of).collect()
+    }
+}
+
+/// All files of a crate, reached from its root by `mod`.
+pub(crate) fn read_crate(root: &Path, name: &str) -> Vec<SourceFile> {
+    let src = root.join("crates").join(name).join("src");
+    let mut files = Vec::new();
+    for start in ["lib.rs", "main.rs"] {
+        let file = src.join(start);
+        if file.exists() {
+            read_module(root, name, &file, &src, Vec::new(), &mut files);
+        }
+    }
+    files
+}
+
+fn read_module(
+    root: &Path,
+    crate_name: &str,
+    file: &Path,
+    children: &Path,
+    module: Vec<String>,
+    files: &mut Vec<SourceFile>,
+) {
+    let text = fs::read_to_string(file).expect("a source file is readable");
+    let tree = syn::parse_file(&text).expect("a source file is Rust");
+    let mut look = Look {
+        module: module.clone(),
+        ..Look::default()
+    };
+    look.visit_file(&tree);
+    for child in look.children {
+        let flat = children.join(format!("{child}.rs"));
+        let inner = children.join(&child);
+        let at: PathBuf = if flat.exists() {
+            flat
+        } else {
+            inner.join("mod.rs")
+        };
+        let mut module = module.clone();
+        module.push(child);
+        read_module(root, crate_name, &at, &inner, module, files);
+    }
+    let path = file
+        .strip_prefix(root)
+        .expect("a source file is in the workspace");
+    files.push(SourceFile {
+        crate_name: crate_name.to_owned(),
+        path: path.to_string_lossy().into_owned(),
+        module,
+        fallbacks: look.fallbacks,
+        has_unsafe: look.has_unsafe,
+        sleeps: look.sleeps,
+        paths: look.paths,
+    });
+}
+
+/// What a walk through the syntax finds.
+#[derive(Default)]
+struct Look {
+    module: Vec<String>,
+    children: Vec<String>,
+    fallbacks: usize,
+    has_unsafe: bool,
+    sleeps: bool,
+    paths: BTreeSet<Vec<String>>,
+}
+
+impl Look {
+    /// Notes a path that begins with `crate`, `super` or `self`.
+    fn note(&mut self, segments: &[String]) {
+        let mut at = match segments.first().map(String::as_str) {
+            Some("crate") => Vec::new(),
+            Some("super" | "self") => self.module.clone(),
+            _ => return,
+        };
+        for segment in segments {
+            match segment.as_str() {
+                "crate" | "self" => {}
+                "super" => {
+                    at.pop();
+                }
+                name => at.push(name.to_owned()),
+            }
+        }
+        self.paths.insert(at);
+    }
+
+    fn walk_use(&mut self, tree: &syn::UseTree, before: &mut Vec<String>) {
+        match tree {
+            syn::UseTree::Path(path) => {
+                before.push(path.ident.to_string());
+                self.walk_use(&path.tree, before);
+                before.pop();
+            }
+            syn::UseTree::Name(name) => self.note_with(before, &name.ident),
+            syn::UseTree::Rename(rename) => self.note_with(before, &rename.ident),
+            syn::UseTree::Glob(_) => self.note(&before.clone()),
+            syn::UseTree::Group(group) => {
+                for tree in &group.items {
+                    self.walk_use(tree, before);
+                }
+            }
+        }
+    }
+
+    fn note_with(&mut self, before: &[String], last: &syn::Ident) {
+        let mut path = before.to_vec();
+        path.push(last.to_string());
+        self.note(&path);
+    }
+}
+
+/// `#[cfg(test)]`, or `#[cfg(all(test, ...))]`.
+fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
+    let of_tests = |attribute: &syn::Attribute| match &attribute.meta {
+        syn::Meta::List(list) if list.path.is_ident("cfg") => {
+            let tokens = list.tokens.to_string();
+            tokens == "test" || tokens.starts_with("all (test") || tokens.starts_with("all(test")
+        }
+        _ => false,
+    };
+    attributes.iter().any(of_tests)
+}
+
+/// `0`, `u64::MAX`.
+fn is_fallback(value: &syn::Expr) -> bool {
+    match value {
+        syn::Expr::Lit(literal) => {
+            matches!(&literal.lit, syn::Lit::Int(int) if int.base10_digits() == "0")
+        }
+        syn::Expr::Path(path) => {
+            let last = path.path.segments.last();
+            path.path.segments.len() == 2 && last.is_some_and(|last| last.ident == "MAX")
+        }
+        _ => false,
+    }
+}
+
+impl<'ast> Visit<'ast> for Look {
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if is_for_tests(&item.attrs) {
+            return;
+        }
+        match &item.content {
+            None => self.children.push(item.ident.to_string()),
+            // Its paths are relative to a module that is no file; none of ours has `super` in one.
+            Some(_) => visit::visit_item_mod(self, item),
+        }
+    }
+
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        if !is_for_tests(&item.attrs) {
+            visit::visit_item_fn(self, item);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        if !is_for_tests(&item.attrs) {
+            self.walk_use(&item.tree, &mut Vec::new());
+        }
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let segments = path
+            .segments
+            .iter()
+            .map(|segment| segment.ident.to_string());
+        let segments: Vec<String> = segments.collect();
+        self.note(&segments);
+        if segments.ends_with(&["thread".into(), "sleep".into()])
+            || segments.ends_with(&["time".into(), "sleep".into()])
+        {
+            self.sleeps = true;
+        }
+        visit::visit_path(self, path);
+    }
+
+    fn visit_expr_unsafe(&mut self, block: &'ast syn::ExprUnsafe) {
+        self.has_unsafe = true;
+        visit::visit_expr_unsafe(self, block);
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        let falls_back = (call.method == "unwrap_or" && call.args.first().is_some_and(is_fallback))
+            || call.method == "unwrap_or_default";
+        self.fallbacks += usize::from(falls_back);
+        visit::visit_expr_method_call(self, call);
+    }
+}
