@@ -180,7 +180,7 @@ impl Program {
         }
         let mut attr = LoadAttr {
             kind: kind as u32,
-            insn_count: u32::try_from(insns.len()).unwrap_or(u32::MAX),
+            insn_count: u32_of(insns.len()),
             insns: insns.as_ptr() as u64,
             // What it may call depends on it; ours is compatible.
             license: c"Dual MIT/GPL".as_ptr() as u64,
@@ -197,12 +197,12 @@ impl Program {
         let mut log = vec![0_u8; 1 << 20];
         attr.log_level = 1;
         attr.log = log.as_mut_ptr() as u64;
-        attr.log_size = u32::try_from(log.len()).unwrap_or(0);
+        attr.log_size = u32_of(log.len());
         // SAFETY: as above, and the log buffer has the length that is said.
         if let Ok(fd) = unsafe { bpf(uapi::PROG_LOAD, &mut attr) } {
             return Ok(Self { fd: owned(fd) });
         }
-        let end = log.iter().position(|&byte| byte == 0).unwrap_or(0);
+        let end = log.iter().position(|&byte| byte == 0).unwrap_or(log.len());
         log.truncate(end);
         Err(LoadError {
             source: fail,
@@ -221,8 +221,8 @@ impl Program {
         let mut data = vec![0_u8; packet.len() + 256];
         let mut attr = TestRunAttr {
             program: raw(self.fd.as_fd()),
-            data_in_len: u32::try_from(packet.len()).unwrap_or(u32::MAX),
-            data_out_len: u32::try_from(data.len()).unwrap_or(0),
+            data_in_len: u32_of(packet.len()),
+            data_out_len: u32_of(data.len()),
             data_in: packet.as_ptr() as u64,
             data_out: data.as_mut_ptr() as u64,
             repeat,
@@ -261,7 +261,7 @@ impl Program {
             data_in_len: frame_len,
             data_in: frame.as_ptr() as u64,
             repeat,
-            context_in_len: u32::try_from(size_of_val(&context)).unwrap_or(0),
+            context_in_len: u32_of(size_of_val(&context)),
             context_in: context.as_ptr() as u64,
             flags: uapi::TEST_XDP_LIVE_FRAMES,
             batch,
@@ -282,7 +282,7 @@ impl Program {
         let mut info = [0_u64; RUN_TIME + 1];
         let mut attr = InfoAttr {
             fd: raw(self.fd.as_fd()),
-            bytes: u32::try_from(size_of_val(&info)).unwrap_or(0),
+            bytes: u32_of(size_of_val(&info)),
             info: info.as_mut_ptr() as u64,
         };
         // SAFETY: the buffer lives through the call and has the length said.
@@ -511,7 +511,11 @@ fn owned(fd: RawFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
+/// A length in memory, which the kernel takes in 32 bits.
+fn u32_of(len: usize) -> u32 {
+    u32::try_from(len).expect("programs and packets are far below 4 GiB")
+}
+
 fn raw(fd: BorrowedFd<'_>) -> u32 {
-    // Open descriptors are not negative.
-    u32::try_from(fd.as_raw_fd()).unwrap_or(u32::MAX)
+    u32::try_from(fd.as_raw_fd()).expect("open descriptors are not negative")
 }

@@ -162,7 +162,7 @@ fn within(network: &Network, address: IpAddr) -> bool {
             v4.to_bits() & mask.to_bits() == address.to_bits()
         }
         (Network::V6 { address, prefix }, IpAddr::V6(v6)) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(*prefix)).unwrap_or(0);
+            let mask = u128::MAX.unbounded_shl(128 - u32::from(*prefix));
             v6.to_bits() & mask == address.to_bits()
         }
         _ => false,

@@ -3,7 +3,7 @@
 //! Steps come in the order in which libpcap's unoptimised code would load,
 //! because a load beyond the captured bytes decides the packet.
 
-use strata_wire::LinkType;
+use strata_wire::{LinkType, exact};
 
 use crate::ast::{Expr, Relation, Test, Width};
 use crate::error::CompileError;
@@ -300,7 +300,7 @@ impl Compiler {
 
     fn finish(self) -> Program {
         let mut steps = self.prologue();
-        let shift = u32::try_from(steps.len()).unwrap_or(0);
+        let shift = exact::<u32>(steps.len());
         let resolve = |label: u32| match label {
             ACCEPT | REJECT => label,
             _ => usize::try_from(label)

@@ -84,7 +84,7 @@ impl Compiler {
             }
             Network::V6 { address, prefix } => (u128::from(*address), u32::from(*prefix)),
         };
-        let mask = u128::MAX.checked_shl(128 - prefix.min(128)).unwrap_or(0);
+        let mask = u128::MAX.unbounded_shl(128 - prefix.min(128));
         let (addresses, masks) = (words(address), words(mask));
         self.sequence(4, exits, true, |this, index, exits| {
             let more = [0, 4, 8, 12][index];

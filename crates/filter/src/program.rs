@@ -305,8 +305,8 @@ pub(crate) fn apply(operator: Operator, left: u32, right: u32) -> Option<u32> {
         Operator::And => left & right,
         Operator::Or => left | right,
         Operator::Xor => left ^ right,
-        Operator::ShiftLeft => left.checked_shl(right).unwrap_or(0),
-        Operator::ShiftRight => left.checked_shr(right).unwrap_or(0),
+        Operator::ShiftLeft => left.unbounded_shl(right),
+        Operator::ShiftRight => left.unbounded_shr(right),
     })
 }
 

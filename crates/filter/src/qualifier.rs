@@ -156,7 +156,7 @@ fn host_or_net(qualifier: &Qualifier, value: &Token, mask: Option<Mask>) -> Resu
             if prefix != 128 && qualifier.kind != Kind::Net {
                 return Err("a network mask needs 'net' before the address".to_owned());
             }
-            let kept = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
+            let kept = u128::MAX.unbounded_shl(128 - u32::from(prefix));
             if u128::from(*address) & !kept != 0 {
                 return Err(format!(
                     "{address}/{prefix} has bits set behind the mask; write {}/{prefix}",
@@ -212,7 +212,7 @@ fn v4(
     written_bits: u8,
     mask: Option<Mask>,
 ) -> Result<Network, String> {
-    let kept = |bits: u32| u32::MAX.checked_shl(32 - bits).unwrap_or(0);
+    let kept = |bits: u32| u32::MAX.unbounded_shl(32 - bits);
     if mask.is_some() && qualifier.kind != Kind::Net {
         return Err("a network mask needs 'net' before the address".to_owned());
     }

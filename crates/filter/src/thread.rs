@@ -6,6 +6,8 @@
 //! A test is skipped only behind the same load, which then did not fail, so
 //! that no decision changes.
 
+use strata_wire::exact;
+
 use crate::ast::{Relation, Width};
 use crate::layers::FIRST_FREE;
 use crate::program::{NO_REGISTER, Place, Step, decide};
@@ -87,7 +89,7 @@ pub(crate) fn thread(steps: &mut Vec<Step>) -> u32 {
                     let register = fact.key.0.register;
                     register == NO_REGISTER || register < FIRST_FREE
                 });
-                let next = u32::try_from(index + 1).unwrap_or(u32::MAX);
+                let next = exact::<u32>(index + 1);
                 arrive(&mut facts, next, there);
             }
         }

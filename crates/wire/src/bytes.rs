@@ -38,3 +38,27 @@ pub(crate) fn le16(data: &[u8], at: usize) -> Option<u16> {
 pub(crate) fn le32(data: &[u8], at: usize) -> Option<u32> {
     be32(data, at).map(u32::swap_bytes)
 }
+
+/// As [`be16`], of a view that was checked to have a whole header.
+#[inline(always)]
+pub(crate) fn held16(header: &[u8], at: usize) -> u16 {
+    be16(header, at).expect("a view has its whole header")
+}
+
+/// As [`held16`], for [`be32`].
+#[inline(always)]
+pub(crate) fn held32(header: &[u8], at: usize) -> u32 {
+    be32(header, at).expect("a view has its whole header")
+}
+
+/// As [`held16`], for [`be64`].
+#[inline(always)]
+pub(crate) fn held64(header: &[u8], at: usize) -> u64 {
+    be64(header, at).expect("a view has its whole header")
+}
+
+/// As [`held16`], for [`be128`].
+#[inline(always)]
+pub(crate) fn held128(header: &[u8], at: usize) -> u128 {
+    be128(header, at).expect("a view has its whole header")
+}

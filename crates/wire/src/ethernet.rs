@@ -1,6 +1,6 @@
 //! Ethernet II and IEEE 802.3 frames.
 
-use crate::bytes::{be16, be128};
+use crate::bytes::{be128, held16};
 
 /// EtherType numbers (IEEE 802 numbers, IANA).
 pub mod ethertype {
@@ -85,7 +85,7 @@ impl<'a> Frame<'a> {
     #[inline]
     #[must_use]
     pub fn type_or_length(&self) -> u16 {
-        be16(self.bytes, 12).unwrap_or(0)
+        held16(self.bytes, 12)
     }
 }
 

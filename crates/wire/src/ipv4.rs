@@ -1,6 +1,6 @@
 //! IPv4 headers (RFC 791).
 
-use crate::bytes::{be16, be32, u8_at};
+use crate::bytes::{held16, held32, u8_at};
 
 /// Bytes of a header without options.
 pub const HEADER_LEN_MIN: usize = 20;
@@ -43,14 +43,14 @@ impl<'a> Packet<'a> {
     #[inline]
     #[must_use]
     pub fn total_len(&self) -> u16 {
-        be16(self.bytes, 2).unwrap_or(0)
+        held16(self.bytes, 2)
     }
 
     /// Identification.
     #[inline]
     #[must_use]
     pub fn identification(&self) -> u16 {
-        be16(self.bytes, 4).unwrap_or(0)
+        held16(self.bytes, 4)
     }
 
     /// Whether more fragments follow.
@@ -64,7 +64,7 @@ impl<'a> Packet<'a> {
     #[inline]
     #[must_use]
     pub fn fragment_offset(&self) -> u16 {
-        be16(self.bytes, 6).unwrap_or(0) & 0x1fff
+        held16(self.bytes, 6) & 0x1fff
     }
 
     /// Time to live.
@@ -85,14 +85,14 @@ impl<'a> Packet<'a> {
     #[inline]
     #[must_use]
     pub fn source(&self) -> u32 {
-        be32(self.bytes, 12).unwrap_or(0)
+        held32(self.bytes, 12)
     }
 
     /// Destination address.
     #[inline]
     #[must_use]
     pub fn destination(&self) -> u32 {
-        be32(self.bytes, 16).unwrap_or(0)
+        held32(self.bytes, 16)
     }
 }
 

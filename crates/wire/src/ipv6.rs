@@ -1,6 +1,6 @@
 //! IPv6 headers (RFC 8200).
 
-use crate::bytes::{be16, be32, be128};
+use crate::bytes::{held16, held32, held128};
 
 /// Bytes of the fixed header.
 pub const HEADER_LEN: usize = 40;
@@ -30,14 +30,14 @@ impl<'a> Packet<'a> {
     #[inline]
     #[must_use]
     pub fn flow_label(&self) -> u32 {
-        be32(self.bytes, 0).unwrap_or(0) & 0xf_ffff
+        held32(self.bytes, 0) & 0xf_ffff
     }
 
     /// Bytes after the fixed header; 0 for a jumbogram or segmentation by the NIC.
     #[inline]
     #[must_use]
     pub fn payload_len(&self) -> u16 {
-        be16(self.bytes, 4).unwrap_or(0)
+        held16(self.bytes, 4)
     }
 
     /// The protocol of what follows.
@@ -58,14 +58,14 @@ impl<'a> Packet<'a> {
     #[inline]
     #[must_use]
     pub fn source(&self) -> u128 {
-        be128(self.bytes, 8).unwrap_or(0)
+        held128(self.bytes, 8)
     }
 
     /// Destination address.
     #[inline]
     #[must_use]
     pub fn destination(&self) -> u128 {
-        be128(self.bytes, 24).unwrap_or(0)
+        held128(self.bytes, 24)
     }
 }
 

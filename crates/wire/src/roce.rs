@@ -8,7 +8,7 @@
 //!
 //! The invariant CRC covers the IP and UDP headers too; see [`icrc`].
 
-use crate::bytes::{be16, be32, be64, u8_at};
+use crate::bytes::{be32, held16, held32, held64, u8_at};
 
 pub mod icrc;
 mod repr;
@@ -351,14 +351,14 @@ impl<'a> Packet<'a> {
     #[inline]
     #[must_use]
     pub fn partition_key(&self) -> u16 {
-        be16(self.bytes, 2).unwrap_or(0)
+        held16(self.bytes, 2)
     }
 
     /// Queue pair that it is for.
     #[inline]
     #[must_use]
     pub fn dest_qp(&self) -> u32 {
-        be32(self.bytes, 4).unwrap_or(0) & MASK_24
+        held32(self.bytes, 4) & MASK_24
     }
 
     /// Whether an acknowledgement is asked for.
@@ -372,7 +372,7 @@ impl<'a> Packet<'a> {
     #[inline]
     #[must_use]
     pub fn psn(&self) -> u32 {
-        be32(self.bytes, 8).unwrap_or(0) & MASK_24
+        held32(self.bytes, 8) & MASK_24
     }
 
     /// What memory it is about, if its opcode has a RETH.
@@ -380,9 +380,9 @@ impl<'a> Packet<'a> {
     #[must_use]
     pub fn reth(&self) -> Option<Reth> {
         self.opcode.operation.has_reth().then(|| Reth {
-            va: be64(self.bytes, BTH_LEN).unwrap_or(0),
-            rkey: be32(self.bytes, BTH_LEN + 8).unwrap_or(0),
-            dma_len: be32(self.bytes, BTH_LEN + 12).unwrap_or(0),
+            va: held64(self.bytes, BTH_LEN),
+            rkey: held32(self.bytes, BTH_LEN + 8),
+            dma_len: held32(self.bytes, BTH_LEN + 12),
         })
     }
 
@@ -390,10 +390,10 @@ impl<'a> Packet<'a> {
     #[must_use]
     pub fn atomic_eth(&self) -> Option<AtomicEth> {
         self.opcode.operation.has_atomic_eth().then(|| AtomicEth {
-            va: be64(self.bytes, BTH_LEN).unwrap_or(0),
-            rkey: be32(self.bytes, BTH_LEN + 8).unwrap_or(0),
-            swap_or_add: be64(self.bytes, BTH_LEN + 12).unwrap_or(0),
-            compare: be64(self.bytes, BTH_LEN + 20).unwrap_or(0),
+            va: held64(self.bytes, BTH_LEN),
+            rkey: held32(self.bytes, BTH_LEN + 8),
+            swap_or_add: held64(self.bytes, BTH_LEN + 12),
+            compare: held64(self.bytes, BTH_LEN + 20),
         })
     }
 
@@ -414,7 +414,7 @@ impl<'a> Packet<'a> {
     #[must_use]
     pub fn atomic_original(&self) -> Option<u64> {
         let is_ack = self.opcode.operation == Operation::AtomicAcknowledge;
-        is_ack.then(|| be64(self.bytes, BTH_LEN + AETH_LEN).unwrap_or(0))
+        is_ack.then(|| held64(self.bytes, BTH_LEN + AETH_LEN))
     }
 
     /// Immediate data, if its opcode has it.
@@ -422,9 +422,7 @@ impl<'a> Packet<'a> {
     pub fn immediate(&self) -> Option<u32> {
         let operation = self.opcode.operation;
         let at = BTH_LEN + operation.extension_len() - IMM_LEN;
-        operation
-            .has_immediate()
-            .then(|| be32(self.bytes, at).unwrap_or(0))
+        operation.has_immediate().then(|| held32(self.bytes, at))
     }
 
     /// The payload, without pad.
@@ -446,9 +444,7 @@ impl<'a> Packet<'a> {
     #[inline]
     #[must_use]
     pub fn icrc(&self) -> u32 {
-        let end = self.bytes.len();
-        let crc = self.bytes[end - ICRC_LEN..].try_into();
-        u32::from_le_bytes(crc.unwrap_or_default())
+        held32(self.bytes, self.bytes.len() - ICRC_LEN).swap_bytes()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Transport headers: TCP (RFC 9293) and UDP (RFC 768).
 
-use crate::bytes::{be16, be32};
+use crate::bytes::{held16, held32};
 
 /// Bytes of a TCP header without options.
 pub const TCP_HEADER_LEN_MIN: usize = 20;
@@ -37,21 +37,21 @@ impl<'a> Tcp<'a> {
     #[inline]
     #[must_use]
     pub fn source_port(&self) -> u16 {
-        be16(self.bytes, 0).unwrap_or(0)
+        held16(self.bytes, 0)
     }
 
     /// Destination port.
     #[inline]
     #[must_use]
     pub fn destination_port(&self) -> u16 {
-        be16(self.bytes, 2).unwrap_or(0)
+        held16(self.bytes, 2)
     }
 
     /// Sequence number.
     #[inline]
     #[must_use]
     pub fn sequence(&self) -> u32 {
-        be32(self.bytes, 4).unwrap_or(0)
+        held32(self.bytes, 4)
     }
 
     /// What the data offset field says, in bytes: 0 to 60. Below 20 it lies.
@@ -72,7 +72,7 @@ impl<'a> Tcp<'a> {
     #[inline]
     #[must_use]
     pub fn window(&self) -> u16 {
-        be16(self.bytes, 14).unwrap_or(0)
+        held16(self.bytes, 14)
     }
 }
 
