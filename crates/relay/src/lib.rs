@@ -24,7 +24,7 @@ mod channel;
 mod error;
 mod handover;
 mod link;
-mod memory;
+pub mod memory;
 pub mod protocol;
 mod random;
 mod relay;

@@ -14,7 +14,7 @@ const ALIGNMENT: usize = 4096;
 
 /// Memory of one block: a page for its header, then the segments.
 #[derive(Debug)]
-pub(crate) struct BlockMemory {
+pub struct BlockMemory {
     bytes: Vec<u8>,
     start: usize,
     /// What of it is written to disk.
@@ -34,12 +34,13 @@ impl BlockMemory {
     }
 
     /// The memory that segments are in.
-    pub(crate) fn segments(&self) -> &[u8] {
+    #[must_use]
+    pub fn segments(&self) -> &[u8] {
         &self.bytes[self.start + SEGMENTS_AT..]
     }
 
     /// Puts the header before what will be written.
-    pub(crate) fn seal(&mut self, header: &RelayedHeader) {
+    pub fn seal(&mut self, header: &RelayedHeader) {
         let emitted = header.emit();
         let page = &mut self.bytes[self.start..self.start + SEGMENTS_AT];
         page.fill(0);
@@ -50,11 +51,8 @@ impl BlockMemory {
 
 /// A block of memory that the switch has mapped too, or a NIC writes: puts the header before
 /// what will be written.
-pub(crate) fn seal_shared(
-    mapping: &Arc<Mapping>,
-    at: usize,
-    header: &RelayedHeader,
-) -> SharedBlock {
+#[must_use]
+pub fn seal_shared(mapping: &Arc<Mapping>, at: usize, header: &RelayedHeader) -> SharedBlock {
     let mut page = [0; SEGMENTS_AT];
     let emitted = header.emit();
     page[..emitted.len()].copy_from_slice(&emitted);
@@ -64,7 +62,7 @@ pub(crate) fn seal_shared(
 
 /// What writer threads are given.
 #[derive(Debug)]
-pub(crate) enum Writable {
+pub enum Writable {
     /// A block of a responder's memory.
     Block(BlockMemory),
     /// Definitions.
@@ -85,13 +83,15 @@ impl DiskBlock for Writable {
 
 /// The blocks of one switch.
 #[derive(Debug)]
-pub(crate) struct Blocks {
+pub struct Blocks {
     blocks: Vec<Option<BlockMemory>>,
     block_bytes: usize,
 }
 
 impl Blocks {
-    pub(crate) fn new(blocks: usize, block_bytes: usize) -> Self {
+    /// So many blocks, in which segments may fill `block_bytes`.
+    #[must_use]
+    pub fn new(blocks: usize, block_bytes: usize) -> Self {
         Self {
             blocks: (0..blocks)
                 .map(|_| Some(BlockMemory::new(block_bytes)))
@@ -101,22 +101,24 @@ impl Blocks {
     }
 
     /// From the first byte of one block to that of the next.
-    pub(crate) fn stride(&self) -> usize {
+    #[must_use]
+    pub fn stride(&self) -> usize {
         SEGMENTS_AT + self.block_bytes
     }
 
     /// Bytes of all of them, one behind the other.
-    pub(crate) fn len(&self) -> u64 {
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
         (self.stride() * self.blocks.len()) as u64
     }
 
     /// Takes a block away from the responder.
-    pub(crate) fn take(&mut self, block: usize) -> Option<BlockMemory> {
+    pub fn take(&mut self, block: usize) -> Option<BlockMemory> {
         self.blocks.get_mut(block)?.take()
     }
 
     /// Gives it back.
-    pub(crate) fn give_back(&mut self, block: usize, memory: BlockMemory) {
+    pub fn give_back(&mut self, block: usize, memory: BlockMemory) {
         if let Some(place) = self.blocks.get_mut(block) {
             *place = Some(memory);
         }

@@ -554,38 +554,6 @@ fn rc_resends_what_is_lost_or_skips_and_counts_it() {
     assert!(found.whole.len() > 1000);
 }
 
-#[test]
-fn a_relay_that_comes_back_goes_on_with_the_recording() {
-    let disk = SimDisk::new();
-    let first = relay(&disk, relay_options());
-    let address = first.address();
-    let (mut worker, link) = start(link_options(address));
-    worker.feed(0..3000);
-    worker.settle();
-    assert_eq!((worker.stored, worker.lost), (3000, 0));
-    worker.feed(3000..3100);
-    std::thread::sleep(Duration::from_millis(300));
-    first.stop();
-    let mut options = relay_options();
-    options.listen = address;
-    let second = relay(&disk, options);
-    worker.feed(3100..6000);
-    worker.settle();
-    let (stored, lost) = (worker.stored, worker.lost);
-    assert_eq!(stored + lost, 6000);
-    let report = link.finish(Some(&Ledger::default()), Vec::new());
-    assert_eq!(report.disconnections, 1);
-    assert_eq!(report.lost.packets, lost);
-    second.stop();
-    let log = Log::on(Arc::new(disk.clone())).unwrap();
-    assert_eq!(log.recordings().len(), 1, "the same recording");
-    let found = read(&disk);
-    // What the relay had in memory it has written, though it could not say so.
-    let present = found.whole.len() as u64;
-    assert!(present >= stored, "{present} of 6000, {stored} confirmed");
-    assert_eq!(found.loss.packets, 6000 - present);
-}
-
 /// A write that fails at any moment ends link and relay, and what the link was told is stored
 /// is there.
 #[test]

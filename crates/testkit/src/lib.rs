@@ -6,6 +6,7 @@ mod certificates;
 mod disk;
 mod net;
 mod peer;
+pub mod sim;
 
 pub use allocations::{CountingAllocator, allocations};
 pub use certificates::{Certificates, write_key};

@@ -307,6 +307,26 @@ impl std::fmt::Debug for Placed {
     }
 }
 
+impl Placed {
+    /// Writes a block to its place and syncs it, here and now: what
+    /// [`RelayWriters`](super::RelayWriters) do with threads, for who has none.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written: the file ends before it.
+    pub fn write(self, block: &[u8]) -> Result<(), StoreError> {
+        let write = || {
+            let mut file = self.file.open()?;
+            let written = file.write_at(block, self.offset);
+            written.map_err(self.file.error("write"))?;
+            file.sync().map_err(self.file.error("sync"))
+        };
+        let written = write();
+        let updated = self.file.written(self.offset, written.is_err());
+        written.and(updated)
+    }
+}
+
 /// The blocks of one worker of a switch, on their way to files.
 pub struct RelayStream {
     log: Arc<RelayLog>,

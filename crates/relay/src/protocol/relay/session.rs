@@ -387,6 +387,12 @@ impl Session {
         }
     }
 
+    /// Whether it waits for packets that may still be under way.
+    #[must_use]
+    pub fn awaits_arrivals(&self) -> bool {
+        !self.full.is_empty() || matches!(self.state, State::Stragglers { .. })
+    }
+
     /// When the next step is due, if nothing comes before and nothing is awaited of writers or
     /// of memory.
     #[must_use]

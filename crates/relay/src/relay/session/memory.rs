@@ -132,7 +132,7 @@ impl Memory {
         wire.responder.register(Region {
             rkey,
             va: VA,
-            len: memory.len(),
+            len: memory.bytes(),
             domain: number,
             access,
             memory,

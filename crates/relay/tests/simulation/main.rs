@@ -1,0 +1,369 @@
+//! A switch and a relay in a virtual world, for an hour of its time: both sides of the protocol
+//! (`strata_relay::protocol`), requester and responder, and the log on a virtual disk, while
+//! packets are lost, late and repeated, connections break, disks fail and either end dies.
+//!
+//! What must hold is conservation (`log.rs`), and that nothing hangs: once nothing goes wrong
+//! any more, what was recorded is on disk and the recording closed within bounded time.
+//!
+//!     SEEDS=1000 cargo test -p strata-relay --test simulation     as many worlds
+//!     SEED=17 cargo test -p strata-relay --test simulation        this one
+#![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers are small, or random"
+)]
+
+mod log;
+mod net;
+mod relay;
+mod switch;
+
+use std::io::ErrorKind;
+
+use strata_rdma::OnLoss;
+use strata_store::SimDisk;
+use strata_testkit::sim::{self, MS, SECOND, Weather};
+
+use net::{End, Event, FAULTS, Fault, Net};
+use relay::RelayNode;
+use switch::{Account, SwitchNode, Way};
+
+const MINUTE: u64 = 60 * SECOND;
+const HOUR: u64 = 60 * MINUTE;
+/// Faults come until then.
+const CALM: u64 = HOUR - 5 * MINUTE;
+/// Packets come until then; what they need is over soon after.
+const END: u64 = HOUR - 3 * MINUTE;
+
+struct World {
+    net: Net,
+    disk: SimDisk,
+    relay: Option<RelayNode>,
+    switch: Option<SwitchNode>,
+    accounts: Vec<Account>,
+    way: Way,
+    seed: u64,
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut net = Net::new(seed);
+        let way = match net.rng.below(8) {
+            0 => Way {
+                reliable: false,
+                on_loss: OnLoss::Resend,
+            },
+            1 => Way {
+                reliable: true,
+                on_loss: OnLoss::Skip,
+            },
+            _ => Way {
+                reliable: true,
+                on_loss: OnLoss::Resend,
+            },
+        };
+        net.queue.at(0, Event::Start(End::Relay));
+        net.queue.at(MS, Event::Start(End::Switch));
+        net.queue.at(SECOND, Event::Feed);
+        for _ in 0..5 + net.rng.below(30) {
+            let fault = FAULTS[net.rng.below(FAULTS.len() as u64) as usize];
+            let at = net.rng.below(CALM);
+            net.queue.at(at, Event::Fault(fault));
+        }
+        Self {
+            net,
+            disk: SimDisk::new(),
+            relay: None,
+            switch: None,
+            accounts: Vec::new(),
+            way,
+            seed,
+        }
+    }
+
+    fn run(&mut self) {
+        while let Some(event) = self.net.queue.take(END) {
+            self.happens(event);
+        }
+        // Nothing goes wrong any more, and no more packets come.
+        self.net.weather = Weather::default();
+        self.mend(Fault::FullDisk);
+        if let Some(switch) = &mut self.switch {
+            switch.end(&mut self.net);
+        }
+        while self.switch.is_some()
+            && let Some(event) = self.net.queue.take(HOUR)
+        {
+            self.happens(event);
+        }
+        assert!(self.switch.is_none(), "a switch that does not end");
+        let last = self
+            .accounts
+            .last()
+            .and_then(|account| account.report.as_ref());
+        if let Some(failure) = last.and_then(|report| report.failure.as_ref()) {
+            panic!("nothing has gone wrong for minutes: {failure}");
+        }
+        self.net
+            .queue
+            .retain(|event| !matches!(event, Event::Start(_)));
+        if let Some(relay) = &mut self.relay {
+            relay.stop(&mut self.net);
+        }
+        while self.relay.is_some()
+            && let Some(event) = self.net.queue.take(HOUR + MINUTE)
+        {
+            self.happens(event);
+        }
+        assert!(self.relay.is_none(), "a relay that does not end");
+        log::check(&self.disk, &self.accounts);
+        if std::env::var_os("SEED").is_some() {
+            let sum = |of: fn(&Account) -> u64| self.accounts.iter().map(of).sum::<u64>();
+            #[allow(clippy::print_stderr, reason = "asked for")]
+            {
+                eprintln!(
+                    "seed {}: {:?}, {} recordings of {} packets, {} confirmed, {} disconnections",
+                    self.seed,
+                    self.way,
+                    self.accounts.len(),
+                    sum(|it| it.numbered),
+                    sum(|it| it.stored.len() as u64),
+                    sum(|it| it.report.as_ref().map_or(0, |r| r.disconnections)),
+                );
+            }
+        }
+    }
+
+    fn happens(&mut self, event: Event) {
+        let net = &mut self.net;
+        match event {
+            Event::Feed => self.feed(),
+            Event::Wake(end) if !net.is_woken(end) => {}
+            Event::Wake(End::Switch) => {
+                if let Some(switch) = &mut self.switch {
+                    switch.run(net);
+                }
+            }
+            Event::Wake(End::Relay) => {
+                if let Some(relay) = &mut self.relay {
+                    relay.run_all(net);
+                }
+            }
+            Event::Connect(conn) => match &mut self.relay {
+                Some(relay) => relay.connect(conn, net),
+                None => net.connected(conn, false),
+            },
+            Event::Connected(conn, is_there) => match &mut self.switch {
+                Some(switch) => switch.connected(conn, is_there, net),
+                None if is_there => net.hang_up(conn, End::Relay),
+                None => {}
+            },
+            Event::Bytes(conn, End::Switch, bytes) => match &mut self.switch {
+                Some(switch) => switch.bytes(conn, &bytes, net),
+                None => net.hang_up(conn, End::Relay),
+            },
+            Event::Bytes(conn, End::Relay, bytes) => match &mut self.relay {
+                Some(relay) => relay.bytes(conn, &bytes, net),
+                None => net.hang_up(conn, End::Switch),
+            },
+            Event::HungUp(conn, End::Switch) => {
+                if let Some(switch) = &mut self.switch {
+                    switch.hung_up(conn, net);
+                }
+            }
+            Event::HungUp(conn, End::Relay) => {
+                if let Some(relay) = &mut self.relay {
+                    relay.hung_up(conn, net);
+                }
+            }
+            Event::Packet(conn, End::Switch, bytes) => {
+                if let Some(switch) = &mut self.switch {
+                    switch.packet(conn, &bytes, net);
+                }
+            }
+            Event::Packet(_, End::Relay, bytes) => {
+                if let Some(relay) = &mut self.relay {
+                    relay.packet(&bytes, net);
+                }
+            }
+            Event::Write(writing) => {
+                let relay = self.relay.as_mut().expect("a dead relay writes nothing");
+                relay.written(*writing, net);
+            }
+            Event::Fault(fault) => self.goes_wrong(fault),
+            Event::Mend(fault) => self.mend(fault),
+            Event::Start(End::Relay) => self.start_relay(),
+            Event::Start(End::Switch) => self.start_switch(),
+        }
+        self.bury();
+    }
+
+    fn feed(&mut self) {
+        let rng = &mut self.net.rng;
+        let packets = match rng.below(80) {
+            // More than the relay has room for.
+            0 => 3000 + rng.below(3000),
+            1..10 => 50 + rng.below(200),
+            _ => 1 + rng.below(20),
+        };
+        let next = match rng.below(4) {
+            0 => rng.below(200 * MS),
+            1 => rng.below(5 * SECOND),
+            _ => rng.below(60 * SECOND),
+        };
+        self.net.after(next, Event::Feed);
+        if self.net.now() < END
+            && let Some(switch) = &mut self.switch
+            && !switch.is_over()
+        {
+            switch.feed(packets, &mut self.net);
+        }
+    }
+
+    fn start_relay(&mut self) {
+        if self.relay.is_none() {
+            match RelayNode::start(&self.disk, &mut self.net) {
+                Ok(relay) => self.relay = Some(relay),
+                Err(_) => self.net.after(SECOND, Event::Start(End::Relay)),
+            }
+        }
+    }
+
+    fn start_switch(&mut self) {
+        if self.switch.is_none() {
+            let session = self.accounts.len() as u64 + (self.seed << 16);
+            self.switch = Some(SwitchNode::new(session, self.way, &mut self.net));
+        }
+    }
+
+    /// Processes that have ended by themselves are started again.
+    fn bury(&mut self) {
+        if self
+            .relay
+            .as_ref()
+            .is_some_and(|r| r.is_ending() && r.is_idle())
+        {
+            self.relay = None;
+            let later = self.net.rng.below(10 * SECOND);
+            self.net.after(later, Event::Start(End::Relay));
+        }
+        if self.switch.as_ref().is_some_and(SwitchNode::is_over) {
+            self.switch_is_gone();
+        }
+    }
+
+    fn switch_is_gone(&mut self) {
+        if let Some(switch) = self.switch.take() {
+            self.accounts.push(switch.into_account(&mut self.net));
+            if self.net.now() < END {
+                let later = self.net.rng.below(10 * SECOND);
+                self.net.after(later, Event::Start(End::Switch));
+            }
+        }
+    }
+
+    /// The relay's process is gone, with all that it had in memory.
+    fn relay_is_gone(&mut self) {
+        let Some(relay) = self.relay.take() else {
+            return;
+        };
+        for conn in relay.connections() {
+            if self.net.rng.chance(700_000) {
+                self.net.hang_up(conn, End::Switch);
+            }
+        }
+        self.net
+            .queue
+            .retain(|event| !matches!(event, Event::Write(_)));
+        drop(relay);
+        let later = self.net.rng.below(20 * SECOND);
+        self.net.after(later, Event::Start(End::Relay));
+    }
+
+    fn goes_wrong(&mut self, fault: Fault) {
+        let net = &mut self.net;
+        match fault {
+            Fault::Weather => {
+                net.weather = Weather {
+                    loss: net.rng.below(300_000),
+                    duplication: net.rng.below(50_000),
+                    reordering: net.rng.below(50_000),
+                    delay: net.rng.below(30 * MS),
+                    jitter: net.rng.below(10 * MS),
+                    cut_until: net.weather.cut_until,
+                };
+                let later = net.rng.below(30 * SECOND);
+                net.after(later, Event::Mend(fault));
+            }
+            Fault::Cut => {
+                let most = if net.rng.chance(500_000) {
+                    3 * SECOND
+                } else {
+                    50 * SECOND
+                };
+                net.weather.cut_until = net.now() + net.rng.below(most);
+            }
+            Fault::Reset => {
+                let conns = self
+                    .relay
+                    .as_ref()
+                    .map(|relay| relay.connections().collect());
+                let conns: Vec<u64> = conns.unwrap_or_default();
+                for conn in conns {
+                    net.hang_up(conn, End::Switch);
+                    net.hang_up(conn, End::Relay);
+                }
+            }
+            Fault::KillRelay => self.relay_is_gone(),
+            Fault::PowerLoss => {
+                self.relay_is_gone();
+                self.disk = self.disk.after_power_loss(self.net.rng.bits());
+            }
+            Fault::StopRelay => {
+                if let Some(relay) = &mut self.relay {
+                    relay.stop(net);
+                }
+            }
+            Fault::KillSwitch => self.switch_is_gone(),
+            Fault::StopSwitch => {
+                if let Some(switch) = &mut self.switch {
+                    switch.stop(net);
+                }
+            }
+            Fault::FullDisk => {
+                self.disk.fail(1, u64::MAX, ErrorKind::StorageFull);
+                let later = net.rng.below(30 * SECOND);
+                net.after(later, Event::Mend(fault));
+            }
+            Fault::BadWrite => {
+                let which = 1 + net.rng.below(10);
+                self.disk.fail(which, 1, ErrorKind::Other);
+            }
+            Fault::SlowDisk => {
+                net.disk_ns = net.rng.below(3 * SECOND) + 1;
+                let later = net.rng.below(30 * SECOND);
+                net.after(later, Event::Mend(fault));
+            }
+        }
+    }
+
+    fn mend(&mut self, fault: Fault) {
+        match fault {
+            Fault::Weather => {
+                let cut_until = self.net.weather.cut_until;
+                self.net.weather = Weather {
+                    cut_until,
+                    ..Weather::default()
+                };
+            }
+            Fault::FullDisk => self.disk.fail(u64::MAX, 0, ErrorKind::Other),
+            Fault::SlowDisk => self.net.disk_ns = 5 * MS,
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn whatever_happens_what_was_confirmed_is_there_once_and_the_rest_is_counted() {
+    sim::seeds(30, |seed| World::new(seed).run());
+}
