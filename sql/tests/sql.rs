@@ -11,7 +11,7 @@ use strata_archive::{Identities, Place, compact, encrypt_to, relocate};
 use strata_capture::{Input, InputOptions};
 use strata_classify::Model;
 use strata_cold::ColdDisk;
-use strata_pipeline::{Mode, Worker, WorkerOptions, run};
+use strata_pipeline::{Mode, Parts, Worker, WorkerOptions, run};
 use strata_store::{About, Disk, RealDisk, Recorder, RecorderOptions};
 use strata_testkit::{data_dir, workspace_root};
 use strata_wire::TunnelKey;
@@ -36,7 +36,7 @@ fn record(dir: &Path, capture: &str) {
         hash_seed: [1, 2],
         sampling_seed: 0,
     };
-    let mut worker = Worker::new(&model, options, sink).unwrap();
+    let mut worker = Worker::new(&model, Parts::new(options, sink)).unwrap();
     let path = data_dir().join("labelled").join(capture).join("trace.pcap");
     let mut input = Input::open(&[path], &InputOptions::default()).unwrap();
     run(&mut input, &mut worker, |_| ControlFlow::Continue(())).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 use strata_capture::{Input, InputOptions};
 use strata_pipeline::{Worker, run as run_worker};
 
@@ -104,7 +104,7 @@ fn record(
     if setup.stop.load(Ordering::Relaxed) {
         warnings.push(String::from("interrupted by a signal: the input has more"));
     }
-    let outcome = WorkerOutcome::of(&worker, ran);
+    let outcome = WorkerOutcome::of(&worker, ran.map_err(Error::from));
     finish(recording, vec![outcome], warnings, started, &setup.tell)
 }
 

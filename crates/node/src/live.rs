@@ -1,6 +1,7 @@
 //! Recording from interfaces: a worker on each core, until it is stopped.
 
 mod lost;
+mod run;
 pub(crate) mod worker;
 
 use std::sync::Arc;
@@ -78,11 +79,14 @@ pub(crate) fn start(
     if spec.capture.exclusive {
         tell(&Notice::Exclusive(names.to_vec()));
     }
-    let equipment = setup.equip(count)?;
+    let mut equipment = setup.equip(count)?;
     let user = spec.sandbox.as_ref().and_then(|s| s.user.as_deref());
     let owner = destination.owner(user.map(User::named).transpose()?);
     let eve = setup.spec.attention.open(false, &owner)?;
     let (lives, opener) = open(setup, spec, count)?;
+    for (equipment, live) in equipment.iter_mut().zip(&lives) {
+        equipment.cut(live.cut_table());
+    }
     let ways = lives[0].ways().join("; ");
     let before = DropCounts::now(names);
     let room = destination.dir();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Error, Result};
 use strata_classify::{Drift, DriftReport};
-use strata_pipeline::{RunError, Worker};
+use strata_pipeline::Worker;
 use strata_sketch::Pressure;
 use strata_store::{Disk as _, RealDisk, drift_name, seal_drift};
 use strata_wire::{Ledger, LinkType};
@@ -53,11 +53,11 @@ pub(crate) struct WorkerOutcome {
     drift: Option<Drift>,
     filter_problems: Vec<(LinkType, String)>,
     filter_fits_nowhere: Option<String>,
-    ran: Result<(), RunError>,
+    ran: Result<()>,
 }
 
 impl WorkerOutcome {
-    pub(crate) fn of(worker: &Worker, ran: Result<(), RunError>) -> Self {
+    pub(crate) fn of(worker: &Worker, ran: Result<()>) -> Self {
         Self {
             ledger: worker.ledger(),
             pressure: worker.pressure(),
@@ -130,7 +130,6 @@ pub(crate) fn finish(
     let stored = closed.as_ref().map_or(Ok(()), Closed::check);
     // In the order of what explains the others.
     let failure = ran
-        .map_err(Error::from)
         .and(not_closed)
         .and(stored)
         .and(noted)

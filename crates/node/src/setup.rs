@@ -4,12 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail, ensure};
+use strata_capture::live::CutTable;
 use strata_capture::send::Mirror;
 use strata_control::Controller;
 use strata_control::saved::Saved;
 use strata_filter::Filter;
-use strata_pipeline::{Alerts, Attention, AttentionOptions, Budget, Mode, Worker, WorkerOptions};
+use strata_pipeline::{
+    Alerts, Attention, AttentionOptions, Budget, Copies, EnoughOfFlows, Mode, Parts, Worker,
+    WorkerOptions,
+};
 use strata_store::{About, BlockSink};
+use strata_wire::{FlowKey, Tally};
 
 use crate::configuration::{Addresses, Configuration};
 use crate::destination::Recording;
@@ -19,7 +24,51 @@ use crate::spec::{InputSpec, Spec};
 /// What one worker has beyond modes and policies.
 pub(crate) struct Equipment {
     attention: Attention,
-    mirror: Option<Mirror>,
+    copies: Option<Box<dyn Copies>>,
+    enough: Option<Box<dyn EnoughOfFlows>>,
+}
+
+impl Equipment {
+    /// Has the kernel cut packets of flows of which less is enough, where it can.
+    pub(crate) fn cut(&mut self, table: Option<CutTable>) {
+        self.enough = table.map(|table| Box::new(CutInKernel(table)) as _);
+    }
+}
+
+/// Copies that leave by an interface.
+#[derive(Debug)]
+struct Mirrored(Mirror);
+
+impl Copies for Mirrored {
+    fn send(&mut self, frames: &[&[u8]]) {
+        self.0.send(frames);
+    }
+
+    fn sent(&self) -> Tally {
+        self.0.sent()
+    }
+
+    fn lost(&self) -> Tally {
+        self.0.lost()
+    }
+}
+
+/// The kernel's table of lengths.
+#[derive(Debug)]
+struct CutInKernel(CutTable);
+
+impl EnoughOfFlows for CutInKernel {
+    fn keep_whole(&self, flow: &FlowKey) {
+        self.0.keep_whole(flow);
+    }
+
+    fn cut(&self, flow: &FlowKey, bytes: u16) {
+        self.0.cut(flow, bytes);
+    }
+
+    fn cut_at_once(&self, flow: &FlowKey, bytes: u16) {
+        self.0.cut_at_once(flow, bytes);
+    }
 }
 
 /// A spec whose files are read, with what is shared by the threads of its recording.
@@ -95,13 +144,16 @@ impl Setup {
     pub(crate) fn equip(&self, workers: u16) -> Result<Vec<Equipment>> {
         let options = self.attention(workers)?;
         let mirror = self.spec.mirror_to.as_deref();
+        let copies = || -> Result<Option<Box<dyn Copies>>> {
+            let opened = mirror.map(Mirror::open).transpose();
+            let mirror = opened.context("--mirror-to")?;
+            Ok(mirror.map(|mirror| Box::new(Mirrored(mirror)) as _))
+        };
         let equipment = |_| {
             Ok(Equipment {
-                mirror: mirror
-                    .map(Mirror::open)
-                    .transpose()
-                    .context("--mirror-to")?,
+                copies: copies()?,
                 attention: Attention::new(&options),
+                enough: None,
             })
         };
         (0..workers).map(equipment).collect()
@@ -133,16 +185,16 @@ impl Setup {
         };
         let budget = spec.packets_max.map(Budget::new).map(Arc::new);
         let worker = |(sink, equipment): (BlockSink, Equipment)| {
-            let mut worker = Worker::new(&spec.model.model, options.clone(), sink)?;
-            worker.follow(Arc::clone(self.controller.steering()));
-            worker.attend(equipment.attention);
-            if let Some(mirror) = equipment.mirror {
-                worker.mirror_to(mirror);
-            }
-            if let Some(budget) = &budget {
-                worker.limit(Arc::clone(budget));
-            }
-            Ok(worker)
+            let parts = Parts {
+                options: options.clone(),
+                sink,
+                steering: Some(Arc::clone(self.controller.steering())),
+                attention: Some(equipment.attention),
+                budget: budget.clone(),
+                copies: equipment.copies,
+                enough: equipment.enough,
+            };
+            Ok(Worker::new(&spec.model.model, parts)?)
         };
         let workers: Result<Vec<Worker>> = sinks.into_iter().zip(equipment).map(worker).collect();
         Ok((recording, workers?))

@@ -25,7 +25,9 @@ use std::time::Instant;
 
 use strata_capture::{Input, InputOptions, Next, PacketRef};
 use strata_classify::Model;
-use strata_pipeline::{Attention, AttentionOptions, FlowFinder, Mode, Worker, WorkerOptions};
+use strata_pipeline::{
+    Attention, AttentionOptions, FlowFinder, Mode, Parts, Worker, WorkerOptions,
+};
 use strata_store::{About, NullDisk, Recorder, RecorderOptions};
 use strata_wire::{Interface, Ledger, LinkType, Meta, TunnelKey};
 
@@ -120,8 +122,11 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Worker>) {
     .unwrap();
     let mut workers = Vec::new();
     for sink in sinks {
-        let mut worker = Worker::new(model, options.clone(), sink).unwrap();
-        worker.attend(Attention::new(&setup.attention));
+        let parts = Parts {
+            attention: Some(Attention::new(&setup.attention)),
+            ..Parts::new(options.clone(), sink)
+        };
+        let mut worker = Worker::new(model, parts).unwrap();
         let interface = Interface::new(LinkType::ETHERNET, 0);
         worker.meta(Meta::Interface { id: 0, interface }).unwrap();
         workers.push(worker);

@@ -6,15 +6,15 @@
 //! ```
 //!
 //! - [`Worker`]: one worker, run to completion, in batches of 64; it owns its
-//!   sketch, its books and the block it fills;
+//!   sketch, its books and the block it fills, and knows neither sockets nor the kernel: made of
+//!   [`Parts`], it emits blocks into a [`Sink`];
 //! - [`FlowFinder`]: whose packet it is;
 //! - [`Classifier`]: sketch, features and forest of one model;
 //! - [`Plan`], [`Steering`]: modes and policies, and how they change on the way;
 //! - [`Attention`], [`Alerts`]: what is kept whole beyond that, also of packets that
 //!   have gone by;
 //! - [`Mode`]: from class to granularity (TitanLog §VI-A);
-//! - [`run`]: an [`Input`](strata_capture::Input) through a worker;
-//! - [`run_live`]: interfaces through a worker.
+//! - [`run`]: an [`Input`](strata_capture::Input) through a worker; `node` runs interfaces.
 #![forbid(unsafe_code)]
 
 mod alerts;
@@ -23,7 +23,6 @@ mod classifier;
 mod first_bytes;
 mod flows;
 mod fragments;
-mod live;
 mod lookback;
 mod mode;
 mod plan;
@@ -36,8 +35,10 @@ pub use alerts::{Alert, Alerts, eve_alert};
 pub use budget::Budget;
 pub use classifier::{Classified, Classifier};
 pub use flows::{FlowFinder, wire_bytes};
-pub use live::run_live;
 pub use mode::{Mode, ModeConfig, ModeError};
 pub use plan::{Delays, Plan, Steering};
 pub use run::{RunError, run};
-pub use worker::{Attention, AttentionOptions, ClassKept, Worker, WorkerOptions, merge_kept};
+pub use worker::{
+    Attention, AttentionOptions, ClassKept, Copies, EnoughOfFlows, Parts, Sink, Worker,
+    WorkerOptions, merge_kept,
+};

@@ -2,11 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use strata_capture::live::LiveError;
 use strata_capture::{CaptureError, Input, Next};
 use strata_store::StoreError;
 
-use crate::worker::Worker;
+use crate::worker::{Sink, Worker};
 
 /// Why recording ended early. What was recorded before is in the log.
 #[derive(Debug, thiserror::Error)]
@@ -14,9 +13,6 @@ pub enum RunError {
     /// The input cannot be read further.
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// An interface cannot be captured further.
-    #[error(transparent)]
-    Live(#[from] LiveError),
     /// The log cannot be written.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -29,10 +25,10 @@ pub enum RunError {
 /// # Errors
 ///
 /// What ended it; everything before is recorded.
-pub fn run(
+pub fn run<S: Sink>(
     input: &mut Input,
-    worker: &mut Worker,
-    mut after_batch: impl FnMut(&mut Worker) -> ControlFlow<()>,
+    worker: &mut Worker<S>,
+    mut after_batch: impl FnMut(&mut Worker<S>) -> ControlFlow<()>,
 ) -> Result<(), RunError> {
     let mut step = || -> Result<(), RunError> {
         loop {

@@ -4,10 +4,9 @@ mod attention;
 mod books;
 mod classes;
 mod lanes;
+mod parts;
 mod record;
 
-use strata_capture::live::CutTable;
-use strata_capture::send::Mirror;
 use strata_capture::{PacketRef, Packets};
 use strata_classify::{LANES, Model};
 use strata_filter::{Filter, Program};
@@ -25,7 +24,7 @@ use crate::budget::Budget;
 use crate::classifier::{Classifier, bits};
 use crate::flows::{FlowFinder, wire_bytes};
 use crate::mode::{Mode, ModeError};
-use crate::plan::{Follower, ModeDemands, Plan, Steering};
+use crate::plan::{Follower, ModeDemands, Plan};
 use crate::policing::{Policing, fields, plain_fields};
 use crate::reasons::{BY_CLASS, DeciderId, Reasons, join_decided};
 
@@ -34,6 +33,7 @@ use books::in_flight;
 use classes::ByClass;
 pub use classes::{ClassKept, merge_kept};
 use lanes::Lanes;
+pub use parts::{Copies, EnoughOfFlows, Parts, Sink};
 
 /// Room that is kept free in a block for definitions beside a packet: a verdict
 /// of 256 trees and a plain interface. Larger ones make their block grow.
@@ -79,9 +79,9 @@ fn rules_number(policing: Option<&Policing>, interface: &Interface) -> u8 {
     policing.map_or(0, |policing| policing.interface(interface.name()))
 }
 
-/// A worker. It owns everything it touches.
+/// A worker. It owns everything it touches, and emits its records as blocks into a sink.
 #[derive(Debug)]
-pub struct Worker {
+pub struct Worker<S = BlockSink> {
     options: WorkerOptions,
     classifier: Classifier,
     demands: Vec<Demand>,
@@ -99,7 +99,7 @@ pub struct Worker {
     /// What the filter means on the link types of `sources`.
     filters: Vec<(LinkType, Arc<Result<Program, String>>)>,
     context_json: Vec<u8>,
-    sink: BlockSink,
+    sink: S,
     block: Box<BlockBuilder>,
     /// Without the packets of `block`.
     ledger: Ledger,
@@ -109,10 +109,10 @@ pub struct Worker {
     write_error: Option<StoreError>,
     /// How many packets are still wanted; `None` for all that come.
     budget: Option<Arc<Budget>>,
-    /// Where the kernel looks up how much of a packet is enough.
-    cut: Option<CutTable>,
-    /// Where copies of packets are sent that a policy mirrors.
-    mirror: Option<Mirror>,
+    /// Who is told how much of a flow's packets is enough.
+    enough: Option<Box<dyn EnoughOfFlows>>,
+    /// Who takes copies of packets that a policy mirrors.
+    copies: Option<Box<dyn Copies>>,
     /// The share of flows that is captured, where it may be less than all.
     flow_share: Option<FlowShare>,
     /// What else is kept whole; `None` for nothing.
@@ -123,8 +123,8 @@ pub struct Worker {
     lanes: Box<Lanes>,
 }
 
-impl Worker {
-    /// A worker that records into `sink`.
+impl<S: Sink> Worker<S> {
+    /// A worker of these parts.
     ///
     /// # Errors
     ///
@@ -133,11 +133,16 @@ impl Worker {
     /// # Panics
     ///
     /// If the sink was used before.
-    pub fn new(
-        model: &Model,
-        options: WorkerOptions,
-        mut sink: BlockSink,
-    ) -> Result<Self, ModeError> {
+    pub fn new(model: &Model, parts: Parts<S>) -> Result<Self, ModeError> {
+        let Parts {
+            options,
+            mut sink,
+            steering,
+            attention,
+            budget,
+            copies,
+            enough,
+        } = parts;
         let plan = Plan::new(model, &options.modes)?;
         let block = sink.take().expect("a new sink has free blocks");
         let mut worker = Self {
@@ -146,7 +151,7 @@ impl Worker {
             reasons: Reasons::new(),
             class_deciders: Vec::new(),
             policing: None,
-            follower: None,
+            follower: steering.map(Follower::new),
             sampling_hasher: FlowHasher::new([options.sampling_seed, 0x5354_5241_5441]),
             sampling_key: mix64(options.sampling_seed ^ 0x5354_5241),
             flows: FlowFinder::new(options.hash_seed, options.tunnel_key),
@@ -160,11 +165,11 @@ impl Worker {
             next_seq: 0,
             packet_number: 0,
             write_error: None,
-            budget: None,
-            cut: None,
-            mirror: None,
+            budget,
+            enough,
+            copies,
             flow_share: None,
-            attention: None,
+            attention: attention.filter(Attention::is_asked).map(Box::new),
             blocks_handed_over: 0,
             blocks_at_flush: 0,
             lanes: Box::new(Lanes::new()),
@@ -172,12 +177,6 @@ impl Worker {
         };
         worker.adopt(&plan);
         Ok(worker)
-    }
-
-    /// Goes on with the plan that is published, from the next batch on and whenever it
-    /// changes, instead of with the modes it was made with.
-    pub fn follow(&mut self, steering: Arc<Steering>) {
-        self.follower = Some(Follower::new(steering));
     }
 
     /// Does what is due though no packets come.
@@ -246,16 +245,6 @@ impl Worker {
         }
     }
 
-    /// Tells the kernel which packets need not come whole.
-    pub fn cut_with(&mut self, table: CutTable) {
-        self.cut = Some(table);
-    }
-
-    /// Sends copies of packets on that a policy mirrors.
-    pub fn mirror_to(&mut self, mirror: Mirror) {
-        self.mirror = Some(mirror);
-    }
-
     /// Counters that it has in common with whoever writes its blocks.
     #[must_use]
     pub fn progress(&self) -> &Progress {
@@ -280,11 +269,6 @@ impl Worker {
         self.block.look_again();
     }
 
-    /// Takes no more packets than a budget has, which other workers may share.
-    pub fn limit(&mut self, budget: Arc<Budget>) {
-        self.budget = Some(budget);
-    }
-
     /// Whether as many packets as were wanted have been taken.
     #[must_use]
     pub fn is_done(&self) -> bool {
@@ -295,8 +279,8 @@ impl Worker {
     #[must_use]
     pub fn ledger(&self) -> Ledger {
         let mut ledger = self.ledger;
-        if let Some(mirror) = &self.mirror {
-            (ledger.mirrored, ledger.mirror_lost) = (mirror.sent(), mirror.lost());
+        if let Some(copies) = &self.copies {
+            (ledger.mirrored, ledger.mirror_lost) = (copies.sent(), copies.lost());
         }
         // The block at hand is added up when it is asked for or handed over.
         in_flight(&mut ledger, &self.block.tally());
@@ -504,10 +488,10 @@ impl Worker {
                 self.ledger.discarded.add(bytes);
             }
         }
-        if let Some(mirror) = &mut self.mirror
+        if let Some(taker) = &mut self.copies
             && copied > 0
         {
-            mirror.send(&copies[..copied]);
+            taker.send(&copies[..copied]);
         }
     }
 

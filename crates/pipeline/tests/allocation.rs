@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use strata_capture::{Input, InputOptions, Next, PacketRef};
 use strata_classify::Model;
-use strata_pipeline::{Mode, Worker, WorkerOptions};
+use strata_pipeline::{Mode, Parts, Worker, WorkerOptions};
 use strata_store::{About, NullDisk, Recorder, RecorderOptions};
 use strata_testkit::{CountingAllocator, allocations, data_dir, workspace_root};
 use strata_wire::{Interface, LinkType, Meta, TunnelKey};
@@ -70,7 +70,7 @@ fn a_worker_does_not_allocate() {
         ..RecorderOptions::default()
     };
     let (recorder, sink) = Recorder::start(Arc::new(NullDisk), small, &about).unwrap();
-    let mut worker = Worker::new(&model, options, sink).unwrap();
+    let mut worker = Worker::new(&model, Parts::new(options, sink)).unwrap();
     let interface = Interface::new(LinkType::ETHERNET, 0);
     worker.meta(Meta::Interface { id: 0, interface }).unwrap();
     let mut pass = || {

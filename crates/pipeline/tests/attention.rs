@@ -10,7 +10,7 @@ use std::sync::Arc;
 use strata_capture::{Input, InputOptions, Next};
 use strata_classify::Model;
 use strata_pipeline::{
-    Alert, Alerts, Attention, AttentionOptions, Mode, Worker, WorkerOptions, run,
+    Alert, Alerts, Attention, AttentionOptions, Mode, Parts, Worker, WorkerOptions, run,
 };
 use strata_query::{ExportOptions, FileFormat, Find, export};
 use strata_store::{About, Disk, Log, Record, Recorder, RecorderOptions, Select, SimDisk};
@@ -85,8 +85,11 @@ fn record_and(mode: &str, attention: &AttentionOptions, mut look: impl FnMut(u64
         hash_seed: [1, 2],
         sampling_seed: 0,
     };
-    let mut worker = Worker::new(&model, options, sink).unwrap();
-    worker.attend(Attention::new(attention));
+    let parts = Parts {
+        attention: Some(Attention::new(attention)),
+        ..Parts::new(options, sink)
+    };
+    let mut worker = Worker::new(&model, parts).unwrap();
     let ran = run(&mut input, &mut worker, |worker| {
         look(worker.ledger().seen.packets);
         ControlFlow::Continue(())

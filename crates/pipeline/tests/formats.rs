@@ -9,7 +9,7 @@ use std::sync::Arc;
 use strata_capture::{Input, InputOptions, Next};
 use strata_classify::Model;
 use strata_filter::Filter;
-use strata_pipeline::{Mode, RunError, Worker, WorkerOptions, run};
+use strata_pipeline::{Mode, Parts, RunError, Worker, WorkerOptions, run};
 use strata_query::{ExportOptions, FileFormat, Find, export};
 use strata_store::{About, Disk, Log, Recorder, RecorderOptions, Select, SimDisk};
 use strata_testkit::{data_dir, format_captures, workspace_root};
@@ -114,7 +114,7 @@ fn record(path: &Path, model: &Model, mode: &str, filter: Option<&str>) -> Optio
         hash_seed,
         sampling_seed: 0,
     };
-    let mut worker = Worker::new(model, options, sink).unwrap();
+    let mut worker = Worker::new(model, Parts::new(options, sink)).unwrap();
     match run(&mut input, &mut worker, |_| ControlFlow::Continue(())) {
         Ok(()) | Err(RunError::Capture(_)) => {}
         Err(error) => panic!("{}: {error}", path.display()),

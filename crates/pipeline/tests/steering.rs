@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use strata_capture::{Input, InputOptions, Next};
 use strata_classify::Model;
 use strata_filter::Filter;
-use strata_pipeline::{Mode, Plan, Steering, Worker, WorkerOptions, run};
+use strata_pipeline::{Mode, Parts, Plan, Steering, Worker, WorkerOptions, run};
 use strata_query::{ExportOptions, FileFormat, Find, export};
 use strata_rules::{Action, PacketFields, Policies, Policy, UNTAGGED, regions};
 use strata_store::{About, Disk, Log, Recorder, RecorderOptions, SimDisk};
@@ -50,7 +50,7 @@ struct Recording {
     worker: Worker,
 }
 
-fn start(model: &Model) -> Recording {
+fn start(model: &Model, steering: Option<Arc<Steering>>) -> Recording {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
     let about = About {
         model_json: model.to_json().into_bytes(),
@@ -68,7 +68,11 @@ fn start(model: &Model) -> Recording {
         hash_seed: [1, 2],
         sampling_seed: 0,
     };
-    let worker = Worker::new(model, options, sink).unwrap();
+    let parts = Parts {
+        steering,
+        ..Parts::new(options, sink)
+    };
+    let worker = Worker::new(model, parts).unwrap();
     Recording {
         disk,
         recorder,
@@ -140,10 +144,8 @@ fn policies_keep_what_they_say_and_count_it() {
         policy(100, "tcp port 80", "full"),
         policy(50, "udp", "classify 1/4"),
     ];
-    let mut recording = start(&model);
-    recording
-        .worker
-        .follow(Steering::new(plan(&model, "log-all", &policies, "drop")));
+    let steering = Steering::new(plan(&model, "log-all", &policies, "drop"));
+    let mut recording = start(&model, Some(steering));
     let mut input = Input::open(&[trace()], &InputOptions::default()).unwrap();
     run(&mut input, &mut recording.worker, |_| {
         ControlFlow::Continue(())
@@ -186,14 +188,10 @@ fn without_policies_nothing_changes() {
     let model = model();
     let mut books = Vec::new();
     for policies in [None, Some(Action::CLASSIFY)] {
-        let mut recording = start(&model);
-        if policies.is_some() {
-            // One that nothing matches, so that every packet goes through the rules.
-            let none = [policy(1, "host 203.0.113.77", "drop")];
-            recording
-                .worker
-                .follow(Steering::new(plan(&model, "default", &none, "classify")));
-        }
+        // One that nothing matches, so that every packet goes through the rules.
+        let none = [policy(1, "host 203.0.113.77", "drop")];
+        let steering = policies.map(|_| Steering::new(plan(&model, "default", &none, "classify")));
+        let mut recording = start(&model, steering);
         let mut input = Input::open(&[trace()], &InputOptions::default()).unwrap();
         run(&mut input, &mut recording.worker, |_| {
             ControlFlow::Continue(())
@@ -209,9 +207,8 @@ fn without_policies_nothing_changes() {
 #[test]
 fn changes_under_load_lose_nothing() {
     let model = model();
-    let mut recording = start(&model);
     let steering = Steering::new(plan(&model, "log-all", &[], "classify"));
-    recording.worker.follow(Arc::clone(&steering));
+    let mut recording = start(&model, Some(Arc::clone(&steering)));
     let done = Arc::new(AtomicBool::new(false));
     let changer = {
         let (steering, done, model) = (Arc::clone(&steering), Arc::clone(&done), model.clone());
@@ -269,9 +266,8 @@ fn changes_under_load_lose_nothing() {
 #[test]
 fn a_worker_without_packets_switches_when_it_is_idle() {
     let model = model();
-    let mut recording = start(&model);
     let steering = Steering::new(plan(&model, "log-all", &[], "classify"));
-    recording.worker.follow(Arc::clone(&steering));
+    let mut recording = start(&model, Some(Arc::clone(&steering)));
     recording.worker.idle().unwrap();
     assert_eq!(steering.delays().count(), 0, "it begins with a plan");
     for _ in 0..3 {

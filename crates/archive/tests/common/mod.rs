@@ -9,7 +9,7 @@ use std::sync::Arc;
 use strata_archive::{Identities, compact, encrypt_to};
 use strata_capture::{Input, InputOptions, Next};
 use strata_classify::Model;
-use strata_pipeline::{Mode, RunError, Worker, WorkerOptions, run};
+use strata_pipeline::{Mode, Parts, RunError, Worker, WorkerOptions, run};
 use strata_query::{ExportOptions, FileFormat, Find};
 use strata_store::{About, Context, Disk, Log, PacketRecord, Recorder, RecorderOptions, SimDisk};
 use strata_testkit::{data_dir, workspace_root};
@@ -97,7 +97,7 @@ pub(crate) fn record(
         hash_seed,
         sampling_seed: 0,
     };
-    let mut worker = Worker::new(model, options, sink).unwrap();
+    let mut worker = Worker::new(model, Parts::new(options, sink)).unwrap();
     match run(&mut input, &mut worker, |_| ControlFlow::Continue(())) {
         Ok(()) | Err(RunError::Capture(_)) => {}
         Err(error) => panic!("{}: {error}", path.display()),

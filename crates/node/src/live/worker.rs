@@ -6,14 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Error, Result, anyhow};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use strata_capture::live::{Live, RingCounts};
 use strata_confine::Role;
-use strata_pipeline::{ClassKept, Worker, merge_kept, run_live};
+use strata_pipeline::{ClassKept, Worker, merge_kept};
 use strata_wire::{Ledger, Tally};
 
+use super::run::run_live;
 use crate::observer::Noted;
 use crate::outcome::WorkerOutcome;
 use crate::sandbox;
@@ -97,7 +98,7 @@ impl Running {
                 ControlFlow::Continue(())
             });
             publish(&shared, &mut live, &mut worker, &mut in_kernel);
-            Ok(WorkerOutcome::of(&worker, ran))
+            Ok(WorkerOutcome::of(&worker, ran.map_err(Error::from)))
         };
         let thread = thread::Builder::new()
             .name(format!("strata-worker-{number}"))

@@ -7,7 +7,7 @@ use strata_classify::VerdictId;
 use strata_store::{Decider, PROMOTION_HEADER_LEN, Promotion, StoreError};
 use strata_wire::{Keep, Outcome};
 
-use super::{DEFINITIONS_LEN, Worker};
+use super::{DEFINITIONS_LEN, Sink, Worker};
 use crate::alerts::{Alerted, Alerts};
 use crate::classifier::bits;
 use crate::first_bytes::FirstBytes;
@@ -55,17 +55,12 @@ impl Attention {
         self.look_back.is_some()
     }
 
-    fn is_asked(&self) -> bool {
+    pub(super) fn is_asked(&self) -> bool {
         self.looks_back() || self.first_bytes.is_some() || self.alerted.is_some()
     }
 }
 
-impl Worker {
-    /// Keeps more packets whole than modes and policies ask for.
-    pub fn attend(&mut self, attention: Attention) {
-        self.attention = attention.is_asked().then(|| Box::new(attention));
-    }
-
+impl<S: Sink> Worker<S> {
     /// Takes in alerts that are new: what is remembered of their flows is promoted.
     ///
     /// # Errors

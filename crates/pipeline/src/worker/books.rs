@@ -3,9 +3,9 @@
 use strata_store::{BlockTally, StoreError, Written};
 use strata_wire::{DropReason, Ledger};
 
-use super::Worker;
+use super::{Sink, Worker};
 
-impl Worker {
+impl<S: Sink> Worker<S> {
     #[cold]
     pub(super) fn room_for(&mut self, needed: usize) -> Result<(), StoreError> {
         if !self.block.is_empty() {

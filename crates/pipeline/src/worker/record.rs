@@ -6,14 +6,14 @@ use strata_sketch::Level;
 use strata_store::{PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, StoreError};
 use strata_wire::{Keep, Outcome};
 
-use super::{DEFINITIONS_LEN, Demand, Worker};
+use super::{DEFINITIONS_LEN, Demand, Sink, Worker};
 use crate::flows::wire_bytes;
 use crate::reasons::{BY_CLASS, class_and_level, join_decided};
 
 /// Of packets that the kernel has cut, one of so many renews what is enough of its flow.
 const RENEWED_EVERY: u64 = 4;
 
-impl Worker {
+impl<S: Sink> Worker<S> {
     /// Granularity and record of one packet.
     #[inline(always)]
     pub(super) fn record(
@@ -55,7 +55,7 @@ impl Worker {
         };
         let captured_len = u32::try_from(packet.data.len()).unwrap_or(u32::MAX);
         let header_len = self.lanes.header_len[lane];
-        if self.cut.is_some() {
+        if self.enough.is_some() {
             self.mind_the_cut(lane, packet, keep, verdict);
         }
         let kept = keep.kept_len(header_len, captured_len);
@@ -136,17 +136,17 @@ impl Worker {
         if is_cut && keep != Keep::Full && !self.packet_number.is_multiple_of(RENEWED_EVERY) {
             return;
         }
-        let (Some(cut), Some(key)) = (&self.cut, self.lanes.headers(lane).key) else {
+        let (Some(enough), Some(key)) = (&self.enough, self.lanes.headers(lane).key) else {
             return;
         };
         match keep {
             // A copy is sent on whole.
-            _ if self.is_mirrored(lane) => cut.keep_whole(&key),
-            Keep::Full => cut.keep_whole(&key),
-            _ if self.is_settled(lane) => cut.cut_at_once(&key, enough(wanted)),
+            _ if self.is_mirrored(lane) => enough.keep_whole(&key),
+            Keep::Full => enough.keep_whole(&key),
+            _ if self.is_settled(lane) => enough.cut_at_once(&key, with_options(wanted)),
             // What the packet alone says is no verdict on its flow.
             _ if self.classifier.verdict(verdict).level != Some(Level::Flow) => {}
-            _ => cut.cut(&key, enough(wanted)),
+            _ => enough.cut(&key, with_options(wanted)),
         }
     }
 
@@ -199,6 +199,6 @@ impl Worker {
 
 /// What is enough of all packets of a flow, if `wanted` is of one: headers of others may be
 /// longer, with TCP options.
-fn enough(wanted: u32) -> u16 {
+fn with_options(wanted: u32) -> u16 {
     u16::try_from(wanted + 64).unwrap_or(u16::MAX / 2)
 }

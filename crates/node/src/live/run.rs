@@ -4,22 +4,28 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strata_capture::Packets;
-use strata_capture::live::{Live, LiveNext};
+use strata_capture::live::{Live, LiveError, LiveNext};
+use strata_pipeline::Worker;
+use strata_store::StoreError;
 
-use crate::run::RunError;
-use crate::worker::Worker;
+/// Why capturing ended early. What was recorded before is in the log.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RunError {
+    /// An interface cannot be captured further.
+    #[error(transparent)]
+    Live(#[from] LiveError),
+    /// The log cannot be written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
 
 /// Packets are in the log's files after so long, however few there are.
 const FLUSH_AFTER: Duration = Duration::from_millis(900);
 
 /// Runs interfaces through a worker until `after_step` says so, and finishes the
 /// worker in all cases. `after_step` is called after each batch, and ten times a
-/// second when nothing comes.
-///
-/// # Errors
-///
-/// What ended it; everything before is recorded.
-pub fn run_live(
+/// second when nothing comes. Fails with what ended it; everything before is recorded.
+pub(super) fn run_live(
     live: &mut Live,
     worker: &mut Worker,
     mut after_step: impl FnMut(&mut Live, &mut Worker) -> ControlFlow<()>,
@@ -30,7 +36,6 @@ pub fn run_live(
         let mut shares = live.sampler().map(|sampler| sampler.follow());
         if let Some(table) = &cut {
             table.set_second(second_of(SystemTime::now()));
-            worker.cut_with(table.clone());
         }
         loop {
             match live.advance()? {

@@ -1,0 +1,120 @@
+//! What a worker is made of, and what it does not know: where its blocks, copies and verdicts go.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use strata_store::{BlockBuilder, BlockSink, Progress, StoreError, Written};
+use strata_wire::{FlowKey, Tally};
+
+use super::{Attention, WorkerOptions};
+use crate::budget::Budget;
+use crate::plan::Steering;
+
+/// Where the blocks of a worker go. A worker is compiled for its sink, so that a packet costs
+/// nothing for it.
+pub trait Sink {
+    /// An empty block, if one is free now. A new sink has one.
+    fn take(&mut self) -> Option<Box<BlockBuilder>>;
+
+    /// Hands a full block on.
+    ///
+    /// # Errors
+    ///
+    /// If nobody takes blocks any more.
+    fn submit(&mut self, block: Box<BlockBuilder>) -> Result<(), StoreError>;
+
+    /// What has become of blocks since the last call, without waiting.
+    fn poll(&mut self) -> Option<Written>;
+
+    /// Waits until it is known what became of some packets, or a block comes back empty; `None`
+    /// if nothing is in flight.
+    ///
+    /// # Errors
+    ///
+    /// If nobody takes blocks any more.
+    fn wait(&mut self) -> Result<Option<Written>, StoreError>;
+
+    /// The counters to keep up to date.
+    fn progress(&self) -> &Progress;
+}
+
+impl Sink for BlockSink {
+    fn take(&mut self) -> Option<Box<BlockBuilder>> {
+        Self::take(self)
+    }
+
+    fn submit(&mut self, block: Box<BlockBuilder>) -> Result<(), StoreError> {
+        Self::submit(self, block)
+    }
+
+    fn poll(&mut self) -> Option<Written> {
+        Self::poll(self)
+    }
+
+    fn wait(&mut self) -> Result<Option<Written>, StoreError> {
+        Self::wait(self)
+    }
+
+    fn progress(&self) -> &Progress {
+        Self::progress(self)
+    }
+}
+
+/// Takes copies of packets that a policy mirrors, a batch at a time, without waiting.
+pub trait Copies: Debug + Send {
+    /// Sends frames on, in order.
+    fn send(&mut self, frames: &[&[u8]]);
+
+    /// What was sent so far.
+    fn sent(&self) -> Tally;
+
+    /// What could not be sent so far.
+    fn lost(&self) -> Tally;
+}
+
+/// Is told how much of a flow's packets is enough, so that no more is copied.
+pub trait EnoughOfFlows: Debug + Send {
+    /// All of them are wanted whole.
+    fn keep_whole(&self, flow: &FlowKey);
+
+    /// So many bytes are enough of a packet, by its class: once several packets agree.
+    fn cut(&self, flow: &FlowKey, bytes: u16);
+
+    /// So many bytes are enough of all of them.
+    fn cut_at_once(&self, flow: &FlowKey, bytes: u16);
+}
+
+/// What a worker is made of.
+#[derive(Debug)]
+pub struct Parts<S = BlockSink> {
+    /// How it works.
+    pub options: WorkerOptions,
+    /// Where its blocks go; not used before.
+    pub sink: S,
+    /// The plans that it follows, from its first batch on, instead of the modes of its options.
+    pub steering: Option<Arc<Steering>>,
+    /// What it keeps whole beyond what modes and policies ask for.
+    pub attention: Option<Attention>,
+    /// How many packets it may take, perhaps with other workers; `None` for all that come.
+    pub budget: Option<Arc<Budget>>,
+    /// Who takes copies of packets that a policy mirrors.
+    pub copies: Option<Box<dyn Copies>>,
+    /// Who is told how much of a flow's packets is enough.
+    pub enough: Option<Box<dyn EnoughOfFlows>>,
+}
+
+impl<S: Sink> Parts<S> {
+    /// Only what every worker has.
+    #[must_use]
+    pub fn new(options: WorkerOptions, sink: S) -> Self {
+        Self {
+            options,
+            sink,
+            steering: None,
+            attention: None,
+            budget: None,
+            copies: None,
+            enough: None,
+        }
+    }
+}
