@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use strata_confine::{SecretError, read_secret};
 use strata_filter::Filter;
-use strata_pipeline::ModeConfig;
+use strata_policy::ModeConfig;
 use strata_rules::{Action, Policy, PolicyError};
 
 use crate::alerts::Webhook;

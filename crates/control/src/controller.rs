@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use strata_classify::Model;
-use strata_pipeline::{ClassKept, ModeConfig, ModeError, Steering};
+use strata_policy::{ClassKept, ModeConfig, ModeError, Steering};
 use strata_rules::{Action, Policy, PolicyError};
 use strata_wire::{Ledger, Tally};
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use strata_classify::UNCLASSIFIED;
-use strata_pipeline::ClassKept;
+use strata_policy::ClassKept;
 use strata_wire::{DropReason, Ledger, Tally};
 use utoipa::ToSchema;
 

@@ -12,7 +12,7 @@ use strata_control::elastic::ElasticOptions;
 use strata_control::saved::Saved;
 use strata_control::{Beginning, Controller, CpuStatus, Fast, Observed, PolicyOrigin, metrics};
 use strata_filter::Filter;
-use strata_pipeline::{ClassKept, ModeConfig};
+use strata_policy::{ClassKept, ModeConfig};
 use strata_rules::{Action, Policy};
 use strata_testkit::workspace_root;
 use strata_wire::Tally;

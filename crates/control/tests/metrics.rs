@@ -11,7 +11,7 @@ use strata_classify::Model;
 use strata_control::config::PolicyConfig;
 use strata_control::metrics::{self, Format};
 use strata_control::{Beginning, Controller, CpuStatus, LostStatus, Observed};
-use strata_pipeline::ClassKept;
+use strata_policy::ClassKept;
 use strata_testkit::workspace_root;
 use strata_wire::Tally;
 

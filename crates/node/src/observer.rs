@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::fs::statvfs;
 use strata_control::{Controller, LostStatus, Observed};
-use strata_pipeline::ClassKept;
+use strata_policy::ClassKept;
 use strata_wire::Ledger;
 
 use crate::notice::{Notice, Tell};

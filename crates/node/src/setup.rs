@@ -10,9 +10,10 @@ use strata_control::Controller;
 use strata_control::saved::Saved;
 use strata_filter::Filter;
 use strata_pipeline::{
-    Alerts, Attention, AttentionOptions, Budget, Copies, EnoughOfFlows, Mode, Parts, Worker,
+    Alerts, Attention, AttentionOptions, Budget, Copies, EnoughOfFlows, Parts, Worker,
     WorkerOptions,
 };
+use strata_policy::Mode;
 use strata_store::{About, BlockSink};
 use strata_wire::{FlowKey, Tally};
 

@@ -25,9 +25,8 @@ use std::time::Instant;
 
 use strata_capture::{Input, InputOptions, Next, PacketRef};
 use strata_classify::Model;
-use strata_pipeline::{
-    Attention, AttentionOptions, FlowFinder, Mode, Parts, Worker, WorkerOptions,
-};
+use strata_pipeline::{Attention, AttentionOptions, FlowFinder, Parts, Worker, WorkerOptions};
+use strata_policy::Mode;
 use strata_store::{About, NullDisk, Recorder, RecorderOptions};
 use strata_wire::{Interface, Ledger, LinkType, Meta, TunnelKey};
 

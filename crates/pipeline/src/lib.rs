@@ -10,10 +10,8 @@
 //!   [`Parts`], it emits blocks into a [`Sink`];
 //! - [`FlowFinder`]: whose packet it is;
 //! - [`Classifier`]: sketch, features and forest of one model;
-//! - [`Plan`], [`Steering`]: modes and policies, and how they change on the way;
 //! - [`Attention`], [`Alerts`]: what is kept whole beyond that, also of packets that
 //!   have gone by;
-//! - [`Mode`]: from class to granularity (TitanLog §VI-A);
 //! - [`run`]: an [`Input`](strata_capture::Input) through a worker; `node` runs interfaces.
 #![forbid(unsafe_code)]
 
@@ -24,8 +22,6 @@ mod first_bytes;
 mod flows;
 mod fragments;
 mod lookback;
-mod mode;
-mod plan;
 mod policing;
 mod reasons;
 mod run;
@@ -35,10 +31,7 @@ pub use alerts::{Alert, Alerts, eve_alert};
 pub use budget::Budget;
 pub use classifier::{Classified, Classifier};
 pub use flows::{FlowFinder, wire_bytes};
-pub use mode::{Mode, ModeConfig, ModeError};
-pub use plan::{Delays, Plan, Steering};
 pub use run::{RunError, run};
 pub use worker::{
-    Attention, AttentionOptions, ClassKept, Copies, EnoughOfFlows, Parts, Sink, Worker,
-    WorkerOptions, merge_kept,
+    Attention, AttentionOptions, Copies, EnoughOfFlows, Parts, Sink, Worker, WorkerOptions,
 };

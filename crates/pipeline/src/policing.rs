@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use strata_capture::PacketRef;
 use strata_classify::LANES;
+use strata_policy::{ModeDemands, demands};
 use strata_rules::{Action, AnswerId, BATCH, PacketFields, Policies, RuleClassifier, UNTAGGED};
 use strata_wire::ethernet::{self, ethertype};
 use strata_wire::{AddressFamily, Headers, LinkType, Outcome, Plain, Tally};
 
-use crate::plan::{ModeDemands, demands};
 use crate::reasons::Reasons;
 use crate::worker::Demand;
 

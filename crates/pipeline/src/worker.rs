@@ -10,6 +10,7 @@ mod record;
 use strata_capture::{PacketRef, Packets};
 use strata_classify::{LANES, Model};
 use strata_filter::{Filter, Program};
+use strata_policy::{ClassKept, Follower, Mode, ModeDemands, ModeError, Plan};
 use strata_sketch::Pressure;
 use strata_store::{BlockBuilder, BlockSink, Decider, Progress, StoreError};
 use strata_wire::{
@@ -23,15 +24,12 @@ use std::sync::atomic::Ordering;
 use crate::budget::Budget;
 use crate::classifier::{Classifier, bits};
 use crate::flows::{FlowFinder, wire_bytes};
-use crate::mode::{Mode, ModeError};
-use crate::plan::{Follower, ModeDemands, Plan};
 use crate::policing::{Policing, fields, plain_fields};
 use crate::reasons::{BY_CLASS, DeciderId, Reasons, join_decided};
 
 pub use attention::{Attention, AttentionOptions};
 use books::in_flight;
 use classes::ByClass;
-pub use classes::{ClassKept, merge_kept};
 use lanes::Lanes;
 pub use parts::{Copies, EnoughOfFlows, Parts, Sink};
 
@@ -204,17 +202,17 @@ impl<S: Sink> Worker<S> {
     fn adopt(&mut self, plan: &Plan) {
         self.publish_hits();
         let reasons = &mut self.reasons;
-        let demands = plan.demands.iter();
+        let demands = plan.demands().iter();
         self.demands = demands
             .map(|modes| Demand::new(modes.clone(), modes, reasons))
             .collect();
         self.class_deciders = plan.deciders();
         self.reasons.forget_plan();
-        self.context_json.clone_from(&plan.context_json);
+        self.context_json = plan.context_json();
         self.block.forget_context();
-        self.policing = plan.policies.clone().map(|policies| {
+        self.policing = plan.policies().cloned().map(|policies| {
             let seed = self.options.hash_seed[0];
-            Box::new(Policing::new(policies, plan.demands.clone(), seed))
+            Box::new(Policing::new(policies, plan.demands().to_vec(), seed))
         });
         self.name_interfaces();
     }

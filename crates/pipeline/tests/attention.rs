@@ -10,8 +10,9 @@ use std::sync::Arc;
 use strata_capture::{Input, InputOptions, Next};
 use strata_classify::Model;
 use strata_pipeline::{
-    Alert, Alerts, Attention, AttentionOptions, Mode, Parts, Worker, WorkerOptions, run,
+    Alert, Alerts, Attention, AttentionOptions, Parts, Worker, WorkerOptions, run,
 };
+use strata_policy::Mode;
 use strata_query::{ExportOptions, FileFormat, Find, export};
 use strata_store::{About, Disk, Log, Record, Recorder, RecorderOptions, Select, SimDisk};
 use strata_testkit::{data_dir, workspace_root};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use strata_classify::Model;
-use strata_pipeline::{Mode, ModeConfig, ModeError, Plan};
+use strata_policy::{Mode, ModeConfig, ModeError, Plan};
 use strata_rules::{Action, Base, PolicySet};
 use strata_wire::Tally;
 

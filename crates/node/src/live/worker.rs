@@ -11,7 +11,8 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use strata_capture::live::{Live, RingCounts};
 use strata_confine::Role;
-use strata_pipeline::{ClassKept, Worker, merge_kept};
+use strata_pipeline::Worker;
+use strata_policy::{ClassKept, merge_kept};
 use strata_wire::{Ledger, Tally};
 
 use super::run::run_live;
@@ -76,7 +77,8 @@ impl Running {
     ) -> Result<Self> {
         let status = Arc::new(Status::default());
         let (shared, stop) = (Arc::clone(&status), Arc::clone(&setup.stop));
-        setup.controller.steering().wakes(live.waker());
+        let waker = live.waker();
+        setup.controller.steering().wakes(move || waker.wake());
         let work = move || -> Result<WorkerOutcome> {
             if let Some(core) = core {
                 pin(core)?;

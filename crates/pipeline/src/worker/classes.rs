@@ -1,5 +1,6 @@
 //! How much was kept of the packets of each class.
 
+use strata_policy::ClassKept;
 use strata_store::ClassCount;
 use strata_wire::{Keep, Tally};
 
@@ -7,19 +8,6 @@ use strata_wire::{Keep, Tally};
 /// the code of nothing.
 const COLUMNS: usize = 5;
 const SAMPLED_OUT: usize = 4;
-
-/// Packets of a class of which the same is kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClassKept {
-    /// Index of the class in the model; the one after the last is what is not dissected.
-    pub class: u8,
-    /// `full`, `partial`, `header`, `drop` or `sampled_out`.
-    pub granularity: &'static str,
-    /// Packets, and their bytes on the wire.
-    pub captured: Tally,
-    /// Their bytes that are kept.
-    pub kept_bytes: u64,
-}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
@@ -76,21 +64,5 @@ impl ByClass {
             }
         }
         list
-    }
-}
-
-/// Adds what another worker has kept.
-pub fn merge_kept(all: &mut Vec<ClassKept>, more: &[ClassKept]) {
-    for more in more {
-        let same = |known: &&mut ClassKept| {
-            known.class == more.class && known.granularity == more.granularity
-        };
-        match all.iter_mut().find(same) {
-            Some(known) => {
-                known.captured.merge(more.captured);
-                known.kept_bytes += more.kept_bytes;
-            }
-            None => all.push(more.clone()),
-        }
     }
 }

@@ -3,12 +3,12 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use strata_policy::Steering;
 use strata_store::{BlockBuilder, BlockSink, Progress, StoreError, Written};
 use strata_wire::{FlowKey, Tally};
 
 use super::{Attention, WorkerOptions};
 use crate::budget::Budget;
-use crate::plan::Steering;
 
 /// Where the blocks of a worker go. A worker is compiled for its sink, so that a packet costs
 /// nothing for it.

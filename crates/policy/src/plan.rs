@@ -1,14 +1,7 @@
-//! What is done with packets, and how it changes while they come.
-//!
-//! A [`Plan`] holds the modes and the policies of a moment, worked out for a model. It
-//! never changes; another is published in its place, and each worker goes on with that from
-//! its next batch. So no packet is treated by half of a change, and none waits for one.
+//! What is done with packets: the modes and the policies of a moment, worked out for a model.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
 
-use strata_capture::live::Waker;
 use strata_classify::Model;
 use strata_rules::{Action, Policies, Policy};
 use strata_store::{Context, Decider};
@@ -23,16 +16,15 @@ const POLICIES_BYTES_MAX: usize = 4 << 10;
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Of each class, and last of what is not dissected, the demands of all modes.
-    pub(crate) demands: Vec<ModeDemands>,
-    pub(crate) context_json: Vec<u8>,
+    demands: Vec<ModeDemands>,
+    /// What the log says of the packets that are kept by it.
+    context: Context,
     /// `None` if they would change nothing.
-    pub(crate) policies: Option<Arc<Policies>>,
-    classes: Vec<String>,
-    mode_name: String,
+    policies: Option<Arc<Policies>>,
 }
 
 /// What the modes demand of a class, and for whom.
-pub(crate) type ModeDemands = Vec<(Granularity, Decider)>;
+pub type ModeDemands = Vec<(Granularity, Decider)>;
 
 /// Who decides where a mode demands this of one class, and `all` of all.
 fn decider_of(mode: &Mode, demand: Granularity, all: &[Granularity]) -> Decider {
@@ -93,10 +85,8 @@ impl Plan {
         };
         Ok(Self {
             demands,
-            context_json: to_json(&context),
+            context,
             policies: None,
-            classes: context.classes,
-            mode_name: context.mode,
         })
     }
 
@@ -104,23 +94,43 @@ impl Plan {
     #[must_use]
     pub fn with_policies(mut self, policies: Arc<Policies>) -> Self {
         if !policies.do_nothing() {
-            let mut context: Context =
-                serde_json::from_slice(&self.context_json).unwrap_or_default();
-            context.policies = describe_all(&policies);
-            context.protected = policies.protected().map(str::to_owned).collect();
-            self.context_json = to_json(&context);
+            self.context.policies = describe_all(&policies);
+            self.context.protected = policies.protected().map(str::to_owned).collect();
             self.policies = Some(policies);
         }
         self
     }
 
+    /// Of each class, and last of what is not dissected, the demands of all modes.
+    #[must_use]
+    pub fn demands(&self) -> &[ModeDemands] {
+        &self.demands
+    }
+
+    /// The policies; `None` if they would change nothing.
+    #[must_use]
+    pub fn policies(&self) -> Option<&Arc<Policies>> {
+        self.policies.as_ref()
+    }
+
+    /// What the log says of the packets that are kept by it, as a context record holds it.
+    ///
+    /// # Panics
+    ///
+    /// Never: texts and lists of texts can always be written.
+    #[must_use]
+    pub fn context_json(&self) -> Vec<u8> {
+        serde_json::to_vec(&self.context).expect("texts are JSON")
+    }
+
     /// Who decides on packets of each class, where only modes do.
-    pub(crate) fn deciders(&self) -> Vec<Decider> {
+    #[must_use]
+    pub fn deciders(&self) -> Vec<Decider> {
         let of_class = |(class, list): (usize, &ModeDemands)| match list.first() {
             None => Decider::Class,
             Some(_) => match most(list) {
                 Decider::Forest(_) => {
-                    let name = self.classes.get(class);
+                    let name = self.context.classes.get(class);
                     Decider::forest(name.map_or("unclassified", String::as_str))
                 }
                 other => other.clone(),
@@ -132,12 +142,8 @@ impl Plan {
     /// The names of its modes, joined by `+`.
     #[must_use]
     pub fn mode_name(&self) -> &str {
-        &self.mode_name
+        &self.context.mode
     }
-}
-
-fn to_json(context: &Context) -> Vec<u8> {
-    serde_json::to_vec(context).unwrap_or_default()
 }
 
 /// The policies in words, as far as each block of a log has room for them.
@@ -178,7 +184,8 @@ fn decided(demands: &ModeDemands) -> String {
 /// The demands on a packet with these policies, by place, where the modes demand `modes`. Where
 /// both sample, they sample independently, by what the policy draws. First the policies, in
 /// their order, then the modes: of those that demand the same, the first has decided.
-pub(crate) fn demands(
+#[must_use]
+pub fn demands(
     policies: &Policies,
     applied: &[u32],
     modes: &ModeDemands,
@@ -223,177 +230,4 @@ pub(crate) fn demands(
         demands.extend(modes.iter().cloned());
     }
     demands
-}
-
-/// Where plans are published: any thread publishes, workers follow.
-#[derive(Debug)]
-pub struct Steering {
-    /// Counts publications.
-    number: AtomicU64,
-    published: Mutex<Published>,
-    delays: Mutex<Delays>,
-    /// Wake workers that wait for packets.
-    wakers: Mutex<Vec<Waker>>,
-}
-
-#[derive(Debug)]
-struct Published {
-    plan: Arc<Plan>,
-    /// `None` for a plan that asks for nothing new.
-    requested: Option<Instant>,
-}
-
-/// How long changes took: from the request, or the reading that led to it, to the switch of a
-/// worker, which treats the next packet by it.
-#[derive(Clone, Debug, Default)]
-pub struct Delays {
-    /// The latest, at most [`Delays::KEPT`].
-    latest: Vec<Duration>,
-    count: u64,
-    sum: Duration,
-}
-
-impl Delays {
-    /// How many delays are kept for quantiles.
-    pub const KEPT: usize = 1024;
-
-    fn add(&mut self, delay: Duration) {
-        if self.latest.len() < Self::KEPT {
-            self.latest.push(delay);
-        } else {
-            self.latest[usize::try_from(self.count).unwrap_or(0) % Self::KEPT] = delay;
-        }
-        self.count += 1;
-        self.sum += delay;
-    }
-
-    /// How many changes were picked up, by all workers.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// The sum of all.
-    #[must_use]
-    pub fn sum(&self) -> Duration {
-        self.sum
-    }
-
-    /// The quantile `share`, from 0 to 1, of those kept; `None` without any.
-    #[must_use]
-    pub fn quantile(&self, share: f64) -> Option<Duration> {
-        let mut sorted = self.latest.clone();
-        sorted.sort_unstable();
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            clippy::cast_precision_loss
-        )]
-        let place = (share * sorted.len() as f64) as usize;
-        sorted
-            .get(place.min(sorted.len().saturating_sub(1)))
-            .copied()
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Steering {
-    /// Steering that begins with a plan.
-    #[must_use]
-    pub fn new(plan: Plan) -> Arc<Self> {
-        Arc::new(Self {
-            number: AtomicU64::new(1),
-            published: Mutex::new(Published {
-                plan: Arc::new(plan),
-                requested: None,
-            }),
-            delays: Mutex::default(),
-            wakers: Mutex::default(),
-        })
-    }
-
-    /// Wakes this worker's input with each plan, so that a worker without packets switches too.
-    pub fn wakes(&self, waker: Waker) {
-        lock(&self.wakers).push(waker);
-    }
-
-    /// Publishes a plan that was asked for at `requested`. Workers that have not yet picked up
-    /// the one before never will.
-    pub fn publish(&self, plan: Plan, requested: Instant) {
-        self.put(plan, Some(requested));
-    }
-
-    /// Publishes a plan that says the same as the one before, in another form.
-    pub fn publish_same(&self, plan: Plan) {
-        self.put(plan, None);
-    }
-
-    fn put(&self, plan: Plan, requested: Option<Instant>) {
-        let mut published = lock(&self.published);
-        *published = Published {
-            plan: Arc::new(plan),
-            requested,
-        };
-        // Within the lock, so that who sees the number finds its plan.
-        self.number.fetch_add(1, Ordering::Release);
-        drop(published);
-        for waker in lock(&self.wakers).iter() {
-            waker.wake();
-        }
-    }
-
-    /// The plan that was published last.
-    #[must_use]
-    pub fn plan(&self) -> Arc<Plan> {
-        Arc::clone(&lock(&self.published).plan)
-    }
-
-    /// How long changes took.
-    #[must_use]
-    pub fn delays(&self) -> Delays {
-        lock(&self.delays).clone()
-    }
-}
-
-/// A worker's view of [`Steering`].
-#[derive(Debug)]
-pub(crate) struct Follower {
-    steering: Arc<Steering>,
-    number: u64,
-    /// When the plan at hand was asked for, until the worker has switched to it.
-    requested: Option<Instant>,
-}
-
-impl Follower {
-    pub(crate) fn new(steering: Arc<Steering>) -> Self {
-        Self {
-            steering,
-            number: 0,
-            requested: None,
-        }
-    }
-
-    /// The plan, if it is not the one at hand. A relaxed load where it is.
-    #[inline]
-    pub(crate) fn news(&mut self) -> Option<Arc<Plan>> {
-        if self.steering.number.load(Ordering::Acquire) == self.number {
-            return None;
-        }
-        let published = lock(&self.steering.published);
-        let first = self.number == 0;
-        self.number = self.steering.number.load(Ordering::Acquire);
-        // What was there from the start is no change.
-        self.requested = published.requested.filter(|_| !first);
-        Some(Arc::clone(&published.plan))
-    }
-
-    /// Notes that the worker has switched to the plan at hand.
-    pub(crate) fn switched(&mut self) {
-        if let Some(requested) = self.requested.take() {
-            lock(&self.steering.delays).add(requested.elapsed());
-        }
-    }
 }

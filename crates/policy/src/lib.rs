@@ -1,0 +1,22 @@
+//! What is to be kept of packets, and how that changes: the words that whoever steers and whoever
+//! works on packets have in common.
+//!
+//! - [`Mode`]: from class to granularity (TitanLog §VI-A);
+//! - [`Plan`]: the modes and policies of a moment, worked out for a model. It never changes;
+//!   another is published in its place, and each worker goes on with that from its next batch. So
+//!   no packet is treated by half of a change, and none waits for one;
+//! - [`Steering`]: where plans are published; [`Follower`]: a worker's view of it;
+//! - [`ClassKept`]: what came of it.
+//!
+//! Used by `control` and `pipeline`; no I/O, no threads.
+#![forbid(unsafe_code)]
+
+mod kept;
+mod mode;
+mod plan;
+mod steering;
+
+pub use kept::{ClassKept, merge_kept};
+pub use mode::{Mode, ModeConfig, ModeError};
+pub use plan::{ModeDemands, Plan, demands};
+pub use steering::{Delays, Follower, Steering};
