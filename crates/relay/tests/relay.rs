@@ -554,6 +554,22 @@ fn rc_resends_what_is_lost_or_skips_and_counts_it() {
     assert!(found.whole.len() > 1000);
 }
 
+/// A socket for both families shows IPv4 addresses as mapped ones, and takes them only so.
+#[test]
+fn a_relay_that_listens_on_all_addresses_is_written_to_over_ipv4_and_ipv6() {
+    for host in ["127.0.0.1", "[::1]"] {
+        let disk = SimDisk::new();
+        let mut options = relay_options();
+        options.listen = "[::]:0".parse().unwrap();
+        let relay = relay(&disk, options);
+        let mut options = link_options(relay.address());
+        options.relay = format!("{host}:{}", relay.address().port());
+        let report = send(options, 1000);
+        assert_eq!((report.packets, report.disconnections), (1000, 0), "{host}");
+        assert!(read(&disk).whole.iter().copied().eq(0..1000), "{host}");
+    }
+}
+
 /// A write that fails at any moment ends link and relay, and what the link was told is stored
 /// is there.
 #[test]

@@ -60,12 +60,14 @@ impl UdpPort {
                 port.set(libc::SOL_SOCKET, asked, SOCKET_BUFFER)?;
             }
         }
+        let whole = port.set(
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_PMTUDISC_DO,
+        );
+        // An IPv6 socket may take no IPv4 packets; if it does, they are as those of IPv4 sockets.
         if address.is_ipv4() {
-            port.set(
-                libc::IPPROTO_IP,
-                libc::IP_MTU_DISCOVER,
-                libc::IP_PMTUDISC_DO,
-            )?;
+            whole?;
         }
         // Without it, runs are cut before they arrive, which is slower.
         let _ = port.set(libc::SOL_UDP, libc::UDP_GRO, 1);
@@ -111,12 +113,19 @@ impl UdpPort {
             segmentation,
             ..
         } = self;
+        // An IPv6 socket reaches IPv4 addresses as mapped ones (RFC 4291 §2.5.5.2).
+        let destination = match destination {
+            SocketAddr::V4(v4) if socket.local_addr()?.is_ipv6() => {
+                SocketAddr::new(v4.ip().to_ipv6_mapped().into(), v4.port())
+            }
+            other => other,
+        };
         run::send(batch, icrcs, segmentation, |runs| {
             send_runs(socket, destination, runs)
         })
     }
 
-    /// Takes what has arrived, without waiting: at most [`RUNS`]. `take` gets where
+    /// Takes what has arrived, IPv4 as such on a socket for both families, without waiting: at most [`RUNS`]. `take` gets where
     /// each packet came from, its place within its run, and its bytes from the BTH on.
     /// Returns the number of runs.
     ///
@@ -175,6 +184,8 @@ impl UdpPort {
             let Some(source) = from_sockaddr(&addresses[index]) else {
                 continue;
             };
+            // IPv4 addresses as such, also where a socket for both families has them.
+            let source = SocketAddr::new(source.ip().to_canonical(), source.port());
             let size = segment_size(&messages[index].msg_hdr, &control[index]);
             let bytes = &self.received[index * RUN_BUFFER..][..len];
             for (place, packet) in bytes.chunks(size.unwrap_or(len).max(1)).enumerate() {
