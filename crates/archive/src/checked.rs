@@ -122,20 +122,16 @@ fn sums_of(file: &dyn DiskFile, listed: &PartFile) -> io::Result<Arc<[u32]>> {
 impl DiskFile for CheckedFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let left = self.len.saturating_sub(offset);
-        let wanted = buffer
-            .len()
-            .min(usize::try_from(left).unwrap_or(usize::MAX));
+        let wanted = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let mut done = 0;
         while done < wanted {
             let at = offset + done as u64;
-            let number = usize::try_from(at / SUM_BYTES as u64).unwrap_or(usize::MAX);
+            let number = usize::try_from(at / SUM_BYTES as u64).map_err(io::Error::other)?;
             let start = (number * SUM_BYTES) as u64;
-            let rest = usize::try_from(self.len - start).unwrap_or(usize::MAX);
-            let (len, within) = (
-                rest.min(SUM_BYTES),
-                usize::try_from(at - start).unwrap_or(0),
-            );
+            let small = |bytes| usize::try_from(bytes).expect("no more than a piece");
+            let len = small((self.len - start).min(SUM_BYTES as u64));
+            let within = small(at - start);
             let take = (len - within).min(wanted - done);
             let out = &mut buffer[done..done + take];
             if take == len {

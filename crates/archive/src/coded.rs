@@ -89,8 +89,8 @@ impl IntCodes {
     pub(crate) fn take(&mut self) -> Vec<i64> {
         let entries = std::mem::take(&mut self.entries);
         for value in &entries {
-            let at = usize::try_from(*value).unwrap_or(usize::MAX);
-            if let Some(code) = self.small.get_mut(at) {
+            let at = usize::try_from(*value).ok();
+            if let Some(code) = at.and_then(|at| self.small.get_mut(at)) {
                 *code = NULL;
             }
         }
@@ -208,7 +208,9 @@ impl ChunkWriter {
             .set_total_compressed_size(i64::try_from(compressed)?)
             .set_total_uncompressed_size(i64::try_from(uncompressed)?)
             .set_dictionary_page_offset(Some(i64::try_from(dictionary.offset)?))
-            .set_data_page_offset(i64::try_from(data_page_offset.unwrap_or(0))?)
+            .set_data_page_offset(i64::try_from(
+                data_page_offset.ok_or("a column without a page")?,
+            )?)
             .set_statistics(statistics(column, &coded.entries, &used, nulls))
             .build()?;
         let bytes = Bytes::from(sink);
@@ -308,7 +310,7 @@ fn statistics(column: &ColumnDescPtr, entries: &Entries, used: &[u32], nulls: u6
     match entries {
         Entries::Int(entries) if column.physical_type() == Type::INT32 => {
             // What does not fit was refused above.
-            let narrow = |value: &i64| i32::try_from(*value).unwrap_or(0);
+            let narrow = |value: &i64| i32::try_from(*value).expect("it was refused");
             let entries: Vec<i32> = entries.iter().map(narrow).collect();
             Statistics::Int32(range(&entries, used, nulls))
         }

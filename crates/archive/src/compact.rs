@@ -13,6 +13,7 @@ use strata_store::{
     Archive, BlockFile, Damage, Disk, Gone, Log, Part, Recording, Select, StoreError,
 };
 
+use crate::anomalous::Anomalous;
 use crate::changes::{clean_up, commit, delete_gone, lock, name_files, remove_staged};
 use crate::encryption::recipients;
 use crate::error::ArchiveError;
@@ -41,6 +42,9 @@ pub struct Compacted {
     pub bytes_after: u64,
     /// Block files that were left alone because they are damaged.
     pub damage: Vec<Damage>,
+    /// Models that cannot be read. Their recordings were left alone: what of them is evidence is
+    /// not known.
+    pub unknown_models: Vec<Damage>,
 }
 
 /// Compacts every block file that nothing is written to any more, encrypted if
@@ -59,8 +63,19 @@ pub fn compact(
     let log = Log::on(Arc::clone(disk))?;
     let to = recipients(disk.as_ref(), &archive)?;
     let mut done = Compacted::default();
+    let mut unknown = HashSet::new();
     for (recording, files) in jobs(&log, JOB_BYTES) {
         let mut files = files;
+        if unknown.contains(&recording.id) {
+            continue;
+        }
+        if let Some(problem) = Anomalous::of(&log, recording).into_problem() {
+            // What is evidence would be filed with all else, for good.
+            unknown.insert(recording.id);
+            done.unknown_models.push(problem);
+            progress(&done);
+            continue;
+        }
         while !files.is_empty() {
             let output = Target {
                 disk: disk.as_ref(),
@@ -75,7 +90,7 @@ pub fn compact(
             match outcome? {
                 Outcome::Parts(parts, gone) => {
                     done.files += files.len() as u64;
-                    done.bytes_before += size_of(disk.as_ref(), &files);
+                    done.bytes_before += size_of(disk.as_ref(), &files)?;
                     done.packets += parts.iter().map(|part| part.packets).sum::<u64>();
                     done.bytes_after += parts.iter().map(Part::bytes).sum::<u64>();
                     commit(disk.as_ref(), &mut archive, &parts, gone)?;
@@ -115,7 +130,10 @@ pub fn snapshot(log: &Log, output: &dyn Disk) -> Result<(Vec<Part>, Vec<Damage>)
             match run_job(log, target, recording, files, next_part)? {
                 Outcome::Parts(parts, _) => {
                     name_files(output, &parts)?;
-                    next_part += u32::try_from(parts.len()).unwrap_or(0);
+                    next_part = parts
+                        .iter()
+                        .map(|part| part.id + 1)
+                        .fold(next_part, u32::max);
                     all.extend(parts);
                 }
                 Outcome::Damaged(problem, _) => {
@@ -128,13 +146,13 @@ pub fn snapshot(log: &Log, output: &dyn Disk) -> Result<(Vec<Part>, Vec<Damage>)
     Ok((all, damage))
 }
 
-fn size_of(disk: &dyn Disk, files: &[BlockFile]) -> u64 {
-    let sizes = files
-        .iter()
-        .map(|file| disk.open(&file.name, false)?.size());
-    sizes
-        .map(|size: std::io::Result<u64>| size.unwrap_or(0))
-        .sum()
+fn size_of(disk: &dyn Disk, files: &[BlockFile]) -> Result<u64, ArchiveError> {
+    let size = |file: &BlockFile| {
+        let opened = disk.open(&file.name, false);
+        let size = opened.and_then(|opened| opened.size());
+        size.map_err(ArchiveError::io(disk.display(&file.name), "open"))
+    };
+    files.iter().map(size).sum()
 }
 
 /// Block files that nothing is written to any more, in groups that make a job each:
@@ -196,7 +214,7 @@ fn run_job(
     let mut work = Work {
         output,
         recording,
-        anomalous: anomalous_classes(log, recording)?,
+        anomalous: Anomalous::of(log, recording),
         open: BTreeMap::new(),
         parts: Vec::new(),
         next_part,
@@ -245,8 +263,8 @@ fn run_job(
 struct Work<'a> {
     output: Target<'a>,
     recording: &'a Recording,
-    /// Names of the model's classes that are anomalous.
-    anomalous: HashSet<String>,
+    /// Which of the model's classes are anomalous.
+    anomalous: Anomalous,
     /// By hour and retention class.
     open: BTreeMap<(String, String), PartWriter>,
     parts: Vec<Part>,
@@ -281,7 +299,7 @@ impl Runs for Work<'_> {
                 .map(|flow| run.flows[*flow as usize].stats.packets)
                 .map(|[there, back]| there + back)
                 .sum();
-            let row_count = usize::try_from(row_count).unwrap_or(usize::MAX);
+            let row_count = usize::try_from(row_count).expect("a run has half a million packets");
             let of_share = |row: &&u32| {
                 let slot = run.slot[**row as usize];
                 retentions[(slot / 2) as usize] == class
@@ -351,7 +369,7 @@ impl Work<'_> {
         let names = &intake.context.classes;
         let is_anomalous = |class: u8| {
             let name = names.get(usize::from(class));
-            name.is_some_and(|name| self.anomalous.contains(name))
+            name.is_some_and(|name| self.anomalous.holds(name))
         };
         let of = |flow: &Flow| {
             if intake.protection.may_cover(&flow.key) {
@@ -388,28 +406,6 @@ impl Work<'_> {
         self.close(intake)?;
         Ok(self.parts)
     }
-}
-
-/// The classes of a recording's model that are anomalous, by name.
-pub(crate) fn anomalous_classes(
-    log: &Log,
-    recording: &Recording,
-) -> Result<HashSet<String>, ArchiveError> {
-    #[derive(serde::Deserialize, Default)]
-    struct Model {
-        #[serde(default)]
-        classes: Vec<Class>,
-    }
-    #[derive(serde::Deserialize)]
-    struct Class {
-        name: String,
-        #[serde(default)]
-        anomalous: bool,
-    }
-    let json = log.model_json(recording)?;
-    let model: Model = serde_json::from_slice(&json).unwrap_or_default();
-    let anomalous = model.classes.into_iter().filter(|class| class.anomalous);
-    Ok(anomalous.map(|class| class.name).collect())
 }
 
 /// An hour as the names of directories have it.

@@ -16,7 +16,8 @@ impl Dictionary {
         if let Some(code) = self.codes.get(bytes) {
             return *code;
         }
-        let code = u32::try_from(self.entries.len()).unwrap_or(u32::MAX);
+        let code = u32::try_from(self.entries.len());
+        let code = code.expect("a run has half a million packets");
         self.entries.push(ByteArray::from(bytes.to_vec()));
         self.codes.insert(bytes.to_vec(), code);
         code

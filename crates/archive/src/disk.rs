@@ -283,8 +283,8 @@ impl ClearFile {
 
 impl DiskFile for ClearFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let left = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
-        let wanted = buffer.len().min(left);
+        let left = self.len.saturating_sub(offset);
+        let wanted = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         let mut done = 0;
         let mut read = || -> io::Result<()> {

@@ -349,7 +349,7 @@ pub(crate) fn flow_rows<'a>(
     for &number in flows {
         let flow = &run.flows[number as usize];
         let count = usize::try_from(flow.stats.packets[0] + flow.stats.packets[1]);
-        let count = count.unwrap_or(usize::MAX);
+        let count = count.expect("a run has half a million packets");
         let most = flow.stats.classes.iter().max_by_key(|(_, n)| *n);
         let class = most.and_then(|(class, _)| names.get(usize::from(*class)));
         let mix = class_mix(&flow.stats.classes, class_names);
@@ -383,7 +383,7 @@ fn class_mix(classes: &Classes, names: &[String]) -> String {
         return format!("{{\"{}\":{n}}}", name(class));
     }
     let mix: BTreeMap<&str, u32> = mix.collect();
-    serde_json::to_string(&mix).unwrap_or_default()
+    serde_json::to_string(&mix).expect("names and numbers can be written")
 }
 
 /// Fills one column of the table.
@@ -401,7 +401,7 @@ pub(crate) fn fill(index: usize, rows: &[FlowRow<'_>], column: &mut Column) {
             let get = integers(name);
             put.all(out, |row| {
                 let value = get(row)?;
-                Some(i32::try_from(value).unwrap_or(i32::MAX))
+                Some(i32::try_from(value).expect("a column of 32 bits has numbers of 32 bits"))
             });
         }
         Values::Float(out) => put.all(out, floats(name)),

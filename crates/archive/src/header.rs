@@ -239,8 +239,11 @@ impl<'a> Fields<'a> {
             Network::V6 { .. } => 40,
         };
         let derived = (wire_len as usize).saturating_sub(self.link.len() + fixed);
-        self.ip_len
-            .unwrap_or_else(|| u16::try_from(derived).unwrap_or(0))
+        // What segmentation is left to the interface for has no length in its header.
+        match (self.ip_len, u16::try_from(derived)) {
+            (Some(len), _) | (None, Ok(len)) => len,
+            (None, Err(_)) => 0,
+        }
     }
 
     /// Bytes of the transport header and what follows, as the IP header says.
@@ -250,7 +253,7 @@ impl<'a> Fields<'a> {
             Network::V4 { options, .. } => 20 + options.len(),
             Network::V6 { extensions, .. } => extensions.len(),
         };
-        stated.saturating_sub(u16::try_from(before).unwrap_or(u16::MAX))
+        u16::try_from(before).map_or(0, |before| stated.saturating_sub(before))
     }
 
     fn emit_transport(&self, wire_len: u32, checksum: u16, out: &mut Vec<u8>) {

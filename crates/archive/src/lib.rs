@@ -12,6 +12,7 @@
 //! does not depend on Parquet; used by `query` and the command line.
 #![forbid(unsafe_code)]
 
+mod anomalous;
 mod changes;
 mod checked;
 mod coded;

@@ -8,7 +8,7 @@ use strata_wire::{AddressFamily, FlowShare};
 
 use crate::coded::{Entries, IntCodes, NULL};
 use crate::flows::{address_text, score};
-use crate::run::{Run, has, layout};
+use crate::run::{Run, has, layout, u32_of};
 use crate::table::{Coding, Column, Kind, Spec, Values};
 
 use Coding::{Codes, Delta, Dictionary, Plain};
@@ -98,7 +98,7 @@ impl Verdicts {
         let class = verdict.map_or(u8::MAX, |verdict| verdict.class);
         let score = verdict.filter(|v| v.level > 0).map(|v| v.score);
         let reason = reason(verdict, context);
-        let next = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
+        let next = u32_of(self.all.len());
         let key = (class, class_name.to_owned(), score, reason);
         let entry = self.codes.entry(key);
         let reason = ByteArray::from(entry.key().3.as_str());
@@ -445,7 +445,10 @@ impl<'a> Filler<'a> {
         let code = |at: &At| ints.code(run.share[at.row()].into());
         coded.codes.extend(self.at.iter().map(code));
         let shares = ints.take().into_iter();
-        let ratio = |share| FlowShare(u32::try_from(share).unwrap_or(u32::MAX)).ratio() as f32;
+        let ratio = |share| {
+            let share = u32::try_from(share).expect("it was 32 bits");
+            FlowShare(share).ratio() as f32
+        };
         coded.entries = Entries::Float(shares.map(ratio).collect());
     }
 

@@ -194,7 +194,8 @@ impl PartWriter {
         let payload_at = self.write_payload(job, share)?;
         let mut flow_ids = vec![0; run.flows.len()];
         for (ordinal, flow) in (self.part.flows..).zip(share.flows) {
-            let id = i64::from(self.part.id) << 32 | i64::try_from(ordinal).unwrap_or(i64::MAX);
+            let id =
+                i64::from(self.part.id) << 32 | i64::try_from(ordinal).expect("flows of a part");
             flow_ids[*flow as usize] = id;
         }
         let mut filler = Filler::new(Filling {
@@ -306,7 +307,7 @@ impl PartWriter {
             piece_bytes: SUM_BYTES,
             files: pieces.collect(),
         };
-        let json = serde_json::to_vec(&file).unwrap_or_default();
+        let json = serde_json::to_vec(&file).expect("it has only plain fields");
         sums.push((
             FileKind::Sums,
             write_small(job.disk, id, FileKind::Sums, None, &json)?,

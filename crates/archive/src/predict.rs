@@ -83,7 +83,11 @@ impl Direction {
         let value = self.timestamps.map_or(0, |last| {
             // Most stacks count milliseconds.
             let elapsed = time_ns.saturating_sub(last.time_ns) / 1_000_000;
-            last.value.wrapping_add(u32::try_from(elapsed).unwrap_or(0))
+            match u32::try_from(elapsed) {
+                Ok(elapsed) => last.value.wrapping_add(elapsed),
+                // Part of the format: nothing is expected of 49 days of silence.
+                Err(_) => last.value,
+            }
         });
         let echo = match (opposite.timestamps, self.timestamps) {
             (Some(opposite), _) => opposite.value,

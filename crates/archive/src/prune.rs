@@ -5,15 +5,16 @@
 //! one. Only a file that is still being written stays, until it is complete. What makes room
 //! never takes the newest, so that a log that is too small still holds something.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use strata_store::{
-    Archive, BlockFile, Disk, Gone, Log, Part, Recording, Select, StoreError, read_archive,
+    Archive, BlockFile, Damage, Disk, Gone, Log, Part, Recording, Select, StoreError, read_archive,
 };
 
+use crate::anomalous::Anomalous;
 use crate::changes::{clean_up, delete_gone, lock, replace};
-use crate::compact::{anomalous_classes, retention_name};
+use crate::compact::retention_name;
 use crate::error::ArchiveError;
 
 /// The retention class of flows that a policy protects. They are not deleted to make room,
@@ -148,9 +149,9 @@ pub fn plan(pieces: &[Piece], held: u64, retention: &Retention, now_ns: u64) -> 
     let mut bytes_left = total + held - old;
     rest.retain(|&at| pieces[at].importance < Importance::Protected && !pieces[at].remote);
     rest.sort_by_key(|&at| pieces[at].importance);
-    let bytes_max = retention.bytes_max.unwrap_or(u64::MAX);
+    let is_too_large = |bytes: u64| retention.bytes_max.is_some_and(|max| bytes > max);
     for at in rest {
-        if bytes_left <= bytes_max {
+        if !is_too_large(bytes_left) {
             break;
         }
         bytes_left -= pieces[at].bytes;
@@ -159,7 +160,7 @@ pub fn plan(pieces: &[Piece], held: u64, retention: &Retention, now_ns: u64) -> 
     Plan {
         delete,
         bytes_left,
-        still_too_large: bytes_left > bytes_max,
+        still_too_large: is_too_large(bytes_left),
     }
 }
 
@@ -190,6 +191,8 @@ pub struct Pruned {
     /// Whether files are out of the log but still lie there, since somebody reads the log, or
     /// a store does not answer: the next compaction or pruning deletes them.
     pub waits_for_readers: bool,
+    /// Models that cannot be read: parts of their recordings count as anomalous.
+    pub unknown_models: Vec<Damage>,
 }
 
 /// Deletes what [`plan`] says of this log. With `dry_run` it only says what it would do.
@@ -219,6 +222,7 @@ pub fn prune(
     let pruned = carry_out(disk.as_ref(), archive, &found.pieces, planned, dry_run)?;
     Ok(Pruned {
         being_written: found.being_written.iter().filter(too_old).count() as u64,
+        unknown_models: found.unknown_models,
         ..pruned
     })
 }
@@ -232,14 +236,23 @@ pub fn prune(
 pub fn make_room(disk: &Arc<dyn Disk>, wanted_bytes: u64) -> Result<Pruned, ArchiveError> {
     let _lock = lock(disk.as_ref())?;
     let archive = clean_up(disk.as_ref())?;
-    let Found { pieces, held, .. } = pieces(&Log::on(Arc::clone(disk))?)?;
+    let Found {
+        pieces,
+        held,
+        unknown_models,
+        ..
+    } = pieces(&Log::on(Arc::clone(disk))?)?;
     let total: u64 = pieces.iter().map(Piece::local_bytes).sum();
     let retention = Retention {
         bytes_max: Some((total + held).saturating_sub(wanted_bytes)),
         ..Retention::default()
     };
     let planned = plan(&pieces, held, &retention, 0);
-    carry_out(disk.as_ref(), archive, &pieces, planned, false)
+    let pruned = carry_out(disk.as_ref(), archive, &pieces, planned, false)?;
+    Ok(Pruned {
+        unknown_models,
+        ..pruned
+    })
 }
 
 fn carry_out(
@@ -292,6 +305,7 @@ struct Found {
     /// Bytes of what cannot.
     held: u64,
     being_written: Vec<Being>,
+    unknown_models: Vec<Damage>,
 }
 
 /// A block file that is still being written, with packets.
@@ -306,6 +320,7 @@ fn pieces(log: &Log) -> Result<Found, ArchiveError> {
         pieces: Vec::new(),
         held: 0,
         being_written: Vec::new(),
+        unknown_models: Vec::new(),
     };
     let being_written = log.being_written();
     for recording in log.recordings() {
@@ -314,11 +329,13 @@ fn pieces(log: &Log) -> Result<Found, ArchiveError> {
             .filter(|part| part.recording == recording.id)
             .peekable();
         if parts.peek().is_some() {
-            let anomalous = anomalous_classes(log, recording)?;
-            let anomalous: HashSet<String> =
-                anomalous.iter().map(|name| retention_class(name)).collect();
+            let mut anomalous = Anomalous::of(log, recording);
+            if let Anomalous::Known(classes) = &mut anomalous {
+                *classes = classes.iter().map(|name| retention_class(name)).collect();
+            }
             let parts = parts.map(|part| of_part(part, recording, &anomalous));
             found.pieces.extend(parts);
+            found.unknown_models.extend(anomalous.into_problem());
         }
         let classes: Vec<String> = recording
             .classes
@@ -368,10 +385,10 @@ fn ended_ns(recording: &Recording) -> u64 {
     recording.ended_ns.unwrap_or(recording.started_ns)
 }
 
-fn of_part(part: &Part, recording: &Recording, anomalous: &HashSet<String>) -> Piece {
+fn of_part(part: &Part, recording: &Recording, anomalous: &Anomalous) -> Piece {
     let importance = if part.retention == PROTECTED {
         Importance::Protected
-    } else if anomalous.contains(&part.retention) {
+    } else if anomalous.holds(&part.retention) {
         Importance::Anomalous
     } else {
         Importance::Ordinary

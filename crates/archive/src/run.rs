@@ -199,12 +199,12 @@ impl Run {
         self.wire.push(packet.wire_len);
         self.captured.push(packet.captured_len);
         self.header_len
-            .push(u16::try_from(header_len).unwrap_or(u16::MAX));
+            .push(u16::try_from(header_len).expect("no longer than what came of 16 bits"));
         self.payload_len
-            .push(u32::try_from(payload.len()).unwrap_or(u32::MAX));
+            .push(u32::try_from(payload.len()).expect("a record is smaller than 4 GiB"));
         self.kept_at.push(self.kept.len());
         if !payload.is_empty() {
-            let row = u32::try_from(self.len() - 1).unwrap_or(u32::MAX);
+            let row = u32_of(self.len() - 1);
             self.with_payload.push(row);
             self.kept.extend_from_slice(kept);
         }
@@ -281,7 +281,7 @@ impl Run {
             self.extras.push(extra);
         }
         let extra = if any { self.extras.len() } else { 0 };
-        self.extra.push(u32::try_from(extra).unwrap_or(u32::MAX));
+        self.extra.push(u32_of(extra));
     }
 
     /// Notes when a packet arrived, and its place among those of the same time.
@@ -533,6 +533,15 @@ impl Run {
     }
 }
 
+/// The number of a row, flow or entry of a run.
+///
+/// # Panics
+///
+/// Never: a run has [`RUN_PACKETS`] packets at most, and fewer of all else.
+pub(crate) fn u32_of(of: usize) -> u32 {
+    u32::try_from(of).expect("a run has half a million packets")
+}
+
 /// What a segment takes of the sequence space: its payload, SYN and FIN.
 pub(crate) fn sequence_space(tcp: &Tcp, transport_len: u16) -> u32 {
     let header = 20 + tcp.options.as_slice().len();
@@ -540,5 +549,6 @@ pub(crate) fn sequence_space(tcp: &Tcp, transport_len: u16) -> u32 {
     let flags = tcp.flags;
     let syn = u32::from(flags & u16::from(tcp_flag::SYN) != 0);
     let fin = u32::from(flags & u16::from(tcp_flag::FIN) != 0);
-    u32::try_from(payload).unwrap_or(0) + syn + fin
+    let payload = u32::try_from(payload).expect("at most 65,535 bytes");
+    payload + syn + fin
 }

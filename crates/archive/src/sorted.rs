@@ -2,7 +2,7 @@
 
 use strata_wire::FlowKey;
 
-use crate::run::Run;
+use crate::run::{Run, u32_of};
 
 /// A run's flows and rows in the order of the tables.
 pub(crate) struct Sorted {
@@ -16,17 +16,16 @@ pub(crate) struct Sorted {
 
 impl Sorted {
     pub(crate) fn of(run: &Run, retentions: &[u8]) -> Self {
-        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        let mut flows: Vec<u32> = (0..count(run.flows.len())).collect();
+        let mut flows: Vec<u32> = (0..u32_of(run.flows.len())).collect();
         let order = |key: &FlowKey| (key.family as u8, key.protocol, key.low, key.high);
         flows.sort_by_cached_key(|flow| {
-            let number = *flow as usize;
-            let flow = &run.flows[number];
-            (retentions[number], order(&flow.key), flow.interface)
+            let place = *flow as usize;
+            let flow = &run.flows[place];
+            (retentions[place], order(&flow.key), flow.interface)
         });
         let mut ranks = vec![0_u32; flows.len()];
         for (rank, flow) in flows.iter().enumerate() {
-            ranks[*flow as usize] = count(rank);
+            ranks[*flow as usize] = u32_of(rank);
         }
         let slot = |row: usize| {
             let slot = run.slot[row];
@@ -55,7 +54,7 @@ fn counting_sort(rows: usize, keys: usize, key: impl Fn(usize) -> usize) -> Vec<
     let mut sorted = vec![0; rows];
     for row in 0..rows {
         let start = &mut starts[key(row)];
-        sorted[*start as usize] = u32::try_from(row).unwrap_or(u32::MAX);
+        sorted[*start as usize] = u32_of(row);
         *start += 1;
     }
     sorted

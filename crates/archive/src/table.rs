@@ -426,6 +426,10 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
         let places = places(columns, specs).ok_or_else(|| {
             wrong("its columns are not those that this version of Strata writes".into())
         })?;
+        let mut groups = reader.metadata().row_groups().iter();
+        if groups.any(|group| usize::try_from(group.num_rows()).is_err()) {
+            return Err(wrong("a row group has fewer rows than none".into()));
+        }
         Ok(Self {
             specs,
             places,
@@ -436,11 +440,15 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
     }
 
     /// Rows of each row group.
+    ///
+    /// # Panics
+    ///
+    /// Never: their counts are checked when the table is opened.
     #[must_use]
     pub fn groups(&self) -> Vec<usize> {
         let groups = self.reader.metadata().row_groups().iter();
         groups
-            .map(|group| usize::try_from(group.num_rows()).unwrap_or(0))
+            .map(|group| usize::try_from(group.num_rows()).expect("checked when it was opened"))
             .collect()
     }
 
@@ -454,8 +462,8 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
         let group = self.reader.metadata().row_group(group);
         match group.column(column).statistics() {
             Some(Statistics::Int64(values)) => {
-                let min = values.min_opt().copied().unwrap_or(0);
-                u64::try_from(min).unwrap_or(0)
+                let min = values.min_opt().copied();
+                min.map_or(0, |min| min.max(0).cast_unsigned())
             }
             _ => 0,
         }

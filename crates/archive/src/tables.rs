@@ -18,7 +18,7 @@ use crate::error::ArchiveError;
 use crate::flows;
 use crate::intake::{Intake, Runs};
 use crate::packets::{self, Filler, Filling, addresses, keeps};
-use crate::run::RUN_PACKETS;
+use crate::run::{RUN_PACKETS, u32_of};
 use crate::table::{Coding, Column, Kind, Spec, Values};
 
 /// A table of a log.
@@ -216,14 +216,14 @@ impl<T> Batches<'_, T> {
     /// By flow of the run: its number in the order of arrival, so that a run that has grown
     /// numbers the flows that it had as before.
     fn flow_ids(&self, intake: &Intake) -> Vec<i64> {
-        let in_runs = i64::from(self.runs) * i64::try_from(RUN_PACKETS).unwrap_or(0);
+        let in_runs = i64::from(self.runs) * i64::from(u32_of(RUN_PACKETS));
         let first = (i64::from(self.number) << 32) | in_runs;
         (first..).take(intake.run.flows.len()).collect()
     }
 
     fn packets(&self, intake: &Intake) -> Result<RecordBatch, ArrowError> {
         let run = &intake.run;
-        let rows: Vec<u32> = (0..u32::try_from(run.len()).unwrap_or(u32::MAX)).collect();
+        let rows: Vec<u32> = (0..u32_of(run.len())).collect();
         let (addresses, keeps) = (addresses(run), keeps());
         let (flow_ids, payload_at) = (self.flow_ids(intake), HashMap::new());
         let mut filler = Filler::new(Filling {
@@ -243,7 +243,7 @@ impl<T> Batches<'_, T> {
         let run = &intake.run;
         let addresses = addresses(run);
         let ids = self.flow_ids(intake);
-        let numbers: Vec<u32> = (0..u32::try_from(run.flows.len()).unwrap_or(u32::MAX)).collect();
+        let numbers: Vec<u32> = (0..u32_of(run.flows.len())).collect();
         let names = &intake.context.classes;
         let place = flows::Place {
             recording: self.recording,
@@ -282,7 +282,7 @@ fn array(spec: &Spec, column: Column) -> Result<ArrayRef, ArrowError> {
     let Column { values, levels } = column;
     Ok(match values {
         Values::Coded(Coded { codes, entries }) => {
-            let entries = entries_array(spec.kind, entries);
+            let entries = entries_array(spec.kind, entries)?;
             let codes = codes.into_iter().map(|code| (code != NULL).then_some(code));
             take(&entries, &UInt32Array::from_iter(codes), None)?
         }
@@ -297,8 +297,8 @@ fn array(spec: &Spec, column: Column) -> Result<ArrayRef, ArrowError> {
     })
 }
 
-fn entries_array(kind: Kind, entries: Entries) -> ArrayRef {
-    match entries {
+fn entries_array(kind: Kind, entries: Entries) -> Result<ArrayRef, ArrowError> {
+    Ok(match entries {
         // A column of which no row has a value says no more.
         Entries::Int(entries) if entries.is_empty() => match kind {
             Kind::Text | Kind::Bytes => bytes_array(kind, std::iter::empty()),
@@ -307,15 +307,14 @@ fn entries_array(kind: Kind, entries: Entries) -> ArrayRef {
             _ => Arc::new(Int64Array::from(Vec::<i64>::new())),
         },
         Entries::Int(entries) if kind == Kind::Int32 => {
-            let narrow = |value| i32::try_from(value).unwrap_or(i32::MAX);
-            Arc::new(Int32Array::from_iter_values(
-                entries.into_iter().map(narrow),
-            ))
+            let narrow: Result<Vec<i32>, _> = entries.into_iter().map(i32::try_from).collect();
+            let narrow = narrow.map_err(|error| ArrowError::CastError(error.to_string()))?;
+            Arc::new(Int32Array::from(narrow))
         }
         Entries::Int(entries) => Arc::new(Int64Array::from(entries)),
         Entries::Float(entries) => Arc::new(Float32Array::from(entries)),
         Entries::Bytes(entries) => bytes_array(kind, entries.into_iter().map(Some)),
-    }
+    })
 }
 
 fn bytes_array(kind: Kind, values: impl Iterator<Item = Option<ByteArray>>) -> ArrayRef {

@@ -192,7 +192,8 @@ impl Verified {
         gaps: &[(u64, u64)],
     ) -> Result<(), ArchiveError> {
         for &(start, end) in gaps {
-            let mut bytes = vec![0; usize::try_from(end - start).unwrap_or(0)];
+            let len = usize::try_from(end - start);
+            let mut bytes = vec![0; len.expect("blocks are padded to 4,096 bytes")];
             let read = input.read_at(&mut bytes, start);
             let read = read.map_err(ArchiveError::io(disk.display(name), "read"))?;
             if let Some(at) = bytes[..read].iter().position(|byte| *byte != 0) {
@@ -217,10 +218,10 @@ impl Verified {
         if part.file(FileKind::Sums).is_some()
             && let Ok(input) = part::open(disk, part, FileKind::Sums)
         {
-            let mut bytes = vec![0; usize::try_from(input.size()).unwrap_or(0)];
-            let read = input.read_at(&mut bytes, 0).unwrap_or(0);
             // If it is damaged its own checksum says so below.
-            if let Ok(file) = serde_json::from_slice::<SumsFile>(&bytes[..read]) {
+            if let Ok(bytes) = input.read_all()
+                && let Ok(file) = serde_json::from_slice::<SumsFile>(&bytes)
+            {
                 pieces.extend(file.files.into_iter().map(|file| (file.kind, file.pieces)));
             }
         }
@@ -302,7 +303,8 @@ const CHANGED: &str = "what stands here cannot be decrypted, though its checksum
 
 /// The chunk of an encrypted file that cannot be decrypted, if there is one.
 fn undecryptable(input: &Input) -> Option<u64> {
-    let mut chunk = vec![0; usize::try_from(CHUNK_BYTES).unwrap_or(0)];
+    let chunk_len = usize::try_from(CHUNK_BYTES).expect("64 KiB");
+    let mut chunk = vec![0; chunk_len];
     let mut chunks = (0..input.size()).step_by(chunk.len());
     chunks.find(|&at| input.read_at(&mut chunk, at).is_err())
 }

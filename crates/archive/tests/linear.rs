@@ -21,7 +21,7 @@ const HOUR: u64 = 3_600_000_000_000;
 fn about(look_back: bool) -> About {
     About {
         hash_seed: [1, 2],
-        model_json: br#"{"classes":[{"name":"benign"}]}"#.to_vec(),
+        model_json: br#"{"classes":[{"name":"benign","anomalous":false}]}"#.to_vec(),
         classes: vec!["benign".to_owned()],
         look_back,
         ..About::default()

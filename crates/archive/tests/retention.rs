@@ -21,7 +21,7 @@ const THEN: u64 = 1_000 * DAY;
 fn about() -> About {
     About {
         hash_seed: [1, 2],
-        model_json: br#"{"classes":[{"name":"benign"}]}"#.to_vec(),
+        model_json: br#"{"classes":[{"name":"benign","anomalous":false}]}"#.to_vec(),
         classes: vec!["benign".to_owned()],
         ..About::default()
     }
@@ -197,4 +197,68 @@ fn what_a_policy_protects_goes_by_its_own_age_alone() {
     retention.keep_class_ns.insert(PROTECTED.to_owned(), DAY);
     assert_eq!(prune(&retention).parts, 1);
     assert_eq!(left(&disk), []);
+}
+
+/// Where the model cannot be read nothing is known to be ordinary: block files stay block files,
+/// and of two recordings the one whose model can be read makes room first.
+#[test]
+fn what_may_be_evidence_is_kept_where_the_model_cannot_be_read() {
+    let sim = SimDisk::new();
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+    for recording in 0..2 {
+        let (recorder, mut sink) = start(&disk, &about());
+        for seq in 0..3 {
+            block(&mut sink, Some((seq, THEN + recording * DAY + seq)), |_| ());
+        }
+        drop(sink);
+        recorder.finish(&Ledger::default(), Vec::new()).unwrap();
+        if recording == 0 {
+            compact(&disk, |_| ()).unwrap();
+        }
+    }
+    let models: Vec<String> = log_of(&disk)
+        .recordings()
+        .iter()
+        .map(|one| one.model_file.clone())
+        .collect();
+    let whole = about().model_json;
+    for broken in [&b"{"[..], b"{}", br#"{"classes":[{"name":"benign"}]}"#] {
+        disk.replace(&models[1], broken).unwrap();
+        let done = compact(&disk, |_| ()).unwrap();
+        assert_eq!((done.files, done.unknown_models.len()), (0, 1));
+        assert!(done.unknown_models[0].file.contains(&models[1]));
+        assert!(done.unknown_models[0].problem.contains("cannot be read"));
+    }
+    disk.replace(&models[1], &whole).unwrap();
+    assert_eq!(compact(&disk, |_| ()).unwrap().files, 3);
+    // The older part is ordinary, but for its model.
+    disk.replace(&models[0], b"{").unwrap();
+    let bytes: u64 = log_of(&disk)
+        .archive()
+        .parts
+        .iter()
+        .map(|part| part.bytes())
+        .sum();
+    let third = THEN + 2 * DAY;
+    let (recorder, mut sink) = start(&disk, &about());
+    block(&mut sink, Some((0, third)), |_| ());
+    drop(sink);
+    recorder.finish(&Ledger::default(), Vec::new()).unwrap();
+    let newest = log_of(&disk)
+        .file_bytes(&log_of(&disk).recordings()[2].files[0])
+        .unwrap();
+    let retention = Retention {
+        bytes_max: Some(newest + bytes - 1),
+        ..Retention::default()
+    };
+    let pruned = prune(&disk, &retention, third, false).unwrap();
+    assert_eq!((pruned.parts, pruned.unknown_models.len()), (1, 1));
+    let left = log_of(&disk);
+    let parts: Vec<u32> = left
+        .archive()
+        .parts
+        .iter()
+        .map(|part| part.recording)
+        .collect();
+    assert_eq!(parts, [left.recordings()[0].id]);
 }

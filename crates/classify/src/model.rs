@@ -235,6 +235,21 @@ impl Model {
         Ok(model)
     }
 
+    /// The classes of a model file. Its features and trees are not looked at, so that a log says
+    /// what its classes were whatever version of Strata wrote it.
+    ///
+    /// # Errors
+    ///
+    /// If the file is not JSON, or does not name classes.
+    pub fn classes_of(bytes: &[u8]) -> Result<Vec<Class>, ModelError> {
+        #[derive(Deserialize)]
+        struct Classes {
+            classes: Vec<Class>,
+        }
+        let model: Classes = serde_json::from_slice(bytes)?;
+        Ok(model.classes)
+    }
+
     /// The model as JSON.
     ///
     /// # Panics

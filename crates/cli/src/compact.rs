@@ -98,10 +98,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             }
         }
         let Some(pause) = pause else {
-            let damaged = done.map_or(0, |done| done.damage.len());
+            let damaged = done.as_ref().map_or(0, |done| done.damage.len());
+            let unknown = done.map_or(0, |done| done.unknown_models.len());
             ensure!(
                 damaged == 0,
                 "{damaged} damaged block files were left as they are"
+            );
+            ensure!(
+                unknown == 0,
+                "{unknown} recordings whose model cannot be read were left as they are"
             );
             return Ok(());
         };
@@ -142,7 +147,7 @@ fn is_for_want_of_room(error: &anyhow::Error) -> bool {
 }
 
 fn report(done: &Compacted, took: Duration) -> Result<()> {
-    for damage in &done.damage {
+    for damage in done.damage.iter().chain(&done.unknown_models) {
         eprintln!("strata: {damage}");
     }
     if done.files > 0 {

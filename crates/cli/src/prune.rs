@@ -124,6 +124,9 @@ pub(crate) fn apply(
     let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let now_ns = u64::try_from(since.as_nanos())?;
     let pruned = prune(disk, retention, now_ns, dry_run)?;
+    for problem in pruned.unknown_models.iter().filter(|_| always) {
+        eprintln!("strata: warning: {problem}");
+    }
     if always || pruned.parts + pruned.block_files > 0 {
         writeln!(
             stdout().lock(),

@@ -473,7 +473,7 @@ impl Ipfix {
 }
 
 fn set(body: &mut Vec<u8>, id: u16, content: &[u8]) {
-    let len = u16::try_from(4 + content.len()).unwrap_or(u16::MAX);
+    let len = u16::try_from(4 + content.len()).expect("a set has some 32,000 bytes");
     body.extend_from_slice(&id.to_be_bytes());
     body.extend_from_slice(&len.to_be_bytes());
     body.extend_from_slice(content);

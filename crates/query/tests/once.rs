@@ -18,7 +18,7 @@ const DEFINITIONS: u64 = 3;
 fn start(disk: &Arc<dyn Disk>, workers: u16) -> (Recorder, Vec<BlockSink>) {
     let about = About {
         hash_seed: [1, 2],
-        model_json: br#"{"classes":[{"name":"benign"}]}"#.to_vec(),
+        model_json: br#"{"classes":[{"name":"benign","anomalous":false}]}"#.to_vec(),
         classes: vec!["benign".to_owned()],
         ..About::default()
     };

@@ -5,11 +5,15 @@ use strata_wire::{
     AddressFamily, CutWhere, FlowHasher, FlowKey, FlowShare, Headers, Interface, Keep, Meta, mix64,
 };
 
+use zerocopy::IntoBytes;
+
+use crate::context::may_protect;
 use crate::format::{
     ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_HOLDS_FLOWS, FLAG_META, FLAG_PROMOTES,
     FLAG_PROTECTED, HEADER_LEN, PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, VERDICT_DECIDED,
-    align_up, emit_packet_header, kind, protects,
+    align_up, emit_packet_header, kind, record_len,
 };
+use crate::layout::Prefix;
 use crate::promotion::Promotion;
 use crate::summary::{ClassCount, SUMMARY_BYTES_MAX, Summary};
 
@@ -86,6 +90,8 @@ pub struct BlockBuilder {
     /// The number under which the kernel knows `bytes`.
     registered: Option<u16>,
     flow_share: Option<FlowShare>,
+    /// The context that was defined last, and whether a policy may protect packets with it.
+    context: (Vec<u8>, bool),
 }
 
 impl BlockBuilder {
@@ -118,6 +124,7 @@ impl BlockBuilder {
             context_defined: false,
             registered: None,
             flow_share: None,
+            context: (Vec::new(), true),
         };
         builder.reset(0);
         builder
@@ -169,13 +176,13 @@ impl BlockBuilder {
             ..BlockTally::default()
         };
         for row in &self.counts[..self.classes] {
-            for (keep, count) in row.iter().enumerate() {
+            for (keep, count) in (0..).zip(row) {
                 tally.packets += count.packets;
                 tally.wire_bytes += count.wire_bytes;
                 tally.logged_bytes += count.logged_bytes;
                 let cut = &mut tally.cut_bytes;
                 cut[CutWhere::Snaplen as usize] += count.wire_bytes - count.captured_bytes;
-                let place = cut_where(u8::try_from(keep).unwrap_or(0));
+                let place = cut_where(keep);
                 cut[place as usize] += count.captured_bytes - count.logged_bytes;
             }
         }
@@ -427,7 +434,11 @@ impl BlockBuilder {
     /// Says what the packets that follow were recorded with.
     pub fn define_context(&mut self, json: &[u8]) {
         self.push_record(kind::CONTEXT, 0, 0, &[json]);
-        if protects(json) {
+        // Nearly every block has the context of the one before.
+        if self.context.0 != json {
+            self.context = (json.to_vec(), may_protect(json));
+        }
+        if self.context.1 {
             self.header.flags |= FLAG_PROTECTED;
         }
         self.context_defined = true;
@@ -457,14 +468,12 @@ impl BlockBuilder {
                 interface,
                 body,
             } => {
-                let has_interface = u8::from(interface.is_some());
-                let number = block_type.to_le_bytes();
-                self.push_record(
-                    kind::PCAPNG_BLOCK,
-                    has_interface,
-                    interface.unwrap_or(0),
-                    &[&number, body],
-                );
+                let (flags, reference) = match interface {
+                    Some(interface) => (1, *interface),
+                    None => (0, 0),
+                };
+                let parts = [&block_type.to_le_bytes()[..], body];
+                self.push_record(kind::PCAPNG_BLOCK, flags, reference, &parts);
             }
         }
         self.header.flags |= FLAG_META;
@@ -488,9 +497,13 @@ impl BlockBuilder {
             self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
             self.len += bytes.len();
         };
-        put(&[kind, flags]);
-        put(&reference.to_le_bytes());
-        put(&u32::try_from(body).unwrap_or(u32::MAX).to_le_bytes());
+        let prefix = Prefix {
+            kind,
+            flags,
+            reference: reference.into(),
+            len: record_len(body).into(),
+        };
+        put(prefix.as_bytes());
         for part in parts {
             put(part);
         }

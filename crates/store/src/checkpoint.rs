@@ -5,12 +5,15 @@
 //! of those after the checkpoint nothing is known but that they arrived within
 //! the checkpoint's interval.
 
-use crate::format::Reader;
+use zerocopy::{FromBytes, IntoBytes, transmute};
+
+use crate::layout::CheckpointBytes;
 
 /// Two slots, written in turn, so that a torn write spoils one of them only.
-const SLOT_BYTES: u64 = 512;
-const MAGIC: u64 = u64::from_le_bytes(*b"STRATACP");
-const LEN: usize = 64;
+const SLOT_LEN: usize = 512;
+const SLOT_BYTES: u64 = SLOT_LEN as u64;
+const MAGIC: [u8; 8] = *b"STRATACP";
+const LEN: usize = size_of::<CheckpointBytes>();
 
 /// Where a worker was.
 ///
@@ -53,30 +56,25 @@ impl Checkpoint {
     /// Its bytes.
     #[must_use]
     pub fn emit(&self) -> [u8; LEN] {
-        let mut out = [0; LEN];
-        out[..8].copy_from_slice(&MAGIC.to_le_bytes());
-        let fields = [
-            self.generation,
-            self.time_ns,
-            self.next_seq,
-            self.durable_seq,
-            self.seen_packets,
-            self.seen_bytes,
-        ];
-        for (slot, field) in out[16..].chunks_exact_mut(8).zip(fields) {
-            slot.copy_from_slice(&field.to_le_bytes());
-        }
-        let crc = crc32c::crc32c(&out[16..]);
-        out[8..12].copy_from_slice(&crc.to_le_bytes());
-        out
+        let mut bytes = CheckpointBytes {
+            magic: MAGIC,
+            crc: 0.into(),
+            reserved: 0.into(),
+            generation: self.generation.into(),
+            time_ns: self.time_ns.into(),
+            next_seq: self.next_seq.into(),
+            durable_seq: self.durable_seq.into(),
+            seen_packets: self.seen_packets.into(),
+            seen_bytes: self.seen_bytes.into(),
+        };
+        bytes.crc = crc32c::crc32c(&bytes.as_bytes()[16..]).into();
+        transmute!(bytes)
     }
 
     /// The latest valid checkpoint of a file's content.
     #[must_use]
     pub fn latest(content: &[u8]) -> Option<Self> {
-        let slots = content
-            .chunks(usize::try_from(SLOT_BYTES).unwrap_or(512))
-            .take(2);
+        let slots = content.chunks(SLOT_LEN).take(2);
         slots.filter_map(Self::parse).max_by_key(|c| c.generation)
     }
 
@@ -84,7 +82,7 @@ impl Checkpoint {
     /// ended abruptly one slot may be torn.
     #[must_use]
     pub fn problems(content: &[u8]) -> Vec<(u64, &'static str)> {
-        let slot_len = usize::try_from(SLOT_BYTES).unwrap_or(512);
+        let slot_len = SLOT_LEN;
         let mut problems = Vec::new();
         let mut found = Vec::new();
         let slots = content.chunks(slot_len);
@@ -128,19 +126,17 @@ impl Checkpoint {
     }
 
     fn parse(slot: &[u8]) -> Option<Self> {
-        let bytes = slot.get(..LEN)?;
-        let mut read = Reader { bytes, at: 0 };
-        let (magic, crc, _) = (read.u64(), read.u32(), read.u32());
-        if magic != MAGIC || crc != crc32c::crc32c(&bytes[16..]) {
+        let (read, _) = CheckpointBytes::ref_from_prefix(slot).ok()?;
+        if read.magic != MAGIC || read.crc.get() != crc32c::crc32c(&read.as_bytes()[16..]) {
             return None;
         }
         Some(Self {
-            generation: read.u64(),
-            time_ns: read.u64(),
-            next_seq: read.u64(),
-            durable_seq: read.u64(),
-            seen_packets: read.u64(),
-            seen_bytes: read.u64(),
+            generation: read.generation.get(),
+            time_ns: read.time_ns.get(),
+            next_seq: read.next_seq.get(),
+            durable_seq: read.durable_seq.get(),
+            seen_packets: read.seen_packets.get(),
+            seen_bytes: read.seen_bytes.get(),
         })
     }
 }

@@ -30,6 +30,12 @@ pub struct Context {
     pub protected: Vec<String>,
 }
 
+/// Whether packets that are recorded with this context may be ones that a policy protects.
+/// What cannot be read may say so.
+pub(crate) fn may_protect(json: &[u8]) -> bool {
+    Context::from_json(json).map_or(true, |context| !context.protected.is_empty())
+}
+
 impl Context {
     /// Reads the JSON of a context record. What an older version did not write is empty.
     ///

@@ -1,8 +1,12 @@
 //! A place among the records of a block, which it owns: a merge of several blocks goes from one
 //! to another and back without decoding a record twice.
 
+use zerocopy::FromBytes;
+use zerocopy::little_endian::U64;
+
 use crate::blocks::Block;
 use crate::format::{PREFIX_LEN, kind};
+use crate::layout::Prefix;
 use crate::records::{BadRecord, Place, Record, Records};
 
 /// The records of a block, one after the other.
@@ -61,23 +65,22 @@ impl Cursor {
         let mut at = self.place.offset();
         loop {
             let rest = body.get(at..).filter(|rest| !rest.is_empty())?;
-            let Some((prefix, content)) = rest.split_first_chunk::<PREFIX_LEN>() else {
+            let Ok((prefix, content)) = Prefix::ref_from_prefix(rest) else {
                 return Some(Head::Other);
             };
-            let [of_kind, _, low, high, len @ ..] = *prefix;
-            match of_kind {
+            match prefix.kind {
                 kind::PACKET_OPTIONS | kind::PROMOTION => {
-                    let end = at.checked_add(PREFIX_LEN + u32::from_le_bytes(len) as usize);
+                    let end = at.checked_add(PREFIX_LEN + prefix.len.get() as usize);
                     match end.filter(|end| *end <= body.len()) {
                         Some(end) => at = end,
                         None => return Some(Head::Other),
                     }
                 }
                 kind::PACKET => {
-                    let time = content.first_chunk().copied().map(u64::from_le_bytes);
-                    return Some(time.map_or(Head::Other, |ts_ns| Head::Packet {
-                        ts_ns,
-                        interface: u16::from_le_bytes([low, high]),
+                    let time = U64::ref_from_prefix(content);
+                    return Some(time.map_or(Head::Other, |(ts_ns, _)| Head::Packet {
+                        ts_ns: ts_ns.get(),
+                        interface: prefix.reference.get(),
                     }));
                 }
                 _ => return Some(Head::Other),

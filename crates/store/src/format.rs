@@ -6,21 +6,24 @@
 //! interfaces, the context) is defined in the same block before it is used.
 
 use strata_wire::Keep;
+use zerocopy::little_endian::U64;
+use zerocopy::{IntoBytes, transmute};
 
 use crate::decider::Decider;
+use crate::layout::{BlockHeaderBytes, PacketBytes, Prefix};
 
 /// Blocks begin at multiples of this, so that a file can be written with `O_DIRECT`.
 pub const ALIGNMENT: usize = 4096;
 /// The first bytes of a block.
 pub const MAGIC: [u8; 8] = *b"STRATAB1";
 /// Bytes of a block header.
-pub const HEADER_LEN: usize = 128;
+pub const HEADER_LEN: usize = size_of::<BlockHeaderBytes>();
 /// The largest body that is read; larger length fields are corruption.
 pub const BODY_MAX: usize = 512 << 20;
 /// Bytes of a packet record before its data.
-pub const PACKET_HEADER_LEN: usize = 32;
+pub const PACKET_HEADER_LEN: usize = size_of::<PacketBytes>();
 /// Bytes of every record's prefix: kind, flags, reference, length.
-pub const PREFIX_LEN: usize = 8;
+pub const PREFIX_LEN: usize = size_of::<Prefix>();
 
 /// Rounds up to [`ALIGNMENT`].
 #[must_use]
@@ -105,12 +108,6 @@ pub(crate) const FLAG_HIDES_ADDRESSES: u32 = 2;
 /// A policy may protect some of its packets.
 pub(crate) const FLAG_PROTECTED: u32 = 4;
 
-/// Whether a context record's JSON names policies that protect. It is not parsed, since
-/// a worker asks for every block. In a text its quotes would be escaped.
-pub(crate) fn protects(context_json: &[u8]) -> bool {
-    const KEY: &[u8] = br#""protected":["#;
-    context_json.windows(KEY.len()).any(|bytes| bytes == KEY)
-}
 /// The block holds promotions of earlier packets.
 pub(crate) const FLAG_PROMOTES: u32 = 8;
 /// Of a packet within a tunnel the summary holds both flows, so that a search by flow may
@@ -133,31 +130,31 @@ impl BlockHeader {
     /// Writes the header.
     #[must_use]
     pub fn emit(&self) -> [u8; HEADER_LEN] {
-        let mut out = [0; HEADER_LEN];
-        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
-        put(0, &MAGIC);
-        put(12, &self.body_crc.to_le_bytes());
-        put(16, &self.summary_crc.to_le_bytes());
-        put(20, &self.flags.to_le_bytes());
-        put(24, &self.body_len.to_le_bytes());
-        put(28, &self.summary_len.to_le_bytes());
-        put(32, &self.block_number.to_le_bytes());
-        put(40, &self.recording.to_le_bytes());
-        put(44, &self.worker.to_le_bytes());
-        put(48, &self.first_seq.to_le_bytes());
-        put(56, &self.next_seq.to_le_bytes());
-        put(64, &self.ts_min_ns.to_le_bytes());
-        put(72, &self.ts_max_ns.to_le_bytes());
-        put(80, &self.packets.to_le_bytes());
-        put(84, &self.records.to_le_bytes());
-        put(88, &self.wire_bytes.to_le_bytes());
-        put(96, &self.logged_bytes.to_le_bytes());
-        put(104, &self.classes.to_le_bytes());
-        put(112, &self.hash_seed[0].to_le_bytes());
-        put(120, &self.hash_seed[1].to_le_bytes());
-        let crc = crc32c::crc32c(&out[12..]);
-        out[8..12].copy_from_slice(&crc.to_le_bytes());
-        out
+        let mut bytes = BlockHeaderBytes {
+            magic: MAGIC,
+            header_crc: 0.into(),
+            body_crc: self.body_crc.into(),
+            summary_crc: self.summary_crc.into(),
+            flags: self.flags.into(),
+            body_len: self.body_len.into(),
+            summary_len: self.summary_len.into(),
+            block_number: self.block_number.into(),
+            recording: self.recording.into(),
+            worker: self.worker.into(),
+            reserved: 0.into(),
+            first_seq: self.first_seq.into(),
+            next_seq: self.next_seq.into(),
+            ts_min_ns: self.ts_min_ns.into(),
+            ts_max_ns: self.ts_max_ns.into(),
+            packets: self.packets.into(),
+            records: self.records.into(),
+            wire_bytes: self.wire_bytes.into(),
+            logged_bytes: self.logged_bytes.into(),
+            classes: self.classes.into(),
+            hash_seed: self.hash_seed.map(Into::into),
+        };
+        bytes.header_crc = crc32c::crc32c(&bytes.as_bytes()[12..]).into();
+        transmute!(bytes)
     }
 
     /// Reads a header.
@@ -166,41 +163,32 @@ impl BlockHeader {
     ///
     /// What is wrong with it, in words.
     pub fn parse(bytes: &[u8; HEADER_LEN]) -> Result<Self, &'static str> {
-        if bytes[..8] != MAGIC {
+        let read: BlockHeaderBytes = transmute!(*bytes);
+        if read.magic != MAGIC {
             return Err("no block begins here");
         }
-        let mut read = Reader { bytes, at: 8 };
-        if read.u32() != crc32c::crc32c(&bytes[12..]) {
+        if read.header_crc.get() != crc32c::crc32c(&bytes[12..]) {
             return Err("the block header's checksum does not match");
         }
-        let body_crc = read.u32();
-        let summary_crc = read.u32();
-        let flags = read.u32();
-        let body_len = read.u32();
-        let summary_len = read.u32();
-        let block_number = read.u64();
-        let recording = read.u32();
-        let worker = read.u16();
-        let _reserved = read.u16();
         let header = Self {
-            body_crc,
-            summary_crc,
-            flags,
-            body_len,
-            summary_len,
-            block_number,
-            recording,
-            worker,
-            first_seq: read.u64(),
-            next_seq: read.u64(),
-            ts_min_ns: read.u64(),
-            ts_max_ns: read.u64(),
-            packets: read.u32(),
-            records: read.u32(),
-            wire_bytes: read.u64(),
-            logged_bytes: read.u64(),
-            classes: read.u64(),
-            hash_seed: [read.u64(), read.u64()],
+            body_crc: read.body_crc.get(),
+            summary_crc: read.summary_crc.get(),
+            flags: read.flags.get(),
+            body_len: read.body_len.get(),
+            summary_len: read.summary_len.get(),
+            block_number: read.block_number.get(),
+            recording: read.recording.get(),
+            worker: read.worker.get(),
+            first_seq: read.first_seq.get(),
+            next_seq: read.next_seq.get(),
+            ts_min_ns: read.ts_min_ns.get(),
+            ts_max_ns: read.ts_max_ns.get(),
+            packets: read.packets.get(),
+            records: read.records.get(),
+            wire_bytes: read.wire_bytes.get(),
+            logged_bytes: read.logged_bytes.get(),
+            classes: read.classes.get(),
+            hash_seed: read.hash_seed.map(U64::get),
         };
         if header.body_len as usize > BODY_MAX || header.summary_len as usize > BODY_MAX {
             return Err("the block claims to be larger than any block is");
@@ -321,7 +309,6 @@ pub(crate) const VERDICT_DECIDED: u8 = 1;
 /// 32 data
 /// ```
 #[inline]
-#[allow(clippy::cast_possible_truncation)]
 pub(crate) fn emit_packet_header(packet: &PacketRecord<'_>, out: &mut [u8; PACKET_HEADER_LEN]) {
     let mut flags = packet.keep_code;
     if !packet.options.is_empty() {
@@ -330,17 +317,35 @@ pub(crate) fn emit_packet_header(packet: &PacketRecord<'_>, out: &mut [u8; PACKE
     if !packet.has_timestamp {
         flags |= packet_flag::NO_TIMESTAMP;
     }
-    let len = (PACKET_HEADER_LEN - PREFIX_LEN + packet.data.len()) as u32;
-    out[0] = kind::PACKET;
-    out[1] = flags;
-    out[2..4].copy_from_slice(&packet.interface.to_le_bytes());
-    out[4..8].copy_from_slice(&len.to_le_bytes());
-    out[8..16].copy_from_slice(&packet.ts_ns.to_le_bytes());
-    out[16..20].copy_from_slice(&(packet.seq as u32).to_le_bytes());
-    out[20..24].copy_from_slice(&packet.wire_len.to_le_bytes());
-    out[24..28].copy_from_slice(&packet.captured_len.to_le_bytes());
-    out[28..30].copy_from_slice(&packet.verdict.to_le_bytes());
-    out[30..32].copy_from_slice(&packet.header_len.to_le_bytes());
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "the low half of the number"
+    )]
+    let seq = packet.seq as u32;
+    *out = transmute!(PacketBytes {
+        prefix: Prefix {
+            kind: kind::PACKET,
+            flags,
+            reference: packet.interface.into(),
+            len: record_len(PACKET_HEADER_LEN - PREFIX_LEN + packet.data.len()).into(),
+        },
+        ts_ns: packet.ts_ns.into(),
+        seq: seq.into(),
+        wire_len: packet.wire_len.into(),
+        captured_len: packet.captured_len.into(),
+        verdict: packet.verdict.into(),
+        header_len: packet.header_len.into(),
+    });
+}
+
+/// The length of a record or of a block's records as it is stored.
+///
+/// # Panics
+///
+/// If it is 4 GiB or more: packets, options and blocks have less.
+#[inline]
+pub(crate) fn record_len(bytes: usize) -> u32 {
+    u32::try_from(bytes).expect("a record is smaller than 4 GiB")
 }
 
 /// The name of a packet record's granularity.

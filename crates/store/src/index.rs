@@ -14,18 +14,21 @@ use std::io;
 use std::ops::Range;
 use std::thread;
 
+use zerocopy::{FromBytes, IntoBytes};
+
 use crate::blocks::Select;
 use crate::disk::{Disk, DiskFile};
-use crate::format::{BlockHeader, FLAG_PROMOTES, HEADER_LEN, Reader};
+use crate::format::{BlockHeader, FLAG_PROMOTES, HEADER_LEN};
+use crate::layout::IndexFooter;
 use crate::manifest::{BlockFile, Recording};
 use crate::summary::{Bloom, Summary};
 
 const MAGIC: [u8; 8] = *b"STRATAI1";
-const FOOTER_LEN: usize = 20;
+const FOOTER_LEN: usize = size_of::<IndexFooter>();
 /// A file with more blocks has no index: its headers would take too much memory.
 const BLOCKS_MAX: usize = 1 << 18;
 /// Bytes of summaries that are worth a thread of their own.
-const THREAD_BYTES: usize = 4 << 20;
+const THREAD_BYTES: u64 = 4 << 20;
 /// Bytes of summaries that are read at once.
 const READ_BYTES: usize = 1 << 20;
 const THREADS_MAX: usize = 4;
@@ -71,11 +74,12 @@ impl IndexWriter {
     }
 
     pub(crate) fn finish(mut self) -> io::Result<()> {
-        let blocks = (self.headers.len() / HEADER_LEN) as u64;
-        let crc = crc32c::crc32c(&self.headers);
-        self.headers.extend_from_slice(&MAGIC);
-        self.headers.extend_from_slice(&blocks.to_le_bytes());
-        self.headers.extend_from_slice(&crc.to_le_bytes());
+        let footer = IndexFooter {
+            magic: MAGIC,
+            blocks: ((self.headers.len() / HEADER_LEN) as u64).into(),
+            crc: crc32c::crc32c(&self.headers).into(),
+        };
+        self.headers.extend_from_slice(footer.as_bytes());
         self.file.write_at(&self.headers, self.at)
     }
 }
@@ -118,13 +122,10 @@ impl Index {
             return None;
         }
         let (headers, footer) = end.split_at(headers_len);
-        let mut read = Reader {
-            bytes: footer,
-            at: MAGIC.len(),
-        };
-        let fits = footer.starts_with(&MAGIC)
-            && read.u64() == entry.blocks
-            && read.u32() == crc32c::crc32c(headers);
+        let footer = IndexFooter::ref_from_bytes(footer).ok()?;
+        let fits = footer.magic == MAGIC
+            && footer.blocks.get() == entry.blocks
+            && footer.crc.get() == crc32c::crc32c(headers);
         if !fits {
             return None;
         }
@@ -161,9 +162,10 @@ impl Index {
             return blocks.filter(may).collect();
         }
         let bytes = self.entries.last().map_or(0, |last| last.summary_at);
-        let threads = usize::try_from(bytes).unwrap_or(0) / THREAD_BYTES;
         let cores = thread::available_parallelism().map_or(1, usize::from);
-        let threads = threads.clamp(1, cores.min(THREADS_MAX));
+        let max = cores.min(THREADS_MAX);
+        let worth = usize::try_from(bytes / THREAD_BYTES);
+        let threads = worth.map_or(max, |worth| worth.clamp(1, max));
         let each = blocks.len().div_ceil(threads).max(1);
         let parts: Vec<Range<usize>> = blocks
             .clone()
@@ -202,13 +204,16 @@ impl Index {
             }
             let (start, len) = (entry.summary_at, header.summary_len as usize);
             if start < buffered.start || start + len as u64 > buffered.end {
-                let left = usize::try_from(part_end - start).unwrap_or(usize::MAX);
-                buffer.resize(left.min(READ_BYTES.max(len)), 0);
+                let wanted = (part_end - start).min(READ_BYTES.max(len) as u64);
+                let wanted = usize::try_from(wanted).expect("no more than is read at once");
+                buffer.resize(wanted, 0);
                 let read = file.as_ref().map(|file| file.read_at(&mut buffer, start));
-                let read = read.and_then(Result::ok).unwrap_or(0);
-                buffered = start..start + read as u64;
+                buffered = match read {
+                    Some(Ok(read)) => start..start + read as u64,
+                    Some(Err(_)) | None => start..start,
+                };
             }
-            let at = usize::try_from(start - buffered.start).unwrap_or(usize::MAX);
+            let at = usize::try_from(start - buffered.start).expect("within what was read");
             let bytes = at.checked_add(len).and_then(|end| buffer.get(at..end));
             let bytes = bytes.filter(|_| start + len as u64 <= buffered.end);
             let bytes = bytes.filter(|bytes| crc32c::crc32c(bytes) == header.summary_crc);
@@ -221,18 +226,16 @@ impl Index {
         found
     }
 
-    /// The summary of a block; empty if it cannot be read.
-    pub(crate) fn summary(&self, disk: &dyn Disk, number: usize) -> Summary {
+    /// The summary of a block, if the index has it undamaged.
+    pub(crate) fn summary(&self, disk: &dyn Disk, number: usize) -> Option<Summary> {
         let Entry {
             header, summary_at, ..
         } = &self.entries[number];
         let mut bytes = vec![0; header.summary_len as usize];
-        let file = disk.open(&self.name, false);
-        let read = file.and_then(|file| file.read_at(&mut bytes, *summary_at));
-        let read = read.unwrap_or(0);
+        let file = disk.open(&self.name, false).ok()?;
+        let read = file.read_at(&mut bytes, *summary_at).ok()?;
         let whole = read == bytes.len() && crc32c::crc32c(&bytes) == header.summary_crc;
-        let parsed = whole.then(|| Summary::parse(&bytes).ok());
-        parsed.flatten().unwrap_or_default()
+        Summary::parse(&bytes).ok().filter(|_| whole)
     }
 }
 

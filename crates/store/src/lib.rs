@@ -27,6 +27,7 @@ mod error;
 mod flipped;
 mod format;
 mod index;
+mod layout;
 mod log;
 mod manifest;
 mod nulldisk;

@@ -232,9 +232,10 @@ impl Log {
                 break;
             };
             if let Some(last) = Checkpoint::latest(&content) {
-                let known = next_seq.get(&worker).copied().unwrap_or(0);
-                loss.packets += last.next_seq.saturating_sub(known);
-                let earliest = loss.checkpoint_ns.unwrap_or(u64::MAX).min(last.time_ns);
+                let known = next_seq.entry(worker).or_default();
+                loss.packets += last.next_seq.saturating_sub(*known);
+                let before = loss.checkpoint_ns;
+                let earliest = before.map_or(last.time_ns, |before| before.min(last.time_ns));
                 loss.checkpoint_ns = books.is_none().then_some(earliest);
             }
         }

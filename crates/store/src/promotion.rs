@@ -14,18 +14,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use strata_wire::Keep;
+use zerocopy::little_endian::U16;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::blocks::Block;
 use crate::disk::Disk;
 use crate::error::{StoreError, io_error};
-use crate::format::{FLAG_PROMOTES, HEADER_LEN, PACKET_HEADER_LEN, PREFIX_LEN, Reader, kind};
+use crate::format::{FLAG_PROMOTES, HEADER_LEN, PACKET_HEADER_LEN, PREFIX_LEN, kind, record_len};
+use crate::layout::{Prefix, PromotionBytes};
 use crate::records::{RawPacket, RawRecord, Records};
 use crate::summary::ClassCount;
 
 /// Bytes of a promotion before the packet's, at most.
 pub const PROMOTION_HEADER_LEN: usize = 26;
 /// The same without a verdict, as older versions wrote it.
-const WITHOUT_VERDICT_LEN: usize = 24;
+const WITHOUT_VERDICT_LEN: usize = size_of::<PromotionBytes>();
 /// Flag: a verdict takes the place of the packet's.
 const HAS_VERDICT: u8 = 1;
 
@@ -51,20 +54,28 @@ pub struct Promotion<'a> {
 impl<'a> Promotion<'a> {
     /// The header, and how many bytes of it there are.
     pub(crate) fn emit_header(&self) -> ([u8; PROMOTION_HEADER_LEN], usize) {
-        let mut out = [0; PROMOTION_HEADER_LEN];
-        let header_len = match self.verdict {
+        let len = match self.verdict {
             Some(_) => PROMOTION_HEADER_LEN,
             None => WITHOUT_VERDICT_LEN,
         };
-        let len = header_len - PREFIX_LEN + self.data.len();
         let flags = self.verdict.map_or(0, |_| HAS_VERDICT);
-        out[..4].copy_from_slice(&[kind::PROMOTION, self.keep_code, self.class, flags]);
-        out[4..8].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
-        out[8..16].copy_from_slice(&self.seq.to_le_bytes());
-        out[16..20].copy_from_slice(&self.kept_len.to_le_bytes());
-        out[20..24].copy_from_slice(&self.wire_len.to_le_bytes());
-        out[24..26].copy_from_slice(&self.verdict.unwrap_or(0).to_le_bytes());
-        (out, header_len)
+        let head = PromotionBytes {
+            prefix: Prefix {
+                kind: kind::PROMOTION,
+                flags: self.keep_code,
+                reference: u16::from_le_bytes([self.class, flags]).into(),
+                len: record_len(len - PREFIX_LEN + self.data.len()).into(),
+            },
+            seq: self.seq.into(),
+            kept_len: self.kept_len.into(),
+            wire_len: self.wire_len.into(),
+        };
+        let mut out = [0; PROMOTION_HEADER_LEN];
+        out[..WITHOUT_VERDICT_LEN].copy_from_slice(head.as_bytes());
+        if let Some(verdict) = self.verdict {
+            out[WITHOUT_VERDICT_LEN..].copy_from_slice(&verdict.to_le_bytes());
+        }
+        (out, len)
     }
 
     /// The promotions among a block's records, each with where its bytes begin.
@@ -73,31 +84,32 @@ impl<'a> Promotion<'a> {
         std::iter::from_fn(move || {
             loop {
                 let rest = body.get(at..)?;
-                let mut read = Reader { bytes: rest, at: 4 };
-                let len = read.u32() as usize;
-                let record = rest.get(..PREFIX_LEN.checked_add(len)?)?;
+                let (prefix, _) = Prefix::ref_from_prefix(rest).ok()?;
+                let len = PREFIX_LEN.checked_add(prefix.len.get() as usize)?;
+                let record = rest.get(..len)?;
                 let start = at;
                 at += record.len();
-                if record[0] != kind::PROMOTION {
+                if prefix.kind != kind::PROMOTION {
                     continue;
                 }
-                let has_verdict = record[3] & HAS_VERDICT != 0;
-                let header_len = if has_verdict {
-                    PROMOTION_HEADER_LEN
+                let (head, data) = PromotionBytes::ref_from_prefix(record).ok()?;
+                let [class, flags] = prefix.reference.get().to_le_bytes();
+                let (verdict, data) = if flags & HAS_VERDICT != 0 {
+                    let (verdict, data) = U16::read_from_prefix(data).ok()?;
+                    (Some(verdict.get()), data)
                 } else {
-                    WITHOUT_VERDICT_LEN
+                    (None, data)
                 };
-                let data = record.get(header_len..)?;
                 let promotion = Self {
-                    seq: read.u64(),
-                    class: record[2],
-                    keep_code: record[1] & 3,
-                    kept_len: read.u32(),
-                    wire_len: read.u32(),
-                    verdict: has_verdict.then(|| read.u16()),
+                    seq: head.seq.get(),
+                    class,
+                    keep_code: prefix.flags & 3,
+                    kept_len: head.kept_len.get(),
+                    wire_len: head.wire_len.get(),
+                    verdict,
                     data,
                 };
-                return Some((start + header_len, promotion));
+                return Some((start + record.len() - data.len(), promotion));
             }
         })
     }
@@ -138,7 +150,7 @@ impl Promotions {
             let place = Place {
                 file: self.files.len() - 1,
                 at: block.offset + (HEADER_LEN + at) as u64,
-                len: u32::try_from(promotion.data.len()).unwrap_or(u32::MAX),
+                len: record_len(promotion.data.len()),
                 kept_len: promotion.kept_len,
                 wire_len: promotion.wire_len,
                 class: promotion.class,
@@ -215,7 +227,7 @@ impl Promotions {
         }
         if !whole.is_empty() || block.header.flags & FLAG_PROMOTES != 0 {
             let body = self.rewritten(block, &whole);
-            block.header.body_len = u32::try_from(body.len()).unwrap_or(u32::MAX);
+            block.header.body_len = record_len(body.len());
             block.replace_body(body);
         }
         block.header.flags &= !FLAG_PROMOTES;
@@ -302,7 +314,7 @@ fn push_whole(body: &mut Vec<u8>, raw: &RawPacket<'_>, data: &[u8], verdict: Opt
     let at = start + before - PACKET_HEADER_LEN;
     let len = PACKET_HEADER_LEN - PREFIX_LEN + data.len();
     body[at + 1] = raw.flags & !3 | Keep::Full.code();
-    body[at + 4..at + 8].copy_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+    body[at + 4..at + 8].copy_from_slice(&record_len(len).to_le_bytes());
     if let Some(verdict) = verdict {
         body[at + 28..at + 30].copy_from_slice(&verdict.to_le_bytes());
     }

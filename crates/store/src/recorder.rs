@@ -177,10 +177,9 @@ impl Shared {
 }
 
 pub(crate) fn now_ns() -> u64 {
-    let since = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    let since = since.expect("Linux refuses to set its clock before 1970");
+    u64::try_from(since.as_nanos()).expect("it is not 2554 yet")
 }
 
 /// The name of a recording's checkpoint file.
@@ -222,7 +221,7 @@ impl Recorder {
     ) -> Result<(Self, Vec<BlockSink>), StoreError> {
         let lock = take_lock(disk.as_ref())?;
         let mut manifest = read_manifest(disk.as_ref())?.unwrap_or_default();
-        let last = manifest.recordings.iter().map(|r| r.id).max().unwrap_or(0);
+        let last = manifest.recordings.iter().map(|r| r.id).fold(0, u32::max);
         let id = last.checked_add(1).ok_or_else(|| StoreError::Manifest {
             file: disk.display(MANIFEST_NAME),
             problem: format!("recording number {last} is the largest there is"),

@@ -3,12 +3,14 @@
 use std::ops::Range;
 
 use strata_wire::{FlowShare, Interface, LinkType, Meta};
+use zerocopy::FromBytes;
 
 use crate::decider::Decider;
 use crate::format::{
     PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, Reader, VERDICT_DECIDED, VerdictRecord, kind,
     packet_flag,
 };
+use crate::layout::{PacketBytes, Prefix};
 
 /// One record of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,21 +92,21 @@ impl<'a> Records<'a> {
             if rest.is_empty() {
                 return Ok(None);
             }
-            let mut read = Reader { bytes: rest, at: 0 };
-            let (kind, flags, reference) = (read.u8(), read.u8(), read.u16());
-            let len = read.u32() as usize;
-            let body = rest
-                .get(PREFIX_LEN..)
-                .and_then(|rest| rest.get(..len))
+            let split = Prefix::ref_from_prefix(rest).ok();
+            let (prefix, after) = split.ok_or("a record reaches beyond its block")?;
+            let (flags, reference) = (prefix.flags, prefix.reference.get());
+            let len = prefix.len.get() as usize;
+            let body = after
+                .get(..len)
                 .ok_or("a record reaches beyond its block")?;
             self.place.at += PREFIX_LEN + len;
             let mut read = Reader { bytes: body, at: 0 };
-            let record = match kind {
+            let record = match prefix.kind {
                 kind::PACKET_OPTIONS => {
                     self.place.options = self.place.at - len..self.place.at;
                     continue;
                 }
-                kind::PACKET => Record::Packet(self.packet(flags, reference, body)?),
+                kind::PACKET => Record::Packet(self.packet(&rest[..PREFIX_LEN + len])?),
                 kind::VERDICT => Record::Verdict(reference, verdict(flags, body)?),
                 kind::INTERFACE => {
                     let options = body.get(8..).ok_or("an interface is too short")?;
@@ -141,25 +143,18 @@ impl<'a> Records<'a> {
     }
 
     #[allow(clippy::cast_possible_truncation)]
-    fn packet(
-        &mut self,
-        flags: u8,
-        interface: u16,
-        body: &'a [u8],
-    ) -> Result<PacketRecord<'a>, &'static str> {
-        const FIXED: usize = PACKET_HEADER_LEN - PREFIX_LEN;
-        let data = body.get(FIXED..).ok_or("a packet record is too short")?;
-        let mut read = Reader { bytes: body, at: 0 };
-        let ts_ns = read.u64();
+    fn packet(&mut self, record: &'a [u8]) -> Result<PacketRecord<'a>, &'static str> {
+        let split = PacketBytes::ref_from_prefix(record).ok();
+        let (head, data) = split.ok_or("a packet record is too short")?;
+        let flags = head.prefix.flags;
         // Sequence numbers only grow, by less than 2^32 from one to the next.
-        let step = read.u32().wrapping_sub(self.place.seq as u32);
+        let step = head.seq.get().wrapping_sub(self.place.seq as u32);
         self.place.seq = self
             .place
             .seq
             .checked_add(step.into())
             .ok_or("a sequence number is out of range")?;
-        let (wire_len, captured_len) = (read.u32(), read.u32());
-        let (verdict, header_len) = (read.u16(), read.u16());
+        let captured_len = head.captured_len.get();
         if data.len() > captured_len as usize {
             return Err("a packet record holds more than was captured");
         }
@@ -169,13 +164,13 @@ impl<'a> Records<'a> {
             &[]
         };
         Ok(PacketRecord {
-            ts_ns,
+            ts_ns: head.ts_ns.get(),
             seq: self.place.seq,
-            wire_len,
+            wire_len: head.wire_len.get(),
             captured_len,
-            header_len,
-            interface,
-            verdict,
+            header_len: head.header_len.get(),
+            interface: head.prefix.reference.get(),
+            verdict: head.verdict.get(),
             keep_code: flags & 3,
             has_timestamp: flags & packet_flag::NO_TIMESTAMP == 0,
             data,
@@ -255,8 +250,11 @@ impl<'a> Records<'a> {
         while let Some(rest) = self.body.get(self.place.at..)
             && rest.first() == Some(&kind::PROMOTION)
         {
-            let len = Reader { bytes: rest, at: 4 }.u32() as usize;
-            match PREFIX_LEN.checked_add(len) {
+            // The next look says what is wrong.
+            let Ok((prefix, _)) = Prefix::ref_from_prefix(rest) else {
+                return;
+            };
+            match PREFIX_LEN.checked_add(prefix.len.get() as usize) {
                 Some(len) if len <= rest.len() => self.place.at += len,
                 // The next look says what is wrong.
                 _ => return,

@@ -14,12 +14,16 @@ pub(crate) use assemble::{Definitions, assemble};
 pub use threads::{BlockDone, RelayWriters};
 pub use writer::{DefinitionsBlock, Placed, RelayLog, RelayStream, StreamOptions};
 
-use crate::format::{ALIGNMENT, Reader, align_up};
+use zerocopy::little_endian::U64;
+use zerocopy::{IntoBytes, transmute};
+
+use crate::format::{ALIGNMENT, align_up};
+use crate::layout::RelayedHeaderBytes;
 
 /// The first bytes of such a block.
 pub const RELAYED_MAGIC: [u8; 8] = *b"STRATAR1";
 /// Bytes of the header.
-pub const RELAYED_HEADER_LEN: usize = 128;
+pub const RELAYED_HEADER_LEN: usize = size_of::<RelayedHeaderBytes>();
 /// Where in the block the segments begin.
 pub const SEGMENTS_AT: usize = ALIGNMENT;
 
@@ -77,53 +81,46 @@ impl RelayedHeader {
     /// Writes the header.
     #[must_use]
     pub fn emit(&self) -> [u8; RELAYED_HEADER_LEN] {
-        let mut out = [0; RELAYED_HEADER_LEN];
-        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
-        put(0, &RELAYED_MAGIC);
-        put(12, &u32::from(self.salvaged).to_le_bytes());
-        put(16, &self.block_number.to_le_bytes());
-        put(24, &self.recording.to_le_bytes());
-        put(28, &self.worker.to_le_bytes());
-        put(32, &self.used.to_le_bytes());
-        put(36, &self.key.to_le_bytes());
-        put(40, &self.first_seq.to_le_bytes());
-        put(48, &self.next_seq.to_le_bytes());
-        put(56, &self.packets.to_le_bytes());
-        put(64, &self.segments.to_le_bytes());
-        put(112, &self.hash_seed[0].to_le_bytes());
-        put(120, &self.hash_seed[1].to_le_bytes());
-        let crc = crc32c::crc32c(&out[12..]);
-        out[8..12].copy_from_slice(&crc.to_le_bytes());
-        out
+        let mut bytes = RelayedHeaderBytes {
+            magic: RELAYED_MAGIC,
+            header_crc: 0.into(),
+            flags: u32::from(self.salvaged).into(),
+            block_number: self.block_number.into(),
+            recording: self.recording.into(),
+            worker: self.worker.into(),
+            reserved: 0.into(),
+            used: self.used.into(),
+            key: self.key.into(),
+            first_seq: self.first_seq.into(),
+            next_seq: self.next_seq.into(),
+            packets: self.packets.into(),
+            segments: self.segments.into(),
+            reserved_more: [0; 40],
+            hash_seed: self.hash_seed.map(Into::into),
+        };
+        bytes.header_crc = crc32c::crc32c(&bytes.as_bytes()[12..]).into();
+        transmute!(bytes)
     }
 
     /// Reads a header; `None` if it is not whole and right.
     #[must_use]
     pub fn parse(bytes: &[u8; RELAYED_HEADER_LEN]) -> Option<Self> {
-        let mut read = Reader { bytes, at: 8 };
-        if bytes[..8] != RELAYED_MAGIC || read.u32() != crc32c::crc32c(&bytes[12..]) {
-            return None;
-        }
-        let salvaged = read.u32() & 1 != 0;
-        let (block_number, recording) = (read.u64(), read.u32());
-        let (worker, _reserved) = (read.u16(), read.u16());
-        let header = Self {
-            salvaged,
-            block_number,
-            recording,
-            worker,
-            used: read.u32(),
-            key: read.u32(),
-            first_seq: read.u64(),
-            next_seq: read.u64(),
-            packets: read.u64(),
-            segments: read.u64(),
-            hash_seed: {
-                read.at = 112;
-                [read.u64(), read.u64()]
-            },
-        };
-        Some(header)
+        let read: RelayedHeaderBytes = transmute!(*bytes);
+        let whole =
+            read.magic == RELAYED_MAGIC && read.header_crc.get() == crc32c::crc32c(&bytes[12..]);
+        whole.then(|| Self {
+            salvaged: read.flags.get() & 1 != 0,
+            block_number: read.block_number.get(),
+            recording: read.recording.get(),
+            worker: read.worker.get(),
+            used: read.used.get(),
+            key: read.key.get(),
+            first_seq: read.first_seq.get(),
+            next_seq: read.next_seq.get(),
+            packets: read.packets.get(),
+            segments: read.segments.get(),
+            hash_seed: read.hash_seed.map(U64::get),
+        })
     }
 }
 

@@ -1,6 +1,9 @@
 //! A block's summary: what it holds, without reading it.
 
-use crate::format::{ALIGNMENT, Reader, align_up};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::format::{ALIGNMENT, align_up};
+use crate::layout::{CountBytes, SummaryHeader};
 
 /// How many bits a Bloom filter spends per key, and how many it sets.
 const BITS_PER_KEY: usize = 12;
@@ -80,15 +83,23 @@ impl Summary {
     pub fn emit(&self, out: &mut Vec<u8>) {
         let counts = u16::try_from(self.counts.len()).expect("256 classes, 4 granularities");
         let bloom_len = u32::try_from(self.bloom.len()).expect("bounded");
-        out.extend_from_slice(&counts.to_le_bytes());
-        out.extend_from_slice(&[0; 2]);
-        out.extend_from_slice(&bloom_len.to_le_bytes());
+        let header = SummaryHeader {
+            counts: counts.into(),
+            reserved: 0.into(),
+            bloom_len: bloom_len.into(),
+        };
+        out.extend_from_slice(header.as_bytes());
         for count in &self.counts {
             let packets = u32::try_from(count.packets).expect("a block has fewer");
-            out.extend_from_slice(&[count.class, count.keep_code, 0, 0]);
-            out.extend_from_slice(&packets.to_le_bytes());
-            out.extend_from_slice(&count.wire_bytes.to_le_bytes());
-            out.extend_from_slice(&count.logged_bytes.to_le_bytes());
+            let bytes = CountBytes {
+                class: count.class,
+                keep_code: count.keep_code,
+                reserved: 0.into(),
+                packets: packets.into(),
+                wire_bytes: count.wire_bytes.into(),
+                logged_bytes: count.logged_bytes.into(),
+            };
+            out.extend_from_slice(bytes.as_bytes());
         }
         out.extend_from_slice(&self.bloom);
     }
@@ -99,20 +110,15 @@ impl Summary {
     ///
     /// If its lengths do not add up.
     pub fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
-        let bloom = Bloom::of(bytes)?;
-        let mut read = Reader { bytes, at: 0 };
-        let (counts, _, _) = (read.u16(), read.u16(), read.u32());
+        let (counts, bloom) = split(bytes)?;
         let mut summary = Self::default();
-        for _ in 0..counts {
-            let (class, keep_code, _) = (read.u8(), read.u8(), read.u16());
-            summary.counts.push(ClassCount {
-                class,
-                keep_code,
-                packets: read.u32().into(),
-                wire_bytes: read.u64(),
-                logged_bytes: read.u64(),
-            });
-        }
+        summary.counts.extend(counts.iter().map(|count| ClassCount {
+            class: count.class,
+            keep_code: count.keep_code,
+            packets: count.packets.get().into(),
+            wire_bytes: count.wire_bytes.get(),
+            logged_bytes: count.logged_bytes.get(),
+        }));
         summary.bloom = bloom.0.to_vec();
         Ok(summary)
     }
@@ -125,16 +131,7 @@ pub(crate) struct Bloom<'a>(&'a [u8]);
 impl<'a> Bloom<'a> {
     /// That of a summary's bytes.
     pub(crate) fn of(summary: &'a [u8]) -> Result<Self, &'static str> {
-        const WRONG: &str = "the summary's lengths do not add up";
-        let mut read = Reader {
-            bytes: summary,
-            at: 0,
-        };
-        let (counts, _, len) = (read.u16(), read.u16(), read.u32());
-        let at = 8 + usize::from(counts) * 24;
-        let bloom = summary.get(at..).ok_or(WRONG)?;
-        let right = bloom.len() == len as usize && len.is_multiple_of(64);
-        right.then_some(Self(bloom)).ok_or(WRONG)
+        split(summary).map(|(_, bloom)| bloom)
     }
 
     /// See [`Summary::may_hold`].
@@ -145,6 +142,19 @@ impl<'a> Bloom<'a> {
         let line = lines.get(line);
         line.is_none_or(|line| bits.all(|bit| line[bit / 8] & 1 << (bit % 8) != 0))
     }
+}
+
+/// The counts of a summary, and its filter.
+fn split(summary: &[u8]) -> Result<(&[CountBytes], Bloom<'_>), &'static str> {
+    let parts = || {
+        let (header, rest) = SummaryHeader::ref_from_prefix(summary).ok()?;
+        let counts = usize::from(header.counts.get());
+        let (counts, bloom) = <[CountBytes]>::ref_from_prefix_with_elems(rest, counts).ok()?;
+        let len = header.bloom_len.get() as usize;
+        let right = bloom.len() == len && len.is_multiple_of(LINE_BYTES);
+        right.then_some((counts, Bloom(bloom)))
+    };
+    parts().ok_or("the summary's lengths do not add up")
 }
 
 /// About how many different fingerprints these are, by linear counting (Whang, Vander-Zanden

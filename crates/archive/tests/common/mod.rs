@@ -140,7 +140,7 @@ pub(crate) fn record_headers(
     let classes = vec!["benign".to_owned()];
     let about = About {
         hash_seed: [1, 2],
-        model_json: br#"{"classes":[{"name":"benign"}]}"#.to_vec(),
+        model_json: br#"{"classes":[{"name":"benign","anomalous":false}]}"#.to_vec(),
         classes: classes.clone(),
         ..About::default()
     };

@@ -44,26 +44,36 @@ pub(super) fn ahead(
 ) -> Ahead {
     let entry = indexed.index.entries[number];
     let disk = log.disk();
-    let here = |content| Ahead::Ready(Box::new(block(&indexed.named, &entry, content)));
-    if select.without_records {
-        return here(Content {
-            body: Buffer::default(),
-            summary: indexed.index.summary(disk.as_ref(), number),
-        });
-    }
-    if fetcher.is_none() {
-        *fetcher = Fetcher::start(disk, select.once).ok();
-    }
     let (reply, outbox) = sync_channel(1);
-    let reply = match fetcher {
-        Some(fetcher) => fetcher.fetch(&indexed.entry.name, entry.offset, entry.header),
-        // No thread could be started: it is read here.
-        None => {
-            let opened = disk.open(&indexed.entry.name, false).map_err(Failed::Disk);
-            let read = opened.and_then(|f| fetch::content(f.as_ref(), &entry.header, entry.offset));
-            // There is room for one.
-            let _ = reply.send(read);
-            outbox
+    // Read here: there is room for one.
+    let read_here = |keep: fn(Content) -> Content| {
+        let opened = disk.open(&indexed.entry.name, false).map_err(Failed::Disk);
+        let read = opened.and_then(|f| fetch::content(f.as_ref(), &entry.header, entry.offset));
+        let _ = reply.send(read.map(keep));
+    };
+    let reply = if select.without_records {
+        if let Some(summary) = indexed.index.summary(disk.as_ref(), number) {
+            let body = Buffer::default();
+            let content = Content { body, summary };
+            return Ahead::Ready(Box::new(block(&indexed.named, &entry, content)));
+        }
+        // The index is damaged there: the file has it too.
+        read_here(|content| Content {
+            body: Buffer::default(),
+            ..content
+        });
+        outbox
+    } else {
+        if fetcher.is_none() {
+            *fetcher = Fetcher::start(disk, select.once).ok();
+        }
+        match fetcher {
+            Some(fetcher) => fetcher.fetch(&indexed.entry.name, entry.offset, entry.header),
+            // No thread could be started.
+            None => {
+                read_here(|content| content);
+                outbox
+            }
         }
     };
     Ahead::Fetched {

@@ -194,7 +194,7 @@ impl<B: DiskBlock> WriteQueue<B> {
 
     /// Takes in how much of a block the kernel has written.
     fn note(&mut self, number: u64, result: io::Result<usize>) {
-        let index = usize::try_from(number - self.first).unwrap_or(usize::MAX);
+        let index = usize::try_from(number - self.first).expect("few blocks are in flight");
         let Some(slot) = self.slots.get_mut(index) else {
             return;
         };

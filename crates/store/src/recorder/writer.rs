@@ -359,7 +359,8 @@ impl Writer {
     fn note_busy(&mut self) {
         let now = Instant::now();
         if let Some(since) = self.full_since.take() {
-            let busy_ns = u64::try_from((now - since).as_nanos()).unwrap_or(u64::MAX);
+            let busy_ns = u64::try_from((now - since).as_nanos());
+            let busy_ns = busy_ns.expect("a recording of less than 584 years");
             let sum = &self.progress.disk_busy_ns;
             sum.fetch_add(busy_ns, Ordering::Relaxed);
         }
@@ -732,5 +733,6 @@ fn ignore_if_full(error: StoreError) -> Result<(), StoreError> {
 /// The header of a block that was just sealed.
 fn header_of(bytes: &[u8]) -> BlockHeader {
     let header = bytes.first_chunk().map(BlockHeader::parse);
-    header.and_then(Result::ok).unwrap_or_default()
+    let header = header.and_then(Result::ok);
+    header.expect("a block that was sealed here has a header")
 }

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use strata_wire::pcapng::options::push_comment;
 use strata_wire::segment::{Assembly, Packet, damaged};
 
+use crate::context::may_protect;
 use crate::format::{
     BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_PROTECTED, PACKET_HEADER_LEN, PREFIX_LEN, kind,
-    packet_flag, protects,
+    packet_flag, record_len,
 };
 use crate::records::{RawRecord, Records};
 use crate::summary::{ClassCount, Summary};
@@ -19,6 +20,8 @@ use super::RelayedHeader;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Definitions {
     records: BTreeMap<(u8, u16), Vec<u8>>,
+    /// Whether a policy may protect some of the packets that follow.
+    protects: bool,
 }
 
 impl Definitions {
@@ -37,6 +40,12 @@ impl Definitions {
                 ..
             } = record
             {
+                if self.records.get(&key).is_some_and(|known| known == bytes) {
+                    continue;
+                }
+                if key.0 == kind::CONTEXT {
+                    self.protects = may_protect(&bytes[PREFIX_LEN..]);
+                }
                 self.records.insert(key, bytes.to_vec());
             }
         }
@@ -71,7 +80,7 @@ pub(crate) fn assemble(
     segments: &[u8],
     definitions: &Definitions,
 ) -> Assembled {
-    let protected = definitions.records().any(protects);
+    let protected = definitions.protects;
     let mut block = Builder {
         definitions,
         defined: BTreeSet::new(),
@@ -177,7 +186,7 @@ impl Builder<'_> {
         let counts = self.counts.into_values().collect();
         // Whose packets they are is not looked up: every search reads the block.
         self.assembled.summary = Summary::new(counts, None);
-        let len = u32::try_from(self.assembled.body.len()).unwrap_or(u32::MAX);
+        let len = record_len(self.assembled.body.len());
         self.assembled.header.body_len = len;
         self.assembled.header.body_crc = crc32c::crc32c(&self.assembled.body);
         self.assembled

@@ -171,11 +171,12 @@ impl RelayLog {
         let manifest = self.manifest();
         let recording = manifest.recordings.iter().find(|r| r.id == id);
         let files = recording.map_or(&[][..], |recording| &recording.files);
-        let files_begun = files.iter().filter(|f| f.worker == options.worker).count();
+        let of_worker = files.iter().filter(|f| f.worker == options.worker);
+        let files_begun = of_worker.map(|_| 1_u32).sum();
         Ok(RelayStream {
             log: Arc::clone(self),
             recording: id,
-            files_begun: u32::try_from(files_begun).unwrap_or(u32::MAX),
+            files_begun,
             options: options.clone(),
             file: None,
             place,
@@ -196,7 +197,7 @@ impl RelayLog {
         if let Some(recording) = manifest.recordings.iter().find(known) {
             return Ok(recording.id);
         }
-        let last = manifest.recordings.iter().map(|r| r.id).max().unwrap_or(0);
+        let last = manifest.recordings.iter().map(|r| r.id).fold(0, u32::max);
         let id = last.checked_add(1).ok_or_else(|| StoreError::Manifest {
             file: self.disk.display(MANIFEST_NAME),
             problem: format!("recording number {last} is the largest there is"),
@@ -387,8 +388,10 @@ impl RelayStream {
         let offset = state.bytes;
         state.bytes += len;
         state.blocks += 1;
-        state.packets += packets.unwrap_or(0);
-        state.has_packets |= packets.is_some();
+        if let Some(packets) = packets {
+            state.packets += packets;
+            state.has_packets = true;
+        }
         state.pending += 1;
         drop(state);
         Ok(Placed { file, offset })

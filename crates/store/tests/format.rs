@@ -1,0 +1,237 @@
+//! The bytes of a log against the offsets in `docs/formats/block-file.md`, read without any of the
+//! code that writes them.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+
+#[allow(dead_code, reason = "each test uses some of it")]
+mod common;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use strata_store::{
+    About, Disk, Log, Promotion, Recorder, RecorderOptions, SimDisk, checkpoint_name, index_name,
+};
+use strata_wire::Ledger;
+
+const DOCS: &str = include_str!("../../../docs/formats/block-file.md");
+
+/// Fields of the byte map that follows a line of the documentation: offset and bytes, by name.
+fn map_after(line: &str) -> HashMap<&'static str, (usize, usize)> {
+    let start = DOCS.find(line).expect(line) + line.len();
+    let map = DOCS[start..].split("```").nth(1).unwrap();
+    let mut fields = HashMap::new();
+    for line in map.lines() {
+        let mut words = line.split_whitespace();
+        let Some(Ok(mut at)) = words.next().map(str::parse::<usize>) else {
+            continue;
+        };
+        // More fields follow behind bars.
+        let rest = words.collect::<Vec<_>>().join(" ");
+        for field in rest.split('|') {
+            let words: Vec<&str> = field.split_whitespace().take(2).collect();
+            let bytes = match words.get(1).copied() {
+                Some("u8") => 1,
+                Some("u16") => 2,
+                Some("u32") => 4,
+                Some("u64" | "\"STRATAB1\"") => 8,
+                // `hash_seed 2 * u64`, `kind 1`.
+                Some("2") => 16,
+                Some("1" | "9") => 1,
+                _ => continue,
+            };
+            let name = DOCS[start..].find(words[0]).unwrap() + start;
+            fields.insert(&DOCS[name..name + words[0].len()], (at, bytes));
+            at += bytes;
+        }
+    }
+    fields
+}
+
+/// The little-endian number at an offset.
+fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
+    let bytes = bytes[at..at + len].iter().rev();
+    bytes.fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+/// A log of a worker: a block of three packets, the second promoted in the block after.
+fn log() -> (SimDisk, Log) {
+    let sim = SimDisk::new();
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+    let about = About {
+        hash_seed: [0x1122_3344_5566_7788, 0x99aa_bbcc_ddee_ff00],
+        model_json: b"{}".to_vec(),
+        ..About::default()
+    };
+    let options = RecorderOptions::default();
+    let (recorder, mut sink) = Recorder::start(Arc::clone(&disk), options, &about).unwrap();
+    for part in 0..2 {
+        let mut block = common::empty(&mut sink, |_| Ok(())).unwrap();
+        if part == 0 {
+            for seq in 5..8 {
+                common::push(&mut block, seq);
+            }
+        } else {
+            block.push_promotion(&Promotion {
+                seq: 6,
+                class: 3,
+                keep_code: 1,
+                kept_len: 40,
+                wire_len: 77,
+                verdict: Some(2),
+                data: &[9; 60],
+            });
+        }
+        sink.submit(block).unwrap();
+        while sink.wait().unwrap().is_some() {}
+    }
+    drop(sink);
+    recorder.finish(&Ledger::default(), Vec::new()).unwrap();
+    let log = Log::on(disk).unwrap();
+    (sim, log)
+}
+
+fn content(sim: &SimDisk, name: &str) -> Vec<u8> {
+    let file = sim.open(name, false).unwrap();
+    let mut bytes = vec![0; usize::try_from(file.size().unwrap()).unwrap()];
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
+    bytes
+}
+
+#[test]
+fn a_block_file_is_as_its_documentation_says() {
+    let (sim, log) = log();
+    let recording = &log.recordings()[0];
+    let bytes = content(&sim, &recording.files[0].name);
+    let fields = map_after("## Header");
+    let field = |block: usize, name: &str| {
+        let (at, len) = fields[name];
+        number(&bytes, block + at, len)
+    };
+    assert_eq!(fields.len(), 21, "{fields:?}");
+    let packets: Vec<Vec<u8>> = (5..8).map(common::content).collect();
+    let kept: usize = packets.iter().map(Vec::len).sum();
+    assert_eq!(&bytes[..8], b"STRATAB1");
+    assert_eq!(
+        field(0, "flags") & !16,
+        0,
+        "neither metadata nor promotions"
+    );
+    assert_eq!(field(0, "recording"), u64::from(recording.id));
+    assert_eq!((field(0, "block_number"), field(0, "worker")), (0, 0));
+    assert_eq!((field(0, "first_seq"), field(0, "next_seq")), (5, 8));
+    assert_eq!(
+        (field(0, "ts_min_ns"), field(0, "ts_max_ns")),
+        (5_000, 7_000)
+    );
+    assert_eq!((field(0, "packets"), field(0, "classes")), (3, 1));
+    assert_eq!(field(0, "wire_bytes"), kept as u64);
+    assert_eq!(field(0, "logged_bytes"), kept as u64);
+    let (seed_at, _) = fields["hash_seed"];
+    assert_eq!(number(&bytes, seed_at, 8), 0x1122_3344_5566_7788);
+    assert_eq!(number(&bytes, seed_at + 8, 8), 0x99aa_bbcc_ddee_ff00);
+    // What the checksums cover.
+    let len = |block, name| usize::try_from(field(block, name)).unwrap();
+    let (body_len, summary_len) = (len(0, "body_len"), len(0, "summary_len"));
+    let summary_at = 128 + body_len;
+    let crc = |part: &[u8]| u64::from(crc32c::crc32c(part));
+    assert_eq!(field(0, "header_crc"), crc(&bytes[12..128]));
+    assert_eq!(field(0, "body_crc"), crc(&bytes[128..summary_at]));
+    let summary = &bytes[summary_at..summary_at + summary_len];
+    assert_eq!(field(0, "summary_crc"), crc(summary));
+    // counts u16 | reserved u16 | bloom_len u32, then 24 bytes for each.
+    assert_eq!(number(summary, 0, 2), 1);
+    assert_eq!(number(summary, 4, 4), (summary_len - 8 - 24) as u64);
+    assert_eq!(
+        &summary[8..12],
+        [0, 3, 0, 0],
+        "class, granularity, reserved"
+    );
+    assert_eq!(number(summary, 12, 4), 3);
+    assert_eq!(number(summary, 16, 8), kept as u64);
+    assert_eq!(number(summary, 24, 8), kept as u64);
+
+    // Records: kind u8 | flags u8 | reference u16 | length u32, and what follows.
+    let map = map_after("A packet, from the start of its record:");
+    let (mut at, mut records, mut found) = (128, 0, 0);
+    while at < summary_at {
+        let len = usize::try_from(number(&bytes, at + 4, 4)).unwrap();
+        if bytes[at] == 1 {
+            let of = |name: &str| number(&bytes, at + map[name].0, map[name].1);
+            let data = &packets[found];
+            assert_eq!(of("ts_ns"), 1_000 * (5 + found as u64));
+            assert_eq!(of("seq"), 5 + found as u64);
+            assert_eq!(of("wire_len"), data.len() as u64);
+            assert_eq!(of("captured_len"), data.len() as u64);
+            assert_eq!(
+                (of("verdict"), of("header_len"), of("interface")),
+                (0, 0, 0)
+            );
+            assert_eq!(of("flags"), 3);
+            assert_eq!(&bytes[at + 32..at + 8 + len], &data[..]);
+            found += 1;
+        }
+        records += 1;
+        at += 8 + len;
+    }
+    assert_eq!((at, found), (summary_at, 3));
+    assert_eq!(field(0, "records"), records);
+    assert_eq!(records, 6, "context, interface, verdict, packets");
+
+    // The promotion, in the block after, which begins at a multiple of 4,096.
+    let second = (summary_at + summary_len).next_multiple_of(4_096);
+    assert!(
+        bytes[summary_at + summary_len..second]
+            .iter()
+            .all(|byte| *byte == 0)
+    );
+    assert_eq!(
+        (field(second, "flags") & 8, field(second, "packets")),
+        (8, 0)
+    );
+    assert_eq!(field(second, "block_number"), 1);
+    let promotion = &bytes[second + 128..];
+    assert_eq!(
+        &promotion[..4],
+        [9, 1, 3, 1],
+        "kind, granularity before, class, flags"
+    );
+    assert_eq!(number(promotion, 4, 4), 26 - 8 + 60);
+    assert_eq!((number(promotion, 8, 8), number(promotion, 16, 4)), (6, 40));
+    assert_eq!(
+        (number(promotion, 20, 4), number(promotion, 24, 2)),
+        (77, 2)
+    );
+    assert_eq!(&promotion[26..86], [9; 60]);
+}
+
+#[test]
+fn index_and_checkpoint_are_as_their_byte_maps_say() {
+    let (sim, log) = log();
+    let recording = &log.recordings()[0];
+    let file = &recording.files[0];
+    let blocks = content(&sim, &file.name);
+    let index = content(&sim, &index_name(&file.name));
+    // ... headers (128 each) | magic "STRATAI1" | blocks u64 | CRC-32C of the headers u32
+    let footer = index.len() - 20;
+    let headers = &index[footer - 2 * 128..footer];
+    assert_eq!(&index[footer..footer + 8], b"STRATAI1");
+    assert_eq!(number(&index, footer + 8, 8), 2);
+    assert_eq!(
+        number(&index, footer + 16, 4),
+        u64::from(crc32c::crc32c(headers))
+    );
+    assert_eq!(&headers[..128], &blocks[..128]);
+    // magic "STRATACP" | crc u32 of bytes 16..64 | reserved u32 | six u64
+    let checkpoint = content(&sim, &checkpoint_name(recording.id, 0));
+    let slots: Vec<&[u8]> = checkpoint.chunks(512).collect();
+    let written = slots.iter().filter(|slot| &slot[..8] == b"STRATACP");
+    let last = written.max_by_key(|slot| number(slot, 16, 8)).unwrap();
+    assert_eq!(number(last, 8, 4), u64::from(crc32c::crc32c(&last[16..64])));
+    assert_eq!(number(last, 12, 4), 0);
+    assert!(
+        number(last, 24, 8) > 1_000_000_000_000_000_000,
+        "ns since 1970"
+    );
+    assert_eq!(number(last, 40, 8), 8, "all are durable");
+    assert!(last[64..].iter().all(|byte| *byte == 0));
+}
