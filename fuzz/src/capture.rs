@@ -7,7 +7,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use strata_capture::{CaptureError, Input, InputOptions, Next, PacketRef, PcapNgWriter, PcapWriter, Warning, WriteError};
+use strata_capture::{
+    CaptureError, Input, InputOptions, Next, PacketRef, PcapNgWriter, PcapWriter, Warning,
+    WriteError,
+};
 use strata_wire::{Interface, Meta};
 
 /// Packets and metas that are kept of a file; compressed zeros are many.

@@ -8,9 +8,11 @@ use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
 use strata_archive::{ArchiveError, compact, verify};
-use strata_query::{ExportOptions, FileFormat, Find, FlowRecord, RecordFormat, RecordWriter, export, flow_records};
 use strata_filter::Filter;
 use strata_fuzz::{Bounded, Chooser, log_of};
+use strata_query::{
+    ExportOptions, FileFormat, Find, FlowRecord, RecordFormat, RecordWriter, export, flow_records,
+};
 use strata_store::{BlockBuilder, Context, Disk, Log, PacketRecord, SimDisk};
 use strata_traffic::{Generator, Options, Profile, SPACE};
 use strata_wire::dissect::dissect;

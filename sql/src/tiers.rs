@@ -285,8 +285,7 @@ impl PartitionStream for Stream {
                 } = blocks.files[file];
                 let recording = &blocks.log.recordings()[recording];
                 let file = &recording.files[file];
-                let read =
-                    rows_of_blocks(&blocks.log, recording, file, number, &rows, &mut output);
+                let read = rows_of_blocks(&blocks.log, recording, file, number, &rows, &mut output);
                 read.map_err(|error| DataFusionError::External(Box::new(error)))?;
                 if !output.open {
                     break;
