@@ -33,7 +33,7 @@ impl Limits {
         }
     }
 
-    /// For the Unix socket: only its owner and root may connect.
+    /// For the Unix socket: only its owner, root and `--group` may connect.
     pub(super) fn local() -> Self {
         let all = within_descriptors(LOCAL_MAX);
         Self {
