@@ -20,6 +20,7 @@ static MEMORY: Bounded = Bounded::new();
 thread_local! {
     static RUNTIME: RefCell<tokio::runtime::Runtime> = RefCell::new(
         tokio::runtime::Builder::new_current_thread()
+            .enable_time()
             .build()
             .expect("a runtime without I/O"),
     );

@@ -195,21 +195,21 @@ impl Walk<'_> {
     /// IEEE 802.2 LLC, and SNAP with an EtherType (RFC 1042).
     fn llc(&mut self) -> Option<Layer> {
         let rest = self.rest();
-        // RFC 1042; IEEE 802.1H bridge tunnel; or cut short.
-        let organisation = rest.get(3..6);
-        let snap = rest.starts_with(&[0xaa, 0xaa, 0x03])
-            && organisation.is_none_or(|code| matches!(code, [0, 0, 0 | 0xf8]));
+        let snap = rest.starts_with(&[0xaa, 0xaa, 0x03]);
+        let organisation = rest
+            .get(3..6)
+            .and_then(|code| <[u8; 3]>::try_from(code).ok());
         let kind = be16(rest, 6);
-        if snap {
-            self.take(8)?;
-            let kind = kind?;
-            if kind > ethernet::LENGTH_MAX {
-                return Some(Layer::EtherType(kind));
+        // SNAP is part of the header whoever's protocol it names: so where the header ends
+        // does not depend on bytes that may be cut off.
+        self.take(if snap { 8 } else { 3 })?;
+        match (organisation, kind) {
+            // RFC 1042; IEEE 802.1H bridge tunnel.
+            (Some([0, 0, 0 | 0xf8]), Some(kind)) if snap && kind > ethernet::LENGTH_MAX => {
+                Some(Layer::EtherType(kind))
             }
-            return Some(Layer::Done);
+            _ => Some(Layer::Done),
         }
-        self.take(3)?;
-        Some(Layer::Done)
     }
 
     /// Layers that most packets do not have.

@@ -552,3 +552,20 @@ proptest! {
         }
     }
 }
+
+/// SNAP of an organisation whose protocols are not read (here 01:00:00): its header ends at the
+/// same place wherever the packet is cut after it.
+#[test]
+fn snap_of_any_organisation_is_header() {
+    let mut packet = [0_u8; 34];
+    packet[14..22].copy_from_slice(&[0xaa, 0xaa, 0x03, 1, 0, 0, 0, 7]);
+    packet[12..14].copy_from_slice(&20_u16.to_be_bytes());
+    for len in 22..=packet.len() {
+        let headers = dissect(LinkType::ETHERNET, &packet[..len], TunnelKey::Inner);
+        assert_eq!(headers.header_len, 22, "cut to {len}");
+    }
+    for len in 0..22 {
+        let headers = dissect(LinkType::ETHERNET, &packet[..len], TunnelKey::Inner);
+        assert!(headers.header_len as usize <= len && headers.incomplete);
+    }
+}
