@@ -139,10 +139,13 @@ impl Source {
             Self::Followed { path, file } => {
                 lines.read(file, alerts, tell);
                 // Rotated: another file of the name, or this one begun again.
-                let (Ok(named), Ok(ours)) = (fs::metadata(&*path), file.metadata()) else {
+                let (Ok(named), Ok(ours), Ok(position)) = (
+                    fs::metadata(&*path),
+                    file.metadata(),
+                    file.stream_position(),
+                ) else {
                     return;
                 };
-                let position = file.stream_position().unwrap_or(0);
                 let rotated = named.ino() != ours.ino() || ours.len() < position;
                 if rotated && let Ok(opened) = File::open(&*path) {
                     *file = opened;

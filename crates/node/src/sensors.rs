@@ -13,6 +13,8 @@ use strata_confine::Role;
 use strata_control::{Controller, Fast};
 use strata_pipeline::Worker;
 
+use strata_wire::exact;
+
 use crate::live::worker::Status;
 use crate::sandbox;
 
@@ -30,7 +32,7 @@ fn origin() -> Instant {
 }
 
 fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+    exact::<u64>(duration.as_nanos())
 }
 
 /// What a worker says each millisecond, at most.

@@ -15,7 +15,7 @@ use strata_sketch::Pressure;
 use strata_store::{BlockBuilder, BlockSink, Decider, Progress, StoreError};
 use strata_wire::{
     DropReason, FlowHasher, FlowShare, Granularity, Interface, Ledger, LinkType, Meta, Outcome,
-    Tally, TunnelKey, mix64, prefetch,
+    Tally, TunnelKey, exact, mix64, prefetch,
 };
 
 use std::sync::Arc;
@@ -528,7 +528,7 @@ impl<S: Sink> Worker<S> {
     fn look_closely(&mut self, lane: usize, packet: &PacketRef<'_>) {
         let link = self.sources[usize::from(packet.interface)].interface.link;
         let (headers, facts) = self.flows.find(link, packet);
-        let captured_len = u32::try_from(packet.data.len()).unwrap_or(u32::MAX);
+        let captured_len = exact::<u32>(packet.data.len());
         self.lanes.header_len[lane] = headers.kept_header_len(captured_len);
         self.lanes.headers[lane] = headers;
         if let Some(facts) = facts {

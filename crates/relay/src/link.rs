@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use strata_rdma::OnLoss;
 use strata_roce::Port;
 use strata_store::{About, BlockEnd, BlockSource, Books, Incoming};
-use strata_wire::Ledger;
 use strata_wire::roce::Service;
 use strata_wire::segment::Layout;
+use strata_wire::{Ledger, exact};
 
 use crate::error::RelayError;
 use crate::handover::MemoryFrom;
@@ -177,7 +177,7 @@ impl Link {
 
 /// As ns, which last for 584 years.
 fn ns(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+    exact::<u64>(duration.as_nanos())
 }
 
 fn is_set(flag: Option<&Arc<AtomicBool>>) -> bool {

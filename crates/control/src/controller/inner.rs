@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use strata_classify::Model;
 use strata_policy::{Mode, ModeConfig, ModeError, Plan};
 use strata_rules::{Action, Base, PolicySet};
-use strata_wire::Tally;
+use strata_wire::{Tally, exact};
 
 use super::events::Events;
 use super::{Fast, Observed};
@@ -161,7 +161,7 @@ impl Inner {
     /// Takes in a reading; what is older than the one at hand is no news.
     pub(super) fn read(&mut self, resource: Resource, value: Option<f64>, taken: Instant) {
         let since = taken.saturating_duration_since(self.started);
-        let taken_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        let taken_ns = exact::<u64>(since.as_nanos());
         let slot = &mut self.sensed[resource as usize];
         match value {
             None => *slot = None,

@@ -170,7 +170,7 @@ fn publish(
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let progress = worker.progress();
     status.with(|snapshot| {
-        snapshot.cpu = Duration::try_from(cpu).unwrap_or_default();
+        snapshot.cpu = Duration::try_from(cpu).expect("no thread used less than no time");
         snapshot.disk_busy = Duration::from_nanos(load(&progress.disk_busy_ns));
         snapshot.rdma = (load(&progress.rdma_sent), load(&progress.rdma_again));
         snapshot.ring_fill = live.ring_fill();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use strata_capture::PacketRef;
 use strata_classify::VerdictId;
 use strata_store::{Decider, PROMOTION_HEADER_LEN, Promotion, StoreError};
-use strata_wire::{Keep, Outcome};
+use strata_wire::{Keep, Outcome, exact};
 
 use super::{DEFINITIONS_LEN, Sink, Worker};
 use crate::alerts::{Alerted, Alerts};
@@ -135,7 +135,7 @@ impl<S: Sink> Worker<S> {
         let (Outcome::Log(keep), Some(look_back)) = (outcome, &mut attention.look_back) else {
             return Ok(decided);
         };
-        let captured_len = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let captured_len = exact::<u32>(bytes);
         let kept_len = keep.kept_len(self.lanes.header_len[lane], captured_len);
         if kept_len < captured_len {
             look_back.push(&Remembered {

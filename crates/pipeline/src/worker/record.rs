@@ -4,7 +4,7 @@ use strata_capture::PacketRef;
 use strata_classify::VerdictId;
 use strata_sketch::Level;
 use strata_store::{PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, StoreError};
-use strata_wire::{Keep, Outcome};
+use strata_wire::{Keep, Outcome, exact};
 
 use super::{DEFINITIONS_LEN, Demand, Sink, Worker};
 use crate::flows::wire_bytes;
@@ -53,7 +53,7 @@ impl<S: Sink> Worker<S> {
                 return Ok(());
             }
         };
-        let captured_len = u32::try_from(packet.data.len()).unwrap_or(u32::MAX);
+        let captured_len = exact::<u32>(packet.data.len());
         let header_len = self.lanes.header_len[lane];
         if self.enough.is_some() {
             self.mind_the_cut(lane, packet, keep, verdict);

@@ -10,7 +10,7 @@
 //! All integers are little-endian. The header, and the refusal, are the same in every version,
 //! so that ends of different versions can tell each other.
 
-use strata_wire::start_of;
+use strata_wire::{exact, start_of};
 
 use crate::error::RelayError;
 
@@ -89,7 +89,7 @@ impl Message {
         out.extend_from_slice(&[0; 4]);
         out.extend_from_slice(&[self.kind(), version, 0, 0]);
         out.extend_from_slice(&[0; 4]);
-        let json = |value: serde_json::Result<Vec<u8>>| value.unwrap_or_default();
+        let json = |value: serde_json::Result<Vec<u8>>| value.expect("messages are plain data");
         match self {
             Self::Hello(hello) => out.extend(json(serde_json::to_vec(hello))),
             Self::Welcome(welcome) => out.extend(json(serde_json::to_vec(welcome))),
@@ -122,7 +122,7 @@ impl Message {
             Self::End(end) => out.extend(json(serde_json::to_vec(end))),
             Self::Ended | Self::Alive => {}
         }
-        let body_len = u32::try_from(out.len() - start - HEADER_LEN).unwrap_or(u32::MAX);
+        let body_len = exact::<u32>(out.len() - start - HEADER_LEN);
         out[start..start + 4].copy_from_slice(&body_len.to_le_bytes());
         let crc = crc32c::crc32c(&out[start + 4..start + 8]);
         let crc = crc32c::crc32c_append(crc, &out[start + HEADER_LEN..]);
@@ -170,7 +170,7 @@ impl Message {
         let words = |count: usize| -> Result<Vec<u64>, String> {
             let words = body.chunks_exact(8);
             let words: Vec<u64> = words
-                .map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()))
+                .map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
                 .collect();
             if words.len() == count && body.len() == 8 * count {
                 Ok(words)
