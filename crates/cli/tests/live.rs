@@ -57,8 +57,11 @@ impl Recording {
             .stderr(Stdio::piped());
         let child = command.spawn().unwrap();
         let recording = Self { child, socket };
-        // The socket is served once the interfaces are open.
-        until("served", || recording.status()["pid"].is_number());
+        // The socket is served before the log is begun; interfaces have numbers once workers run.
+        until("recording", || {
+            let interfaces = recording.status()["interfaces"].clone();
+            interfaces.as_array().is_some_and(|all| !all.is_empty())
+        });
         recording
     }
 
