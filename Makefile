@@ -34,11 +34,11 @@ build:
 
 # DataFusion takes longer to build than all the rest, so it is a workspace of its own.
 sql:
-	cd sql && $(CARGO) build --release --locked --target-dir target
-	@mkdir -p target/release && cp sql/target/release/strata-sql target/release/
+	cd lake && $(CARGO) build --release --locked --target-dir target
+	@mkdir -p target/release && cp lake/target/release/strata-sql target/release/
 
 test-sql:
-	cd sql && $(CARGO) test --locked --quiet --target-dir target
+	cd lake && $(CARGO) test --locked --quiet --target-dir target
 
 demo: build
 	@sh demo/run.sh $(STRATA) $(DEMO)
@@ -58,7 +58,7 @@ verbs: tools
 fmt:
 	$(CARGO) fmt --all --check
 	cd fuzz && $(CARGO) fmt --check
-	cd sql && $(CARGO) fmt --check
+	cd lake && $(CARGO) fmt --check
 
 # Fuzz targets are looked at too, so that they do not fall behind what they call.
 lint:
@@ -165,4 +165,4 @@ neon:
 
 clean:
 	$(CARGO) clean
-	rm -rf $(VENV) $(BENCH_VENV) fuzz/target sql/target
+	rm -rf $(VENV) $(BENCH_VENV) fuzz/target lake/target
