@@ -4,6 +4,7 @@
 mod allocations;
 mod certificates;
 mod disk;
+mod golden;
 mod net;
 mod peer;
 pub mod sim;
@@ -11,6 +12,7 @@ pub mod sim;
 pub use allocations::{CountingAllocator, allocations};
 pub use certificates::{Certificates, write_key};
 pub use disk::Disk;
+pub use golden::check_golden;
 pub use net::Namespace;
 pub use peer::connect_from;
 

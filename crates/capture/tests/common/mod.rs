@@ -1,11 +1,7 @@
 //! What the tests share: the data folder, and reading an input whole.
 #![allow(dead_code, reason = "each test crate uses its part")]
 #![allow(unreachable_pub, reason = "a module of several crates")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "helpers of tests may fail loudly too"
-)]
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -138,6 +134,7 @@ pub fn read_all(paths: &[PathBuf], options: &InputOptions) -> Reading {
     reading
 }
 
+use strata_testkit::check_golden;
 pub use strata_testkit::data_dir;
 
 /// All files of `formats/`, sorted, with their names relative to it.
@@ -152,28 +149,8 @@ pub fn format_files() -> Vec<(String, PathBuf)> {
 
 /// Compares with a checked-in text; with `STRATA_BLESS` set, writes it.
 pub fn check_snapshot(name: &str, actual: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/snapshots")
-        .join(name);
-    if std::env::var_os("STRATA_BLESS").is_some() {
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, actual).unwrap();
-        return;
-    }
-    let expected = fs::read_to_string(&path).unwrap_or_default();
-    if expected != actual {
-        let lines = |text: &str| -> std::collections::BTreeSet<String> {
-            text.lines().map(str::to_owned).collect()
-        };
-        let (old, new) = (lines(&expected), lines(actual));
-        for line in old.difference(&new) {
-            eprintln!("- {line}");
-        }
-        for line in new.difference(&old) {
-            eprintln!("+ {line}");
-        }
-        panic!("{name} changed; if it should, run the tests with STRATA_BLESS=1");
-    }
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/snapshots"));
+    check_golden(&folder.join(name), actual);
 }
 
 /// Packets and files made for a test.
