@@ -1,11 +1,12 @@
 //! `strata features`: what the classifier sees, packet by packet.
 
 use std::collections::HashMap;
-use std::io::Write;
+use std::fmt::Write;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use strata_classify::{Buckets, Model, ModelArithmetic};
+use strata_query::not_formula;
 use strata_sketch::{
     Arithmetic, BITS_DEFAULT, Clock, ExactTable, Feature, FlowStats, RangeTable, Sketch,
 };
@@ -159,7 +160,7 @@ fn cell(feature: Feature, value: u32, clock: Clock) -> Cell<'static> {
 
 enum Snapshots {
     Parquet(Box<Table>),
-    Csv(Box<Output>),
+    Csv(Box<csv::Writer<Output>>),
 }
 
 impl Snapshots {
@@ -172,7 +173,7 @@ impl Snapshots {
             true => Content::Binary,
             false => Content::Text,
         };
-        let mut output = Output::create(&args.output, content, &args.labelled.sources())?;
+        let output = Output::create(&args.output, content, &args.labelled.sources())?;
         if is_parquet {
             // What a model must say to see the same features.
             let about = [
@@ -190,9 +191,9 @@ impl Snapshots {
             let table = Table::create(output, &columns, about)?;
             return Ok(Self::Parquet(Box::new(table)));
         }
-        let names: Vec<&str> = columns.iter().map(|(name, ..)| *name).collect();
-        writeln!(output, "{}", names.join(","))?;
-        Ok(Self::Csv(Box::new(output)))
+        let mut writer = csv::Writer::from_writer(output);
+        writer.write_record(columns.iter().map(|(name, ..)| name))?;
+        Ok(Self::Csv(Box::new(writer)))
     }
 
     fn push<'a>(&mut self, cells: impl Iterator<Item = Cell<'a>>) -> Result<()> {
@@ -200,32 +201,31 @@ impl Snapshots {
             Self::Parquet(table) => return table.push(cells),
             Self::Csv(writer) => writer,
         };
-        for (place, cell) in cells.enumerate() {
-            let comma = if place == 0 { "" } else { "," };
+        let mut number = String::new();
+        for cell in cells {
+            number.clear();
             match cell {
-                Cell::Flag(value) => write!(writer, "{comma}{}", u8::from(value))?,
-                Cell::U32(value) => write!(writer, "{comma}{value}")?,
-                Cell::U64(value) => write!(writer, "{comma}{value}")?,
-                Cell::F64(value) => write!(writer, "{comma}{value}")?,
-                Cell::Word(value) => write!(writer, "{comma}{}", quoted(value.unwrap_or("")))?,
+                Cell::Flag(value) => write!(number, "{}", u8::from(value))?,
+                Cell::U32(value) => write!(number, "{value}")?,
+                Cell::U64(value) => write!(number, "{value}")?,
+                Cell::F64(value) => write!(number, "{value}")?,
+                Cell::Word(value) => {
+                    writer.write_field(not_formula(value.unwrap_or("")).as_bytes())?;
+                    continue;
+                }
             }
+            writer.write_field(&number)?;
         }
-        Ok(writeln!(writer)?)
+        Ok(writer.write_record(None::<&[u8]>)?)
     }
 
     fn close(self) -> Result<()> {
         match self {
             Self::Parquet(table) => table.close(),
-            Self::Csv(output) => output.finish(),
+            Self::Csv(writer) => {
+                let output = writer.into_inner();
+                output.map_err(csv::IntoInnerError::into_error)?.finish()
+            }
         }
-    }
-}
-
-/// RFC 4180 §2: quotes where a value has commas, quotes or line ends.
-fn quoted(value: &str) -> String {
-    if value.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", value.replace('"', "\"\""))
-    } else {
-        value.to_owned()
     }
 }

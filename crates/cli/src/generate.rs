@@ -1,6 +1,5 @@
 //! `strata generate`: traffic from a seed.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -347,28 +346,37 @@ impl CaptureFile {
 /// The labels, in the form that `strata train` reads.
 struct Labels<'a> {
     path: &'a Path,
-    output: Output,
+    writer: csv::Writer<Output>,
 }
 
 impl<'a> Labels<'a> {
     fn create(path: &'a Path, capture: &Path) -> Result<Self> {
         let sources = Sources::default().file(capture);
         let output = Output::create(path, Content::Text, &sources)?;
-        let mut labels = Self { path, output };
-        labels.wrote(|output| writeln!(output, "frame,label,source"))?;
+        let writer = csv::Writer::from_writer(output);
+        let mut labels = Self { path, writer };
+        labels.row(["frame", "label", "source"])?;
         Ok(labels)
     }
 
     fn write(&mut self, frame: u64, packet: &Packet, source: &str) -> Result<()> {
-        let label = u8::from(packet.anomalous);
-        self.wrote(|output| writeln!(output, "{frame},{label},{source}"))
+        let label = if packet.anomalous { "1" } else { "0" };
+        self.row([&frame.to_string(), label, source])
+    }
+
+    fn row(&mut self, cells: [&str; 3]) -> Result<()> {
+        let written = self.writer.write_record(cells);
+        written.with_context(|| self.cannot_write())
     }
 
     fn finish(self) -> Result<()> {
-        self.output.finish()
+        let named = self.cannot_write();
+        let output = self.writer.into_inner();
+        let output = output.map_err(csv::IntoInnerError::into_error);
+        output.context(named)?.finish()
     }
 
-    fn wrote(&mut self, write: impl FnOnce(&mut Output) -> std::io::Result<()>) -> Result<()> {
-        write(&mut self.output).with_context(|| format!("{}: cannot write", self.path.display()))
+    fn cannot_write(&self) -> String {
+        format!("{}: cannot write", self.path.display())
     }
 }

@@ -33,4 +33,4 @@ pub use export::{export, export_within};
 pub use exporter::{ExportOptions, Exported, FileFormat};
 pub use find::Find;
 pub use reasons::{ReasonCount, reasons_of};
-pub use records::{FlowRecord, RecordFormat, RecordWriter, flow_records};
+pub use records::{FlowRecord, RecordFormat, RecordWriter, flow_records, not_formula};

@@ -1,5 +1,6 @@
 //! Flow records: the rows of `flows`, for CSV, JSON and IPFIX.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 use std::net::IpAddr;
 
@@ -131,7 +132,8 @@ fn values(kind: Kind, column: &Column) -> Box<dyn Iterator<Item = Value> + '_> {
 /// How flow records are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordFormat {
-    /// Comma-separated values (RFC 4180) with a header line; times in ns since 1970.
+    /// Comma-separated values (RFC 4180) with a header line; times in ns since 1970. A text that
+    /// a spreadsheet would take for a formula has an apostrophe before it ([`not_formula`]).
     Csv,
     /// One JSON object per line; times as RFC 3339 with ns, integers beyond 2^53, which
     /// many readers would round, as text.
@@ -143,38 +145,46 @@ pub enum RecordFormat {
 
 /// Writes flow records.
 pub struct RecordWriter<W: Write> {
-    output: W,
-    format: RecordFormat,
-    ipfix: Ipfix,
+    sink: Sink<W>,
     /// Records written.
     pub written: u64,
+}
+
+/// A format with what it has not written yet.
+enum Sink<W: Write> {
+    Csv(Box<csv::Writer<W>>),
+    Json(W),
+    Ipfix(W, Box<Ipfix>),
 }
 
 impl<W: Write> std::fmt::Debug for RecordWriter<W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RecordWriter")
-            .field("format", &self.format)
+            .field("written", &self.written)
             .finish_non_exhaustive()
     }
 }
 
 impl<W: Write> RecordWriter<W> {
-    /// Begins a file. Does not buffer.
+    /// Begins a file.
     ///
     /// # Errors
     ///
     /// If it cannot be written.
-    pub fn new(mut output: W, format: RecordFormat) -> io::Result<Self> {
-        if format == RecordFormat::Csv {
-            let names: Vec<&str> = FlowRecord::columns().collect();
-            writeln!(output, "{}\r", names.join(","))?;
-        }
-        Ok(Self {
-            output,
-            format,
-            ipfix: Ipfix::default(),
-            written: 0,
-        })
+    pub fn new(output: W, format: RecordFormat) -> io::Result<Self> {
+        let sink = match format {
+            RecordFormat::Csv => {
+                let mut builder = csv::WriterBuilder::new();
+                let mut writer = builder
+                    .terminator(csv::Terminator::CRLF)
+                    .from_writer(output);
+                writer.write_record(FlowRecord::columns())?;
+                Sink::Csv(Box::new(writer))
+            }
+            RecordFormat::Json => Sink::Json(output),
+            RecordFormat::Ipfix => Sink::Ipfix(output, Box::default()),
+        };
+        Ok(Self { sink, written: 0 })
     }
 
     /// Writes a record.
@@ -183,26 +193,26 @@ impl<W: Write> RecordWriter<W> {
     ///
     /// If it cannot be written.
     pub fn write(&mut self, record: &FlowRecord) -> io::Result<()> {
-        match self.format {
-            RecordFormat::Csv => {
-                let fields: Vec<String> = FlowRecord::columns()
-                    .map(|column| csv_field(record.get(column)))
-                    .collect();
-                writeln!(self.output, "{}\r", fields.join(","))?;
+        match &mut self.sink {
+            Sink::Csv(writer) => {
+                for column in FlowRecord::columns() {
+                    writer.write_field(csv_field(record.get(column)).as_bytes())?;
+                }
+                writer.write_record(None::<&[u8]>)?;
             }
-            RecordFormat::Json => {
+            Sink::Json(output) => {
                 let object: Map<String, Value> = COLUMNS
                     .iter()
                     .zip(&record.values)
                     .filter(|(spec, value)| !INTERNAL.contains(&spec.name) && !value.is_null())
                     .map(|(spec, value)| (spec.name.to_owned(), json_value(spec, value)))
                     .collect();
-                serde_json::to_writer(&mut self.output, &object)?;
-                self.output.write_all(b"\n")?;
+                serde_json::to_writer(&mut *output, &object)?;
+                output.write_all(b"\n")?;
             }
-            RecordFormat::Ipfix => {
-                if self.ipfix.add(record) {
-                    self.ipfix.flush(&mut self.output)?;
+            Sink::Ipfix(output, ipfix) => {
+                if ipfix.add(record) {
+                    ipfix.flush(output)?;
                 }
             }
         }
@@ -215,12 +225,19 @@ impl<W: Write> RecordWriter<W> {
     /// # Errors
     ///
     /// If it cannot be written.
-    pub fn finish(mut self) -> io::Result<W> {
-        if self.format == RecordFormat::Ipfix {
-            self.ipfix.flush(&mut self.output)?;
-        }
-        self.output.flush()?;
-        Ok(self.output)
+    pub fn finish(self) -> io::Result<W> {
+        let mut output = match self.sink {
+            Sink::Csv(writer) => writer
+                .into_inner()
+                .map_err(csv::IntoInnerError::into_error)?,
+            Sink::Json(output) => output,
+            Sink::Ipfix(mut output, mut ipfix) => {
+                ipfix.flush(&mut output)?;
+                output
+            }
+        };
+        output.flush()?;
+        Ok(output)
     }
 }
 
@@ -246,14 +263,21 @@ fn json_value(spec: &Spec, value: &Value) -> Value {
     }
 }
 
-fn csv_field(value: &Value) -> String {
+fn csv_field(value: &Value) -> Cow<'_, str> {
     match value {
-        Value::Null => String::new(),
-        Value::String(text) if text.contains([',', '"', '\n', '\r']) => {
-            format!("\"{}\"", text.replace('"', "\"\""))
-        }
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
+        Value::Null => Cow::Borrowed(""),
+        Value::String(text) => not_formula(text),
+        other => Cow::Owned(other.to_string()),
+    }
+}
+
+/// A text for a cell of CSV. Names come from whoever sent them, and spreadsheets evaluate a cell
+/// that begins as a formula does: such a text gets an apostrophe before it (OWASP, CSV injection).
+#[must_use]
+pub fn not_formula(text: &str) -> Cow<'_, str> {
+    match text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠']) {
+        true => Cow::Owned(format!("'{text}")),
+        false => Cow::Borrowed(text),
     }
 }
 
@@ -477,4 +501,88 @@ fn set(body: &mut Vec<u8>, id: u16, content: &[u8]) {
     body.extend_from_slice(&id.to_be_bytes());
     body.extend_from_slice(&len.to_be_bytes());
     body.extend_from_slice(content);
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// RFC 4180 §2, rules 5 to 7, cell by cell.
+    fn naive(cell: &str) -> String {
+        let formula = cell
+            .chars()
+            .next()
+            .is_some_and(|first| "=+-@\t\r\n＝＋－＠".contains(first));
+        let cell = if formula {
+            format!("'{cell}")
+        } else {
+            cell.to_owned()
+        };
+        match cell.contains([',', '"', '\n', '\r']) {
+            true => format!("\"{}\"", cell.replace('"', "\"\"")),
+            false => cell,
+        }
+    }
+
+    /// A flow with this name, and a number below 0 that stays one.
+    fn record(name: &str) -> FlowRecord {
+        let value = |spec: &Spec| match spec.name {
+            "tls_server_name" => name.into(),
+            "first_time" => (-1).into(),
+            _ => Value::Null,
+        };
+        FlowRecord {
+            values: COLUMNS.iter().map(value).collect(),
+        }
+    }
+
+    fn page(name: &str) -> String {
+        let mut writer = RecordWriter::new(Vec::new(), RecordFormat::Csv).unwrap();
+        writer.write(&record(name)).unwrap();
+        String::from_utf8(writer.finish().unwrap()).unwrap()
+    }
+
+    fn check(name: &str) {
+        let page = page(name);
+        let cells = FlowRecord::columns().map(|column| match column {
+            "tls_server_name" => naive(name),
+            "first_time" => String::from("-1"),
+            _ => String::new(),
+        });
+        let cells: Vec<String> = cells.collect();
+        let names: Vec<&str> = FlowRecord::columns().collect();
+        assert_eq!(
+            page,
+            format!("{}\r\n{}\r\n", names.join(","), cells.join(","))
+        );
+        let mut reader = csv::Reader::from_reader(page.as_bytes());
+        let column = names.iter().position(|column| *column == "tls_server_name");
+        let row = reader.records().next().unwrap().unwrap();
+        assert_eq!(&row[column.unwrap()], not_formula(name));
+    }
+
+    #[test]
+    fn a_name_is_no_formula_and_stays_in_its_cell() {
+        for (name, cell) in [
+            ("example.org", "example.org"),
+            ("=HYPERLINK(\"http://x\",\"y\")", "'=HYPERLINK"),
+            ("+1", "'+1"),
+            ("-2+3", "'-2+3"),
+            ("@SUM(A1)", "'@SUM(A1)"),
+            ("\t=1", "'\t=1"),
+            ("\r=1", "'\r=1"),
+        ] {
+            assert!(page(name).contains(cell), "{}", page(name));
+            check(name);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn rows_are_as_of_a_naive_writer(name in "[\\PC=+@,\"'\r\n\t -]{0,12}") {
+            check(&name);
+        }
+    }
 }
