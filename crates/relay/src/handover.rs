@@ -24,7 +24,7 @@ use rustix::net::{
 };
 use rustix::process::geteuid;
 use strata_confine::{Role, SOCKET_NAME, SocketFile, confine_thread, runtime_dir};
-use strata_roce::shared::Mapping;
+use strata_sys::shared::SharedMemory;
 
 use crate::error::{RelayError, io_error};
 use crate::random::random;
@@ -47,9 +47,9 @@ fn usual_socket(port: u16) -> PathBuf {
 }
 
 /// Memory that waits to be fetched, by token.
-type Offers = Arc<Mutex<HashMap<String, Weak<Mapping>>>>;
+type Offers = Arc<Mutex<HashMap<String, Weak<SharedMemory>>>>;
 
-fn lock(offers: &Offers) -> MutexGuard<'_, HashMap<String, Weak<Mapping>>> {
+fn lock(offers: &Offers) -> MutexGuard<'_, HashMap<String, Weak<SharedMemory>>> {
     offers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -89,7 +89,7 @@ impl Handover {
     }
 
     /// Offers memory, once, as long as it is there: the token for it.
-    pub(crate) fn offer(&self, memory: &Arc<Mapping>) -> Result<String, RelayError> {
+    pub(crate) fn offer(&self, memory: &Arc<SharedMemory>) -> Result<String, RelayError> {
         let token = format!("{:016x}{:016x}", random()?, random()?);
         let mut offers = lock(&self.offers);
         // Of switches that are gone: so there are no more than switches.
@@ -194,7 +194,7 @@ mod tests {
             socket: Some(path.clone()),
             user: None,
         };
-        let memory = Arc::new(Mapping::create("test", 8192).unwrap());
+        let memory = Arc::new(SharedMemory::create("test", 8192).unwrap());
         let token = handover.offer(&memory).unwrap();
         let wrong = "0".repeat(TOKEN_LEN);
         from.fetch(1, &wrong, LEN).unwrap_err();

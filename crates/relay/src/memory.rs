@@ -7,78 +7,49 @@
 use std::sync::Arc;
 
 use strata_rdma::{Memory, Refused};
-use strata_roce::shared::{Mapping, SharedBlock};
-use strata_store::{DefinitionsBlock, DiskBlock, RelayedHeader, SEGMENTS_AT};
-
-const ALIGNMENT: usize = 4096;
+use strata_store::{RelayedHeader, SEGMENTS_AT};
+use strata_sys::AlignedBytes;
+use strata_sys::disk::{AnyBlock, OwnBlock};
+use strata_sys::shared::{SharedBlock, SharedMemory};
 
 /// Memory of one block: a page for its header, then the segments.
 #[derive(Debug)]
-pub struct BlockMemory {
-    bytes: Vec<u8>,
-    start: usize,
-    /// What of it is written to disk.
-    used: usize,
-}
+pub struct BlockMemory(AlignedBytes);
 
 impl BlockMemory {
     /// Zeros, of which segments may fill `block_bytes`.
     fn new(block_bytes: usize) -> Self {
-        let bytes = vec![0; SEGMENTS_AT + block_bytes + ALIGNMENT];
-        let start = bytes.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
-        Self {
-            bytes,
-            start,
-            used: 0,
-        }
+        Self(AlignedBytes::zeroed(SEGMENTS_AT + block_bytes))
     }
 
     /// The memory that segments are in.
     #[must_use]
     pub fn segments(&self) -> &[u8] {
-        &self.bytes[self.start + SEGMENTS_AT..]
+        &self.0[SEGMENTS_AT..]
     }
 
     /// Puts the header before what will be written.
-    pub fn seal(&mut self, header: &RelayedHeader) {
-        let emitted = header.emit();
-        let page = &mut self.bytes[self.start..self.start + SEGMENTS_AT];
-        page.fill(0);
-        page[..emitted.len()].copy_from_slice(&emitted);
-        self.used = header.stored_len();
+    #[must_use]
+    pub fn seal(mut self, header: &RelayedHeader) -> AnyBlock {
+        self.0[..SEGMENTS_AT].copy_from_slice(&header_page(header));
+        AnyBlock::Own(OwnBlock::new(self.0, header.stored_len(), None))
     }
+}
+
+/// A page that begins with a header.
+fn header_page(header: &RelayedHeader) -> [u8; SEGMENTS_AT] {
+    let mut page = [0; SEGMENTS_AT];
+    let emitted = header.emit();
+    page[..emitted.len()].copy_from_slice(&emitted);
+    page
 }
 
 /// A block of memory that the switch has mapped too, or a NIC writes: puts the header before
 /// what will be written.
 #[must_use]
-pub fn seal_shared(mapping: &Arc<Mapping>, at: usize, header: &RelayedHeader) -> SharedBlock {
-    let mut page = [0; SEGMENTS_AT];
-    let emitted = header.emit();
-    page[..emitted.len()].copy_from_slice(&emitted);
-    mapping.copy_in(at, &page);
-    SharedBlock::new(mapping, at, header.stored_len())
-}
-
-/// What writer threads are given.
-#[derive(Debug)]
-pub enum Writable {
-    /// A block of a responder's memory.
-    Block(BlockMemory),
-    /// Definitions.
-    Definitions(Box<DefinitionsBlock>),
-    /// A block of memory that the switch has mapped too, or a NIC writes.
-    Shared(SharedBlock),
-}
-
-impl DiskBlock for Writable {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Block(block) => &block.bytes[block.start..block.start + block.used],
-            Self::Definitions(block) => block.bytes(),
-            Self::Shared(block) => block.bytes(),
-        }
-    }
+pub fn seal_shared(memory: &Arc<SharedMemory>, at: usize, header: &RelayedHeader) -> AnyBlock {
+    memory.copy_in(at, &header_page(header));
+    AnyBlock::Shared(SharedBlock::new(memory, at, header.stored_len()))
 }
 
 /// The blocks of one switch.
@@ -124,6 +95,13 @@ impl Blocks {
         }
     }
 
+    /// Gives back one that was sealed, and written.
+    pub fn give_back_sealed(&mut self, block: usize, sealed: AnyBlock) {
+        if let AnyBlock::Own(sealed) = sealed {
+            self.give_back(block, BlockMemory(sealed.into_memory()));
+        }
+    }
+
     fn place(&mut self, at: u64, len: usize) -> Result<&mut [u8], Refused> {
         let at = usize::try_from(at).map_err(|_| Refused)?;
         let (block, within) = (at / self.stride(), at % self.stride());
@@ -134,7 +112,7 @@ impl Blocks {
         }
         let memory = self.blocks.get_mut(block).and_then(Option::as_mut);
         let memory = memory.ok_or(Refused)?;
-        Ok(&mut memory.bytes[memory.start + within..memory.start + end])
+        Ok(&mut memory.0[within..end])
     }
 }
 
@@ -155,6 +133,8 @@ impl Memory for Blocks {
 
 #[cfg(test)]
 mod tests {
+    use strata_sys::DiskBlock;
+
     use super::*;
 
     #[test]
@@ -167,20 +147,15 @@ mod tests {
         assert_eq!(blocks.write(stride - 63, &[1; 64]), Err(Refused));
         assert_eq!(blocks.write(2 * stride + page, &[1; 64]), Err(Refused));
         assert_eq!(blocks.write(u64::MAX, &[1; 64]), Err(Refused));
-        let mut taken = blocks.take(1).unwrap();
+        let taken = blocks.take(1).unwrap();
         assert_eq!(blocks.write(stride + page, &[2; 64]), Err(Refused));
         let header = RelayedHeader {
             used: 64,
             ..RelayedHeader::default()
         };
-        taken.seal(&header);
-        let written = Writable::Block(taken);
-        assert_eq!(written.bytes().len(), 4096 + 4096);
-        assert!(written.bytes().as_ptr().addr().is_multiple_of(4096));
-        let Writable::Block(taken) = written else {
-            unreachable!();
-        };
-        blocks.give_back(1, taken);
+        let sealed = taken.seal(&header);
+        assert_eq!(sealed.memory().len(), 4096 + 4096);
+        blocks.give_back_sealed(1, sealed);
         assert_eq!(blocks.write(stride + page, &[2; 64]), Ok(()));
         assert_eq!(
             blocks.update(stride + page, &|word| word + 1),

@@ -24,11 +24,12 @@ use strata_rdma::{Replies, Responder};
 use strata_roce::icrc::IcrcCheck;
 use strata_roce::udp::{RUNS, UdpPort};
 use strata_store::{Disk, RelayLog, RelayWriters, StoreError};
+use strata_sys::disk::AnyBlock;
 use strata_wire::roce::{Packet, UDP_PORT, icrc};
 
 use crate::error::{RelayError, io_error};
 use crate::handover::{Handover, dir_name};
-use crate::memory::{Blocks, Writable};
+use crate::memory::Blocks;
 use crate::protocol::Message;
 use crate::secret::Secret;
 use crate::tls::RelayTls;
@@ -148,7 +149,7 @@ impl Wire {
 struct Inner {
     options: RelayOptions,
     log: Arc<RelayLog>,
-    writers: RelayWriters<Writable>,
+    writers: RelayWriters<AnyBlock>,
     wire: Mutex<Wire>,
     /// Where UDP packets arrive.
     rdma_port: u16,

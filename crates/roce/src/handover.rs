@@ -18,7 +18,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-use crate::shared::Mapping;
+use strata_sys::shared::SharedMemory;
 
 /// What the memory must have: nobody can make it smaller, which would end the process that
 /// writes into it, and nobody can take that back.
@@ -31,7 +31,7 @@ const SEALS: SealFlags = SealFlags::SHRINK
 /// # Errors
 ///
 /// What the operating system says.
-pub fn send(stream: &UnixStream, memory: &Mapping) -> io::Result<()> {
+pub fn send(stream: &UnixStream, memory: &SharedMemory) -> io::Result<()> {
     let descriptors = [memory.file().as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -143,9 +143,9 @@ mod tests {
     #[test]
     fn memory_that_is_handed_over_is_the_same_at_both_ends() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let memory = Mapping::create("test", 8192).unwrap();
+        let memory = SharedMemory::create("test", 8192).unwrap();
         send(&ours, &memory).unwrap();
-        let mapped = Mapping::map(receive(&theirs, LEN).unwrap(), 8192).unwrap();
+        let mapped = SharedMemory::map(receive(&theirs, LEN).unwrap(), 8192).unwrap();
         mapped.copy_in(4096, b"there");
         assert_eq!(memory.copy_out(4096, 5), b"there");
         drop(ours);

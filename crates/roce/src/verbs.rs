@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use strata_wire::roce::MASK_24;
 
-use crate::shared::Mapping;
+use strata_sys::shared::SharedMemory;
 
 /// Which device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,7 +115,7 @@ impl Device {
     ///
     /// What the operating system or the device says.
     pub fn connect(&self, name: &str, peer: &Peer) -> io::Result<Connected> {
-        let memory = Mapping::create(name, peer.len)?;
+        let memory = SharedMemory::create(name, peer.len)?;
         let gid = match peer.address.to_canonical() {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
             IpAddr::V6(v6) => v6.octets(),
@@ -128,7 +128,7 @@ impl Device {
         let raw = unsafe {
             strata_verbs_connect(
                 self.0.0.as_ptr(),
-                memory.start().cast(),
+                memory.start().as_ptr().cast(),
                 peer.len,
                 peer.reliable.into(),
                 peer.qpn,
@@ -170,7 +170,7 @@ impl Drop for QueuePair {
 pub struct Connected {
     #[expect(dead_code, reason = "ends the connection when dropped")]
     pair: QueuePair,
-    memory: Arc<Mapping>,
+    memory: Arc<SharedMemory>,
     number: u32,
     rkey: u32,
     psn: u32,
@@ -220,7 +220,7 @@ impl Connected {
 
     /// The memory.
     #[must_use]
-    pub fn memory(&self) -> &Arc<Mapping> {
+    pub fn memory(&self) -> &Arc<SharedMemory> {
         &self.memory
     }
 }

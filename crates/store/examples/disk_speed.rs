@@ -15,46 +15,33 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use strata_store::{Disk, DiskBlock, DiskChoice, RealDisk, WriteQueue};
+use strata_store::{Disk, DiskChoice, RealDisk, WriteQueue};
+use strata_sys::AlignedBytes;
+use strata_sys::disk::OwnBlock;
 
 const ROUNDS: usize = 5;
 const BLOCK_BYTES: usize = 1 << 20;
-const ALIGNMENT: usize = 4096;
 /// As many as a worker has.
 const BLOCKS: usize = 8;
-
-struct Block {
-    bytes: Vec<u8>,
-    number: Option<u16>,
-}
-
-impl DiskBlock for Block {
-    fn bytes(&self) -> &[u8] {
-        let start = self.bytes.as_ptr().align_offset(ALIGNMENT);
-        &self.bytes[start..start + BLOCK_BYTES]
-    }
-
-    fn registered(&self) -> Option<u16> {
-        self.number
-    }
-}
 
 /// Seconds for so many blocks.
 fn run(disk: &RealDisk, in_flight: usize, blocks: u64) -> f64 {
     let _ = disk.remove("speed");
     let mut file = disk.create_for_blocks("speed").unwrap();
-    let mut queue = WriteQueue::<Block>::new(in_flight);
-    let block = |_| Block {
-        bytes: vec![1; BLOCK_BYTES + ALIGNMENT],
-        number: None,
-    };
-    let mut free: Vec<Block> = (0..BLOCKS).map(block).collect();
-    let memory: Vec<&[u8]> = free.iter().map(|block| &block.bytes[..]).collect();
-    if queue.register(&memory) {
-        for (number, block) in (0..).zip(&mut free) {
-            block.number = Some(number);
-        }
-    }
+    let mut queue = WriteQueue::<OwnBlock>::new(in_flight);
+    let memory: Vec<AlignedBytes> = (0..BLOCKS)
+        .map(|_| {
+            let mut memory = AlignedBytes::zeroed(BLOCK_BYTES);
+            memory.fill(1);
+            memory
+        })
+        .collect();
+    let buffers: Vec<&[u8]> = memory.iter().map(|memory| &memory[..]).collect();
+    let registered = queue.register(&buffers);
+    let mut free: Vec<OwnBlock> = (0..)
+        .zip(memory)
+        .map(|(number, memory)| OwnBlock::new(memory, BLOCK_BYTES, registered.then_some(number)))
+        .collect();
     let begun = Instant::now();
     for number in 0..blocks {
         if !queue.has_room() || free.is_empty() {

@@ -1,5 +1,9 @@
 //! Filling a block: the hot side of the log.
 
+use std::mem;
+
+use strata_sys::AlignedBytes;
+use strata_sys::disk::OwnBlock;
 use strata_wire::dissect::may_hide_addresses;
 use strata_wire::{
     AddressFamily, CutWhere, FlowHasher, FlowKey, FlowShare, Headers, Interface, Keep, Meta, mix64,
@@ -9,9 +13,9 @@ use zerocopy::IntoBytes;
 
 use crate::context::may_protect;
 use crate::format::{
-    ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_HOLDS_FLOWS, FLAG_META, FLAG_PROMOTES,
-    FLAG_PROTECTED, HEADER_LEN, PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, VERDICT_DECIDED,
-    align_up, emit_packet_header, kind, record_len,
+    BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_HOLDS_FLOWS, FLAG_META, FLAG_PROMOTES, FLAG_PROTECTED,
+    HEADER_LEN, PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, VERDICT_DECIDED, align_up,
+    emit_packet_header, kind, record_len,
 };
 use crate::layout::Prefix;
 use crate::promotion::Promotion;
@@ -58,10 +62,10 @@ struct Count {
 /// larger than the whole block.
 #[derive(Debug)]
 pub struct BlockBuilder {
-    /// Header space, records, and later the summary, from `start` on.
-    bytes: Vec<u8>,
-    /// Where the block begins in `bytes`: an address fit for direct writes.
-    start: usize,
+    /// Header space, records, and later the summary, at an address fit for direct writes.
+    /// Touched before, since the first touch of a page may cost microseconds, which a packet
+    /// cannot wait for.
+    bytes: AlignedBytes,
     /// Where the records end in `bytes`.
     len: usize,
     /// Where records must end, so that the summary has room behind them.
@@ -99,13 +103,11 @@ impl BlockBuilder {
     #[must_use]
     pub fn new(block_bytes: usize) -> Self {
         let block_bytes = align_up(block_bytes.max(64 << 10));
-        let (bytes, start) = aligned(block_bytes + SUMMARY_BYTES_MAX);
         let notes = block_bytes / BYTES_PER_NOTE;
         let mut builder = Self {
-            bytes,
-            start,
-            len: start + HEADER_LEN,
-            limit: start + block_bytes,
+            bytes: AlignedBytes::touched(block_bytes + SUMMARY_BYTES_MAX),
+            len: HEADER_LEN,
+            limit: block_bytes,
             block_bytes,
             header: BlockHeader::default(),
             counts: Box::new([[Count::default(); KEEPS]; 256]),
@@ -133,13 +135,13 @@ impl BlockBuilder {
     /// Empties the block; its first packet will have sequence number `first_seq`
     /// or a later one.
     pub fn reset(&mut self, first_seq: u64) {
-        if self.limit - self.start > self.block_bytes {
+        if self.limit > self.block_bytes {
             // A record larger than the block has made it grow.
-            (self.bytes, self.start) = aligned(self.block_bytes + SUMMARY_BYTES_MAX);
+            self.bytes = AlignedBytes::touched(self.block_bytes + SUMMARY_BYTES_MAX);
             self.registered = None;
-            self.limit = self.start + self.block_bytes;
+            self.limit = self.block_bytes;
         }
-        self.len = self.start + HEADER_LEN;
+        self.len = HEADER_LEN;
         self.header = BlockHeader {
             first_seq,
             next_seq: first_seq,
@@ -198,7 +200,7 @@ impl BlockBuilder {
     /// Its records so far.
     #[must_use]
     pub fn body(&self) -> &[u8] {
-        &self.bytes[self.start + HEADER_LEN..self.len]
+        &self.bytes[HEADER_LEN..self.len]
     }
 
     /// Appends records as they stand in another block, none of them packets.
@@ -223,13 +225,12 @@ impl BlockBuilder {
         if self.room() >= room {
             return;
         }
-        let used = self.len - self.start;
-        let grown = align_up(used + room);
-        let (mut bytes, start) = aligned(grown + SUMMARY_BYTES_MAX);
-        bytes[start..start + used].copy_from_slice(&self.bytes[self.start..self.len]);
-        (self.bytes, self.start, self.len) = (bytes, start, start + used);
+        let grown = align_up(self.len + room);
+        let mut bytes = AlignedBytes::touched(grown + SUMMARY_BYTES_MAX);
+        bytes[..self.len].copy_from_slice(&self.bytes[..self.len]);
+        self.bytes = bytes;
         self.registered = None;
-        self.limit = start + grown;
+        self.limit = grown;
     }
 
     /// Appends a packet. `class` is its verdict's. There must be room for 32 bytes
@@ -287,7 +288,7 @@ impl BlockBuilder {
     #[allow(clippy::cast_possible_truncation)]
     fn noted_recently(&mut self, flow: u64) -> bool {
         let slot = &mut self.recent[flow as usize % RECENT];
-        std::mem::replace(slot, flow) == flow
+        mem::replace(slot, flow) == flow
     }
 
     /// Notes a fingerprint for the summary.
@@ -543,7 +544,7 @@ impl BlockBuilder {
         #[allow(clippy::cast_possible_truncation)]
         let mut is_new = |key: u64| {
             let slot = mix64(key) as usize % NOTED;
-            std::mem::replace(&mut noted[slot], key) != key
+            mem::replace(&mut noted[slot], key) != key
         };
         for &(flow, ends) in &self.plain[..self.plain_len] {
             if !is_new(flow) {
@@ -561,7 +562,7 @@ impl BlockBuilder {
         let keys = (!self.notes_full).then_some(self.fingerprints.as_slice());
         let mut summary = Vec::new();
         Summary::new(counts, keys).emit(&mut summary);
-        let body = &self.bytes[self.start + HEADER_LEN..self.len];
+        let body = &self.bytes[HEADER_LEN..self.len];
         let to_u32 = |len: usize| u32::try_from(len).expect("a block is below 4 GiB");
         self.header = BlockHeader {
             body_crc: crc32c::crc32c(body),
@@ -579,12 +580,11 @@ impl BlockBuilder {
             ..self.header
         };
         let end = self.len + summary.len();
-        let stored_end = self.start + align_up(end - self.start);
+        let stored_end = align_up(end);
         self.bytes[self.len..end].copy_from_slice(&summary);
         self.bytes[end..stored_end].fill(0);
-        let header = self.start..self.start + HEADER_LEN;
-        self.bytes[header].copy_from_slice(&self.header.emit());
-        &self.bytes[self.start..stored_end]
+        self.bytes[..HEADER_LEN].copy_from_slice(&self.header.emit());
+        &self.bytes[..stored_end]
     }
 
     /// The memory that the block is filled in, as long as no record makes it grow.
@@ -597,14 +597,20 @@ impl BlockBuilder {
         self.registered = Some(number);
     }
 
-    /// That number, if the memory is still the same.
-    pub(crate) fn registered(&self) -> Option<u16> {
-        self.registered
-    }
-
     /// The first `len` bytes of the block, as [`BlockBuilder::seal`] returned them.
     pub(crate) fn sealed(&self, len: usize) -> &[u8] {
-        &self.bytes[self.start..self.start + len]
+        &self.bytes[..len]
+    }
+
+    /// The memory of a sealed block, of which `len` bytes go to the disk. Nothing else can be
+    /// done with the block before [`BlockBuilder::put_back`].
+    pub(crate) fn take_sealed(&mut self, len: usize) -> OwnBlock {
+        OwnBlock::new(mem::take(&mut self.bytes), len, self.registered)
+    }
+
+    /// Puts back what [`BlockBuilder::take_sealed`] took.
+    pub(crate) fn put_back(&mut self, sealed: OwnBlock) {
+        self.bytes = sealed.into_memory();
     }
 }
 
@@ -632,17 +638,6 @@ fn copy(from: &[u8], to: &mut [u8]) {
     } else {
         to.copy_from_slice(from);
     }
-}
-
-/// Zeros with room for `len` bytes, and where among them an address is a
-/// multiple of [`ALIGNMENT`]. Written once, since the first touch of a page may
-/// cost microseconds, which a packet cannot wait for.
-fn aligned(len: usize) -> (Vec<u8>, usize) {
-    let mut bytes = Vec::with_capacity(len + ALIGNMENT);
-    bytes.resize(len + ALIGNMENT, 1);
-    bytes.fill(0);
-    let start = bytes.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
-    (bytes, start)
 }
 
 /// No elements, with room for so many, which has been written once.

@@ -3,14 +3,12 @@
 //! ```text
 //! held      descriptors and room that a recording holds ahead of need
 //! measure   which way to write blocks is fastest here
-//! queue     several blocks on their way at once
-//! uring     io_uring: all that is unsafe, with what of `queue` it borrows
+//! queue     several blocks in flight at once
 //! ```
 
 mod held;
 mod measure;
 mod queue;
-mod uring;
 
 use std::any::Any;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -26,7 +24,7 @@ use crate::archive::is_remote;
 use held::{Held, is_same, is_shortage};
 
 pub use measure::{DiskChoice, DiskReport};
-pub use queue::{DiskBlock, WriteQueue};
+pub use queue::WriteQueue;
 
 /// A directory of files. What has a default is for logs at rest, which not every
 /// disk needs to hold.

@@ -50,7 +50,7 @@ pub use checkpoint::Checkpoint;
 pub use context::{Context, reason};
 pub use cursor::{Cursor, Head};
 pub use decider::{Decider, in_words};
-pub use disk::{Disk, DiskBlock, DiskChoice, DiskFile, DiskReport, RealDisk, WriteQueue};
+pub use disk::{Disk, DiskChoice, DiskFile, DiskReport, RealDisk, WriteQueue};
 pub use drift::{check_drift, drift_name, seal_drift};
 pub use error::{Damage, StoreError};
 pub use format::{
@@ -68,8 +68,8 @@ pub use recorder::{
 };
 pub use records::{BadRecord, RawPacket, RawRecord, Record, Records};
 pub use relayed::{
-    BlockDone, DefinitionsBlock, Placed, RELAYED_HEADER_LEN, RELAYED_MAGIC, RelayLog, RelayStream,
-    RelayWriters, RelayedHeader, SEGMENTS_AT, StreamOptions, are_definitions,
+    BlockDone, Placed, RELAYED_HEADER_LEN, RELAYED_MAGIC, RelayLog, RelayStream, RelayWriters,
+    RelayedHeader, SEGMENTS_AT, StreamOptions, are_definitions,
 };
 pub use simdisk::SimDisk;
 pub use summary::{ClassCount, Summary};

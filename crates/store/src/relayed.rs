@@ -12,7 +12,7 @@ mod writer;
 pub use assemble::are_definitions;
 pub(crate) use assemble::{Definitions, assemble};
 pub use threads::{BlockDone, RelayWriters};
-pub use writer::{DefinitionsBlock, Placed, RelayLog, RelayStream, StreamOptions};
+pub use writer::{Placed, RelayLog, RelayStream, StreamOptions};
 
 use zerocopy::little_endian::U64;
 use zerocopy::{IntoBytes, transmute};

@@ -8,12 +8,12 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, atomic::Ordering};
 use std::time::{Duration, Instant};
 
-use strata_store::{About, DiskBlock, RelayStream, StoreError, StreamOptions};
+use strata_store::{About, RelayStream, StoreError, StreamOptions};
+use strata_sys::disk::{AnyBlock, DiskBlock};
 use strata_wire::Ledger;
 
 use crate::channel::Channel;
 use crate::error::{RelayError, io_error};
-use crate::memory::Writable;
 use crate::protocol::relay::{
     Action, Arrivals, Beginning, BlockWrite, Blocks, Place, Session, SessionOptions, Write,
     check_numbers,
@@ -37,7 +37,7 @@ struct Done {
     /// The relay's place of the block; definitions have none.
     place: Option<usize>,
     /// Its memory; none if the thread was lost with it.
-    block: Option<Writable>,
+    block: Option<AnyBlock>,
     outcome: Result<(), StoreError>,
 }
 
@@ -50,11 +50,11 @@ struct Reporter {
 }
 
 impl Reporter {
-    fn report(mut self, block: Writable, outcome: Result<(), StoreError>) {
+    fn report(mut self, block: AnyBlock, outcome: Result<(), StoreError>) {
         self.send(Some(block), outcome);
     }
 
-    fn send(&mut self, block: Option<Writable>, outcome: Result<(), StoreError>) {
+    fn send(&mut self, block: Option<AnyBlock>, outcome: Result<(), StoreError>) {
         if let Some(to) = self.to.take() {
             // The session waits for all of its jobs.
             let _ = to.send(Done {
@@ -355,7 +355,7 @@ impl Server<'_> {
                 Ok(())
             }
             Ok(Some(block)) => {
-                let block = Writable::Definitions(Box::new(block));
+                let block = AnyBlock::Own(block);
                 self.give(write.job, block, None, None)
             }
             Err(error) => Err(error.into()),
@@ -390,18 +390,18 @@ impl Server<'_> {
     fn give(
         &mut self,
         job: u64,
-        block: Writable,
+        block: AnyBlock,
         place: Option<usize>,
         packets: Option<u64>,
     ) -> Result<(), RelayError> {
-        let len = block.bytes().len() as u64;
+        let len = block.memory().len() as u64;
         let placed = self.stream.place(len, packets)?;
         let reporter = Reporter {
             job,
             place,
             to: Some(self.to_done.clone()),
         };
-        let done = move |block: Writable, outcome| reporter.report(block, outcome);
+        let done = move |block: AnyBlock, outcome| reporter.report(block, outcome);
         self.inner.writers.write(placed, block, Box::new(done));
         Ok(())
     }

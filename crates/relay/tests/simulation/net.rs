@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use strata_relay::memory::Writable;
 use strata_relay::protocol::Message;
 use strata_store::Placed;
+use strata_sys::disk::AnyBlock;
 use strata_testkit::sim::{MS, Queue, Rng, Weather};
 
 /// A connection by its number.
@@ -62,7 +62,7 @@ pub(crate) struct Writing {
     pub(crate) job: u64,
     pub(crate) place: Option<usize>,
     pub(crate) placed: Placed,
-    pub(crate) block: Writable,
+    pub(crate) block: AnyBlock,
 }
 
 pub(crate) enum Event {

@@ -7,15 +7,14 @@ use std::sync::Arc;
 
 use strata_rdma::{Access, Psn, QueuePairOptions, Region, Replies, Responder};
 use strata_relay::RelayError;
-use strata_relay::memory::{Blocks as Memory, Writable};
+use strata_relay::memory::Blocks as Memory;
 use strata_relay::protocol::relay::{
     Action, Arrivals, Beginning, BlockWrite, Blocks, Entrance, Gate, Place, Session,
     SessionOptions, Write, check_numbers,
 };
 use strata_relay::protocol::{Decoder, FIRST_LEN_MAX, HelloPath, Message, Welcome, WelcomePath};
-use strata_store::{
-    About, DiskBlock, RelayLog, RelayStream, SEGMENTS_AT, SimDisk, StoreError, StreamOptions,
-};
+use strata_store::{About, RelayLog, RelayStream, SEGMENTS_AT, SimDisk, StoreError, StreamOptions};
+use strata_sys::disk::{AnyBlock, DiskBlock};
 use strata_testkit::sim::{MS, SECOND};
 use strata_wire::Ledger;
 use strata_wire::roce::{Packet, Service};
@@ -199,7 +198,10 @@ impl RelayNode {
             placed,
             block,
         } = writing;
-        let outcome = placed.write(block.bytes());
+        let AnyBlock::Own(own) = &block else {
+            panic!("the responder's memory is its own");
+        };
+        let outcome = placed.write(own.bytes());
         let Some(Connected {
             stage: Stage::Serving(served),
             ..
@@ -207,10 +209,10 @@ impl RelayNode {
         else {
             panic!("a session waits for all of its jobs");
         };
-        if let (Some(place), Writable::Block(memory)) = (place, block) {
+        if let Some(place) = place {
             let mut responder = self.responder.borrow_mut();
             if let Some(region) = responder.region_mut(served.rkey) {
-                region.memory.give_back(place, memory);
+                region.memory.give_back_sealed(place, block);
             }
         }
         served
@@ -544,7 +546,7 @@ impl RelayNode {
                 Ok(())
             }
             Ok(Some(block)) => {
-                let block = Writable::Definitions(Box::new(block));
+                let block = AnyBlock::Own(block);
                 Self::give(conn, served, write.job, block, (None, None), net)
             }
             Err(error) => Err(error),
@@ -561,16 +563,13 @@ impl RelayNode {
         };
         let mut responder = self.responder.borrow_mut();
         let region = responder.region_mut(served.rkey);
-        let Some(mut memory) = region.and_then(|region| region.memory.take(place.index)) else {
+        let Some(memory) = region.and_then(|region| region.memory.take(place.index)) else {
             served.session.withdraw(job);
             return Err(RelayError::Refused("a block that was not its".into()));
         };
         drop(responder);
-        memory.seal(&header);
-        let (block, of) = (
-            Writable::Block(memory),
-            (Some(place.index), Some(header.packets)),
-        );
+        let block = memory.seal(&header);
+        let of = (Some(place.index), Some(header.packets));
         if let Err(error) = Self::give(conn, served, job, block, of, net) {
             served.session.written(job, Err(error.into()));
         }
@@ -581,11 +580,11 @@ impl RelayNode {
         conn: Conn,
         served: &mut Served,
         job: u64,
-        block: Writable,
+        block: AnyBlock,
         (place, packets): (Option<usize>, Option<u64>),
         net: &mut Net,
     ) -> Result<(), StoreError> {
-        let placed = served.stream.place(block.bytes().len() as u64, packets)?;
+        let placed = served.stream.place(block.memory().len() as u64, packets)?;
         net.write(Writing {
             conn,
             job,

@@ -4,8 +4,10 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
+use strata_sys::AlignedBytes;
+use strata_sys::disk::OwnBlock;
+
 use super::{Disk, RealDisk, WriteQueue};
-use crate::format::ALIGNMENT;
 
 /// Bytes of a block, and blocks of a measurement: 16 MiB for each way.
 const BLOCK_BYTES: usize = 1 << 20;
@@ -137,7 +139,7 @@ impl RealDisk {
         let mut queue = WriteQueue::new(self.in_flight());
         let mut written = 0;
         let begun = Instant::now();
-        let mut free: Vec<Aligned> = (0..self.in_flight()).map(|_| Aligned::new()).collect();
+        let mut free: Vec<OwnBlock> = (0..self.in_flight()).map(|_| filled()).collect();
         while written < BLOCKS && begun.elapsed() < TIME_MAX {
             let block = match free.pop() {
                 Some(block) => block,
@@ -161,23 +163,10 @@ impl RealDisk {
 }
 
 /// A block's worth of memory, fit for direct writes.
-struct Aligned {
-    bytes: Vec<u8>,
-    start: usize,
-}
-
-impl Aligned {
-    fn new() -> Self {
-        let bytes = vec![0x5a; BLOCK_BYTES + ALIGNMENT];
-        let start = bytes.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
-        Self { bytes, start }
-    }
-}
-
-impl super::DiskBlock for Aligned {
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[self.start..self.start + BLOCK_BYTES]
-    }
+fn filled() -> OwnBlock {
+    let mut memory = AlignedBytes::zeroed(BLOCK_BYTES);
+    memory.fill(0x5a);
+    OwnBlock::new(memory, BLOCK_BYTES, None)
 }
 
 #[cfg(test)]

@@ -1,116 +1,46 @@
-//! Blocks on their way to a disk, several at once.
-#![allow(unsafe_code)]
+//! Blocks in flight to a file of a disk, several at once.
 
-use std::collections::VecDeque;
-use std::fs::File;
 use std::io;
-use std::mem;
-use std::sync::Arc;
+
+use strata_sys::disk::{DiskBlock, Memory, Writes};
 
 use super::DiskFile;
-use super::uring::Ring;
 
-/// Memory that is written to a file: a multiple of 4,096 bytes at such an address.
-pub trait DiskBlock: Send + 'static {
-    /// What is written.
-    fn bytes(&self) -> &[u8];
-
-    /// The number of the buffer given to [`WriteQueue::register`] that the bytes lie
-    /// in, if they do and that memory has not been freed since.
-    fn registered(&self) -> Option<u16> {
-        None
-    }
-}
-
-impl DiskBlock for Vec<u8> {
-    fn bytes(&self) -> &[u8] {
-        self
-    }
-}
-
-/// Writes blocks, some at a time, and gives them back in the order in which they came.
-///
-/// A block belongs to the queue from [`WriteQueue::submit`] on until it comes back, so
-/// nobody can change it meanwhile. Where the kernel has no io_uring for us, or a
-/// file no descriptor, each is written before `submit` returns.
-pub struct WriteQueue<B> {
-    ring: Option<Ring>,
-    refused: Option<io::Error>,
-    in_flight_max: usize,
-    slots: VecDeque<Slot<B>>,
-    /// The number of the first of `slots`.
-    first: u64,
-}
-
-struct Slot<B> {
-    // Boxed, so that its bytes stay where they are while it moves.
-    block: Box<B>,
-    state: State,
-}
-
-enum State {
-    /// So many bytes of it are written; the rest goes to this place.
-    Writing {
-        file: Arc<File>,
-        offset: u64,
-        done: usize,
-    },
-    Done(io::Result<()>),
-}
-
-impl<B> std::fmt::Debug for WriteQueue<B> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WriteQueue")
-            .field("in_flight", &self.slots.len())
-            .field("in_flight_max", &self.in_flight_max)
-            .finish_non_exhaustive()
-    }
-}
+/// Writes blocks, some at a time, and gives them back in the order in which they came
+/// ([`Writes`]). Where the kernel has no io_uring for us, or a file no descriptor, each is
+/// written before `submit` returns.
+#[derive(Debug)]
+pub struct WriteQueue<B>(Writes<B>);
 
 impl<B: DiskBlock> WriteQueue<B> {
     /// A queue of so many blocks at a time, by io_uring if the kernel lets us and more
     /// than one is wanted.
     #[must_use]
     pub fn new(in_flight_max: usize) -> Self {
-        let in_flight_max = in_flight_max.clamp(1, 1 << 10);
-        let (ring, refused) = match Ring::new(in_flight_max) {
-            _ if in_flight_max == 1 => (None, None),
-            Ok(ring) => (Some(ring), None),
-            Err(error) => (None, Some(error)),
-        };
-        Self {
-            ring,
-            refused,
-            in_flight_max,
-            slots: VecDeque::with_capacity(in_flight_max),
-            first: 0,
-        }
+        Self(Writes::new(in_flight_max))
     }
 
     /// Why the kernel gives us no io_uring; `None` if it does, or was not asked.
     #[must_use]
     pub fn refused(&self) -> Option<&io::Error> {
-        self.refused.as_ref()
+        self.0.refused()
     }
 
-    /// Tells the kernel where blocks will lie, so that it need not look the memory up
-    /// for each. Whether it has agreed: it may be short of locked memory, and then
-    /// all goes on without. To be called once, before anything is submitted.
+    /// As [`Writes::register`].
     pub fn register(&mut self, buffers: &[&[u8]]) -> bool {
-        let ring = self.ring.as_mut();
-        ring.is_some_and(|ring| ring.register(buffers).is_ok())
+        self.0.register(buffers)
     }
 
     /// Whether another block may be submitted now without waiting for one.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.slots.len() < self.in_flight_max
+        self.0.has_room()
     }
 
-    /// Whether nothing is on its way.
+    /// Whether nothing is in flight.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.0.is_empty()
     }
 
     /// Begins to write a block at `offset`. What becomes of it says
@@ -120,115 +50,27 @@ impl<B: DiskBlock> WriteQueue<B> {
     ///
     /// If there is no room.
     pub fn submit(&mut self, file: &mut dyn DiskFile, block: B, offset: u64) {
-        assert!(
-            self.has_room(),
-            "wait for a block before submitting another"
-        );
-        let block = Box::new(block);
-        let shared = self.ring.is_some().then(|| file.shared()).flatten();
-        let state = match shared {
-            Some(file) => State::Writing {
-                file,
-                offset,
-                done: 0,
-            },
-            None => State::Done(file.write_at(block.bytes(), offset)),
-        };
-        self.slots.push_back(Slot { block, state });
-        self.start(self.slots.len() - 1);
+        let shared = file.shared();
+        self.0.submit(shared, block, offset, |memory| match memory {
+            Memory::Own(bytes) => file.write_at(bytes, offset),
+            Memory::Shared(slice) => file.write_at(&slice.to_vec(), offset),
+        });
     }
 
-    /// Hands what is left of a slot's block to the kernel.
-    fn start(&mut self, index: usize) {
-        let slot = &mut self.slots[index];
-        let (Some(ring), State::Writing { file, offset, done }) = (&mut self.ring, &slot.state)
-        else {
-            return;
-        };
-        let number = self.first + index as u64;
-        let rest = &slot.block.bytes()[*done..];
-        let registered = slot.block.registered();
-        let offset = offset + *done as u64;
-        // SAFETY: the block is in its box, which nobody touches before the kernel has told the
-        // end of this write; `drop` waits for it too, or forgets the box.
-        let begun = unsafe { ring.write(file, rest, offset, registered, number) };
-        if let Err(error) = begun {
-            slot.state = State::Done(Err(error));
-        }
-    }
-
-    /// Waits for the block that was submitted first; `None` if nothing is on its way.
+    /// Waits for the block that was submitted first; `None` if nothing is in flight.
     /// A block whose outcome is an error may be written in part.
     pub fn complete(&mut self) -> Option<(B, io::Result<()>)> {
-        while matches!(self.slots.front()?.state, State::Writing { .. }) {
-            self.wait_for_any();
-        }
-        let slot = self.slots.pop_front()?;
-        self.first += 1;
-        match slot.state {
-            State::Done(outcome) => Some((*slot.block, outcome)),
-            State::Writing { .. } => None,
-        }
+        self.0.complete()
     }
 
     /// As [`WriteQueue::complete`], if that needs no waiting.
     pub fn try_complete(&mut self) -> Option<(B, io::Result<()>)> {
-        while let Some(ring) = &mut self.ring
-            && let Some((number, result)) = ring.try_next()
-        {
-            self.note(number, result);
-        }
-        match self.slots.front()?.state {
-            State::Writing { .. } => None,
-            State::Done(_) => self.complete(),
-        }
-    }
-
-    fn wait_for_any(&mut self) {
-        let Some(ring) = &mut self.ring else {
-            return;
-        };
-        let (number, result) = ring.next();
-        self.note(number, result);
-    }
-
-    /// Takes in how much of a block the kernel has written.
-    fn note(&mut self, number: u64, result: io::Result<usize>) {
-        let index = usize::try_from(number - self.first).expect("few blocks are in flight");
-        let Some(slot) = self.slots.get_mut(index) else {
-            return;
-        };
-        let State::Writing { done, .. } = &mut slot.state else {
-            return;
-        };
-        match result {
-            Ok(0) => slot.state = State::Done(Err(io::ErrorKind::WriteZero.into())),
-            Ok(written) => {
-                *done += written;
-                if *done >= slot.block.bytes().len() {
-                    slot.state = State::Done(Ok(()));
-                } else {
-                    self.start(index);
-                }
-            }
-            Err(error) => slot.state = State::Done(Err(error)),
-        }
-    }
-}
-
-impl<B> Drop for WriteQueue<B> {
-    /// Waits until the kernel has let go of every block.
-    fn drop(&mut self) {
-        if self.ring.as_mut().is_some_and(|ring| !ring.drain()) {
-            mem::forget(mem::take(&mut self.slots));
-        }
+        self.0.try_complete()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
-
     use super::*;
     use crate::{Disk, RealDisk, SimDisk};
 
@@ -275,30 +117,6 @@ mod tests {
         }
     }
 
-    /// From now on this thread gets no io_uring, as in a container.
-    fn forbid_io_uring() {
-        let rules = [(libc::SYS_io_uring_setup, Vec::new())].into();
-        let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
-        let arch = std::env::consts::ARCH.try_into().unwrap();
-        let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch).unwrap();
-        let program: BpfProgram = filter.try_into().unwrap();
-        seccompiler::apply_filter(&program).unwrap();
-    }
-
-    #[test]
-    fn where_io_uring_is_forbidden_blocks_are_written_all_the_same() {
-        let expected: Vec<u8> = (0..100).flat_map(block).collect();
-        let forbidden = std::thread::spawn(move || {
-            forbid_io_uring();
-            let refused = WriteQueue::<Vec<u8>>::new(4).refused().map(io::Error::kind);
-            assert_eq!(refused, Some(io::ErrorKind::PermissionDenied));
-            let dir = tempfile::tempdir().unwrap();
-            let real = RealDisk::create_dir(dir.path()).unwrap();
-            assert!(write_all(&real, 4, true) == expected);
-        });
-        forbidden.join().unwrap();
-    }
-
     #[test]
     fn a_write_that_fails_says_so_in_its_turn_and_others_go_on() {
         let dir = tempfile::tempdir().unwrap();
@@ -321,18 +139,5 @@ mod tests {
             let failed: Vec<bool> = outcomes.iter().map(|(_, o)| o.is_err()).collect();
             assert_eq!(failed, [false, true, false]);
         }
-    }
-
-    #[test]
-    fn a_queue_that_is_dropped_has_written_what_it_was_given() {
-        let dir = tempfile::tempdir().unwrap();
-        let disk = RealDisk::create_dir(dir.path()).unwrap();
-        let mut file = disk.create("blocks").unwrap();
-        let mut queue = WriteQueue::new(8);
-        for n in 0..8 {
-            queue.submit(file.as_mut(), block(n), u64::from(n) * 8192);
-        }
-        drop(queue);
-        assert_eq!(file.size().unwrap(), 8 * 8192);
     }
 }

@@ -8,12 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::Instant;
 
+use strata_sys::disk::{Carrying, OwnBlock};
+
 use crate::builder::{BlockBuilder, BlockTally};
 use crate::channel::{
     BlockSink, BlockSource, FromWriter, Progress, ToWriter, Written, block_channel,
 };
 use crate::checkpoint::Checkpoint;
-use crate::disk::{Disk, DiskBlock, DiskFile, WriteQueue};
+use crate::disk::{Disk, DiskFile, WriteQueue};
 use crate::error::{StoreError, io_error, is_full};
 use crate::format::BlockHeader;
 use crate::index::{IndexWriter, index_name};
@@ -57,7 +59,7 @@ fn drop_index(disk: &dyn Disk, block_file: &str) {
     let _ = disk.remove(&index_name(block_file));
 }
 
-/// A sealed block on its way to the file.
+/// A sealed block, whose memory is in flight to the file.
 pub(super) struct Sealed {
     block: Box<BlockBuilder>,
     len: usize,
@@ -66,15 +68,7 @@ pub(super) struct Sealed {
     tally: BlockTally,
 }
 
-impl DiskBlock for Sealed {
-    fn bytes(&self) -> &[u8] {
-        self.block.sealed(self.len)
-    }
-
-    fn registered(&self) -> Option<u16> {
-        self.block.registered()
-    }
-}
+type InFlight = Carrying<OwnBlock, Sealed>;
 
 /// The writer thread of one worker.
 pub(super) struct Writer {
@@ -87,7 +81,7 @@ pub(super) struct Writer {
     checkpoint: Checkpoint,
     last_checkpoint: Instant,
     /// Blocks of `file` on their way.
-    queue: WriteQueue<Sealed>,
+    queue: WriteQueue<InFlight>,
     /// Since when it is full.
     full_since: Option<Instant>,
     file: Option<OpenFile>,
@@ -281,14 +275,17 @@ impl Writer {
             (Ok((header, len)), Some(open)) => {
                 let offset = open.end;
                 open.end += len as u64;
-                let sealed = Sealed {
-                    packets: u64::from(header.packets),
-                    next_seq: header.next_seq,
-                    block,
-                    len,
-                    tally,
+                let in_flight = Carrying {
+                    block: block.take_sealed(len),
+                    with: Sealed {
+                        packets: u64::from(header.packets),
+                        next_seq: header.next_seq,
+                        block,
+                        len,
+                        tally,
+                    },
                 };
-                self.queue.submit(open.file.as_mut(), sealed, offset);
+                self.queue.submit(open.file.as_mut(), in_flight, offset);
                 self.note_busy();
             }
             (prepared, _) => {
@@ -408,7 +405,9 @@ impl Writer {
     }
 
     /// Books a block that is no longer on its way; they come in their order.
-    fn settle(&mut self, sealed: Sealed, outcome: io::Result<()>) {
+    fn settle(&mut self, in_flight: InFlight, outcome: io::Result<()>) {
+        let mut sealed = in_flight.with;
+        sealed.block.put_back(in_flight.block);
         self.note_busy();
         let outcome = self.outcome(&sealed, outcome);
         let failed = self.file.as_ref().is_some_and(|open| open.failed);

@@ -10,7 +10,9 @@ use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use crate::disk::{DiskBlock, DiskFile, WriteQueue};
+use strata_sys::DiskBlock;
+
+use crate::disk::{DiskFile, WriteQueue};
 use crate::error::{StoreError, io_error};
 
 use super::writer::{Placed, StreamFile};

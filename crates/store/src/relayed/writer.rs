@@ -7,6 +7,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use strata_sys::disk::OwnBlock;
 use strata_wire::Ledger;
 
 use crate::builder::BlockBuilder;
@@ -455,7 +456,7 @@ impl RelayStream {
         &mut self,
         records: &[u8],
         len: u64,
-    ) -> Result<Option<DefinitionsBlock>, StoreError> {
+    ) -> Result<Option<OwnBlock>, StoreError> {
         let mut builder = BlockBuilder::new(records.len());
         // Both of them in the same file, or its packets would refer to nothing there.
         let own = align_up(HEADER_LEN + records.len() + SUMMARY_BYTES_MAX) as u64;
@@ -474,7 +475,7 @@ impl RelayStream {
         let len = builder
             .seal(self.recording, self.options.worker, 0, seed)
             .len();
-        Ok(Some(DefinitionsBlock { builder, len }))
+        Ok(Some(builder.take_sealed(len)))
     }
 
     /// Notes how far the worker was: `next_seq` is the sequence number that its next
@@ -526,20 +527,5 @@ impl RelayStream {
             recording.ledger = Some(Books::from(ledger));
             recording.warnings = warnings;
         })
-    }
-}
-
-/// A sealed block of definitions.
-#[derive(Debug)]
-pub struct DefinitionsBlock {
-    builder: BlockBuilder,
-    len: usize,
-}
-
-impl DefinitionsBlock {
-    /// Its bytes as they go to the file.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        self.builder.sealed(self.len)
     }
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use strata_rdma::{Access, Psn, QueuePairOptions, Region};
 use strata_roce::icrc::{IcrcCheck, outer};
-use strata_roce::shared::Mapping;
 use strata_store::{RelayedHeader, SEGMENTS_AT};
+use strata_sys::disk::AnyBlock;
+use strata_sys::shared::SharedMemory;
 use strata_wire::roce::{MASK_24, Service, icrc};
 use strata_wire::segment::Segments;
 
 use crate::error::{RelayError, io_error};
-use crate::memory::{Blocks, Writable, seal_shared};
+use crate::memory::{Blocks, seal_shared};
 use crate::protocol::relay::Place;
 use crate::protocol::{Begin, HelloPath, WelcomePath};
 use crate::random::random;
@@ -28,7 +29,7 @@ pub(super) enum Memory {
     Software { rkey: u32, qpn: u32 },
     /// Memory that the switch has mapped.
     Shared {
-        mapping: Arc<Mapping>,
+        mapping: Arc<SharedMemory>,
         stride: usize,
     },
     /// Memory that a NIC writes.
@@ -58,7 +59,7 @@ impl Memory {
                                    when it began, and --memory-socket";
                     RelayError::Refused(problem.into())
                 })?;
-                let mapping = Mapping::create(MEMORY_NAME, stride * blocks);
+                let mapping = SharedMemory::create(MEMORY_NAME, stride * blocks);
                 let mapping = Arc::new(mapping.map_err(io_error("shared memory"))?);
                 let path = WelcomePath::SharedMemory {
                     token: handover.offer(&mapping)?,
@@ -179,33 +180,32 @@ impl Memory {
         inner: &Inner,
         place: Place,
         header: &RelayedHeader,
-    ) -> Option<Writable> {
+    ) -> Option<AnyBlock> {
         match self {
             Self::Software { rkey, .. } => {
                 let mut wire = inner.wire();
                 let region = wire.responder.region_mut(*rkey)?;
-                let mut memory = region.memory.take(place.index)?;
+                let memory = region.memory.take(place.index)?;
                 drop(wire);
-                memory.seal(header);
-                Some(Writable::Block(memory))
+                Some(memory.seal(header))
             }
             Self::Shared { mapping, stride } => place
                 .is_free
-                .then(|| Writable::Shared(seal_shared(mapping, place.index * stride, header))),
+                .then(|| seal_shared(mapping, place.index * stride, header)),
             #[cfg(feature = "verbs")]
             Self::Nic { connected, stride } => place.is_free.then(|| {
                 let memory = connected.memory();
-                Writable::Shared(seal_shared(memory, place.index * stride, header))
+                seal_shared(memory, place.index * stride, header)
             }),
         }
     }
 
     /// The switch may write into a block again.
-    pub(super) fn give_back(&self, inner: &Inner, index: usize, block: Writable) {
-        if let (Self::Software { rkey, .. }, Writable::Block(memory)) = (self, block) {
+    pub(super) fn give_back(&self, inner: &Inner, index: usize, block: AnyBlock) {
+        if let Self::Software { rkey, .. } = self {
             let mut wire = inner.wire();
             if let Some(region) = wire.responder.region_mut(*rkey) {
-                region.memory.give_back(index, memory);
+                region.memory.give_back_sealed(index, block);
             }
         }
     }
@@ -251,7 +251,7 @@ impl Memory {
 }
 
 /// The segments of a block that lies at `at`, for a look at what is in it.
-fn copy_segments(inner: &Inner, mapping: &Mapping, at: usize) -> Vec<u8> {
+fn copy_segments(inner: &Inner, mapping: &SharedMemory, at: usize) -> Vec<u8> {
     mapping.copy_out(at + SEGMENTS_AT, inner.options.block_bytes)
 }
 

@@ -9,8 +9,8 @@ use std::thread;
 use io_uring::{IoUring, Probe, opcode, types};
 
 /// A queue of writes in the kernel. Nothing here knows what the bytes belong to:
-/// [`WriteQueue`](super::WriteQueue) keeps them until the kernel has let go.
-pub(super) struct Ring {
+/// [`Writes`](crate::disk::Writes) keeps them until the kernel has let go.
+pub(crate) struct Ring {
     ring: IoUring,
     /// Writes of which the kernel has not said what became of them.
     in_flight: usize,
@@ -22,7 +22,7 @@ impl Ring {
     /// # Errors
     ///
     /// If the kernel is older than 5.6, or forbids it (seccomp, `kernel.io_uring_disabled`).
-    pub(super) fn new(entries: usize) -> io::Result<Self> {
+    pub(crate) fn new(entries: usize) -> io::Result<Self> {
         let entries = u32::try_from(entries.next_power_of_two()).map_err(io::Error::other)?;
         let ring = IoUring::new(entries)?;
         let mut probe = Probe::new();
@@ -34,7 +34,7 @@ impl Ring {
     }
 
     /// Lets the kernel keep the pages of these buffers at hand.
-    pub(super) fn register(&mut self, buffers: &[&[u8]]) -> io::Result<()> {
+    pub(crate) fn register(&mut self, buffers: &[&[u8]]) -> io::Result<()> {
         let vectors: Vec<libc::iovec> = buffers
             .iter()
             .map(|buffer| libc::iovec {
@@ -48,29 +48,28 @@ impl Ring {
         unsafe { self.ring.submitter().register_buffers(&vectors) }
     }
 
-    /// Begins to write `bytes` at `offset`; its end is told under `number`.
+    /// Begins to write bytes, from an address on so many, at `offset`; its end is told under
+    /// `number`.
     ///
     /// # Safety
     ///
-    /// The bytes stay as they are until [`Ring::next`] or [`Ring::try_next`] has told the
+    /// The bytes stay where they are, and nobody in this process writes them, until [`Ring::next`] or [`Ring::try_next`] has told the
     /// end of this write, or [`Ring::drain`] that of all.
-    pub(super) unsafe fn write(
+    pub(crate) unsafe fn write(
         &mut self,
         file: &File,
-        bytes: &[u8],
+        (start, len): (*const u8, usize),
         offset: u64,
         registered: Option<u16>,
         number: u64,
     ) -> io::Result<()> {
         let fd = types::Fd(file.as_raw_fd());
-        let len = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+        let len = u32::try_from(len).map_err(io::Error::other)?;
         let entry = match registered {
-            Some(buffer) => opcode::WriteFixed::new(fd, bytes.as_ptr(), len, buffer)
+            Some(buffer) => opcode::WriteFixed::new(fd, start, len, buffer)
                 .offset(offset)
                 .build(),
-            None => opcode::Write::new(fd, bytes.as_ptr(), len)
-                .offset(offset)
-                .build(),
+            None => opcode::Write::new(fd, start, len).offset(offset).build(),
         };
         // SAFETY: the descriptor is open, and the caller keeps the bytes.
         let pushed = unsafe { self.ring.submission().push(&entry.user_data(number)) };
@@ -85,8 +84,8 @@ impl Ring {
     ///
     /// # Panics
     ///
-    /// If nothing is on its way, or the kernel refuses a ring that it has made.
-    pub(super) fn next(&mut self) -> (u64, io::Result<usize>) {
+    /// If nothing is in flight, or the kernel refuses a ring that it has made.
+    pub(crate) fn next(&mut self) -> (u64, io::Result<usize>) {
         assert!(self.in_flight > 0, "nothing to wait for");
         loop {
             if let Some(end) = self.try_next() {
@@ -101,7 +100,7 @@ impl Ring {
     }
 
     /// The end of a write, if one has ended.
-    pub(super) fn try_next(&mut self) -> Option<(u64, io::Result<usize>)> {
+    pub(crate) fn try_next(&mut self) -> Option<(u64, io::Result<usize>)> {
         let end = self.ring.completion().next()?;
         self.in_flight -= 1;
         let written = usize::try_from(end.result());
@@ -110,7 +109,7 @@ impl Ring {
     }
 
     /// Waits until the kernel holds no bytes any more; whether that is certain.
-    pub(super) fn drain(&mut self) -> bool {
+    pub(crate) fn drain(&mut self) -> bool {
         while self.in_flight > 0 {
             if self.try_next().is_some() {
                 continue;

@@ -1,0 +1,104 @@
+//! Memory at an address fit for direct writes.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+/// What addresses, offsets and lengths of direct reads and writes are multiples of.
+pub const ALIGNMENT: usize = 4096;
+
+/// Bytes that begin at a multiple of [`ALIGNMENT`]. They stay where they are while the value
+/// moves. The default has none.
+pub struct AlignedBytes {
+    /// Of [`AlignedBytes::room`], which is not touched otherwise.
+    start: NonNull<u8>,
+    len: usize,
+    room: Vec<u8>,
+}
+
+// SAFETY: it owns its bytes, as a `Vec<u8>` does.
+unsafe impl Send for AlignedBytes {}
+// SAFETY: as above; a shared reference only reads.
+unsafe impl Sync for AlignedBytes {}
+
+impl AlignedBytes {
+    /// So many zeros. Memory is taken page by page as it is touched.
+    #[must_use]
+    pub fn zeroed(len: usize) -> Self {
+        let mut room = vec![0; len + ALIGNMENT];
+        let at = room.as_ptr().align_offset(ALIGNMENT);
+        let start = NonNull::from(&mut room[at..at + len]).cast();
+        Self { start, len, room }
+    }
+
+    /// So many zeros in memory that has been touched, since the first touch of a page may take
+    /// microseconds.
+    #[must_use]
+    pub fn touched(len: usize) -> Self {
+        let mut bytes = Self::zeroed(len);
+        for page in bytes.chunks_mut(ALIGNMENT) {
+            let byte: *mut u8 = page.as_mut_ptr();
+            // SAFETY: the first byte of a page that is borrowed mutably; volatile, since
+            // writing a zero over a zero would be left out.
+            unsafe { byte.write_volatile(0) };
+        }
+        bytes
+    }
+}
+
+impl Default for AlignedBytes {
+    fn default() -> Self {
+        Self {
+            start: NonNull::dangling(),
+            len: 0,
+            room: Vec::new(),
+        }
+    }
+}
+
+impl Deref for AlignedBytes {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len` bytes of `room`, initialised, or none. `room` is never touched but to
+        // be freed, so they are borrowed by way of `self` only.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for AlignedBytes {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for AlignedBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let room = self.room.len();
+        write!(f, "AlignedBytes({} of {room})", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_aligned_and_stay_where_they_are() {
+        for len in [0, 1, 4096, 100_000] {
+            for mut bytes in [AlignedBytes::zeroed(len), AlignedBytes::touched(len)] {
+                assert!(bytes.as_ptr().addr().is_multiple_of(ALIGNMENT));
+                assert!(bytes.len() == len && bytes.iter().all(|&byte| byte == 0));
+                let before = bytes.as_ptr();
+                bytes.fill(7);
+                let moved = Box::new(bytes);
+                assert!(moved.as_ptr() == before && moved.iter().all(|&byte| byte == 7));
+            }
+        }
+        assert!(AlignedBytes::default().is_empty());
+    }
+}
