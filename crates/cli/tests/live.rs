@@ -743,7 +743,6 @@ fn without_descriptors_to_spare_new_files_are_begun() {
     until("new files", || {
         // Whoever asks how much is seen may get no answer.
         send(&namespace);
-        thread::sleep(Duration::from_millis(300));
         files() > before + 4
     });
     recording.signal("-INT");

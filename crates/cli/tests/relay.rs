@@ -217,7 +217,12 @@ fn over_a_link_nothing_is_lost_and_tshark_understands_it() {
         let got = exported(&log, &dir.path().join("relay.pcapng"));
         assert!(got == expected, "{name}: the export differs");
         if let Some(tcpdump) = &mut tcpdump {
-            thread::sleep(Duration::from_millis(200));
+            let len = || fs::metadata(&wire).unwrap().len();
+            let mut before = 0;
+            while len() != before {
+                before = len();
+                thread::sleep(Duration::from_millis(50));
+            }
             tcpdump.signal("INT");
             tshark_decodes(&wire);
         }

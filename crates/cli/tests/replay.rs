@@ -67,12 +67,13 @@ impl Namespace {
             file.to_str().unwrap(),
         ];
         let mut command = self.command("tcpdump", &arguments);
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        // It says that it listens.
-        let mut listening = [0; 64];
-        let stderr = child.stderr.as_mut().unwrap();
-        let _ = std::io::Read::read(stderr, &mut listening).unwrap();
-        sleep(Duration::from_millis(200));
+        let child = command.stderr(Stdio::null()).spawn().unwrap();
+        // It writes the file's header once it captures.
+        let started = Instant::now();
+        while !std::fs::metadata(file).is_ok_and(|file| file.len() >= 24) {
+            assert!(started.elapsed() < Duration::from_secs(60), "no tcpdump");
+            sleep(Duration::from_millis(10));
+        }
         child
     }
 }

@@ -481,8 +481,9 @@ fn the_guest_writes_into_our_relay() {
     let relay = Relay::start(Arc::new(disk.clone()), options, |_| {}).unwrap();
     let mut peer = Peer::start("rc", 2, 0);
     let mut control = Shell::open();
-    control.say(&format!("exec nc {HOST} {UDP_PORT}"));
-    std::thread::sleep(Duration::from_millis(500));
+    // One line, so that the shell reads nothing after it.
+    control.say(&format!("echo READY; exec nc {HOST} {UDP_PORT}"));
+    control.hear("READY");
     let send = |control: &mut Shell, message: &Message| {
         let mut bytes = Vec::new();
         message.emit(&mut bytes);
