@@ -3,7 +3,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::forest::{Columns, LANES};
 use crate::model::{Distributions, Model};
 
 /// From this population stability index on, a distribution is another one: the
@@ -61,16 +60,17 @@ impl Drift {
         })
     }
 
-    /// Counts the packet of one lane. `anomaly` from 0 to 1.
+    /// Counts one packet by the values of its features, in the model's order. `anomaly` from 0
+    /// to 1.
     #[allow(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         clippy::cast_precision_loss
     )]
-    pub fn observe(&mut self, columns: &Columns, lane: usize, anomaly: f64) {
+    pub fn observe(&mut self, values: &[u32], anomaly: f64) {
         self.samples += 1;
         for (column, edges, counts) in &mut self.features {
-            let value = columns[*column * LANES + lane];
+            let value = values[*column];
             counts[edges.iter().filter(|&&edge| edge < value).count()] += 1;
         }
         let place = (anomaly * self.scores.len() as f64) as usize;

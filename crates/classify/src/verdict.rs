@@ -47,6 +47,15 @@ struct Shares {
     leaf_bits: u32,
 }
 
+impl Shares {
+    /// Whether all leaves fit in a key beside the level: a key then stands for one combination.
+    /// Else they are hashed, and a hit is compared.
+    #[inline]
+    fn is_exact(&self) -> bool {
+        self.leaf_bits as usize * self.trees.len() <= 62
+    }
+}
+
 /// All verdicts of a run. Memory: at most 40 000 combinations of leaves.
 pub struct Verdicts {
     table: Vec<Verdict>,
@@ -145,27 +154,31 @@ impl Verdicts {
         self.classes_of[usize::from(id)]
     }
 
+    /// The mean share of all anomalous classes of a verdict, from 0 to 1.
+    #[must_use]
+    pub fn anomaly(&self, id: VerdictId) -> f64 {
+        f64::from(self.get(id).anomaly) / f64::from(u16::MAX)
+    }
+
     /// All verdicts so far, by number.
     #[must_use]
     pub fn all(&self) -> &[Verdict] {
         &self.table
     }
 
-    /// The verdicts on the packets of the first lanes, as many as `ids` has places. Allocates
-    /// only when a combination of leaves is met for the first time.
+    /// What [`Verdicts::find`] knows the leaves of the first lanes by, as many as `keys` has
+    /// places.
     ///
     /// # Panics
     ///
     /// If there are more than [`LANES`] places.
     #[inline]
-    pub fn decide(&mut self, level: Level, leaves: &[[u16; LANES]], ids: &mut [VerdictId]) {
+    pub fn keys(&self, level: Level, leaves: &[[u16; LANES]], keys: &mut [u64]) {
+        assert!(keys.len() <= LANES);
         let slot = slot_of(level);
         let leaf_bits = self.shares[slot].leaf_bits;
-        // Where the leaves fit in the key beside the level, the cache is exact;
-        // else they are hashed, and a hit is compared.
-        let exact = leaf_bits as usize * leaves.len() <= 62;
-        let mut keys = [1_u64; LANES];
-        let keys = &mut keys[..ids.len()];
+        let exact = self.shares[slot].is_exact();
+        keys.fill(1);
         // Row by row, so that several packets are taken at once.
         for row in leaves {
             for (key, &leaf) in keys.iter_mut().zip(row) {
@@ -176,21 +189,35 @@ impl Verdicts {
                 };
             }
         }
-        for (lane, (id, &mut key)) in ids.iter_mut().zip(keys).enumerate() {
+        for key in keys {
             // Levels differ in tree count and bits: the last bit keeps them apart.
-            let key = key << 1 | slot as u64;
-            let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
-            #[allow(clippy::cast_possible_truncation)]
-            let place = mixed as usize % CACHE_SLOTS;
-            let (cached, known) = self.cache[place];
-            *id = if cached == key && (exact || self.is_known(known, level, leaves, lane)) {
-                known
-            } else {
-                let found = self.look_up(level, leaves, lane);
-                self.cache[place] = (key, found);
-                found
-            };
+            *key = *key << 1 | slot as u64;
         }
+    }
+
+    /// The verdict on a packet by the key of its leaves, which are those of `lane`. Numbers are
+    /// given in the order of calls: to be called in the order in which packets came, so that
+    /// they do not depend on how packets were batched. Allocates only when a combination of
+    /// leaves is met for the first time.
+    #[inline]
+    pub fn find(
+        &mut self,
+        level: Level,
+        key: u64,
+        leaves: &[[u16; LANES]],
+        lane: usize,
+    ) -> VerdictId {
+        let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
+        #[allow(clippy::cast_possible_truncation)]
+        let place = mixed as usize % CACHE_SLOTS;
+        let (cached, known) = self.cache[place];
+        let exact = self.shares[slot_of(level)].is_exact();
+        if cached == key && (exact || self.is_known(known, level, leaves, lane)) {
+            return known;
+        }
+        let found = self.look_up(level, leaves, lane);
+        self.cache[place] = (key, found);
+        found
     }
 
     fn is_known(&self, id: VerdictId, level: Level, leaves: &[[u16; LANES]], lane: usize) -> bool {

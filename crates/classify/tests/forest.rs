@@ -125,9 +125,11 @@ proptest! {
                     prop_assert_eq!(row, of_kernel, "{:?}", kernel);
                 }
             }
-            let mut ids = vec![Verdicts::UNCLASSIFIED_ID; values.len()];
-            verdicts.decide(level, &leaves, &mut ids);
-            for (lane, &id) in ids.iter().enumerate() {
+            let mut keys = vec![0; values.len()];
+            verdicts.keys(level, &leaves, &mut keys);
+            for (lane, &key) in keys.iter().enumerate() {
+                let id = verdicts.find(level, key, &leaves, lane);
+                prop_assert_eq!(verdicts.find(level, key, &leaves, lane), id);
                 let row: Vec<u32> = (0..4).map(|column| columns[column * LANES + lane]).collect();
                 let naive = model.leaves_naive(level, &row);
                 let batch: Vec<u16> = leaves.iter().map(|r| r[lane]).collect();

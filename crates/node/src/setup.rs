@@ -10,7 +10,7 @@ use strata_control::Controller;
 use strata_control::saved::Saved;
 use strata_filter::Filter;
 use strata_pipeline::{
-    Alerts, Attention, AttentionOptions, Budget, Copies, EnoughOfFlows, Parts, Worker,
+    Alerts, Attention, AttentionOptions, Budget, Copies, DataPath, EnoughOfFlows, Parts, Worker,
     WorkerOptions,
 };
 use strata_policy::Mode;
@@ -168,6 +168,7 @@ impl Setup {
         equipment: Vec<Equipment>,
     ) -> Result<(Recording, Vec<Worker>)> {
         let spec = &self.spec;
+        let path = DataPath::chosen()?;
         if spec.model.is_built_in {
             (self.tell)(&Notice::BuiltInModel);
         }
@@ -188,6 +189,7 @@ impl Setup {
         let worker = |(sink, equipment): (BlockSink, Equipment)| {
             let parts = Parts {
                 options: options.clone(),
+                path,
                 sink,
                 steering: Some(Arc::clone(self.controller.steering())),
                 attention: Some(equipment.attention),

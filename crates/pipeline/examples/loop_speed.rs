@@ -25,7 +25,9 @@ use std::time::Instant;
 
 use strata_capture::{Input, InputOptions, Next, PacketRef};
 use strata_classify::Model;
-use strata_pipeline::{Attention, AttentionOptions, FlowFinder, Parts, Worker, WorkerOptions};
+use strata_pipeline::{
+    Attention, AttentionOptions, DataPath, FlowFinder, Parts, Worker, WorkerOptions,
+};
 use strata_policy::Mode;
 use strata_store::{About, NullDisk, Recorder, RecorderOptions};
 use strata_wire::{Interface, Ledger, LinkType, Meta, TunnelKey};
@@ -123,6 +125,7 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Worker>) {
     for sink in sinks {
         let parts = Parts {
             attention: Some(Attention::new(&setup.attention)),
+            path: DataPath::chosen().unwrap(),
             ..Parts::new(options.clone(), sink)
         };
         let mut worker = Worker::new(model, parts).unwrap();

@@ -1,15 +1,13 @@
 //! Sketch, features and forest of one model, for a batch at a time.
 
-use strata_classify::{Columns, Drift, Forest, LANES, Model, Verdict, VerdictId, Verdicts};
+use strata_classify::{Columns, Drift, Forest, Kernel, LANES, Model, Verdict, VerdictId, Verdicts};
 use strata_sketch::{
     Arithmetic, BITS_DEFAULT, Bucket, Clock, Feature, Level, PacketFacts, Pressure, RangeTable,
     Sketch,
 };
 
-/// Of so many batches at first, and of one in so many later, a packet is looked at for
-/// drift: a short capture can be judged, and a long one pays nothing to speak of.
-const DRIFT_DENSE: u64 = 4_096;
-const DRIFT_STEP: u64 = 16;
+use crate::path::DataPath;
+use crate::samples::Samples;
 
 /// One model at work.
 #[derive(Debug)]
@@ -22,9 +20,7 @@ pub struct Classifier {
     /// Of the packets of `flow`: the flow's bucket as it was after the packet.
     buckets: [Bucket; LANES],
     classified: Classified,
-    /// What came by, for comparison with training; `None` if the model says nothing.
-    drift: Option<Drift>,
-    batches: u64,
+    samples: Samples,
 }
 
 /// What turns facts and buckets into the columns that a forest compares.
@@ -44,19 +40,22 @@ struct Side {
     forest: Forest,
     leaves: Vec<[u16; LANES]>,
     facts: [PacketFacts; LANES],
+    /// What the verdicts on the packets are found by.
+    keys: [u64; LANES],
     /// Where the packets stand in the batch.
     lanes: [u8; LANES],
     count: usize,
 }
 
 impl Side {
-    fn new(model: &Model, level: Level) -> Self {
-        let forest = Forest::new(model, level);
+    fn new(model: &Model, level: Level, kernel: Kernel) -> Self {
+        let forest = Forest::up_to(model, level, kernel);
         Self {
             level,
             leaves: vec![[0; LANES]; forest.tree_count()],
             forest,
             facts: [PacketFacts::default(); LANES],
+            keys: [0; LANES],
             lanes: [0; LANES],
             count: 0,
         }
@@ -70,14 +69,13 @@ impl Side {
         self.count += 1;
     }
 
-    /// Writes the verdicts on its packets to their lanes.
+    /// Finds the leaves of its packets, and their keys.
     #[inline]
-    fn decide(
+    fn evaluate(
         &mut self,
         features: &mut Features,
         buckets: &[Bucket; LANES],
-        verdicts: &mut Verdicts,
-        classified: &mut Classified,
+        verdicts: &Verdicts,
     ) {
         let facts = &self.facts[..self.count];
         let columns = features.columns.chunks_exact_mut(LANES);
@@ -98,11 +96,13 @@ impl Side {
         }
         self.forest
             .leaves(&features.columns, self.count, &mut self.leaves);
-        let mut ids = [Verdicts::UNCLASSIFIED_ID; LANES];
-        verdicts.decide(self.level, &self.leaves, &mut ids[..self.count]);
-        for (&lane, &id) in self.lanes[..self.count].iter().zip(&ids) {
-            classified[usize::from(lane)] = id;
-        }
+        verdicts.keys(self.level, &self.leaves, &mut self.keys[..self.count]);
+    }
+
+    /// The verdict on its packet at `place`.
+    #[inline(always)]
+    fn verdict(&self, place: usize, verdicts: &mut Verdicts) -> VerdictId {
+        verdicts.find(self.level, self.keys[place], &self.leaves, place)
     }
 }
 
@@ -110,9 +110,19 @@ impl Side {
 pub type Classified = [VerdictId; LANES];
 
 impl Classifier {
-    /// A classifier with empty sketches.
+    /// A classifier with empty sketches, for the best path of this machine.
     #[must_use]
     pub fn new(model: &Model) -> Self {
+        Self::on(DataPath::best(), model)
+    }
+
+    /// A classifier with empty sketches, as a part of this path.
+    ///
+    /// # Panics
+    ///
+    /// If the machine cannot take the path.
+    #[must_use]
+    pub fn on(path: DataPath, model: &Model) -> Self {
         let clock = model.clock();
         let arithmetic = model.sketch_arithmetic();
         let averages = match arithmetic {
@@ -128,37 +138,18 @@ impl Classifier {
                 averages,
                 columns: Box::new([0; size_of::<Columns>() / size_of::<u32>()]),
             },
-            flow: Side::new(model, Level::Flow),
-            packet: Side::new(model, Level::Packet),
+            flow: Side::new(model, Level::Flow, path.kernel()),
+            packet: Side::new(model, Level::Packet, path.kernel()),
             buckets: [Bucket::default(); LANES],
             classified: [Verdicts::UNCLASSIFIED_ID; LANES],
-            drift: Drift::new(model),
-            batches: 0,
+            samples: Samples::new(model),
         }
     }
 
     /// What is known of the traffic's distributions.
     #[must_use]
     pub fn drift(&self) -> Option<&Drift> {
-        self.drift.as_ref()
-    }
-
-    /// Looks at one packet of those whose flow has a bucket, while their features are there.
-    #[cold]
-    fn observe(&mut self) {
-        // Another one each time, so that no period in the traffic hides from it.
-        let step = if self.batches < DRIFT_DENSE {
-            1
-        } else {
-            DRIFT_STEP
-        };
-        let place = usize::try_from(self.batches / step).unwrap_or(0) % self.flow.count;
-        let lane = usize::from(self.flow.lanes[place]);
-        let verdict = self.verdicts.get(self.classified[lane]);
-        let anomaly = f64::from(verdict.anomaly) / f64::from(u16::MAX);
-        if let Some(drift) = &mut self.drift {
-            drift.observe(&self.features.columns, place, anomaly);
-        }
+        self.samples.drift()
     }
 
     /// A verdict by its number.
@@ -212,21 +203,30 @@ impl Classifier {
                 _ => self.packet.push(lane, &facts[lane]),
             }
         }
-        let (features, verdicts) = (&mut self.features, &mut self.verdicts);
-        let (buckets, classified) = (&self.buckets, &mut self.classified);
+        let mut with_bucket = 0;
         if self.flow.count > 0 {
-            self.flow.decide(features, buckets, verdicts, classified);
-            self.batches += 1;
-            let looks = self.batches < DRIFT_DENSE || self.batches.is_multiple_of(DRIFT_STEP);
-            if looks && self.drift.is_some() {
-                self.observe();
-            }
+            let features = &mut self.features;
+            self.flow.evaluate(features, &self.buckets, &self.verdicts);
+            let lanes = &self.flow.lanes[..self.flow.count];
+            self.samples.take(&features.columns, lanes);
+            with_bucket = lanes.iter().fold(0, |mask, &lane| mask | 1_u64 << lane);
         }
         if self.packet.count > 0 {
-            let (features, verdicts) = (&mut self.features, &mut self.verdicts);
-            let (buckets, classified) = (&self.buckets, &mut self.classified);
-            self.packet.decide(features, buckets, verdicts, classified);
+            let features = &mut self.features;
+            self.packet
+                .evaluate(features, &self.buckets, &self.verdicts);
         }
+        // In the order in which they came, since that numbers the verdicts.
+        let sides = [&self.packet, &self.flow];
+        let mut places = [0; 2];
+        for lane in bits(dissected) {
+            let side = usize::from(with_bucket >> lane & 1 != 0);
+            self.classified[lane] = sides[side].verdict(places[side], &mut self.verdicts);
+            places[side] += 1;
+        }
+        let (verdicts, classified) = (&self.verdicts, &self.classified);
+        self.samples
+            .count(|lane| verdicts.anomaly(classified[lane]));
     }
 
     /// What [`Classifier::classify`] found last.

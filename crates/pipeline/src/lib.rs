@@ -8,6 +8,7 @@
 //! - [`Worker`]: one worker, run to completion, in batches of 64; it owns its
 //!   sketch, its books and the block it fills, and knows neither sockets nor the kernel: made of
 //!   [`Parts`], it emits blocks into a [`Sink`];
+//! - [`DataPath`]: which instructions it uses; logs do not depend on it;
 //! - [`FlowFinder`]: whose packet it is;
 //! - [`Classifier`]: sketch, features and forest of one model;
 //! - [`Attention`], [`Alerts`]: what is kept whole beyond that, also of packets that
@@ -22,15 +23,18 @@ mod first_bytes;
 mod flows;
 mod fragments;
 mod lookback;
+mod path;
 mod policing;
 mod reasons;
 mod run;
+mod samples;
 mod worker;
 
 pub use alerts::{Alert, Alerts, eve_alert};
 pub use budget::Budget;
 pub use classifier::{Classified, Classifier};
 pub use flows::{FlowFinder, wire_bytes};
+pub use path::{DataPath, PathError};
 pub use run::{RunError, run};
 pub use worker::{
     Attention, AttentionOptions, Copies, EnoughOfFlows, Parts, Sink, Worker, WorkerOptions,

@@ -134,6 +134,7 @@ impl<S: Sink> Worker<S> {
     pub fn new(model: &Model, parts: Parts<S>) -> Result<Self, ModeError> {
         let Parts {
             options,
+            path,
             mut sink,
             steering,
             attention,
@@ -144,7 +145,7 @@ impl<S: Sink> Worker<S> {
         let plan = Plan::new(model, &options.modes)?;
         let block = sink.take().expect("a new sink has free blocks");
         let mut worker = Self {
-            classifier: Classifier::new(model),
+            classifier: Classifier::on(path, model),
             demands: Vec::new(),
             reasons: Reasons::new(),
             class_deciders: Vec::new(),

@@ -86,8 +86,18 @@ impl Forest {
     #[must_use]
     pub fn new(model: &Model, level: Level) -> Self {
         let best = Kernel::available().pop().unwrap_or(Kernel::Portable);
-        let forest = Self::with_kernel(model, level, best);
-        if best == Kernel::Avx2 {
+        Self::up_to(model, level, best)
+    }
+
+    /// As [`Forest::new`], as if `kernel` were the best one.
+    ///
+    /// # Panics
+    ///
+    /// As [`Forest::with_kernel`].
+    #[must_use]
+    pub fn up_to(model: &Model, level: Level, kernel: Kernel) -> Self {
+        let forest = Self::with_kernel(model, level, kernel);
+        if kernel == Kernel::Avx2 {
             // Its searches gather: many thresholds in few trees are walked faster.
             let portable = Self::with_kernel(model, level, Kernel::Portable);
             if portable.avx2_ns_estimated() < forest.avx2_ns_estimated() {

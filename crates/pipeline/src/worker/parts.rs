@@ -9,6 +9,7 @@ use strata_wire::{FlowKey, Tally};
 
 use super::{Attention, WorkerOptions};
 use crate::budget::Budget;
+use crate::path::DataPath;
 
 /// Where the blocks of a worker go. A worker is compiled for its sink, so that a packet costs
 /// nothing for it.
@@ -89,6 +90,8 @@ pub trait EnoughOfFlows: Debug + Send {
 pub struct Parts<S = BlockSink> {
     /// How it works.
     pub options: WorkerOptions,
+    /// Which instructions it uses.
+    pub path: DataPath,
     /// Where its blocks go; not used before.
     pub sink: S,
     /// The plans that it follows, from its first batch on, instead of the modes of its options.
@@ -109,6 +112,7 @@ impl<S: Sink> Parts<S> {
     pub fn new(options: WorkerOptions, sink: S) -> Self {
         Self {
             options,
+            path: DataPath::best(),
             sink,
             steering: None,
             attention: None,
