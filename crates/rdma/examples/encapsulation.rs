@@ -1,11 +1,11 @@
-//! What it costs to put packets into RDMA messages: segment headers with checksums,
-//! RoCEv2 headers, ICRC; against a copy of the same bytes. `make bench`.
+//! The cost of putting packets into RDMA messages: segment headers with checksums, RoCEv2 headers,
+//! ICRC; compared with a copy of the same bytes. `make bench`.
 //!
-//! Limit, per 128 bytes of a packet cut as a switch does: 256 bytes are written
-//! (32 segment header, 128 payload, 28 BTH and RETH, 4 ICRC; once into the message
-//! and once into the packet), 156 pass CRC-32C, 8 at a time in a chain of 3 cycles a
-//! step, 188 CRC-32 by carry-less multiplication: the two sums are most of the cost.
-//! MTU messages share one RoCEv2 header and ICRC among 31 times as much.
+//! Limit, per 128 bytes of a packet that is segmented as a switch does it: 256 bytes are written
+//! (32 segment header, 128 payload, 28 BTH and RETH, 4 ICRC; once into the message and once into
+//! the packet), 156 go through CRC-32C, 8 at a time in a chain of 3 cycles a step, 188 through
+//! CRC-32 by carry-less multiplication: the two checksums are most of the cost. MTU messages share
+//! one RoCEv2 header and ICRC among 31 times as much.
 #![allow(clippy::print_stdout, reason = "a program")]
 
 use std::hint::black_box;
@@ -109,7 +109,7 @@ fn main() {
         ("messages of 4096", 1024, Layout::Mtu, 4096),
         ("messages of 4096", 128, Layout::Mtu, 4096),
     ] {
-        // In turns, so that what disturbs the one disturbs the other.
+        // In turns, so that disturbances affect both alike.
         let (mut ours, mut copies) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             ours.push(encapsulate(&packets, packet_len, layout, mtu));

@@ -1,10 +1,9 @@
-//! Packets on their way out.
+//! Packets to be sent.
 
 use strata_wire::roce::{Repr, icrc};
 
-/// Packets one behind the other in one buffer, so that a transport can send many
-/// with one call. Each begins with its BTH and ends with its ICRC, which is zero
-/// until [`PacketBatch::seal`].
+/// Packets one after another in one buffer, so that a transport can send many with one call. Each
+/// starts with its BTH and ends with its ICRC, which is zero until [`PacketBatch::seal`].
 #[derive(Clone, Debug, Default)]
 pub struct PacketBatch {
     bytes: Vec<u8>,
@@ -30,7 +29,7 @@ impl PacketBatch {
         self.ends.len()
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
@@ -40,14 +39,14 @@ impl PacketBatch {
     ///
     /// # Panics
     ///
-    /// If the payload is not as long as `repr` says.
+    /// If the payload does not have the length that `repr` gives.
     #[inline]
     pub fn push(&mut self, repr: &Repr, payload: &[&[u8]]) {
         repr.emit(payload, &mut self.bytes);
         self.ends.push(self.bytes.len());
     }
 
-    /// Appends a packet as it was.
+    /// Appends a packet unchanged.
     pub fn push_bytes(&mut self, packet: &[u8]) {
         self.bytes.extend_from_slice(packet);
         self.ends.push(self.bytes.len());
@@ -61,29 +60,29 @@ impl PacketBatch {
     ///
     /// # Panics
     ///
-    /// If there are not so many.
+    /// If there is no such packet.
     #[must_use]
     pub fn get(&self, index: usize) -> &[u8] {
         &self.bytes[self.start(index)..self.ends[index]]
     }
 
-    /// One packet, to be changed.
+    /// One packet, mutably.
     ///
     /// # Panics
     ///
-    /// If there are not so many.
+    /// If there is no such packet.
     pub fn get_mut(&mut self, index: usize) -> &mut [u8] {
         let start = self.start(index);
         &mut self.bytes[start..self.ends[index]]
     }
 
-    /// The packets from `from` on that can be sent as one run with `UDP_SEGMENT`:
-    /// all as long as the first, but the last, which may be shorter; at most
-    /// `packets_max`, and `bytes_max` bytes. Their number and bytes.
+    /// How many packets from `from` on can be sent as one run with `UDP_SEGMENT`, and their bytes:
+    /// all as long as the first, except the last, which may be shorter; at most `packets_max`
+    /// packets and `bytes_max` bytes.
     ///
     /// # Panics
     ///
-    /// If there are not so many packets.
+    /// If there is no such packet.
     #[must_use]
     pub fn run(&self, from: usize, packets_max: usize, bytes_max: usize) -> (usize, &[u8]) {
         let start = self.start(from);
@@ -103,12 +102,11 @@ impl PacketBatch {
         (count, &self.bytes[start..self.ends[from + count - 1]])
     }
 
-    /// Puts the ICRC of packet `index`, which gets this IPv4 identification, where it
-    /// belongs.
+    /// Writes the ICRC of packet `index`, which is sent with this IPv4 identification.
     ///
     /// # Panics
     ///
-    /// If there are not so many packets.
+    /// If there is no such packet.
     #[inline]
     pub fn seal(&mut self, index: usize, identification: u16, icrcs: &mut icrc::Stream) {
         icrcs.put(identification, self.get_mut(index));
@@ -125,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_end_behind_a_shorter_packet_and_before_a_longer_one() {
+    fn runs_end_after_a_shorter_packet_and_before_a_longer_one() {
         let mut batch = PacketBatch::new();
         for len in [8, 8, 8, 4, 8, 12, 12] {
             batch.push_bytes(&vec![0; len]);

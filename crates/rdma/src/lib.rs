@@ -1,16 +1,16 @@
 //! RDMA without I/O: bytes and the time go in, packets and events come out.
 //!
-//! - [`Requester`]: writes and adds in another machine's memory; numbers packets,
-//!   takes acknowledgements, and recovers from loss or counts it;
-//! - [`Responder`]: memory regions and queue pairs; does what an RDMA NIC does
-//!   with a request, and refuses what one refuses;
-//! - [`PacketBatch`]: packets on their way out.
+//! - [`Requester`]: writes and adds in another machine's memory; numbers packets, processes
+//!   acknowledgements, and recovers from loss or counts it;
+//! - [`Responder`]: memory regions and queue pairs; does what an RDMA NIC does with a request, and
+//!   refuses what a NIC refuses;
+//! - [`PacketBatch`]: packets to be sent.
 //!
-//! Packets here begin with their BTH and end with room for the ICRC: only who
-//! knows the IP header can put that there ([`strata_wire::roce::icrc`]).
+//! Packets here start with their BTH and end with space for the ICRC: only code that knows the IP
+//! header can compute it ([`strata_wire::roce::icrc`]).
 //!
-//! Uses `wire` alone. Transports are `roce`'s; the protocol by which both ends find each other
-//! is who uses it.
+//! Uses only `wire`. Transports are in `roce`; the protocol by which both ends find each other
+//! belongs to the caller.
 #![forbid(unsafe_code)]
 
 mod batch;

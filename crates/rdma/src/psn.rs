@@ -21,7 +21,7 @@ impl Psn {
         self.0
     }
 
-    /// The number `count` later.
+    /// The number `count` after this one.
     #[inline]
     #[must_use]
     #[allow(clippy::cast_possible_truncation)]
@@ -30,7 +30,7 @@ impl Psn {
         Self::new(self.0.wrapping_add(count as u32))
     }
 
-    /// The number `count` earlier.
+    /// The number `count` before this one.
     #[inline]
     #[must_use]
     #[allow(clippy::cast_possible_truncation)]
@@ -38,12 +38,12 @@ impl Psn {
         Self::new(self.0.wrapping_sub(count as u32))
     }
 
-    /// How far this one is after `earlier`: negative if it is before, which half
-    /// of all numbers are (IBTA §9.7.2).
+    /// How far this one is after `earlier`: negative if it is before, as half of all numbers are
+    /// (IBTA §9.7.2).
     #[inline]
     #[must_use]
     pub fn since(self, earlier: Self) -> i32 {
-        // The sign of the 24-bit difference, moved to where i32 has it.
+        // The sign of the 24-bit difference, moved to the sign bit of an i32.
         (self.0.wrapping_sub(earlier.0) << 8).cast_signed() >> 8
     }
 }

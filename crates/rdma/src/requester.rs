@@ -1,10 +1,10 @@
 //! The requester's side of a queue pair (IBTA §9.7.3, §9.7.5; TitanLog §V-A, §VI-B).
 //!
-//! Packets are counted from 0 without ever wrapping; what goes over the wire is
-//! `base + count` in 24 bits. Those from `settled` to `next` are on their way:
+//! Packets are counted from 0 without ever wrapping; on the wire they are `base + count` in 24
+//! bits. Those from `settled` to `next` are in flight:
 //!
 //! ```text
-//!  acknowledged or given up | on their way, at most `window` |
+//!  acknowledged or given up | in flight, at most `window`    |
 //!                       settled                            next
 //! ```
 
@@ -21,16 +21,16 @@ use crate::psn::Psn;
 /// What a requester of a reliable connection does when packets are lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnLoss {
-    /// Sends again from the first lost one on (go-back-N), of which it keeps a copy.
+    /// Resends from the first lost one on (go-back-N), from the copies it keeps.
     #[default]
     Resend,
-    /// Counts what was lost and goes on behind it: the sequence number steps back
-    /// to the one that the responder waits for (TitanLog §VI-B). For who cannot
-    /// keep copies, as a mirror port.
+    /// Counts what was lost and continues after it: the sequence number steps back to the one that
+    /// the responder expects (TitanLog §VI-B). For senders that cannot keep copies, such as a
+    /// mirror port.
     Skip,
 }
 
-/// How a requester works.
+/// The parameters of a requester.
 #[derive(Clone, Debug)]
 pub struct RequesterOptions {
     /// Reliable or not.
@@ -41,20 +41,20 @@ pub struct RequesterOptions {
     pub first_psn: Psn,
     /// Payload bytes of a packet: 256, 512, 1024, 2048 or 4096 (IBTA §9.6.1.7).
     pub mtu: usize,
-    /// Packets on their way at most, a power of two up to 2^22. Of no meaning to UC.
+    /// Maximum packets in flight, a power of two up to 2^22. Ignored for UC.
     pub window: usize,
-    /// What to do about loss. Of no meaning to UC.
+    /// What to do about loss. Ignored for UC.
     pub on_loss: OnLoss,
-    /// An acknowledgement is asked for at least every so many packets.
+    /// Requests an acknowledgement at least every this many packets.
     pub ack_interval: u64,
-    /// Without progress for so long, what is on its way is sent again.
+    /// After this long without progress, resends what is in flight.
     pub timeout_ns: u64,
-    /// So many times in a row, before the queue pair is given up.
+    /// How many times in a row, before the queue pair is given up.
     pub retries: u32,
 }
 
 impl RequesterOptions {
-    /// The usual values.
+    /// The defaults.
     #[must_use]
     pub fn new(service: Service, dest_qp: u32, first_psn: Psn, mtu: usize) -> Self {
         Self {
@@ -71,13 +71,13 @@ impl RequesterOptions {
     }
 }
 
-/// Why a queue pair is of no use any more.
+/// Why a queue pair can no longer be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Failure {
     /// Refused by the responder.
     #[error("the responder refuses: {0:?}")]
     Nak(NakCode),
-    /// Nothing came back, however often it was tried.
+    /// No answer, after all retries.
     #[error("the responder does not answer")]
     Timeout,
 }
@@ -85,7 +85,7 @@ pub enum Failure {
 /// Why nothing was posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PostError {
-    /// Too many packets are on their way: try again once some have settled.
+    /// Too many packets are in flight: try again once some have settled.
     #[error("the window is full")]
     WindowFull,
     /// The queue pair has failed.
@@ -93,42 +93,41 @@ pub enum PostError {
     Failed(#[from] Failure),
 }
 
-/// What a response or the time has brought about, beside progress.
+/// What a response or a timeout has caused, other than progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// The atomic operation of this packet was done; the value was this before.
+    /// The atomic operation of this packet was executed; the value before it.
     AtomicDone {
         /// The packet's number.
         number: u64,
-        /// What was there.
+        /// The value before.
         original: u64,
     },
-    /// So many packets, from this number on, did not arrive and will not be sent
-    /// again.
+    /// This many packets, from this number on, did not arrive and will not be resent.
     Lost {
         /// Number of the first.
         first: u64,
         /// How many.
         packets: u64,
     },
-    /// The queue pair is of no use any more: connect again.
+    /// The queue pair can no longer be used: connect again.
     Failed(Failure),
 }
 
-/// What a requester counts, in packets.
+/// Counters of a requester, in packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RequesterCounters {
-    /// Posted, without repetitions.
+    /// Posted, not counting resends.
     pub posted: u64,
     /// Acknowledged. UC has none.
     pub acknowledged: u64,
-    /// Known not to have arrived, and not sent again.
+    /// Known to be lost, and not resent.
     pub lost: u64,
-    /// Sent again.
+    /// Resent.
     pub resent: u64,
     /// NAKs for a missing packet.
     pub sequence_naks: u64,
-    /// Times that nothing came back for too long.
+    /// Timeouts.
     pub timeouts: u64,
 }
 
@@ -139,13 +138,12 @@ enum State {
     Waiting {
         until_ns: u64,
     },
-    /// An old packet was repeated, to learn from the answer what has arrived.
+    /// An old packet was resent, to learn from the answer what has arrived.
     Probing,
     Failed(Failure),
 }
 
-/// The requester's side of a queue pair. Memory: `window` packets if copies are
-/// kept.
+/// The requester's side of a queue pair. Memory: `window` packets if copies are kept.
 #[derive(Debug)]
 pub struct Requester {
     options: RequesterOptions,
@@ -153,15 +151,15 @@ pub struct Requester {
     settled: u64,
     next: u64,
     state: State,
-    /// When something last settled, or was sent after everything had.
+    /// When something last settled, or was sent while nothing was in flight.
     progress_ns: u64,
     timeouts_in_row: u32,
-    /// The gap that a NAK has reported, until something settles.
+    /// The gap reported by a NAK, until something settles.
     gap: Option<Psn>,
     /// Copies, by packet number modulo window.
     copies: Vec<u8>,
     lens: Vec<u32>,
-    /// Atomic operations on their way, by packet number modulo window.
+    /// Atomic operations in flight, by packet number modulo window.
     atomic: Vec<bool>,
     counters: RequesterCounters,
 }
@@ -171,7 +169,7 @@ impl Requester {
     ///
     /// # Panics
     ///
-    /// If MTU or window are not among those that there are.
+    /// If MTU or window are invalid.
     #[must_use]
     pub fn new(options: RequesterOptions) -> Self {
         assert!([256, 512, 1024, 2048, 4096].contains(&options.mtu), "MTU");
@@ -221,32 +219,32 @@ impl Requester {
         }
     }
 
-    /// Packets on their way.
+    /// Packets in flight.
     #[inline]
     #[must_use]
     pub fn in_flight(&self) -> usize {
         exact::<usize>(self.next - self.settled)
     }
 
-    /// Number of the packet that is posted next.
+    /// Number of the next packet to be posted.
     #[must_use]
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Every packet before this number is acknowledged or given up.
+    /// All packets before this number are acknowledged or given up.
     #[must_use]
     pub fn settled(&self) -> u64 {
         self.settled
     }
 
-    /// The sequence number of the packet that is posted next.
+    /// Sequence number of the next packet to be posted.
     #[must_use]
     pub fn next_psn(&self) -> Psn {
         self.psn(self.next)
     }
 
-    /// What it has counted.
+    /// Its counters.
     #[must_use]
     pub fn counters(&self) -> RequesterCounters {
         self.counters
@@ -275,12 +273,12 @@ impl Requester {
         }
     }
 
-    /// Writes `data` at `va` of the responder: one packet, or FIRST, MIDDLE and
-    /// LAST ones if it is longer than the MTU.
+    /// Writes `data` at `va` of the responder: one packet, or FIRST, MIDDLE and LAST ones if it is
+    /// longer than the MTU.
     ///
     /// # Errors
     ///
-    /// If the window has no room for all of it, or the queue pair has failed.
+    /// If it does not fit the window, or the queue pair has failed.
     #[inline]
     pub fn write(
         &mut self,
@@ -317,8 +315,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Adds to the 8 bytes at `va` of the responder. The value before comes as
-    /// [`Event::AtomicDone`] with the number that is returned.
+    /// Adds to the 8 bytes at `va` of the responder. The previous value is reported by
+    /// [`Event::AtomicDone`] with the returned number.
     ///
     /// # Errors
     ///
@@ -404,15 +402,15 @@ impl Requester {
         }
     }
 
-    /// Asks for an acknowledgement of the last packet of `out`, which this
-    /// requester has just posted: for the end of a burst.
+    /// Requests an acknowledgement of the last packet of `out`, which this requester has just
+    /// posted: for the end of a burst.
     pub fn request_ack(&mut self, out: &mut PacketBatch) {
         if self.options.service == Service::Rc && self.next > self.settled && !out.is_empty() {
-            ask_for_ack(out.get_mut(out.len() - 1));
+            set_ack_request(out.get_mut(out.len() - 1));
         }
     }
 
-    /// Takes a packet of the responder. Repetitions go to `out`.
+    /// Processes a packet of the responder. Resent packets go to `out`.
     pub fn receive(
         &mut self,
         packet: &Packet<'_>,
@@ -426,7 +424,7 @@ impl Requester {
         let ahead = Psn::new(packet.psn()).since(self.psn(self.settled));
         let in_flight = self.next - self.settled;
         let Ok(offset) = u64::try_from(ahead) else {
-            // Of something that settled before: only of interest to a probe.
+            // For something settled before: of interest only to a probe.
             let latest = ahead == -1 && matches!(aeth.syndrome, Syndrome::Ack(_));
             return (latest && self.state == State::Probing)
                 .then(|| self.skip(now_ns))
@@ -444,14 +442,14 @@ impl Requester {
                 }
                 if !all {
                     // The answer of an atomic operation was lost: it is replayed.
-                    self.repeat(now_ns, out);
+                    self.resend(now_ns, out);
                 }
                 None
             }
             (Operation::AtomicAcknowledge, Syndrome::Ack(_)) => {
                 let original = packet.atomic_original()?;
                 if !self.settle(number, now_ns) {
-                    self.repeat(now_ns, out);
+                    self.resend(now_ns, out);
                     return None;
                 }
                 let slot = self.slot(number);
@@ -477,11 +475,11 @@ impl Requester {
         }
     }
 
-    /// The responder waits for packet `number`: what came after it was dropped.
+    /// The responder expects packet `number`: it dropped what came after.
     fn gap(&mut self, number: u64, now_ns: u64, out: &mut PacketBatch) -> Option<Event> {
         let psn = self.psn(number);
-        // A responder says it once (IBTA §9.7.5.1.2): another one is a duplicate,
-        // perhaps of before a repetition.
+        // A responder says so once (IBTA §9.7.5.1.2): another one is a duplicate, perhaps from
+        // before a resend.
         if self.gap == Some(psn) {
             return None;
         }
@@ -491,14 +489,14 @@ impl Requester {
         match self.options.on_loss {
             OnLoss::Skip if all => self.skip(now_ns),
             OnLoss::Skip | OnLoss::Resend => {
-                self.repeat(now_ns, out);
+                self.resend(now_ns, out);
                 None
             }
         }
     }
 
-    /// Everything before `number` has arrived; false if an atomic operation among
-    /// it has not been answered, where it stops.
+    /// Everything before `number` has arrived. Stops and returns false at an atomic operation that
+    /// has not been answered.
     fn settle(&mut self, number: u64, now_ns: u64) -> bool {
         while self.settled < number {
             let slot = self.slot(self.settled);
@@ -514,8 +512,8 @@ impl Requester {
         true
     }
 
-    /// Gives up everything on its way. The sequence number steps back to where
-    /// the responder is, so that the next packet is the one it waits for.
+    /// Gives up everything in flight. The sequence number steps back to where the responder is, so
+    /// that the next packet is the one it expects.
     fn skip(&mut self, now_ns: u64) -> Option<Event> {
         let (first, packets) = (self.settled, self.next - self.settled);
         self.state = State::Ready;
@@ -533,10 +531,10 @@ impl Requester {
         Some(Event::Lost { first, packets })
     }
 
-    /// Sends everything on its way again. Without copies, an acknowledged packet
-    /// number with nothing in it asks the responder where it is (IBTA §9.7.5.1.3:
-    /// a duplicate is acknowledged with the latest number).
-    fn repeat(&mut self, now_ns: u64, out: &mut PacketBatch) {
+    /// Resends everything in flight. Without copies, an empty packet with an acknowledged number
+    /// asks the responder where it is (IBTA §9.7.5.1.3: a duplicate is acknowledged with the latest
+    /// number).
+    fn resend(&mut self, now_ns: u64, out: &mut PacketBatch) {
         self.progress_ns = now_ns;
         if self.options.on_loss == OnLoss::Skip {
             self.state = State::Probing;
@@ -559,7 +557,7 @@ impl Requester {
             self.counters.resent += 1;
         }
         if self.next > self.settled {
-            ask_for_ack(out.get_mut(out.len() - 1));
+            set_ack_request(out.get_mut(out.len() - 1));
         }
     }
 
@@ -568,7 +566,7 @@ impl Requester {
         Some(Event::Failed(failure))
     }
 
-    /// When [`Requester::tick`] is due; `None` if nothing is awaited.
+    /// When [`Requester::tick`] is due; `None` if nothing is pending.
     #[must_use]
     pub fn deadline_ns(&self) -> Option<u64> {
         match self.state {
@@ -580,7 +578,7 @@ impl Requester {
         }
     }
 
-    /// Lets time pass. Repetitions go to `out`.
+    /// Advances time. Resent packets go to `out`.
     pub fn tick(&mut self, now_ns: u64, out: &mut PacketBatch) -> Option<Event> {
         if now_ns < self.deadline_ns()? {
             return None;
@@ -590,7 +588,7 @@ impl Requester {
             if self.options.on_loss == OnLoss::Skip {
                 return self.skip(now_ns);
             }
-            self.repeat(now_ns, out);
+            self.resend(now_ns, out);
             return None;
         }
         self.counters.timeouts += 1;
@@ -599,20 +597,20 @@ impl Requester {
             return self.fail(Failure::Timeout);
         }
         self.gap = None;
-        self.repeat(now_ns, out);
+        self.resend(now_ns, out);
         None
     }
 }
 
-/// Sets the bit that asks for an acknowledgement.
-fn ask_for_ack(packet: &mut [u8]) {
+/// Sets the bit that requests an acknowledgement.
+fn set_ack_request(packet: &mut [u8]) {
     debug_assert!(packet.len() >= BTH_LEN);
     packet[8] |= 0x80;
 }
 
 /// How long to wait after an RNR NAK (IBTA table 46), in ns.
 fn rnr_timer_ns(code: u8) -> u64 {
-    // In hundredths of a ms.
+    // In units of 10 µs.
     const TIMES: [u64; 32] = [
         65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
         1536, 2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768, 49_152,

@@ -1,9 +1,9 @@
 //! The responder: what an RDMA NIC does with requests (IBTA §9.7.4, §9.7.5, §10.6).
 //!
-//! Memory is written only where a region of the queue pair's protection domain,
-//! found by its remote key, allows it, wholly within its bounds. It is never read
-//! remotely: a switch has no business with what others have logged. A READ gets
-//! what a NIC gives whose region lacks the right, a NAK for remote access (0x62).
+//! Memory is written only where a region of the queue pair's protection domain, found by its remote
+//! key, permits it, and entirely within its bounds. It is never read remotely: a switch has no
+//! business reading what others have logged. A READ gets what a NIC answers for a region without
+//! that right, a NAK for remote access error (0x62).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -18,22 +18,21 @@ use strata_wire::exact;
 use crate::batch::PacketBatch;
 use crate::psn::Psn;
 
-/// Atomic operations whose answers a queue pair can repeat.
+/// Atomic operations whose answers a queue pair can replay.
 const ATOMICS_KEPT: usize = 16;
-/// The RNR timer that is asked for: 0.64 ms (IBTA table 46).
+/// The RNR timer it requests: 0.64 ms (IBTA table 46).
 const RNR_TIMER: u8 = 12;
 
 /// The memory of a region.
 pub trait Memory {
-    /// Puts `bytes` at `at`. The responder has checked that they lie within the
-    /// region.
+    /// Writes `bytes` at `at`. The responder has checked that they lie within the region.
     ///
     /// # Errors
     ///
-    /// [`Refused`] if nothing may be written there now; nothing then is.
+    /// [`Refused`] if nothing may be written there now; then nothing is.
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Refused>;
 
-    /// Replaces the 8 bytes at `at`, a native integer, and returns what they were.
+    /// Replaces the 8 bytes at `at`, a native integer, and returns the previous value.
     ///
     /// # Errors
     ///
@@ -41,7 +40,7 @@ pub trait Memory {
     fn update(&mut self, at: u64, change: &dyn Fn(u64) -> u64) -> Result<u64, Refused>;
 }
 
-/// The memory does not take it.
+/// The memory refuses the access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused;
 
@@ -73,7 +72,7 @@ pub struct Access {
     pub atomic: bool,
 }
 
-/// Memory that was registered.
+/// A registered memory region.
 #[derive(Debug)]
 pub struct Region<M> {
     /// Its remote key.
@@ -82,15 +81,15 @@ pub struct Region<M> {
     pub va: u64,
     /// Its bytes.
     pub len: u64,
-    /// Protection domain: only queue pairs of the same one reach it.
+    /// Protection domain: only queue pairs of the same domain can access it.
     pub domain: u32,
-    /// What may be done with it.
+    /// What is permitted.
     pub access: Access,
     /// The memory.
     pub memory: M,
 }
 
-/// A connected queue pair, as it is made.
+/// The parameters of a connected queue pair.
 #[derive(Clone, Debug)]
 pub struct QueuePairOptions {
     /// Its own number.
@@ -107,39 +106,39 @@ pub struct QueuePairOptions {
     pub mtu: usize,
     /// Protection domain.
     pub domain: u32,
-    /// What may be done through it.
+    /// What is permitted through it.
     pub access: Access,
 }
 
-/// Whether a queue pair takes requests.
+/// Whether a queue pair accepts requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueuePairState {
     /// It does.
     Ready,
-    /// It has refused one, and takes no more: connect again.
+    /// No: it has refused one. Connect again.
     Error(NakCode),
 }
 
-/// What a responder counts, in packets unless it says otherwise.
+/// Counters of a responder, in packets unless stated otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ResponderCounters {
-    /// Requests done.
+    /// Requests executed.
     pub executed: u64,
     /// Bytes written.
     pub bytes: u64,
-    /// Requests that had been done before.
+    /// Duplicate requests.
     pub duplicates: u64,
-    /// RC: requests that came before one that is missing, and were dropped.
+    /// RC: requests that arrived before a missing one, and were dropped.
     pub out_of_order: u64,
-    /// UC: sequence numbers that were passed over.
+    /// UC: sequence numbers that were skipped.
     pub missing: u64,
     /// Requests that were refused.
     pub refused: u64,
-    /// Acknowledgements, of either kind.
+    /// Acknowledgements, positive and negative.
     pub answers: u64,
 }
 
-/// A WRITE of several packets, under way.
+/// A WRITE of several packets, in progress.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     rkey: u32,
@@ -153,7 +152,7 @@ pub struct QueuePair {
     options: QueuePairOptions,
     expected: Psn,
     state: QueuePairState,
-    /// Messages completed, 24 bits of which are sent.
+    /// Messages completed; 24 bits of it are sent.
     msn: u32,
     message: Option<Message>,
     gap_reported: bool,
@@ -163,25 +162,25 @@ pub struct QueuePair {
 }
 
 impl QueuePair {
-    /// How it was made.
+    /// Its parameters.
     #[must_use]
     pub fn options(&self) -> &QueuePairOptions {
         &self.options
     }
 
-    /// The sequence number that it waits for.
+    /// The sequence number it expects.
     #[must_use]
     pub fn expected(&self) -> Psn {
         self.expected
     }
 
-    /// Whether it takes requests.
+    /// Whether it accepts requests.
     #[must_use]
     pub fn state(&self) -> QueuePairState {
         self.state
     }
 
-    /// What it has counted.
+    /// Its counters.
     #[must_use]
     pub fn counters(&self) -> ResponderCounters {
         self.counters
@@ -201,7 +200,7 @@ impl QueuePair {
         }
     }
 
-    /// The request with the expected number is done, and with it a message.
+    /// The request with the expected number is executed, and perhaps its message completed.
     fn advance(&mut self, psn: Psn, completes: bool) {
         self.expected = psn.plus(1);
         self.gap_reported = false;
@@ -244,7 +243,7 @@ impl QueuePair {
         self.answer(latest, Syndrome::Ack(CREDIT_UNLIMITED), None, out);
     }
 
-    /// Refuses a request. RC takes no further ones; UC drops the message.
+    /// Refuses a request. RC accepts no further ones; UC drops the message.
     fn refuse(&mut self, psn: Psn, code: NakCode, out: &mut Replies) {
         self.counters.refused += 1;
         self.message = None;
@@ -261,17 +260,17 @@ impl QueuePair {
     }
 }
 
-/// Answers on their way out.
+/// Answers to be sent.
 #[derive(Debug, Default)]
 pub struct Replies {
     /// The packets.
     pub packets: PacketBatch,
-    /// Which queue pair of the responder each is from.
+    /// Which queue pair of the responder sends each.
     pub from: Vec<u32>,
 }
 
 impl Replies {
-    /// Drops all, keeps the memory.
+    /// Drops all packets, keeps the memory.
     pub fn clear(&mut self) {
         self.packets.clear();
         self.from.clear();
@@ -283,7 +282,7 @@ impl Replies {
 pub enum Dropped {
     /// Transport version or partition key are not ours.
     Header,
-    /// No such queue pair, or it is of another service or peer.
+    /// No such queue pair, or it has another service or peer.
     QueuePair,
     /// The queue pair has refused a request before.
     Failed,
@@ -314,12 +313,12 @@ impl<M: Memory> Responder<M> {
         Self::default()
     }
 
-    /// Registers memory, in place of what had the same key.
+    /// Registers memory, replacing any region with the same key.
     pub fn register(&mut self, region: Region<M>) {
         self.regions.insert(region.rkey, region);
     }
 
-    /// Takes a region back.
+    /// Deregisters a region.
     pub fn deregister(&mut self, rkey: u32) -> Option<Region<M>> {
         self.regions.remove(&rkey)
     }
@@ -329,7 +328,7 @@ impl<M: Memory> Responder<M> {
         self.regions.get_mut(&rkey)
     }
 
-    /// Connects a queue pair, in place of one with the same number.
+    /// Connects a queue pair, replacing any with the same number.
     pub fn connect(&mut self, options: QueuePairOptions) {
         let number = options.number;
         self.queue_pairs.insert(number, QueuePair::new(options));
@@ -346,12 +345,12 @@ impl<M: Memory> Responder<M> {
         self.queue_pairs.get(&number)
     }
 
-    /// Takes a request from `source` whose ICRC is right. Answers go to `out`,
-    /// but plain acknowledgements, which wait for [`Responder::acknowledge`].
+    /// Processes a request from `source` with a valid ICRC. Answers go to `out`, except plain
+    /// acknowledgements, which wait for [`Responder::acknowledge`].
     ///
     /// # Errors
     ///
-    /// Why it was dropped in silence.
+    /// Why it was silently dropped.
     pub fn receive(
         &mut self,
         source: IpAddr,
@@ -403,8 +402,8 @@ impl<M: Memory> Responder<M> {
         Ok(())
     }
 
-    /// Acknowledges what was asked to be, once per queue pair: to be called after
-    /// each burst of requests.
+    /// Sends the requested acknowledgements, one per queue pair: to be called after each burst of
+    /// requests.
     pub fn acknowledge(&mut self, out: &mut Replies) {
         for qp in self.queue_pairs.values_mut().filter(|qp| qp.ack_due) {
             qp.acknowledge(out);
@@ -443,9 +442,9 @@ impl<M: Memory> Responder<M> {
                     Err(code) => qp.refuse(psn, code, out),
                 }
             }
-            // As a NIC whose regions were registered without remote read.
+            // Like a NIC whose regions were registered without remote read.
             Operation::ReadRequest => qp.refuse(psn, NakCode::RemoteAccess, out),
-            // Nothing is ever posted to receive a SEND or immediate data.
+            // No receive is ever posted for a SEND or immediate data.
             _ if qp.options.service == Service::Rc => {
                 if std::mem::take(&mut qp.ack_due) {
                     qp.acknowledge(out);
@@ -458,7 +457,7 @@ impl<M: Memory> Responder<M> {
     }
 }
 
-/// A request that was done before (IBTA §9.7.5.1.3).
+/// A request that was executed before (IBTA §9.7.5.1.3).
 fn duplicate(qp: &mut QueuePair, psn: Psn, operation: Operation, out: &mut Replies) {
     qp.counters.duplicates += 1;
     match operation {
@@ -474,7 +473,7 @@ fn duplicate(qp: &mut QueuePair, psn: Psn, operation: Operation, out: &mut Repli
     }
 }
 
-/// Whether the write ends its message.
+/// Returns whether the write ends its message.
 fn write<M: Memory>(
     qp: &mut QueuePair,
     regions: &mut BTreeMap<u32, Region<M>>,
@@ -485,7 +484,7 @@ fn write<M: Memory>(
     let len = payload.len() as u64;
     let mtu = qp.options.mtu as u64;
     let message = match (packet.reth(), qp.message.take()) {
-        // A message begins where none is under way.
+        // A message starts when none is in progress.
         (Some(reth), None) => {
             check(qp, regions, &reth)?;
             Message {
@@ -495,7 +494,7 @@ fn write<M: Memory>(
             }
         }
         (Some(reth), Some(_)) if qp.options.service == Service::Uc => {
-            // The one before will not be completed (IBTA §9.8.2.2).
+            // The previous one will not be completed (IBTA §9.8.2.2).
             check(qp, regions, &reth)?;
             Message {
                 rkey: reth.rkey,
@@ -533,14 +532,14 @@ fn write<M: Memory>(
     Ok(completes)
 }
 
-/// Whether all of what a RETH names may be written (IBTA §10.6.3).
+/// Whether the whole range of a RETH may be written (IBTA §10.6.3).
 fn check<M>(
     qp: &QueuePair,
     regions: &BTreeMap<u32, Region<M>>,
     reth: &Reth,
 ) -> Result<(), NakCode> {
     if reth.dma_len == 0 {
-        // Nothing is touched, so nothing is checked (IBTA §9.7.4.1.6).
+        // Nothing is accessed, so nothing is checked (IBTA §9.7.4.1.6).
         return Ok(());
     }
     let region = regions.get(&reth.rkey).ok_or(NakCode::RemoteAccess)?;
@@ -559,7 +558,7 @@ fn within<M>(region: &Region<M>, va: u64, len: u64) -> bool {
         .is_some_and(|end| end <= region.len)
 }
 
-/// The value before an atomic operation, which is done.
+/// Executes an atomic operation; returns the value before it.
 fn atomic<M: Memory>(
     qp: &mut QueuePair,
     regions: &mut BTreeMap<u32, Region<M>>,

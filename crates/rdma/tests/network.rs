@@ -1,6 +1,5 @@
-//! Both ends in one process, with a network between them that loses, repeats,
-//! reorders, delays and corrupts packets from a seed: millions of messages, every
-//! one accounted for.
+//! Both ends in one process, with a network between them that loses, duplicates, reorders, delays
+//! and corrupts packets by a seed: millions of messages, every one accounted for.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use std::collections::BTreeMap;
@@ -18,20 +17,20 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const VA: u64 = 0x7000_0000;
 const RKEY: u32 = 0x55;
-/// Bytes of a message; each has a place of its own in a ring.
+/// Bytes of a message; each has its own place in a ring.
 const MESSAGE: usize = 32;
 const PLACES: u64 = 1 << 16;
 const ATOMIC_AT: u64 = MESSAGE as u64 * PLACES;
 const US: u64 = 1_000;
 
-/// Memory that also notes how often each message was executed.
+/// Memory that also counts how often each message was executed.
 #[derive(Default)]
-struct Noting {
+struct CountingMemory {
     bytes: Vec<u8>,
     executed: BTreeMap<u64, u32>,
 }
 
-impl Memory for Noting {
+impl Memory for CountingMemory {
     fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Refused> {
         let number = u64::from_le_bytes(bytes[..8].try_into().unwrap());
         *self.executed.entry(number).or_default() += 1;
@@ -57,7 +56,7 @@ struct Network {
     seed: u64,
     now_ns: u64,
     sent: u64,
-    /// By time of arrival and order.
+    /// By arrival time and order.
     on_the_way: BTreeMap<(u64, u64), (bool, Vec<u8>)>,
     lost: u64,
     corrupted: u64,
@@ -118,7 +117,7 @@ fn outer(to_server: bool) -> Outer {
 struct World {
     network: Network,
     requester: Requester,
-    responder: Responder<Noting>,
+    responder: Responder<CountingMemory>,
     out: PacketBatch,
     replies: Replies,
     events: Vec<Event>,
@@ -138,9 +137,9 @@ impl World {
             len: ATOMIC_AT + 8,
             domain: 1,
             access,
-            memory: Noting {
+            memory: CountingMemory {
                 bytes: vec![0; usize::try_from(ATOMIC_AT).unwrap() + 8],
-                ..Noting::default()
+                ..CountingMemory::default()
             },
         });
         responder.connect(QueuePairOptions {
@@ -253,7 +252,7 @@ impl World {
             }
             self.pass(20 * US);
         }
-        panic!("it does not end: {:?}", self.requester.counters());
+        panic!("it does not finish: {:?}", self.requester.counters());
     }
 
     fn executed(&mut self) -> BTreeMap<u64, u32> {
@@ -276,7 +275,7 @@ fn options(service: Service, on_loss: OnLoss) -> RequesterOptions {
         on_loss,
         timeout_ns: 500 * US,
         retries: 1000,
-        // Close to where it wraps.
+        // Close to the wraparound.
         ..RequesterOptions::new(service, 0x11, Psn::new(0xff_fe00), 1024)
     }
 }
@@ -319,7 +318,7 @@ fn resending_everything_arrives_once_whatever_the_network_does() {
         assert!(world.dropped_bad_icrc <= world.network.corrupted);
         assert!(
             world.dropped_bad_icrc * 10 >= world.network.corrupted * 7,
-            "nearly every corruption is noticed: what is not is in a bit that may change"
+            "nearly every corruption is detected: the rest is in bits that may change"
         );
     }
 }
@@ -346,7 +345,7 @@ fn skipping_counts_exactly_what_was_lost() {
 }
 
 #[test]
-fn unreliable_writes_are_where_they_belong_or_nowhere() {
+fn unreliable_writes_are_in_place_or_nowhere() {
     for seed in 20..24 {
         let count = 500_000;
         let mut world = World::new(seed, HARSH, options(Service::Uc, OnLoss::Skip));
@@ -362,12 +361,12 @@ fn unreliable_writes_are_where_they_belong_or_nowhere() {
 }
 
 #[test]
-fn atomics_are_done_once_and_their_answers_come() {
+fn atomics_are_executed_once_and_answered() {
     let mut world = World::new(31, HARSH, options(Service::Rc, OnLoss::Resend));
     let count = 20_000;
     let mut posted = 0;
     while posted < count || world.requester.in_flight() > 0 {
-        // At most as many on their way as a responder keeps answers of.
+        // At most as many in flight as a responder keeps answers for.
         while posted < count && world.requester.in_flight() < 8 {
             let now = world.network.now_ns;
             let (va, add) = (VA + ATOMIC_AT, posted + 1);
@@ -402,7 +401,7 @@ fn atomics_are_done_once_and_their_answers_come() {
 }
 
 #[test]
-fn long_messages_are_cut_and_put_together() {
+fn long_messages_are_split_and_reassembled() {
     let mut world = World::new(41, HARSH, options(Service::Rc, OnLoss::Resend));
     let data: Vec<u8> = (0..50_000_u64).map(|n| mix64(n).to_le_bytes()[0]).collect();
     let (now, out) = (world.network.now_ns, &mut world.out);
@@ -416,9 +415,9 @@ fn long_messages_are_cut_and_put_together() {
     assert_eq!(region.memory.bytes[8..8 + data.len()], data);
 }
 
-/// What a peer does that is wrong or hostile, and the answer of a real NIC.
+/// What a faulty or hostile peer may do, and the answer of a real NIC.
 #[test]
-fn a_wrong_peer_writes_nowhere_and_is_told() {
+fn a_faulty_peer_writes_nowhere_and_gets_a_nak() {
     type Attempt = Box<dyn Fn(&mut Requester, &mut PacketBatch)>;
     let write = |va: u64, rkey: u32, len: usize| -> Attempt {
         Box::new(move |requester, out| {
@@ -431,7 +430,7 @@ fn a_wrong_peer_writes_nowhere_and_is_told() {
             requester.fetch_add(va, RKEY, 1, 0, out).unwrap();
         })
     };
-    // The requester has none, so it is a write that becomes one on the way.
+    // The requester has none, so a write is turned into one.
     let read = || -> Attempt {
         Box::new(|requester, out| {
             requester.write(VA, RKEY, &[], 0, out).unwrap();
@@ -440,15 +439,23 @@ fn a_wrong_peer_writes_nowhere_and_is_told() {
     };
     let attempts: Vec<(&str, Attempt, NakCode)> = vec![
         ("wrong key", write(VA, RKEY ^ 1, 64), NakCode::RemoteAccess),
-        ("before", write(VA - 1, RKEY, 64), NakCode::RemoteAccess),
-        ("behind", write(end - 63, RKEY, 64), NakCode::RemoteAccess),
+        (
+            "before the start",
+            write(VA - 1, RKEY, 64),
+            NakCode::RemoteAccess,
+        ),
+        (
+            "past the end",
+            write(end - 63, RKEY, 64),
+            NakCode::RemoteAccess,
+        ),
         (
             "wraps",
             write(u64::MAX - 7, RKEY, 64),
             NakCode::RemoteAccess,
         ),
         ("long", write(end - 4000, RKEY, 4001), NakCode::RemoteAccess),
-        ("atomic behind", add(end), NakCode::RemoteAccess),
+        ("atomic past the end", add(end), NakCode::RemoteAccess),
         ("unaligned", add(VA + 4), NakCode::InvalidRequest),
         ("READ", read(), NakCode::RemoteAccess),
     ];
@@ -465,7 +472,7 @@ fn a_wrong_peer_writes_nowhere_and_is_told() {
         assert_eq!(qp.state(), QueuePairState::Error(code), "{name}");
         assert!(
             !world.post(1),
-            "{name}: the queue pair is of no use any more"
+            "{name}: the queue pair can no longer be used"
         );
     }
 }
@@ -506,9 +513,9 @@ fn a_stranger_a_stray_answer_and_half_a_message_are_dropped() {
     );
 }
 
-/// Any packets at all: nothing is written outside the region, and nothing panics.
+/// Arbitrary packets: nothing is written outside the region, and nothing panics.
 #[test]
-fn any_packets_write_inside_or_nowhere() {
+fn arbitrary_packets_write_inside_or_nowhere() {
     let mut world = World::new(70, Faults::default(), options(Service::Rc, OnLoss::Resend));
     let mut seed = 70;
     let mut draw = move || {
