@@ -1,5 +1,5 @@
-//! What classification by rules costs, against its peers, on the same rules and packets in
-//! turns; as a page in Markdown.
+//! The cost of classification by rules, against its peers, on the same rules and packets in turns;
+//! as a page in Markdown.
 //!
 //!     cargo run --release -p strata-rules --example rules_speed > bench/results/rules.md
 #![allow(

@@ -1,7 +1,7 @@
-//! Rule sets and packets for tests and benchmarks, after the shape of those that
-//! ClassBench (Taylor and Turner, INFOCOM 2005) makes from its seeds: how long
-//! prefixes are, how ports and protocols go together, and that addresses nest in few
-//! networks. The shares are read off the published description, not copied from a seed.
+//! Rule sets and packets for tests and benchmarks, shaped like those that ClassBench (Taylor and
+//! Turner, INFOCOM 2005) makes from its seeds: prefix lengths, combinations of ports and protocols,
+//! and addresses nested in few networks. The shares are read off the published description, not
+//! copied from a seed.
 
 use std::collections::HashSet;
 
@@ -14,10 +14,10 @@ use crate::rule::Rule;
 /// The kind of rule set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Access control list: long prefixes on both sides, source ports free, destination
-    /// ports mostly exact.
+    /// Access control list: long prefixes on both sides, any source port, mostly exact destination
+    /// ports.
     Acl,
-    /// Firewall: one side often free, ports often ranges.
+    /// Firewall: often any address on one side, ports often ranges.
     Firewall,
 }
 
@@ -32,12 +32,12 @@ impl Kind {
     }
 }
 
-/// A sequence of pseudo-random numbers (splitmix64).
+/// A pseudo-random sequence (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of a seed.
+    /// The sequence with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(mix64(seed))
@@ -54,13 +54,13 @@ impl Random {
         self.draw() % end
     }
 
-    /// A number from 0 to below 1.
+    /// A number from 0 up to but excluding 1.
     #[allow(clippy::cast_precision_loss)]
     pub fn unit(&mut self) -> f64 {
         (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// One of some values, each as likely as its weight.
+    /// One of several values, chosen by weight.
     fn weighted<T: Copy>(&mut self, of: &[(u64, T)]) -> T {
         let mut drawn = self.below(of.iter().map(|(weight, _)| weight).sum());
         for &(weight, value) in of {
@@ -81,18 +81,18 @@ impl Random {
     }
 }
 
-/// Well-known ports, the first the most frequent.
+/// Well-known ports, the most frequent first.
 const PORTS: [u16; 24] = [
     80, 443, 25, 53, 22, 21, 23, 110, 143, 123, 161, 389, 445, 139, 1433, 1521, 3306, 3389, 5060,
     5432, 6000, 8000, 8080, 8443,
 ];
 
-/// Rules, each its own policy; the narrower have the higher priority, as in the files of
-/// ClassBench, which are ordered by scope.
+/// Rules, each its own policy; narrower ones have higher priority, as in the files of ClassBench,
+/// which are ordered by scope.
 ///
 /// # Panics
 ///
-/// If more than 65,535 rules are asked for.
+/// If more than 65,535 rules are requested.
 #[must_use]
 pub fn rules(kind: Kind, count: usize, seed: u64) -> Vec<Rule> {
     assert!(
@@ -100,7 +100,7 @@ pub fn rules(kind: Kind, count: usize, seed: u64) -> Vec<Rule> {
         "a rule has its own priority"
     );
     let mut random = Random::new(seed);
-    // Networks in which addresses nest, so that prefixes share their beginnings.
+    // Networks in which addresses nest, so that prefixes have common beginnings.
     let sources = networks(&mut random, count);
     let destinations = networks(&mut random, count);
     let mut known = HashSet::new();
@@ -277,9 +277,9 @@ pub fn packet_of(rule: &Rule, random: &mut Random) -> PacketFields {
     }
 }
 
-/// A trace over rules, as the trace generator of ClassBench makes it: packets of rules drawn
-/// at random, each header repeated in a burst whose length is drawn from a Pareto
-/// distribution with shape 1 and this scale (0: every packet a new header).
+/// A trace over rules, as the trace generator of ClassBench makes it: packets of randomly chosen
+/// rules, each header repeated in a burst whose length has a Pareto distribution with shape 1 and
+/// this scale (0: a new header for every packet).
 #[must_use]
 pub fn trace(rules: &[Rule], count: usize, scale: f64, seed: u64) -> Vec<PacketFields> {
     let mut random = Random::new(seed);
@@ -287,7 +287,7 @@ pub fn trace(rules: &[Rule], count: usize, scale: f64, seed: u64) -> Vec<PacketF
     while packets.len() < count {
         let rule = &rules[low32(random.draw()) as usize % rules.len()];
         let mut packet = packet_of(rule, &mut random);
-        // Other than in the rule's region, the wire has no VLANs and one interface.
+        // Outside the rule's region, packets have no VLAN tag and all come from one interface.
         packet.vlan = UNTAGGED;
         packet.interface = 0;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]

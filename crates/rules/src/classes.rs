@@ -1,15 +1,15 @@
-//! Field classes: which values of a field no rule tells apart.
+//! Field classes: sets of values of a field that no rule tells apart.
 //!
-//! Two values have the same class if every rule's span of that field holds either
-//! both or none. The class is found by two steps: the first bits of the value
-//! choose a sub-space, as in the mask arrays of Trident §3.3, and a search without
-//! branches finds the interval in the sub-space's sorted bounds.
+//! Two values have the same class if every rule's span of that field contains both or neither. A
+//! class is found in two steps: the first bits of the value choose a sub-space, as in the mask
+//! arrays of Trident §3.3, and a branchless search finds the interval among the sub-space's sorted
+//! bounds.
 //!
-//! Mask arrays hold the longest prefix of a sub-space and so tell apart every two
-//! values that differ in it. Classes tell apart what must be told apart: one host in a
-//! /16 makes two classes there, not 65,536 keys; and ranges are no longer cut into
-//! prefixes. They are also right where a rule's prefix is shorter than the
-//! sub-space's, for a span marks every sub-space that it covers.
+//! Mask arrays hold the longest prefix of a sub-space and so tell apart every two values that
+//! differ in it. Classes tell apart no more than they must: one host in a /16 makes two classes
+//! there, not 65,536 keys; and ranges need not be split into prefixes. They are also right where a
+//! rule's prefix is shorter than the sub-space's, since a span marks every sub-space that it
+//! covers.
 
 use std::collections::HashMap;
 
@@ -19,9 +19,9 @@ use strata_wire::{exact, mix64};
 use crate::region::Span;
 use crate::tss::{LengthCounts, LengthSet};
 
-/// First bits that choose a sub-space, at most.
+/// Maximum number of first bits that choose a sub-space.
 const ROOT_BITS_MAX: u32 = 16;
-/// Sub-spaces for each interval, so that most hold one.
+/// Sub-spaces per interval, so that most contain one.
 const ROOT_SPARSENESS_BITS: u32 = 2;
 
 /// A value of a field.
@@ -45,7 +45,7 @@ macro_rules! value {
             #[inline(always)]
             #[allow(clippy::cast_possible_truncation, clippy::cast_lossless)]
             fn first(self, bits: u32) -> usize {
-                // Twice, since a shift by all bits is none.
+                // Twice, since a shift by all bits would overflow.
                 (self >> (Self::BITS - bits - 1) >> 1) as usize
             }
         }
@@ -61,27 +61,26 @@ value!(u128);
 pub(crate) struct FieldClasses<T> {
     root_bits: u32,
     root: Vec<SubSpace>,
-    /// Of each sub-space where its 2^depth intervals begin, sorted. The first is not
-    /// asked for.
+    /// For each sub-space, where its 2^depth intervals start, sorted. The first is never read.
     bounds: Vec<T>,
     /// The class of each interval.
     classes: Vec<u32>,
-    /// Of each class, the lengths of the prefixes of rules that may hold it.
+    /// For each class, the lengths of the prefixes of rules that may contain it.
     lengths: Vec<LengthSet>,
-    /// Values of each class; for figures, not for the search.
+    /// Number of values of each class; for figures, not for the search.
     sizes: Vec<f64>,
 }
 
-/// Where the intervals of a sub-space are: its depth in the lowest 5 bits, then the place of
-/// the first.
+/// Where the intervals of a sub-space are: its depth in the lowest 5 bits, then the index of the
+/// first.
 #[derive(Clone, Copy, Debug)]
 struct SubSpace(u32);
 
 const DEPTH_BITS: u32 = 5;
 
 impl<T: Value> FieldClasses<T> {
-    /// The classes of a field in which rules have these spans, as values of so many bits; the
-    /// type may have fewer.
+    /// The classes of a field of `bits` bits in which rules have these spans; the type may have
+    /// more bits.
     pub(crate) fn new(spans: &[Span], field_bits: u32) -> Self {
         let max = u128::MAX >> (u128::BITS - T::BITS);
         let (intervals, lengths) = intervals(spans, max, field_bits);
@@ -112,7 +111,7 @@ impl<T: Value> FieldClasses<T> {
         let (mut first, width) = (0, max >> root_bits);
         for number in 0..1_u128 << root_bits {
             let begin = number.unbounded_shl(T::BITS - root_bits);
-            // The interval that holds the sub-space's first value, and the one with its last.
+            // The interval with the sub-space's first value, and the one with its last.
             while intervals.get(first + 1).is_some_and(|next| next.0 <= begin) {
                 first += 1;
             }
@@ -129,8 +128,7 @@ impl<T: Value> FieldClasses<T> {
         classes
     }
 
-    /// Adds the intervals of a sub-space, filled up to a power of two with values that
-    /// none exceeds.
+    /// Adds the intervals of a sub-space, padded to a power of two with the largest value.
     fn push(&mut self, intervals: &[(u128, u32)]) -> SubSpace {
         let size = intervals.len().next_power_of_two();
         // Twice as many intervals as rules, so far below 2^27.
@@ -163,7 +161,7 @@ impl<T: Value> FieldClasses<T> {
         self.classes[place]
     }
 
-    /// The lengths that a rule's prefix can have that holds values of a class.
+    /// The lengths of rules' prefixes that may contain values of a class.
     pub(crate) fn lengths(&self, class: u32) -> LengthSet {
         self.lengths[class as usize]
     }
@@ -179,17 +177,17 @@ impl<T: Value> FieldClasses<T> {
     }
 }
 
-/// Cuts a field at every bound of a span: where each interval begins, and its class; and of
-/// each class the lengths of the prefixes that make up its spans.
+/// Cuts a field at every bound of a span: where each interval starts, and its class; and for each
+/// class the lengths of the prefixes that make up its spans.
 ///
-/// A set of spans is told by the sum, bit by bit modulo 2, of a random 128-bit number
-/// for each. Two sets of 10,000 sets are equal in that by chance with probability 10^-31.
+/// A set of spans is identified by the XOR of a random 128-bit number for each. For 10,000 sets,
+/// the probability that any two collide is 10^-31.
 fn intervals(spans: &[Span], max: u128, field_bits: u32) -> (Vec<(u128, u32)>, Vec<LengthSet>) {
     let mut distinct: Vec<Span> = spans.to_vec();
     distinct.sort_unstable();
     distinct.dedup();
     distinct.retain(|span| !(span.low == 0 && span.high >= max || span.low > max));
-    // Where which span begins or ends.
+    // Where which span starts or ends.
     let mut changes: Vec<(u128, usize)> = Vec::with_capacity(distinct.len() * 2);
     for (index, span) in distinct.iter().enumerate() {
         changes.push((span.low, index));
@@ -207,7 +205,7 @@ fn intervals(spans: &[Span], max: u128, field_bits: u32) -> (Vec<(u128, u32)>, V
     let mut intervals: Vec<(u128, u32)> = Vec::new();
     let (mut set, mut next, mut start) = (0, 0, 0);
     let mut is_active = vec![false; distinct.len()];
-    // Kept up to date span by span, so a class costs the same however many spans hold it.
+    // Updated span by span, so a class costs the same however many spans contain it.
     let mut held = LengthCounts::default();
     loop {
         while let Some(&(_, index)) = changes.get(next).filter(|change| change.0 == start) {
@@ -259,7 +257,7 @@ mod tests {
 
         /// Same class if and only if no span tells the values apart.
         #[test]
-        fn classes_are_the_least_that_tell_apart(
+        fn classes_tell_apart_exactly_what_spans_do(
             spans in prop::collection::vec((any::<u32>(), 0_u32..=32, any::<u32>()), 0..40),
             probes in prop::collection::vec(any::<u32>(), 8),
         ) {

@@ -1,4 +1,4 @@
-//! Slow and fast path together: the policies of each packet, a batch at a time.
+//! Slow and fast path combined: the policies of each packet, a batch at a time.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,25 +10,25 @@ use crate::rule::{AnswerId, Answers, Rule};
 use crate::tss::{Numbers, TupleSpace};
 use crate::uniflow::{UniflowCache, UniflowKey, Uniflows};
 
-/// Packets that are classified together.
+/// Maximum number of packets classified together.
 pub const BATCH: usize = 64;
-/// Uniflows of a few rules that are cached.
+/// Cached uniflows of the second, small layer.
 const ADDED_ENTRIES: usize = 512;
-/// Pairs of answers that are remembered before all are forgotten.
+/// Combined answers cached before all are dropped.
 const JOINED_MAX: usize = 1 << 16;
 
-/// Rules made ready for searching.
+/// Rules prepared for searching.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
     tuples: TupleSpace,
     uniflows: Uniflows,
-    /// Number of the first policy, and the priorities of it and of those that follow.
+    /// Number of the first policy, and the priorities from there on.
     first: u32,
     priorities: Vec<u16>,
 }
 
 impl Layer {
-    /// Rules about the policies from number `first` on.
+    /// Rules of the policies numbered from `first` on.
     pub(crate) fn new(rules: &[Rule], first: u32) -> Self {
         let mut priorities = Vec::new();
         for rule in rules {
@@ -51,11 +51,11 @@ impl Layer {
     }
 }
 
-/// A set of rules, made ready for searching. It never changes: another set replaces it
-/// whole, so there is no instant at which a packet meets half of an update.
+/// A set of rules, prepared for searching. It never changes: another set replaces it as a whole, so
+/// no packet ever meets half of an update.
 ///
-/// Another set can share most of it: then it says which policies no longer count, and has the
-/// rules of those that came since in a second, small layer.
+/// A set can share most of another one: then it lists the policies that no longer count, and keeps
+/// the rules of those added since in a second, small layer.
 #[derive(Clone, Debug)]
 pub struct RuleSet {
     policies: u32,
@@ -66,14 +66,14 @@ pub struct RuleSet {
 }
 
 impl RuleSet {
-    /// Makes rules about so many policies ready. Takes time and memory proportional to
-    /// the sum of their [`prefix_rules`](crate::Region::prefix_rules).
+    /// Prepares the rules of this many policies. Takes time and memory proportional to the sum of
+    /// their [`prefix_rules`](crate::Region::prefix_rules).
     #[must_use]
     pub fn new(rules: &[Rule], policies: u32) -> Self {
         Self::of(Arc::new(Layer::new(rules, 0)), policies)
     }
 
-    /// The rules of a layer about so many policies.
+    /// The rules of a layer of this many policies.
     pub(crate) fn of(base: Arc<Layer>, policies: u32) -> Self {
         Self {
             policies,
@@ -83,9 +83,9 @@ impl RuleSet {
         }
     }
 
-    /// Rules of which most were made ready before: those of `base` without the policies that
-    /// were `removed`, and those `added`, whose policies are numbered from `first` on. All rules
-    /// of a policy have one priority.
+    /// Rules most of which were prepared before: those of `base` without the `removed` policies,
+    /// and those `added`, whose policies are numbered from `first` on. All rules of a policy have
+    /// the same priority.
     pub(crate) fn changed(
         base: Arc<Layer>,
         removed: Numbers,
@@ -119,10 +119,10 @@ impl RuleSet {
     }
 }
 
-/// How often the fast path knew the answer.
+/// How often the fast path had the answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheStats {
-    /// Packets classified; each is one look-up in the cache.
+    /// Packets classified; each is one cache lookup.
     pub packets: u64,
     /// Packets whose uniflow was not cached.
     pub misses: u64,
@@ -141,12 +141,12 @@ pub struct RuleClassifier {
     found: Vec<u32>,
 }
 
-/// The search of rules that came after the others were made ready.
+/// Searches the rules that were added after the others were prepared.
 #[derive(Debug)]
 struct AddedSearch {
     layer: Arc<Layer>,
     cache: UniflowCache,
-    /// The answers of both layers, and what they are together.
+    /// Combinations of the answers of both layers.
     joined: HashMap<(u32, u32), AnswerId, FixedState>,
 }
 
@@ -162,7 +162,7 @@ impl AddedSearch {
 }
 
 impl RuleClassifier {
-    /// A classifier with an empty cache of so many uniflows; `seed` chooses which of them
+    /// A classifier with an empty cache of this many uniflows; `seed` determines which of them
     /// compete for a place.
     #[must_use]
     pub fn new(rules: Arc<RuleSet>, cache_entries: usize, seed: u64) -> Self {
@@ -177,7 +177,7 @@ impl RuleClassifier {
         }
     }
 
-    /// Goes on with other rules. Answers given before have no meaning afterwards.
+    /// Switches to other rules. Answers given before become meaningless.
     pub fn replace(&mut self, rules: Arc<RuleSet>) {
         self.answers = Answers::new(rules.policies);
         self.added = AddedSearch::new(&rules, self.seed);
@@ -205,7 +205,7 @@ impl RuleClassifier {
     #[inline]
     pub fn classify(&mut self, packets: &[PacketFields], answers: &mut [AnswerId]) {
         assert!(packets.len() <= BATCH && packets.len() == answers.len());
-        // Keys first, look-ups after: the loads of many packets are under way at once.
+        // Keys first, lookups after: the loads of many packets are in flight at once.
         let mut keys = [UniflowKey::default(); BATCH];
         for (key, packet) in keys.iter_mut().zip(packets) {
             *key = self.rules.base.uniflows.key(packet);
@@ -231,7 +231,7 @@ impl RuleClassifier {
 
     #[cold]
     fn miss(&mut self, key: UniflowKey, packet: &PacketFields) -> AnswerId {
-        // Perhaps an earlier packet of the batch has brought it in.
+        // Perhaps an earlier packet of the batch has cached it.
         if let Some(known) = self.cache.get(key) {
             return known;
         }
@@ -246,7 +246,7 @@ impl RuleClassifier {
         answer
     }
 
-    /// Joins the answers with those of the rules that came later.
+    /// Combines the answers with those of the rules added later.
     fn join(
         &mut self,
         added: &mut AddedSearch,
@@ -285,8 +285,8 @@ impl RuleClassifier {
         }
     }
 
-    /// What two answers, neither empty, are together: the one of the higher priority, or where
-    /// these are equal the policies of both.
+    /// Combines two non-empty answers: the one of higher priority, or for equal priorities the
+    /// policies of both.
     #[cold]
     fn both(&mut self, added: &Layer, earlier: AnswerId, later: AnswerId) -> AnswerId {
         let mut all = Vec::new();

@@ -12,22 +12,23 @@
 //!
 //! # Layers
 //!
-//! - [`Policy`], [`Policies`]: expression, priority, action; [`PolicySet`]: as they come and go.
+//! - [`Policy`], [`Policies`]: expression, priority, action; [`PolicySet`]: policies that are added
+//!   and removed one at a time.
 //! - [`regions`]: an expression as [`Region`]s, each a range in every [`Field`].
 //! - [`linear_scan`]: the naive search.
 //! - [`TupleSpace`]: the slow path.
 //! - [`Uniflows`], [`UniflowCache`]: the fast path.
-//! - [`RuleClassifier`]: both together, for a worker.
-//! - [`peers`], [`classbench`]: what benchmarks and tests compare with, and on what.
+//! - [`RuleClassifier`]: both combined, for a worker.
+//! - [`peers`], [`classbench`]: algorithms and rule sets for benchmarks and tests.
 //!
 //! # Meaning
 //!
-//! Of the policies that match a packet, those of the highest priority count (a larger
-//! number is a higher priority), and if these are several, all of them: their demands join to
-//! the least granularity that serves each. Rules look at the packet's flow key, so
-//! through tunnels and tags where a capture filter does not: see [`regions`].
+//! Of the policies that match a packet, those of the highest priority count (larger numbers are
+//! higher), and if these are several, all of them: the packet is kept at the least granularity that
+//! satisfies each. Rules test the packet's flow key, and so look through tunnels and tags where a
+//! capture filter does not: see [`regions`].
 //!
-//! It uses `filter` for expressions and `wire` for words; `pipeline` and above use it.
+//! Uses `filter` for expressions and `wire` for types; used by `pipeline` and above.
 #![forbid(unsafe_code)]
 
 pub mod classbench;

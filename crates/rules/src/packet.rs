@@ -1,4 +1,4 @@
-//! What a rule can see of a packet.
+//! The fields of a packet that rules can test.
 
 use strata_wire::{AddressFamily, Headers};
 
@@ -28,7 +28,7 @@ pub enum Field {
 }
 
 impl Field {
-    /// All fields, in the order of their numbers.
+    /// All fields, by number.
     pub const ALL: [Self; 8] = [
         Self::Family,
         Self::Protocol,
@@ -76,13 +76,13 @@ pub struct PacketFields {
     pub interface: u8,
     /// Protocol.
     pub protocol: u8,
-    /// What the addresses are.
+    /// The kind of addresses.
     pub family: AddressFamily,
 }
 
 impl PacketFields {
-    /// The fields of a packet with these headers. One without a flow key has MAC
-    /// addresses and ports of 0.
+    /// The fields of a packet with these headers. One without a flow key has MAC addresses, and
+    /// ports of 0.
     #[inline]
     #[must_use]
     pub fn new(headers: &Headers, interface: u8, vlan: u16) -> Self {

@@ -1,4 +1,4 @@
-//! Policies: which packets, and what is done with them (Trident §3.2).
+//! Policies: which packets, and what to do with them (Trident §3.2).
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,24 +12,23 @@ use crate::classifier::RuleSet;
 use crate::set::{Known, POLICIES_MAX, PROTECTED_BYTES_MAX, PolicySet, SET_RULES_MAX};
 use crate::translate::TranslateError;
 
-/// The priority of a policy that does not say one.
+/// The default priority.
 pub const PRIORITY_DEFAULT: u16 = 100;
-/// Most interfaces that the policies of a set may name.
+/// Maximum number of interfaces named by the policies of a set.
 pub const INTERFACES_MAX: usize = 255;
 
-/// What is done with the packets of a policy.
+/// What to do with the packets of a policy.
 ///
-/// In text: a granularity (`full`, `header`, `partial N`, `drop`), or `classify`; each
-/// may be followed by `1/N` or `1/N flows`. `sample 1/N` is another name for `classify 1/N`.
-/// And `mirror`, which goes beside another.
+/// In text: a granularity (`full`, `header`, `partial N`, `drop`), or `classify`; each may be
+/// followed by `1/N` or `1/N flows`. `sample 1/N` is another name for `classify 1/N`. And `mirror`,
+/// which is combined with others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
-    /// So much is kept of each, whatever its class.
+    /// Each packet is kept this far, whatever its class.
     Keep(Granularity),
-    /// The model decides, of the packets in the sample.
+    /// The model decides, for the packets in the sample.
     Classify(Option<Sampling>),
-    /// A copy of each is sent on. What is kept is for the other policies to say, or the
-    /// default.
+    /// A copy of each packet is sent on. The other policies, or the default, decide what is kept.
     Mirror,
 }
 
@@ -65,7 +64,7 @@ impl fmt::Display for Action {
 /// Why a text is not an action.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseActionError {
-    /// It is none.
+    /// It is not an action.
     #[error(
         "'{text}' is not an action: write full, header, partial N, drop or classify, then \
          optionally 1/N or '1/N flows' (for example: header 1/10 flows); or sample 1/N, or mirror"
@@ -74,13 +73,13 @@ pub enum ParseActionError {
         /// What was written.
         text: String,
     },
-    /// Where to is not said here.
+    /// The destination does not belong here.
     #[error(
         "'mirror {after}': write mirror alone; `strata record --mirror-to INTERFACE` says where \
          packets are sent"
     )]
     Mirror {
-        /// What stands behind it.
+        /// What follows `mirror`.
         after: String,
     },
 }
@@ -100,7 +99,7 @@ impl FromStr for Action {
             }),
             "sample" if rest.trim().is_empty() => Err(refuse()),
             "classify" | "sample" => {
-                // What follows is written as behind a granularity.
+                // The rest is written as after a granularity.
                 let like: Granularity = format!("full {rest}").parse().map_err(|_| refuse())?;
                 Ok(Self::Classify(like.sampling))
             }
@@ -109,7 +108,7 @@ impl FromStr for Action {
     }
 }
 
-/// What a policy has been applied to so far, over all workers.
+/// How often a policy has been applied so far, over all workers.
 #[derive(Debug, Default)]
 pub struct Hits {
     packets: AtomicU64,
@@ -117,13 +116,13 @@ pub struct Hits {
 }
 
 impl Hits {
-    /// Counts packets that a worker has seen since it last counted.
+    /// Adds packets that a worker has counted since its last call.
     pub fn add(&self, tally: Tally) {
         self.packets.fetch_add(tally.packets, Ordering::Relaxed);
         self.bytes.fetch_add(tally.bytes, Ordering::Relaxed);
     }
 
-    /// How many so far, and their bytes on the wire.
+    /// Packets so far, and their bytes on the wire.
     #[must_use]
     pub fn tally(&self) -> Tally {
         Tally {
@@ -133,20 +132,20 @@ impl Hits {
     }
 }
 
-/// One policy. Its copies count together.
+/// A policy. Its copies share their counters.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// The packets; see [`regions`](crate::regions) for what the expression means here.
+    /// Which packets; see [`regions`](crate::regions) for the meaning of the expression here.
     pub filter: Filter,
-    /// Only those of the interface of this name.
+    /// Only packets of the interface with this name.
     pub interface: Option<String>,
     /// Of all policies that match a packet, those of the highest priority count.
     pub priority: u16,
-    /// What is done.
+    /// What to do with them.
     pub action: Action,
-    /// Whether what is kept of the packets is not deleted to make room.
+    /// Whether the packets it keeps are exempt from deletion when space runs short.
     pub protect: bool,
-    /// What it was applied to.
+    /// How often it was applied.
     pub hits: Arc<Hits>,
 }
 
@@ -168,54 +167,53 @@ impl Policy {
 /// What is wrong with a policy.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// The expression is not understood.
+    /// The expression is invalid.
     #[error(transparent)]
     Filter(#[from] ParseError),
-    /// The expression cannot become rules.
+    /// The expression cannot be turned into rules.
     #[error(transparent)]
     Rules(#[from] TranslateError),
-    /// The action is not understood.
+    /// The action is invalid.
     #[error(transparent)]
     Action(#[from] ParseActionError),
-    /// There is no room for one more.
-    #[error("there are {POLICIES_MAX} policies, and no more can be")]
+    /// There are too many policies.
+    #[error("there are {POLICIES_MAX} policies already, the maximum")]
     TooMany,
-    /// All together take too many rules.
-    #[error("the policies would become more than {SET_RULES_MAX} rules: write simpler ones")]
+    /// Together they take too many rules.
+    #[error("the policies would take more than {SET_RULES_MAX} rules: write simpler ones")]
     TooManyRules,
-    /// What protects takes too much room in each block of the log.
+    /// The protecting policies take too much space in each block of the log.
     #[error(
-        "the policies that protect would take more than {} KiB of text: write fewer or shorter \
+        "the protecting policies would take more than {} KiB of text: write fewer or shorter \
          ones", PROTECTED_BYTES_MAX >> 10
     )]
     TooMuchProtected,
     /// Too many interfaces are named.
-    #[error("the policies name more than {INTERFACES_MAX} interfaces")]
+    #[error("the policies name more than {INTERFACES_MAX} interfaces, the maximum")]
     Interfaces,
 }
 
-/// A set of policies, made ready for searching.
+/// A set of policies, prepared for searching.
 #[derive(Clone, Debug)]
 pub struct Policies {
     rules: Arc<RuleSet>,
-    /// By the numbers that rules have for them: those made ready together, then those that came
-    /// later. Of the first, some may no longer count.
+    /// By the numbers that rules use for them: those prepared together, then those added later.
+    /// Some of the former may no longer count.
     base: Arc<[Arc<Known>]>,
     added: Vec<Arc<Known>>,
     len: usize,
-    /// How many of them protect.
+    /// How many of them protect packets.
     protecting: usize,
     default: Action,
     interfaces: Arc<Vec<String>>,
 }
 
 impl Policies {
-    /// Makes policies ready, with identifiers from 1 on; `default` is for packets that none
-    /// matches.
+    /// Prepares policies, with identifiers from 1 on; `default` is for packets that none matches.
     ///
     /// # Errors
     ///
-    /// [`PolicyError`], with the place of the policy at fault.
+    /// [`PolicyError`], with the index of the policy at fault.
     pub fn new(policies: &[Policy], default: Action) -> Result<Self, (usize, PolicyError)> {
         let mut set = PolicySet::default();
         for (place, policy) in policies.iter().enumerate() {
@@ -255,14 +253,14 @@ impl Policies {
         }
     }
 
-    /// The identifier and the text of a policy that rules number so.
+    /// The identifier and text of the policy with this number in the rules.
     #[must_use]
     pub fn named(&self, number: u32) -> (u32, &str) {
         let known = self.known(number);
         (known.id, &known.text)
     }
 
-    /// What is done by a policy that rules number so.
+    /// The action of the policy with this number in the rules.
     #[must_use]
     pub fn action(&self, number: u32) -> Action {
         self.known(number).policy.action
@@ -276,9 +274,9 @@ impl Policies {
         all.map(|known| (known.id, &known.policy, known.text.as_str()))
     }
 
-    /// The texts of those that protect.
+    /// The texts of the policies that protect packets.
     pub fn protected(&self) -> impl Iterator<Item = &str> {
-        // Mostly there are none, and thousands need not be asked.
+        // Usually there are none: no need to check thousands.
         let all = (self.protecting > 0).then(|| self.all());
         let protecting = all.into_iter().flatten();
         let protecting = protecting.filter(|(_, policy, _)| policy.protect);
@@ -291,7 +289,7 @@ impl Policies {
         &self.rules
     }
 
-    /// The number by which rules know an interface of this name.
+    /// The number that the rules use for the interface with this name.
     #[must_use]
     pub fn interface(&self, name: Option<&str>) -> u8 {
         let place = self
@@ -303,8 +301,8 @@ impl Policies {
             .unwrap_or(0)
     }
 
-    /// The actions on a packet that gets these policies; with the default if none of them
-    /// says what is kept.
+    /// The actions on a packet that these policies match; with the default if none of them decides
+    /// what is kept.
     pub fn actions(&self, policies: &[u32], actions: &mut Vec<Action>) {
         actions.clear();
         actions.extend(
@@ -320,13 +318,13 @@ impl Policies {
         }
     }
 
-    /// What is done with packets that no policy matches.
+    /// What to do with packets that no policy matches.
     #[must_use]
     pub fn default_action(&self) -> Action {
         self.default
     }
 
-    /// Counts packets to each of these policies.
+    /// Adds a packet to the counters of each of these policies.
     pub fn count(&self, policies: &[u32], tally: Tally) {
         for &number in policies {
             self.known(number).policy.hits.add(tally);

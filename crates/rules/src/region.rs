@@ -1,4 +1,4 @@
-//! Sets of packets that are a range in every field: boxes in the space of headers.
+//! Sets of packets with a range in every field: boxes in the space of headers.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ impl Span {
     ///
     /// # Panics
     ///
-    /// If there is none.
+    /// If `low` is greater than `high`.
     #[must_use]
     pub fn new(low: u128, high: u128) -> Self {
         assert!(low <= high, "a span holds at least one value");
@@ -52,13 +52,13 @@ impl Span {
         (low <= high).then_some(Self { low, high })
     }
 
-    /// The prefixes that make up the span, as value and mask, in a field of so many bits.
+    /// The prefixes that make up the span, as value and mask, in a field of `bits` bits.
     pub(crate) fn prefixes(self, bits: u32) -> Vec<(u128, u128)> {
         let all = u128::MAX >> (u128::BITS - bits);
         let mut prefixes = Vec::new();
         let mut low = self.low;
         loop {
-            // The largest aligned block that begins at `low` and does not pass `high`.
+            // The largest aligned block that starts at `low` and does not extend past `high`.
             let mut host = low.trailing_zeros().min(bits);
             while host > 0 && low | ones(host) > self.high {
                 host -= 1;
@@ -85,8 +85,8 @@ fn ones(count: u32) -> u128 {
 
 /// The packets whose fields are all in these spans.
 ///
-/// Who tests an address also tests the family, so that the address of one family
-/// is not taken for one of another.
+/// A test of an address also tests the family, so that an address of one family is never mistaken
+/// for one of another.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Region {
     spans: [Span; Field::ALL.len()],
@@ -106,7 +106,7 @@ impl Region {
         },
     };
 
-    /// This region where `field` is in `span`.
+    /// This region, restricted to `span` in `field`.
     #[must_use]
     pub fn with(mut self, field: Field, span: Span) -> Self {
         self.spans[field as usize] = span;
@@ -120,13 +120,13 @@ impl Region {
         self.spans[field as usize]
     }
 
-    /// Whether it tests a field at all.
+    /// Whether it restricts a field at all.
     #[must_use]
     pub fn tests(&self, field: Field) -> bool {
         self.span(field) != Span::all(field)
     }
 
-    /// Whether a packet is in it.
+    /// Whether it contains a packet.
     #[inline]
     #[must_use]
     pub fn contains(&self, packet: &PacketFields) -> bool {
@@ -135,7 +135,7 @@ impl Region {
             .all(|&field| self.span(field).contains(packet.value(field)))
     }
 
-    /// The packets that are in both; `None` if there can be none.
+    /// The packets in both; `None` if there are none.
     #[must_use]
     pub fn intersect(&self, other: &Self) -> Option<Self> {
         let mut both = *self;
@@ -145,7 +145,7 @@ impl Region {
         Some(both)
     }
 
-    /// Whether all packets of `other` are in it.
+    /// Whether it contains all packets of `other`.
     #[must_use]
     pub fn covers(&self, other: &Self) -> bool {
         let pairs = self.spans.iter().zip(&other.spans);
@@ -154,12 +154,12 @@ impl Region {
             .all(|(mine, theirs)| mine.low <= theirs.low && theirs.high <= mine.high)
     }
 
-    /// The packets that are not in it, as regions that do not overlap.
+    /// The packets outside it, as regions that do not overlap.
     #[must_use]
     pub fn complement(&self) -> Vec<Self> {
         let mut regions = Vec::new();
-        // In the fields before this one as here, in this one outside. The family is
-        // the first field, so addresses outside are of the same family.
+        // Inside in the fields before this one, outside in this one. The family is the first field,
+        // so addresses outside are of the same family.
         let mut inside = Self::ALL;
         for field in Field::ALL {
             let Span { low, high } = self.span(field);
@@ -181,7 +181,7 @@ impl Region {
         regions
     }
 
-    /// How many rules of prefixes it takes, in every field, to say the same.
+    /// How many rules of prefixes, in every field, it takes to express this region.
     #[must_use]
     pub fn prefix_rules(&self) -> usize {
         Field::ALL
@@ -190,9 +190,8 @@ impl Region {
             .product()
     }
 
-    /// The span of a field for cutting into prefixes: an IPv4 address has 32 bits, and
-    /// a VLAN and a family have values that nothing has, so that "up to the last" needs
-    /// one prefix only.
+    /// The span of a field for splitting into prefixes: an IPv4 address has 32 bits, and VLAN and
+    /// family have unused values, so that "up to the last" takes only one prefix.
     pub(crate) fn prefix_span(&self, field: Field) -> Span {
         let span = self.span(field);
         let is_last = span.high == field.max();

@@ -1,4 +1,4 @@
-//! A rule, what a search for rules answers, and the naive search.
+//! A rule, the answer of a search for rules, and the naive search.
 
 use std::collections::HashMap;
 
@@ -9,19 +9,19 @@ use strata_wire::exact;
 use crate::packet::PacketFields;
 use crate::region::Region;
 
-/// A region of packets that a policy asks for.
+/// A region of packets that a policy selects.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Rule {
     /// The packets.
     pub region: Region,
-    /// Among the rules that match, those of the highest priority count.
+    /// Of the rules that match, those of the highest priority count.
     pub priority: u16,
     /// Number of the policy.
     pub policy: u32,
 }
 
-/// The naive search that all others are tested against: the policies of the rules
-/// that match and have the highest priority of those, sorted, each once.
+/// The naive search that all others are tested against: the policies of the matching rules of
+/// highest priority, sorted, without duplicates.
 pub fn linear_scan(rules: &[Rule], packet: &PacketFields, policies: &mut Vec<u32>) {
     let mut found = Best::new(policies);
     for rule in rules {
@@ -71,8 +71,8 @@ impl<'a> Best<'a> {
     }
 }
 
-/// Which policies a packet gets, as a number: 0 for none, 1 and above for one each,
-/// and above these for several at once, numbered as they turn up.
+/// Which policies a packet gets, as a number: 0 for none, 1 and above for one each, and above these
+/// for combinations, numbered as they occur.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct AnswerId(pub u32);
 
@@ -81,8 +81,8 @@ impl AnswerId {
     pub const NONE: Self = Self(0);
 }
 
-/// The answers that have been given so far. Bounded by the sets of policies that can
-/// match together; these are as many as the rules make them.
+/// The answers given so far. Bounded by the sets of policies that can match together, which the
+/// rules determine.
 #[derive(Clone, Debug, Default)]
 pub struct Answers {
     policies: u32,
@@ -91,7 +91,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Answers about so many policies.
+    /// Answers about this many policies.
     #[must_use]
     pub fn new(policies: u32) -> Self {
         Self {
@@ -118,7 +118,7 @@ impl Answers {
         }
     }
 
-    /// The policies of an answer, sorted, into `policies`.
+    /// Writes the policies of an answer, sorted, to `policies`.
     pub fn policies(&self, id: AnswerId, policies: &mut Vec<u32>) {
         policies.clear();
         match id.0 {
@@ -128,13 +128,13 @@ impl Answers {
         }
     }
 
-    /// How many answers there are: one above the largest number.
+    /// How many answers there are: the largest number plus one.
     #[must_use]
     pub fn len(&self) -> usize {
         self.policies as usize + 1 + self.sets.len()
     }
 
-    /// Never: there is at least the answer that no policy matches.
+    /// Never: "no policy matches" is always an answer.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         false

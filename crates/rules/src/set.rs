@@ -1,9 +1,9 @@
-//! Policies that come and go one at a time, while packets are searched by those before.
+//! Policies added and removed one at a time, while packets are searched by the previous ones.
 //!
-//! Making ten thousand policies ready takes tens of milliseconds; making one ready takes
-//! microseconds. So a set remembers its last whole making ([`Base`]), and what came and went
-//! since: a second, small layer of rules, and numbers that no longer count. Once that is much,
-//! all is made ready anew ([`Merge`]), which whoever owns the set does beside.
+//! Preparing ten thousand policies takes tens of milliseconds; preparing one takes microseconds. So
+//! a set keeps the last complete preparation ([`Base`]), and the changes since: a second, small
+//! layer of rules, and numbers that no longer count. Once there are many changes, everything is
+//! prepared anew ([`Merge`]), by the owner of the set in the background.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::rule::Rule;
 use crate::translate::regions;
 use crate::tss::Numbers;
 
-/// Policies of a set at most.
+/// Maximum policies of a set.
 pub const POLICIES_MAX: usize = 10_000;
-/// Rules of prefixes that the policies of a set take at most.
+/// Maximum rules of prefixes of a set's policies.
 pub const SET_RULES_MAX: usize = 1 << 19;
-/// Bytes that the expressions of policies that protect take at most: each block of a log says
+/// Maximum bytes of the expressions of policies that protect packets: each block of a log repeats
 /// them.
 pub const PROTECTED_BYTES_MAX: usize = 64 << 10;
-/// So much may come and go before all is made ready anew.
+/// How many changes there may be before everything is prepared anew.
 const ADDED_MAX: usize = 64;
 const REMOVED_MAX: usize = 1024;
 
@@ -35,7 +35,7 @@ const REMOVED_MAX: usize = 1024;
 pub(crate) struct Known {
     pub(crate) id: u32,
     pub(crate) policy: Policy,
-    /// The expression, as it is shown.
+    /// The expression, as displayed.
     pub(crate) text: String,
     regions: Vec<Region>,
     prefix_rules: usize,
@@ -57,23 +57,23 @@ impl Known {
     }
 }
 
-/// A number that is below [`POLICIES_MAX`] or little above.
+/// A number below [`POLICIES_MAX`] or slightly above.
 fn number(place: usize) -> u32 {
     u32::try_from(place).expect("policies of a set are bounded")
 }
 
-/// Policies that were made ready together.
+/// Policies that were prepared together.
 #[derive(Debug)]
 pub struct Base {
     of: Moment,
     layer: Arc<Layer>,
     entries: Arc<[Arc<Known>]>,
-    /// The places of policies by their identifiers.
+    /// The indices of policies by their identifiers.
     places: HashMap<u32, u32, FixedState>,
     interfaces: Arc<Vec<String>>,
 }
 
-/// A moment of a set: which set, and after how many changes, of these removals.
+/// A point in a set's history: which set, and after how many removals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Moment {
     set: u64,
@@ -111,29 +111,28 @@ fn name_interface(interfaces: &mut Vec<String>, name: Option<&String>) {
     }
 }
 
-/// A whole set, to be made ready while it goes on changing.
+/// A complete set, to be prepared while the set keeps changing.
 #[derive(Debug)]
 pub struct Merge(Moment, Arc<[Arc<Known>]>);
 
 impl Merge {
-    /// Makes it ready. Takes time proportional to all rules.
+    /// Prepares it. Takes time proportional to the number of all rules.
     #[must_use]
     pub fn run(self) -> Base {
         Base::new(self.0, self.1)
     }
 }
 
-/// Policies by identifiers, which stay theirs.
+/// Policies by identifiers, which never change.
 #[derive(Debug)]
 pub struct PolicySet {
     known: BTreeMap<u32, Arc<Known>>,
     base: Base,
-    /// Numbers of policies of `base` that are gone.
+    /// Numbers of the policies removed from `base`.
     removed: Numbers,
-    /// What is not in `base`, oldest first.
+    /// Policies not in `base`, oldest first.
     added: Vec<Arc<Known>>,
-    /// The latest removals, since `base` was begun to be made ready, and how many there were
-    /// before these.
+    /// Removals since the preparation of `base` started, and how many there were before.
     removals: VecDeque<u32>,
     removals_before: u64,
     changes: u64,
@@ -142,7 +141,7 @@ pub struct PolicySet {
     protected_bytes: usize,
 }
 
-/// Tells sets apart.
+/// Identifies the set.
 static SETS: AtomicU64 = AtomicU64::new(0);
 
 impl Default for PolicySet {
@@ -168,12 +167,12 @@ impl Default for PolicySet {
 }
 
 impl PolicySet {
-    /// Adds a policy; `text` is its expression as it is shown. [`PolicySet::wants_merge`] says
-    /// whether too much has been added since all were made ready.
+    /// Adds a policy; `text` is its expression as displayed. [`PolicySet::wants_merge`] says
+    /// whether too much has been added since everything was prepared.
     ///
     /// # Errors
     ///
-    /// If it cannot be used, or is one too many: then nothing changes.
+    /// If it is invalid, or one too many: then nothing changes.
     ///
     /// # Panics
     ///
@@ -193,7 +192,7 @@ impl PolicySet {
             return Err(PolicyError::TooMuchProtected);
         }
         if self.interfaces_with(policy.interface.as_ref()).len() > INTERFACES_MAX {
-            // Perhaps most of them belong to policies that are gone.
+            // Perhaps most of them belong to removed policies.
             self.install(self.merge().run());
             if self.interfaces_with(policy.interface.as_ref()).len() > INTERFACES_MAX {
                 return Err(PolicyError::Interfaces);
@@ -215,7 +214,7 @@ impl PolicySet {
         Ok(())
     }
 
-    /// Removes a policy; its expression, if there was one.
+    /// Removes a policy; returns its expression, if it existed.
     pub fn remove(&mut self, id: u32) -> Option<String> {
         let known = self.known.remove(&id)?;
         match self.base.places.get(&id) {
@@ -251,13 +250,13 @@ impl PolicySet {
         self.known.is_empty()
     }
 
-    /// Whether so much came and went that all should be made ready anew.
+    /// Whether there were so many changes that everything should be prepared anew.
     #[must_use]
     pub fn wants_merge(&self) -> bool {
         self.added.len() > ADDED_MAX || self.removed.len() > REMOVED_MAX
     }
 
-    /// What is to be made ready anew.
+    /// What is to be prepared anew.
     #[must_use]
     pub fn merge(&self) -> Merge {
         let now = Moment {
@@ -268,11 +267,12 @@ impl PolicySet {
         Merge(now, self.known.values().cloned().collect())
     }
 
-    /// Goes on from what was made ready; what came and went meanwhile still did. Takes time
-    /// proportional to that. What was made of another set, or before what there is, is of no use.
+    /// Continues from a complete preparation, with the changes made meanwhile. Takes time
+    /// proportional to those. A preparation of another set, or one older than the current base, is
+    /// ignored.
     ///
-    /// Returns what is no longer needed. Giving its memory back takes a while, and whoever drops it
-    /// last does it: better not who searches packets.
+    /// Returns what is no longer needed. Freeing it takes a while and happens where the last owner
+    /// drops it, which should not be a packet thread.
     pub fn install(&mut self, base: Base) -> Base {
         let (one, other) = (base.of, self.base.of);
         if one.set != other.set || one.changes < other.changes {
@@ -301,8 +301,8 @@ impl PolicySet {
         interfaces
     }
 
-    /// The set as it is now, ready for searching. Takes time proportional to what was added since
-    /// all were made ready; `default` is for packets that none matches.
+    /// The set as it is now, prepared for searching. Takes time proportional to what was added
+    /// since everything was prepared; `default` is for packets that none matches.
     #[must_use]
     pub fn ready(&self, default: Action) -> Policies {
         let first = self.base.entries.len();

@@ -1,11 +1,10 @@
 //! From a filter expression to regions.
 //!
-//! A policy tests the packet's flow as Strata finds it: the addresses, ports and
-//! protocol of the flow key. So unlike a capture filter it looks through VLAN tags, MPLS,
-//! PPPoE and tunnels, through IPv6 extension headers, and knows the ports of later
-//! fragments. `vlan` tests the outermost tag, wherever it stands in the expression. An
-//! address is one of an IP header, not of an ARP message. On packets without any of
-//! these the two agree.
+//! A policy tests the packet's flow as Strata finds it: the addresses, ports and protocol of the
+//! flow key. So unlike a capture filter it looks through VLAN tags, MPLS, PPPoE and tunnels,
+//! through IPv6 extension headers, and knows the ports of later fragments. `vlan` tests the
+//! outermost tag, wherever it appears in the expression. An address is one of an IP header, not of
+//! an ARP message. On packets without any of these the two agree.
 
 use strata_filter::{AddressScope, Direction, Expr, Filter, IpVersion, Network, Test, Transport};
 use strata_wire::dissect::protocol;
@@ -22,10 +21,10 @@ pub const PREFIX_RULES_MAX: usize = 1 << 16;
 /// IP of either version: the families 4 and 6.
 const IP: Span = Span { low: 4, high: 7 };
 
-/// Why an expression cannot become rules.
+/// Why an expression cannot be turned into rules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TranslateError {
-    /// A test of something that rules do not look at.
+    /// A test that rules cannot make.
     #[error("'{test}' cannot be part of a policy: {reason}")]
     Test {
         /// The test.
@@ -35,11 +34,11 @@ pub enum TranslateError {
     },
     /// It takes too many rules.
     #[error(
-        "the policy would become more than {most} rules: write several policies, or \
+        "the policy would take more than {most} rules: write several policies, or \
          fewer 'or' inside 'and'"
     )]
     TooMany {
-        /// The most that are accepted.
+        /// The maximum accepted.
         most: usize,
     },
     /// No packet can match.
@@ -50,11 +49,11 @@ pub enum TranslateError {
     },
 }
 
-/// The packets that match a filter, as regions, none inside another.
+/// The packets that match a filter, as regions, none of which contains another.
 ///
 /// # Errors
 ///
-/// If it tests what rules do not look at, takes too many, or matches nothing.
+/// If it tests something that rules cannot, takes too many, or matches nothing.
 pub fn regions(filter: &Filter) -> Result<Vec<Region>, TranslateError> {
     let mut regions = minimal(translate(filter.ast(), false)?);
     let prefix_rules: usize = regions.iter().map(Region::prefix_rules).sum();
@@ -72,8 +71,8 @@ pub fn regions(filter: &Filter) -> Result<Vec<Region>, TranslateError> {
     Ok(regions)
 }
 
-/// The regions of an expression, or of its negation. Negation moves inwards, down to
-/// single tests.
+/// The regions of an expression, or of its negation. Negation is pushed inwards, down to single
+/// tests.
 fn translate(expr: &Expr, negated: bool) -> Result<Vec<Region>, TranslateError> {
     match (expr, negated) {
         (Expr::Any, false) => Ok(vec![Region::ALL]),
@@ -121,7 +120,7 @@ fn both(left: &[Region], right: &[Region]) -> Result<Vec<Region>, TranslateError
     Ok(minimal(regions))
 }
 
-/// Without regions that are inside another.
+/// Removes regions that are inside another.
 fn minimal(regions: Vec<Region>) -> Vec<Region> {
     let mut kept: Vec<Region> = Vec::with_capacity(regions.len());
     for region in regions {
@@ -164,7 +163,7 @@ fn of_test(test: &Test) -> Result<Vec<Region>, TranslateError> {
                     (6, Span::new(low, low | hosts))
                 }
             };
-            // All of a family is no test of an address, only of the family.
+            // All addresses of a family are no test of the address, only of the family.
             let span = if span == Span::new(0, u32::MAX.into()) && family == 4 {
                 Span::all(Field::Source)
             } else {

@@ -1,11 +1,11 @@
-//! Tuple space search (TSS; Srinivasan, Suri and Varghese 1999; Trident §2), the slow
-//! path: the rules that have the same masks in all fields, a tuple, share a hash table
-//! whose keys are the masked headers. Ranges are cut into prefixes.
+//! Tuple space search (TSS; Srinivasan, Suri and Varghese 1999; Trident §2), the slow path: rules
+//! with the same masks in all fields, a tuple, share a hash table whose keys are the masked
+//! headers. Ranges are split into prefixes.
 //!
-//! Tuples are searched from the highest priority down, so the search ends once no
-//! tuple left can hold a better rule. Most are passed over without a look-up (tuple
-//! pruning, §5 of the first paper): where no rule's prefix of that length holds the
-//! packet's address, ports or protocol, which the fast path's classes tell.
+//! Tuples are searched from the highest priority down, so the search ends once no remaining tuple
+//! can have a better rule. Most are skipped without a lookup (tuple pruning, §5 of the first
+//! paper): where no rule's prefix of that length contains the packet's address, ports or protocol,
+//! as the fast path's classes tell.
 
 use std::collections::HashMap;
 
@@ -17,10 +17,10 @@ use crate::packet::{Field, PacketFields};
 use crate::region::{Region, Span};
 use crate::rule::{Best, Rule};
 
-/// The fields of a packet side by side: source, destination, and the other fields.
+/// The fields of a packet in words: source, destination, and the other fields.
 pub(crate) type Words = [u128; 3];
 
-/// Where a field stands in [`Words`]: word and shift.
+/// Where a field is in [`Words`]: word and shift.
 pub(crate) const fn place(field: Field) -> (usize, u32) {
     match field {
         Field::Source => (0, 0),
@@ -68,12 +68,12 @@ struct Group {
     source: u8,
     destination: u8,
     priority_max: u16,
-    /// Lengths of source port, destination port and protocol, and the tuple's number; from
-    /// the highest priority down.
+    /// Lengths of source port, destination port and protocol, and the tuple's number; highest
+    /// priority first.
     tuples: Vec<([u8; 3], u32)>,
 }
 
-/// Lengths of prefixes, as bits; the empty prefix is always one of them.
+/// Prefix lengths, as bits; the empty prefix is always included.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LengthSet(u128);
 
@@ -103,7 +103,7 @@ impl LengthSet {
     }
 }
 
-/// How many spans have prefixes of each length, while spans come and go.
+/// How many spans have prefixes of each length, as spans are added and removed.
 pub(crate) struct LengthCounts {
     counts: [u32; 128],
     set: LengthSet,
@@ -119,13 +119,13 @@ impl Default for LengthCounts {
 }
 
 impl LengthCounts {
-    /// A span with these lengths came.
+    /// Adds a span with these lengths.
     pub(crate) fn add(&mut self, lengths: LengthSet) {
         each_bit(lengths.0, |bit| self.counts[bit] += 1);
         self.set.0 |= lengths.0;
     }
 
-    /// A span with these lengths went.
+    /// Removes a span with these lengths.
     pub(crate) fn remove(&mut self, lengths: LengthSet) {
         each_bit(lengths.0, |bit| {
             self.counts[bit] -= 1;
@@ -133,7 +133,7 @@ impl LengthCounts {
         });
     }
 
-    /// The lengths of the spans that are there.
+    /// The lengths of the spans present.
     pub(crate) fn set(&self) -> LengthSet {
         self.set
     }
@@ -146,7 +146,7 @@ fn each_bit(mut bits: u128, mut each: impl FnMut(usize)) {
     }
 }
 
-/// Which lengths a rule's prefix can have that holds a packet's source, destination, source
+/// Which lengths a rule's prefix can have if it contains a packet's source, destination, source
 /// port, destination port, protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Lengths(pub(crate) [LengthSet; 5]);
@@ -154,9 +154,9 @@ pub(crate) struct Lengths(pub(crate) [LengthSet; 5]);
 /// All rules by their masks.
 #[derive(Clone, Debug, Default)]
 pub struct TupleSpace {
-    /// From the highest priority down.
+    /// Highest priority first.
     pub(crate) tuples: Vec<Tuple>,
-    /// From the highest priority down.
+    /// Highest priority first.
     groups: Vec<Group>,
 }
 
@@ -227,8 +227,8 @@ impl TupleSpace {
         self.tuples.is_empty()
     }
 
-    /// The policies of the matching rules of highest priority, sorted, each once.
-    /// Returns the number of hash tables asked, at most [`TupleSpace::len`].
+    /// The policies of the matching rules of highest priority, sorted, without duplicates. Returns
+    /// the number of hash tables searched, at most [`TupleSpace::len`].
     pub fn search(&self, packet: &PacketFields, policies: &mut Vec<u32>) -> usize {
         let words = words(packet);
         let mut found = Best::new(policies);
@@ -248,8 +248,8 @@ impl TupleSpace {
 }
 
 impl TupleSpace {
-    /// As [`TupleSpace::search`], of the tuples that `lengths` leaves, without the policies
-    /// that were `removed` since.
+    /// Like [`TupleSpace::search`], limited to the tuples that `lengths` permits, without the
+    /// policies `removed` since.
     pub(crate) fn search_pruned(
         &self,
         packet: &PacketFields,
@@ -305,7 +305,7 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// Adds a number that is not in it.
+    /// Adds a number that it does not contain.
     pub(crate) fn insert(&mut self, number: u32) {
         let (word, bit) = (number as usize / 64, number % 64);
         if self.words.len() <= word {
@@ -329,7 +329,7 @@ impl Numbers {
     }
 }
 
-/// Offers the rules of an entry, best first, as far as they count.
+/// Offers the rules of an entry, best first, unless they were removed.
 #[inline]
 pub(crate) fn offer_all(found: &mut Best<'_>, list: &[(u16, u32)]) {
     for &(priority, policy) in list {
@@ -353,7 +353,7 @@ pub(crate) fn each_prefix_rule(region: &Region, each: &mut impl FnMut(&Words, &W
             mask[word] |= field_mask << shift;
         }
         each(&value, &mask);
-        // The next combination, as a number counts up.
+        // The next combination, like counting up a number.
         let mut index = 0;
         loop {
             chosen[index] += 1;

@@ -1,12 +1,12 @@
-//! Unified space search with uniflow caching (USS; Trident §3.3 and its appendix), the
-//! fast path: whatever the rules, one look-up in one hash table.
+//! Unified space search with uniflow caching (USS; Trident §3.3 and its appendix), the fast path:
+//! for any set of rules, one lookup in one hash table.
 //!
-//! A uniflow is a set of packets that no rule tells apart and that is a product of one
-//! set for each field: here of one class for each field ([`crate::classes`]), so the
-//! largest such. Uniflows do not overlap, and each has one answer; so an answer that the
-//! slow path found for a packet may be cached for the packet's whole uniflow.
+//! A uniflow is a set of packets that no rule tells apart and that is a product of one set per
+//! field: here of one class per field ([`crate::classes`]), the largest such product. Uniflows do
+//! not overlap, and each has one answer; so an answer that the slow path found for a packet may be
+//! cached for the packet's whole uniflow.
 //!
-//! The cache is emptied when the rules change, and so holds answers of one rule set only.
+//! The cache is emptied when the rules change, so it only has answers of one rule set.
 
 use strata_wire::{AddressFamily, mix64};
 
@@ -31,12 +31,12 @@ pub struct Uniflows {
     vlan: FieldClasses<u16>,
     protocol: [u8; 256],
     protocol_lengths: Box<[LengthSet; 256]>,
-    /// A class is the smallest value that has it.
+    /// A class is named by its smallest value.
     interface: [u8; 256],
 }
 
-/// The name of a uniflow: source and destination class; and the classes of the other
-/// fields, never 0.
+/// Identifies a uniflow: source and destination class; and the classes of the other fields, never
+/// 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct UniflowKey([u64; 2]);
 
@@ -89,7 +89,7 @@ impl Uniflows {
         let small = u64::from(self.protocol[usize::from(packet.protocol)])
             | u64::from(self.interface[usize::from(packet.interface)]) << 8;
         let vlan = u64::from(self.vlan.class(packet.vlan));
-        // Families are 0, 4 and 6, which leaves their lowest bit for "not empty".
+        // Families are 0, 4 and 6, so their lowest bit is free for "not empty".
         let family = packet.family as u64 | 1;
         UniflowKey([
             u64::from(source) | u64::from(destination) << 32,
@@ -120,8 +120,8 @@ impl Uniflows {
         ])
     }
 
-    /// How many headers of source, destination, ports and protocol a packet's uniflow
-    /// holds, of the same family, VLAN and interface.
+    /// How many headers of source, destination, ports and protocol a packet's uniflow contains, of
+    /// the same family, VLAN and interface.
     #[must_use]
     #[allow(clippy::cast_possible_truncation)]
     pub fn size(&self, packet: &PacketFields) -> f64 {
@@ -171,7 +171,7 @@ fn class_lengths<T: Value>(classes: &FieldClasses<T>, value: T) -> LengthSet {
     classes.lengths(classes.class(value))
 }
 
-/// The lengths of the prefixes of spans that may hold each of 256 values.
+/// For each of 256 values, the lengths of the prefixes of spans that may contain it.
 fn byte_lengths(spans: &[Span]) -> Box<[LengthSet; 256]> {
     let mut lengths = Box::new([LengthSet::default(); 256]);
     let mut distinct = spans.to_vec();
@@ -206,8 +206,8 @@ fn byte_classes(spans: &[Span]) -> [u8; 256] {
     classes
 }
 
-/// Uniflows that share two cache lines, which the processor fetches together: keys, answers,
-/// which ways were hit since they were last looked at (a bit each), and the next to look at.
+/// Uniflows that share two cache lines, which the processor fetches together: keys, answers, which
+/// ways were hit since they were last examined (a bit each), and the next to examine.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(128))]
 struct Set {
@@ -230,7 +230,7 @@ impl Set {
     /// A bit for each way that holds `key`: at most one.
     #[inline(always)]
     fn ways_with(&self, key: UniflowKey) -> u32 {
-        // Without branches: which way it is cannot be foretold.
+        // Branchless: the way cannot be predicted.
         let mut ways = 0;
         for (way, held) in self.keys.iter().enumerate() {
             let differs = (held.0[0] ^ key.0[0]) | (held.0[1] ^ key.0[1]);
@@ -240,8 +240,8 @@ impl Set {
     }
 }
 
-/// A bounded cache of uniflows. When a set is full, the next of its uniflows that has
-/// not been asked for since the last time round gives way (second chance).
+/// A bounded cache of uniflows. When a set is full, its next uniflow that was not hit since the
+/// last round is evicted (second chance).
 #[derive(Clone, Debug)]
 pub struct UniflowCache {
     sets: Vec<Set>,
@@ -249,8 +249,8 @@ pub struct UniflowCache {
 }
 
 impl UniflowCache {
-    /// A cache of so many uniflows, at least 6, rounded down to a multiple of 6. `seed`
-    /// chooses which of them share a set.
+    /// A cache of this many uniflows, at least 6, rounded down to a multiple of 6. `seed`
+    /// determines which of them share a set.
     #[must_use]
     pub fn new(entries: usize, seed: u64) -> Self {
         Self {
@@ -265,7 +265,7 @@ impl UniflowCache {
         let [a, b] = key.0;
         let product = u128::from(a ^ self.seeds[0]) * u128::from(b ^ self.seeds[1]);
         let folded = (product as u64) ^ (product >> 64) as u64;
-        // A second round: classes are small numbers, and one product spreads them badly.
+        // A second round: classes are small numbers, which one product spreads badly.
         let spread = folded.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         ((u128::from(spread) * self.sets.len() as u128) >> 64) as usize
     }

@@ -1,4 +1,4 @@
-//! Policies that come and go one at a time are searched as if all had been there from the start.
+//! Policies added and removed one at a time are searched as if all had been there from the start.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::collections::BTreeMap;
@@ -30,11 +30,11 @@ const FILTERS: [&str; 12] = [
 #[derive(Clone, Debug)]
 enum Turn {
     Add(usize, u16, Option<u8>),
-    /// Of those there are, the one at this place.
+    /// The policy at this index of the present ones.
     Remove(prop::sample::Index),
-    /// Begins to make all ready anew.
+    /// Starts preparing everything anew.
     Merge,
-    /// Goes on from what was begun last of those there are.
+    /// Continues from the latest such preparation.
     Install,
     Search,
 }
@@ -160,7 +160,7 @@ proptest! {
                     }
                 }
                 Turn::Merge => begun.push(set.merge().run()),
-                // Also those begun earlier, which are of no use any more, and of another set.
+                // Also with older ones, which are useless by now, and with one of another set.
                 Turn::Install => {
                     if let Some(base) = begun.pop() {
                         set.install(base);
@@ -180,8 +180,7 @@ fn host(number: u32) -> Policy {
     Policy::new(filter.parse().unwrap(), Action::DROP)
 }
 
-/// The last of ten thousand costs a small part of what making all ready costs: before, it cost
-/// the same.
+/// Adding the last of ten thousand costs a fraction of preparing all; it used to cost the same.
 #[test]
 fn one_more_costs_little() {
     let mut set = PolicySet::default();
@@ -250,7 +249,7 @@ fn sets_are_bounded() {
     set.install(set.merge().run());
     let refused = set.add(1000, on(1000), String::new());
     assert!(matches!(refused, Err(PolicyError::Interfaces)));
-    // Names of those that are gone do not count.
+    // Names used only by removed policies do not count.
     set.remove(0).unwrap();
     set.add(1000, on(1000), String::new()).unwrap();
 }

@@ -1,4 +1,4 @@
-//! Every search against the linear scan.
+//! Compares every search with the linear scan.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use strata_rules::{
 };
 use strata_wire::AddressFamily;
 
-/// Few and near values, so that rules overlap and packets meet their edges.
+/// Few, close values, so that rules overlap and packets hit their edges.
 fn spans(field: Field) -> BoxedStrategy<Span> {
     let prefix = |bits: u32, base: u128| {
         (0..=bits, 0_u128..40).prop_map(move |(length, at)| {
@@ -154,7 +154,7 @@ fn told(answers: &Answers, id: AnswerId) -> Vec<u32> {
     policies
 }
 
-/// All searches of any rules; the cache is so small that it must replace.
+/// All searches of arbitrary rules; the cache is so small that it must evict.
 fn check(rules: &[Rule], packets: &[PacketFields], entries: usize) {
     let policies = rules.iter().map(|rule| rule.policy + 1).max().unwrap_or(0);
     let space = TupleSpace::new(rules);
@@ -196,10 +196,9 @@ proptest! {
         check(&rules, &packets, entries);
     }
 
-    /// Rules come and go between packets; at every instant the answer is that of the rules
-    /// of the instant.
+    /// Rules change between packets; each answer is that of the rules at that time.
     #[test]
-    fn no_answer_outlives_its_rules(
+    fn no_answer_survives_a_change_of_rules(
         generations in prop::collection::vec(rules(), 1..6),
         packets in prop::collection::vec(packet(), 1..40),
         batch in 1_usize..20,
@@ -263,7 +262,7 @@ fn from_source(source: u32) -> PacketFields {
     }
 }
 
-/// The faults of the published algorithms, each by the packets that met it.
+/// The faults of the published algorithms, each with the packets that revealed it.
 #[test]
 fn short_prefixes_and_shared_keys() {
     let wide = prefix(Field::Source, 0x0a00_0000, 8, 0);

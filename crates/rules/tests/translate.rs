@@ -1,4 +1,4 @@
-//! Expressions as regions: against the filter itself on real packets, and by algebra.
+//! Expressions as regions: compared with the filter itself on real packets, and checked by algebra.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use proptest::prelude::*;
@@ -51,8 +51,8 @@ fn holds(regions: &[Region], packet: &PacketFields) -> bool {
     regions.iter().any(|region| region.contains(packet))
 }
 
-/// On packets without tags, tunnels, fragments and extension headers, a policy takes what
-/// the capture filter takes.
+/// On packets without tags, tunnels, fragments and extension headers, a policy matches what the
+/// capture filter matches.
 #[test]
 fn policies_agree_with_filters_on_plain_packets() {
     let mut compiled = Vec::new();
@@ -107,10 +107,7 @@ fn policies_agree_with_filters_on_plain_packets() {
         .filter(|entry| entry.3 == 0)
         .map(|entry| entry.0)
         .collect();
-    assert!(
-        never.len() <= 3,
-        "these were matched by no packet: {never:?}"
-    );
+    assert!(never.len() <= 3, "no packet matched these: {never:?}");
 }
 
 /// The fields of a packet on which policies and filters must agree.
@@ -125,7 +122,7 @@ fn plain(packet: &[u8]) -> Option<PacketFields> {
         }
         AddressFamily::Mac => kind == 0x0806 && headers.outer.is_none(),
     };
-    // Where the capture cut a header short, a filter reads beyond it and says no.
+    // Where the capture cut a header short, a filter reads past the end and rejects.
     let whole = packet.len() >= 14 + 40 + 20;
     (is_plain && whole && headers.fragment.is_none() && !headers.incomplete)
         .then(|| PacketFields::new(&headers, 0, UNTAGGED))
