@@ -7,7 +7,7 @@ use crate::internet::start_of_packet;
 use crate::layers::Link;
 use crate::program::{self, NO_REGISTER, Place, Step};
 
-/// Link types with a header of their own before the link header that are not known here:
+/// Link types that have a header of their own before the link header and are not supported:
 /// netANALYZER.
 const PREFIXED_LINKS: [u16; 2] = [240, 241];
 
@@ -50,8 +50,8 @@ impl Compiler {
         })
     }
 
-    /// Of an unknown link only its own header can be loaded from, and not even that where
-    /// something of variable length stands before it.
+    /// In a packet of an unknown link only its own header can be loaded from, and not even that if
+    /// something of variable length precedes it.
     fn only_link_loads(&self, test: &Test, arith: &Arith) -> Result<(), CompileError> {
         match arith {
             Arith::Number(_) | Arith::Length => Ok(()),
@@ -71,13 +71,13 @@ impl Compiler {
         }
     }
 
-    /// A packet that is not of the protocols that are loaded from does not match, and
-    /// nothing is computed. In libpcap's order: those of the offset before those of the load.
+    /// A packet without the protocols that are loaded from does not match, and nothing is computed.
+    /// In libpcap's order: those of the offset before those of the load.
     fn guards(&mut self, test: &Test, arith: &Arith, exits: Exits) -> Result<(), CompileError> {
         match arith {
             Arith::Number(_) | Arith::Length => Ok(()),
             Arith::Negate(inner) => self.guards(test, inner, exits),
-            // libpcap forgets what the right operand demands; so must we.
+            // libpcap forgets what the right operand requires; so must we.
             Arith::Binary { left, .. } => self.guards(test, left, exits),
             Arith::Load { header, offset, .. } => {
                 self.guards(test, offset, exits)?;
@@ -177,7 +177,8 @@ impl Compiler {
         }
     }
 
-    /// A load from a fixed offset, perhaps masked: the usual left side, for which one step does.
+    /// A load from a fixed offset, perhaps masked: the usual left side, for which one step is
+    /// enough.
     fn masked_load(&self, arith: &Arith) -> Option<(Place, Width, u32)> {
         let (load, mask) = match arith {
             Arith::Binary {
@@ -205,8 +206,8 @@ impl Compiler {
             .map(|place| (place, *bytes, mask))
     }
 
-    /// Where a fixed offset leads. From a variable start large offsets wrap around, and are
-    /// left to registers.
+    /// The place of a fixed offset. From a variable start, large offsets wrap around and need
+    /// registers.
     fn fixed_place(&self, header: Header, offset: u32) -> Option<Place> {
         let place = self.header_place(header);
         if place.register == NO_REGISTER && !place.behind_ip {
@@ -222,7 +223,7 @@ impl Compiler {
         })
     }
 
-    /// Into a new register.
+    /// Computes it into a new register.
     fn value(&mut self, arith: &Arith) -> Result<u8, CompileError> {
         let to = self.registers(1)?;
         match arith {
@@ -278,7 +279,7 @@ impl Compiler {
     }
 }
 
-/// Arithmetic on numbers alone is done once. A division by zero stays, and rejects.
+/// Arithmetic on constants is done once. A division by zero stays, and rejects.
 fn fold(arith: &Arith) -> Arith {
     match arith {
         Arith::Number(_) | Arith::Length => arith.clone(),

@@ -1,5 +1,5 @@
-//! The syntax tree: what a filter says, with every name resolved to a value
-//! and nothing yet decided about link types or byte offsets.
+//! The syntax tree: what a filter means, with every name resolved to a value and nothing decided
+//! yet about link types or byte offsets.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -27,7 +27,7 @@ pub enum Expr {
 pub enum Test {
     /// `host` and `net`: an IPv4 or IPv6 address, or the addresses inside ARP and RARP.
     Address {
-        /// Where the address may stand; `None` is every protocol that carries such an address.
+        /// Where the address may be; `None` is every protocol that carries such an address.
         scope: Option<AddressScope>,
         /// Source, destination, either or both.
         direction: Direction,
@@ -172,7 +172,7 @@ pub enum MacDirection {
     Address4,
 }
 
-/// An IPv4 or IPv6 address with the bits of it that count.
+/// An IPv4 or IPv6 address with its significant bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Network {
     /// IPv4.
@@ -362,7 +362,7 @@ pub enum Header {
     Vrrp,
     /// CARP over IPv4, first fragment.
     Carp,
-    /// `ICMPv6` directly behind the IPv6 header.
+    /// `ICMPv6` directly after the IPv6 header.
     Icmp6,
 }
 

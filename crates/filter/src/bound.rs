@@ -7,7 +7,7 @@ use strata_wire::{AddressFamily, Endpoint, FlowKey};
 
 use crate::ast::{Expr, Network, Test};
 
-/// Larger sets are not worth asking an index for.
+/// Larger sets are not worth an index lookup.
 const ADDRESSES_MAX: usize = 1024;
 
 /// See [`crate::Filter::host_bounds`].
@@ -17,9 +17,9 @@ pub(crate) fn host_bounds(expr: &Expr) -> Vec<Vec<IpAddr>> {
     sorted.collect()
 }
 
-/// `shifts` counts the encapsulations to the left, `certain` those that the packet is known
-/// to have where this is reached. Only if these are equal do the following tests look at real
-/// headers: `not vlan and host 192.0.2.1` compares bytes of something else.
+/// `shifts` counts the encapsulations to the left, `certain` those that the packet is known to have
+/// at this point. Only if these are equal do the following tests read real headers: `not vlan and
+/// host 192.0.2.1` compares bytes of something else.
 fn bounds(expr: &Expr, shifts: &mut usize, certain: &mut usize) -> Vec<BTreeSet<IpAddr>> {
     match expr {
         Expr::Any => Vec::new(),
@@ -66,16 +66,16 @@ fn bounds(expr: &Expr, shifts: &mut usize, certain: &mut usize) -> Vec<BTreeSet<
 /// [`crate::Filter::flow_bound`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowFacts {
-    /// Both addresses, or none for what is not IP.
+    /// Both addresses, or `None` for what is not IP.
     pub addresses: Option<[IpAddr; 2]>,
-    /// Both ports, of the addresses at the same places; 0 where the protocol has none.
+    /// Both ports, in the order of the addresses; 0 if the protocol has none.
     pub ports: [u16; 2],
-    /// The protocol behind all IP headers.
+    /// The protocol after all IP headers.
     pub protocol: u8,
 }
 
 impl FlowFacts {
-    /// The flow's key, of what is IP.
+    /// The facts of a flow's key, if it is IP.
     #[must_use]
     pub fn key(&self) -> Option<FlowKey> {
         let [a, b] = self.addresses?;
@@ -117,7 +117,7 @@ pub(crate) fn may_match(
             may_match(inner, facts, shifts, &mut certain.clone());
             true
         }
-        // Every part is looked at, for the encapsulations in it.
+        // Every part is visited, for its encapsulations.
         Expr::And(parts) => {
             let mut all = true;
             for part in parts {
@@ -151,7 +151,7 @@ fn test_may_match(test: &Test, facts: &FlowFacts) -> bool {
     }
 }
 
-/// Whether this is a header that the protocol of a flow may stand behind.
+/// Whether the protocol of a flow may follow this header.
 pub(crate) fn is_before_others(number: u32) -> bool {
     matches!(number, 0 | 43 | 44 | 51 | 59 | 60 | 135 | 139 | 140)
 }
@@ -169,7 +169,7 @@ fn within(network: &Network, address: IpAddr) -> bool {
     }
 }
 
-/// Whether what stands to its right looks at other headers.
+/// Whether the tests to its right look at other headers.
 pub(crate) fn is_shift(test: &Test) -> bool {
     matches!(
         test,

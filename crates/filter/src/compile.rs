@@ -1,7 +1,7 @@
 //! From the tree to a program for one link type.
 //!
-//! Steps come in the order in which libpcap's unoptimised code would load,
-//! because a load beyond the captured bytes decides the packet.
+//! Steps come in the order in which libpcap's unoptimised code loads, because a load beyond the
+//! captured bytes decides the packet.
 
 use strata_wire::{LinkType, exact};
 
@@ -14,11 +14,11 @@ use crate::thread;
 /// Larger programs are refused.
 const STEPS_MAX: usize = 1 << 20;
 
-/// A place to jump to that may not be known yet.
+/// A jump target that may not be known yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Label(pub(crate) u32);
 
-/// Where to go on, by the outcome of a test.
+/// Where to continue, by the outcome of a test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exits {
     pub(crate) yes: Label,
@@ -32,8 +32,8 @@ pub(crate) fn compile(expr: &Expr, link: LinkType) -> Result<Program, CompileErr
         no: Label(REJECT),
     };
     compiler.expr(expr, exits)?;
-    // libpcap's filters look into PPI with 802.11 only, but do not ask for that where the last
-    // header they have entered is another. The empty filter takes everything.
+    // libpcap's filters support PPI with 802.11 only, but do not check that where the last header
+    // they have entered is another. The empty filter accepts everything.
     let in_ppi = compiler.layers.link == Link::Wlan(Radio::Ppi);
     compiler.asks_for_wlan = in_ppi && !matches!(expr, Expr::Any);
     Ok(compiler.finish())
@@ -44,7 +44,7 @@ pub(crate) struct Compiler {
     /// Jump targets are labels until [`Compiler::finish`].
     steps: Vec<Step>,
     labels: Vec<u32>,
-    /// The first register that is not in use by an encapsulation.
+    /// The first register not used by an encapsulation.
     pub(crate) free_register: u8,
     needs_wlan_link: bool,
     needs_wlan_payload: bool,
@@ -208,7 +208,7 @@ impl Compiler {
         Label(u32::try_from(self.labels.len() - 1).unwrap_or(REJECT))
     }
 
-    /// The next step is where `label` leads.
+    /// Binds `label` to the next step.
     pub(crate) fn bind(&mut self, label: Label) {
         let here = u32::try_from(self.steps.len()).unwrap_or(REJECT);
         if let Some(target) = usize::try_from(label.0)
@@ -277,7 +277,7 @@ impl Compiler {
         self.field(place, Width::Byte, bits, Relation::NotEqual, 0, exits)
     }
 
-    /// Of what 802.11 needs, only what is used is computed.
+    /// Of the values for 802.11, only those needed are computed.
     pub(crate) fn note(&mut self, place: &Place) {
         let Link::Wlan(radio) = Layers::new(self.layers.outer).link else {
             return;
@@ -326,7 +326,7 @@ impl Compiler {
         };
         let mut steps = Vec::new();
         if self.asks_for_wlan {
-            // The link type of what follows, 105, little-endian.
+            // The link type of the content, 105, little-endian.
             steps.push(Step::Field {
                 place: Offset::fixed(4).place(0),
                 width: Width::Word,
@@ -342,7 +342,7 @@ impl Compiler {
             Radio::Radiotap => Some(Step::Radiotap { to: WLAN_LINK }),
             Radio::Prism => Some(Step::Prism { to: WLAN_LINK }),
             Radio::Avs => Some(Step::Avs { to: WLAN_LINK }),
-            // The length stands where that of radiotap does.
+            // The length is where radiotap has it.
             Radio::Ppi => Some(Step::Radiotap { to: WLAN_LINK }),
         };
         if self.needs_wlan_link || self.needs_wlan_payload {

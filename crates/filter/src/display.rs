@@ -36,7 +36,7 @@ fn list(parts: &[Expr], word: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 fn operand(part: &Expr, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match part {
         Expr::And(_) | Expr::Or(_) => write!(f, "({part})"),
-        // The empty expression has no words of its own below an operator.
+        // Below an operator the empty expression cannot be written.
         Expr::Any => f.write_str("len >= 0"),
         Expr::Not(_) | Expr::Test(_) => write!(f, "{part}"),
     }

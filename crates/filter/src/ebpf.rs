@@ -1,12 +1,12 @@
-//! The same steps as eBPF, so that the kernel leaves out what is not wanted.
+//! The same steps as eBPF, so that the kernel drops unwanted packets.
 //!
-//! The kernel takes a VLAN tag out of a packet before any filter sees it; we put it
-//! back before ours does. So a program has two parts, for packets with and without
-//! such a tag, and where there is one, loads see the packet as it will be.
+//! The kernel takes a VLAN tag out of a packet before any filter sees it; we restore it before ours
+//! runs. So a program has two parts, for packets with and without such a tag, and in the former,
+//! loads see the packet as it will be.
 //!
 //! ```text
 //! R6 the kernel's packet   R7 the packet's length as it will be
-//! R8 a computed offset     R9 bytes put together   R0 what was loaded
+//! R8 a computed offset     R9 assembled bytes   R0 the loaded value
 //! stack: the registers of the steps, 4 bytes each
 //! ```
 
@@ -17,15 +17,15 @@ use crate::layers::FIRST_FREE;
 use crate::program::{ACCEPT, NO_REGISTER, Place, Program, REGISTERS, Step};
 use crate::thread::targets;
 
-/// How the kernel holds the packets that a program is for.
+/// The form in which the kernel has the packets that a program is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelView {
-    /// A socket buffer, from the link layer header on.
+    /// A socket buffer, starting at the link-layer header.
     Packet,
-    /// A socket buffer, from the network header on; packets get a Linux cooked
-    /// header, version 2, when they are captured.
+    /// A socket buffer, starting at the network header; packets get a Linux cooked header, version
+    /// 2, when they are captured.
     Cooked,
-    /// A driver's buffer, from the link layer header on, with its VLAN tags.
+    /// A driver's buffer, starting at the link-layer header, with its VLAN tags.
     Xdp,
 }
 
@@ -60,23 +60,23 @@ const XDP_LOAD_BYTES: i32 = 189;
 /// draft-ietf-opsawg-pcaplinktype, LINKTYPE_LINUX_SLL2.
 const COOKED_LEN: u32 = 20;
 const TAG_LEN: u32 = 4;
-/// Where a tag stands in Ethernet.
+/// Offset of a tag in Ethernet.
 const TAG_AT: u32 = 12;
-/// Where the steps' registers end on the stack, and scratch space behind them.
+/// Where the steps' registers end on the stack, and scratch space after them.
 const REGISTERS_AT: i16 = -(4 * 32);
 const SCRATCH_AT: i16 = REGISTERS_AT - 8;
 
 const _: () = assert!(REGISTERS == 32);
 
 impl Program {
-    /// Writes the filter into a program: it goes on at `accept` or at `reject`.
-    /// Expects the kernel's packet in `R6`, uses all registers and 136 bytes of
-    /// stack, and leaves `R6` as it is and the packet's length in `R7`.
+    /// Adds the filter to a program: it continues at `accept` or at `reject`. Expects the kernel's
+    /// packet in `R6`, uses all registers and 136 bytes of stack, and preserves `R6` and leaves the
+    /// packet's length in `R7`.
     ///
     /// # Errors
     ///
-    /// If the filter has tests that are made in user space only: `protochain`,
-    /// 802.11, and parts of a cooked header that the kernel does not have yet.
+    /// If the filter has tests that work only in user space: `protochain`, 802.11, and parts of a
+    /// cooked header that the kernel does not have yet.
     pub fn write_ebpf(
         &self,
         asm: &mut Assembler,
@@ -164,7 +164,7 @@ impl Program {
     }
 }
 
-/// The steps for packets with, or without, a tag that was taken out.
+/// The steps for packets with, or without, an extracted tag.
 struct Part<'a> {
     asm: &'a mut Assembler,
     view: KernelView,
@@ -191,7 +191,7 @@ impl Part<'_> {
             self.step(step, &leads)?;
             let ends = targets(&mut step.clone()).next().is_some();
             if index + 1 == labels.len() && !ends {
-                // As evaluation does when the steps are over.
+                // Like the evaluation when the steps are over.
                 self.asm.jump(reject);
             }
         }
@@ -294,7 +294,7 @@ impl Part<'_> {
                     .jump_if32(Condition::Equal, Reg::R1, 0, self.reject);
                 self.asm.alu32(alu, Reg::R0, Reg::R1);
             }
-            // The kernel's shifts look at the low five bits only.
+            // The kernel's shifts use only the low five bits.
             Operator::ShiftLeft | Operator::ShiftRight => {
                 let (small, done) = (self.asm.label(), self.asm.label());
                 self.asm.jump_if32(Condition::Less, Reg::R1, 32, small);
@@ -315,7 +315,7 @@ impl Part<'_> {
             offset: place.offset.wrapping_add(more),
             ..*place
         };
-        // The start, and behind the options.
+        // The start, and after the options.
         self.start(place, None)?;
         self.asm.alu32(Alu::Add, Reg::R8, imm(place.offset));
         self.put(to, Reg::R8);
@@ -380,7 +380,7 @@ impl Part<'_> {
         Ok(())
     }
 
-    /// `R0` = what stands at a place; on to `reject` if it is not in the packet.
+    /// `R0` = the value at a place; jumps to `reject` if it is not in the packet.
     fn load(&mut self, place: &Place, index: Option<u8>, width: Load) -> Result<(), NotInKernel> {
         if place.register == NO_REGISTER && !place.behind_ip && index.is_none() {
             return self.load_fixed(place.offset, width);
@@ -397,7 +397,7 @@ impl Part<'_> {
         self.load_computed(width)
     }
 
-    /// `R0` = what stands at a known offset.
+    /// `R0` = the value at a known offset.
     fn load_fixed(&mut self, at: u32, width: Load) -> Result<(), NotInKernel> {
         let bytes = bytes(width);
         let Some(end) = at
@@ -423,7 +423,7 @@ impl Part<'_> {
         Ok(())
     }
 
-    /// `R0` = bytes of which some are the tag's, one by one.
+    /// `R0` = bytes some of which are the tag's, one by one.
     fn load_across_tag(&mut self, at: u32, count: u32) {
         self.asm.set(Reg::R9, 0);
         for at in at..at + count {
@@ -463,7 +463,7 @@ impl Part<'_> {
         self.asm.network_order(Reg::R0, 16);
     }
 
-    /// `R0` = a field of the cooked header, or of the packet behind it.
+    /// `R0` = a field of the cooked header, or of the packet after it.
     fn load_cooked(&mut self, at: u32, width: Load) -> Result<(), NotInKernel> {
         match (at, width) {
             (0, Load::Half) if self.tagged => self.tag_half(false),
@@ -477,7 +477,7 @@ impl Part<'_> {
             _ => {
                 let header = COOKED_LEN + if self.tagged { TAG_LEN } else { 0 };
                 let Some(at) = at.checked_sub(header) else {
-                    return refuse("it looks into the cooked header");
+                    return refuse("it reads the cooked header");
                 };
                 self.asm.load_packet(kernel_width(width), imm(at));
             }
@@ -485,12 +485,12 @@ impl Part<'_> {
         Ok(())
     }
 
-    /// `R0` = bytes at a known offset of the driver's buffer, whose first part alone
-    /// can be read directly.
+    /// `R0` = bytes at a known offset of the driver's buffer, of which only the first part can be
+    /// read directly.
     fn load_driver(&mut self, at: u32, width: Load) {
         let (helper, done) = (self.asm.label(), self.asm.label());
         let end = imm(at + bytes(width));
-        // Offsets that the verifier takes in an instruction.
+        // Offsets that the verifier accepts in an instruction.
         let direct = i16::try_from(at).ok();
         if let Some(at) = direct {
             self.asm.load(Width::Word, Reg::R1, Reg::R6, xdp::DATA);
@@ -522,7 +522,7 @@ impl Part<'_> {
             .load(kernel_width(width), Reg::R0, Reg::R10, SCRATCH_AT);
     }
 
-    /// Turns what was loaded from network order into the host's.
+    /// Converts the loaded value from network to host order.
     fn turn(&mut self, width: Load) {
         match width {
             Load::Byte => {}
@@ -531,7 +531,7 @@ impl Part<'_> {
         }
     }
 
-    /// `R0` = what stands at the offset in `R8`, of 64 bits, which is used up.
+    /// `R0` = the value at the offset in `R8`, of 64 bits, which is overwritten.
     fn load_computed(&mut self, width: Load) -> Result<(), NotInKernel> {
         let count = bytes(width);
         self.asm.set(Reg::R1, Reg::R8);
@@ -546,7 +546,7 @@ impl Part<'_> {
                 self.turn(width);
             }
             KernelView::Cooked => {
-                // Nothing but the packet itself is looked at by computed offsets.
+                // Computed offsets only read the packet itself.
                 let header = COOKED_LEN + if self.tagged { TAG_LEN } else { 0 };
                 self.asm
                     .jump_if(Condition::Less, Reg::R8, imm(header), self.reject);

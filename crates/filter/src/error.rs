@@ -5,9 +5,9 @@ use std::ops::Range;
 
 use strata_wire::LinkType;
 
-/// Why an expression is not a filter.
+/// Why an expression is not a valid filter.
 ///
-/// Shows the expression with the place marked:
+/// Displays the expression with the error marked:
 ///
 /// ```text
 /// a port is a number from 0 to 65535, not 70000
@@ -30,7 +30,7 @@ impl ParseError {
         }
     }
 
-    /// Where in the expression, in bytes. Empty at its end where something is missing.
+    /// The position in the expression, in bytes. Empty at the end if something is missing.
     #[must_use]
     pub fn span(&self) -> Range<usize> {
         self.span.clone()
@@ -49,7 +49,7 @@ impl ParseError {
     }
 }
 
-/// Shown around the mark: a very long expression is cut, in characters.
+/// Displayed around the mark: a very long expression is cut, in characters.
 const CONTEXT_MAX: usize = 60;
 
 impl fmt::Display for ParseError {
@@ -79,7 +79,7 @@ impl fmt::Display for ParseError {
 /// Why a filter cannot run on packets of a link type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
-    /// The words mean nothing on this link.
+    /// The test means nothing on this link.
     #[error("'{test}' cannot be tested on {link}: {reason}")]
     Unsupported {
         /// The part of the expression.
@@ -89,7 +89,7 @@ pub enum CompileError {
         /// Why, and what can be done.
         reason: &'static str,
     },
-    /// Nothing but `len` and loads from `link[...]` is known of this link type.
+    /// Only `len` and loads from `link[...]` are supported on this link type.
     #[error(
         "'{test}' cannot be tested on packets of {link}: Strata does not know where their \
          network header is; only 'len', 'less', 'greater' and 'link[...]' work here"
@@ -100,7 +100,7 @@ pub enum CompileError {
         /// The link type.
         link: LinkType,
     },
-    /// More than the evaluation has room for.
+    /// It exceeds the limits of the evaluation.
     #[error("the filter is too large: {what}; split it into several filters")]
     TooLarge {
         /// What there is too much of.

@@ -1,4 +1,4 @@
-//! Which flows a matching packet can be of, where a filter names both ends.
+//! Which flows a matching packet can belong to, if a filter names both ends.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,13 +8,13 @@ use strata_wire::dissect::protocol;
 use crate::ast::{Direction, Expr, Test, Transport};
 use crate::bound::{FlowFacts, is_before_others, is_shift, single_address};
 
-/// More flows are not worth asking an index for.
+/// More flows are not worth an index lookup.
 const FLOWS_MAX: usize = 64;
 
 /// See [`crate::Filter::flow_bound`].
 pub(crate) fn flow_bound(expr: &Expr) -> Option<Vec<FlowFacts>> {
     if has_shift(expr) {
-        // The headers that are looked at may be inside of others.
+        // The tested headers may be inside others.
         return None;
     }
     of(expr)
@@ -76,7 +76,7 @@ fn of_all(expr: &Expr) -> Option<Vec<FlowFacts>> {
     Some(flows)
 }
 
-/// Something that a matching packet has one of.
+/// Alternatives, one of which every matching packet has.
 struct Clause<T> {
     direction: Direction,
     values: BTreeSet<T>,
@@ -115,8 +115,8 @@ fn clauses<T: Ord + Clone>(
     }
 }
 
-/// The pairs of which one must be at the ends of a packet, if two clauses can only be meant
-/// by different ends.
+/// The pairs of which one must be at the ends of a packet, if two clauses can only mean different
+/// ends.
 fn pairs<T: Ord + Copy>(clauses: &[Clause<T>]) -> Option<Vec<(T, T)>> {
     let mut best: Option<(&Clause<T>, &Clause<T>)> = None;
     for (at, one) in clauses.iter().enumerate() {
@@ -232,7 +232,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-        /// Every packet that matches is of a flow of the bound.
+        /// Every matching packet belongs to a flow of the bound.
         #[test]
         fn the_bound_holds(
             tests in prop::collection::vec((test(), prop::sample::select(vec!["and", "and", "and", "or"]), any::<bool>()), 4..9),

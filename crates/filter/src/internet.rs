@@ -21,13 +21,13 @@ impl Compiler {
         network: &Network,
         exits: Exits,
     ) -> Result<(), CompileError> {
-        // EtherType, and where source and destination stand: RFC 791, RFC 826, RFC 8200.
+        // EtherType, and offsets of source and destination: RFC 791, RFC 826, RFC 8200.
         let all = match (network, scope) {
             (Network::V6 { .. }, _) => &[(IP6, 8, 24)][..],
             (_, Some(AddressScope::Ip)) => &[(IP, 12, 16)],
             (_, Some(AddressScope::Arp)) => &[(ARP, 14, 24)],
             (_, Some(AddressScope::Rarp)) => &[(RARP, 14, 24)],
-            // Behind an MPLS label only IP can be told.
+            // After an MPLS label only IP can be recognised.
             (_, None) if self.layers.mpls_labels > 0 => &[(IP, 12, 16)],
             (_, _) => &[(IP, 12, 16), (ARP, 14, 24), (RARP, 14, 24)],
         };
@@ -183,7 +183,7 @@ impl Compiler {
                     },
                 )?;
                 self.bind(other);
-                // RFC 8200 section 4.5: a fragment header (44) directly behind the IPv6 header.
+                // RFC 8200 section 4.5: a fragment header (44) directly after the IPv6 header.
                 self.equal(
                     next,
                     Width::Byte,
@@ -213,9 +213,10 @@ impl Compiler {
             });
         }
         if self.layers.payload.register != NO_REGISTER {
-            return Err(
-                self.unsupported(test, "'protochain' needs a network header at a fixed place")
-            );
+            return Err(self.unsupported(
+                test,
+                "'protochain' needs a network header at a fixed offset",
+            ));
         }
         let ip6 = version == IpVersion::V6;
         let inner = self.label();

@@ -1,4 +1,4 @@
-//! Where the headers are, as far as the expression has been read.
+//! Where the headers are, as far as the expression has been parsed.
 //!
 //! `vlan`, `mpls`, `pppoes` and `geneve` move the headers for all tests to
 //! their right; [`Layers`] is what they change.
@@ -7,9 +7,9 @@ use strata_wire::LinkType;
 
 use crate::program::{NO_REGISTER, Place};
 
-/// The register that holds the start of the 802.11 header behind a radio header.
+/// The register with the start of the 802.11 header after a radio header.
 pub(crate) const WLAN_LINK: u8 = 0;
-/// The register that holds the end of the 802.11 header.
+/// The register with the end of the 802.11 header.
 pub(crate) const WLAN_PAYLOAD: u8 = 1;
 /// The registers from here on are free.
 pub(crate) const FIRST_FREE: u8 = 2;
@@ -36,7 +36,7 @@ pub(crate) enum Link {
     Unknown,
 }
 
-/// What stands before an 802.11 header.
+/// What precedes an 802.11 header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Radio {
     None,
@@ -78,11 +78,11 @@ pub(crate) struct Layers {
     pub(crate) link: Link,
     pub(crate) link_header: Offset,
     pub(crate) link_type: Offset,
-    /// Behind the link header; an LLC header, if there is one.
+    /// After the link header; an LLC header, if there is one.
     pub(crate) payload: Offset,
     /// From the payload to the network header.
     pub(crate) network: u32,
-    /// The same where an LLC header without SNAP stands between.
+    /// The same with an LLC header without SNAP in between.
     pub(crate) network_no_snap: u32,
     pub(crate) mpls_labels: u32,
     /// Inside Geneve, where the link header may be missing.
@@ -111,7 +111,7 @@ impl Layers {
             LinkType::FRELAY => Link::FrameRelay,
             _ => Link::Unknown,
         };
-        // Link type field, payload, network header behind the payload, the same without SNAP.
+        // Link type field, payload, network header after the payload, the same without SNAP.
         let (link_type, payload, network, network_no_snap) = match link {
             Link::Ethernet => (12, 14, 0, 3),
             Link::LinuxCooked => (14, 16, 0, 0),
@@ -120,9 +120,9 @@ impl Layers {
             Link::Wlan(_) => (6, 0, 8, 3),
             // RFC 2516 section 4: six bytes before the protocol of PPP.
             Link::PppOther if outer == LinkType::PPP_ETHER => (6, 8, 0, 0),
-            // Address and control field, whether the packets have them or not.
+            // Address and control field, whether present or not.
             Link::Ppp | Link::PppOther | Link::CiscoHdlc => (2, 4, 0, 0),
-            // Of frame relay libpcap takes the first byte for that of the network header.
+            // In frame relay, libpcap takes the first byte for that of the network header.
             _ => (0, 0, 0, 0),
         };
         let (link_register, payload_register) = match link {
@@ -157,13 +157,13 @@ impl Layers {
         self.payload.place(self.network.wrapping_add(offset))
     }
 
-    /// A field behind an LLC header without SNAP.
+    /// A field after an LLC header without SNAP.
     pub(crate) fn network_no_snap(&self, offset: u32) -> Place {
         self.payload
             .place(self.network_no_snap.wrapping_add(offset))
     }
 
-    /// A field behind the IPv4 header.
+    /// A field after the IPv4 header.
     pub(crate) fn behind_ip(&self, offset: u32) -> Place {
         let header = self.network(0);
         Place {
@@ -233,7 +233,7 @@ impl Layers {
         self.in_geneve = true;
     }
 
-    /// In the words of an engineer.
+    /// The name for messages.
     pub(crate) fn link_words(&self) -> String {
         match self.link {
             Link::Ppp if self.outer != LinkType::PPP => "PPP inside PPPoE".to_owned(),

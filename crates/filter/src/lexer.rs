@@ -1,4 +1,4 @@
-//! Words, numbers, addresses and signs.
+//! Words, numbers, addresses and operators.
 //!
 //! The longest match wins, so that `80-90` and `ftp-data` are one word each
 //! and `len-4` is a name: write `len - 4`.
@@ -20,8 +20,8 @@ const WORD_BYTES_MAX: usize = 256;
 pub(crate) enum Token {
     Keyword(Keyword),
     Number(u32),
-    /// Two to four decimal numbers with dots: the address, left aligned, and how many bits of it
-    /// were written.
+    /// Two to four decimal numbers with dots: the address, left aligned, and how many of its bits
+    /// were given.
     V4(Ipv4Addr, u8),
     V6(Ipv6Addr),
     Mac(MacAddress),
@@ -177,7 +177,7 @@ fn hex(digits: &str, length: std::ops::RangeInclusive<usize>) -> Option<u8> {
 fn word_token(word: &str) -> Result<Token, String> {
     if word.len() > WORD_BYTES_MAX {
         return Err(format!(
-            "a word of {} characters is no name or number",
+            "a word of {} characters is neither a name nor a number",
             word.len()
         ));
     }
@@ -229,7 +229,7 @@ fn number(word: &str) -> Option<Result<u32, String>> {
     }
     Some(
         u32::from_str_radix(digits, radix).map_err(|_| {
-            format!("{word} does not fit into 32 bits; the largest number is 4294967295")
+            format!("{word} does not fit in 32 bits; the largest number is 4294967295")
         }),
     )
 }

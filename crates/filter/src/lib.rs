@@ -1,10 +1,9 @@
 //! The tcpdump filter language (pcap-filter(7)), with a syntax tree of its own.
 //!
-//! A filter is parsed once, into a tree that says what is tested: hosts,
-//! ports, protocols, with names resolved to numbers. For each link type it is
-//! compiled into a short list of steps, which is evaluated per packet without
-//! allocating. The same tree is the source for other machines: eBPF, policy
-//! rules, and what a log can skip.
+//! A filter is parsed once, into a tree of tests: hosts, ports, protocols, with names resolved to
+//! numbers. For each link type it is compiled into a short list of steps, which is evaluated per
+//! packet without allocating. The same tree is the source for other uses: eBPF, policy rules, and
+//! what a log can skip.
 //!
 //! ```
 //! use strata_filter::Filter;
@@ -21,26 +20,23 @@
 //! # Layers
 //!
 //! - `lexer`, `names`, `parser`, `qualifier`, `protocol`: from text to [`Expr`].
-//! - [`Expr`] and its parts; printed, it is an expression again.
+//! - [`Expr`] and its parts; displayed, they are an expression again.
 //! - `layers`, `compile` with `link`, `mac`, `internet`, `arith`: from the tree
 //!   to steps. `thread` drops steps whose outcome is known.
 //! - [`Program`]: the steps and their evaluation.
 //! - `ebpf`: the steps as instructions of the kernel.
 //! - `bound`: which addresses a match must have.
 //!
-//! Every crate above may use this one; it uses `wire` for link
-//! types, and `bpf` for its assembler.
+//! Used by all crates above; uses `wire` for link types, and `bpf` for its assembler.
 //!
 //! # Meaning
 //!
-//! It is that of libpcap 1.10.3 on capture files, against which it is tested.
-//! So a load beyond the captured bytes rejects the packet, whatever `not` and
-//! `or` stand around it. `vlan`, `mpls`, `pppoes` and `geneve` shift the
-//! headers for all that stands to their right, also across `or`. `port` looks
-//! at first fragments only, and directly behind the IPv6 header. `tcp[...]` and
-//! its like look at IPv4 only. In a sum, only the left operand's protocol is
-//! demanded. `ip broadcast` knows 0.0.0.0 and 255.255.255.255, for a file has
-//! no netmask.
+//! That of libpcap 1.10.3 on capture files, against which it is tested. So a load beyond the
+//! captured bytes rejects the packet, whatever `not` and `or` surround it. `vlan`, `mpls`, `pppoes`
+//! and `geneve` shift the headers for everything to their right, also across `or`. `port` tests
+//! first fragments only, and directly after the IPv6 header. `tcp[...]` and the like read IPv4
+//! only. In a sum, only the left operand's protocol is required. `ip broadcast` knows 0.0.0.0 and
+//! 255.255.255.255, since a file has no netmask.
 //!
 //! Link types: Ethernet, raw IP (12, 14, 101, 228, 229), Linux cooked (113,
 //! 276), BSD and OpenBSD loopback (0, 108), 802.11 bare (105), with radiotap
@@ -49,28 +45,27 @@
 //! `link[...]` work (the last not on netANALYZER, 240 and 241),
 //! and the rest is a [`CompileError`], also where libpcap knows more.
 //!
-//! What libpcap makes of the rarer ones is kept, so that a filter means here what it means to
-//! tcpdump. On PPI only packets with 802.11 match, and `type`, `subtype`, `dir`, `vlan` and
-//! `radio[...]` are refused. PPP is looked for behind address and control bytes only. On frame
-//! relay an address of two bytes and `ip`, `ip6`, `iso` and what is below `iso` are told apart, but
-//! what stands in the packet (`host`, `tcp`) is looked for from the first byte of the frame on.
-//! NFLOG (239) is refused, as it has attributes of any length before the packet: policies see
+//! The peculiarities of libpcap on the rarer ones are kept, so that a filter means here what it
+//! means to tcpdump. On PPI only packets with 802.11 match, and `type`, `subtype`, `dir`, `vlan`
+//! and `radio[...]` are refused. PPP is expected after address and control bytes only. On frame
+//! relay an address of two bytes is assumed, and `ip`, `ip6`, `iso` and the protocols of `iso` are
+//! told apart, but fields of the packet (`host`, `tcp`) are read from the first byte of the frame
+//! on. NFLOG (239) is refused, as it has attributes of any length before the packet: policies see
 //! the flows of its packets.
 //!
-//! Service names are those of `/etc/services`, protocol names those of
-//! `/etc/protocols`, each read when a filter that has such a name is parsed; a
-//! small table of well-known names stands in for what is not there.
+//! Service names are those of `/etc/services`, protocol names those of `/etc/protocols`, each read
+//! when a filter with such a name is parsed; a small table of well-known names replaces missing
+//! files.
 //!
 //! # What is refused
 //!
-//! - Names of hosts, networks and MAC addresses: a filter must not wait for a
-//!   name server, nor mean something else tomorrow. So also `gateway`.
-//! - `DECnet` addresses (`decnet host`), `ARCnet` addresses (`$1`): out of use.
-//!   `decnet` alone works.
-//! - The keywords of ATM (`lane`, `vpi`...), SS7 (`sio`, `opc`...) and OpenBSD
-//!   packet filter logs (`ifname`, `action`...): their link types are not known here.
+//! - Names of hosts, networks and MAC addresses: a filter must not wait for a name server, nor
+//!   change its meaning tomorrow. So `gateway` too.
+//! - `DECnet` addresses (`decnet host`), `ARCnet` addresses (`$1`): obsolete. `decnet` alone works.
+//! - The keywords of ATM (`lane`, `vpi`...), SS7 (`sio`, `opc`...) and OpenBSD packet filter logs
+//!   (`ifname`, `action`...): their link types are not supported.
 //! - `byte`, which pcap-filter(7) does not mention.
-//! - `inbound`, `outbound`, `ifindex` where the capture file does not say it.
+//! - `inbound`, `outbound`, `ifindex` if the capture file does not record it.
 //! - More than 200 levels of nesting, 60 operators in a comparison, 500 changes between
 //!   `and` and `or` without parentheses, or a mebibyte.
 //!
@@ -82,8 +77,8 @@
 //!   short packets that its unoptimised program rejects: `net ::/0`, or `tcp[100] = 0 or
 //!   tcp`. Here the unoptimised program is the model, for one thing only the optimised:
 //!   constant offsets are added modulo 2^32, so that `ip[-1]` is the byte before the header.
-//! - A test inside `geneve` that is reached by a packet which is not Geneve, as in `geneve or
-//!   tcp`: libpcap reads memory that it has not set; here the packet is rejected.
+//! - A test inside `geneve` that is reached by a packet which is not Geneve, as in `geneve or tcp`:
+//!   libpcap reads uninitialised memory; here the packet is rejected.
 //! - On 802.11, `pppoes` and `geneve`, and tests on headers next to arithmetic, make libpcap
 //!   use a wrong header length; here it is right.
 //! - BSD loopback: the address family is taken in both byte orders, for which libpcap needs
@@ -128,22 +123,22 @@ pub use ebpf::{KernelView, NotInKernel};
 pub use error::{CompileError, ParseError};
 pub use program::Program;
 
-/// A filter expression that has been understood.
+/// A parsed filter expression.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Filter {
     expr: Expr,
 }
 
 impl Filter {
-    /// Reads an expression. The empty one matches every packet.
+    /// Parses an expression. The empty one matches every packet.
     ///
     /// # Errors
     ///
-    /// What is not understood, with the place and what to write instead.
+    /// A syntax error, with its position and what to write instead.
     pub fn parse(expression: &str) -> Result<Self, ParseError> {
         let expr = parser::parse(expression)?;
-        // What is printed has parentheses of its own. Of a filter that is nested
-        // nearly as deep as is read, they must not make more than is read.
+        // The display adds parentheses. If a filter is nested nearly to the limit, they must not
+        // exceed it.
         if expression.len() > parser::DEPTH_MAX && parser::parse(&expr.to_string()).is_err() {
             let whole = 0..expression.len();
             let message = "the filter is nested too deeply: write it shorter";
@@ -162,13 +157,13 @@ impl Filter {
     ///
     /// # Errors
     ///
-    /// What cannot be tested on this link type, as libpcap refuses it too.
+    /// A test that is impossible on this link type, as in libpcap.
     pub fn compile(&self, link: LinkType) -> Result<Program, CompileError> {
         compile::compile(&self.expr, link)
     }
 
-    /// Sets of addresses, sorted: every matching packet has at least one of each set. None
-    /// if nothing can be said. For skipping parts of a log by an index of addresses.
+    /// Sets of addresses, sorted: every matching packet has at least one of each set. Empty if
+    /// nothing is known. For skipping parts of a log by an index of addresses.
     ///
     /// The packet has it as source or destination of an IPv4 or IPv6 header, or as the sender's
     /// or target's address of an ARP or RARP packet: at the bytes where the filter looks (12 and
@@ -180,18 +175,18 @@ impl Filter {
         bound::host_bounds(&self.expr)
     }
 
-    /// Flows of which every matching packet is, where the filter names addresses, ports and
-    /// protocol; `None` if they are not so few. For finding a flow by an index of flows.
+    /// Flows to which every matching packet belongs, if the filter names addresses, ports and
+    /// protocol; `None` if these are too many. For finding a flow by an index of flows.
     ///
-    /// The packet is of the flow by its outermost IP header, and has the ports right behind it.
+    /// The packet belongs to the flow by its outermost IP header, with the ports right after it.
     #[must_use]
     pub fn flow_bound(&self) -> Option<Vec<FlowFacts>> {
         flow_bound::flow_bound(&self.expr)
     }
 
-    /// Whether a packet of this flow may match. False means that none does, if the
-    /// facts hold for each packet: all its IP headers have these addresses, none is
-    /// cut short, and none lies within another.
+    /// Whether a packet of this flow may match. False means that none does, provided the facts hold
+    /// for each packet: all its IP headers have these addresses, none is cut short, and none is
+    /// inside another.
     #[must_use]
     pub fn may_match(&self, facts: &FlowFacts) -> bool {
         bound::may_match(&self.expr, facts, &mut 0, &mut 0)
@@ -213,7 +208,7 @@ impl fmt::Display for Filter {
     }
 }
 
-/// A filter from a tree that was made by hand.
+/// A filter from a hand-made tree.
 impl From<Expr> for Filter {
     fn from(expr: Expr) -> Self {
         Self { expr }

@@ -97,8 +97,8 @@ impl Compiler {
         )
     }
 
-    /// The network layer protocol identifier (RFC 2427 section 3.1) behind an address of two
-    /// bytes and the control field: other forms are not looked for, as in libpcap.
+    /// The network layer protocol identifier (RFC 2427 section 3.1) after an address of two bytes
+    /// and the control field: other forms are not recognised, as in libpcap.
     fn frame_relay_proto(&mut self, number: u32, exits: Exits) -> Result<(), CompileError> {
         let identifiers: &[u32] = match number {
             0x0800 => &[0xcc],
@@ -289,14 +289,14 @@ impl Compiler {
         )
     }
 
-    /// Inside MPLS only the label says that it is the last, and the packet what it is.
+    /// Inside MPLS only the label says that it is the last, and only the packet what it is.
     fn mpls_proto(&mut self, test: &Test, number: u32, exits: Exits) -> Result<(), CompileError> {
         let version = match number {
             0x0800 => 0x40,
             0x86dd => 0x60,
             _ => {
                 return Err(
-                    self.unsupported(test, "behind 'mpls' only IPv4 and IPv6 can be told apart")
+                    self.unsupported(test, "after 'mpls' only IPv4 and IPv6 can be told apart")
                 );
             }
         };
@@ -447,7 +447,7 @@ impl Compiler {
         } else {
             exits
         };
-        // IEEE 802.1Q C-tag and S-tag, and what was used for S-tags before.
+        // IEEE 802.1Q C-tag and S-tag, and the earlier type of S-tags.
         let types = [0x8100, 0x88a8, 0x9100];
         self.sequence(types.len(), inner, false, |this, index, exits| {
             this.ether_proto(test, types[index], exits)

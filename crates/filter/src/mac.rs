@@ -175,7 +175,7 @@ impl Compiler {
         test(self, 16, exits)
     }
 
-    /// Without the bit the test can succeed; what follows needs the bit.
+    /// Without the bit the test can succeed; the rest needs the bit.
     fn unless_then(
         &mut self,
         place: Place,
@@ -339,11 +339,11 @@ impl Compiler {
         exits: Exits,
     ) -> Result<(), CompileError> {
         match self.layers.link {
-            // As libpcap, which knows addresses there but no types.
+            // As in libpcap, which knows addresses there but no types.
             Link::Wlan(Radio::Ppi) => {
                 return Err(self.unsupported(
                     test,
-                    "behind a PPI header write it as 'link[0] & 0x0c', which is the type",
+                    "after a PPI header write it as 'link[0] & 0x0c', which is the type",
                 ));
             }
             Link::Wlan(_) => {}

@@ -6,7 +6,7 @@
 
 use crate::ast::{IpVersion, Llc, Transport};
 
-/// A word that stands for a protocol in front of other words or alone.
+/// A word that means a protocol before other words or alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Proto {
     Link,
@@ -88,7 +88,7 @@ pub(crate) enum Keyword {
     And,
     Or,
     Not,
-    /// A word that is refused wherever it stands, with the reason.
+    /// A word that is always refused, with the reason.
     Refused(&'static str),
 }
 
@@ -325,7 +325,7 @@ pub(crate) fn ether_abbreviation(number: u32) -> Option<&'static str> {
         .map(|(name, _)| *name)
 }
 
-/// A name behind `ether proto`.
+/// A name after `ether proto`.
 pub(crate) fn ether_proto(name: &str) -> Option<u32> {
     if name == "loopback" {
         return Some(0x9000);
@@ -533,7 +533,7 @@ const SERVICES: &[(&str, u16, bool, bool)] = &[
     ("postgresql", 5432, true, false),
 ];
 
-/// The port of a service, and its transport if the name exists for one only.
+/// The port of a service, and its transport if the name exists for only one.
 ///
 /// A name that means different ports on TCP and UDP means the one on TCP.
 pub(crate) fn service(name: &str) -> Option<(u16, Option<Transport>)> {

@@ -1,9 +1,8 @@
-//! From words to the tree.
+//! From tokens to the tree.
 //!
-//! Recursive descent over the grammar of pcap-filter(7). What a pair of
-//! parentheses holds (a condition, a value such as `(80 or 81)`, or an
-//! arithmetic expression) is known only at its end, so all three are read by
-//! the same functions and told apart by [`Item`].
+//! Recursive descent over the grammar of pcap-filter(7). The kind of what parentheses enclose (a
+//! condition, a value such as `(80 or 81)`, or an arithmetic expression) is known only at their
+//! end, so all three are parsed by the same functions and told apart by [`Item`].
 
 mod arith;
 mod special;
@@ -24,9 +23,9 @@ pub(crate) const OPERATORS_MAX: usize = 60;
 /// More changes between `and` and `or` without parentheses are refused.
 pub(crate) const ALTERNATIONS_MAX: usize = 500;
 
-/// How much of an expression has been understood.
+/// What was parsed so far.
 enum Item {
-    /// A condition, and the qualifier that a bare value behind it inherits.
+    /// A condition, and the qualifier that a bare value after it inherits.
     Term(Expr, Qualifier),
     /// A condition made of bare values only.
     Values(Expr, Qualifier),
@@ -124,7 +123,7 @@ impl Parser<'_> {
         ParseError::new(self.text, span, message)
     }
 
-    /// For rules that know nothing of the text.
+    /// For rules that do not know the text.
     fn checked<T>(&self, start: usize, result: Result<T, String>) -> Result<T, ParseError> {
         result.map_err(|message| self.error(self.span(start), message))
     }
@@ -144,7 +143,7 @@ impl Parser<'_> {
     fn no_relation(&self, start: usize) -> ParseError {
         self.error(
             self.span(start),
-            "a number alone is no test: compare it, as in 'tcp[0] = 1', or say what it is, as in \
+            "a number alone is not a test: compare it, as in 'tcp[0] = 1', or say what it is, as in \
              'port 80'",
         )
     }
@@ -215,7 +214,8 @@ impl Parser<'_> {
         Ok(left)
     }
 
-    /// As a condition, with what follows inherits; and whether it is made of bare values only.
+    /// As a condition, with the qualifier that the rest inherits; and whether it has bare values
+    /// only.
     fn condition(
         &self,
         item: Item,
@@ -233,7 +233,7 @@ impl Parser<'_> {
         }
     }
 
-    /// An operand, and if it is arithmetic all of it, with its relation.
+    /// An operand, and if it is arithmetic, all of it with its relation.
     fn unit(&mut self, inherited: Qualifier) -> Result<Item, ParseError> {
         let start = self.at;
         let first = match self.operand(inherited)? {
@@ -360,7 +360,7 @@ impl Parser<'_> {
             Some(Keyword::Gateway) if side.is_none() => {
                 return Err(self.error(
                     self.here(),
-                    "'gateway' needs the names of a host resolved to both its addresses, and \
+                    "'gateway' needs a host name resolved to both its addresses, and \
                      names are not resolved; write 'ether host <MAC> and not host <IP>'",
                 ));
             }
@@ -405,7 +405,7 @@ impl Parser<'_> {
             Token::Keyword(Keyword::Proto(_)) => {
                 let word = &self.text[self.here()];
                 let message = format!(
-                    "'{word}' is a keyword; as the name of a protocol it needs a backslash: \
+                    "'{word}' is a keyword; as a protocol name it needs a backslash: \
                      \\{word}"
                 );
                 Err(self.error(self.here(), message))

@@ -10,15 +10,15 @@ use crate::ast::{Operator, Relation, Width};
 pub(crate) const ACCEPT: u32 = u32::MAX;
 pub(crate) const REJECT: u32 = u32::MAX - 1;
 
-/// Offsets that are known only when the packet is seen, and intermediate results.
+/// Offsets that are known only at run time, and intermediate results.
 pub(crate) const REGISTERS: usize = 32;
-/// What a register holds before it is written: a place beyond every packet. A test inside an
-/// encapsulation that the packet does not have so fails to load, and rejects.
+/// The initial value of a register: a place beyond every packet. A test inside an encapsulation
+/// that the packet does not have thus fails to load, and rejects.
 const UNSET: u32 = u32::MAX;
-/// No register: counted from the first byte of the packet.
+/// No register: relative to the first byte of the packet.
 pub(crate) const NO_REGISTER: u8 = u8::MAX;
 
-/// A headers' chain longer than this matches nothing.
+/// A header chain longer than this matches nothing.
 ///
 /// Following libpcap, an authentication header sets the position instead of
 /// moving it, so that a crafted packet can point backwards; this ends it.
@@ -28,7 +28,7 @@ const CHAIN_HEADERS_MAX: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) register: u8,
-    /// Skip the IPv4 header that stands at `register + ip_offset`.
+    /// Skip the IPv4 header at `register + ip_offset`.
     pub(crate) behind_ip: bool,
     pub(crate) ip_offset: u32,
     pub(crate) offset: u32,
@@ -55,7 +55,7 @@ pub(crate) enum Step {
         yes: u32,
         no: u32,
     },
-    /// Go on elsewhere.
+    /// Jump.
     Jump {
         to: u32,
     },
@@ -94,13 +94,13 @@ pub(crate) enum Step {
     Avs {
         to: u8,
     },
-    /// Where the LLC header behind an 802.11 header starts.
+    /// The start of the LLC header after an 802.11 header.
     WlanPayload {
         link: u8,
         to: u8,
         radiotap: bool,
     },
-    /// Behind a Geneve header: `to` is the place of the inner protocol's type, `to + 1` of the
+    /// After a Geneve header: `to` is the place of the inner protocol's type, `to + 1` of the
     /// inner link header, `to + 2` of the inner network header.
     Geneve {
         place: Place,
@@ -129,14 +129,14 @@ pub struct Program {
 impl Program {
     /// Whether the filter accepts a packet.
     ///
-    /// `packet` is what was captured, from the first byte of the link layer
-    /// header; `wire_len` is the length it had on the wire. No bytes panic.
+    /// `packet` is the captured bytes, starting at the link-layer header; `wire_len` is the length
+    /// on the wire. Never panics.
     #[must_use]
     pub fn matches(&self, packet: &[u8], wire_len: u32) -> bool {
         run(&self.steps, self.start, packet, wire_len).unwrap_or(false)
     }
 
-    /// How many steps there are; an upper bound for the work per packet.
+    /// The number of steps; an upper bound for the work per packet.
     #[must_use]
     pub fn step_count(&self) -> usize {
         self.steps.len()
@@ -391,7 +391,7 @@ fn chain(packet: &[u8], ip6: bool, offset: u32, number: u32) -> Option<bool> {
             _ => return Some(false),
         };
         position = if next == AUTHENTICATION {
-            // Not added to the position: this is what libpcap's filters do.
+            // Not added to the position: libpcap's filters do the same.
             (load(packet, position.wrapping_add(1), offset, Width::Byte)? + 2) * 4
         } else {
             let length = load(packet, position, offset.wrapping_add(1), Width::Byte)?;

@@ -19,12 +19,12 @@ pub(crate) fn abbreviation(proto: Proto) -> Result<Expr, String> {
     let test = match proto {
         Proto::Link => {
             return Err(
-                "'ether' alone is no test; write 'ether host', 'ether proto' or 'ether[0]'"
+                "'ether' alone is not a test; write 'ether host', 'ether proto' or 'ether[0]'"
                     .to_owned(),
             );
         }
         Proto::Radio => {
-            return Err("'radio' alone is no test; write 'radio[0] = 1'".to_owned());
+            return Err("'radio' alone is not a test; write 'radio[0] = 1'".to_owned());
         }
         Proto::Ip => Test::EtherProto(0x0800),
         Proto::Ip6 => Test::EtherProto(0x86dd),
@@ -104,7 +104,7 @@ pub(crate) fn header(proto: Proto) -> Result<Header, String> {
     })
 }
 
-/// `broadcast` behind a protocol or alone.
+/// `broadcast` after a protocol or alone.
 pub(crate) fn broadcast(proto: Option<Proto>) -> Result<Test, String> {
     match proto {
         None | Some(Proto::Link) => Ok(Test::EtherBroadcast),
@@ -116,7 +116,7 @@ pub(crate) fn broadcast(proto: Option<Proto>) -> Result<Test, String> {
     }
 }
 
-/// `multicast` behind a protocol or alone.
+/// `multicast` after a protocol or alone.
 pub(crate) fn multicast(proto: Option<Proto>) -> Result<Test, String> {
     match proto {
         None | Some(Proto::Link) => Ok(Test::EtherMulticast),

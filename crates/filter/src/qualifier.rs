@@ -1,4 +1,4 @@
-//! What a value means behind its qualifiers: `src host`, `tcp port`, `ip proto`.
+//! What a value means after its qualifiers: `src host`, `tcp port`, `ip proto`.
 
 use std::net::Ipv4Addr;
 
@@ -8,7 +8,7 @@ use crate::ast::{
 use crate::lexer::Token;
 use crate::names::{self, Proto};
 
-/// The words before a value. A value without words of its own takes the last ones.
+/// The words before a value. A value without any inherits the last ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Qualifier {
     pub(crate) proto: Option<Proto>,
@@ -37,9 +37,9 @@ pub(crate) enum Side {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// There was nothing before the value.
+    /// Nothing precedes the value.
     Undefined,
-    /// There was no type: `host` is meant.
+    /// No type: `host` is meant.
     Default,
     Host,
     Net,
@@ -50,7 +50,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// What is expected behind the word.
+    /// What the word must be followed by.
     pub(crate) fn value_words(self) -> &'static str {
         match self {
             Self::Undefined => "a test",
@@ -70,7 +70,7 @@ pub(crate) enum Mask {
     Address(Ipv4Addr),
 }
 
-/// The test that `value` is behind `qualifier`, or what is wrong with it.
+/// The test that `value` means after `qualifier`, or what is wrong with it.
 pub(crate) fn resolve(
     qualifier: &Qualifier,
     value: &Token,
@@ -84,9 +84,9 @@ pub(crate) fn resolve(
         ),
         _ if matches!(value, Token::Mac(_)) => mac(qualifier, value),
         Kind::Default | Kind::Host | Kind::Net => host_or_net(qualifier, value, mask),
-        _ if matches!(value, Token::V6(_)) || mask.is_some() => Err(
-            "an address or a mask can only stand behind 'host', 'net', 'src' or 'dst'".to_owned(),
-        ),
+        _ if matches!(value, Token::V6(_)) || mask.is_some() => {
+            Err("an address or a mask can only follow 'host', 'net', 'src' or 'dst'".to_owned())
+        }
         Kind::Port => port(qualifier, value),
         Kind::PortRange => port_range(qualifier, value),
         Kind::Proto | Kind::ProtoChain => protocol(qualifier, value),
@@ -159,7 +159,7 @@ fn host_or_net(qualifier: &Qualifier, value: &Token, mask: Option<Mask>) -> Resu
             let kept = u128::MAX.unbounded_shl(128 - u32::from(prefix));
             if u128::from(*address) & !kept != 0 {
                 return Err(format!(
-                    "{address}/{prefix} has bits set behind the mask; write {}/{prefix}",
+                    "{address}/{prefix} has bits set outside the mask; write {}/{prefix}",
                     std::net::Ipv6Addr::from(u128::from(*address) & kept)
                 ));
             }
@@ -229,14 +229,14 @@ fn v4(
     let mask = Ipv4Addr::from(mask);
     if address & !mask != Ipv4Addr::UNSPECIFIED {
         return Err(format!(
-            "{address} has bits set that the mask {mask} leaves out; write {}",
+            "{address} has bits set outside the mask {mask}; write {}",
             address & mask
         ));
     }
     Ok(Network::V4 { address, mask })
 }
 
-/// A number alone: behind `net` it is the first bytes of a network, else a whole address.
+/// A number alone: after `net` it is the first bytes of a network, else a whole address.
 fn number_network(qualifier: &Qualifier, number: u32) -> Network {
     let shift = match qualifier.kind {
         Kind::Net if number != 0 => number.leading_zeros() / 8 * 8,
@@ -372,7 +372,7 @@ fn protocol(qualifier: &Qualifier, value: &Token) -> Result<Expr, String> {
         })?,
         (Token::Name(name), Some(_)) => {
             return Err(format!(
-                "'{name}' is no number; only numbers can stand here"
+                "'{name}' is not a number; only numbers are allowed here"
             ));
         }
         _ => return Err("expected the number or the name of a protocol".to_owned()),

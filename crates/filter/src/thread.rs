@@ -1,10 +1,9 @@
 //! Jumps that can be decided when the program is made.
 //!
-//! `host` and `port` ask for the `EtherType` again and again. Going through
-//! the steps once, in order, it is known of each step what the steps that
-//! lead to it have found; a jump to a test whose outcome is known goes past it.
-//! A test is skipped only behind the same load, which then did not fail, so
-//! that no decision changes.
+//! `host` and `port` test the `EtherType` again and again. A single pass over the steps, in order,
+//! computes for each step the facts established by the steps that lead to it; a jump to a test with
+//! a known outcome skips it. A test is skipped only after the same load, which then did not fail,
+//! so that no decision changes.
 
 use strata_wire::exact;
 
@@ -12,14 +11,14 @@ use crate::ast::{Relation, Width};
 use crate::layers::FIRST_FREE;
 use crate::program::{NO_REGISTER, Place, Step, decide};
 
-/// More is forgotten, so that the time stays linear in the size of the program.
+/// More is forgotten, so that the time is linear in the size of the program.
 const FACTS_MAX: usize = 16;
 const OTHERS_MAX: usize = 8;
 const HOPS_MAX: usize = 64;
 
 type Key = (Place, Width, u32);
 
-/// What is known of a masked load.
+/// A fact about a masked load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Fact {
     key: Key,
@@ -45,7 +44,7 @@ pub(crate) fn targets(step: &mut Step) -> impl Iterator<Item = &mut u32> {
     first.into_iter().chain(second)
 }
 
-/// Shortens jumps, and drops steps that nothing leads to. Returns where to start.
+/// Shortens jumps, and drops unreachable steps. Returns where to start.
 pub(crate) fn thread(steps: &mut Vec<Step>) -> u32 {
     let mut facts: Vec<Option<Vec<Fact>>> = vec![None; steps.len()];
     let start = follow(steps, 0, &[]);
@@ -102,7 +101,7 @@ fn at(steps: &[Step], target: u32) -> Option<&Step> {
     steps.get(usize::try_from(target).ok()?)
 }
 
-/// Where a jump really leads when `facts` are known.
+/// Where a jump really leads, given `facts`.
 fn follow(steps: &[Step], mut target: u32, facts: &[Fact]) -> u32 {
     for _ in 0..HOPS_MAX {
         target = match at(steps, target) {
@@ -170,7 +169,7 @@ fn learn(facts: &[Fact], key: Key, relation: Relation, value: u32, outcome: bool
     facts
 }
 
-/// At a step is known what is known on every way to it.
+/// The facts at a step are those known on every path to it.
 fn arrive(facts: &mut [Option<Vec<Fact>>], target: u32, new: Vec<Fact>) {
     let Some(there) = usize::try_from(target)
         .ok()

@@ -1,4 +1,4 @@
-//! What a user reads when a filter is wrong.
+//! The error messages for wrong filters.
 
 use strata_filter::Filter;
 use strata_wire::LinkType;

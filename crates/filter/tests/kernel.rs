@@ -1,4 +1,4 @@
-//! Against the kernel: the eBPF of a filter says what its evaluation says.
+//! Compares with the kernel: the eBPF of a filter decides like its evaluation.
 #![allow(clippy::print_stdout, reason = "the figures are the point")]
 
 mod support;
@@ -12,7 +12,7 @@ use support::{Random, expressions, link_type, packets};
 
 const ETHERNET: i32 = 1;
 
-/// A program that ends with 1 for what the filter accepts.
+/// A program that returns 1 for packets that the filter accepts.
 fn assembled(program: &Program, view: KernelView) -> Option<Vec<u64>> {
     let mut asm = Assembler::new();
     let (accept, reject) = (asm.label(), asm.label());
@@ -27,7 +27,7 @@ fn assembled(program: &Program, view: KernelView) -> Option<Vec<u64>> {
     Some(asm.finish().expect("no filter here is that long"))
 }
 
-/// Real packets that the kernel takes for a test: of every length, some of each.
+/// Real packets that the kernel accepts for test runs: some of each length.
 fn sample() -> Vec<Vec<u8>> {
     const MAX_XDP: usize = 3_400;
     let mut by_length: BTreeMap<usize, Vec<Vec<u8>>> = BTreeMap::new();

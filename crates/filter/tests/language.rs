@@ -1,4 +1,4 @@
-//! The language by itself: what is printed is read again, and nothing panics.
+//! The language by itself: what is displayed parses again, and nothing panics.
 
 mod support;
 
@@ -261,7 +261,7 @@ fn word_salad() -> impl Strategy<Value = String> {
     proptest::collection::vec(select(words), 0..12).prop_map(|words| words.join(" "))
 }
 
-/// All that can be done with a text, for the absence of panics.
+/// Does everything that can be done with a text, to check for panics.
 fn exercise(text: &str, packet: &[u8]) {
     let filter = match Filter::parse(text) {
         Ok(filter) => filter,
@@ -320,7 +320,7 @@ proptest! {
         exercise(&text, &[0x45; 60]);
     }
 
-    /// Every address that a match has is in the bound, where the bound says anything.
+    /// Every address of a match is in the bound, if there is a bound.
     #[test]
     fn the_bound_holds(expr in expr(), packet in proptest::collection::vec(any::<u8>(), 34..80)) {
         let filter = Filter::from(expr);
@@ -449,7 +449,7 @@ fn repeated_tests_are_made_once() {
     assert_eq!(count("tcp and tcp"), count("tcp"));
 }
 
-/// Found by fuzzing: what is printed nests deeper than what was read.
+/// Found by fuzzing: the display nests deeper than the input.
 #[test]
 fn what_could_not_be_read_again_is_refused() {
     for nots in 1..120 {
@@ -462,15 +462,15 @@ fn what_could_not_be_read_again_is_refused() {
     }
 }
 
-/// Found by fuzzing: each minus sign was printed with parentheses of its own,
-/// which counted as nesting again.
+/// Found by fuzzing: each minus sign was displayed with its own parentheses, which counted as
+/// nesting again.
 #[test]
 fn many_minus_signs_are_read_again_as_printed() {
     let text = format!("{}5 = len", "- ".repeat(60));
     let filter = Filter::parse(&text).unwrap();
     let again = Filter::parse(&filter.to_string()).unwrap();
     assert_eq!(again.ast(), filter.ast());
-    // As deep to the right as operators allow, and more of them.
+    // As deep to the right as operators permit, and more of them.
     let text = format!("{}5{} = len", "4 % - (".repeat(30), ")".repeat(30));
     let filter = Filter::parse(&text).unwrap();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Against libpcap: what is accepted, and what matches.
+//! Compares with libpcap: what is accepted, and what matches.
 #![allow(clippy::print_stdout, reason = "the figures are the point")]
 
 mod support;
@@ -17,7 +17,7 @@ const REFUSED_HERE: &[(&str, &str)] = &[
     ("net loopback", "names are not resolved"),
     (
         "decnet host 1.2",
-        "DECnet addresses: nobody has asked for them in twenty years",
+        "DECnet addresses: not requested in twenty years",
     ),
 ];
 
@@ -37,7 +37,7 @@ const REFUSED_THERE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Differences in what matches that stay, and why.
+/// Permanent differences in what matches, and why.
 fn known_difference(expression: &str, dlt: i32) -> Option<&'static str> {
     let wlan = [105, 119, 127, 163, 192].contains(&dlt);
     let arithmetic = |text: &str| {
@@ -129,12 +129,12 @@ struct Outcome {
     compared: usize,
     matched: usize,
     programs: usize,
-    /// libpcap's answer depends on memory that it has not written.
+    /// libpcap's answer depends on uninitialised memory.
     undefined: usize,
     /// Packets decided differently, by expression and link type.
     wrong: BTreeMap<(String, i32), usize>,
     known: BTreeMap<&'static str, usize>,
-    /// libpcap's optimised and unoptimised programs disagree, and we are with the latter...
+    /// libpcap's optimised and unoptimised programs disagree, and we agree with the latter...
     as_plain: BTreeMap<(String, i32), usize>,
     /// ...or the former.
     as_optimised: BTreeMap<(String, i32), usize>,
@@ -171,8 +171,7 @@ fn compare(
         let plain = plain.filter(packet);
         let defined = machine.matches(packet, length);
         if defined != plain {
-            // libpcap read memory that it had not written: no answer is right or wrong, but
-            // one can be given.
+            // libpcap read uninitialised memory: no answer is right or wrong, but one can be given.
             outcome.undefined += 1;
             if result == defined {
                 continue;
@@ -296,7 +295,7 @@ fn matches_what_libpcap_matches() {
     report("captures", &outcome);
 }
 
-/// Of tests that no packet passes, or all pass, nothing is known: most find both.
+/// Tests that no packet passes, or that all pass, prove nothing: most have both outcomes.
 #[test]
 fn the_captures_have_both_answers_for_most_tests() {
     let packets = packets();
@@ -364,7 +363,7 @@ fn matches_what_libpcap_matches_on_broken_packets() {
     report("broken packets", &outcome);
 }
 
-/// The shortest expressions first: they say most.
+/// The shortest expressions first: they tell the most.
 fn by_length(list: &BTreeMap<(String, i32), usize>) -> Vec<(&(String, i32), &usize)> {
     let mut sorted: Vec<_> = list.iter().collect();
     sorted.sort_by_key(|((expression, _), _)| expression.len());

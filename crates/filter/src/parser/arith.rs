@@ -36,8 +36,8 @@ impl Parser<'_> {
             "-" => (Operator::Subtract, 4),
             "*" => (Operator::Multiply, 5),
             "/" => (Operator::Divide, 5),
-            // In libpcap's grammar these two have no precedence: they take what is on their
-            // left, however tightly it is bound, and all that is on their right.
+            // In libpcap's grammar these two have no precedence: they take everything on their
+            // left, however tightly it is bound, and everything on their right.
             "%" => (Operator::Modulo, u8::MAX),
             "^" => (Operator::Xor, u8::MAX),
             _ => return None,
@@ -89,8 +89,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Arithmetic has a depth of its own: printed with parentheses at every
-    /// operator, what was read without them must be read again.
+    /// Arithmetic has a depth of its own: displayed with parentheses at every operator, what was
+    /// parsed without them must parse again.
     fn deeper_in_arith(&mut self) -> Result<(), ParseError> {
         self.arith_depth += 1;
         if self.arith_depth > DEPTH_MAX {
@@ -107,7 +107,7 @@ impl Parser<'_> {
                 self.one_more_operator()?;
                 self.at += 1;
                 self.deeper_in_arith()?;
-                // Binds tighter than all but `%` and `^`.
+                // Binds tighter than all except `%` and `^`.
                 let inner = self.arith(6)?;
                 self.arith_depth -= 1;
                 Ok(Arith::Negate(Box::new(inner)))
@@ -141,7 +141,7 @@ impl Parser<'_> {
         }
     }
 
-    /// `[offset:bytes]` behind a protocol.
+    /// `[offset:bytes]` after a protocol.
     pub(super) fn load(&mut self, proto: Proto, start: usize) -> Result<Arith, ParseError> {
         let header = self.checked(start, protocol::header(proto))?;
         self.at += 1;

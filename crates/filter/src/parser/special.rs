@@ -8,7 +8,7 @@ use crate::names::{self, Keyword, Proto};
 use crate::protocol;
 
 impl Parser<'_> {
-    /// What may stand behind a protocol that is no value: `broadcast`, `multicast`, `type`, `dir`.
+    /// What may follow a protocol other than a value: `broadcast`, `multicast`, `type`, `dir`.
     pub(super) fn qualified(
         &mut self,
         proto: Option<Proto>,
@@ -113,7 +113,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Tests that no protocol stands before.
+    /// Tests without a protocol before them.
     pub(super) fn special(
         &mut self,
         keyword: Keyword,
@@ -193,7 +193,7 @@ impl Parser<'_> {
     }
 
     pub(super) fn llc(&mut self) -> Result<Llc, ParseError> {
-        // `rnr` alone is a word of packet filter logs.
+        // `rnr` alone is a keyword of packet filter logs.
         let word = match self.peek() {
             Token::Name(name) => name.clone(),
             Token::Keyword(Keyword::Refused(_)) if &self.text[self.here()] == "rnr" => {
@@ -205,7 +205,7 @@ impl Parser<'_> {
             self.error(
                 self.here(),
                 format!(
-                    "'{word}' is no LLC frame; expected i, s, u, rr, rnr, rej, ui, ua, disc, dm, \
+                    "'{word}' is not an LLC frame; expected i, s, u, rr, rnr, rej, ui, ua, disc, dm, \
                      sabme, test, xid or frmr"
                 ),
             )

@@ -1,7 +1,7 @@
 //! A BPF machine, for what libpcap's own leaves undefined.
 //!
-//! `McCanne` and Jacobson, "The BSD Packet Filter" (USENIX 1993), table 1. Memory that was not
-//! written reads as all ones, so that a load from there fails.
+//! `McCanne` and Jacobson, "The BSD Packet Filter" (USENIX 1993), table 1. Uninitialised memory
+//! reads as all ones, so that a load from there fails.
 
 use pcap::BpfProgram;
 

@@ -1,6 +1,6 @@
-//! Real packets inside encapsulations that the captures have too few of.
+//! Real packets inside encapsulations that are rare in the captures.
 
-/// Ethernet frames made of a part of `frames`.
+/// Ethernet frames made from some of `frames`.
 pub(crate) fn ethernet(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut made = Vec::new();
     let inner = frames
@@ -52,8 +52,8 @@ pub(crate) fn ethernet(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     made
 }
 
-/// Packets of `frames` behind the headers of serial lines, by libpcap's link type: PPP, Cisco
-/// HDLC, frame relay.
+/// Packets of `frames` after the headers of serial lines, by libpcap's link type: PPP, Cisco HDLC,
+/// frame relay.
 pub(crate) fn serial(frames: &[Vec<u8>]) -> Vec<(i32, Vec<Vec<u8>>)> {
     let mut made: Vec<(i32, Vec<Vec<u8>>)> = [9, 50, 51, 104, 107].map(|dlt| (dlt, vec![])).into();
     let mut push = |index: usize, header: &[u8], rest: &[u8]| {

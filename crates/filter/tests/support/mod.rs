@@ -1,4 +1,4 @@
-//! Packets to compare on, and expressions to compare with.
+//! Packets and expressions to compare on.
 #![allow(dead_code, reason = "each test binary uses a part of this")]
 
 pub(crate) mod bpf;
@@ -17,7 +17,7 @@ pub(crate) fn packets() -> BTreeMap<i32, Vec<Vec<u8>>> {
     let mut seen = HashSet::new();
     let mut packets: BTreeMap<i32, Vec<Vec<u8>>> = BTreeMap::new();
     for file in &files {
-        // Some captures are broken on purpose: all up to the first error counts.
+        // Some captures are damaged on purpose: everything up to the first error counts.
         let Ok(mut capture) = pcap::Capture::from_file(file) else {
             continue;
         };
@@ -32,7 +32,7 @@ pub(crate) fn packets() -> BTreeMap<i32, Vec<Vec<u8>>> {
     packets
 }
 
-/// Link types that the captures lack, from what they have: the same frames behind other headers.
+/// Link types missing from the captures, made from them: the same frames after other headers.
 fn derive(packets: &mut BTreeMap<i32, Vec<Vec<u8>>>) {
     let behind = |header: &[u8], frames: &[Vec<u8>]| -> Vec<Vec<u8>> {
         frames
@@ -88,14 +88,14 @@ pub(crate) fn link_type(dlt: i32) -> LinkType {
     }
 }
 
-/// Link types on which this crate tests headers, as libpcap numbers them,
-/// and NFLOG, on which both know only lengths and the bytes of the message.
+/// Link types whose headers this crate tests, as libpcap numbers them, and NFLOG, on which both
+/// know only lengths and the bytes of the message.
 pub(crate) const LINKS: [i32; 19] = [
     0, 1, 9, 12, 50, 51, 104, 105, 107, 108, 113, 119, 127, 163, 192, 228, 229, 239, 276,
 ];
 
-/// libpcap's compiler for one link type. For a file, because for an interface it would use what
-/// only a kernel knows.
+/// libpcap's compiler for one link type. For files, because for an interface it would use knowledge
+/// of the kernel.
 pub(crate) struct Oracle(pcap::Capture<pcap::Offline>);
 
 impl Oracle {
@@ -108,7 +108,7 @@ impl Oracle {
         header.extend([0; 8]);
         header.extend(0x4_0000_u32.to_ne_bytes());
         header.extend(u32::from(link_type(dlt).0).to_ne_bytes());
-        // Tests run at the same time, also in one process.
+        // Tests run concurrently, also in one process.
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("oracle-{}-{count}.pcap", std::process::id());
