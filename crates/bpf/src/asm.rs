@@ -24,7 +24,7 @@ pub enum Reg {
 pub enum Operand {
     /// A register.
     Reg(Reg),
-    /// A number; 64-bit operations extend its sign.
+    /// A number; 64-bit operations sign-extend it.
     Imm(i32),
 }
 
@@ -87,11 +87,11 @@ pub enum Condition {
     LessEqual = 0xb0,
 }
 
-/// A place in a program that jumps lead to.
+/// A jump target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label(usize);
 
-/// A jump that an instruction cannot hold: 32 767 instructions at most.
+/// A jump that does not fit an instruction: at most 32 767 instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the program is too large: a jump over {0} instructions")]
 pub struct TooLarge(usize);
@@ -118,7 +118,7 @@ const DOUBLE_IMM: u8 = 0x18;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 const JUMP: u8 = 0x05;
-/// To the byte order of the network, and from it.
+/// Byte swap to and from network order.
 const TO_BIG_ENDIAN: u8 = 0xdc;
 
 #[derive(Clone, Copy, Debug)]
@@ -134,9 +134,9 @@ struct Insn {
 #[derive(Debug, Default)]
 pub struct Assembler {
     insns: Vec<Insn>,
-    /// Where each label stands.
+    /// Where each label is bound.
     labels: Vec<Option<usize>>,
-    /// Instructions that jump, and where to.
+    /// Instructions that jump, and to which label.
     jumps: Vec<(usize, Label)>,
 }
 
@@ -159,20 +159,20 @@ impl Assembler {
         self.insns.is_empty()
     }
 
-    /// A label that stands nowhere yet.
+    /// A new label, not yet bound.
     pub fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
 
-    /// The next instruction is where `label` leads.
+    /// Binds `label` to the next instruction.
     ///
     /// # Panics
     ///
-    /// If the label stands somewhere already.
+    /// If the label is bound already.
     pub fn bind(&mut self, label: Label) {
         let place = &mut self.labels[label.0];
-        assert!(place.is_none(), "a label stands in one place");
+        assert!(place.is_none(), "a label is bound once");
         *place = Some(self.insns.len());
     }
 
@@ -203,7 +203,7 @@ impl Assembler {
         self.operation(class::ALU | op as u8, dst, operand.into(), 0);
     }
 
-    /// `dst = operand`, all 64 bits of it.
+    /// `dst = operand`, all 64 bits.
     pub fn set(&mut self, dst: Reg, operand: impl Into<Operand>) {
         self.alu64(Alu::Move, dst, operand);
     }
@@ -219,8 +219,7 @@ impl Assembler {
         self.push(class::ALU | NEGATE, dst as u8, 0, 0, 0);
     }
 
-    /// Turns the low `bits` (16, 32 or 64) from network order into the host's; the
-    /// bits above become 0.
+    /// Converts the low `bits` (16, 32 or 64) from network to host order; the bits above become 0.
     pub fn network_order(&mut self, dst: Reg, bits: i32) {
         self.push(TO_BIG_ENDIAN, dst as u8, 0, 0, bits);
     }
@@ -244,20 +243,20 @@ impl Assembler {
         self.push(class.0, base as u8, 0, offset, class.1);
     }
 
-    /// `*(base + offset) += src`, 64 bits, at once for all CPUs.
+    /// `*(base + offset) += src`, 64 bits, atomically for all CPUs.
     pub fn atomic_add(&mut self, base: Reg, offset: i16, src: Reg) {
         let code = class::STX | mode::ATOMIC | Width::Double as u8;
         self.push(code, base as u8, src as u8, offset, 0);
     }
 
-    /// `R0` = the packet's bytes at `offset`, in host order. `R6` must hold the
-    /// socket buffer; a load outside of the packet ends the program with 0. For
-    /// socket filters and traffic control only (RFC 9669 section 5.4).
+    /// `R0` = the packet's bytes at `offset`, in host order. `R6` must hold the socket buffer; a
+    /// load outside the packet ends the program with 0. For socket filters and traffic control only
+    /// (RFC 9669 section 5.4).
     pub fn load_packet(&mut self, width: Width, offset: i32) {
         self.push(class::LD | mode::ABS | width as u8, 0, 0, 0, offset);
     }
 
-    /// As [`Assembler::load_packet`], at `index + offset`.
+    /// Like [`Assembler::load_packet`], at `index + offset`.
     pub fn load_packet_at(&mut self, width: Width, index: Reg, offset: i32) {
         let code = class::LD | mode::IND | width as u8;
         self.push(code, 0, index as u8, 0, offset);
@@ -269,7 +268,7 @@ impl Assembler {
         self.double_imm(dst, PSEUDO_MAP_VALUE, map_fd, offset);
     }
 
-    /// `dst` = a map, for a helper.
+    /// `dst` = a map, as the argument of a helper.
     pub fn map(&mut self, dst: Reg, map_fd: i32) {
         const PSEUDO_MAP_FD: u8 = 1;
         self.double_imm(dst, PSEUDO_MAP_FD, map_fd, 0);
@@ -280,7 +279,7 @@ impl Assembler {
         self.push(0, 0, 0, 0, high);
     }
 
-    /// Calls a helper of the kernel (`enum bpf_func_id`).
+    /// Calls a kernel helper (`enum bpf_func_id`).
     pub fn call(&mut self, helper: i32) {
         self.push(CALL, 0, 0, 0, helper);
     }
@@ -290,13 +289,13 @@ impl Assembler {
         self.push(EXIT, 0, 0, 0, 0);
     }
 
-    /// Goes on at `to`.
+    /// Continues at `to`.
     pub fn jump(&mut self, to: Label) {
         self.jumps.push((self.insns.len(), to));
         self.push(JUMP, 0, 0, 0, 0);
     }
 
-    /// Goes on at `to` if `left condition right`, by 64 bits.
+    /// Continues at `to` if `left condition right`, comparing 64 bits.
     pub fn jump_if(
         &mut self,
         condition: Condition,
@@ -308,7 +307,7 @@ impl Assembler {
         self.operation(class::JMP | condition as u8, left, right.into(), 0);
     }
 
-    /// As [`Assembler::jump_if`], by 32 bits.
+    /// Like [`Assembler::jump_if`], comparing 32 bits.
     pub fn jump_if32(
         &mut self,
         condition: Condition,
@@ -320,23 +319,23 @@ impl Assembler {
         self.operation(class::JMP32 | condition as u8, left, right.into(), 0);
     }
 
-    /// The instruction words, as the kernel takes them: without those that nothing
-    /// leads to, which it refuses.
+    /// The instruction words as the kernel accepts them: without unreachable ones, which it
+    /// refuses.
     ///
     /// # Errors
     ///
-    /// If a jump is too far.
+    /// If a jump is too long.
     ///
     /// # Panics
     ///
-    /// If a label that is jumped to stands nowhere.
+    /// If a label that is jumped to is not bound.
     pub fn finish(self) -> Result<Vec<u64>, TooLarge> {
-        let mut leads: Vec<Option<usize>> = vec![None; self.insns.len()];
+        let mut targets: Vec<Option<usize>> = vec![None; self.insns.len()];
         for &(at, label) in &self.jumps {
-            let target = self.labels[label.0].expect("every label stands somewhere");
-            leads[at] = Some(target);
+            let target = self.labels[label.0].expect("every label is bound");
+            targets[at] = Some(target);
         }
-        let reached = self.reached(&leads);
+        let reached = self.reached(&targets);
         let mut places = Vec::with_capacity(reached.len());
         let mut kept = 0;
         for &reached in &reached {
@@ -346,8 +345,8 @@ impl Assembler {
         let mut words = Vec::with_capacity(kept);
         for (at, insn) in self.insns.iter().enumerate().filter(|&(at, _)| reached[at]) {
             let mut insn = *insn;
-            if let Some(target) = leads[at] {
-                // Counted from the instruction behind the jump.
+            if let Some(target) = targets[at] {
+                // Counted from the instruction after the jump.
                 let distance = places[target].wrapping_sub(places[at] + 1).cast_signed();
                 let too_large = |_| TooLarge(distance.unsigned_abs());
                 insn.offset = i16::try_from(distance).map_err(too_large)?;
@@ -357,8 +356,8 @@ impl Assembler {
         Ok(words)
     }
 
-    /// Which instructions something leads to, when each may jump as `leads` says.
-    fn reached(&self, leads: &[Option<usize>]) -> Vec<bool> {
+    /// Which instructions are reachable, given the jump targets `targets`.
+    fn reached(&self, targets: &[Option<usize>]) -> Vec<bool> {
         let mut reached = vec![false; self.insns.len() + 1];
         let mut open = vec![0];
         while let Some(at) = open.pop() {
@@ -368,7 +367,7 @@ impl Assembler {
             let Some(insn) = self.insns.get(at) else {
                 continue;
             };
-            open.extend(leads[at]);
+            open.extend(targets[at]);
             if insn.code == DOUBLE_IMM {
                 reached[at + 1] = true;
                 open.push(at + 2);
@@ -399,7 +398,7 @@ fn low_half(number: u64) -> i32 {
 mod tests {
     use super::*;
 
-    /// Words of programs that the kernel's samples spell out.
+    /// Instruction words spelled out in the kernel's samples.
     #[test]
     fn instruction_words_are_those_of_rfc_9669() {
         let mut asm = Assembler::new();
@@ -436,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_leads_to_is_left_out() {
+    fn unreachable_instructions_are_omitted() {
         let mut asm = Assembler::new();
         let (skip, end) = (asm.label(), asm.label());
         asm.jump_if(Condition::Equal, Reg::R1, 0, end);
@@ -454,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_that_is_too_far_is_refused() {
+    fn a_jump_that_is_too_long_is_refused() {
         let mut asm = Assembler::new();
         let end = asm.label();
         asm.jump_if(Condition::Equal, Reg::R1, 0, end);

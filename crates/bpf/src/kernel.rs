@@ -27,22 +27,22 @@ mod uapi {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ProgramKind {
-    /// A socket's filter, and the spreading of a fanout group.
+    /// Socket filter; also selects the member of a fanout group.
     SocketFilter = 1,
-    /// Traffic control: as a socket filter, and can be tested on packets from their
-    /// link layer header on.
+    /// Traffic control: like a socket filter, but can be tested on packets that start with the
+    /// link-layer header.
     Classifier = 3,
     /// The driver's receive path.
     Xdp = 6,
 }
 
-/// Why the kernel does not take a program.
+/// Why the kernel refused a program.
 #[derive(Debug, thiserror::Error)]
 #[error("{source}{}", tail(.log))]
 pub struct LoadError {
-    /// What the system call says.
+    /// The error of the system call.
     pub source: io::Error,
-    /// What the kernel's verifier says, if it came so far.
+    /// The verifier's log, if it ran.
     pub log: String,
 }
 
@@ -54,7 +54,7 @@ impl LoadError {
     }
 }
 
-/// The end of the verifier's log, where the reason stands.
+/// The end of the verifier's log, which has the reason.
 fn tail(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     let from = lines.len().saturating_sub(4);
@@ -64,13 +64,13 @@ fn tail(log: &str) -> String {
     }
 }
 
-/// A program in the kernel; gone when nothing refers to it.
+/// A program in the kernel; freed when nothing refers to it.
 #[derive(Debug)]
 pub struct Program {
     fd: OwnedFd,
 }
 
-/// What a test run found.
+/// The result of a test run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TestRun {
     /// The program's result.
@@ -81,7 +81,7 @@ pub struct TestRun {
     pub duration_ns: u32,
 }
 
-/// The part of `union bpf_attr` for loading programs.
+/// The part of `union bpf_attr` that loads programs.
 #[repr(C)]
 #[derive(Default)]
 struct LoadAttr {
@@ -97,7 +97,7 @@ struct LoadAttr {
     name: [u8; 16],
 }
 
-/// The part of `union bpf_attr` for test runs.
+/// The part of `union bpf_attr` that runs tests.
 #[repr(C)]
 #[derive(Default)]
 struct TestRunAttr {
@@ -119,7 +119,7 @@ struct TestRunAttr {
     padding: u32,
 }
 
-/// The part of `union bpf_attr` for making maps.
+/// The part of `union bpf_attr` that makes maps.
 #[repr(C)]
 #[derive(Default)]
 struct MapAttr {
@@ -172,7 +172,7 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// What the kernel says, with the end of its verifier's log.
+    /// The kernel's error, with the end of its verifier's log.
     pub fn load(kind: ProgramKind, name: &str, insns: &[u64]) -> Result<Self, LoadError> {
         let mut named = [0; 16];
         for (to, from) in named.iter_mut().take(15).zip(name.bytes()) {
@@ -182,7 +182,7 @@ impl Program {
             kind: kind as u32,
             insn_count: u32_of(insns.len()),
             insns: insns.as_ptr() as u64,
-            // What it may call depends on it; ours is compatible.
+            // Determines which helpers it may call; ours is compatible.
             license: c"Dual MIT/GPL".as_ptr() as u64,
             name: named,
             ..LoadAttr::default()
@@ -193,12 +193,12 @@ impl Program {
             Ok(fd) => return Ok(Self { fd: owned(fd) }),
             Err(error) => error,
         };
-        // Once more for the reason, which costs time when it is not wanted.
+        // Again, for the reason: logging costs time when nobody needs it.
         let mut log = vec![0_u8; 1 << 20];
         attr.log_level = 1;
         attr.log = log.as_mut_ptr() as u64;
         attr.log_size = u32_of(log.len());
-        // SAFETY: as above, and the log buffer has the length that is said.
+        // SAFETY: as above, and the log buffer has the given length.
         if let Ok(fd) = unsafe { bpf(uapi::PROG_LOAD, &mut attr) } {
             return Ok(Self { fd: owned(fd) });
         }
@@ -214,8 +214,7 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// What the kernel says; it takes no packet that is shorter than an Ethernet
-    /// header.
+    /// The kernel's error; it refuses packets shorter than an Ethernet header.
     pub fn test_run(&self, packet: &[u8], repeat: u32) -> io::Result<TestRun> {
         // XDP programs may move the packet's start and end.
         let mut data = vec![0_u8; packet.len() + 256];
@@ -228,7 +227,7 @@ impl Program {
             repeat,
             ..TestRunAttr::default()
         };
-        // SAFETY: both buffers live through the call and have the lengths said.
+        // SAFETY: both buffers live through the call and have the given lengths.
         unsafe { bpf(uapi::PROG_TEST_RUN, &mut attr) }?;
         data.truncate(attr.data_out_len as usize);
         Ok(TestRun {
@@ -238,14 +237,14 @@ impl Program {
         })
     }
 
-    /// Runs an XDP program `repeat` times on copies of `frame`, and lets them go where it
-    /// sends them; `batch` at a time. To the program they come from the interface, so
-    /// `XDP_TX` sends them out of it.
+    /// Runs an XDP program `repeat` times on copies of `frame`, `batch` at a time, and sends them
+    /// where it directs. To the program they arrive on the interface, so `XDP_TX` sends them out of
+    /// it.
     ///
     /// # Errors
     ///
-    /// What the kernel says (Linux 5.18 is the first that can);
-    /// [`io::ErrorKind::Interrupted`] if a signal came: it has run less often then.
+    /// The kernel's error (Linux 5.18 or later is needed); [`io::ErrorKind::Interrupted`] if a
+    /// signal arrived: then it has run fewer times.
     pub fn run_live_frames(
         &self,
         ifindex: u32,
@@ -267,17 +266,17 @@ impl Program {
             batch,
             ..TestRunAttr::default()
         };
-        // SAFETY: frame and context live through the call and have the lengths said.
+        // SAFETY: frame and context live through the call and have the given lengths.
         unsafe { bpf(uapi::PROG_TEST_RUN, &mut attr) }.map(drop)
     }
 
-    /// How long it has run so far on all CPUs while [`run_time_stats`] were on.
+    /// How long it has run so far, on all CPUs, while [`run_time_stats`] was enabled.
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn run_time(&self) -> io::Result<Duration> {
-        // `struct bpf_prog_info` up to and with `run_time_ns`.
+        // `struct bpf_prog_info` up to and including `run_time_ns`.
         const RUN_TIME: usize = 192 / 8;
         let mut info = [0_u64; RUN_TIME + 1];
         let mut attr = InfoAttr {
@@ -285,17 +284,17 @@ impl Program {
             bytes: u32_of(size_of_val(&info)),
             info: info.as_mut_ptr() as u64,
         };
-        // SAFETY: the buffer lives through the call and has the length said.
+        // SAFETY: the buffer lives through the call and has the given length.
         unsafe { bpf(uapi::INFO_BY_FD, &mut attr) }?;
         Ok(Duration::from_nanos(info[RUN_TIME]))
     }
 
-    /// Attaches an XDP program to an interface, for as long as the returned
-    /// descriptor is open. `flags` are `XDP_FLAGS_*` (linux/if_link.h).
+    /// Attaches an XDP program to an interface, for as long as the returned descriptor is open.
+    /// `flags` are `XDP_FLAGS_*` (linux/if_link.h).
     ///
     /// # Errors
     ///
-    /// If there is a program already, or the driver cannot.
+    /// If a program is attached already, or the driver does not support it.
     pub fn attach_xdp(&self, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
         let mut attr = LinkAttr {
             program: raw(self.fd.as_fd()),
@@ -314,8 +313,7 @@ impl AsFd for Program {
     }
 }
 
-/// Memory that programs and we share: an array of one value, of 64-bit words, zero
-/// at first.
+/// Memory shared by programs and us: an array of one value, made of 64-bit words, initially zero.
 #[derive(Debug)]
 pub struct Shared {
     fd: OwnedFd,
@@ -329,11 +327,11 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// So many words.
+    /// Makes `words` words.
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn new(words: usize) -> io::Result<Self> {
         let bytes = words * 8;
         let mut attr = MapAttr {
@@ -363,7 +361,7 @@ impl Shared {
         Ok(Self { fd, start, words })
     }
 
-    /// The number by which programs name it.
+    /// The number by which programs refer to it.
     #[must_use]
     pub fn number(&self) -> i32 {
         self.fd.as_raw_fd()
@@ -373,32 +371,32 @@ impl Shared {
     #[inline]
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping is that long and starts at a page; atomics may be
-        // written by others, programs included.
+        // SAFETY: the mapping is that long and page-aligned; others, programs included, may write
+        // atomics.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.words) }
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: what `new` mapped, and nothing borrows from it any more.
+        // SAFETY: mapped by `new`, and nothing borrows from it any more.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.words * 8) };
     }
 }
 
-/// Values that programs look up by number, and that can be mapped: one after another,
-/// each `value_bytes` after the one before.
+/// Values that programs look up by index, and that can be mapped: one after another, `value_bytes`
+/// apart.
 #[derive(Debug)]
 pub struct Array {
     fd: OwnedFd,
 }
 
 impl Array {
-    /// So many values of a multiple of 8 bytes, zero at first.
+    /// Makes `values` values, initially zero; `value_bytes` is a multiple of 8.
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn new(value_bytes: u32, values: u32) -> io::Result<Self> {
         let mut attr = MapAttr {
             kind: uapi::MAP_ARRAY,
@@ -412,7 +410,7 @@ impl Array {
         Ok(Self { fd })
     }
 
-    /// The number by which programs name it.
+    /// The number by which programs refer to it.
     #[must_use]
     pub fn number(&self) -> i32 {
         self.fd.as_raw_fd()
@@ -425,18 +423,18 @@ impl AsFd for Array {
     }
 }
 
-/// From receive queues to AF_XDP sockets.
+/// Maps receive queues to AF_XDP sockets.
 #[derive(Debug)]
 pub struct SocketMap {
     fd: OwnedFd,
 }
 
 impl SocketMap {
-    /// For so many queues.
+    /// A map for `queues` queues.
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn new(queues: u32) -> io::Result<Self> {
         let mut attr = MapAttr {
             kind: uapi::MAP_XSKMAP,
@@ -450,17 +448,17 @@ impl SocketMap {
         Ok(Self { fd })
     }
 
-    /// The number by which programs name it.
+    /// The number by which programs refer to it.
     #[must_use]
     pub fn number(&self) -> i32 {
         self.fd.as_raw_fd()
     }
 
-    /// Packets of a queue go to this socket.
+    /// Sends the packets of a queue to this socket.
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn set(&self, queue: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
         let value = raw(socket);
         let mut attr = ElementAttr {
@@ -474,12 +472,12 @@ impl SocketMap {
     }
 }
 
-/// Has the kernel measure how long programs run, all of them, while the returned
-/// descriptor is open. That costs each run two readings of the clock.
+/// Makes the kernel measure the run time of all programs while the returned descriptor is open.
+/// That costs two clock readings per run.
 ///
 /// # Errors
 ///
-/// What the kernel says; `CAP_SYS_ADMIN` is needed.
+/// The kernel's error; `CAP_SYS_ADMIN` is needed.
 pub fn run_time_stats() -> io::Result<OwnedFd> {
     let mut attr = StatsAttr::default();
     // SAFETY: plain numbers.
@@ -491,7 +489,7 @@ pub fn run_time_stats() -> io::Result<OwnedFd> {
 /// The attributes must be those of the command, and what they point to must be
 /// valid through the call.
 unsafe fn bpf<T>(command: libc::c_int, attr: &mut T) -> io::Result<RawFd> {
-    // SAFETY: the structure is as long as is said; the caller answers for the rest.
+    // SAFETY: the structure has the given length; the caller guarantees the rest.
     let done = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -511,7 +509,7 @@ fn owned(fd: RawFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// A length in memory, which the kernel takes in 32 bits.
+/// A length in memory, which the kernel expects in 32 bits.
 fn u32_of(len: usize) -> u32 {
     u32::try_from(len).expect("programs and packets are far below 4 GiB")
 }

@@ -1,12 +1,12 @@
-//! eBPF without a compiler: programs are assembled at run time and handed to the
-//! kernel, which proves them safe and makes machine code of them.
+//! eBPF without a compiler: programs are assembled at run time and loaded into the kernel, which
+//! verifies and compiles them.
 //!
-//! - [`Assembler`]: instructions and labels to a list of instruction words. It knows
-//!   nothing of the kernel.
-//! - [`Program`], [`Shared`], [`Array`], [`SocketMap`]: what bpf(2) loads and makes.
+//! - [`Assembler`]: turns instructions and labels into instruction words. It knows nothing of the
+//!   kernel.
+//! - [`Program`], [`Shared`], [`Array`], [`SocketMap`]: what bpf(2) loads and creates.
 //!
-//! Used by `filter`, which writes capture filters with the assembler, and by
-//! `capture`, which loads them. Uses nothing of Strata.
+//! Used by `filter`, which writes capture filters with the assembler, and by `capture`, which loads
+//! them. Uses no other crate of Strata.
 //!
 //! ```
 //! use strata_bpf::{Assembler, Reg};
