@@ -1,4 +1,4 @@
-//! How fast packets are made, into a buffer that stays in the cache:
+//! How fast packets are generated, into a buffer that stays in the cache:
 //!
 //!     cargo run --release -p strata-traffic --example speed -- [PROFILE [PACKETS]]
 #![allow(clippy::print_stdout, reason = "a program")]

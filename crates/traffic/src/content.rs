@@ -1,4 +1,4 @@
-//! What payloads say, as far as a dissector looks.
+//! Payloads, as far as a dissector looks at them.
 #![allow(
     clippy::cast_possible_truncation,
     reason = "header fields hold low bits"
@@ -9,8 +9,8 @@ use strata_wire::{exact, mix64};
 use crate::flow::{CLIENT, Flow, Shape};
 use crate::kind::Content;
 
-/// Writes over the payload of a packet, which is noise or zeros, what its
-/// application would have there.
+/// Overwrites the payload of a packet, which is noise or zeros, with what its application would
+/// send.
 #[inline]
 pub(crate) fn write(content: Content, flow: &Flow, shape: &Shape, payload: &mut [u8]) {
     match content {
@@ -22,7 +22,7 @@ pub(crate) fn write(content: Content, flow: &Flow, shape: &Shape, payload: &mut 
         Content::Http => {
             match shape.message_len {
                 Some(message_len) => http(flow, shape.side == CLIENT, message_len, payload),
-                // No text, which could be taken for header lines.
+                // Not text, which could be mistaken for header lines.
                 None => payload[0] |= 0x80,
             }
         }
@@ -54,17 +54,17 @@ fn quic(number: u64, side: usize, payload: &mut [u8]) {
     }
 }
 
-/// Bytes that say of a payload that it is no known protocol.
+/// Bytes that identify a payload as no known protocol.
 const PROBE_LEN: usize = 16;
 
-/// Counting bytes after the time of sending, as the ping of Linux has them.
+/// Consecutive bytes after the time of sending, as in Linux's ping.
 fn ping(payload: &mut [u8]) {
     for (byte, value) in payload.iter_mut().zip(8..).skip(8) {
         *byte = value;
     }
 }
 
-/// Copies parts one after another, as far as there is room.
+/// Copies parts one after another, as far as they fit.
 fn put<const N: usize>(out: &mut [u8], parts: [&[u8]; N]) -> usize {
     let mut at = 0;
     for part in parts {
@@ -148,7 +148,7 @@ fn header_lines(payload: &mut [u8]) {
     }
 }
 
-/// Copies a line; its number signs become a password.
+/// Copies a line, replacing its number signs by a password.
 fn line(number: u64, line: &str, payload: &mut [u8]) {
     let mut secret = mix64(number);
     for (to, &from) in payload.iter_mut().zip(line.as_bytes()) {

@@ -1,4 +1,4 @@
-//! A flow: what it will say next.
+//! A flow: what it sends next.
 
 use strata_wire::transport::tcp_flag::{ACK, FIN, RST, SYN};
 use strata_wire::{clamped, exact, mix64};
@@ -20,7 +20,7 @@ enum Phase {
     HandshakeAck,
     /// [`Flow::side`] sends what is left of its message.
     Message,
-    /// The other side acknowledges, then `side` goes on.
+    /// The other side acknowledges, then `side` continues.
     Acknowledge,
     Fin,
     FinAck,
@@ -33,7 +33,7 @@ enum Phase {
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Flow {
-    /// Unlike any other's.
+    /// Unique.
     pub(crate) number: u64,
     /// IPv4 addresses; IPv6 ones are derived from them.
     pub(crate) hosts: [u32; 2],
@@ -45,12 +45,12 @@ pub(crate) struct Flow {
     /// Next IPv4 identifications.
     pub(crate) identification: [u16; 2],
     pub(crate) window: [u16; 2],
-    /// Payload bytes that are left of the message.
+    /// Payload bytes left of the message.
     left: u32,
-    /// Mean ticks between two packets, and what it is for the smallest messages.
+    /// Mean ticks between two packets, and the mean for the smallest messages.
     delay: u16,
     delay_max: u16,
-    /// Messages that either side still begins.
+    /// Messages that each side still starts.
     rounds: u16,
     /// Index among the kinds of the profile.
     pub(crate) kind: u8,
@@ -58,7 +58,7 @@ pub(crate) struct Flow {
     side: u8,
     unacknowledged: u8,
     stretch: u8,
-    /// Of a dialogue.
+    /// For dialogues.
     line: u8,
     /// The client sends the large messages.
     swapped: bool,
@@ -72,13 +72,13 @@ const _: () = assert!(size_of::<Flow>() == 64);
 /// A packet, before it has bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Who sends it.
+    /// The sender.
     pub(crate) side: usize,
     pub(crate) tcp_flags: u8,
     pub(crate) payload_len: u32,
-    /// The bytes of its message, itself included, if it is the first of one.
+    /// The bytes of its whole message, if it is the first packet of one.
     pub(crate) message_len: Option<u32>,
-    /// Which line of a dialogue it is.
+    /// Its line of the dialogue.
     pub(crate) line: u8,
     /// The flow's last packet.
     pub(crate) last: bool,
@@ -89,16 +89,16 @@ pub(crate) struct Shape {
 pub(crate) struct Habits {
     /// Flow numbers count in steps of this, so that no two groups share one.
     pub(crate) groups: u32,
-    /// How many clients a group has.
+    /// Number of clients of a group.
     pub(crate) clients: u32,
-    /// Flows of 256 that are IPv6.
+    /// IPv6 flows of 256.
     pub(crate) ipv6: u32,
     /// Ticks between the packets of the smallest messages.
     pub(crate) delay_max: u16,
 }
 
 impl Flow {
-    /// The flow with this number, about to begin.
+    /// The flow with this number, about to start.
     pub(crate) fn new(
         number: u64,
         kind_index: u8,
@@ -127,7 +127,7 @@ impl Flow {
             } else {
                 Phase::Message
             },
-            // The server begins a dialogue of lines.
+            // The server starts a dialogue of lines.
             side: u8::from(matches!(kind.content, Content::Lines(_))),
             unacknowledged: 0,
             stretch: kind.stretch[random.below(stretches) as usize],
@@ -140,8 +140,8 @@ impl Flow {
         flow
     }
 
-    /// The same flow, but the capture began while it was under way: most of the
-    /// time an answer is being sent.
+    /// The same flow, already in progress when the capture starts: most of the time an answer is
+    /// being sent.
     pub(crate) fn under_way(mut self, kind: &Kind, random: &mut Random) -> Self {
         if kind.transport == Transport::Tcp {
             self.phase = Phase::Message;
@@ -164,7 +164,7 @@ impl Flow {
         self
     }
 
-    /// Ticks until its next packet: mostly near its mean, now and then a pause.
+    /// Ticks until its next packet: mostly close to the mean, now and then a pause.
     #[inline]
     pub(crate) fn pause(&self, random: &mut Random) -> u32 {
         let bits = random.next();
@@ -175,7 +175,7 @@ impl Flow {
         if high & 31 == 0 { ticks * 4 } else { ticks }
     }
 
-    /// What it sends now.
+    /// The packet it sends now.
     #[inline]
     pub(crate) fn step(&mut self, kind: &Kind, random: &mut Random) -> Shape {
         if kind.transport.is_tcp() {
@@ -196,7 +196,7 @@ impl Flow {
                 if self.left == 0 {
                     self.turn(kind, random);
                 }
-                // A message of nothing is an acknowledgement, and this was one.
+                // An empty message is an acknowledgement, and this was one.
                 if self.left == 0 && self.phase == Phase::Message {
                     self.turn(kind, random);
                 }
@@ -235,7 +235,7 @@ impl Flow {
         shape
     }
 
-    /// A segment of the message, which may be its last.
+    /// A segment of the message, perhaps its last.
     #[inline]
     fn step_message(&mut self, kind: &Kind, random: &mut Random) -> Shape {
         let mut shape = self.shape(usize::from(self.side), ACK);
@@ -250,7 +250,7 @@ impl Flow {
             if shape.payload_len > 0 {
                 shape.tcp_flags |= PSH;
             }
-            // The answer acknowledges, or an acknowledgement goes before it.
+            // The answer acknowledges, or an acknowledgement precedes it.
             let first = self.unacknowledged > 1 || random.next() & 1 == 0;
             if first && shape.payload_len > 0 {
                 self.phase = Phase::Acknowledge;
@@ -270,7 +270,7 @@ impl Flow {
             self.unacknowledged = 0;
             shape.message_len = Some(self.left);
         }
-        // What has no answer is IPv4 in every profile, and may be longer.
+        // Flows without answers are IPv4 in every profile, and may be longer.
         let max = match kind.transport {
             Transport::UdpOneWay => DATAGRAM_MAX + 20,
             _ => DATAGRAM_MAX,
@@ -332,8 +332,8 @@ impl Flow {
             _ if asks != self.swapped => draw(kind.request, random),
             _ => draw(kind.answer, random),
         };
-        // The larger a message the faster it goes, so that its duration grows
-        // with the fourth root of its size only.
+        // Larger messages are sent faster, so that their duration grows with the fourth root of
+        // their size only.
         let doublings = (self.left / SEGMENT_MAX).checked_ilog2().unwrap_or(0);
         self.delay = (self.delay_max >> (doublings * 3 / 4).min(15)).max(1);
     }
@@ -356,11 +356,11 @@ fn draw(length: Length, random: &mut Random) -> u32 {
     }
 }
 
-/// Bytes of the last segment of several at least.
+/// Minimum bytes of the last of several segments.
 const REST_MIN: u32 = 64;
 
-/// The next packet's part of `left` bytes. What then remains is none or enough for
-/// the small headers of the content.
+/// The next packet's share of `left` bytes. The rest is empty or large enough for the small headers
+/// of the content.
 #[inline]
 fn portion(left: u32, max: u32) -> u32 {
     if left <= max {
@@ -372,9 +372,8 @@ fn portion(left: u32, max: u32) -> u32 {
     }
 }
 
-/// Addresses and ports of a flow. No address can be anybody's: clients are in
-/// 10.0.0.0/8 and servers in 172.16.0.0/12 (RFC 1918), attackers in 198.18.0.0/15
-/// (RFC 2544).
+/// Addresses and ports of a flow. No address belongs to anybody: clients are in 10.0.0.0/8 and
+/// servers in 172.16.0.0/12 (RFC 1918), attackers in 198.18.0.0/15 (RFC 2544).
 fn ends(number: u64, kind: &Kind, habits: &Habits, random: &mut Random) -> ([u32; 2], [u16; 2]) {
     const ATTACKERS: u32 = 0xc612_0000;
     const VICTIM: u32 = 0xac1f_0a50;
@@ -393,7 +392,7 @@ fn ends(number: u64, kind: &Kind, habits: &Habits, random: &mut Random) -> ([u32
     match kind.ends {
         Ends::Everybody => {
             let (host, port) = client(u64::from(habits.clients));
-            // As popular as its rank is low, nearly as Zipf has it.
+            // Popularity follows rank, nearly as in Zipf's law.
             let server = random.next() >> 32 & ((1 << random.below(13)) - 1);
             let server = 0xac10_0000 | (low_half(server).wrapping_mul(0x9_e375) & 0xf_ffff);
             let host = 0x0a00_0000 | (host.wrapping_mul(0x9e_3779) & 0xff_ffff);

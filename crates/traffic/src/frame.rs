@@ -15,7 +15,7 @@ use crate::random::{NOISE_BLOCK, Noise};
 
 /// Bytes of the longest frame, without frame check sequence.
 pub const FRAME_MAX: usize = 14 + 1500;
-/// Bytes of a buffer for a frame: whole blocks of payload are written after the headers.
+/// Bytes of a frame buffer: whole blocks of payload are written after the headers.
 pub const SPACE: usize = (FRAME_MAX + 2 * NOISE_BLOCK).next_multiple_of(NOISE_BLOCK);
 
 const ETHERNET_LEN: usize = 14;
@@ -24,8 +24,8 @@ const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 const PROTOCOL_ICMPV6: u8 = 58;
 
-/// Writes the frame of a packet to the beginning of `out` and gives its length.
-/// `now_ms` is the time of TCP's timestamps. Without `noise`, payloads are zero.
+/// Writes the frame of a packet to the start of `out` and returns its length. `now_ms` is the time
+/// for TCP's timestamps. Without `noise`, payloads are zero.
 #[inline]
 pub(crate) fn build(
     out: &mut [u8; SPACE],
@@ -71,7 +71,7 @@ pub(crate) fn build(
     let pseudo = ip(out, flow, shape.side, protocol, segment_len);
     let pseudo = if protocol == PROTOCOL_ICMP { 0 } else { pseudo };
     let sum = fold(sum(&out[transport_at..end]) + u64::from(fold(pseudo).swap_bytes()));
-    // A UDP checksum of 0 would mean that there is none (RFC 768).
+    // A UDP checksum of 0 would mean "no checksum" (RFC 768).
     let checksum = match !sum {
         0 if protocol == PROTOCOL_UDP => 0xffff,
         checksum => checksum,
@@ -81,11 +81,11 @@ pub(crate) fn build(
     end
 }
 
-/// Ethernet and IP headers; gives the sum of the pseudo-header (RFC 9293 §3.1, RFC
-/// 8200 §8.1), big-endian.
+/// Ethernet and IP headers; returns the sum of the pseudo-header (RFC 9293 §3.1, RFC 8200 §8.1),
+/// big-endian.
 #[inline]
 fn ip(out: &mut [u8; SPACE], flow: &mut Flow, side: usize, protocol: u8, len: usize) -> u64 {
-    // Two routers at the ends of the link that is watched.
+    // Two routers at the ends of the observed link.
     let mut macs = [2, 0, 0x5e, 0, 0, 1, 2, 0, 0x5e, 0, 0, 2];
     macs[5] += u8::from(side == SERVER);
     macs[11] -= u8::from(side == SERVER);
@@ -179,7 +179,7 @@ fn tcp(out: &mut [u8], len: u8, flow: &mut Flow, shape: &Shape, now_ms: u32) {
     header[14..16].copy_from_slice(&window.to_be_bytes());
     header[16..20].fill(0);
     if flow.stamped && !reset {
-        // Each host's clock began at another time.
+        // Each host's clock started at another time.
         let stamp = now_ms.wrapping_add(mix64(u64::from(flow.hosts[side])) as u32);
         let echo = if shape.tcp_flags & ACK == 0 {
             0
@@ -204,7 +204,7 @@ fn tcp(out: &mut [u8], len: u8, flow: &mut Flow, shape: &Shape, now_ms: u32) {
     let advance = shape.payload_len + u32::from(syn) + u32::from(shape.tcp_flags & 1);
     flow.sequence[side] = flow.sequence[side].wrapping_add(advance);
     if shape.payload_len > 0 {
-        // What came is read, but not always at once.
+        // Received data is read, but not always at once.
         let unread = (flow.sequence[side] >> 7 & 15) as u16;
         flow.window[other] = if unread < 4 {
             501 - unread

@@ -1,4 +1,4 @@
-//! The generator: whose packet is next, and when.
+//! The generator: which flow sends next, and when.
 
 use strata_wire::{exact, prefetch};
 
@@ -12,10 +12,10 @@ use crate::wheel::Wheel;
 /// Ethernet header bytes of a frame.
 const ETHERNET_LEN: u64 = 14;
 
-/// How fast packets follow one another.
+/// The packet rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
-    /// As the profile has it, times so many thousandths.
+    /// The profile's own rate, in thousandths.
     Profile {
         /// 1000 is the profile's own rate.
         permille: u64,
@@ -26,14 +26,14 @@ pub enum Rate {
     BitsPerSecond(u64),
 }
 
-/// What is to be generated beside the profile.
+/// What to generate, in addition to the profile.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The same seed gives the same packets.
     pub seed: u64,
     /// Flows active at a time; the profile's own if `None`.
     pub flows: Option<u32>,
-    /// How fast.
+    /// The rate.
     pub rate: Rate,
     /// Whether payloads are incompressible, rather than zeros.
     pub random_payload: bool,
@@ -56,7 +56,7 @@ impl Default for Options {
     }
 }
 
-/// What a packet is, beside its bytes.
+/// A packet, apart from its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// Nanoseconds since 1970.
@@ -64,7 +64,7 @@ pub struct Packet {
     /// Bytes of the frame, without check sequence; at most
     /// [`FRAME_MAX`](crate::FRAME_MAX).
     pub len: u16,
-    /// What it belongs to: an index for [`Generator::source`].
+    /// Its kind of traffic: an index for [`Generator::source`].
     pub kind: u8,
     /// Whether it belongs to an attack.
     pub anomalous: bool,
@@ -74,11 +74,11 @@ pub struct Packet {
 #[derive(Debug)]
 struct Population {
     kinds: Vec<(u8, Kind)>,
-    /// For a draw of the sum of all weights: index into `kinds`.
+    /// For a draw up to the sum of all weights: index into `kinds`.
     drawn: Vec<u8>,
     flows: Vec<Flow>,
     wheel: Wheel,
-    /// Number of the next flow to begin.
+    /// Number of the next flow to start.
     number: u64,
     habits: Habits,
 }
@@ -114,13 +114,13 @@ impl Population {
             habits,
         };
         for _ in 0..flows {
-            let (flow, kind) = population.begin(random);
+            let (flow, kind) = population.start_flow(random);
             population.flows.push(flow.under_way(&kind, random));
         }
         population
     }
 
-    fn begin(&mut self, random: &mut Random) -> (Flow, Kind) {
+    fn start_flow(&mut self, random: &mut Random) -> (Flow, Kind) {
         let draws = exact::<u32>(self.drawn.len());
         let place = self.drawn[random.below(draws) as usize];
         let (_, kind) = self.kinds[usize::from(place)];
@@ -129,7 +129,7 @@ impl Population {
         (Flow::new(number, place, &kind, &self.habits, random), kind)
     }
 
-    /// The next packet of whoever's turn it is.
+    /// The next packet of the flow whose turn it is.
     #[inline]
     fn packet(
         &mut self,
@@ -148,8 +148,8 @@ impl Population {
         let len = frame::build(out, flow, kind, &shape, now_ms, noise);
         let (id, pause) = (*id, flow.pause(random));
         if shape.last {
-            // At once, so that the number of active flows stays.
-            self.flows[index as usize] = self.begin(random).0;
+            // Immediately, so that the number of active flows is constant.
+            self.flows[index as usize] = self.start_flow(random).0;
             self.wheel.wait(index, 1);
         } else {
             self.wheel.wait(index, pause);
@@ -158,13 +158,13 @@ impl Population {
     }
 }
 
-/// Populations whose packets have a mean length together.
+/// Populations whose packets together have a given mean length.
 #[derive(Debug)]
 struct Mixture {
     small: Population,
     large: Option<Population>,
     mean_millibytes: u64,
-    /// IP bytes so far beyond the mean, times 1000.
+    /// IP bytes above the mean so far, times 1000.
     excess_millibytes: i64,
 }
 
@@ -188,14 +188,13 @@ impl Mixture {
     }
 }
 
-/// Makes packets one after another, in memory that is bounded by the active flows:
-/// 64 B for each, and 4 B for its place in time.
+/// Generates packets one after another, in memory bounded by the active flows: 64 B for each, and 4
+/// B for its place in time.
 ///
-/// How traffic is held to its statistics: the share of anomalous packets is a draw
-/// for each packet; and within benign and anomalous packets, whether a flow of large
-/// or of small packets has its turn depends on whether the mean so far is too small
-/// or too large. So both hold in every part of a trace. The number of active flows
-/// is constant: where one ends, another begins.
+/// Statistics are kept as follows: each packet is drawn to be anomalous or not; and within benign
+/// and anomalous packets, whether a flow of large or of small packets is next depends on whether
+/// the mean so far is too small or too large. So both hold in every part of a trace. The number of
+/// active flows is constant: when one ends, another starts.
 ///
 /// ```
 /// use strata_traffic::{Generator, Options, SPACE};
@@ -208,7 +207,7 @@ impl Mixture {
 /// ```
 #[derive(Debug)]
 pub struct Generator {
-    /// At least one; what is benign first.
+    /// At least one; benign traffic first.
     classes: Vec<Mixture>,
     /// Anomalous packets of 2^32.
     anomalous_share: u64,
@@ -218,20 +217,19 @@ pub struct Generator {
     noise: Option<Noise>,
 }
 
-/// When the next packet comes.
+/// When the next packet is due.
 #[derive(Debug)]
 struct Pace {
     ts_ns: u64,
-    /// Of a ns, in units of 2^-32.
+    /// Fraction of a ns, in units of 2^-32.
     fraction: u64,
-    /// Mean gap after a packet in units of 2^-32 ns: fixed, and for each bit.
+    /// Mean gap after a packet in units of 2^-32 ns: a fixed part, and one per bit.
     gap: u64,
     gap_per_bit: u64,
 }
 
 impl Generator {
-    /// A generator at the beginning of its sequence. Takes about 50 ns for each active
-    /// flow.
+    /// A generator at the start of its sequence. Takes about 50 ns for each active flow.
     #[must_use]
     pub fn new(profile: &Profile, options: &Options) -> Self {
         let mut random = Random::new(options.seed);
@@ -294,8 +292,8 @@ impl Generator {
         self.sources[usize::from(packet.kind)].0
     }
 
-    /// Writes the next frame to the beginning of `out`; the rest of it may be
-    /// overwritten. There is always a next one.
+    /// Writes the next frame to the start of `out`; the rest of it may be overwritten. There is
+    /// always a next one.
     #[inline]
     pub fn packet_into(&mut self, out: &mut [u8; SPACE]) -> Packet {
         let anomalous = self.random.next() >> 32 < self.anomalous_share;

@@ -2,8 +2,8 @@
 
 use crate::random::Tail;
 
-/// Bytes of TCP payload of a segment at most, with the timestamp option, at an MTU
-/// of 1500 with IPv6, so that every flow may be either.
+/// Maximum TCP payload of a segment with the timestamp option, at an MTU of 1500 with IPv6, so that
+/// every flow may be either version.
 pub(crate) const SEGMENT_MAX: u32 = 1500 - 40 - 32;
 /// The same for UDP.
 pub(crate) const DATAGRAM_MAX: u32 = 1500 - 40 - 8;
@@ -28,24 +28,24 @@ impl Transport {
     }
 }
 
-/// What is in the payload, beside noise.
+/// What the payload has, other than noise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     Noise,
     /// Each segment is a TLS record of application data.
     Tls,
-    /// Requests and answers begin with HTTP header lines.
+    /// Requests and answers start with HTTP header lines.
     Http,
-    /// Letters and line ends, as of an HTTP header that never comes to its end.
+    /// Letters and line ends, as in an HTTP header that never ends.
     HeaderLines,
     /// DNS queries and answers.
     Dns,
     /// QUIC with short headers.
     Quic,
     Ping,
-    /// Noise that no dissector takes for its own: it begins with letters.
+    /// Noise that no dissector mistakes for its protocol: it starts with letters.
     Probe,
-    /// A dialogue of lines that the server begins, repeated by nobody.
+    /// A dialogue of lines started by the server, without repetition.
     Lines(&'static [&'static str]),
 }
 
@@ -54,7 +54,7 @@ pub(crate) enum Content {
 pub(crate) enum Ends {
     /// Many clients, and servers of which few are popular.
     Everybody,
-    /// So many attackers, and one server.
+    /// This many attackers, and one server.
     Attackers(u32),
     /// One attacker, and each port of each host.
     Scan,
@@ -62,11 +62,11 @@ pub(crate) enum Ends {
     Forged,
 }
 
-/// Payload bytes of a message, or how often.
+/// Payload bytes of a message, or a count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Length {
     Tail(Tail),
-    /// Each as likely as any other.
+    /// Uniformly distributed.
     OneOf(&'static [u16]),
 }
 
@@ -85,9 +85,9 @@ pub(crate) struct Kind {
     pub(crate) answer: Length,
     /// Messages of each side in a flow.
     pub(crate) rounds: Tail,
-    /// In how many of 256 flows the lengths change sides: uploads.
+    /// In how many of 256 flows the lengths are swapped: uploads.
     pub(crate) swapped: u32,
-    /// Segments between two acknowledgements: one of these for a flow.
+    /// Segments between two acknowledgements: one of these per flow.
     pub(crate) stretch: &'static [u8],
 }
 
@@ -207,7 +207,7 @@ pub(crate) const FTP_BRUTE_FORCE: Kind = Kind {
     ..ATTACK
 };
 
-/// Password guessing where the server has begun to refuse connections.
+/// Password guessing after the server has started to refuse connections.
 pub(crate) const SSH_BRUTE_FORCE: Kind = Kind {
     name: "ssh-brute-force",
     transport: Transport::TcpRefused,
@@ -263,7 +263,7 @@ pub(crate) const PORT_SCAN: Kind = Kind {
     ..ATTACK
 };
 
-/// Requests of many machines for large pages.
+/// Requests from many machines for large pages.
 pub(crate) const DDOS_HTTP_FLOOD: Kind = Kind {
     name: "ddos-http-flood",
     ends: Ends::Attackers(5_000),

@@ -1,18 +1,18 @@
-//! Traffic from a seed, for tests, benchmarks and users: packets as a network
-//! carries them, in stated proportions, with their labels.
+//! Traffic from a seed, for tests, benchmarks and users: packets as a network carries them, in
+//! given proportions, with their labels.
 //!
 //! ```text
-//! generator     whose packet is next, and when: shares, mean lengths, rate
-//! profile       the traffic to make, by name: TitanLog's Table IV, mixes, floods
+//! generator     which flow sends next, and when: shares, mean lengths, rate
+//! profile       the traffic to generate, by name: TitanLog's Table IV, mixes, floods
 //! wheel         turns among the flows of a group
 //! flow          what one flow sends next: handshake, messages, acknowledgements
-//! frame         its bytes, with checksums;  content: what payloads say
+//! frame         its bytes, with checksums;  content: payloads
 //! kind          applications and attacks
 //! random        integers only: a seed gives the same bytes everywhere
 //! ```
 //!
-//! Pure computation: no I/O, no clock. Uses `wire` for constants and hashes; used by
-//! `cli`, benchmarks and tests.
+//! Pure computation: no I/O, no clock. Uses `wire` for constants and hashes; used by `cli`,
+//! benchmarks and tests.
 #![forbid(unsafe_code)]
 
 mod content;

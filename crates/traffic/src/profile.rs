@@ -7,12 +7,12 @@ use strata_wire::exact;
 use crate::kind::{self, Kind, Length};
 use crate::random::Tail;
 
-/// Flows of one sort that share a clock.
+/// Flows of one kind that share a clock.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
-    /// What its flows are, with weights.
+    /// The kinds of its flows, with weights.
     pub(crate) kinds: Vec<(Kind, u32)>,
-    /// Its part of the active flows, of 1000.
+    /// Its share of the active flows, of 1000.
     pub(crate) flows: u32,
 }
 
@@ -21,9 +21,9 @@ pub(crate) struct Group {
 pub(crate) struct Class {
     /// Packets shorter than the mean on average.
     pub(crate) small: Group,
-    /// Packets longer than the mean; without them the mean is what it is.
+    /// Packets longer than the mean; without them the mean is not controlled.
     pub(crate) large: Option<Group>,
-    /// IP bytes of a packet on average, times 1000.
+    /// Mean IP bytes of a packet, times 1000.
     pub(crate) mean_millibytes: u64,
 }
 
@@ -35,18 +35,17 @@ impl Class {
 
 /// What traffic to generate, by name: [`Profile::NAMES`].
 ///
-/// The `cic-w1` to `cic-w5` have the statistics of TitanLog's Table IV: five days
-/// of CIC-IDS2017 at 100 Gb/s. The table does not say which bytes its Gb/s count: an
-/// anomalous packet of W2 has 55.6 on average, fewer than an Ethernet frame has
-/// with TCP timestamps. So IP packets are taken to be meant.
+/// `cic-w1` to `cic-w5` have the statistics of TitanLog's Table IV: five days of CIC-IDS2017 at 100
+/// Gb/s. The table does not say which bytes its Gb/s count: an anomalous packet of W2 has 55.6 on
+/// average, fewer than an Ethernet frame has with TCP timestamps. So we assume IP packets.
 #[derive(Clone, Debug)]
 pub struct Profile {
     pub(crate) name: String,
     pub(crate) active_flows: u32,
     pub(crate) packets_per_second: u64,
-    /// At least one; what is benign first.
+    /// At least one; benign traffic first.
     pub(crate) classes: Vec<Class>,
-    /// Packets of the second class of a million.
+    /// Packets of the second class, per million.
     pub(crate) anomalous_ppm: u32,
     /// IPv6 flows of 256.
     pub(crate) ipv6: u32,
@@ -88,7 +87,7 @@ impl Profile {
         &self.name
     }
 
-    /// Flows between their first and their last packet at any time.
+    /// Active flows at any time: between their first and their last packet.
     #[must_use]
     pub fn active_flows(&self) -> u32 {
         self.active_flows
@@ -100,14 +99,14 @@ impl Profile {
         self.packets_per_second
     }
 
-    /// Anomalous packets of a million.
+    /// Anomalous packets per million.
     #[must_use]
     pub fn anomalous_ppm(&self) -> u32 {
         self.anomalous_ppm
     }
 
-    /// Bytes of an IP packet on average, times 1000, by class: benign, anomalous.
-    /// `None` where the profile has no such packets.
+    /// Mean bytes of an IP packet, times 1000, by class: benign, anomalous. `None` if the profile
+    /// has no such packets.
     #[must_use]
     pub fn mean_millibytes(&self) -> [Option<u64>; 2] {
         [false, true].map(|anomalous| {
@@ -207,7 +206,7 @@ impl Profile {
         })
     }
 
-    /// Traffic of one kind: 10 Gb/s with gaps and preambles.
+    /// Traffic of one kind: 10 Gb/s including gaps and preambles.
     fn uniform(name: &str, kind: Kind, flows: u32, mean_millibytes: u64) -> Self {
         let group = Group {
             kinds: vec![(kind, 1)],

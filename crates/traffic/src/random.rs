@@ -1,5 +1,4 @@
-//! Random numbers in integers only, so that a seed gives the same packets on
-//! every machine.
+//! Random numbers in integers only, so that a seed gives the same packets on every machine.
 
 use std::ops::Range;
 
@@ -30,20 +29,19 @@ impl Random {
         number
     }
 
-    /// Uniform within a range that is not empty.
+    /// Uniform within a non-empty range.
     #[inline]
     pub(crate) fn within(&mut self, range: Range<u32>) -> u32 {
         range.start + self.below(range.end - range.start)
     }
 
-    /// True in `share` of 256.
+    /// True with probability `share` / 256.
     #[inline]
     pub(crate) fn one_in_256(&mut self, share: u32) -> bool {
         self.below(256) < share
     }
 
-    /// How often in a row something of probability `share` / 256 came true, at
-    /// most `limit` times.
+    /// How many times in a row something of probability `share` / 256 came true, at most `limit`.
     pub(crate) fn repeats(&mut self, share: u32, limit: u32) -> u32 {
         let mut bits = 0;
         while bits < limit && self.one_in_256(share) {
@@ -52,8 +50,8 @@ impl Random {
         bits
     }
 
-    /// A waiting time of mean 1, in units of 2^-24, distributed nearly
-    /// exponentially: the logarithm is linear between powers of two.
+    /// A waiting time of mean 1, in units of 2^-24, distributed nearly exponentially: the logarithm
+    /// is linear between powers of two.
     #[inline]
     pub(crate) fn waiting(&mut self) -> u64 {
         let number = self.next() | 1;
@@ -105,8 +103,8 @@ impl Tail {
 /// Bytes of a block of [`Noise`].
 pub(crate) const NOISE_BLOCK: usize = 64;
 
-/// Bytes that nothing compresses: eight xorshift generators side by side, which
-/// compilers turn into vector instructions.
+/// Incompressible bytes: eight xorshift generators in parallel, which compilers turn into vector
+/// instructions.
 #[derive(Clone, Debug)]
 pub(crate) struct Noise([u64; 8]);
 
@@ -116,7 +114,7 @@ impl Noise {
         Self(std::array::from_fn(|_| random.next() | 1))
     }
 
-    /// Fills whole blocks; what is over of `out` is left as it is.
+    /// Fills whole blocks; the rest of `out` is unchanged.
     #[inline]
     pub(crate) fn fill(&mut self, out: &mut [u8]) {
         let mut lanes = self.0;

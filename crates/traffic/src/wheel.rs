@@ -1,24 +1,24 @@
-//! Whose turn it is: a timing wheel over flows.
+//! Which flow is next: a timing wheel over flows.
 
 use crate::random::Random;
 
-/// None, in a list of flows.
+/// Ends a list of flows.
 const NONE: u32 = u32::MAX;
 
-/// The longest mean delay, in ticks: bounds the slots to 64 KiB.
+/// The longest mean delay, in ticks: limits the slots to 64 KiB.
 const DELAY_MAX: u16 = 2048;
 
 /// A timing wheel: flows wait in the slot of the tick at which they send next.
 ///
-/// Time has no unit here: a tick is over when everybody who waits in its slot had
-/// a turn. So a wheel says who sends more often than whom, and not how often.
+/// Time has no unit here: a tick is over when every flow waiting in its slot had a turn. So a wheel
+/// determines who sends more often than whom, not how often.
 #[derive(Debug)]
 pub(crate) struct Wheel {
     /// First flow of each slot; a power of two.
     slots: Box<[u32]>,
     /// The next flow of the same slot, by flow.
     next: Box<[u32]>,
-    /// Those whose turn is now, in the order of `due.pop()`.
+    /// The flows whose turn is now, in the order of `due.pop()`.
     due: Vec<u32>,
     tick: u32,
     /// Mean delay of the slowest flows, in ticks.
@@ -26,10 +26,10 @@ pub(crate) struct Wheel {
 }
 
 impl Wheel {
-    /// A wheel for `flows` flows, at least one, all of which wait at random places.
+    /// A wheel for `flows` flows, at least one, all waiting at random places.
     pub(crate) fn new(flows: u32, random: &mut Random) -> Self {
-        // About 16 flows to a slot: a shorter wheel would make every flow as fast
-        // as the fastest, a longer one would turn through empty slots.
+        // About 16 flows per slot: a shorter wheel would make every flow as fast as the fastest, a
+        // longer one would pass through empty slots.
         let delay_max = u16::try_from(flows / 16)
             .unwrap_or(DELAY_MAX)
             .clamp(2, DELAY_MAX);
@@ -51,8 +51,8 @@ impl Wheel {
         self.delay_max
     }
 
-    /// Lets a flow that is not waiting wait, at least one tick and at most once
-    /// around the wheel.
+    /// Schedules a flow that is not waiting, at least one tick ahead and at most once around the
+    /// wheel.
     #[inline]
     pub(crate) fn wait(&mut self, flow: u32, ticks: u32) {
         let slots = self.slots.len();
@@ -62,8 +62,8 @@ impl Wheel {
         self.slots[slot] = flow;
     }
 
-    /// Whose turn is next, and who follows a few turns later if that is known:
-    /// whoever reads the flow's memory may look ahead. Some flow must be waiting.
+    /// The next flow, and one that follows a few turns later if known, so that its memory can be
+    /// prefetched. Some flow must be waiting.
     #[inline]
     pub(crate) fn turn(&mut self) -> (u32, Option<u32>) {
         loop {
@@ -86,7 +86,7 @@ impl Wheel {
     }
 }
 
-/// Turns ahead.
+/// Turns of lookahead.
 const AHEAD: usize = 8;
 
 #[cfg(test)]

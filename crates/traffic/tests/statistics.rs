@@ -1,4 +1,4 @@
-//! What a profile promises is in its packets.
+//! Packets have the statistics that their profile promises.
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(clippy::cast_precision_loss, reason = "means")]
 
@@ -18,7 +18,7 @@ struct Counted {
 }
 
 impl Counted {
-    /// Flows between their first and last packet at the middle.
+    /// Flows active in the middle.
     fn active(&self) -> usize {
         let middle = self.packets / 2;
         self.flows
@@ -87,7 +87,7 @@ fn near(what: &str, value: f64, wanted: f64, tolerance: f64) {
 fn profiles_are_as_table_iv_has_them() {
     for (name, flows, rate, packets, bandwidth) in TABLE_IV {
         let profile: Profile = name.parse().unwrap();
-        // Enough for each flow to have several turns.
+        // Enough for several turns of each flow.
         let wanted = if flows > 1e5 { 3_000_000 } else { 800_000 };
         let counted = count(&profile, &Options::default(), wanted);
         let [benign, anomalous] = counted.classes;

@@ -1,4 +1,4 @@
-//! What tshark says of generated packets.
+//! Checks generated packets with tshark.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::fs::File;
@@ -33,7 +33,7 @@ fn write(path: &Path, profile: &str, options: &Options, packets: u32) {
     writer.finish().unwrap();
 }
 
-/// The packets that a display filter finds, checksums verified.
+/// The packets that match a display filter, checksums verified.
 fn found(path: &Path, filter: &str) -> Vec<String> {
     let mut command = Command::new("tshark");
     command.arg("-n").arg("-r").arg(path).args(["-Y", filter]);
@@ -58,7 +58,7 @@ fn nothing_is_malformed_and_every_checksum_is_right() {
         .flat_map(|name| [(*name, true), (*name, false)])
     {
         let path = directory.path().join("generated.pcap");
-        // Few flows, so that they are seen from their beginning to their end.
+        // Few flows, so that each is seen from start to end.
         let options = Options {
             flows: Some(300),
             random_payload: payload,
@@ -80,7 +80,7 @@ fn tcp_flows_are_dialogues() {
         ..Options::default()
     };
     write(&path, "cic-w3", &options, 20_000);
-    // Nothing is out of order, repeated, lost, or acknowledged before it was sent.
+    // Nothing is out of order, retransmitted, lost, or acknowledged before it was sent.
     let strange = found(
         &path,
         "tcp.analysis.flags && !tcp.analysis.ack_lost_segment",
