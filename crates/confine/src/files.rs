@@ -1,4 +1,4 @@
-//! Which files the process can reach (Landlock, Linux 5.13 and later).
+//! Which files the process can access (Landlock, Linux 5.13 and later).
 
 use std::path::{Path, PathBuf};
 
@@ -7,9 +7,9 @@ use landlock::{
     RulesetStatus, path_beneath_rules,
 };
 
-/// What a process reads once it records: name resolution, names of ports, the time zone.
-/// Directories are of public files only: libraries of name resolution and time zones, and the
-/// two in which `/etc/resolv.conf` lies on machines where a program replaces it.
+/// What a process still reads while it records: name resolution, port names, the time zone. The
+/// directories hold public files only: libraries of name resolution, time zones, and the two where
+/// `/etc/resolv.conf` is kept on machines where a program replaces it.
 const READ_ALWAYS: [&str; 17] = [
     "/dev/null",
     "/dev/urandom",
@@ -30,36 +30,36 @@ const READ_ALWAYS: [&str; 17] = [
     "/usr/share/zoneinfo",
 ];
 
-/// Directories that hold much besides a file of ours: of these, the file alone is reached.
+/// Directories that hold much that is not ours: in these, only the file itself is allowed.
 const SHARED: [&str; 11] = [
     "/", "/dev", "/etc", "/home", "/proc", "/root", "/run", "/sys", "/tmp", "/usr", "/var",
 ];
 
-/// Why files cannot be confined.
+/// Why file access cannot be restricted.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    /// The kernel says no.
+    /// The kernel refused.
     #[error("Landlock: {0}")]
     Ruleset(#[from] RulesetError),
-    /// The kernel has no Landlock, or it is turned off.
+    /// The kernel has no Landlock, or it is disabled.
     #[error("this kernel has no Landlock")]
     NotThere,
 }
 
-/// What a process still reaches. Paths that do not exist are skipped.
+/// What a process may still access. Paths that do not exist are skipped.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
-    /// Files, and directories with what is below, to read them.
+    /// Files, and directories with everything below them, to read.
     pub read: Vec<PathBuf>,
-    /// Directories, to read, write, make and delete what is below.
+    /// Directories in which to read, write, create and delete.
     pub write: Vec<PathBuf>,
     /// Directories in which files and empty directories may be deleted, and nothing else.
     pub delete: Vec<PathBuf>,
 }
 
 impl Files {
-    /// Adds a file that is read again later. Editors put another file in its place, so its
-    /// directory is what stays; where that holds what is not ours, only the file as it is.
+    /// Adds a file that is read again later. Editors replace the file, so its whole directory is
+    /// allowed; if that directory is shared with others, only the file as it is now.
     pub fn read_again(&mut self, file: &Path) {
         let dir = file.parent().filter(|dir| !dir.as_os_str().is_empty());
         let dir = dir.unwrap_or_else(|| Path::new("."));
@@ -70,18 +70,18 @@ impl Files {
     }
 }
 
-/// From now on this thread, and those it starts, reach only `files` and what every process
-/// reads to resolve names. Nothing can be executed, and no device be controlled.
+/// Restricts this thread, and the threads it starts, to `files` and to what every process reads to
+/// resolve names. Nothing can be executed, and no device can be controlled.
 ///
 /// # Errors
 ///
-/// If the kernel cannot: then nothing has changed.
+/// If the kernel refuses: then nothing has changed.
 pub fn confine_files(files: &Files) -> Result<(), FilesError> {
     restrict(&READ_ALWAYS.map(PathBuf::from), files)
 }
 
-/// As [`confine_files`], with no file at all.
-pub(crate) fn confine_to_no_files() -> Result<(), FilesError> {
+/// Like [`confine_files`], with no files at all.
+pub(crate) fn restrict_to_no_files() -> Result<(), FilesError> {
     restrict(&[], &Files::default())
 }
 

@@ -1,8 +1,8 @@
-//! A process that opens packet sockets for one that no longer may.
+//! A process that opens packet sockets on behalf of one that has dropped the right to.
 //!
 //! ```text
-//! request: cooked u8                 1: without the link layer header
-//! answer:  errno i32 (native)        0, and the descriptor (SCM_RIGHTS); else why not
+//! request: cooked u8                 1: without the link-layer header
+//! answer:  errno i32 (native)        0 and the descriptor (SCM_RIGHTS), or the error
 //! ```
 
 use std::io::{self, IoSlice, IoSliceMut, Write};
@@ -20,14 +20,14 @@ use rustix::net::{
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::CapabilitySet;
 
-use crate::files::confine_to_no_files;
+use crate::files::restrict_to_no_files;
 use crate::privileges::{PrivilegeError, User, give_up_capabilities};
 use crate::system_calls::{Role, apply_role};
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The helper's end for who asks. The process ends with it.
+/// The caller's end of the helper. Dropping it ends the process.
 #[derive(Debug)]
 pub struct Helper {
     /// One request at a time.
@@ -36,7 +36,7 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Starts this program again with these arguments, which are to lead to [`serve`].
+    /// Starts this program again with these arguments, which must lead to [`serve`].
     ///
     /// # Errors
     ///
@@ -55,12 +55,12 @@ impl Helper {
         })
     }
 
-    /// A packet socket that receives nothing until it is bound. `cooked` ones leave out the
-    /// link layer header.
+    /// A packet socket that receives nothing until it is bound. `cooked` ones omit the link-layer
+    /// header.
     ///
     /// # Errors
     ///
-    /// What the kernel said to the helper; or that there is no answer.
+    /// The error the kernel gave the helper, or that the helper did not answer.
     pub fn packet_socket(&self, cooked: bool) -> io::Result<OwnedFd> {
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         stream.write_all(&[u8::from(cooked)])?;
@@ -74,7 +74,7 @@ impl Helper {
             RecvFlags::CMSG_CLOEXEC,
         )?;
         if got.bytes != code.len() {
-            return Err(io::Error::other("the process that opens sockets is gone"));
+            return Err(io::Error::other("the process that opens sockets has ended"));
         }
         match i32::from_ne_bytes(code) {
             0 => {}
@@ -86,7 +86,7 @@ impl Helper {
         });
         received
             .next()
-            .ok_or_else(|| io::Error::other("an answer without a socket"))
+            .ok_or_else(|| io::Error::other("the helper answered without a socket"))
     }
 }
 
@@ -101,12 +101,12 @@ impl Drop for Helper {
     }
 }
 
-/// Answers requests on standard input until the other end is gone, with no right but to open
+/// Answers requests on standard input until the other end is gone, with no right except to open
 /// packet sockets.
 ///
 /// # Errors
 ///
-/// If privileges cannot be given up, or a request not answered.
+/// If privileges cannot be dropped, or a request cannot be answered.
 pub fn serve(user: Option<&User>) -> Result<(), PrivilegeError> {
     let fail = |what: &'static str| {
         move |error: rustix::io::Errno| PrivilegeError::System {
@@ -115,10 +115,10 @@ pub fn serve(user: Option<&User>) -> Result<(), PrivilegeError> {
         }
     };
     give_up_capabilities(user, CapabilitySet::NET_RAW, None)?;
-    // After the change of user, which forgets it.
+    // After the change of user, which clears it.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(fail("follow its parent"))?;
-    // Without Landlock it still has one capability only.
-    let _ = confine_to_no_files();
+    // Even without Landlock it has only one capability left.
+    let _ = restrict_to_no_files();
     let _ = apply_role(Role::Helper);
     let stdin = io::stdin();
     loop {

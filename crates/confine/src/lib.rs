@@ -1,16 +1,17 @@
-//! Gives up what a recording does not need once everything is open.
+//! Drops the privileges that a recording no longer needs once everything is open.
 //!
 //! - [`User`], [`give_up_capabilities`]: user and capabilities of the process;
-//! - [`Owner`], [`make_log_dir`], [`SocketFile`]: who owns what it makes, and may read it;
-//! - [`confine_files`]: which files it can reach (Landlock);
-//! - [`confine_process`], [`confine_thread`]: what it and its threads can ask the kernel for
+//! - [`Owner`], [`make_log_dir`], [`SocketFile`]: who owns the files it makes, and who may read
+//!   them;
+//! - [`confine_files`]: which files it can access (Landlock);
+//! - [`confine_process`], [`confine_thread`]: which system calls it and its threads can make
 //!   (seccomp);
-//! - [`read_secret`]: a token from a file that nobody else can read;
-//! - [`Helper`]: a process that keeps the right to open packet sockets, for interfaces that
-//!   come later, and hands them over.
+//! - [`read_secret`]: a token from a file that only its owner can read;
+//! - [`Helper`]: a process that keeps the right to open packet sockets, for interfaces that appear
+//!   later, and hands them over.
 //!
-//! All but [`confine_thread`] is to be done before threads are started: they inherit it. Used
-//! by `cli`, `node`, `control` and `relay`; uses nothing of Strata.
+//! Everything except [`confine_thread`] must be done before threads are started: they inherit it.
+//! Used by `cli`, `node`, `control` and `relay`; uses no other crate of Strata.
 #![deny(unsafe_code)]
 
 mod files;

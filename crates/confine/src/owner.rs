@@ -1,8 +1,7 @@
-//! Who owns what Strata makes.
+//! Who owns the files and directories that Strata makes.
 //!
-//! Owners are changed through descriptors alone, no link is followed, and only what Strata made
-//! itself changes hands: a path can be replaced between a look at it and its use, a descriptor
-//! cannot.
+//! Ownership is changed through descriptors only, no link is followed, and only what Strata made
+//! itself changes owner: a path can be replaced between checking and using it, a descriptor cannot.
 
 use std::ffi::OsStr;
 use std::io;
@@ -19,17 +18,17 @@ use rustix::process::{Gid, Uid, geteuid};
 
 use crate::privileges::{Group, User};
 
-/// Directories of a log and of sockets: their owner writes, their group reads.
+/// Directories of a log and of sockets: the owner writes, the group reads.
 const DIR_MODE: Mode = Mode::from_raw_mode(0o750);
-/// The same with a group of its own, which everything inherits that is made below.
+/// The same with a group of its own, inherited by everything made below.
 const GROUP_DIR_MODE: Mode = Mode::from_raw_mode(0o2750);
 const GROUP_FILE_MODE: Mode = Mode::from_raw_mode(0o640);
-/// Group and others must not have been able to put anything into what changes hands.
+/// Group and others must not have been able to write to what changes owner.
 const OTHERS_WRITE: u32 = 0o022;
-/// How deep a log's directories are nested at most (`packets/hour=.../retention=...`).
+/// Maximum depth of a log's directories (`packets/hour=.../retention=...`).
 const DEPTH_MAX: usize = 4;
 
-/// Who is to own what is made; by default who runs the program.
+/// Who is to own what is made; by default the user who runs the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     /// Another user.
@@ -38,20 +37,20 @@ pub struct Owner {
     pub group: Option<Group>,
 }
 
-/// Why something cannot change hands.
+/// Why ownership cannot be changed.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnerError {
-    /// The kernel says no.
+    /// The kernel refused.
     #[error("{}: cannot {what}: {source}", path.display())]
     System {
         /// The file or directory.
         path: PathBuf,
-        /// What was tried.
+        /// What was attempted.
         what: &'static str,
-        /// Why not.
+        /// Why it failed.
         source: io::Error,
     },
-    /// What is there was made by somebody else.
+    /// The existing directory was made by somebody else.
     #[error(
         "{}: Strata did not make this directory, so its group stays: `chgrp GROUP` and `chmod \
          g+s` it first, or name a directory that does not exist yet", .0.display()
@@ -59,11 +58,11 @@ pub enum OwnerError {
     NotOurs(PathBuf),
     /// The last part of the path is a link.
     #[error(
-        "{}: this is a link or no directory, and what it leads to may be somebody else's: name \
+        "{}: this is a link or not a directory, and its target may belong to somebody else: name \
          the log's directory itself", .0.display()
     )]
     Link(PathBuf),
-    /// The kernel does not let the directory pass its group on.
+    /// The kernel does not let new files inherit the directory's group.
     #[error(
         "{}: cannot have new files inherit the group ({source}): in a systemd unit, use Group= \
          instead, or RestrictSUIDSGID=no", path.display()
@@ -71,7 +70,7 @@ pub enum OwnerError {
     Inherit {
         /// The directory.
         path: PathBuf,
-        /// Why not.
+        /// Why it failed.
         source: io::Error,
     },
 }
@@ -90,7 +89,7 @@ impl Owner {
         (self.uid(), self.gid())
     }
 
-    /// Whether a directory is already as this owner wants it.
+    /// Whether a directory already has this owner.
     fn has(&self, dir: &Stat) -> bool {
         let user = self.uid().is_none_or(|uid| uid.as_raw() == dir.st_uid);
         let inherits = dir.st_mode & Mode::SGID.as_raw_mode() != 0;
@@ -98,7 +97,7 @@ impl Owner {
         user && group.is_none_or(|group| group.gid().as_raw() == dir.st_gid && inherits)
     }
 
-    /// Gives what is open to the owner. `path` is for messages.
+    /// Gives an open file or directory to the owner. `path` is for messages.
     pub(crate) fn take(&self, fd: impl AsFd, is_dir: bool, path: &Path) -> Result<(), OwnerError> {
         let failed = |what| {
             move |source: Errno| OwnerError::System {
@@ -136,20 +135,20 @@ fn system(path: &Path, what: &'static str) -> impl Fn(Errno) -> OwnerError {
     }
 }
 
-/// A directory, to name what lies in it.
+/// A directory, to address its entries.
 pub(crate) fn open_dir(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     open(path, flags, Mode::empty())
 }
 
-/// Makes a directory and those above it that are missing, and gives them to `owner`: one that
-/// exists stays as it is. Says whether it was missing.
+/// Makes a directory and its missing parents, and gives them to `owner`; an existing one stays as
+/// it is. Returns whether it was missing.
 ///
 /// # Errors
 ///
-/// What the kernel says.
+/// The kernel's error.
 pub fn make_dir(path: &Path, owner: &Owner) -> Result<bool, OwnerError> {
-    let failed = system(path, "make this directory");
+    let failed = system(path, "create this directory");
     match open_dir(path) {
         Ok(_) => return Ok(false),
         Err(Errno::NOENT) => {}
@@ -166,7 +165,7 @@ pub fn make_dir(path: &Path, owner: &Owner) -> Result<bool, OwnerError> {
     }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let dir = openat(&above, name, flags, Mode::empty()).map_err(&failed)?;
-    // In a directory that others may write it could be another one by now.
+    // In a directory that others may write to, it could have been replaced by now.
     if fstat(&dir).map_err(&failed)?.st_uid != geteuid().as_raw() {
         return Err(failed(Errno::PERM));
     }
@@ -174,13 +173,13 @@ pub fn make_dir(path: &Path, owner: &Owner) -> Result<bool, OwnerError> {
     Ok(true)
 }
 
-/// Makes the directory of a log for `owner`, or gives one to it that Strata has made and
-/// recorded into: `entries` are the names of what Strata makes in a log, `manifest` the one
-/// that tells a log. What others may have put there keeps its owner.
+/// Makes the directory of a log for `owner`, or gives it one in which Strata has already recorded:
+/// `entries` are the names that Strata makes in a log, `manifest` the file that identifies a log.
+/// What others may have put there keeps its owner.
 ///
 /// # Errors
 ///
-/// If the kernel does not let it, and if a directory that is not ours is to have a group.
+/// If the kernel refuses, or if a directory that is not ours is to get a group.
 pub fn make_log_dir(
     path: &Path,
     manifest: &str,
@@ -204,24 +203,24 @@ pub fn make_log_dir(
     if !is_log || !is_ours_alone(&found) {
         return match &owner.group {
             Some(_) => Err(OwnerError::NotOurs(path.to_owned())),
-            // The user may be let in already; who is not is told when it writes.
+            // The user may have access already; if not, the first write says so.
             None => Ok(()),
         };
     }
     for name in entries {
         take_entry(&dir, name.as_ref(), owner, &path.join(name), DEPTH_MAX)?;
     }
-    // Last: from now on the new owner may put into it what it likes.
+    // Last: from here on the new owner may put anything into it.
     owner.take(&dir, true, path)
 }
 
-/// Whether nobody but who runs the program can have put anything there.
+/// Whether only the user who runs the program can have put anything there.
 fn is_ours_alone(found: &Stat) -> bool {
     found.st_uid == geteuid().as_raw() && found.st_mode & OTHERS_WRITE == 0
 }
 
-/// Gives an entry of a directory, with what is below, to `owner`. Links, files with another
-/// name elsewhere, and what belongs to somebody else stay as they are.
+/// Gives a directory entry, with everything below it, to `owner`. Links, files with other names
+/// elsewhere, and what belongs to somebody else stay as they are.
 fn take_entry(
     dir: &OwnedFd,
     name: &OsStr,

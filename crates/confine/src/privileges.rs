@@ -12,7 +12,7 @@ use rustix::thread::{
     set_thread_gid, set_thread_groups, set_thread_uid,
 };
 
-/// Why privileges cannot be given up.
+/// Why privileges cannot be dropped.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegeError {
     /// There is no such user.
@@ -21,12 +21,12 @@ pub enum PrivilegeError {
     /// There is no such group.
     #[error("there is no group '{0}'")]
     NoSuchGroup(String),
-    /// The kernel says no.
+    /// The kernel refused.
     #[error("cannot {what}: {source}")]
     System {
-        /// What was tried.
+        /// What was attempted.
         what: &'static str,
-        /// Why not.
+        /// Why it failed.
         source: io::Error,
     },
 }
@@ -61,7 +61,7 @@ impl User {
         })
     }
 
-    /// Its number.
+    /// Its user ID.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.uid
@@ -102,19 +102,19 @@ impl Group {
     }
 }
 
-/// What is needed to write into a directory of somebody else.
+/// What is needed to write to a directory of somebody else.
 const OF_OTHERS: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH);
 
-/// Changes to `user`, if there is one, and gives up all capabilities of this thread and those
-/// it starts but `keep`. Where the process stays the user it is and may write into `dir` by a
-/// capability only, it keeps that.
+/// Changes to `user`, if given, and drops all capabilities of this thread, and those it starts,
+/// except `keep`. If the process stays the same user and may write to `dir` only by a capability,
+/// it keeps that one.
 ///
-/// Memory may be locked without limit from now on, as far as that is permitted: what is
-/// registered with the kernel counts as locked.
+/// Raises the limit on locked memory as far as permitted: memory registered with the kernel counts
+/// as locked.
 ///
 /// # Errors
 ///
-/// What the kernel does not let it do.
+/// The kernel's refusal.
 pub fn give_up_capabilities(
     user: Option<&User>,
     keep: CapabilitySet,
@@ -124,7 +124,7 @@ pub fn give_up_capabilities(
         current: None,
         maximum: None,
     };
-    // The limit stays where that is not permitted.
+    // The limit stays if raising it is not permitted.
     let _ = setrlimit(Resource::Memlock, unlimited);
     let mut keep = keep;
     if user.is_none() && dir.is_some_and(|dir| !is_ours(dir)) {
@@ -132,7 +132,7 @@ pub fn give_up_capabilities(
     }
     let had = capabilities(None).map_err(fail("read capabilities"))?;
     let keep = keep & had.permitted;
-    // What is left of these has no use without the right to run other programs.
+    // The ambient and bounding sets are useless without the right to execute other programs.
     let _ = clear_ambient_capability_set();
     for capability in CapabilitySet::all().iter() {
         let _ = remove_capability_from_bounding_set(capability);
@@ -150,11 +150,11 @@ pub fn give_up_capabilities(
         permitted: keep,
         inheritable: CapabilitySet::empty(),
     };
-    set_capabilities(None, sets).map_err(fail("give up capabilities"))?;
+    set_capabilities(None, sets).map_err(fail("drop capabilities"))?;
     set_no_new_privs(true).map_err(fail("set no_new_privs"))
 }
 
-/// Whether files can be made in a directory without a capability.
+/// Whether files can be made in a directory without any capability.
 fn is_ours(dir: &Path) -> bool {
     const OTHERS_WRITE: u32 = 0o002;
     fs::metadata(dir).is_ok_and(|metadata| {

@@ -5,12 +5,12 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A token is shorter; a device or a wrong file may have no end.
+/// A token is shorter; a device or a wrong file may be endless.
 const SECRET_BYTES_MAX: u64 = 64 << 10;
 /// Permissions of group and others.
 const OTHERS: u32 = 0o077;
 
-/// Why there is no secret.
+/// Why the secret cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// It cannot be read.
@@ -21,7 +21,7 @@ pub enum SecretError {
         /// Why not.
         source: io::Error,
     },
-    /// Others know it.
+    /// Others can read it.
     #[error(
         "{}: others can read this secret (mode {mode:04o}): `chmod 600 {}`, and replace the \
          secret if they may have read it", path.display(), path.display()
@@ -33,25 +33,25 @@ pub enum SecretError {
         mode: u32,
     },
     /// The file is empty.
-    #[error("{}: no secret in it", .0.display())]
+    #[error("{}: this file contains no secret", .0.display())]
     Empty(PathBuf),
     /// The file is something else.
     #[error("{}: larger than {SECRET_BYTES_MAX} bytes: is this the file with the secret?", .0.display())]
     TooLong(PathBuf),
 }
 
-/// The secret in a file, without white space around it, if its owner alone can read the file.
+/// Reads the secret in a file, trimmed of white space, if only the file's owner can read it.
 ///
 /// # Errors
 ///
-/// If group or others have any permission, and if there is no text in it.
+/// If group or others have any permission, or if the file contains no text.
 pub fn read_secret(path: &Path) -> Result<String, SecretError> {
     let failed = |source| SecretError::Read {
         path: path.to_owned(),
         source,
     };
     let file = File::open(path).map_err(failed)?;
-    // Of what is open: the path may lead elsewhere by now.
+    // Of the open file: the path may point elsewhere by now.
     let mode = file.metadata().map_err(failed)?.mode() & 0o7777;
     if mode & OTHERS != 0 {
         let path = path.to_owned();

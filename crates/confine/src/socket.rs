@@ -1,8 +1,8 @@
-//! Unix sockets with a place in the file system.
+//! Unix sockets with a path in the file system.
 //!
-//! A socket is made in a directory that only we reach, gets its owner and mode there, and is
-//! then moved to its name. So nobody connects before it is finished, nothing that is not a
-//! socket is ever replaced, and nobody can put something else in its place.
+//! A socket is made in a directory that only we can access, gets its owner and mode there, and is
+//! then moved to its name. So nobody connects before it is finished, nothing but a socket is ever
+//! replaced, and nobody can put something else in its place.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -24,19 +24,19 @@ use rustix::process::geteuid;
 
 use crate::owner::{Owner, OwnerError, make_dir, open_dir};
 
-/// Connections that wait to be accepted.
+/// Connections waiting to be accepted.
 const BACKLOG: i32 = 128;
 /// Who may connect: the owner, and the group if one is named.
 const MODE: Mode = Mode::from_raw_mode(0o600);
 const GROUP_MODE: Mode = Mode::from_raw_mode(0o660);
-/// The name of a socket in a directory of its own.
+/// The name of a socket that has a directory of its own.
 pub const SOCKET_NAME: &str = "control.sock";
-/// Left-over directories that are looked at when a socket is made.
+/// Left-over directories checked when a socket is made.
 const LEFT_OVER_MAX: usize = 1024;
-/// An empty directory of a socket that is older is left over.
+/// An empty socket directory older than this is left over.
 const OLD_SECONDS: i64 = 60;
 
-/// The directory for sockets of this user's programs: as systemd has it, the user's, or the
+/// The directory for sockets of this user's programs, as systemd has it: the user's or the
 /// system's.
 #[must_use]
 pub fn runtime_dir() -> PathBuf {
@@ -46,50 +46,50 @@ pub fn runtime_dir() -> PathBuf {
     }
 }
 
-/// Why there is no socket.
+/// Why the socket cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Something else has the name.
+    /// Something else has that name.
     #[error(
         "{}: this exists and is not a socket, so it stays as it is: name another path for the \
          socket", .0.display()
     )]
     NotASocket(PathBuf),
-    /// It is taken.
+    /// The socket is in use.
     #[error("{}: another program listens there: name another socket", .0.display())]
     InUse(PathBuf),
-    /// The kernel says no.
+    /// The kernel refused.
     #[error("{}: cannot {what}: {source}", path.display())]
     System {
         /// The socket.
         path: PathBuf,
-        /// What was tried.
+        /// What was attempted.
         what: &'static str,
-        /// Why not.
+        /// Why it failed.
         source: io::Error,
     },
-    /// Its directory cannot be made, or not be given to its owner.
+    /// Its directory cannot be made, or cannot be given to its owner.
     #[error(transparent)]
     Owner(#[from] OwnerError),
 }
 
-/// A socket that listens. It is removed with the value, as far as its directory lets us.
+/// A listening socket. Dropping it removes the socket, if its directory permits that.
 #[derive(Debug)]
 pub struct SocketFile {
     listener: UnixListener,
     path: PathBuf,
     dir: OwnedFd,
     name: OsString,
-    /// Device and inode, to tell it from one that has taken its place.
+    /// Device and inode, to tell it from a replacement.
     id: (u64, u64),
-    /// The directory, if it was made for this socket: where its name lies, and that name.
+    /// The directory made for this socket, if any: the directory around it, and its name.
     own_dir: Option<(OwnedFd, OsString)>,
 }
 
 impl SocketFile {
-    /// Listens at `path`. Its directory is made for it if it is missing, and otherwise stays as
-    /// it is; the socket belongs to `owner`. A socket that nobody listens on is left from a
-    /// program that was killed, and is replaced.
+    /// Listens at `path`. Its directory is made if missing, and otherwise stays as it is; the
+    /// socket belongs to `owner`. A socket that nobody listens on is left from a program that was
+    /// killed, and is replaced.
     ///
     /// # Errors
     ///
@@ -118,15 +118,14 @@ impl SocketFile {
         })
     }
 
-    /// Listens in a directory of its own in `base`, which is made if it is missing and stays the
-    /// property of who runs the program. What is left there of programs that were killed is
-    /// removed.
+    /// Listens in a directory of its own below `base`, which is made if missing and belongs to the
+    /// user who runs the program. Sockets left there by killed programs are removed.
     ///
     /// # Errors
     ///
-    /// If it cannot be made.
+    /// If the socket cannot be made.
     pub fn bind_in_own_dir(base: &Path, name: &str, owner: &Owner) -> Result<Self, SocketError> {
-        std::fs::create_dir_all(base).map_err(failed_io(base, "make this directory"))?;
+        std::fs::create_dir_all(base).map_err(failed_io(base, "create this directory"))?;
         let opened = open_dir(base).map_err(failed(base, "open it"))?;
         remove_left_over(&opened);
         let mut socket = Self::bind(&base.join(name).join(SOCKET_NAME), owner)?;
@@ -134,19 +133,19 @@ impl SocketFile {
         Ok(socket)
     }
 
-    /// What listens; blocking.
+    /// The listener; blocking.
     #[must_use]
     pub fn listener(&self) -> &UnixListener {
         &self.listener
     }
 
-    /// Where it lies.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The directory that was made for it, which it removes at its end, and the one around.
+    /// The directory that was made for it, which it removes when dropped, and the one around it.
     #[must_use]
     pub fn own_dirs(&self) -> Option<[PathBuf; 2]> {
         self.own_dir.as_ref()?;
@@ -159,7 +158,7 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let found = statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW);
         if found.is_ok_and(|found| id(&found) == self.id) {
-            // One that stays is replaced by the next program.
+            // One that cannot be removed is replaced by the next program.
             let _ = unlinkat(&self.dir, &self.name, AtFlags::empty());
             if let Some((above, name)) = &self.own_dir {
                 let _ = unlinkat(above, name, AtFlags::REMOVEDIR);
@@ -191,8 +190,8 @@ fn is_socket(found: &Stat) -> bool {
     FileType::from_raw_mode(found.st_mode) == FileType::Socket
 }
 
-/// The address of a name in an open directory: what the path leads to by now does not matter,
-/// nor how long it is.
+/// The address of a name in an open directory: wherever its path leads by now, and however long it
+/// is.
 fn address(dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<SocketAddrUnix> {
     SocketAddrUnix::new(Path::new(&format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name))
 }
@@ -206,13 +205,13 @@ fn unix_socket() -> rustix::io::Result<OwnedFd> {
 fn is_left_over(dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<bool> {
     match connect(unix_socket()?, &address(dir, name)?) {
         Err(Errno::CONNREFUSED) => Ok(true),
-        // One that is not accepted at once, or that is of another type, is in use.
+        // One that does not accept at once, or is of another type, is in use.
         Ok(()) | Err(Errno::AGAIN | Errno::INPROGRESS | Errno::PROTOTYPE) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-/// A directory in `dir` that only we reach. Removed with the value.
+/// A directory in `dir` that only we can access. Removed when dropped.
 struct Private<'a> {
     within: &'a OwnedFd,
     name: OsString,
@@ -284,7 +283,7 @@ fn bind_in(
     Ok((listener, id))
 }
 
-/// Moves the socket to its name, where nothing is, or a socket that nobody listens on.
+/// Moves the socket to its name, where there is nothing or a socket that nobody listens on.
 fn place(
     private: &Private<'_>,
     dir: &OwnedFd,
@@ -306,7 +305,7 @@ fn place(
         return Err(SocketError::InUse(path.to_owned()));
     }
     moved(RenameFlags::EXCHANGE).map_err(system("replace what is there"))?;
-    // What came out is what was looked at, or it goes back.
+    // What came out must be what was checked, or it goes back.
     let out = look(&private.dir, OsStr::new(SOCKET_NAME));
     if out.is_ok_and(|out| id(&out) == id(&there)) {
         return Ok(());
@@ -340,12 +339,12 @@ fn remove_left_over(base: &OwnedFd) {
         let socket = OsStr::new(SOCKET_NAME);
         let is_left = match statat(&dir, socket, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) => is_socket(&found) && is_left_over(&dir, socket).unwrap_or(false),
-            // Its user could not remove the directory. One that is new gets its socket soon.
+            // Its user could not remove the directory. A new one is about to get its socket.
             Err(_) => fstat(&dir).is_ok_and(|dir| is_old(&dir)),
         };
         if is_left {
             let _ = unlinkat(&dir, socket, AtFlags::empty());
-            // Fails where there is more in it.
+            // Fails if there is more in it.
             let _ = unlinkat(base, name, AtFlags::REMOVEDIR);
         }
     }

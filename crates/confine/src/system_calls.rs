@@ -1,9 +1,9 @@
-//! What a thread can ask the kernel for (seccomp).
+//! Which system calls a thread can make (seccomp).
 //!
-//! [`confine_process`] gives the thread that calls it, and all that it starts, the calls of a
-//! recording; [`confine_thread`] leaves a thread those of its [`Role`]. Filters add up, so a
-//! thread that forgets to say what it is still has no more than the process. A call that is not
-//! in the list fails with EPERM, and standard error says which it was; the thread goes on.
+//! [`confine_process`] limits the calling thread, and all that it starts, to the calls of a
+//! recording; [`confine_thread`] limits a thread to those of its [`Role`]. Filters add up, so a
+//! thread that does not declare its role still has no more than the process. A call that is not in
+//! the list fails with EPERM and is named on standard error; the thread continues.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -17,16 +17,16 @@ use seccompiler::{
 };
 use syscalls::Sysno;
 
-/// Why system calls cannot be confined.
+/// Why system calls cannot be restricted.
 #[derive(Debug, thiserror::Error)]
 pub enum SystemCallError {
-    /// The list cannot be made ready for this machine.
+    /// The filter cannot be built for this machine.
     #[error("seccomp: {0}")]
     Filter(#[from] BackendError),
-    /// The kernel does not take it.
+    /// The kernel refused it.
     #[error("seccomp: {0}")]
     Apply(#[from] seccompiler::Error),
-    /// The handler cannot be set.
+    /// The handler cannot be installed.
     #[error("cannot handle SIGSYS: {0}")]
     Handler(io::Error),
 }
@@ -34,15 +34,15 @@ pub enum SystemCallError {
 /// What a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Takes packets off interfaces and classifies them.
+    /// Reads packets from interfaces and classifies them.
     Worker,
     /// Writes blocks to disk.
     Writer,
-    /// Answers requests, and sends them: API, alerts, the control connection of a relay.
+    /// Serves and sends requests: API, alerts, the control connection of a relay.
     Server,
     /// Reads and deletes files of the log, or reads a source of alerts.
     Files,
-    /// Opens packet sockets, and hands them over.
+    /// Opens packet sockets and hands them over.
     Helper,
 }
 
@@ -51,7 +51,7 @@ impl Role {
         match self {
             Self::Worker => &[BASIC, LOOK, CAPTURE],
             Self::Writer => &[BASIC, LOOK, CHANGE, URING],
-            // Host names are looked up by threads of their own; policies are saved.
+            // Host names are resolved by threads of their own; policies are saved.
             Self::Server => &[BASIC, LOOK, CHANGE, NETWORK, THREADS],
             Self::Files => &[BASIC, LOOK, CHANGE, URING, NETWORK, THREADS],
             Self::Helper => &[BASIC, HELPER],
@@ -59,11 +59,11 @@ impl Role {
     }
 }
 
-/// The whole process: what any of its threads does.
+/// The whole process: what any of its threads needs.
 const PROCESS: &[&[i64]] = &[BASIC, LOOK, CHANGE, URING, NETWORK, THREADS, CAPTURE, RELAY];
 
-/// Memory, the clock, waiting, signals, open files: what every thread does. `seccomp` gives up
-/// more, never less.
+/// Memory, the clock, waiting, signals, open files: what every thread needs. `seccomp` can only
+/// restrict further.
 const BASIC: &[i64] = &[
     libc::SYS_brk,
     libc::SYS_clock_getres,
@@ -114,7 +114,7 @@ const BASIC: &[i64] = &[
     libc::SYS_time,
 ];
 
-/// Files, to look at and to read.
+/// Files: to look up and read.
 const LOOK: &[i64] = &[
     libc::SYS_faccessat,
     libc::SYS_faccessat2,
@@ -143,7 +143,7 @@ const LOOK: &[i64] = &[
     libc::SYS_stat,
 ];
 
-/// Files, to change: never their owner or mode.
+/// Files: to change them, but never their owner or mode.
 const CHANGE: &[i64] = &[
     libc::SYS_copy_file_range,
     libc::SYS_fallocate,
@@ -209,8 +209,8 @@ const NETWORK: &[i64] = &[
     libc::SYS_select,
 ];
 
-/// To start threads, and to wait for the process that opens sockets. `clone` only without
-/// namespaces of its own; see [`namespaces`].
+/// Starting threads, and waiting for the process that opens sockets. `clone` only without new
+/// namespaces; see [`without_namespaces`].
 const THREADS: &[i64] = &[
     libc::SYS_clone,
     libc::SYS_clone3,
@@ -226,8 +226,8 @@ const THREADS: &[i64] = &[
     libc::SYS_waitid,
 ];
 
-/// Packets of rings, maps of programs; and to capture an interface again that was gone, or to
-/// send copies.
+/// Packets from rings, maps of programs; capturing again on an interface that has come back;
+/// sending copies.
 const CAPTURE: &[i64] = &[
     libc::SYS_bind,
     libc::SYS_bpf,
@@ -243,15 +243,15 @@ const CAPTURE: &[i64] = &[
     libc::SYS_socket,
 ];
 
-/// Memory that a relay shares with a switch of the same machine.
+/// Memory that a relay shares with a switch on the same machine.
 const RELAY: &[i64] = &[libc::SYS_memfd_create];
 
 const HELPER: &[i64] = &[libc::SYS_sendmsg, libc::SYS_socket];
 
-/// Whether the process is confined, and with it its threads.
-static CONFINED: AtomicBool = AtomicBool::new(false);
+/// Whether the process, and with it its threads, is restricted.
+static RESTRICTED: AtomicBool = AtomicBool::new(false);
 
-/// Names of the system calls that a confined process makes, for whoever confines it from outside.
+/// Names of the system calls that a restricted process makes, for a sandbox around it.
 #[must_use]
 pub fn process_system_calls() -> Vec<&'static str> {
     let calls = PROCESS.iter().copied().flatten();
@@ -259,26 +259,26 @@ pub fn process_system_calls() -> Vec<&'static str> {
     known.map(|call| call.name()).collect()
 }
 
-/// From now on this thread, and those that it starts, ask the kernel only for what a recording
-/// needs, and [`confine_thread`] takes effect. To be called before threads are started.
+/// Restricts this thread, and the threads it starts, to the system calls of a recording, and makes
+/// [`confine_thread`] take effect. Must be called before threads are started.
 ///
 /// # Errors
 ///
-/// If the kernel cannot.
+/// If the kernel refuses.
 pub fn confine_process() -> Result<(), SystemCallError> {
     apply(PROCESS)?;
-    CONFINED.store(true, Ordering::Relaxed);
+    RESTRICTED.store(true, Ordering::Relaxed);
     Ok(())
 }
 
-/// From now on this thread, and those that it starts, ask the kernel only for what its role
-/// needs. Does nothing in a process that is not confined.
+/// Restricts this thread, and the threads it starts, to the system calls of its role. Does nothing
+/// in a process that is not restricted.
 ///
 /// # Errors
 ///
-/// If the kernel cannot.
+/// If the kernel refuses.
 pub fn confine_thread(role: Role) -> Result<(), SystemCallError> {
-    if CONFINED.load(Ordering::Relaxed) {
+    if RESTRICTED.load(Ordering::Relaxed) {
         apply(role.lists())?;
     }
     Ok(())
@@ -290,7 +290,7 @@ pub(crate) fn apply_role(role: Role) -> Result<(), SystemCallError> {
 
 fn apply(lists: &[&[i64]]) -> Result<(), SystemCallError> {
     static HANDLER: OnceLock<Result<(), i32>> = OnceLock::new();
-    let set = HANDLER.get_or_init(handle_what_is_blocked);
+    let set = HANDLER.get_or_init(install_handler);
     set.map_err(|code| SystemCallError::Handler(io::Error::from_raw_os_error(code)))?;
     let arch = std::env::consts::ARCH.try_into()?;
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
@@ -299,7 +299,8 @@ fn apply(lists: &[&[i64]]) -> Result<(), SystemCallError> {
     }
     if let Some(clone) = rules.get_mut(&libc::SYS_clone) {
         clone.push(without_namespaces()?);
-        // Its flags lie in memory, where no filter looks: without it, libc takes `clone`.
+        // Its flags are in memory, which a filter cannot read: without it, libc falls back to
+        // `clone`.
         let unknown = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
         let only = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
         let filter = SeccompFilter::new(only, SeccompAction::Allow, unknown, arch)?;
@@ -311,7 +312,7 @@ fn apply(lists: &[&[i64]]) -> Result<(), SystemCallError> {
     Ok(apply_filter(&program)?)
 }
 
-/// A `clone` that makes a thread, and not a user or network of its own with all capabilities.
+/// A `clone` that makes a thread, not a user or network namespace with all capabilities.
 fn without_namespaces() -> Result<SeccompRule, BackendError> {
     const NAMESPACES: i32 = libc::CLONE_NEWCGROUP
         | libc::CLONE_NEWIPC
@@ -325,10 +326,10 @@ fn without_namespaces() -> Result<SeccompRule, BackendError> {
     SeccompRule::new(vec![flags])
 }
 
-/// Has SIGSYS say what was blocked, and the call fail; else the error's number.
-fn handle_what_is_blocked() -> Result<(), i32> {
-    // SAFETY: zeros are a valid sigaction, the signal set is made empty by libc, and the
-    // handler makes only calls that are safe in one.
+/// Makes SIGSYS report what was blocked and the call fail; else returns the error number.
+fn install_handler() -> Result<(), i32> {
+    // SAFETY: zeros are a valid sigaction, libc makes the signal set empty, and the handler makes
+    // only async-signal-safe calls.
     let done = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_blocked as *const () as libc::sighandler_t;
@@ -344,10 +345,10 @@ fn handle_what_is_blocked() -> Result<(), i32> {
         .unwrap_or(libc::EINVAL))
 }
 
-/// `si_syscall` in `siginfo_t` of a SIGSYS (asm-generic/siginfo.h): behind three words, which
-/// fill up to 16 bytes, and an address.
+/// `si_syscall` in `siginfo_t` of a SIGSYS (asm-generic/siginfo.h): after three words, padded to 16
+/// bytes, and an address.
 const SI_SYSCALL_AT: usize = 24;
-/// Bytes of a thread's name with its end (prctl(2), `PR_GET_NAME`).
+/// Bytes of a thread's name with its terminator (prctl(2), `PR_GET_NAME`).
 const NAME_LEN: usize = 16;
 
 extern "C" fn on_blocked(
@@ -355,18 +356,18 @@ extern "C" fn on_blocked(
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    // SAFETY: the kernel hands a siginfo_t of 128 bytes over, of which these four are an
-    // initialised integer.
+    // SAFETY: the kernel passes a siginfo_t of 128 bytes, of which these four are an initialised
+    // integer.
     let number: i32 = unsafe {
         info.cast::<u8>()
             .add(SI_SYSCALL_AT)
             .cast::<i32>()
             .read_unaligned()
     };
-    // The call was not made, and its result is the register's: without this it would seem to
-    // have returned its own number.
+    // The call was not made, and its result is whatever the register holds: without this it would
+    // seem to have returned its own number.
     let failed = -libc::EPERM;
-    // SAFETY: with SA_SIGINFO the third argument is a ucontext_t, ours alone for now.
+    // SAFETY: with SA_SIGINFO the third argument is a ucontext_t, which only we access now.
     unsafe {
         let context = context.cast::<libc::ucontext_t>();
         #[cfg(target_arch = "x86_64")]
@@ -383,13 +384,13 @@ extern "C" fn on_blocked(
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     let name_len = name.iter().position(|&byte| byte == 0).unwrap_or(NAME_LEN);
     let known = usize::try_from(number).ok().and_then(Sysno::new);
-    let call = known.map_or("of unknown name", |call| call.name());
+    let call = known.map_or("(unknown)", |call| call.name());
     let mut line = [0_u8; 160];
     let mut len = 0;
     for part in [
-        b"strata: blocked: the thread ",
+        b"strata: blocked: thread ",
         &name[..name_len],
-        b" wanted the system call ",
+        b" tried the system call ",
         call.as_bytes(),
         b"\n",
     ] {

@@ -196,6 +196,6 @@ fn what_is_missing_is_said() {
     assert!(
         wrong(&empty)
             .to_string()
-            .ends_with("token: no secret in it")
+            .ends_with("token: this file contains no secret")
     );
 }
