@@ -17,12 +17,12 @@ use tokio::runtime::Runtime;
 
 use crate::pieces::{PIECE_BYTES, Pieces};
 
-/// Bytes of a part of an upload: the least that S3 takes. It takes 10,000 of them, 52 GB, and
+/// Bytes of a part of an upload: the minimum that S3 accepts. It accepts 10,000 of them, 52 GB, and
 /// a compaction makes no files of more than some 4 GiB.
 const PART_BYTES: usize = 5 << 20;
-/// Parts of an upload on their way at a time.
+/// Parts of an upload in flight at a time.
 const PARTS_AT_ONCE: usize = 4;
-/// A store that does not answer is a problem of the user, who is told.
+/// A store that does not answer is the user's problem, and is reported.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 const RETRIES: usize = 4;
 
@@ -44,8 +44,8 @@ impl Tasks {
         Ok(Self(Some(builder.enable_all().build()?)))
     }
 
-    /// Runs it to its end. May be called wherever blocking is no harm, on threads of
-    /// another runtime too.
+    /// Runs a future to its end. May be called wherever blocking is harmless, also on threads of
+    /// another runtime.
     fn wait<T: Send + 'static>(
         &self,
         future: impl Future<Output = Result<T, Error>> + Send + 'static,
@@ -58,7 +58,7 @@ impl Tasks {
         }
         let ended = |_| io::Error::other("the thread for the object store has ended");
         let done = receiver.recv().map_err(ended)?;
-        done.map_err(|error| in_words(&error))
+        done.map_err(|error| to_io_error(&error))
     }
 }
 
@@ -70,23 +70,23 @@ impl Drop for Tasks {
     }
 }
 
-fn in_words(error: &Error) -> io::Error {
+fn to_io_error(error: &Error) -> io::Error {
     let (kind, what_to_do) = match error {
         Error::NotFound { .. } => (io::ErrorKind::NotFound, ""),
         Error::Unauthenticated { .. } | Error::PermissionDenied { .. } => (
             io::ErrorKind::PermissionDenied,
-            "; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they may do there",
+            "; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they permit",
         ),
         _ => (
             io::ErrorKind::Other,
-            "; AWS_ENDPOINT_URL, AWS_REGION and AWS_ACCESS_KEY_ID say where and as whom",
+            "; AWS_ENDPOINT_URL, AWS_REGION and AWS_ACCESS_KEY_ID set the server and the account",
         ),
     };
     io::Error::new(kind, format!("{error}{what_to_do}"))
 }
 
 impl Bucket {
-    /// The bucket of this name, where and as whom the usual variables (`AWS_...`) say.
+    /// The bucket of this name, on the server and account of the usual variables (`AWS_...`).
     pub(crate) fn open(
         name: &str,
         runtime: Arc<Tasks>,
@@ -109,7 +109,7 @@ impl Bucket {
             .with_client_options(client)
             .build();
         Ok(Self {
-            store: Arc::new(store.map_err(|error| in_words(&error))?),
+            store: Arc::new(store.map_err(|error| to_io_error(&error))?),
             runtime,
             pieces,
         })
@@ -121,7 +121,7 @@ impl Bucket {
         Ok(head.size)
     }
 
-    /// An object, to be read.
+    /// Opens an object for reading.
     pub(crate) fn read(&self, url: &str, key: Path) -> io::Result<Object> {
         Ok(Object {
             len: self.size(&key)?,
@@ -131,12 +131,12 @@ impl Bucket {
         })
     }
 
-    /// A new object, which is there once it is synced.
+    /// A new object, which exists once it is synced.
     pub(crate) fn write(&self, url: &str, key: Path) -> io::Result<Upload> {
         if self.exists(&key)? {
             return Err(io::Error::new(
                 io::ErrorKind::AlreadyExists,
-                "there is one already: give each log a prefix of its own",
+                "the object exists already: give each log a prefix of its own",
             ));
         }
         self.pieces().forget(url);
@@ -174,11 +174,11 @@ impl Bucket {
 fn only_from_start_to_end() -> io::Error {
     io::Error::new(
         io::ErrorKind::Unsupported,
-        "an object is written once, from its start to its end",
+        "objects are written once, from start to end",
     )
 }
 
-/// An object that is read, a piece at a time.
+/// An object opened for reading, a piece at a time.
 pub(crate) struct Object {
     bucket: Bucket,
     url: Arc<str>,
@@ -200,10 +200,7 @@ impl Object {
         let read = async move { store.get_range(&key, wanted).await };
         let bytes = self.bucket.runtime.wait(read)?;
         if bytes.len() as u64 != len {
-            let problem = format!(
-                "the store sent {} bytes where {len} were asked for",
-                bytes.len()
-            );
+            let problem = format!("the store sent {} bytes instead of {len}", bytes.len());
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, problem));
         }
         let first = usize::try_from(PIECE_BYTES.min(len)).unwrap_or(usize::MAX);
@@ -247,18 +244,18 @@ impl DiskFile for Object {
     }
 }
 
-/// An object that is written. Nobody sees it before [`DiskFile::sync`].
+/// An object being written. Nobody sees it before [`DiskFile::sync`].
 pub(crate) struct Upload {
     bucket: Bucket,
     key: Path,
     at: u64,
     buffer: Vec<u8>,
-    /// Once it is larger than a part.
+    /// Once the object is larger than a part.
     parts: Option<WriteMultipart>,
 }
 
 impl Upload {
-    /// Sends what is buffered as a part, waiting while there are many on their way.
+    /// Sends the buffer as a part, waiting while too many are in flight.
     fn send(&mut self) -> io::Result<()> {
         let (store, key) = (Arc::clone(&self.bucket.store), self.key.clone());
         let (part, parts) = (std::mem::take(&mut self.buffer), self.parts.take());
@@ -307,7 +304,7 @@ impl DiskFile for Upload {
         let (whole, parts) = (std::mem::take(&mut self.buffer), self.parts.take());
         self.bucket.runtime.wait(async move {
             match parts {
-                // Aborts by itself when it fails.
+                // Aborts by itself if it fails.
                 Some(parts) => parts.finish().await,
                 None => store.put(&key, whole.into()).await,
             }
@@ -325,7 +322,7 @@ impl DiskFile for Upload {
 }
 
 impl Drop for Upload {
-    /// What was not synced is not to lie there and cost.
+    /// Parts that were never synced must not stay there and cost money.
     fn drop(&mut self) {
         if let Some(parts) = self.parts.take() {
             let _ = self.bucket.runtime.wait(parts.abort());

@@ -1,4 +1,4 @@
-//! A log's disk with what lies elsewhere.
+//! A log's disk together with its object tier.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -12,12 +12,12 @@ use strata_store::{Disk, DiskFile, RealDisk, is_remote};
 use crate::bucket::{Bucket, Tasks};
 use crate::pieces::Pieces;
 
-/// A log's disk, on which names that are URLs are files of an object store or of another
-/// directory. Everything else is as on the disk below.
+/// A log's disk on which names that are URLs are files of an object store or of another directory.
+/// Everything else goes to the disk below.
 ///
-/// Objects are read by ranges, never whole: pieces of 1 MiB, of which 64 stay in memory, and
-/// 8 at once for whoever reads on. So finding a flow costs its pages and not the file. A
-/// store is not reached for before one of its files is wanted.
+/// Objects are read by ranges, never whole: in pieces of 1 MiB, of which 64 stay in memory, and 8
+/// at a time by sequential readers. So finding a flow costs its pages and not the file. A store is
+/// not contacted before one of its files is needed.
 pub struct ColdDisk {
     below: Arc<dyn Disk>,
     /// The root directory, for `file:///`.
@@ -32,7 +32,7 @@ struct Buckets {
     pieces: Arc<Mutex<Pieces>>,
 }
 
-/// What a name stands for.
+/// Where a name leads.
 enum Place<'a> {
     /// On the log's own disk.
     Own,
@@ -42,7 +42,7 @@ enum Place<'a> {
 }
 
 impl ColdDisk {
-    /// The log's disk is `below`.
+    /// `below` is the log's own disk.
     #[must_use]
     pub fn new(below: Arc<dyn Disk>) -> Self {
         Self {
@@ -124,7 +124,7 @@ impl Disk for ColdDisk {
         self.below.display(name)
     }
 
-    // What follows is for the log's own files alone.
+    // The rest is for the log's own files only.
 
     fn create_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         self.below.create_for_blocks(name)

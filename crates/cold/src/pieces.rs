@@ -1,4 +1,4 @@
-//! What was read of objects, in memory.
+//! A cache of what was read of objects.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-/// What is read of an object at least: a request takes as long as about a megabyte.
+/// Minimum read of an object: a request takes as long as about a megabyte.
 pub(crate) const PIECE_BYTES: u64 = 1 << 20;
-/// Pieces read at once by whoever reads on where the last piece ended.
+/// Pieces read at once by a reader that continues where the last piece ended.
 const AHEAD: u64 = 8;
 /// Pieces held, of all objects together: 64 MiB.
 const HELD: usize = 64;
 
-/// Pieces of objects, those used last in front. Objects do not change while they are listed.
+/// Pieces of objects, most recently used first. Objects do not change while they are listed.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces(VecDeque<(Arc<str>, u64, Bytes)>);
 
@@ -27,23 +27,23 @@ impl Pieces {
         Some(bytes)
     }
 
-    /// Which bytes to read where a piece of an object of `len` bytes is not there.
+    /// Which bytes to read when a piece of an object of `len` bytes is missing.
     pub(crate) fn wanted(&self, object: &Arc<str>, piece: u64, len: u64) -> Range<u64> {
-        let reads_on = piece > 0 && self.place(object, piece - 1).is_some();
-        let ahead = if reads_on { AHEAD } else { 1 };
+        let sequential = piece > 0 && self.place(object, piece - 1).is_some();
+        let ahead = if sequential { AHEAD } else { 1 };
         let beyond = (piece + 1..piece + ahead).find(|next| self.place(object, *next).is_some());
         let end = beyond.unwrap_or(piece + ahead);
         piece * PIECE_BYTES..(end * PIECE_BYTES).min(len)
     }
 
-    /// Takes in bytes that begin with a piece.
+    /// Adds bytes that start with piece `first`.
     pub(crate) fn put(&mut self, object: &Arc<str>, first: u64, mut bytes: Bytes) {
         let mut piece = first;
         while !bytes.is_empty() {
             let len = bytes
                 .len()
                 .min(usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX));
-            // Of its own, so that what is let go is free.
+            // A copy, so that dropping a piece frees its memory.
             let one = Bytes::copy_from_slice(&bytes.split_to(len));
             self.0.push_front((Arc::clone(object), piece, one));
             piece += 1;
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_on_is_given_more_and_memory_is_bounded() {
+    fn sequential_readers_read_ahead_and_memory_is_bounded() {
         let object: Arc<str> = "s3://b/one".into();
         let mut pieces = Pieces::default();
         assert_eq!(pieces.wanted(&object, 3, 100 * P), 3 * P..4 * P);
