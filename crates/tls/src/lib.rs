@@ -1,7 +1,7 @@
 //! Certificates, keys and authorities from PEM files, for both ends of a connection.
 //!
-//! Used by `relay` for its control connection and by `control` for its API; no I/O but
-//! reading these files.
+//! Used by `relay` for its control connection and by `control` for its API; does no I/O except to
+//! read these files.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -17,7 +17,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-/// What cannot be used.
+/// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{file}: {problem}")]
 pub struct TlsError {
@@ -38,13 +38,13 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// Permissions of those who are neither the owner nor in the file's group: some systems keep keys
+/// Permissions of users who are neither the owner nor in the file's group: some systems keep keys
 /// for a group.
 const EVERYONE: u32 = 0o007;
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     let file = File::open(path).map_err(problem(path))?;
-    // Of what is open: the path may lead elsewhere by now.
+    // Of the open file: the path may point elsewhere by now.
     let mode = file.metadata().map_err(problem(path))?.mode() & 0o7777;
     if mode & EVERYONE != 0 {
         let said = format!(
@@ -75,8 +75,8 @@ fn authorities(file: &Path) -> Result<Arc<RootCertStore>, TlsError> {
     Ok(Arc::new(roots))
 }
 
-/// The end that is connected to, which shows `certificate`. The other end has to show one that
-/// comes from `authority`, if there is one.
+/// The accepting end, which presents `certificate`. The other end must present one issued by
+/// `authority`, if given.
 ///
 /// # Errors
 ///
@@ -102,7 +102,7 @@ pub fn server(
     Ok(Arc::new(config.map_err(problem(certificate))?))
 }
 
-/// The end that connects and shows `certificate`. The other end's has to come from `authority`.
+/// The connecting end, which presents `certificate`. The other end's must be issued by `authority`.
 ///
 /// # Errors
 ///
