@@ -5,32 +5,31 @@ use std::sync::Mutex;
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::thread;
 
-/// Bytes kept free before what is read, for what the buffer before left unused:
-/// most packets and blocks fit.
+/// Bytes kept free before the data, for what the previous buffer left unused: most packets and
+/// blocks fit.
 pub(super) const HEADROOM: usize = 64 << 10;
-/// Buffers that go round: one in use, two ready, one being filled.
+/// Buffers in rotation: one in use, two ready, one being filled.
 const BUFFERS: usize = 4;
 
 /// How a reader ended.
 #[derive(Debug)]
 pub(super) enum Ended {
     Whole,
-    /// A compressed stream broke off.
+    /// A compressed stream was truncated.
     Cut,
     Failed(io::Error),
 }
 
 /// A filled buffer.
 pub(super) struct Chunk {
-    /// What was read lies from [`HEADROOM`] to `end`.
+    /// The data is from [`HEADROOM`] to `end`.
     pub(super) buffer: Vec<u8>,
     pub(super) end: usize,
     /// Set on the last chunk.
     pub(super) ended: Option<Ended>,
 }
 
-/// The reading thread's other end. The thread ends with its file, or when this
-/// is dropped.
+/// The consumer's end of the reading thread, which ends with its file, or when this is dropped.
 pub(super) struct Ahead {
     // Only ever used through `&mut`; the mutex makes it `Sync`.
     filled: Mutex<Receiver<Chunk>>,
@@ -45,7 +44,7 @@ impl Ahead {
         let (to_window, filled) = mpsc::sync_channel(BUFFERS);
         let (empty, to_fill) = mpsc::sync_channel(BUFFERS);
         for _ in 0..BUFFERS {
-            // There is room, and the other end is here.
+            // There is capacity, and the receiver exists.
             let _ = empty.send(vec![0; buffer_len]);
         }
         thread::Builder::new()
@@ -65,8 +64,8 @@ impl Ahead {
         filled.recv().map_err(gone)
     }
 
-    /// Gives a buffer back to be filled. One that is not of this reader, or that
-    /// nobody fills any more, is dropped.
+    /// Returns a buffer to be filled. One that is not of this reader, or that nobody fills any
+    /// more, is dropped.
     pub(super) fn give_back(&mut self, buffer: Vec<u8>) {
         if buffer.len() == self.buffer_len {
             let _ = self.empty.try_send(buffer);
@@ -103,7 +102,7 @@ pub(super) fn read(reader: &mut impl Read, buffer: &mut [u8]) -> Result<usize, E
             Ok(0) => return Err(Ended::Whole),
             Ok(bytes) => return Ok(bytes),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // What decompressors say when their input ends within a stream.
+            // What decompressors report when their input ends within a stream.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(Ended::Cut),
             Err(error) => return Err(Ended::Failed(error)),
         }

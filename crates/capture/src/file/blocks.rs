@@ -1,5 +1,5 @@
-//! pcapng blocks that are neither packets nor what describes them: turned into
-//! bodies that can stand in any little-endian section.
+//! pcapng blocks that neither hold nor describe packets: turned into bodies that are valid in any
+//! little-endian section.
 
 use strata_wire::Meta;
 use strata_wire::pcapng::options::{iter, pad, push};
@@ -12,11 +12,11 @@ use crate::error::WarningKind;
 
 /// A block's body, normalised.
 ///
-/// The data of custom blocks, beyond the private enterprise number, is carried
-/// over as it is: only who defined it knows its byte order (section 5.4).
+/// The data of custom blocks, after the private enterprise number, is carried over unchanged: only
+/// its owner knows its byte order (section 5.4).
 ///
 /// # Errors
-/// The warning that leaving the block out is worth.
+/// The warning if the block is omitted.
 pub(super) fn normalise(
     block_type: u32,
     body: &[u8],
@@ -135,7 +135,7 @@ fn secrets(body: &[u8], order: Order, out: &mut Vec<u8>) -> Result<(), Malformed
     closing_options(list, order, options::shape_plain, out)
 }
 
-/// Custom block (section 4.8): private enterprise number, then whatever.
+/// Custom block (section 4.8): private enterprise number, then anything.
 fn custom(body: &[u8], order: Order, out: &mut Vec<u8>) -> Result<(), Malformed> {
     let number = word(body, 0, order)?;
     out.extend_from_slice(&number.to_le_bytes());

@@ -24,11 +24,11 @@ use window::{Fetched, Window};
 
 use strata_wire::{LinkType, Meta};
 
-/// Bytes of options of all interfaces together: who reads them keeps them. 1 KiB for each of as
-/// many as there can be, where a crafted file could describe 65,535 interfaces of 16 MiB.
+/// Maximum option bytes of all interfaces together, since readers keep them: 1 KiB for each of the
+/// possible 65,535, where a crafted file could describe that many of 16 MiB.
 const INTERFACE_OPTIONS_BYTES_MAX: usize = 64 << 20;
 
-/// Interface ids are dense and fit 16 bits: 65,535 of them at most.
+/// Interface ids are dense and fit 16 bits: at most 65,535 of them.
 #[derive(Debug, Default)]
 pub(crate) struct InterfaceIds {
     next: u16,
@@ -38,7 +38,7 @@ pub(crate) struct InterfaceIds {
 impl InterfaceIds {
     const MAX: u32 = u16::MAX as u32;
 
-    /// The next id, for an interface with so many bytes of options; `at` is where in the window
+    /// The next id, for an interface with this many bytes of options; `at` is where in the window
     /// it is described.
     fn take(
         &mut self,
@@ -67,14 +67,14 @@ impl InterfaceIds {
     }
 }
 
-/// What [`Source::fill`] left behind.
+/// The result of [`Source::fill`].
 #[derive(Debug)]
 pub(crate) enum Filled {
     /// The queue holds at least one packet.
     Packets,
     /// The queue is empty.
     Meta(Meta),
-    /// The queue is empty, and there will be no more.
+    /// The queue is empty, and nothing more will come.
     End,
 }
 
@@ -95,7 +95,7 @@ struct Work<'a> {
     bytes: &'a [u8],
     /// Where the next packet or block starts in `bytes`.
     at: usize,
-    /// Room for [`BATCH_MAX`] descriptors is allocated.
+    /// Has space for [`BATCH_MAX`] descriptors.
     queue: &'a mut Vec<Descriptor>,
     /// For options that cannot be borrowed from the window.
     scratch: &'a mut Vec<u8>,
@@ -103,7 +103,7 @@ struct Work<'a> {
     source: u16,
 }
 
-/// Where a source is and what it found odd.
+/// Where a source is, and the anomalies it found.
 pub(crate) struct Notes {
     /// The path, and whether the file is compressed; the offset is that of the
     /// window's first byte.
@@ -119,8 +119,8 @@ impl Notes {
         }
     }
 
-    /// Counts a warning; one entry per kind, so their number is bounded by the
-    /// kinds, and that of unknown block types by a constant.
+    /// Counts a warning; one entry per kind, so their number is bounded by the kinds, and that of
+    /// unknown block types by a constant.
     #[cold]
     fn warn(&mut self, kind: WarningKind, at: usize) {
         const MAX: usize = 64;
@@ -171,7 +171,7 @@ impl Source {
             },
             warnings: Vec::new(),
         };
-        // Who asks standard input to stop shall not wait for a thread.
+        // A user who interrupts standard input must not have to wait for a thread.
         let read_ahead = options.read_ahead && path.as_os_str() != "-";
         let mut window =
             Window::new(reader, options.window_bytes, read_ahead).map_err(|source| {
@@ -214,9 +214,8 @@ impl Source {
         std::mem::take(&mut self.notes.warnings)
     }
 
-    /// Describes the next packets, or delivers the next thing that is not a
-    /// packet. What the queue held before is gone. After an error the source is
-    /// at its end.
+    /// Describes the next packets, or delivers the next item that is not a packet. Overwrites the
+    /// queue. After an error the source is at its end.
     pub(crate) fn fill(&mut self, ids: &mut InterfaceIds) -> Result<Filled, CaptureError> {
         let result = self.fill_inner(ids);
         if result.is_err() {
@@ -266,7 +265,7 @@ impl Source {
         stop
     }
 
-    /// Handles what the hot loop left: `None` if there is nothing to deliver.
+    /// Handles what stopped the hot loop: `None` if there is nothing to deliver.
     fn other(&mut self, ids: &mut InterfaceIds) -> Result<Option<Meta>, CaptureError> {
         match &mut self.format {
             Format::Pcap(pcap) => pcap.other(&self.window, &self.notes, ids).map(Some),
@@ -289,8 +288,8 @@ impl Source {
         }
     }
 
-    /// Brings more of the file into the window, so that `bytes` from the
-    /// position are there, or finishes.
+    /// Reads more of the file into the window, so that `bytes` from the position are there, or
+    /// finishes.
     fn fetch(&mut self, bytes: usize) -> Result<(), CaptureError> {
         let fetched = self.window.fetch(bytes);
         self.notes.base.offset = self.window.base();
@@ -325,8 +324,8 @@ fn offset32(at: usize) -> u32 {
     at as u32
 }
 
-/// Bytes of a packet at most, by link type: as libpcap 1.10 and Wireshark 4.0
-/// allow; a longer one is taken for damage.
+/// Maximum bytes of a packet, by link type: as in libpcap 1.10 and Wireshark 4.0; a longer one is
+/// treated as damage.
 fn packet_bytes_max(link: LinkType) -> u32 {
     match link.0 {
         // DBUS, USB_LINUX, USB_LINUX_MMAPPED, USBPCAP

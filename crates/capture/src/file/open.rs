@@ -26,8 +26,8 @@ pub(super) enum Format {
 /// Bytes read from a compressed file at a time.
 const COMPRESSED_BYTES: usize = 128 << 10;
 
-/// Opens a file, or standard input for `-`, and puts a decompressor over it if
-/// its first bytes ask for one; the second value says so.
+/// Opens a file, or standard input for `-`, with a decompressor if its first bytes need one; the
+/// second value tells.
 pub(super) fn open(
     path: &Path,
     stop: Option<&Arc<AtomicBool>>,
@@ -59,13 +59,13 @@ pub(super) fn open(
     })
 }
 
-/// Standard input, which ends when `stop` is set: somebody who asks a program to
-/// stop shall not have to wait for the next packet.
+/// Standard input, which ends when `stop` is set: a user who interrupts the program must not have
+/// to wait for the next packet.
 struct Stdin {
     stop: Option<Arc<AtomicBool>>,
 }
 
-/// How long a wait for input takes no notice of `stop`.
+/// How long a wait for input ignores `stop`.
 const STOP_CHECK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 50_000_000,
@@ -85,15 +85,14 @@ impl Read for Stdin {
                 }
             }
         }
-        // Past the buffer of the standard library, of which poll knows nothing.
+        // Bypasses the standard library's buffer, of which poll knows nothing.
         Ok(rustix::io::read(&stdin, buffer)?)
     }
 }
 
-/// Reads a decompressor in small pieces, because one that meets damage forgets
-/// what it has decoded in the same call. So at most one piece is lost before the
-/// damage, the same whatever is asked for, and the error comes after everything
-/// before it.
+/// Reads a decompressor in small pieces, because one that meets damage discards what it has decoded
+/// in the same call. So at most one piece before the damage is lost, independent of the read size,
+/// and the error comes after everything before it.
 struct Careful<R> {
     inner: R,
     piece: [u8; PIECE_BYTES],
@@ -102,7 +101,7 @@ struct Careful<R> {
     failed: Option<io::Error>,
 }
 
-/// Bytes of a piece. Smaller ones cost: 64 bytes take three times as long.
+/// Bytes of a piece. Smaller ones are slow: 64 bytes take three times as long.
 const PIECE_BYTES: usize = 512;
 
 impl<R> Careful<R> {
@@ -179,7 +178,7 @@ fn first_bytes(reader: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(start)
 }
 
-/// Reads the file header and says what follows.
+/// Reads the file header and returns the format.
 pub(super) fn recognise(window: &mut Window, notes: &mut Notes) -> Result<Format, CaptureError> {
     let fetched = fetch(window, notes, Pcap::HEADER_BYTES)?;
     let start = window.rest();
@@ -226,11 +225,11 @@ fn cut_header(notes: &Notes, what: &str) -> CaptureError {
     CaptureError::Unsupported {
         place: notes.place(0),
         what: format!("the file ends within its {what}"),
-        advice: "there is no packet in it; capture or copy it again",
+        advice: "it has no packets; capture or copy it again",
     }
 }
 
-/// Names formats that are not read, by their first bytes.
+/// Names formats that are not supported, by their first bytes.
 fn unknown(start: &[u8], notes: &Notes) -> CaptureError {
     const CONVERT: &str = "convert it with Wireshark's editcap: editcap -F pcapng IN OUT";
     const UNPACK: &str = "decompress it first";
@@ -322,7 +321,7 @@ fn unknown(start: &[u8], notes: &Notes) -> CaptureError {
     CaptureError::UnknownFormat {
         place,
         found: format!(
-            "this is no known capture format (it starts with {})",
+            "this is not a known capture format (it starts with {})",
             hex.join(" ")
         ),
         advice: "if Wireshark opens it (Endace ERF, for one, has nothing to know it by), convert it with editcap -F pcapng IN OUT",

@@ -5,8 +5,8 @@ use strata_wire::pcapng::options::{code, push};
 
 use super::order::Order;
 
-/// First option of `bytes`, its value, and what follows; `None` if there is no
-/// whole one. The last option's padding may be missing.
+/// First option of `bytes`, its value, and the rest; `None` if there is no complete one. The last
+/// option's padding may be missing.
 pub(crate) fn split(bytes: &[u8], order: Order) -> Option<(u16, &[u8], &[u8])> {
     let (head, rest) = bytes.split_at_checked(4)?;
     let code = order.u16(head, 0);
@@ -19,7 +19,7 @@ pub(crate) fn split(bytes: &[u8], order: Order) -> Option<(u16, &[u8], &[u8])> {
 /// How a value changes with byte order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shape {
-    /// Text, addresses, single bytes: not at all.
+    /// Text, addresses, single bytes: it does not.
     Bytes,
     /// One 32-bit number, or several.
     Words,
@@ -27,7 +27,7 @@ pub(crate) enum Shape {
     Longs,
     /// A 32-bit number, then bytes.
     WordThenBytes,
-    /// One byte, then a 64-bit number if exactly that is there.
+    /// One byte, then a 64-bit number if exactly that follows.
     ByteThenLong,
     /// Not carried over: must not be copied.
     Private,
@@ -77,7 +77,7 @@ pub(crate) fn shape_statistics(code: u16) -> Shape {
     }
 }
 
-/// An option list that broke off.
+/// A truncated option list.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
@@ -103,7 +103,7 @@ pub(crate) fn normalise(
             continue;
         }
         let start = out.len() + 4;
-        push(out, code, value).expect("its length came out of 16 bits");
+        push(out, code, value).expect("its length was read from 16 bits");
         if order == Order::Big {
             swap(&mut out[start..start + value.len()], shape);
         }
@@ -130,8 +130,8 @@ fn swap(value: &mut [u8], shape: Shape) {
     }
 }
 
-/// Length of the part of a little-endian list that is in the form used
-/// inside Strata already; `None` if it has to be copied to be so.
+/// Length of the part of a little-endian list that is in the form used inside Strata already;
+/// `None` if it must be copied.
 pub(crate) fn plain_len(list: &[u8]) -> Option<usize> {
     let mut rest = list;
     while !rest.is_empty() {

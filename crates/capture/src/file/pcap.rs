@@ -28,8 +28,8 @@ pub(super) struct Magic {
     record_header_bytes: usize,
 }
 
-/// Which of a record's two lengths is the captured one: writers before version
-/// 2.3 had them the other way round, some of version 2.3 as well.
+/// Which of a record's two lengths is the captured one: writers before version 2.3, and some of
+/// version 2.3, swapped them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lengths {
     CapturedFirst,
@@ -156,8 +156,7 @@ impl Pcap {
         }
     }
 
-    /// Delivers the interface, or says what is wrong with the record at the
-    /// window's position.
+    /// Delivers the interface, or describes the damage of the record at the window's position.
     pub(super) fn other(
         &mut self,
         window: &Window,
@@ -198,8 +197,7 @@ fn link_type(network: u32) -> Result<LinkType, Refused> {
     Ok(LinkType(u16::from_le_bytes([low, high])))
 }
 
-/// Bits of frame check sequence: bit 26 says that the top 4 bits hold it, in
-/// units of 16 bits.
+/// Bits of frame check sequence: bit 26 says that the top 4 bits contain it, in units of 16 bits.
 fn fcs_bits(network: u32) -> Option<u8> {
     let top = network.to_le_bytes()[3];
     (top & 4 != 0).then_some((top >> 4) * 16)

@@ -11,9 +11,9 @@
 //!                  | wire len | bytes, padding
 //! ```
 //!
-//! A section's stated length is not used: blocks say where they end. Some
-//! writers leave the padding out of the total length, as if it were not there;
-//! it is, and Wireshark reads such blocks, so they are read here.
+//! A section's stated length is not used: blocks give their own length. Some writers omit the
+//! padding from the total length although it is there; Wireshark reads such blocks, so they are
+//! accepted here.
 
 use strata_wire::pcapng::block_type;
 use strata_wire::pcapng::options::{code, iter, push, push_fixed};
@@ -27,8 +27,8 @@ use super::{InterfaceIds, Notes, Stop, Work, offset32, packet_bytes_max};
 use crate::batch::{BATCH_MAX, Descriptor};
 use crate::error::{CaptureError, WarningKind};
 
-/// Bytes of a block at most (as Wireshark and libpcap), except where a link type
-/// allows packets that need more; then this much beside the packet.
+/// Maximum bytes of a block (as in Wireshark and libpcap), except where a link type permits packets
+/// that need more; then this much in addition to the packet.
 const BLOCK_BYTES_MAX: u32 = 16 << 20;
 const BESIDE_PACKET_BYTES_MAX: u32 = 1 << 20;
 /// Type and both total lengths.
@@ -41,14 +41,14 @@ const DATA_AT: usize = 28;
 const SIMPLE_DATA_AT: usize = 12;
 const BYTE_ORDER_MAGIC: u32 = 0x1A2B_3C4D;
 
-/// The section that is being read.
+/// The current section.
 pub(super) struct Section {
     order: Order,
     interfaces: Vec<Local>,
     block_bytes_max: u32,
 }
 
-/// An interface of this section, in the section's numbering.
+/// An interface of this section, with the section's numbering.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Local {
     pub(super) id: u16,
@@ -66,7 +66,7 @@ pub(super) enum Block {
     Read { len: usize, meta: Option<Meta> },
 }
 
-/// Finds how many bytes of a section header are needed, given what is there.
+/// Returns how many bytes of a section header are needed, given what is there.
 type HeaderNeed = fn(&[u8]) -> Result<usize, String>;
 
 impl Section {
@@ -79,8 +79,8 @@ impl Section {
         }
     }
 
-    /// A file whose first section header is not whole is refused: these steps
-    /// bring it into the window.
+    /// A file whose first section header is incomplete is refused: these steps bring it into the
+    /// window.
     pub(super) fn header_needs() -> [HeaderNeed; 2] {
         [
             |_| Ok(SECTION_BYTES_MIN),
@@ -132,8 +132,7 @@ impl Section {
         Stop::Full
     }
 
-    /// An enhanced packet block, or an obsolete packet block; `None` if something
-    /// is wrong with it.
+    /// An enhanced packet block, or an obsolete packet block; `None` if it is malformed.
     #[inline(always)]
     fn packet<const BIG: bool, const OBSOLETE: bool>(
         &self,
@@ -163,7 +162,7 @@ impl Section {
             }
         };
         let drops = if OBSOLETE {
-            // 0xffff: not known.
+            // 0xffff: unknown.
             Some(u16_at::<BIG>(header, 10)).filter(|&drops| drops != u16::MAX && drops != 0)
         } else {
             None
@@ -185,9 +184,8 @@ impl Section {
         })
     }
 
-    /// Where a packet's options lie in the form of [`options`]: in the window if
-    /// they are in that form already, else in the scratch. `at` is their offset
-    /// in the block.
+    /// Where a packet's options are in the form of [`options`]: in the window if they have that
+    /// form already, else in the scratch. `at` is their offset in the block.
     #[inline(never)]
     fn options(
         &self,
@@ -232,8 +230,8 @@ impl Section {
         })
     }
 
-    /// Handles the block at the start of `rest`, which lies at `at` of the
-    /// window: anything but a well-formed packet.
+    /// Handles the block at the start of `rest`, at `at` of the window: anything but a well-formed
+    /// packet.
     pub(super) fn other(
         &mut self,
         rest: &[u8],
@@ -292,7 +290,7 @@ impl Section {
         };
         check_trailer(order, block, order.u32(block, 4)).map_err(|what| notes.damaged(at, what))?;
         let (major, minor) = (order.u16(block, 12), order.u16(block, 14));
-        // 1.2 is what some writers put; it is the same format.
+        // Some writers put 1.2; it is the same format.
         if major != 1 || (minor != 0 && minor != 2) {
             return Err(CaptureError::Unsupported {
                 place: notes.place(at + 12),
@@ -329,7 +327,7 @@ impl Section {
         let mut interface =
             Interface::new(LinkType(self.order.u16(fixed, 0)), self.order.u32(fixed, 4));
         let mut all = Vec::new();
-        // A time resolution may stand behind the fault: no timestamp would be sure.
+        // A time resolution may follow the damage: no timestamp could be trusted.
         options::normalise(list, self.order, options::shape_interface, &mut all).map_err(|_| {
             notes.damaged(at, "the options of an interface description are malformed")
         })?;
@@ -375,7 +373,7 @@ impl Section {
         };
         let Some(interface) = self.interfaces.get(number as usize) else {
             return format!(
-                "a packet is of interface {number}, but the section describes {}",
+                "a packet is from interface {number}, but the section describes {}",
                 self.interfaces.len()
             );
         };
@@ -424,7 +422,7 @@ fn section_len(bytes: &[u8]) -> Result<(Order, usize), String> {
     Ok((order, len.next_multiple_of(4)))
 }
 
-/// The second total length may count the padding that the first left out.
+/// The second total length may include the padding that the first omits.
 #[inline(always)]
 fn trailer_agrees(trailer: u32, total: u32) -> bool {
     trailer == total || trailer == total.next_multiple_of(4)

@@ -9,9 +9,9 @@ pub(crate) const NS_PER_S: u64 = 1_000_000_000;
 /// section 4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Clock {
-    /// Nanoseconds per tick where that is whole and there is no offset, else 0.
+    /// Nanoseconds per tick if that is whole and there is no offset, else 0.
     pub(crate) ns_per_tick: u64,
-    /// Ticks per second; 0 stands for more than 128 bits can say.
+    /// Ticks per second; 0 stands for more than 128 bits can hold.
     ticks_per_s: u128,
     offset_s: i64,
 }
@@ -37,8 +37,7 @@ impl Clock {
         }
     }
 
-    /// The time in ns, finer parts cut off; `Err` holds the nearest one if it
-    /// does not fit.
+    /// The time in ns, truncated; `Err` has the nearest one if it does not fit.
     #[inline]
     pub(crate) fn ns(&self, ticks: u64) -> Result<u64, u64> {
         match ticks.checked_mul(self.ns_per_tick) {
@@ -85,7 +84,7 @@ mod tests {
         assert_eq!(Clock::new(6, 0).ns(u64::MAX), Err(u64::MAX));
         assert_eq!(Clock::new(0, i64::MAX).ns(u64::MAX), Err(u64::MAX));
         assert_eq!(Clock::new(0, i64::MIN).ns(0), Err(0));
-        // Before cutting off, an offset brings a far tick back into range.
+        // Before truncation, an offset brings a far tick back into range.
         assert_eq!(
             Clock::new(0, -20_000_000_000).ns(20_000_000_001),
             Ok(NS_PER_S)

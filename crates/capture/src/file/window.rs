@@ -2,30 +2,29 @@
 //!
 //! ```text
 //!  0      start      position       end                 limit         len
-//!  | room | consumed | not yet used | free for the next read | grown  |
+//!  | free | consumed | not yet used | free for the next read | grown  |
 //! ```
 //!
-//! Read in place, there is no room before `start`; read ahead by a thread, there
-//! is some for what the buffer before left unused. It is as large as asked for (small enough to stay in the second-level
-//! cache, which is what makes reading faster than mapping) and grows only when
-//! one packet or block is larger, with the bytes that really arrive: a lying
-//! length costs no memory.
+//! Read in place, there is no space before `start`; read ahead by a thread, there is some for what
+//! the previous buffer left unused. The window is as large as requested (small enough to stay in
+//! the second-level cache, which makes reading faster than mapping) and grows only when one packet
+//! or block is larger, with the bytes that really arrive: a false length costs no memory.
 
 use std::io::{self, Read};
 
 use super::ahead::{self, Ahead, Ended, HEADROOM};
 
-/// Window size limits, in bytes. The upper one covers the largest packet of any
-/// link type with its options, and leaves a descriptor's offset its two flags.
+/// Window size limits, in bytes. The upper one covers the largest packet of any link type with its
+/// options, and leaves a descriptor's offset its two flag bits.
 const WINDOW_BYTES_MIN: usize = 4 << 10;
 const WINDOW_BYTES_MAX: usize = 1 << 28;
 
 /// Outcome of [`Window::fetch`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Fetched {
-    /// The bytes asked for are there.
+    /// The requested bytes are there.
     Enough,
-    /// The file ends before; `cut` if a compressed stream broke off.
+    /// The file ends earlier; `cut` if a compressed stream was truncated.
     End { cut: bool },
 }
 
@@ -33,7 +32,7 @@ pub(crate) struct Window {
     feed: Feed,
     buffer: Vec<u8>,
     start: usize,
-    /// Counts from `start`.
+    /// Relative to `start`.
     position: usize,
     end: usize,
     /// Reads fill up to here; more only if one packet needs it.
@@ -77,7 +76,7 @@ impl Window {
         })
     }
 
-    /// All bytes in memory; positions count from their start.
+    /// All bytes in memory; positions are relative to their start.
     #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
@@ -101,7 +100,7 @@ impl Window {
         self.base
     }
 
-    /// Reads until `need` bytes lie after the position. Moves what is in memory.
+    /// Reads until `need` bytes follow the position. Moves what is in memory.
     pub(crate) fn fetch(&mut self, need: usize) -> io::Result<Fetched> {
         debug_assert!(need <= WINDOW_BYTES_MAX);
         self.base += self.position as u64;
@@ -143,8 +142,8 @@ impl Window {
         Ok(Fetched::Enough)
     }
 
-    /// Goes on in the next buffer that was read ahead: what is left moves before
-    /// what it holds, or both into a larger one.
+    /// Continues in the next buffer that was read ahead: the rest is moved in front of its data, or
+    /// both into a larger buffer.
     fn next_chunk(&mut self) -> io::Result<()> {
         let Feed::Ahead(ahead) = &mut self.feed else {
             return Ok(());
