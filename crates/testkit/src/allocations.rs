@@ -1,4 +1,4 @@
-//! An allocator that counts, for tests that a loop does not allocate.
+//! A counting allocator, for tests that a loop does not allocate.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -14,17 +14,17 @@ pub fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
 
-/// The system's allocator, counting by thread: for `#[global_allocator]`.
+/// The system allocator, counting by thread: for `#[global_allocator]`.
 #[derive(Debug)]
 pub struct CountingAllocator;
 
-// SAFETY: every call goes to the system's allocator unchanged.
+// SAFETY: every call goes to the system allocator unchanged.
 #[allow(unsafe_code, reason = "there is no other way to see allocations")]
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // Not there any more while a thread ends.
+        // Gone already while a thread ends.
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller keeps the promises that `System` asks for.
+        // SAFETY: the caller upholds the contract of `System`.
         unsafe { System.alloc(layout) }
     }
 

@@ -1,4 +1,4 @@
-//! Certificates for both ends of a connection, and for somebody else.
+//! Certificates for both ends of a connection, and for a stranger.
 
 use std::fs;
 use std::io::Write;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
-/// Writes a private key that its owner alone may read.
+/// Writes a private key that only its owner may read.
 ///
 /// # Panics
 ///
@@ -23,15 +23,15 @@ pub fn write_key(path: &Path, pem: &str) {
         .unwrap();
 }
 
-/// Certificates in a folder, which is left to the caller to remove.
+/// Certificates in a folder, which the caller removes.
 #[derive(Clone, Debug)]
 pub struct Certificates {
     dir: PathBuf,
 }
 
 impl Certificates {
-    /// Makes an authority in `dir`, and certificates of it for `relay` and `switch` at
-    /// an IP address; that of `stranger` is its own authority.
+    /// Makes an authority in `dir`, and certificates issued by it for `relay` and `switch` at an IP
+    /// address; `stranger` has an authority of its own.
     ///
     /// # Panics
     ///

@@ -1,4 +1,4 @@
-//! What the tests of all rooms share. Never linked into the program.
+//! What the tests of all crates share. Never linked into the program.
 #![deny(unsafe_code)]
 
 mod allocations;
@@ -18,8 +18,7 @@ pub use peer::connect_from;
 
 use std::path::{Path, PathBuf};
 
-/// The folder of real captures: `$STRATA_DATA`, or `shared/data` beside the
-/// project.
+/// The folder of real captures: `$STRATA_DATA`, or `shared/data` next to the project.
 ///
 /// # Panics
 ///
@@ -93,8 +92,7 @@ pub fn labelled_captures() -> Vec<PathBuf> {
     files
 }
 
-/// Whether tests may change the kernel's network: as root only. Elsewhere it says
-/// what does not run.
+/// Whether tests may change the kernel's network: as root only. Otherwise prints what is not run.
 ///
 /// # Panics
 ///

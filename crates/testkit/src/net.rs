@@ -1,4 +1,4 @@
-//! Networks of a test's own.
+//! Private networks for tests.
 
 use std::fs::{self, File};
 use std::os::fd::AsFd;
@@ -7,15 +7,15 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// A network namespace, which is removed with the value.
+/// A network namespace, removed when dropped.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
 }
 
 impl Namespace {
-    /// Makes a namespace whose name begins with `prefix`, without IPv6, so that
-    /// nothing is sent in it but by the test.
+    /// Makes a namespace whose name starts with `prefix`, without IPv6, so that only the test sends
+    /// anything in it.
     ///
     /// # Panics
     ///
@@ -26,7 +26,7 @@ impl Namespace {
         let namespace = Self { name };
         namespace.run_outside(&["netns", "add", &namespace.name]);
         namespace.enter(|| {
-            // Where IPv6 is not built in, nothing is to be turned off.
+            // A kernel without IPv6 has nothing to disable.
             let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
         });
         namespace
@@ -38,7 +38,7 @@ impl Namespace {
         &self.name
     }
 
-    /// Runs `ip` with arguments separated by spaces in it.
+    /// Runs `ip` in it, with arguments separated by spaces.
     ///
     /// # Panics
     ///
@@ -56,7 +56,7 @@ impl Namespace {
         assert!(output.status.success(), "ip {arguments:?}: {error}");
     }
 
-    /// A pair of interfaces that are up and lead to each other.
+    /// Makes a pair of connected interfaces that are up.
     ///
     /// # Panics
     ///
@@ -69,11 +69,11 @@ impl Namespace {
         self.ip(&format!("link set {two} up"));
     }
 
-    /// Runs something on a thread that is in the namespace.
+    /// Runs a closure on a thread in the namespace.
     ///
     /// # Panics
     ///
-    /// If it does.
+    /// If the closure does.
     pub fn enter<T: Send>(&self, inside: impl FnOnce() -> T + Send) -> T {
         let file = File::open(format!("/run/netns/{}", self.name)).expect("it was just made");
         thread::scope(|scope| {

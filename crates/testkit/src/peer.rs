@@ -1,4 +1,4 @@
-//! Connections from addresses of a test's choice.
+//! Connections from addresses that the test chooses.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -7,14 +7,14 @@ use std::time::Duration;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 
-/// Connects to `to` from the address `from` of this machine: all of 127.0.0.0/8 are. Connecting,
-/// and each later read or write, fails after `limit`.
+/// Connects to `to` from the address `from` of this machine, which all of 127.0.0.0/8 are.
+/// Connecting, and each later read or write, fails after `limit`.
 ///
 /// # Errors
 ///
 /// If nobody accepts the connection within that time.
 pub fn connect_from(from: Ipv4Addr, to: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
-    // A child that is started meanwhile has nothing of it.
+    // A child started meanwhile does not inherit it.
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
     bind(&socket, &SocketAddr::from((from, 0)))?;

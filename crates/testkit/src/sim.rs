@@ -1,9 +1,9 @@
-//! What a simulation of any protocol is made of: virtual time with an event queue, randomness
-//! with a seed, a network that loses, delays and repeats. A world of its own puts the state
-//! machines of a protocol between them.
+//! The parts of a simulation of any protocol: virtual time with an event queue, seeded randomness,
+//! a network that loses, delays and duplicates. Each protocol's own world connects its state
+//! machines with them.
 //!
-//! A run depends on its seed alone: no clock, no thread, no address of memory. So a seed that
-//! fails does so again ([`seeds`] says how).
+//! A run depends on its seed only: no clock, no threads, no memory addresses. So a failing seed
+//! fails again ([`seeds`] says how).
 
 mod network;
 mod queue;
@@ -13,23 +13,23 @@ pub use network::{Datagrams, Weather};
 pub use queue::Queue;
 pub use rng::Rng;
 
-/// Nanoseconds of a millisecond.
+/// Nanoseconds per millisecond.
 pub const MS: u64 = 1_000_000;
-/// Nanoseconds of a second.
+/// Nanoseconds per second.
 pub const SECOND: u64 = 1000 * MS;
 
-/// Runs `world` with many seeds: as many as the variable `SEEDS` says, `usual` without it; or
-/// with the one that `SEED` says. Half of the machine's CPUs or more work on them.
+/// Runs `world` with many seeds: as many as the variable `SEEDS` says, by default `usual`; or with
+/// the one in `SEED`. As many threads as CPUs work on them.
 ///
 /// # Panics
 ///
-/// With the seed and how to run it again, if a world panics.
+/// With the seed and how to repeat it, if a world panics.
 pub fn seeds(usual: u64, world: impl Fn(u64) + Sync) {
     let number = |name: &str| {
         let text = std::env::var(name).ok()?;
         Some(
             text.parse()
-                .unwrap_or_else(|_| panic!("{name}={text}: no number")),
+                .unwrap_or_else(|_| panic!("{name}={text}: not a number")),
         )
     };
     if let Some(seed) = number("SEED") {
@@ -47,7 +47,7 @@ pub fn seeds(usual: u64, world: impl Fn(u64) + Sync) {
             let run = std::panic::AssertUnwindSafe(|| world(seed));
             if let Err(panic) = std::panic::catch_unwind(run) {
                 next.store(seeds, std::sync::atomic::Ordering::Relaxed);
-                #[allow(clippy::print_stderr, reason = "how to see it again")]
+                #[allow(clippy::print_stderr, reason = "says how to repeat it")]
                 {
                     eprintln!("seed {seed} fails: run it again with SEED={seed}");
                 }

@@ -2,25 +2,25 @@
 
 use super::{MS, Rng};
 
-/// What the network is like for a while.
+/// The state of the network for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weather {
-    /// Packets that are lost, of a million.
+    /// Packets lost, per million.
     pub loss: u64,
-    /// Packets that come twice, of a million.
+    /// Packets duplicated, per million.
     pub duplication: u64,
-    /// Packets that are late, and so come after later ones, of a million.
+    /// Packets delayed, and so overtaken by later ones, per million.
     pub reordering: u64,
-    /// How long it takes at least, ns.
+    /// Minimum delay, ns.
     pub delay: u64,
-    /// And how much longer it may take, ns.
+    /// Additional random delay at most, ns.
     pub jitter: u64,
     /// Nothing gets through before this time.
     pub cut_until: u64,
 }
 
 impl Default for Weather {
-    /// A machine in the same room: nothing is lost.
+    /// A machine in the same rack: nothing is lost.
     fn default() -> Self {
         Self {
             loss: 0,
@@ -33,17 +33,16 @@ impl Default for Weather {
     }
 }
 
-/// When copies of a packet arrive: none if it is lost.
+/// When the copies of a packet arrive: none if it is lost.
 pub type Datagrams = [Option<u64>; 2];
 
 impl Weather {
-    /// When bytes of a stream arrive that are sent now: nothing of them is lost, but what is cut
-    /// off waits.
+    /// When bytes of a stream that are sent now arrive: none are lost, but an outage delays them.
     pub fn stream(&self, rng: &mut Rng, now: u64) -> u64 {
         now.max(self.cut_until) + self.delay + rng.below(self.jitter + 1)
     }
 
-    /// When a packet arrives that is sent now.
+    /// When a packet that is sent now arrives.
     pub fn datagram(&self, rng: &mut Rng, now: u64) -> Datagrams {
         if now < self.cut_until || rng.chance(self.loss) {
             return [None; 2];

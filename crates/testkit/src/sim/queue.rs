@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::collections::BinaryHeap;
 
-/// Events by their time, those of one time in the order in which they were put in.
+/// Events by time; those of the same time in insertion order.
 #[derive(Debug)]
 pub struct Queue<E> {
     now: u64,
@@ -25,20 +25,20 @@ impl<E> Default for Queue<E> {
 }
 
 impl<E> Queue<E> {
-    /// The time of the event that was taken last, ns.
+    /// The time of the last event taken, ns.
     #[must_use]
     pub fn now(&self) -> u64 {
         self.now
     }
 
-    /// Puts an event in, not before now.
+    /// Adds an event, never before now.
     pub fn at(&mut self, time: u64, event: E) {
         self.times.push(Reverse((time.max(self.now), self.next)));
         self.events.insert(self.next, event);
         self.next += 1;
     }
 
-    /// Takes the next event, if it is not after `end`: its time is now.
+    /// Takes the next event, unless it is after `end`, and moves the clock to it.
     pub fn take(&mut self, end: u64) -> Option<E> {
         while let Some(&Reverse((time, number))) = self.times.peek()
             && time <= end
@@ -52,7 +52,7 @@ impl<E> Queue<E> {
         None
     }
 
-    /// Takes events out that will not happen.
+    /// Drops events that will not happen.
     pub fn retain(&mut self, mut stays: impl FnMut(&E) -> bool) {
         self.events.retain(|_, event| stays(event));
     }

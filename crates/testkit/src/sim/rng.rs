@@ -1,11 +1,11 @@
-//! Randomness of which only the seed is random.
+//! Randomness determined by a seed.
 
 /// A generator (SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// The one of this seed.
+    /// The generator with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x2545_f491_4f6c_dd1d))
@@ -25,12 +25,12 @@ impl Rng {
         self.bits() % end
     }
 
-    /// A number of a range, the end of which is not of it.
+    /// A number from a half-open range.
     pub fn within(&mut self, range: std::ops::Range<u64>) -> u64 {
         range.start + self.below(range.end - range.start)
     }
 
-    /// Whether what happens in so many of a million cases does now.
+    /// Whether an event with this probability, per million, happens now.
     pub fn chance(&mut self, per_million: u64) -> bool {
         self.below(1_000_000) < per_million
     }

@@ -1,8 +1,7 @@
-//! The structure that docs/ARCHITECTURE.md promises, held against the code: `make arch`.
+//! Checks the code against the structure that docs/ARCHITECTURE.md promises: `make arch`.
 //!
-//! `rules.toml` beside this file has the floors and what is still owed to them. A debt may
-//! only shrink: a new violation fails, and so does a debt that is no longer there, so that the
-//! list stays true.
+//! `rules.toml` next to this file has the floors and the debts. A debt may only shrink: a new
+//! violation fails, and so does a debt that is already paid, so that the list stays true.
 
 mod source;
 
@@ -58,7 +57,7 @@ fn rules() -> Rules {
     toml::from_str(&text).expect("rules.toml is as described")
 }
 
-/// The crates of the workspace: name of the folder, and the names of the crates of ours it uses.
+/// The crates of the workspace: folder names, and which of our crates each one uses.
 fn crates() -> BTreeMap<String, Vec<String>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(workspace_root().join("crates")).expect("crates/ is readable") {
@@ -74,21 +73,21 @@ fn crates() -> BTreeMap<String, Vec<String>> {
     all
 }
 
-/// The files of all crates that are part of a product, without their tests.
+/// The files of all product crates, without their tests.
 fn sources() -> Vec<SourceFile> {
     let root = workspace_root();
     let names = crates().into_keys().filter(|name| name != "testkit");
     names.flat_map(|name| read_crate(&root, &name)).collect()
 }
 
-/// Fails with what is there beyond the debt, and with what of the debt is no longer there.
+/// Fails with violations beyond the debt, and with debts that are already paid.
 fn hold(what: &str, found: &BTreeSet<String>, debt: &BTreeSet<String>, advice: &str) {
     let mut text = String::new();
     for new in found.difference(debt) {
         let _ = writeln!(text, "new: {new}");
     }
     for gone in debt.difference(found) {
-        let _ = writeln!(text, "no longer there, take it out of rules.toml: {gone}");
+        let _ = writeln!(text, "no longer there, remove it from rules.toml: {gone}");
     }
     assert!(text.is_empty(), "{what}\n{text}{advice}");
 }
@@ -100,7 +99,7 @@ fn crates_use_what_is_on_their_floor_or_below() {
     for (height, floor) in rules.floors.iter().enumerate() {
         for name in &floor.crates {
             let before = floor_of.insert(name.as_str(), height);
-            assert!(before.is_none(), "rules.toml: {name} stands on two floors");
+            assert!(before.is_none(), "rules.toml: {name} is on two floors");
         }
     }
     let crates = crates();
@@ -146,8 +145,8 @@ fn modules_of_a_crate_do_not_need_each_other() {
         let number: BTreeMap<&[String], usize> = modules.iter().copied().zip(0..).collect();
         for file in files {
             for path in file.uses(&modules) {
-                // A module and what is inside it belong together; so does the root, which only
-                // names what the crate offers.
+                // A module and its submodules belong together; so does the root, which only
+                // re-exports.
                 let inside = path.starts_with(&file.module) || file.module.starts_with(path);
                 if !inside && !path.is_empty() && !file.module.is_empty() {
                     graph.add_edge(number[file.module.as_slice()], number[path], ());
@@ -193,24 +192,24 @@ fn the_impossible_is_not_turned_into_zero_or_the_maximum() {
     );
 }
 
-/// The files of which `wanted` is true and that are not listed.
-fn beside(wanted: fn(&SourceFile) -> bool, listed: &BTreeSet<String>) -> BTreeSet<String> {
+/// The files for which `wanted` is true and that are not listed.
+fn unlisted(wanted: fn(&SourceFile) -> bool, listed: &BTreeSet<String>) -> BTreeSet<String> {
     let files = sources().into_iter().filter(wanted).map(|file| file.path);
     files.filter(|path| !is_among(path, listed)).collect()
 }
 
 #[test]
-fn unsafe_code_is_where_it_may_be() {
+fn unsafe_code_is_only_in_listed_files() {
     let rules = rules();
-    let found = beside(|file| file.has_unsafe, &rules.unsafe_files);
-    let advice = "system calls, rings and mappings belong into one crate";
+    let found = unlisted(|file| file.has_unsafe, &rules.unsafe_files);
+    let advice = "system calls, rings and mappings belong in one crate";
     hold("unsafe blocks", &found, &rules.debt.unsafe_files, advice);
 }
 
 #[test]
 fn product_code_does_not_sleep() {
     let rules = rules();
-    let found = beside(|file| file.sleeps, &rules.sleep_files);
+    let found = unlisted(|file| file.sleeps, &rules.sleep_files);
     let advice = "take time as an input, or wait for the state";
     hold("sleeps", &found, &rules.debt.sleep_files, advice);
 }

@@ -1,4 +1,4 @@
-//! What one source file says of its crate's structure.
+//! What one source file reveals about its crate's structure.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,9 +9,9 @@ use syn::visit::{self, Visit};
 /// A file of a product crate, without its tests.
 pub(crate) struct SourceFile {
     pub(crate) crate_name: String,
-    /// From the root of the workspace.
+    /// Relative to the root of the workspace.
     pub(crate) path: String,
-    /// The module that it is: empty for the root.
+    /// The module it is: empty for the root.
     pub(crate) module: Vec<String>,
     /// `unwrap_or(0)`, `unwrap_or(MAX)`, `unwrap_or_default()`.
     pub(crate) fallbacks: usize,
@@ -22,7 +22,7 @@ pub(crate) struct SourceFile {
 }
 
 impl SourceFile {
-    /// The modules that are files and that this one names.
+    /// The modules with files of their own that this one names.
     pub(crate) fn uses<'a>(&self, modules: &BTreeSet<&'a [String]>) -> BTreeSet<&'a [String]> {
         let module_of = |path: &Vec<String>| {
             let lengths = (0..=path.len()).rev();
@@ -34,7 +34,7 @@ impl SourceFile {
     }
 }
 
-/// All files of a crate, reached from its root by `mod`.
+/// All files of a crate, reached from its root through `mod`.
 pub(crate) fn read_crate(root: &Path, name: &str) -> Vec<SourceFile> {
     let src = root.join("crates").join(name).join("src");
     let mut files = Vec::new();
@@ -100,8 +100,8 @@ struct Look {
 }
 
 impl Look {
-    /// Notes a path that begins with `crate`, `super` or `self`.
-    fn note(&mut self, segments: &[String]) {
+    /// Records a path that starts with `crate`, `super` or `self`.
+    fn record(&mut self, segments: &[String]) {
         let mut at = match segments.first().map(String::as_str) {
             Some("crate") => Vec::new(),
             Some("super" | "self") => self.module.clone(),
@@ -126,9 +126,9 @@ impl Look {
                 self.walk_use(&path.tree, before);
                 before.pop();
             }
-            syn::UseTree::Name(name) => self.note_with(before, &name.ident),
-            syn::UseTree::Rename(rename) => self.note_with(before, &rename.ident),
-            syn::UseTree::Glob(_) => self.note(&before.clone()),
+            syn::UseTree::Name(name) => self.record_with(before, &name.ident),
+            syn::UseTree::Rename(rename) => self.record_with(before, &rename.ident),
+            syn::UseTree::Glob(_) => self.record(&before.clone()),
             syn::UseTree::Group(group) => {
                 for tree in &group.items {
                     self.walk_use(tree, before);
@@ -137,10 +137,10 @@ impl Look {
         }
     }
 
-    fn note_with(&mut self, before: &[String], last: &syn::Ident) {
+    fn record_with(&mut self, before: &[String], last: &syn::Ident) {
         let mut path = before.to_vec();
         path.push(last.to_string());
-        self.note(&path);
+        self.record(&path);
     }
 }
 
@@ -177,7 +177,7 @@ impl<'ast> Visit<'ast> for Look {
         }
         match &item.content {
             None => self.children.push(item.ident.to_string()),
-            // Its paths are relative to a module that is no file; none of ours has `super` in one.
+            // Its paths are relative to an inline module; none of ours uses `super` in one.
             Some(_) => visit::visit_item_mod(self, item),
         }
     }
@@ -200,7 +200,7 @@ impl<'ast> Visit<'ast> for Look {
             .iter()
             .map(|segment| segment.ident.to_string());
         let segments: Vec<String> = segments.collect();
-        self.note(&segments);
+        self.record(&segments);
         if segments.ends_with(&["thread".into(), "sleep".into()])
             || segments.ends_with(&["time".into(), "sleep".into()])
         {
