@@ -15,14 +15,14 @@ LINTS := -D warnings
 .PHONY: help build sql demo test arch test-python test-sql verbs neon fmt lint check-docs tools attack fuzz bench python lock model compare ablation clean
 
 help:
-	@echo "make demo    build, record a real capture hierarchically, show the result"
+	@echo "make demo    build, record a real capture, show the result"
 	@echo "make test    formatting, lints, documentation and every test"
-	@echo "make arch    the structure that docs/ARCHITECTURE.md promises, held against the code"
+	@echo "make arch    check the code against the structure in docs/ARCHITECTURE.md"
 	@echo "make build   the program: $(STRATA)"
 	@echo "make sql     the program of strata query: target/release/strata-sql (long to build)"
 	@echo "make bench   figures against peers, in one run"
 	@echo "make neon    tests of the forest on an emulated ARM machine"
-	@echo "make attack  each role of the program among strangers, for SECONDS seconds (60)"
+	@echo "make attack  attack each role of the program for SECONDS seconds (60)"
 	@echo "make fuzz    every fuzz target for SECONDS_EACH seconds (600)"
 	@echo "make python  the Python package, for training and reading logs, into $(VENV)"
 	@echo "make compare presets of models side by side, as a page"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Records a real capture hierarchically and shows what came of it.
+# Records a real capture and shows the result.
 #
 #   demo/run.sh STRATA DIRECTORY
 set -eu
@@ -18,12 +18,12 @@ run "$strata" record -r "$capture" -o "$out/log"
 say "2. Why: the most frequent reasons, as the conditions that the trees found"
 run "$strata" info "$out/log" --reasons=2
 
-say "3. The log as a capture file again; each packet says in a comment why it was kept so"
+say "3. The log as a capture file again; each packet has a comment that says why it was kept"
 run "$strata" export "$out/log" -w "$out/all.pcapng"
 run "$strata" export "$out/log" -w "$out/web.pcapng" tcp port 80
 
 captured=$(wc -c <"$capture")
 logged=$(cat "$out"/log/blocks/* | wc -c)
-say "The capture weighs $captured bytes, the log $logged."
+say "The capture has $captured bytes, the log $logged."
 echo "Open it in Wireshark:   wireshark $out/all.pcapng"
 echo "Kept whole only:        wireshark -Y 'frame.comment contains \"granularity=full\"' $out/all.pcapng"
