@@ -1,4 +1,4 @@
-"""What the topics share: facts of the machine, runs with their disturbance, results."""
+"""What the topics share: facts about the machine, runs with their disturbance, results."""
 
 import json
 import os
@@ -12,14 +12,14 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-# A run is discarded where others took more of the CPU than this.
+# A run is discarded if others took more of the CPU than this.
 DISTURBED = 0.01
 CORES = os.cpu_count() or 1
 TICK = os.sysconf("SC_CLK_TCK")
 
 
 def machine():
-    """What the figures were measured on."""
+    """The machine that the figures were measured on."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     flags = next((line for line in lines if line.startswith("flags")), "")
@@ -35,7 +35,7 @@ def machine():
 
 
 def version(program):
-    """The first line of what a peer says about itself."""
+    """The first line that a peer prints about itself."""
     done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
     lines = (done.stdout or done.stderr).strip().splitlines()
     return lines[0] if lines else program
@@ -46,7 +46,7 @@ def have(program):
 
 
 class Disturbance:
-    """The share of all cores that other processes and the host take meanwhile."""
+    """The share of all cores that other processes and the host take during a block."""
 
     def __init__(self):
         self.started = time.monotonic()
@@ -59,7 +59,7 @@ class Disturbance:
 
     @staticmethod
     def _others():
-        """Ticks by process, but for our own children and kernel threads."""
+        """Ticks by process, except our own children and kernel threads."""
         found, parents = {}, {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
@@ -103,7 +103,7 @@ def size(paths):
 
 
 def timed(command, outputs):
-    """Wall seconds of a program that makes `outputs` anew, and the disturbance."""
+    """Wall seconds of a program that makes `outputs` from scratch, and the disturbance."""
     remove(outputs)
     os.sync()
     disturbance, started = Disturbance(), time.monotonic()
@@ -119,7 +119,7 @@ def timed(command, outputs):
 def in_turns(programs, rounds):
     """Runs programs {name: (command, outputs)} in turns, each first once unmeasured.
 
-    Gives {name: [seconds]} of undisturbed runs, at least one each, and how many were
+    Returns {name: [seconds]} of undisturbed runs, at least one each, and how many were
     discarded."""
     for name, (command, outputs) in list(programs.items()):
         try:
@@ -137,7 +137,7 @@ def in_turns(programs, rounds):
                 discarded += share > DISTURBED
     for name, kept in seconds.items():
         if not kept:
-            # A busy machine: better a doubtful figure, which `discarded` shows, than none.
+            # A busy machine: a doubtful figure, which `discarded` shows, is better than none.
             kept += spare[name]
     return seconds, discarded
 

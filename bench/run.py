@@ -25,12 +25,12 @@ ROOT = HERE.parent
 
 # These take an hour.
 ONLY_IF_NAMED = ["soak"]
-# What topics take from the environment, so that results can say how they came about.
+# What topics read from the environment, so that results can say how they were made.
 KNOBS = ["RETRIES", "PROGRAMS", "MINUTES", "PPS"]
 
 
 class Context:
-    """What a topic works with."""
+    """The context of a topic."""
 
     def __init__(self, strata, directory, quick, part=""):
         self.strata, self.directory, self.quick, self.part = strata, directory, quick, part
@@ -51,7 +51,7 @@ class Context:
         return labelled if labelled.exists() else ROOT / "demo/mix.pcap"
 
     def described(self, trace):
-        """What is in a generated trace, in words."""
+        """A description of a generated trace."""
         return self._said[trace]
 
     def example(self, package, name):
@@ -64,13 +64,13 @@ class Context:
 
 
 def main():
-    # So that what is under way is stopped and put back in order too.
+    # So that whatever is running is stopped and restored too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--strata", required=True, type=Path)
-    parser.add_argument("--quick", action="store_true", help="about two minutes, rough figures")
-    parser.add_argument("--dir", type=Path, help="where to write; a temporary directory by default")
-    parser.add_argument("topic", nargs="*", help="by default all of topics/")
+    parser.add_argument("--quick", action="store_true", help="take about two minutes, for rough figures")
+    parser.add_argument("--dir", type=Path, help="write files here; default: a temporary directory")
+    parser.add_argument("topic", nargs="*", help="topics to run; default: all of topics/")
     arguments = parser.parse_args()
     sys.path.insert(0, str(HERE / "topics"))
     all_topics = sorted(path.stem for path in (HERE / "topics").glob("*.py"))
@@ -84,7 +84,7 @@ def main():
             context = Context(arguments.strata.resolve(), directory, arguments.quick, part)
             try:
                 result = importlib.import_module(name).measure(context)
-            except Exception:  # The other topics' figures are worth having.
+            except Exception:  # The other topics should still run.
                 traceback.print_exc()
                 failed.append(topic)
                 continue

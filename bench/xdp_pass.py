@@ -2,7 +2,7 @@
 
     python xdp_pass.py IF
 
-A veth pair takes XDP frames only where the receiving end has NAPI, which comes with an
+A veth pair accepts XDP frames only if the receiving end has NAPI, which comes with an
 XDP program or with GRO; GRO costs the receiver more than the packets are worth.
 """
 

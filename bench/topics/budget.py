@@ -1,6 +1,6 @@
 """The CPU budget of `record` while the load steps up and down (Trident Fig. 8).
 
-What the process and its programs in the kernel take is read from /proc, not from Strata."""
+The CPU time of the process and of its BPF programs is read from /proc, not from Strata."""
 
 import json
 import signal
@@ -36,7 +36,7 @@ def used(pid):
 
 
 def watch(recording, seconds):
-    """(time, CPU seconds so far) ten times a second; once a second with packets left out and
+    """(time, CPU seconds so far) ten times a second; once a second with packets sampled out and
     arrived so far."""
     looks, end = [], time.monotonic() + seconds
     while time.monotonic() < end:
@@ -64,8 +64,8 @@ def cores(looks):
 
 
 def windows(looks):
-    """Over each 10 s that begin 5 s or more after the first look: cores used, and the share of
-    packets captured, from the looks with counts."""
+    """Over each 10 s that start 5 s or more after the first sample: cores used, and the share of
+    packets captured, from the samples with counts."""
     start, found = looks[0][0], []
     for i, (at, cpu, counts) in enumerate(looks):
         if at - start < SETTLE or counts is None:
@@ -93,7 +93,7 @@ class Recording:
         time.sleep(1.5)
 
     def counts(self):
-        """Packets left out for the budget, and all that arrived."""
+        """Packets sampled out for the budget, and all that arrived."""
         command = ["taskset", "-c", SEND_CORE, self.strata, "status", "--json", "--socket", self.socket]
         said = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["packets"]
         left = sum(p["packets"] for p in said if p["reason"] == "cpu_budget")
@@ -104,7 +104,7 @@ class Recording:
         said, _ = self.process.communicate(timeout=60)
         remove([self.log])
         if "in_flight 0" not in said:
-            raise RuntimeError(f"the books are not closed: {said[-400:]}")
+            raise RuntimeError(f"the accounting is not closed: {said[-400:]}")
         return said
 
 
@@ -127,7 +127,7 @@ def measure(context):
         for times in loads:
             found = windows(load(context, trace, int(capacity * times), step, recording))
             used_cores = [cores for cores, _ in found]
-            # Below the budget is right where all is captured.
+            # Below the budget is fine if everything is captured.
             below = [BUDGET - cores for cores, captured in found if captured < 0.995]
             off = max([max(used_cores) - BUDGET, 0.0, *below])
             worst = max(worst, off)
@@ -139,9 +139,9 @@ def measure(context):
     left_out = [line for line in said.splitlines() if line.startswith("dropped{cpu_budget}")]
     return {
         "title": TITLE,
-        "setup": f"A budget of {BUDGET:.0%} of a core; 100 % of the load is what takes it when "
-        f"all is captured: {capacity / 1e3:.0f} thousand packets/s of IMIX in 50 000 flows. "
-        f"Steps of {step} s; windows of {WINDOW:.0f} s that begin {SETTLE:.0f} s or more after "
+        "setup": f"A budget of {BUDGET:.0%} of a core; at 100 % load, capturing "
+        f"everything takes exactly the budget: {capacity / 1e3:.0f} thousand packets/s of IMIX in 50 000 flows. "
+        f"Steps of {step} s; windows of {WINDOW:.0f} s that start {SETTLE:.0f} s or more after "
         f"a step. Idle, the process takes {idle:.2%}. Others took {share:.1%} of the machine"
         f"{', more than wanted' if share > DISTURBED else ''}. {' '.join(left_out)}.",
         "worst_points": worst * 100,
@@ -150,7 +150,7 @@ def measure(context):
             {
                 "title": f"Cores in use, BPF included; the worst window is {worst * 100:.2f} "
                 "points off",
-                "columns": ["load", "least window", "greatest window", "packets captured", "points off"],
+                "columns": ["load", "lowest window", "highest window", "packets captured", "points off"],
                 "rows": rows,
             },
         ],

@@ -1,6 +1,6 @@
-"""From what a sensor reads, or a request asks for, to the worker's switch of mode (TitanLog §VI-B).
+"""Latency of mode changes: from a sensor reading, or a request, to the worker (TitanLog §VI-B).
 
-Strata measures it, from the reading to the worker; what its threads take is read from /proc."""
+Strata measures it; the CPU time of its threads is read from /proc."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from live import RECEIVER, RECEIVING, SENDER, SENDING, inside, link
 
 TITLE = "How fast modes change"
 CAPTURE_CORE, SEND_CORE = "0", str(min(1, CORES - 1))
-# A block that fills is short of room at once and for a moment, so that modes change all the time.
+# A block that fills runs short of space at once and for a moment, so modes change all the time.
 RESTLESS = """[elastic]
 blocks_percent = 1.0
 confirm_seconds = 0.001
@@ -44,7 +44,7 @@ class Recording:
         return json.loads(self.ask("status", "--json"))
 
     def sensors_cpu(self):
-        """CPU seconds of the thread that reads sensors so far."""
+        """CPU seconds so far of the thread that reads sensors."""
         for task in Path(f"/proc/{self.process.pid}/task").iterdir():
             if (task / "comm").read_text().strip() == "strata-sensors":
                 return int((task / "schedstat").read_text().split()[0]) / 1e9
@@ -64,7 +64,7 @@ def row(name, recording, seconds, cpu):
 
 
 def idle(context, seconds):
-    """Modes are asked for while no packet comes."""
+    """Requests modes while no packets arrive."""
     recording = Recording(context, QUIET)
     before, since = recording.sensors_cpu(), time.monotonic()
     time.sleep(seconds)
@@ -77,7 +77,7 @@ def idle(context, seconds):
 
 
 def loaded(context, trace, pps, seconds):
-    """Modes change by themselves under load."""
+    """Lets modes change by themselves under load."""
     recording = Recording(context, RESTLESS)
     before, since = recording.sensors_cpu(), time.monotonic()
     subprocess.run(
@@ -101,14 +101,14 @@ def measure(context):
     return {
         "title": TITLE,
         "setup": "From the reading that leads to another mode, or the request for one, to the "
-        "switch of the worker; the latest 1,024 changes. What packets wait in the kernel's ring "
-        "before a worker takes them comes on top, and is said apart: the kernel hands a block of "
-        "packets over after 10 ms at most (1 ms with --immediate-mode). IMIX in 50,000 flows. "
+        "switch of the worker; the latest 1,024 changes. The time that packets wait in the kernel's ring "
+        "before a worker takes them comes on top, and is listed separately: the kernel hands over a block of "
+        "packets after 10 ms at most (1 ms with --immediate-mode). IMIX in 50,000 flows. "
         f"Others took {disturbance.share():.1%} of the machine.",
         "charts": [],
         "tables": [
             {
-                "title": "Milliseconds, and a core's share that reading sensors takes",
+                "title": "Milliseconds, and the share of a core for reading sensors",
                 "columns": ["load", "changes", "median", "p99", "longest wait in the ring",
                             "sensors' thread"],
                 "rows": rows,

@@ -1,4 +1,4 @@
-"""Blocks to the disk, by how many are on their way at a time."""
+"""Block writes to the disk, by number in flight."""
 
 import json
 import subprocess
@@ -15,8 +15,8 @@ def measure(context):
     figures = json.loads(done.stdout)
     return {
         "title": TITLE,
-        "setup": f"{size} blocks of 1 MiB, sync included; medians of five rounds, the ways in turns.",
+        "setup": f"{size} blocks of 1 MiB, sync included; medians of five rounds, the I/O modes in turns.",
         "figures": figures,
-        "tables": [{"columns": ["way", "MB/s"], "rows": [[n, v] for n, v in figures.items()]}],
+        "tables": [{"columns": ["I/O mode", "MB/s"], "rows": [[n, v] for n, v in figures.items()]}],
         "charts": [],
     }

@@ -1,4 +1,4 @@
-"""What encryption at rest and a cold tier cost: the same log clear, encrypted, and encrypted in
+"""The cost of encryption at rest and of an object tier: the same log clear, encrypted, and encrypted in
 an object store, in turns."""
 
 import os
@@ -9,7 +9,7 @@ import time
 from harness import Disturbance, median, remove, size
 from rest import ROOT, a_flow, drop_caches, linked, run
 
-TITLE = "Encryption at rest, and the cold tier"
+TITLE = "Encryption at rest, and the object tier"
 SERVER = ROOT / "target" / "tools" / "versitygw"
 
 
@@ -49,7 +49,7 @@ def in_turns(context, logs, rounds, *arguments):
 
 
 class Store:
-    """A server of the S3 protocol on this machine, for programs that are started meanwhile."""
+    """An S3 server on this machine, for programs started within the block."""
 
     def __init__(self, directory):
         self.directory = directory / "store"

@@ -1,6 +1,6 @@
-"""What the forest costs per packet: our kernels, beside treelite with tl2cgen, which
+"""The cost of the forest per packet: our kernels, compared with treelite and tl2cgen, which
 compiles a forest to C. Same trees, same values, one core, in turns; the peer gets all rows
-in one call, with the time of that call over its rows."""
+in one call, whose time is divided by its rows."""
 
 import json
 import subprocess

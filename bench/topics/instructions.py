@@ -1,7 +1,7 @@
 """Instructions per packet of the loop, of its worker and of its writer thread, by callgrind.
 
-callgrind knows no AVX-512, so it counts the forest's AVX2 path. What is counted is one pass
-over the packets: a run with three passes less one with two."""
+callgrind does not support AVX-512, so it counts the forest's AVX2 path. Counted is one pass
+over the packets: a run with three passes minus one with two."""
 
 import json
 import re
@@ -51,7 +51,7 @@ def measure(context):
         figures[name] = {"worker": round(worker, 1), "writer": round(writer, 1)}
     return {
         "title": TITLE,
-        "setup": f"{context.described(trace)}; the AVX2 path. A rise of 5 % wants an explanation.",
+        "setup": f"{context.described(trace)}; the AVX2 path. A rise of 5 % needs an explanation.",
         "figures": figures,
         "tables": [{"columns": ["what", "of the worker", "of its writer thread"],
                     "rows": [[n, v["worker"], v["writer"]] for n, v in figures.items()]}],

@@ -1,9 +1,9 @@
 """Live capture between two network namespaces, against tcpdump, dumpcap and netsniff-ng.
 
 Parts: `a`, the kernel's receive work and the capture share one core, at the rate where
-tcpdump loses 60 %; `d`, so at a million packets a second; `b`, the sender's core does the
-receive work: the greatest rate that each captures without loss; `c`, that with frames of 64
-bytes. All of 300 thousand flows. Files are written to the disk."""
+tcpdump loses 60 %; `d`, the same at a million packets a second; `b`, the sender's core does the
+receive work: the highest rate that each captures without loss; `c`, the same with frames of 64
+bytes. All with 300 thousand flows. Files are written to the disk."""
 
 import os
 import re
@@ -40,20 +40,20 @@ def unmake():
         quietly("ip", "netns", "del", namespace)
 
 
-# Losses on one core are compared where tcpdump loses so much, and at a rate far beyond.
+# Losses on one core are compared where tcpdump loses this much, and at a rate far beyond.
 TCPDUMP_LOSES = 0.6
 OVERLOAD_PPS = 1_000_000
 RETRIES = int(os.environ.get("RETRIES", "2"))
-# Packets that wait for a core's receive work, as in a network card's ring. The kernel's
-# default, 1000, is a millisecond here: less than a virtual machine is at times stopped for.
-# Many more no longer fit its cache.
+# Packets waiting for a core's receive work, as in a network card's ring. The kernel's default,
+# 1000, is a millisecond here: less than a virtual machine may be paused for. Many more no longer
+# fit its cache.
 BACKLOG = "4096"
 BACKLOG_KEY = "net.core.netdev_max_backlog"
 
 
 def keep_reclaim_away():
-    """Keeps the kernel's kdamond off the capture's core; gives {pid: cores before}. A virtual
-    machine that gives memory back to its host runs it every few seconds for a tenth of a
+    """Keeps the kernel's kdamond off the capture's core; yields {pid: cores before}. A virtual
+    machine that returns memory to its host runs it every few seconds for a tenth of a
     second, longer than a queue of packets lasts, and that is not what is measured."""
     found = [int(pid) for pid in quietly("pgrep", "^kdamond").stdout.split()]
     before = {pid: os.sched_getaffinity(pid) for pid in found}
@@ -65,7 +65,7 @@ def keep_reclaim_away():
 @contextmanager
 def link(shared):
     """A veth pair between two namespaces. `shared`: the kernel's receive work runs on the
-    capture's core, as that of a card whose interrupts go there, else where the sender is."""
+    capture's core, like a card whose interrupts go there, otherwise on the sender's."""
     unmake()
     passing, reclaim = None, {}
     backlog = quietly("sysctl", "-n", BACKLOG_KEY).stdout.strip()
@@ -80,7 +80,7 @@ def link(shared):
         command = inside(RECEIVER, sys.executable, HERE / "xdp_pass.py", RECEIVING)
         passing = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         if passing.stdout.readline().strip() != "ready":
-            raise RuntimeError("the receiving end takes no XDP program")
+            raise RuntimeError("the receiving end does not support XDP programs")
         if shared:
             reclaim = keep_reclaim_away()
             must("sysctl", "-qw", f"{BACKLOG_KEY}={BACKLOG}")
@@ -99,7 +99,7 @@ def link(shared):
 
 
 def captures(strata, directory):
-    """{name: (command, outputs, how its count reads)}"""
+    """{name: (command, outputs, the pattern of its count)}"""
     log, file = directory / "live-log", directory / "live.pcap"
     counted = r"([\d ]+) packets \("
     record = [strata, "record", "-i", RECEIVING, "-o", log]
@@ -126,7 +126,7 @@ def run(context, capture, trace, pps, seconds):
     """Share of the packets that were lost, and the disturbance."""
     command, outputs, pattern = capture
     remove(outputs)
-    # What the run before has written is not to be written during this one.
+    # What the previous run wrote must not be flushed during this one.
     os.sync()
     receiver = subprocess.Popen(
         inside(RECEIVER, "taskset", "-c", CAPTURE_CORE, *command),
@@ -142,7 +142,7 @@ def run(context, capture, trace, pps, seconds):
             capture_output=True, text=True, check=False,
         ).stderr
         if "Actual: " not in sent:
-            raise RuntimeError(f"nothing was sent: {sent.strip()}")
+            raise RuntimeError(f"no packets were sent: {sent.strip()}")
         share = disturbance.share()
         time.sleep(1.0)
         receiver.send_signal(signal.SIGINT)
@@ -154,7 +154,7 @@ def run(context, capture, trace, pps, seconds):
     offered = int(re.search(r"Actual: ([\d ]+) packets", sent)[1].replace(" ", ""))
     found = re.search(pattern, said)
     if not found:
-        raise RuntimeError(f"{command[0]} does not say how many it captured: {said[-300:]}")
+        raise RuntimeError(f"{command[0]} does not report how many packets it captured: {said[-300:]}")
     captured = int(found[1].replace(" ", ""))
     return max(0.0, 1 - captured / offered), offered / seconds, share
 
@@ -167,7 +167,7 @@ class Discarded:
         self.others, self.kept = 0, []
 
     def __str__(self):
-        text = f"{self.others} runs discarded for what others did meanwhile"
+        text = f"{self.others} runs discarded because of other processes"
         if self.kept:
             text += (f", {len(self.kept)} kept though others took more than {DISTURBED:.0%} of "
                      f"the CPU, {max(self.kept):.1%} at most")
@@ -191,7 +191,7 @@ def undisturbed(context, capture, trace, pps, seconds, discarded):
 
 
 def lossless(context, capture, trace, steps, seconds, discarded):
-    """The greatest of the rates that is captured whole, packets per second, by bisection."""
+    """The highest of the rates that is captured without loss, packets per second, by bisection."""
     low, high = 0, len(steps)
     while low < high:
         middle = (low + high) // 2
@@ -205,7 +205,7 @@ def lossless(context, capture, trace, steps, seconds, discarded):
 
 
 def usable(context, programs, trace):
-    """Leaves out the programs that do not work here."""
+    """Skips the programs that do not work here."""
     for name, capture in list(programs.items()):
         try:
             run(context, capture, trace, 10_000, 1)
@@ -215,8 +215,8 @@ def usable(context, programs, trace):
 
 
 def overloading(context, programs, trace, seconds, discarded):
-    """The least rate at which tcpdump loses TCPDUMP_LOSES: what is much for a machine is said
-    by what others can do on it."""
+    """The lowest rate at which tcpdump loses TCPDUMP_LOSES: how much a machine can take is shown
+    by what other programs achieve on it."""
     if "tcpdump" not in programs or context.quick:
         return OVERLOAD_PPS
     for rate in range(200_000, OVERLOAD_PPS, 100_000):
@@ -279,8 +279,8 @@ def measure(context):
         trace = full if size == 788 else context.generate(
             "live64.pcap", "flood64", 300_000, "--payload", "zero")
         found = {}
-        # What is shorter than a snapshot length is not cut; where it matters, peers that cut
-        # are the faster ones.
+        # What is shorter than a snapshot length is not cut; where it matters, peers that cut are
+        # the faster ones.
         cutting = {n.split()[0] for n in programs if "-s" in n}
         tried = {n: c for n, c in programs.items()
                  if ("-s" in n or n not in cutting if size > 96 else "-s" not in n)}
@@ -290,7 +290,7 @@ def measure(context):
                 print(f"  two cores: {name}: {found[name] / 1e6:.1f} Mpps", file=sys.stderr)
         more[f"lossless_pps_{size}"] = found
         tables.append({
-            "title": f"Two cores: the greatest rate of {size} B without loss, "
+            "title": f"Two cores: the highest rate of {size} B without loss, "
             f"in steps of {(steps[1] - steps[0]) / 1e6} Mpps",
             "columns": ["program", "Mpps"],
             "rows": [[n, pps / 1e6] for n, pps in found.items()],
@@ -305,7 +305,7 @@ def measure(context):
         "title": TITLE,
         "setup": "Two network namespaces, XDP live frames with payloads of zeros, 300 000 "
         f"flows, runs of {seconds} s, files on the disk; {discarded}. "
-        "Packets that the receiving end of the veth pair had no room for count as lost.",
+        "Packets that overflow the receiving end of the veth pair count as lost.",
         "versions": {n: version(n) for n in programs if " " not in n and n != "strata"},
         **more,
         "tables": tables,

@@ -1,4 +1,4 @@
-"""The data-plane loop on packets in memory, beside memcpy of the same packets."""
+"""The data-plane loop on packets in memory, compared with memcpy of the same packets."""
 
 import json
 import subprocess

@@ -35,7 +35,7 @@ def measure(context):
     return {
         "title": TITLE,
         "setup": f"{context.described(trace)}; page cache warm; {rounds} rounds in turns, "
-        f"medians; {discarded} runs discarded for what others did meanwhile. nfpcapd and "
+        f"medians; {discarded} runs discarded because of other processes. nfpcapd and "
         "softflowd make flow records, capinfos counts: they write less or nothing.",
         "versions": {n.split()[0]: version(n.split()[0]) for n in programs if n != ours},
         "seconds": {n: [round(t, 4) for t in ts] for n, ts in seconds.items()},

@@ -1,4 +1,4 @@
-"""The log at rest: what it weighs, how fast it is compacted, searched and asked."""
+"""The log at rest: its size, and the speed of compaction, searches and aggregates."""
 
 import json
 import os
@@ -13,7 +13,7 @@ TITLE = "The log at rest"
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("STRATA_DATA", ROOT.parent / "shared" / "data"))
 PYTHON = ROOT / "python" / ".venv" / "bin" / "python"
-# One thread; the file system's cache warm, as for whoever asks twice.
+# One thread; the file system's cache warm, as for a second query.
 AGGREGATES = """
 import sys, time, duckdb
 db = duckdb.connect()
@@ -44,7 +44,7 @@ def drop_caches():
 
 
 def linked(log, copy):
-    """A copy of a log whose files are the same ones: compaction deletes, never changes."""
+    """A copy of a log with hard links: compaction deletes files, but never changes them."""
     shutil.copytree(log, copy, copy_function=os.link)
     for name in ("manifest.json", "archive.json", "lock", "compaction", "readers"):
         if (copy / name).exists():
@@ -54,7 +54,7 @@ def linked(log, copy):
 
 
 def weight(context, at_rest, captured, cold):
-    """What the log weighs, and what each column takes."""
+    """The size of the log, and of each column."""
     report = json.loads(run(at_rest, "weigh", cold))
     packets = report["packets"]
     rows = [["cic-w2, true labels as classes", packets, report["bytes"],
@@ -80,7 +80,7 @@ def weight(context, at_rest, captured, cold):
 
 
 def compaction(context, hot, packets, rounds):
-    """Million packets a second, and how much recording is slowed meanwhile."""
+    """Million packets a second, and how much it slows down recording."""
     log = context.directory / "again"
     seconds = []
     for _ in range(rounds):
@@ -210,14 +210,14 @@ def measure(context):
     return {
         "title": TITLE,
         "setup": f"{packets:,} packets of cic-w2, {captured:,} bytes captured, attacks kept whole and "
-        f"all else as headers by their true labels: {size([hot / 'blocks']):,} bytes of block "
-        f"files. Compaction on one core: {rate:.2f} million packets a second. Recording beside "
+        f"the rest as headers, by their true labels: {size([hot / 'blocks']):,} bytes of block "
+        f"files. Compaction on one core: {rate:.2f} million packets a second. Recording alongside "
         f"it on the other core takes {slowed['beside'] / slowed['alone'] - 1:+.1%} time "
         f"(medians {slowed['alone']:.2f} and {slowed['beside']:.2f} s). Searches with caches dropped, "
         f"for `{wanted}`. {verified}",
         "figures": {"compaction_mpps": round(rate, 2), "recording_seconds": slowed, "weight": report},
         "tables": [
-            {"title": "Weight", "columns": ["log", "packets", "bytes", "of the captured", "per packet"], "rows": rows},
+            {"title": "Size", "columns": ["log", "packets", "bytes", "of the captured", "per packet"], "rows": rows},
             {"title": "All packets of one flow", "columns": ["program", "seconds", "times as fast as tcpdump"], "rows": times},
             {"title": "Aggregates over all packets, one core", "columns": ["engine", "million rows per second"], "rows": asked},
             {"title": "Columns of cic-w2 from 0.005 bytes per packet on", "columns": ["table", "column", "bytes", "per packet"], "rows": columns},

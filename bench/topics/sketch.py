@@ -1,4 +1,4 @@
-"""Errors of the sketch's features, beside exact flow tables, as more and more flows are
+"""Errors of the sketch's features, against exact flow tables, as more and more flows are
 active in a window (TitanLog Tables V and VIII)."""
 
 import json
@@ -6,9 +6,9 @@ import subprocess
 
 import pyarrow.parquet as parquet
 
-TITLE = "The sketch beside exact flow tables"
+TITLE = "The sketch against exact flow tables"
 WINDOW_MS = 35
-# Times the flows of the profile: flows active at a time, packets per second.
+# Multiples of the profile's flows: flows active at a time, packets per second.
 LOADS = {1: [], 2: ["--flows", "600k", "-p", "32M"], 4: ["--flows", "1200k", "-p", "64M"]}
 FEATURES = {
     "bytes": "sum of sizes",
@@ -49,7 +49,7 @@ def measure(context):
             row += [f"{run['average_relative_errors'][feature]:.1e}", theirs]
         rows.append(row)
     without = [f"{run['without_bucket'] / run['frames']:.1%}" for run in runs]
-    rows.append(["packets without bucket", without[0], "not said", without[1], "", without[2], ""])
+    rows.append(["packets without bucket", without[0], "not stated", without[1], "", without[2], ""])
     columns = ["feature"]
     for run, rate in zip(runs, ("100", "200", "400"), strict=True):
         columns += [f"{run['flows_max']:,} flows", f"TitanLog, {rate} Gb/s"]

@@ -1,7 +1,7 @@
-"""Capture at half of the greatest lossless rate for a long time: MINUTES (60).
+"""Capture at half of the highest lossless rate for a long time: MINUTES (60).
 
 Nothing lost, memory flat, and every byte of the log as it was written. The log is kept small by
-`strata prune` meanwhile, as one does it."""
+`strata prune` meanwhile, as in practice."""
 
 import os
 import re
@@ -75,21 +75,21 @@ def measure(context):
         [context.strata, "verify", log], capture_output=True, text=True, check=False
     )
     remove([log])
-    # The first samples are from before every buffer was touched.
+    # The first samples precede the use of every buffer.
     settled = resident[len(resident) // 10 :] or resident
     rows = [
         ["minutes", minutes],
         ["packets per second", pps],
         ["packets sent", offered],
         ["packets lost", offered - seen],
-        ["packets seen and not logged", seen - logged],
-        ["resident memory, MiB, least and most", f"{min(settled) >> 10} to {max(settled) >> 10}"],
+        ["packets seen but not logged", seen - logged],
+        ["resident memory, MiB, minimum and maximum", f"{min(settled) >> 10} to {max(settled) >> 10}"],
         ["log verified", "yes" if verified.returncode == 0 else verified.stderr.strip()[-200:]],
         ["CPU taken by others", f"{share:.1%}"],
     ]
     return {
         "title": TITLE,
-        "setup": "788 B, payloads of zeros, 300 000 flows, two cores, at half of the greatest rate "
+        "setup": "788 B, payloads of zeros, 300 000 flows, two cores, at half of the highest rate "
         "without loss.",
         "figures": {str(name): value for name, value in rows},
         "tables": [{"columns": ["figure", "value"], "rows": rows}],

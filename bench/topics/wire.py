@@ -1,9 +1,9 @@
-"""Switch and relay in two network namespaces: the greatest rate at which `log-all` of a real
-capture arrives whole, by each transport, and what a packet costs at either end.
+"""Switch and relay in two network namespaces: the highest rate at which `log-all` of a real
+capture arrives whole, by each transport, and the cost of a packet at either end.
 
-From a file, acknowledgements are the brake, so what arrives is all of it at the greatest rate
-there is; each run's export is compared with the input byte by byte. From an interface nothing
-brakes: the greatest rate at which nothing is lost is searched."""
+From a file, acknowledgements limit the rate, so everything arrives, at the highest rate
+possible; each run's export is compared with the input byte by byte. From an interface nothing
+limits it: the highest rate without loss is searched."""
 
 import os
 import re
@@ -28,15 +28,15 @@ TRANSPORTS = {
     "RC, raw frames": RAW,
     "shared memory": ["--transport", "shared-memory"],
 }
-# How a little-endian pcap file of nanoseconds begins.
+# The start of a little-endian pcap file with nanoseconds.
 NANOSECONDS = struct.pack("<I", 0xA1B23C4D)
-# Without acknowledgements a file is read faster than the receiver keeps up with.
-BRAKED = [name for name in TRANSPORTS if not name.startswith("UC")]
+# Without acknowledgements a file is read faster than the receiver can follow.
+ACKNOWLEDGED = [name for name in TRANSPORTS if not name.startswith("UC")]
 
 
 @contextmanager
 def wire():
-    """A veth pair between the switch's namespace, which there is, and the relay's."""
+    """A veth pair between the switch's namespace, which exists, and the relay's."""
     live.quietly("ip", "netns", "del", RELAY)
     try:
         live.must("ip", "netns", "add", RELAY)
@@ -54,7 +54,7 @@ def wire():
 
 
 def repeated(source, target, laps, longest=1 << 18):
-    """A capture again and again, one behind the other in time, without packets that are longer
+    """A capture repeated one after another in time, without packets that are longer
     than `longest`; nanoseconds, as exports are."""
     data, packets, at = source.read_bytes(), [], 24
     unit = 1 if data.startswith(NANOSECONDS) else 1000
@@ -77,7 +77,7 @@ def repeated(source, target, laps, longest=1 << 18):
 
 
 def processor(process):
-    """Ends a process, by its own accord, and gives the CPU seconds that it took."""
+    """Asks a process to end, and returns the CPU seconds that it took."""
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return usage.ru_utime + usage.ru_stime
@@ -85,7 +85,7 @@ def processor(process):
 
 @contextmanager
 def relay(context, log):
-    """Starts a relay; gives a function that ends it, for its CPU seconds."""
+    """Starts a relay; returns a function that ends it and returns its CPU seconds."""
     remove([log])
     process = subprocess.Popen(
         live.inside(RELAY, context.strata, "relay", "--listen", RELAY_ADDRESS,
@@ -116,7 +116,7 @@ def same(context, log, trace):
                    check=True, capture_output=True)
     try:
         with out.open("rb") as ours, trace.open("rb") as theirs:
-            # Snap length and the like of the file's header are the input's own.
+            # The file header's snap length and the like come from the input.
             ours.seek(24), theirs.seek(24)
             while True:
                 a, b = ours.read(1 << 20), theirs.read(1 << 20)
@@ -170,7 +170,7 @@ def from_interface(context, name, trace, pps, seconds, log):
         end()
     actual = re.search(r"Actual: ([\d ]+) packets", sent)
     if not actual:
-        raise RuntimeError(f"nothing was sent: {sent.strip()}")
+        raise RuntimeError(f"no packets were sent: {sent.strip()}")
     offered = int(actual[1].replace(" ", ""))
     arrived = subprocess.run(
         [context.strata, "export", log, "-F", "pcap", "-w", "-"],
@@ -181,7 +181,7 @@ def from_interface(context, name, trace, pps, seconds, log):
 
 
 def lossless(context, name, trace, steps, seconds, log, discarded):
-    """The greatest of the rates of which everything is exported, by bisection."""
+    """The highest of the rates at which everything is exported, by bisection."""
     low, high = 0, len(steps)
     while low < high:
         middle = (low + high) // 2
@@ -198,7 +198,7 @@ def lossless(context, name, trace, steps, seconds, log, discarded):
 
 
 def limit(context, seconds):
-    """Gb/s that one end sends and the other receives with no work around it."""
+    """Gb/s that one end sends and the other receives without any other work."""
     program = context.example("strata-roce", "wire_limit")
     found = {}
     for name, more in (("UDP sockets", []), ("raw frames", [SWITCH_END])):
@@ -226,11 +226,11 @@ def measure(context):
     source = context.capture()
     trace, log = context.directory / "wire.pcap", context.directory / "wire-log"
     packets, kept = repeated(source, trace, laps)
-    runs, discarded, greatest = {name: [] for name in BRAKED}, [], {}
+    runs, discarded, highest = {name: [] for name in ACKNOWLEDGED}, [], {}
     with live.link(shared=False), wire():
         alone = limit(context, 2 if quick else 5)
         for _ in range(rounds):
-            for name in BRAKED:
+            for name in ACKNOWLEDGED:
                 for _ in range(3):
                     run = from_file(context, name, trace, log)
                     if run[3] <= DISTURBED:
@@ -238,14 +238,14 @@ def measure(context):
                     discarded.append(run[3])
                 runs[name].append(run)
                 print(f"  {name}: {packets / run[0] / 1e6:.2f} Mpps", file=sys.stderr)
-        # What an interface receives; offloading had put longer ones together.
+        # What an interface receives; offloading had merged packets into longer ones.
         repeated(source, trace, 1, longest=1514)
         for name in TRANSPORTS:
-            greatest[name] = lossless(context, name, trace, steps, seconds, log, discarded)
-            print(f"  {name}, from an interface: {greatest[name] / 1e6:.1f} Mpps", file=sys.stderr)
+            highest[name] = lossless(context, name, trace, steps, seconds, log, discarded)
+            print(f"  {name}, from an interface: {highest[name] / 1e6:.1f} Mpps", file=sys.stderr)
     local = context.directory / "wire-local"
     files = []
-    for name in BRAKED:
+    for name in ACKNOWLEDGED:
         took, at_switch, at_relay = (median([run[n] for run in runs[name]]) for n in range(3))
         files.append([name, round(packets / took / 1e6, 2), round(kept * 8 / took / 1e9, 2),
                       round(at_switch / packets * 1e9), round(at_relay / packets * 1e9)])
@@ -254,8 +254,8 @@ def measure(context):
         "title": TITLE,
         "setup": f"Two namespaces, a veth pair of MTU 9000, `{source.name}` of {source.parent.name} "
         f"{laps} times: {packets:,} packets, {kept / packets:.0f} B on average. `log-all`; the log "
-        f"on the disk. Medians of {rounds} rounds in turns; {len(discarded)} runs discarded for "
-        "what others did meanwhile.",
+        f"on the disk. Medians of {rounds} rounds in turns; {len(discarded)} runs discarded because of "
+        "other processes.",
         "runs": runs,
         "tables": [
             {
@@ -270,10 +270,10 @@ def measure(context):
                 "rows": files,
             },
             {
-                "title": "From an interface, the sender on the same cores: the greatest rate of which "
+                "title": "From an interface, the sender on the same cores: the highest rate at which "
                 f"the relay exports every packet, in steps of {(steps[1] - steps[0]) / 1e6} Mpps",
                 "columns": ["transport", "Mpps"],
-                "rows": [[name, rate / 1e6] for name, rate in greatest.items()],
+                "rows": [[name, rate / 1e6] for name, rate in highest.items()],
             },
         ],
         "charts": [

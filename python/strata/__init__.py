@@ -1,11 +1,11 @@
 """Train and evaluate Strata's classifier, and read its logs.
 
 - `train`: from snapshots (`strata features`) to a model that `strata record` loads;
-- `evaluate`: how good a model is, from what the data plane decided;
+- `evaluate`: how good a model is, from the data plane's decisions;
 - `compare`: presets side by side;
 - `strata.log`: logs in DuckDB.
 
-Each is imported when it is first used, so that reading a log does not load a
+Each is imported on first use, so that reading a log does not load a
 machine-learning library.
 """
 

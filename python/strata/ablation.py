@@ -1,7 +1,7 @@
-"""What each group of features buys: cross-validation without it.
+"""The value of each group of features: cross-validation without it.
 
-All variants see the same folds, so a fold's difference to all features is that of the
-features and of the forest's dice; several seeds say how large the latter are.
+All variants see the same folds, so a fold's difference to all features is due to the
+features and to the forest's randomness; several seeds show how large the latter is.
 """
 
 import json
@@ -25,7 +25,7 @@ def ablate(
     data: Snapshots, *, seeds: Sequence[int] = (1, 2, 3), jobs: int = 2, progress: bool = True
 ) -> dict[str, Any]:
     """Macro-average over attack sources of F1 on flows that the forests have not seen, with
-    all features, without each group, and with those left out by default. A difference is a
+    all features, without each group, and with those omitted by default. A difference is a
     mean over the folds of all seeds, its error the standard error of that mean."""
     variants = {"all": FEATURES}
     for name, group in GROUPS.items():
@@ -90,7 +90,7 @@ def ablate(
 def in_markdown(figures: dict[str, Any], command: str) -> str:
     """The figures as a table."""
     lines = [
-        "# What each group of features buys",
+        "# The value of each group of features",
         "",
         f"`{command}`. {figures['capture']}, time compression {figures['time_compression']:g}, "
         f"windows of {figures['window_ms']} ms: {figures['packets']:,} packets of "
@@ -98,16 +98,16 @@ def in_markdown(figures: dict[str, Any], command: str) -> str:
         f"{figures['trees']} trees of up to {figures['leaves']} leaves, {figures['folds']} folds "
         f"that split no flow, seeds {', '.join(map(str, figures['seeds']))}. F1: mean over attack "
         "sources, at the operating point that training chooses; the mean of folds and seeds "
-        "and its deviation among them. Bought: what is lost without the group, in the same "
-        "folds, and the standard error of it. A group of which other features say the same buys "
-        "little by this measure, though it would be missed if these were gone too.",
+        "and its deviation among them. Bought: the loss without the group, in the same "
+        "folds, and its standard error. A group that is redundant with other features buys "
+        "little by this measure, though it would be missed without those.",
         "",
         "| without | features | F1 | bought | most for |",
         "|---|---|---|---|---|",
     ]
     names = {
         "all": "nothing: the default features",
-        "with left out": "nothing, and with those that are left out by default",
+        "with left out": "nothing, and with those omitted by default",
     }
     for row in figures["rows"]:
         cells = [

@@ -1,4 +1,4 @@
-"""How good a model is, from what the data plane decided packet by packet."""
+"""How good a model is, from the data plane's decisions, packet by packet."""
 
 import json
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ POSITIONS = (1, 2, 3, 5, 10, 20, 50, 100, 1000)
 
 @dataclass
 class Decisions:
-    """Labelled packets and what was decided of them; arrays of one entry per packet."""
+    """Labelled packets and the decisions on them; arrays with one entry per packet."""
 
     label: np.ndarray
     source: np.ndarray
@@ -25,14 +25,14 @@ class Decisions:
     anomaly: np.ndarray
     """Score from 0 to 1."""
     anomalous: np.ndarray
-    """Whether the class that was given is anomalous."""
+    """Whether the decided class is anomalous."""
     flow: np.ndarray
     in_flow: np.ndarray
     wire_len: np.ndarray
     ts_ns: np.ndarray
     has_bucket: np.ndarray
     summary: dict[str, Any]
-    """What the program says of the whole capture."""
+    """The program's summary of the whole capture."""
 
     @property
     def attack(self) -> np.ndarray:
@@ -46,8 +46,8 @@ class Decisions:
 
 
 def load(path: str | Path, model: dict[str, Any]) -> Decisions:
-    """Reads the decisions of `strata eval --decisions`; packets without label are left
-    out."""
+    """Reads the decisions of `strata eval --decisions`; packets without label are
+    skipped."""
     table = pq.read_table(path)
     label = words(table["label"])
     decided = words(table["class"])
@@ -119,12 +119,12 @@ def judge(d: Decisions, trained: list[str] | None = None, seed: int = 1) -> dict
 
 
 def _ratio(part: float, whole: float) -> float | None:
-    """`None` where there is nothing to take a part of: null in JSON."""
+    """`None` if the whole is zero: null in JSON."""
     return float(part) / float(whole) if whole else None
 
 
 def confusion(d: Decisions) -> dict[str, dict[str, int]]:
-    """By label, then by the class that was given: packets."""
+    """Packets by label, then by decided class."""
     return {
         str(label): {
             str(c): int(np.sum((d.label == label) & (d.decided == c))) for c in np.unique(d.decided)
@@ -184,13 +184,13 @@ def sources(d: Decisions, trained: list[str] | None, seed: int) -> list[dict[str
 
 
 def _interval(values: np.ndarray) -> list[float]:
-    """The value in the capture, and where 95 % of the drawings lie."""
+    """The value in the capture, and the range of 95 % of the drawings."""
     low, high = np.quantile(values[1:], [0.025, 0.975])
     return [round(float(v), 4) for v in (values[0], low, high)]
 
 
 def first_caught(d: Decisions, here: np.ndarray) -> dict[str, Any]:
-    """In how many of its flows an attack is caught at all, and by which packet."""
+    """In how many of its flows an attack is detected at all, and by which packet."""
     flows = np.unique(d.flow[here])
     caught = here & d.anomalous
     order = np.argsort(d.in_flow[caught], kind="stable")
@@ -212,8 +212,8 @@ def average_precision(d: Decisions, here: np.ndarray) -> float:
 
 
 def precision_at(d: Decisions, here: np.ndarray, recall: float) -> float:
-    """The best precision of a source against all benign packets that comes with at
-    least this recall, over all operating points."""
+    """The best precision of a source against all benign packets with a recall of at
+    least this, over all operating points."""
     scores = np.sort(d.anomaly[here])[::-1]
     benign = np.sort(d.anomaly[~d.attack])
     least = int(np.ceil(recall * len(scores) - 1e-9))
@@ -240,7 +240,7 @@ def curve(attack: np.ndarray, scores: np.ndarray) -> list[list[float]]:
 
 
 def positions(d: Decisions) -> list[dict[str, Any]]:
-    """By the packet's number within its flow: how much is caught and falsely alarmed."""
+    """By the packet's number within its flow: the detections and false alarms."""
     rows, low = [], 0
     for high in (*POSITIONS, None):
         here = d.in_flow > low
@@ -278,7 +278,7 @@ def worst_benign(d: Decisions, count: int = 8) -> list[dict[str, Any]]:
 
 
 def score_drift(d: Decisions, model: dict[str, Any]) -> dict[str, Any] | None:
-    """How far the scores are from those of training: population stability index; above
+    """How far the scores are from those in training: population stability index; above
     0.25 the model no longer fits the traffic."""
     expected = model.get("distributions", {}).get("scores")
     if not expected:

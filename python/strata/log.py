@@ -1,4 +1,4 @@
-"""Logs in DuckDB: what `strata query` sees, from Python.
+"""Logs in DuckDB: the tables of `strata query`, from Python.
 
     import strata.log
 
@@ -19,7 +19,7 @@ TABLES = ("packets", "flows")
 
 
 class LogError(RuntimeError):
-    """The directory is not a log, or nothing of it is compacted."""
+    """The directory is not a log, or none of it is compacted."""
 
 
 def files(log: str | Path, kind: str) -> list[str]:
@@ -33,7 +33,7 @@ def files(log: str | Path, kind: str) -> list[str]:
         return []
     parts = json.loads(archive.read_text())["parts"]
     listed = [file["name"] for part in parts for file in part["files"] if file["kind"] == kind]
-    # What lies elsewhere has a URL for a name, which DuckDB and pyarrow know too.
+    # Files stored elsewhere have a URL for a name, which DuckDB and pyarrow support too.
     return [name.removeprefix("file://") if "://" in name else str(log / name) for name in listed]
 
 
@@ -56,13 +56,13 @@ def connect(log: str | Path) -> duckdb.DuckDBPyConnection:
         raise LogError(f"{log}: nothing is compacted yet: run `strata compact {log}`")
     if any(name.endswith(".age") for names in tables.values() for name in names):
         raise LogError(
-            f"{log}: it is encrypted, which DuckDB cannot read: ask it with "
+            f"{log}: the log is encrypted, which DuckDB cannot read: query it with "
             f"`strata query {log} --key FILE`"
         )
     if left:
         warnings.warn(
-            f"{log}: {left} block files are not compacted yet and not seen here: "
-            "run `strata compact`, or ask with `strata query`",
+            f"{log}: {left} block files are not compacted yet, so they are missing here: "
+            "run `strata compact`, or query with `strata query`",
             stacklevel=2,
         )
     connection = duckdb.connect()

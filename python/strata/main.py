@@ -15,7 +15,7 @@ from .snapshots import SnapshotError
 
 
 def parser() -> argparse.ArgumentParser:
-    """What the commands take."""
+    """The arguments of the commands."""
     whole = argparse.ArgumentParser(prog="strata")
     commands = whole.add_subparsers(dest="command", required=True)
 
@@ -26,46 +26,54 @@ def parser() -> argparse.ArgumentParser:
         "--target-recall 0.95",
     )
     train.add_argument("snapshots", nargs="+", help="files of strata features -o FILE.parquet")
-    train.add_argument("-o", "--output", required=True, metavar="FILE", help="model to write")
-    train.add_argument("--report", metavar="FILE", help="HTML page on the packets of unseen flows")
-    train.add_argument("--name", default="strata", help="name of the model")
-    train.add_argument("--description", default="", help="what it was made for")
-    train.add_argument("--features", metavar="LIST", help="names, with commas between")
+    train.add_argument("-o", "--output", required=True, metavar="FILE", help="write the model here")
+    train.add_argument(
+        "--report", metavar="FILE", help="write an HTML page about the packets of unseen flows"
+    )
+    train.add_argument("--name", default="strata", help="set the name of the model")
+    train.add_argument(
+        "--description", default="", help="set its description: what it was made for"
+    )
+    train.add_argument("--features", metavar="LIST", help="use these features, separated by commas")
     train.add_argument(
         "--shape",
         action="append",
         metavar="TREESxLEAVES",
-        help="trees and leaves per tree, such as 8x64; of several the best is taken",
+        help="trees and leaves per tree, such as 8x64; the best of several is chosen",
     )
     train.add_argument(
         "--depth",
         action="append",
         type=int,
         metavar="N",
-        help="of a tree, at most; 8 by default; of several the best is taken",
+        help="maximum depth of a tree, default 8; the best of several is chosen",
     )
     train.add_argument(
         "--choose-features",
         action="store_true",
-        help="leave out features without which unseen flows are judged no worse",
+        help="drop features without which unseen flows are classified no worse",
     )
-    train.add_argument("--min-leaf", type=int, default=1, metavar="N", help="packets per leaf")
+    train.add_argument(
+        "--min-leaf", type=int, default=1, metavar="N", help="minimum packets per leaf"
+    )
     train.add_argument(
         "--attack-weight",
         type=float,
         default=1.0,
         metavar="N",
-        help="times that an attack packet counts",
+        help="weight of an attack packet",
     )
     train.add_argument(
         "--class-weight",
         action="append",
         default=[],
         metavar="CLASS=N",
-        help="times that a packet of a class counts",
+        help="weight of a packet of a class",
     )
     train.add_argument(
-        "--even-sources", action="store_true", help="let small sources count as the large do"
+        "--even-sources",
+        action="store_true",
+        help="give small sources more weight, closer to that of large ones",
     )
     train.add_argument(
         "--miss-cost", type=float, default=1.0, metavar="N", help="cost of a missed attack packet"
@@ -75,33 +83,45 @@ def parser() -> argparse.ArgumentParser:
     )
     point = train.add_mutually_exclusive_group()
     point.add_argument(
-        "--target-recall", type=_share, metavar="SHARE", help="catch at least this of each source"
+        "--target-recall",
+        type=_share,
+        metavar="SHARE",
+        help="catch at least this share of each source",
     )
     point.add_argument(
-        "--max-kept-whole", type=_share, metavar="SHARE", help="keep at most this of bytes whole"
+        "--max-kept-whole",
+        type=_share,
+        metavar="SHARE",
+        help="keep at most this share of bytes whole",
     )
     point.add_argument(
         "--conservative",
         type=_share,
         metavar="SCORE",
-        help="benign only from this score on; all that is unsure is of a class 'unknown'",
+        help="call packets benign only from this score on; uncertain ones get the class 'unknown'",
     )
     train.add_argument("--folds", type=int, default=5, metavar="N", help="of cross-validation")
-    train.add_argument("--seed", type=int, default=1, metavar="N", help="repeats a run exactly")
+    train.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+        metavar="N",
+        help="random seed; the same seed repeats a run exactly",
+    )
     train.add_argument("--jobs", type=int, default=2, metavar="N", help="threads")
-    train.add_argument("--quiet", action="store_true", help="no progress bar")
+    train.add_argument("--quiet", action="store_true", help="show no progress bar")
 
-    evaluate = commands.add_parser("evaluate", help="figures of what the data plane decided")
+    evaluate = commands.add_parser("evaluate", help="compute figures of the data plane's decisions")
     evaluate.add_argument("decisions", help="file of strata eval --decisions")
     evaluate.add_argument("--model", required=True, metavar="FILE")
     evaluate.add_argument("--report", required=True, metavar="FILE")
 
     compare = commands.add_parser(
         "compare",
-        help="presets of models side by side on labelled captures",
+        help="compare presets of models on labelled captures",
         description="FOLDER holds a folder per capture with trace.pcap and labels.csv. X-train "
         "and X-test belong together; another with benign and attack packets is split by time; "
-        "one of attacks only is judged by the model of the first pair.",
+        "one with attacks only is evaluated with the model of the first pair.",
     )
     compare.add_argument("folder", type=Path)
     compare.add_argument("--report", required=True, metavar="FILE", help="HTML page to write")
@@ -109,9 +129,11 @@ def parser() -> argparse.ArgumentParser:
         "--time-compression", type=float, default=1000.0, metavar="N", help="default 1000"
     )
     compare.add_argument(
-        "--window-ms", type=int, default=10, metavar="MS", help="of the sketches; default 10"
+        "--window-ms", type=int, default=10, metavar="MS", help="window of the sketches; default 10"
     )
-    compare.add_argument("--presets", metavar="LIST", help="some of them, with commas between")
+    compare.add_argument(
+        "--presets", metavar="LIST", help="run only these presets, separated by commas"
+    )
     compare.add_argument("--seed", type=int, default=1, metavar="N")
     compare.add_argument("--jobs", type=int, default=2, metavar="N", help="threads")
     default = commands.add_parser("default", help="make the model that ships with the program")
@@ -119,13 +141,13 @@ def parser() -> argparse.ArgumentParser:
     default.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
 
     ablate = commands.add_parser(
-        "ablate", help="what each group of features buys, by training without it"
+        "ablate", help="show the value of each group of features, by training without it"
     )
     ablate.add_argument("folder", type=Path, help="folder with trace.pcap and labels.csv")
     ablate.add_argument(
         "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
     )
-    ablate.add_argument("--seeds", type=int, default=3, metavar="N", help="repeat so many times")
+    ablate.add_argument("--seeds", type=int, default=3, metavar="N", help="repeat this many times")
     ablate.add_argument("--jobs", type=int, default=2, metavar="N", help="threads")
     return whole
 
@@ -154,14 +176,14 @@ def _check_outputs(outputs: Iterable[str | Path | None], inputs: Iterable[str | 
 
 
 def _quiet_libraries() -> None:
-    """Warnings of this package become lines of the program; those of libraries are for
-    whoever develops with them, and stay out of users' logs."""
+    """Warnings of this package are printed as messages; those of libraries are for
+    developers, and stay out of users' logs."""
     warnings.filterwarnings("ignore")
     warnings.filterwarnings("always", category=UserWarning, module=r"strata(\.|$)")
     warnings.showwarning = lambda message, *_, **__: print(
         f"strata: warning: {message}", file=sys.stderr
     )
-    # Of processes that libraries start.
+    # For processes that libraries start.
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
     for name in ("matplotlib", "fontTools", "joblib"):
         logging.getLogger(name).setLevel(logging.ERROR)
@@ -216,7 +238,7 @@ def _evaluate(args: argparse.Namespace) -> None:
     from . import report
     from .evaluation import evaluate
 
-    print(report.in_words(evaluate(args.decisions, args.model, args.report)))
+    print(report.as_text(evaluate(args.decisions, args.model, args.report)))
     print(f"{args.report} (figures: {report.json_beside(Path(args.report))})")
 
 
@@ -251,7 +273,7 @@ def _ablate(args: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs a command; ends the process with a message on errors of the user's world."""
+    """Runs a command; ends the process with a message on errors that users can cause."""
     args = parser().parse_args(arguments)
     _quiet_libraries()
     commands = {
@@ -264,7 +286,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         commands[args.command](args)
     except BrokenPipeError:
-        # Whoever reads our output has seen enough.
+        # The reader of our output has closed it.
         sys.stderr.close()
     except (ProgramError, SnapshotError, OSError, json.JSONDecodeError, ValueError) as error:
         sys.exit(f"strata: {error}")

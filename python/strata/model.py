@@ -24,7 +24,7 @@ PACKET_LEVEL = (
 
 
 class Bins:
-    """Values as the data plane tells them apart: by at most `count` thresholds per
+    """Values as the data plane distinguishes them: by at most `count` thresholds per
     feature, so that a rank among them is a byte. Thresholds are values that occur, so
     they are exact in the feature's own step."""
 
@@ -42,7 +42,7 @@ class Bins:
         return known[:-1]
 
     def ranks(self, values: np.ndarray) -> np.ndarray:
-        """How many thresholds of its feature lie below each value, as float32."""
+        """How many thresholds of its feature are below each value, as float32."""
         ranks = [
             np.searchsorted(edges, column, side="left")
             for edges, column in zip(self.edges, values.T, strict=True)
@@ -50,7 +50,7 @@ class Bins:
         return np.column_stack(ranks).astype(np.float32)
 
     def at_most(self, feature: int, rank: float) -> float:
-        """The threshold in the feature's unit for one among ranks."""
+        """The threshold in the feature's unit for a rank."""
         return float(self.edges[feature][int(np.floor(rank))])
 
 
@@ -65,7 +65,7 @@ def stretch(shares: np.ndarray, own: float, common: float, benign: int) -> np.nd
     factor = np.divide(moved, anomaly, out=np.zeros_like(moved), where=anomaly > 0)
     result = shares * factor[:, None]
     attacks = [index for index in range(shares.shape[1]) if index != benign]
-    # A leaf without attacks says nothing of which attack it would be.
+    # A leaf without attacks says nothing about which attack it would be.
     spread = np.where(anomaly > 0, 0, moved) / max(len(attacks), 1)
     result[:, attacks] += spread[:, None]
     result[:, benign] = 1 - moved

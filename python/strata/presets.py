@@ -1,4 +1,4 @@
-"""Presets of models side by side, each as its authors describe it.
+"""Compares presets of models, each as its authors describe it.
 
 All but `exact` are model files that the data plane runs; `exact` is what a server
 without bounds would do.
@@ -27,8 +27,8 @@ TITANLOG_FLOW = (
     *("packets", "bytes", "ipd_sum", "size_max", "size_min", "ipd_max", "ipd_min"),
     *("size_avg", "ipd_avg", "size_var", "ipd_var"),
 )
-# What TitanLog's published switch program keeps: registers of minima, maxima and sums,
-# by direction, without delays.
+# The features of TitanLog's published switch program: registers of minima, maxima and sums, by
+# direction, without delays.
 P4_FLOW = (
     *("bytes", "size_min", "size_max", "forward_bytes", "backward_bytes"),
     *("backward_size_min", "backward_size_max", "backward_header_bytes"),
@@ -41,7 +41,7 @@ LONG_FLOW_PACKETS = 16
 
 
 def _fixed(features: Sequence[str], trees: int, depth: int, seed: int, jobs: int) -> Options:
-    """A forest of a stated shape that decides by majority."""
+    """A forest of a given shape that decides by majority."""
     return Options(
         features=features,
         shapes=((trees, 2**depth),),
@@ -70,7 +70,7 @@ def _netbeacon_like(data: Snapshots, seed: int, jobs: int) -> dict[str, Any]:
     model = Trainer(data, options).train("netbeacon-like", "")
     long = data.columns["packets"] >= LONG_FLOW_PACKETS
     if len(np.unique(data.attack[long])) < 2:
-        # Too few long flows to train on: the short ones' trees serve all.
+        # Too few long flows to train on: use the trees of the short ones for all.
         model["flow_trees"] = []
         return model
     of_long = Trainer(data.where(long), options).train("", "")
@@ -89,13 +89,13 @@ def _strata(data: Snapshots, seed: int, jobs: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Preset:
-    """One way to classify."""
+    """A method of classification."""
 
     what: str
     flags: tuple[str, ...]
-    """Of `strata features`."""
+    """Options of `strata features`."""
     train: Callable[[Snapshots, int, int], dict[str, Any]] | None
-    """`None` for what scikit-learn alone can evaluate."""
+    """`None` for models that only scikit-learn can evaluate."""
 
 
 PRESETS = {
@@ -167,7 +167,7 @@ class Workshop:
         return self.known[key]
 
     def decisions(self, where: Path, model: dict[str, Any]) -> Decisions:
-        """What the data plane decides of a capture."""
+        """The data plane's decisions on a capture."""
         model_path, path = self.folder / "model.json", self.folder / "decisions.parquet"
         model_path.write_text(dumps(model))
         program.run("eval", "-m", model_path, *self.capture(where), "--decisions", path)
@@ -175,7 +175,7 @@ class Workshop:
 
 
 def tasks(folder: Path, workshop: Workshop) -> list[Task]:
-    """What a folder of captures asks for; see `strata compare --help`."""
+    """The tasks of a folder of captures; see `strata compare --help`."""
     captures = sorted(path.parent for path in folder.glob("*/labels.csv"))
     if not captures:
         raise ValueError(f"{folder}: no folder with trace.pcap and labels.csv")
@@ -210,8 +210,8 @@ def compare(
     seed: int = 1,
     jobs: int = 2,
 ) -> dict[str, Any]:
-    """Trains and judges presets on all captures of a folder. Figures come back, and go
-    into a page if `report_path` is given."""
+    """Trains and evaluates presets on all captures of a folder. Returns the figures, and writes
+    them to a page if `report_path` is given."""
     names = list(presets or PRESETS)
     unknown = [name for name in names if name not in PRESETS]
     if unknown:
@@ -239,7 +239,7 @@ def compare(
     }
     if report_path is not None:
         report.write_comparison(Path(report_path), figures)
-        print(report.comparison_in_words(figures))
+        print(report.comparison_as_text(figures))
     return figures
 
 
@@ -306,7 +306,7 @@ def _judge(
     known = sorted({str(s) for s in trained.source[trained.attack]})
     figures = {name: evaluation.judge(d, known, seed) for name, d in decided.items()}
     for judged in figures.values():
-        # For the page of one model.
+        # For the page of a single model.
         for part in ("curve", "positions", "false_alarms_of", "summary"):
             del judged[part]
     ours = decided.get("strata")
@@ -337,8 +337,8 @@ def default_model(
     with tempfile.TemporaryDirectory(prefix="strata-") as scratch:
         workshop = Workshop(Path(scratch), 1.0, window_ms)
         data = workshop.snapshots(train, ())
-        # Small sources count as the floods do: what a flood never shows, such as a scan,
-        # must not drown.
+        # Small sources count as much as floods: what a flood never shows, such as a scan, must not
+        # be drowned out.
         options = Options(
             even_sources=True, min_leaf=5, shapes=SHAPES[:1], target_recall=0.995, seed=seed, jobs=1
         )

@@ -1,4 +1,4 @@
-"""The program `strata`, which does everything that touches packets."""
+"""The program `strata`, which handles the packets."""
 
 import os
 import shutil
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 class ProgramError(RuntimeError):
-    """The program is missing or failed; the text is its own."""
+    """The program is missing or failed; with the program's own message."""
 
 
 def find() -> str:
     """The path of the program: `$STRATA_PROGRAM`, or `strata` on the path, or the
-    one built beside this package. Raises `ProgramError` if there is none."""
+    one built next to this package. Raises `ProgramError` if there is none."""
     named = os.environ.get("STRATA_PROGRAM")
     if named:
         return named

@@ -1,4 +1,4 @@
-"""Pages that a person likes to read: one file each, nothing fetched, plots as SVG."""
+"""HTML reports: one file each, nothing fetched, plots as SVG."""
 
 import io
 import json
@@ -34,7 +34,7 @@ plt.rcParams.update(
 
 
 def json_beside(page: Path) -> Path:
-    """Where the figures of a page are."""
+    """The path of a page's figures."""
     # Not report.json: a model may have that name.
     return page.with_suffix(".figures.json")
 
@@ -153,7 +153,7 @@ def _scores(figures: dict[str, Any]) -> str:
 
 
 def write_evaluation(path: Path, figures: dict[str, Any]) -> None:
-    """The page of one model on one capture, and its figures as JSON beside it."""
+    """The page of one model on one capture, and its figures as JSON next to it."""
     _page(
         "evaluation.html",
         path,
@@ -165,7 +165,7 @@ def write_evaluation(path: Path, figures: dict[str, Any]) -> None:
     )
 
 
-def in_words(figures: dict[str, Any]) -> str:
+def as_text(figures: dict[str, Any]) -> str:
     """The main figures, for a terminal."""
     lines = [
         f"{figures['packets']:,} packets of {figures['flows']:,} flows, "
@@ -219,7 +219,7 @@ def _bars(capture: dict[str, Any]) -> str:
 
 
 def write_comparison(path: Path, figures: dict[str, Any]) -> None:
-    """The page of presets side by side, and its figures as JSON beside it."""
+    """The page that compares presets, and its figures as JSON next to it."""
     captures = [c for c in figures["captures"] if not c["attacks_only"]]
     _page(
         "comparison.html",
@@ -230,7 +230,7 @@ def write_comparison(path: Path, figures: dict[str, Any]) -> None:
     )
 
 
-def comparison_in_words(figures: dict[str, Any]) -> str:
+def comparison_as_text(figures: dict[str, Any]) -> str:
     """The main figures, for a terminal."""
     lines = []
     for capture in figures["captures"]:

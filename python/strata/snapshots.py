@@ -15,7 +15,7 @@ LEADING = ("frame", "ts_ns", "flow", "in_flow", "has_bucket", "wire_len", "label
 
 
 class SnapshotError(ValueError):
-    """The file is not what `strata features -o FILE.parquet` writes, or cannot serve."""
+    """The file was not written by `strata features -o FILE.parquet`, or is not usable."""
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Snapshots:
 
     @property
     def features(self) -> list[str]:
-        """All that the file has."""
+        """All features in the file."""
         return [name for name in self.columns if name not in LEADING]
 
     def values(self, features: Sequence[str]) -> np.ndarray:
@@ -64,12 +64,12 @@ class Snapshots:
 
 
 def words(column: pa.ChunkedArray, missing: str = "") -> np.ndarray:
-    """A column of words as an array of `str`."""
+    """A text column as an array of `str`."""
     return np.array([missing if word is None else word for word in column.to_pylist()])
 
 
 def load(paths: Sequence[str | Path]) -> Snapshots:
-    """Reads labelled snapshots; rows without label are left out. Raises `SnapshotError`
+    """Reads labelled snapshots; rows without label are skipped. Raises `SnapshotError`
     if a file is something else, has no labels, or was made with another window."""
     parts, settings, units = [], None, {}
     for number, path in enumerate(paths):
@@ -80,9 +80,9 @@ def load(paths: Sequence[str | Path]) -> Snapshots:
         about = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
         here = {k: v for k, v in about.items() if k.startswith("strata.")}
         if "strata.window_ns" not in here or "label" not in table.column_names:
-            raise SnapshotError(f"{path}: not made by `strata features -o FILE.parquet`")
+            raise SnapshotError(f"{path}: was not made by `strata features -o FILE.parquet`")
         if settings is not None and here != settings:
-            raise SnapshotError(f"{path}: made with {here}, the files before with {settings}")
+            raise SnapshotError(f"{path}: made with {here}, but the files before with {settings}")
         settings = here
         columns: dict[str, Any] = {}
         for field in table.schema:

@@ -24,8 +24,8 @@ from .evaluation import Decisions, evaluate
 from .model import PACKET_LEVEL, Bins, dumps, stretch, tree_json
 from .snapshots import BENIGN, SnapshotError, Snapshots
 
-# Ports, TTL and the rest of the type of service tell the hosts of a capture apart, not
-# attacks; whoever trains on much traffic may name them.
+# Ports, TTL and the rest of the type of service tell the hosts of a capture apart, not attacks;
+# name them if you train on much traffic.
 FEATURES = (
     *("size", "header_len", "payload_len", "protocol", "tcp_flags", "tcp_window", "ecn"),
     *("packets", "bytes", "size_min", "size_max", "size_avg", "size_var"),
@@ -50,12 +50,12 @@ GROUPS = {
     ),
     "initial windows": ("window_forward", "window_backward"),
 }
-# Trees and leaves per tree that are tried, from cheap to dear, and how deep they may be:
-# what the batch evaluation affords at line rate. Shallow trees are also better at flows
-# they have not seen.
+# Trees and leaves per tree that are tried, from cheap to expensive, and how deep they may be: as
+# much as the batch evaluation can do at line rate. Shallow trees are also better on flows they have
+# not seen.
 SHAPES = ((8, 64), (16, 64))
 DEPTH = 8
-# A cheaper shape is taken if it comes so close to the best.
+# A cheaper shape is chosen if it is this close to the best.
 CLOSE_ENOUGH = 0.005
 # Trees, leaves per tree, depth.
 Shape = tuple[int, int, int | None]
@@ -67,16 +67,16 @@ class Options:
 
     features: Sequence[str] = FEATURES
     shapes: Sequence[tuple[int, int]] = SHAPES
-    """Trees and leaves per tree to choose from, from cheap to dear."""
+    """Trees and leaves per tree to choose from, from cheap to expensive."""
     depths: Sequence[int | None] = (DEPTH,)
-    """Depths of a tree to choose from, from cheap to dear."""
+    """Depths of a tree to choose from, from cheap to expensive."""
     choose_features: bool = False
-    """Leave out groups of features without which cross-validation is no worse. It sees one
-    capture: what tells its hosts apart serves there and not elsewhere, so name no such
+    """Drop groups of features without which cross-validation is no worse. It sees one
+    capture: what tells its hosts apart helps there and not elsewhere, so name no such
     features."""
     min_leaf: int = 1
     attack_weight: float = 1.0
-    """Times that an attack packet counts in training (TitanLog §IV-B)."""
+    """Weight of an attack packet in training (TitanLog §IV-B)."""
     class_weights: Mapping[str, float] = field(default_factory=dict)
     even_sources: bool = False
     """Sources count by the root of their packets, attacks as much as the rest."""
@@ -89,7 +89,7 @@ class Options:
     conservative: float | None = None
     """Benign only with at least this score; everything else unknown."""
     point: float | None = None
-    """The anomaly score from which on a packet is anomalous, instead of choosing one."""
+    """The anomaly score from which a packet is anomalous, instead of choosing one."""
     folds: int = 5
     bins: int = 255
     seed: int = 1
@@ -108,9 +108,9 @@ def train(
 ) -> dict[str, Any]:
     """Trains a model on Parquet files of `strata features` and writes it if `output` is
     given. Options as `Options` has them. Returns the model as its file has it. Raises
-    `SnapshotError` if the snapshots cannot serve. Memory: some 200 bytes per packet.
-    `report` is a page that judges the forests of the folds, which knew nothing of the
-    flows they are judged on."""
+    `SnapshotError` if the snapshots are not usable. Memory: some 200 bytes per packet.
+    `report` is a page about the forests of the folds, evaluated on flows that they have not
+    seen."""
     if isinstance(snapshots, str | Path):
         snapshots = [snapshots]
     if not isinstance(snapshots, Snapshots):
@@ -146,11 +146,11 @@ class Trainer:
         for fold, (_, test) in enumerate(self.folds):
             self.fold_of[test] = fold
         self.known_folds = np.unique(self.fold_of)
-        # Of unseen flows, once trained.
+        # On unseen flows, once trained.
         self.scores, self.point = np.zeros(len(snapshots)), 1.0
 
     def unseen(self) -> Decisions:
-        """What the forests of the folds decided of flows that they did not know."""
+        """The decisions of the folds' forests on flows that they have not seen."""
         columns, alarm = self.data.columns, self.scores >= self.point
         return Decisions(
             label=self.data.label,
@@ -204,7 +204,7 @@ class Trainer:
         return list(folds.split(self.values, self.target, groups))
 
     def out_of_fold(self, values: np.ndarray, shape: Shape, progress: tqdm) -> np.ndarray:
-        """The anomaly score of each packet from forests that know nothing of its flow."""
+        """The anomaly score of each packet from forests that have not seen its flow."""
         scores = np.zeros(len(self.data))
         for train, test in self.folds:
             bins = Bins(values[train], self.options.bins)
@@ -219,7 +219,7 @@ class Trainer:
         """The model."""
         options = self.options
         if not self.packet_columns():
-            raise SnapshotError("no feature of single packets: those without bucket need one")
+            raise SnapshotError("no feature of single packets: packets without bucket need one")
         shapes = [(*shape, depth) for shape in options.shapes for depth in options.depths]
         steps = len(self.folds) * (len(shapes) + 1)
         with tqdm(
@@ -296,8 +296,8 @@ class Trainer:
         return [i for i, name in enumerate(self.features) if name in PACKET_LEVEL]
 
     def leave_out_features(self, shape: Shape, scores: np.ndarray, bar: tqdm) -> np.ndarray:
-        """Leaves out one group of features after another for as long as that makes unseen
-        flows no worse; the anomaly scores with those that stay."""
+        """Drops one group of features after another as long as that makes the results on unseen
+        flows no worse; the anomaly scores with the remaining ones."""
         while True:
             tried = []
             for group in (*GROUPS.values(), *((f,) for f in self.features if f not in FEATURES)):
@@ -340,8 +340,8 @@ class Trainer:
         candidates = np.unique(np.round(np.linspace(0.02, 0.98, 97), 2))
         everywhere = np.ones(len(scores), bool)
         costs = np.array([self._cost(scores >= point, everywhere) for point in candidates])
-        # What unseen traffic costs varies from fold to fold: of all points that cannot be
-        # told from the best (one standard error), the middle one.
+        # The cost on unseen traffic varies from fold to fold: of all points within one standard
+        # error of the best, the middle one.
         best = candidates[int(np.argmin(costs))]
         parts = [self._cost(scores >= best, self.fold_of == fold) for fold in self.known_folds]
         error = float(np.nanstd(parts) / np.sqrt(len(parts)))
@@ -365,7 +365,7 @@ class Trainer:
         attack, source, flow = self.data.attack, self.data.source, self.data.columns["flow"]
         for name in np.unique(source[attack]):
             here = attack & (source == name)
-            # A source of a few flows says little about flows that come.
+            # A source with few flows says little about future flows.
             if len(np.unique(flow[here])) < 20:
                 continue
             ordered = np.sort(scores[here])
@@ -393,8 +393,8 @@ class Trainer:
 
     def decision(self, point: float) -> dict[str, Any]:
         """Benign if the anomaly score is below the point; else the attack with the
-        largest score, as near as rules in order can say it."""
-        # Scores are steps of 1/65535: a little room for rounding.
+        largest score, as closely as ordered rules can express it."""
+        # Scores are steps of 1/65535: some margin for rounding.
         benign = min(1.0, 1 - point + 1e-5)
         rules = [{"class": BENIGN, "score_at_least": round(benign, 6)}]
         others = self.classes[1:]
@@ -409,8 +409,8 @@ class Trainer:
         return {"rules": rules, "otherwise": others[int(np.argmax(counts))]}
 
     def distributions(self, scores: np.ndarray) -> dict[str, Any]:
-        """What `record` compares the traffic with: per feature the share of packets up
-        to each of at most 9 edges and above; of the anomaly score in ten steps."""
+        """The distributions with which `record` compares the traffic: per feature the share of
+        packets up to each of at most 9 edges and above; of the anomaly score in ten steps."""
         features = []
         for index, name in enumerate(self.features):
             column = self.values[:, index]

@@ -289,7 +289,7 @@ def test_without_attacks_recall_is_undefined(tmp_path):
 
     beside = json.loads(report.json_beside(page).read_text(), parse_constant=refuse)
     assert beside["recall"] is None and beside["attack_packets"] == 0
-    assert "no attack packets: recall undefined" in report.in_words(figures)
+    assert "no attack packets: recall undefined" in report.as_text(figures)
     assert "undefined" in page.read_text()
 
 
