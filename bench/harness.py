@@ -125,7 +125,7 @@ def in_turns(programs, rounds):
         try:
             timed(command, outputs)
         except (RuntimeError, OSError) as error:
-            print(f"  left out: {name}: {error}", file=sys.stderr)
+            print(f"  skipped: {name}: {error}", file=sys.stderr)
             del programs[name]
     seconds, discarded = {name: [] for name in programs}, 0
     spare = {name: [] for name in programs}

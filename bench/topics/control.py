@@ -71,7 +71,7 @@ def idle(context, seconds):
     cpu, took = recording.sensors_cpu() - before, time.monotonic() - since
     for change in range(100 if context.quick else 1000):
         recording.ask("mode", "set", ["log-partial", "log-all"][change % 2])
-    found = row("idle, asked for", recording, took, cpu)
+    found = row("idle, requested", recording, took, cpu)
     recording.end()
     return found
 

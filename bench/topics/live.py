@@ -210,7 +210,7 @@ def usable(context, programs, trace):
         try:
             run(context, capture, trace, 10_000, 1)
         except (RuntimeError, OSError, subprocess.SubprocessError) as error:
-            print(f"  left out: {name}: {error}", file=sys.stderr)
+            print(f"  skipped: {name}: {error}", file=sys.stderr)
             del programs[name]
 
 

@@ -68,7 +68,7 @@ def weight(context, at_rest, captured, cold):
         beside = mix["bytes"] - mix["files"].get("payload", 0)
         rows.append(["mix-test, default model", mix["packets"], mix["bytes"],
                      f"{mix['bytes'] / trace.stat().st_size:.2%}", round(mix["bytes"] / mix["packets"], 2)])
-        rows.append(["mix-test, beside payload", mix["packets"], beside,
+        rows.append(["mix-test, without payload", mix["packets"], beside,
                      f"{beside / trace.stat().st_size:.2%}", round(beside / mix["packets"], 2)])
     columns = [
         [table, name, taken, round(taken / packets, 3)]

@@ -75,7 +75,7 @@ def evaluate(
     seed: int = 1,
 ) -> dict[str, Any]:
     """All figures of a model on a labelled capture; with `report`, also as an HTML page
-    with the figures beside it as JSON."""
+    with the figures as JSON next to it."""
     if not isinstance(model, dict):
         model = json.loads(Path(model).read_text())
     if not isinstance(decisions, Decisions):

@@ -239,7 +239,7 @@ def _evaluate(args: argparse.Namespace) -> None:
     from .evaluation import evaluate
 
     print(report.as_text(evaluate(args.decisions, args.model, args.report)))
-    print(f"{args.report} (figures: {report.json_beside(Path(args.report))})")
+    print(f"{args.report} (figures: {report.json_path(Path(args.report))})")
 
 
 def _compare(args: argparse.Namespace) -> None:

@@ -33,7 +33,7 @@ plt.rcParams.update(
 )
 
 
-def json_beside(page: Path) -> Path:
+def json_path(page: Path) -> Path:
     """The path of a page's figures."""
     # Not report.json: a model may have that name.
     return page.with_suffix(".figures.json")
@@ -70,7 +70,7 @@ def _page(template: str, path: Path, figures: dict[str, Any], **plots: str) -> N
     environment.filters.update(percent=_percent, figure=_figure, score=_score, count=_count, ns=_ns)
     text = environment.get_template(template).render(figures=figures, **plots)
     path.write_text(text)
-    json_beside(path).write_text(json.dumps(figures, indent=1, allow_nan=False) + "\n")
+    json_path(path).write_text(json.dumps(figures, indent=1, allow_nan=False) + "\n")
 
 
 def _svg(figure: Any) -> str:

@@ -124,7 +124,7 @@ def test_the_depth_that_serves_best_is_taken(snapshots):
     assert model["training"]["tried"][0]["quality"] >= best - training.CLOSE_ENOUGH
 
 
-def test_features_that_serve_nothing_are_left_out(snapshots):
+def test_useless_features_are_dropped(snapshots):
     model = train(snapshots, **small(choose_features=True))
     assert "size" in [feature["name"] for feature in model["features"]]
     everything = train(snapshots, **small())
@@ -287,7 +287,7 @@ def test_without_attacks_recall_is_undefined(tmp_path):
     def refuse(word):
         raise AssertionError(f"{word} is no JSON")
 
-    beside = json.loads(report.json_beside(page).read_text(), parse_constant=refuse)
+    beside = json.loads(report.json_path(page).read_text(), parse_constant=refuse)
     assert beside["recall"] is None and beside["attack_packets"] == 0
     assert "no attack packets: recall undefined" in report.as_text(figures)
     assert "undefined" in page.read_text()

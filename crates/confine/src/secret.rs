@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_nobody_else_reads_is_a_secret() {
+    fn secrets_must_be_readable_by_their_owner_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("token");
         let read = |content: &str, mode| {

@@ -1,4 +1,4 @@
-//! What changes hands, and what is replaced: only what Strata made.
+//! What changes owner, and what is replaced: only what Strata made.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::fs::{self, Permissions};
@@ -43,13 +43,13 @@ fn directory(path: &Path) {
     set_mode(path, 0o755);
 }
 
-/// Changing owners takes root, which the tests of interfaces need too.
+/// Changing owners needs root, as do the tests with interfaces.
 fn is_root() -> bool {
     geteuid().is_root()
 }
 
 #[test]
-fn what_is_not_a_socket_is_never_replaced() {
+fn other_files_than_sockets_are_never_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     fs::write(at("file"), "precious").unwrap();
@@ -69,7 +69,7 @@ fn what_is_not_a_socket_is_never_replaced() {
     }
     assert_eq!(fs::read(at("file")).unwrap(), b"precious");
     assert!(!at("nowhere").exists());
-    // Nothing of the attempts is left.
+    // The attempts leave nothing behind.
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 6);
 }
 
@@ -78,7 +78,7 @@ fn a_socket_that_is_listened_on_stays_and_a_left_over_one_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("control");
     let listener = UnixListener::bind(&path).unwrap();
-    // Also with a queue that is full, where a connection would wait.
+    // Also with a full queue, where a connection would wait.
     let mut waiting = Vec::new();
     loop {
         use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
@@ -116,7 +116,7 @@ fn a_socket_that_took_the_place_of_ours_is_not_removed() {
 }
 
 #[test]
-fn only_the_socket_and_a_directory_made_for_it_change_hands() {
+fn only_the_socket_and_a_directory_made_for_it_change_owner() {
     if !is_root() {
         return;
     }
@@ -139,7 +139,7 @@ fn only_the_socket_and_a_directory_made_for_it_change_hands() {
     drop(own);
     assert!(!own_dir.exists() && made.exists());
 
-    // What a killed program left goes when the next one begins.
+    // The leftovers of a killed program are removed when the next one starts.
     let left = SocketFile::bind_in_own_dir(&made, "record-2", &nobody()).unwrap();
     let [left_dir, _] = left.own_dirs().unwrap();
     assert_eq!(seen(&left_dir), (NOBODY, NOBODY, 0o750));
@@ -151,7 +151,7 @@ fn only_the_socket_and_a_directory_made_for_it_change_hands() {
     assert!(!left_dir.exists());
 }
 
-/// A log as root has recorded it, in a directory where others have not been.
+/// A log that root has recorded, in a directory to which others had no access.
 fn log(dir: &Path) {
     directory(dir);
     directory(&dir.join("blocks"));
@@ -161,7 +161,7 @@ fn log(dir: &Path) {
 }
 
 #[test]
-fn of_a_log_only_what_strata_made_changes_hands() {
+fn only_what_strata_made_in_a_log_changes_owner() {
     if !is_root() {
         return;
     }
@@ -184,7 +184,7 @@ fn of_a_log_only_what_strata_made_changes_hands() {
     let after = (seen(&secret), seen(&outside), seen(&dir.join("notes.txt")));
     assert_eq!(after, before);
 
-    // Its owner may put into it what it likes now: nothing in it changes hands any more.
+    // Its owner may now put anything into it: nothing in it changes owner any more.
     let planted = dir.join("blocks/planted");
     fs::write(&planted, "").unwrap();
     make_log_dir(&dir, MANIFEST, &ENTRIES, &nobody()).unwrap();
@@ -192,13 +192,13 @@ fn of_a_log_only_what_strata_made_changes_hands() {
 }
 
 #[test]
-fn directories_of_others_stay_theirs() {
+fn directories_of_others_keep_their_owner() {
     if !is_root() {
         return;
     }
     let root = tempfile::tempdir().unwrap();
     let at = |name: &str| root.path().join(name);
-    // Not a log; a log that everyone can have put something into; a link to a log.
+    // Not a log; a log that everyone could write to; a link to a log.
     directory(&at("empty"));
     log(&at("shared"));
     set_mode(&at("shared"), 0o777);
@@ -218,7 +218,7 @@ fn directories_of_others_stay_theirs() {
 }
 
 #[test]
-fn what_is_made_for_a_group_is_read_by_it_and_by_nobody_else() {
+fn files_made_for_a_group_are_readable_by_it_and_nobody_else() {
     if !is_root() {
         return;
     }
@@ -228,7 +228,7 @@ fn what_is_made_for_a_group_is_read_by_it_and_by_nobody_else() {
     for dir in [&made, made.parent().unwrap()] {
         assert_eq!(seen(dir), (0, NOBODY, 0o2750));
     }
-    // What is made in it later inherits the group, whoever makes it.
+    // Files made in it later inherit the group, whoever makes them.
     fs::write(made.join("later"), "").unwrap();
     assert_eq!(seen(&made.join("later")).1, NOBODY);
     let old = root.path().join("old");

@@ -1,4 +1,4 @@
-//! What threads of a confined process are refused, and what they still do.
+//! Which system calls threads of a restricted process are refused, and what still works.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 #![allow(unsafe_code)]
 
@@ -9,14 +9,14 @@ use std::thread;
 
 use strata_confine::{Role, confine_process, confine_thread};
 
-/// A system call with arguments that are harmless; its error.
+/// A system call with harmless arguments; returns its error.
 fn refused(call: i64) -> Option<i32> {
-    // SAFETY: null pointers and zeros, of calls that fail with these where they are permitted.
+    // SAFETY: null pointers and zeros, for calls that fail with these where they are permitted.
     let done = unsafe { libc::syscall(call, 0_usize, 0_usize, 0_usize, 0_usize, 0_usize) };
     (done < 0).then(|| io::Error::last_os_error().raw_os_error().unwrap())
 }
 
-/// What no thread of a recording asks for.
+/// Calls that no thread of a recording makes.
 const NOBODY: [i64; 8] = [
     libc::SYS_execve,
     libc::SYS_ptrace,
@@ -30,7 +30,7 @@ const NOBODY: [i64; 8] = [
 
 #[test]
 fn each_role_is_refused_what_it_does_not_need() {
-    // In a thread of its own, since there is no way back.
+    // In a thread of its own, since restrictions cannot be undone.
     thread::spawn(|| {
         confine_process().unwrap();
         for call in NOBODY {
@@ -62,8 +62,8 @@ fn each_role_is_refused_what_it_does_not_need() {
             .join()
             .unwrap();
         }
-        // Namespaces of its own would bring all capabilities in them. Were it let through, the
-        // child would be this test once more: it ends at once.
+        // Namespaces of its own would bring all capabilities in them. If permitted, the child would
+        // be a copy of this test: it exits at once.
         // SAFETY: fork's flags with a user namespace; the child only exits.
         let child = unsafe {
             libc::syscall(
@@ -76,7 +76,7 @@ fn each_role_is_refused_what_it_does_not_need() {
             )
         };
         if child == 0 {
-            // SAFETY: ends the child alone.
+            // SAFETY: ends only the child.
             unsafe { libc::_exit(0) };
         }
         assert_eq!(child, -1);

@@ -172,7 +172,7 @@ impl Compiler {
             | Header::Igrp
             | Header::Pim
             | Header::Vrrp
-            | Header::Carp => self.layers.behind_ip(0),
+            | Header::Carp => self.layers.after_ip(0),
             _ => self.layers.network(0),
         }
     }
@@ -210,7 +210,7 @@ impl Compiler {
     /// registers.
     fn fixed_place(&self, header: Header, offset: u32) -> Option<Place> {
         let place = self.header_place(header);
-        if place.register == NO_REGISTER && !place.behind_ip {
+        if place.register == NO_REGISTER && !place.after_ip {
             return Some(Place {
                 offset: place.offset.wrapping_add(offset),
                 ..place

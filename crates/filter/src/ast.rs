@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 /// A filter expression (pcap-filter(7)).
 ///
 /// The order of the operands has a meaning: [`Test::Vlan`], [`Test::Mpls`],
-/// [`Test::PppoeSession`] and [`Test::Geneve`] shift the headers for all that
-/// stands to their right, also across `or` and `not`.
+/// [`Test::PppoeSession`] and [`Test::Geneve`] shift the headers for everything
+/// to their right, also across `or` and `not`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Expr {
     /// The empty expression: every packet.
@@ -317,7 +317,7 @@ pub enum Width {
 }
 
 /// A header that [`Arith::Load`] counts from. All of them except `Link` and
-/// `Radio` also demand that the packet is of that protocol.
+/// `Radio` also require the packet to have that protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Header {
     /// The link-layer header (`ether`, `link`, `wlan`...).

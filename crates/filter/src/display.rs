@@ -249,7 +249,7 @@ impl fmt::Display for Arith {
     }
 }
 
-/// Every operand that has an operator stands in parentheses: `%` and `^` have
+/// Every operand that has an operator is parenthesised: `%` and `^` have
 /// no usual precedence in this language.
 fn arith_operand(arith: &Arith, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     match arith {

@@ -360,7 +360,7 @@ impl Part<'_> {
         } else {
             self.get(Reg::R8, place.register);
         }
-        if place.behind_ip {
+        if place.after_ip {
             if place.register == NO_REGISTER {
                 self.load_fixed(place.ip_offset, Load::Byte)?;
                 self.asm.set(Reg::R8, 0);
@@ -382,7 +382,7 @@ impl Part<'_> {
 
     /// `R0` = the value at a place; jumps to `reject` if it is not in the packet.
     fn load(&mut self, place: &Place, index: Option<u8>, width: Load) -> Result<(), NotInKernel> {
-        if place.register == NO_REGISTER && !place.behind_ip && index.is_none() {
+        if place.register == NO_REGISTER && !place.after_ip && index.is_none() {
             return self.load_fixed(place.offset, width);
         }
         self.start(place, index)?;
@@ -555,10 +555,10 @@ impl Part<'_> {
             }
             KernelView::Packet if self.tagged => {
                 let (across, before, done) = (self.asm.label(), self.asm.label(), self.asm.label());
-                let behind = imm(TAG_AT + TAG_LEN);
+                let after = imm(TAG_AT + TAG_LEN);
                 self.asm
                     .jump_if(Condition::LessEqual, Reg::R1, imm(TAG_AT), before);
-                self.asm.jump_if(Condition::Less, Reg::R8, behind, across);
+                self.asm.jump_if(Condition::Less, Reg::R8, after, across);
                 self.asm.load_packet_at(kernel, Reg::R8, -imm(TAG_LEN));
                 self.asm.jump(done);
                 self.asm.bind(before);
@@ -577,13 +577,13 @@ impl Part<'_> {
     fn compute_across_tag(&mut self, count: u32) {
         self.asm.set(Reg::R9, 0);
         for _ in 0..count {
-            let (before, behind, done) = (self.asm.label(), self.asm.label(), self.asm.label());
+            let (before, after, done) = (self.asm.label(), self.asm.label(), self.asm.label());
             self.asm.alu32(Alu::ShiftLeft, Reg::R9, 8);
             self.asm
                 .jump_if(Condition::Less, Reg::R8, imm(TAG_AT), before);
             let end = imm(TAG_AT + TAG_LEN);
             self.asm
-                .jump_if(Condition::GreaterEqual, Reg::R8, end, behind);
+                .jump_if(Condition::GreaterEqual, Reg::R8, end, after);
             // Type and control in one number, shifted right by 8 * (15 - R8).
             self.tag_half(false);
             self.asm.alu32(Alu::ShiftLeft, Reg::R0, 16);
@@ -598,7 +598,7 @@ impl Part<'_> {
             self.asm.bind(before);
             self.asm.load_packet_at(Width::Byte, Reg::R8, 0);
             self.asm.jump(done);
-            self.asm.bind(behind);
+            self.asm.bind(after);
             self.asm.load_packet_at(Width::Byte, Reg::R8, -imm(TAG_LEN));
             self.asm.bind(done);
             self.asm.alu32(Alu::Or, Reg::R9, Reg::R0);

@@ -314,7 +314,7 @@ impl Compiler {
             let place = if ip6 {
                 this.layers.network(40 + at)
             } else {
-                this.layers.behind_ip(at)
+                this.layers.after_ip(at)
             };
             if low == high {
                 return this.equal(place, Width::Half, low.into(), exits);
@@ -361,7 +361,7 @@ impl Compiler {
             if ip6 {
                 layers.network(40 + offset)
             } else {
-                layers.behind_ip(offset)
+                layers.after_ip(offset)
             }
         };
         let inner = self.label();

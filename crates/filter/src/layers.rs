@@ -64,7 +64,7 @@ impl Offset {
     pub(crate) fn place(self, more: u32) -> Place {
         Place {
             register: self.register,
-            behind_ip: false,
+            after_ip: false,
             ip_offset: 0,
             offset: self.constant.wrapping_add(more),
         }
@@ -164,10 +164,10 @@ impl Layers {
     }
 
     /// A field after the IPv4 header.
-    pub(crate) fn behind_ip(&self, offset: u32) -> Place {
+    pub(crate) fn after_ip(&self, offset: u32) -> Place {
         let header = self.network(0);
         Place {
-            behind_ip: true,
+            after_ip: true,
             ip_offset: header.offset,
             offset: header.offset.wrapping_add(offset),
             ..header

@@ -80,7 +80,7 @@ fn one(text: &str, at: usize, first: char) -> Result<(Token, usize), ParseError>
             .find([' ', '!', '(', ')', '\n', '\t', '\r'])
             .map_or(rest.len() - 1, |length| length);
         if bytes == 0 {
-            let message = "a backslash stands directly before a name, as in 'ip proto \\tcp'";
+            let message = "a backslash goes directly before a name, as in 'ip proto \\tcp'";
             return Err(ParseError::new(text, at..at + 1, message));
         }
         return Ok((Token::Name(rest[1..=bytes].to_owned()), bytes + 1));

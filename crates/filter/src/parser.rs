@@ -380,7 +380,7 @@ impl Parser<'_> {
             Item::Term(..) | Item::Arith(_) => {
                 let span = self.span(value_start);
                 let words = &self.text[self.span(start).start..span.start];
-                let message = format!("expected a value behind '{}'", words.trim_end());
+                let message = format!("expected a value after '{}'", words.trim_end());
                 Err(self.error(span, message))
             }
         }
@@ -399,7 +399,7 @@ impl Parser<'_> {
             }
             Token::Keyword(Keyword::Proto(_)) if qualifier.kind == Kind::Default => {
                 let word = &self.text[self.here()];
-                let message = format!("'{word}' stands before the direction: '{word} src ...'");
+                let message = format!("'{word}' goes before the direction: '{word} src ...'");
                 Err(self.error(self.here(), message))
             }
             Token::Keyword(Keyword::Proto(_)) => {

@@ -29,7 +29,7 @@ const CHAIN_HEADERS_MAX: usize = 256;
 pub(crate) struct Place {
     pub(crate) register: u8,
     /// Skip the IPv4 header at `register + ip_offset`.
-    pub(crate) behind_ip: bool,
+    pub(crate) after_ip: bool,
     pub(crate) ip_offset: u32,
     pub(crate) offset: u32,
 }
@@ -260,7 +260,7 @@ fn set(registers: &mut [u32; REGISTERS], index: u8, value: u32) {
 #[inline]
 fn base(packet: &[u8], registers: &[u32; REGISTERS], place: &Place) -> Option<u32> {
     let start = get(registers, place.register);
-    if !place.behind_ip {
+    if !place.after_ip {
         return Some(start);
     }
     // RFC 791 section 3.1: the header length in words, in the low half of the first byte.

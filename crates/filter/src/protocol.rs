@@ -112,7 +112,7 @@ pub(crate) fn broadcast(proto: Option<Proto>) -> Result<Test, String> {
         Some(Proto::Ip6) => {
             Err("IPv6 has no broadcast; write 'ip6 multicast' or 'ip6 dst ff02::1'".to_owned())
         }
-        Some(_) => Err("only 'ether' and 'ip' can stand before 'broadcast'".to_owned()),
+        Some(_) => Err("only 'ether' and 'ip' can precede 'broadcast'".to_owned()),
     }
 }
 
@@ -122,6 +122,6 @@ pub(crate) fn multicast(proto: Option<Proto>) -> Result<Test, String> {
         None | Some(Proto::Link) => Ok(Test::EtherMulticast),
         Some(Proto::Ip) => Ok(Test::IpMulticast),
         Some(Proto::Ip6) => Ok(Test::Ip6Multicast),
-        Some(_) => Err("only 'ether', 'ip' and 'ip6' can stand before 'multicast'".to_owned()),
+        Some(_) => Err("only 'ether', 'ip' and 'ip6' can precede 'multicast'".to_owned()),
     }
 }

@@ -278,31 +278,31 @@ fn named_port(text: &str) -> Result<(u16, Option<Transport>), String> {
 }
 
 fn agree(
-    asked: Option<Transport>,
+    requested: Option<Transport>,
     real: Option<Transport>,
     name: &str,
 ) -> Result<Option<Transport>, String> {
-    match (asked, real) {
-        (Some(asked), Some(real)) if asked != real => {
+    match (requested, real) {
+        (Some(requested), Some(real)) if requested != real => {
             let word = if real == Transport::Tcp { "tcp" } else { "udp" };
             Err(format!(
                 "the service '{name}' is registered for {word} only; write its port as a number"
             ))
         }
-        (asked, real) => Ok(asked.or(real)),
+        (requested, real) => Ok(requested.or(real)),
     }
 }
 
 fn port(qualifier: &Qualifier, value: &Token) -> Result<Expr, String> {
-    let asked = transport(qualifier)?;
+    let requested = transport(qualifier)?;
     let (low, transport) = match value {
-        Token::Number(number) => (port_number(*number)?, asked),
+        Token::Number(number) => (port_number(*number)?, requested),
         Token::Name(name) if name.split('-').count() == 2 && name.split('-').all(is_number) => {
             return Err(format!("for a range of ports write 'portrange {name}'"));
         }
         Token::Name(name) => {
             let (port, real) = named_port(name)?;
-            (port, agree(asked, real, name)?)
+            (port, agree(requested, real, name)?)
         }
         _ => return Err("expected a port number or the name of a service".to_owned()),
     };
@@ -320,11 +320,11 @@ fn is_number(text: &str) -> bool {
 }
 
 fn port_range(qualifier: &Qualifier, value: &Token) -> Result<Expr, String> {
-    let asked = transport(qualifier)?;
+    let requested = transport(qualifier)?;
     let (first, last, transport) = match value {
         Token::Number(number) => {
             let port = port_number(*number)?;
-            (port, port, asked)
+            (port, port, requested)
         }
         Token::Name(name) => {
             let (low, high) = name.split_once('-').unwrap_or((name, name));
@@ -335,7 +335,7 @@ fn port_range(qualifier: &Qualifier, value: &Token) -> Result<Expr, String> {
             } else {
                 None
             };
-            (low, high, agree(asked, real, name)?)
+            (low, high, agree(requested, real, name)?)
         }
         _ => return Err("expected two ports, as in '6000-6008'".to_owned()),
     };

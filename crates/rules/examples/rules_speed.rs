@@ -47,7 +47,7 @@ fn main() {
          makes them: early exit, stages, address tries, masks in order of hits.\n\
          - *TSS*: tuple space search without a cache, which is also the slow path of the peers; \
          that of uniflows prunes tuples by the classes of the fast path.\n\
-         - *hits*: share of packets that the cache knew. *look-ups*: hash tables asked per packet \
+         - *hits*: share of packets that the cache knew. *look-ups*: hash tables searched per packet \
          by the cache. *entry*: mean number of headers that a cached entry holds, as a power of 2.\n"
     );
     println!(

@@ -200,7 +200,7 @@ fn of_test(test: &Test) -> Result<Vec<Region>, TranslateError> {
         Test::EtherProto(number) => match u16::try_from(*number) {
             Ok(ethertype::IPV4) => vec![ip(4)],
             Ok(ethertype::IPV6) => vec![ip(6)],
-            Ok(kind) if is_looked_through(kind) => {
+            Ok(kind) if is_transparent(kind) => {
                 return refuse("policies look through this encapsulation");
             }
             Ok(kind) if *number > u32::from(strata_wire::ethernet::LENGTH_MAX) => {
@@ -268,7 +268,7 @@ fn of_test(test: &Test) -> Result<Vec<Region>, TranslateError> {
     })
 }
 
-fn is_looked_through(kind: u16) -> bool {
+fn is_transparent(kind: u16) -> bool {
     let tunnels = [
         ethertype::VLAN,
         ethertype::SERVICE_VLAN,

@@ -232,18 +232,18 @@ impl TupleSpace {
     pub fn search(&self, packet: &PacketFields, policies: &mut Vec<u32>) -> usize {
         let words = words(packet);
         let mut found = Best::new(policies);
-        let mut asked = 0;
+        let mut searched = 0;
         for tuple in &self.tuples {
             if !found.wants(tuple.priority_max) {
                 break;
             }
-            asked += 1;
+            searched += 1;
             if let Some(list) = tuple.entries.get(&masked(&words, &tuple.mask)) {
                 offer_all(&mut found, list);
             }
         }
         found.finish();
-        asked
+        searched
     }
 }
 

@@ -148,7 +148,7 @@ fn expected(rules: &[Rule], packet: &PacketFields) -> Vec<u32> {
     policies
 }
 
-fn told(answers: &Answers, id: AnswerId) -> Vec<u32> {
+fn policies_of(answers: &Answers, id: AnswerId) -> Vec<u32> {
     let mut policies = Vec::new();
     answers.policies(id, &mut policies);
     policies
@@ -170,14 +170,14 @@ fn check(rules: &[Rule], packets: &[PacketFields], entries: usize) {
             assert!(space.search(packet, &mut found) <= space.len());
             assert_eq!(found, expected, "tuple space, {packet:x?}");
             assert_eq!(
-                told(classifier.answers(), answer),
+                policies_of(classifier.answers(), answer),
                 expected,
                 "uniflow, {packet:x?}"
             );
             for peer in &mut peers {
                 let answer = peer.classify(packet);
                 assert_eq!(
-                    told(peer.answers(), answer),
+                    policies_of(peer.answers(), answer),
                     expected,
                     "megaflow, {packet:x?}"
                 );
@@ -212,7 +212,7 @@ proptest! {
                     let mut answers = vec![AnswerId::NONE; batch.len()];
                     classifier.classify(batch, &mut answers);
                     for (packet, &answer) in batch.iter().zip(&answers) {
-                        prop_assert_eq!(told(classifier.answers(), answer), expected(rules, packet));
+                        prop_assert_eq!(policies_of(classifier.answers(), answer), expected(rules, packet));
                     }
                 }
             }
@@ -235,7 +235,7 @@ fn sets_in_the_shape_of_classbench() {
         for packet in &packets {
             let answer = arrays.classify(packet);
             assert_eq!(
-                told(arrays.answers(), answer),
+                policies_of(arrays.answers(), answer),
                 expected(&rules, packet),
                 "{packet:x?}"
             );
@@ -280,7 +280,10 @@ fn short_prefixes_and_shared_keys() {
         let mut arrays = MaskArrays::new(&rules, 2, 30);
         for packet in &packets {
             let answer = arrays.classify(packet);
-            assert_eq!(told(arrays.answers(), answer), expected(&rules, packet));
+            assert_eq!(
+                policies_of(arrays.answers(), answer),
+                expected(&rules, packet)
+            );
         }
     }
 }

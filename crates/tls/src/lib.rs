@@ -47,12 +47,12 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
     // Of the open file: the path may point elsewhere by now.
     let mode = file.metadata().map_err(problem(path))?.mode() & 0o7777;
     if mode & EVERYONE != 0 {
-        let said = format!(
+        let message = format!(
             "everyone on this machine can read this private key (mode {mode:04o}): `chmod o= {}`, \
              and replace the key if somebody may have read it",
             path.display()
         );
-        return Err(problem(path)(said));
+        return Err(problem(path)(message));
     }
     PrivateKeyDer::from_pem_reader(BufReader::new(file)).map_err(problem(path))
 }

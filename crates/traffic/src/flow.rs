@@ -301,7 +301,7 @@ impl Flow {
         usize::from(self.side ^ 1)
     }
 
-    /// The message is over: the other side's turn.
+    /// The message is complete: the other side's turn.
     fn turn(&mut self, kind: &Kind, random: &mut Random) {
         if let Content::Lines(lines) = kind.content {
             self.line += 1;

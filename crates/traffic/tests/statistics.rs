@@ -152,7 +152,7 @@ fn a_seed_gives_the_same_packets_and_another_gives_others() {
 }
 
 #[test]
-fn rates_and_flows_are_as_asked() {
+fn rates_and_flows_are_as_requested() {
     let profile: Profile = "cic-w1".parse().unwrap();
     let options = |rate| Options {
         flows: Some(5_000),

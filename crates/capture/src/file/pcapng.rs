@@ -30,7 +30,7 @@ use crate::error::{CaptureError, WarningKind};
 /// Maximum bytes of a block (as in Wireshark and libpcap), except where a link type permits packets
 /// that need more; then this much in addition to the packet.
 const BLOCK_BYTES_MAX: u32 = 16 << 20;
-const BESIDE_PACKET_BYTES_MAX: u32 = 1 << 20;
+const NON_PACKET_BYTES_MAX: u32 = 1 << 20;
 /// Type and both total lengths.
 const BLOCK_BYTES_MIN: u32 = 12;
 /// A section header without options.
@@ -217,8 +217,8 @@ impl Section {
     fn simple<const BIG: bool>(&self, block: &[u8], work: &Work<'_>) -> Option<Descriptor> {
         let interface = self.interfaces.first()?;
         let (len, wire_len) = simple_lengths(self.order, interface, block)?;
-        let room = block.len() - SIMPLE_DATA_AT - 4;
-        (len <= interface.packet_bytes_max && len as usize <= room).then(|| Descriptor {
+        let space = block.len() - SIMPLE_DATA_AT - 4;
+        (len <= interface.packet_bytes_max && len as usize <= space).then(|| Descriptor {
             ts_ns: 0,
             offset: offset32(work.at + SIMPLE_DATA_AT),
             len,
@@ -352,7 +352,7 @@ impl Section {
             packet_bytes_max: packet_bytes_max(interface.link),
             link: interface.link,
         };
-        let needed = local.packet_bytes_max + BESIDE_PACKET_BYTES_MAX;
+        let needed = local.packet_bytes_max + NON_PACKET_BYTES_MAX;
         self.block_bytes_max = self.block_bytes_max.max(needed);
         self.interfaces.push(local);
         Ok(Meta::Interface { id, interface })

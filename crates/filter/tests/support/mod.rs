@@ -34,7 +34,7 @@ pub(crate) fn packets() -> BTreeMap<i32, Vec<Vec<u8>>> {
 
 /// Link types missing from the captures, made from them: the same frames after other headers.
 fn derive(packets: &mut BTreeMap<i32, Vec<Vec<u8>>>) {
-    let behind = |header: &[u8], frames: &[Vec<u8>]| -> Vec<Vec<u8>> {
+    let framed = |header: &[u8], frames: &[Vec<u8>]| -> Vec<Vec<u8>> {
         frames
             .iter()
             .map(|frame| [header, frame].concat())
@@ -51,14 +51,14 @@ fn derive(packets: &mut BTreeMap<i32, Vec<Vec<u8>>>) {
     packets.entry(105).or_default().extend(bare);
     let frames = packets[&105].clone();
     let avs = [&[0x80, 0x21, 0x10, 0x01, 0, 0, 0, 64][..], &[0; 56]].concat();
-    let mut prism = behind(&[0; 144], &frames);
-    prism.extend(behind(&avs, &frames));
+    let mut prism = framed(&[0; 144], &frames);
+    prism.extend(framed(&avs, &frames));
     packets.insert(119, prism);
-    packets.insert(163, behind(&avs, &frames));
+    packets.insert(163, framed(&avs, &frames));
     // Per-Packet Information: version, flags, length, link type.
-    let ppi = behind(&[0, 0, 8, 0, 105, 0, 0, 0], &frames);
+    let ppi = framed(&[0, 0, 8, 0, 105, 0, 0, 0], &frames);
     packets.entry(192).or_default().extend(ppi);
-    let of_ethernet = behind(&[0, 0, 12, 0, 1, 0, 0, 0, 0, 0, 0, 0], &packets[&1][..200]);
+    let of_ethernet = framed(&[0, 0, 12, 0, 1, 0, 0, 0, 0, 0, 0, 0], &packets[&1][..200]);
     packets.entry(192).or_default().extend(of_ethernet);
     for (dlt, made) in encapsulate::serial(&packets[&1]) {
         packets.entry(dlt).or_default().extend(made);
