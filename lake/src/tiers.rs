@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{Session, TableProvider};
-use datafusion::common::{Column, DataFusionError, ScalarValue};
+use datafusion::common::{DataFusionError, ScalarValue};
 use datafusion::datasource::TableType;
 use datafusion::datasource::file_format::parquet::ParquetFormat;
 use datafusion::datasource::listing::{
@@ -25,7 +25,7 @@ use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::prelude::SessionContext;
 use strata_archive::parts::name_of;
-use strata_archive::{Rows, Table, TakeRows, rows_of_blocks};
+use strata_archive::{Narrows, Rows, Table, TakeRows, rows_of_blocks};
 use strata_store::{Damage, Disk, FileKind, Log, Part, PartFile, Select};
 use strata_wire::AddressFamily;
 use tokio::sync::mpsc::Sender;
@@ -169,10 +169,7 @@ impl Tiers {
 
     /// Its name in SQL.
     pub(crate) fn name(&self) -> &'static str {
-        match self.table {
-            Table::Packets => "packets",
-            Table::Flows => "flows",
-        }
+        self.table.name()
     }
 
     /// Rows of the block files in so many streams; `None` without block files.
@@ -190,7 +187,7 @@ impl Tiers {
         let rows = Arc::new(Rows {
             table: self.table,
             columns,
-            select: select(filters),
+            select: select(self.table, filters),
         });
         let each = files.div_ceil(streams.max(1));
         let streams = (0..files).step_by(each).map(|first| {
@@ -323,21 +320,21 @@ impl TakeRows for Output {
 }
 
 /// The blocks that may hold what all of these filters let pass.
-fn select(filters: &[Expr]) -> Select {
+fn select(table: Table, filters: &[Expr]) -> Select {
     let mut select = Select::default();
     for filter in filters {
-        narrow(filter, &mut select);
+        narrow(table, filter, &mut select);
     }
     select
 }
 
-fn narrow(filter: &Expr, select: &mut Select) {
+fn narrow(table: Table, filter: &Expr, select: &mut Select) {
     let Expr::BinaryExpr(BinaryExpr { left, op, right }) = filter else {
         return;
     };
     if *op == Operator::And {
-        narrow(left, select);
-        narrow(right, select);
+        narrow(table, left, select);
+        narrow(table, right, select);
         return;
     }
     let (column, operator, value) = match (left.as_ref(), right.as_ref()) {
@@ -348,40 +345,44 @@ fn narrow(filter: &Expr, select: &mut Select) {
         },
         _ => return,
     };
-    of_column(column, operator, value, select);
+    match table.column(&column.name).and_then(|spec| spec.narrows) {
+        Some(Narrows::Time) => of_time(operator, value, select),
+        Some(Narrows::Address) if operator == Operator::Eq => of_address(value, select),
+        Some(Narrows::Address) | None => {}
+    }
 }
 
-fn of_column(column: &Column, operator: Operator, value: &ScalarValue, select: &mut Select) {
-    match (column.name.as_str(), value) {
-        ("time", ScalarValue::TimestampNanosecond(Some(ns), _)) => {
-            let at = u64::try_from(*ns).unwrap_or(0);
-            let from = match operator {
-                Operator::Eq | Operator::GtEq => Some(at),
-                Operator::Gt => Some(at.saturating_add(1)),
-                _ => None,
-            };
-            let to = match operator {
-                Operator::Eq | Operator::LtEq => Some(at.saturating_add(1)),
-                Operator::Lt => Some(at),
-                _ => None,
-            };
-            select.from_ns = select.from_ns.max(from);
-            select.to_ns = match (select.to_ns, to) {
-                (Some(one), Some(other)) => Some(one.min(other)),
-                (one, other) => one.or(other),
-            };
-        }
-        ("src" | "dst", value) if operator == Operator::Eq => {
-            let text = value.try_as_str().flatten();
-            let address = text.and_then(|text| text.parse::<IpAddr>().ok());
-            let entry = address.map(|address| match address {
-                IpAddr::V4(v4) => (AddressFamily::Ipv4, v4.to_bits().into()),
-                IpAddr::V6(v6) => (AddressFamily::Ipv6, v6.to_bits()),
-            });
-            select.addresses.extend(entry.map(|entry| vec![entry]));
-        }
-        _ => {}
-    }
+fn of_time(operator: Operator, value: &ScalarValue, select: &mut Select) {
+    let ScalarValue::TimestampNanosecond(Some(ns), _) = value else {
+        return;
+    };
+    // No packet is from before 1970.
+    let at = ns.max(&0).cast_unsigned();
+    let from = match operator {
+        Operator::Eq | Operator::GtEq => Some(at),
+        Operator::Gt => Some(at.saturating_add(1)),
+        _ => None,
+    };
+    let to = match operator {
+        Operator::Eq | Operator::LtEq => Some(at.saturating_add(1)),
+        Operator::Lt => Some(at),
+        _ => None,
+    };
+    select.from_ns = select.from_ns.max(from);
+    select.to_ns = match (select.to_ns, to) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    };
+}
+
+fn of_address(value: &ScalarValue, select: &mut Select) {
+    let text = value.try_as_str().flatten();
+    let address = text.and_then(|text| text.parse::<IpAddr>().ok());
+    let entry = address.map(|address| match address {
+        IpAddr::V4(v4) => (AddressFamily::Ipv4, v4.to_bits().into()),
+        IpAddr::V6(v6) => (AddressFamily::Ipv6, v6.to_bits()),
+    });
+    select.addresses.extend(entry.map(|entry| vec![entry]));
 }
 
 #[cfg(test)]
@@ -405,7 +406,7 @@ mod tests {
             col("dst_port").eq(lit(80)),
             col("src").eq(lit("::1")).or(col("dst").eq(lit("::1"))),
         ];
-        let found = select(&filters);
+        let found = select(Table::Packets, &filters);
         assert_eq!((found.from_ns, found.to_ns), (Some(5), Some(8)));
         assert_eq!(found.addresses, [[(AddressFamily::Ipv4, 0x0a00_0001)]]);
     }

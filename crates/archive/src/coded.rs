@@ -431,14 +431,15 @@ impl<'a> Packer<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::{Coding, Column, Kind, Spec, TableReader, TableWriter, Values};
+    use crate::spec::{Coding, Kind, Spec};
+    use crate::table::{Column, TableReader, TableWriter, Values};
     use proptest::prelude::*;
 
     const COLUMNS: &[Spec] = &[
-        Spec::new("int", Kind::Int32, Coding::Codes),
-        Spec::new("maybe", Kind::Int64, Coding::Codes).or_null(),
-        Spec::new("text", Kind::Text, Coding::Codes).or_null(),
-        Spec::new("float", Kind::Float, Coding::Codes).or_null(),
+        Spec::new("int", Kind::Int32, Coding::Codes, ""),
+        Spec::new("maybe", Kind::Int64, Coding::Codes, "").or_null(),
+        Spec::new("text", Kind::Text, Coding::Codes, "").or_null(),
+        Spec::new("float", Kind::Float, Coding::Codes, "").or_null(),
     ];
 
     fn file(rows: &[(u32, Option<i64>, Option<u32>)]) -> Vec<u8> {

@@ -13,14 +13,15 @@ use strata_store::{
     Archive, BlockFile, Damage, Disk, Gone, Log, Part, Recording, Select, StoreError,
 };
 
+use crate::addresses::addresses;
 use crate::anomalous::Anomalous;
 use crate::changes::{clean_up, commit, delete_gone, lock, name_files, remove_staged};
 use crate::encryption::recipients;
 use crate::error::ArchiveError;
-use crate::flows::Flow;
+use crate::filler::keeps;
+use crate::flow::Flow;
 use crate::intake::{Intake, Runs};
 use crate::keys::Recipients;
-use crate::packets::{addresses, keeps};
 use crate::part::{Job, PartWriter, Share, Tally};
 use crate::prune::PROTECTED;
 use crate::sorted::Sorted;

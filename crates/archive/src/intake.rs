@@ -6,10 +6,10 @@ use strata_store::{Block, Context, Damage, PacketRecord, Record, Recording, Verd
 use strata_wire::{FlowHasher, FlowShare, Interface, LinkType, Meta};
 
 use crate::error::ArchiveError;
-use crate::packets::Verdicts;
 use crate::pending::{PENDING_MAX, Pending};
 use crate::protection::Protection;
 use crate::run::Run;
+use crate::verdicts::Verdicts;
 
 /// Of an interface that is not described: no header is known there.
 const NO_LINK: LinkType = LinkType(u16::MAX);

@@ -12,6 +12,7 @@
 //! does not depend on Parquet; used by `query` and the command line.
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod anomalous;
 mod changes;
 mod checked;
@@ -22,6 +23,8 @@ mod disk;
 mod encryption;
 mod error;
 mod files;
+mod filler;
+mod flow;
 mod flow_index;
 mod flows;
 mod header;
@@ -38,23 +41,29 @@ mod pending;
 mod predict;
 mod protection;
 mod prune;
+mod row;
 mod rows;
 mod run;
 mod sorted;
+mod spec;
 mod table;
 mod tables;
+mod verdicts;
 mod verify;
 
 pub use compact::{Compacted, compact, snapshot};
 pub use disk::ClearDisk;
 pub use encryption::{encrypt_to, rotate};
 pub use error::ArchiveError;
+pub use flows::FlowColumn;
 pub use keys::{Identities, KeyError, Recipients};
 pub use moving::{Moved, Place, relocate};
+pub use packets::PacketColumn;
 pub use prune::{
     Importance, PROTECTED, Piece, PieceKind, Plan, Pruned, Retention, make_room, plan, prune,
     retention_class,
 };
+pub use spec::{Coding, Element, ElementForm, Kind, Narrows, Spec, Unit};
 pub use tables::{Rows, Table, TakeRows, rows_of_blocks};
 pub use verify::{Verified, verify};
 
@@ -62,18 +71,11 @@ pub use verify::{Verified, verify};
 /// headers.
 pub mod parts {
     pub use crate::files::{Input, InputAt};
+    pub use crate::flow::{community_id_of, icmp_counterpart};
+    pub use crate::packets::rows;
     pub use crate::part::{name_of, open};
     pub use crate::payload::{PayloadReader, Unreadable};
-    pub use crate::rows::{Rebuild, Row, rows};
-    pub use crate::table::{Column, Kind, Spec, TableReader};
-
-    /// The table of packets.
-    pub mod packets {
-        pub use crate::packets::{COLUMNS, column};
-    }
-
-    /// The table of flows.
-    pub mod flows {
-        pub use crate::flows::{COLUMNS, column, community_id_of, icmp_counterpart};
-    }
+    pub use crate::row::Row;
+    pub use crate::rows::Rebuild;
+    pub use crate::table::{Column, TableReader};
 }

@@ -11,14 +11,17 @@ use strata_store::{
 };
 use strata_wire::{Interface, Meta};
 
+use crate::addresses::Addresses;
 use crate::error::ArchiveError;
 use crate::files::{Input, Output, SUM_BYTES, Sums};
-use crate::flows;
+use crate::filler::{Filler, Filling};
+use crate::flows::{self, FlowColumn};
 use crate::keys::{PartKey, Recipients};
-use crate::packets::{self, Addresses, Filler, Filling, Verdict};
+use crate::packets::{self, PacketColumn};
 use crate::payload::PayloadWriter;
 use crate::run::Run;
 use crate::table::TableWriter;
+use crate::verdicts::Verdict;
 
 /// The checksums file: JSON.
 #[derive(Debug, Serialize, Deserialize)]
@@ -166,8 +169,8 @@ impl PartWriter {
                 .map_err(|source| ArchiveError::table(&job.disk.display(&name), source))
         };
         Ok(Self {
-            packets: table(FileKind::Packets, packets::COLUMNS)?,
-            flows: table(FileKind::Flows, flows::COLUMNS)?,
+            packets: table(FileKind::Packets, PacketColumn::SPECS)?,
+            flows: table(FileKind::Flows, FlowColumn::SPECS)?,
             payload: None,
             tally: Tally::default(),
             groups: 0,
@@ -212,7 +215,7 @@ impl PartWriter {
         let named = |kind| job.disk.display(&staging_name(id, kind, encrypted));
         let written = self
             .packets
-            .group(|index, column| filler.fill(index, column));
+            .group(|index, column| packets::fill(index, &mut filler, column));
         written.map_err(|source| ArchiveError::table(&named(FileKind::Packets), source))?;
         let rows = flows::flow_rows(
             share.run,

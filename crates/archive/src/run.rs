@@ -11,8 +11,8 @@ use strata_wire::transport::tcp_flag;
 use strata_wire::{AddressFamily, FlowShare, Headers, prefetch_whole};
 
 use crate::dictionary::Dictionary;
+use crate::flow::Flow;
 use crate::flow_index::FlowIndex;
-use crate::flows::Flow;
 use crate::header::{Around, Fields, Network, Tcp, Transport};
 use crate::pending::{PENDING_MAX, Pending, hides_addresses};
 use crate::predict::{TcpNumbers, difference};
@@ -132,6 +132,12 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn len(&self) -> usize {
         self.time.len()
+    }
+
+    /// Bytes that a row has beside its fields.
+    pub(crate) fn extra_of(&self, row: usize) -> Option<&Extra> {
+        let place = self.extra[row].checked_sub(1)?;
+        self.extras.get(place as usize)
     }
 
     /// Whether so many packets more do not belong into it.

@@ -25,78 +25,7 @@ use parquet::schema::types::{ColumnDescPtr, ColumnPath};
 use crate::coded::{ChunkWriter, Coded, Entries, NULL};
 use crate::error::{ArchiveError, Source};
 use crate::pages::Pages;
-
-/// What a column's values are. All types are signed, and written with encodings
-/// that every reader knows that was tried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// ns since 1970, UTC.
-    Time,
-    /// 32 bits, signed.
-    Int32,
-    /// 64 bits, signed.
-    Int64,
-    /// 32 bits.
-    Float,
-    /// True or false.
-    Bool,
-    /// UTF-8.
-    Text,
-    /// Bytes.
-    Bytes,
-}
-
-/// How a column is encoded, before zstd.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Coding {
-    Dictionary,
-    /// As [`Coding::Dictionary`], written from values that are numbered already.
-    Codes,
-    Delta,
-    Plain,
-}
-
-/// One column of a table.
-#[derive(Clone, Copy, Debug)]
-pub struct Spec {
-    /// Its name.
-    pub name: &'static str,
-    /// What its values are.
-    pub kind: Kind,
-    /// Whether values may be missing.
-    pub optional: bool,
-    pub(crate) coding: Coding,
-    /// Whether row groups have a Bloom filter of its values.
-    pub(crate) filtered: bool,
-}
-
-impl Spec {
-    pub(crate) const fn new(name: &'static str, kind: Kind, coding: Coding) -> Self {
-        Self {
-            name,
-            kind,
-            optional: false,
-            coding,
-            filtered: false,
-        }
-    }
-
-    /// The same column, with a Bloom filter for each row group.
-    pub(crate) const fn filtered(self) -> Self {
-        Self {
-            filtered: true,
-            ..self
-        }
-    }
-
-    /// The same column, in which values may be missing.
-    pub(crate) const fn or_null(self) -> Self {
-        Self {
-            optional: true,
-            ..self
-        }
-    }
-}
+use crate::spec::{Coding, Kind, Spec};
 
 /// Values of one column; only those that are there.
 #[derive(Debug)]
@@ -655,9 +584,9 @@ mod tests {
 
     use super::*;
 
-    const A: Spec = Spec::new("a", Kind::Int64, Coding::Plain);
-    const B: Spec = Spec::new("b", Kind::Int32, Coding::Plain).or_null();
-    const C: Spec = Spec::new("c", Kind::Int64, Coding::Plain);
+    const A: Spec = Spec::new("a", Kind::Int64, Coding::Plain, "");
+    const B: Spec = Spec::new("b", Kind::Int32, Coding::Plain, "").or_null();
+    const C: Spec = Spec::new("c", Kind::Int64, Coding::Plain, "");
 
     #[test]
     fn a_column_that_may_be_null_may_be_missing() {

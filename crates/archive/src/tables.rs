@@ -13,13 +13,16 @@ use arrow_select::take::take;
 use parquet::data_type::ByteArray;
 use strata_store::{BlockFile, Damage, Log, Recording, Select, StoreError};
 
+use crate::addresses::addresses;
 use crate::coded::{Coded, Entries, NULL};
 use crate::error::ArchiveError;
-use crate::flows;
+use crate::filler::{Filler, Filling, keeps};
+use crate::flows::{self, FlowColumn};
 use crate::intake::{Intake, Runs};
-use crate::packets::{self, Filler, Filling, addresses, keeps};
+use crate::packets::{self, PacketColumn};
 use crate::run::{RUN_PACKETS, u32_of};
-use crate::table::{Coding, Column, Kind, Spec, Values};
+use crate::spec::{Coding, Kind, Spec};
+use crate::table::{Column, Values};
 
 /// A table of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,59 +33,29 @@ pub enum Table {
     Flows,
 }
 
-/// Columns of `packets` that depend on packets before, or on all of a flow's: rows for these
-/// cannot be made of some blocks alone.
-const OF_A_RUN: [&str; 8] = [
-    "late_ns",
-    "tie",
-    "flow_id",
-    "ip_id_diff",
-    "tcp_seq_diff",
-    "tcp_ack_diff",
-    "tcp_tsval_diff",
-    "tcp_tsecr_diff",
-];
-
-/// Columns of what headers are made of, which take half of the time.
-const OF_HEADERS: [&str; 21] = [
-    "tcp_flags",
-    "ip_tos",
-    "ip_ttl",
-    "ip_id_diff",
-    "ip_fragment",
-    "ip6_flow_label",
-    "ip6_next_header",
-    "ip_len",
-    "ip_checksum",
-    "ip_options",
-    "tcp_seq_diff",
-    "tcp_ack_diff",
-    "tcp_window",
-    "tcp_tsval_diff",
-    "tcp_tsecr_diff",
-    "tcp_options",
-    "checksum",
-    "link_header",
-    "transport_header",
-    "header",
-    "header_layout",
-];
-
 impl Table {
-    /// Whether a column is made of headers: of flows, which ICMP message begins one.
-    fn asks_headers(self, column: usize) -> bool {
-        let name = self.specs()[column].name;
+    /// Its name, in SQL and among the directories of a log.
+    #[must_use]
+    pub fn name(self) -> &'static str {
         match self {
-            Self::Packets => OF_HEADERS.contains(&name),
-            Self::Flows => name == "community_id",
+            Self::Packets => "packets",
+            Self::Flows => "flows",
         }
     }
 
-    fn specs(self) -> &'static [Spec] {
+    /// What its columns are, in order.
+    #[must_use]
+    pub fn specs(self) -> &'static [Spec] {
         match self {
-            Self::Packets => packets::COLUMNS,
-            Self::Flows => flows::COLUMNS,
+            Self::Packets => PacketColumn::SPECS,
+            Self::Flows => FlowColumn::SPECS,
         }
+    }
+
+    /// The column of a name.
+    #[must_use]
+    pub fn column(self, name: &str) -> Option<&'static Spec> {
+        self.specs().iter().find(|spec| spec.name == name)
     }
 
     /// Its columns, as its Parquet files have them.
@@ -143,7 +116,7 @@ pub fn rows_of_blocks(
 ) -> Result<(), ArchiveError> {
     let all = Select::default();
     let specs = rows.table.specs();
-    let is_of_a_run = |column: &usize| OF_A_RUN.contains(&specs[*column].name);
+    let is_of_a_run = |column: &usize| specs[*column].of_run;
     let select = if rows.table == Table::Flows || rows.columns.iter().any(is_of_a_run) {
         let looked = Select {
             without_records: true,
@@ -157,7 +130,7 @@ pub fn rows_of_blocks(
         &rows.select
     };
     let mut intake = Intake::new(recording);
-    let asks_headers = |column: &usize| rows.table.asks_headers(*column);
+    let asks_headers = |column: &usize| specs[*column].of_headers;
     intake.run.without_headers = !rows.columns.iter().any(asks_headers);
     let mut batches = Batches {
         rows,
@@ -236,7 +209,9 @@ impl<T> Batches<'_, T> {
             addresses: &addresses,
             keeps: &keeps,
         });
-        self.batch(run.len(), |index, column| filler.fill(index, column))
+        self.batch(run.len(), |index, column| {
+            packets::fill(index, &mut filler, column);
+        })
     }
 
     fn flows(&self, intake: &Intake) -> Result<RecordBatch, ArrowError> {

@@ -6,7 +6,7 @@ mod common;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use strata_archive::{ArchiveError, compact};
+use strata_archive::{ArchiveError, FlowColumn, compact};
 use strata_filter::Filter;
 use strata_query::{Find, FlowRecord, flow_records};
 use strata_store::{Disk, FileKind, Log, SimDisk};
@@ -267,7 +267,7 @@ fn packets_and_flows_say_of_which_share_they_are() {
     for part in &log.archive().parts {
         let take = |record: &FlowRecord| -> Result<(), ArchiveError> {
             *shares
-                .entry(record.get("flow_share").to_string())
+                .entry(record.get(FlowColumn::FlowShare).to_string())
                 .or_insert(0) += 1;
             Ok(())
         };

@@ -5,14 +5,14 @@ use std::io::{ErrorKind, Write};
 
 use strata_archive::ArchiveError;
 use strata_archive::parts::{self, Input};
-use strata_store::{BlockFile, Damage, FileKind, Log, Part, Record, Recording, Select, StoreError};
+use strata_store::{BlockFile, Damage, FileKind, Log, Record, Recording, Select, StoreError};
 use strata_wire::Meta;
 
 use crate::by_time::MEMORY_BYTES;
 use crate::exporter::{ExportOptions, Exported, Exporter, FileFormat, Sections};
 use crate::find::Find;
 use crate::merge;
-use crate::parts::Parts;
+use crate::parts::{Parts, parts_of};
 
 /// Writes the wanted packets of a log, compacted or not, in the order in which they
 /// arrived, recording by recording. `find` says which flows may hold wanted packets,
@@ -141,12 +141,4 @@ fn metas_of(
         }
     }
     Ok(metas)
-}
-
-pub(crate) fn parts_of<'a>(log: &'a Log, recording: &Recording) -> impl Iterator<Item = &'a Part> {
-    let id = recording.id;
-    log.archive()
-        .parts
-        .iter()
-        .filter(move |part| part.recording == id)
 }

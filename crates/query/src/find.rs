@@ -5,11 +5,13 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use parquet::data_type::ByteArray;
-use strata_archive::ArchiveError;
-use strata_archive::parts::{self, Input, TableReader, flows};
+use strata_archive::parts::{self, Column, Input, TableReader};
+use strata_archive::{ArchiveError, FlowColumn};
 use strata_filter::{Filter, FlowFacts};
 use strata_store::{Disk, FileKind, Part, Select};
 use strata_wire::AddressFamily;
+
+use crate::cells::{Ints, NO_PORT, NO_PROTOCOL, WrongValue};
 
 /// What is wanted. The default is everything.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,7 +28,7 @@ impl Find<'_> {
     /// The blocks that may hold what is wanted.
     #[must_use]
     pub fn select(&self) -> Select {
-        let hosts = self.filter.map(Filter::host_bounds).unwrap_or_default();
+        let hosts = self.filter.map_or_else(Vec::new, Filter::host_bounds);
         let flows = self.filter.and_then(Filter::flow_bound);
         Select {
             from_ns: self.from_ns,
@@ -76,69 +78,114 @@ pub(crate) fn wanted(
     }
     let name = part.file(FileKind::Flows).map_or("", |file| &file.name);
     let input = parts::open(disk, part, FileKind::Flows)?;
-    let table = TableReader::open(input, disk.display(name), flows::COLUMNS)?;
+    let table = TableReader::open(input, disk.display(name), FlowColumn::SPECS)?;
     let sought = Sought::of(find);
+    let wrong = |value: WrongValue| ArchiveError::Table {
+        file: disk.display(name),
+        source: value.into(),
+    };
     for (group, rows) in table.groups().into_iter().enumerate() {
         let rows = sought.rows(&table, group, rows)?;
         if rows.is_empty() {
             continue;
         }
-        let read = table.read(group, &FACTS.map(flows::column), &rows)?;
-        let mut ints = [0, 1, 4, 5, 6, 7, 8, 9, 10].map(|n| read[n].ints());
-        let mut texts = [2, 3].map(|n| read[n].bytes());
+        let read = table.read(group, &FACTS.map(FlowColumn::index), &rows)?;
+        let mut places = Places::of(&read);
         for _ in 0..rows.iter().map(Range::len).sum() {
-            let [
-                first,
-                last,
-                from,
-                to,
-                protocol,
-                hides,
-                group,
-                first_row,
-                count,
-            ] = ints.each_mut().map(|column| column.next().flatten());
-            let addresses = texts.each_mut().map(|column| column.next().flatten());
-            let time = |value: Option<i64>| value.unwrap_or(0).cast_unsigned();
-            let size = |value: Option<i64>| usize::try_from(value.unwrap_or(0)).unwrap_or(0);
-            if !find.may_be_within(time(first), time(last)) {
+            let place = places.next().map_err(wrong)?;
+            if !find.may_be_within(place.first_ns, place.last_ns) {
                 continue;
             }
             if let Some(filter) = find.filter
-                && hides == Some(0)
+                && !place.hides_addresses
+                && !filter.may_match(&place.facts)
             {
-                let port = |value: Option<i64>| u16::try_from(value.unwrap_or(0)).unwrap_or(0);
-                let facts = FlowFacts {
-                    addresses: both(addresses, protocol.is_some()),
-                    ports: [port(from), port(to)],
-                    protocol: u8::try_from(protocol.unwrap_or(0)).unwrap_or(0),
-                };
-                if !filter.may_match(&facts) {
-                    continue;
-                }
+                continue;
             }
-            let start = size(first_row);
-            let ranges = wanted.entry(size(group)).or_default();
-            add_range(ranges, start..start + size(count));
+            let ranges = wanted.entry(place.group).or_default();
+            add_range(ranges, place.first_row..place.first_row + place.rows);
         }
     }
     Ok(Some(wanted))
 }
 
 /// Columns that say whether a flow may be wanted, and where its packets are.
-const FACTS: [&str; 11] = [
-    "first_time",
-    "last_time",
-    "src",
-    "dst",
-    "src_port",
-    "dst_port",
-    "protocol",
-    "hides_addresses",
-    "row_group",
-    "first_row",
-    "rows",
+const FACTS: [FlowColumn; 11] = [
+    FlowColumn::FirstTime,
+    FlowColumn::LastTime,
+    FlowColumn::Src,
+    FlowColumn::Dst,
+    FlowColumn::SrcPort,
+    FlowColumn::DstPort,
+    FlowColumn::Protocol,
+    FlowColumn::HidesAddresses,
+    FlowColumn::RowGroup,
+    FlowColumn::FirstRow,
+    FlowColumn::Rows,
 ];
+
+/// What [`FACTS`] say of a flow.
+struct Place {
+    first_ns: u64,
+    last_ns: u64,
+    facts: FlowFacts,
+    hides_addresses: bool,
+    group: usize,
+    first_row: usize,
+    rows: usize,
+}
+
+/// [`FACTS`], flow by flow.
+struct Places<'a> {
+    times: [Ints<'a>; 2],
+    addresses: [Box<dyn Iterator<Item = Option<&'a ByteArray>> + 'a>; 2],
+    ports: [Ints<'a>; 2],
+    protocol: Ints<'a>,
+    hides_addresses: Ints<'a>,
+    /// Row group, first row and rows.
+    place: [Ints<'a>; 3],
+}
+
+impl<'a> Places<'a> {
+    fn of(read: &'a [Column]) -> Self {
+        let ints = |at: usize| Ints::of(FACTS[at].spec(), &read[at]);
+        Self {
+            times: [0, 1].map(ints),
+            addresses: [2, 3].map(|at| read[at].bytes()),
+            ports: [4, 5].map(ints),
+            protocol: ints(6),
+            hides_addresses: ints(7),
+            place: [8, 9, 10].map(ints),
+        }
+    }
+
+    fn next(&mut self) -> Result<Place, WrongValue> {
+        let addresses = self
+            .addresses
+            .each_mut()
+            .map(|column| column.next().flatten());
+        let protocol = self.protocol.next()?;
+        let [first, last] = &mut self.times;
+        let [from, to] = &mut self.ports;
+        let [group, first_row, rows] = &mut self.place;
+        Ok(Place {
+            first_ns: first.next_time()?,
+            last_ns: last.next_time()?,
+            facts: FlowFacts {
+                addresses: both(addresses, protocol.is_some()),
+                ports: [
+                    from.next()?.unwrap_or(NO_PORT),
+                    to.next()?.unwrap_or(NO_PORT),
+                ],
+                protocol: protocol.unwrap_or(NO_PROTOCOL),
+            },
+            hides_addresses: self.hides_addresses.next_there::<i64>()? != 0,
+            group: group.next_there()?,
+            first_row: first_row.next_there()?,
+            rows: rows.next_there()?,
+        })
+    }
+}
 
 fn add_range(ranges: &mut Vec<Range<usize>>, range: Range<usize>) {
     match ranges.last_mut() {
@@ -156,12 +203,12 @@ struct Sought {
 
 impl Sought {
     fn of(find: &Find<'_>) -> Self {
-        let hosts = find.filter.map(Filter::host_bounds).unwrap_or_default();
+        let hosts = find.filter.map_or_else(Vec::new, Filter::host_bounds);
         let texts = |set: &Vec<IpAddr>| set.iter().map(IpAddr::to_string).collect();
         let flows = find.filter.and_then(Filter::flow_bound);
         let ids = |flows: Vec<FlowFacts>| {
             let keys = flows.iter().filter_map(FlowFacts::key);
-            keys.map(|key| flows::community_id_of(&key)).collect()
+            keys.map(|key| parts::community_id_of(&key)).collect()
         };
         Self {
             hosts: hosts.iter().map(texts).collect(),
@@ -177,8 +224,8 @@ impl Sought {
         group: usize,
         rows: usize,
     ) -> Result<Vec<Range<usize>>, ArchiveError> {
-        let (src, dst) = (flows::column("src"), flows::column("dst"));
-        let hides = flows::column("hides_addresses");
+        let (src, dst) = (FlowColumn::Src.index(), FlowColumn::Dst.index());
+        let hides = FlowColumn::HidesAddresses.index();
         let whole: Vec<Range<usize>> = std::iter::once(0..rows).collect();
         if self.hosts.is_empty() {
             return Ok(whole);
@@ -186,7 +233,7 @@ impl Sought {
         let may_hide = table.may_be_true(group, hides);
         if !may_hide {
             if let Some(ids) = &self.community_ids {
-                if !table.filter_may_hold(group, flows::column("community_id"), ids)? {
+                if !table.filter_may_hold(group, FlowColumn::CommunityId.index(), ids)? {
                     return Ok(Vec::new());
                 }
             } else {

@@ -14,16 +14,20 @@
 //! by_time          a merge sort in memory and on disk
 //! exporter         the capture file
 //! records reasons  rows of the tables
+//! ipfix            rows of flows as IPFIX messages
 //! find             which rows may be wanted
+//! cells            values of rows, checked
 //! ```
 //!
 //! Above `archive` and `store`; used by the command line.
 #![forbid(unsafe_code)]
 
 mod by_time;
+mod cells;
 mod export;
 mod exporter;
 mod find;
+mod ipfix;
 mod merge;
 mod parts;
 mod reasons;

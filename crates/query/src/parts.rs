@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::ops::Range;
 
-use strata_archive::ArchiveError;
-use strata_archive::parts::{self, Input, PayloadReader, Rebuild, Row, TableReader, packets};
+use strata_archive::parts::{self, Input, PayloadReader, Rebuild, Row, TableReader};
+use strata_archive::{ArchiveError, PacketColumn};
 use strata_store::{Damage, FileKind, Log, Part, Recording};
 
 use crate::by_time::{Arrival, ByTime, Waiting};
-use crate::export::parts_of;
 use crate::find::{self, Find};
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
@@ -127,7 +126,7 @@ impl<'a> Parts<'a> {
         }
         let named = |kind| disk.display(part.file(kind).map_or("", |file| &file.name));
         let input = parts::open(disk, part, FileKind::Packets)?;
-        let table = TableReader::open(input, named(FileKind::Packets), packets::COLUMNS)?;
+        let table = TableReader::open(input, named(FileKind::Packets), PacketColumn::SPECS)?;
         let payload = match part.file(FileKind::Payload) {
             Some(_) => Some(PayloadReader::new(&parts::open(
                 disk,
@@ -143,7 +142,7 @@ impl<'a> Parts<'a> {
                 Some(wanted) => wanted.get(&group).cloned(),
             };
             groups.extend(rows.map(|rows| Ahead {
-                earliest: table.min(group, packets::column("time")),
+                earliest: table.min(group, PacketColumn::Time.index()),
                 part: part.id,
                 group,
                 rows,
@@ -191,12 +190,16 @@ impl<'a> Parts<'a> {
     }
 
     fn rows_of(&mut self, part: &mut OpenPart, ahead: &Ahead) -> Result<(), ArchiveError> {
-        let all: Vec<usize> = (0..packets::COLUMNS.len()).collect();
+        let all: Vec<usize> = (0..PacketColumn::ALL.len()).collect();
         let mut rows: Vec<Row> = Vec::new();
         for some in in_portions(&ahead.rows) {
             let columns = part.table.read(ahead.group, &all, &some)?;
             let count = some.iter().map(Range::len).sum();
-            rows.extend(parts::rows(&columns, count));
+            let read = parts::rows(&columns, count);
+            rows.extend(read.map_err(|source| ArchiveError::Table {
+                file: part.named.clone(),
+                source,
+            })?);
             // More of the last flow may follow.
             let last = rows.last().map(|row| row.flow_id);
             let of_last = rows
@@ -267,6 +270,14 @@ impl<'a> Parts<'a> {
         });
         Ok(None)
     }
+}
+
+pub(crate) fn parts_of<'a>(log: &'a Log, recording: &Recording) -> impl Iterator<Item = &'a Part> {
+    let id = recording.id;
+    log.archive()
+        .parts
+        .iter()
+        .filter(move |part| part.recording == id)
 }
 
 fn in_temporary_file(source: std::io::Error) -> ArchiveError {

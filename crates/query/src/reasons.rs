@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use parquet::data_type::ByteArray;
-use strata_archive::ArchiveError;
-use strata_archive::parts::{self, TableReader, packets};
+use strata_archive::parts::{self, TableReader};
+use strata_archive::{ArchiveError, PacketColumn};
 use strata_store::{Disk, FileKind, Part};
 use strata_wire::{AddressFamily, Endpoint, FlowKey};
+
+use crate::cells::{Ints, NO_PORT, WrongValue};
 
 /// Packets that were kept for the same reason.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,17 +30,17 @@ pub struct ReasonCount {
     pub first_flow: String,
 }
 
-const COLUMNS: [&str; 10] = [
-    "time",
-    "class",
-    "score",
-    "granularity",
-    "reason",
-    "src",
-    "dst",
-    "src_port",
-    "dst_port",
-    "protocol",
+const COLUMNS: [PacketColumn; 10] = [
+    PacketColumn::Time,
+    PacketColumn::Class,
+    PacketColumn::Score,
+    PacketColumn::Granularity,
+    PacketColumn::Reason,
+    PacketColumn::Src,
+    PacketColumn::Dst,
+    PacketColumn::SrcPort,
+    PacketColumn::DstPort,
+    PacketColumn::Protocol,
 ];
 
 /// Counts a part's packets by class, score, granularity and reason.
@@ -49,23 +51,30 @@ const COLUMNS: [&str; 10] = [
 pub fn reasons_of(disk: &dyn Disk, part: &Part) -> Result<Vec<ReasonCount>, ArchiveError> {
     let name = part.file(FileKind::Packets).map_or("", |file| &file.name);
     let input = parts::open(disk, part, FileKind::Packets)?;
-    let table = TableReader::open(input, disk.display(name), packets::COLUMNS)?;
-    let columns = COLUMNS.map(packets::column);
+    let table = TableReader::open(input, disk.display(name), PacketColumn::SPECS)?;
+    let wrong = |value: WrongValue| ArchiveError::Table {
+        file: disk.display(name),
+        source: value.into(),
+    };
     let mut counts: HashMap<Vec<u8>, ReasonCount> = HashMap::new();
     let mut key = Vec::new();
     for (group, rows) in table.groups().into_iter().enumerate() {
         let whole = 0..rows;
+        let columns = COLUMNS.map(PacketColumn::index);
         let read = table.read(group, &columns, std::slice::from_ref(&whole))?;
+        let ints = |at: usize| Ints::of(COLUMNS[at].spec(), &read[at]);
         let mut texts = [1, 3, 4, 5, 6].map(|n| read[n].bytes());
-        let mut ints = [0, 7, 8, 9].map(|n| read[n].ints());
+        let (mut times, mut ports, mut protocols) = (ints(0), [7, 8].map(ints), ints(9));
         let mut scores = read[2].floats();
         for _ in 0..rows {
             let [class, granularity, reason, src, dst] = texts.each_mut().map(|column| {
                 let value: Option<&ByteArray> = column.next().flatten();
                 value.map_or(&[][..], |value| value.data())
             });
-            let [time, src_port, dst_port, protocol] =
-                ints.each_mut().map(|column| column.next().flatten());
+            let time = times.next_time().map_err(wrong)?;
+            let [from, to] = &mut ports;
+            let ports = [from.next().map_err(wrong)?, to.next().map_err(wrong)?];
+            let protocol = protocols.next().map_err(wrong)?;
             let score = scores.next().flatten();
             key.clear();
             for part in [class, granularity, reason] {
@@ -73,8 +82,7 @@ pub fn reasons_of(disk: &dyn Disk, part: &Part) -> Result<Vec<ReasonCount>, Arch
                 key.push(0xff);
             }
             key.extend(score.map_or(u32::MAX, f32::to_bits).to_le_bytes());
-            let time = time.unwrap_or(0).cast_unsigned();
-            let flow = || flow_text([src, dst], [src_port, dst_port], protocol);
+            let flow = || flow_text([src, dst], ports, protocol);
             if let Some(known) = counts.get_mut(&key) {
                 known.packets += 1;
                 if time < known.first_ns {
@@ -99,17 +107,16 @@ pub fn reasons_of(disk: &dyn Disk, part: &Part) -> Result<Vec<ReasonCount>, Arch
 }
 
 /// A flow as a flow key shows itself; MAC addresses as they stand.
-fn flow_text(addresses: [&[u8]; 2], ports: [Option<i64>; 2], protocol: Option<i64>) -> String {
+fn flow_text(addresses: [&[u8]; 2], ports: [Option<u16>; 2], protocol: Option<u8>) -> String {
     let [src, dst] = addresses.map(String::from_utf8_lossy);
-    let end = |text: &str, port: Option<i64>| {
+    let end = |text: &str, port: Option<u16>| {
         let (family, address) = match text.parse().ok()? {
             IpAddr::V4(v4) => (AddressFamily::Ipv4, u128::from(v4.to_bits())),
             IpAddr::V6(v6) => (AddressFamily::Ipv6, v6.to_bits()),
         };
-        let port = u16::try_from(port.unwrap_or(0)).ok()?;
+        let port = port.unwrap_or(NO_PORT);
         Some((family, Endpoint { address, port }))
     };
-    let protocol = u8::try_from(protocol.unwrap_or(0)).ok();
     match (end(&src, ports[0]), end(&dst, ports[1]), protocol) {
         (Some((family, source)), Some((_, destination)), Some(protocol)) => {
             let (key, _) = FlowKey::new(family, protocol, source, destination);

@@ -6,15 +6,13 @@ use std::net::IpAddr;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
-use strata_archive::ArchiveError;
-use strata_archive::parts::flows::{COLUMNS, icmp_counterpart};
-use strata_archive::parts::{self, Column, Kind, Spec, TableReader};
+use strata_archive::parts::{self, Column, TableReader};
+use strata_archive::{ArchiveError, FlowColumn, Kind, Spec};
 use strata_store::{Disk, FileKind, Part};
 
+use crate::cells::{NO_PORT, NO_PROTOCOL, WrongValue};
 use crate::find::Find;
-
-/// Columns that mean nothing outside of the log.
-const INTERNAL: [&str; 4] = ["hides_addresses", "row_group", "first_row", "rows"];
+use crate::ipfix::Ipfix;
 
 /// One row of `flows`, by column.
 #[derive(Clone, Debug)]
@@ -23,26 +21,40 @@ pub struct FlowRecord {
 }
 
 impl FlowRecord {
-    /// The names of the columns, in order.
-    pub fn columns() -> impl Iterator<Item = &'static str> {
-        COLUMNS
-            .iter()
-            .map(|spec| spec.name)
-            .filter(|name| !INTERNAL.contains(name))
+    /// The columns that are exported, in order.
+    pub fn columns() -> impl Iterator<Item = FlowColumn> {
+        let columns = FlowColumn::ALL.iter().copied();
+        columns.filter(|column| column.spec().exported)
     }
 
     /// A column's value; null where there is none.
     #[must_use]
-    pub fn get(&self, column: &str) -> &Value {
-        let index = COLUMNS.iter().position(|spec| spec.name == column);
-        index.map_or(&Value::Null, |index| &self.values[index])
+    pub fn get(&self, column: FlowColumn) -> &Value {
+        &self.values[column.index()]
     }
 
-    fn number(&self, column: &str) -> u64 {
-        self.get(column).as_i64().map_or(0, i64::cast_unsigned)
+    /// A column's number, where there is one.
+    pub(crate) fn int<T: TryFrom<i64>>(&self, column: FlowColumn) -> Result<Option<T>, WrongValue> {
+        let value = self.get(column).as_i64().map(T::try_from).transpose();
+        value.map_err(|_| self.wrong(column))
     }
 
-    fn address(&self, column: &str) -> Option<IpAddr> {
+    /// The error of a value that cannot be.
+    pub(crate) fn wrong(&self, column: FlowColumn) -> WrongValue {
+        let value = self.get(column).as_i64();
+        WrongValue {
+            column: column.spec().name,
+            value: value.expect("only numbers are wrong"),
+        }
+    }
+
+    /// A column's time, ns.
+    pub(crate) fn time(&self, column: FlowColumn) -> u64 {
+        let ns = self.get(column).as_i64();
+        ns.expect("a flow has its times").cast_unsigned()
+    }
+
+    pub(crate) fn address(&self, column: FlowColumn) -> Option<IpAddr> {
         self.get(column).as_str()?.parse().ok()
     }
 }
@@ -64,21 +76,23 @@ pub fn flow_records<E: From<ArchiveError>>(
     }
     let name = part.file(FileKind::Flows).map_or("", |file| &file.name);
     let input = parts::open(disk, part, FileKind::Flows)?;
-    let table = TableReader::open(input, disk.display(name), COLUMNS)?;
-    let all: Vec<usize> = (0..COLUMNS.len()).collect();
+    let table = TableReader::open(input, disk.display(name), FlowColumn::SPECS)?;
+    let wrong = |value: WrongValue| ArchiveError::Table {
+        file: disk.display(name),
+        source: value.into(),
+    };
+    let all: Vec<usize> = (0..FlowColumn::ALL.len()).collect();
     for (group, rows) in table.groups().into_iter().enumerate() {
         let whole = 0..rows;
         let columns = table.read(group, &all, std::slice::from_ref(&whole))?;
-        let mut iterators: Vec<_> = COLUMNS
+        let mut iterators: Vec<_> = FlowColumn::SPECS
             .iter()
             .zip(&columns)
             .map(|(spec, column)| values(spec.kind, column))
             .collect();
         for _ in 0..rows {
-            let values = iterators.iter_mut().map(|values| values.next());
-            let values: Vec<Value> = values.map(Option::unwrap_or_default).collect();
-            let record = FlowRecord { values };
-            if wanted(&record, find) {
+            let record = next(&mut iterators);
+            if wanted(&record, find).map_err(wrong)? {
                 take(&record)?;
             }
         }
@@ -86,22 +100,32 @@ pub fn flow_records<E: From<ArchiveError>>(
     Ok(())
 }
 
-fn wanted(record: &FlowRecord, find: &Find<'_>) -> bool {
-    if !find.may_be_within(record.number("first_time"), record.number("last_time")) {
-        return false;
+/// The next row of all columns.
+fn next(columns: &mut [impl Iterator<Item = Value>]) -> FlowRecord {
+    let values: Option<Vec<Value>> = columns.iter_mut().map(Iterator::next).collect();
+    FlowRecord {
+        values: values.expect("columns have as many rows as were read"),
+    }
+}
+
+fn wanted(record: &FlowRecord, find: &Find<'_>) -> Result<bool, WrongValue> {
+    let [first, last] = [FlowColumn::FirstTime, FlowColumn::LastTime];
+    if !find.may_be_within(record.time(first), record.time(last)) {
+        return Ok(false);
     }
     let Some(filter) = find.filter else {
-        return true;
+        return Ok(true);
     };
-    let port = |column| u16::try_from(record.number(column)).unwrap_or(0);
-    filter.may_match(&strata_filter::FlowFacts {
-        addresses: record
-            .address("src")
-            .zip(record.address("dst"))
-            .map(|(a, b)| [a, b]),
-        ports: [port("src_port"), port("dst_port")],
-        protocol: u8::try_from(record.number("protocol")).unwrap_or(0),
-    })
+    let (src, dst) = (
+        record.address(FlowColumn::Src),
+        record.address(FlowColumn::Dst),
+    );
+    let port = |column| Ok(record.int(column)?.unwrap_or(NO_PORT));
+    Ok(filter.may_match(&strata_filter::FlowFacts {
+        addresses: src.zip(dst).map(|(a, b)| [a, b]),
+        ports: [port(FlowColumn::SrcPort)?, port(FlowColumn::DstPort)?],
+        protocol: record.int(FlowColumn::Protocol)?.unwrap_or(NO_PROTOCOL),
+    }))
 }
 
 fn values(kind: Kind, column: &Column) -> Box<dyn Iterator<Item = Value> + '_> {
@@ -178,7 +202,8 @@ impl<W: Write> RecordWriter<W> {
                 let mut writer = builder
                     .terminator(csv::Terminator::CRLF)
                     .from_writer(output);
-                writer.write_record(FlowRecord::columns())?;
+                let columns = FlowRecord::columns();
+                writer.write_record(columns.map(|column| column.spec().name))?;
                 Sink::Csv(Box::new(writer))
             }
             RecordFormat::Json => Sink::Json(output),
@@ -201,17 +226,17 @@ impl<W: Write> RecordWriter<W> {
                 writer.write_record(None::<&[u8]>)?;
             }
             Sink::Json(output) => {
-                let object: Map<String, Value> = COLUMNS
-                    .iter()
-                    .zip(&record.values)
-                    .filter(|(spec, value)| !INTERNAL.contains(&spec.name) && !value.is_null())
+                let object: Map<String, Value> = FlowRecord::columns()
+                    .map(|column| (column.spec(), record.get(column)))
+                    .filter(|(_, value)| !value.is_null())
                     .map(|(spec, value)| (spec.name.to_owned(), json_value(spec, value)))
                     .collect();
                 serde_json::to_writer(&mut *output, &object)?;
                 output.write_all(b"\n")?;
             }
             Sink::Ipfix(output, ipfix) => {
-                if ipfix.add(record) {
+                let full = ipfix.add(record);
+                if full.map_err(|wrong| io::Error::new(io::ErrorKind::InvalidData, wrong))? {
                     ipfix.flush(output)?;
                 }
             }
@@ -256,7 +281,7 @@ fn json_value(spec: &Spec, value: &Value) -> Value {
             Some(integer) if integer.unsigned_abs() > JSON_INTEGER_MAX => number.to_string().into(),
             _ => value.clone(),
         },
-        (_, Value::String(text)) if spec.name == "classes" => {
+        (_, Value::String(text)) if spec.is_json => {
             serde_json::from_str(text).unwrap_or_else(|_| value.clone())
         }
         _ => value.clone(),
@@ -279,228 +304,6 @@ pub fn not_formula(text: &str) -> Cow<'_, str> {
         true => Cow::Owned(format!("'{text}")),
         false => Cow::Borrowed(text),
     }
-}
-
-/// An information element (IANA IPFIX registry) and its length.
-type Element = (u16, u16);
-
-/// What follows the addresses: ports, or type and code of ICMP.
-const PORTS: [Element; 2] = [
-    (7, 2),  // sourceTransportPort
-    (11, 2), // destinationTransportPort
-];
-/// What every record ends with.
-const ELEMENTS: [Element; 7] = [
-    (4, 1),   // protocolIdentifier
-    (6, 2),   // tcpControlBits
-    (10, 4),  // ingressInterface
-    (2, 8),   // packetDeltaCount
-    (1, 8),   // octetDeltaCount
-    (152, 8), // flowStartMilliseconds
-    (153, 8), // flowEndMilliseconds
-];
-
-/// The form of a record.
-struct Template {
-    id: u16,
-    /// Source and destination.
-    addresses: [Element; 2],
-    /// What follows them.
-    of_protocol: &'static [Element],
-}
-
-const V4: [Element; 2] = [(8, 4), (12, 4)];
-const V6: [Element; 2] = [(27, 16), (28, 16)];
-/// Those of IPv4 and IPv6 with ports, and of ICMP over both.
-const TEMPLATES: [Template; 4] = [
-    Template {
-        id: 256,
-        addresses: V4,
-        of_protocol: &PORTS,
-    },
-    Template {
-        id: 257,
-        addresses: V6,
-        of_protocol: &PORTS,
-    },
-    Template {
-        id: 258,
-        addresses: V4,
-        of_protocol: &[(32, 2)], // icmpTypeCodeIPv4
-    },
-    Template {
-        id: 259,
-        addresses: V6,
-        of_protocol: &[(139, 2)], // icmpTypeCodeIPv6
-    },
-];
-
-impl Template {
-    fn elements(&self) -> impl Iterator<Item = &Element> {
-        self.addresses
-            .iter()
-            .chain(self.of_protocol)
-            .chain(&ELEMENTS)
-    }
-}
-
-/// Bytes of data records after which a message is written; RFC 7011 allows 65,535.
-const MESSAGE_BYTES: usize = 32_000;
-
-/// What a record says of its protocol.
-#[derive(Clone, Copy)]
-enum OfProtocol {
-    Ports(u64, u64),
-    /// Type and code.
-    Icmp([u8; 2]),
-}
-
-impl OfProtocol {
-    fn new(icmp: Option<[u8; 2]>, from: u64, to: u64) -> Self {
-        icmp.map_or(Self::Ports(from, to), Self::Icmp)
-    }
-}
-
-/// Type and code of a flow of ICMP.
-fn icmp(record: &FlowRecord) -> Option<[u8; 2]> {
-    let byte = |column| {
-        let number = record.get(column).as_u64()?;
-        u8::try_from(number).ok()
-    };
-    Some([byte("icmp_type")?, byte("icmp_code")?])
-}
-
-/// IPFIX messages being filled.
-#[derive(Default)]
-struct Ipfix {
-    /// Data records by template.
-    sets: [Vec<u8>; 4],
-    records: u32,
-    sequence: u32,
-    export_time_s: u32,
-    templates_sent: bool,
-}
-
-impl Ipfix {
-    /// Adds a flow's two directions; whether the message is full.
-    fn add(&mut self, record: &FlowRecord) -> bool {
-        let (Some(source), Some(destination)) = (record.address("src"), record.address("dst"))
-        else {
-            return false;
-        };
-        let last_ns = record.number("last_time");
-        self.export_time_s = self
-            .export_time_s
-            .max(u32::try_from(last_ns / 1_000_000_000).unwrap_or(u32::MAX));
-        let (from, to) = (record.number("src_port"), record.number("dst_port"));
-        let there = icmp(record);
-        // Only what answers what is known; the other direction's own is not in the record.
-        let back = there.and_then(|[kind, _]| {
-            let number = u8::try_from(record.number("protocol")).ok()?;
-            Some([icmp_counterpart(number, kind)?, 0])
-        });
-        self.direction(
-            record,
-            source,
-            destination,
-            OfProtocol::new(there, from, to),
-            "",
-        );
-        let back = OfProtocol::new(back, to, from);
-        self.direction(record, destination, source, back, "reverse_");
-        self.sets.iter().map(Vec::len).sum::<usize>() > MESSAGE_BYTES
-    }
-
-    #[allow(clippy::cast_possible_truncation)]
-    fn direction(
-        &mut self,
-        record: &FlowRecord,
-        source: IpAddr,
-        destination: IpAddr,
-        of_protocol: OfProtocol,
-        prefix: &str,
-    ) {
-        let of = |column: &str| record.number(&format!("{prefix}{column}"));
-        if of("packets") == 0 {
-            return;
-        }
-        let icmp = usize::from(matches!(of_protocol, OfProtocol::Icmp(_))) * 2;
-        let out = match (source, destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let out = &mut self.sets[icmp];
-                out.extend_from_slice(&source.octets());
-                out.extend_from_slice(&destination.octets());
-                out
-            }
-            (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                let out = &mut self.sets[icmp + 1];
-                out.extend_from_slice(&source.octets());
-                out.extend_from_slice(&destination.octets());
-                out
-            }
-            _ => return,
-        };
-        match of_protocol {
-            OfProtocol::Icmp(type_and_code) => out.extend_from_slice(&type_and_code),
-            OfProtocol::Ports(from, to) => {
-                out.extend_from_slice(&(from as u16).to_be_bytes());
-                out.extend_from_slice(&(to as u16).to_be_bytes());
-            }
-        }
-        out.push(record.number("protocol") as u8);
-        out.extend_from_slice(&(of("tcp_flags") as u16).to_be_bytes());
-        out.extend_from_slice(&(record.number("interface") as u32).to_be_bytes());
-        out.extend_from_slice(&of("packets").to_be_bytes());
-        out.extend_from_slice(&of("wire_bytes").to_be_bytes());
-        for column in ["first_time", "last_time"] {
-            out.extend_from_slice(&(record.number(column) / 1_000_000).to_be_bytes());
-        }
-        self.records += 1;
-    }
-
-    fn flush(&mut self, output: &mut impl Write) -> io::Result<()> {
-        if self.records == 0 {
-            return Ok(());
-        }
-        let mut body = Vec::new();
-        if !std::mem::replace(&mut self.templates_sent, true) {
-            let mut templates = Vec::new();
-            for template in &TEMPLATES {
-                let count = u16::try_from(template.elements().count()).map_err(io::Error::other)?;
-                templates.extend_from_slice(&template.id.to_be_bytes());
-                templates.extend_from_slice(&count.to_be_bytes());
-                for (element, len) in template.elements() {
-                    templates.extend_from_slice(&element.to_be_bytes());
-                    templates.extend_from_slice(&len.to_be_bytes());
-                }
-            }
-            set(&mut body, 2, &templates);
-        }
-        for (template, records) in TEMPLATES.iter().zip(&mut self.sets) {
-            if !records.is_empty() {
-                set(&mut body, template.id, records);
-                records.clear();
-            }
-        }
-        let len = u16::try_from(16 + body.len()).map_err(io::Error::other)?;
-        output.write_all(&10_u16.to_be_bytes())?;
-        output.write_all(&len.to_be_bytes())?;
-        output.write_all(&self.export_time_s.to_be_bytes())?;
-        output.write_all(&self.sequence.to_be_bytes())?;
-        // No particular observation domain (RFC 7011 §3.1): templates hold for one.
-        output.write_all(&0_u32.to_be_bytes())?;
-        output.write_all(&body)?;
-        self.sequence = self.sequence.wrapping_add(self.records);
-        self.records = 0;
-        Ok(())
-    }
-}
-
-fn set(body: &mut Vec<u8>, id: u16, content: &[u8]) {
-    let len = u16::try_from(4 + content.len()).expect("a set has some 32,000 bytes");
-    body.extend_from_slice(&id.to_be_bytes());
-    body.extend_from_slice(&len.to_be_bytes());
-    body.extend_from_slice(content);
 }
 
 #[cfg(test)]
@@ -528,13 +331,13 @@ mod tests {
 
     /// A flow with this name, and a number below 0 that stays one.
     fn record(name: &str) -> FlowRecord {
-        let value = |spec: &Spec| match spec.name {
-            "tls_server_name" => name.into(),
-            "first_time" => (-1).into(),
+        let value = |column: &FlowColumn| match column {
+            FlowColumn::TlsServerName => name.into(),
+            FlowColumn::FirstTime => (-1).into(),
             _ => Value::Null,
         };
         FlowRecord {
-            values: COLUMNS.iter().map(value).collect(),
+            values: FlowColumn::ALL.iter().map(value).collect(),
         }
     }
 
@@ -547,12 +350,14 @@ mod tests {
     fn check(name: &str) {
         let page = page(name);
         let cells = FlowRecord::columns().map(|column| match column {
-            "tls_server_name" => naive(name),
-            "first_time" => String::from("-1"),
+            FlowColumn::TlsServerName => naive(name),
+            FlowColumn::FirstTime => String::from("-1"),
             _ => String::new(),
         });
         let cells: Vec<String> = cells.collect();
-        let names: Vec<&str> = FlowRecord::columns().collect();
+        let names: Vec<&str> = FlowRecord::columns()
+            .map(|column| column.spec().name)
+            .collect();
         assert_eq!(
             page,
             format!("{}\r\n{}\r\n", names.join(","), cells.join(","))

@@ -1,0 +1,293 @@
+//! A flow while its run is collected, and what is counted of it.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use sha1::{Digest, Sha1};
+use strata_wire::dissect::protocol;
+use strata_wire::{AddressFamily, Endpoint, FlowKey, FlowShare, ip_addr};
+
+use crate::names::Names;
+use crate::predict::Direction;
+
+/// A flow while its run is collected.
+#[derive(Clone, Debug)]
+pub(crate) struct Flow {
+    pub(crate) key: FlowKey,
+    pub(crate) interface: u16,
+    pub(crate) directions: [Direction; 2],
+    /// The direction of its first packet: 0 from the low endpoint.
+    pub(crate) initiator: usize,
+    pub(crate) hides_addresses: bool,
+    pub(crate) stats: Stats,
+    pub(crate) names: Names,
+    /// Code of the last link header and TCP options, by direction.
+    pub(crate) last_codes: [[u32; 2]; 2],
+    /// Type and code of the first packet, of ICMP.
+    pub(crate) icmp: Option<[u8; 2]>,
+}
+
+/// What is counted of a flow.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stats {
+    pub(crate) first_ns: u64,
+    pub(crate) last_ns: u64,
+    pub(crate) packets: [u64; 2],
+    pub(crate) wire_bytes: [u64; 2],
+    pub(crate) logged_bytes: u64,
+    pub(crate) tcp_flags: [u16; 2],
+    pub(crate) classes: Classes,
+    pub(crate) score_max: Option<u16>,
+    /// The largest share of flows that a packet of it was one of.
+    pub(crate) share_max: FlowShare,
+    pub(crate) size_min: u32,
+    pub(crate) size_max: u32,
+    size_squares: u128,
+    ipd_min_ns: u64,
+    ipd_max_ns: u64,
+}
+
+/// Packets by class. Nearly every flow has one class only, which takes no memory elsewhere.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Classes {
+    pub(crate) first: Option<(u8, u32)>,
+    pub(crate) others: Vec<(u8, u32)>,
+}
+
+impl Classes {
+    fn count(&mut self, class: u8) {
+        let first = self.first.get_or_insert((class, 0));
+        if first.0 == class {
+            first.1 += 1;
+            return;
+        }
+        match self.others.iter_mut().find(|(known, _)| *known == class) {
+            Some((_, packets)) => *packets += 1,
+            None => self.others.push((class, 1)),
+        }
+    }
+
+    /// Classes and their packets.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &(u8, u32)> {
+        self.first.iter().chain(&self.others)
+    }
+}
+
+impl Flow {
+    pub(crate) fn new(key: FlowKey, interface: u16, initiator: usize) -> Self {
+        Self {
+            key,
+            interface,
+            directions: [Direction::default(), Direction::default()],
+            initiator,
+            hides_addresses: false,
+            stats: Stats {
+                share_max: FlowShare(0),
+                ..Stats::default()
+            },
+            names: Names::default(),
+            last_codes: [[u32::MAX; 2]; 2],
+            icmp: None,
+        }
+    }
+
+    /// Source and destination of packets in a direction.
+    pub(crate) fn ends(&self, direction: usize) -> (Endpoint, Endpoint) {
+        if direction == 0 {
+            (self.key.low, self.key.high)
+        } else {
+            (self.key.high, self.key.low)
+        }
+    }
+
+    /// Whether its protocol has ports.
+    pub(crate) fn has_ports(&self) -> bool {
+        self.key.family != AddressFamily::Mac && (self.key.low.port | self.key.high.port) != 0
+    }
+
+    /// Whether there is anything to say about addresses.
+    pub(crate) fn has_addresses(&self) -> bool {
+        self.key != FlowKey::default()
+    }
+
+    pub(crate) fn is_tcp(&self) -> bool {
+        self.key.family != AddressFamily::Mac && self.key.protocol == protocol::TCP
+    }
+}
+
+impl Stats {
+    /// Counts a packet.
+    pub(crate) fn count(&mut self, direction: usize, ts_ns: u64, wire_len: u32, logged: u64) {
+        if self.packets == [0, 0] {
+            self.first_ns = ts_ns;
+            (self.size_min, self.ipd_min_ns) = (u32::MAX, u64::MAX);
+        } else {
+            let delay = ts_ns.saturating_sub(self.last_ns);
+            self.ipd_min_ns = self.ipd_min_ns.min(delay);
+            self.ipd_max_ns = self.ipd_max_ns.max(delay);
+        }
+        self.first_ns = self.first_ns.min(ts_ns);
+        self.last_ns = self.last_ns.max(ts_ns);
+        self.packets[direction] += 1;
+        self.wire_bytes[direction] += u64::from(wire_len);
+        self.logged_bytes += logged;
+        self.size_min = self.size_min.min(wire_len);
+        self.size_max = self.size_max.max(wire_len);
+        self.size_squares += u128::from(wire_len).pow(2);
+    }
+
+    pub(crate) fn class(&mut self, class: u8) {
+        self.classes.count(class);
+    }
+
+    fn total(&self) -> u64 {
+        self.packets[0] + self.packets[1]
+    }
+
+    #[allow(clippy::cast_precision_loss)]
+    pub(crate) fn size_mean(&self) -> f64 {
+        (self.wire_bytes[0] + self.wire_bytes[1]) as f64 / self.total() as f64
+    }
+
+    #[allow(clippy::cast_precision_loss)]
+    pub(crate) fn size_variance(&self) -> f64 {
+        (self.size_squares as f64 / self.total() as f64 - self.size_mean().powi(2)).max(0.0)
+    }
+
+    pub(crate) fn ipd(&self) -> Option<[u64; 3]> {
+        let delays = self.total().checked_sub(1).filter(|delays| *delays > 0)?;
+        let mean = (self.last_ns - self.first_ns) / delays;
+        Some([self.ipd_min_ns, self.ipd_max_ns, mean])
+    }
+}
+
+/// An address as text, as it stands in the tables.
+pub(crate) fn address_text(family: AddressFamily, address: u128) -> String {
+    match ip_addr(family, address) {
+        Some(ip) => ip.to_string(),
+        None => {
+            let bytes = address.to_be_bytes();
+            let parts: Vec<String> = bytes[10..].iter().map(|b| format!("{b:02x}")).collect();
+            parts.join(":")
+        }
+    }
+}
+
+/// The Community ID, version 1 with seed 0, of the Corelight specification; `None`
+/// for what is not IP.
+pub(crate) fn community_id(flow: &Flow) -> Option<String> {
+    if flow.key.family == AddressFamily::Mac {
+        return None;
+    }
+    let (mut source, mut destination) = flow.ends(flow.initiator);
+    let number = flow.key.protocol;
+    let mut one_way = false;
+    if let Some([kind, code]) = flow.icmp {
+        let counterpart = icmp_counterpart(number, kind);
+        source.port = kind.into();
+        destination.port = counterpart.map_or_else(|| code.into(), u16::from);
+        one_way = counterpart.is_none();
+    }
+    if !one_way && destination < source {
+        std::mem::swap(&mut source, &mut destination);
+    }
+    let with_ports = flow.has_ports() || flow.icmp.is_some();
+    let ends = [source, destination];
+    Some(community_id_between(
+        flow.key.family,
+        number,
+        ends,
+        with_ports,
+    ))
+}
+
+/// The Community ID of a flow that has ports.
+#[must_use]
+pub fn community_id_of(key: &FlowKey) -> String {
+    community_id_between(key.family, key.protocol, [key.low, key.high], true)
+}
+
+fn community_id_between(
+    family: AddressFamily,
+    number: u8,
+    [source, destination]: [Endpoint; 2],
+    with_ports: bool,
+) -> String {
+    let skipped = if family == AddressFamily::Ipv4 { 12 } else { 0 };
+    let mut digest = Sha1::new();
+    digest.update([0, 0]);
+    digest.update(&source.address.to_be_bytes()[skipped..]);
+    digest.update(&destination.address.to_be_bytes()[skipped..]);
+    digest.update([number, 0]);
+    if with_ports {
+        digest.update(source.port.to_be_bytes());
+        digest.update(destination.port.to_be_bytes());
+    }
+    format!("1:{}", BASE64_STANDARD.encode(digest.finalize()))
+}
+
+/// The type that answers an ICMP message of this one.
+#[must_use]
+pub fn icmp_counterpart(number: u8, kind: u8) -> Option<u8> {
+    let pairs: &[(u8, u8)] = if number == protocol::ICMP {
+        &[(8, 0), (13, 14), (15, 16), (10, 9), (17, 18)]
+    } else {
+        &[
+            (128, 129),
+            (133, 134),
+            (135, 136),
+            (130, 131),
+            (144, 145),
+            (139, 140),
+        ]
+    };
+    pairs.iter().find_map(|&(ask, answer)| match kind {
+        _ if kind == ask => Some(answer),
+        _ if kind == answer => Some(ask),
+        _ => None,
+    })
+}
+
+/// A score of the records, from 0 to 1.
+pub(crate) fn score(of_65535: u16) -> f32 {
+    f32::from(of_65535) / 65_535.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flow(source: [u8; 4], destination: [u8; 4], number: u8, ports: (u16, u16)) -> Flow {
+        let end = |address: [u8; 4], port| Endpoint {
+            address: u32::from_be_bytes(address).into(),
+            port,
+        };
+        let (key, forward) = FlowKey::new(
+            AddressFamily::Ipv4,
+            number,
+            end(source, ports.0),
+            end(destination, ports.1),
+        );
+        Flow::new(key, 0, usize::from(!forward))
+    }
+
+    /// The examples of the specification's reference implementation.
+    #[test]
+    fn community_ids_are_those_of_other_tools() {
+        let tcp = flow([128, 232, 110, 120], [66, 35, 250, 204], 6, (34_855, 80));
+        assert_eq!(
+            community_id(&tcp).unwrap(),
+            "1:LQU9qZlK+B5F3KDmev6m5PMibrg="
+        );
+        let udp = flow([192, 168, 1, 52], [8, 8, 8, 8], 17, (54_585, 53));
+        assert_eq!(
+            community_id(&udp).unwrap(),
+            "1:d/FP5EW3wiY1vCndhwleRRKHowQ="
+        );
+        let mut icmp = flow([192, 168, 0, 89], [192, 168, 0, 1], 1, (0, 0));
+        icmp.icmp = Some([8, 0]);
+        assert_eq!(
+            community_id(&icmp).unwrap(),
+            "1:X0snYXpgwiv9TZtqg64sgzUn6Dk="
+        );
+    }
+}

@@ -1,0 +1,297 @@
+//! What a column of a table is, declared once: the Parquet file, the table in SQL, exports and
+//! `docs/formats/archive.md` follow from it.
+
+use std::fmt;
+
+/// What a column's values are. All types are signed, and written with encodings
+/// that every reader knows that was tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// ns since 1970, UTC.
+    Time,
+    /// 32 bits, signed.
+    Int32,
+    /// 64 bits, signed.
+    Int64,
+    /// 32 bits.
+    Float,
+    /// True or false.
+    Bool,
+    /// UTF-8.
+    Text,
+    /// Bytes.
+    Bytes,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Time => "timestamp",
+            Self::Int32 => "int32",
+            Self::Int64 => "int64",
+            Self::Float => "float",
+            Self::Bool => "boolean",
+            Self::Text => "text",
+            Self::Bytes => "bytes",
+        })
+    }
+}
+
+/// How a column is encoded, before zstd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Coding {
+    /// A dictionary, made while the column is written.
+    Dictionary,
+    /// A dictionary; the values are numbered already.
+    Codes,
+    /// Differences from one value to the next.
+    Delta,
+    /// As the values are.
+    Plain,
+}
+
+/// What a column's numbers count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Nanoseconds.
+    Nanoseconds,
+    /// Bytes.
+    Bytes,
+    /// Bytes, squared.
+    BytesSquared,
+    /// Packets.
+    Packets,
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nanoseconds => "ns",
+            Self::Bytes => "bytes",
+            Self::BytesSquared => "bytes²",
+            Self::Packets => "packets",
+        })
+    }
+}
+
+/// An information element of IPFIX, from IANA's registry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Element {
+    /// Its number in records of IPv4, and of IPv6.
+    pub ids: [u16; 2],
+    /// Its name in each.
+    pub names: [&'static str; 2],
+    /// How the column's values become it.
+    pub form: ElementForm,
+}
+
+/// How values become an information element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ElementForm {
+    /// An integer of so many bytes, 0 where there is no value.
+    Unsigned(u16),
+    /// A time in ms since 1970.
+    Milliseconds,
+    /// An address.
+    Address,
+    /// The first byte of an element of two bytes, of which the column after it is the second.
+    FirstByte,
+    /// The second byte of the element of the column before.
+    SecondByte,
+}
+
+impl Element {
+    const fn new(id: u16, name: &'static str, form: ElementForm) -> Self {
+        Self {
+            ids: [id; 2],
+            names: [name; 2],
+            form,
+        }
+    }
+
+    pub(crate) const fn unsigned(id: u16, name: &'static str, bytes: u16) -> Self {
+        Self::new(id, name, ElementForm::Unsigned(bytes))
+    }
+
+    pub(crate) const fn milliseconds(id: u16, name: &'static str) -> Self {
+        Self::new(id, name, ElementForm::Milliseconds)
+    }
+
+    pub(crate) const fn by_version(
+        ids: [u16; 2],
+        names: [&'static str; 2],
+        form: ElementForm,
+    ) -> Self {
+        Self { ids, names, form }
+    }
+}
+
+/// What a comparison of a column with a value says of the blocks that are to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Narrows {
+    /// Those of a time.
+    Time,
+    /// Those in which an address occurs.
+    Address,
+}
+
+/// One column of a table.
+#[derive(Clone, Copy, Debug)]
+pub struct Spec {
+    /// Its name, in files, in SQL, and in the header of CSV.
+    pub name: &'static str,
+    /// What its values are.
+    pub kind: Kind,
+    /// Whether values may be missing.
+    pub optional: bool,
+    /// What its numbers count, if that has a unit.
+    pub unit: Option<Unit>,
+    /// What its values mean, for `docs/formats/archive.md`.
+    pub what: &'static str,
+    /// How it is encoded.
+    pub coding: Coding,
+    /// Whether row groups have a Bloom filter of its values.
+    pub filtered: bool,
+    /// Whether it is exported; other columns mean nothing outside of the log.
+    pub exported: bool,
+    /// Whether its texts are JSON.
+    pub is_json: bool,
+    /// What it is in IPFIX.
+    pub element: Option<Element>,
+    /// Which blocks a comparison with it picks.
+    pub narrows: Option<Narrows>,
+    /// Whether it depends on packets before, or on all of a flow's: rows with it cannot be made of
+    /// some blocks alone.
+    pub(crate) of_run: bool,
+    /// Whether it is made of what headers hold, which takes half of the time.
+    pub(crate) of_headers: bool,
+}
+
+impl Spec {
+    /// A column without anything special.
+    pub(crate) const fn new(
+        name: &'static str,
+        kind: Kind,
+        coding: Coding,
+        what: &'static str,
+    ) -> Self {
+        let unit = match kind {
+            Kind::Time => Some(Unit::Nanoseconds),
+            _ => None,
+        };
+        Self {
+            name,
+            kind,
+            optional: false,
+            unit,
+            what,
+            coding,
+            filtered: false,
+            exported: true,
+            is_json: false,
+            element: None,
+            narrows: None,
+            of_run: false,
+            of_headers: false,
+        }
+    }
+
+    /// The same column, in which values may be missing.
+    pub(crate) const fn or_null(mut self) -> Self {
+        self.optional = true;
+        self
+    }
+
+    pub(crate) const fn unit(mut self, unit: Unit) -> Self {
+        self.unit = Some(unit);
+        self
+    }
+
+    pub(crate) const fn filtered(mut self) -> Self {
+        self.filtered = true;
+        self
+    }
+
+    pub(crate) const fn internal(mut self) -> Self {
+        self.exported = false;
+        self
+    }
+
+    pub(crate) const fn json(mut self) -> Self {
+        self.is_json = true;
+        self
+    }
+
+    pub(crate) const fn element(mut self, element: Element) -> Self {
+        self.element = Some(element);
+        self
+    }
+
+    pub(crate) const fn narrows(mut self, narrows: Narrows) -> Self {
+        self.narrows = Some(narrows);
+        self
+    }
+
+    pub(crate) const fn of_run(mut self) -> Self {
+        self.of_run = true;
+        self
+    }
+
+    pub(crate) const fn of_headers(mut self) -> Self {
+        self.of_headers = true;
+        self
+    }
+}
+
+/// Declares the columns of a table: an enum of their names in the program, in the order of the
+/// table, and what each is. `$declared` has a [`Spec`] in `spec`.
+macro_rules! columns {
+    (
+        $(#[$doc:meta])*
+        enum $name:ident of $declared:ty {
+            $($variant:ident: $column:expr,)*
+        }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[allow(missing_docs, reason = "`Spec::what` says what they mean")]
+        pub enum $name {
+            $($variant,)*
+        }
+
+        const DECLARED: &[$declared] = &[$($column,)*];
+
+        impl $name {
+            /// All columns, in the order of the table.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// What they are.
+            pub const SPECS: &'static [Spec] = &{
+                let mut specs = [DECLARED[0].spec; DECLARED.len()];
+                let mut at = 0;
+                while at < specs.len() {
+                    specs[at] = DECLARED[at].spec;
+                    at += 1;
+                }
+                specs
+            };
+
+            /// Its number in the table.
+            #[must_use]
+            pub const fn index(self) -> usize {
+                self as usize
+            }
+
+            /// What it is.
+            #[must_use]
+            pub const fn spec(self) -> &'static Spec {
+                &Self::SPECS[self as usize]
+            }
+
+            const fn declared(self) -> &'static $declared {
+                &DECLARED[self as usize]
+            }
+        }
+    };
+}
+pub(crate) use columns;

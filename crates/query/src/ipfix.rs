@@ -1,0 +1,261 @@
+//! Rows of flows as IPFIX messages (RFC 7011): what is in a record, and where it comes from, the
+//! columns say.
+
+use std::io::{self, Write};
+use std::net::IpAddr;
+
+use strata_archive::parts::icmp_counterpart;
+use strata_archive::{Element, ElementForm, FlowColumn};
+
+use crate::cells::WrongValue;
+use crate::records::FlowRecord;
+
+/// What every record begins with.
+const ADDRESSES: [FlowColumn; 2] = [FlowColumn::Src, FlowColumn::Dst];
+/// What follows the addresses: ports, or type and code of ICMP.
+const PORTS: [FlowColumn; 2] = [FlowColumn::SrcPort, FlowColumn::DstPort];
+const ICMP: [FlowColumn; 2] = [FlowColumn::IcmpType, FlowColumn::IcmpCode];
+/// What every record ends with.
+const ENDING: [FlowColumn; 7] = [
+    FlowColumn::Protocol,
+    FlowColumn::TcpFlags,
+    FlowColumn::Interface,
+    FlowColumn::Packets,
+    FlowColumn::WireBytes,
+    FlowColumn::FirstTime,
+    FlowColumn::LastTime,
+];
+
+/// IPFIX has no missing values: what has no port has this one.
+const MISSING: u64 = 0;
+/// Bytes of data records after which a message is written; RFC 7011 allows 65,535.
+const MESSAGE_BYTES: usize = 32_000;
+/// The latest export time that a message can state.
+const EXPORT_TIME_MAX_S: u64 = 0xffff_ffff;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Version {
+    V4,
+    V6,
+}
+
+/// The form of a record.
+struct Template {
+    id: u16,
+    version: Version,
+    of_protocol: [FlowColumn; 2],
+}
+
+/// Those of IPv4 and IPv6 with ports, and of ICMP over both.
+const TEMPLATES: [Template; 4] = [
+    Template {
+        id: 256,
+        version: Version::V4,
+        of_protocol: PORTS,
+    },
+    Template {
+        id: 257,
+        version: Version::V6,
+        of_protocol: PORTS,
+    },
+    Template {
+        id: 258,
+        version: Version::V4,
+        of_protocol: ICMP,
+    },
+    Template {
+        id: 259,
+        version: Version::V6,
+        of_protocol: ICMP,
+    },
+];
+
+fn element(column: FlowColumn) -> Element {
+    let element = column.spec().element;
+    element.expect("the columns of a template are information elements")
+}
+
+impl Template {
+    fn columns(&self) -> impl Iterator<Item = FlowColumn> {
+        let columns = ADDRESSES.into_iter().chain(self.of_protocol);
+        columns.chain(ENDING)
+    }
+
+    /// Numbers and lengths of the information elements.
+    fn elements(&self) -> impl Iterator<Item = (u16, u16)> {
+        self.columns().filter_map(|column| {
+            let element = element(column);
+            let (id, address_bytes) = match self.version {
+                Version::V4 => (element.ids[0], 4),
+                Version::V6 => (element.ids[1], 16),
+            };
+            let bytes = match element.form {
+                ElementForm::Unsigned(bytes) => bytes,
+                ElementForm::Milliseconds => 8,
+                ElementForm::Address => address_bytes,
+                ElementForm::FirstByte => 2,
+                ElementForm::SecondByte => return None,
+            };
+            Some((id, bytes))
+        })
+    }
+}
+
+/// A direction of a flow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    There,
+    Back,
+}
+
+/// IPFIX messages being filled.
+#[derive(Default)]
+pub(crate) struct Ipfix {
+    /// Data records by template.
+    sets: [Vec<u8>; 4],
+    records: u32,
+    sequence: u32,
+    export_time_s: u32,
+    templates_sent: bool,
+}
+
+impl Ipfix {
+    /// Adds a flow's two directions; whether the message is full.
+    pub(crate) fn add(&mut self, record: &FlowRecord) -> Result<bool, WrongValue> {
+        let ends = ADDRESSES.map(|column| record.address(column));
+        let version = match ends {
+            [Some(IpAddr::V4(_)), Some(IpAddr::V4(_))] => Version::V4,
+            [Some(IpAddr::V6(_)), Some(IpAddr::V6(_))] => Version::V6,
+            // What is not IP has none.
+            _ => return Ok(false),
+        };
+        self.exported(record);
+        let there = icmp(record)?;
+        // Only what answers what is known; the other direction's own is not in the record.
+        let back = match (there, record.int(FlowColumn::Protocol)?) {
+            (Some([kind, _]), Some(number)) => icmp_counterpart(number, kind).map(|kind| [kind, 0]),
+            _ => None,
+        };
+        self.direction(record, version, Direction::There, there)?;
+        self.direction(record, version, Direction::Back, back)?;
+        Ok(self.sets.iter().map(Vec::len).sum::<usize>() > MESSAGE_BYTES)
+    }
+
+    /// A message is exported when its latest flow ended.
+    fn exported(&mut self, record: &FlowRecord) {
+        let last_s = record.time(FlowColumn::LastTime) / 1_000_000_000;
+        let last_s = u32::try_from(last_s.min(EXPORT_TIME_MAX_S)).expect("no later than that");
+        self.export_time_s = self.export_time_s.max(last_s);
+    }
+
+    fn direction(
+        &mut self,
+        record: &FlowRecord,
+        version: Version,
+        direction: Direction,
+        icmp: Option<[u8; 2]>,
+    ) -> Result<(), WrongValue> {
+        let of = |column: FlowColumn| match direction {
+            Direction::There => column,
+            Direction::Back => column.reverse(),
+        };
+        if record.int::<u64>(of(FlowColumn::Packets))? == Some(0) {
+            return Ok(());
+        }
+        let of_protocol = if icmp.is_some() { ICMP } else { PORTS };
+        let is_it = |template: &Template| {
+            template.version == version && template.of_protocol == of_protocol
+        };
+        let number = TEMPLATES.iter().position(is_it);
+        let number = number.expect("a template for each version and protocol");
+        let mut bytes = Vec::new();
+        for column in TEMPLATES[number].columns() {
+            put(record, of(column), icmp, &mut bytes)?;
+        }
+        self.sets[number].extend_from_slice(&bytes);
+        self.records += 1;
+        Ok(())
+    }
+
+    pub(crate) fn flush(&mut self, output: &mut impl Write) -> io::Result<()> {
+        if self.records == 0 {
+            return Ok(());
+        }
+        let mut body = Vec::new();
+        if !std::mem::replace(&mut self.templates_sent, true) {
+            let mut templates = Vec::new();
+            for template in &TEMPLATES {
+                let count = u16::try_from(template.elements().count()).map_err(io::Error::other)?;
+                templates.extend_from_slice(&template.id.to_be_bytes());
+                templates.extend_from_slice(&count.to_be_bytes());
+                for (element, len) in template.elements() {
+                    templates.extend_from_slice(&element.to_be_bytes());
+                    templates.extend_from_slice(&len.to_be_bytes());
+                }
+            }
+            set(&mut body, 2, &templates);
+        }
+        for (template, records) in TEMPLATES.iter().zip(&mut self.sets) {
+            if !records.is_empty() {
+                set(&mut body, template.id, records);
+                records.clear();
+            }
+        }
+        let len = u16::try_from(16 + body.len()).map_err(io::Error::other)?;
+        output.write_all(&10_u16.to_be_bytes())?;
+        output.write_all(&len.to_be_bytes())?;
+        output.write_all(&self.export_time_s.to_be_bytes())?;
+        output.write_all(&self.sequence.to_be_bytes())?;
+        // No particular observation domain (RFC 7011 §3.1): templates hold for one.
+        output.write_all(&0_u32.to_be_bytes())?;
+        output.write_all(&body)?;
+        self.sequence = self.sequence.wrapping_add(self.records);
+        self.records = 0;
+        Ok(())
+    }
+}
+
+/// Type and code of a flow of ICMP.
+fn icmp(record: &FlowRecord) -> Result<Option<[u8; 2]>, WrongValue> {
+    let [kind, code] = ICMP.map(|column| record.int(column));
+    Ok(kind?.zip(code?).map(|(kind, code)| [kind, code]))
+}
+
+/// Appends a column's value as the information element that it is.
+fn put(
+    record: &FlowRecord,
+    column: FlowColumn,
+    icmp: Option<[u8; 2]>,
+    out: &mut Vec<u8>,
+) -> Result<(), WrongValue> {
+    let of_icmp = || icmp.expect("the template is that of ICMP");
+    match element(column).form {
+        ElementForm::Unsigned(len) => {
+            let value = record.int::<u64>(column)?;
+            let bytes = value.unwrap_or(MISSING).to_be_bytes();
+            let (high, low) = bytes.split_at(bytes.len() - usize::from(len));
+            if high.iter().any(|byte| *byte != 0) {
+                return Err(record.wrong(column));
+            }
+            out.extend_from_slice(low);
+        }
+        ElementForm::Milliseconds => {
+            out.extend_from_slice(&(record.time(column) / 1_000_000).to_be_bytes());
+        }
+        ElementForm::Address => match record.address(column) {
+            Some(IpAddr::V4(address)) => out.extend_from_slice(&address.octets()),
+            Some(IpAddr::V6(address)) => out.extend_from_slice(&address.octets()),
+            None => unreachable!("what has no addresses is not exported"),
+        },
+        ElementForm::FirstByte => out.push(of_icmp()[0]),
+        ElementForm::SecondByte => out.push(of_icmp()[1]),
+    }
+    Ok(())
+}
+
+fn set(body: &mut Vec<u8>, id: u16, content: &[u8]) {
+    let len = u16::try_from(4 + content.len()).expect("a set has some 32,000 bytes");
+    body.extend_from_slice(&id.to_be_bytes());
+    body.extend_from_slice(&len.to_be_bytes());
+    body.extend_from_slice(content);
+}
