@@ -9,7 +9,7 @@ use crate::addresses::Addresses;
 use crate::flow::{Classes, Flow, Stats, community_id, score};
 use crate::names::Names;
 use crate::run::Run;
-use crate::spec::{Coding, Element, ElementForm, Kind, Spec, Unit, columns};
+use crate::spec::{Coding, Element, ElementForm, Kind, Narrows, Spec, Unit, columns};
 use crate::table::{Column, Values};
 
 use Coding::{Delta, Dictionary, Plain};
@@ -102,11 +102,12 @@ columns! {
                 Dictionary,
                 "who sent the run's first packet",
             )
-            .element(SOURCE),
+            .element(SOURCE)
+            .narrows(Narrows::Address),
             TextOrNull(|row| row.address(row.there())),
         ),
         Dst: column(
-            Spec::new("dst", Kind::Text, Dictionary, "to whom").element(DESTINATION),
+            Spec::new("dst", Kind::Text, Dictionary, "to whom").element(DESTINATION).narrows(Narrows::Address),
             TextOrNull(|row| row.address(row.back())),
         ),
         SrcPort: column(

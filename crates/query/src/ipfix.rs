@@ -8,7 +8,7 @@ use strata_archive::parts::icmp_counterpart;
 use strata_archive::{Element, ElementForm, FlowColumn};
 
 use crate::cells::WrongValue;
-use crate::records::FlowRecord;
+use crate::record::FlowRecord;
 
 /// What every record begins with.
 const ADDRESSES: [FlowColumn; 2] = [FlowColumn::Src, FlowColumn::Dst];

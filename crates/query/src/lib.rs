@@ -16,7 +16,7 @@
 //! records reasons  rows of the tables
 //! ipfix            rows of flows as IPFIX messages
 //! find             which rows may be wanted
-//! cells            values of rows, checked
+//! record cells     a row of flows; values of rows, checked
 //! ```
 //!
 //! Above `archive` and `store`; used by the command line.
@@ -31,10 +31,12 @@ mod ipfix;
 mod merge;
 mod parts;
 mod reasons;
+mod record;
 mod records;
 
 pub use export::{export, export_within};
 pub use exporter::{ExportOptions, Exported, FileFormat};
 pub use find::Find;
 pub use reasons::{ReasonCount, reasons_of};
-pub use records::{FlowRecord, RecordFormat, RecordWriter, flow_records, not_formula};
+pub use record::FlowRecord;
+pub use records::{RecordFormat, RecordWriter, flow_records, not_formula};

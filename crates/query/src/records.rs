@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::io::{self, Write};
-use std::net::IpAddr;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -13,51 +12,7 @@ use strata_store::{Disk, FileKind, Part};
 use crate::cells::{NO_PORT, NO_PROTOCOL, WrongValue};
 use crate::find::Find;
 use crate::ipfix::Ipfix;
-
-/// One row of `flows`, by column.
-#[derive(Clone, Debug)]
-pub struct FlowRecord {
-    values: Vec<Value>,
-}
-
-impl FlowRecord {
-    /// The columns that are exported, in order.
-    pub fn columns() -> impl Iterator<Item = FlowColumn> {
-        let columns = FlowColumn::ALL.iter().copied();
-        columns.filter(|column| column.spec().exported)
-    }
-
-    /// A column's value; null where there is none.
-    #[must_use]
-    pub fn get(&self, column: FlowColumn) -> &Value {
-        &self.values[column.index()]
-    }
-
-    /// A column's number, where there is one.
-    pub(crate) fn int<T: TryFrom<i64>>(&self, column: FlowColumn) -> Result<Option<T>, WrongValue> {
-        let value = self.get(column).as_i64().map(T::try_from).transpose();
-        value.map_err(|_| self.wrong(column))
-    }
-
-    /// The error of a value that cannot be.
-    pub(crate) fn wrong(&self, column: FlowColumn) -> WrongValue {
-        let value = self.get(column).as_i64();
-        WrongValue {
-            column: column.spec().name,
-            value: value.expect("only numbers are wrong"),
-        }
-    }
-
-    /// A column's time, ns.
-    pub(crate) fn time(&self, column: FlowColumn) -> u64 {
-        let ns = self.get(column).as_i64();
-        ns.expect("a flow has its times").cast_unsigned()
-    }
-
-    pub(crate) fn address(&self, column: FlowColumn) -> Option<IpAddr> {
-        self.get(column).as_str()?.parse().ok()
-    }
-}
+use crate::record::FlowRecord;
 
 /// Gives the flows of a part to `take` that may be wanted: those of the time and
 /// those whose packets may match the filter.

@@ -1,0 +1,54 @@
+//! One row of `flows`, whatever becomes of it.
+
+use std::net::IpAddr;
+
+use serde_json::Value;
+use strata_archive::FlowColumn;
+
+use crate::cells::WrongValue;
+
+/// One row of `flows`, by column.
+#[derive(Clone, Debug)]
+pub struct FlowRecord {
+    /// As [`FlowColumn::ALL`].
+    pub(crate) values: Vec<Value>,
+}
+
+impl FlowRecord {
+    /// The columns that are exported, in order.
+    pub fn columns() -> impl Iterator<Item = FlowColumn> {
+        let columns = FlowColumn::ALL.iter().copied();
+        columns.filter(|column| column.spec().exported)
+    }
+
+    /// A column's value; null where there is none.
+    #[must_use]
+    pub fn get(&self, column: FlowColumn) -> &Value {
+        &self.values[column.index()]
+    }
+
+    /// A column's number, where there is one.
+    pub(crate) fn int<T: TryFrom<i64>>(&self, column: FlowColumn) -> Result<Option<T>, WrongValue> {
+        let value = self.get(column).as_i64().map(T::try_from).transpose();
+        value.map_err(|_| self.wrong(column))
+    }
+
+    /// The error of a value that cannot be.
+    pub(crate) fn wrong(&self, column: FlowColumn) -> WrongValue {
+        let value = self.get(column).as_i64();
+        WrongValue {
+            column: column.spec().name,
+            value: value.expect("only numbers are wrong"),
+        }
+    }
+
+    /// A column's time, ns.
+    pub(crate) fn time(&self, column: FlowColumn) -> u64 {
+        let ns = self.get(column).as_i64();
+        ns.expect("a flow has its times").cast_unsigned()
+    }
+
+    pub(crate) fn address(&self, column: FlowColumn) -> Option<IpAddr> {
+        self.get(column).as_str()?.parse().ok()
+    }
+}
