@@ -3,10 +3,10 @@
 //!
 //! - [`Assembler`]: turns instructions and labels into instruction words. It knows nothing of the
 //!   kernel.
-//! - [`Program`], [`Shared`], [`Array`], [`SocketMap`]: what bpf(2) loads and creates.
+//! - [`Program`], [`Shared`], [`Array`], [`SocketMap`]: what bpf(2) loads and creates (in `sys`).
 //!
 //! Used by `filter`, which writes capture filters with the assembler, and by `capture`, which loads
-//! them. Uses no other crate of Strata.
+//! them. Uses `sys` only.
 //!
 //! ```
 //! use strata_bpf::{Assembler, Reg};
@@ -19,12 +19,11 @@
 //! ```
 //!
 //! Source: RFC 9669 (BPF instruction set) and linux/bpf.h.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod asm;
-mod kernel;
 
 pub use asm::{Alu, Assembler, Condition, Label, Operand, Reg, TooLarge, Width};
-pub use kernel::{
+pub use strata_sys::bpf::{
     Array, LoadError, Program, ProgramKind, Shared, SocketMap, TestRun, run_time_stats,
 };

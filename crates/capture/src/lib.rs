@@ -46,7 +46,7 @@
 //!
 //! Sources: draft-ietf-opsawg-pcap and draft-ietf-opsawg-pcapng; where files in
 //! the wild disagree with them, what Wireshark 4.0 and libpcap 1.10 do.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
 mod batch;

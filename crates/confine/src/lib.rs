@@ -11,8 +11,8 @@
 //!   later, and hands them over.
 //!
 //! Everything except [`confine_thread`] must be done before threads are started: they inherit it.
-//! Used by `cli`, `node`, `control` and `relay`; uses no other crate of Strata.
-#![deny(unsafe_code)]
+//! Used by `cli`, `node`, `control` and `relay`; uses `sys` only.
+#![forbid(unsafe_code)]
 
 mod files;
 mod helper;

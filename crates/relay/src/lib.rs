@@ -18,7 +18,7 @@
 //!
 //! What a NIC would do is done in software by [`strata_rdma::Responder`] behind a
 //! UDP socket; the blocks, their writers and the protocol know nothing of it.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod channel;
 mod error;

@@ -9,18 +9,17 @@
 //!
 //! [`Port`] is what a requester sends through. Nothing here knows what is in the packets, or
 //! how both ends have found each other: that is a protocol's, as the one of `relay`. Uses
-//! `rdma` and `wire` alone.
-#![deny(unsafe_code)]
+//! `rdma`, `sys` and `wire` alone.
+#![forbid(unsafe_code)]
 
 pub mod handover;
 pub mod icrc;
 pub mod raw;
 mod run;
 pub mod shared;
-mod socket;
 pub mod udp;
 #[cfg(feature = "verbs")]
-pub mod verbs;
+pub use strata_sys::verbs;
 
 use std::io;
 use std::time::Duration;

@@ -5,25 +5,24 @@
 //! that says where it is to be cut (`PACKET_VNET_HDR`, Linux 6.2): the bytes go from
 //! the batch to the kernel without being put together before. Where a driver cannot
 //! take such a frame, packets go one by one.
-#![allow(unsafe_code)]
 
-use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use strata_rdma::PacketBatch;
+use strata_sys::interface;
+use strata_sys::socket::{self, Destination, Message};
 use strata_wire::ethernet::{self, ethertype};
-use strata_wire::ipv4;
 use strata_wire::roce::{Packet, icrc};
 use strata_wire::transport::{UDP_HEADER_LEN, UdpRepr};
+use strata_wire::{exact, ipv4};
 
 use crate::Port;
 use crate::icrc::outer;
 use crate::run::{self, RUNS, Run};
-use crate::socket::{self, zeroed};
 use crate::udp::{Answers, UdpPort};
 
 /// Ethernet, IPv4 and UDP headers.
@@ -47,7 +46,7 @@ pub struct RawToPeer {
 /// Where frames go.
 #[derive(Debug)]
 struct Link {
-    index: libc::c_int,
+    index: u32,
     own: [u8; 6],
     peer: [u8; 6],
     from: SocketAddrV4,
@@ -74,16 +73,11 @@ impl RawToPeer {
         };
         let outer = outer(local, peer).ok_or(io::ErrorKind::InvalidInput)?;
         // Protocol 0: nothing is received.
-        // SAFETY: no pointers.
-        let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: just opened, owned by nothing else.
-        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        let socket = socket::packet_socket(false)?;
+        let fd = socket.as_fd();
         // Where it is not known, frames queue, and it is not said if they cannot be cut.
-        let bypass = socket::set(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1);
-        socket::set(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
+        let bypass = socket::set_number(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1);
+        socket::set_number(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
         Ok(Self {
             socket,
             link: Link::to(interface, from, to)?,
@@ -110,11 +104,9 @@ impl Link {
             );
             io::Error::new(io::ErrorKind::NotFound, problem)
         })?;
-        let name = CString::new(interface)?;
-        // SAFETY: a C string that outlives the call.
-        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+        let index = interface::index(interface)?;
         Ok(Self {
-            index: libc::c_int::try_from(index).unwrap_or(0),
+            index,
             own,
             peer,
             from,
@@ -132,8 +124,8 @@ impl Link {
             ethertype: ethertype::IPV4,
         }
         .emit(&mut out);
-        let payload_len = u16::try_from(run.bytes.len()).unwrap_or(u16::MAX);
-        let udp_len = payload_len.saturating_add(8);
+        let payload_len = exact::<u16>(run.bytes.len());
+        let udp_len = exact::<u16>(run.bytes.len() + UDP_HEADER_LEN);
         let start = out.len();
         let (source, destination) = (self.from.ip().to_bits(), self.to.ip().to_bits());
         ipv4::Repr {
@@ -184,8 +176,7 @@ fn cut(run: &Run<'_>) -> [u8; VIRTIO_LEN] {
     if run.packets > 1 {
         (out[0], out[1]) = (1, 5);
         let mut put = |at: usize, value: usize| {
-            let value = u16::try_from(value).unwrap_or(0);
-            out[at..at + 2].copy_from_slice(&value.to_ne_bytes());
+            out[at..at + 2].copy_from_slice(&exact::<u16>(value).to_ne_bytes());
         };
         put(2, HEADERS_LEN);
         put(4, run.packet_len);
@@ -196,28 +187,16 @@ fn cut(run: &Run<'_>) -> [u8; VIRTIO_LEN] {
 }
 
 fn send_runs(socket: &OwnedFd, link: &Link, runs: &[Run<'_>]) -> io::Result<()> {
-    let [mut address]: [libc::sockaddr_ll; 1] = zeroed();
-    address.sll_family = u16::try_from(libc::AF_PACKET).unwrap_or(0);
-    address.sll_protocol = ethertype::IPV4.to_be();
-    address.sll_ifindex = link.index;
-    address.sll_halen = 6;
+    let to = Destination::Link {
+        ifindex: link.index,
+        ethertype: ethertype::IPV4,
+    };
     let headers: Vec<Vec<u8>> = runs.iter().map(|run| link.headers(run)).collect();
-    let mut vectors: [[libc::iovec; 2]; RUNS] = std::array::from_fn(|_| zeroed());
-    let mut messages: [libc::mmsghdr; RUNS] = zeroed();
-    for (index, run) in runs.iter().enumerate() {
-        for (vector, bytes) in vectors[index].iter_mut().zip([&headers[index], run.bytes]) {
-            vector.iov_base = bytes.as_ptr().cast_mut().cast();
-            vector.iov_len = bytes.len();
-        }
-        let header = &mut messages[index].msg_hdr;
-        header.msg_name = (&raw mut address).cast();
-        header.msg_namelen = libc::socklen_t::try_from(size_of_val(&address)).unwrap_or(0);
-        header.msg_iov = vectors[index].as_mut_ptr();
-        header.msg_iovlen = 2;
+    let mut messages = [Message::default(); RUNS];
+    for ((message, headers), run) in messages.iter_mut().zip(&headers).zip(runs) {
+        message.parts = [headers, run.bytes];
     }
-    // SAFETY: the pointers lead to `vectors`, `headers`, `address` and the runs, all of
-    // which outlive the call.
-    unsafe { socket::send_all(socket.as_raw_fd(), &mut messages[..runs.len()]) }
+    socket::send_all::<RUNS>(socket.as_fd(), &to, &messages[..runs.len()])
 }
 
 impl Port for RawToPeer {

@@ -3,30 +3,27 @@
 //! Out, packets of one length go as one with `UDP_SEGMENT`, and several such runs
 //! with one `sendmmsg`; an unconnected socket that forbids fragmentation numbers them
 //! from 0. In, `recvmmsg` with `UDP_GRO` gets runs as they are.
-#![allow(unsafe_code)]
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
+use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery};
 use strata_rdma::PacketBatch;
+use strata_sys::socket::{self, Destination, Message, Receiver};
+use strata_wire::exact;
 use strata_wire::roce::Packet;
 use strata_wire::roce::icrc;
 
 use crate::Port;
 use crate::icrc::{IcrcCheck, outer};
 use crate::run::{self, Run};
-use crate::socket::{self, from_sockaddr, to_sockaddr, zeroed};
 
 pub use crate::run::RUNS;
 
-/// Bytes of the buffer of one run that is received.
-const RUN_BUFFER: usize = 65_536;
 /// What the socket should hold.
-const SOCKET_BUFFER: libc::c_int = 16 << 20;
-/// Bytes for the one control message that is used, aligned.
-type Ancillary = [u64; 4];
+const SOCKET_BUFFER: usize = 16 << 20;
 
 /// A UDP socket for RoCEv2.
 #[derive(Debug)]
@@ -34,7 +31,7 @@ pub struct UdpPort {
     socket: UdpSocket,
     /// Whether the kernel cuts runs for us.
     segmentation: bool,
-    received: Vec<u8>,
+    receiver: Receiver<RUNS>,
 }
 
 impl UdpPort {
@@ -49,33 +46,23 @@ impl UdpPort {
         let port = Self {
             socket,
             segmentation: true,
-            received: vec![0; RUNS * RUN_BUFFER],
+            receiver: Receiver::default(),
         };
         // Root may exceed the system's limit; others get what they get.
-        for (forced, asked) in [
-            (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
-            (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
-        ] {
-            if port.set(libc::SOL_SOCKET, forced, SOCKET_BUFFER).is_err() {
-                port.set(libc::SOL_SOCKET, asked, SOCKET_BUFFER)?;
-            }
+        if sockopt::set_socket_recv_buffer_size_force(&port.socket, SOCKET_BUFFER).is_err() {
+            sockopt::set_socket_recv_buffer_size(&port.socket, SOCKET_BUFFER)?;
         }
-        let whole = port.set(
-            libc::IPPROTO_IP,
-            libc::IP_MTU_DISCOVER,
-            libc::IP_PMTUDISC_DO,
-        );
+        if sockopt::set_socket_send_buffer_size_force(&port.socket, SOCKET_BUFFER).is_err() {
+            sockopt::set_socket_send_buffer_size(&port.socket, SOCKET_BUFFER)?;
+        }
+        let whole = sockopt::set_ip_mtu_discover(&port.socket, Ipv4PathMtuDiscovery::DO);
         // An IPv6 socket may take no IPv4 packets; if it does, they are as those of IPv4 sockets.
         if address.is_ipv4() {
             whole?;
         }
         // Without it, runs are cut before they arrive, which is slower.
-        let _ = port.set(libc::SOL_UDP, libc::UDP_GRO, 1);
+        let _ = socket::set_number(port.socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1);
         Ok(port)
-    }
-
-    fn set(&self, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
-        socket::set(self.socket.as_raw_fd(), level, name, value)
     }
 
     /// Where it is bound.
@@ -93,7 +80,7 @@ impl UdpPort {
     ///
     /// What the operating system says.
     pub fn wait(&self, limit: Duration) -> io::Result<bool> {
-        socket::wait(self.socket.as_raw_fd(), libc::POLLIN, limit)
+        socket::wait(self.socket.as_fd(), false, limit)
     }
 
     /// Seals the packets and sends them to `destination`, which `icrcs` lead to from
@@ -136,88 +123,25 @@ impl UdpPort {
         &mut self,
         take: &mut dyn FnMut(SocketAddr, usize, &[u8]),
     ) -> io::Result<usize> {
-        let mut addresses: [libc::sockaddr_storage; RUNS] = zeroed();
-        let mut vectors: [libc::iovec; RUNS] = zeroed();
-        let mut control: [Ancillary; RUNS] = [[0; 4]; RUNS];
-        let mut messages: [libc::mmsghdr; RUNS] = zeroed();
-        for index in 0..RUNS {
-            let buffer = &mut self.received[index * RUN_BUFFER..(index + 1) * RUN_BUFFER];
-            vectors[index].iov_base = buffer.as_mut_ptr().cast();
-            vectors[index].iov_len = buffer.len();
-            let header = &mut messages[index].msg_hdr;
-            header.msg_name = (&raw mut addresses[index]).cast();
-            header.msg_namelen =
-                libc::socklen_t::try_from(size_of::<libc::sockaddr_storage>()).unwrap_or(0);
-            header.msg_iov = &raw mut vectors[index];
-            header.msg_iovlen = 1;
-            header.msg_control = control[index].as_mut_ptr().cast();
-            header.msg_controllen = size_of::<Ancillary>();
-        }
-        // SAFETY: as many messages as there are, whose pointers lead to `addresses`,
-        // `vectors`, `control` and the buffers of `received`, each with its length.
-        let count = unsafe {
-            libc::recvmmsg(
-                self.socket.as_raw_fd(),
-                messages.as_mut_ptr(),
-                libc::c_uint::try_from(RUNS).unwrap_or(0),
-                libc::MSG_DONTWAIT,
-                std::ptr::null_mut(),
-            )
-        };
-        let Ok(count) = usize::try_from(count) else {
-            return match io::Error::last_os_error() {
-                error
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::WouldBlock
-                            | io::ErrorKind::Interrupted
-                            | io::ErrorKind::ConnectionRefused
-                    ) =>
-                {
-                    Ok(0)
-                }
-                error => Err(error),
-            };
-        };
-        for index in 0..count {
-            let len = (messages[index].msg_len as usize).min(RUN_BUFFER);
-            let Some(source) = from_sockaddr(&addresses[index]) else {
-                continue;
-            };
+        self.receiver.receive(self.socket.as_fd(), |run| {
             // IPv4 addresses as such, also where a socket for both families has them.
-            let source = SocketAddr::new(source.ip().to_canonical(), source.port());
-            let size = segment_size(&messages[index].msg_hdr, &control[index]);
-            let bytes = &self.received[index * RUN_BUFFER..][..len];
-            for (place, packet) in bytes.chunks(size.unwrap_or(len).max(1)).enumerate() {
+            let source = SocketAddr::new(run.source.ip().to_canonical(), run.source.port());
+            let len = run.segment.unwrap_or(run.bytes.len()).max(1);
+            for (place, packet) in run.bytes.chunks(len).enumerate() {
                 take(source, place, packet);
             }
-        }
-        Ok(count)
+        })
     }
 }
 
 fn send_runs(socket: &UdpSocket, destination: SocketAddr, runs: &[Run<'_>]) -> io::Result<()> {
-    let (mut address, address_len) = to_sockaddr(destination);
-    let mut vectors: [libc::iovec; RUNS] = zeroed();
-    let mut control: [Ancillary; RUNS] = [[0; 4]; RUNS];
-    let mut messages: [libc::mmsghdr; RUNS] = zeroed();
-    for (index, run) in runs.iter().enumerate() {
-        vectors[index].iov_base = run.bytes.as_ptr().cast_mut().cast();
-        vectors[index].iov_len = run.bytes.len();
-        let header = &mut messages[index].msg_hdr;
-        header.msg_name = (&raw mut address).cast();
-        header.msg_namelen = address_len;
-        header.msg_iov = &raw mut vectors[index];
-        header.msg_iovlen = 1;
-        if run.packets > 1 {
-            let size = u16::try_from(run.packet_len).unwrap_or(0);
-            header.msg_control = control[index].as_mut_ptr().cast();
-            header.msg_controllen = segment_message(&mut control[index], size);
-        }
+    let to = Destination::Socket(destination);
+    let mut messages = [Message::default(); RUNS];
+    for (message, run) in messages.iter_mut().zip(runs) {
+        message.parts[0] = run.bytes;
+        message.segment = (run.packets > 1).then(|| exact::<u16>(run.packet_len));
     }
-    // SAFETY: the pointers lead to `vectors`, `control`, `address` and the runs, all of
-    // which outlive the call.
-    unsafe { socket::send_all(socket.as_raw_fd(), &mut messages[..runs.len()]) }
+    socket::send_all::<RUNS>(socket.as_fd(), &to, &messages[..runs.len()])
 }
 
 /// The largest IP packet that goes unfragmented where a connected socket leads, in
@@ -227,55 +151,11 @@ fn send_runs(socket: &UdpSocket, destination: SocketAddr, runs: &[Run<'_>]) -> i
 ///
 /// What the operating system says.
 pub fn path_mtu(socket: &UdpSocket) -> io::Result<usize> {
-    let (level, name) = match socket.local_addr()? {
-        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
-        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+    let mtu = match socket.local_addr()? {
+        SocketAddr::V4(_) => sockopt::ip_mtu(socket)?,
+        SocketAddr::V6(_) => sockopt::ipv6_mtu(socket)?,
     };
-    let mut value: libc::c_int = 0;
-    let mut len = libc::socklen_t::try_from(size_of_val(&value)).unwrap_or(0);
-    // SAFETY: value and length outlive the call, and the length is that of the value.
-    let got = unsafe {
-        let value = (&raw mut value).cast();
-        libc::getsockopt(socket.as_raw_fd(), level, name, value, &raw mut len)
-    };
-    if got != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    usize::try_from(value).map_err(io::Error::other)
-}
-
-/// A control message that says `UDP_SEGMENT`; returns its bytes.
-fn segment_message(control: &mut Ancillary, size: u16) -> usize {
-    // cmsghdr: length usize, level i32, type i32; then the value.
-    let len = size_of::<libc::cmsghdr>() + size_of::<u16>();
-    let level = u64::from(libc::SOL_UDP.cast_unsigned());
-    let kind = u64::from(libc::UDP_SEGMENT.cast_unsigned());
-    control[0] = len as u64;
-    control[1] = if cfg!(target_endian = "little") {
-        level | kind << 32
-    } else {
-        level << 32 | kind
-    };
-    control[2] = u64::from_ne_bytes(std::array::from_fn(|byte| {
-        size.to_ne_bytes().get(byte).copied().unwrap_or(0)
-    }));
-    // CMSG_SPACE.
-    len.next_multiple_of(size_of::<usize>())
-}
-
-/// What `UDP_GRO` says: bytes of each packet of a run.
-fn segment_size(header: &libc::msghdr, control: &Ancillary) -> Option<usize> {
-    if header.msg_controllen < size_of::<libc::cmsghdr>() + size_of::<libc::c_int>() {
-        return None;
-    }
-    let word = control[1].to_ne_bytes();
-    let level = i32::from_ne_bytes([word[0], word[1], word[2], word[3]]);
-    let kind = i32::from_ne_bytes([word[4], word[5], word[6], word[7]]);
-    let value = control[2].to_ne_bytes();
-    let size = i32::from_ne_bytes([value[0], value[1], value[2], value[3]]);
-    (level == libc::SOL_UDP && kind == libc::UDP_GRO)
-        .then(|| usize::try_from(size).ok())
-        .flatten()
+    usize::try_from(mtu).map_err(io::Error::other)
 }
 
 /// What comes back from one peer.

@@ -7,7 +7,7 @@
 //! - [`Arithmetic::Switch`] gives the numbers that a programmable switch would.
 //!
 //! Uses `wire`; used by `classify` (for the names of features) and `pipeline`.
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod bucket;
 mod exact;

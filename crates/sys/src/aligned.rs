@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::io;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
@@ -26,10 +27,28 @@ impl AlignedBytes {
     /// So many zeros. Memory is taken page by page as it is touched.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
-        let mut room = vec![0; len + ALIGNMENT];
+        Self::within(vec![0; len + ALIGNMENT], len)
+    }
+
+    fn within(mut room: Vec<u8>, len: usize) -> Self {
         let at = room.as_ptr().align_offset(ALIGNMENT);
         let start = NonNull::from(&mut room[at..at + len]).cast();
         Self { start, len, room }
+    }
+
+    /// So many zeros in memory that has been touched, if there is so much.
+    ///
+    /// # Errors
+    ///
+    /// If there is not.
+    pub fn try_touched(len: usize) -> io::Result<Self> {
+        let all = len
+            .checked_add(ALIGNMENT)
+            .ok_or(io::ErrorKind::OutOfMemory)?;
+        let mut room = Vec::new();
+        room.try_reserve_exact(all)?;
+        room.resize(all, 0);
+        Ok(Self::within(room, len))
     }
 
     /// So many zeros in memory that has been touched, since the first touch of a page may take

@@ -4,19 +4,39 @@
 //! the memory that blocks need is here.
 //!
 //! ```text
-//! aligned   memory at an address fit for direct writes
-//! shared    memory that another process or a NIC writes too: copied, never borrowed
-//! disk      blocks in flight to a disk, kept until the kernel has let go
-//! uring     io_uring(7)
+//! aligned    memory at an address fit for direct writes
+//! shared     memory that another process or a NIC writes too: copied, never borrowed
+//! disk       blocks in flight to a disk, kept until the kernel has let go
+//! uring      io_uring(7)
+//! socket     packet sockets, options, many messages with one call
+//! packet     the ring of a packet socket
+//! xdp        the frames and rings of an AF_XDP socket
+//! interface  what the kernel says of network interfaces
+//! bpf        bpf(2): programs and maps
+//! verbs      memory that a NIC writes, through libibverbs (with the feature of that name)
+//! blocked    what SIGSYS does
+//! mapping    mmap(2), for the others
 //! ```
+//!
+//! Memory that the kernel hands over for a while (blocks of a ring, frames) is a slice for that
+//! while: giving it back takes the ring mutably, so no slice of it is left.
 //!
 //! Any crate may use it; it uses none. Outside of it, only vector instructions are unsafe.
 #![deny(unsafe_code)]
 
 mod aligned;
+pub mod blocked;
+pub mod bpf;
 pub mod disk;
+pub mod interface;
+mod mapping;
+pub mod packet;
 pub mod shared;
+pub mod socket;
 mod uring;
+#[cfg(feature = "verbs")]
+pub mod verbs;
+pub mod xdp;
 
 pub use aligned::{ALIGNMENT, AlignedBytes};
 pub use disk::DiskBlock;

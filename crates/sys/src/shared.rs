@@ -4,32 +4,19 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
+use crate::mapping::Mapping;
+
 /// Memory that others write too.
 #[derive(Debug)]
 pub struct SharedMemory {
-    start: NonNull<u8>,
-    len: usize,
+    memory: Mapping,
     file: File,
-}
-
-// SAFETY: the memory is reached through raw pointers alone, by copies; who copies
-// where at what time is settled by the protocol of those who share it.
-unsafe impl Send for SharedMemory {}
-// SAFETY: as above.
-unsafe impl Sync for SharedMemory {}
-
-impl Drop for SharedMemory {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `map` with this length; slices of it borrow from `self`, blocks hold
-        // it, and a NIC's registration ends before.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
-    }
 }
 
 impl SharedMemory {
@@ -40,22 +27,8 @@ impl SharedMemory {
     ///
     /// What the operating system says.
     pub fn map(file: File, len: usize) -> io::Result<Self> {
-        // SAFETY: a new mapping, at an address of the system's choice.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                file.as_raw_fd(),
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = NonNull::new(start.cast()).ok_or_else(io::Error::last_os_error)?;
-        Ok(Self { start, len, file })
+        let memory = Mapping::of(file.as_fd(), len, 0, false)?;
+        Ok(Self { memory, file })
     }
 
     /// Zeros that no path leads to, and that nobody can shrink; /proc shows them as `name`.
@@ -82,24 +55,27 @@ impl SharedMemory {
     /// Its first byte, for telling a NIC.
     #[must_use]
     pub fn start(&self) -> NonNull<u8> {
-        self.start
+        self.memory.start()
     }
 
     /// Bytes of it.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.len
+        self.memory.len()
     }
 
     /// Whether it has none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.memory.len() == 0
     }
 
     fn check(&self, at: usize, len: usize) {
         let end = at.checked_add(len);
-        assert!(end.is_some_and(|end| end <= self.len), "within the mapping");
+        assert!(
+            end.is_some_and(|end| end <= self.memory.len()),
+            "within the mapping"
+        );
     }
 
     /// Copies bytes to a place.
@@ -112,7 +88,7 @@ impl SharedMemory {
         // SAFETY: within the mapping by the assertion; `bytes` are not of it, since there are no
         // references to it.
         unsafe {
-            let to = self.start.as_ptr().add(at);
+            let to = self.memory.start().as_ptr().add(at);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
         }
     }
@@ -124,14 +100,25 @@ impl SharedMemory {
     /// If that is beyond the mapping.
     #[must_use]
     pub fn copy_out(&self, at: usize, len: usize) -> Vec<u8> {
-        self.check(at, len);
         let mut out = vec![0; len];
-        // SAFETY: within the mapping by the assertion, and `out` has room.
-        unsafe {
-            let from = self.start.as_ptr().add(at);
-            std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), len);
-        }
+        self.copy_into(at, &mut out);
         out
+    }
+
+    /// Copies the bytes at a place, as they are now, to `out`.
+    ///
+    /// # Panics
+    ///
+    /// If that is beyond the mapping.
+    #[inline]
+    pub fn copy_into(&self, at: usize, out: &mut [u8]) {
+        self.check(at, out.len());
+        // SAFETY: within the mapping by the assertion; `out` is not of it, since there are no
+        // references to it.
+        unsafe {
+            let from = self.memory.start().as_ptr().add(at);
+            std::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len());
+        }
     }
 }
 
@@ -152,7 +139,7 @@ impl SharedSlice<'_> {
 
     pub(crate) fn start(&self) -> *const u8 {
         // `SharedBlock::new` has asserted that it is within the mapping.
-        self.memory.start.as_ptr().wrapping_add(self.at)
+        self.memory.start().as_ptr().wrapping_add(self.at)
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -7,8 +7,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use strata_sys::interface as asked;
+
 use super::interface::ANY;
-use super::sys;
 
 /// Where packets were lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -137,7 +138,7 @@ fn device_totals(name: &str) -> Vec<(String, u64)> {
         text.trim().parse().ok()
     };
     // sysfs may show the interfaces of another network namespace.
-    let index = sys::interface_index(name).ok().map(u64::from);
+    let index = asked::index(name).ok().map(u64::from);
     if index.is_none() || number("ifindex") != index {
         return Vec::new();
     }
@@ -180,25 +181,25 @@ fn ethtool_statistics(name: &str) -> Option<Vec<(String, u64)>> {
     let mut sets = [0; 20];
     sets[..4].copy_from_slice(&GSSET_INFO.to_ne_bytes());
     sets[8..16].copy_from_slice(&(1_u64 << STATISTICS).to_ne_bytes());
-    sys::ethtool(name, &mut sets).ok()?;
+    asked::ethtool(name, &mut sets).ok()?;
     let count = u32::from_ne_bytes(sets[16..20].try_into().ok()?);
     if count == 0 || count > COUNTERS_MAX {
         return None;
     }
     let counters = usize::try_from(count).ok()?;
-    // Room for counters that appear in between: the kernel writes as many as there are.
+    // Room for counters that appear in between: the kernel gives as many as there are.
     let spare = counters * 2;
 
     let mut names = vec![0; 12 + spare * NAME_LEN];
     names[..4].copy_from_slice(&GSTRINGS.to_ne_bytes());
     names[4..8].copy_from_slice(&STATISTICS.to_ne_bytes());
     names[8..12].copy_from_slice(&count.to_ne_bytes());
-    sys::ethtool(name, &mut names).ok()?;
+    asked::ethtool(name, &mut names).ok()?;
 
     let mut values = vec![0; 8 + spare * 8];
     values[..4].copy_from_slice(&GSTATS.to_ne_bytes());
     values[4..8].copy_from_slice(&count.to_ne_bytes());
-    sys::ethtool(name, &mut values).ok()?;
+    asked::ethtool(name, &mut values).ok()?;
 
     let names = names[12..].chunks_exact(NAME_LEN);
     let values = values[8..].as_chunks::<8>().0;

@@ -4,10 +4,11 @@ use std::fs;
 use std::io;
 use std::sync::OnceLock;
 
+use strata_sys::interface as asked;
+use strata_sys::socket::packet_socket;
 use strata_wire::LinkType;
 
 use super::error::LiveError;
-use super::sys;
 use super::xsk::MTU_MAX;
 
 /// The name under which all interfaces are captured together.
@@ -49,7 +50,7 @@ impl Device {
     ///
     /// If the kernel does not say.
     pub fn all() -> Result<Vec<Self>, LiveError> {
-        let names = sys::interface_names().map_err(|source| LiveError::System {
+        let names = asked::names().map_err(|source| LiveError::System {
             interface: ANY.into(),
             call: "if_nameindex",
             source,
@@ -88,10 +89,10 @@ impl Device {
                 },
             }
         };
-        let index = sys::interface_index(name).map_err(fail("SIOCGIFINDEX"))?;
-        let flags = i32::from(sys::interface_flags(name).map_err(fail("SIOCGIFFLAGS"))?);
-        let hardware = sys::interface_hardware(name).map_err(fail("SIOCGIFHWADDR"))?;
-        let mtu = sys::interface_mtu(name).map_err(fail("SIOCGIFMTU"))?;
+        let index = asked::index(name).map_err(fail("SIOCGIFINDEX"))?;
+        let flags = i32::from(asked::flags(name).map_err(fail("SIOCGIFFLAGS"))?);
+        let hardware = asked::hardware(name).map_err(fail("SIOCGIFHWADDR"))?;
+        let mtu = asked::mtu(name).map_err(fail("SIOCGIFMTU"))?;
         Ok(Self {
             name: name.to_owned(),
             index,
@@ -141,7 +142,7 @@ impl Device {
 }
 
 fn known_names() -> String {
-    let names = sys::interface_names().unwrap_or_default();
+    let names = asked::names().unwrap_or_default();
     let names: Vec<String> = names.into_iter().map(|(_, name)| name).collect();
     names.join(", ")
 }
@@ -167,7 +168,7 @@ fn speed_mbps(name: &str) -> Option<u32> {
     const ETHTOOL_GSET: u32 = 1;
     let mut command = [0; 44];
     command[..4].copy_from_slice(&ETHTOOL_GSET.to_ne_bytes());
-    sys::ethtool(name, &mut command).ok()?;
+    asked::ethtool(name, &mut command).ok()?;
     let half = |at: usize| u16::from_ne_bytes([command[at], command[at + 1]]);
     let speed = u32::from(half(28)) << 16 | u32::from(half(12));
     // SPEED_UNKNOWN, also where a driver has 16 bits of it only.
@@ -196,7 +197,7 @@ impl Device {
     /// What it offers to captures.
     #[must_use]
     pub fn offers(&self) -> Offers {
-        let packet_problem = match sys::packet_socket(false) {
+        let packet_problem = match packet_socket(false) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Some(String::from(
                 "not permitted: run as root, or with cap_net_raw",
             )),
@@ -227,7 +228,7 @@ fn driver(name: &str) -> Option<String> {
     const ETHTOOL_GDRVINFO: u32 = 3;
     let mut command = [0; 196];
     command[..4].copy_from_slice(&ETHTOOL_GDRVINFO.to_ne_bytes());
-    sys::ethtool(name, &mut command).ok()?;
+    asked::ethtool(name, &mut command).ok()?;
     let text = command[4..36].split(|&byte| byte == 0).next()?;
     let text = String::from_utf8_lossy(text).into_owned();
     (!text.is_empty()).then_some(text)
@@ -241,7 +242,7 @@ fn merges(name: &str) -> bool {
     let value = |number: u32| {
         let mut command = [0; 8];
         command[..4].copy_from_slice(&number.to_ne_bytes());
-        sys::ethtool(name, &mut command).ok()?;
+        asked::ethtool(name, &mut command).ok()?;
         let value = command[4..].first_chunk().copied();
         value.map(u32::from_ne_bytes)
     };
@@ -256,7 +257,7 @@ pub(super) fn stamps(name: &str) -> bool {
     const FILTER_ALL: u32 = 1 << 1;
     let mut command = [0; 44];
     command[..4].copy_from_slice(&ETHTOOL_GET_TS_INFO.to_ne_bytes());
-    if sys::ethtool(name, &mut command).is_err() {
+    if asked::ethtool(name, &mut command).is_err() {
         return false;
     }
     let word = |at: usize| {
@@ -271,7 +272,7 @@ pub(super) fn receive_queues(name: &str) -> u32 {
     const ETHTOOL_GCHANNELS: u32 = 0x3c;
     let mut command = [0; 36];
     command[..4].copy_from_slice(&ETHTOOL_GCHANNELS.to_ne_bytes());
-    if sys::ethtool(name, &mut command).is_err() {
+    if asked::ethtool(name, &mut command).is_err() {
         return 1;
     }
     let count = |at: usize| {

@@ -20,13 +20,13 @@ use strata_bpf::{
     Alu, Assembler, Condition, Label, Program, ProgramKind, Reg, Shared, SocketMap, TooLarge, Width,
 };
 use strata_filter::{Filter, KernelView};
+use strata_sys::{interface as asked, socket};
 use strata_wire::{LinkType, Tally, exact, mix64};
 
 use super::error::LiveError;
 use super::interface::Device;
 use super::ring::{SLL2_LEN, VLAN_TAG_LEN};
 use super::sampler::FlowSampler;
-use super::sys;
 use cut::look_up;
 pub use cut::{CUT_BYTES_MIN, CutTable};
 pub(super) use cut::{fold, raw_ipv4, raw_ipv6, step};
@@ -156,7 +156,7 @@ impl Kernel {
             direction: options.direction,
             key,
             workers,
-            loopback: sys::interface_index("lo").unwrap_or(0),
+            loopback: asked::index("lo").unwrap_or(0),
         }
     }
 
@@ -190,8 +190,8 @@ impl Kernel {
         };
         let why = match self.load(device) {
             Ok(program) => {
-                let number = program.as_fd().as_raw_fd();
-                sys::set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, &number)
+                let number = program.as_fd().as_raw_fd().cast_unsigned();
+                socket::set_number(fd, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, number)
                     .map_err(fail("SO_ATTACH_BPF"))?;
                 return Ok(Placed::InKernel);
             }
@@ -204,7 +204,7 @@ impl Kernel {
                 why,
             });
         }
-        sys::attach_snaplen(fd, self.snaplen).map_err(fail("SO_ATTACH_FILTER"))?;
+        socket::attach_snaplen(fd, self.snaplen).map_err(fail("SO_ATTACH_FILTER"))?;
         Ok(Placed::InUserSpace(why))
     }
 
@@ -440,15 +440,15 @@ impl Kernel {
         #[allow(clippy::cast_possible_truncation)]
         let group = mix64(self.key ^ u64::from(device.index)) as u16;
         let argument = u32::from(group) | libc::PACKET_FANOUT_EBPF << 16;
-        sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_FANOUT, &argument)
+        socket::set_number(fd, libc::SOL_PACKET, libc::PACKET_FANOUT, argument)
             .map_err(fail("PACKET_FANOUT"))?;
         let ethernet = device.link == LinkType::ETHERNET;
         let program = self.loaded(Purpose::Spread { ethernet }, "strata_spread", || {
             spread(ethernet, mix64(self.key ^ 1)).map_err(|error| error.to_string())
         });
         let program = program.map_err(no_bpf)?;
-        let number = program.as_fd().as_raw_fd();
-        sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, &number)
+        let number = program.as_fd().as_raw_fd().cast_unsigned();
+        socket::set_number(fd, libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, number)
             .map_err(fail("PACKET_FANOUT_DATA"))
     }
 }

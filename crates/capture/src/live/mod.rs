@@ -13,16 +13,17 @@
 //! sampler       eBPF: sampling flow by flow
 //! interface     what interfaces there are
 //! drops         what was lost before us, and where
-//! sys           system calls and shared memory: all that is unsafe
+//! event, clock  waiting, and what time it is
 //! ```
 
+pub(crate) mod clock;
 mod drops;
 mod error;
+mod event;
 mod interface;
 mod kernel;
 mod ring;
 mod sampler;
-pub(crate) mod sys;
 mod xsk;
 
 use std::collections::VecDeque;
@@ -42,8 +43,11 @@ pub use sampler::{FlowSampler, ShareFollower};
 use crate::batch::{BATCH_MAX, PacketRef, Packets};
 use kernel::{Attached, Kernel, Placed};
 use ring::Ring;
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_error;
 use strata_bpf::SocketMap;
 use strata_filter::Filter;
+use strata_sys::xdp::XdpSocket;
 use strata_wire::pcapng::options::{self, code};
 use strata_wire::{Interface, LinkType, Meta, Tally, exact};
 use xsk::Xsk;
@@ -188,7 +192,7 @@ impl fmt::Display for LiveEvent {
     }
 }
 
-/// Where one packet of a batch lies in its block.
+/// Where one packet of a batch lies in its block, or frame.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     ts_ns: u64,
@@ -212,8 +216,17 @@ impl Slot {
 /// The packets of one step, borrowed from a ring.
 #[derive(Debug, Clone, Copy)]
 pub struct RingBatch<'a> {
-    block: &'a [u8],
+    memory: Memory<'a>,
     slots: &'a [Slot],
+}
+
+/// Where the packets of a step are: memory that the kernel has handed over, until the next step.
+#[derive(Debug, Clone, Copy)]
+enum Memory<'a> {
+    /// In a block, where slots say.
+    Block(&'a [u8]),
+    /// Each in a frame, in the order of slots.
+    Frames(&'a XdpSocket),
 }
 
 impl Packets for RingBatch<'_> {
@@ -225,12 +238,15 @@ impl Packets for RingBatch<'_> {
     #[inline]
     fn get(&self, index: usize) -> PacketRef<'_> {
         let slot = &self.slots[index];
-        let at = slot.at as usize;
+        let (at, len) = (slot.at as usize, slot.len as usize);
         PacketRef {
             ts_ns: slot.ts_ns,
             interface: slot.interface,
             wire_len: slot.wire_len,
-            data: &self.block[at..at + slot.len as usize],
+            data: match self.memory {
+                Memory::Block(block) => &block[at..at + len],
+                Memory::Frames(frames) => &frames.packet(index)[at..at + len],
+            },
             options: &[],
             has_timestamp: true,
         }
@@ -252,10 +268,10 @@ impl Source {
         }
     }
 
-    fn block(&self) -> &[u8] {
+    fn memory(&self) -> Memory<'_> {
         match self {
-            Self::Ring(ring) => ring.block(),
-            Self::Xsk(xsk) => xsk.block(),
+            Self::Ring(ring) => Memory::Block(ring.block()),
+            Self::Xsk(xsk) => Memory::Frames(xsk.frames()),
         }
     }
 
@@ -331,12 +347,12 @@ pub struct Waker(Arc<OwnedFd>);
 
 impl Waker {
     fn new() -> io::Result<Self> {
-        sys::event().map(|fd| Self(Arc::new(fd)))
+        event::event().map(|fd| Self(Arc::new(fd)))
     }
 
     /// Ends the wait at hand, or the next one.
     pub fn wake(&self) {
-        sys::signal_event(self.0.as_fd());
+        event::signal_event(self.0.as_fd());
     }
 }
 
@@ -463,7 +479,7 @@ impl Live {
         Ok(Self {
             ports,
             attached: Arc::default(),
-            tai_ns: sys::tai_ahead_ns(),
+            tai_ns: clock::tai_ahead_ns(),
             options: options.clone(),
             kernel: Arc::clone(kernel),
             filter_in_user_space: None,
@@ -526,7 +542,7 @@ impl Live {
             return Ok(LiveNext::Packets);
         }
         let fds = self.ports.iter().map(|port| port.source.fd());
-        sys::wait(fds, self.waker.0.as_fd(), WAIT).map_err(self.ports[0].device.error("poll"))?;
+        event::wait(fds, self.waker.0.as_fd(), WAIT).map_err(self.ports[0].device.error("poll"))?;
         if self.fill() {
             return Ok(LiveNext::Packets);
         }
@@ -554,7 +570,7 @@ impl Live {
     #[must_use]
     pub fn batch(&self) -> RingBatch<'_> {
         RingBatch {
-            block: self.ports[self.current].source.block(),
+            memory: self.ports[self.current].source.memory(),
             slots: &self.slots,
         }
     }
@@ -599,13 +615,14 @@ impl Live {
                 let name = port.device.name.clone();
                 self.events.push(LiveEvent::CardTimes(name, off));
             }
-            match sys::take_error(port.source.fd()) {
-                None => {}
-                Some(error) if error.raw_os_error() == Some(libc::ENETDOWN) => {
+            // The pending error, which is cleared by asking.
+            match socket_error(port.source.fd()).flatten() {
+                Ok(()) => {}
+                Err(Errno::NETDOWN) => {
                     port.state = PortState::Down;
                     self.events.push(LiveEvent::Down(port.device.name.clone()));
                 }
-                Some(error) => return Err(port.device.error("receiving")(error)),
+                Err(error) => return Err(port.device.error("receiving")(error.into())),
             }
         }
         if self.looked.elapsed() < LOOK_AGAIN {

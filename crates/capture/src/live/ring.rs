@@ -14,13 +14,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use strata_wire::{LinkType, exact};
+use strata_sys::packet::{self, PacketRing, RingLayout};
+use strata_sys::{interface as asked, socket};
+use strata_wire::{LinkType, exact, prefetch};
 
 use super::error::LiveError;
 use super::interface::{self, Device};
 use super::kernel::Direction;
-use super::sys::{self, Blocks, Mapping};
-use super::{LiveOptions, Slot};
+use super::{LiveOptions, Slot, clock};
 use crate::batch::BATCH_MAX;
 
 /// Bytes of a block: large enough for the largest packet that Linux merges
@@ -88,7 +89,7 @@ pub struct RingCounts {
 #[derive(Debug)]
 pub(super) struct Ring {
     socket: OwnedFd,
-    blocks: Blocks,
+    blocks: PacketRing,
     link: LinkType,
     snaplen: u32,
     /// The packet within the block that is next, and how many are left.
@@ -109,43 +110,39 @@ impl Ring {
         let link = device.link;
         let cooked = link == LinkType::LINUX_SLL2;
         let fail = |call: &'static str| device.error(call);
-        let socket = match &options.opener {
+        let opened = match &options.opener {
             Some(opener) => (opener.0)(cooked),
-            None => sys::packet_socket(cooked),
+            None => socket::packet_socket(cooked),
         };
-        let socket = socket.map_err(|source| not_permitted(device, source))?;
-        let fd = socket.as_fd();
+        let opened = opened.map_err(|source| not_permitted(device, source))?;
+        let fd = opened.as_fd();
         let packet = libc::SOL_PACKET;
-        // `tpacket_versions` in linux/if_packet.h.
-        const TPACKET_V3: i32 = 2;
-        sys::set_option(fd, packet, libc::PACKET_VERSION, &TPACKET_V3)
-            .map_err(fail("TPACKET_V3"))?;
         let reserve = VLAN_TAG_LEN + if cooked { SLL2_LEN } else { 0 };
         let reserve = exact::<u32>(reserve);
-        sys::set_option(fd, packet, libc::PACKET_RESERVE, &reserve)
+        socket::set_number(fd, packet, libc::PACKET_RESERVE, reserve)
             .map_err(fail("PACKET_RESERVE"))?;
         if device.is_loopback || options.direction == Direction::In {
             // Each packet on it is seen as sent and as received.
-            sys::set_option(fd, packet, libc::PACKET_IGNORE_OUTGOING, &1_i32)
+            socket::set_number(fd, packet, libc::PACKET_IGNORE_OUTGOING, 1)
                 .map_err(fail("PACKET_IGNORE_OUTGOING"))?;
         }
         // Nothing may come in before the filter and the fanout group are there.
-        sys::attach_snaplen(fd, 0).map_err(fail("SO_ATTACH_FILTER"))?;
+        socket::attach_snaplen(fd, 0).map_err(fail("SO_ATTACH_FILTER"))?;
         let card_times = ask_for_card_times(fd, device, options.stamps)?;
         let ring_bytes = options.ring_bytes.unwrap_or(device.ring_bytes());
-        let memory =
+        let blocks =
             map_ring(fd, ring_bytes, options.immediate).map_err(|source| LiveError::Ring {
                 interface: device.name.clone(),
                 bytes: ring_bytes,
                 source,
             })?;
         if options.promiscuous && device.index != 0 {
-            promiscuous(fd, device.index).map_err(fail("PACKET_MR_PROMISC"))?;
+            socket::set_promiscuous(fd, device.index).map_err(fail("PACKET_MR_PROMISC"))?;
         }
-        sys::bind_packet(fd, device.index).map_err(fail("bind"))?;
+        socket::bind_packet(fd, device.index, true).map_err(fail("bind"))?;
         Ok(Self {
-            socket,
-            blocks: Blocks::new(memory, BLOCK_BYTES),
+            socket: opened,
+            blocks,
             link,
             snaplen: options.snaplen,
             at: 0,
@@ -171,7 +168,7 @@ impl Ring {
     /// Looks at the first time of the card's clock.
     #[cold]
     fn judge_clock(&mut self, stamp_ns: u64) {
-        let off_ns = stamp_ns.abs_diff(sys::realtime_ns());
+        let off_ns = stamp_ns.abs_diff(clock::realtime_ns());
         if off_ns <= CLOCK_OFF_NS_MAX {
             self.card_times = CardTimes::Yes;
             return;
@@ -181,7 +178,7 @@ impl Ring {
         self.card_times = if taken { CardTimes::Yes } else { CardTimes::No };
         if !taken {
             // What is in the ring already has the card's; see `fill`.
-            let _ = sys::set_option(self.fd(), libc::SOL_PACKET, libc::PACKET_TIMESTAMP, &0_i32);
+            let _ = socket::set_number(self.fd(), libc::SOL_PACKET, libc::PACKET_TIMESTAMP, 0);
         }
     }
 
@@ -209,8 +206,9 @@ impl Ring {
                 return false;
             }
             let block = self.blocks.block();
-            self.left = u32_at(block, 12);
-            self.at = u32_at(block, 16) as usize;
+            // Offsets count from where the block begins.
+            self.left = u32_at(block, 12 - PacketRing::BODY_AT);
+            self.at = u32_at(block, 16 - PacketRing::BODY_AT) as usize - PacketRing::BODY_AT;
         }
         let cooked = self.link == LinkType::LINUX_SLL2;
         if self.card_times == CardTimes::Asked {
@@ -224,7 +222,7 @@ impl Ring {
         while self.left > 0 && slots.len() < BATCH_MAX {
             let header_at = self.at;
             let next = u32_at(block, header_at) as usize;
-            sys::prefetch(block, header_at + next);
+            prefetch(block, header_at + next);
             let mut slot = Slot {
                 ts_ns: stamp_ns(block, header_at),
                 at: offset32(header_at + usize::from(u16_at(block, header_at + 24))),
@@ -234,7 +232,7 @@ impl Ring {
             };
             if foreign && is_stamped_by_card(block, header_at) {
                 // Its clock was found to be another's: the time now is nearer.
-                slot.ts_ns = sys::realtime_ns();
+                slot.ts_ns = clock::realtime_ns();
             }
             let tag = vlan_tag(block, header_at);
             if cooked {
@@ -261,16 +259,11 @@ impl Ring {
 
     /// What the kernel has counted since the ring was made.
     pub(super) fn counts(&mut self) -> io::Result<RingCounts> {
-        let empty = libc::tpacket_stats_v3 {
-            tp_packets: 0,
-            tp_drops: 0,
-            tp_freeze_q_cnt: 0,
-        };
         // The kernel starts again from zero each time it is asked.
-        let since = sys::get_option(self.fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, empty)?;
-        self.counts.received += u64::from(since.tp_packets);
-        self.counts.dropped += u64::from(since.tp_drops);
-        self.counts.full += u64::from(since.tp_freeze_q_cnt);
+        let since = packet::counts(self.fd())?;
+        self.counts.received += u64::from(since.packets);
+        self.counts.dropped += u64::from(since.drops);
+        self.counts.full += u64::from(since.full);
         Ok(self.counts)
     }
 }
@@ -288,9 +281,9 @@ fn ask_for_card_times(
         if !interface::stamps(&device.name) {
             return Err(io::ErrorKind::Unsupported.into());
         }
-        sys::stamp_all_received(&device.name)?;
+        asked::stamp_all_received(&device.name)?;
         let hardware = libc::SOF_TIMESTAMPING_RAW_HARDWARE;
-        sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_TIMESTAMP, &hardware)
+        socket::set_number(fd, libc::SOL_PACKET, libc::PACKET_TIMESTAMP, hardware)
     };
     match asked() {
         Ok(()) => Ok(CardTimes::Asked),
@@ -324,43 +317,17 @@ fn not_permitted(device: &Device, source: io::Error) -> LiveError {
     device.error("socket")(source)
 }
 
-fn map_ring(fd: BorrowedFd<'_>, bytes: usize, immediate: bool) -> io::Result<Mapping> {
-    let blocks = (bytes / BLOCK_BYTES).max(2);
-    let timeout = if immediate {
-        BLOCK_TIMEOUT_IMMEDIATE
-    } else {
-        BLOCK_TIMEOUT
+fn map_ring(fd: BorrowedFd<'_>, bytes: usize, immediate: bool) -> io::Result<PacketRing> {
+    let layout = RingLayout {
+        blocks: (bytes / BLOCK_BYTES).max(2),
+        block_bytes: BLOCK_BYTES,
+        timeout: if immediate {
+            BLOCK_TIMEOUT_IMMEDIATE
+        } else {
+            BLOCK_TIMEOUT
+        },
     };
-    let narrow = |number: usize| u32::try_from(number).map_err(io::Error::other);
-    // The kernel wants frames, though packets lie in TPACKET_V3 blocks as they come.
-    const FRAME_BYTES: usize = 2048;
-    let request = libc::tpacket_req3 {
-        tp_block_size: narrow(BLOCK_BYTES)?,
-        tp_block_nr: narrow(blocks)?,
-        tp_frame_size: narrow(FRAME_BYTES)?,
-        tp_frame_nr: narrow(BLOCK_BYTES / FRAME_BYTES * blocks)?,
-        tp_retire_blk_tov: u32::try_from(timeout.as_millis()).unwrap_or(1),
-        tp_sizeof_priv: 0,
-        tp_feature_req_word: 0,
-    };
-    sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
-    Mapping::of(fd, blocks * BLOCK_BYTES, 0)
-}
-
-/// For as long as the socket is open.
-fn promiscuous(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
-    let membership = libc::packet_mreq {
-        mr_ifindex: sys::index_for_kernel(ifindex),
-        mr_type: exact::<u16>(libc::PACKET_MR_PROMISC),
-        mr_alen: 0,
-        mr_address: [0; 8],
-    };
-    sys::set_option(
-        fd,
-        libc::SOL_PACKET,
-        libc::PACKET_ADD_MEMBERSHIP,
-        &membership,
-    )
+    PacketRing::map(fd, &layout)
 }
 
 /// The 802.1Q tag that the kernel took out of a packet, as it stood there: type

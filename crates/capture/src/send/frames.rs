@@ -2,7 +2,6 @@
 //! its own, and the program fills in the next frame and sends it out.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -98,7 +97,7 @@ impl LiveFrames {
             io::Error::other(error)
         })?;
         // The program keeps the maps alive.
-        let slots = Slots::of_array(frames.as_fd(), count, frame_max, tail)?;
+        let slots = Slots::of_array(&frames, count, frame_max, tail)?;
         let sender = Self {
             program,
             shared,

@@ -20,9 +20,10 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use strata_sys::interface as asked;
 use strata_wire::exact;
 
-use crate::live::sys;
+use crate::live::clock::monotonic_ns;
 use frames::LiveFrames;
 pub use mirror::Mirror;
 use slots::Slots;
@@ -167,7 +168,7 @@ impl Sender {
     ) -> Result<Self, SendError> {
         let system = |call| system(interface, call);
         let (socket, ifindex) = opened(interface)?;
-        let mtu = sys::interface_mtu(interface).map_err(system("SIOCGIFMTU"))?;
+        let mtu = asked::mtu(interface).map_err(system("SIOCGIFMTU"))?;
         // Ethernet header and a VLAN tag.
         let interface_max = mtu as usize + 18;
         if frame_max > interface_max {
@@ -250,7 +251,7 @@ impl Sender {
     /// Now, ns on the clock of [`Run::base_ns`].
     #[must_use]
     pub fn now_ns() -> u64 {
-        sys::monotonic_ns()
+        monotonic_ns()
     }
 
     /// Sends frames, none before its time; returns when all have left or `stop` is set. A
@@ -321,7 +322,8 @@ impl Sender {
             if !self.free {
                 return Err(SendError::NoLiveFrames(self.interface.clone()));
             }
-            if self.slots.lack_tail() {
+            // Frames of an array are its program's.
+            if self.slots.are_shared() {
                 let whole = self.slots.whole();
                 self.slots = whole.map_err(system(&self.interface, "memory for frames"))?;
             }
@@ -350,7 +352,7 @@ fn wait_until(due_ns: u64, stop: &AtomicBool) -> bool {
     /// A signal may come just before a sleep.
     const SLEEP_MAX_NS: u64 = 100_000_000;
     loop {
-        let now_ns = sys::monotonic_ns();
+        let now_ns = monotonic_ns();
         if now_ns >= due_ns {
             return true;
         }
@@ -389,9 +391,9 @@ fn system(interface: &str, call: &'static str) -> impl Fn(io::Error) -> SendErro
 
 /// A socket that sends out of an interface that is up, and the interface's number.
 fn opened(interface: &str) -> Result<(PacketSocket, u32), SendError> {
-    let ifindex = sys::interface_index(interface)
-        .map_err(|_| SendError::NoSuchInterface(interface.to_owned()))?;
-    let flags = sys::interface_flags(interface).map_err(system(interface, "SIOCGIFFLAGS"))?;
+    let ifindex =
+        asked::index(interface).map_err(|_| SendError::NoSuchInterface(interface.to_owned()))?;
+    let flags = asked::flags(interface).map_err(system(interface, "SIOCGIFFLAGS"))?;
     if i32::from(flags) & libc::IFF_UP == 0 {
         return Err(SendError::Down(interface.to_owned()));
     }
@@ -411,7 +413,7 @@ fn driver(interface: &str) -> Option<String> {
     const GET_DRIVER_INFO: u32 = 3;
     let mut answer = [0_u8; 196];
     answer[..4].copy_from_slice(&GET_DRIVER_INFO.to_ne_bytes());
-    sys::ethtool(interface, &mut answer).ok()?;
+    asked::ethtool(interface, &mut answer).ok()?;
     let name = answer[4..36].split(|&byte| byte == 0).next()?;
     String::from_utf8(name.to_vec()).ok()
 }

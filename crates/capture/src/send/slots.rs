@@ -1,11 +1,11 @@
 //! Memory for frames that wait to be sent.
 
 use std::io;
-use std::os::fd::BorrowedFd;
 
+use strata_bpf::Array;
+use strata_sys::AlignedBytes;
+use strata_sys::shared::SharedMemory;
 use strata_wire::exact;
-
-use crate::live::sys::Mapping;
 
 /// Bytes before each frame.
 ///
@@ -17,10 +17,19 @@ pub(super) const HEADER_LEN: usize = 16;
 pub(super) const LEN_AT: usize = 0;
 pub(super) const DUE_AT: usize = 8;
 
+/// Where slots are.
+#[derive(Debug)]
+enum Memory {
+    /// In memory of our own.
+    Own(AlignedBytes),
+    /// In an array that a program in the kernel reads.
+    Array(SharedMemory),
+}
+
 /// Frames at equal distances, shared with the kernel or not.
 #[derive(Debug)]
 pub(super) struct Slots {
-    memory: Mapping,
+    memory: Memory,
     stride: usize,
     count: usize,
     frame_max: usize,
@@ -37,22 +46,22 @@ pub(super) fn stride(held: usize) -> usize {
 
 impl Slots {
     pub(super) fn in_memory(count: usize, frame_max: usize) -> io::Result<Self> {
-        let memory = Mapping::anonymous(count * stride(frame_max))?;
-        Ok(Self::new(memory, count, frame_max, &[]))
+        let memory = AlignedBytes::try_touched(count * stride(frame_max))?;
+        Ok(Self::new(Memory::Own(memory), count, frame_max, &[]))
     }
 
-    /// Slots that are the values of a mapped array, without the tail of their frames.
+    /// Slots that are the values of an array, without the tail of their frames.
     pub(super) fn of_array(
-        fd: BorrowedFd<'_>,
+        array: &Array,
         count: usize,
         frame_max: usize,
         tail: &[u8],
     ) -> io::Result<Self> {
-        let memory = Mapping::of(fd, count * stride(frame_max - tail.len()), 0)?;
-        Ok(Self::new(memory, count, frame_max, tail))
+        let memory = array.map(count * stride(frame_max - tail.len()))?;
+        Ok(Self::new(Memory::Array(memory), count, frame_max, tail))
     }
 
-    fn new(memory: Mapping, count: usize, frame_max: usize, tail: &[u8]) -> Self {
+    fn new(memory: Memory, count: usize, frame_max: usize, tail: &[u8]) -> Self {
         Self {
             memory,
             stride: stride(frame_max - tail.len()),
@@ -62,18 +71,21 @@ impl Slots {
         }
     }
 
-    /// Whether they hold frames without what all end with.
-    pub(super) fn lack_tail(&self) -> bool {
-        !self.tail.is_empty()
+    /// Whether they are in an array of a program; those of [`Slots::whole`] are not.
+    pub(super) fn are_shared(&self) -> bool {
+        matches!(self.memory, Memory::Array(_))
     }
 
     /// The same in memory of their own, which holds whole frames.
     pub(super) fn whole(&self) -> io::Result<Self> {
         let mut whole = Self::in_memory(self.count, self.frame_max)?;
         for slot in 0..self.count {
+            let len = self.len(slot);
             // A slot into which no frame was put has no length.
-            if self.len(slot) > 0 {
-                let frame = [self.head(slot), &self.tail].concat();
+            if len > 0 {
+                let mut frame = vec![0; len - self.tail.len()];
+                self.read(slot, HEADER_LEN, &mut frame);
+                frame.extend_from_slice(&self.tail);
                 whole.put(slot, &frame, self.due_ns(slot));
             }
         }
@@ -88,15 +100,6 @@ impl Slots {
         self.frame_max
     }
 
-    fn slot(&self, slot: usize) -> &[u8] {
-        // SAFETY: nobody writes slots but `put`, which takes `&mut self`; the kernel reads
-        // them at most.
-        #[allow(unsafe_code)]
-        unsafe {
-            self.memory.bytes(slot * self.stride, self.stride)
-        }
-    }
-
     pub(super) fn put(&mut self, slot: usize, frame: &[u8], due_ns: u64) {
         assert!(slot < self.count && frame.len() <= self.frame_max);
         let head = if self.tail.is_empty() {
@@ -105,28 +108,52 @@ impl Slots {
             assert!(frame.len() == self.frame_max && frame.ends_with(&self.tail));
             &frame[..frame.len() - self.tail.len()]
         };
-        // SAFETY: as above, and the kernel only reads slots while a `send` runs, which takes
-        // the whole sender.
-        #[allow(unsafe_code)]
-        let bytes = unsafe { self.memory.bytes_mut(slot * self.stride, self.stride) };
         let len = exact::<u32>(frame.len());
-        bytes[LEN_AT..LEN_AT + 4].copy_from_slice(&len.to_ne_bytes());
-        bytes[DUE_AT..DUE_AT + 8].copy_from_slice(&due_ns.to_ne_bytes());
-        bytes[HEADER_LEN..HEADER_LEN + head.len()].copy_from_slice(head);
+        self.write(slot, LEN_AT, &len.to_ne_bytes());
+        self.write(slot, DUE_AT, &due_ns.to_ne_bytes());
+        self.write(slot, HEADER_LEN, head);
+    }
+
+    #[inline]
+    fn write(&mut self, slot: usize, at: usize, bytes: &[u8]) {
+        let at = slot * self.stride + at;
+        match &mut self.memory {
+            Memory::Own(memory) => memory[at..at + bytes.len()].copy_from_slice(bytes),
+            Memory::Array(memory) => memory.copy_in(at, bytes),
+        }
+    }
+
+    #[inline]
+    fn read(&self, slot: usize, at: usize, into: &mut [u8]) {
+        let at = slot * self.stride + at;
+        match &self.memory {
+            Memory::Own(memory) => into.copy_from_slice(&memory[at..at + into.len()]),
+            Memory::Array(memory) => memory.copy_into(at, into),
+        }
     }
 
     pub(super) fn len(&self, slot: usize) -> usize {
-        let bytes = &self.slot(slot)[LEN_AT..LEN_AT + 4];
-        u32::from_ne_bytes(bytes.try_into().unwrap_or_default()) as usize
+        let mut len = [0; 4];
+        self.read(slot, LEN_AT, &mut len);
+        u32::from_ne_bytes(len) as usize
     }
 
     pub(super) fn due_ns(&self, slot: usize) -> u64 {
-        let bytes = &self.slot(slot)[DUE_AT..DUE_AT + 8];
-        u64::from_ne_bytes(bytes.try_into().unwrap_or_default())
+        let mut due_ns = [0; 8];
+        self.read(slot, DUE_AT, &mut due_ns);
+        u64::from_ne_bytes(due_ns)
     }
 
-    /// A frame without the tail: whole, unless slots lack it.
-    pub(super) fn head(&self, slot: usize) -> &[u8] {
-        &self.slot(slot)[HEADER_LEN..HEADER_LEN + self.len(slot) - self.tail.len()]
+    /// A frame.
+    ///
+    /// # Panics
+    ///
+    /// If slots are those of an array.
+    pub(super) fn frame(&self, slot: usize) -> &[u8] {
+        let Memory::Own(memory) = &self.memory else {
+            panic!("frames of an array are not sent through a socket");
+        };
+        let at = slot * self.stride + HEADER_LEN;
+        &memory[at..at + self.len(slot)]
     }
 }

@@ -4,8 +4,10 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 
+use strata_sys::socket::{self, Destination, Message};
+
 use super::slots::Slots;
-use crate::live::sys;
+use crate::live::clock::monotonic_ns;
 
 #[derive(Debug)]
 pub(super) struct PacketSocket {
@@ -17,18 +19,28 @@ impl PacketSocket {
     pub(super) const BATCH: usize = 64;
 
     pub(super) fn open(ifindex: u32) -> io::Result<Self> {
-        let fd = sys::packet_socket(false)?;
-        sys::bind_packet_to_send(fd.as_fd(), ifindex)?;
+        let fd = socket::packet_socket(false)?;
+        socket::bind_packet(fd.as_fd(), ifindex, false)?;
         // Straight to the driver, without queueing disciplines; refused where there are
         // none.
-        let on: libc::c_int = 1;
-        let _ = sys::set_option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &on);
+        let _ = socket::set_number(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1);
         Ok(Self { fd })
     }
 
     /// Sends frames as far as the device takes them at once; gives how many, at least one.
     pub(super) fn try_send(&self, frames: &[&[u8]]) -> io::Result<usize> {
-        sys::send_many(self.fd.as_fd(), frames, libc::MSG_DONTWAIT)
+        let mut messages = [Message::default(); Self::BATCH];
+        let mut count = 0;
+        for (message, frame) in messages.iter_mut().zip(frames) {
+            message.parts[0] = frame;
+            count += 1;
+        }
+        self.send_many(&messages[..count], true)
+    }
+
+    fn send_many(&self, messages: &[Message<'_>], dont_wait: bool) -> io::Result<usize> {
+        let to = Destination::Own;
+        socket::send_many::<{ Self::BATCH }>(self.fd.as_fd(), &to, messages, dont_wait)
     }
 
     /// Sends the first frame of a range of slots and those after it that are due by now;
@@ -39,18 +51,18 @@ impl PacketSocket {
         range: Range<usize>,
         base_ns: u64,
     ) -> io::Result<usize> {
-        let now_ns = sys::monotonic_ns();
-        let mut frames: [&[u8]; Self::BATCH] = [&[]; Self::BATCH];
+        let now_ns = monotonic_ns();
+        let mut frames = [Message::default(); Self::BATCH];
         let mut count = 0;
         for slot in range.take(Self::BATCH) {
             if count > 0 && base_ns + slots.due_ns(slot) > now_ns {
                 break;
             }
-            frames[count] = slots.head(slot);
+            frames[count].parts[0] = slots.frame(slot);
             count += 1;
         }
         loop {
-            match sys::send_many(self.fd.as_fd(), &frames[..count], 0) {
+            match self.send_many(&frames[..count], false) {
                 Ok(sent) => return Ok(sent),
                 // The device's queue is full.
                 Err(error)

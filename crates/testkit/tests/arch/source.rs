@@ -209,6 +209,11 @@ impl<'ast> Visit<'ast> for Look {
         visit::visit_path(self, path);
     }
 
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        self.has_unsafe |= item.unsafety.is_some();
+        visit::visit_item_impl(self, item);
+    }
+
     fn visit_expr_unsafe(&mut self, block: &'ast syn::ExprUnsafe) {
         self.has_unsafe = true;
         visit::visit_expr_unsafe(self, block);

@@ -8,9 +8,10 @@ use std::net::IpAddr;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use strata_wire::roce::MASK_24;
+use crate::shared::SharedMemory;
 
-use strata_sys::shared::SharedMemory;
+/// Sequence numbers have 24 bits.
+const PSN_MASK: u32 = 0xff_ffff;
 
 /// Which device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,7 +121,7 @@ impl Device {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
             IpAddr::V6(v6) => v6.octets(),
         };
-        let psn = getrandom::u32().map_err(io::Error::other)? & MASK_24;
+        let psn = getrandom::u32().map_err(io::Error::other)? & PSN_MASK;
         let mtu = c_int::try_from(peer.mtu).map_err(io::Error::other)?;
         let (mut number, mut rkey) = (0, 0);
         // SAFETY: the device is open; the memory is mapped with this length and outlives
@@ -146,7 +147,7 @@ impl Device {
             number,
             rkey,
             psn,
-            va: memory.start().addr() as u64,
+            va: memory.start().as_ptr().addr() as u64,
             reliable: peer.reliable,
             memory: Arc::new(memory),
             _device: Arc::clone(&self.0),

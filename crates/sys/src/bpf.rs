@@ -1,11 +1,17 @@
 //! bpf(2): programs and maps.
+//!
+//! The kernel proves programs safe, so loading one is: what it writes in our memory is atomics
+//! ([`Shared`]) or copied ([`Array`]).
 #![allow(unsafe_code)]
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+
+use crate::mapping::Mapping;
+use crate::shared::SharedMemory;
 
 /// Commands, types and flags (linux/bpf.h).
 mod uapi {
@@ -317,14 +323,8 @@ impl AsFd for Program {
 #[derive(Debug)]
 pub struct Shared {
     fd: OwnedFd,
-    start: NonNull<u64>,
-    words: usize,
+    memory: Mapping,
 }
-
-// SAFETY: plain memory, and every access is atomic.
-unsafe impl Send for Shared {}
-// SAFETY: as above.
-unsafe impl Sync for Shared {}
 
 impl Shared {
     /// Makes `words` words.
@@ -343,22 +343,8 @@ impl Shared {
         };
         // SAFETY: plain numbers.
         let fd = owned(unsafe { bpf(uapi::MAP_CREATE, &mut attr) }?);
-        // SAFETY: a new mapping at an address that the kernel chooses.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_POPULATE,
-                fd.as_raw_fd(),
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = NonNull::new(start.cast()).ok_or_else(io::Error::last_os_error)?;
-        Ok(Self { fd, start, words })
+        let memory = Mapping::of(fd.as_fd(), bytes, 0, true)?;
+        Ok(Self { fd, memory })
     }
 
     /// The number by which programs refer to it.
@@ -371,16 +357,10 @@ impl Shared {
     #[inline]
     #[must_use]
     pub fn words(&self) -> &[AtomicU64] {
+        let words = self.memory.len() / 8;
         // SAFETY: the mapping is that long and page-aligned; others, programs included, may write
         // atomics.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.words) }
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and nothing borrows from it any more.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.words * 8) };
+        unsafe { std::slice::from_raw_parts(self.memory.start().as_ptr().cast(), words) }
     }
 }
 
@@ -417,9 +397,14 @@ impl Array {
     }
 }
 
-impl AsFd for Array {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+impl Array {
+    /// The first `len` bytes of its values, which programs may read and write meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    pub fn map(&self, len: usize) -> io::Result<SharedMemory> {
+        SharedMemory::map(File::from(self.fd.try_clone()?), len)
     }
 }
 

@@ -1,0 +1,29 @@
+//! The kernel's clocks.
+
+use rustix::time::{ClockId, DynamicClockId, Timespec, clock_gettime, clock_gettime_dynamic};
+use strata_wire::exact;
+
+fn ns(time: Timespec) -> i128 {
+    i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
+}
+
+/// Nanoseconds by which the clock TAI is ahead of the time of day.
+pub(crate) fn tai_ahead_ns() -> u64 {
+    let Ok(tai) = clock_gettime_dynamic(DynamicClockId::Tai) else {
+        // Where the clock is not known, nobody has set it either.
+        return 0;
+    };
+    // Whole seconds: leap seconds since 1972, or 0 where nobody has set them.
+    let ahead = ns(tai) - ns(clock_gettime(ClockId::Realtime)) + 500_000_000;
+    exact::<u64>((ahead / 1_000_000_000).max(0)) * 1_000_000_000
+}
+
+/// Nanoseconds of `CLOCK_MONOTONIC`, the clock of `bpf_ktime_get_ns`.
+pub(crate) fn monotonic_ns() -> u64 {
+    exact::<u64>(ns(clock_gettime(ClockId::Monotonic)))
+}
+
+/// Nanoseconds since 1970.
+pub(crate) fn realtime_ns() -> u64 {
+    exact::<u64>(ns(clock_gettime(ClockId::Realtime)))
+}

@@ -1,0 +1,113 @@
+//! Memory from mmap(2), for the other modules.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+
+/// Memory that is unmapped when dropped.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping is plain memory that one value owns; nothing in it is tied to
+// the thread that made it.
+unsafe impl Send for Mapping {}
+// SAFETY: a shared reference gives atomics, and slices only to who answers for them.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of a descriptor at `offset`, for reading and writing, shared with others;
+    /// present in memory from the start if `populate`.
+    pub(crate) fn of(
+        fd: BorrowedFd<'_>,
+        len: usize,
+        offset: i64,
+        populate: bool,
+    ) -> io::Result<Self> {
+        let populate = if populate { libc::MAP_POPULATE } else { 0 };
+        Self::map(fd.as_raw_fd(), len, libc::MAP_SHARED | populate, offset)
+    }
+
+    /// Memory of our own, zero at first.
+    pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
+        Self::map(-1, len, flags, 0)
+    }
+
+    fn map(fd: i32, len: usize, flags: i32, offset: i64) -> io::Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses; it overlaps nothing.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, offset) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).expect("no mapping is at address 0");
+        Ok(Self { start, len })
+    }
+
+    /// From `at` on, which is a multiple of the page's size, nothing can be read or written.
+    pub(crate) fn forbid(&mut self, at: usize) -> io::Result<()> {
+        assert!(at <= self.len);
+        // SAFETY: within the mapping, which is borrowed mutably: nothing refers to it.
+        let done = unsafe {
+            let start = self.start.as_ptr().add(at).cast();
+            libc::mprotect(start, self.len - at, libc::PROT_NONE)
+        };
+        if done < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// The 32-bit word at `at`, which others write too.
+    #[inline]
+    pub(crate) fn word(&self, at: usize) -> &AtomicU32 {
+        assert!(at.is_multiple_of(4) && at + 4 <= self.len);
+        // SAFETY: inside the mapping and aligned; mappings start at a page. Whoever shares the
+        // word uses single aligned loads and stores.
+        unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(at).cast()) }
+    }
+
+    /// Bytes of it.
+    ///
+    /// # Safety
+    ///
+    /// For as long as the slice lives, nobody writes these bytes.
+    #[inline]
+    pub(crate) unsafe fn bytes(&self, at: usize, len: usize) -> &[u8] {
+        assert!(at <= self.len && len <= self.len - at);
+        // SAFETY: inside the mapping; the caller answers for the rest.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at), len) }
+    }
+
+    /// As [`Mapping::bytes`], for writing.
+    ///
+    /// # Safety
+    ///
+    /// For as long as the slice lives, nobody else reads or writes these bytes.
+    #[inline]
+    pub(crate) unsafe fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
+        assert!(at <= self.len && len <= self.len - at);
+        // SAFETY: inside the mapping; the caller answers for the rest.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(at), len) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly what was mapped, and nothing borrows from it any more.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
