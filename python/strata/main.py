@@ -100,7 +100,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="SCORE",
         help="call packets benign only from this score on; uncertain ones get the class 'unknown'",
     )
-    train.add_argument("--folds", type=int, default=5, metavar="N", help="of cross-validation")
+    train.add_argument(
+        "--folds", type=int, default=5, metavar="N", help="number of cross-validation folds"
+    )
     train.add_argument(
         "--seed",
         type=int,
@@ -108,7 +110,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="random seed; the same seed repeats a run exactly",
     )
-    train.add_argument("--jobs", type=int, default=2, metavar="N", help="threads")
+    train.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
     train.add_argument("--quiet", action="store_true", help="show no progress bar")
 
     evaluate = commands.add_parser("evaluate", help="compute figures of the data plane's decisions")
@@ -135,7 +137,7 @@ def parser() -> argparse.ArgumentParser:
         "--presets", metavar="LIST", help="run only these presets, separated by commas"
     )
     compare.add_argument("--seed", type=int, default=1, metavar="N")
-    compare.add_argument("--jobs", type=int, default=2, metavar="N", help="threads")
+    compare.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
     default = commands.add_parser("default", help="make the model that ships with the program")
     default.add_argument("folder", type=Path, help="folder with trace.pcap and labels.csv")
     default.add_argument("-o", "--output", type=Path, required=True, metavar="FILE")
@@ -148,7 +150,7 @@ def parser() -> argparse.ArgumentParser:
         "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
     )
     ablate.add_argument("--seeds", type=int, default=3, metavar="N", help="repeat this many times")
-    ablate.add_argument("--jobs", type=int, default=2, metavar="N", help="threads")
+    ablate.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
     return whole
 
 

@@ -5,7 +5,7 @@ import pytest
 import strata.log
 
 
-def test_a_directory_that_is_no_log_is_an_error(tmp_path):
+def test_a_directory_without_a_log_is_an_error(tmp_path):
     with pytest.raises(strata.log.LogError, match="no log here"):
         strata.log.connect(tmp_path)
 

@@ -3,7 +3,7 @@ import pytest
 from strata import program
 
 
-def test_a_failing_program_is_an_error_with_its_own_words(monkeypatch):
+def test_a_failing_program_is_an_error_with_its_own_message(monkeypatch):
     monkeypatch.setenv("STRATA_PROGRAM", "/bin/ls")
     with pytest.raises(program.ProgramError, match="no-such-file"):
         program.run("no-such-file")

@@ -116,7 +116,7 @@ def test_ablation_finds_the_group_that_decides(snapshots, monkeypatch):
     assert "| size | `size` |" in ablation.in_markdown({**HEAD, **figures}, "make")
 
 
-def test_the_depth_that_serves_best_is_taken(snapshots):
+def test_the_best_depth_is_chosen(snapshots):
     model = train(snapshots, **small(depths=(1, 3)))
     assert [tried["depth"] for tried in model["training"]["tried"]] == [1, 3]
     best = max(tried["quality"] for tried in model["training"]["tried"])
@@ -163,7 +163,7 @@ def test_conservative_says_unknown(snapshots):
     assert model["classes"][-1] == {"name": "unknown", "anomalous": True}
 
 
-def test_what_cannot_serve_is_named(snapshots, tmp_path):
+def test_unusable_snapshots_are_named(snapshots, tmp_path):
     with pytest.raises(SnapshotError, match="colour"):
         train(snapshots, **small(features=("size", "colour")))
     with pytest.raises(SnapshotError, match="no class 'x'"):
@@ -310,7 +310,7 @@ def test_logs_have_neither_progress_bars_nor_warnings_of_libraries(snapshots, tm
     assert "2 trees of up to 4 leaves" in done.stdout
 
 
-def test_what_cannot_be_written_is_said_before_the_work(snapshots, tmp_path, monkeypatch):
+def test_unwritable_outputs_are_reported_before_the_work(snapshots, tmp_path, monkeypatch):
     def work(*_, **__):
         raise AssertionError("it works already")
 

@@ -109,7 +109,7 @@ const OF_OTHERS: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet
 /// except `keep`. If the process stays the same user and may write to `dir` only by a capability,
 /// it keeps that one.
 ///
-/// Raises the limit on locked memory as far as permitted: memory registered with the kernel counts
+/// Lifts the limit on locked memory, if permitted: memory registered with the kernel counts
 /// as locked.
 ///
 /// # Errors

@@ -70,7 +70,7 @@ const _: () = assert!(REGISTERS == 32);
 
 impl Program {
     /// Adds the filter to a program: it continues at `accept` or at `reject`. Expects the kernel's
-    /// packet in `R6`, uses all registers and 136 bytes of stack, and preserves `R6` and leaves the
+    /// packet in `R6`, uses all registers and 136 bytes of stack, preserves `R6` and leaves the
     /// packet's length in `R7`.
     ///
     /// # Errors

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn says_which_flows_a_match_is_of() {
+    fn says_which_flows_a_match_belongs_to() {
         let exact = "tcp and host 10.0.0.1 and host 10.0.0.2 and port 80 and port 5000";
         assert_eq!(bound(exact), Some(2));
         assert_eq!(

@@ -16,7 +16,7 @@ fn refusal(expression: &str, link: LinkType) -> String {
 }
 
 #[test]
-fn the_place_is_marked() {
+fn the_position_is_marked() {
     assert_eq!(
         message("tcp port 70000"),
         "a port is a number from 0 to 65535, not 70000\n  tcp port 70000\n           ^~~~~"

@@ -422,7 +422,7 @@ fn length_is_that_on_the_wire() {
 }
 
 #[test]
-fn a_load_beyond_the_packet_rejects_it_whatever_else_is_said() {
+fn a_load_beyond_the_packet_always_rejects_it() {
     let ip = [&[0; 12][..], &[8, 0, 0x45]].concat();
     let matches = |text: &str| {
         let filter = Filter::parse(text).expect(text);
@@ -451,7 +451,7 @@ fn repeated_tests_are_made_once() {
 
 /// Found by fuzzing: the display nests deeper than the input.
 #[test]
-fn what_could_not_be_read_again_is_refused() {
+fn expressions_that_would_not_parse_again_are_refused() {
     for nots in 1..120 {
         let unit = format!(" and {}host 80.0.0.1 or 53", "!".repeat(nots));
         let text = format!("port 53{}", unit.repeat(6));
@@ -465,7 +465,7 @@ fn what_could_not_be_read_again_is_refused() {
 /// Found by fuzzing: each minus sign was displayed with its own parentheses, which counted as
 /// nesting again.
 #[test]
-fn many_minus_signs_are_read_again_as_printed() {
+fn many_minus_signs_parse_again_as_displayed() {
     let text = format!("{}5 = len", "- ".repeat(60));
     let filter = Filter::parse(&text).unwrap();
     let again = Filter::parse(&filter.to_string()).unwrap();

@@ -113,7 +113,7 @@ pub struct QueuePairOptions {
 /// Whether a queue pair accepts requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueuePairState {
-    /// It does.
+    /// Yes.
     Ready,
     /// No: it has refused one. Connect again.
     Error(NakCode),

@@ -79,8 +79,8 @@ struct SubSpace(u32);
 const DEPTH_BITS: u32 = 5;
 
 impl<T: Value> FieldClasses<T> {
-    /// The classes of a field of `bits` bits in which rules have these spans; the type may have
-    /// more bits.
+    /// The classes of a field of `field_bits` bits in which rules have these spans; the type may
+    /// have fewer bits.
     pub(crate) fn new(spans: &[Span], field_bits: u32) -> Self {
         let max = u128::MAX >> (u128::BITS - T::BITS);
         let (intervals, lengths) = intervals(spans, max, field_bits);

@@ -324,7 +324,7 @@ impl Policies {
         self.default
     }
 
-    /// Adds a packet to the counters of each of these policies.
+    /// Adds packets to the counters of each of these policies.
     pub fn count(&self, policies: &[u32], tally: Tally) {
         for &number in policies {
             self.known(number).policy.hits.add(tally);

@@ -73,7 +73,7 @@ pub struct Base {
     interfaces: Arc<Vec<String>>,
 }
 
-/// A point in a set's history: which set, and after how many removals.
+/// A point in a set's history: which set, and after how many changes, of these removals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Moment {
     set: u64,
@@ -123,7 +123,7 @@ impl Merge {
     }
 }
 
-/// Policies by identifiers, which never change.
+/// Policies by identifiers, which they keep.
 #[derive(Debug)]
 pub struct PolicySet {
     known: BTreeMap<u32, Arc<Known>>,
@@ -141,7 +141,7 @@ pub struct PolicySet {
     protected_bytes: usize,
 }
 
-/// Identifies the set.
+/// Numbers the sets, to tell them apart.
 static SETS: AtomicU64 = AtomicU64::new(0);
 
 impl Default for PolicySet {

@@ -135,7 +135,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn at_every_instant_all_that_are_there_are_found(turns in turns(), packets in packets()) {
+    fn all_present_policies_are_found_at_any_time(turns in turns(), packets in packets()) {
         let (mut set, mut there) = (PolicySet::default(), BTreeMap::new());
         let mut begun: Vec<Base> = Vec::new();
         for (id, turn) in (1_u32..).zip(turns) {
@@ -182,7 +182,7 @@ fn host(number: u32) -> Policy {
 
 /// Adding the last of ten thousand costs a fraction of preparing all; it used to cost the same.
 #[test]
-fn one_more_costs_little() {
+fn adding_one_is_cheap() {
     let mut set = PolicySet::default();
     let last = u32::try_from(POLICIES_MAX).unwrap();
     for id in 1..last {

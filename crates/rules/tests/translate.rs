@@ -219,7 +219,7 @@ proptest! {
 }
 
 #[test]
-fn what_cannot_become_rules_is_refused_with_the_reason() {
+fn untranslatable_expressions_are_refused_with_a_reason() {
     for (text, reason) in [
         ("tcp[13] & 2 != 0", "not bytes or lengths"),
         ("tcp and greater 100", "not bytes or lengths"),
@@ -239,7 +239,7 @@ fn what_cannot_become_rules_is_refused_with_the_reason() {
 }
 
 #[test]
-fn usual_policies_are_few_rules() {
+fn usual_policies_take_few_rules() {
     for (text, most) in [
         ("src net 10.1.0.0/16 and port 443", 6),
         ("host 192.0.2.1", 2),

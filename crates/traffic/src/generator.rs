@@ -15,7 +15,7 @@ const ETHERNET_LEN: u64 = 14;
 /// The packet rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
-    /// The profile's own rate, in thousandths.
+    /// The profile's rate times this many thousandths.
     Profile {
         /// 1000 is the profile's own rate.
         permille: u64,

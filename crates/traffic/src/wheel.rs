@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_has_turns_in_proportion() {
+    fn flows_have_turns_in_proportion() {
         let mut random = Random::new(3);
         let mut wheel = Wheel::new(1000, &mut random);
         let mut turns = [0_u32; 1000];

@@ -84,7 +84,7 @@ fn near(what: &str, value: f64, wanted: f64, tolerance: f64) {
 }
 
 #[test]
-fn profiles_are_as_table_iv_has_them() {
+fn profiles_match_table_iv() {
     for (name, flows, rate, packets, bandwidth) in TABLE_IV {
         let profile: Profile = name.parse().unwrap();
         // Enough for several turns of each flow.

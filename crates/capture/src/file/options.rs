@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn big_endian_values_are_turned() {
+    fn big_endian_values_are_swapped() {
         let list = [
             &[0, 2, 0, 4, 0, 0, 0, 7][..],                     // flags
             &[0, 7, 0, 9, 2, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0], // verdict

@@ -93,7 +93,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_fast_way_agrees_with_the_exact(resolution: u8, offset in -3i64..3, ticks: u64) {
+        fn the_fast_path_agrees_with_the_exact_one(resolution: u8, offset in -3i64..3, ticks: u64) {
             let clock = Clock::new(resolution, offset);
             prop_assert_eq!(clock.ns(ticks), clock.ns_exact(ticks));
             prop_assert_eq!(clock.ns(ticks >> 32), clock.ns_exact(ticks >> 32));

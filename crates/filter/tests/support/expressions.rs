@@ -497,7 +497,7 @@ pub(crate) const PRIMITIVES: &[&str] = &[
     "(len = 60)",
     "(len + 4) * 2 = 128",
     "not ip[0] = 0x45",
-    // Compositions of the manual and of daily use.
+    // Compositions from the manual and from daily use.
     "",
     "ip and tcp",
     "ip && tcp || udp",
@@ -733,12 +733,12 @@ pub(crate) const GRAMMAR: &[&str] = &[
     "len = 000000000010",
 ];
 
-/// Primitives joined at random, from a fixed seed.
+/// Random combinations of primitives, from a fixed seed.
 pub(crate) fn combinations(count: usize) -> Vec<String> {
     let mut random = Random(0x5eed_0001);
     let pick = |random: &mut Random| loop {
         let expression = PRIMITIVES[random.below(PRIMITIVES.len())];
-        // What a bare value or nothing would do to its neighbour is tested by hand.
+        // Bare values and empty operands, which affect their neighbours, are tested by hand.
         if !expression.is_empty() {
             break format!("({expression})");
         }
