@@ -15,6 +15,12 @@ const SLOT_BYTES: u64 = SLOT_LEN as u64;
 const MAGIC: [u8; 8] = *b"STRATACP";
 const LEN: usize = size_of::<CheckpointBytes>();
 
+/// The name of a recording's checkpoint file.
+#[must_use]
+pub fn checkpoint_name(recording: u32, worker: u16) -> String {
+    format!("blocks/r{recording:04}-w{worker:02}.checkpoint")
+}
+
 /// Where a worker was.
 ///
 /// ```text

@@ -6,7 +6,7 @@
 //!   and address without reading them;
 //! - [`Cursor`]: the records of a block, for who merges several;
 //! - [`RelayLog`], [`RelayStream`], [`RelayWriters`]: the same files, written by a
-//!   relay from blocks that switches have filled;
+//!   relay from blocks that switches have filled; both through one [`writer`];
 //! - [`Disk`]: the directory underneath, real or virtual.
 //!
 //! The files are described in `docs/formats/`. Uses `wire` alone;
@@ -37,7 +37,9 @@ mod recorder;
 mod records;
 mod relayed;
 mod simdisk;
+mod stored;
 mod summary;
+mod writer;
 
 pub use archive::{
     ARCHIVE_NAME, Archive, ENCRYPTED, FileKind, Gone, LOG_ENTRIES, Part, PartCount, PartFile,
@@ -46,7 +48,7 @@ pub use archive::{
 pub use blocks::{Block, Blocks, Select};
 pub use builder::{BlockBuilder, BlockTally};
 pub use channel::{BlockEnd, BlockSink, BlockSource, Incoming, Progress, Written, block_channel};
-pub use checkpoint::Checkpoint;
+pub use checkpoint::{Checkpoint, checkpoint_name};
 pub use context::{Context, reason};
 pub use cursor::{Cursor, Head};
 pub use decider::{Decider, in_words};
@@ -59,13 +61,13 @@ pub use format::{
 };
 pub use index::{index_name, verify_index};
 pub use log::{Log, Loss, read_archive};
-pub use manifest::{BlockFile, Books, MANIFEST_NAME, Manifest, Overwritten, Recording, State};
+pub use manifest::{
+    About, BlockFile, Books, MANIFEST_NAME, Manifest, Overwritten, Recording, State,
+};
 pub use nulldisk::NullDisk;
 pub use output::{OutputError, Sources};
 pub use promotion::{PROMOTION_HEADER_LEN, Promotion};
-pub use recorder::{
-    About, CHECKPOINT_INTERVAL, Recorder, RecorderOptions, WhenFull, checkpoint_name,
-};
+pub use recorder::{CHECKPOINT_INTERVAL, Recorder, RecorderOptions, WhenFull};
 pub use records::{BadRecord, RawPacket, RawRecord, Record, Records};
 pub use relayed::{
     BlockDone, Placed, RELAYED_HEADER_LEN, RELAYED_MAGIC, RelayLog, RelayStream, RelayWriters,

@@ -10,13 +10,13 @@ use strata_wire::Ledger;
 
 use crate::archive::{ARCHIVE_NAME, Archive, Part};
 use crate::blocks::{Blocks, Select, Step, open_file, step};
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, checkpoint_name};
 use crate::disk::{Disk, RealDisk};
 use crate::error::{StoreError, io_error};
 use crate::index::{Index, index_name};
 use crate::manifest::{BlockFile, MANIFEST_NAME, Manifest, Recording, State};
 use crate::promotion::Promotions;
-use crate::recorder::{checkpoint_name, read_all, read_manifest};
+use crate::stored::{read_all, read_manifest};
 
 /// A log, opened for reading. It may be written meanwhile.
 pub struct Log {

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 use strata_wire::{CutWhere, DropReason, Ledger, Tally};
 
 use crate::flipped::explain;
-use crate::recorder::About;
 
 /// The manifest's file name within a log.
 pub const MANIFEST_NAME: &str = "manifest.json";
@@ -103,6 +102,31 @@ pub enum State {
     Running,
     /// Properly: the books are closed.
     Closed,
+}
+
+/// What a recording is of, for the manifest.
+#[derive(Clone, Debug, Default)]
+pub struct About {
+    /// Program and version.
+    pub program: String,
+    /// Inputs as named by the user.
+    pub inputs: Vec<String>,
+    /// Capture filter.
+    pub filter: String,
+    /// Name of the mode.
+    pub mode: String,
+    /// Name of the model.
+    pub model: String,
+    /// The model file's content; it is kept in the log.
+    pub model_json: Vec<u8>,
+    /// Names of the classes, by index.
+    pub classes: Vec<String>,
+    /// Key of fingerprints.
+    pub hash_seed: [u64; 2],
+    /// Whether blocks may hold promotions of earlier packets.
+    pub look_back: bool,
+    /// Whether the inputs are interfaces that are captured.
+    pub live: bool,
 }
 
 /// One run of `strata record`.

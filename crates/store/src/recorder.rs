@@ -1,24 +1,27 @@
-//! Writing a log: one recording, a writer thread per worker.
+//! Recording into a log on this machine: a writer thread per worker ([`crate::writer`] has
+//! what it writes with).
 //!
 //! A worker fills blocks; a full one goes to its writer thread and comes back
 //! empty once it is written. A block is never handed out again before that, so
 //! nothing is overwritten before it is safe.
 
+mod past;
 mod writer;
 
 use std::any::Any;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use strata_wire::Ledger;
 
 use crate::channel::{BlockSink, ToWriter};
 use crate::disk::Disk;
 use crate::error::{StoreError, io_error, is_full};
-use crate::manifest::{Books, MANIFEST_NAME, Manifest, Recording, State};
+use crate::manifest::{About, Books, MANIFEST_NAME, Recording, State};
+use crate::writer::{LogWriter, Presence, now_ns};
 
 use writer::channel;
 
@@ -27,8 +30,10 @@ use writer::channel;
 const DESCRIPTORS_AHEAD: usize = 8;
 /// How many times a recording tries to write its books on a disk that is full.
 const CLOSE_TRIES: u32 = 3;
-/// How many times a manifest that changes while it is read is read.
-const READ_TRIES: u32 = 10;
+
+/// How many times the lock is tried, and how long it is waited in between.
+const LOCK_TRIES: u32 = 5;
+const LOCK_WAIT: Duration = Duration::from_millis(20);
 
 /// How often a checkpoint is made by default.
 pub const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
@@ -84,31 +89,6 @@ impl Default for RecorderOptions {
     }
 }
 
-/// What a recording is of, for the manifest.
-#[derive(Clone, Debug, Default)]
-pub struct About {
-    /// Program and version.
-    pub program: String,
-    /// Inputs as named by the user.
-    pub inputs: Vec<String>,
-    /// Capture filter.
-    pub filter: String,
-    /// Name of the mode.
-    pub mode: String,
-    /// Name of the model.
-    pub model: String,
-    /// The model file's content; it is kept in the log.
-    pub model_json: Vec<u8>,
-    /// Names of the classes, by index.
-    pub classes: Vec<String>,
-    /// Key of fingerprints.
-    pub hash_seed: [u64; 2],
-    /// Whether blocks may hold promotions of earlier packets.
-    pub look_back: bool,
-    /// Whether the inputs are interfaces that are captured.
-    pub live: bool,
-}
-
 /// A recording being written.
 pub struct Recorder {
     shared: Arc<Shared>,
@@ -129,63 +109,21 @@ impl std::fmt::Debug for Recorder {
     }
 }
 
+/// What a recording's workers have in common.
 struct Shared {
-    disk: Arc<dyn Disk>,
-    manifest: Mutex<Manifest>,
+    log: Arc<LogWriter>,
     id: u32,
     hash_seed: [u64; 2],
     options: RecorderOptions,
     /// Grows with each request to begin new files.
     rotations: AtomicU64,
-    /// Whether the manifest on disk is older than the one in memory.
-    is_behind: AtomicBool,
 }
 
 impl Shared {
-    fn manifest(&self) -> MutexGuard<'_, Manifest> {
-        self.manifest.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Changes this recording's entry, on disk before it returns. If that fails, the next
-    /// version has the change all the same.
+    /// Changes this recording's entry in the manifest.
     fn update(&self, change: impl FnOnce(&mut Recording)) -> Result<(), StoreError> {
-        self.update_or(change, |_| ())
+        self.log.update(self.id, change)
     }
-
-    /// As [`Shared::update`], but a change that cannot be written is taken back by `undo`.
-    fn update_or(
-        &self,
-        change: impl FnOnce(&mut Recording),
-        undo: impl FnOnce(&mut Recording),
-    ) -> Result<(), StoreError> {
-        let mut manifest = self.manifest();
-        let place = manifest.recordings.iter().position(|r| r.id == self.id);
-        if let Some(place) = place {
-            change(&mut manifest.recordings[place]);
-        }
-        let replaced = self.disk.replace(MANIFEST_NAME, &manifest.to_json());
-        self.is_behind.store(replaced.is_err(), Ordering::Relaxed);
-        if let (Err(_), Some(place)) = (&replaced, place) {
-            undo(&mut manifest.recordings[place]);
-        }
-        replaced.map_err(io_error(self.disk.display(MANIFEST_NAME), "write"))
-    }
-
-    fn is_behind(&self) -> bool {
-        self.is_behind.load(Ordering::Relaxed)
-    }
-}
-
-pub(crate) fn now_ns() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let since = since.expect("Linux refuses to set its clock before 1970");
-    u64::try_from(since.as_nanos()).expect("it is not 2554 yet")
-}
-
-/// The name of a recording's checkpoint file.
-#[must_use]
-pub fn checkpoint_name(recording: u32, worker: u16) -> String {
-    format!("blocks/r{recording:04}-w{worker:02}.checkpoint")
 }
 
 impl Recorder {
@@ -220,33 +158,22 @@ impl Recorder {
         workers: u16,
     ) -> Result<(Self, Vec<BlockSink>), StoreError> {
         let lock = take_lock(disk.as_ref())?;
-        let mut manifest = read_manifest(disk.as_ref())?.unwrap_or_default();
-        let last = manifest.recordings.iter().map(|r| r.id).fold(0, u32::max);
-        let id = last.checked_add(1).ok_or_else(|| StoreError::Manifest {
-            file: disk.display(MANIFEST_NAME),
-            problem: format!("recording number {last} is the largest there is"),
-        })?;
-        let model_file = format!("models/r{id:04}.json");
-        let stored = disk.replace(&model_file, &about.model_json);
-        stored.map_err(io_error(disk.display(&model_file), "write"))?;
-        let recording = Recording::begun(id, about, model_file, now_ns());
-        manifest.recordings.push(recording);
+        let log = LogWriter::open(disk, Presence::OwnFiles)?;
+        let id = log.recording(about, None, |_| false)?;
         let shared = Arc::new(Shared {
-            disk,
-            manifest: Mutex::new(manifest),
+            log: Arc::new(log),
             id,
             hash_seed: about.hash_seed,
             options,
             rotations: AtomicU64::new(0),
-            is_behind: AtomicBool::new(false),
         });
-        shared.update(|_| ())?;
+        let disk = shared.log.disk();
         let ahead = DESCRIPTORS_AHEAD * usize::from(workers.max(1));
-        let held = shared.disk.hold_ahead(MANIFEST_NAME, ahead);
+        let held = disk.hold_ahead(MANIFEST_NAME, ahead);
         match held {
             // It goes on with what room there is.
             Err(error) if is_full(&error) => {}
-            held => held.map_err(io_error(shared.disk.display(MANIFEST_NAME), "prepare"))?,
+            held => held.map_err(io_error(disk.display(MANIFEST_NAME), "prepare"))?,
         }
         let mut sinks = Vec::new();
         let mut writers = Vec::new();
@@ -304,7 +231,7 @@ impl Recorder {
             Ok(()) | Err(StoreError::DiskFull { .. }) => self.close(ledger, warnings),
             Err(_) => Ok(()),
         };
-        self.shared.disk.let_go();
+        self.shared.log.disk().let_go();
         ended.and(closed)
     }
 
@@ -338,54 +265,12 @@ impl Recorder {
 /// instant, so it is tried again before another recording is reported.
 pub(crate) fn take_lock(disk: &dyn Disk) -> Result<Box<dyn Any + Send>, StoreError> {
     let dir = disk.display("");
-    for _ in 0..5 {
+    for _ in 0..LOCK_TRIES {
         let lock = disk.lock().map_err(io_error(dir.clone(), "lock the log"))?;
         if let Some(lock) = lock {
             return Ok(lock);
         }
-        thread::sleep(Duration::from_millis(20));
+        thread::sleep(LOCK_WAIT);
     }
     Err(StoreError::Locked { dir })
-}
-
-/// The log's manifest; `None` if there is none.
-///
-/// # Errors
-///
-/// If it cannot be read or understood.
-pub(crate) fn read_manifest(disk: &dyn Disk) -> Result<Option<Manifest>, StoreError> {
-    if !disk.exists(MANIFEST_NAME) {
-        return Ok(None);
-    }
-    let named = disk.display(MANIFEST_NAME);
-    let mut before = None;
-    let mut tries = 0;
-    loop {
-        tries += 1;
-        let content = read_all(disk, MANIFEST_NAME).map_err(io_error(named.clone(), "read"))?;
-        match Manifest::from_json(&content) {
-            Ok(parsed) => return Ok(Some(parsed)),
-            // On a full disk a recorder writes two files in turn. If the one at hand was opened
-            // two versions ago, it is written now; what is damaged stays as it is.
-            Err(_) if before.as_ref() != Some(&content) && tries < READ_TRIES => {
-                before = Some(content);
-            }
-            Err(problem) => {
-                return Err(StoreError::Manifest {
-                    file: named,
-                    problem,
-                });
-            }
-        }
-    }
-}
-
-/// A whole small file.
-pub(crate) fn read_all(disk: &dyn Disk, name: &str) -> std::io::Result<Vec<u8>> {
-    let file = disk.open(name, false)?;
-    let len = usize::try_from(file.size()?).map_err(std::io::Error::other)?;
-    let mut content = vec![0; len];
-    let read = file.read_at(&mut content, 0)?;
-    content.truncate(read);
-    Ok(content)
 }

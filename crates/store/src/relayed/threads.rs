@@ -12,13 +12,17 @@ use std::thread::{self, JoinHandle};
 
 use strata_sys::DiskBlock;
 
-use crate::disk::{DiskFile, WriteQueue};
+use crate::disk::DiskFile;
 use crate::error::{StoreError, io_error};
+use crate::writer::{InFlight, OpenFile, PlacedAt};
 
-use super::writer::{Placed, StreamFile};
+use super::writer::{Placed, settle};
 
 /// Blocks that are written and synced together by a thread, at most.
 const TOGETHER: usize = 8;
+
+/// Handles that a thread keeps.
+const HANDLES_MAX: usize = 64;
 
 /// What is called once a block is synced, or could not be written; it gets the
 /// memory back.
@@ -109,63 +113,62 @@ fn gather<B>(receiver: &Mutex<Receiver<Job<B>>>) -> Option<Vec<Job<B>>> {
 
 /// What became of a job.
 struct Ended<B> {
-    placed: Placed,
+    placed: PlacedAt,
     block: B,
     done: BlockDone<B>,
     outcome: Result<(), StoreError>,
 }
 
-/// A thread's files, by name.
-type Files = HashMap<String, Box<dyn DiskFile>>;
+/// A thread's handles, by name of file.
+type Handles = HashMap<String, Box<dyn DiskFile>>;
 
 fn write_blocks<B: DiskBlock>(receiver: &Mutex<Receiver<Job<B>>>, in_flight: usize) {
-    let mut files = Files::new();
-    let mut queue = WriteQueue::new(in_flight);
+    let mut handles = Handles::new();
+    let mut in_flight = InFlight::new(in_flight);
     while let Some(jobs) = gather(receiver) {
-        if files.len() > 64 {
-            files.clear();
+        if handles.len() > HANDLES_MAX {
+            handles.clear();
         }
-        let mut all = write(&mut queue, &mut files, jobs);
+        let mut all = write(&mut in_flight, &mut handles, jobs);
         for Ended {
             placed, outcome, ..
         } in &mut all
         {
             if outcome.is_ok()
-                && let Some(file) = files.get_mut(placed.file.name())
+                && let Some(handle) = handles.get_mut(placed.file().name())
             {
                 // The second sync of a file has nothing to do.
-                *outcome = file.sync().map_err(placed.file.error("sync"));
+                *outcome = handle.sync().map_err(placed.file().error("sync"));
             }
         }
         for ended in all {
-            let failed = ended.outcome.is_err();
-            let updated = ended.placed.file.written(ended.placed.offset, failed);
-            (ended.done)(ended.block, ended.outcome.and(updated));
+            let outcome = settle(&ended.placed, ended.outcome);
+            (ended.done)(ended.block, outcome);
         }
     }
 }
 
-/// Writes blocks, several on their way at a time.
+/// Writes blocks, several in flight at a time.
 fn write<B: DiskBlock>(
-    queue: &mut WriteQueue<B>,
-    files: &mut Files,
+    in_flight: &mut InFlight<B>,
+    handles: &mut Handles,
     jobs: Vec<Job<B>>,
 ) -> Vec<Ended<B>> {
-    let mut on_their_way = VecDeque::new();
+    let mut waiting = VecDeque::new();
     let mut all = Vec::new();
     for Job {
-        placed,
+        placed: Placed(placed),
         block,
         done,
     } in jobs
     {
-        if !queue.has_room() {
-            all.extend(complete(queue, &mut on_their_way));
+        if !in_flight.has_room() {
+            all.extend(complete(in_flight, &mut waiting));
         }
-        match open(files, &placed.file) {
-            Ok(file) => {
-                queue.submit(file.as_mut(), block, placed.offset);
-                on_their_way.push_back((placed, done));
+        match open(handles, placed.file()) {
+            Ok(handle) => {
+                in_flight.submit(handle.as_mut(), placed, block);
+                waiting.push_back(done);
             }
             Err(error) => all.push(Ended {
                 placed,
@@ -175,20 +178,20 @@ fn write<B: DiskBlock>(
             }),
         }
     }
-    while let Some(ended) = complete(queue, &mut on_their_way) {
+    while let Some(ended) = complete(in_flight, &mut waiting) {
         all.push(ended);
     }
     all
 }
 
-/// Waits for the first block on its way.
+/// Waits for the first block in flight.
 fn complete<B: DiskBlock>(
-    queue: &mut WriteQueue<B>,
-    on_their_way: &mut VecDeque<(Placed, BlockDone<B>)>,
+    in_flight: &mut InFlight<B>,
+    waiting: &mut VecDeque<BlockDone<B>>,
 ) -> Option<Ended<B>> {
-    let (block, written) = queue.complete()?;
-    let (placed, done) = on_their_way.pop_front()?;
-    let outcome = written.map_err(placed.file.error("write"));
+    let (placed, block, written) = in_flight.complete()?;
+    let done = waiting.pop_front()?;
+    let outcome = written.map_err(placed.file().error("write"));
     Some(Ended {
         placed,
         block,
@@ -198,10 +201,10 @@ fn complete<B: DiskBlock>(
 }
 
 fn open<'a>(
-    files: &'a mut Files,
-    file: &StreamFile,
+    handles: &'a mut Handles,
+    file: &OpenFile,
 ) -> Result<&'a mut Box<dyn DiskFile>, StoreError> {
-    match files.entry(file.name().to_owned()) {
+    match handles.entry(file.name().to_owned()) {
         Entry::Occupied(open) => Ok(open.into_mut()),
         Entry::Vacant(place) => Ok(place.insert(file.open()?)),
     }

@@ -1,0 +1,50 @@
+//! Small files of a log, read whole.
+
+use crate::disk::Disk;
+use crate::error::{StoreError, io_error};
+use crate::manifest::{MANIFEST_NAME, Manifest};
+
+/// How many times a manifest that changes while it is read is read.
+const READ_TRIES: u32 = 10;
+
+/// The log's manifest; `None` if there is none.
+///
+/// # Errors
+///
+/// If it cannot be read or understood.
+pub(crate) fn read_manifest(disk: &dyn Disk) -> Result<Option<Manifest>, StoreError> {
+    if !disk.exists(MANIFEST_NAME) {
+        return Ok(None);
+    }
+    let named = disk.display(MANIFEST_NAME);
+    let mut before = None;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let content = read_all(disk, MANIFEST_NAME).map_err(io_error(named.clone(), "read"))?;
+        match Manifest::from_json(&content) {
+            Ok(parsed) => return Ok(Some(parsed)),
+            // On a full disk a recorder writes two files in turn. If the one at hand was opened
+            // two versions ago, it is written now; what is damaged stays as it is.
+            Err(_) if before.as_ref() != Some(&content) && tries < READ_TRIES => {
+                before = Some(content);
+            }
+            Err(problem) => {
+                return Err(StoreError::Manifest {
+                    file: named,
+                    problem,
+                });
+            }
+        }
+    }
+}
+
+/// A whole small file.
+pub(crate) fn read_all(disk: &dyn Disk, name: &str) -> std::io::Result<Vec<u8>> {
+    let file = disk.open(name, false)?;
+    let len = usize::try_from(file.size()?).map_err(std::io::Error::other)?;
+    let mut content = vec![0; len];
+    let read = file.read_at(&mut content, 0)?;
+    content.truncate(read);
+    Ok(content)
+}

@@ -1,0 +1,97 @@
+//! The checkpoint of a worker, kept up to date.
+
+use std::sync::Arc;
+
+use crate::checkpoint::{Checkpoint, checkpoint_name};
+use crate::disk::{Disk, DiskFile};
+use crate::error::{StoreError, io_error};
+use crate::stored::read_all;
+
+use super::now_ns;
+
+/// A checkpoint file that is being written.
+pub(crate) struct CheckpointFile {
+    disk: Arc<dyn Disk>,
+    name: String,
+    file: Box<dyn DiskFile>,
+    last: Option<Checkpoint>,
+}
+
+impl CheckpointFile {
+    /// The checkpoint file of a recording's worker. One that there is already goes on: its
+    /// generations must grow, or the old ones would count for the later ones.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be made or read.
+    pub(crate) fn open(
+        disk: &Arc<dyn Disk>,
+        recording: u32,
+        worker: u16,
+    ) -> Result<Self, StoreError> {
+        let name = checkpoint_name(recording, worker);
+        let named = || disk.display(&name);
+        let (file, last) = if disk.exists(&name) {
+            let file = disk
+                .open(&name, true)
+                .map_err(io_error(named(), "create"))?;
+            let before = read_all(disk.as_ref(), &name).map_err(io_error(named(), "read"))?;
+            (file, Checkpoint::latest(&before))
+        } else {
+            let created = disk.create(&name);
+            (created.map_err(io_error(named(), "create"))?, None)
+        };
+        Ok(Self {
+            disk: Arc::clone(disk),
+            name,
+            file,
+            last,
+        })
+    }
+
+    /// Takes room for all that will be written to it, if there is some now.
+    pub(crate) fn reserve(&mut self) {
+        // Without room for it now, there may be some later.
+        let _ = self.file.allocate(Checkpoint::FILE_BYTES);
+    }
+
+    /// Whether its name still leads to it: whether the log is where it was.
+    pub(crate) fn is_there(&self) -> bool {
+        self.disk.leads_to(&self.name, self.file.as_ref())
+    }
+
+    /// Says how far the worker was: `next_seq` is the sequence number that its next packet
+    /// gets; every packet before `durable_seq` is on disk; `seen` packets and bytes came.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub(crate) fn write(
+        &mut self,
+        next_seq: u64,
+        durable_seq: u64,
+        seen: (u64, u64),
+    ) -> Result<(), StoreError> {
+        let is_known = |last: &Checkpoint| {
+            (last.next_seq, last.durable_seq) == (next_seq, durable_seq)
+                && last.seen_packets == seen.0
+        };
+        if self.last.as_ref().is_some_and(is_known) {
+            return Ok(());
+        }
+        let checkpoint = Checkpoint {
+            generation: 1 + self.last.map_or(0, |last| last.generation),
+            time_ns: now_ns(),
+            next_seq,
+            durable_seq,
+            seen_packets: seen.0,
+            seen_bytes: seen.1,
+        };
+        let named = || self.disk.display(&self.name);
+        self.last = Some(checkpoint);
+        let (bytes, offset) = (checkpoint.emit(), checkpoint.offset());
+        let written = self.file.write_at(&bytes, offset);
+        written.map_err(io_error(named(), "write"))?;
+        self.file.sync().map_err(io_error(named(), "sync"))
+    }
+}
