@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use indicatif::ProgressBar;
 use rustix::thread::CapabilitySet;
 use strata_node::log_dir::{NewDirectory, log_directory};
+use strata_node::relay::{RelayDisk, RelayDiskSpec};
 use strata_node::sandbox::{Reach, give_up};
 use strata_relay::protocol::{BLOCK_BYTES, BLOCK_UNIT};
 use strata_relay::secret::Secret;
@@ -28,6 +29,7 @@ use crate::{bounded, text};
 Examples:
   strata relay -o log/
   strata relay -o log/ --listen 192.0.2.10 --secret-file relay.secret
+  strata relay -o log/ -C 256MiB --disk-limit 500GB
   strata relay -o log/ --listen 192.0.2.10 --tls-cert relay.crt --tls-key relay.key --tls-ca ca.crt
 
 Without --listen, only switches on this machine reach the relay. On another address it
@@ -72,6 +74,17 @@ pub(crate) struct Args {
     /// with a unit (500MB, 2GiB) that size; 0 never.
     #[arg(short = 'C', long, value_name = "SIZE", default_value = "1GiB")]
     rotate_size: String,
+
+    /// Keep the log below this size: what is least important is deleted, as by `strata prune
+    /// --max-size`. At least four block files (-C) of each worker of a switch.
+    #[arg(long, value_name = "SIZE")]
+    disk_limit: Option<String>,
+
+    /// Configuration file, of which [elastic] counts: when this relay's disk is short
+    /// (disk_space_percent, disk_rate_percent, blocks_percent), and when data is deleted
+    /// (remove_percent).
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
 
     #[command(flatten)]
     group: GroupArgs,
@@ -132,6 +145,20 @@ fn listen(text: &str) -> Result<SocketAddr> {
     first.with_context(|| format!("--listen: {text} is no address of this machine"))
 }
 
+/// What looks after the disk of the log, whose files have so many bytes at most.
+fn log_disk(args: &Args, rotate_bytes: u64) -> Result<RelayDisk> {
+    let bytes_max = args.disk_limit.as_deref().map(text::bytes).transpose()?;
+    if let Some(limit) = bytes_max {
+        bounded::size(limit, "--disk-limit", &(1..=bounded::BYTES_MAX))?;
+    }
+    RelayDisk::new(RelayDiskSpec {
+        dir: args.output.clone(),
+        config: args.config.clone(),
+        bytes_max,
+        rotate_bytes,
+    })
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut options = RelayOptions::new(listen(&args.listen)?);
     options.block_bytes = usize::try_from(text::bytes(&args.block_size)?)?;
@@ -170,6 +197,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             gid_index: args.gid_index,
         });
     }
+    let mut log_disk = log_disk(args, options.rotate_bytes)?;
     let stop = stop_on_signal()?;
     // What the library of a NIC opens later is not known.
     #[cfg(feature = "verbs")]
@@ -205,6 +233,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     );
     while !stop.load(Ordering::Relaxed) && relay.failure().is_none() {
         thread::sleep(Duration::from_millis(50));
+        for event in log_disk.look(&relay) {
+            eprintln!("strata: {}", Printable(&event));
+        }
     }
     let counters = relay.counters();
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);

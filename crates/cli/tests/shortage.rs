@@ -531,6 +531,72 @@ fn a_disk_limit_holds_all_the_time() {
     assert!(verify.unwrap().status.success());
 }
 
+/// A relay in a namespace, with these arguments, that listens.
+fn relay(namespace: &Namespace, log: &Path, arguments: &[&str]) -> Process {
+    let mut up = Command::new("ip");
+    up.args(["-n", namespace.name(), "link", "set", "lo", "up"]);
+    assert!(up.status().unwrap().success());
+    let mut command = inside(namespace);
+    command.args(["relay", "--block-size", "1MiB"]);
+    command.args(arguments).arg("-o").arg(log);
+    let relay = spawn(&mut command);
+    let end = Instant::now() + Duration::from_secs(30);
+    while !log.join("manifest.json").exists() {
+        assert!(Instant::now() < end, "a relay that does not begin");
+        thread::sleep(Duration::from_millis(10));
+    }
+    relay
+}
+
+fn logged(status: &Value) -> u64 {
+    let mut results = status["packets"].as_array().unwrap().iter();
+    let logged = results.find(|r| r["result"] == "logged").unwrap();
+    logged["packets"].as_u64().unwrap()
+}
+
+/// The log of a relay with a limit stays below it while many times as much comes, and what is left
+/// of it is whole.
+#[test]
+fn a_disk_limit_of_a_relay_holds_all_the_time() {
+    if !may_use_kernel("a relay's log with a limit") {
+        return;
+    }
+    const LIMIT: u64 = 16 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let namespace = Namespace::new("rly-limit");
+    namespace.pair("in0", "out0");
+    let (log, socket) = (dir.path().join("log"), dir.path().join("control"));
+    let mut refused = inside(&namespace);
+    refused.args(["relay", "-C", "2MiB", "--disk-limit", "4MiB", "-o"]);
+    let refused = refused.arg(&log).output().unwrap();
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && text.contains("-C 1048576") && !log.exists(),
+        "{text}"
+    );
+    let relay = relay(&namespace, &log, &["-C", "2MiB", "--disk-limit", "16MiB"]);
+    let mut command = inside(&namespace);
+    command.args(["switch", "--relay", "127.0.0.1", "-i", "in0"]);
+    command.args(["--mode", "log-all", "--socket"]);
+    let switch = spawn(command.arg(&socket));
+    wait_for(&socket, "a recording", |_| true);
+    let sending = sender(&namespace, "out0", 8_000);
+    let largest = Cell::new(0);
+    wait_for(&socket, "four times the limit", |status| {
+        largest.set(largest.get().max(bytes_below(&log)));
+        logged(status) > 4 * LIMIT / 1_400
+    });
+    drop(sending);
+    let text = switch.ended_well();
+    assert!(text.contains("+ dropped 0 + in_flight 0"), "{text}");
+    let text = relay.ended_well();
+    let largest = largest.get().max(bytes_below(&log));
+    assert!(largest > LIMIT / 2 && largest <= LIMIT, "{largest}: {text}");
+    assert!(text.contains("block files and 0 compacted parts"), "{text}");
+    let verify = Command::new(STRATA).arg("verify").arg(&log).output();
+    assert!(verify.unwrap().status.success());
+}
+
 fn bytes_below(dir: &Path) -> u64 {
     let entries = fs::read_dir(dir).unwrap().flatten();
     let bytes = entries.map(|entry| match entry.metadata() {

@@ -28,8 +28,6 @@ use crate::status::{
 
 /// How long all flows are captured before that is said: the share of flows moves often.
 const ALL_CAPTURED: Duration = Duration::from_secs(10);
-/// So much more of the disk than needed is made free, as a share of it.
-const REMOVE_MORE: f64 = 0.02;
 
 /// How long a mode may be asked for: 365 days.
 pub const MODE_PERIOD_MAX: Duration = Duration::from_secs(365 * 86_400);
@@ -386,7 +384,7 @@ impl Controller {
             return None;
         }
         let what = format!("mode {}", inner.active().join("+"));
-        let why: Vec<String> = steps.iter().map(reason).collect();
+        let why: Vec<String> = steps.iter().map(Step::to_string).collect();
         inner.events.note("strata", what, &why.join("; "));
         let first = steps.iter().map(|step| step.sensed.taken_ns).min()?;
         Some(inner.started + Duration::from_nanos(first))
@@ -396,17 +394,9 @@ impl Controller {
     #[must_use]
     pub fn bytes_to_remove(&self) -> Option<u64> {
         let inner = self.lock();
-        let at = inner.asked.elastic.as_ref()?.remove_at?;
         let used = inner.value(Resource::DiskSpace)?;
-        // A little more, so that it is not done for every block.
-        let share = used - (at - REMOVE_MORE);
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            clippy::cast_precision_loss
-        )]
-        let bytes = (share * inner.observed.disk_bytes as f64) as u64;
-        (used >= at).then_some(bytes)
+        let options = inner.asked.elastic.as_ref()?;
+        options.bytes_to_remove(used, inner.observed.disk_bytes)
     }
 
     /// Cores that the process may use; `None` for as many as it takes.
@@ -556,17 +546,4 @@ fn bounded(field: &'static str, text: &str, most: usize) -> Result<(), ControlEr
         return Err(ControlError::TooLong { field, bytes, most });
     }
     Ok(())
-}
-
-fn reason(step: &Step) -> String {
-    let name = step.resource.name();
-    let percent = step.sensed.value * 100.0;
-    match (step.resource, step.up) {
-        (Resource::Ring, true) => String::from("the kernel drops packets"),
-        (Resource::Ring, false) => String::from("the kernel drops no packets"),
-        (Resource::Rdma, true) => format!("{percent:.1} % of the packets are sent again"),
-        (Resource::Rdma, false) => format!("only {percent:.1} % of the packets are sent again"),
-        (_, true) => format!("{name} is short: {percent:.0} % in use"),
-        (_, false) => format!("{name} is no longer short: {percent:.0} % in use"),
-    }
 }

@@ -9,7 +9,12 @@
 //! Sensors have periods of their own, and a reading counts once, at the time at which it was
 //! taken: so a step is followed by another only if it was looked at what the first one brought.
 
+use std::fmt;
+
 use serde::Serialize;
+
+/// So much more of the disk than needed is made free, as a share of it.
+const REMOVE_MORE: f64 = 0.02;
 
 /// What can run short.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -224,6 +229,42 @@ pub struct Step {
     pub up: bool,
     /// What was sensed.
     pub sensed: Reading,
+}
+
+impl fmt::Display for Step {
+    /// Why the mode changes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.resource.name();
+        let percent = self.sensed.value * 100.0;
+        match (self.resource, self.up) {
+            (Resource::Ring, true) => f.write_str("the kernel drops packets"),
+            (Resource::Ring, false) => f.write_str("the kernel drops no packets"),
+            (Resource::Rdma, true) => write!(f, "{percent:.1} % of the packets are sent again"),
+            (Resource::Rdma, false) => {
+                write!(f, "only {percent:.1} % of the packets are sent again")
+            }
+            (_, true) => write!(f, "{name} is short: {percent:.0} % in use"),
+            (_, false) => write!(f, "{name} is no longer short: {percent:.0} % in use"),
+        }
+    }
+}
+
+impl ElasticOptions {
+    /// How many bytes of a log are to be deleted on a disk of `disk_bytes` of which this share is
+    /// in use, if any are.
+    #[must_use]
+    pub fn bytes_to_remove(&self, used: f64, disk_bytes: u64) -> Option<u64> {
+        let at = self.remove_at?;
+        // A little more, so that it is not done for every block.
+        let share = used - (at - REMOVE_MORE);
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss
+        )]
+        let bytes = (share * disk_bytes as f64) as u64;
+        (used >= at).then_some(bytes)
+    }
 }
 
 impl ElasticState {

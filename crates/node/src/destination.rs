@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use rustix::thread::CapabilitySet;
 use strata_confine::{Owner, Role, User};
 use strata_relay::{Link, LinkOptions, LinkReport, Transport};
@@ -18,9 +18,6 @@ use crate::room::Limit;
 use crate::sandbox;
 use crate::spec::{DestinationSpec, LogSpec};
 
-/// Block files of each worker that a limited log must have room for: of fewer, whole ones cannot
-/// be deleted in time.
-const FILES_WITHIN_LIMIT: u64 = 4;
 /// A switch's own blocks only lead from one thread to another: small, to stay in
 /// the cache.
 const LOCAL_BLOCK_BYTES: usize = 256 << 10;
@@ -61,16 +58,10 @@ impl DestinationSpec {
 
     /// Fails if so many workers cannot keep below the limit.
     pub(crate) fn check_limit(&self, workers: u16) -> Result<()> {
-        if let Some(limit) = self.limit(workers) {
-            let least = limit.reserve.saturating_mul(FILES_WITHIN_LIMIT);
-            ensure!(
-                limit.reserve > 0 && limit.bytes >= least,
-                "--disk-limit must be at least {FILES_WITHIN_LIMIT} block files of each worker: \
-                 make them smaller with -C, as in -C {}",
-                (limit.bytes / FILES_WITHIN_LIMIT / u64::from(workers.max(1))).max(1 << 20)
-            );
+        match (self, self.limit(workers)) {
+            (Self::Log(log), Some(limit)) => limit.check(log.recorder.rotate_bytes, workers),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// What it is called.

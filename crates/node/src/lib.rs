@@ -12,6 +12,7 @@
 //! observer         what workers report, brought together for the controller
 //! sensors, governor, watchdog, room, eve
 //!                  what is looked at while interfaces are captured, and what follows from it
+//! relay            the disk of a relay: what is sensed of it, and what follows
 //! destination      a log on this machine, or a relay
 //! configuration    the configuration file, read once per start and once per reload
 //! preflight        what is checked before anything is changed
@@ -35,6 +36,7 @@ mod notice;
 mod observer;
 mod outcome;
 mod preflight;
+pub mod relay;
 mod room;
 pub mod sandbox;
 mod sensors;

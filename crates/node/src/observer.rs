@@ -118,21 +118,29 @@ impl Observer {
     }
 
     /// What was noted last, and how full the disk is now.
-    #[allow(clippy::cast_precision_loss)]
     pub(crate) fn take(&self) -> Observed {
         let mut observed = self.with(|latest| latest.observed.clone());
-        let disk = self.output.as_ref().and_then(|dir| statvfs(dir).ok());
-        observed.disk_bytes = disk
-            .as_ref()
-            .map_or(0, |fs| fs.f_blocks.saturating_mul(fs.f_frsize));
-        observed.disk_used = disk.and_then(|fs| {
-            // As df has it: what only root may use is not there.
-            let used = fs.f_blocks.checked_sub(fs.f_bfree)?;
-            let all = used + fs.f_bavail;
-            (all > 0).then(|| used as f64 / all as f64)
-        });
+        (observed.disk_bytes, observed.disk_used) = match self.output.as_deref().map(disk_use) {
+            Some((bytes, used)) => (bytes, used),
+            None => (0, None),
+        };
         observed
     }
+}
+
+/// Bytes of the file system that holds a directory, 0 if that is not known, and which share of it
+/// is in use.
+#[allow(clippy::cast_precision_loss)]
+pub(crate) fn disk_use(dir: &Path) -> (u64, Option<f64>) {
+    let Ok(fs) = statvfs(dir) else {
+        return (0, None);
+    };
+    // As df has it: what only root may use is not there.
+    let used = fs.f_blocks.checked_sub(fs.f_bfree).and_then(|used| {
+        let all = used + fs.f_bavail;
+        (all > 0).then(|| used as f64 / all as f64)
+    });
+    (fs.f_blocks.saturating_mul(fs.f_frsize), used)
 }
 
 /// Looks at a recording of files from time to time. Ends when it is dropped.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use anyhow::{Result, ensure};
 use strata_archive::{ArchiveError, Pruned, make_room};
 use strata_confine::Role;
 use strata_store::{Disk, RealDisk};
@@ -21,6 +22,10 @@ const AGAIN_AFTER: Duration = Duration::from_secs(5);
 const MEASURE_EVERY: Duration = Duration::from_millis(100);
 /// Room is made for what comes in so many of these times: it takes that long at most.
 const TIMES_AHEAD: u64 = 5;
+
+/// Block files of each worker that a limited log must have room for: of fewer, whole ones cannot
+/// be deleted in time.
+const FILES_WITHIN_LIMIT: u64 = 4;
 
 /// A size that the log keeps below.
 #[derive(Clone, Copy, Debug)]
@@ -39,9 +44,24 @@ pub(crate) struct Room {
     /// lately.
     size: u64,
     growth: u64,
-    running: Option<JoinHandle<Result<Pruned, ArchiveError>>>,
+    running: Option<JoinHandle<std::result::Result<Pruned, ArchiveError>>>,
     /// When it was last tried, and whether that was of no use.
     last: Option<(Instant, bool)>,
+}
+
+impl Limit {
+    /// Fails if so many workers, each of which writes a file of `rotate_bytes`, cannot keep below
+    /// the limit.
+    pub(crate) fn check(&self, rotate_bytes: u64, workers: u16) -> Result<()> {
+        let each = FILES_WITHIN_LIMIT * u64::from(workers.max(1));
+        ensure!(
+            rotate_bytes > 0 && self.bytes >= rotate_bytes.saturating_mul(each),
+            "--disk-limit must be at least {FILES_WITHIN_LIMIT} block files of each worker: \
+             make them smaller with -C, as in -C {}",
+            (self.bytes / each).max(1 << 20)
+        );
+        Ok(())
+    }
 }
 
 impl Room {
@@ -54,6 +74,14 @@ impl Room {
             growth: 0,
             running: None,
             last: None,
+        }
+    }
+
+    /// Files of so many bytes are written at a time from now on.
+    pub(crate) fn set_reserve(&mut self, bytes: u64) {
+        if let Some(limit) = &mut self.limit {
+            // Of a log that is too small for what writes it, half is kept all the same.
+            limit.reserve = bytes.min(limit.bytes / 2);
         }
     }
 
@@ -106,7 +134,7 @@ impl Room {
         (above > 0).then_some(above)
     }
 
-    fn tell(&mut self, outcome: Result<Pruned, String>) -> Option<String> {
+    fn tell(&mut self, outcome: std::result::Result<Pruned, String>) -> Option<String> {
         let known = self.last.is_some_and(|(_, useless)| useless);
         let (text, useless) = match outcome {
             Ok(pruned) if pruned.parts + pruned.block_files > 0 => {

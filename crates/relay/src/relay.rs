@@ -124,6 +124,19 @@ pub struct Totals {
     pub failure: Option<String>,
 }
 
+/// What a relay's disk has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskLoad {
+    /// Blocks of memory of all switches that are connected.
+    pub blocks: u64,
+    /// Of these, blocks that wait for the disk.
+    pub waiting: u64,
+    /// How long writer threads have written so far, all together.
+    pub busy: Duration,
+    /// How many they are.
+    pub writers: usize,
+}
+
 /// Who is at the other end of a queue pair.
 struct Peer {
     /// Where answers go.
@@ -157,6 +170,9 @@ struct Inner {
     emptied: AtomicU64,
     stop: AtomicBool,
     counters: RelayCounters,
+    /// Blocks of memory of all switches, and of these those that wait for the disk.
+    memory_blocks: AtomicU64,
+    waiting_blocks: AtomicU64,
     /// Why the log can no longer be written.
     failure: Mutex<Option<String>>,
     /// Hands memory over, if it has a place for that.
@@ -286,6 +302,8 @@ impl BoundRelay {
             emptied: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             counters: RelayCounters::default(),
+            memory_blocks: AtomicU64::new(0),
+            waiting_blocks: AtomicU64::new(0),
             failure: Mutex::default(),
             handover,
             report: Box::new(report),
@@ -382,6 +400,18 @@ impl Relay {
     #[must_use]
     pub fn counters(&self) -> &RelayCounters {
         &self.inner.counters
+    }
+
+    /// What its disk has to do.
+    #[must_use]
+    pub fn disk_load(&self) -> DiskLoad {
+        let (busy, writers) = self.inner.writers.busy();
+        DiskLoad {
+            blocks: self.inner.memory_blocks.load(Ordering::Relaxed),
+            waiting: self.inner.waiting_blocks.load(Ordering::Relaxed),
+            busy,
+            writers,
+        }
     }
 
     /// Why the log can no longer be written, if so: no switch is served then, and the relay

@@ -131,7 +131,10 @@ pub(super) fn serve(inner: &Arc<Inner>, admitted: Admitted) -> Result<(), RelayE
         to_done,
         started: Instant::now(),
     };
+    let blocks = inner.options.blocks as u64;
+    inner.memory_blocks.fetch_add(blocks, Ordering::Relaxed);
     let served = server.run();
+    inner.memory_blocks.fetch_sub(blocks, Ordering::Relaxed);
     server.memory.release(inner);
     served
 }
@@ -316,6 +319,9 @@ impl Server<'_> {
 
     /// Takes a block back from a writer.
     fn settle(&mut self, done: Done) {
+        if done.place.is_some() {
+            self.inner.waiting_blocks.fetch_sub(1, Ordering::Relaxed);
+        }
         if let (Some(place), Some(block)) = (done.place, done.block) {
             self.memory.give_back(self.inner, place, block);
         }
@@ -401,6 +407,9 @@ impl Server<'_> {
             place,
             to: Some(self.to_done.clone()),
         };
+        if place.is_some() {
+            self.inner.waiting_blocks.fetch_add(1, Ordering::Relaxed);
+        }
         let done = move |block: AnyBlock, outcome| reporter.report(block, outcome);
         self.inner.writers.write(placed, block, Box::new(done));
         Ok(())

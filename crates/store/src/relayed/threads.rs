@@ -9,6 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use strata_sys::DiskBlock;
 
@@ -34,10 +35,33 @@ struct Job<B> {
     done: BlockDone<B>,
 }
 
+/// How long threads have written, all together.
+#[derive(Debug)]
+struct Busy {
+    done: Duration,
+    /// Since when each of them writes; `None` for one that waits.
+    since: Vec<Option<Instant>>,
+}
+
+impl Busy {
+    fn begins(busy: &Mutex<Self>, thread: usize) {
+        let mut busy = busy.lock().unwrap_or_else(PoisonError::into_inner);
+        busy.since[thread] = Some(Instant::now());
+    }
+
+    fn ends(busy: &Mutex<Self>, thread: usize) {
+        let mut busy = busy.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(since) = busy.since[thread].take() {
+            busy.done += since.elapsed();
+        }
+    }
+}
+
 /// The threads that write blocks.
 pub struct RelayWriters<B> {
     sender: Option<SyncSender<Job<B>>>,
     threads: Vec<JoinHandle<()>>,
+    busy: Arc<Mutex<Busy>>,
 }
 
 impl<B> std::fmt::Debug for RelayWriters<B> {
@@ -59,18 +83,32 @@ impl<B: DiskBlock> RelayWriters<B> {
         // Bounded by the blocks of all switches' regions; senders wait beyond that.
         let (sender, receiver) = mpsc::sync_channel(1024);
         let receiver = Arc::new(Mutex::new(receiver));
+        let threads = threads.max(1);
+        let busy = Arc::new(Mutex::new(Busy {
+            done: Duration::ZERO,
+            since: vec![None; threads],
+        }));
         let spawn = |number: usize| {
-            let receiver = Arc::clone(&receiver);
+            let (receiver, busy) = (Arc::clone(&receiver), Arc::clone(&busy));
             thread::Builder::new()
                 .name(format!("strata-writer-{number}"))
-                .spawn(move || write_blocks(&receiver, in_flight))
+                .spawn(move || write_blocks(&receiver, in_flight, &busy, number))
                 .map_err(io_error("writer thread".into(), "start"))
         };
-        let threads: Result<_, _> = (0..threads.max(1)).map(spawn).collect();
+        let started: Result<_, _> = (0..threads).map(spawn).collect();
         Ok(Self {
             sender: Some(sender),
-            threads: threads?,
+            threads: started?,
+            busy,
         })
+    }
+
+    /// How long all threads together have written so far, and how many they are.
+    #[must_use]
+    pub fn busy(&self) -> (Duration, usize) {
+        let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        let now: Duration = busy.since.iter().flatten().map(Instant::elapsed).sum();
+        (busy.done + now, busy.since.len())
     }
 
     /// Has a block written. `done` is called from one of the threads.
@@ -122,10 +160,16 @@ struct Ended<B> {
 /// A thread's handles, by name of file.
 type Handles = HashMap<String, Box<dyn DiskFile>>;
 
-fn write_blocks<B: DiskBlock>(receiver: &Mutex<Receiver<Job<B>>>, in_flight: usize) {
+fn write_blocks<B: DiskBlock>(
+    receiver: &Mutex<Receiver<Job<B>>>,
+    in_flight: usize,
+    busy: &Mutex<Busy>,
+    number: usize,
+) {
     let mut handles = Handles::new();
     let mut in_flight = InFlight::new(in_flight);
     while let Some(jobs) = gather(receiver) {
+        Busy::begins(busy, number);
         if handles.len() > HANDLES_MAX {
             handles.clear();
         }
@@ -145,6 +189,7 @@ fn write_blocks<B: DiskBlock>(receiver: &Mutex<Receiver<Job<B>>>, in_flight: usi
             let outcome = settle(&ended.placed, ended.outcome);
             (ended.done)(ended.block, outcome);
         }
+        Busy::ends(busy, number);
     }
 }
 
