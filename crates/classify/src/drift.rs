@@ -60,6 +60,11 @@ impl Drift {
         })
     }
 
+    /// The features that are looked at, by their number in the model.
+    pub fn asked(&self) -> impl Iterator<Item = usize> {
+        self.features.iter().map(|(column, ..)| *column)
+    }
+
     /// Counts one packet by the values of its features, in the model's order. `anomaly` from 0
     /// to 1.
     #[allow(

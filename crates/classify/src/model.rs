@@ -298,6 +298,17 @@ impl Model {
             .collect()
     }
 
+    /// Whether the trees of a level ask for each feature, in the order of the list.
+    #[must_use]
+    pub fn asked(&self, level: Level) -> Vec<bool> {
+        let mut asked = vec![false; self.features.len()];
+        let nodes = self.trees(level).iter().flat_map(|tree| &tree.nodes);
+        for feature in nodes.filter_map(|node| node.feature) {
+            asked[feature] = true;
+        }
+        asked
+    }
+
     /// The number of a class.
     #[must_use]
     pub fn class_index(&self, name: &str) -> Option<usize> {

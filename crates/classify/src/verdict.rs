@@ -195,6 +195,17 @@ impl Verdicts {
         }
     }
 
+    /// The level that a key is of.
+    #[inline]
+    #[must_use]
+    pub fn level_of(key: u64) -> Level {
+        if key & 1 == slot_of(Level::Flow) as u64 {
+            Level::Flow
+        } else {
+            Level::Packet
+        }
+    }
+
     /// The verdict on a packet by the key of its leaves, which are those of `lane`. Numbers are
     /// given in the order of calls: to be called in the order in which packets came, so that
     /// they do not depend on how packets were batched. Allocates only when a combination of

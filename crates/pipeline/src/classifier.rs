@@ -1,5 +1,7 @@
 //! Sketch, features and forest of one model, for a batch at a time.
 
+mod wide;
+
 use strata_classify::{Columns, Drift, Forest, Kernel, LANES, Model, Verdict, VerdictId, Verdicts};
 use strata_sketch::{
     Arithmetic, BITS_DEFAULT, Bucket, Clock, Feature, Level, PacketFacts, Pressure, RangeTable,
@@ -8,6 +10,7 @@ use strata_sketch::{
 
 use crate::path::DataPath;
 use crate::samples::Samples;
+use wide::Wide;
 
 /// One model at work.
 #[derive(Debug)]
@@ -21,12 +24,13 @@ pub struct Classifier {
     buckets: [Bucket; LANES],
     classified: Classified,
     samples: Samples,
+    /// For batches in columns, where the path has them.
+    wide: Option<Box<Wide>>,
 }
 
 /// What turns facts and buckets into the columns that a forest compares.
 #[derive(Debug)]
 struct Features {
-    list: Vec<Feature>,
     clock: Clock,
     averages: Option<RangeTable>,
     columns: Box<Columns>,
@@ -38,6 +42,8 @@ struct Features {
 struct Side {
     level: Level,
     forest: Forest,
+    /// The features that somebody asks for, and their columns.
+    asked: Vec<(usize, Feature)>,
     leaves: Vec<[u16; LANES]>,
     facts: [PacketFacts; LANES],
     /// What the verdicts on the packets are found by.
@@ -50,8 +56,14 @@ struct Side {
 impl Side {
     fn new(model: &Model, level: Level, kernel: Kernel) -> Self {
         let forest = Forest::up_to(model, level, kernel);
+        let mut is_asked = model.asked(level);
+        if let (Level::Flow, Some(drift)) = (level, Drift::new(model)) {
+            drift.asked().for_each(|column| is_asked[column] = true);
+        }
+        let features = model.feature_list().into_iter().enumerate();
         Self {
             level,
+            asked: features.filter(|(column, _)| is_asked[*column]).collect(),
             leaves: vec![[0; LANES]; forest.tree_count()],
             forest,
             facts: [PacketFacts::default(); LANES],
@@ -78,13 +90,8 @@ impl Side {
         verdicts: &Verdicts,
     ) {
         let facts = &self.facts[..self.count];
-        let columns = features.columns.chunks_exact_mut(LANES);
-        for (column, feature) in columns.zip(&features.list) {
-            // A tree of packets asks for nothing of their flows.
-            if self.level == Level::Packet && feature.level() == Level::Flow {
-                continue;
-            }
-            let column = &mut column[..facts.len()];
+        for &(column, feature) in &self.asked {
+            let column = &mut features.columns[column * LANES..][..facts.len()];
             let averages = features.averages.as_ref();
             feature.fill(
                 column,
@@ -129,17 +136,22 @@ impl Classifier {
             Arithmetic::Exact => None,
             Arithmetic::Switch { delta } => Some(RangeTable::new(delta)),
         };
+        let flow = Side::new(model, Level::Flow, path.kernel());
+        let packet = Side::new(model, Level::Packet, path.kernel());
+        let wide = path
+            .avx512()
+            .map(|avx512| Box::new(Wide::new(avx512, &packet, &flow)));
         Self {
+            wide,
             sketch: model.new_sketch(BITS_DEFAULT),
             verdicts: Verdicts::new(model),
             features: Features {
-                list: model.feature_list(),
                 clock,
                 averages,
                 columns: Box::new([0; size_of::<Columns>() / size_of::<u32>()]),
             },
-            flow: Side::new(model, Level::Flow, path.kernel()),
-            packet: Side::new(model, Level::Packet, path.kernel()),
+            flow,
+            packet,
             buckets: [Bucket::default(); LANES],
             classified: [Verdicts::UNCLASSIFIED_ID; LANES],
             samples: Samples::new(model),

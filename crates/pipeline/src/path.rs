@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::sync::OnceLock;
 
 use strata_classify::Kernel;
+use strata_wire::wide::Avx512;
 
 /// Names a path, for tests: of all that a machine can take, logs are equal byte for byte.
 const VARIABLE: &str = "STRATA_PATH";
@@ -16,7 +17,7 @@ pub enum DataPath {
     Reference,
     /// x86-64 with AVX2: the forest 64 packets abreast.
     Avx2,
-    /// x86-64 with AVX-512: the forest 64 packets abreast.
+    /// x86-64 with AVX-512: batches in columns, 16 packets at a time, the forest 64 abreast.
     Avx512,
     /// Arm with NEON: the forest 64 packets abreast.
     Neon,
@@ -40,7 +41,9 @@ impl DataPath {
     #[must_use]
     pub fn available() -> Vec<Self> {
         let kernels = Kernel::available();
-        let runs = |path: &Self| kernels.contains(&path.kernel());
+        let runs = |path: &Self| {
+            kernels.contains(&path.kernel()) && (*path != Self::Avx512 || path.avx512().is_some())
+        };
         Self::ALL.into_iter().filter(runs).collect()
     }
 
@@ -85,6 +88,14 @@ impl DataPath {
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
             Self::Neon => "neon",
+        }
+    }
+
+    /// The instructions for batches in columns, if they are used.
+    pub(crate) fn avx512(self) -> Option<Avx512> {
+        match self {
+            Self::Avx512 => Avx512::detect(),
+            _ => None,
         }
     }
 

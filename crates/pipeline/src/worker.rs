@@ -6,6 +6,7 @@ mod classes;
 mod lanes;
 mod parts;
 mod record;
+mod wide;
 
 use strata_capture::{PacketRef, Packets};
 use strata_classify::{LANES, Model};
@@ -13,6 +14,7 @@ use strata_filter::{Filter, Program};
 use strata_policy::{ClassKept, Follower, Mode, ModeDemands, ModeError, Plan};
 use strata_sketch::Pressure;
 use strata_store::{BlockBuilder, BlockSink, Decider, Progress, StoreError};
+use strata_wire::wide::WIDE;
 use strata_wire::{
     DropReason, FlowHasher, FlowShare, Granularity, Interface, Ledger, LinkType, Meta, Outcome,
     Tally, TunnelKey, exact, mix64, prefetch,
@@ -32,6 +34,7 @@ use books::in_flight;
 use classes::ByClass;
 use lanes::Lanes;
 pub use parts::{Copies, EnoughOfFlows, Parts, Sink};
+use wide::Wide;
 
 /// Room that is kept free in a block for definitions beside a packet: a verdict
 /// of 256 trees and a plain interface. Larger ones make their block grow.
@@ -119,6 +122,8 @@ pub struct Worker<S = BlockSink> {
     /// What `blocks_handed_over` was at the last [`Worker::flush_old`].
     blocks_at_flush: u64,
     lanes: Box<Lanes>,
+    /// For batches in columns, where the path has them.
+    wide: Option<Box<Wide>>,
 }
 
 impl<S: Sink> Worker<S> {
@@ -172,6 +177,7 @@ impl<S: Sink> Worker<S> {
             blocks_handed_over: 0,
             blocks_at_flush: 0,
             lanes: Box::new(Lanes::new()),
+            wide: path.avx512().map(|avx512| Box::new(Wide::new(avx512))),
             options,
         };
         worker.adopt(&plan);
@@ -207,6 +213,9 @@ impl<S: Sink> Worker<S> {
         self.demands = demands
             .map(|modes| Demand::new(modes.clone(), modes, reasons))
             .collect();
+        if let Some(wide) = &mut self.wide {
+            wide.adopt(&self.demands);
+        }
         self.class_deciders = plan.deciders();
         self.reasons.forget_plan();
         self.context_json = plan.context_json();
@@ -404,9 +413,18 @@ impl<S: Sink> Worker<S> {
         }
         while start < batch.len() && self.passed() < end {
             let left = usize::try_from(end - self.passed()).unwrap_or(usize::MAX);
-            let count = (batch.len() - start).min(LANES).min(left);
-            self.lanes(batch, start, count)?;
-            start += count;
+            let left = left.min(batch.len() - start);
+            let many = left.min(WIDE);
+            if self.columns(batch, start, many)? {
+                start += many;
+                continue;
+            }
+            let until = start + many;
+            while start < until {
+                let count = (until - start).min(LANES);
+                self.lanes(batch, start, count)?;
+                start += count;
+            }
         }
         let progress = self.sink.progress();
         progress.next_seq.store(self.next_seq, Ordering::Relaxed);

@@ -7,7 +7,7 @@
 //! - [`Arithmetic::Switch`] gives the numbers that a programmable switch would.
 //!
 //! Uses `wire`; used by `classify` (for the names of features) and `pipeline`.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod bucket;
 mod exact;
@@ -21,4 +21,4 @@ pub use exact::ExactTable;
 pub use facts::{FlowStats, PacketFacts};
 pub use feature::{Feature, Level};
 pub use switch::{Arithmetic, RangeTable};
-pub use table::{BITS_DEFAULT, Clock, Pressure, Sketch};
+pub use table::{BITS_DEFAULT, BLOCK, Block, Clock, Gathered, Pressure, Sketch};

@@ -1,5 +1,10 @@
 //! The sketch: the heavy part of Elastic Sketch in two layers, with a window.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod gathered;
+mod wide;
+
 use std::hint::select_unpredictable;
 
 use strata_wire::prefetch;
@@ -7,6 +12,8 @@ use strata_wire::prefetch;
 use crate::bucket::Bucket;
 use crate::facts::PacketFacts;
 use crate::switch::Arithmetic;
+
+pub use gathered::{BLOCK, Block, Gathered};
 
 /// Votes needed per packet of a bucket's owner to replace it. The Elastic Sketch
 /// paper takes 8; but there a light part keeps what a bucket loses. Here a flow that

@@ -6,7 +6,8 @@ use strata_sys::AlignedBytes;
 use strata_sys::disk::OwnBlock;
 use strata_wire::dissect::may_hide_addresses;
 use strata_wire::{
-    AddressFamily, CutWhere, FlowHasher, FlowKey, FlowShare, Headers, Interface, Keep, Meta, mix64,
+    AddressFamily, CutWhere, FlowHasher, FlowKey, FlowShare, Headers, Interface, Keep, Meta,
+    clamped, exact, mix64,
 };
 
 use zerocopy::IntoBytes;
@@ -56,6 +57,31 @@ struct Count {
     wire_bytes: u64,
     captured_bytes: u64,
     logged_bytes: u64,
+}
+
+/// Packets to be recorded one after the other, a column for each field.
+#[derive(Clone, Copy, Debug)]
+pub struct PacketRun<'a> {
+    /// Of all of them.
+    pub interface: u16,
+    /// Sequence number of the first.
+    pub first_seq: u64,
+    /// Captured bytes.
+    pub data: &'a [&'a [u8]],
+    /// Arrival, ns since 1970.
+    pub ts_ns: &'a [u64],
+    /// Bytes on the wire, as the capture says.
+    pub wire_len: &'a [u32],
+    /// Bytes of the headers.
+    pub header_len: &'a [u32],
+    /// How many of the captured bytes are kept.
+    pub kept_len: &'a [u32],
+    /// Who decided, and how: defined before.
+    pub verdicts: &'a [u16],
+    /// As [`Keep::code`] has it.
+    pub keep_codes: &'a [u8],
+    /// The verdicts' classes.
+    pub classes: &'a [u8],
 }
 
 /// A block being filled. Allocates at creation only, except for a record that is
@@ -267,6 +293,65 @@ impl BlockBuilder {
         count.logged_bytes += kept as u64;
     }
 
+    /// Appends packets of one interface without options, all of which have a time. There must be
+    /// room for 32 bytes and the data of each. Returns how many bytes it has taken.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such room, or a column is shorter than another.
+    pub fn push_run(&mut self, run: &PacketRun<'_>) -> usize {
+        let begin = self.len;
+        let mut place = &mut self.bytes[begin..];
+        let room = place.len();
+        let (mut ts_min, mut ts_max) = (self.header.ts_min_ns, self.header.ts_max_ns);
+        let mut class_max = 0;
+        let mut seq = run.first_seq;
+        for (at, data) in run.data.iter().enumerate() {
+            let (ts_ns, wire_len) = (run.ts_ns[at], run.wire_len[at]);
+            let kept = run.kept_len[at] as usize;
+            let (class, keep_code) = (run.classes[at], run.keep_codes[at]);
+            let captured_len = exact::<u32>(data.len());
+            let Some((header, rest)) = place.split_first_chunk_mut() else {
+                unreachable!("there is room for all of them");
+            };
+            let record = PacketRecord {
+                ts_ns,
+                seq,
+                wire_len,
+                captured_len,
+                header_len: clamped::<u16>(run.header_len[at]),
+                interface: run.interface,
+                verdict: run.verdicts[at],
+                keep_code,
+                has_timestamp: true,
+                data: &data[..kept],
+                options: &[],
+            };
+            emit_packet_header(&record, header);
+            let (bytes, rest) = rest.split_at_mut(kept);
+            copy(record.data, bytes);
+            place = rest;
+            seq += 1;
+            (ts_min, ts_max) = (ts_min.min(ts_ns), ts_max.max(ts_ns));
+            class_max = class_max.max(class);
+            let count = &mut self.counts[usize::from(class)][usize::from(keep_code & 3)];
+            count.packets += 1;
+            count.wire_bytes += u64::from(wire_len.max(captured_len));
+            count.captured_bytes += u64::from(captured_len);
+            count.logged_bytes += kept as u64;
+        }
+        let taken = room - place.len();
+        self.len += taken;
+        self.classes = self.classes.max(usize::from(class_max) + 1);
+        if self.header.packets == 0 {
+            self.header.first_seq = run.first_seq;
+        }
+        self.header.next_seq = seq;
+        (self.header.ts_min_ns, self.header.ts_max_ns) = (ts_min, ts_max);
+        self.header.packets += exact::<u32>(run.data.len());
+        taken
+    }
+
     /// Appends the whole bytes of an earlier packet, makes room if need be.
     pub fn push_promotion(&mut self, promotion: &Promotion<'_>) {
         let ((header, len), data) = (promotion.emit_header(), promotion.data);
@@ -347,6 +432,13 @@ impl BlockBuilder {
     #[must_use]
     pub fn defines(&self, interface: u16, verdict: u16) -> bool {
         self.last_interface == Some(interface) && !self.needs_verdict(verdict)
+    }
+
+    /// Whether context and interface are defined in this block, and the packet before was of it.
+    #[inline(always)]
+    #[must_use]
+    pub fn refers_to(&self, interface: u16) -> bool {
+        self.last_interface == Some(interface)
     }
 
     /// Whether the verdict still has to be defined in this block.

@@ -46,7 +46,7 @@ pub use archive::{
     STAGING, WrappedKey, is_file_name, is_remote,
 };
 pub use blocks::{Block, Blocks, Select};
-pub use builder::{BlockBuilder, BlockTally};
+pub use builder::{BlockBuilder, BlockTally, PacketRun};
 pub use channel::{BlockEnd, BlockSink, BlockSource, Incoming, Progress, Written, block_channel};
 pub use checkpoint::{Checkpoint, checkpoint_name};
 pub use context::{Context, reason};

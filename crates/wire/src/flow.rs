@@ -128,6 +128,12 @@ impl FlowHasher {
         Self { key }
     }
 
+    /// Its key words, for those who hash several flows at a time.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn key(&self) -> &[u64; 8] {
+        &self.key
+    }
+
     /// The fingerprint of a flow. Never 0.
     #[inline]
     #[must_use]

@@ -35,6 +35,7 @@ mod share;
 pub mod transport;
 pub mod tunnel;
 mod walk;
+pub mod wide;
 pub mod wlan;
 
 pub use amounts::{grouped, human_bytes};

@@ -1,0 +1,233 @@
+//! Headers and flows of a batch as columns, found 16 packets at a time.
+//!
+//! What is read of a plain packet is what [`Plain::read`](crate::Plain::read) and
+//! [`Plain::flow`](crate::Plain::flow) read; the vector code is in [`avx512`] alone.
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+use crate::flow::FlowHasher;
+
+/// Packets of a batch that lies in columns.
+pub const WIDE: usize = 256;
+/// Packets that are handled at a time: as many as a register of 512 bits has 32-bit lanes.
+pub const GROUP: usize = 16;
+/// Groups of a batch.
+pub const GROUPS: usize = WIDE / GROUP;
+
+/// That this machine has the parts of AVX-512 that the data path uses (F, BW, DQ, VL, CD, VBMI)
+/// and what came before: whoever has the value may call functions compiled for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512(Proof);
+
+#[cfg(target_arch = "x86_64")]
+type Proof = ();
+#[cfg(not(target_arch = "x86_64"))]
+type Proof = std::convert::Infallible;
+
+impl Avx512 {
+    /// The value, on a machine that has them.
+    #[must_use]
+    pub fn detect() -> Option<Self> {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let has_all = is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512cd")
+                && is_x86_feature_detected!("avx512vbmi")
+                && is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("bmi1")
+                && is_x86_feature_detected!("bmi2")
+                && is_x86_feature_detected!("lzcnt")
+                && is_x86_feature_detected!("popcnt");
+            has_all.then_some(Self(()))
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        None
+    }
+
+    /// Stands for code that only such a machine has.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn never(self) -> ! {
+        match self.0 {}
+    }
+}
+
+/// What is known of the packets of a batch, a column for each field. Sets of lanes are masks of
+/// a group each. A lane that is not in `dissected` has any values but for its lengths and time.
+#[derive(Clone, Debug)]
+#[repr(C, align(64))]
+pub struct PacketColumns {
+    /// Keyed fingerprint of the flow.
+    pub fingerprint: [u64; WIDE],
+    /// Arrival, ns since 1970.
+    pub ts_ns: [u64; WIDE],
+    /// Captured bytes.
+    pub captured_len: [u32; WIDE],
+    /// Bytes on the wire, as the capture says.
+    pub wire_len: [u32; WIDE],
+    /// The greater of both, at most 65,535.
+    pub size: [u32; WIDE],
+    /// Bytes of all headers.
+    pub header_len: [u32; WIDE],
+    /// Source address, of plain packets.
+    pub source: [u32; WIDE],
+    /// Destination address, of plain packets.
+    pub destination: [u32; WIDE],
+    /// Source port, else 0.
+    pub source_port: [u32; WIDE],
+    /// Destination port, else 0.
+    pub destination_port: [u32; WIDE],
+    /// IP protocol number, else 0.
+    pub protocol: [u32; WIDE],
+    /// TCP flags, else 0.
+    pub tcp_flags: [u32; WIDE],
+    /// TCP window, else 0.
+    pub tcp_window: [u32; WIDE],
+    /// Time to live or hop limit.
+    pub ttl: [u32; WIDE],
+    /// Type of service or traffic class.
+    pub tos: [u32; WIDE],
+    /// Has plain headers.
+    pub plain: [u16; GROUPS],
+    /// Has a flow, so that it can be classified.
+    pub dissected: [u16; GROUPS],
+    /// Goes from the flow key's low to its high endpoint.
+    pub low_to_high: [u16; GROUPS],
+    /// TCP SYN with ACK.
+    pub answers: [u16; GROUPS],
+}
+
+impl Default for PacketColumns {
+    fn default() -> Self {
+        Self {
+            fingerprint: [0; WIDE],
+            ts_ns: [0; WIDE],
+            captured_len: [0; WIDE],
+            wire_len: [0; WIDE],
+            size: [0; WIDE],
+            header_len: [0; WIDE],
+            source: [0; WIDE],
+            destination: [0; WIDE],
+            source_port: [0; WIDE],
+            destination_port: [0; WIDE],
+            protocol: [0; WIDE],
+            tcp_flags: [0; WIDE],
+            tcp_window: [0; WIDE],
+            ttl: [0; WIDE],
+            tos: [0; WIDE],
+            plain: [0; GROUPS],
+            dissected: [0; GROUPS],
+            low_to_high: [0; GROUPS],
+            answers: [0; GROUPS],
+        }
+    }
+}
+
+impl PacketColumns {
+    /// Reads the headers of the plain packets of a group that begin with Ethernet, and finds
+    /// their flows. `packets` are the captured bytes, of lengths that stand in `captured_len`;
+    /// `wire_len` is there too.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such group.
+    #[inline]
+    pub fn look(
+        &mut self,
+        avx512: Avx512,
+        hasher: &FlowHasher,
+        group: usize,
+        packets: &[&[u8]; GROUP],
+    ) {
+        assert!(group < GROUPS);
+        #[cfg(target_arch = "x86_64")]
+        {
+            avx512::look(self, avx512, hasher.key(), (group, packets));
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            let _ = (hasher, packets);
+            avx512.never()
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::print_stdout, reason = "says what does not run")]
+mod tests {
+    use super::*;
+    use crate::Plain;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(600))]
+
+        /// 16 packets that are nearly plain, beside [`Plain`] one by one.
+        #[test]
+        fn a_group_is_looked_at_as_packet_by_packet(
+            packets in prop::collection::vec(
+                (
+                    prop::collection::vec(any::<u8>(), 0..90),
+                    prop::sample::select(vec![6_u8, 6, 17, 17, 1]),
+                    prop::sample::select(vec![53_u16, 443, 4789, 8472, 2152, 6081]),
+                    20_u16..90, 4_u8..16, any::<u32>(),
+                    prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..2),
+                ),
+                GROUP,
+            ),
+            group in 0..GROUPS,
+        ) {
+            let Some(avx512) = Avx512::detect() else {
+                println!("not run: this machine has no AVX-512");
+                return Ok(());
+            };
+            let mut columns = PacketColumns::default();
+            let mut all = Vec::new();
+            for (lane, (mut packet, number, port, total_len, offset, wire_len, changes)) in packets.into_iter().enumerate() {
+                if packet.len() >= 48 {
+                    packet[12..16].copy_from_slice(&[8, 0, 0x45, 7]);
+                    packet[16..18].copy_from_slice(&total_len.to_be_bytes());
+                    packet[20..22].copy_from_slice(&[0x40, 0]);
+                    packet[23] = number;
+                    packet[36..38].copy_from_slice(&u16::to_be_bytes(port));
+                    packet[46] = offset << 4;
+                    for (index, value) in changes {
+                        *index.get_mut(&mut packet) = value;
+                    }
+                }
+                let at = group * GROUP + lane;
+                columns.captured_len[at] = u32::try_from(packet.len()).unwrap();
+                columns.wire_len[at] = wire_len >> (wire_len % 32);
+                all.push(packet);
+            }
+            let heads: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
+            let hasher = FlowHasher::new([3, 4]);
+            columns.look(avx512, &hasher, group, heads.as_slice().try_into().unwrap());
+            let expected: Vec<Option<Plain>> = all.iter().map(|packet| Plain::read(packet)).collect();
+            for (lane, plain) in expected.into_iter().enumerate() {
+                let at = group * GROUP + lane;
+                prop_assert_eq!(columns.plain[group] >> lane & 1 != 0, plain.is_some(), "lane {}", lane);
+                let Some(plain) = plain else { continue };
+                let (fingerprint, low_to_high) = plain.flow(&hasher);
+                prop_assert_eq!(columns.fingerprint[at], fingerprint);
+                prop_assert_eq!(columns.low_to_high[group] >> lane & 1 != 0, low_to_high);
+                prop_assert_eq!(columns.answers[group] >> lane & 1 != 0, plain.tcp_flags & 0x12 == 0x12);
+                let size = columns.wire_len[at].max(columns.captured_len[at]).min(65_535);
+                prop_assert_eq!(columns.size[at], size);
+                prop_assert_eq!(columns.header_len[at], u32::from(plain.header_len()));
+                prop_assert_eq!(columns.source[at], plain.source);
+                prop_assert_eq!(columns.destination[at], plain.destination);
+                prop_assert_eq!(columns.source_port[at], u32::from(plain.source_port));
+                prop_assert_eq!(columns.destination_port[at], u32::from(plain.destination_port));
+                prop_assert_eq!(columns.protocol[at], u32::from(plain.protocol));
+                prop_assert_eq!(columns.tcp_flags[at], u32::from(plain.tcp_flags));
+                prop_assert_eq!(columns.tcp_window[at], u32::from(plain.tcp_window));
+                prop_assert_eq!(columns.ttl[at], u32::from(plain.ttl));
+                prop_assert_eq!(columns.tos[at], u32::from(plain.tos));
+            }
+        }
+    }
+}
