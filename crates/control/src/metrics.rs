@@ -8,7 +8,10 @@ use prometheus_client::registry::{Registry, Unit};
 use strata_wire::Printable;
 
 use crate::controller::Controller;
-use crate::status::{ClassStatus, CpuStatus, InterfaceStatus, PacketStatus, PolicyStatus, Status};
+use crate::status::{
+    ClassStatus, CpuStatus, InterfaceStatus, LostStatus, PacketStatus, PolicyStatus,
+    ResourceStatus, Status,
+};
 
 /// Samples of one metric at most, so that a page stays small whatever there is: classes,
 /// interfaces and policies beyond are left to the API.
@@ -118,250 +121,291 @@ struct Moment {
 /// One sample: labels and value.
 type Sample<V> = (Vec<(&'static str, String)>, V);
 
-impl Collector for Moment {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
-        let status = &self.status;
-        let results = |value: fn(&PacketStatus) -> u64| {
-            let samples = status.packets.iter().map(move |packets| {
-                let labels = vec![
-                    ("result", packets.result.clone()),
-                    ("reason", packets.reason.clone()),
-                ];
-                (labels, value(packets))
-            });
-            // In flight is no counter: it goes down.
-            samples
-                .filter(|(labels, _)| labels[0].1 != "in_flight")
-                .collect::<Vec<_>>()
-        };
-        counters(
-            &mut encoder,
-            "packets",
-            "Packets by where they ended",
-            results(|p| p.packets),
-        )?;
-        counters(
-            &mut encoder,
-            "bytes",
-            "Bytes by where they ended: on the wire, or kept for logged",
-            results(|p| p.bytes),
-        )?;
-        let classes = |value: fn(&ClassStatus) -> u64| {
-            let all = status.classes.iter();
-            all.map(|class| {
-                let labels = vec![
-                    ("class", class.class.clone()),
-                    ("granularity", class.granularity.clone()),
-                ];
-                (labels, value(class))
-            })
-            .collect::<Vec<_>>()
-        };
-        counters(
-            &mut encoder,
-            "class_packets",
-            "Packets by class and by how much of each is kept",
-            classes(|c| c.packets),
-        )?;
-        counters(
-            &mut encoder,
-            "class_captured_bytes",
-            "Their bytes on the wire",
-            classes(|c| c.captured_bytes),
-        )?;
-        counters(
-            &mut encoder,
-            "class_kept_bytes",
-            "Their bytes that are kept",
-            classes(|c| c.kept_bytes),
-        )?;
-        let interfaces = |value: fn(&InterfaceStatus) -> u64| {
-            let all = status.interfaces.iter();
-            all.map(|i| (vec![("interface", i.name.clone())], value(i)))
-                .collect::<Vec<_>>()
-        };
-        let (received, dropped) = (interfaces(|i| i.received), interfaces(|i| i.dropped));
-        counters(
-            &mut encoder,
-            "interface_received_packets",
-            "Packets that the kernel delivered",
-            received,
-        )?;
-        counters(
-            &mut encoder,
-            "interface_dropped_packets",
-            "Packets that the kernel dropped",
-            dropped,
-        )?;
-        let of_logged = status.of_logged.iter();
-        let of_logged = of_logged.map(|p| (vec![("kind", p.result.clone())], p.packets));
-        counters(
-            &mut encoder,
-            "of_logged_packets",
-            "Of logged packets: wanted whole but cut by the kernel; promoted to whole later; \
-             first bytes instead of headers that could not be read",
-            of_logged.collect::<Vec<_>>(),
-        )?;
-        let mirrored = status.mirrored.iter();
-        let mirrored = mirrored.map(|p| (vec![("result", p.result.clone())], p.packets));
-        counters(
-            &mut encoder,
-            "mirrored_packets",
-            "Copies of packets that policies send on, by what became of them",
-            mirrored.collect::<Vec<_>>(),
-        )?;
-        let lost = status.lost.iter().map(|lost| {
-            let labels = vec![
-                ("place", lost.place.clone()),
-                ("counter", lost.counter.clone()),
-            ];
-            (labels, lost.packets)
-        });
-        counters(
-            &mut encoder,
-            "lost_before_packets",
-            "Packets lost before Strata: kernel, softnet, device",
-            lost.collect::<Vec<_>>(),
-        )?;
-        let hits = |value: fn(&PolicyStatus) -> u64| {
-            let all = self.policies.iter().take(POLICIES_MAX);
-            all.map(|p| {
-                (
-                    vec![("policy", p.id.to_string()), ("match", p.matches.clone())],
-                    value(p),
-                )
-            })
-            .collect::<Vec<_>>()
-        };
-        counters(
-            &mut encoder,
-            "policy_packets",
-            "Packets that a policy was applied to",
-            hits(|p| p.packets),
-        )?;
-        counters(
-            &mut encoder,
-            "policy_bytes",
-            "Bytes that a policy was applied to",
-            hits(|p| p.bytes),
-        )?;
-        counters(
-            &mut encoder,
-            "plan_changes",
-            "Changes of modes and policies that workers picked up",
-            vec![(Vec::new(), status.changes.count)],
-        )?;
-        counters(
-            &mut encoder,
-            "plan_change_delay_seconds",
-            "Sum of the times from a request or a reading to the switch of a worker",
-            vec![(Vec::new(), status.changes.seconds_sum)],
-        )?;
-        let one = |value: f64| vec![(Vec::new(), value)];
-        #[allow(clippy::cast_precision_loss)]
-        let policies = one(status.policies as f64);
-        gauges(&mut encoder, "policies", "Policies in force", policies)?;
-        gauges(
-            &mut encoder,
-            "plan_change_delay_p99_seconds",
-            "99th percentile of the latest of them",
-            status
-                .changes
-                .p99_ms
-                .map(|ms| (Vec::new(), ms / 1e3))
-                .into_iter()
-                .collect(),
-        )?;
-        gauges(
-            &mut encoder,
-            "mode",
-            "1 for the mode at work",
-            vec![(
-                vec![
-                    ("mode", status.mode.clone()),
-                    ("asked", status.asked_mode.clone()),
-                ],
-                1.0,
-            )],
-        )?;
-        let used = status.resources.iter().filter_map(|resource| {
-            Some((vec![("resource", resource.name.clone())], resource.used?))
-        });
-        gauges(
-            &mut encoder,
-            "resource_used_ratio",
-            "Share of a resource in use",
-            used.collect(),
-        )?;
-        #[allow(clippy::cast_precision_loss)]
-        let steps = status.resources.iter().map(|resource| {
-            (
-                vec![("resource", resource.name.clone())],
-                resource.relief_steps as f64,
-            )
-        });
-        gauges(
-            &mut encoder,
-            "resource_relief_steps",
-            "Steps of relief that a resource asks for",
-            steps.collect(),
-        )?;
-        let cpu = |value: fn(&CpuStatus) -> f64| {
-            let one = status.cpu.iter().map(|cpu| (Vec::new(), value(cpu)));
-            one.collect::<Vec<_>>()
-        };
-        gauges(
-            &mut encoder,
-            "cpu_budget_cores",
-            "Cores that the process may use, its programs in the kernel included",
-            cpu(|cpu| cpu.budget),
-        )?;
-        gauges(
-            &mut encoder,
-            "cpu_used_cores",
-            "Cores that it uses",
-            cpu(|cpu| cpu.used),
-        )?;
-        gauges(
-            &mut encoder,
-            "captured_flows_ratio",
-            "Share of flows that are captured, to keep the CPU budget",
-            cpu(|cpu| cpu.flow_share),
-        )?;
-        gauges(
-            &mut encoder,
-            "uptime_seconds",
-            "Since the recording began",
-            one(status.uptime_seconds),
-        )
+/// A metric; its name ends with its unit, if it has one.
+struct Metric {
+    name: &'static str,
+    help: &'static str,
+    samples: Samples,
+}
+
+/// What a metric is, and its samples at a moment.
+enum Samples {
+    /// Only grows.
+    Counter(fn(&Moment) -> Vec<Sample<u64>>),
+    /// Only grows, and is no whole number.
+    Sum(fn(&Moment) -> Vec<Sample<f64>>),
+    Gauge(fn(&Moment) -> Vec<Sample<f64>>),
+}
+
+use Samples::{Counter, Gauge, Sum};
+
+const fn metric(name: &'static str, help: &'static str, samples: Samples) -> Metric {
+    Metric {
+        name,
+        help,
+        samples,
     }
 }
 
-fn counters<V>(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    samples: Vec<Sample<V>>,
-) -> std::fmt::Result
-where
-    ConstCounter<V>: EncodeMetric,
-{
-    let all = samples
-        .into_iter()
-        .map(|(labels, value)| (labels, ConstCounter::new(value)));
-    family(encoder, name, help, all)
+/// All of them, in the order of the page.
+const METRICS: [Metric; 23] = [
+    metric(
+        "packets",
+        "Packets by where they ended",
+        Counter(|moment| results(moment, |ended| ended.packets)),
+    ),
+    metric(
+        "bytes",
+        "Bytes by where they ended: on the wire, or kept for logged",
+        Counter(|moment| results(moment, |ended| ended.bytes)),
+    ),
+    metric(
+        "class_packets",
+        "Packets by class and by how much of each is kept",
+        Counter(|moment| classes(moment, |class| class.packets)),
+    ),
+    metric(
+        "class_captured_bytes",
+        "Their bytes on the wire",
+        Counter(|moment| classes(moment, |class| class.captured_bytes)),
+    ),
+    metric(
+        "class_kept_bytes",
+        "Their bytes that are kept",
+        Counter(|moment| classes(moment, |class| class.kept_bytes)),
+    ),
+    metric(
+        "interface_received_packets",
+        "Packets that the kernel delivered",
+        Counter(|moment| interfaces(moment, |interface| interface.received)),
+    ),
+    metric(
+        "interface_dropped_packets",
+        "Packets that the kernel dropped",
+        Counter(|moment| interfaces(moment, |interface| interface.dropped)),
+    ),
+    metric(
+        "of_logged_packets",
+        "Of logged packets: wanted whole but cut by the kernel; promoted to whole later; \
+         first bytes instead of headers that could not be read",
+        Counter(|moment| kinds("kind", &moment.status.of_logged)),
+    ),
+    metric(
+        "mirrored_packets",
+        "Copies of packets that policies send on, by what became of them",
+        Counter(|moment| kinds("result", &moment.status.mirrored)),
+    ),
+    metric(
+        "lost_before_packets",
+        "Packets lost before Strata: kernel, softnet, device",
+        Counter(lost),
+    ),
+    metric(
+        "policy_packets",
+        "Packets that a policy was applied to",
+        Counter(|moment| hits(moment, |policy| policy.packets)),
+    ),
+    metric(
+        "policy_bytes",
+        "Bytes that a policy was applied to",
+        Counter(|moment| hits(moment, |policy| policy.bytes)),
+    ),
+    metric(
+        "plan_changes",
+        "Changes of modes and policies that workers picked up",
+        Counter(|moment| one(moment.status.changes.count)),
+    ),
+    metric(
+        "plan_change_delay_seconds",
+        "Sum of the times from a request or a reading to the switch of a worker",
+        Sum(|moment| one(moment.status.changes.seconds_sum)),
+    ),
+    metric(
+        "policies",
+        "Policies in force",
+        Gauge(|moment| one(real(moment.status.policies))),
+    ),
+    metric(
+        "plan_change_delay_p99_seconds",
+        "99th percentile of the latest of them",
+        Gauge(|moment| maybe(moment.status.changes.p99_ms.map(|ms| ms / 1e3))),
+    ),
+    metric("mode", "1 for the mode at work", Gauge(mode)),
+    metric(
+        "resource_used_ratio",
+        "Share of a resource in use",
+        Gauge(|moment| resources(moment, |resource| resource.used)),
+    ),
+    metric(
+        "resource_relief_steps",
+        "Steps of relief that a resource asks for",
+        Gauge(|moment| resources(moment, |resource| Some(real(resource.relief_steps)))),
+    ),
+    metric(
+        "cpu_budget_cores",
+        "Cores that the process may use, its programs in the kernel included",
+        Gauge(|moment| cpu(moment, |cpu| cpu.budget)),
+    ),
+    metric(
+        "cpu_used_cores",
+        "Cores that it uses",
+        Gauge(|moment| cpu(moment, |cpu| cpu.used)),
+    ),
+    metric(
+        "captured_flows_ratio",
+        "Share of flows that are captured, to keep the CPU budget",
+        Gauge(|moment| cpu(moment, |cpu| cpu.flow_share)),
+    ),
+    metric(
+        "uptime_seconds",
+        "Since the recording began",
+        Gauge(|moment| one(moment.status.uptime_seconds)),
+    ),
+];
+
+impl Collector for Moment {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        METRICS
+            .iter()
+            .try_for_each(|metric| metric.encode(self, &mut encoder))
+    }
 }
 
-fn gauges(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    samples: Vec<Sample<f64>>,
-) -> std::fmt::Result {
-    let all = samples
-        .into_iter()
-        .map(|(labels, value)| (labels, ConstGauge::new(value)));
-    family(encoder, name, help, all)
+impl Metric {
+    fn encode(&self, moment: &Moment, encoder: &mut DescriptorEncoder<'_>) -> std::fmt::Result {
+        match self.samples {
+            Counter(samples) => self.family(encoder, samples(moment), ConstCounter::new),
+            Sum(samples) => self.family(encoder, samples(moment), ConstCounter::new),
+            Gauge(samples) => self.family(encoder, samples(moment), ConstGauge::new),
+        }
+    }
+
+    fn family<V, M: EncodeMetric>(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+        samples: Vec<Sample<V>>,
+        metric: fn(V) -> M,
+    ) -> std::fmt::Result {
+        let samples = samples
+            .into_iter()
+            .map(|(labels, value)| (labels, metric(value)));
+        let mut samples = samples.peekable();
+        let Some((_, first)) = samples.peek() else {
+            return Ok(());
+        };
+        let none: Option<&Unit> = None;
+        let kind = first.metric_type();
+        let mut family = encoder.encode_descriptor(self.name, self.help, none, kind)?;
+        for (mut labels, metric) in samples.take(SAMPLES_MAX) {
+            for (_, value) in &mut labels {
+                *value = label(value);
+            }
+            metric.encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+fn one<V>(value: V) -> Vec<Sample<V>> {
+    vec![(Vec::new(), value)]
+}
+
+fn maybe(value: Option<f64>) -> Vec<Sample<f64>> {
+    value.into_iter().flat_map(one).collect()
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn real(count: usize) -> f64 {
+    count as f64
+}
+
+fn results(moment: &Moment, value: fn(&PacketStatus) -> u64) -> Vec<Sample<u64>> {
+    let all = moment.status.packets.iter();
+    // In flight is no counter: it goes down.
+    let counters = all.filter(|ended| ended.result != "in_flight");
+    let sample = |ended: &PacketStatus| {
+        let labels = vec![
+            ("result", ended.result.clone()),
+            ("reason", ended.reason.clone()),
+        ];
+        (labels, value(ended))
+    };
+    counters.map(sample).collect()
+}
+
+fn classes(moment: &Moment, value: fn(&ClassStatus) -> u64) -> Vec<Sample<u64>> {
+    let sample = |class: &ClassStatus| {
+        let labels = vec![
+            ("class", class.class.clone()),
+            ("granularity", class.granularity.clone()),
+        ];
+        (labels, value(class))
+    };
+    moment.status.classes.iter().map(sample).collect()
+}
+
+fn interfaces(moment: &Moment, value: fn(&InterfaceStatus) -> u64) -> Vec<Sample<u64>> {
+    let all = moment.status.interfaces.iter();
+    all.map(|interface| {
+        (
+            vec![("interface", interface.name.clone())],
+            value(interface),
+        )
+    })
+    .collect()
+}
+
+fn kinds(label: &'static str, all: &[PacketStatus]) -> Vec<Sample<u64>> {
+    all.iter()
+        .map(|kind| (vec![(label, kind.result.clone())], kind.packets))
+        .collect()
+}
+
+fn lost(moment: &Moment) -> Vec<Sample<u64>> {
+    let sample = |lost: &LostStatus| {
+        let labels = vec![
+            ("place", lost.place.clone()),
+            ("counter", lost.counter.clone()),
+        ];
+        (labels, lost.packets)
+    };
+    moment.status.lost.iter().map(sample).collect()
+}
+
+fn hits(moment: &Moment, value: fn(&PolicyStatus) -> u64) -> Vec<Sample<u64>> {
+    let sample = |policy: &PolicyStatus| {
+        let labels = vec![
+            ("policy", policy.id.to_string()),
+            ("match", policy.matches.clone()),
+        ];
+        (labels, value(policy))
+    };
+    moment
+        .policies
+        .iter()
+        .take(POLICIES_MAX)
+        .map(sample)
+        .collect()
+}
+
+fn mode(moment: &Moment) -> Vec<Sample<f64>> {
+    let labels = vec![
+        ("mode", moment.status.mode.clone()),
+        ("asked", moment.status.asked_mode.clone()),
+    ];
+    vec![(labels, 1.0)]
+}
+
+fn resources(moment: &Moment, value: fn(&ResourceStatus) -> Option<f64>) -> Vec<Sample<f64>> {
+    let sample = |resource: &ResourceStatus| {
+        let labels = vec![("resource", resource.name.clone())];
+        Some((labels, value(resource)?))
+    };
+    moment.status.resources.iter().filter_map(sample).collect()
+}
+
+fn cpu(moment: &Moment, value: fn(&CpuStatus) -> f64) -> Vec<Sample<f64>> {
+    maybe(moment.status.cpu.as_ref().map(value))
 }
 
 /// The value of a label, which may come from outside. The encoder writes it as it is, and neither
@@ -371,25 +415,4 @@ fn label(value: &str) -> String {
     let value = end.map_or(value, |(end, _)| &value[..end]);
     let value = Printable(value).to_string();
     value.replace('\\', r"\\").replace('"', "\\\"")
-}
-
-fn family<M: EncodeMetric>(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    samples: impl Iterator<Item = (Vec<(&'static str, String)>, M)>,
-) -> std::fmt::Result {
-    let mut samples = samples.peekable();
-    let Some((_, first)) = samples.peek() else {
-        return Ok(());
-    };
-    let none: Option<&Unit> = None;
-    let mut family = encoder.encode_descriptor(name, help, none, first.metric_type())?;
-    for (mut labels, metric) in samples.take(SAMPLES_MAX) {
-        for (_, value) in &mut labels {
-            *value = label(value);
-        }
-        metric.encode(family.encode_family(&labels)?)?;
-    }
-    Ok(())
 }
