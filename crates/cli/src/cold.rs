@@ -10,6 +10,7 @@ use strata_archive::{Place, relocate};
 use strata_cold::ColdDisk;
 use strata_store::{Disk, Log, RealDisk};
 use strata_wire::{grouped, human_bytes};
+use tracing::{error, info};
 
 use crate::text::duration_ns;
 
@@ -101,13 +102,13 @@ pub(crate) fn apply(disk: &Arc<dyn Disk>, place: &Place, age_ns: u64, always: bo
         )?;
     }
     if moved.waits_for_readers {
-        eprintln!(
-            "strata: somebody reads the log, or a store does not answer: old files go with the \
+        info!(
+            "somebody reads the log, or a store does not answer: old files go with the \
              next move, prune or compact"
         );
     }
     for damage in &moved.damage {
-        eprintln!("strata: {damage}");
+        error!("{damage}");
     }
     if !moved.damage.is_empty() {
         bail!(

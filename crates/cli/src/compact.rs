@@ -12,9 +12,11 @@ use strata_archive::{Compacted, Retention, compact, encrypt_to};
 use strata_node::log_dir::log_directory;
 use strata_store::Disk;
 use strata_wire::{grouped, human_bytes};
+use tracing::{error, warn};
 
 use crate::cold::{self, MoveArgs};
 use crate::key;
+use crate::logging::LoggingArgs;
 use crate::prune::{self, RetentionArgs};
 use crate::record::GroupArgs;
 use crate::signals::stop_on_signal;
@@ -53,6 +55,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     moving: MoveArgs,
+
+    #[command(flatten)]
+    pub(crate) logging: LoggingArgs,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -80,7 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             .filter(|error| is_for_want_of_room(error));
         let full = full.filter(|_| pause.is_some()).map(chain);
         if let Some(text) = full.as_ref().filter(|_| full != known_full) {
-            eprintln!("strata: warning: no room to compact, will be tried again: {text}");
+            warn!("no room to compact, will be tried again: {text}");
         }
         let done = if full.is_some() { None } else { Some(done?) };
         known_full = full;
@@ -92,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 // A store may answer again; what is recorded meanwhile is to be compacted.
                 let problem = moved.err().map(|error| chain(&error));
                 if let Some(text) = problem.as_ref().filter(|_| problem != known) {
-                    eprintln!("strata: warning: not moved, will be tried again: {text}");
+                    warn!("not moved, will be tried again: {text}");
                 }
                 known = problem;
             }
@@ -148,7 +153,7 @@ fn is_for_want_of_room(error: &anyhow::Error) -> bool {
 
 fn report(done: &Compacted, took: Duration) -> Result<()> {
     for damage in done.damage.iter().chain(&done.unknown_models) {
-        eprintln!("strata: {damage}");
+        error!("{damage}");
     }
     if done.files > 0 {
         writeln!(

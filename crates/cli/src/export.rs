@@ -11,6 +11,7 @@ use strata_query::{
 };
 use strata_store::{Damage, Log, RealDisk, Select};
 use strata_wire::{LinkType, grouped};
+use tracing::{error, info, warn};
 
 use crate::key::KeyArgs;
 use crate::output::{Content, Output, suffix};
@@ -113,7 +114,7 @@ impl ByLink {
         let at = known.unwrap_or_else(|| {
             let compiled = self.filter.compile(link);
             if let Err(problem) = &compiled {
-                eprintln!("strata: warning: the filter matches no packet of {link}: {problem}");
+                warn!("the filter matches no packet of {link}: {problem}");
             }
             self.programs.push((link, compiled.ok()));
             self.programs.len() - 1
@@ -177,7 +178,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     } else {
         "flows"
     };
-    eprintln!("strata: {} {what} exported", grouped(written));
+    info!("{} {what} exported", grouped(written));
     if written == 0 {
         say_span(&log, &find);
     }
@@ -211,7 +212,7 @@ fn flows(
 
 fn report(damaged: &[Damage]) -> Result<()> {
     for damage in damaged {
-        eprintln!("strata: {damage}");
+        error!("{damage}");
     }
     if !damaged.is_empty() {
         bail!("{} damaged places in the log", damaged.len());
@@ -222,14 +223,14 @@ fn report(damaged: &[Damage]) -> Result<()> {
 /// Says when the log's packets arrived, if that is why an export is empty.
 fn say_span(log: &Log, find: &Find<'_>) {
     let Some((first_ns, last_ns)) = span_ns(log) else {
-        eprintln!("strata: the log has no packets");
+        info!("the log has no packets");
         return;
     };
     let is_before = find.to_ns.is_some_and(|to| to <= first_ns);
     let is_after = find.from_ns.is_some_and(|from| from > last_ns);
     if is_before || is_after {
-        eprintln!(
-            "strata: the log has nothing of that time: its packets are from {} to {}",
+        info!(
+            "the log has nothing of that time: its packets are from {} to {}",
             text::time(first_ns),
             text::time(last_ns)
         );

@@ -10,6 +10,7 @@ use strata_query::not_formula;
 use strata_sketch::{
     Arithmetic, BITS_DEFAULT, Clock, ExactTable, Feature, FlowStats, RangeTable, Sketch,
 };
+use tracing::info;
 
 use crate::labelled::{
     self, FLOW, FRAME, IN_FLOW, LABEL, LabelledArgs, SOURCE, Seen, TS_NS, WIRE_LEN,
@@ -124,7 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         output.push(leading(seen, has_bucket).into_iter().chain(values))
     })?;
     if without_flow > 0 {
-        eprintln!("strata: {without_flow} packets have no flow and are left out");
+        info!("{without_flow} packets have no flow and are left out");
     }
     output.close()
 }

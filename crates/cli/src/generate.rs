@@ -10,6 +10,7 @@ use strata_capture::{PacketRef, PcapNgWriter, PcapWriter, WriteError};
 use strata_store::Sources;
 use strata_traffic::{FRAME_MAX, Generator, Options, Packet, Profile, Rate, SPACE};
 use strata_wire::{Interface, LinkType, grouped, human_bytes};
+use tracing::info;
 
 use crate::output::{Content, Output, suffix};
 use crate::sending::{Method, Sending};
@@ -272,8 +273,8 @@ fn write(args: &Args, generator: &mut Generator, path: &Path) -> Result<()> {
     if let Some(labels) = labels {
         labels.finish()?;
     }
-    eprintln!(
-        "strata: {} packets ({}), {} of them attacks, of profile {} in {:.2} s -> {}",
+    info!(
+        "{} packets ({}), {} of them attacks, of profile {} in {:.2} s -> {}",
         grouped(packets),
         human_bytes(bytes),
         text::percent(anomalous, packets),

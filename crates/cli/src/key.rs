@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 use strata_archive::{ClearDisk, Identities, Recipients, rotate};
 use strata_store::{Log, Sources};
 use strata_wire::grouped;
+use tracing::info;
 
 use crate::cold;
 
@@ -122,8 +123,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             for key in identities.recipients().texts() {
                 writeln!(out, "{key}")?;
             }
-            eprintln!(
-                "strata: {} holds the secret key: without it nothing encrypted to this public \
+            info!(
+                "{} holds the secret key: without it nothing encrypted to this public \
                  key can be read again",
                 file.display()
             );

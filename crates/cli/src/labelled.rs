@@ -10,6 +10,7 @@ use strata_pipeline::{FlowFinder, wire_bytes};
 use strata_sketch::PacketFacts;
 use strata_store::Sources;
 use strata_wire::{Headers, Interface, Meta, TunnelKey, grouped};
+use tracing::info;
 
 use crate::labels::{Label, Labels, Usage};
 use crate::table::{ColumnSpec, Kind};
@@ -229,7 +230,7 @@ fn say_usage(usage: &Usage) {
             grouped(*entries)
         );
     }
-    eprintln!("strata: {said}");
+    info!("{said}");
 }
 
 /// A time whose distance from the first packet is divided by `factor`.

@@ -17,6 +17,8 @@ mod interfaces;
 mod key;
 mod labelled;
 mod labels;
+mod listing;
+mod logging;
 mod model;
 mod output;
 mod prune;
@@ -119,10 +121,22 @@ impl Command {
                 | Self::Replay(_)
         )
     }
+
+    /// How it logs, if it runs for long.
+    fn logging(&self) -> Option<&logging::LoggingArgs> {
+        match self {
+            Self::Record(args) => Some(args.logging()),
+            Self::Switch(args) => Some(args.logging()),
+            Self::Relay(args) => Some(&args.logging),
+            Self::Compact(args) => Some(&args.logging),
+            _ => None,
+        }
+    }
 }
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
+    logging::begin(command.logging());
     if command.is_long_running() {
         descriptors::raise_limit();
     }
@@ -160,7 +174,7 @@ fn main() -> ExitCode {
         // Whoever reads our output has seen enough: `strata export -w - | head`.
         Err(error) if text::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("strata: {}", text::chain(&error));
+            tracing::error!("{}", text::chain(&error));
             if error.is::<output::Refused>() {
                 return ExitCode::from(2);
             }

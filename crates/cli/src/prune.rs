@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use strata_archive::{PROTECTED, Retention, prune, retention_class};
 use strata_store::{Disk, Log};
 use strata_wire::{Printable, grouped, human_bytes};
+use tracing::{info, warn};
 
 use crate::cold;
 use crate::text::{bytes, duration_ns};
@@ -66,8 +67,8 @@ fn warn_of_unknown_classes(disk: &Arc<dyn Disk>, retention: &Retention) -> Resul
     for class in retention.keep_class_ns.keys() {
         if !known.contains(class) {
             let known: Vec<String> = known.into_iter().collect();
-            eprintln!(
-                "strata: warning: nothing in the log is of a class '{}'; it has: {}",
+            warn!(
+                "nothing in the log is of a class '{}'; it has: {}",
                 Printable(class),
                 Printable(&known.join(", "))
             );
@@ -125,7 +126,7 @@ pub(crate) fn apply(
     let now_ns = u64::try_from(since.as_nanos())?;
     let pruned = prune(disk, retention, now_ns, dry_run)?;
     for problem in pruned.unknown_models.iter().filter(|_| always) {
-        eprintln!("strata: warning: {problem}");
+        warn!("{problem}");
     }
     if always || pruned.parts + pruned.block_files > 0 {
         writeln!(
@@ -140,21 +141,21 @@ pub(crate) fn apply(
         )?;
     }
     if always && pruned.being_written > 0 {
-        eprintln!(
-            "strata: {} block files with packets that are too old are still being written: they \
+        info!(
+            "{} block files with packets that are too old are still being written: they \
              go once they are complete (record -G SECONDS or -C MB begins new ones)",
             grouped(pruned.being_written)
         );
     }
     if pruned.waits_for_readers {
-        eprintln!(
-            "strata: somebody reads the log, or a store does not answer: the files go with the \
+        info!(
+            "somebody reads the log, or a store does not answer: the files go with the \
              next prune or compact"
         );
     }
     if pruned.still_too_large {
-        eprintln!(
-            "strata: warning: only the newest and what policies protect is left, and it is \
+        warn!(
+            "only the newest and what policies protect is left, and it is \
              larger than --max-size"
         );
     }

@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use strata_node::{DestinationSpec, InputSpec, ModelSpec, Spec};
+use strata_node::{DestinationSpec, InputSpec, ModelSpec, Spec, Tell};
 use strata_wire::TunnelKey;
+use tracing::{info, warn};
 
 pub(crate) use log::{DiskWay, GroupArgs, rotate_bytes};
-pub(crate) use show::teller;
 
+use crate::logging::{self, HAPPENED, LoggingArgs};
 use crate::signals::Signals;
 use crate::text;
 
@@ -107,6 +108,9 @@ pub(crate) struct RoadArgs {
     /// before it.
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
     filter: Vec<String>,
+
+    #[command(flatten)]
+    logging: LoggingArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -117,7 +121,18 @@ enum Tunnel {
     Outer,
 }
 
+impl Args {
+    pub(crate) fn logging(&self) -> &LoggingArgs {
+        self.road.logging()
+    }
+}
+
 impl RoadArgs {
+    /// How a recording logs.
+    pub(crate) fn logging(&self) -> &LoggingArgs {
+        &self.logging
+    }
+
     /// What is to be recorded, to where, and of interfaces for how long.
     fn spec(&self, destination: DestinationSpec, duration: Option<Duration>) -> Result<Spec> {
         let loaded = crate::model::load(self.model.as_deref())?;
@@ -177,13 +192,13 @@ pub(crate) fn run_to(
     duration: Option<Duration>,
 ) -> Result<()> {
     let spec = args.spec(destination, duration)?;
-    let bar = show::progress_bar();
-    let tell = teller(bar.clone());
+    let tell: Tell = Arc::new(logging::notice);
     if args.steer.check {
         strata_node::check(spec, &tell)?;
         println!("configuration OK");
         return Ok(());
     }
+    let bar = logging::progress_bar();
     let mut signals = Signals::stop()?;
     if args.read.is_empty() {
         signals.also_steer()?;
@@ -193,13 +208,12 @@ pub(crate) fn run_to(
         if signals.take_reload()
             && let Err(error) = handle.reload()
         {
-            let error = text::chain(&error);
-            bar.suspend(|| eprintln!("strata: goes on as before: {error}"));
+            warn!(target: HAPPENED, "goes on as before: {}", text::chain(&error));
         }
         let counts = handle.counts();
         bar.set_position(counts.ledger.seen.packets);
         if signals.take_report() {
-            bar.suspend(|| eprintln!("{}", show::counts(&counts)));
+            info!("{}", show::counts(&counts));
         }
     }
     bar.finish_and_clear();

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use indicatif::ProgressBar;
 use rustix::thread::CapabilitySet;
+use strata_node::Tell;
 use strata_node::log_dir::{NewDirectory, log_directory};
 use strata_node::relay::{RelayDisk, RelayDiskSpec};
 use strata_node::sandbox::{Reach, give_up};
@@ -18,8 +18,10 @@ use strata_relay::secret::Secret;
 use strata_relay::tls::{RelayTls, TlsFiles};
 use strata_relay::{CONTROL_PORT, Relay, RelayOptions};
 use strata_wire::{Printable, grouped, human_bytes};
+use tracing::{error, info};
 
-use crate::record::{DiskWay, GroupArgs, rotate_bytes, teller};
+use crate::logging::{self, LoggingArgs};
+use crate::record::{DiskWay, GroupArgs, rotate_bytes};
 use crate::signals::stop_on_signal;
 use crate::{bounded, text};
 
@@ -133,6 +135,9 @@ pub(crate) struct Args {
     #[cfg(feature = "verbs")]
     #[arg(long, value_name = "N", default_value_t = 1, requires = "rdma_device")]
     gid_index: u8,
+
+    #[command(flatten)]
+    pub(crate) logging: LoggingArgs,
 }
 
 fn listen(text: &str) -> Result<SocketAddr> {
@@ -216,18 +221,18 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             socket_dirs: bound.socket_dirs(),
             ..Reach::default()
         };
-        let tell = teller(ProgressBar::hidden());
+        let tell: Tell = Arc::new(logging::notice);
         give_up(&owner, &reach, CapabilitySet::empty(), &tell)?;
     }
     let chosen = disk.choose(args.disk.into());
     let chosen = chosen.with_context(|| format!("{}: --disk", args.output.display()))?;
-    eprintln!("strata: {chosen}");
+    info!("{chosen}");
     let relay = bound.start(Arc::new(disk), |event| {
-        eprintln!("strata: {}", Printable(event));
+        info!("{}", Printable(event));
     })?;
     new.keep();
-    eprintln!(
-        "strata: relay on {}, log in {}; Ctrl-C ends it",
+    info!(
+        "relay on {}, log in {}; Ctrl-C ends it",
         relay.address(),
         args.output.display()
     );
@@ -242,8 +247,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let connections = load(&counters.connections);
     let failure = relay.failure();
     match &failure {
-        Some(_) => eprintln!("strata: ending: the log cannot be written"),
-        None => eprintln!("strata: ending; writing what is in memory"),
+        Some(_) => error!("ending: the log cannot be written"),
+        None => info!("ending; writing what is in memory"),
     }
     let done = relay.stop();
     println!(

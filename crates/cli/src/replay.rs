@@ -6,6 +6,7 @@ use anyhow::{Result, ensure};
 use strata_capture::send::{Run, Sender};
 use strata_capture::{Input, InputOptions, Next};
 use strata_wire::{LinkType, Meta, grouped};
+use tracing::warn;
 
 use crate::sending::{Method, Sending};
 use crate::{bounded, text};
@@ -343,8 +344,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         replay.in_parts(args, &mut trace, &mut frames, times)?;
     }
     if trace.cut > 0 {
-        eprintln!(
-            "strata: warning: {} packets are cut short in the file: only what was captured of them \
+        warn!(
+            "{} packets are cut short in the file: only what was captured of them \
              was sent",
             grouped(trace.cut)
         );

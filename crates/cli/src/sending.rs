@@ -11,6 +11,7 @@ use signal_hook::consts::SIGALRM;
 use signal_hook::flag;
 use strata_capture::send::{self, Run, Sender};
 use strata_wire::grouped;
+use tracing::warn;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Method {
@@ -87,8 +88,8 @@ impl Sending {
             sent.frames as f64 / seconds,
         );
         if sent.dropped > 0 {
-            eprintln!(
-                "strata: warning: {interface} dropped {} of them: the other end had no room for them",
+            warn!(
+                "{interface} dropped {} of them: the other end had no room for them",
                 grouped(sent.dropped)
             );
         }

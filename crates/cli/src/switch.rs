@@ -16,6 +16,7 @@ use strata_wire::roce::Service;
 use strata_wire::segment::Layout;
 
 use crate::bounded;
+use crate::logging::LoggingArgs;
 use crate::record::{RoadArgs, run_to};
 
 /// Arguments of `strata switch`.
@@ -190,6 +191,12 @@ impl LinkArgs {
 /// A block that is not full goes to disk within an hour.
 fn flush_seconds(text: &str) -> Result<f64, String> {
     bounded::within(text, 1e-3..=3600.0)
+}
+
+impl Args {
+    pub(crate) fn logging(&self) -> &LoggingArgs {
+        self.road.logging()
+    }
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {

@@ -166,7 +166,7 @@ fn lines(text: &str) -> String {
 
 /// Says what did not go as it should, in one line.
 pub(crate) fn warn(text: &str) {
-    eprintln!("strata: warning: {}", Printable(text));
+    tracing::warn!("{}", Printable(text));
 }
 
 /// Whether an error is that nobody reads our output any more.

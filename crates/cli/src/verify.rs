@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use strata_archive::verify;
 use strata_store::Log;
 use strata_wire::{Printable, grouped, human_bytes};
+use tracing::{error, warn};
 
 use crate::cold;
 use crate::key::KeyArgs;
@@ -26,10 +27,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let log = Log::on(cold::disk(&args.log)?)?;
     let verified = verify(&log, args.key.read()?.as_ref())?;
     for warning in &verified.warnings {
-        eprintln!("strata: warning: {warning}");
+        warn!("{warning}");
     }
     for damage in &verified.damage {
-        eprintln!("strata: {}", Printable(&damage.to_string()));
+        error!("{}", Printable(&damage.to_string()));
     }
     if !verified.damage.is_empty() {
         bail!(

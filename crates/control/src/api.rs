@@ -16,17 +16,17 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Extension, Json, Router};
 use rustls::ServerConfig;
-use serde::{Deserialize, Serialize};
 use strata_confine::{Role, SocketFile, confine_thread};
 use subtle::ConstantTimeEq as _;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-use utoipa::{OpenApi, ToSchema};
+use utoipa::OpenApi;
 
 use crate::config::PolicyConfig;
 use crate::controller::{ControlError, Controller, Event};
 use crate::metrics::{self, Format};
+use crate::request::{ModeRequest, PolicyAdded, PolicyRequest, Refusal};
 use crate::status::{PolicyStatus, Status};
 use connections::Connection;
 
@@ -258,12 +258,6 @@ async fn ask_for_token(
     next.run(request).await
 }
 
-/// What went wrong.
-#[derive(Debug, Serialize, ToSchema)]
-struct Refusal {
-    error: String,
-}
-
 fn refused(status: StatusCode, message: &str) -> Response {
     let error = message.to_owned();
     (status, Json(Refusal { error })).into_response()
@@ -277,53 +271,6 @@ impl IntoResponse for ControlError {
         };
         refused(status, &self.to_string())
     }
-}
-
-/// A mode to go on with.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-struct ModeRequest {
-    /// Name of the mode; several joined by `+`.
-    mode: String,
-    /// After so many seconds the modes before are back.
-    #[serde(default)]
-    seconds: Option<f64>,
-    /// Why, for the events.
-    #[serde(default)]
-    why: String,
-}
-
-/// A policy to add.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-struct PolicyRequest {
-    /// Which packets, in tcpdump's language.
-    #[serde(rename = "match")]
-    matches: String,
-    /// What is done.
-    action: String,
-    /// A larger number goes first.
-    #[serde(default = "priority_default")]
-    priority: u16,
-    /// Only packets of this interface.
-    #[serde(default)]
-    interface: Option<String>,
-    /// Whether what is kept of them is not deleted to make room.
-    #[serde(default)]
-    protect: bool,
-    /// Why, for the events.
-    #[serde(default)]
-    why: String,
-}
-
-fn priority_default() -> u16 {
-    strata_rules::PRIORITY_DEFAULT
-}
-
-/// The number of a new policy.
-#[derive(Debug, Serialize, ToSchema)]
-struct PolicyAdded {
-    id: u32,
 }
 
 /// How the recording stands.

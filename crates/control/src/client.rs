@@ -1,15 +1,27 @@
 //! Asks a running recording over its Unix socket.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use std::{fs, io};
 
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
-use serde_json::Value;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use strata_confine::{Owner, SOCKET_NAME, SocketError, SocketFile, runtime_dir};
 use tokio::net::UnixStream;
+use tokio::time::timeout;
+
+use crate::controller::Event;
+use crate::request::{ModeRequest, PolicyAdded, PolicyRequest, Refusal};
+use crate::status::{PolicyStatus, Status};
+
+/// Bytes of an answer at most: more than those of all policies that there may be.
+const ANSWER_BYTES_MAX: usize = 256 << 20;
+/// How long an exchange may take.
+const EXCHANGE: Duration = Duration::from_secs(60);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +55,25 @@ pub enum ClientError {
     /// The exchange failed.
     #[error("the recording does not answer as expected: {0}")]
     Http(#[from] hyper::Error),
+    /// The answer cannot be received as a whole.
+    #[error("{}: the answer is cut off, or has more than {ANSWER_BYTES_MAX} bytes", socket.display())]
+    Incomplete {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// The answer is not what this version of Strata expects.
+    #[error(
+        "{}: the answer to {path} is not understood ({source}): is the recording of another \
+         version of Strata?", socket.display()
+    )]
+    Answer {
+        /// The socket.
+        socket: PathBuf,
+        /// What was asked for.
+        path: String,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
     /// It refuses.
     #[error("{0}")]
     Refused(String),
@@ -66,11 +97,7 @@ pub fn own_socket(owner: &Owner) -> Result<SocketFile, SocketError> {
 }
 
 /// The socket of the only recording that is running.
-///
-/// # Errors
-///
-/// If there is none, or more than one.
-pub fn find_socket() -> Result<PathBuf, ClientError> {
+fn find_socket() -> Result<PathBuf, ClientError> {
     let dir = runtime_dir();
     let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
     // Those of relays hand memory over.
@@ -89,49 +116,178 @@ pub fn find_socket() -> Result<PathBuf, ClientError> {
     }
 }
 
-/// Sends a request; the answer as JSON, null if it has no body.
-///
-/// # Errors
-///
-/// If it cannot be reached, or refuses.
-pub fn ask(
-    socket: &Path,
-    method: Method,
-    path: &str,
-    body: Option<&Value>,
-) -> Result<Value, ClientError> {
-    let connect_error = |source| ClientError::Connect {
-        socket: socket.into(),
-        source,
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.map_err(connect_error)?.block_on(async {
-        let stream = UnixStream::connect(socket).await.map_err(connect_error)?;
+/// A running recording, as its API answers: every answer is of the type that the server sends.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    /// The recording behind this socket; without one, the only one that is running.
+    ///
+    /// # Errors
+    ///
+    /// If none is running, or more than one.
+    pub fn new(socket: Option<&Path>) -> Result<Self, ClientError> {
+        let socket = match socket {
+            Some(socket) => socket.to_owned(),
+            None => find_socket()?,
+        };
+        Ok(Self { socket })
+    }
+
+    /// How it stands.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be reached, refuses, or answers something else: as with all below.
+    pub fn status(&self) -> Result<Status, ClientError> {
+        self.get("/api/v1/status")
+    }
+
+    /// What happened, oldest first.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::status`].
+    pub fn events(&self) -> Result<Vec<Event>, ClientError> {
+        self.get("/api/v1/events")
+    }
+
+    /// The policies with their hits.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::status`].
+    pub fn policies(&self) -> Result<Vec<PolicyStatus>, ClientError> {
+        self.get("/api/v1/policies")
+    }
+
+    /// Goes on with another mode; how it stands then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::status`].
+    pub fn set_mode(&self, request: &ModeRequest) -> Result<Status, ClientError> {
+        self.send(Method::PUT, "/api/v1/mode", request)
+    }
+
+    /// Adds a policy.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::status`].
+    pub fn add_policy(&self, request: &PolicyRequest) -> Result<PolicyAdded, ClientError> {
+        self.send(Method::POST, "/api/v1/policies", request)
+    }
+
+    /// Removes a policy.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::status`].
+    pub fn remove_policy(&self, id: u32) -> Result<(), ClientError> {
+        let path = format!("/api/v1/policies/{id}");
+        self.exchange(Method::DELETE, &path, Bytes::new()).map(drop)
+    }
+
+    /// Begins new files of the log.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::status`].
+    pub fn rotate(&self) -> Result<(), ClientError> {
+        let path = "/api/v1/rotate";
+        self.exchange(Method::POST, path, Bytes::new()).map(drop)
+    }
+
+    fn get<A: DeserializeOwned>(&self, path: &str) -> Result<A, ClientError> {
+        let answer = self.exchange(Method::GET, path, Bytes::new())?;
+        self.understood(path, &answer)
+    }
+
+    fn send<A: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        request: &impl Serialize,
+    ) -> Result<A, ClientError> {
+        let body = serde_json::to_vec(request);
+        let body = body.map_err(|source| self.odd(path, source))?;
+        let answer = self.exchange(method, path, body.into())?;
+        self.understood(path, &answer)
+    }
+
+    fn understood<A: DeserializeOwned>(&self, path: &str, answer: &[u8]) -> Result<A, ClientError> {
+        serde_json::from_slice(answer).map_err(|source| self.odd(path, source))
+    }
+
+    fn odd(&self, path: &str, source: serde_json::Error) -> ClientError {
+        ClientError::Answer {
+            socket: self.socket.clone(),
+            path: path.to_owned(),
+            source,
+        }
+    }
+
+    fn cannot_connect(&self, source: io::Error) -> ClientError {
+        ClientError::Connect {
+            socket: self.socket.clone(),
+            source,
+        }
+    }
+
+    /// Sends a request; the body of the answer.
+    fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = runtime.map_err(|error| self.cannot_connect(error))?;
+        let answer = runtime
+            .block_on(async { timeout(EXCHANGE, self.exchange_in_time(method, path, body)).await });
+        answer.unwrap_or_else(|_| {
+            let message = format!("no answer after {} s", EXCHANGE.as_secs());
+            Err(self.cannot_connect(io::Error::new(io::ErrorKind::TimedOut, message)))
+        })
+    }
+
+    async fn exchange_in_time(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Bytes, ClientError> {
+        let stream = UnixStream::connect(&self.socket).await;
+        let stream = stream.map_err(|error| self.cannot_connect(error))?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
-        let text = body.map(ToString::to_string).unwrap_or_default();
         let request = Request::builder()
             .method(method)
             .uri(path)
             .header("host", "strata")
             .header("content-type", "application/json")
-            .body(Full::new(Bytes::from(text)));
+            .body(Full::new(body));
         let request = request.map_err(|error| ClientError::Refused(error.to_string()))?;
         let answer = sender.send_request(request).await?;
         let status = answer.status();
-        let bytes = answer.into_body().collect().await?.to_bytes();
-        let value: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX);
+        let body = body.collect().await.map_err(|_| ClientError::Incomplete {
+            socket: self.socket.clone(),
+        })?;
+        let body = body.to_bytes();
         if status.is_success() {
-            return Ok(value);
+            return Ok(body);
         }
-        let text = String::from_utf8_lossy(&bytes).into_owned();
-        let message = value["error"].as_str().map_or(text, str::to_owned);
-        if status == StatusCode::NOT_FOUND && message.is_empty() {
-            return Err(ClientError::Refused(format!("{path}: not known there")));
-        }
-        Err(ClientError::Refused(message))
-    })
+        let refusal = serde_json::from_slice::<Refusal>(&body);
+        let message = match refusal {
+            Ok(refusal) => refusal.error,
+            Err(_) => String::from_utf8_lossy(&body).into_owned(),
+        };
+        Err(ClientError::Refused(match message.is_empty() {
+            true if status == StatusCode::NOT_FOUND => format!("{path}: not known there"),
+            true => format!("{path}: {status}"),
+            false => message,
+        }))
+    }
 }

@@ -19,15 +19,15 @@ mod controller;
 pub mod cpu;
 pub mod elastic;
 pub mod metrics;
+mod request;
 pub mod saved;
 mod status;
-
-pub use hyper::Method;
 
 pub use controller::{
     Beginning, ControlError, Controller, Event, Fast, MATCH_BYTES_MAX, MODE_PERIOD_MAX, Observed,
     WHY_BYTES_MAX,
 };
+pub use request::{ModeRequest, PolicyAdded, PolicyRequest, Refusal};
 pub use status::{
     ChangeStatus, ClassStatus, CpuStatus, InterfaceStatus, LostStatus, PacketStatus, PolicyOrigin,
     PolicyStatus, ResourceStatus, Status,

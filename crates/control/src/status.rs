@@ -1,13 +1,13 @@
 //! How a recording stands, as the API says it.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use strata_classify::UNCLASSIFIED;
 use strata_policy::ClassKept;
 use strata_wire::{DropReason, Ledger, Tally};
 use utoipa::ToSchema;
 
 /// How a recording stands.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     /// Version of Strata.
     pub version: String,
@@ -57,7 +57,7 @@ pub struct Status {
 }
 
 /// Where packets ended.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PacketStatus {
     /// `logged`, `discarded` ...
     pub result: String,
@@ -70,7 +70,7 @@ pub struct PacketStatus {
 }
 
 /// Packets of a class of which the same is kept.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ClassStatus {
     /// The class.
     pub class: String,
@@ -85,7 +85,7 @@ pub struct ClassStatus {
 }
 
 /// An interface.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct InterfaceStatus {
     /// Its name.
     pub name: String,
@@ -96,7 +96,7 @@ pub struct InterfaceStatus {
 }
 
 /// Packets that were lost before they came here.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LostStatus {
     /// `kernel`, `softnet` or `device`.
     pub place: String,
@@ -109,7 +109,7 @@ pub struct LostStatus {
 }
 
 /// Something that can run short.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ResourceStatus {
     /// Its name.
     pub name: String,
@@ -122,7 +122,7 @@ pub struct ResourceStatus {
 }
 
 /// The CPU budget and what is done to keep it.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CpuStatus {
     /// Cores that the process may use, its programs in the kernel included.
     pub budget: f64,
@@ -133,7 +133,7 @@ pub struct CpuStatus {
 }
 
 /// From the request of a change, or from the reading that led to it, to the switch of a worker.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ChangeStatus {
     /// How many changes workers picked up.
     pub count: u64,
@@ -146,7 +146,7 @@ pub struct ChangeStatus {
 }
 
 /// Where a policy is from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PolicyOrigin {
     /// The configuration.
@@ -156,7 +156,7 @@ pub enum PolicyOrigin {
 }
 
 /// A policy and its hits.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PolicyStatus {
     /// Its number.
     pub id: u32,

@@ -63,6 +63,26 @@ pub enum NoSandbox {
 }
 
 impl Notice {
+    /// What it is about, in a word for programs.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::LogInUse(_) => "log-in-use",
+            Self::BuiltInModel => "built-in-model",
+            Self::Disk(_) => "disk",
+            Self::Exclusive(_) => "exclusive",
+            Self::NotReopened(_) => "not-reopened",
+            Self::FilterAfterCopy(_) => "filter-after-copy",
+            Self::NoSandbox(..) => "no-sandbox",
+            Self::NoSteering(_) => "no-steering",
+            Self::Capturing { .. } => "capturing",
+            Self::Event(_) => "event",
+            Self::NotEve(_) => "not-eve",
+            Self::DriftNotWritten(..) => "drift-not-written",
+            Self::Warning(_) => "warning",
+        }
+    }
+
     /// Whether something did not go as it should.
     #[must_use]
     pub fn is_warning(&self) -> bool {

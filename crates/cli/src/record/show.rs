@@ -1,47 +1,16 @@
-//! What is shown of a recording: what it says while it runs, its progress, and its summary.
+//! What is shown of a recording: its counters, and its summary.
 
-use std::io::{IsTerminal, Write, stderr, stdout};
-use std::sync::Arc;
+use std::io::{Write, stdout};
 
 use anyhow::Result;
-use indicatif::{ProgressBar, ProgressStyle};
-use strata_node::{Closed, Counts, Notice, Outcome, Tell};
+use strata_node::{Closed, Counts, Outcome};
 use strata_wire::{Printable, grouped, human_bytes};
 
 use crate::text;
 
-/// Prints what a node says, above the progress bar if that is shown.
-pub(crate) fn teller(bar: ProgressBar) -> Tell {
-    Arc::new(move |notice| bar.suspend(|| print(notice)))
-}
-
-fn print(notice: &Notice) {
-    let prefix = prefix(notice.is_alert());
-    match notice.is_warning() {
-        true => eprintln!("strata: warning: {notice}"),
-        false => eprintln!("{prefix}strata: {notice}"),
-    }
-}
-
-/// What the journal shows a line with: as a warning, where standard error leads to it
-/// (sd-daemon(3)).
-fn prefix(is_alert: bool) -> &'static str {
-    let is_journal = std::env::var_os("JOURNAL_STREAM").is_some();
-    if is_alert && is_journal { "<4>" } else { "" }
-}
-
-pub(super) fn progress_bar() -> ProgressBar {
-    if !stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let style = ProgressStyle::with_template("{spinner} {human_pos} packets, {per_sec}, {elapsed}");
-    let style = style.unwrap_or_else(|_| ProgressStyle::default_spinner());
-    ProgressBar::new_spinner().with_style(style)
-}
-
 /// What USR1 prints.
 pub(super) fn counts(counts: &Counts) -> String {
-    let mut text = format!("strata: after {:.0} s\n", counts.elapsed.as_secs_f64());
+    let mut text = format!("after {:.0} s\n", counts.elapsed.as_secs_f64());
     text += &counts.ledger.to_string();
     for (name, received, dropped) in &counts.rings {
         text += &format!(

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use jiff::Timestamp;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use strata_wire::start_of;
 use utoipa::ToSchema;
 
@@ -14,7 +14,7 @@ const BYTES_MAX: usize = 1 << 20;
 const TEXT_BYTES_MAX: usize = 5 << 10;
 
 /// Something that happened: who did what, and why.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Event {
     /// When, in RFC 3339.
     pub at: String,

@@ -1,0 +1,134 @@
+//! Columns of text: as wide as they are where a program reads them, and fitted into the terminal
+//! where a person does.
+
+use std::io::stdout;
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width};
+
+/// Who reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// A program, or a file: a line per row.
+    Program,
+    /// Somebody at a terminal with so many columns: what is longer is wrapped in its column.
+    Terminal(u16),
+}
+
+impl Reader {
+    /// Whoever reads standard output.
+    pub(crate) fn of_stdout() -> Self {
+        match rustix::termios::tcgetwinsize(stdout()) {
+            // A terminal that does not know its size says 0.
+            Ok(size) if size.ws_col > 0 => Self::Terminal(size.ws_col),
+            _ => Self::Program,
+        }
+    }
+}
+
+/// A column.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ColumnForm {
+    width_min: u16,
+    gap: u16,
+    alignment: CellAlignment,
+}
+
+impl ColumnForm {
+    /// Words, so many characters wide at least.
+    pub(crate) const fn words(width_min: u16) -> Self {
+        Self {
+            width_min,
+            gap: 1,
+            alignment: CellAlignment::Left,
+        }
+    }
+
+    /// Numbers, so many digits wide at least.
+    pub(crate) const fn numbers(width_min: u16) -> Self {
+        Self {
+            width_min,
+            gap: 1,
+            alignment: CellAlignment::Right,
+        }
+    }
+
+    /// With two blanks before it: after numbers.
+    pub(crate) const fn apart(self) -> Self {
+        Self { gap: 2, ..self }
+    }
+}
+
+/// Rows of as many cells as columns, each row ended by a line feed.
+pub(crate) fn listing<const N: usize>(
+    reader: Reader,
+    columns: [ColumnForm; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    match reader {
+        Reader::Program => table.set_content_arrangement(ContentArrangement::Disabled),
+        Reader::Terminal(width) => table
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(width),
+    };
+    table.add_rows(rows);
+    if table.is_empty() {
+        return String::new();
+    }
+    for (place, form) in columns.iter().enumerate() {
+        let column = table.column_mut(place).expect("a cell for each column");
+        let gap = if place == 0 { 0 } else { form.gap };
+        let width = Width::Fixed(gap + form.width_min);
+        column.set_padding((gap, 0));
+        column.set_cell_alignment(form.alignment);
+        column.set_constraint(ColumnConstraint::LowerBoundary(width));
+    }
+    table.trim_fmt() + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLUMNS: [ColumnForm; 3] = [
+        ColumnForm::numbers(4),
+        ColumnForm::words(6).apart(),
+        ColumnForm::words(0),
+    ];
+
+    fn rows() -> Vec<[String; 3]> {
+        let row = |cells: [&str; 3]| cells.map(str::to_owned);
+        vec![
+            row(["id", "from", "match"]),
+            row(["7", "file", "udp port 53 and not net 10.0.0.0/8"]),
+            row(["12345", "über", ""]),
+        ]
+    }
+
+    #[test]
+    fn a_program_gets_a_line_per_row() {
+        let expected = "   id  from   match
+    7  file   udp port 53 and not net 10.0.0.0/8
+12345  über
+";
+        assert_eq!(listing(Reader::Program, COLUMNS, rows()), expected);
+        assert_eq!(listing(Reader::Program, COLUMNS, []), "");
+    }
+
+    #[test]
+    fn a_terminal_gets_what_fits() {
+        let page = listing(Reader::Terminal(30), COLUMNS, rows());
+        let expected = "   id  from   match
+    7  file   udp port 53 and
+              not net
+              10.0.0.0/8
+12345  über
+";
+        assert_eq!(page, expected);
+        for width in 1..30 {
+            listing(Reader::Terminal(width), COLUMNS, rows());
+        }
+    }
+}
