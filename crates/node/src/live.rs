@@ -2,7 +2,7 @@
 
 mod lost;
 mod run;
-pub(crate) mod worker;
+mod worker;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use sd_notify::NotifyState;
 use strata_capture::live::{DropCounts, Drops, Live, LiveOptions, SocketOpener};
-use strata_confine::User;
-use strata_control::alerts::Alerts;
+use strata_confine::{SocketFile, User};
+use strata_control::alerts::AlertSender;
 use strata_control::api::Server;
+use strata_filter::Filter;
 
 use crate::destination::Recording;
 use crate::eve::EveReader;
@@ -65,6 +66,58 @@ fn open(
     Ok((Live::open(&options, workers)?, options.opener))
 }
 
+/// What is opened while the process may still open it.
+struct Opened {
+    lives: Vec<Live>,
+    opener: Option<SocketOpener>,
+    before: DropCounts,
+    room: Option<Room>,
+    governor: Governor,
+    /// What the kernel does not evaluate.
+    filter: Option<Filter>,
+    socket: Option<SocketFile>,
+    eve: Option<EveReader>,
+}
+
+impl Opened {
+    /// Opens all that needs privileges, and gives them up.
+    fn new(setup: &Arc<Setup>, spec: &InterfaceSpec, workers: u16) -> Result<Self> {
+        let tell = &setup.tell;
+        let destination = &setup.spec.destination;
+        let user = spec.sandbox.as_ref().and_then(|s| s.user.as_deref());
+        let owner = destination.owner(user.map(User::named).transpose()?);
+        let eve = setup.spec.attention.open(false, &owner)?;
+        let (lives, opener) = open(setup, spec, workers)?;
+        let before = DropCounts::now(setup.spec.interface_names());
+        let room = destination.dir();
+        let room = room.map(|dir| Room::new(dir, destination.limit(workers)));
+        let governor = Governor::new(lives[0].sampler());
+        let filter = match lives.iter().find_map(Live::filter_in_user_space) {
+            Some(why) => {
+                tell(&Notice::FilterAfterCopy(why.to_owned()));
+                setup.spec.filter.clone()
+            }
+            None => None,
+        };
+        let socket = setup.addresses.bind(&setup.spec, &owner, tell)?;
+        if spec.sandbox.is_some() {
+            let reach = setup.configuration.reach(&setup.spec, socket.as_ref());
+            sandbox::give_up(&owner, &reach, destination.capabilities(), tell)?;
+        }
+        let eve = eve.map(|eve| eve.start(&setup.alerts, tell)).transpose()?;
+        Ok(Self {
+            lives,
+            opener,
+            before,
+            room,
+            governor,
+            filter,
+            socket,
+            eve,
+        })
+    }
+}
+
 /// Starts to record interfaces.
 pub(crate) fn start(
     setup: &Arc<Setup>,
@@ -73,58 +126,38 @@ pub(crate) fn start(
 ) -> Result<Handle> {
     let tell = &setup.tell;
     let destination = &setup.spec.destination;
-    let names = setup.spec.interface_names();
     let count = u16::try_from(spec.cores.len())?;
     destination.check_limit(count)?;
     if spec.capture.exclusive {
-        tell(&Notice::Exclusive(names.to_vec()));
+        tell(&Notice::Exclusive(setup.spec.interface_names().to_vec()));
     }
     let mut equipment = setup.equip(count)?;
-    let user = spec.sandbox.as_ref().and_then(|s| s.user.as_deref());
-    let owner = destination.owner(user.map(User::named).transpose()?);
-    let eve = setup.spec.attention.open(false, &owner)?;
-    let (lives, opener) = open(setup, spec, count)?;
-    for (equipment, live) in equipment.iter_mut().zip(&lives) {
+    let opened = Opened::new(setup, spec, count)?;
+    for (equipment, live) in equipment.iter_mut().zip(&opened.lives) {
         equipment.cut(live.cut_table());
     }
-    let ways = lives[0].ways().join("; ");
-    let before = DropCounts::now(names);
-    let room = destination.dir();
-    let room = room.map(|dir| Room::new(dir, destination.limit(count)));
-    let governor = Governor::new(lives[0].sampler());
-    let filter = match lives.iter().find_map(Live::filter_in_user_space) {
-        Some(why) => {
-            tell(&Notice::FilterAfterCopy(why.to_owned()));
-            setup.spec.filter.clone()
-        }
-        None => None,
-    };
-    let socket = setup.addresses.bind(&setup.spec, &owner, tell)?;
-    if spec.sandbox.is_some() {
-        let reach = setup.configuration.reach(&setup.spec, socket.as_ref());
-        sandbox::give_up(&owner, &reach, destination.capabilities(), tell)?;
-    }
-    let eve = eve.map(|eve| eve.start(&setup.alerts, tell)).transpose()?;
     let observer = Observer::new(destination, count);
     // Before the recording, which leaves a log.
-    let server = setup.addresses.serve(&setup.controller, socket)?;
+    let server = setup.addresses.serve(&setup.controller, opened.socket)?;
     let alerts = setup.addresses.alerts(destination.name())?;
-    let (recording, workers) = setup.start(filter, equipment)?;
+    let (recording, workers) = setup.start(opened.filter, equipment)?;
     tell(&Notice::Capturing {
-        ways,
+        ways: opened.lives[0].ways().join("; "),
         snaplen: spec.capture.snaplen,
     });
     let started = Instant::now();
     let running = workers
         .into_iter()
-        .zip(lives)
+        .zip(opened.lives)
         .zip(&spec.cores)
         .enumerate()
         .map(|(number, ((worker, live), core))| Running::spawn(number, worker, live, *core, setup))
         .collect::<Result<Vec<Running>>>()?;
-    let gauged = running.iter().map(|worker| Arc::clone(&worker.status));
+    let gauges = running
+        .iter()
+        .map(|worker| Arc::clone(&worker.status.gauges));
     let blocks_bytes = observer.blocks_bytes();
-    let sensors = Sensors::start(&setup.controller, gauged.collect(), blocks_bytes)?;
+    let sensors = Sensors::start(&setup.controller, gauges.collect(), blocks_bytes)?;
     let supervisor = Supervisor {
         setup: Arc::clone(setup),
         observer: Arc::clone(&observer),
@@ -133,17 +166,17 @@ pub(crate) fn start(
         watchdog: Watchdog::new(running.len()),
         running,
         recording,
-        governor,
-        room,
-        before,
+        governor: opened.governor,
+        room: opened.room,
+        before: opened.before,
         drops: Drops::new(),
         looked_at_drops: started,
         told: Told::default(),
         alerts,
         _sensors: sensors,
         _server: server,
-        _eve: eve,
-        _opener: opener,
+        _eve: opened.eve,
+        _opener: opened.opener,
         _new: new,
     };
     Handle::run(Arc::clone(setup), observer, move || supervisor.run())
@@ -166,7 +199,7 @@ struct Supervisor {
     drops: Drops,
     looked_at_drops: Instant,
     told: Told,
-    alerts: Option<Alerts>,
+    alerts: Option<AlertSender>,
     _sensors: Sensors,
     _server: Option<Server>,
     _eve: Option<EveReader>,

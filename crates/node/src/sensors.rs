@@ -15,7 +15,6 @@ use strata_pipeline::Worker;
 
 use strata_wire::exact;
 
-use crate::live::worker::Status;
 use crate::sandbox;
 
 /// How often sensors are read while packets come.
@@ -101,11 +100,11 @@ impl Gauges {
 
 /// Reads the gauges of all workers.
 #[allow(clippy::cast_precision_loss)]
-fn read(workers: &[Arc<Status>], blocks_bytes: u64, now: Instant) -> Fast {
+fn read(workers: &[Arc<Gauges>], blocks_bytes: u64, now: Instant) -> Fast {
     let mut fast = Fast::default();
     let (mut in_flight, mut dropped, mut rdma) = (0, 0, (0, 0));
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    for gauges in workers.iter().map(|worker| &worker.gauges) {
+    for gauges in workers {
         let taken_ns = gauges.taken_ns.load(Ordering::Acquire);
         let taken = origin() + Duration::from_nanos(taken_ns);
         in_flight += load(&gauges.in_flight_bytes);
@@ -135,7 +134,7 @@ impl Sensors {
     /// Starts to read what workers say.
     pub(crate) fn start(
         controller: &Arc<Controller>,
-        workers: Vec<Arc<Status>>,
+        workers: Vec<Arc<Gauges>>,
         blocks_bytes: u64,
     ) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
@@ -153,7 +152,7 @@ impl Sensors {
     }
 }
 
-fn watch(controller: &Controller, workers: &[Arc<Status>], blocks_bytes: u64, stop: &AtomicBool) {
+fn watch(controller: &Controller, workers: &[Arc<Gauges>], blocks_bytes: u64, stop: &AtomicBool) {
     let (mut last, mut in_vain) = (None, 0_u32);
     while !stop.load(Ordering::Relaxed) {
         let now = Instant::now();

@@ -27,10 +27,10 @@ const SNAPSHOT_EVERY: Duration = Duration::from_millis(100);
 
 /// What a worker says while it runs.
 #[derive(Default)]
-pub(crate) struct Status {
+pub(super) struct Status {
     /// Changes with every step.
     steps: AtomicU64,
-    pub(crate) gauges: Gauges,
+    pub(super) gauges: Arc<Gauges>,
     snapshot: Mutex<Snapshot>,
 }
 
