@@ -18,6 +18,7 @@ use ureq::Agent;
 use ureq::http::Uri;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
+use crate::config::AlertsConfig;
 use crate::controller::Event;
 
 /// Alerts that wait at most.
@@ -42,6 +43,16 @@ pub struct Webhook {
 }
 
 impl Webhook {
+    /// The webhook that the configuration has, if it has one.
+    #[must_use]
+    pub fn of(config: &AlertsConfig) -> Option<Self> {
+        Some(Self {
+            url: config.webhook.clone()?,
+            token_file: config.token_file.clone(),
+            ca_file: config.ca_file.clone(),
+        })
+    }
+
     /// Checks that alerts can be sent as far as that shows before one is.
     ///
     /// # Errors
@@ -135,7 +146,7 @@ struct Counters {
 
 /// Takes alerts. What still waits when it is dropped is tried once more, until one fails.
 #[derive(Debug)]
-pub struct Alerts {
+pub struct AlertSender {
     queue: Option<SyncSender<Event>>,
     stop: Option<SyncSender<()>>,
     counters: Arc<Counters>,
@@ -152,7 +163,7 @@ struct Body<'a> {
     event: &'a Event,
 }
 
-impl Alerts {
+impl AlertSender {
     /// Starts sending; `log` is the recording's, as shown.
     ///
     /// # Errors
@@ -214,7 +225,7 @@ impl Alerts {
     }
 }
 
-impl Drop for Alerts {
+impl Drop for AlertSender {
     fn drop(&mut self) {
         drop(self.stop.take());
         drop(self.queue.take());

@@ -15,7 +15,6 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Extension, Json, Router};
-use rustls::ServerConfig;
 use strata_confine::{Role, SocketFile, confine_thread};
 use subtle::ConstantTimeEq as _;
 use tokio::net::{TcpListener, UnixListener};
@@ -29,6 +28,8 @@ use crate::metrics::{self, Format};
 use crate::request::{ModeRequest, PolicyAdded, PolicyRequest, Refusal};
 use crate::status::{PolicyStatus, Status};
 use connections::Connection;
+
+pub use crate::endpoint::{Admit, TcpEndpoint};
 
 /// Bytes of a request's body at most.
 const BODY_BYTES: usize = 64 << 10;
@@ -44,26 +45,6 @@ pub struct Endpoints {
     pub socket: Option<SocketFile>,
     /// TCP.
     pub tcp: Option<TcpEndpoint>,
-}
-
-/// HTTP over TCP.
-#[derive(Clone, Debug)]
-pub struct TcpEndpoint {
-    /// Address and port.
-    pub address: String,
-    /// Who may ask.
-    pub admit: Admit,
-    /// TLS, if it is to be encrypted.
-    pub tls: Option<Arc<ServerConfig>>,
-}
-
-/// Who may ask over TCP.
-#[derive(Clone, Debug)]
-pub enum Admit {
-    /// Who sends this token.
-    Token(String),
-    /// Who has shown a certificate that TLS has checked.
-    Certificate,
 }
 
 /// Why the API cannot listen.

@@ -18,6 +18,7 @@ pub mod config;
 mod controller;
 pub mod cpu;
 pub mod elastic;
+mod endpoint;
 pub mod metrics;
 mod request;
 pub mod saved;

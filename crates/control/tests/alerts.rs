@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use strata_control::Event;
-use strata_control::alerts::{AlertCounts, Alerts, Webhook, WebhookError};
+use strata_control::alerts::{AlertCounts, AlertSender, Webhook, WebhookError};
 
 /// Answers one request after another with these statuses, and says what came: the header
 /// lines, and the body.
@@ -51,7 +51,7 @@ fn event(what: &str) -> Event {
     }
 }
 
-fn wait_for(alerts: &Alerts, wanted: AlertCounts) {
+fn wait_for(alerts: &AlertSender, wanted: AlertCounts) {
     let start = Instant::now();
     while alerts.counts() != wanted {
         assert!(
@@ -79,10 +79,10 @@ fn an_alert_is_sent_again_until_the_server_takes_it() {
         ca_file: None,
     };
     with_mode(0o644);
-    let refused = Alerts::start(&webhook, String::new()).unwrap_err();
+    let refused = AlertSender::start(&webhook, String::new()).unwrap_err();
     assert!(refused.to_string().contains("chmod 600"), "{refused}");
     with_mode(0o600);
-    let alerts = Alerts::start(&webhook, String::from("/var/log/strata")).unwrap();
+    let alerts = AlertSender::start(&webhook, String::from("/var/log/strata")).unwrap();
     alerts.send(&event("mode log-sampled"));
     alerts.send(&event("mode default"));
     for what in [
@@ -121,7 +121,7 @@ fn a_server_that_does_not_answer_keeps_nobody_waiting() {
         url: format!("http://{}/", listener.local_addr().unwrap()),
         ..Webhook::default()
     };
-    let alerts = Alerts::start(&webhook, String::new()).unwrap();
+    let alerts = AlertSender::start(&webhook, String::new()).unwrap();
     for _ in 0..1_000 {
         alerts.send(&event("x"));
     }
@@ -141,7 +141,7 @@ fn what_is_wrong_with_a_webhook_is_said_at_once() {
             token_file: None,
             ca_file: ca.map(Into::into),
         };
-        Alerts::start(&webhook, String::new()).unwrap_err()
+        AlertSender::start(&webhook, String::new()).unwrap_err()
     };
     let error = start("example.com/hook", None);
     assert!(matches!(error, WebhookError::Address { .. }), "{error}");

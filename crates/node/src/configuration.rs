@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use strata_confine::{Owner, SocketFile};
-use strata_control::alerts::{Alerts, Webhook};
+use strata_control::alerts::{AlertSender, Webhook};
 use strata_control::api::{Endpoints, Server, TcpEndpoint, serve};
 use strata_control::config::Config;
 use strata_control::{Beginning, Controller, client};
@@ -91,7 +91,7 @@ impl Configuration {
         Ok(Addresses {
             socket: spec.socket.clone().or_else(|| control.socket.clone()),
             tcp: control.tcp()?,
-            webhook: self.file.alerts.webhook(),
+            webhook: Webhook::of(&self.file.alerts),
         })
     }
 
@@ -150,11 +150,11 @@ impl Addresses {
     }
 
     /// Sends alerts of this log, where they are wanted.
-    pub(crate) fn alerts(&self, log: String) -> Result<Option<Alerts>> {
+    pub(crate) fn alerts(&self, log: String) -> Result<Option<AlertSender>> {
         let Some(webhook) = &self.webhook else {
             return Ok(None);
         };
-        let alerts = Alerts::start(webhook, log);
+        let alerts = AlertSender::start(webhook, log);
         Ok(Some(alerts.context("alerts.webhook")?))
     }
 }

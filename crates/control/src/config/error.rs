@@ -1,0 +1,69 @@
+//! What is wrong with a configuration file.
+
+use std::io;
+use std::path::PathBuf;
+
+use strata_rules::{ParseActionError, PolicyError};
+
+/// What is wrong with a configuration file.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// It cannot be read.
+    #[error("{}: cannot read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is not TOML, or a value is not what it has to be.
+    #[error("{}: {source}", path.display())]
+    Toml {
+        /// The file.
+        path: PathBuf,
+        /// What and where.
+        source: Box<toml::de::Error>,
+    },
+    /// A key that there is not.
+    #[error("{}: no key '{key}'{}", path.display(), suggest(suggestion.as_deref()))]
+    UnknownKey {
+        /// The file.
+        path: PathBuf,
+        /// The key with the tables it stands in.
+        key: String,
+        /// What was meant, perhaps.
+        suggestion: Option<String>,
+    },
+    /// A number is out of its bounds.
+    #[error("{}: {key}: {problem}", path.display())]
+    Bounds {
+        /// The file.
+        path: PathBuf,
+        /// The key with the table it stands in.
+        key: String,
+        /// The number and its bounds.
+        problem: String,
+    },
+    /// A policy is wrong.
+    #[error("{}: policy {number}: {source}", path.display())]
+    Policy {
+        /// The file.
+        path: PathBuf,
+        /// Counted from 1.
+        number: usize,
+        /// Why.
+        source: PolicyError,
+    },
+    /// The default action is wrong.
+    #[error("{}: default: {source}", path.display())]
+    Default {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: ParseActionError,
+    },
+}
+
+fn suggest(suggestion: Option<&str>) -> String {
+    suggestion.map_or(String::new(), |key| format!("; did you mean '{key}'?"))
+}
