@@ -28,7 +28,7 @@ pub(crate) fn pieces_of(disk: &dyn Disk, part: &Part) -> Pieces {
         let sums = sums.files.into_iter();
         Some(sums.map(|file| (file.kind, file.pieces.into())).collect())
     };
-    read().unwrap_or_default()
+    read().into_iter().flatten().collect()
 }
 
 fn read_all(file: &dyn DiskFile) -> io::Result<Vec<u8>> {

@@ -23,7 +23,7 @@ use crate::flow::Flow;
 use crate::intake::{Intake, Runs};
 use crate::keys::Recipients;
 use crate::part::{Job, PartWriter, Share, Tally};
-use crate::prune::PROTECTED;
+use crate::retention::{PROTECTED, retention_name};
 use crate::sorted::Sorted;
 
 /// Bytes of block files that are compacted in one go, and that a crash makes one
@@ -414,22 +414,5 @@ pub(crate) fn hour_name(ns: u64) -> String {
     match jiff::Timestamp::from_nanosecond(i128::from(ns)) {
         Ok(time) => time.strftime("%Y-%m-%dT%H").to_string(),
         Err(_) => String::from("beyond"),
-    }
-}
-
-/// The name of a class as a directory's.
-pub(crate) fn retention_name(class: Option<&str>) -> String {
-    let safe = |c: char| {
-        if c.is_ascii_alphanumeric() || c == '-' {
-            c
-        } else {
-            '_'
-        }
-    };
-    let name: String = class.unwrap_or("unknown").chars().map(safe).collect();
-    if name.is_empty() {
-        "unknown".into()
-    } else {
-        name
     }
 }

@@ -106,7 +106,7 @@ impl Flow {
 
     /// Whether there is anything to say about addresses.
     pub(crate) fn has_addresses(&self) -> bool {
-        self.key != FlowKey::default()
+        self.key != FlowKey::NONE
     }
 
     pub(crate) fn is_tcp(&self) -> bool {

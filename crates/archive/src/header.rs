@@ -105,6 +105,9 @@ impl Options {
     }
 }
 
+/// Where the payload that a checksum covers was not kept.
+const UNKNOWN_CHECKSUM: u16 = 0;
+
 /// What is known of a packet beside its header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Around<'a> {
@@ -229,7 +232,8 @@ impl<'a> Fields<'a> {
                 out.extend_from_slice(extensions);
             }
         }
-        let checksum = self.checksum.or_else(|| self.computed(around)).unwrap_or(0);
+        let checksum = self.checksum.or_else(|| self.computed(around));
+        let checksum = checksum.unwrap_or(UNKNOWN_CHECKSUM);
         self.emit_transport(around.wire_len, checksum, out);
     }
 

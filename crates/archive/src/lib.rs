@@ -41,6 +41,7 @@ mod pending;
 mod predict;
 mod protection;
 mod prune;
+mod retention;
 mod row;
 mod rows;
 mod run;
@@ -60,9 +61,9 @@ pub use keys::{Identities, KeyError, Recipients};
 pub use moving::{Moved, Place, relocate};
 pub use packets::PacketColumn;
 pub use prune::{
-    Importance, PROTECTED, Piece, PieceKind, Plan, Pruned, Retention, make_room, plan, prune,
-    retention_class,
+    Importance, Piece, PieceKind, Plan, Pruned, Retention, make_room, plan, prune, retention_class,
 };
+pub use retention::PROTECTED;
 pub use spec::{Coding, Element, ElementForm, Kind, Narrows, Spec, Unit};
 pub use tables::{Rows, Table, TakeRows, rows_of_blocks};
 pub use verify::{Verified, verify};

@@ -26,7 +26,7 @@ impl<'a> Pending<'a> {
         verdict: (u32, u8, Option<u16>),
     ) -> Self {
         let headers = headers_of(link, &packet);
-        let flow = hasher.flow(&headers.key.unwrap_or_default());
+        let flow = hasher.flow(&headers.flow_key());
         Self {
             fingerprint: flow ^ mix64(u64::from(packet.interface) + 1),
             headers,

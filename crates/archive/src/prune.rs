@@ -14,12 +14,8 @@ use strata_store::{
 
 use crate::anomalous::Anomalous;
 use crate::changes::{clean_up, delete_gone, lock, replace};
-use crate::compact::retention_name;
 use crate::error::ArchiveError;
-
-/// The retention class of flows that a policy protects. They are not deleted to make room,
-/// and by age only if this class is given one.
-pub const PROTECTED: &str = "protected";
+use crate::retention::{PROTECTED, retention_name};
 
 /// How long and how much is kept. The default keeps everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -305,7 +305,7 @@ impl Run {
 
     /// The number of a packet's flow, which is begun if need be.
     fn flow(&mut self, pending: &Pending<'_>) -> u32 {
-        let key = pending.headers.key.unwrap_or_default();
+        let key = pending.headers.flow_key();
         let interface = pending.packet.interface;
         let flows = &self.flows;
         let is = |number: u32| {
@@ -329,7 +329,7 @@ impl Run {
         header: &[u8],
         around: Around<'_>,
     ) -> bool {
-        let key = headers.key.unwrap_or_default();
+        let key = headers.flow_key();
         let (source, destination) = headers.endpoints();
         let network = match &fields.network {
             Network::V4 {
@@ -418,9 +418,12 @@ impl Run {
         self.link_code.push(last[0]);
         self.tos.push(fields.tos);
         self.ttl.push(fields.ttl);
+        // What stands where `has` says that there is nothing is not read.
         let mut note = |value: Option<u16>, bit: u32| {
-            has |= if value.is_some() { bit } else { 0 };
-            value.unwrap_or(0)
+            value.map_or(0, |value| {
+                has |= bit;
+                value
+            })
         };
         self.ip_len.push(note(fields.ip_len, has::IP_LEN));
         self.checksum.push(note(fields.checksum, has::CHECKSUM));

@@ -45,7 +45,7 @@ impl MoveArgs {
 }
 
 fn age(text: Option<&str>) -> Result<u64> {
-    Ok(text.map(duration_ns).transpose()?.unwrap_or(0))
+    text.map_or(Ok(0), duration_ns)
 }
 
 /// Arguments of `strata move`.

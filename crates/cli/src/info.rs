@@ -64,6 +64,11 @@ struct Contents {
 }
 
 impl Contents {
+    /// Takes in when some packets begin.
+    fn begins(&mut self, at_ns: u64) {
+        self.first_ns = Some(self.first_ns.map_or(at_ns, |first| first.min(at_ns)));
+    }
+
     fn read(log: &Log, recording: &Recording, reasons: bool) -> Result<Self> {
         let mut contents = Self {
             classes: recording.classes.clone(),
@@ -77,8 +82,7 @@ impl Contents {
             contents.elsewhere += if part.is_remote() { part.packets } else { 0 };
             let keys = part.key.iter().flat_map(|key| &key.to);
             contents.encrypted_to.extend(keys.cloned());
-            let first = contents.first_ns.unwrap_or(u64::MAX);
-            contents.first_ns = Some(first.min(part.ts_min_ns));
+            contents.begins(part.ts_min_ns);
             contents.last_ns = contents.last_ns.max(part.ts_max_ns);
             for count in &part.counts {
                 let entry = contents.counts.entry((count.class, count.keep));
@@ -99,8 +103,7 @@ impl Contents {
                 Err(error) => return Err(error.into()),
             };
             if block.header.packets > 0 {
-                let first = contents.first_ns.unwrap_or(u64::MAX);
-                contents.first_ns = Some(first.min(block.header.ts_min_ns));
+                contents.begins(block.header.ts_min_ns);
                 contents.last_ns = contents.last_ns.max(block.header.ts_max_ns);
             }
             for count in &block.summary.counts {

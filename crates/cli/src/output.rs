@@ -1,5 +1,6 @@
 //! Where a command writes: the file that was asked for, or standard output.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal, Write, stdout};
@@ -36,7 +37,7 @@ pub(crate) enum Content {
 /// `x.PCAP.gz`. Empty where there is none.
 pub(crate) fn suffix(path: &Path) -> String {
     let ending = |path: &Path| {
-        let ending = path.extension().unwrap_or_default();
+        let ending = path.extension().unwrap_or(OsStr::new(""));
         ending.to_string_lossy().to_ascii_lowercase()
     };
     let last = ending(path);

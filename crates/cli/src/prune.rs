@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use strata_archive::{PROTECTED, Retention, prune, retention_class};
 use strata_store::{Disk, Log};
 use strata_wire::{Printable, grouped, human_bytes};
@@ -106,11 +106,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let disk = cold::disk(&args.log)?;
     let retention = args.retention.parse()?;
-    ensure!(
-        retention.is_some(),
-        "say what to keep: --keep, --keep-class or --max-size"
-    );
-    let retention = retention.unwrap_or_default();
+    let retention = retention.context("say what to keep: --keep, --keep-class or --max-size")?;
     warn_of_unknown_classes(&disk, &retention)?;
     apply(&disk, &retention, args.dry_run, true)
 }

@@ -12,9 +12,10 @@ fn interpreter() -> PathBuf {
     if let Some(named) = std::env::var_os("STRATA_PYTHON") {
         return named.into();
     }
-    let program = std::env::current_exe().unwrap_or_default();
+    let program = std::env::current_exe().ok();
     let built = program
-        .ancestors()
+        .iter()
+        .flat_map(|program| program.ancestors())
         .skip(1)
         .map(|folder| folder.join("python/.venv/bin/python"))
         .find(|python| python.exists());

@@ -231,6 +231,9 @@ impl Trace {
     }
 }
 
+/// So many packets are never sent.
+const NO_LIMIT: u64 = u64::MAX;
+
 /// A trace on its way.
 struct Replay {
     sending: Sending,
@@ -335,7 +338,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let mut replay = Replay {
         sending: Sending::start(sender, args.duration)?,
-        left: args.limit.unwrap_or(u64::MAX),
+        left: args.limit.unwrap_or(NO_LIMIT),
         base_ns: Sender::now_ns(),
     };
     if stays {

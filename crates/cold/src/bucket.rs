@@ -203,7 +203,7 @@ impl Object {
             let problem = format!("the store sent {} bytes instead of {len}", bytes.len());
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, problem));
         }
-        let first = usize::try_from(PIECE_BYTES.min(len)).unwrap_or(usize::MAX);
+        let first = usize::try_from(PIECE_BYTES.min(len)).expect("a piece fits into memory");
         let first = bytes.slice(..first);
         self.bucket.pieces().put(&self.url, number, bytes);
         Ok(first)
@@ -219,7 +219,7 @@ impl DiskFile for Object {
                 break;
             }
             let piece = self.piece(at / PIECE_BYTES)?;
-            let within = usize::try_from(at % PIECE_BYTES).unwrap_or(usize::MAX);
+            let within = usize::try_from(at % PIECE_BYTES).expect("a piece fits into memory");
             let take = (piece.len() - within).min(buffer.len() - done);
             buffer[done..done + take].copy_from_slice(&piece[within..within + take]);
             done += take;

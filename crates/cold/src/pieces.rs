@@ -42,7 +42,7 @@ impl Pieces {
         while !bytes.is_empty() {
             let len = bytes
                 .len()
-                .min(usize::try_from(PIECE_BYTES).unwrap_or(usize::MAX));
+                .min(usize::try_from(PIECE_BYTES).expect("a piece fits into memory"));
             // A copy, so that dropping a piece frees its memory.
             let one = Bytes::copy_from_slice(&bytes.split_to(len));
             self.0.push_front((Arc::clone(object), piece, one));

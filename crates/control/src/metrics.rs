@@ -38,7 +38,7 @@ impl Format {
         let (mut text, mut open) = (0.0_f64, 0.0_f64);
         for range in accept.split(',') {
             let mut parts = range.split(';').map(str::trim);
-            let kind = parts.next().unwrap_or_default();
+            let kind = parts.next().unwrap_or("");
             let quality = parts.find_map(|part| part.strip_prefix("q="));
             let quality = quality.map_or(Some(1.0), |q| q.parse().ok()).unwrap_or(0.0);
             match kind {

@@ -113,7 +113,7 @@ impl Saved {
     /// Goes through the lines of the file; what is wrong.
     fn understand(&mut self, text: &str) -> Vec<String> {
         let mut lines = text.lines();
-        let header = lines.next().unwrap_or_default();
+        let header = lines.next().unwrap_or("");
         let header: Header = match serde_json::from_str(header) {
             Ok(header) => header,
             Err(error) => return vec![self.put_aside(&format!("line 1: {error}"))],

@@ -54,9 +54,9 @@ const CONTEXT_MAX: usize = 60;
 
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let before = self.expression.get(..self.span.start).unwrap_or_default();
-        let marked = self.expression.get(self.span.clone()).unwrap_or_default();
-        let after = self.expression.get(self.span.end..).unwrap_or_default();
+        let before = self.expression.get(..self.span.start).unwrap_or("");
+        let marked = self.expression.get(self.span.clone()).unwrap_or("");
+        let after = self.expression.get(self.span.end..).unwrap_or("");
         let skipped = before.chars().count().saturating_sub(CONTEXT_MAX);
         let plain = |c: char| if c.is_control() { ' ' } else { c };
         let shown: String = before.chars().skip(skipped).map(plain).collect();

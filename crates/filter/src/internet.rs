@@ -397,7 +397,8 @@ impl Compiler {
                 2 => this.equal(udp(2), Width::Half, GENEVE_PORT, exits),
                 3 => this.field(udp(8), Width::Byte, 0xc0, Relation::Equal, 0, exits),
                 _ => {
-                    let value = vni.unwrap_or(0) << 8;
+                    let vni = vni.expect("the last check, if there is one");
+                    let value = vni << 8;
                     this.field(
                         udp(12),
                         Width::Word,

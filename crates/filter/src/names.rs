@@ -491,8 +491,8 @@ const PROTOCOLS: &[(&str, u32)] = &[
 
 /// The number of a protocol of the IP header.
 pub(crate) fn ip_protocol(name: &str) -> Option<u32> {
-    let file = std::fs::read_to_string("/etc/protocols").unwrap_or_default();
-    let found = entries(&file)
+    let file = std::fs::read_to_string("/etc/protocols").ok();
+    let found = entries(file.as_deref().unwrap_or(""))
         .find(|(_, names)| names.clone().any(|known| known == name))
         .and_then(|(number, _)| number.parse().ok());
     found.or_else(|| lookup(PROTOCOLS, name))
@@ -537,9 +537,10 @@ const SERVICES: &[(&str, u16, bool, bool)] = &[
 ///
 /// A name that means different ports on TCP and UDP means the one on TCP.
 pub(crate) fn service(name: &str) -> Option<(u16, Option<Transport>)> {
-    let file = std::fs::read_to_string("/etc/services").unwrap_or_default();
+    let file = std::fs::read_to_string("/etc/services").ok();
+    let file = file.as_deref().unwrap_or("");
     let port_on = |transport: &str| -> Option<u16> {
-        entries(&file).find_map(|(port, names)| {
+        entries(file).find_map(|(port, names)| {
             let (port, protocol) = port.split_once('/')?;
             (protocol == transport && names.clone().any(|known| known == name))
                 .then(|| port.parse().ok())?

@@ -247,7 +247,7 @@ fn run(steps: &[Step], start: u32, packet: &[u8], wire_len: u32) -> Option<bool>
 
 #[inline]
 fn get(registers: &[u32; REGISTERS], index: u8) -> u32 {
-    registers.get(usize::from(index)).copied().unwrap_or(0)
+    registers.get(usize::from(index)).map_or(0, |value| *value)
 }
 
 #[inline]

@@ -58,9 +58,10 @@ impl Governor {
         };
         let share = FlowShare::of(self.state.ratio);
         if share != before {
+            // The kernel's clock begins in 1970 and ends in 2262.
             let since = SystemTime::now().duration_since(UNIX_EPOCH);
-            let since = since.unwrap_or_default().as_nanos();
-            sampler.set(share, u64::try_from(since).unwrap_or(u64::MAX));
+            let since = since.map_or(0, |since| since.as_nanos());
+            sampler.set(share, u64::try_from(since).expect("before 2262"));
         }
         let status = budget.map(|budget| CpuStatus {
             budget,
@@ -79,7 +80,7 @@ impl Governor {
 /// CPU time of the process and of its programs in the kernel, and why the latter is missing.
 fn used(sampler: Option<&FlowSampler>) -> (Duration, Option<String>) {
     let process = clock_gettime(ClockId::ProcessCPUTime);
-    let process = Duration::try_from(process).unwrap_or_default();
+    let process = Duration::try_from(process).expect("CPU time is not negative");
     match sampler.map(FlowSampler::kernel_time) {
         Some(Ok(kernel)) => (process + kernel, None),
         Some(Err(problem)) => (process, Some(problem)),

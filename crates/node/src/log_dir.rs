@@ -9,8 +9,10 @@ use strata_store::{Disk as _, LOG_ENTRIES, Log, MANIFEST_NAME, RealDisk, StoreEr
 
 /// Fails if something that is no log lies in the directory.
 pub(crate) fn refuse_foreign(dir: &Path) -> Result<()> {
-    let listed = fs::read_dir(dir).map(|entries| entries.flatten().collect::<Vec<_>>());
-    let entries = listed.unwrap_or_default();
+    // What is not there yet is made; what cannot be listed is refused when it is opened.
+    let Ok(entries) = fs::read_dir(dir) else {
+        return Ok(());
+    };
     let ours = [
         "lock",
         "models",
@@ -21,7 +23,7 @@ pub(crate) fn refuse_foreign(dir: &Path) -> Result<()> {
         strata_control::saved::FILE_NAME,
     ];
     let foreign = entries
-        .iter()
+        .flatten()
         .any(|e| !ours.iter().any(|name| e.file_name() == *name));
     if foreign && !dir.join(MANIFEST_NAME).exists() {
         let dir = dir.display().to_string();

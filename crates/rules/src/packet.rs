@@ -86,7 +86,7 @@ impl PacketFields {
     #[inline]
     #[must_use]
     pub fn new(headers: &Headers, interface: u8, vlan: u16) -> Self {
-        let key = headers.key.unwrap_or_default();
+        let key = headers.flow_key();
         let (source, destination) = headers.endpoints();
         Self {
             source: source.address,

@@ -289,16 +289,19 @@ impl Policies {
         &self.rules
     }
 
-    /// The number that the rules use for the interface with this name.
+    /// The number that the rules use for the interface with this name; 0 if none names it.
+    ///
+    /// # Panics
+    ///
+    /// Never: policies name at most [`INTERFACES_MAX`].
     #[must_use]
     pub fn interface(&self, name: Option<&str>) -> u8 {
         let place = self
             .interfaces
             .iter()
             .position(|known| Some(known.as_str()) == name);
-        place
-            .and_then(|place| u8::try_from(place + 1).ok())
-            .unwrap_or(0)
+        let number = place.map_or(0, |place| place + 1);
+        u8::try_from(number).expect("INTERFACES_MAX at most")
     }
 
     /// The actions on a packet that these policies match; with the default if none of them decides

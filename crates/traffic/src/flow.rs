@@ -334,7 +334,7 @@ impl Flow {
         };
         // Larger messages are sent faster, so that their duration grows with the fourth root of
         // their size only.
-        let doublings = (self.left / SEGMENT_MAX).checked_ilog2().unwrap_or(0);
+        let doublings = (self.left / SEGMENT_MAX).max(1).ilog2();
         self.delay = (self.delay_max >> (doublings * 3 / 4).min(15)).max(1);
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::dissect::protocol;
+use crate::ip_protocol as protocol;
 
 /// What the addresses of a [`FlowKey`] are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, PartialOrd, Ord)]
@@ -27,6 +27,13 @@ pub struct Endpoint {
     pub port: u16,
 }
 
+impl Endpoint {
+    const NONE: Self = Self {
+        address: 0,
+        port: 0,
+    };
+}
+
 /// The canonical, direction-free flow key: both directions of a conversation
 /// have the same key, since the smaller endpoint always comes first.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -42,6 +49,14 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
+    /// The key of packets without a flow.
+    pub const NONE: Self = Self {
+        low: Endpoint::NONE,
+        high: Endpoint::NONE,
+        protocol: 0,
+        family: AddressFamily::Mac,
+    };
+
     /// The key of a packet from `source` to `destination`, and whether the
     /// packet goes from the low to the high endpoint.
     #[inline]

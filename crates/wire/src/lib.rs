@@ -19,6 +19,8 @@ pub mod dissect;
 pub mod ethernet;
 mod flow;
 mod granularity;
+mod headers;
+mod ip_protocol;
 pub mod ipv4;
 pub mod ipv6;
 mod ledger;

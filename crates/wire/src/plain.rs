@@ -1,7 +1,8 @@
 //! The headers that most packets have, read without a walk.
 
-use crate::dissect::{Headers, protocol};
 use crate::flow::{AddressFamily, Endpoint, FlowHasher, FlowKey};
+use crate::headers::Headers;
+use crate::ip_protocol as protocol;
 use crate::tunnel;
 
 /// What the headers of a plain packet say: TCP, or UDP that is no tunnel, in IPv4

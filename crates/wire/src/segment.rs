@@ -67,10 +67,7 @@ impl SegmentHeader {
     #[must_use]
     pub fn parse(bytes: &[u8; HEADER_LEN]) -> Self {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let u64_at = |at: usize| {
-            let word = bytes[at..at + 8].try_into();
-            u64::from_le_bytes(word.unwrap_or_default())
-        };
+        let u64_at = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| bytes[at + n]));
         Self {
             block: u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
             seq: u64_at(8),

@@ -18,9 +18,10 @@ impl FlowShare {
     /// The share that is nearest to `ratio`, of 0 to 1.
     #[must_use]
     pub fn of(ratio: f64) -> Self {
+        // Whole numbers up to 2^32 are exact.
+        let last = (ratio.clamp(0.0, 1.0) * 2_f64.powi(32)).round() - 1.0;
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        let hashes = (ratio.clamp(0.0, 1.0) * 2_f64.powi(32)).round() as u64;
-        Self(u32::try_from(hashes.saturating_sub(1)).unwrap_or(u32::MAX))
+        Self(last.max(0.0) as u32)
     }
 
     /// As a number, above 0 and up to 1. Its inverse scales a count back to all flows.

@@ -3,9 +3,10 @@
 mod links;
 
 use crate::bytes::{be16, be32, u8_at};
-use crate::dissect::{Fragment, Headers, TunnelKey, protocol};
 use crate::ethernet::{self, ethertype};
 use crate::flow::{AddressFamily, Endpoint, FlowKey};
+use crate::headers::{Fragment, Headers, TunnelKey};
+use crate::ip_protocol as protocol;
 use crate::transport::Tcp;
 use crate::tunnel::{self, Inner};
 use crate::{LinkType, ipv4, ipv6};
@@ -43,7 +44,9 @@ pub(crate) fn walk(link: LinkType, packet: &[u8], tunnel_key: TunnelKey) -> Head
         headers.key = Some(key);
         headers.low_to_high = low_to_high;
     }
-    headers.header_len = u32::try_from(walk.at.min(packet.len())).unwrap_or(u32::MAX);
+    let header_len = u32::try_from(walk.at.min(packet.len()));
+    let header_len = header_len.expect("headers of a packet are shorter than 4 GiB");
+    headers.header_len = header_len;
     headers
 }
 
@@ -467,7 +470,8 @@ impl Walk<'_> {
     fn take_transport(&mut self, len: usize) -> Option<()> {
         let before = self.at;
         let whole = self.take(len);
-        self.headers.transport_len = u16::try_from(self.at - before).unwrap_or(u16::MAX);
+        let taken = u16::try_from(self.at - before);
+        self.headers.transport_len = taken.expect("no transport header is that long");
         whole
     }
 

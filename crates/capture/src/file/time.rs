@@ -22,9 +22,8 @@ impl Clock {
     pub(crate) fn new(resolution: u8, offset_s: i64) -> Self {
         let power = u32::from(resolution & 0x7f);
         let base: u128 = if resolution & 0x80 == 0 { 10 } else { 2 };
-        let ticks_per_s = base.checked_pow(power).unwrap_or(0);
-        let whole =
-            offset_s == 0 && ticks_per_s != 0 && u128::from(NS_PER_S).is_multiple_of(ticks_per_s);
+        let ticks_per_s = base.saturating_pow(power);
+        let whole = offset_s == 0 && u128::from(NS_PER_S).is_multiple_of(ticks_per_s);
         let ns_per_tick = if whole {
             exact::<u64>(u128::from(NS_PER_S) / ticks_per_s)
         } else {
@@ -51,9 +50,7 @@ impl Clock {
     #[inline(never)]
     fn ns_exact(&self, ticks: u64) -> Result<u64, u64> {
         // 64 bits of ticks times 30 bits of nanoseconds: 94 bits.
-        let since = (u128::from(ticks) * u128::from(NS_PER_S))
-            .checked_div(self.ticks_per_s)
-            .unwrap_or(0);
+        let since = u128::from(ticks) * u128::from(NS_PER_S) / self.ticks_per_s;
         let offset_ns = i128::from(self.offset_s) * i128::from(NS_PER_S);
         let ns = exact::<i128>(since) + offset_ns;
         u64::try_from(ns).map_err(|_| if ns < 0 { 0 } else { u64::MAX })

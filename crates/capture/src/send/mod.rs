@@ -143,7 +143,7 @@ pub struct Sender {
     /// Whether another method may be taken instead.
     free: bool,
     sent: Sent,
-    dropped_before: u64,
+    dropped_before: Option<u64>,
 }
 
 /// Waits that are longer sleep, shorter ones turn: a sleep wakes up too late by so much.
@@ -311,7 +311,8 @@ impl Sender {
             frames.begin(0, 1, base_ns, 0);
             let sent = frames.send(1, 0).is_ok();
             for _ in 0..if sent { WAITS } else { 0 } {
-                left = statistic(&self.interface, "tx_packets") > before;
+                let now = statistic(&self.interface, "tx_packets");
+                left = now.zip(before).is_some_and(|(now, before)| now > before);
                 if left {
                     break;
                 }
@@ -341,7 +342,10 @@ impl Sender {
     pub fn sent(&self) -> Sent {
         let dropped = statistic(&self.interface, "tx_dropped");
         Sent {
-            dropped: dropped.saturating_sub(self.dropped_before),
+            // An interface that does not say how many says nothing of these.
+            dropped: dropped
+                .zip(self.dropped_before)
+                .map_or(0, |(now, before)| now.saturating_sub(before)),
             ..self.sent
         }
     }
@@ -401,11 +405,10 @@ fn opened(interface: &str) -> Result<(PacketSocket, u32), SendError> {
     Ok((socket, ifindex))
 }
 
-/// A counter of the interface; 0 if there is none.
-fn statistic(interface: &str, name: &str) -> u64 {
+/// A counter of the interface; `None` where sysfs does not say it.
+fn statistic(interface: &str, name: &str) -> Option<u64> {
     let path = format!("/sys/class/net/{interface}/statistics/{name}");
-    let text = std::fs::read_to_string(path).unwrap_or_default();
-    text.trim().parse().unwrap_or(0)
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// The driver's name (`struct ethtool_drvinfo`, linux/ethtool.h).

@@ -67,7 +67,13 @@ impl Reasons {
     }
 
     pub(super) fn context(&mut self, json: &[u8]) {
-        let context: Context = serde_json::from_slice(json).unwrap_or_default();
+        let context = match Context::from_json(json) {
+            Ok(context) => context,
+            Err(problem) => {
+                self.problems.push(problem);
+                return;
+            }
+        };
         if context != self.context {
             self.context = context;
             self.places.clear();
@@ -142,13 +148,18 @@ impl Reasons {
             };
             for found in counts {
                 let code = (0..=3).find(|code| keep_name(*code) == found.granularity);
+                let Some(code) = code else {
+                    let problem = format!("no granularity is called {}", found.granularity);
+                    self.problems.push(problem);
+                    continue;
+                };
                 let counted = Counted {
                     packets: found.packets,
                     first_ns: found.first_ns,
                     first_flow: found.first_flow,
                     score: found.score,
                 };
-                self.add((code.unwrap_or(0), found.class, found.reason), counted);
+                self.add((code, found.class, found.reason), counted);
             }
         }
         Ok(())

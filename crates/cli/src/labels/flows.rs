@@ -48,7 +48,7 @@ impl FlowLabels {
         let mut labels = Self::default();
         for row in rows(text) {
             let (line, row) = row?;
-            let cell = |column: usize| row.get(column).unwrap_or_default();
+            let cell = |column: usize| row.get(column).unwrap_or("");
             let wrong = |column: usize| {
                 format!(
                     "line {line}: '{}' in column '{}'",

@@ -68,7 +68,7 @@ pub(crate) struct Usage {
 
 impl Form {
     fn read(text: &str, offset_s: i64) -> Result<Self> {
-        let first = text.lines().next().unwrap_or_default();
+        let first = text.lines().next().unwrap_or("");
         if first.starts_with("#separator") || first.starts_with("#fields") {
             return Ok(Self::Flows(FlowLabels::zeek_tsv(text)?));
         }
@@ -245,14 +245,14 @@ fn frames(text: &str, columns: &Columns) -> Result<Frames> {
     let mut frames = Frames::default();
     for row in rows(text) {
         let (line, row) = row?;
-        let number = row.get(frame).unwrap_or_default();
+        let number = row.get(frame).unwrap_or("");
         let number: u64 = number
             .parse()
             .with_context(|| format!("line {line}: frame '{number}' is not a number"))?;
         if number == 0 {
             bail!("line {line}: frame 0: frames are numbered from 1");
         }
-        let mut label = Label::new(row.get(label).unwrap_or_default());
+        let mut label = Label::new(row.get(label).unwrap_or(""));
         if let Some(source) = source.and_then(|column| row.get(column)) {
             source.clone_into(&mut label.source);
         }

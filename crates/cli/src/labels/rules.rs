@@ -47,14 +47,14 @@ pub(super) fn read(text: &str, columns: &Columns, offset_s: i64) -> Result<Vec<R
         let (line, row) = row?;
         let mut conditions = Vec::new();
         for (column, name) in columns.0.iter().enumerate() {
-            let value = row.get(column).unwrap_or_default();
+            let value = row.get(column).unwrap_or("");
             if !value.is_empty() {
                 let condition = condition(name, value, offset_s)
                     .with_context(|| format!("line {line}, column '{name}'"))?;
                 conditions.extend(condition);
             }
         }
-        let mut label = Label::new(row.get(label).unwrap_or_default());
+        let mut label = Label::new(row.get(label).unwrap_or(""));
         if let Some(source) = columns.find(&["source"]).and_then(|c| row.get(c)) {
             source.clone_into(&mut label.source);
         }

@@ -205,7 +205,7 @@ impl Controller {
         let requested = Instant::now();
         bounded("why", why, super::WHY_BYTES_MAX)?;
         bounded("match", &config.matches, MATCH_BYTES_MAX)?;
-        let interface = config.interface.as_deref().unwrap_or_default();
+        let interface = config.interface.as_deref().unwrap_or("");
         bounded("interface", interface, INTERFACE_BYTES_MAX)?;
         let policy = config.policy()?;
         let action = policy.action;

@@ -70,5 +70,6 @@ pub(super) fn run_live(
 
 /// A clock that is set makes entries of the cut table old, which is harmless.
 fn second_of(now: SystemTime) -> u64 {
-    now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    now.duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }

@@ -118,7 +118,7 @@ impl Begin {
     /// Which field.
     pub fn check(&self) -> Result<(), String> {
         let inputs = self.inputs.iter().map(String::len).sum::<usize>();
-        let class = self.classes.iter().map(String::len).max().unwrap_or(0);
+        let class = self.classes.iter().map(String::len).fold(0, usize::max);
         let lengths = [
             (
                 "bytes of the program's name",

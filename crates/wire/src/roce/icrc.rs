@@ -226,7 +226,7 @@ impl Stream {
 
     #[inline]
     fn constant(&mut self, identification: u16, covered: &[u8]) -> u32 {
-        let len = u32::try_from(covered.len()).unwrap_or(u32::MAX);
+        let len = u32::try_from(covered.len()).expect("a packet is shorter than 4 GiB");
         // Lengths are multiples of 4; identifications count from 0.
         let slot = (usize::from(identification) + (covered.len() >> 2) * 61) % CONSTANTS;
         let known = self.constants[slot];

@@ -84,7 +84,7 @@ impl Repr {
         out.reserve(self.buffer_len());
         let pad = self.payload_len.wrapping_neg() & 3;
         let [high, low] = DEFAULT_PARTITION_KEY.to_be_bytes();
-        let flags = MIGRATED | u8::try_from(pad << 4).unwrap_or(0);
+        let flags = MIGRATED | u8::try_from(pad << 4).expect("3 at most, shifted");
         out.extend_from_slice(&[self.opcode.code(), flags, high, low]);
         out.extend_from_slice(&(self.dest_qp & MASK_24).to_be_bytes());
         let ack = u32::from(self.ack_request) << 31;
@@ -103,13 +103,13 @@ impl Repr {
         let operation = self.opcode.operation;
         let extensions = &self.extensions;
         if operation.has_reth() {
-            let reth = extensions.reth.unwrap_or_default();
+            let reth = extensions.reth.unwrap_or(NO_RETH);
             out.extend_from_slice(&reth.va.to_be_bytes());
             out.extend_from_slice(&reth.rkey.to_be_bytes());
             out.extend_from_slice(&reth.dma_len.to_be_bytes());
         }
         if operation.has_atomic_eth() {
-            let atomic = extensions.atomic_eth.unwrap_or_default();
+            let atomic = extensions.atomic_eth.unwrap_or(NO_ATOMIC_ETH);
             out.extend_from_slice(&atomic.va.to_be_bytes());
             out.extend_from_slice(&atomic.rkey.to_be_bytes());
             out.extend_from_slice(&atomic.swap_or_add.to_be_bytes());
@@ -122,15 +122,28 @@ impl Repr {
             out.extend_from_slice(&word.to_be_bytes());
         }
         if operation == Operation::AtomicAcknowledge {
-            let original = extensions.atomic_original.unwrap_or(0);
-            out.extend_from_slice(&original.to_be_bytes());
+            let original = extensions.atomic_original;
+            out.extend_from_slice(&original.map_or([0; 8], u64::to_be_bytes));
         }
         if operation.has_immediate() {
-            let immediate = extensions.immediate.unwrap_or(0);
-            out.extend_from_slice(&immediate.to_be_bytes());
+            let immediate = extensions.immediate;
+            out.extend_from_slice(&immediate.map_or([0; 4], u32::to_be_bytes));
         }
     }
 }
+
+/// Written where the opcode asks for a header that is not given: an empty write reads none of it.
+const NO_RETH: Reth = Reth {
+    va: 0,
+    rkey: 0,
+    dma_len: 0,
+};
+const NO_ATOMIC_ETH: AtomicEth = AtomicEth {
+    va: 0,
+    rkey: 0,
+    swap_or_add: 0,
+    compare: 0,
+};
 
 /// The migrated bit of a BTH: the path is the primary one (IBTA §17.2.8).
 const MIGRATED: u8 = 0x40;

@@ -221,7 +221,7 @@ impl BlockWriter {
             block: self.block,
             seq: info.seq,
             ts_ns: info.ts_ns,
-            len: u16::try_from(piece.len()).unwrap_or(0),
+            len: u16::try_from(piece.len()).expect("at most PAYLOAD_LEN_MAX"),
             index,
             total,
             class: info.class,

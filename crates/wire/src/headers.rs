@@ -1,0 +1,96 @@
+//! What the headers of a packet say, whoever reads them.
+
+use crate::flow::{Endpoint, FlowKey};
+
+/// What header-only logging keeps at least of a packet without a network header that could be
+/// read: the shortest Ethernet frame, so enough to see what it is.
+pub const FALLBACK_LEN: u32 = 64;
+
+/// Whose flow a tunnelled packet belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum TunnelKey {
+    /// The flow of the innermost packet.
+    #[default]
+    Inner,
+    /// The flow between the tunnel's ends.
+    Outer,
+}
+
+/// A fragment of an IP packet, by what names the packet it came from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fragment {
+    /// Identification: 16 bits in IPv4, 32 in IPv6.
+    pub identification: u32,
+    /// Whether this is the first fragment, which carries the ports.
+    pub first: bool,
+}
+
+/// What the headers of one packet say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Headers {
+    /// Bytes up to the end of the innermost parsed transport header.
+    pub header_len: u32,
+    /// Bytes of that transport header alone; 0 if there is none.
+    pub transport_len: u16,
+    /// The flow, if the packet has addresses that could be read.
+    pub key: Option<FlowKey>,
+    /// Whether the packet goes from the key's low to its high endpoint.
+    pub low_to_high: bool,
+    /// Set for fragments, of the packet that `key` is of.
+    pub fragment: Option<Fragment>,
+    /// Type of service or traffic class.
+    pub tos: u8,
+    /// Time to live or hop limit.
+    pub ttl: u8,
+    /// TCP flags, else 0.
+    pub tcp_flags: u8,
+    /// TCP window, else 0.
+    pub tcp_window: u16,
+    /// The tunnel's own flow key, where `key` is of the inner packet.
+    pub outer: Option<FlowKey>,
+    /// IP headers and ARP messages found.
+    pub networks: u8,
+    /// Whether some header was cut short, lies about its length or is of a link
+    /// type that is not dissected, so that addresses may have been missed.
+    pub incomplete: bool,
+}
+
+impl Headers {
+    /// Whether neither an IP header nor an ARP message was found, so that header-only logging
+    /// falls back to a number of bytes.
+    #[inline]
+    #[must_use]
+    pub fn has_no_network(&self) -> bool {
+        self.networks == 0
+    }
+
+    /// How many of `captured_len` bytes are header for header-only logging.
+    #[inline]
+    #[must_use]
+    pub fn kept_header_len(&self, captured_len: u32) -> u32 {
+        if self.has_no_network() {
+            self.header_len.max(FALLBACK_LEN.min(captured_len))
+        } else {
+            self.header_len
+        }
+    }
+
+    /// The packet's flow key; [`FlowKey::NONE`] if it has no flow.
+    #[inline]
+    #[must_use]
+    pub fn flow_key(&self) -> FlowKey {
+        self.key.unwrap_or(FlowKey::NONE)
+    }
+
+    /// The packet's source and destination endpoint.
+    #[inline]
+    #[must_use]
+    pub fn endpoints(&self) -> (Endpoint, Endpoint) {
+        let key = self.flow_key();
+        if self.low_to_high {
+            (key.low, key.high)
+        } else {
+            (key.high, key.low)
+        }
+    }
+}
