@@ -1,0 +1,46 @@
+//! Vectors as bytes: the paper's form ([`paper`]) and our own ([`datagram`]); `docs/formats/gpv.md`
+//! has the byte maps.
+
+pub mod datagram;
+mod layout;
+pub mod paper;
+
+/// Why bytes are no vector, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{what} at byte {offset} of {len}")]
+pub struct FormatError {
+    /// What is wrong.
+    pub what: &'static str,
+    /// Where, from the start of what was given to be read.
+    pub offset: usize,
+    /// How many bytes were given.
+    pub len: usize,
+}
+
+impl FormatError {
+    fn new(what: &'static str, offset: usize, len: usize) -> Self {
+        Self { what, offset, len }
+    }
+}
+
+/// Why a vector cannot be written in a format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum NotCarried {
+    /// The paper's header holds an IPv4 5-tuple.
+    #[error("not IPv4: the format of section 6.2 carries IPv4 only")]
+    Family,
+    /// The paper's header holds 8 bits of ingress port.
+    #[error("ingress port {0} does not fit into 8 bits")]
+    Ingress(u16),
+    /// A header holds 16 bits of count.
+    #[error("{0} tuples do not fit into one vector: 1 to 65,535 do")]
+    Count(usize),
+    /// Too long for any datagram.
+    #[error("a vector of {needed} bytes does not fit into a datagram of {room}")]
+    Datagram {
+        /// Bytes of a datagram with this vector alone.
+        needed: usize,
+        /// Bytes that a datagram may have.
+        room: usize,
+    },
+}

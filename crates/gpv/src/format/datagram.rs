@@ -1,0 +1,326 @@
+//! Our own format (version 2): many vectors in a datagram, IPv4, IPv6 and Ethernet, times in ns,
+//! the columns that were chosen, and numbers, so that whoever reads counts what was lost.
+
+use strata_wire::{AddressFamily, Endpoint, exact};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::layout::{DatagramHeader, VectorHeader};
+use super::paper::count;
+use super::{FormatError, NotCarried};
+use crate::key::Key;
+use crate::tuple::{Column, Columns, Full};
+use crate::vector::{Grouped, Reason, Vector};
+
+/// "Strata, grouped packet vectors".
+const MAGIC: [u8; 4] = *b"SGPV";
+/// Version 1 is the paper's.
+const VERSION: u8 = 2;
+const HEADER_LEN: usize = size_of::<DatagramHeader>();
+const VECTOR_HEADER_LEN: usize = size_of::<VectorHeader>();
+/// Bit of a vector's flags.
+const SATURATED: u8 = 1;
+
+/// Bytes of a datagram: what fits into Ethernet's 1,500 with IPv6 and UDP.
+pub const LEN_USUAL: usize = 1452;
+/// The largest payload of UDP over IPv4.
+pub const LEN_MAX: usize = 65_507;
+
+/// Fills datagrams with vectors of one cache for one destination.
+#[derive(Debug)]
+pub struct DatagramWriter {
+    cache: u32,
+    columns: Columns,
+    room: usize,
+    next_seq: u64,
+    in_datagram: u16,
+    bytes: Vec<u8>,
+}
+
+impl DatagramWriter {
+    /// A writer of datagrams of at most `room` bytes with these columns, whose vectors are
+    /// numbered from 0.
+    ///
+    /// # Panics
+    ///
+    /// If `room` is not within a datagram header and [`LEN_MAX`], or [`Column::Time`] is not chosen.
+    #[must_use]
+    pub fn new(cache: u32, columns: Columns, room: usize) -> Self {
+        assert!(
+            (HEADER_LEN..=LEN_MAX).contains(&room),
+            "{room} bytes are no datagram"
+        );
+        assert!(
+            columns.has(Column::Time),
+            "tuples without times have no order"
+        );
+        Self {
+            cache,
+            columns: Columns(columns.0 & Columns::ALL.0),
+            room,
+            next_seq: 0,
+            in_datagram: 0,
+            bytes: Vec::with_capacity(room),
+        }
+    }
+
+    /// The number of the next vector: so many were written.
+    #[must_use]
+    pub fn next_seq(&self) -> u64 {
+        self.next_seq
+    }
+
+    /// Puts a vector into the datagram; one that is full goes to `send` first.
+    ///
+    /// # Errors
+    ///
+    /// If no datagram of this size holds the vector. It gets a number all the same, so that
+    /// who reads counts it as lost.
+    pub fn put(
+        &mut self,
+        vector: &Vector<'_, Full>,
+        mut send: impl FnMut(&[u8]),
+    ) -> Result<(), NotCarried> {
+        let count = count(vector.count());
+        let body = vector.count() * self.columns.tuple_len();
+        let len = VECTOR_HEADER_LEN + 2 * address_len(vector.key.family()) + body;
+        if count.is_err() || HEADER_LEN + len > self.room {
+            // The numbers of a datagram are consecutive: the next one begins after the gap.
+            self.finish(&mut send);
+            self.next_seq += 1;
+            let (needed, room) = (HEADER_LEN + len, self.room);
+            return Err(match count {
+                Err(error) => error,
+                Ok(_) => NotCarried::Datagram { needed, room },
+            });
+        }
+        let count = count?;
+        if self.bytes.len() + len > self.room || self.in_datagram == u16::MAX {
+            self.finish(&mut send);
+        }
+        if self.bytes.is_empty() {
+            self.bytes.resize(HEADER_LEN, 0);
+        }
+        self.append(vector, count);
+        self.in_datagram += 1;
+        self.next_seq += 1;
+        Ok(())
+    }
+
+    /// Sends the datagram that is begun, if there is one.
+    pub fn finish(&mut self, mut send: impl FnMut(&[u8])) {
+        if self.in_datagram == 0 {
+            return;
+        }
+        let header = DatagramHeader {
+            magic: MAGIC,
+            version: VERSION,
+            flags: 0,
+            columns: self.columns.0.into(),
+            cache: self.cache.into(),
+            len: exact::<u16>(self.bytes.len()).into(),
+            vectors: self.in_datagram.into(),
+            first_seq: (self.next_seq - u64::from(self.in_datagram)).into(),
+        };
+        self.bytes[..HEADER_LEN].copy_from_slice(header.as_bytes());
+        send(&self.bytes);
+        self.bytes.clear();
+        self.in_datagram = 0;
+    }
+
+    fn append(&mut self, vector: &Vector<'_, Full>, count: u16) {
+        let key = &vector.key;
+        let (source, destination) = (key.source(), key.destination());
+        let header = VectorHeader {
+            start_ns: vector.start_ns.into(),
+            slot: vector.slot.into(),
+            count: count.into(),
+            ingress: key.ingress().into(),
+            source_port: source.port.into(),
+            destination_port: destination.port.into(),
+            protocol: key.protocol(),
+            family: key.family() as u8,
+            reason: vector.reason as u8,
+            flags: if vector.saturated { SATURATED } else { 0 },
+        };
+        let out = &mut self.bytes;
+        out.extend_from_slice(header.as_bytes());
+        let skipped = 16 - address_len(key.family());
+        out.extend_from_slice(&source.address.to_be_bytes()[skipped..]);
+        out.extend_from_slice(&destination.address.to_be_bytes()[skipped..]);
+        for column in self.columns.iter() {
+            let tuples = vector.tuples();
+            match column.width() {
+                4 => tuples.for_each(|t| out.extend_from_slice(&value(t, column).to_le_bytes())),
+                width => tuples.for_each(|t| {
+                    out.extend_from_slice(&value(t, column).to_le_bytes()[..width]);
+                }),
+            }
+        }
+    }
+}
+
+fn value(tuple: &Full, column: Column) -> u32 {
+    crate::tuple::Tuple::get(tuple, column)
+}
+
+/// Bytes of an address.
+fn address_len(family: AddressFamily) -> usize {
+    match family {
+        AddressFamily::Ipv4 => 4,
+        AddressFamily::Ipv6 => 16,
+        AddressFamily::Mac => 6,
+    }
+}
+
+/// A datagram whose header was checked.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    /// Which cache its vectors are from.
+    pub cache: u32,
+    /// What each tuple says.
+    pub columns: Columns,
+    /// Number of the first vector among those of its cache.
+    pub first_seq: u64,
+    /// How many vectors it says to hold.
+    pub vectors: u16,
+    bytes: &'a [u8],
+}
+
+impl<'a> Datagram<'a> {
+    /// Checks the header.
+    ///
+    /// # Errors
+    ///
+    /// If it is cut, of another version, or lies about its length.
+    pub fn new_checked(bytes: &'a [u8]) -> Result<Self, FormatError> {
+        let wrong = |what, offset| FormatError::new(what, offset, bytes.len());
+        let (header, _) = DatagramHeader::read_from_prefix(bytes)
+            .map_err(|_| wrong("a cut datagram header", bytes.len()))?;
+        if header.magic != MAGIC {
+            return Err(wrong("no grouped packet vectors: another magic number", 0));
+        }
+        if header.version != VERSION {
+            return Err(wrong("another version of the format than 2", 4));
+        }
+        if header.flags != 0 {
+            return Err(wrong("unknown flags", 5));
+        }
+        let columns = Columns(header.columns.get());
+        if columns.0 & !Columns::ALL.0 != 0 || !columns.has(Column::Time) {
+            return Err(wrong("unknown columns, or none of times", 6));
+        }
+        if usize::from(header.len.get()) != bytes.len() {
+            return Err(wrong("another length than the datagram's", 12));
+        }
+        if header
+            .first_seq
+            .get()
+            .checked_add(u64::from(header.vectors.get()))
+            .is_none()
+        {
+            return Err(wrong("a sequence number past the last", 16));
+        }
+        Ok(Self {
+            cache: header.cache.get(),
+            columns,
+            first_seq: header.first_seq.get(),
+            vectors: header.vectors.get(),
+            bytes,
+        })
+    }
+
+    /// Calls `take` for each vector; `tuples` is where they are unpacked. Columns that were not
+    /// sent are 0.
+    ///
+    /// # Errors
+    ///
+    /// At the first vector that is cut or says what cannot be; those before it were taken.
+    pub fn for_each(
+        &self,
+        tuples: &mut Vec<Full>,
+        mut take: impl FnMut(&Vector<'_, Full>),
+    ) -> Result<(), FormatError> {
+        let mut at = HEADER_LEN;
+        for _ in 0..self.vectors {
+            let (vector, next) = self.vector(at, tuples)?;
+            take(&vector);
+            at = next;
+        }
+        if at != self.bytes.len() {
+            return Err(FormatError::new(
+                "bytes after the last vector",
+                at,
+                self.bytes.len(),
+            ));
+        }
+        Ok(())
+    }
+
+    fn vector<'t>(
+        &self,
+        at: usize,
+        tuples: &'t mut Vec<Full>,
+    ) -> Result<(Vector<'t, Full>, usize), FormatError> {
+        let wrong = |what, offset| FormatError::new(what, offset, self.bytes.len());
+        let (header, rest) = VectorHeader::read_from_prefix(&self.bytes[at..])
+            .map_err(|_| wrong("a cut vector header", at))?;
+        let count = usize::from(header.count.get());
+        if count == 0 {
+            return Err(wrong("an empty vector", at + 12));
+        }
+        let family = match header.family {
+            0 => AddressFamily::Mac,
+            4 => AddressFamily::Ipv4,
+            6 => AddressFamily::Ipv6,
+            _ => return Err(wrong("an unknown address family", at + 21)),
+        };
+        let reason = Reason::from_number(header.reason)
+            .ok_or_else(|| wrong("an unknown reason", at + 22))?;
+        if header.flags & !SATURATED != 0 {
+            return Err(wrong("unknown flags of a vector", at + 23));
+        }
+        let address_len = address_len(family);
+        let len = 2 * address_len + count * self.columns.tuple_len();
+        let body = rest
+            .get(..len)
+            .ok_or_else(|| wrong("a cut vector", self.bytes.len()))?;
+        let (addresses, mut columns) = body.split_at(2 * address_len);
+        tuples.clear();
+        tuples.resize(count, Full::default());
+        for column in self.columns.iter() {
+            let width = column.width();
+            let (values, others) = columns.split_at(count * width);
+            for (tuple, value) in tuples.iter_mut().zip(values.chunks_exact(width)) {
+                let mut word = [0; 4];
+                word[..width].copy_from_slice(value);
+                tuple.set(column, u32::from_le_bytes(word));
+            }
+            columns = others;
+        }
+        let end = |address: &[u8], port| {
+            let mut word = [0; 16];
+            word[16 - address_len..].copy_from_slice(address);
+            Endpoint {
+                address: u128::from_be_bytes(word),
+                port,
+            }
+        };
+        let (source, destination) = addresses.split_at(address_len);
+        let key = Key::new(
+            family,
+            header.protocol,
+            end(source, header.source_port.get()),
+            end(destination, header.destination_port.get()),
+            header.ingress.get(),
+        );
+        let vector = Vector {
+            key,
+            start_ns: header.start_ns.get(),
+            pieces: [tuples, &[]],
+            reason,
+            saturated: header.flags & SATURATED != 0,
+            slot: header.slot.get(),
+        };
+        Ok((vector, at + VECTOR_HEADER_LEN + len))
+    }
+}
