@@ -7,6 +7,7 @@
 //! Layers, top-down; each uses only those below it:
 //!
 //! ```text
+//! agent     vectors of datagrams in order, put together into records
 //! cache     packets in, vectors out: for software, and as a switch runs it
 //! format    vectors as bytes: the paper's form, and ours in datagrams (docs/formats/gpv.md)
 //! vector    a vector; why it left the cache
@@ -16,6 +17,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+pub mod agent;
 mod cache;
 pub mod format;
 mod key;

@@ -70,7 +70,7 @@ impl<'a, T: Tuple> Vector<'a, T> {
 }
 
 /// Packets of one flow in their order, whoever put them together: the cache (a [`Vector`]) or
-/// the agent (a [`Record`](crate::Record)).
+/// the agent (a [`Record`](crate::agent::Record)).
 pub trait Grouped<T> {
     /// Whose packets.
     fn key(&self) -> &Key;

@@ -1,0 +1,229 @@
+//! Datagrams of many caches into vectors in order, with what was lost counted.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::format::FormatError;
+use crate::format::datagram::Datagram;
+use crate::tuple::Full;
+use crate::vector::Vector;
+
+/// A number so far ahead of the next is damage, not loss.
+const AHEAD_MAX: u64 = 1 << 32;
+
+/// Bounds of a [`Sequencer`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SequencerOptions {
+    /// Caches that are listened to at most.
+    pub caches_max: usize,
+    /// Datagrams of a cache that wait for one that is missing; then it is lost.
+    pub waiting_max: usize,
+}
+
+impl Default for SequencerOptions {
+    /// 64 caches; 16 datagrams each, at most 64 MB in all.
+    fn default() -> Self {
+        Self {
+            caches_max: 64,
+            waiting_max: 16,
+        }
+    }
+}
+
+/// What a sequencer counted. Of each cache, vectors that were sent are those given, those lost and
+/// those that wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SequencerCounters {
+    /// Vectors given.
+    pub vectors: u64,
+    /// Vectors that never came, came too late, or were damaged.
+    pub lost: u64,
+    /// Datagrams that came again, or after they were counted as lost.
+    pub stale: u64,
+    /// Datagrams that are none, or contradict those before.
+    pub damaged: u64,
+    /// Datagrams of caches beyond [`SequencerOptions::caches_max`].
+    pub refused: u64,
+}
+
+#[derive(Debug, Default)]
+struct Cache {
+    next_seq: u64,
+    waiting: BTreeMap<u64, Vec<u8>>,
+}
+
+/// Puts datagrams into order.
+///
+/// A cache is heard from its number 0 on; who begins to listen later calls [`Sequencer::join`].
+#[derive(Debug)]
+pub struct Sequencer {
+    options: SequencerOptions,
+    caches: HashMap<u32, Cache>,
+    tuples: Vec<Full>,
+    counters: SequencerCounters,
+}
+
+impl Sequencer {
+    /// One that has heard nothing.
+    #[must_use]
+    pub fn new(options: SequencerOptions) -> Self {
+        Self {
+            options,
+            caches: HashMap::new(),
+            tuples: Vec::new(),
+            counters: SequencerCounters::default(),
+        }
+    }
+
+    /// What it counted.
+    #[must_use]
+    pub fn counters(&self) -> &SequencerCounters {
+        &self.counters
+    }
+
+    /// Begins to listen to `cache` at this number: what came before is not lost. False if there
+    /// are too many caches.
+    pub fn join(&mut self, cache: u32, next_seq: u64) -> bool {
+        let has_room = self.caches.len() < self.options.caches_max;
+        if !has_room && !self.caches.contains_key(&cache) {
+            return false;
+        }
+        let waiting = BTreeMap::new();
+        self.caches.insert(cache, Cache { next_seq, waiting });
+        true
+    }
+
+    /// Takes a datagram and gives what is in order now to `out`.
+    ///
+    /// # Errors
+    ///
+    /// If it is damaged: counted, and the vectors in it, as far as they did not come, are lost.
+    pub fn datagram(
+        &mut self,
+        bytes: &[u8],
+        mut out: impl FnMut(u32, &Vector<'_, Full>),
+    ) -> Result<(), FormatError> {
+        let datagram = match Datagram::new_checked(bytes) {
+            Ok(datagram) => datagram,
+            Err(error) => {
+                self.counters.damaged += 1;
+                return Err(error);
+            }
+        };
+        let id = datagram.cache;
+        if !self.caches.contains_key(&id) && !self.join(id, 0) {
+            self.counters.refused += 1;
+            return Ok(());
+        }
+        let Some(cache) = self.caches.get_mut(&id) else {
+            return Ok(());
+        };
+        let (first, end) = (
+            datagram.first_seq,
+            datagram.first_seq + u64::from(datagram.vectors),
+        );
+        if end <= cache.next_seq || cache.waiting.contains_key(&first) {
+            self.counters.stale += 1;
+            return Ok(());
+        }
+        if first < cache.next_seq || first - cache.next_seq > AHEAD_MAX {
+            self.counters.damaged += 1;
+            let what = "a sequence number that contradicts those before";
+            return Err(FormatError {
+                what,
+                offset: 16,
+                len: bytes.len(),
+            });
+        }
+        if first > cache.next_seq {
+            cache.waiting.insert(first, bytes.to_vec());
+            if cache.waiting.len() > self.options.waiting_max {
+                self.skip(id);
+                return self.drain(id, &mut out);
+            }
+            return Ok(());
+        }
+        self.give(id, &datagram, &mut out)
+            .and(self.drain(id, &mut out))
+    }
+
+    /// The cache says that it has sent `end_seq` vectors: what is missing of them is lost. Without
+    /// it, up to the last that came.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sequencer::datagram`], of datagrams that waited.
+    pub fn finish(
+        &mut self,
+        cache: u32,
+        end_seq: Option<u64>,
+        mut out: impl FnMut(u32, &Vector<'_, Full>),
+    ) -> Result<(), FormatError> {
+        let mut result = Ok(());
+        while self
+            .caches
+            .get(&cache)
+            .is_some_and(|cache| !cache.waiting.is_empty())
+        {
+            self.skip(cache);
+            result = result.and(self.drain(cache, &mut out));
+        }
+        if let (Some(end_seq), Some(cache)) = (end_seq, self.caches.get_mut(&cache)) {
+            self.counters.lost += end_seq.saturating_sub(cache.next_seq);
+            cache.next_seq = cache.next_seq.max(end_seq);
+        }
+        result
+    }
+
+    /// Gives up what is missing before the first datagram that waits.
+    fn skip(&mut self, id: u32) {
+        if let Some(cache) = self.caches.get_mut(&id)
+            && let Some((&first, _)) = cache.waiting.first_key_value()
+        {
+            self.counters.lost += first.saturating_sub(cache.next_seq);
+            cache.next_seq = cache.next_seq.max(first);
+        }
+    }
+
+    /// Gives what waited and is in order now.
+    fn drain(
+        &mut self,
+        id: u32,
+        out: &mut impl FnMut(u32, &Vector<'_, Full>),
+    ) -> Result<(), FormatError> {
+        let mut result = Ok(());
+        while let Some(cache) = self.caches.get_mut(&id)
+            && let Some(entry) = cache.waiting.first_entry()
+            && *entry.key() <= cache.next_seq
+        {
+            let (first, bytes) = entry.remove_entry();
+            if first < cache.next_seq {
+                // Its numbers are those of another datagram too.
+                self.counters.damaged += 1;
+                continue;
+            }
+            let datagram = Datagram::new_checked(&bytes)?;
+            result = result.and(self.give(id, &datagram, out));
+        }
+        result
+    }
+
+    fn give(
+        &mut self,
+        id: u32,
+        datagram: &Datagram<'_>,
+        out: &mut impl FnMut(u32, &Vector<'_, Full>),
+    ) -> Result<(), FormatError> {
+        let mut given = 0;
+        let read = datagram.for_each(&mut self.tuples, |vector| {
+            given += 1;
+            out(id, vector);
+        });
+        self.counters.vectors += given;
+        self.counters.lost += u64::from(datagram.vectors) - given;
+        self.counters.damaged += u64::from(read.is_err());
+        if let Some(cache) = self.caches.get_mut(&id) {
+            cache.next_seq = datagram.first_seq + u64::from(datagram.vectors);
+        }
+        read
+    }
+}
