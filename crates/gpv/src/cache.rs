@@ -133,5 +133,5 @@ impl Counters {
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, reason = "less than `sets`")]
 fn set_of(hash: u64, sets: u32) -> u32 {
-    ((hash >> 32) * u64::from(sets) >> 32) as u32
+    (((hash >> 32) * u64::from(sets)) >> 32) as u32
 }

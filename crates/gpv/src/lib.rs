@@ -7,6 +7,8 @@
 //! Layers, top-down; each uses only those below it:
 //!
 //! ```text
+//! application   what is computed from vectors, beside queries: a trait, and the host profiler
+//! marple    a query language over vectors
 //! agent     vectors of datagrams in order, put together into records
 //! cache     packets in, vectors out: for software, and as a switch runs it
 //! format    vectors as bytes: the paper's form, and ours in datagrams (docs/formats/gpv.md)
@@ -18,9 +20,11 @@
 #![deny(unsafe_code)]
 
 pub mod agent;
+pub mod application;
 mod cache;
 pub mod format;
 mod key;
+pub mod marple;
 mod packet;
 mod tuple;
 mod vector;

@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn silent_slots_are_flushed_once_a_threshold() {
         let mut idle = IdleSlots::new(4, 0);
-        let mut due = |idle: &mut IdleSlots, now, count| {
+        let due = |idle: &mut IdleSlots, now, count| {
             let mut slots = Vec::new();
             idle.scan(now, 100, count, |slot| slots.push(slot));
             slots

@@ -225,7 +225,7 @@ impl<T: Tuple> Reassembly<T> {
     )]
     fn set_of(&self, key: &Key) -> usize {
         let hash = self.hasher.hash(key);
-        ((hash >> 32) * u64::from(self.sets) >> 32) as usize * WAYS
+        (((hash >> 32) * u64::from(self.sets)) >> 32) as usize * WAYS
     }
 
     /// The slot of a flow: its own, an unused one, or the least recently used one.

@@ -22,7 +22,7 @@ pub(crate) fn random_packets(rng: &mut Rng, count: usize, flows: u64) -> Vec<Pac
             };
             // Few flows are most of the packets.
             let flow = rng.below(flows) * rng.below(flows) / flows;
-            let family = if flow % 3 == 0 {
+            let family = if flow.is_multiple_of(3) {
                 AddressFamily::Ipv6
             } else {
                 AddressFamily::Ipv4

@@ -1,0 +1,140 @@
+//! Queries by name: those of Table 4 of the paper, as Marple's authors publish them.
+
+/// A query that comes with Strata.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Shipped {
+    /// Its name.
+    pub name: &'static str,
+    /// What it answers.
+    pub about: &'static str,
+    /// Its text.
+    pub text: &'static str,
+    /// Its parameters with their usual values.
+    pub parameters: &'static [(&'static str, &'static str)],
+}
+
+/// The query of this name.
+#[must_use]
+pub fn shipped(name: &str) -> Option<&'static Shipped> {
+    SHIPPED.iter().find(|query| query.name == name)
+}
+
+impl Shipped {
+    /// The parameters, those in `set` in place of the usual ones.
+    ///
+    /// # Errors
+    ///
+    /// If one is not a parameter of the query.
+    pub fn with<'a>(
+        &self,
+        set: &[(&str, &'a str)],
+    ) -> Result<Vec<(&'static str, &'a str)>, String> {
+        if let Some((name, _)) = set
+            .iter()
+            .find(|(name, _)| !self.parameters.iter().any(|(known, _)| known == name))
+        {
+            let names: Vec<&str> = self.parameters.iter().map(|(name, _)| *name).collect();
+            let names = if names.is_empty() {
+                "none".to_owned()
+            } else {
+                names.join(", ")
+            };
+            return Err(format!(
+                "{}: no parameter {name}; it has {names}",
+                self.name
+            ));
+        }
+        let values = self.parameters.iter().map(|&(name, usual)| {
+            let value = set.iter().find(|(given, _)| *given == name);
+            (name, value.map_or(usual, |(_, value)| value))
+        });
+        Ok(values.collect())
+    }
+}
+
+/// All of them.
+pub const SHIPPED: &[Shipped] = &[
+    Shipped {
+        name: "concurrent-connections",
+        about: "flows that sent in each window of time",
+        parameters: &[("window", "128ms")],
+        text: "\
+def new_flow([seen], []):
+    if seen == 0 { seen = 1; emit(); }
+
+def flow_count([connections], []):
+    connections = connections + 1
+
+R1 = map(T, [epoch], [tin/$window]);
+R2 = groupby(R1, [srcip, dstip, srcport, dstport, proto, epoch], new_flow);
+R3 = groupby(R2, [epoch], flow_count);
+",
+    },
+    Shipped {
+        name: "ewma-latencies",
+        about: "moving average of the time that a flow's packets wait in the queue, which is its \
+                depth when they came times the time that a unit of it takes to leave",
+        parameters: &[("alpha", "0.2"), ("unit", "1ns")],
+        text: "\
+def ewma([avg], [qsize]):
+    avg = (1 - $alpha) * avg + $alpha * (qsize * $unit)
+
+result = groupby(T, [srcip, dstip, srcport, dstport, proto, switch], ewma);
+",
+    },
+    Shipped {
+        name: "flowlet-size-histogram",
+        about: "packets in flowlets by their size; a gap ends a flowlet",
+        parameters: &[("gap", "5ms"), ("bucket", "100")],
+        text: "\
+def fl_detect([last_time, size], [tin]):
+    if tin - last_time > $gap { emit(); size = 1; }
+    else { size = size + 1; }
+    last_time = tin
+
+def flsum([sum], [size]):
+    sum = sum + size
+
+R1 = groupby(T, [srcip, dstip, srcport, dstport, proto, switch], fl_detect);
+R2 = map(R1, [size_index], [size/$bucket]);
+result = groupby(R2, [size_index], flsum);
+",
+    },
+    Shipped {
+        name: "packet-counts-per-source",
+        about: "packets of each source address",
+        parameters: &[],
+        text: "\
+def count([counter], []):
+    counter = counter + 1
+
+result = groupby(T, [srcip], count);
+",
+    },
+    Shipped {
+        name: "tcp-non-monotonic",
+        about: "packets of each TCP flow whose sequence number is below one before",
+        parameters: &[],
+        text: "\
+def nonmt([maxseq, nm_count], [tcpseq]):
+    if maxseq > tcpseq { nm_count = nm_count + 1; }
+    if maxseq < tcpseq { maxseq = tcpseq; }
+
+tcps = filter(T, proto == TCP);
+result = groupby(tcps, [srcip, dstip, srcport, dstport, proto, switch], nonmt);
+",
+    },
+    Shipped {
+        name: "tcp-out-of-sequence",
+        about: "packets of each TCP flow that do not continue the one before",
+        parameters: &[],
+        text: "\
+def oos_count([count, lastseq], [tcpseq, payload_len]):
+    if lastseq != tcpseq { count = count + 1; emit(); }
+    lastseq = tcpseq + payload_len
+
+tcps = filter(T, proto == TCP);
+result = groupby(tcps, [srcip, dstip, srcport, dstport, proto, switch], oos_count);
+",
+    },
+];
