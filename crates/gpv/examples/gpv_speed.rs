@@ -103,7 +103,7 @@ fn vectors<T: Tuple>(packets: &[Packet], map: f64) -> Arena<T> {
         let mut tuples = 0;
         let mut cache = new();
         cache.push(packets, &mut |vector: &Vector<'_, T>| {
-            tuples += vector.count()
+            tuples += vector.count();
         });
         black_box(tuples);
     }) / packets.len() as f64;

@@ -61,7 +61,7 @@ fn send(rng: &mut Rng, cache_id: u32) -> Sent {
     for (number, batch) in (0..).zip(packets.chunks(100)) {
         cache.push(batch, &mut out);
         idle.scan(number * MS, 10 * MS, 16, |slot| {
-            cache.flush_slot(slot, &mut out)
+            cache.flush_slot(slot, &mut out);
         });
     }
     cache.flush(&mut out);
