@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use strata_classify::Model;
 use strata_rules::{Action, Policies, Policy};
-use strata_store::{Context, Decider};
-use strata_wire::Granularity;
+use strata_wire::{Context, Decider, Granularity};
 
 use crate::mode::{Mode, ModeError};
 

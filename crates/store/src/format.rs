@@ -5,11 +5,10 @@
 //! A block can be read by itself: whatever its records refer to (verdicts,
 //! interfaces, the context) is defined in the same block before it is used.
 
-use strata_wire::Keep;
+use strata_wire::{Decider, Keep};
 use zerocopy::little_endian::U64;
 use zerocopy::{IntoBytes, transmute};
 
-use crate::decider::Decider;
 use crate::layout::{BlockHeaderBytes, PacketBytes, Prefix};
 
 /// Blocks begin at multiples of this, so that a file can be written with `O_DIRECT`.
@@ -223,10 +222,6 @@ impl Reader<'_> {
 
     pub(crate) fn u32(&mut self) -> u32 {
         u32::from_le_bytes(self.array())
-    }
-
-    pub(crate) fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.array())
     }
 }
 

@@ -20,7 +20,6 @@ mod channel;
 mod checkpoint;
 mod context;
 mod cursor;
-mod decider;
 mod disk;
 mod drift;
 mod error;
@@ -49,9 +48,8 @@ pub use blocks::{Block, Blocks, Select};
 pub use builder::{BlockBuilder, BlockTally, PacketRun};
 pub use channel::{BlockEnd, BlockSink, BlockSource, Incoming, Progress, Written, block_channel};
 pub use checkpoint::{Checkpoint, checkpoint_name};
-pub use context::{Context, reason};
+pub use context::reason;
 pub use cursor::{Cursor, Head};
-pub use decider::{Decider, in_words};
 pub use disk::{Disk, DiskChoice, DiskFile, DiskReport, RealDisk, WriteQueue};
 pub use drift::{check_drift, drift_name, seal_drift};
 pub use error::{Damage, StoreError};
@@ -75,3 +73,5 @@ pub use relayed::{
 };
 pub use simdisk::SimDisk;
 pub use summary::{ClassCount, Summary};
+// Words of the log that those below it use too.
+pub use strata_wire::{Context, Decider, in_words};

@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use strata_wire::{FlowShare, Interface, LinkType, Meta};
+use strata_wire::{Decider, FlowShare, Interface, LinkType, Meta};
 use zerocopy::FromBytes;
 
-use crate::decider::Decider;
 use crate::format::{
     PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, Reader, VERDICT_DECIDED, VerdictRecord, kind,
     packet_flag,

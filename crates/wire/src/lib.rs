@@ -15,6 +15,8 @@
 
 mod amounts;
 mod bytes;
+mod context;
+mod decider;
 pub mod dissect;
 pub mod ethernet;
 mod flow;
@@ -41,6 +43,8 @@ pub mod wide;
 pub mod wlan;
 
 pub use amounts::{grouped, human_bytes};
+pub use context::Context;
+pub use decider::{Decider, in_words};
 pub use dissect::{Headers, TunnelKey};
 pub use flow::{AddressFamily, Endpoint, FlowHasher, FlowKey, ip_addr, mix64};
 pub use granularity::{

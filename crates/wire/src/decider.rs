@@ -16,9 +16,8 @@
 
 use std::fmt;
 
-use strata_wire::{Printable, SampleBy, Sampling, start_of};
-
-use crate::format::Reader;
+use crate::granularity::{SampleBy, Sampling};
+use crate::printable::{Printable, start_of};
 
 /// Text from outside is kept up to so many bytes.
 const TEXT_MAX: usize = 128;
@@ -170,22 +169,31 @@ impl Decider {
     pub fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
         const SHORT: &str = "who decided is cut short";
         let (&kind, rest) = bytes.split_first().ok_or(SHORT)?;
-        let mut read = Reader { bytes: rest, at: 0 };
+        let number = || {
+            rest.first_chunk()
+                .map(|bytes| u32::from_le_bytes(*bytes))
+                .ok_or(SHORT)
+        };
+        let long = || {
+            rest.first_chunk()
+                .map(|bytes| u64::from_le_bytes(*bytes))
+                .ok_or(SHORT)
+        };
         let text = |from: usize| rest.get(from..).map(String::from_utf8_lossy).ok_or(SHORT);
         Ok(match kind {
             0 => Self::Class,
             1 => Self::forest(&text(0)?),
             2 => Self::mode(&text(0)?),
             3 if rest.len() == 5 => Self::Sampling(Sampling {
-                one_in: read.u32(),
-                by: match read.u8() {
+                one_in: number()?,
+                by: match rest[4] {
                     0 => SampleBy::Packet,
                     _ => SampleBy::Flow,
                 },
             }),
-            4 => Self::policy(read.u32(), &text(4)?),
+            4 => Self::policy(number()?, &text(4)?),
             5 => Self::PolicyDefault,
-            6 => Self::alert(read.u64(), &text(8)?),
+            6 => Self::alert(long()?, &text(8)?),
             7 => Self::FirstBytes,
             8 if rest.first() != Some(&8) => Self::look_back(Self::parse(rest)?),
             _ => return Err("who decided is of unknown kind"),
