@@ -42,7 +42,10 @@ and the control connection is encrypted. Packets themselves travel unencrypted.
 Switches (`strata switch --relay`) connect by TCP, and write packets into the
 relay's memory by RDMA, RoCEv2 on UDP port 4791. Full blocks go to disk as they
 are; `strata info` and `strata export` put the packets together. Ctrl-C writes
-what is in memory and ends.")]
+what is in memory and ends.
+
+While the disk is nearly full or too slow, switches that capture interfaces are asked
+to keep less; they go back to their modes once it no longer is.")]
 pub(crate) struct Args {
     /// Directory of the log; made if need be.
     #[arg(short = 'o', long = "output", value_name = "DIR")]

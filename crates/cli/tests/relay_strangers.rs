@@ -439,7 +439,7 @@ fn another_version_of_the_protocol_is_refused_by_name() {
     assert_eq!((answer[4], answer[5]), (3, 1));
     let said = String::from_utf8_lossy(&answer[12..]).into_owned();
     assert!(
-        said.contains("version 1") && said.contains("version 2"),
+        said.contains("version 1") && said.contains("version 3"),
         "{said}"
     );
     relay.interrupt();
@@ -455,7 +455,7 @@ fn another_version_of_the_protocol_is_refused_by_name() {
             nonce: [0; 4],
             secret: false,
         }));
-        answer[5] = 3;
+        answer[5] = 4;
         stream.write_all(&answer).unwrap();
         answers(stream)
     });
@@ -463,12 +463,12 @@ fn another_version_of_the_protocol_is_refused_by_name() {
     let said = text(&refused);
     assert!(!refused.status.success(), "{said}");
     assert!(
-        said.contains("version 3") && said.contains("version 2"),
+        said.contains("version 4") && said.contains("version 3"),
         "{said}"
     );
     let told = newer.join().unwrap();
     assert!(
-        matches!(&told[..], [.., Message::Refused(why)] if why.contains("version 3")),
+        matches!(&told[..], [.., Message::Refused(why)] if why.contains("version 4")),
         "{told:?}"
     );
 }

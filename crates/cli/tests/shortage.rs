@@ -597,6 +597,59 @@ fn a_disk_limit_of_a_relay_holds_all_the_time() {
     assert!(verify.unwrap().status.success());
 }
 
+/// A relay's disk fills: its switch keeps less, and all again once the disk has room.
+#[test]
+fn a_relays_disk_that_fills_is_answered_by_its_switch() {
+    if !may_use_kernel("a relay's disk that fills") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let disk = Disk::new(dir.path(), "64m");
+    let namespace = Namespace::new("rly-disk");
+    namespace.pair("in0", "out0");
+    let (log, socket) = (disk.path().join("log"), dir.path().join("control"));
+    let (at_relay, at_switch) = (
+        dir.path().join("relay.toml"),
+        dir.path().join("switch.toml"),
+    );
+    // Only how full the disk is counts: how busy it is, is the machine's affair.
+    let relay_config = "[elastic]\nhold_seconds = 1\ndisk_space_percent = 40\n\
+                        disk_rate_percent = 1000\nblocks_percent = 1000\n";
+    fs::write(&at_relay, relay_config).unwrap();
+    let switch_config = "mode = ['log-all']\n[elastic]\nhold_seconds = 1\n\
+                         blocks_percent = 1000\nring_percent = 1000\nrdma_again_percent = 1000\n";
+    fs::write(&at_switch, switch_config).unwrap();
+    let config = at_relay.to_str().unwrap();
+    let relay = relay(&namespace, &log, &["-C", "4MiB", "--config", config]);
+    let mut command = inside(&namespace);
+    command.args(["switch", "--relay", "127.0.0.1", "-i", "in0", "--socket"]);
+    let switch = spawn(command.arg(&socket).arg("--config").arg(&at_switch));
+    wait_for(&socket, "a recording", |s| s["mode"] == "log-all");
+    let sending = sender(&namespace, "out0", 8_000);
+    wait_for(&socket, "the least mode", |s| s["mode"] == "log-minimum");
+    drop(sending);
+    let mut grow = Command::new("mount");
+    grow.args(["-o", "remount,size=512m"]).arg(disk.path());
+    assert!(grow.status().unwrap().success());
+    wait_for(&socket, "the mode before", |s| s["mode"] == "log-all");
+    let text = switch.ended_well();
+    assert!(text.contains("+ dropped 0 + in_flight 0"), "{text}");
+    assert!(
+        text.contains("mode log-sampled: the relay asks for it: disk_space is short"),
+        "{text}"
+    );
+    assert!(
+        text.contains("mode log-all: the relay no longer asks for less"),
+        "{text}"
+    );
+    let text = relay.ended_well();
+    let asked = "switches are asked for mode log-sampled: disk_space is short: 4";
+    assert!(text.contains(asked), "{text}");
+    assert!(text.contains("for their own modes again"), "{text}");
+    let verify = Command::new(STRATA).arg("verify").arg(&log).output();
+    assert!(verify.unwrap().status.success());
+}
+
 fn bytes_below(dir: &Path) -> u64 {
     let entries = fs::read_dir(dir).unwrap().flatten();
     let bytes = entries.map(|entry| match entry.metadata() {

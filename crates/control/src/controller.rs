@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 use strata_classify::Model;
 use strata_policy::{ClassKept, ModeConfig, ModeError, Steering};
 use strata_rules::{Action, Policy, PolicyError};
-use strata_wire::{Ledger, Tally};
+use strata_wire::{Ledger, Tally, exact};
 
 pub use events::Event;
 use events::Events;
 use inner::{Asked, Inner, Rate, Sampling};
 pub use policies::MATCH_BYTES_MAX;
 
-use crate::elastic::{ElasticOptions, ElasticState, Resource, Sensed, Step, plan};
+use crate::elastic::{ElasticOptions, ElasticState, Relief, Resource, Sensed, Step, follow, plan};
 use crate::saved::Saved;
 use crate::status::{
     ChangeStatus, CpuStatus, InterfaceStatus, LostStatus, ResourceStatus, Status, classes,
@@ -219,6 +219,8 @@ impl Controller {
             save_told: false,
             can_mirror,
             state: ElasticState::default(),
+            relay: BTreeMap::new(),
+            relay_why: String::new(),
             cpu: None,
             sampling: Sampling::No,
             sensed: Sensed::default(),
@@ -354,7 +356,7 @@ impl Controller {
                 .note("timer", what, "the time of the mode before is over");
             changed = true;
         }
-        let answered = Self::answer(&mut inner);
+        let answered = Self::answer(&mut inner, now);
         if let Some(taken) = answered {
             changed = true;
             requested = taken;
@@ -368,26 +370,48 @@ impl Controller {
     pub fn sense(&self, now: Instant, fast: &Fast) {
         let mut inner = self.lock();
         inner.sense(now, fast);
-        if let Some(taken) = Self::answer(&mut inner) {
+        if let Some(taken) = Self::answer(&mut inner, now) {
             self.publish(&mut inner, taken);
         }
     }
 
     /// Answers shortages by what is sensed; if the mode changes, when the reading was taken that
     /// led to it.
-    fn answer(inner: &mut Inner) -> Option<Instant> {
+    fn answer(inner: &mut Inner, now: Instant) -> Option<Instant> {
         let options = inner.asked.elastic.as_ref()?;
-        let before = inner.state.relief();
-        let (state, steps) = plan(&inner.state, &inner.sensed, options);
-        inner.state = state;
-        if inner.state.relief() == before {
+        let before = inner.state.clone();
+        let (state, steps) = plan(&before, &inner.sensed, options);
+        let since = now.saturating_duration_since(inner.started);
+        let now_ns = exact::<u64>(since.as_nanos());
+        inner.state = follow(&state, inner.asked_by_relay(), options, now_ns);
+        if inner.state.relief() == before.relief() {
             return None;
         }
         let what = format!("mode {}", inner.active().join("+"));
-        let why: Vec<String> = steps.iter().map(Step::to_string).collect();
+        let mut why: Vec<String> = steps.iter().map(Step::to_string).collect();
+        let (asked, asked_before) = (inner.state.asked(), before.asked());
+        if asked != asked_before {
+            why.push(if asked == asked.and(asked_before) {
+                format!("the relay asks for it: {}", inner.relay_why)
+            } else {
+                String::from("the relay no longer asks for less")
+            });
+        }
         inner.events.note("strata", what, &why.join("; "));
-        let first = steps.iter().map(|step| step.sensed.taken_ns).min()?;
-        Some(inner.started + Duration::from_nanos(first))
+        let first = steps.iter().map(|step| step.sensed.taken_ns).min();
+        Some(first.map_or(now, |first| inner.started + Duration::from_nanos(first)))
+    }
+
+    /// Takes in what the relay asks a worker's link to give up; nothing, once it asks for
+    /// nothing any more or is gone. It is followed as shortages here are.
+    pub fn note_relay(&self, link: u16, asked: Relief, why: &str) {
+        let mut inner = self.lock();
+        if asked == Relief::default() {
+            inner.relay.remove(&link);
+        } else {
+            inner.relay.insert(link, asked);
+            why.clone_into(&mut inner.relay_why);
+        }
     }
 
     /// How many bytes of the log are to be deleted to make room, if any are.

@@ -218,6 +218,8 @@ struct Line {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ElasticState {
     lines: [Line; Resource::ALL.len()],
+    /// What a relay asks for: payloads cut, benign packets sampled.
+    asked: [Line; 2],
 }
 
 /// A step up or down.
@@ -277,7 +279,17 @@ impl ElasticState {
                 all = all.and(resource.ladder()[step]);
             }
         }
-        all
+        all.and(self.asked())
+    }
+
+    /// What is given up because a relay asks for it.
+    #[must_use]
+    pub fn asked(&self) -> Relief {
+        let [partial, sampled] = &self.asked;
+        Relief {
+            partial: partial.level > 0,
+            sampled: sampled.level > 0,
+        }
     }
 
     /// How many steps up a resource is.
@@ -310,7 +322,13 @@ pub fn plan(
         line.read_ns = Some(now_ns);
         let step = if value >= threshold.raise {
             line.under_since_ns = None;
-            up(line, resource, options, now_ns)
+            up(
+                line,
+                resource.ladder().len(),
+                options.confirm_ns,
+                options,
+                now_ns,
+            )
         } else if value <= threshold.lower {
             line.over_since_ns = None;
             down(line, options, now_ns)
@@ -327,9 +345,43 @@ pub fn plan(
     (next, steps)
 }
 
-fn up(line: &mut Line, resource: Resource, options: &ElasticOptions, now_ns: u64) -> Option<bool> {
+/// The next state when a relay asks for this to be given up. It has waited before it asked, so
+/// it is followed at once; what it no longer asks for comes back after the hold time, as after a
+/// shortage of one's own, so that a connection that breaks and comes back changes nothing.
+#[must_use]
+pub fn follow(
+    state: &ElasticState,
+    asked: Relief,
+    options: &ElasticOptions,
+    now_ns: u64,
+) -> ElasticState {
+    let mut next = state.clone();
+    for (line, is_asked) in next.asked.iter_mut().zip([asked.partial, asked.sampled]) {
+        if line.read_ns.is_some_and(|read_ns| now_ns <= read_ns) {
+            continue;
+        }
+        line.read_ns = Some(now_ns);
+        if is_asked {
+            line.under_since_ns = None;
+            up(line, 1, 0, options, now_ns);
+        } else {
+            line.over_since_ns = None;
+            down(line, options, now_ns);
+        }
+    }
+    next
+}
+
+/// A step up, if there are more of `steps` and it was confirmed for long enough.
+fn up(
+    line: &mut Line,
+    steps: usize,
+    confirm_ns: u64,
+    options: &ElasticOptions,
+    now_ns: u64,
+) -> Option<bool> {
     let since = *line.over_since_ns.get_or_insert(now_ns);
-    if now_ns - since < options.confirm_ns || line.level == resource.ladder().len() {
+    if now_ns - since < confirm_ns || line.level == steps {
         return None;
     }
     line.level += 1;

@@ -8,7 +8,9 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, Result, bail};
 use rustix::thread::CapabilitySet;
 use strata_confine::{Owner, Role, User};
-use strata_relay::{Link, LinkOptions, LinkReport, Transport};
+use strata_control::Controller;
+use strata_control::elastic::Relief;
+use strata_relay::{Link, LinkOptions, LinkReport, OnShortage, Transport};
 use strata_store::{About, BlockSink, DiskChoice, Recorder, RecorderOptions, block_channel};
 use strata_wire::{Ledger, Printable};
 
@@ -93,6 +95,7 @@ impl DestinationSpec {
         &self,
         about: &About,
         workers: u16,
+        controller: &Arc<Controller>,
         stop: &Arc<AtomicBool>,
         tell: &Tell,
     ) -> Result<(Recording, Vec<BlockSink>)> {
@@ -107,6 +110,7 @@ impl DestinationSpec {
                         about: about.clone(),
                         worker,
                         stop: Some(Arc::clone(stop)),
+                        on_shortage: Some(follow_relay(controller)),
                         ..(**link).clone()
                     };
                     links.push(Link::start(options, source, sink.end_handle())?);
@@ -117,6 +121,18 @@ impl DestinationSpec {
             }
         }
     }
+}
+
+/// Brings what a relay asks for to the controller.
+fn follow_relay(controller: &Arc<Controller>) -> OnShortage {
+    let controller = Arc::clone(controller);
+    Arc::new(move |worker, shortage| {
+        let asked = Relief {
+            partial: shortage.partial,
+            sampled: shortage.sampled,
+        };
+        controller.note_relay(worker, asked, &shortage.why);
+    })
 }
 
 fn start_log(

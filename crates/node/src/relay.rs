@@ -12,6 +12,7 @@ use strata_control::config::Config;
 use strata_control::elastic::{
     ElasticOptions, ElasticState, Reading, Resource, Sensed, Step, plan,
 };
+use strata_relay::protocol::Shortage;
 use strata_relay::{DiskLoad, Relay};
 use strata_wire::exact;
 
@@ -97,7 +98,7 @@ impl RelayDisk {
         let mut said = Vec::new();
         if self.options.is_some() {
             self.sense(now, &load);
-            said.extend(self.answer());
+            said.extend(self.answer(relay));
         }
         let switches = relay
             .counters()
@@ -133,8 +134,9 @@ impl RelayDisk {
         self.read(Resource::DiskSpace, used, now);
     }
 
-    /// Answers what is short; what is to be said.
-    fn answer(&mut self) -> Option<String> {
+    /// Answers what is short: switches are asked to keep less, or as much as before; what is to
+    /// be said.
+    fn answer(&mut self, relay: &Relay) -> Option<String> {
         let options = self.options.as_ref()?;
         let (state, steps) = plan(&self.state, &self.sensed, options);
         let before = self.state.relief();
@@ -144,7 +146,17 @@ impl RelayDisk {
             return None;
         }
         let why: Vec<String> = steps.iter().map(Step::to_string).collect();
-        Some(why.join("; "))
+        let why = why.join("; ");
+        let what = match relief.mode() {
+            Some(mode) => format!("switches are asked for mode {mode}: {why}"),
+            None => format!("switches are asked for their own modes again: {why}"),
+        };
+        relay.ask(Shortage {
+            partial: relief.partial,
+            sampled: relief.sampled,
+            why,
+        });
+        Some(what)
     }
 
     fn bytes_to_remove(&self) -> Option<u64> {

@@ -174,9 +174,9 @@ impl Setup {
         }
         let about = self.about(&equipment);
         let workers = u16::try_from(equipment.len())?;
-        let started = spec
-            .destination
-            .start(&about, workers, &self.stop, &self.tell);
+        let started =
+            spec.destination
+                .start(&about, workers, &self.controller, &self.stop, &self.tell);
         let (recording, sinks) = started?;
         let options = WorkerOptions {
             modes: self.modes.clone(),

@@ -17,8 +17,8 @@ use strata_wire::{Ledger, exact};
 
 use crate::error::RelayError;
 use crate::handover::MemoryFrom;
-use crate::protocol::End;
 use crate::protocol::switch::{LinkReport, Search, Switch, SwitchOptions, Turn};
+use crate::protocol::{End, Shortage};
 use crate::secret::Secret;
 use crate::tls::SwitchTls;
 use open::Opened;
@@ -36,6 +36,9 @@ pub enum Transport {
 
 /// Puts something before a port: for tests that lose packets.
 pub type WrapPort = Arc<dyn Fn(Box<dyn Port>) -> Box<dyn Port> + Send + Sync>;
+
+/// Is told of a worker's link what its relay asks to be given up, whenever that changes.
+pub type OnShortage = Arc<dyn Fn(u16, &Shortage) + Send + Sync>;
 
 /// How a link works.
 #[derive(Clone)]
@@ -61,6 +64,8 @@ pub struct LinkOptions {
     /// Becomes true when the recording is to end. A relay that is away, or stores nothing, is
     /// then waited for no longer than five seconds.
     pub stop: Option<Arc<AtomicBool>>,
+    /// Is told what the relay asks to be given up.
+    pub on_shortage: Option<OnShortage>,
     /// TLS of the control connection.
     pub tls: Option<SwitchTls>,
     /// What both ends prove to know.
@@ -98,6 +103,7 @@ impl LinkOptions {
             flush_interval: Duration::from_secs(1),
             patience: Duration::from_secs(10),
             stop: None,
+            on_shortage: None,
             tls: None,
             secret: None,
             insecure: false,
@@ -142,9 +148,11 @@ impl Link {
             switch,
             books: Arc::clone(&books),
             started,
+            told: Shortage::default(),
         };
         let work = move || {
             runner.run(opened);
+            runner.tell_shortage();
             runner.switch.report().clone()
         };
         let thread = thread::Builder::new()
@@ -190,6 +198,8 @@ struct Runner {
     switch: Switch,
     books: Arc<Mutex<End>>,
     started: Instant,
+    /// What was told of last.
+    told: Shortage,
 }
 
 impl Runner {
@@ -207,6 +217,7 @@ impl Runner {
             let now = self.now();
             let connection = &mut opened.connection;
             self.switch.lost(connection, &problem, &self.source, now);
+            self.tell_shortage();
             // If that cannot be sent, the relay knows what it was told before.
             let _ = opened.say();
             // Hangs up, and frees the port that answers come to.
@@ -229,6 +240,7 @@ impl Runner {
                 let connection = &mut opened.connection;
                 self.switch
                     .receive(connection, message, &self.source, now)?;
+                self.tell_shortage();
             }
             opened.receive_packets(now)?;
             let connection = &mut opened.connection;
@@ -244,6 +256,17 @@ impl Runner {
                     opened.send_packets()?;
                 }
                 Turn::Done => return Ok(()),
+            }
+        }
+    }
+
+    /// Says what the relay asks to be given up, if that has changed.
+    fn tell_shortage(&mut self) {
+        let shortage = self.switch.shortage();
+        if !shortage.asks_as(&self.told) {
+            self.told = shortage.clone();
+            if let Some(tell) = &self.options.on_shortage {
+                tell(self.options.worker, shortage);
             }
         }
     }

@@ -30,7 +30,7 @@ use strata_wire::roce::{Packet, UDP_PORT, icrc};
 use crate::error::{RelayError, io_error};
 use crate::handover::{Handover, dir_name};
 use crate::memory::Blocks;
-use crate::protocol::Message;
+use crate::protocol::{Message, Shortage};
 use crate::secret::Secret;
 use crate::tls::RelayTls;
 use admission::{Admission, Admitted};
@@ -173,6 +173,8 @@ struct Inner {
     /// Blocks of memory of all switches, and of these those that wait for the disk.
     memory_blocks: AtomicU64,
     waiting_blocks: AtomicU64,
+    /// What switches are asked to give up.
+    shortage: Mutex<Shortage>,
     /// Why the log can no longer be written.
     failure: Mutex<Option<String>>,
     /// Hands memory over, if it has a place for that.
@@ -304,6 +306,7 @@ impl BoundRelay {
             counters: RelayCounters::default(),
             memory_blocks: AtomicU64::new(0),
             waiting_blocks: AtomicU64::new(0),
+            shortage: Mutex::default(),
             failure: Mutex::default(),
             handover,
             report: Box::new(report),
@@ -400,6 +403,13 @@ impl Relay {
     #[must_use]
     pub fn counters(&self) -> &RelayCounters {
         &self.inner.counters
+    }
+
+    /// Asks all switches to give this up, those that come later too, until they are asked for
+    /// something else.
+    pub fn ask(&self, shortage: Shortage) {
+        let asked = &self.inner.shortage;
+        *asked.lock().unwrap_or_else(PoisonError::into_inner) = shortage;
     }
 
     /// What its disk has to do.

@@ -110,6 +110,9 @@ pub(super) struct Inner {
     pub(super) save_told: bool,
     pub(super) can_mirror: bool,
     pub(super) state: ElasticState,
+    /// What the relay asks of each worker's link, and why it did last.
+    pub(super) relay: BTreeMap<u16, Relief>,
+    pub(super) relay_why: String,
     pub(super) cpu: Option<CpuStatus>,
     /// Since when all flows are captured again, once it was said that they are not.
     pub(super) sampling: Sampling,
@@ -156,6 +159,12 @@ impl Inner {
     pub(super) fn plan(&self, model: &Model) -> Result<Plan, ModeError> {
         let relief = self.state.relief();
         self.asked.plan(model, &self.policies.set, relief)
+    }
+
+    /// What is asked by the relay, of any link.
+    pub(super) fn asked_by_relay(&self) -> Relief {
+        let asked = self.relay.values().copied();
+        asked.fold(Relief::default(), Relief::and)
     }
 
     /// Takes in a reading; what is older than the one at hand is no news.

@@ -28,7 +28,7 @@ const REFUSED: u8 = 3;
 fn body_len_max(kind: u8) -> usize {
     match kind {
         1 | 12 => FIRST_LEN_MAX,
-        2 | REFUSED | 10 => FIRST_LEN_MAX,
+        2 | REFUSED | 10 | 16 => FIRST_LEN_MAX,
         4 | 15 => BODY_LEN_MAX,
         8 | 14 => TEXT_LEN_MAX,
         _ => 64,
@@ -53,6 +53,7 @@ impl Message {
             Self::Proof(_) => 13,
             Self::Begin(_) => 14,
             Self::Model(_) => 15,
+            Self::Shortage(_) => 16,
         }
     }
 
@@ -74,6 +75,7 @@ impl Message {
             Self::Proof(_) => "proof",
             Self::Begin(_) => "beginning",
             Self::Model(_) => "model",
+            Self::Shortage(_) => "shortage",
         };
         format!("a {name} message at this point")
     }
@@ -120,6 +122,7 @@ impl Message {
                 }
             }
             Self::End(end) => out.extend(json(serde_json::to_vec(end))),
+            Self::Shortage(shortage) => out.extend(json(serde_json::to_vec(shortage))),
             Self::Ended | Self::Alive => {}
         }
         let body_len = exact::<u32>(out.len() - start - HEADER_LEN);
@@ -213,6 +216,7 @@ impl Message {
             13 => Self::Proof(body.try_into().map_err(|_| "a proof of another length")?),
             14 => Self::Begin(serde_json::from_slice(body).map_err(text)?),
             15 => Self::Model(body.to_vec()),
+            16 => Self::Shortage(serde_json::from_slice(body).map_err(text)?),
             _ => return Err(format!("a message of kind {kind}")),
         })
     }
@@ -370,7 +374,7 @@ impl Decoder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Challenge, End};
+    use crate::protocol::{Challenge, End, Shortage};
     use crate::secret::PROOF_LEN;
 
     fn messages() -> Vec<Message> {
@@ -402,6 +406,11 @@ mod tests {
             }),
             Message::Proof([7; PROOF_LEN]),
             Message::Model(b"{}".to_vec()),
+            Message::Shortage(Box::new(Shortage {
+                partial: true,
+                sampled: false,
+                why: "disk_space is short: 96 % in use".into(),
+            })),
         ]
     }
 

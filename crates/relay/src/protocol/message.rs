@@ -9,7 +9,7 @@ use strata_wire::start_of;
 use crate::secret::PROOF_LEN;
 
 /// The version of the protocol.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// The longest body.
 pub const BODY_LEN_MAX: usize = 16 << 20;
 /// The longest body of who has not said who it is.
@@ -34,6 +34,9 @@ const CLASSES_MAX: usize = 256;
 /// What was odd: so many, of so many bytes each.
 const WARNINGS_MAX: usize = 256;
 const WARNING_LEN_MAX: usize = 1 << 10;
+
+/// Bytes of why a relay is short of something.
+const WHY_LEN_MAX: usize = 1 << 10;
 
 /// Bytes that a block may have.
 pub const BLOCK_BYTES: RangeInclusive<usize> = 1 << 20..=1 << 30;
@@ -318,6 +321,31 @@ impl End {
     }
 }
 
+/// What a relay asks its switches to give up while its disk is short of something; nothing, once
+/// it no longer is.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Shortage {
+    /// Payloads are to be cut.
+    pub partial: bool,
+    /// Benign packets are to be sampled.
+    pub sampled: bool,
+    /// Why, in words.
+    pub why: String,
+}
+
+impl Shortage {
+    /// Whether it asks for the same as `other`, whatever the reason.
+    #[must_use]
+    pub fn asks_as(&self, other: &Self) -> bool {
+        (self.partial, self.sampled) == (other.partial, other.sampled)
+    }
+
+    /// Cuts a reason that is longer than switches take.
+    pub(crate) fn shorten(&mut self) {
+        shorten(&mut self.why, WHY_LEN_MAX);
+    }
+}
+
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
@@ -343,6 +371,8 @@ pub enum Message {
     Failed(String),
     /// Relay: still there, every second.
     Alive,
+    /// Relay: my disk is short, keep less; or no longer.
+    Shortage(Box<Shortage>),
     /// Relay: who are you?
     Challenge(Challenge),
     /// Either: I know the secret.

@@ -22,7 +22,7 @@ use strata_store::{
 use strata_wire::segment::PacketInfo;
 
 use crate::error::RelayError;
-use crate::protocol::{End, MS_NS, Message, Progress, SECOND_NS};
+use crate::protocol::{End, MS_NS, Message, Progress, SECOND_NS, Shortage};
 
 use connection::Heard;
 pub use connection::{Connection, Numbers};
@@ -146,6 +146,8 @@ pub struct Switch {
     flush: bool,
     /// When it was told to end.
     stopped_ns: Option<u64>,
+    /// What the relay asks to be given up, for as long as it is connected.
+    shortage: Shortage,
     report: LinkReport,
 }
 
@@ -174,6 +176,7 @@ impl Switch {
             ending: None,
             flush: false,
             stopped_ns: None,
+            shortage: Shortage::default(),
             report: LinkReport::default(),
         };
         switch.report.recording = connection.recording();
@@ -184,6 +187,12 @@ impl Switch {
     #[must_use]
     pub fn report(&self) -> &LinkReport {
         &self.report
+    }
+
+    /// What the relay asks to be given up now: nothing without a connection.
+    #[must_use]
+    pub fn shortage(&self) -> &Shortage {
+        &self.shortage
     }
 
     /// The numbers of block and packet that the next connection begins with.
@@ -271,6 +280,7 @@ impl Switch {
         connection.set_now(now_ns);
         match (&self.state, connection.receive(message)?) {
             (_, Heard::Alive) => {}
+            (_, Heard::Shortage(shortage)) => self.shortage = shortage,
             (State::Serving, Heard::Stored(block, tally)) => {
                 self.report.blocks += 1;
                 self.additions.retain(|(of, _)| *of > block);
@@ -279,7 +289,10 @@ impl Switch {
                     outcome: Ok(()),
                 });
             }
-            (State::Closing, Heard::Ended) => self.state = State::Closed,
+            (State::Closing, Heard::Ended) => {
+                self.shortage = Shortage::default();
+                self.state = State::Closed;
+            }
             (_, Heard::Stored(..)) => return Err(connection.protocol("a stored block at its end")),
             (_, Heard::Ended) => return Err(connection.protocol("an end before its time")),
         }
@@ -399,6 +412,7 @@ impl Switch {
             self.report.failure = Some(problem.to_string());
             connection.last_word(progress(source));
         }
+        self.shortage = Shortage::default();
         self.take_counters(connection);
         self.report.disconnections += 1;
         if self.report.problems.len() < PROBLEMS_MAX {

@@ -5,7 +5,7 @@ mod memory;
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::{Arc, PoisonError, atomic::Ordering};
 use std::time::{Duration, Instant};
 
 use strata_store::{About, RelayStream, StoreError, StreamOptions};
@@ -267,6 +267,11 @@ impl Server<'_> {
         while let Ok(done) = self.done.try_recv() {
             worked = true;
             self.settle(done);
+        }
+        {
+            let shortage = self.inner.shortage.lock();
+            let shortage = shortage.unwrap_or_else(PoisonError::into_inner);
+            self.session.ask(&shortage);
         }
         self.session.step(&Seen(self.inner, &self.memory), now)?;
         self.count();

@@ -13,6 +13,7 @@
     reason = "numbers are small, or random"
 )]
 
+mod disk;
 mod log;
 mod net;
 mod relay;
@@ -20,6 +21,7 @@ mod switch;
 
 use std::io::ErrorKind;
 
+use strata_control::elastic::Relief;
 use strata_rdma::OnLoss;
 use strata_store::SimDisk;
 use strata_testkit::sim::{self, MS, SECOND, Weather};
@@ -46,7 +48,20 @@ struct World {
 }
 
 impl World {
+    /// A world in which things go wrong at random times.
     fn new(seed: u64) -> Self {
+        let mut world = Self::calm(seed);
+        let net = &mut world.net;
+        for _ in 0..5 + net.rng.below(30) {
+            let fault = FAULTS[net.rng.below(FAULTS.len() as u64) as usize];
+            let at = net.rng.below(CALM);
+            net.queue.at(at, Event::Fault(fault));
+        }
+        world
+    }
+
+    /// A world in which nothing goes wrong by itself.
+    fn calm(seed: u64) -> Self {
         let mut net = Net::new(seed);
         let way = match net.rng.below(8) {
             0 => Way {
@@ -65,11 +80,6 @@ impl World {
         net.queue.at(0, Event::Start(End::Relay));
         net.queue.at(MS, Event::Start(End::Switch));
         net.queue.at(SECOND, Event::Feed);
-        for _ in 0..5 + net.rng.below(30) {
-            let fault = FAULTS[net.rng.below(FAULTS.len() as u64) as usize];
-            let at = net.rng.below(CALM);
-            net.queue.at(at, Event::Fault(fault));
-        }
         Self {
             net,
             disk: SimDisk::new(),
@@ -82,12 +92,34 @@ impl World {
     }
 
     fn run(&mut self) {
-        while let Some(event) = self.net.queue.take(END) {
+        self.run_until(END);
+        self.finish();
+    }
+
+    fn run_until(&mut self, time: u64) {
+        while let Some(event) = self.net.queue.take(time) {
             self.happens(event);
         }
+    }
+
+    /// What the switch gives up now.
+    fn relief(&self) -> Relief {
+        self.switch.as_ref().expect("it runs").relief()
+    }
+
+    /// When the mode of the switch changed, and to what.
+    fn changes(&self) -> &[(u64, Relief)] {
+        let switch = self.switch.as_ref().expect("it runs");
+        &switch.account.changes
+    }
+
+    /// The switch is ended, then the relay, and what is on disk is looked at.
+    fn finish(&mut self) {
         // Nothing goes wrong any more, and no more packets come.
         self.net.weather = Weather::default();
         self.mend(Fault::FullDisk);
+        self.mend(Fault::SlowDisk);
+        self.mend(Fault::ShortDisk);
         if let Some(switch) = &mut self.switch {
             switch.end(&mut self.net);
         }
@@ -117,6 +149,9 @@ impl World {
         }
         assert!(self.relay.is_none(), "a relay that does not end");
         log::check(&self.disk, &self.accounts);
+        for account in &self.accounts {
+            check_changes(&account.changes);
+        }
         if std::env::var_os("SEED").is_some() {
             let sum = |of: fn(&Account) -> u64| self.accounts.iter().map(of).sum::<u64>();
             #[allow(clippy::print_stderr, reason = "asked for")]
@@ -339,6 +374,11 @@ impl World {
                 let which = 1 + net.rng.below(10);
                 self.disk.fail(which, 1, ErrorKind::Other);
             }
+            Fault::ShortDisk => {
+                net.disk_used = 0.97;
+                let later = net.rng.below(120 * SECOND);
+                net.after(later, Event::Mend(fault));
+            }
             Fault::SlowDisk => {
                 net.disk_ns = net.rng.below(3 * SECOND) + 1;
                 let later = net.rng.below(30 * SECOND);
@@ -358,6 +398,7 @@ impl World {
             }
             Fault::FullDisk => self.disk.fail(u64::MAX, 0, ErrorKind::Other),
             Fault::SlowDisk => self.net.disk_ns = 5 * MS,
+            Fault::ShortDisk => self.net.disk_used = 0.5,
             _ => {}
         }
     }
@@ -366,4 +407,104 @@ impl World {
 #[test]
 fn whatever_happens_what_was_confirmed_is_there_once_and_the_rest_is_counted() {
     sim::seeds(30, |seed| World::new(seed).run());
+}
+
+/// Modes do not flap: what is given up comes back after the hold time (10 s), which doubles when
+/// it was too early.
+fn check_changes(changes: &[(u64, Relief)]) {
+    for (first, (start, _)) in changes.iter().enumerate() {
+        let within = changes[first..].iter();
+        let count = within.take_while(|(at, _)| at - start <= MINUTE).count();
+        assert!(count <= 8, "{count} changes within a minute: {changes:?}");
+    }
+}
+
+/// The relay's disk fills, which the switch is told of: it keeps less, whatever becomes of its
+/// connections meanwhile, and as much as before once there is room.
+#[test]
+fn switches_keep_less_while_the_relays_disk_is_nearly_full() {
+    sim::seeds(10, |seed| {
+        let mut world = World::calm(seed);
+        let (full_at, free_at) = (10 * MINUTE, 15 * MINUTE);
+        world.run_until(full_at);
+        assert!(world.changes().is_empty(), "{:?}", world.changes());
+        world.net.disk_used = 0.97;
+        world.run_until(full_at + 5 * SECOND);
+        assert!(world.relief().sampled, "{:?}", world.changes());
+        for step in 1..15 {
+            world.run_until(full_at + step * 20 * SECOND);
+            world.goes_wrong(Fault::Reset);
+        }
+        world.run_until(free_at);
+        let up = world.changes().len();
+        assert!((1..=2).contains(&up), "only more: {:?}", world.changes());
+        world.net.disk_used = 0.5;
+        world.run_until(free_at + 9 * SECOND);
+        assert_eq!(world.changes().len(), up, "not at once");
+        world.run_until(free_at + MINUTE);
+        assert_eq!(world.relief(), Relief::default(), "{:?}", world.changes());
+        let all = world.changes().len();
+        assert!(all <= 2 * up, "{:?}", world.changes());
+        world.run_until(END);
+        assert_eq!(world.changes().len(), all, "nothing more");
+        let account = &world.switch.as_ref().expect("it runs").account;
+        assert!(account.sampled_out > 0 && account.numbered > 0);
+        world.finish();
+    });
+}
+
+/// The relay's disk takes so long that all memory waits for it.
+#[test]
+fn switches_keep_less_while_the_relays_disk_is_slow() {
+    sim::seeds(10, |seed| {
+        let mut world = World::calm(seed);
+        let (slow_at, fast_at) = (10 * MINUTE, 13 * MINUTE);
+        world.run_until(slow_at);
+        world.net.disk_ns = 60 * SECOND;
+        let mut kept_less = false;
+        for step in 1..=180 {
+            if let Some(switch) = &mut world.switch {
+                switch.feed(300, &mut world.net);
+            }
+            world.run_until(slow_at + step * SECOND);
+            kept_less |= world.relief().partial;
+        }
+        assert!(kept_less, "{:?}", world.changes());
+        world.mend(Fault::SlowDisk);
+        world.run_until(fast_at + 6 * MINUTE);
+        assert_eq!(world.relief(), Relief::default(), "{:?}", world.changes());
+        let changes = world.changes().len();
+        assert!(changes <= 16, "{changes} changes: {:?}", world.changes());
+        world.run_until(END);
+        world.finish();
+    });
+}
+
+/// A disk that is nearly full every other moment costs few changes, not one for each.
+#[test]
+fn a_shortage_that_comes_and_goes_does_not_make_modes_flap() {
+    sim::seeds(10, |seed| {
+        for period in [3 * SECOND, 15 * SECOND, 40 * SECOND] {
+            let mut world = World::calm(seed);
+            let (start, end) = (5 * MINUTE, 35 * MINUTE);
+            let mut at = start;
+            while at < end {
+                world.run_until(at);
+                world.net.disk_used = 1.47 - world.net.disk_used;
+                at += period;
+            }
+            world.net.disk_used = 0.5;
+            world.run_until(end + 6 * MINUTE);
+            assert_eq!(world.relief(), Relief::default(), "{:?}", world.changes());
+            let changes = world.changes().len();
+            assert!(
+                changes <= 30,
+                "{changes} in 30 minutes: {:?}",
+                world.changes()
+            );
+            check_changes(world.changes());
+            world.run_until(END);
+            world.finish();
+        }
+    });
 }

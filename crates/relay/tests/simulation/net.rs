@@ -40,9 +40,11 @@ pub(crate) enum Fault {
     BadWrite,
     /// Writes take long.
     SlowDisk,
+    /// The disk is nearly full, and still takes what comes.
+    ShortDisk,
 }
 
-pub(crate) const FAULTS: [Fault; 11] = [
+pub(crate) const FAULTS: [Fault; 12] = [
     Fault::Weather,
     Fault::Cut,
     Fault::Reset,
@@ -54,6 +56,7 @@ pub(crate) const FAULTS: [Fault; 11] = [
     Fault::FullDisk,
     Fault::BadWrite,
     Fault::SlowDisk,
+    Fault::ShortDisk,
 ];
 
 /// A block on its way to the relay's disk.
@@ -90,6 +93,8 @@ pub(crate) struct Net {
     pub(crate) weather: Weather,
     /// How long a write takes at most.
     pub(crate) disk_ns: u64,
+    /// Which share of the relay's disk is in use.
+    pub(crate) disk_used: f64,
     /// When what was sent last to an end of a connection arrives: nothing overtakes it.
     streams: BTreeMap<(Conn, End), u64>,
     /// When an end is woken.
@@ -104,6 +109,7 @@ impl Net {
             rng: Rng::new(seed),
             weather: Weather::default(),
             disk_ns: 5 * MS,
+            disk_used: 0.5,
             streams: BTreeMap::new(),
             wakes: [None; 2],
             next_conn: 1,

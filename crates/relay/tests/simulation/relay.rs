@@ -20,6 +20,7 @@ use strata_wire::Ledger;
 use strata_wire::roce::{Packet, Service};
 use strata_wire::segment::Segments;
 
+use crate::disk::Disk;
 use crate::net::{Conn, End, Net, Writing};
 
 const SWITCH: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
@@ -59,6 +60,7 @@ pub(crate) struct RelayNode {
     replies: Replies,
     next_number: u32,
     blocks: Blocks,
+    disk: Disk,
     /// Why the log can no longer be written.
     failure: Option<String>,
     stopping: bool,
@@ -99,7 +101,10 @@ impl Arrivals for Seen<'_> {
 
 impl RelayNode {
     pub(crate) fn start(disk: &SimDisk, net: &mut Net) -> Result<Self, StoreError> {
+        let disk_of_log = Disk::new(net.now());
+        net.wake(End::Relay, disk_of_log.next_look_ns());
         Ok(Self {
+            disk: disk_of_log,
             log: RelayLog::open(Arc::new(disk.clone()))?,
             responder: RefCell::default(),
             peers: BTreeMap::new(),
@@ -201,6 +206,9 @@ impl RelayNode {
         let AnyBlock::Own(own) = &block else {
             panic!("the responder's memory is its own");
         };
+        if place.is_some() {
+            self.disk.waiting -= 1;
+        }
         let outcome = placed.write(own.bytes());
         let Some(Connected {
             stage: Stage::Serving(served),
@@ -222,6 +230,9 @@ impl RelayNode {
     }
 
     pub(crate) fn run_all(&mut self, net: &mut Net) {
+        let blocks = (self.conns.len() * self.blocks.count) as u64;
+        self.disk.look(net.disk_used, blocks, net.now());
+        net.wake(End::Relay, self.disk.next_look_ns());
         let conns: Vec<Conn> = self.conns.keys().copied().collect();
         for conn in conns {
             self.run(conn, net);
@@ -485,6 +496,7 @@ impl RelayNode {
                 peer: "switch".into(),
             });
         }
+        served.session.ask(&self.disk.shortage);
         served.session.step(&seen, now)?;
         while let Some(action) = served.session.action() {
             worked = true;
@@ -570,8 +582,9 @@ impl RelayNode {
         drop(responder);
         let block = memory.seal(&header);
         let of = (Some(place.index), Some(header.packets));
-        if let Err(error) = Self::give(conn, served, job, block, of, net) {
-            served.session.written(job, Err(error.into()));
+        match Self::give(conn, served, job, block, of, net) {
+            Ok(()) => self.disk.waiting += 1,
+            Err(error) => served.session.written(job, Err(error.into())),
         }
         Ok(())
     }

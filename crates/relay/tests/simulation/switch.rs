@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
 
+use strata_control::elastic::{ElasticState, Relief, follow};
 use strata_rdma::OnLoss;
 use strata_relay::RelayError;
 use strata_relay::protocol::switch::{
@@ -18,6 +19,7 @@ use strata_wire::roce::Packet;
 use strata_wire::segment::Layout;
 use strata_wire::{Interface, Ledger, LinkType, mix64};
 
+use crate::disk::{options, relief};
 use crate::net::{Conn, End, Net};
 
 /// What packets have behind their first bytes, from a place that depends on their number.
@@ -84,6 +86,10 @@ pub(crate) struct Account {
     pub(crate) report: Option<LinkReport>,
     /// Of which it never said what became of them.
     pub(crate) unsettled: usize,
+    /// Packets that got none, since the relay asked for less.
+    pub(crate) sampled_out: u64,
+    /// When the mode changed, and to what.
+    pub(crate) changes: Vec<(u64, Relief)>,
 }
 
 #[allow(clippy::large_enum_variant, reason = "there is one")]
@@ -120,6 +126,7 @@ pub(crate) struct SwitchNode {
     layout: Layout,
     /// Its worker has ended.
     has_ended: bool,
+    elastic: ElasticState,
 }
 
 impl SwitchNode {
@@ -132,6 +139,8 @@ impl SwitchNode {
             stored: Vec::new(),
             report: None,
             unsettled: 0,
+            sampled_out: 0,
+            changes: Vec::new(),
         };
         net.wake(End::Switch, 0);
         Self {
@@ -148,6 +157,30 @@ impl SwitchNode {
                 false => Layout::Mtu,
             },
             has_ended: false,
+            elastic: ElasticState::default(),
+        }
+    }
+
+    /// What it gives up now.
+    pub(crate) fn relief(&self) -> Relief {
+        self.elastic.relief()
+    }
+
+    /// Follows the relay, as a controller does.
+    fn follow(&mut self, net: &mut Net) {
+        let none = Relief::default();
+        let asked = match &self.switch {
+            Some(switch) => relief(switch.shortage()),
+            None => none,
+        };
+        let before = self.relief();
+        self.elastic = follow(&self.elastic, asked, &options(), net.now());
+        let now = self.relief();
+        if now != before {
+            self.account.changes.push((net.now(), now));
+        }
+        if (asked, now) != (none, none) && !self.is_over() {
+            net.wake(End::Switch, net.now() + SECOND);
         }
     }
 
@@ -188,6 +221,14 @@ impl SwitchNode {
             return;
         }
         self.account();
+        let relief = self.relief();
+        let kept = match (relief.partial, relief.sampled) {
+            (false, false) => packets,
+            (true, false) => packets.div_ceil(2),
+            (_, true) => packets.div_ceil(8),
+        };
+        self.account.sampled_out += packets - kept;
+        let packets = kept;
         let mut block = self.sink.take();
         let mut data = Vec::new();
         for _ in 0..packets {
@@ -216,9 +257,10 @@ impl SwitchNode {
         progress
             .next_seq
             .store(self.account.numbered, Ordering::Relaxed);
-        progress
-            .seen_packets
-            .store(self.account.numbered, Ordering::Relaxed);
+        progress.seen_packets.store(
+            self.account.numbered + self.account.sampled_out,
+            Ordering::Relaxed,
+        );
         net.wake(End::Switch, 0);
     }
 
@@ -393,6 +435,7 @@ impl SwitchNode {
 
     /// Goes on as far as it can now.
     pub(crate) fn run(&mut self, net: &mut Net) {
+        self.follow(net);
         for _ in 0..100_000 {
             let goes_on = match &self.link {
                 Link::Over | Link::Connecting(_) => false,

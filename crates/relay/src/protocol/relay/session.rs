@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use strata_store::{RelayedHeader, are_definitions};
 
 use crate::error::RelayError;
-use crate::protocol::{Begin, BlockFull, End, MS_NS, Message, Progress, SECOND_NS};
+use crate::protocol::{Begin, BlockFull, End, MS_NS, Message, Progress, SECOND_NS, Shortage};
 
 use super::{Action, Arrivals, BlockWrite, Counts, Place, SessionOptions, Write};
 
@@ -96,6 +96,8 @@ pub struct Session {
     heard_ns: u64,
     actions: VecDeque<Action>,
     counts: Counts,
+    /// What the switch was asked to give up last.
+    asked: Shortage,
 }
 
 /// What a switch has said at its beginning that matters later.
@@ -151,6 +153,7 @@ impl Session {
             heard_ns: now_ns,
             actions: VecDeque::from([Action::Send(welcome)]),
             counts: Counts::default(),
+            asked: Shortage::default(),
         }
     }
 
@@ -170,6 +173,20 @@ impl Session {
     #[must_use]
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Over) && self.actions.is_empty()
+    }
+
+    /// Asks the switch to give this up, unless it was asked for the same before; or nothing any
+    /// more.
+    pub fn ask(&mut self, shortage: &Shortage) {
+        if let State::Serving = self.state
+            && !shortage.asks_as(&self.asked)
+        {
+            let mut shortage = shortage.clone();
+            shortage.shorten();
+            self.asked = shortage.clone();
+            let said = Message::Shortage(Box::new(shortage));
+            self.actions.push_back(Action::Send(said));
+        }
     }
 
     /// What is to be done next.

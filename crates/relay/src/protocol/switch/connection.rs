@@ -8,7 +8,9 @@ use strata_wire::roce::Packet;
 use strata_wire::segment::{BlockWriter, Layout, PacketInfo};
 
 use crate::error::RelayError;
-use crate::protocol::{BlockFull, End, MS_NS, Message, Progress, SECOND_NS, Welcome, WelcomePath};
+use crate::protocol::{
+    BlockFull, End, MS_NS, Message, Progress, SECOND_NS, Shortage, Welcome, WelcomePath,
+};
 
 use super::path::Path;
 use super::tally::add;
@@ -344,6 +346,10 @@ impl Connection {
                 Ok(Heard::Stored(number, block.tally))
             }
             Message::Ended => Ok(Heard::Ended),
+            Message::Shortage(mut shortage) => {
+                shortage.shorten();
+                Ok(Heard::Shortage(*shortage))
+            }
             other => Err(self.protocol(&other.unexpected())),
         }
     }
@@ -414,6 +420,8 @@ pub(super) enum Heard {
     Alive,
     /// This block is on its disk, with these books.
     Stored(u64, BlockTally),
+    /// This is to be given up.
+    Shortage(Shortage),
     /// The recording is closed.
     Ended,
 }
