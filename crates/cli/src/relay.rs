@@ -167,7 +167,8 @@ fn log_disk(args: &Args, rotate_bytes: u64) -> Result<RelayDisk> {
     })
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+/// The relay that the command line asks for.
+fn relay_options(args: &Args) -> Result<RelayOptions> {
     let mut options = RelayOptions::new(listen(&args.listen)?);
     options.block_bytes = usize::try_from(text::bytes(&args.block_size)?)?;
     ensure!(
@@ -205,6 +206,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             gid_index: args.gid_index,
         });
     }
+    options.owner = args.group.owner()?;
+    options.memory_socket.clone_from(&args.memory_socket);
+    Ok(options)
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let options = relay_options(args)?;
     let mut log_disk = log_disk(args, options.rotate_bytes)?;
     let stop = stop_on_signal()?;
     // What the library of a NIC opens later is not known.
@@ -212,9 +220,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let sandboxed = !args.no_sandbox && options.device.is_none();
     #[cfg(not(feature = "verbs"))]
     let sandboxed = !args.no_sandbox;
-    let owner = args.group.owner()?;
-    options.owner = owner.clone();
-    options.memory_socket.clone_from(&args.memory_socket);
+    let owner = options.owner.clone();
     let bound = Relay::bind(options)?;
     let new = NewDirectory::at(&args.output);
     let mut disk = log_directory(&args.output, &owner)?;
@@ -242,9 +248,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     while !stop.load(Ordering::Relaxed) && relay.failure().is_none() {
         thread::sleep(Duration::from_millis(50));
         for event in log_disk.look(&relay) {
-            eprintln!("strata: {}", Printable(&event));
+            info!("{}", Printable(&event));
         }
     }
+    end(relay)
+}
+
+/// Ends the relay, and prints what it did.
+fn end(relay: Relay) -> Result<()> {
     let counters = relay.counters();
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let connections = load(&counters.connections);
