@@ -68,7 +68,7 @@ lint:
 check-docs:
 	RUSTDOCFLAGS="$(LINTS)" $(CARGO) doc --workspace --no-deps --locked --quiet
 
-# A real object store for the tests of the cold tier, built where there is Go.
+# A real object store for the tests of the object tier, built where there is Go.
 S3_SERVER := target/tools/versitygw
 
 # The checker of metrics, of Debian's package, unpacked: installed, it would start a server.

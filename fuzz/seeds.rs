@@ -202,7 +202,7 @@ fn of_the_wire(packets: &[Vec<u8>], corpus: &Path) -> io::Result<()> {
         (5, &[1; 48]),
         (6, &[2; 8]),
         (7, &[3; 24]),
-        (8, br#"{"books":null,"warnings":["w"]}"#),
+        (8, br#"{"accounting":null,"warnings":["w"]}"#),
         (9, &[]),
     ] {
         messages.extend_from_slice(&[kind, u8::try_from(body.len()).unwrap_or(0), 0]);

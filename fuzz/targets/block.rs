@@ -146,7 +146,9 @@ fn whole(file: &[u8], choices: &Choices) {
     for block in log.blocks(recording, &summaries).flatten() {
         assert!(block.records().next().is_none());
     }
-    let (_, loss) = log.books(recording).expect("a virtual disk does not fail");
+    let (_, loss) = log
+        .accounting(recording)
+        .expect("a virtual disk does not fail");
     assert!(loss.checkpoint_ns.is_none(), "there is no checkpoint");
     assert_eq!(log.stored_bytes(recording).ok(), Some(file.len() as u64));
     let format = if choices.pcap {

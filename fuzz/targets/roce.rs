@@ -1,6 +1,6 @@
 //! Any datagrams at a responder and a requester: nothing is written outside the region.
 //!
-//! Input: 2 bytes of choices, then datagrams, each behind its length (u16) and a byte
+//! Input: 2 bytes of choices, then datagrams, each after its length (u16) and a byte
 //! that says what is put right of it, since chance does not: bit 0 the header, 1 the
 //! sequence number, 2 the key, 3 the address, 4 what a waiting message expects.
 #![no_main]
@@ -124,7 +124,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// With packets on their way.
+/// With packets in flight.
 fn requester(choices: u16, service: Service) -> Requester {
     let mut options = RequesterOptions::new(service, QPN, Psn::new(0xff_fff0), 256);
     options.window = 16;
@@ -178,7 +178,7 @@ fn mend(datagram: &mut [u8], what: u8, responder: &Responder<Guarded>, service: 
         datagram[20..24].copy_from_slice(&RKEY.to_be_bytes());
     }
     if what & 8 != 0 {
-        // Within, or a little before or behind.
+        // Within, or a little before or after.
         let at = u64::from(u16::from_be_bytes([datagram[18], datagram[19]])) % 5120;
         datagram[12..20].copy_from_slice(&(VA + at - 512).to_be_bytes());
     }

@@ -1,7 +1,7 @@
 //! A relay's block, filled well and then damaged, and read as a log: what comes out is
 //! what went in, or is not there.
 //!
-//! Input: 8 bytes of choices, then packets, each behind its length (u16; 0 ends them),
+//! Input: 8 bytes of choices, then packets, each after its length (u16; 0 ends them),
 //! then damage: place (u16), how (u8).
 #![no_main]
 
@@ -122,5 +122,6 @@ fn as_a_log(segments: &[u8], key: u32, number: u64, sent: u64, packets: u64) {
         let read = block.records().filter(Result::is_ok).count();
         assert!(read >= block.header.packets as usize, "each packet is read");
     }
-    log.books(recording).expect("a virtual disk does not fail");
+    log.accounting(recording)
+        .expect("a virtual disk does not fail");
 }

@@ -24,7 +24,7 @@ use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::StreamExt;
 use strata_archive::{ClearDisk, Identities};
-use strata_cold::ColdDisk;
+use strata_objects::ObjectDisk;
 use strata_store::{Log, OutputError, RealDisk, Sources};
 
 use tiers::Tiers;
@@ -189,7 +189,7 @@ fn open(args: &Args) -> Result<Log> {
         Ok(Identities::of_file(&named(file), &content)?)
     });
     let own = RealDisk::at(&std::path::absolute(&args.log)?);
-    let disk = ColdDisk::new(Arc::new(own));
+    let disk = ObjectDisk::new(Arc::new(own));
     let disk = ClearDisk::new(Arc::new(disk), identities.transpose()?);
     Ok(Log::on(Arc::new(disk))?)
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use strata_archive::{Identities, Place, compact, encrypt_to, relocate};
 use strata_capture::{Input, InputOptions};
 use strata_classify::Model;
-use strata_cold::ColdDisk;
+use strata_objects::ObjectDisk;
 use strata_pipeline::{Parts, Worker, WorkerOptions, run};
 use strata_policy::Mode;
 use strata_store::{About, Disk, RealDisk, Recorder, RecorderOptions};
@@ -127,7 +127,7 @@ fn what_is_encrypted_and_lies_elsewhere_is_asked_like_all_else() {
     let log = dir.path().join("log");
     record(&log, "mix-test");
     let own: Arc<dyn Disk> = Arc::new(RealDisk::at(&log));
-    let disk: Arc<dyn Disk> = Arc::new(ColdDisk::new(own));
+    let disk: Arc<dyn Disk> = Arc::new(ObjectDisk::new(own));
     let sql = "SELECT packets.class, count(*) AS n, sum(packets.wire_bytes) FROM packets \
                JOIN flows USING (flow_id) WHERE packets.dst_port = 443 \
                AND packets.recording = 1 GROUP BY 1 ORDER BY 1";

@@ -22,7 +22,7 @@ use crate::filler::keeps;
 use crate::flow::Flow;
 use crate::intake::{Intake, Runs};
 use crate::keys::Recipients;
-use crate::part::{Job, PartWriter, Share, Tally};
+use crate::part::{Counters, Job, PartWriter, Share};
 use crate::retention::{PROTECTED, retention_name};
 use crate::sorted::Sorted;
 
@@ -113,7 +113,7 @@ pub fn compact(
 
 /// Writes what a log still has in block files into parts on another disk, as
 /// compaction would, for whoever wants to see it as tables; the log stays as it is.
-/// Damaged files are left out and reported.
+/// Damaged files are skipped and reported.
 ///
 /// # Errors
 ///
@@ -290,7 +290,7 @@ impl Runs for Work<'_> {
         let (addresses, keeps) = (addresses(run), keeps());
         let mut flows = &sorted.flows[..];
         let (mut rows, mut with_payload) = (&sorted.rows[..], &sorted.with_payload[..]);
-        let tallies = Tally::of(run, &verdicts.all, &retentions);
+        let counters = Counters::of(run, &verdicts.all, &retentions);
         while let Some(&first) = flows.first() {
             let class = retentions[first as usize];
             let same = |flow: &&u32| retentions[**flow as usize] == class;
@@ -310,7 +310,7 @@ impl Runs for Work<'_> {
                 run,
                 rows: &rows[..row_count],
                 with_payload: &with_payload[..payload_count],
-                tally: &tallies[&class],
+                counters: &counters[&class],
                 verdicts: &verdicts.all,
                 flows: &flows[..flow_count],
                 addresses: &addresses,

@@ -2,7 +2,7 @@
 //!
 //! [`Fields::of`] takes a packet's header apart where it has the usual form: any
 //! bytes, then the innermost IPv4 or IPv6 header, then TCP, UDP or any other
-//! bytes. What follows from the rest is left out: lengths that agree with each
+//! bytes. What follows from the rest is skipped: lengths that agree with each
 //! other, checksums that are right. [`Fields::emit`] puts it together again;
 //! whoever stores fields compares the two, and stores the bytes where they differ.
 

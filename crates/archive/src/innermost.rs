@@ -7,7 +7,7 @@ use strata_wire::{LinkType, ipv4, ipv6, tunnel};
 /// Headers within headers that are looked into.
 const TUNNELS_MAX: usize = 8;
 
-/// IPv6 extension headers: the protocol behind them, their bytes, and whether the
+/// IPv6 extension headers: the protocol after them, their bytes, and whether the
 /// transport header follows.
 pub(crate) fn extensions(next_header: u8, rest: &[u8]) -> (u8, usize, bool) {
     let (mut next, mut at) = (next_header, 0);
@@ -55,7 +55,7 @@ pub(crate) fn innermost(link: LinkType, header: &[u8]) -> Option<(usize, u8)> {
     Some((at, version))
 }
 
-/// Behind an Ethernet header with VLAN tags: an IP header, or nothing.
+/// After an Ethernet header with VLAN tags: an IP header, or nothing.
 fn behind_ethernet(header: &[u8], start: usize) -> Option<usize> {
     let mut at = start + 12;
     loop {

@@ -138,7 +138,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Notes what the packets behind it refer to.
+    /// Notes what the packets after it refer to.
     /// The inner error is the record's.
     fn record(
         &mut self,

@@ -5,7 +5,7 @@ use parquet::basic::{Encoding, PageType};
 use parquet::column::page::{CompressedPage, Page, PageWriteSpec, PageWriter};
 use parquet::errors::{ParquetError, Result};
 
-/// Writes the pages of a column chunk, each behind its header.
+/// Writes the pages of a column chunk, each after its header.
 pub(crate) struct Pages<'a>(pub(crate) &'a mut Vec<u8>);
 
 impl PageWriter for Pages<'_> {

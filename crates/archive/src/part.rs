@@ -63,19 +63,19 @@ pub(crate) struct PartWriter {
     packets: TableWriter<Output>,
     flows: TableWriter<Output>,
     payload: Option<PayloadWriter>,
-    tally: Tally,
+    counters: Counters,
     groups: usize,
 }
 
 /// Packets of a run that go into one part, or of a part, counted.
-pub(crate) struct Tally {
+pub(crate) struct Counters {
     /// By class and granularity: a class has [`KEEPS`].
     counts: Vec<PartCount>,
     ts_min_ns: u64,
     ts_max_ns: u64,
 }
 
-impl Default for Tally {
+impl Default for Counters {
     fn default() -> Self {
         Self {
             counts: vec![PartCount::default(); 256 * KEEPS],
@@ -85,21 +85,21 @@ impl Default for Tally {
     }
 }
 
-impl Tally {
+impl Counters {
     /// Counts the rows of a run by the retention class of their flows: in the order of arrival,
     /// in which they lie in memory.
     pub(crate) fn of(run: &Run, verdicts: &[Verdict], retentions: &[u8]) -> BTreeMap<u8, Self> {
-        let mut tallies: Vec<(u8, Self)> = Vec::new();
+        let mut counters: Vec<(u8, Self)> = Vec::new();
         for row in 0..run.len() {
             let retention = retentions[(run.slot[row] / 2) as usize];
-            let known = tallies.iter().position(|(of, _)| *of == retention);
+            let known = counters.iter().position(|(of, _)| *of == retention);
             let at = known.unwrap_or_else(|| {
-                tallies.push((retention, Self::default()));
-                tallies.len() - 1
+                counters.push((retention, Self::default()));
+                counters.len() - 1
             });
-            tallies[at].1.count(run, verdicts, row);
+            counters[at].1.count(run, verdicts, row);
         }
-        tallies.into_iter().collect()
+        counters.into_iter().collect()
     }
 
     fn count(&mut self, run: &Run, verdicts: &[Verdict], row: usize) {
@@ -135,7 +135,7 @@ pub(crate) struct Share<'a> {
     pub(crate) rows: &'a [u32],
     /// Those with payload, by flow, then by arrival.
     pub(crate) with_payload: &'a [u32],
-    pub(crate) tally: &'a Tally,
+    pub(crate) counters: &'a Counters,
     pub(crate) verdicts: &'a [Verdict],
     /// Numbers of its flows, in the order of the table.
     pub(crate) flows: &'a [u32],
@@ -172,7 +172,7 @@ impl PartWriter {
             packets: table(FileKind::Packets, PacketColumn::SPECS)?,
             flows: table(FileKind::Flows, FlowColumn::SPECS)?,
             payload: None,
-            tally: Tally::default(),
+            counters: Counters::default(),
             groups: 0,
             part: Part {
                 id,
@@ -232,7 +232,7 @@ impl PartWriter {
             .flows
             .group(|index, column| flows::fill(index, &rows, column));
         written.map_err(|source| ArchiveError::table(&named(FileKind::Flows), source))?;
-        self.tally.add(share.tally);
+        self.counters.add(share.counters);
         self.part.packets += share.rows.len() as u64;
         self.part.flows += share.flows.len() as u64;
         self.groups += 1;
@@ -323,11 +323,11 @@ impl PartWriter {
             crc: sums.crc,
         });
         self.part.files = files.collect();
-        let mut counts = self.tally.counts;
+        let mut counts = self.counters.counts;
         counts.retain(|count| count.packets > 0);
         self.part.counts = counts;
-        self.part.ts_min_ns = self.tally.ts_min_ns;
-        self.part.ts_max_ns = self.tally.ts_max_ns;
+        self.part.ts_min_ns = self.counters.ts_min_ns;
+        self.part.ts_max_ns = self.counters.ts_max_ns;
         Ok(self.part)
     }
 }

@@ -62,7 +62,7 @@ fn headers_of(link: LinkType, packet: &PacketRecord<'_>) -> Headers {
 }
 
 /// Whether the bytes kept of a packet may hold addresses other than its flow's. Dissection
-/// takes what ends where the headers end for cut short; behind a whole transport header
+/// takes what ends where the headers end for cut short; after a whole transport header
 /// no byte was kept in which an address could be.
 pub(crate) fn hides_addresses(headers: &Headers, header_len: usize, kept_len: usize) -> bool {
     let whole = headers.transport_len > 0 && headers.header_len as usize == kept_len;

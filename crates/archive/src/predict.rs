@@ -8,7 +8,7 @@
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Direction {
     tcp_seen: bool,
-    /// The sequence number behind the last segment.
+    /// The sequence number after the last segment.
     next: u32,
     /// The largest such.
     end: u32,

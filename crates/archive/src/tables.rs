@@ -93,7 +93,7 @@ pub trait TakeRows {
     /// Takes some rows; false if no more are wanted.
     fn rows(&mut self, batch: RecordBatch) -> bool;
 
-    /// Is told of a block that is left out.
+    /// Is told of a block that is skipped.
     fn damage(&mut self, damage: Damage);
 }
 

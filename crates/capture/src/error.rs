@@ -200,10 +200,10 @@ pub enum WarningKind {
     /// An option list is broken; the options before the break were kept.
     #[error("an option list is malformed; its options up to the fault were kept, the rest ignored")]
     Options,
-    /// A block other than a packet is malformed; it was left out.
+    /// A block other than a packet is malformed; it was skipped.
     #[error("a name resolution, statistics, secrets or custom block is malformed; it was left out")]
     Block,
-    /// A block of a type that is not known here was left out.
+    /// A block of a type that is not known here was skipped.
     #[error("a block of unknown type {0:#010x} was left out")]
     UnknownBlock(u32),
 }

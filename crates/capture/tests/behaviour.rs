@@ -292,7 +292,7 @@ proptest! {
     }
 }
 
-/// Packets larger than a window, one behind the other, read ahead.
+/// Packets larger than a window, one after the other, read ahead.
 #[test]
 fn large_packets_are_read_ahead_whole() {
     let folder = tempfile::tempdir().unwrap();

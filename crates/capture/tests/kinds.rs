@@ -202,7 +202,7 @@ fn kinds_of_pcapng_blocks() {
         block(4, &[1, 0, 9, 0]),
     ]
     .concat();
-    // Total lengths that leave out the padding.
+    // Total lengths that skip the padding.
     let at = bytes.len();
     let mut short = words(&[0, 0, 1024, 3, 3]);
     short.extend_from_slice(b"end");

@@ -244,7 +244,7 @@ fn all_interfaces_together_come_cooked() {
     };
     let mut sent = packets(&["labelled/mix-test/trace.pcap"]);
     sent.truncate(300);
-    // Behind a tag, the kernel does not tell a length (802.3), nor that the type was
+    // After a tag, the kernel does not tell a length (802.3), nor that the type was
     // another tag's.
     let is_told = |packet: &Vec<u8>| {
         let tagged = [[0x81, 0], [0x88, 0xa8], [0x91, 0]];
@@ -554,7 +554,7 @@ fn long_packets_are_cut_to_the_snapshot_length() {
 }
 
 /// Which packets are captured follows from the flow alone, as the twin in user space works it
-/// out; the flows of a smaller share are among those of a larger one; and what is left out is
+/// out; the flows of a smaller share are among those of a larger one; and what is skipped is
 /// counted to the byte.
 #[test]
 fn flows_are_sampled_whole_and_what_is_left_out_is_counted() {
@@ -581,7 +581,7 @@ fn flows_are_sampled_whole_and_what_is_left_out_is_counted() {
         let mut live = open(&with);
         let sampler = live.sampler().unwrap();
         let mut before = usize::MAX;
-        let mut left_out = sampler.left_out();
+        let mut sampled_out = sampler.sampled_out();
         for ratio in [1.0, 0.5, 0.1] {
             let share = FlowShare::of(ratio);
             sampler.set(share, 1);
@@ -590,22 +590,22 @@ fn flows_are_sampled_whole_and_what_is_left_out_is_counted() {
             let start = Instant::now();
             let now = loop {
                 received.extend(receive(&mut live, 0));
-                let now = sampler.left_out();
-                let left_out = now.packets - left_out.packets;
-                let all = received.len() as u64 + left_out >= sent.len() as u64;
+                let now = sampler.sampled_out();
+                let sampled_out = now.packets - sampled_out.packets;
+                let all = received.len() as u64 + sampled_out >= sent.len() as u64;
                 if all || start.elapsed() > Duration::from_secs(10) {
                     break now;
                 }
             };
             assert_eq!(
-                received.len() as u64 + now.packets - left_out.packets,
+                received.len() as u64 + now.packets - sampled_out.packets,
                 sent.len() as u64,
                 "{ratio}"
             );
             let bytes: usize = sent.iter().map(Vec::len).sum();
             let got: usize = received.iter().map(|packet| packet.data.len()).sum();
-            assert_eq!(got as u64 + now.bytes - left_out.bytes, bytes as u64);
-            left_out = now;
+            assert_eq!(got as u64 + now.bytes - sampled_out.bytes, bytes as u64);
+            sampled_out = now;
             assert!(received.len() < before || ratio >= 1.0, "{ratio}");
             before = received.len();
             let mut judged = 0;

@@ -249,7 +249,7 @@ fn every_fault_is_refused_and_named() {
         let mut bad = good.clone();
         match bad.pointer_mut(path) {
             Some(place) => *place = value.clone(),
-            // Fields that a model may leave out.
+            // Fields that a model may skip.
             None => bad[&path[1..]] = value.clone(),
         }
         let error = Model::from_json(bad.to_string().as_bytes())

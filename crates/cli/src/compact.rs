@@ -14,9 +14,9 @@ use strata_store::Disk;
 use strata_wire::{grouped, human_bytes};
 use tracing::{error, warn};
 
-use crate::cold::{self, MoveArgs};
 use crate::key;
 use crate::logging::LoggingArgs;
+use crate::object_tier::{self, MoveArgs};
 use crate::prune::{self, RetentionArgs};
 use crate::record::GroupArgs;
 use crate::signals::stop_on_signal;
@@ -62,7 +62,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let owner = args.group.owner()?;
-    let disk = cold::disk(&args.log)?;
+    let disk = object_tier::disk(&args.log)?;
     if owner.group.is_some() {
         log_directory(&args.log, &owner)?;
     }
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let done = if full.is_some() { None } else { Some(done?) };
         known_full = full;
         if let Some((place, age_ns)) = &moving {
-            let moved = cold::apply(&disk, place, *age_ns, false);
+            let moved = object_tier::apply(&disk, place, *age_ns, false);
             if pause.is_none() {
                 moved?;
             } else {

@@ -156,7 +156,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let contents = Contents::read(&log, recording, args.reasons.is_some())?;
         damaged += contents.damage.len();
         let stored = log.stored_bytes(recording)?;
-        let (ledger, loss) = log.books(recording)?;
+        let (ledger, loss) = log.accounting(recording)?;
         let drift = crate::drift::read(&args.log, recording.id)?;
         if args.json {
             let mut json = json_of(recording, &contents, stored, ledger.as_ref(), loss);
@@ -359,7 +359,7 @@ fn json_of(
         "compacted_packets": contents.compacted,
         "stored_bytes": stored,
         "captured_bytes": ledger.map(|l| l.seen.bytes.saturating_sub(l.filtered.bytes)),
-        "books": recording.ledger,
+        "accounting": recording.ledger,
         "lost_packets": loss.packets,
         "incomplete_packets": loss.incomplete,
         "overwritten_packets": recording.overwritten.iter().map(|o| o.packets).sum::<u64>(),

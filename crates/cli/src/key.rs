@@ -12,7 +12,7 @@ use strata_store::{Log, Sources};
 use strata_wire::grouped;
 use tracing::info;
 
-use crate::cold;
+use crate::object_tier;
 
 /// The secret key of an encrypted log, for what reads it.
 #[derive(Debug, clap::Args)]
@@ -34,7 +34,7 @@ impl KeyArgs {
 
     /// Opens a log, decrypting what is encrypted.
     pub(crate) fn open(&self, dir: &Path) -> Result<Log> {
-        let disk = ClearDisk::new(cold::disk(dir)?, self.read()?);
+        let disk = ClearDisk::new(object_tier::disk(dir)?, self.read()?);
         Ok(Log::on(Arc::new(disk))?)
     }
 }
@@ -130,7 +130,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             );
         }
         Command::Rotate { log, old, new } => {
-            let disk = cold::disk(log)?;
+            let disk = object_tier::disk(log)?;
             let (old, new) = (identities(old)?, recipients(new)?);
             let parts = rotate(&disk, &old, &new)?;
             writeln!(

@@ -1,4 +1,4 @@
-//! Reading labelled captures as the packet road sees them.
+//! Reading labelled captures as the data path sees them.
 
 use std::collections::HashMap;
 use std::fs;

@@ -3,7 +3,6 @@
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod bounded;
-mod cold;
 mod compact;
 mod control;
 mod descriptors;
@@ -20,6 +19,7 @@ mod labels;
 mod listing;
 mod logging;
 mod model;
+mod object_tier;
 mod output;
 mod prune;
 mod python;
@@ -91,7 +91,7 @@ enum Command {
     /// Delete what is older or more than is to be kept.
     Prune(prune::Args),
     /// Move compacted files to an object store or another disk, and back.
-    Move(cold::Args),
+    Move(object_tier::Args),
     /// Write the features of each packet, as the classifier sees them.
     Features(features::Args),
     /// Make traffic with stated statistics and labels, from a seed.
@@ -160,7 +160,7 @@ fn main() -> ExitCode {
         Command::Verify(args) => verify::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Prune(args) => prune::run(&args),
-        Command::Move(args) => cold::run(&args),
+        Command::Move(args) => object_tier::run(&args),
         Command::Features(args) => features::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Train(args) => train::train(&args),

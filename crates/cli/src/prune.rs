@@ -12,7 +12,7 @@ use strata_store::{Disk, Log};
 use strata_wire::{Printable, grouped, human_bytes};
 use tracing::{info, warn};
 
-use crate::cold;
+use crate::object_tier;
 use crate::text::{bytes, duration_ns};
 
 /// What is to be kept.
@@ -104,7 +104,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let disk = cold::disk(&args.log)?;
+    let disk = object_tier::disk(&args.log)?;
     let retention = args.retention.parse()?;
     let retention = retention.context("say what to keep: --keep, --keep-class or --max-size")?;
     warn_of_unknown_classes(&disk, &retention)?;

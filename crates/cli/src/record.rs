@@ -1,10 +1,10 @@
 //! `strata record`: from arguments to a recording, and what is shown of it.
 
-mod attention;
 mod interfaces;
 mod log;
 mod show;
 mod steering;
+mod triggers;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,11 +36,11 @@ Examples:
   strata record -i eth0,eth1 --cores 1,2 -o log/
 
 While interfaces are captured: INT and TERM (Ctrl-C) finish the log and print the
-books, USR1 prints counts, HUP reads the configuration again. `strata status`, `mode`,
+accounting, USR1 prints counts, HUP reads the configuration again. `strata status`, `mode`,
 `policy` and `rotate` (new files) talk to it meanwhile.")]
 pub(crate) struct Args {
     #[command(flatten)]
-    road: RoadArgs,
+    road: DataPathArgs,
 
     #[command(flatten)]
     log: log::LogArgs,
@@ -49,7 +49,7 @@ pub(crate) struct Args {
 /// What is recorded, and how it is classified.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("input").required(true))]
-pub(crate) struct RoadArgs {
+pub(crate) struct DataPathArgs {
     /// Capture file to read: pcap or pcapng, plain, gzip or zstd; - is standard
     /// input. Several are merged in time order.
     #[arg(short = 'r', long = "read", value_name = "FILE", group = "input")]
@@ -74,7 +74,7 @@ pub(crate) struct RoadArgs {
     mode: Vec<String>,
 
     #[command(flatten)]
-    attention: attention::AttentionArgs,
+    triggers: triggers::TriggerArgs,
 
     /// Send a copy of each packet that a policy mirrors (action mirror) out of this
     /// interface, as a switch's mirror port does: to a monitor there, or through a gretap,
@@ -127,7 +127,7 @@ impl Args {
     }
 }
 
-impl RoadArgs {
+impl DataPathArgs {
     /// How a recording logs.
     pub(crate) fn logging(&self) -> &LoggingArgs {
         &self.logging
@@ -150,7 +150,7 @@ impl RoadArgs {
                 is_built_in: self.model.is_none(),
             },
             modes: self.mode.clone(),
-            attention: self.attention.spec()?,
+            triggers: self.triggers.spec()?,
             mirror_to: self.mirror_to.clone(),
             steering: self.steer.spec()?,
             tunnel_key: match self.tunnel_key {
@@ -187,7 +187,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 /// Records to a log or a relay; interfaces for so long at most.
 pub(crate) fn run_to(
-    args: &RoadArgs,
+    args: &DataPathArgs,
     destination: DestinationSpec,
     duration: Option<Duration>,
 ) -> Result<()> {

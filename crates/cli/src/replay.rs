@@ -234,7 +234,7 @@ impl Trace {
 /// So many packets are never sent.
 const NO_LIMIT: u64 = u64::MAX;
 
-/// A trace on its way.
+/// A trace in flight.
 struct Replay {
     sending: Sending,
     /// Packets that may still be sent.

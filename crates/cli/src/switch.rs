@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use strata_confine::User;
 use strata_node::DestinationSpec;
 use strata_rdma::OnLoss;
 use strata_relay::secret::Secret;
 use strata_relay::tls::{SwitchTls, TlsFiles};
 use strata_relay::{LinkOptions, MemoryFrom, Transport};
+use strata_sandbox::User;
 use strata_store::About;
 use strata_wire::roce::Service;
 use strata_wire::segment::Layout;
 
 use crate::bounded;
 use crate::logging::LoggingArgs;
-use crate::record::{RoadArgs, run_to};
+use crate::record::{DataPathArgs, run_to};
 
 /// Arguments of `strata switch`.
 #[derive(Debug, clap::Args)]
@@ -37,7 +37,7 @@ pub(crate) struct Args {
     link: LinkArgs,
 
     #[command(flatten)]
-    road: RoadArgs,
+    road: DataPathArgs,
 }
 
 #[derive(Debug, clap::Args)]

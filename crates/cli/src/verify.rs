@@ -9,8 +9,8 @@ use strata_store::Log;
 use strata_wire::{Printable, grouped, human_bytes};
 use tracing::{error, warn};
 
-use crate::cold;
 use crate::key::KeyArgs;
+use crate::object_tier;
 
 /// Arguments of `strata verify`.
 #[derive(Debug, clap::Args)]
@@ -24,7 +24,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let log = Log::on(cold::disk(&args.log)?)?;
+    let log = Log::on(object_tier::disk(&args.log)?)?;
     let verified = verify(&log, args.key.read()?.as_ref())?;
     for warning in &verified.warnings {
         warn!("{warning}");

@@ -29,7 +29,7 @@ fn ended(child: Child, signal: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Under load a share of flows is captured; what is left out has a name in the books, which
+/// Under load a share of flows is captured; what is skipped has a name in the counters, which
 /// balance; each packet says of which share it is, and so the log tells how many there were.
 #[test]
 fn flows_are_sampled_under_load_and_the_log_says_so() {
@@ -107,8 +107,8 @@ fn flows_are_sampled_under_load_and_the_log_says_so() {
         .output()
         .unwrap();
     let info: Value = serde_json::from_slice(&info.stdout).unwrap();
-    let seen = info[0]["books"]["seen"][0].as_f64().unwrap();
-    let kept = info[0]["books"]["logged"][0].as_f64().unwrap();
+    let seen = info[0]["accounting"]["seen"][0].as_f64().unwrap();
+    let kept = info[0]["accounting"]["logged"][0].as_f64().unwrap();
     let mut export = strata();
     export.args(["export", "-w", "-"]).arg(&log);
     let exported = export.output().unwrap();

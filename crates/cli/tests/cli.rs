@@ -297,8 +297,8 @@ fn own_modes_and_several_modes_at_once() {
             command.args(["--mode", mode]);
         }
         ok(&mut command);
-        let books = info(&log)[0]["books"].clone();
-        let count = |name: &str| books[name][0].as_u64().unwrap();
+        let accounting = info(&log)[0]["accounting"].clone();
+        let count = |name: &str| accounting[name][0].as_u64().unwrap();
         (count("discarded"), count("sampled_out"), count("logged"))
     };
     let (discarded, sampled_out, logged) = record(&["tiny"], "tiny");
@@ -522,7 +522,7 @@ fn interrupted_the_log_is_closed_properly() {
     let report = info(&log);
     assert_eq!(report[0]["state"], "closed");
     assert!(report[0]["warnings"].to_string().contains("interrupted"));
-    let seen = report[0]["books"]["seen"][0].as_u64().unwrap();
+    let seen = report[0]["accounting"]["seen"][0].as_u64().unwrap();
     assert!((5_000..20_000).contains(&seen), "{seen} packets");
 }
 
@@ -618,7 +618,7 @@ fn system_calls_do_not_grow_with_packets() {
     // % time, seconds, usecs/call, calls, ... total
     let total = counts.lines().find(|line| line.ends_with("total")).unwrap();
     let calls: u64 = total.split_whitespace().nth(3).unwrap().parse().unwrap();
-    let seen = &info(&folder.path().join("log"))[0]["books"]["seen"];
+    let seen = &info(&folder.path().join("log"))[0]["accounting"]["seen"];
     let packets = seen[0].as_u64().unwrap();
     assert!(packets > 20_000, "{text}");
     assert!(

@@ -198,12 +198,15 @@ fn modes_and_policies_change_while_packets_come() {
     });
     let page = running.ok(&["status"]);
     assert!(page.contains("mode log-all for 3600 s (by uid"), "{page}");
-    let books = running.finish();
+    let accounting = running.finish();
     assert!(
-        books.contains("policy 2 added: tcp: full (by uid"),
-        "{books}"
+        accounting.contains("policy 2 added: tcp: full (by uid"),
+        "{accounting}"
     );
-    assert!(books.contains("dropped 0 + in_flight 0"), "{books}");
+    assert!(
+        accounting.contains("dropped 0 + in_flight 0"),
+        "{accounting}"
+    );
 }
 
 #[test]
@@ -315,8 +318,11 @@ fn new_files_begin_when_asked_for() {
     running.until_seen(packets - 300);
     assert_eq!(running.ok(&["rotate"]), "new files begin\n");
     running.feed(&bytes[middle..]);
-    let books = running.finish();
-    assert!(books.contains("new files begin (by uid"), "{books}");
+    let accounting = running.finish();
+    assert!(
+        accounting.contains("new files begin (by uid"),
+        "{accounting}"
+    );
     let files = fs::read_dir(dir.path().join("log/blocks")).unwrap();
     let files = files.filter(|file| {
         let name = file.as_ref().unwrap().file_name();

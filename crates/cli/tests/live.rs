@@ -344,7 +344,7 @@ fn what_a_policy_keeps_as_headers_is_cut_before_the_copy() {
     assert!(!out.contains("wanted_but_cut"), "{out}");
     // Cut at the snapshot length is what the kernel cut: of the second round at least all of
     // the flow's long packets.
-    let cut = info(&log)[0]["books"]["cut"].clone();
+    let cut = info(&log)[0]["accounting"]["cut"].clone();
     let by_kernel = cut.as_array().unwrap().iter().find(|c| c[0] == "snaplen");
     let mut long = pcap::Capture::from_file(capture()).unwrap();
     long.filter("(tcp or udp) and greater 512", true).unwrap();
@@ -461,7 +461,7 @@ fn what_is_sent_is_logged_and_signals_are_followed() {
         "{out}"
     );
     let info = info(&log);
-    assert_eq!(info[0]["books"]["logged"][0], 188, "{info}");
+    assert_eq!(info[0]["accounting"]["logged"][0], 188, "{info}");
     let files = log
         .join("blocks")
         .read_dir()
@@ -613,14 +613,14 @@ fn a_disk_that_is_full_for_a_while_costs_what_is_counted() {
     recording.signal("-INT");
     let (out, err) = recording.ended();
     assert!(out.contains("dropped{disk_full}: "), "{out} {err}");
-    let books = info(&log)[0]["books"].clone();
-    let logged = books["logged"][0].as_u64().unwrap();
-    assert_eq!(lengths(&log, "").len() as u64, logged, "{books}");
+    let accounting = info(&log)[0]["accounting"].clone();
+    let logged = accounting["logged"][0].as_u64().unwrap();
+    assert_eq!(lengths(&log, "").len() as u64, logged, "{accounting}");
 }
 
-/// Told to drop, on a disk that stays full: it ends well, with its books closed.
+/// Told to drop, on a disk that stays full: it ends well, with its counters closed.
 #[test]
-fn on_a_disk_that_stays_full_the_books_are_closed() {
+fn on_a_disk_that_stays_full_the_accounts_are_closed() {
     let Some(namespace) = namespace("stays") else {
         return;
     };
@@ -646,17 +646,17 @@ fn on_a_disk_that_stays_full_the_books_are_closed() {
     let (out, err) = recording.ended();
     let recorded = info(&log)[0].clone();
     assert_eq!(recorded["state"], "closed", "{out} {err}");
-    let books = &recorded["books"];
+    let accounting = &recorded["accounting"];
     let of = |list: &Value| list.as_array().map_or(0, |pair| pair[0].as_u64().unwrap());
-    let dropped = books["dropped"].as_array().unwrap();
+    let dropped = accounting["dropped"].as_array().unwrap();
     let dropped: u64 = dropped.iter().map(|entry| of(&entry[1])).sum();
     let ways = ["filtered", "discarded", "sampled_out", "logged"];
-    let ended: u64 = ways.iter().map(|way| of(&books[way])).sum();
-    assert_eq!(of(&books["seen"]), ended + dropped, "{books}");
+    let ended: u64 = ways.iter().map(|way| of(&accounting[way])).sum();
+    assert_eq!(of(&accounting["seen"]), ended + dropped, "{accounting}");
     assert_eq!(
         lengths_into(dir.path(), &log),
-        of(&books["logged"]),
-        "{books}"
+        of(&accounting["logged"]),
+        "{accounting}"
     );
 }
 
@@ -748,9 +748,9 @@ fn without_descriptors_to_spare_new_files_are_begun() {
     recording.signal("-INT");
     let (out, err) = recording.ended();
     assert!(!out.contains("dropped{"), "{out} {err}");
-    let books = info(&log)[0]["books"].clone();
-    let logged = books["logged"][0].as_u64().unwrap();
-    assert_eq!(lengths(&log, "").len() as u64, logged, "{books}");
+    let accounting = info(&log)[0]["accounting"].clone();
+    let logged = accounting["logged"][0].as_u64().unwrap();
+    assert_eq!(lengths(&log, "").len() as u64, logged, "{accounting}");
 }
 
 /// A worker that waits for packets is woken for a change: it used to switch with the next packet.

@@ -1,4 +1,4 @@
-//! From a labelled capture to a model that records: the road that a user goes.
+//! From a labelled capture to a model that records: the data path that a user goes.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,

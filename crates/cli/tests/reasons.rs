@@ -47,7 +47,7 @@ fn counted(log: &Path) -> (Counts, Value) {
     assert_eq!(of(&report[0]["reasons"]), of(&report[0]["counts"]));
     assert_eq!(
         of(&report[0]["counts"]),
-        report[0]["books"]["logged"][0].as_u64().unwrap()
+        report[0]["accounting"]["logged"][0].as_u64().unwrap()
     );
     (counts, report[0]["reasons"].clone())
 }

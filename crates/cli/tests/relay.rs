@@ -258,8 +258,8 @@ fn block_files(log: &Path) -> Vec<PathBuf> {
 fn counted(log: &Path) -> String {
     let (text, done) = says(&["info"], log);
     assert!(done, "{text}");
-    let books = text.lines().filter(|line| line.starts_with("packets: "));
-    books.collect()
+    let accounting = text.lines().filter(|line| line.starts_with("packets: "));
+    accounting.collect()
 }
 
 /// A log that came through a relay serves as any other: searched, verified, compacted,
@@ -319,7 +319,7 @@ fn a_relayed_log_is_found_in_verified_compacted_and_pruned() {
     assert!(files.len() > 3, "{files:?}");
     let whole = fs::read(&files[1]).unwrap();
     let mut damaged = whole.clone();
-    // Behind the definitions and a header, within a packet.
+    // After the definitions and a header, within a packet.
     let at = whole.len() / 2;
     damaged[at] ^= 4;
     fs::write(&files[1], &damaged).unwrap();
@@ -584,7 +584,7 @@ fn newest_recording(log: &Path) -> u32 {
     in_blocks(log).filter_map(number).max().unwrap_or(0)
 }
 
-/// A number after a word of the books.
+/// A number after a word of the counters.
 fn number_after(text: &str, word: &str) -> u64 {
     let rest = text
         .split(word)
@@ -638,7 +638,7 @@ fn whatever_a_killed_relay_had_confirmed_is_there_and_the_rest_is_counted() {
     let (seqs, incomplete) = present(&log, recording);
     let seen = number_after(&text, "packets: seen");
     let logged = number_after(&text, "+ logged");
-    // It stops behind a burst that it has not counted.
+    // It stops after a burst that it has not counted.
     assert!((written..=written + PACKETS_PER_BURST).contains(&seen));
     let lost = seen - logged;
     let there = seqs.len() as u64;
@@ -647,7 +647,7 @@ fn whatever_a_killed_relay_had_confirmed_is_there_and_the_rest_is_counted() {
         "seed {SEED}: {there} there; {text}"
     );
     assert!(lost > 0, "seed {SEED}: no kill hurt: {text}");
-    let (_, loss) = log.books(recording).unwrap();
+    let (_, loss) = log.accounting(recording).unwrap();
     let cut = incomplete.len() as u64;
     let last = seqs.union(&incomplete).last().map_or(0, |last| last + 1);
     let exact = last.max(seen) - there - cut;
@@ -693,7 +693,7 @@ fn what_a_killed_switch_had_sent_is_there() {
             incomplete.is_empty() || incomplete.iter().eq([&there]),
             "seed {SEED}"
         );
-        let (_, loss) = log.books(recording).unwrap();
+        let (_, loss) = log.accounting(recording).unwrap();
         assert_eq!(loss.incomplete, incomplete.len() as u64, "seed {SEED}");
         packets += there;
     }

@@ -207,7 +207,7 @@ fn in_log(dir: &Path) -> (u64, u64) {
             there += u64::from(matches!(record.unwrap(), Record::Packet(_)));
         }
     }
-    (there, log.books(recording).unwrap().1.packets)
+    (there, log.accounting(recording).unwrap().1.packets)
 }
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {

@@ -124,7 +124,7 @@ impl Process {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
 
-    /// What it said, if it ended well: then its books balance.
+    /// What it said, if it ended well: then its counters balance.
     fn ended_well(self) -> String {
         let output = self.ended();
         let text = String::from_utf8_lossy(&output.stdout).into_owned()
@@ -182,11 +182,13 @@ fn sender_of(namespace: &Namespace, interface: &str, per_second: u32, most: u32)
     Process(Some(command.stderr(Stdio::null()).spawn().unwrap()))
 }
 
-/// Steps of relief that resources ask for, by name.
-fn relief(status: &Value, names: &[&str]) -> u64 {
+/// Steps of degradation that resources ask for, by name.
+fn degradation(status: &Value, names: &[&str]) -> u64 {
     let all = status["resources"].as_array().unwrap().iter();
     let wanted = all.filter(|resource| names.iter().any(|name| resource["name"] == **name));
-    wanted.map(|r| r["relief_steps"].as_u64().unwrap()).sum()
+    wanted
+        .map(|r| r["degradation_steps"].as_u64().unwrap())
+        .sum()
 }
 
 /// Packets that an interface has received.
@@ -207,7 +209,7 @@ fn received(namespace: &Namespace, interface: &str) -> u64 {
     links[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
 }
 
-/// Waits until every packet that the interface received is in the recording's books or was
+/// Waits until every packet that the interface received is in the recording's counters or was
 /// dropped by the kernel, which counts them.
 fn wait_for_all(socket: &Path, namespace: &Namespace, interface: &str) {
     wait_for(socket, "every packet accounted for", |status| {
@@ -249,7 +251,7 @@ fn a_slow_disk_is_answered_and_everything_comes_back() {
     group.write_rate(dir.path(), 2_000_000);
     let sending = sender(&namespace, "out0", 15_000);
     wait_for(&socket, "a mode that keeps less", |status| {
-        relief(status, &["blocks", "disk_rate", "ring_fill", "ring"]) > 0
+        degradation(status, &["blocks", "disk_rate", "ring_fill", "ring"]) > 0
             && status["mode"] != "log-all"
     });
     drop(sending);
@@ -283,7 +285,7 @@ fn a_throttled_cpu_is_answered_and_everything_comes_back() {
     group.cpu(30);
     let sending = sender(&namespace, "out0", 20_000);
     wait_for(&socket, "a mode that keeps less", |status| {
-        relief(status, &["ring", "ring_fill"]) > 0 && status["mode"] != "log-all"
+        degradation(status, &["ring", "ring_fill"]) > 0 && status["mode"] != "log-all"
     });
     drop(sending);
     group.cpu(0);
@@ -375,7 +377,7 @@ fn a_lossy_wire_is_answered_and_nothing_is_lost() {
     let sending = sender(&switch, "out0", 5_000);
     let lossy_wire = lossy(&relay, "eth0");
     wait_for(&socket, "a mode that sends less", |status| {
-        relief(status, &["rdma"]) > 0 && status["mode"] != "log-all"
+        degradation(status, &["rdma"]) > 0 && status["mode"] != "log-all"
     });
     drop(lossy_wire);
     wait_for(&socket, "the mode before", |s| s["mode"] == "log-all");
@@ -392,7 +394,7 @@ fn a_lossy_wire_is_answered_and_nothing_is_lost() {
 }
 
 /// The disk fills while everything is kept: at its threshold the mode is one that keeps a
-/// tenth of what is ordinary, nothing is lost by it, and the books are right to the end.
+/// tenth of what is ordinary, nothing is lost by it, and the counters are right to the end.
 #[test]
 fn a_disk_that_fills_is_answered_before_it_is_full() {
     if !may_use_kernel("a disk that fills") {
@@ -403,7 +405,7 @@ fn a_disk_that_fills_is_answered_before_it_is_full() {
     let namespace = Namespace::new("rules-disk");
     namespace.pair("in0", "out0");
     let (config, socket) = (dir.path().join("strata.toml"), dir.path().join("control"));
-    // Whatever the class is, a relief of payload and number shrinks it.
+    // Whatever the class is, a degradation of payload and number shrinks it.
     fs::write(
         &config,
         "mode = ['log-all']\n[elastic]\ndisk_space_percent = 40\n",

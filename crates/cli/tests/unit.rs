@@ -95,7 +95,7 @@ fn the_unit_permits_what_a_recording_does() {
         "fchmodat",
         "wait4",
     ];
-    for call in strata_confine::process_system_calls()
+    for call in strata_sandbox::process_system_calls()
         .into_iter()
         .chain(begins)
     {

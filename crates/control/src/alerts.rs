@@ -13,7 +13,7 @@ use std::time::Duration;
 use std::{fs, io};
 
 use serde::Serialize;
-use strata_confine::{Role, SecretError, confine_thread, read_secret};
+use strata_sandbox::{Role, SecretError, read_secret, restrict_thread};
 use ureq::Agent;
 use ureq::http::Uri;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
@@ -187,7 +187,7 @@ impl AlertSender {
             .name("strata-alerts".into())
             .spawn(move || {
                 // Where this fails, the filter of the process did too, and that was said.
-                let _ = confine_thread(Role::Server);
+                let _ = restrict_thread(Role::Server);
                 while let Ok(event) = waiting.recv() {
                     if !sender.deliver(&event) {
                         break;

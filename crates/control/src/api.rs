@@ -15,7 +15,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Extension, Json, Router};
-use strata_confine::{Role, SocketFile, confine_thread};
+use strata_sandbox::{Role, SocketFile, restrict_thread};
 use subtle::ConstantTimeEq as _;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::oneshot;
@@ -107,7 +107,7 @@ pub fn serve(controller: Arc<Controller>, endpoints: Endpoints) -> Result<Server
     drop(guard);
     let (stop, stopped) = oneshot::channel::<()>();
     let work = move || {
-        if let Err(error) = confine_thread(Role::Server) {
+        if let Err(error) = restrict_thread(Role::Server) {
             controller.report(format!(
                 "the API runs without its own system-call filter: {error}"
             ));

@@ -10,7 +10,7 @@ use hyper::{Method, Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use strata_confine::{Owner, SOCKET_NAME, SocketError, SocketFile, runtime_dir};
+use strata_sandbox::{Owner, SOCKET_NAME, SocketError, SocketFile, runtime_dir};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
@@ -123,7 +123,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// The recording behind this socket; without one, the only one that is running.
+    /// The recording after this socket; without one, the only one that is running.
     ///
     /// # Errors
     ///

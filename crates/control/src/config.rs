@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use strata_confine::{SecretError, read_secret};
 use strata_filter::Filter;
 use strata_policy::ModeConfig;
 use strata_rules::{Action, Policy, PolicyError};
+use strata_sandbox::{SecretError, read_secret};
 
 use crate::endpoint::{Admit, TcpEndpoint};
 use reference::{schema, unknown_key};

@@ -12,14 +12,16 @@ use std::time::{Duration, Instant};
 use strata_classify::Model;
 use strata_policy::{ClassKept, ModeConfig, ModeError, Steering};
 use strata_rules::{Action, Policy, PolicyError};
-use strata_wire::{Ledger, Tally, exact};
+use strata_wire::{Counters, Ledger, exact};
 
 pub use events::Event;
 use events::Events;
 use inner::{Asked, Inner, Rate, Sampling};
 pub use policies::MATCH_BYTES_MAX;
 
-use crate::elastic::{ElasticOptions, ElasticState, Relief, Resource, Sensed, Step, follow, plan};
+use crate::elastic::{
+    Degradation, ElasticOptions, ElasticState, Resource, Sensed, Step, follow, plan,
+};
 use crate::saved::Saved;
 use crate::status::{
     ChangeStatus, CpuStatus, InterfaceStatus, LostStatus, ResourceStatus, Status, classes,
@@ -80,7 +82,7 @@ pub enum ControlError {
 /// What a recording says of itself, from time to time.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
-    /// The books of all workers.
+    /// The counters of all workers.
     pub ledger: Ledger,
     /// How much of each class was kept.
     pub kept: Vec<ClassKept>,
@@ -231,7 +233,7 @@ impl Controller {
             dropped: (0, None),
             rate: Rate {
                 since: now,
-                seen: Tally::default(),
+                seen: Counters::default(),
                 logged_bytes: 0,
                 packets_per_second: 0.0,
                 bytes_per_second: 0.0,
@@ -240,7 +242,7 @@ impl Controller {
             events: Events::default(),
         };
         let steering = Steering::new(inner.plan(&model)?);
-        inner.save_in(saved, first.configured, first.news);
+        inner.save_in(saved, first.configured, first.events);
         Ok(Self {
             model: Arc::new(model),
             log,
@@ -272,7 +274,7 @@ impl Controller {
         event: (&str, String, &str),
     ) -> Result<(), ControlError> {
         next.check(&self.model)?;
-        let plan = next.plan(&self.model, &inner.policies.set, inner.state.relief())?;
+        let plan = next.plan(&self.model, &inner.policies.set, inner.state.degradation())?;
         // Nothing is refused from here on.
         inner.asked = next;
         self.steering.publish(plan, requested);
@@ -384,7 +386,7 @@ impl Controller {
         let since = now.saturating_duration_since(inner.started);
         let now_ns = exact::<u64>(since.as_nanos());
         inner.state = follow(&state, inner.asked_by_relay(), options, now_ns);
-        if inner.state.relief() == before.relief() {
+        if inner.state.degradation() == before.degradation() {
             return None;
         }
         let what = format!("mode {}", inner.active().join("+"));
@@ -404,9 +406,9 @@ impl Controller {
 
     /// Takes in what the relay asks a worker's link to give up; nothing, once it asks for
     /// nothing any more or is gone. It is followed as shortages here are.
-    pub fn note_relay(&self, link: u16, asked: Relief, why: &str) {
+    pub fn note_relay(&self, link: u16, asked: Degradation, why: &str) {
         let mut inner = self.lock();
-        if asked == Relief::default() {
+        if asked == Degradation::default() {
             inner.relay.remove(&link);
         } else {
             inner.relay.insert(link, asked);
@@ -484,8 +486,8 @@ impl Controller {
 
     /// Events since the last call.
     #[must_use]
-    pub fn take_news(&self) -> Vec<Event> {
-        self.lock().events.take_news()
+    pub fn take_events(&self) -> Vec<Event> {
+        self.lock().events.take_events()
     }
 
     /// The latest events, oldest first.
@@ -506,7 +508,7 @@ impl Controller {
                 .elastic
                 .as_ref()
                 .map(|o| o.thresholds[resource as usize].raise),
-            relief_steps: inner.state.level(resource),
+            degradation_steps: inner.state.level(resource),
         });
         let delays = self.steering.delays();
         let ms = |share| {

@@ -36,7 +36,7 @@ pub enum Resource {
     DiskRate = 5,
     /// RDMA packets that had to be sent again, of those sent.
     Rdma = 6,
-    /// Rate of what is kept over the rate that it may take on its way.
+    /// Rate of what is kept over the rate that it may take in flight.
     Bandwidth = 7,
 }
 
@@ -69,15 +69,17 @@ impl Resource {
     }
 
     /// What relieves it, step by step.
-    fn ladder(self) -> &'static [Relief] {
+    fn ladder(self) -> &'static [Degradation] {
         match self {
             // Bytes are short: payload first.
-            Self::Blocks | Self::DiskRate | Self::Rdma | Self::Bandwidth => {
-                &[Relief::PARTIAL, Relief::SAMPLED, Relief::BOTH]
-            }
+            Self::Blocks | Self::DiskRate | Self::Rdma | Self::Bandwidth => &[
+                Degradation::PARTIAL,
+                Degradation::SAMPLED,
+                Degradation::BOTH,
+            ],
             // Packets are short, or all that is written.
             Self::DiskSpace | Self::Ring | Self::Cpu | Self::RingFill => {
-                &[Relief::SAMPLED, Relief::BOTH]
+                &[Degradation::SAMPLED, Degradation::BOTH]
             }
         }
     }
@@ -85,14 +87,14 @@ impl Resource {
 
 /// What is given up: payload of anomalous packets, most benign packets, or both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Relief {
+pub struct Degradation {
     /// Payloads are cut.
     pub partial: bool,
     /// Benign packets are sampled.
     pub sampled: bool,
 }
 
-impl Relief {
+impl Degradation {
     const PARTIAL: Self = Self {
         partial: true,
         sampled: false,
@@ -106,7 +108,7 @@ impl Relief {
         sampled: true,
     };
 
-    /// The relief that a mode of TitanLog Table II gives; none for others.
+    /// The degradation that a mode of TitanLog Table II gives; none for others.
     #[must_use]
     pub fn of_mode(name: &str) -> Self {
         match name {
@@ -155,7 +157,7 @@ pub struct ElasticOptions {
     /// Share of the log's file system in use at which the least important data is deleted;
     /// `None` if none is.
     pub remove_at: Option<f64>,
-    /// What is kept may take so many bits per second on its way; `None` for any number.
+    /// What is kept may take so many bits per second in flight; `None` for any number.
     pub bits_per_second: Option<f64>,
     /// How long a resource is short before a step up, ns.
     pub confirm_ns: u64,
@@ -227,7 +229,7 @@ pub struct ElasticState {
 pub struct Step {
     /// Of this resource.
     pub resource: Resource,
-    /// Up is more relief.
+    /// Up is more degradation.
     pub up: bool,
     /// What was sensed.
     pub sensed: Reading,
@@ -272,8 +274,8 @@ impl ElasticOptions {
 impl ElasticState {
     /// What all resources together ask to be given up.
     #[must_use]
-    pub fn relief(&self) -> Relief {
-        let mut all = Relief::default();
+    pub fn degradation(&self) -> Degradation {
+        let mut all = Degradation::default();
         for (resource, line) in Resource::ALL.iter().zip(&self.lines) {
             if let Some(step) = line.level.checked_sub(1) {
                 all = all.and(resource.ladder()[step]);
@@ -284,9 +286,9 @@ impl ElasticState {
 
     /// What is given up because a relay asks for it.
     #[must_use]
-    pub fn asked(&self) -> Relief {
+    pub fn asked(&self) -> Degradation {
         let [partial, sampled] = &self.asked;
-        Relief {
+        Degradation {
             partial: partial.level > 0,
             sampled: sampled.level > 0,
         }
@@ -351,7 +353,7 @@ pub fn plan(
 #[must_use]
 pub fn follow(
     state: &ElasticState,
-    asked: Relief,
+    asked: Degradation,
     options: &ElasticOptions,
     now_ns: u64,
 ) -> ElasticState {

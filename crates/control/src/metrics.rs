@@ -237,9 +237,9 @@ const METRICS: [Metric; 23] = [
         Gauge(|moment| resources(moment, |resource| resource.used)),
     ),
     metric(
-        "resource_relief_steps",
-        "Steps of relief that a resource asks for",
-        Gauge(|moment| resources(moment, |resource| Some(real(resource.relief_steps)))),
+        "resource_degradation_steps",
+        "Steps of degradation that a resource asks for",
+        Gauge(|moment| resources(moment, |resource| Some(real(resource.degradation_steps)))),
     ),
     metric(
         "cpu_budget_cores",

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use strata_classify::UNCLASSIFIED;
 use strata_policy::ClassKept;
-use strata_wire::{DropReason, Ledger, Tally};
+use strata_wire::{Counters, DropReason, Ledger};
 use utoipa::ToSchema;
 
 /// How a recording stands.
@@ -117,8 +117,8 @@ pub struct ResourceStatus {
     pub used: Option<f64>,
     /// Share at which it is short; none if shortages are not answered.
     pub short_at: Option<f64>,
-    /// Steps of relief that it asks for now.
-    pub relief_steps: usize,
+    /// Steps of degradation that it asks for now.
+    pub degradation_steps: usize,
 }
 
 /// The CPU budget and what is done to keep it.
@@ -195,7 +195,7 @@ pub(crate) fn classes(kept: &[ClassKept], names: &[String]) -> Vec<ClassStatus> 
     kept.iter().map(status).collect()
 }
 
-/// What is to be known of packets that are logged, from the books.
+/// What is to be known of packets that are logged, from the counters.
 pub(crate) fn of_logged(ledger: &Ledger) -> Vec<PacketStatus> {
     vec![
         ended("wanted_but_cut", "", ledger.wanted_but_cut),
@@ -212,16 +212,16 @@ pub(crate) fn mirrored(ledger: &Ledger) -> Vec<PacketStatus> {
     ]
 }
 
-fn ended(result: &str, reason: &str, tally: Tally) -> PacketStatus {
+fn ended(result: &str, reason: &str, counters: Counters) -> PacketStatus {
     PacketStatus {
         result: result.to_owned(),
         reason: reason.to_owned(),
-        packets: tally.packets,
-        bytes: tally.bytes,
+        packets: counters.packets,
+        bytes: counters.bytes,
     }
 }
 
-/// Where packets ended, from the books.
+/// Where packets ended, from the counters.
 pub(crate) fn results(ledger: &Ledger) -> Vec<PacketStatus> {
     let mut all = vec![
         ended("filtered", "", ledger.filtered),

@@ -127,7 +127,7 @@ fn a_server_that_does_not_answer_keeps_nobody_waiting() {
     }
     let counts = alerts.counts();
     assert_eq!((counts.sent, counts.failed), (0, 0));
-    // One may be on its way.
+    // One may be in flight.
     assert!((743..=744).contains(&counts.dropped), "{counts:?}");
     // Nobody joins the thread, which still waits for its answers.
     std::mem::forget(alerts);

@@ -15,7 +15,7 @@ use strata_filter::Filter;
 use strata_policy::{ClassKept, ModeConfig};
 use strata_rules::{Action, Policy};
 use strata_testkit::workspace_root;
-use strata_wire::Tally;
+use strata_wire::Counters;
 
 fn controller(elastic: bool) -> Controller {
     let beginning = Beginning {
@@ -44,7 +44,7 @@ fn blocks(used: u64) -> Observed {
         disk_used: Some(0.5),
         ..Observed::default()
     };
-    observed.ledger.in_flight = Tally {
+    observed.ledger.in_flight = Counters {
         packets: 1,
         bytes: used,
     };
@@ -97,7 +97,7 @@ fn drops_are_answered_though_they_are_told_late() {
 
 /// What was asked for is no more than what a shortage leaves, and the other way round.
 #[test]
-fn relief_never_keeps_more_than_was_asked_for() {
+fn degradation_never_keeps_more_than_was_asked_for() {
     let controller = controller(true);
     let start = Instant::now();
     controller
@@ -365,7 +365,7 @@ fn policies_of_run_time_are_there_again() {
     std::fs::write(&path, text.replace("\"drop\"", "\"mirror\"")).unwrap();
     let third = begin(&wanted);
     assert_eq!(third.status().policies, 4);
-    let told = third.take_news().iter().any(|event| {
+    let told = third.take_events().iter().any(|event| {
         event
             .what
             .contains("policy 7 of run time is not in force: icmp: a policy mirrors")
@@ -452,7 +452,7 @@ fn the_dashboard_finds_its_metrics() {
     observed.kept.push(ClassKept {
         class: 0,
         granularity: "full",
-        captured: Tally::default(),
+        captured: Counters::default(),
         kept_bytes: 0,
     });
     controller.tick(Instant::now(), observed);
@@ -502,8 +502,8 @@ fn a_rate_that_is_too_high_once_is_one_step() {
     // 2 MB a second, until the mode relieves it: then 0.5.
     let mut modes = Vec::new();
     for tick in 0..120_u32 {
-        let relieved = controller.status().mode != "default";
-        observed.ledger.logged.bytes += if relieved { 25_000 } else { 100_000 };
+        let degraded = controller.status().mode != "default";
+        observed.ledger.logged.bytes += if degraded { 25_000 } else { 100_000 };
         controller.tick(start + Duration::from_millis(50) * tick, observed.clone());
         let mode = controller.status().mode;
         if modes.last() != Some(&mode) {
@@ -547,5 +547,5 @@ fn fast_sensors_are_answered_at_once_and_once() {
     }
     assert_eq!(controller.events().len(), 1, "the mode is the same");
     let ring = &controller.status().resources[2];
-    assert_eq!((ring.name.as_str(), ring.relief_steps), ("ring", 1));
+    assert_eq!((ring.name.as_str(), ring.degradation_steps), ("ring", 1));
 }

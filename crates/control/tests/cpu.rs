@@ -27,7 +27,7 @@ impl Random {
 }
 
 /// A process whose work follows the load: part of it is done a look later, some of it for
-/// packets that are left out too, some whatever the load, and never as much as on average.
+/// packets that are skipped too, some whatever the load, and never as much as on average.
 struct Process {
     pending: f64,
     kernel: f64,

@@ -13,7 +13,7 @@ use strata_control::metrics::{self, Format};
 use strata_control::{Beginning, Controller, CpuStatus, LostStatus, Observed};
 use strata_policy::ClassKept;
 use strata_testkit::workspace_root;
-use strata_wire::Tally;
+use strata_wire::Counters;
 
 /// A recording of which everything is known, with texts that need care.
 fn controller(policies: u32) -> Controller {
@@ -36,7 +36,7 @@ fn controller(policies: u32) -> Controller {
     let kept = |class: u8, granularity, packets: u64| ClassKept {
         class,
         granularity,
-        captured: Tally {
+        captured: Counters {
             packets,
             bytes: packets * 1000,
         },

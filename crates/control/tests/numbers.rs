@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use strata_classify::Model;
-use strata_confine::{Owner, SocketFile};
 use strata_control::api::{Endpoints, Server, serve};
 use strata_control::{Beginning, Controller, MODE_PERIOD_MAX, Observed};
+use strata_sandbox::{Owner, SocketFile};
 use strata_testkit::workspace_root;
 
 /// Numbers as JSON may have them, and what only looks like one.

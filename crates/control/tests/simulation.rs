@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use strata_control::elastic::{
-    ElasticOptions, ElasticState, Reading, Relief, Resource, Sensed, Step, plan,
+    Degradation, ElasticOptions, ElasticState, Reading, Resource, Sensed, Step, plan,
 };
 use strata_wire::mix64;
 
@@ -21,8 +21,8 @@ struct Machine {
 const BLOCKS: f64 = 8.0;
 
 /// The share of the bytes that a mode keeps.
-fn kept(relief: Relief) -> f64 {
-    match relief.mode() {
+fn kept(degradation: Degradation) -> f64 {
+    match degradation.mode() {
         None => 0.5,
         Some("log-partial") => 0.25,
         Some("log-sampled") => 0.2,
@@ -31,8 +31,8 @@ fn kept(relief: Relief) -> f64 {
 }
 
 impl Machine {
-    fn tick(&mut self, arrives: f64, relief: Relief) -> f64 {
-        let wanted = arrives * kept(relief);
+    fn tick(&mut self, arrives: f64, degradation: Degradation) -> f64 {
+        let wanted = arrives * kept(degradation);
         self.arrived += wanted;
         self.waiting = (self.waiting + wanted - 1.0).max(0.0);
         if self.waiting > BLOCKS {
@@ -44,11 +44,11 @@ impl Machine {
 }
 
 struct Outcome {
-    changes: Vec<(u64, Relief)>,
+    changes: Vec<(u64, Degradation)>,
     lost_share: f64,
-    /// Ticks with relief though the traffic has needed none for the longest hold time.
+    /// Ticks with degradation though the traffic has needed none for the longest hold time.
     starved: u64,
-    last: Relief,
+    last: Degradation,
 }
 
 /// Runs so many ticks of traffic, which is given in ticks of the disk's rate.
@@ -63,25 +63,26 @@ fn simulate(ticks: u64, steered: bool, mut traffic: impl FnMut(u64) -> f64) -> O
     let (mut changes, mut starved, mut calm) = (Vec::new(), 0, 0);
     for tick in 0..ticks {
         let arrives = traffic(tick);
-        let relief = if steered {
-            state.relief()
+        let degradation = if steered {
+            state.degradation()
         } else {
-            Relief::default()
+            Degradation::default()
         };
         let mut sensed: Sensed = Default::default();
-        sensed[Resource::Blocks as usize] = reading(machine.tick(arrives, relief), tick);
-        let before = state.relief();
+        sensed[Resource::Blocks as usize] = reading(machine.tick(arrives, degradation), tick);
+        let before = state.degradation();
         (state, _) = plan(&state, &sensed, &options);
-        if state.relief() != before {
-            changes.push((tick, state.relief()));
+        if state.degradation() != before {
+            changes.push((tick, state.degradation()));
         }
-        calm = if arrives * kept(Relief::default()) < 0.9 {
+        calm = if arrives * kept(Degradation::default()) < 0.9 {
             calm + 1
         } else {
             0
         };
         // Three steps, each of the longest hold time.
-        if calm * TICK_NS > 3 * options.hold_ns_max && state.relief() != Relief::default() {
+        if calm * TICK_NS > 3 * options.hold_ns_max && state.degradation() != Degradation::default()
+        {
             starved += 1;
         }
     }
@@ -89,7 +90,7 @@ fn simulate(ticks: u64, steered: bool, mut traffic: impl FnMut(u64) -> f64) -> O
         changes,
         lost_share: machine.lost / machine.arrived,
         starved,
-        last: state.relief(),
+        last: state.degradation(),
     }
 }
 
@@ -103,7 +104,7 @@ fn unit(seed: u64) -> f64 {
 }
 
 /// Most changes in any hour.
-fn busiest_hour(changes: &[(u64, Relief)]) -> usize {
+fn busiest_hour(changes: &[(u64, Degradation)]) -> usize {
     let within = |start: u64| {
         changes
             .iter()
@@ -143,7 +144,7 @@ fn a_day_with_bursts_neither_flaps_nor_starves() {
     }
 }
 
-/// Too much for ever: without relief it overflows, with the first step it does not. The worst
+/// Too much for ever: without degradation it overflows, with the first step it does not. The worst
 /// case for flapping.
 #[test]
 fn constant_overload_settles() {
@@ -183,7 +184,7 @@ fn no_period_makes_it_flap() {
 #[test]
 fn when_it_is_over_all_is_kept_again() {
     let outcome = simulate(3 * HOUR, true, |tick| if tick < HOUR { 5.0 } else { 0.5 });
-    assert_eq!(outcome.last, Relief::default());
+    assert_eq!(outcome.last, Degradation::default());
     assert_eq!(outcome.starved, 0);
 }
 
@@ -197,7 +198,7 @@ fn shortages_of_several_resources_join() {
         sensed[Resource::DiskSpace as usize] = reading(0.96, tick);
         (state, _) = plan(&state, &sensed, &options);
     }
-    assert_eq!(state.relief().mode(), Some("log-minimum"));
+    assert_eq!(state.degradation().mode(), Some("log-minimum"));
     assert_eq!(state.level(Resource::Blocks), 1);
 }
 
@@ -222,8 +223,8 @@ impl Way {
         }
     }
 
-    fn look(&mut self, now_ns: u64, relief: Relief, sensed: &mut Option<Reading>) {
-        self.used += self.rate * kept(relief);
+    fn look(&mut self, now_ns: u64, degradation: Degradation, sensed: &mut Option<Reading>) {
+        self.used += self.rate * kept(degradation);
         if now_ns - self.since_ns >= self.period_ns {
             let looks = (now_ns - self.since_ns) / LOOK_NS;
             let value = self.used / looks as f64;
@@ -249,7 +250,7 @@ fn with_sensors(ways: &mut [(Resource, Way)], seconds: u64) -> (ElasticState, Ve
     let mut sensed: Sensed = Default::default();
     for now_ns in (LOOK_NS..seconds * 1_000_000_000).step_by(1_000_000) {
         for (resource, way) in ways.iter_mut() {
-            way.look(now_ns, state.relief(), &mut sensed[*resource as usize]);
+            way.look(now_ns, state.degradation(), &mut sensed[*resource as usize]);
         }
         let steps;
         (state, steps) = plan(&state, &sensed, &options);
@@ -317,11 +318,11 @@ fn sensors_of_many_periods_neither_hurry_nor_starve() {
             assert!(!hurried, "seed {seed}: {own:?}, period {period_ns}");
             assert!(own.len() <= 6, "seed {seed}: {own:?}");
         }
-        let relief = state.relief();
-        let used = rate * kept(relief);
+        let degradation = state.degradation();
+        let used = rate * kept(degradation);
         assert!(
-            used < 1.0 || relief.mode() == Some("log-minimum"),
-            "seed {seed}: {used} with {relief:?}"
+            used < 1.0 || degradation.mode() == Some("log-minimum"),
+            "seed {seed}: {used} with {degradation:?}"
         );
     }
 }

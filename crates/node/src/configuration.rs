@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use strata_confine::{Owner, SocketFile};
 use strata_control::alerts::{AlertSender, Webhook};
 use strata_control::api::{Endpoints, Server, TcpEndpoint, serve};
 use strata_control::config::Config;
 use strata_control::{Beginning, Controller, client};
 use strata_rules::{Action, Policy};
+use strata_sandbox::{Owner, SocketFile};
 
 use crate::notice::{Notice, Tell};
 use crate::sandbox::Reach;
@@ -109,7 +109,7 @@ impl Configuration {
         Reach {
             log: spec.destination.dir(),
             socket_dirs: socket.and_then(SocketFile::own_dirs),
-            files: files.chain(spec.attention.followed()).collect(),
+            files: files.chain(spec.triggers.followed()).collect(),
             interfaces: spec.interface_names(),
         }
     }

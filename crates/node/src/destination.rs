@@ -7,16 +7,16 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
 use rustix::thread::CapabilitySet;
-use strata_confine::{Owner, Role, User};
 use strata_control::Controller;
-use strata_control::elastic::Relief;
+use strata_control::elastic::Degradation;
 use strata_relay::{Link, LinkOptions, LinkReport, OnShortage, Transport};
+use strata_sandbox::{Owner, Role, User};
 use strata_store::{About, BlockSink, DiskChoice, Recorder, RecorderOptions, block_channel};
 use strata_wire::{Ledger, Printable};
 
 use crate::log_dir::log_directory;
 use crate::notice::{Notice, Tell};
-use crate::room::Limit;
+use crate::reclaim::Limit;
 use crate::sandbox;
 use crate::spec::{DestinationSpec, LogSpec};
 
@@ -127,7 +127,7 @@ impl DestinationSpec {
 fn follow_relay(controller: &Arc<Controller>) -> OnShortage {
     let controller = Arc::clone(controller);
     Arc::new(move |worker, shortage| {
-        let asked = Relief {
+        let asked = Degradation {
             partial: shortage.partial,
             sampled: shortage.sampled,
         };

@@ -11,12 +11,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use strata_confine::{Owner, Role, SocketFile};
-use strata_pipeline::{Alerts, AttentionOptions, eve_alert};
+use strata_pipeline::{Alerts, TriggerOptions, eve_alert};
+use strata_sandbox::{Owner, Role, SocketFile};
 
 use crate::notice::{Notice, Tell};
 use crate::sandbox;
-use crate::spec::AttentionSpec;
+use crate::spec::TriggerSpec;
 
 /// How often the source of alerts is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -25,11 +25,11 @@ const LINE_MAX: usize = 1 << 20;
 /// Connections to the socket at a time.
 const CONNECTIONS_MAX: usize = 16;
 
-impl AttentionSpec {
+impl TriggerSpec {
     /// What each of so many workers is told.
-    pub(crate) fn options(&self, workers: u16, alerts: &Arc<Alerts>) -> Result<AttentionOptions> {
+    pub(crate) fn options(&self, workers: u16, alerts: &Arc<Alerts>) -> Result<TriggerOptions> {
         let look_back = usize::try_from(self.look_back_bytes).context("--look-back")?;
-        Ok(AttentionOptions {
+        Ok(TriggerOptions {
             look_back_bytes: look_back / usize::from(workers.max(1)),
             first_bytes: self.first_bytes,
             alerts: self.eve.is_some().then(|| Arc::clone(alerts)),

@@ -12,7 +12,7 @@ use strata_pipeline::{Worker, run as run_worker};
 
 use crate::handle::Handle;
 use crate::log_dir::NewDirectory;
-use crate::observer::{Noted, Observer, Ticker};
+use crate::observer::{Observation, Observer, Ticker};
 use crate::outcome::{FilterFitsNowhere, Outcome, WorkerOutcome, finish};
 use crate::setup::Setup;
 
@@ -31,7 +31,7 @@ pub(crate) fn start(
     new: Option<NewDirectory>,
 ) -> Result<Handle> {
     let owner = setup.spec.destination.owner(None);
-    let eve = setup.spec.attention.open(true, &owner)?;
+    let eve = setup.spec.triggers.open(true, &owner)?;
     let eve = eve.map(|eve| eve.start(&setup.alerts, &setup.tell));
     let eve = eve.transpose()?;
     let observer = Observer::new(&setup.spec.destination, 1);
@@ -73,10 +73,10 @@ fn record(
     let started = Instant::now();
     let mut said = started;
     let say = |worker: &Worker| {
-        observer.note(Noted {
+        observer.note(Observation {
             ledger: worker.ledger(),
             kept: worker.kept(),
-            ..Noted::default()
+            ..Observation::default()
         });
     };
     let ran = run_worker(&mut input, &mut worker, |worker| {

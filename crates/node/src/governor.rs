@@ -41,9 +41,9 @@ impl Governor {
         }
         let budget = controller.cpu_budget();
         let Some(sampler) = &self.sampler else {
-            let news = budget.filter(|_| !self.warned)?;
+            let events = budget.filter(|_| !self.warned)?;
             self.warned = true;
-            let percent = news * 100.0;
+            let percent = events * 100.0;
             return Some(format!(
                 "the CPU budget of {percent:.0} % will be kept when the recording is started anew"
             ));

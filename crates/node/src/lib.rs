@@ -36,8 +36,8 @@ mod notice;
 mod observer;
 mod outcome;
 mod preflight;
+mod reclaim;
 pub mod relay;
-mod room;
 pub mod sandbox;
 mod sensors;
 mod setup;
@@ -50,7 +50,7 @@ pub use handle::{Counts, Handle};
 pub use notice::{Notice, Tell};
 pub use outcome::Outcome;
 pub use spec::{
-    AttentionSpec, DestinationSpec, InputSpec, InterfaceSpec, LogSpec, ModelSpec, SandboxSpec,
-    Spec, SteeringSpec,
+    DestinationSpec, InputSpec, InterfaceSpec, LogSpec, ModelSpec, SandboxSpec, Spec, SteeringSpec,
+    TriggerSpec,
 };
 pub use start::{check, start};

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use sd_notify::NotifyState;
 use strata_capture::live::{DropCounts, Drops, Live, LiveOptions, SocketOpener};
-use strata_confine::{SocketFile, User};
 use strata_control::alerts::AlertSender;
 use strata_control::api::Server;
 use strata_filter::Filter;
+use strata_sandbox::{SocketFile, User};
 
 use crate::destination::Recording;
 use crate::eve::EveReader;
@@ -24,9 +24,9 @@ use crate::handle::Handle;
 use crate::journal::Told;
 use crate::log_dir::NewDirectory;
 use crate::notice::Notice;
-use crate::observer::{Noted, Observer};
+use crate::observer::{Observation, Observer};
 use crate::outcome::{Outcome, finish};
-use crate::room::Room;
+use crate::reclaim::Reclaim;
 use crate::sandbox;
 use crate::sensors::Sensors;
 use crate::setup::Setup;
@@ -71,7 +71,7 @@ struct Opened {
     lives: Vec<Live>,
     opener: Option<SocketOpener>,
     before: DropCounts,
-    room: Option<Room>,
+    room: Option<Reclaim>,
     governor: Governor,
     /// What the kernel does not evaluate.
     filter: Option<Filter>,
@@ -86,11 +86,11 @@ impl Opened {
         let destination = &setup.spec.destination;
         let user = spec.sandbox.as_ref().and_then(|s| s.user.as_deref());
         let owner = destination.owner(user.map(User::named).transpose()?);
-        let eve = setup.spec.attention.open(false, &owner)?;
+        let eve = setup.spec.triggers.open(false, &owner)?;
         let (lives, opener) = open(setup, spec, workers)?;
         let before = DropCounts::now(setup.spec.interface_names());
         let room = destination.dir();
-        let room = room.map(|dir| Room::new(dir, destination.limit(workers)));
+        let room = room.map(|dir| Reclaim::new(dir, destination.limit(workers)));
         let governor = Governor::new(lives[0].sampler());
         let filter = match lives.iter().find_map(Live::filter_in_user_space) {
             Some(why) => {
@@ -193,7 +193,7 @@ struct Supervisor {
     recording: Recording,
     watchdog: Watchdog,
     governor: Governor,
-    room: Option<Room>,
+    room: Option<Reclaim>,
     /// What the host had dropped when it began, and has since.
     before: DropCounts,
     drops: Drops,
@@ -267,7 +267,7 @@ impl Supervisor {
             self.drops = DropCounts::now(names).since(&self.before);
         }
         let rings = worker::rings(&self.running);
-        self.observer.note(Noted {
+        self.observer.note(Observation {
             lost: lost::lost(&rings, &self.drops),
             rings: rings
                 .into_iter()
@@ -281,7 +281,7 @@ impl Supervisor {
 
     /// Says what has happened, in the journal, to the webhook and in the log.
     fn tell_events(&mut self) {
-        for event in self.setup.controller.take_news() {
+        for event in self.setup.controller.take_events() {
             let notice = Notice::Event(event);
             (self.setup.tell)(&notice);
             self.told.push(notice.to_string());

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use strata_confine::{Owner, make_log_dir};
+use strata_sandbox::{Owner, make_log_dir};
 use strata_store::{Disk as _, LOG_ENTRIES, Log, MANIFEST_NAME, RealDisk, StoreError};
 
 /// Fails if something that is no log lies in the directory.

@@ -29,7 +29,7 @@ pub(crate) struct Observer {
 
 /// What workers say of themselves, those of an input together.
 #[derive(Default)]
-pub(crate) struct Noted {
+pub(crate) struct Observation {
     pub(crate) ledger: Ledger,
     /// How much of each class was kept.
     pub(crate) kept: Vec<ClassKept>,
@@ -83,7 +83,7 @@ impl Observer {
     }
 
     /// Notes what workers say.
-    pub(crate) fn note(&self, noted: Noted) {
+    pub(crate) fn note(&self, noted: Observation) {
         self.with(|latest| {
             let observed = &mut latest.observed;
             observed.ledger = noted.ledger;
@@ -177,7 +177,7 @@ impl Ticker {
 
 fn tick(controller: &Controller, observer: &Observer, tell: &Tell) {
     controller.tick(Instant::now(), observer.take());
-    for event in controller.take_news() {
+    for event in controller.take_events() {
         tell(&Notice::Event(event));
     }
 }

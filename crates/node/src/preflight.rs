@@ -13,8 +13,8 @@ use rustix::fs::{Access, access};
 use strata_capture::live::Device;
 use strata_capture::send::Mirror;
 use strata_capture::{Input, InputOptions};
-use strata_confine::User;
 use strata_control::api::TcpEndpoint;
+use strata_sandbox::User;
 use strata_store::{Log, MANIFEST_NAME};
 
 use crate::live;
@@ -58,11 +58,11 @@ pub(crate) fn check(setup: &Setup, purpose: Purpose) -> Result<()> {
         InputSpec::Interfaces(spec) => interfaces(setup, spec)?,
         InputSpec::Files(paths) => paths.iter().try_for_each(file)?,
     }
-    setup.attention(1)?;
+    setup.triggers(1)?;
     if let Some(name) = &spec.mirror_to {
         Mirror::open(name).context("--mirror-to")?;
     }
-    if let Some(path) = &spec.attention.eve {
+    if let Some(path) = &spec.triggers.eve {
         eve(path).with_context(|| format!("--eve {}", path.display()))?;
     }
     let addresses = &setup.addresses;

@@ -17,7 +17,7 @@ use strata_relay::{DiskLoad, Relay};
 use strata_wire::exact;
 
 use crate::observer::disk_use;
-use crate::room::{Limit, Room};
+use crate::reclaim::{Limit, Reclaim};
 
 /// How often it is asked how full the disk is, and how busy.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -41,7 +41,7 @@ pub struct RelayDisk {
     rotate_bytes: u64,
     /// How shortages are answered; `None` if they are not.
     options: Option<ElasticOptions>,
-    room: Room,
+    room: Reclaim,
     state: ElasticState,
     sensed: Sensed,
     started: Instant,
@@ -78,7 +78,7 @@ impl RelayDisk {
         }
         let now = Instant::now();
         Ok(Self {
-            room: Room::new(&spec.dir, limit),
+            room: Reclaim::new(&spec.dir, limit),
             dir: spec.dir,
             rotate_bytes: spec.rotate_bytes,
             options: config.elastic.enabled.then(|| config.elastic.options()),
@@ -139,21 +139,21 @@ impl RelayDisk {
     fn answer(&mut self, relay: &Relay) -> Option<String> {
         let options = self.options.as_ref()?;
         let (state, steps) = plan(&self.state, &self.sensed, options);
-        let before = self.state.relief();
+        let before = self.state.degradation();
         self.state = state;
-        let relief = self.state.relief();
-        if relief == before {
+        let degradation = self.state.degradation();
+        if degradation == before {
             return None;
         }
         let why: Vec<String> = steps.iter().map(Step::to_string).collect();
         let why = why.join("; ");
-        let what = match relief.mode() {
+        let what = match degradation.mode() {
             Some(mode) => format!("switches are asked for mode {mode}: {why}"),
             None => format!("switches are asked for their own modes again: {why}"),
         };
         relay.ask(Shortage {
-            partial: relief.partial,
-            sampled: relief.sampled,
+            partial: degradation.partial,
+            sampled: degradation.sampled,
             why,
         });
         Some(what)

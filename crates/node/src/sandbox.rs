@@ -8,9 +8,9 @@ use anyhow::{Context, Result};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::thread::CapabilitySet;
 use strata_capture::live::SocketOpener;
-use strata_confine::{
-    Files, Helper, Owner, Role, User, confine_files, confine_process, confine_thread,
-    give_up_capabilities, serve,
+use strata_sandbox::{
+    Files, Helper, Owner, Role, User, give_up_capabilities, restrict_files, restrict_process,
+    restrict_thread, serve,
 };
 
 use crate::log_dir::log_directory;
@@ -81,10 +81,10 @@ pub fn give_up(owner: &Owner, reach: &Reach<'_>, keep: CapabilitySet, tell: &Tel
             )
         })?;
     }
-    if let Err(error) = confine_files(&reach.files()) {
+    if let Err(error) = restrict_files(&reach.files()) {
         tell(&Notice::NoSandbox(NoSandbox::Files, error.to_string()));
     }
-    if let Err(error) = confine_process() {
+    if let Err(error) = restrict_process() {
         tell(&Notice::NoSandbox(
             NoSandbox::SystemCalls,
             error.to_string(),
@@ -122,7 +122,7 @@ fn counters(interfaces: &[String]) -> impl Iterator<Item = PathBuf> {
 
 /// Leaves the calling thread the system calls of its role, in a recording that is confined.
 pub(crate) fn thread(role: Role) {
-    if let (Err(error), Some(tell)) = (confine_thread(role), TELL.get()) {
+    if let (Err(error), Some(tell)) = (restrict_thread(role), TELL.get()) {
         tell(&Notice::NoSandbox(NoSandbox::Thread, error.to_string()));
     }
 }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use strata_capture::Packets;
 use strata_capture::live::Live;
-use strata_confine::Role;
 use strata_control::{Controller, Fast};
 use strata_pipeline::Worker;
+use strata_sandbox::Role;
 
 use strata_wire::exact;
 

@@ -10,12 +10,12 @@ use strata_control::Controller;
 use strata_control::saved::Saved;
 use strata_filter::Filter;
 use strata_pipeline::{
-    Alerts, Attention, AttentionOptions, Budget, Copies, DataPath, EnoughOfFlows, Parts, Worker,
+    Alerts, Budget, Copies, DataPath, EnoughOfFlows, Parts, TriggerOptions, Triggers, Worker,
     WorkerOptions,
 };
 use strata_policy::Mode;
 use strata_store::{About, BlockSink};
-use strata_wire::{FlowKey, Tally};
+use strata_wire::{Counters, FlowKey};
 
 use crate::configuration::{Addresses, Configuration};
 use crate::destination::Recording;
@@ -24,7 +24,7 @@ use crate::spec::{InputSpec, Spec};
 
 /// What one worker has beyond modes and policies.
 pub(crate) struct Equipment {
-    attention: Attention,
+    triggers: Triggers,
     copies: Option<Box<dyn Copies>>,
     enough: Option<Box<dyn EnoughOfFlows>>,
 }
@@ -45,11 +45,11 @@ impl Copies for Mirrored {
         self.0.send(frames);
     }
 
-    fn sent(&self) -> Tally {
+    fn sent(&self) -> Counters {
         self.0.sent()
     }
 
-    fn lost(&self) -> Tally {
+    fn lost(&self) -> Counters {
         self.0.lost()
     }
 }
@@ -88,7 +88,7 @@ pub(crate) struct Setup {
 
 impl Setup {
     /// Reads what the spec names. What can be wrong comes first: a mistyped name shall not leave
-    /// a log behind.
+    /// a log after.
     pub(crate) fn new(spec: Spec, stop: Arc<AtomicBool>, tell: Tell) -> Result<Self> {
         let configuration = Configuration::read(&spec.steering)?;
         let beginning = configuration.beginning(&spec);
@@ -127,8 +127,8 @@ impl Setup {
     }
 
     /// What flows each of so many workers attends to.
-    pub(crate) fn attention(&self, workers: u16) -> Result<AttentionOptions> {
-        let options = self.spec.attention.options(workers, &self.alerts)?;
+    pub(crate) fn triggers(&self, workers: u16) -> Result<TriggerOptions> {
+        let options = self.spec.triggers.options(workers, &self.alerts)?;
         ensure!(
             options.look_back_bytes == 0 || self.spec.destination.dir().is_some(),
             "--look-back needs a log on this machine: what is at a relay is not changed any more"
@@ -143,7 +143,7 @@ impl Setup {
     /// What each of so many workers has beyond modes and policies. Takes a while, and
     /// privileges, so it is made before packets come and before those are given up.
     pub(crate) fn equip(&self, workers: u16) -> Result<Vec<Equipment>> {
-        let options = self.attention(workers)?;
+        let options = self.triggers(workers)?;
         let mirror = self.spec.mirror_to.as_deref();
         let copies = || -> Result<Option<Box<dyn Copies>>> {
             let opened = mirror.map(Mirror::open).transpose();
@@ -153,7 +153,7 @@ impl Setup {
         let equipment = |_| {
             Ok(Equipment {
                 copies: copies()?,
-                attention: Attention::new(&options),
+                triggers: Triggers::new(&options),
                 enough: None,
             })
         };
@@ -192,7 +192,7 @@ impl Setup {
                 path,
                 sink,
                 steering: Some(Arc::clone(self.controller.steering())),
-                attention: Some(equipment.attention),
+                triggers: Some(equipment.triggers),
                 budget: budget.clone(),
                 copies: equipment.copies,
                 enough: equipment.enough,
@@ -221,7 +221,7 @@ impl Setup {
             model_json: spec.model.json.clone(),
             classes: spec.model.model.class_names(),
             hash_seed: spec.hash_seed,
-            look_back: equipment.iter().any(|e| e.attention.looks_back()),
+            look_back: equipment.iter().any(|e| e.triggers.looks_back()),
             live: spec.interfaces().is_some(),
         }
     }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use strata_capture::live::LiveOptions;
 use strata_classify::Model;
-use strata_confine::Group;
 use strata_filter::Filter;
 use strata_relay::LinkOptions;
 use strata_rules::Action;
+use strata_sandbox::Group;
 use strata_store::{DiskChoice, RecorderOptions};
 use strata_wire::TunnelKey;
 
@@ -28,7 +28,7 @@ pub struct Spec {
     /// Names of the modes; without any, those of the configuration file, or `default`.
     pub modes: Vec<String>,
     /// What is kept whole beyond modes and policies.
-    pub attention: AttentionSpec,
+    pub triggers: TriggerSpec,
     /// The interface that copies leave by of packets that a policy mirrors.
     pub mirror_to: Option<String>,
     /// Configuration, policies and API.
@@ -115,7 +115,7 @@ pub struct ModelSpec {
 
 /// What is kept whole beyond modes and policies.
 #[derive(Clone, Debug, Default)]
-pub struct AttentionSpec {
+pub struct TriggerSpec {
     /// Memory for the packets seen last, of all workers together; 0 for none.
     pub look_back_bytes: u64,
     /// Packets that begin within so many bytes of their flow are kept whole; 0 for none.

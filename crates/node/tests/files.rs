@@ -41,7 +41,7 @@ fn spec(input: PathBuf, dir: &Path) -> Spec {
             is_built_in: true,
         },
         modes: vec![String::from("log-all")],
-        attention: strata_node::AttentionSpec::default(),
+        triggers: strata_node::TriggerSpec::default(),
         mirror_to: None,
         steering: SteeringSpec::default(),
         tunnel_key: TunnelKey::Inner,

@@ -4,7 +4,7 @@
 //!     cargo run --release -p strata-pipeline --example loop_speed -- TRACE.pcap
 //!         [MODEL.json] [MODE] [ROUNDS] [look-back=BYTES] [first-bytes=BYTES] [passes=N]
 //!
-//! `look-back` and `first-bytes` are as those of `strata record`. `passes` leaves out all but
+//! `look-back` and `first-bytes` are as those of `strata record`. `passes` skips all but
 //! one worker, which goes so often through the packets: for counting instructions.
 //!
 //! Prints JSON: medians in ns per packet and Gb/s, and how much faster two workers
@@ -26,7 +26,7 @@ use std::time::Instant;
 use strata_capture::{Input, InputOptions, Next, PacketRef};
 use strata_classify::Model;
 use strata_pipeline::{
-    Attention, AttentionOptions, DataPath, FlowFinder, Parts, Worker, WorkerOptions,
+    DataPath, FlowFinder, Parts, TriggerOptions, Triggers, Worker, WorkerOptions,
 };
 use strata_policy::Mode;
 use strata_store::{About, NullDisk, Recorder, RecorderOptions};
@@ -37,7 +37,7 @@ const HASH_SEED: [u64; 2] = [1, 2];
 /// Packets that are handed over at a time.
 const BATCH: usize = 256;
 
-/// A capture in memory, one packet behind the other, each on its own cache line
+/// A capture in memory, one packet after the other, each on its own cache line
 /// as a ring would have them.
 struct Trace {
     bytes: Vec<u8>,
@@ -87,7 +87,7 @@ impl Trace {
 struct Setup {
     model: Model,
     mode: Mode,
-    attention: AttentionOptions,
+    triggers: TriggerOptions,
     passes: usize,
 }
 
@@ -103,7 +103,7 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Worker>) {
         model_json: Vec::new(),
         classes: model.class_names(),
         hash_seed: HASH_SEED,
-        look_back: setup.attention.look_back_bytes > 0,
+        look_back: setup.triggers.look_back_bytes > 0,
         live: false,
     };
     let options = WorkerOptions {
@@ -124,7 +124,7 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Worker>) {
     let mut workers = Vec::new();
     for sink in sinks {
         let parts = Parts {
-            attention: Some(Attention::new(&setup.attention)),
+            triggers: Some(Triggers::new(&setup.triggers)),
             path: DataPath::chosen().unwrap(),
             ..Parts::new(options.clone(), sink)
         };
@@ -220,7 +220,7 @@ fn main() {
     let setup = Setup {
         model,
         mode,
-        attention: AttentionOptions {
+        triggers: TriggerOptions {
             look_back_bytes: number("look-back").unwrap_or(0),
             first_bytes: number("first-bytes").unwrap_or(0) as u64,
             alerts: None,

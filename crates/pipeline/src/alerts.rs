@@ -27,7 +27,7 @@ pub struct Alert {
     pub signature: String,
 }
 
-/// Alerts on their way to the workers.
+/// Alerts for the workers.
 #[derive(Debug, Default)]
 pub struct Alerts {
     /// How many there have been.
@@ -88,7 +88,7 @@ impl Alerted {
 
     /// Alerts that are new.
     #[inline]
-    pub(crate) fn news(&mut self) -> Option<Vec<Alert>> {
+    pub(crate) fn events(&mut self) -> Option<Vec<Alert>> {
         (self.alerts.count() != self.seen).then(|| self.alerts.since(&mut self.seen))
     }
 
@@ -253,14 +253,14 @@ mod tests {
                 signature: String::new(),
             }
         };
-        assert!(first.news().is_none());
+        assert!(first.events().is_none());
         alerts.raise(flow(1));
         alerts.raise(flow(2));
-        assert_eq!(first.news().unwrap(), [flow(1), flow(2)]);
+        assert_eq!(first.events().unwrap(), [flow(1), flow(2)]);
         alerts.raise(flow(3));
-        assert_eq!(first.news().unwrap(), [flow(3)]);
-        assert_eq!(second.news().unwrap(), [flow(1), flow(2), flow(3)]);
-        assert!(first.news().is_none() && second.news().is_none());
+        assert_eq!(first.events().unwrap(), [flow(3)]);
+        assert_eq!(second.events().unwrap(), [flow(1), flow(2), flow(3)]);
+        assert!(first.events().is_none() && second.events().is_none());
         for fingerprint in 1..=FLOWS_MAX as u64 + 1 {
             first.add(fingerprint, 7);
         }

@@ -36,7 +36,7 @@ struct Features {
     columns: Box<Columns>,
 }
 
-/// The forest of one level, and the packets of a batch that it decides on, one behind the
+/// The forest of one level, and the packets of a batch that it decides on, one after the
 /// other.
 #[derive(Debug)]
 struct Side {

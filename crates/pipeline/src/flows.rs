@@ -73,7 +73,7 @@ impl FlowFinder {
     }
 }
 
-/// Bytes on the wire of a packet as the books count them: at least what was
+/// Bytes on the wire of a packet as the accounting has it: at least what was
 /// captured, since a capture may claim less.
 #[inline]
 #[must_use]

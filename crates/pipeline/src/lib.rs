@@ -6,12 +6,12 @@
 //! ```
 //!
 //! - [`Worker`]: one worker, run to completion, in batches of 64; it owns its
-//!   sketch, its books and the block it fills, and knows neither sockets nor the kernel: made of
+//!   sketch, its counters and the block it fills, and knows neither sockets nor the kernel: made of
 //!   [`Parts`], it emits blocks into a [`Sink`];
 //! - [`DataPath`]: which instructions it uses; logs do not depend on it;
 //! - [`FlowFinder`]: whose packet it is;
 //! - [`Classifier`]: sketch, features and forest of one model;
-//! - [`Attention`], [`Alerts`]: what is kept whole beyond that, also of packets that
+//! - [`Triggers`], [`Alerts`]: what is kept whole beyond that, also of packets that
 //!   have gone by;
 //! - [`run`]: an [`Input`](strata_capture::Input) through a worker; `node` runs interfaces.
 #![forbid(unsafe_code)]
@@ -37,5 +37,5 @@ pub use flows::{FlowFinder, wire_bytes};
 pub use path::{DataPath, PathError};
 pub use run::{RunError, run};
 pub use worker::{
-    Attention, AttentionOptions, Copies, EnoughOfFlows, Parts, Sink, Worker, WorkerOptions,
+    Copies, EnoughOfFlows, Parts, Sink, TriggerOptions, Triggers, Worker, WorkerOptions,
 };

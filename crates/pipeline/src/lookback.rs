@@ -44,7 +44,7 @@ pub(crate) struct Remembered<'a> {
 #[derive(Debug)]
 pub(crate) struct LookBack {
     ring: Box<[u8]>,
-    /// Behind the last entry.
+    /// After the last entry.
     end: u64,
     heads: Box<[[Head; WAYS]]>,
     /// Positions of a flow's entries while they are given out.

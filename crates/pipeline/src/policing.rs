@@ -7,7 +7,7 @@ use strata_classify::LANES;
 use strata_policy::{ModeDemands, demands};
 use strata_rules::{Action, AnswerId, BATCH, PacketFields, Policies, RuleClassifier, UNTAGGED};
 use strata_wire::ethernet::{self, ethertype};
-use strata_wire::{AddressFamily, Headers, LinkType, Outcome, Plain, Tally};
+use strata_wire::{AddressFamily, Counters, Headers, LinkType, Outcome, Plain};
 
 use crate::reasons::Reasons;
 use crate::worker::Demand;
@@ -31,7 +31,7 @@ struct Decision {
     /// Whether copies are sent on.
     mirrors: bool,
     /// Packets since they were last counted to the policies.
-    tally: Tally,
+    counters: Counters,
 }
 
 /// The policies of one worker.
@@ -105,7 +105,7 @@ impl Policing {
         let Some(decision) = &mut self.decisions[number] else {
             return false;
         };
-        decision.tally.add(bytes);
+        decision.counters.add(bytes);
         decision.discards
     }
 
@@ -134,7 +134,7 @@ impl Policing {
             discards,
             is_settled,
             mirrors: actions.contains(&Action::Mirror),
-            tally: Tally::default(),
+            counters: Counters::default(),
         }
     }
 
@@ -173,12 +173,12 @@ impl Policing {
         let mut policies = Vec::new();
         for (number, decision) in (0_u32..).zip(&mut self.decisions) {
             let Some(decision) = decision else { continue };
-            if decision.tally.packets > 0 {
+            if decision.counters.packets > 0 {
                 self.classifier
                     .answers()
                     .policies(AnswerId(number), &mut policies);
                 self.policies
-                    .count(&policies, std::mem::take(&mut decision.tally));
+                    .count(&policies, std::mem::take(&mut decision.counters));
             }
         }
     }

@@ -1,11 +1,11 @@
 //! One worker: a batch of packets in, records in a block out.
 
-mod attention;
-mod books;
+mod accounting;
 mod classes;
 mod lanes;
 mod parts;
 mod record;
+mod triggers;
 mod wide;
 
 use strata_capture::{PacketRef, Packets};
@@ -16,8 +16,8 @@ use strata_sketch::Pressure;
 use strata_store::{BlockBuilder, BlockSink, Decider, Progress, StoreError};
 use strata_wire::wide::WIDE;
 use strata_wire::{
-    DropReason, FlowHasher, FlowShare, Granularity, Interface, Ledger, LinkType, Meta, Outcome,
-    Tally, TunnelKey, exact, mix64, prefetch,
+    Counters, DropReason, FlowHasher, FlowShare, Granularity, Interface, Ledger, LinkType, Meta,
+    Outcome, TunnelKey, exact, mix64, prefetch,
 };
 
 use std::sync::Arc;
@@ -29,11 +29,11 @@ use crate::flows::{FlowFinder, wire_bytes};
 use crate::policing::{Policing, fields, plain_fields};
 use crate::reasons::{BY_CLASS, DeciderId, Reasons, join_decided};
 
-pub use attention::{Attention, AttentionOptions};
-use books::in_flight;
+use accounting::in_flight;
 use classes::ByClass;
 use lanes::Lanes;
 pub use parts::{Copies, EnoughOfFlows, Parts, Sink};
+pub use triggers::{TriggerOptions, Triggers};
 use wide::Wide;
 
 /// Room that is kept free in a block for definitions beside a packet: a verdict
@@ -117,7 +117,7 @@ pub struct Worker<S = BlockSink> {
     /// The share of flows that is captured, where it may be less than all.
     flow_share: Option<FlowShare>,
     /// What else is kept whole; `None` for nothing.
-    attention: Option<Box<Attention>>,
+    triggers: Option<Box<Triggers>>,
     blocks_handed_over: u64,
     /// What `blocks_handed_over` was at the last [`Worker::flush_old`].
     blocks_at_flush: u64,
@@ -142,7 +142,7 @@ impl<S: Sink> Worker<S> {
             path,
             mut sink,
             steering,
-            attention,
+            triggers,
             budget,
             copies,
             enough,
@@ -173,7 +173,7 @@ impl<S: Sink> Worker<S> {
             enough,
             copies,
             flow_share: None,
-            attention: attention.filter(Attention::is_asked).map(Box::new),
+            triggers: triggers.filter(Triggers::is_asked).map(Box::new),
             blocks_handed_over: 0,
             blocks_at_flush: 0,
             lanes: Box::new(Lanes::new()),
@@ -191,13 +191,13 @@ impl<S: Sink> Worker<S> {
     /// If the log cannot be written.
     pub fn idle(&mut self) -> Result<(), StoreError> {
         self.switch_if_asked();
-        self.heed_alerts()
+        self.apply_alerts()
     }
 
     /// Goes on with the plan that was published last.
     #[inline]
     fn switch_if_asked(&mut self) {
-        if let Some(plan) = self.follower.as_mut().and_then(Follower::news) {
+        if let Some(plan) = self.follower.as_mut().and_then(Follower::events) {
             self.adopt(&plan);
             if let Some(follower) = &mut self.follower {
                 follower.switched();
@@ -259,16 +259,16 @@ impl<S: Sink> Worker<S> {
         self.sink.progress()
     }
 
-    /// Books packets that the kernel has left out by the capture filter.
-    pub fn count_filtered(&mut self, filtered: Tally) {
+    /// Counts packets that the kernel has skipped by the capture filter.
+    pub fn count_filtered(&mut self, filtered: Counters) {
         self.ledger.seen.merge(filtered);
         self.ledger.filtered.merge(filtered);
     }
 
-    /// Books packets that the kernel has left out to keep the CPU budget.
-    pub fn count_left_out(&mut self, left_out: Tally) {
-        self.ledger.seen.merge(left_out);
-        self.ledger.dropped[DropReason::CpuBudget as usize].merge(left_out);
+    /// Counts packets that the kernel has skipped to keep the CPU budget.
+    pub fn count_sampled_out(&mut self, sampled_out: Counters) {
+        self.ledger.seen.merge(sampled_out);
+        self.ledger.dropped[DropReason::CpuBudget as usize].merge(sampled_out);
     }
 
     /// Notes in the log of which share of flows the packets to come are.
@@ -283,7 +283,7 @@ impl<S: Sink> Worker<S> {
         self.budget.as_ref().is_some_and(|budget| budget.is_spent())
     }
 
-    /// The books so far.
+    /// The counters so far.
     #[must_use]
     pub fn ledger(&self) -> Ledger {
         let mut ledger = self.ledger;
@@ -291,7 +291,7 @@ impl<S: Sink> Worker<S> {
             (ledger.mirrored, ledger.mirror_lost) = (copies.sent(), copies.lost());
         }
         // The block at hand is added up when it is asked for or handed over.
-        in_flight(&mut ledger, &self.block.tally());
+        in_flight(&mut ledger, &self.block.counters());
         ledger
     }
 
@@ -378,7 +378,7 @@ impl<S: Sink> Worker<S> {
     ///
     /// # Errors
     ///
-    /// If the log cannot be written. The books hold every packet of the batch,
+    /// If the log cannot be written. The counters hold every packet of the batch,
     /// unless the writer thread itself is gone.
     pub fn batch(&mut self, batch: &(impl Packets + ?Sized)) -> Result<(), StoreError> {
         let Some(budget) = self.budget.clone() else {
@@ -397,14 +397,14 @@ impl<S: Sink> Worker<S> {
     }
 
     /// As [`Worker::batch`], until so many packets have passed the filter: those
-    /// behind are not seen.
+    /// after are not seen.
     fn batch_at_most(
         &mut self,
         batch: &(impl Packets + ?Sized),
         most: u64,
     ) -> Result<(), StoreError> {
         self.switch_if_asked();
-        self.heed_alerts()?;
+        self.apply_alerts()?;
         let end = self.passed().saturating_add(most);
         let mut start = 0;
         for index in 0..batch.len().min(LANES) {
@@ -458,7 +458,7 @@ impl<S: Sink> Worker<S> {
         }
         let facts = &self.lanes.facts[..count];
         self.classifier.classify(facts, self.lanes.dissected);
-        self.prefetch_attention();
+        self.prefetch_triggers();
         for lane in bits(self.lanes.wanted) {
             fetch(batch, start + LANES + lane, 1);
             let verdict = self.classifier.classified()[lane];

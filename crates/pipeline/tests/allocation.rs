@@ -1,4 +1,4 @@
-//! The packet road does not allocate.
+//! The data path does not allocate.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::collections::BTreeMap;
@@ -85,7 +85,7 @@ fn a_worker_does_not_allocate() {
     assert!(first > 0, "verdicts are met for the first time");
     // The sketch is in another state by then, so a packet may meet a new verdict.
     let last = (0..9).map(|_| pass()).find(|&allocations| allocations == 0);
-    assert_eq!(last, Some(0), "allocations on the packet road");
+    assert_eq!(last, Some(0), "allocations on the data path");
     worker.finish().unwrap();
     let ledger = worker.ledger();
     ledger.check().unwrap();

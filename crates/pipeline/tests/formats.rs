@@ -1,4 +1,4 @@
-//! The whole road, on every capture there is: what goes in comes out again.
+//! The whole data path, on every capture there is: what goes in comes out again.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::collections::BTreeMap;
@@ -230,7 +230,7 @@ fn libpcap_reads_the_same_from_export_and_original() {
 }
 
 #[test]
-fn headers_are_exact_prefixes_and_the_books_balance_in_every_mode() {
+fn headers_are_exact_prefixes_and_the_accounts_balance_in_every_mode() {
     let model = model();
     for (mode, ..) in Mode::BUILT_IN {
         for path in captures().iter().step_by(3) {

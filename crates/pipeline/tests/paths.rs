@@ -11,7 +11,7 @@ use strata_capture::{Input, InputOptions, Next, PacketRef};
 use strata_classify::Model;
 use strata_filter::Filter;
 use strata_pipeline::{
-    Attention, AttentionOptions, DataPath, Parts, RunError, Worker, WorkerOptions, run,
+    DataPath, Parts, RunError, TriggerOptions, Triggers, Worker, WorkerOptions, run,
 };
 use strata_policy::Mode;
 use strata_testkit::{format_captures, labelled_captures, workspace_root};
@@ -51,13 +51,13 @@ impl Setup {
             hash_seed: [1, 2],
             sampling_seed: 3,
         };
-        let attention = AttentionOptions {
+        let triggers = TriggerOptions {
             look_back_bytes: self.look_back_bytes,
-            ..AttentionOptions::default()
+            ..TriggerOptions::default()
         };
         let parts = Parts {
             path,
-            attention: Some(Attention::new(&attention)),
+            triggers: Some(Triggers::new(&triggers)),
             ..Parts::new(options, sink.clone())
         };
         (Worker::new(model, parts).unwrap(), sink)

@@ -1,4 +1,4 @@
-//! Policies in the road, and plans that change while packets come.
+//! Policies in the data path, and plans that change while packets come.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::collections::BTreeMap;
@@ -177,7 +177,7 @@ fn policies_keep_what_they_say_and_count_it() {
     );
     let hits: Vec<u64> = policies
         .iter()
-        .map(|policy| policy.hits.tally().packets)
+        .map(|policy| policy.hits.counters().packets)
         .collect();
     // Port 80 and 443 at once would be of the first.
     let both = matching(&["tcp port 443 and tcp port 80"])[0];
@@ -187,7 +187,7 @@ fn policies_keep_what_they_say_and_count_it() {
 #[test]
 fn without_policies_nothing_changes() {
     let model = model();
-    let mut books = Vec::new();
+    let mut accounting = Vec::new();
     for policies in [None, Some(Action::CLASSIFY)] {
         // One that nothing matches, so that every packet goes through the rules.
         let none = [policy(1, "host 203.0.113.77", "drop")];
@@ -198,12 +198,12 @@ fn without_policies_nothing_changes() {
             ControlFlow::Continue(())
         })
         .unwrap();
-        books.push(recording.finish().0);
+        accounting.push(recording.finish().0);
     }
-    assert_eq!(books[0], books[1]);
+    assert_eq!(accounting[0], accounting[1]);
 }
 
-/// A mode and a policy change under load: every packet is in the books, none is lost, and each
+/// A mode and a policy change under load: every packet is in the counters, none is lost, and each
 /// says the mode that it was kept by.
 #[test]
 fn changes_under_load_lose_nothing() {

@@ -1,6 +1,6 @@
 //! How much was kept of the packets of each class, as workers report it.
 
-use strata_wire::Tally;
+use strata_wire::Counters;
 
 /// Packets of a class of which the same is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub struct ClassKept {
     /// `full`, `partial`, `header`, `drop` or `sampled_out`.
     pub granularity: &'static str,
     /// Packets, and their bytes on the wire.
-    pub captured: Tally,
+    pub captured: Counters,
     /// Their bytes that are kept.
     pub kept_bytes: u64,
 }

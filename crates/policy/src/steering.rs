@@ -176,7 +176,7 @@ impl Follower {
 
     /// The plan, if it is not the one at hand. A relaxed load where it is.
     #[inline]
-    pub fn news(&mut self) -> Option<Arc<Plan>> {
+    pub fn events(&mut self) -> Option<Arc<Plan>> {
         if self.steering.number.load(Ordering::Acquire) == self.number {
             return None;
         }

@@ -118,7 +118,7 @@ pub enum RecordFormat {
     /// many readers would round, as text.
     Json,
     /// IPFIX messages (RFC 7011) in a file (RFC 5655), one record per direction. What
-    /// is not IP is left out; octets are those of the whole frames.
+    /// is not IP is skipped; octets are those of the whole frames.
     Ipfix,
 }
 

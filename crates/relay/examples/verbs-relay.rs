@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         gid_index: 1,
     });
     let disk = Arc::new(RealDisk::create_dir(Path::new(dir))?);
-    let _relay = Relay::start(disk, options, |news| println!("RELAY {news}"))?;
+    let _relay = Relay::start(disk, options, |events| println!("RELAY {events}"))?;
     println!("RELAY ready");
     loop {
         std::thread::sleep(Duration::from_secs(60));

@@ -23,7 +23,7 @@ use rustix::net::{
     socket_with,
 };
 use rustix::process::geteuid;
-use strata_confine::{Role, SOCKET_NAME, SocketFile, confine_thread, runtime_dir};
+use strata_sandbox::{Role, SOCKET_NAME, SocketFile, restrict_thread, runtime_dir};
 use strata_sys::shared::SharedMemory;
 
 use crate::error::{RelayError, io_error};
@@ -69,7 +69,7 @@ impl Handover {
             (Arc::clone(&offers), Arc::clone(&socket), Arc::clone(&stop));
         let work = move || {
             // Does nothing in a relay that is not confined.
-            let _ = confine_thread(Role::Server);
+            let _ = restrict_thread(Role::Server);
             while !stopped.load(Ordering::Relaxed) {
                 match listening.listener().accept() {
                     // Who does not speak the protocol learns nothing.
@@ -178,7 +178,7 @@ fn connect_to(path: &Path) -> io::Result<UnixStream> {
 mod tests {
     use std::os::unix::net::UnixListener;
 
-    use strata_confine::Owner;
+    use strata_sandbox::Owner;
 
     use super::*;
 

@@ -16,7 +16,7 @@
 //! How RDMA packets travel is [`strata_roce`]'s: UDP sockets, raw frames, shared memory, and
 //! with the feature `verbs` a NIC of the operating system.
 //!
-//! What a NIC would do is done in software by [`strata_rdma::Responder`] behind a
+//! What a NIC would do is done in software by [`strata_rdma::Responder`] after a
 //! UDP socket; the blocks, their writers and the protocol know nothing of it.
 #![forbid(unsafe_code)]
 

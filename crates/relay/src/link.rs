@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use strata_rdma::OnLoss;
 use strata_roce::Port;
-use strata_store::{About, BlockEnd, BlockSource, Books, Incoming};
+use strata_store::{About, BlockEnd, BlockSource, Incoming, SavedLedger};
 use strata_wire::roce::Service;
 use strata_wire::segment::Layout;
 use strata_wire::{Ledger, exact};
@@ -117,7 +117,7 @@ impl LinkOptions {
 #[derive(Debug)]
 pub struct Link {
     end: BlockEnd,
-    books: Arc<Mutex<End>>,
+    accounting: Arc<Mutex<End>>,
     thread: JoinHandle<LinkReport>,
 }
 
@@ -141,12 +141,12 @@ impl Link {
             patience_ns: ns(options.patience),
         };
         let switch = Switch::new(switch, &opened.connection);
-        let books = Arc::new(Mutex::new(End::default()));
+        let accounting = Arc::new(Mutex::new(End::default()));
         let mut runner = Runner {
             options,
             source,
             switch,
-            books: Arc::clone(&books),
+            accounting: Arc::clone(&accounting),
             started,
             told: Shortage::default(),
         };
@@ -159,11 +159,15 @@ impl Link {
             .name("strata-link".into())
             .spawn(work)
             .map_err(crate::error::io_error("link thread: cannot start"))?;
-        Ok(Self { end, books, thread })
+        Ok(Self {
+            end,
+            accounting,
+            thread,
+        })
     }
 
     /// Waits until all that was handed over is on the relay's disk, and closes the
-    /// recording there if `ledger` has its books.
+    /// recording there if `ledger` has its counters.
     ///
     /// # Panics
     ///
@@ -171,9 +175,12 @@ impl Link {
     #[must_use]
     pub fn finish(self, ledger: Option<&Ledger>, warnings: Vec<String>) -> LinkReport {
         {
-            let mut books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
-            books.books = ledger.map(Books::from);
-            books.warnings = warnings;
+            let mut accounting = self
+                .accounting
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            accounting.accounting = ledger.map(SavedLedger::from);
+            accounting.warnings = warnings;
         }
         self.end.end();
         match self.thread.join() {
@@ -196,7 +203,7 @@ struct Runner {
     options: LinkOptions,
     source: BlockSource,
     switch: Switch,
-    books: Arc<Mutex<End>>,
+    accounting: Arc<Mutex<End>>,
     started: Instant,
     /// What was told of last.
     told: Shortage,
@@ -273,8 +280,11 @@ impl Runner {
 
     fn take(&mut self, incoming: Incoming, opened: Option<&mut Opened>) {
         if matches!(incoming, Incoming::End) && !self.switch.is_ending() {
-            let books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
-            self.switch.end_with(books.clone());
+            let accounting = self
+                .accounting
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            self.switch.end_with(accounting.clone());
         }
         let connection = opened.map(|opened| &mut opened.connection);
         self.switch.take(incoming, connection);

@@ -77,7 +77,7 @@ impl Blocks {
         SEGMENTS_AT + self.block_bytes
     }
 
-    /// Bytes of all of them, one behind the other.
+    /// Bytes of all of them, one after the other.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         (self.stride() * self.blocks.len()) as u64

@@ -19,10 +19,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use strata_confine::{Owner, SocketError, SocketFile, runtime_dir};
 use strata_rdma::{Replies, Responder};
 use strata_roce::icrc::IcrcCheck;
 use strata_roce::udp::{RUNS, UdpPort};
+use strata_sandbox::{Owner, SocketError, SocketFile, runtime_dir};
 use strata_store::{Disk, RelayLog, RelayWriters, StoreError};
 use strata_sys::disk::AnyBlock;
 use strata_wire::roce::{Packet, UDP_PORT, icrc};

@@ -1,7 +1,7 @@
 //! A secret that both ends know, and how each proves to the other that it does without
 //! saying it (HMAC-SHA256 over what both have said, RFC 2104).
 //!
-//! It keeps strangers out. It hides nothing: what travels can be read on its way.
+//! It keeps strangers out. It hides nothing: what travels can be read in flight.
 
 use std::fmt;
 use std::fs::File;

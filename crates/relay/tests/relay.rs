@@ -81,8 +81,8 @@ struct Worker {
 impl Worker {
     fn account(&mut self, written: &Written) {
         match written.outcome {
-            Ok(()) => self.stored += written.tally.packets,
-            Err(_) => self.lost += written.tally.packets,
+            Ok(()) => self.stored += written.counters.packets,
+            Err(_) => self.lost += written.counters.packets,
         }
     }
 
@@ -172,7 +172,7 @@ fn read(disk: &SimDisk) -> Found {
     let log = Log::on(Arc::new(disk.clone())).unwrap();
     let recording = &log.recordings()[0];
     let mut found = Found {
-        loss: log.books(recording).unwrap().1,
+        loss: log.accounting(recording).unwrap().1,
         ..Found::default()
     };
     let mut classes = BTreeMap::new();

@@ -19,7 +19,7 @@ use strata_relay::{Link, LinkOptions, Relay, RelayOptions};
 use strata_roce::Port;
 use strata_roce::udp::{UdpPort, UdpToPeer};
 use strata_store::{
-    About, BlockBuilder, Books, Log, Loss, PacketRecord, RealDisk, Record, Select, SimDisk,
+    About, BlockBuilder, Log, Loss, PacketRecord, RealDisk, Record, SavedLedger, Select, SimDisk,
     block_channel,
 };
 use strata_wire::roce::{NakCode, Service, UDP_PORT};
@@ -264,7 +264,7 @@ impl Ours {
         self.port.send(&mut kept).unwrap();
     }
 
-    /// Until nothing is on its way, or the queue pair failed.
+    /// Until nothing is in flight, or the queue pair failed.
     fn finish(&mut self) {
         let end = Instant::now() + Duration::from_secs(20);
         while self.requester.in_flight() > 0 {
@@ -468,7 +468,7 @@ fn check(log: &Log, packets: u64) {
         }
     }
     assert_eq!(next, packets);
-    assert_eq!(log.books(recording).unwrap().1, Loss::default());
+    assert_eq!(log.accounting(recording).unwrap().1, Loss::default());
 }
 
 /// The guest's verbs as the switch: its control connection is ours, through netcat.
@@ -565,7 +565,7 @@ fn the_guest_writes_into_our_relay() {
         peer.shell.say(&format!("w {to} {rkey} {from} {len}"));
         assert_eq!(peer.shell.hear("DONE"), "0 success");
     }
-    // Behind what is used.
+    // After what is used.
     let counter = va + (1 << 20) - 8;
     for before in [0_u64, 5] {
         peer.shell.say(&format!("a {counter} {rkey} 5"));
@@ -585,7 +585,7 @@ fn the_guest_writes_into_our_relay() {
     send(&mut control, &Message::BlockFull(full));
     assert_eq!(answer(&mut control), Message::BlockStored(0));
     let end = End {
-        books: Some(Books::from(&Ledger::default())),
+        accounting: Some(SavedLedger::from(&Ledger::default())),
         warnings: Vec::new(),
     };
     send(&mut control, &Message::End(Box::new(end)));

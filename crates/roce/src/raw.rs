@@ -169,7 +169,7 @@ const CHECKSUM_AT: usize = 6;
 ///
 /// ```text
 /// 0 flags u8, 1: a checksum is to be put in | kind u8, 5: UDP | header length u16
-/// 4 packet length u16 | checksum from u16 | checksum at u16, behind that
+/// 4 packet length u16 | checksum from u16 | checksum at u16, after that
 /// ```
 fn cut(run: &Run<'_>) -> [u8; VIRTIO_LEN] {
     let mut out = [0; VIRTIO_LEN];

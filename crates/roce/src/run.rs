@@ -20,7 +20,7 @@ pub const RUNS: usize = 16;
 /// A run of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run<'a> {
-    /// The packets, one behind the other.
+    /// The packets, one after the other.
     pub(crate) bytes: &'a [u8],
     /// How many.
     pub(crate) packets: usize,

@@ -32,7 +32,7 @@ impl SharedToPeer {
         })
     }
 
-    /// Copies `bytes` to `at` behind the first bytes of a block.
+    /// Copies `bytes` to `at` after the first bytes of a block.
     ///
     /// # Panics
     ///

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use strata_filter::{Filter, ParseError};
-use strata_wire::{Granularity, Keep, Sampling, Tally};
+use strata_wire::{Counters, Granularity, Keep, Sampling};
 
 use crate::classifier::RuleSet;
 use crate::set::{Known, POLICIES_MAX, PROTECTED_BYTES_MAX, PolicySet, SET_RULES_MAX};
@@ -117,15 +117,15 @@ pub struct Hits {
 
 impl Hits {
     /// Adds packets that a worker has counted since its last call.
-    pub fn add(&self, tally: Tally) {
-        self.packets.fetch_add(tally.packets, Ordering::Relaxed);
-        self.bytes.fetch_add(tally.bytes, Ordering::Relaxed);
+    pub fn add(&self, counters: Counters) {
+        self.packets.fetch_add(counters.packets, Ordering::Relaxed);
+        self.bytes.fetch_add(counters.bytes, Ordering::Relaxed);
     }
 
     /// Packets so far, and their bytes on the wire.
     #[must_use]
-    pub fn tally(&self) -> Tally {
-        Tally {
+    pub fn counters(&self) -> Counters {
+        Counters {
             packets: self.packets.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
         }
@@ -328,9 +328,9 @@ impl Policies {
     }
 
     /// Adds packets to the counters of each of these policies.
-    pub fn count(&self, policies: &[u32], tally: Tally) {
+    pub fn count(&self, policies: &[u32], counters: Counters) {
         for &number in policies {
-            self.known(number).policy.hits.add(tally);
+            self.known(number).policy.hits.add(counters);
         }
     }
 

@@ -68,7 +68,7 @@ impl Clock {
         (ts_ns.saturating_sub(window_start).min(self.window_ns - 1) >> self.shift) as u32
     }
 
-    /// Whether a packet of this time begins a new window: it lies behind the
+    /// Whether a packet of this time begins a new window: it lies after the
     /// current one, or so far before it that the capture's clock was set back.
     #[inline]
     pub(crate) fn leaves(self, window_start: u64, ts_ns: u64) -> bool {

@@ -1,4 +1,4 @@
-//! How fast blocks go to a disk, by the number of them on their way at a time, past and
+//! How fast blocks go to a disk, by the number of them in flight at a time, past and
 //! through the page cache; sync included.
 //!
 //!     cargo run --release -p strata-store --example disk_speed -- DIR [MIB]

@@ -1,4 +1,4 @@
-//! The blocks of a recording, one after the other, found again behind damage.
+//! The blocks of a recording, one after the other, found again after damage.
 
 mod ahead;
 mod buffer;
@@ -377,7 +377,7 @@ pub(crate) fn step(
     }
     if !current.entry.sealed && recording.session.is_some() {
         // Several threads write: a block was not completed before the crash, one
-        // behind it was. The sequence numbers say what it held.
+        // after it was. The sequence numbers say what it held.
         return Ok(Step::Skipped);
     }
     Err(StoreError::Damage(Damage {

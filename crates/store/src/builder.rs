@@ -32,10 +32,10 @@ const RECENT: usize = 1 << 12;
 /// The same of flows and addresses while a block is sealed, where there is more time: 64 KiB.
 const NOTED: usize = 1 << 13;
 
-/// Books of the packets in a block, by which the worker moves them from
+/// Counters of the packets in a block, by which the worker moves them from
 /// `in_flight` to `logged` or `dropped`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BlockTally {
+pub struct BlockCounters {
     /// Packets.
     pub packets: u64,
     /// Their wire bytes, as the ledger counts them.
@@ -94,7 +94,7 @@ pub struct BlockBuilder {
     bytes: AlignedBytes,
     /// Where the records end in `bytes`.
     len: usize,
-    /// Where records must end, so that the summary has room behind them.
+    /// Where records must end, so that the summary has room after them.
     limit: usize,
     /// Bytes for header and records, unless a record is larger.
     block_bytes: usize,
@@ -195,26 +195,26 @@ impl BlockBuilder {
         self.header.packets == 0 && self.header.flags & (FLAG_META | FLAG_PROMOTES) == 0
     }
 
-    /// The books of its packets, added up.
+    /// The counters of its packets, added up.
     #[must_use]
-    pub fn tally(&self) -> BlockTally {
-        let mut tally = BlockTally {
+    pub fn counters(&self) -> BlockCounters {
+        let mut counters = BlockCounters {
             promoted_packets: self.promoted_packets,
             promoted_bytes: self.promoted_bytes,
-            ..BlockTally::default()
+            ..BlockCounters::default()
         };
         for row in &self.counts[..self.classes] {
             for (keep, count) in (0..).zip(row) {
-                tally.packets += count.packets;
-                tally.wire_bytes += count.wire_bytes;
-                tally.logged_bytes += count.logged_bytes;
-                let cut = &mut tally.cut_bytes;
+                counters.packets += count.packets;
+                counters.wire_bytes += count.wire_bytes;
+                counters.logged_bytes += count.logged_bytes;
+                let cut = &mut counters.cut_bytes;
                 cut[CutWhere::Snaplen as usize] += count.wire_bytes - count.captured_bytes;
                 let place = cut_where(keep);
                 cut[place as usize] += count.captured_bytes - count.logged_bytes;
             }
         }
-        tally
+        counters
     }
 
     /// Sequence numbers: of the first packet, and one more than of the last.
@@ -371,7 +371,7 @@ impl BlockBuilder {
     /// Whether this flow has just been noted, so that it and its addresses need not be again.
     #[inline]
     #[allow(clippy::cast_possible_truncation)]
-    fn noted_recently(&mut self, flow: u64) -> bool {
+    fn recorded_recently(&mut self, flow: u64) -> bool {
         let slot = &mut self.recent[flow as usize % RECENT];
         mem::replace(slot, flow) == flow
     }
@@ -391,7 +391,7 @@ impl BlockBuilder {
     /// foreseen.
     #[inline(always)]
     pub fn note_plain(&mut self, fingerprint: u64, ends: [u32; 2]) {
-        let noted = self.noted_recently(fingerprint);
+        let noted = self.recorded_recently(fingerprint);
         match self.plain.get_mut(self.plain_len) {
             Some(note) => {
                 *note = (fingerprint, ends);
@@ -412,7 +412,7 @@ impl BlockBuilder {
         };
         let outer = headers.outer.map(|key| (key, hasher.flow(&key)));
         let identity = fingerprint ^ outer.map_or(0, |(_, flow)| mix64(flow));
-        if self.noted_recently(identity) {
+        if self.recorded_recently(identity) {
             return;
         }
         let mut note_flow = |key: &FlowKey, flow: u64| {
@@ -625,7 +625,7 @@ impl BlockBuilder {
     ///
     /// If the block is larger than 4 GiB: the largest record is not.
     pub fn seal(&mut self, recording: u32, worker: u16, number: u64, hash_seed: [u64; 2]) -> &[u8] {
-        let tally = self.tally();
+        let counters = self.counters();
         let counts: Vec<ClassCount> = self.class_counts().collect();
         for count in &counts {
             self.header.classes |= 1 << count.class.min(63);
@@ -666,8 +666,8 @@ impl BlockBuilder {
             recording,
             worker,
             records: self.header.records + self.header.packets,
-            wire_bytes: tally.wire_bytes,
-            logged_bytes: tally.logged_bytes,
+            wire_bytes: counters.wire_bytes,
+            logged_bytes: counters.logged_bytes,
             hash_seed,
             ..self.header
         };

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError};
 use std::time::Duration;
 
-use crate::builder::{BlockBuilder, BlockTally};
+use crate::builder::{BlockBuilder, BlockCounters};
 use crate::error::StoreError;
 
 /// Counters that a worker and its writer have in common.
@@ -17,7 +17,7 @@ pub struct Progress {
     pub seen_packets: AtomicU64,
     /// Wire bytes seen.
     pub seen_bytes: AtomicU64,
-    /// How long as many blocks were on their way to the disk as it takes at once, ns.
+    /// How long as many blocks were in flight to the disk as it takes at once, ns.
     pub disk_busy_ns: AtomicU64,
     /// RDMA packets that were sent to a relay.
     pub rdma_sent: AtomicU64,
@@ -28,8 +28,8 @@ pub struct Progress {
 /// What became of a block.
 #[derive(Debug)]
 pub struct Written {
-    /// The books of its packets.
-    pub tally: BlockTally,
+    /// The counters of its packets.
+    pub counters: BlockCounters,
     /// Whether it is in the file.
     pub outcome: Result<(), StoreError>,
 }
@@ -86,7 +86,7 @@ impl BlockSink {
     ///
     /// If the writer thread is gone.
     pub fn submit(&mut self, block: Box<BlockBuilder>) -> Result<(), StoreError> {
-        let packets = block.tally().packets;
+        let packets = block.counters().packets;
         let sent = self.to_writer.send(ToWriter::Block(block));
         sent.map_err(|_| StoreError::WriterGone)?;
         self.outstanding += 1;
@@ -103,7 +103,7 @@ impl BlockSink {
     }
 
     /// Waits until it is known what became of some packets, or a block comes back
-    /// empty (then of none); `None` if nothing is on its way.
+    /// empty (then of none); `None` if nothing is in flight.
     ///
     /// # Errors
     ///
@@ -129,10 +129,10 @@ impl BlockSink {
             self.free.push(block);
         }
         let written = back.written.unwrap_or(Written {
-            tally: BlockTally::default(),
+            counters: BlockCounters::default(),
             outcome: Ok(()),
         });
-        self.packets_outstanding -= written.tally.packets;
+        self.packets_outstanding -= written.counters.packets;
         written
     }
 

@@ -56,7 +56,7 @@ pub trait Disk: Send + Sync {
         self.open(name, true)
     }
 
-    /// How many blocks are best on their way to such a file at a time: what a
+    /// How many blocks are best in flight to such a file at a time: what a
     /// [`WriteQueue`] is made for.
     fn in_flight(&self) -> usize {
         1
@@ -241,7 +241,7 @@ pub struct RealDisk {
     held: Arc<Held>,
 }
 
-/// Blocks on their way at a time: enough to keep a disk busy while the next are filled.
+/// Blocks in flight at a time: enough to keep a disk busy while the next are filled.
 const IN_FLIGHT: usize = 4;
 
 /// Files: their owner writes, their group reads.

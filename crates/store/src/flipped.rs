@@ -36,7 +36,7 @@ fn changed_byte(text: &[u8], crc_at: usize) -> Option<usize> {
     for (index, entry) in (0_u32..).zip(table) {
         by_high[(entry >> 24) as usize] = index;
     }
-    // A changed byte differs by some entry, and each byte behind it is a step of the CRC: the
+    // A changed byte differs by some entry, and each byte after it is a step of the CRC: the
     // steps are undone until that entry is found.
     let mut difference = stated ^ computed;
     for at in (0..text.len()).rev() {

@@ -40,8 +40,8 @@ pub(crate) const fn align_up(len: usize) -> usize {
 ///  20 flags u32            bit 0: holds metadata; bit 1: hides addresses;
 ///                          bit 2: a policy may protect some packets; bit 3: holds promotions;
 ///                          bit 4: the summary holds flows of outer headers too
-///  24 body_len u32         bytes of records, right behind the header
-///  28 summary_len u32      bytes of the summary, right behind the records
+///  24 body_len u32         bytes of records, right after the header
+///  28 summary_len u32      bytes of the summary, right after the records
 ///  32 block_number u64     within the worker's recording, from 0
 ///  40 recording u32
 ///  44 worker u16
@@ -246,7 +246,7 @@ pub(crate) mod packet_flag {
     pub(crate) const NO_TIMESTAMP: u8 = 8;
 }
 
-/// One packet on its way into a block.
+/// One packet in flight into a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketRecord<'a> {
     /// Arrival, ns since 1970.

@@ -45,7 +45,7 @@ pub use archive::{
     STAGING, WrappedKey, is_file_name, is_remote,
 };
 pub use blocks::{Block, Blocks, Select};
-pub use builder::{BlockBuilder, BlockTally, PacketRun};
+pub use builder::{BlockBuilder, BlockCounters, PacketRun};
 pub use channel::{BlockEnd, BlockSink, BlockSource, Incoming, Progress, Written, block_channel};
 pub use checkpoint::{Checkpoint, checkpoint_name};
 pub use context::reason;
@@ -60,7 +60,7 @@ pub use format::{
 pub use index::{index_name, verify_index};
 pub use log::{Log, Loss, read_archive};
 pub use manifest::{
-    About, BlockFile, Books, MANIFEST_NAME, Manifest, Overwritten, Recording, State,
+    About, BlockFile, MANIFEST_NAME, Manifest, Overwritten, Recording, SavedLedger, State,
 };
 pub use nulldisk::NullDisk;
 pub use output::{OutputError, Sources};

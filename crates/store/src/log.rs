@@ -1,4 +1,4 @@
-//! Reading a log: recordings, their books and their blocks.
+//! Reading a log: recordings, their counters and their blocks.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
@@ -182,18 +182,18 @@ impl Log {
         }
     }
 
-    /// The books of a recording: as closed, or for one that was not closed, what
+    /// The counters of a recording: as closed, or for one that was not closed, what
     /// its blocks and checkpoint say, with the loss.
     ///
     /// # Errors
     ///
     /// If a file cannot be read. Damaged blocks count as lost.
-    pub fn books(&self, recording: &Recording) -> Result<(Option<Ledger>, Loss), StoreError> {
-        let mut books = None;
+    pub fn accounting(&self, recording: &Recording) -> Result<(Option<Ledger>, Loss), StoreError> {
+        let mut accounting = None;
         if recording.state == State::Closed {
-            books = recording.ledger.as_ref().map(Ledger::from);
+            accounting = recording.ledger.as_ref().map(Ledger::from);
             if recording.session.is_none() {
-                return Ok((books, Loss::default()));
+                return Ok((accounting, Loss::default()));
             }
         }
         // Each worker numbers its packets by itself.
@@ -236,14 +236,14 @@ impl Log {
                 loss.packets += last.next_seq.saturating_sub(*known);
                 let before = loss.checkpoint_ns;
                 let earliest = before.map_or(last.time_ns, |before| before.min(last.time_ns));
-                loss.checkpoint_ns = books.is_none().then_some(earliest);
+                loss.checkpoint_ns = accounting.is_none().then_some(earliest);
             }
         }
-        Ok((books, loss))
+        Ok((accounting, loss))
     }
 
     /// The blocks of a recording in order, those that cannot hold what is wanted
-    /// left out. An error names file and offset; the blocks after it follow.
+    /// skipped. An error names file and offset; the blocks after it follow.
     pub fn blocks<'a>(&'a self, recording: &'a Recording, select: &'a Select) -> Blocks<'a> {
         Blocks::new(self, recording, &recording.files, None, select)
     }

@@ -1,7 +1,7 @@
 //! `manifest.json`: what recordings a log holds, and in which files.
 
 use serde::{Deserialize, Serialize};
-use strata_wire::{CutWhere, DropReason, Ledger, Tally};
+use strata_wire::{Counters, CutWhere, DropReason, Ledger};
 
 use crate::flipped::explain;
 
@@ -100,7 +100,7 @@ pub(crate) fn is_safe_name(name: &str) -> bool {
 pub enum State {
     /// Not yet, or abruptly: its last file may have a torn tail.
     Running,
-    /// Properly: the books are closed.
+    /// Properly: the counters are closed.
     Closed,
 }
 
@@ -160,8 +160,8 @@ pub struct Recording {
     pub hash_seed: [u64; 2],
     /// Its block files, in order.
     pub files: Vec<BlockFile>,
-    /// The books, once closed.
-    pub ledger: Option<Books>,
+    /// The counters, once closed.
+    pub ledger: Option<SavedLedger>,
     /// What was odd about the inputs.
     #[serde(default)]
     pub warnings: Vec<String>,
@@ -238,12 +238,12 @@ pub struct BlockFile {
     pub packets: u64,
 }
 
-/// A tally as packets and bytes.
+/// counters as packets and bytes.
 pub(crate) type Pair = (u64, u64);
 
 /// A [`Ledger`] at rest.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Books {
+pub struct SavedLedger {
     /// See [`Ledger`]; each is packets, bytes.
     pub seen: Pair,
     /// Not matched by the filter.
@@ -268,7 +268,7 @@ pub struct Books {
     /// those kept.
     #[serde(default)]
     pub header_fallback: Pair,
-    /// Beside all this: copies sent on.
+    /// In addition: copies sent on.
     #[serde(default)]
     pub mirrored: Pair,
     /// Copies that could not be.
@@ -276,15 +276,15 @@ pub struct Books {
     pub mirror_lost: Pair,
 }
 
-fn pair(tally: Tally) -> Pair {
-    (tally.packets, tally.bytes)
+fn pair(counters: Counters) -> Pair {
+    (counters.packets, counters.bytes)
 }
 
-fn tally((packets, bytes): Pair) -> Tally {
-    Tally { packets, bytes }
+fn counters((packets, bytes): Pair) -> Counters {
+    Counters { packets, bytes }
 }
 
-impl From<&Ledger> for Books {
+impl From<&Ledger> for SavedLedger {
     fn from(ledger: &Ledger) -> Self {
         let dropped = DropReason::ALL.iter();
         let cut = CutWhere::ALL.iter();
@@ -309,27 +309,27 @@ impl From<&Ledger> for Books {
     }
 }
 
-impl From<&Books> for Ledger {
-    fn from(books: &Books) -> Self {
+impl From<&SavedLedger> for Ledger {
+    fn from(accounting: &SavedLedger) -> Self {
         let mut ledger = Self {
-            seen: tally(books.seen),
-            filtered: tally(books.filtered),
-            discarded: tally(books.discarded),
-            sampled_out: tally(books.sampled_out),
-            logged: tally(books.logged),
-            wanted_but_cut: tally(books.wanted_but_cut),
-            promoted: tally(books.promoted),
-            header_fallback: tally(books.header_fallback),
-            mirrored: tally(books.mirrored),
-            mirror_lost: tally(books.mirror_lost),
+            seen: counters(accounting.seen),
+            filtered: counters(accounting.filtered),
+            discarded: counters(accounting.discarded),
+            sampled_out: counters(accounting.sampled_out),
+            logged: counters(accounting.logged),
+            wanted_but_cut: counters(accounting.wanted_but_cut),
+            promoted: counters(accounting.promoted),
+            header_fallback: counters(accounting.header_fallback),
+            mirrored: counters(accounting.mirrored),
+            mirror_lost: counters(accounting.mirror_lost),
             ..Self::default()
         };
-        for (name, value) in &books.dropped {
+        for (name, value) in &accounting.dropped {
             if let Some(reason) = DropReason::ALL.iter().find(|r| r.name() == name) {
-                ledger.dropped[*reason as usize] = tally(*value);
+                ledger.dropped[*reason as usize] = counters(*value);
             }
         }
-        for (name, bytes) in &books.cut {
+        for (name, bytes) in &accounting.cut {
             if let Some(place) = CutWhere::ALL.iter().find(|w| w.name() == name) {
                 ledger.cut_bytes[*place as usize] = *bytes;
             }

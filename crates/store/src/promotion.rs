@@ -1,5 +1,5 @@
 //! Packets that were logged as headers and promoted later: their whole bytes stand in
-//! records of their own, behind the packets' records. A reader of the log sees each
+//! records of their own, after the packets' records. A reader of the log sees each
 //! packet once, whole, where its header was.
 //!
 //! ```text

@@ -20,7 +20,7 @@ use strata_wire::Ledger;
 use crate::channel::{BlockSink, ToWriter};
 use crate::disk::Disk;
 use crate::error::{StoreError, io_error, is_full};
-use crate::manifest::{About, Books, MANIFEST_NAME, Recording, State};
+use crate::manifest::{About, MANIFEST_NAME, Recording, SavedLedger, State};
 use crate::writer::{LogWriter, Presence, now_ns};
 
 use writer::channel;
@@ -28,7 +28,7 @@ use writer::channel;
 /// Descriptors that are held ahead for each worker: of a file, its index and its directory, and
 /// as many again for what others take in between.
 const DESCRIPTORS_AHEAD: usize = 8;
-/// How many times a recording tries to write its books on a disk that is full.
+/// How many times a recording tries to write its counters on a disk that is full.
 const CLOSE_TRIES: u32 = 3;
 
 /// How many times the lock is tried, and how long it is waited in between.
@@ -211,7 +211,7 @@ impl Recorder {
     }
 
     /// Ends the recording: everything submitted is on disk, the last file sealed
-    /// and the books closed.
+    /// and the counters closed.
     ///
     /// # Errors
     ///
@@ -235,14 +235,14 @@ impl Recorder {
         ended.and(closed)
     }
 
-    /// Closes the books, on a disk that is full at the expense of the warnings.
+    /// Closes the counters, on a disk that is full at the expense of the warnings.
     fn close(&self, ledger: &Ledger, mut warnings: Vec<String>) -> Result<(), StoreError> {
         let mut tries = 0;
         loop {
             let closed = self.shared.update(|recording| {
                 recording.state = State::Closed;
                 recording.ended_ns = Some(now_ns());
-                recording.ledger = Some(Books::from(ledger));
+                recording.ledger = Some(SavedLedger::from(ledger));
                 recording.warnings.clone_from(&warnings);
             });
             tries += 1;

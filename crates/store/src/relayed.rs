@@ -1,5 +1,5 @@
 //! Blocks that came through a relay (`docs/formats/relay.md`): segments as they
-//! lay in the relay's memory, behind a page with a header.
+//! lay in the relay's memory, after a page with a header.
 //!
 //! The relay does not look into them. They become packets when the log is read:
 //! [`assemble`] makes an ordinary block of one, with everything defined in it that

@@ -85,7 +85,7 @@ impl SimDisk {
         state.failing = Some((first..first.saturating_add(count), kind));
     }
 
-    /// Lets so many blocks be on their way at a time.
+    /// Lets so many blocks be in flight at a time.
     pub fn set_in_flight(&self, blocks: usize) {
         self.state().in_flight = blocks;
     }

@@ -5,7 +5,7 @@
 //! files       a worker's block files, one after another: names, rotation
 //! file        one of them: where blocks go, how far it is whole, how it ends
 //! checkpoint  how far the worker was
-//! in_flight   blocks on their way to a disk, with their places
+//! in_flight   blocks in flight to a disk, with their places
 //! ```
 //!
 //! No threads, and no blocks of its own: [`crate::recorder`] gives each worker a thread that

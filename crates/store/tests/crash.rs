@@ -49,7 +49,7 @@ fn try_record(
 ) -> Result<(), StoreError> {
     let mut note = |written: Written| {
         written.outcome?;
-        *packets_written += written.tally.packets;
+        *packets_written += written.counters.packets;
         Ok::<(), StoreError>(())
     };
     let about = About {
@@ -146,7 +146,7 @@ fn after_a_loss_of_power_nothing_durable_is_missing_and_the_rest_is_counted() {
                 assert_eq!(found, PACKETS, "crash {crash} seed {seed}");
                 continue;
             }
-            let (ledger, loss) = log.books(recording).unwrap();
+            let (ledger, loss) = log.accounting(recording).unwrap();
             if recording.state == State::Closed {
                 assert!(ledger.is_some());
                 continue;
@@ -167,7 +167,7 @@ fn after_a_loss_of_power_nothing_durable_is_missing_and_the_rest_is_counted() {
     );
 }
 
-/// One write of several on their way fails, those behind it succeed: what is in the log is
+/// One write of several in flight fails, those after it succeed: what is in the log is
 /// exactly what was said to be, without damage and without a gap.
 #[test]
 fn a_block_that_fails_takes_those_behind_it_along_and_none_before() {
@@ -338,7 +338,7 @@ fn of_a_ring_of_files_the_last_are_kept_and_the_rest_is_accounted_for() {
         let recording = &left.recordings()[0];
         let deleted: u64 = recording.overwritten.iter().map(|o| o.packets).sum();
         let found = read(&left).0.len() as u64;
-        let (_, loss) = left.books(recording).unwrap();
+        let (_, loss) = left.accounting(recording).unwrap();
         assert!(
             found + deleted + loss.packets <= PACKETS,
             "{loss:?}, {deleted} deleted"
@@ -462,7 +462,7 @@ fn a_complete_file_that_was_cut_is_damage_an_incomplete_one_is_a_torn_tail() {
         assert_eq!(recording.files[0].sealed, complete);
         let mut file = disk.open(&name, true).unwrap();
         let whole = read(&log).0.len();
-        // Behind the last block that can be read there may be room of blocks that were lost.
+        // After the last block that can be read there may be room of blocks that were lost.
         let everything = Select::default();
         let blocks = log.blocks(recording, &everything);
         let ends = blocks.filter_map(Result::ok).map(|block| block.ends.0);

@@ -25,7 +25,7 @@ fn map_after(line: &str) -> HashMap<&'static str, (usize, usize)> {
         let Some(Ok(mut at)) = words.next().map(str::parse::<usize>) else {
             continue;
         };
-        // More fields follow behind bars.
+        // More fields follow after bars.
         let rest = words.collect::<Vec<_>>().join(" ");
         for field in rest.split('|') {
             let words: Vec<&str> = field.split_whitespace().take(2).collect();

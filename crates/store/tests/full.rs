@@ -41,7 +41,7 @@ struct Outcome {
 
 impl Outcome {
     fn note(&mut self, written: Written) {
-        let packets = written.tally.packets;
+        let packets = written.counters.packets;
         match written.outcome {
             Ok(()) => self.written += packets,
             Err(StoreError::DiskFull { goes_on: true, .. }) => self.dropped += packets,
@@ -191,7 +191,7 @@ fn whichever_write_finds_no_room_first_the_counters_are_right() {
                     WhenFull::Drop => drops(&outcome, &what),
                     WhenFull::Stop => stops(&outcome, &what),
                 }
-                // This disk holds nothing ahead: without room for ever, its books stay open.
+                // This disk holds nothing ahead: without room for ever, its counters stay open.
                 assert!(finished.is_ok() || count > 1, "{what}: {outcome:?}");
                 let disk: Arc<dyn Disk> = Arc::new(disk);
                 check(&disk, &outcome, count == 1, &what);
@@ -263,7 +263,7 @@ impl Drop for SmallDisk {
 
 /// Another program takes all room but so many KiB before it begins, and the rest while it runs.
 #[test]
-fn on_small_disks_with_any_room_left_the_books_are_closed() {
+fn on_small_disks_with_any_space_left_the_accounts_are_closed() {
     if !may_use_kernel("mounting small disks") {
         return;
     }
@@ -290,7 +290,7 @@ fn on_small_disks_with_any_room_left_the_books_are_closed() {
             WhenFull::Drop => drops(&outcome, &what),
             WhenFull::Stop => stops(&outcome, &what),
         }
-        // What is held ahead is enough to close the books.
+        // What is held ahead is enough to close the counters.
         let finished = outcome.finished.as_ref().map(Result::is_ok);
         assert_eq!(finished, Some(true), "{what}: {outcome:?}");
         check(&real, &outcome, true, &what);

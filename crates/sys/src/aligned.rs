@@ -59,7 +59,7 @@ impl AlignedBytes {
         for page in bytes.chunks_mut(ALIGNMENT) {
             let byte: *mut u8 = page.as_mut_ptr();
             // SAFETY: the first byte of a page that is borrowed mutably; volatile, since
-            // writing a zero over a zero would be left out.
+            // writing a zero over a zero would be skipped.
             unsafe { byte.write_volatile(0) };
         }
         bytes

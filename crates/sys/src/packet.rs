@@ -48,7 +48,7 @@ pub struct PacketRing {
 }
 
 impl PacketRing {
-    /// Where in a block the bytes begin that are ours while we have it: behind the status.
+    /// Where in a block the bytes begin that are ours while we have it: after the status.
     pub const BODY_AT: usize = STATUS_AT + 4;
 
     /// Makes a ring for a packet socket, which has none.

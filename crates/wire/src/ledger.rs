@@ -13,14 +13,14 @@ use std::fmt;
 
 /// A number of packets and their bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Tally {
+pub struct Counters {
     /// Packets.
     pub packets: u64,
     /// Bytes.
     pub bytes: u64,
 }
 
-impl Tally {
+impl Counters {
     /// Counts one packet of so many bytes.
     #[inline]
     pub fn add(&mut self, bytes: u64) {
@@ -28,7 +28,7 @@ impl Tally {
         self.bytes += bytes;
     }
 
-    /// Adds another tally.
+    /// Adds others.
     pub fn merge(&mut self, other: Self) {
         self.packets += other.packets;
         self.bytes += other.bytes;
@@ -45,7 +45,7 @@ pub enum DropReason {
     WriteError = 1,
     /// The relay was lost before it had them on disk.
     RelayLost = 2,
-    /// Left out in the kernel, flow by flow, to keep the CPU budget.
+    /// Skipped in the kernel, flow by flow, to keep the CPU budget.
     CpuBudget = 3,
 }
 
@@ -97,42 +97,42 @@ impl CutWhere {
     }
 }
 
-/// The books of one worker or one recording.
+/// The counters of one worker or one recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Ledger {
     /// Every packet that arrived.
-    pub seen: Tally,
+    pub seen: Counters,
     /// Not matched by the capture filter.
-    pub filtered: Tally,
+    pub filtered: Counters,
     /// Dropped because the granularity of its class or policy says so.
-    pub discarded: Tally,
+    pub discarded: Counters,
     /// Passed over by sampling.
-    pub sampled_out: Tally,
+    pub sampled_out: Counters,
     /// In the log; bytes are those kept.
-    pub logged: Tally,
+    pub logged: Counters,
     /// Lost, by [`DropReason`].
-    pub dropped: [Tally; DropReason::ALL.len()],
+    pub dropped: [Counters; DropReason::ALL.len()],
     /// In memory, not yet in a file; bytes are those kept.
-    pub in_flight: Tally,
+    pub in_flight: Counters,
     /// Bytes of logged and in-flight packets that were not kept, by [`CutWhere`].
     pub cut_bytes: [u64; CutWhere::ALL.len()],
     /// Of what is logged: wanted at more than the kernel had copied, because it cut
     /// the flow's packets by an earlier verdict. Wire bytes.
-    pub wanted_but_cut: Tally,
+    pub wanted_but_cut: Counters,
     /// Of what is logged: in part at first, and whole once the flow was flagged. Bytes
     /// are those that came back, which are no longer cut.
-    pub promoted: Tally,
+    pub promoted: Counters,
     /// Of what is logged: without a network header that could be read, so that the first bytes
     /// stand for the header ([`FALLBACK_LEN`](crate::dissect::FALLBACK_LEN)). Bytes are those kept.
-    pub header_fallback: Tally,
-    /// Beside all this: copies that were sent on because a policy says so.
-    pub mirrored: Tally,
+    pub header_fallback: Counters,
+    /// In addition: copies that were sent on because a policy says so.
+    pub mirrored: Counters,
     /// Copies that the interface they were to leave by did not take.
-    pub mirror_lost: Tally,
+    pub mirror_lost: Counters,
 }
 
 impl Ledger {
-    /// Adds the books of another worker.
+    /// Adds the counters of another worker.
     pub fn merge(&mut self, other: &Self) {
         self.seen.merge(other.seen);
         self.filtered.merge(other.filtered);
@@ -155,10 +155,10 @@ impl Ledger {
 
     /// The sum of all drop reasons.
     #[must_use]
-    pub fn dropped_total(&self) -> Tally {
-        let mut total = Tally::default();
-        for tally in self.dropped {
-            total.merge(tally);
+    pub fn dropped_total(&self) -> Counters {
+        let mut total = Counters::default();
+        for counters in self.dropped {
+            total.merge(counters);
         }
         total
     }
@@ -169,7 +169,7 @@ impl Ledger {
     ///
     /// [`Imbalance`] says by how much it does not hold.
     pub fn check(&self) -> Result<(), Imbalance> {
-        let mut sum = Tally::default();
+        let mut sum = Counters::default();
         for part in [
             self.filtered,
             self.discarded,
@@ -196,9 +196,9 @@ impl Ledger {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Imbalance {
     /// What arrived.
-    pub seen: Tally,
+    pub seen: Counters,
     /// What the other terms add up to.
-    pub accounted: Tally,
+    pub accounted: Counters,
 }
 
 impl fmt::Display for Imbalance {
@@ -253,20 +253,20 @@ impl fmt::Display for Ledger {
             ("mirrored", self.mirrored),
             ("mirror_lost", self.mirror_lost),
         ];
-        for (name, Tally { packets, bytes }) in beside {
+        for (name, Counters { packets, bytes }) in beside {
             if packets > 0 {
                 write!(f, "\n{name}: {packets} packets, {bytes} bytes")?;
             }
         }
         for reason in DropReason::ALL {
-            let tally = self.dropped[reason as usize];
-            if tally.packets > 0 {
+            let counters = self.dropped[reason as usize];
+            if counters.packets > 0 {
                 write!(
                     f,
                     "\ndropped{{{}}}: {} packets, {} bytes",
                     reason.name(),
-                    tally.packets,
-                    tally.bytes
+                    counters.packets,
+                    counters.bytes
                 )?;
             }
         }

@@ -1,7 +1,7 @@
 //! Byte formats and the words that all rooms of Strata share.
 //!
 //! `wire` depends on no other room. Everything here is a pure function of
-//! bytes: no I/O, no allocation on the packet road.
+//! bytes: no I/O, no allocation on the data path.
 //!
 //! - formats: [`ethernet`], [`ipv4`], [`ipv6`], [`transport`], [`tunnel`],
 //!   [`roce`]: a view of the bytes, and a `Repr` that can be emitted; [`wlan`], which is only
@@ -50,7 +50,7 @@ pub use flow::{AddressFamily, Endpoint, FlowHasher, FlowKey, ip_addr, mix64};
 pub use granularity::{
     Granularity, Keep, Outcome, ParseGranularityError, SampleBy, Sampling, join,
 };
-pub use ledger::{CutWhere, DropReason, Imbalance, Ledger, Tally};
+pub use ledger::{Counters, CutWhere, DropReason, Imbalance, Ledger};
 pub use link::LinkType;
 pub use meta::{Interface, Meta};
 pub use number::{Largest, clamped, exact};

@@ -67,7 +67,7 @@ impl Plain {
             & (transport_len >= if tcp { 20 } else { 8 })
             & !(udp & tunnel::has_udp_port(source_port, destination_port))
             & (total_len >= header_len - 14)
-            // Whole, as the IP header says, or cut short behind the headers.
+            // Whole, as the IP header says, or cut short after the headers.
             & ((total_len <= packet.len() - 14) | (header_len < packet.len()));
         if !known {
             return None;

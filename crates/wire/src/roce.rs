@@ -340,7 +340,7 @@ impl<'a> Packet<'a> {
         self.bytes[1] & 0x0f
     }
 
-    /// Bytes of the pad behind the payload.
+    /// Bytes of the pad after the payload.
     #[inline]
     #[must_use]
     pub fn pad(&self) -> usize {

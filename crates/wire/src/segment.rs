@@ -32,7 +32,7 @@ pub const PAYLOAD_LEN_MAX: usize = 4096 - HEADER_LEN;
 ///  4 block u32     low half of the block's number: which filling of the memory
 ///  8 seq u64       sequence number of the packet
 /// 16 ts_ns u64     when the packet arrived
-/// 24 len u16       bytes of payload behind this header
+/// 24 len u16       bytes of payload after this header
 /// 26 index u16     which segment of the packet
 /// 28 total u16     how many segments the packet has
 /// 30 class u8
@@ -81,7 +81,7 @@ impl SegmentHeader {
     }
 
     /// Writes the header of a segment at `at` of its block, whose payload stands
-    /// behind it in `bytes` already.
+    /// after it in `bytes` already.
     ///
     /// # Panics
     ///

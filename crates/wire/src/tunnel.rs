@@ -18,7 +18,7 @@ pub enum Inner {
 }
 
 /// The header of GRE (RFC 2784, 2890; version 1: RFC 2637), with that of ERSPAN
-/// behind it, at the start of `bytes`: its length, and what is inside if known.
+/// after it, at the start of `bytes`: its length, and what is inside if known.
 #[must_use]
 pub fn of_gre(bytes: &[u8]) -> Option<(usize, Option<Inner>)> {
     let flags = be16(bytes, 0)?;
@@ -69,7 +69,7 @@ pub fn of_udp(source: u16, destination: u16, payload: &[u8]) -> Option<(usize, I
 /// Whether the ports are those of a tunnel that [`of_udp`] knows.
 #[must_use]
 pub fn has_udp_port(source: u16, destination: u16) -> bool {
-    // Without a branch: on the packet road.
+    // Without a branch: on the data path.
     (destination == 4789)
         | (destination == 8472)
         | (destination == 6081)

@@ -30,7 +30,7 @@ pub(crate) fn walk(link: LinkType, packet: &[u8], tunnel_key: TunnelKey) -> Head
     };
     walk.run();
     let mut headers = walk.headers;
-    // What reaches up to the cut may go on behind it: a tunnel's header cannot
+    // What reaches up to the cut may go on after it: a tunnel's header cannot
     // be told from payload before it is seen.
     headers.incomplete |= walk.cut_short && walk.at >= packet.len();
     if headers.key.is_none()

@@ -140,7 +140,7 @@ pub(crate) fn mac(bytes: &[u8], at: usize) -> Option<u128> {
 }
 
 /// Radiotap (<https://www.radiotap.org/>) at the start of `bytes`: its length, and whether the
-/// 802.11 header behind it is padded to a multiple of four bytes.
+/// 802.11 header after it is padded to a multiple of four bytes.
 #[must_use]
 pub fn radiotap(bytes: &[u8]) -> Option<(usize, bool)> {
     const EXTENDED: u32 = 1 << 31;

@@ -457,7 +457,7 @@ fn what_is_not_ip_belongs_to_its_macs() {
 
 #[test]
 fn trailers_and_lies_do_not_become_headers() {
-    // Padding behind a short UDP datagram whose ports say VXLAN.
+    // Padding after a short UDP datagram whose ports say VXLAN.
     let padded = [ip4(1, 2, protocol::UDP, &udp(9, 4789, &[])), vec![8; 60]].concat();
     let headers = inner(LinkType::IPV4, &padded);
     assert_eq!(headers.header_len, 28);

@@ -21,7 +21,7 @@ use strata_bpf::{
 };
 use strata_filter::{Filter, KernelView};
 use strata_sys::{interface as asked, socket};
-use strata_wire::{LinkType, Tally, exact, mix64};
+use strata_wire::{Counters, LinkType, exact, mix64};
 
 use super::error::LiveError;
 use super::interface::Device;
@@ -168,9 +168,9 @@ impl Kernel {
         self.sampler.clone()
     }
 
-    /// Packets that the filter has left out in the kernel so far.
-    pub(super) fn filtered(&self) -> Tally {
-        let mut sum = Tally::default();
+    /// Packets that the filter has skipped in the kernel so far.
+    pub(super) fn filtered(&self) -> Counters {
+        let mut sum = Counters::default();
         if let Some(shared) = &self.shared {
             for slot in shared.words()[..COUNTER_WORDS].chunks_exact(SLOT_WORDS) {
                 sum.packets += slot[0].load(Relaxed);
@@ -245,7 +245,7 @@ impl Kernel {
     fn assemble(&self, device: &Device, shared: &Shared) -> Result<Vec<u64>, String> {
         let mut asm = Assembler::new();
         let (accept, reject, ignore) = (asm.label(), asm.label(), asm.label());
-        let left_out = asm.label();
+        let sampled_out = asm.label();
         asm.set(Reg::R6, Reg::R1);
         self.check_direction(&mut asm, device, ignore);
         let cooked = device.link == LinkType::LINUX_SLL2;
@@ -262,7 +262,7 @@ impl Kernel {
             whole_length(&mut asm, cooked);
             asm.jump(accept);
         }
-        asm.bind(left_out);
+        asm.bind(sampled_out);
         count(&mut asm, shared, [LEFT_OUT_PACKETS, LEFT_OUT_BYTES]);
         asm.jump(ignore);
         asm.bind(reject);
@@ -277,7 +277,7 @@ impl Kernel {
             _ => None,
         };
         if let Some(sampler) = &self.sampler {
-            sampler.write(&mut asm, network, LOAD_BYTES, left_out);
+            sampler.write(&mut asm, network, LOAD_BYTES, sampled_out);
         }
         self.length(&mut asm, network, LOAD_BYTES);
         asm.exit();
@@ -341,7 +341,7 @@ impl Kernel {
         let shared = self.shared.as_ref().ok_or("eBPF is not permitted")?;
         let mut asm = Assembler::new();
         let (accept, reject, pass) = (asm.label(), asm.label(), asm.label());
-        let (whole, left_out) = (asm.label(), asm.label());
+        let (whole, sampled_out) = (asm.label(), asm.label());
         asm.set(Reg::R6, Reg::R1);
         match &self.filter {
             Some(filter) => {
@@ -357,7 +357,7 @@ impl Kernel {
                 asm.jump(accept);
             }
         }
-        asm.bind(left_out);
+        asm.bind(sampled_out);
         count(&mut asm, shared, [LEFT_OUT_PACKETS, LEFT_OUT_BYTES]);
         // It would have been taken away.
         asm.set(Reg::R0, XDP_DROP);
@@ -367,7 +367,7 @@ impl Kernel {
         asm.jump(pass);
         asm.bind(accept);
         if let Some(sampler) = &self.sampler {
-            sampler.write(&mut asm, Some(14), XDP_LOAD_BYTES, left_out);
+            sampler.write(&mut asm, Some(14), XDP_LOAD_BYTES, sampled_out);
         }
         self.length(&mut asm, Some(14), XDP_LOAD_BYTES);
         // Negative: so many bytes less at the end.

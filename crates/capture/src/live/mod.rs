@@ -37,7 +37,7 @@ pub use drops::{DropCounts, Drops, Lost};
 pub use error::LiveError;
 pub use interface::{ANY, Device, Offers};
 pub use kernel::{CUT_BYTES_MIN, CutTable, Direction};
-pub use ring::{ClockNews, RingCounts, Stamps};
+pub use ring::{ClockEvent, RingCounts, Stamps};
 pub use sampler::{FlowSampler, ShareFollower};
 
 use crate::batch::{BATCH_MAX, PacketRef, Packets};
@@ -49,7 +49,7 @@ use strata_bpf::SocketMap;
 use strata_filter::Filter;
 use strata_sys::xdp::XdpSocket;
 use strata_wire::pcapng::options::{self, code};
-use strata_wire::{Interface, LinkType, Meta, Tally, exact};
+use strata_wire::{Counters, Interface, LinkType, Meta, exact};
 use xsk::Xsk;
 
 /// How long a step waits for packets at most.
@@ -108,7 +108,7 @@ impl LiveOptions {
     }
 }
 
-/// Opens packet sockets. Given true it opens one that leaves out the link layer header; they
+/// Opens packet sockets. Given true it opens one that skips the link layer header; they
 /// receive nothing until they are bound.
 #[derive(Clone)]
 pub struct SocketOpener(Arc<dyn Fn(bool) -> io::Result<OwnedFd> + Send + Sync>);
@@ -167,7 +167,7 @@ pub enum LiveEvent {
     /// Packets can come again.
     Back(String),
     /// The card's clock is so many ns off the host's: whether its times are still taken.
-    CardTimes(String, ClockNews),
+    CardTimes(String, ClockEvent),
 }
 
 impl fmt::Display for LiveEvent {
@@ -176,7 +176,7 @@ impl fmt::Display for LiveEvent {
             Self::Down(name) => write!(f, "{name}: the interface went down; waiting for it"),
             Self::Gone(name) => write!(f, "{name}: the interface is gone; waiting for it"),
             Self::Back(name) => write!(f, "{name}: the interface is back"),
-            Self::CardTimes(name, ClockNews { off_ns, taken }) => {
+            Self::CardTimes(name, ClockEvent { off_ns, taken }) => {
                 write!(
                     f,
                     "{name}: the card's clock is {} s off this host's; {}",
@@ -506,9 +506,9 @@ impl Live {
         why.filter(|_| self.options.filter.is_some())
     }
 
-    /// Packets that the kernel has left out by the filter, of all workers.
+    /// Packets that the kernel has skipped by the filter, of all workers.
     #[must_use]
-    pub fn filtered(&self) -> Tally {
+    pub fn filtered(&self) -> Counters {
         self.kernel.filtered()
     }
 
@@ -610,7 +610,7 @@ impl Live {
     fn look_after_ports(&mut self) -> Result<(), LiveError> {
         for port in &mut self.ports {
             if let Source::Ring(ring) = &mut port.source
-                && let Some(off) = ring.take_clock_news()
+                && let Some(off) = ring.take_clock_events()
             {
                 let name = port.device.name.clone();
                 self.events.push(LiveEvent::CardTimes(name, off));
@@ -661,9 +661,9 @@ impl Port {
         let found = match Device::named(&name) {
             Ok(found) => found,
             Err(LiveError::NoSuchInterface { .. }) => {
-                let news = self.state != PortState::Gone;
+                let events = self.state != PortState::Gone;
                 self.state = PortState::Gone;
-                return Ok(news.then_some(LiveEvent::Gone(name)));
+                return Ok(events.then_some(LiveEvent::Gone(name)));
             }
             Err(error) => return Err(error),
         };
@@ -730,7 +730,7 @@ fn find(name: &str, options: &LiveOptions) -> Result<Device, LiveError> {
 fn describe(device: &Device, options: &LiveOptions) -> Interface {
     let mut interface = Interface::new(device.link, options.snaplen);
     let mut push = |code: u16, value: &[u8]| {
-        // Names and filters are far shorter than an option can be, or left out.
+        // Names and filters are far shorter than an option can be, or skipped.
         let _ = options::push(&mut interface.options, code, value);
     };
     push(code::IF_NAME, device.name.as_bytes());

@@ -57,7 +57,7 @@ pub enum Stamps {
 
 /// What was found of a card's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClockNews {
+pub struct ClockEvent {
     /// How far it is from the host's.
     pub off_ns: u64,
     /// Whether its times are taken all the same.
@@ -99,7 +99,7 @@ pub(super) struct Ring {
     card_times: CardTimes,
     /// Whether the card's times are taken whatever they are.
     insists: bool,
-    clock_news: Option<ClockNews>,
+    clock_events: Option<ClockEvent>,
     counts: RingCounts,
 }
 
@@ -150,7 +150,7 @@ impl Ring {
             last_ts_ns: 0,
             card_times,
             insists: options.stamps == Stamps::Adapter,
-            clock_news: None,
+            clock_events: None,
             counts: RingCounts::default(),
         })
     }
@@ -161,8 +161,8 @@ impl Ring {
     }
 
     /// What was found of the card's clock, once.
-    pub(super) fn take_clock_news(&mut self) -> Option<ClockNews> {
-        self.clock_news.take()
+    pub(super) fn take_clock_events(&mut self) -> Option<ClockEvent> {
+        self.clock_events.take()
     }
 
     /// Looks at the first time of the card's clock.
@@ -174,7 +174,7 @@ impl Ring {
             return;
         }
         let taken = self.insists;
-        self.clock_news = Some(ClockNews { off_ns, taken });
+        self.clock_events = Some(ClockEvent { off_ns, taken });
         self.card_times = if taken { CardTimes::Yes } else { CardTimes::No };
         if !taken {
             // What is in the ring already has the card's; see `fill`.
@@ -348,7 +348,7 @@ fn vlan_tag(block: &[u8], header_at: usize) -> Option<[u8; VLAN_TAG_LEN]> {
     Some([a, b, c, d])
 }
 
-/// Puts a tag back behind the MAC addresses, which move into the gap before.
+/// Puts a tag back after the MAC addresses, which move into the gap before.
 fn put_tag(block: &mut [u8], tag: [u8; VLAN_TAG_LEN], slot: &mut Slot) {
     const ADDRESSES_LEN: usize = 12;
     if (slot.len as usize) < ADDRESSES_LEN {
@@ -362,15 +362,15 @@ fn put_tag(block: &mut [u8], tag: [u8; VLAN_TAG_LEN], slot: &mut Slot) {
 }
 
 /// Writes an SLL2 header before a packet without a link layer header. A stripped
-/// tag becomes the protocol and the first bytes behind the header. Of a second tag
-/// the kernel (since 6.10) gives the type behind it instead of its own.
+/// tag becomes the protocol and the first bytes after the header. Of a second tag
+/// the kernel (since 6.10) gives the type after it instead of its own.
 fn put_cooked_header(
     block: &mut [u8],
     header_at: usize,
     tag: Option<[u8; VLAN_TAG_LEN]>,
     slot: &mut Slot,
 ) {
-    /// Where `sockaddr_ll` stands behind `tpacket3_hdr`.
+    /// Where `sockaddr_ll` stands after `tpacket3_hdr`.
     const ADDRESS_AT: usize = 48;
     let mut address = [0; 20];
     address.copy_from_slice(&block[header_at + ADDRESS_AT..header_at + ADDRESS_AT + 20]);

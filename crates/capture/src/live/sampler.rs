@@ -5,7 +5,7 @@
 //! word of shared memory says up to which hash flows are captured ([`FlowShare`]); the rest
 //! is counted. Addresses and ports count for TCP and UDP; addresses alone for other
 //! protocols, and for fragments and IPv4 options, where ports may be missing. What has no IP
-//! header behind at most two VLAN tags is sampled packet by packet.
+//! header after at most two VLAN tags is sampled packet by packet.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use strata_bpf::{Alu, Assembler, Condition, Label, Program, Reg, Shared, Width, run_time_stats};
-use strata_wire::{AddressFamily, FlowKey, FlowShare, Tally, exact};
+use strata_wire::{AddressFamily, Counters, FlowKey, FlowShare, exact};
 
 use super::kernel::{
     COUNTER_SLOTS, LOAD_BYTES, SHARE_AT, SKB_PROTOCOL, SLOT_WORDS, fold, raw_ipv4, raw_ipv6, step,
@@ -81,8 +81,8 @@ impl FlowSampler {
 
     /// Packets of flows that were not captured so far, and their bytes.
     #[must_use]
-    pub fn left_out(&self) -> Tally {
-        let mut sum = Tally::default();
+    pub fn sampled_out(&self) -> Counters {
+        let mut sum = Counters::default();
         let words = &self.inner.shared.words()[..COUNTER_SLOTS * SLOT_WORDS];
         for slot in words.chunks_exact(SLOT_WORDS) {
             sum.packets += slot[2].load(Relaxed);

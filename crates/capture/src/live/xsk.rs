@@ -24,7 +24,7 @@ use crate::batch::BATCH_MAX;
 
 /// What the program puts in front of a packet: time and length, 8 bytes each.
 pub(super) const METADATA_BYTES: usize = 16;
-/// `XDP_PACKET_HEADROOM` of the kernel, and its `skb_shared_info` behind the data.
+/// `XDP_PACKET_HEADROOM` of the kernel, and its `skb_shared_info` after the data.
 const OVERHEAD_BYTES: u32 = 256 + 320;
 /// A frame holds no longer packets: bytes of the interface's MTU.
 pub(super) const MTU_MAX: u32 = 4096 - OVERHEAD_BYTES - 18;

@@ -22,7 +22,7 @@ const BATCH_MAX: u64 = 64;
 /// How long a frame may wait for those collected with it.
 const COLLECT_NS: u64 = 20_000;
 
-/// A frame that is later than this shifts the times of all behind it: a sender that was kept
+/// A frame that is later than this shifts the times of all after it: a sender that was kept
 /// from its core does not catch up in a burst that no link would carry.
 const LATE_NS: i32 = 250_000;
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use strata_wire::Tally;
+use strata_wire::Counters;
 
 use super::socket::PacketSocket;
 use super::{SendError, opened};
@@ -12,8 +12,8 @@ use super::{SendError, opened};
 #[derive(Debug)]
 pub struct Mirror {
     socket: PacketSocket,
-    sent: Tally,
-    lost: Tally,
+    sent: Counters,
+    lost: Counters,
 }
 
 impl Mirror {
@@ -28,26 +28,26 @@ impl Mirror {
         let (socket, _) = opened(interface)?;
         Ok(Self {
             socket,
-            sent: Tally::default(),
-            lost: Tally::default(),
+            sent: Counters::default(),
+            lost: Counters::default(),
         })
     }
 
-    /// Sends frames in order, [`Mirror::BATCH`] at most; the rest is left out.
+    /// Sends frames in order, [`Mirror::BATCH`] at most; the rest is skipped.
     pub fn send(&mut self, frames: &[&[u8]]) {
         let mut left = &frames[..frames.len().min(Self::BATCH)];
         while !left.is_empty() {
-            let (count, tally) = match self.socket.try_send(left) {
+            let (count, counters) = match self.socket.try_send(left) {
                 Ok(sent) => (sent, &mut self.sent),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 // Longer than the interface carries, as what was put together by receive
-                // offload: those behind may fit.
+                // offload: those after may fit.
                 Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => (1, &mut self.lost),
                 // Its queue is full, or it is gone: the same for all that are left.
                 Err(_) => (left.len(), &mut self.lost),
             };
             for frame in &left[..count] {
-                tally.add(frame.len() as u64);
+                counters.add(frame.len() as u64);
             }
             left = &left[count..];
         }
@@ -55,13 +55,13 @@ impl Mirror {
 
     /// What the interface took so far.
     #[must_use]
-    pub fn sent(&self) -> Tally {
+    pub fn sent(&self) -> Counters {
         self.sent
     }
 
     /// What it did not take.
     #[must_use]
-    pub fn lost(&self) -> Tally {
+    pub fn lost(&self) -> Counters {
         self.lost
     }
 }

@@ -116,7 +116,7 @@ impl<W: Write> PcapNgWriter<W> {
     }
 
     /// Writes what an input says beside its packets: an interface is announced,
-    /// another block written as it is. A further section header is left out,
+    /// another block written as it is. A further section header is skipped,
     /// since the file is one section: give its options to [`new`](Self::new).
     ///
     /// # Errors

@@ -43,7 +43,7 @@ const SIGN: i32 = i32::MIN;
 /// AVX2.
 #[inline(always)]
 unsafe fn greater(rank: __m256i, at_most: __m256i) -> __m256i {
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
         // No more than the threshold: taking it away leaves nothing.
         let rest = _mm256_subs_epu8(rank, at_most);
@@ -87,7 +87,7 @@ unsafe fn search(nodes: &[u32; 256], depth: u32, values: __m256i) -> __m256i {
 /// AVX2.
 #[inline(always)]
 unsafe fn rank_8(ranks: &Ranks, values: __m256i) -> __m256i {
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
         match ranks {
             Ranks::Value => _mm256_min_epu32(values, _mm256_set1_epi32(255)),
@@ -106,7 +106,7 @@ unsafe fn rank_8(ranks: &Ranks, values: __m256i) -> __m256i {
 /// AVX2.
 #[inline(always)]
 unsafe fn pack_32(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> __m256i {
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
         let low = _mm256_packus_epi32(a, b);
         let high = _mm256_packus_epi32(c, d);
@@ -119,7 +119,7 @@ unsafe fn pack_32(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> __m256i {
 impl Bytes for Ymms {
     #[inline(always)]
     unsafe fn splat(byte: u8) -> Self {
-        // SAFETY: the caller vouches for the instruction set, here and below.
+        // SAFETY: the caller guarantees the instruction set, here and below.
         Self([unsafe { _mm256_set1_epi8(byte.cast_signed()) }; 2])
     }
 

@@ -103,7 +103,7 @@ unsafe fn look_up_256(table: &[u8; 256], count: usize, at: __m512i) -> __m512i {
 /// AVX-512 BW.
 #[inline(always)]
 unsafe fn join(low: __m256i, high: __m256i) -> __m512i {
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
         let high = _mm512_slli_epi16::<8>(_mm512_cvtepu8_epi16(high));
         _mm512_or_si512(_mm512_cvtepu8_epi16(low), high)
@@ -129,7 +129,7 @@ unsafe fn nodes_16(nodes: &[u32; 256], place: usize) -> __m512i {
 /// AVX-512 F.
 #[inline(always)]
 unsafe fn pair(nodes: &[u32; 256], place: usize, k: __m512i) -> __m512i {
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe { _mm512_permutex2var_epi32(nodes_16(nodes, place), k, nodes_16(nodes, place + 1)) }
 }
 
@@ -142,7 +142,7 @@ unsafe fn pair(nodes: &[u32; 256], place: usize, k: __m512i) -> __m512i {
 unsafe fn thresholds(nodes: &[u32; 256], step: u32, k: __m512i) -> __m512i {
     // Nodes of step s are 2^s to 2^(s+1) - 1; the permutations look at the low
     // bits of k only.
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
         match step {
             0..=3 => _mm512_permutexvar_epi32(k, nodes_16(nodes, 0)),
@@ -185,7 +185,7 @@ unsafe fn low_bytes(numbers: [__m512i; 4]) -> __m512i {
         places
     };
     let [a, b, c, d] = numbers;
-    // SAFETY: the caller vouches for the instruction set.
+    // SAFETY: the caller guarantees the instruction set.
     unsafe {
         let places = piece(&EVERY_FOURTH, 0);
         let first = _mm512_permutex2var_epi8(a, places, b);
@@ -202,7 +202,7 @@ unsafe fn low_bytes(numbers: [__m512i; 4]) -> __m512i {
 /// AVX-512 F, BW and VBMI.
 #[inline(always)]
 unsafe fn rank<const N: usize>(ranks: &Ranks, column: &[u32; LANES]) -> __m512i {
-    // SAFETY: the caller vouches for the instruction set; N loads of 16 values.
+    // SAFETY: the caller guarantees the instruction set; N loads of 16 values.
     unsafe {
         let mut all = [_mm512_setzero_si512(); 4];
         let mut values = [_mm512_setzero_si512(); N];
@@ -239,7 +239,7 @@ unsafe fn rank<const N: usize>(ranks: &Ranks, column: &[u32; LANES]) -> __m512i 
 impl Bytes for Zmm {
     #[inline(always)]
     unsafe fn splat(byte: u8) -> Self {
-        // SAFETY: the caller vouches for the instruction set, here and below.
+        // SAFETY: the caller guarantees the instruction set, here and below.
         Self(unsafe { _mm512_set1_epi8(byte.cast_signed()) })
     }
 

@@ -18,7 +18,7 @@ pub(super) trait Bytes: Copy {
     unsafe fn splat(byte: u8) -> Self;
 
     /// The ranks of the first `packets` of a column, as [`Ranks::rank`] gives them; those
-    /// behind may be of any packet.
+    /// after may be of any packet.
     unsafe fn rank(ranks: &Ranks, column: &[u32; LANES], packets: usize) -> Self;
 
     /// Feature, threshold and left child of the nodes that the packets are at;
@@ -45,12 +45,12 @@ pub(super) trait Bytes: Copy {
 /// It was written.
 #[inline(always)]
 unsafe fn row_of<B: Bytes>(rows: &[MaybeUninit<B>; FEATURES_MAX], feature: u8) -> B {
-    // SAFETY: the caller vouches for it.
+    // SAFETY: the caller guarantees it.
     unsafe { rows.get_unchecked(usize::from(feature)).assume_init() }
 }
 
 /// The leaves that the first `packets` of a batch reach in the trees of a group. Those of
-/// the lanes behind mean nothing.
+/// the lanes after mean nothing.
 ///
 /// # Safety
 ///
@@ -65,12 +65,12 @@ pub(super) unsafe fn leaves<B: Bytes>(
     let mut rows = [MaybeUninit::<B>::uninit(); FEATURES_MAX];
     let (columns, _) = columns.as_chunks::<LANES>();
     for (row, ranked) in rows.iter_mut().zip(&group.ranked) {
-        // SAFETY: the caller vouches for the instruction set.
+        // SAFETY: the caller guarantees the instruction set.
         *row =
             MaybeUninit::new(unsafe { B::rank(&ranked.ranks, &columns[ranked.column], packets) });
     }
     for tree in &group.trees {
-        // SAFETY: the caller vouches for the instruction set; as many rows were
+        // SAFETY: the caller guarantees the instruction set; as many rows were
         // written as features are ranked, and a level names only ranked features.
         unsafe {
             let mut at = B::splat(0);

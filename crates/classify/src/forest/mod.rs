@@ -169,7 +169,7 @@ impl Forest {
     }
 
     /// The leaves, as node numbers of the file, that the first `packets` of a batch
-    /// reach: `leaves[tree][lane]`. What is written to lanes behind means nothing.
+    /// reach: `leaves[tree][lane]`. What is written to lanes after means nothing.
     ///
     /// # Panics
     ///

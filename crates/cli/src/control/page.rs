@@ -131,9 +131,9 @@ fn arrivals(status: &Status) -> impl Iterator<Item = Row> {
 
 fn resource(resource: &ResourceStatus) -> Option<Row> {
     let used = resource.used? * 100.0;
-    let short = match resource.relief_steps {
+    let short = match resource.degradation_steps {
         0 => String::new(),
-        steps => format!(", short: {steps} steps of relief"),
+        steps => format!(", short: {steps} steps of degradation"),
     };
     let name = word(&resource.name);
     Some(row("resource", format!("{name}: {used:.0} %{short}")))
@@ -266,7 +266,7 @@ mod tests {
                 name: "disk".into(),
                 used: Some(0.95),
                 short_at: Some(0.9),
-                relief_steps: 2,
+                degradation_steps: 2,
             }],
             cpu: Some(CpuStatus {
                 budget: 0.5,
@@ -304,7 +304,7 @@ of them  promoted: 4
 mirrored sent: 5
 eth0     12 348 packets received, 1 dropped by kernel
 lost     device (rx_missed_errors): 6 packets; make the receive ring of the network interface longer
-resource disk: 95 %, short: 2 steps of relief
+resource disk: 95 %, short: 2 steps of degradation
 cpu      25.0 % of a core, budget 50.0 %; 100.0 % of flows are captured
 changes  2, from request to packet 1.50 ms (median), 3.00 ms (p99)
 event    2026-01-31T13:05:00Z event 2 (by uid 0)

@@ -82,7 +82,7 @@ impl FlowLabels {
         let mut labels = Self::default();
         for (line, text) in text.lines().enumerate() {
             if let Some(fields) = text.strip_prefix("#fields") {
-                // Labelled logs have their own columns behind blanks.
+                // Labelled logs have their own columns after blanks.
                 names = fields.split_whitespace().collect();
             }
             if text.starts_with('#') || text.trim().is_empty() {
@@ -171,7 +171,7 @@ impl FlowLabels {
     pub(super) fn of(&mut self, ts_ns: u64, headers: &Headers) -> Option<&Label> {
         let mut key = headers.key?;
         if matches!(key.protocol, 1 | 58) {
-            // Types of ICMP are no ports to the packet road.
+            // Types of ICMP are no ports to the data path.
             (key.low.port, key.high.port) = (0, 0);
         }
         let now = i128::from(ts_ns);

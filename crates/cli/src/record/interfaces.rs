@@ -84,7 +84,7 @@ pub(super) struct InterfaceArgs {
     no_sandbox: bool,
 
     /// CPU that this process may use, as in 10%: 100% is one core. To keep it, the kernel
-    /// captures a share of all flows only, as large as possible; what it leaves out is
+    /// captures a share of all flows only, as large as possible; what it skips is
     /// counted (dropped{cpu_budget}), and the log says of which share its packets are.
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     cpu: Option<f64>,

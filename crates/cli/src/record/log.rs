@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::fs::Mode;
 use rustix::process::umask;
-use strata_confine::{Group, Owner};
 use strata_node::LogSpec;
+use strata_sandbox::{Group, Owner};
 use strata_store::{DiskChoice, RecorderOptions, WhenFull};
 
 use crate::{bounded, text};

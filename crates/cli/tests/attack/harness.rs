@@ -429,24 +429,28 @@ pub(crate) fn verified(log: &Path) {
     assert!(whole, "strata verify: {text}");
 }
 
-/// The books of a log's last recording balance; packets it has seen.
+/// The counters of a log's last recording balance; packets it has seen.
 pub(crate) fn seen(log: &Path) -> u64 {
     let mut command = strata();
     let (done, text) = run(command.args(["info", "--json"]).arg(log), PATIENCE);
     assert!(done, "strata info: {text}");
     let from = text.find('[').expect("a list of recordings");
     let list: Value = serde_json::from_str(&text[from..]).unwrap();
-    let books = &list.as_array().unwrap().last().unwrap()["books"];
+    let accounting = &list.as_array().unwrap().last().unwrap()["accounting"];
     let of = |name: &str| {
-        books[name][0]
+        accounting[name][0]
             .as_u64()
-            .unwrap_or_else(|| panic!("{name}: {books}"))
+            .unwrap_or_else(|| panic!("{name}: {accounting}"))
     };
-    let dropped = books["dropped"].as_array().unwrap().iter();
+    let dropped = accounting["dropped"].as_array().unwrap().iter();
     let dropped: u64 = dropped.map(|reason| reason[1][0].as_u64().unwrap()).sum();
     let ended = ["filtered", "discarded", "sampled_out", "logged"].map(of);
     let total = ended.iter().sum::<u64>() + dropped;
-    assert_eq!(of("seen"), total, "the books do not balance: {books}");
+    assert_eq!(
+        of("seen"),
+        total,
+        "the accounting do not balance: {accounting}"
+    );
     total
 }
 

@@ -4,7 +4,7 @@
 //! Each attack has a process of its own. During it and after it, the process lives within stated
 //! bounds ([`harness::Bounds`]), goes on with its work, answers who may ask, shows no control
 //! character that a stranger sent, and ends on SIGINT; what it wrote passes `strata verify`, and
-//! every packet is in its books. All of it happens on loopback and in namespaces of the test's
+//! every packet is in its counters. All of it happens on loopback and in namespaces of the test's
 //! own.
 //!
 //! ```text

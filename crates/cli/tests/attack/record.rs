@@ -369,11 +369,11 @@ impl Live {
             victim, log, dir, ..
         } = self;
         victim.into_inner().unwrap().ended_well();
-        let books = seen(&log);
+        let accounting = seen(&log);
         assert_eq!(
-            books + kernel,
+            accounting + kernel,
             sent,
-            "packets in the books and lost by the kernel ({kernel})"
+            "packets in the accounting and lost by the kernel ({kernel})"
         );
         verified(&log);
         manifest_below(&log, MANIFEST_MAX);

@@ -327,11 +327,11 @@ fn hostile_numbers(relay: &Relay, round: &mut Round) {
             ] {
                 let mut bytes = entry(&json!({}));
                 bytes.extend(message(kind, &body));
-                bytes.extend(message(8, b"{\"books\":null,\"warnings\":[]}"));
+                bytes.extend(message(8, b"{\"accounting\":null,\"warnings\":[]}"));
                 send(ADDRESS, 11, &bytes);
             }
         }
-        let warnings = json!({"books": null, "warnings": vec![HOSTILE_TEXT; 10_000]});
+        let warnings = json!({"accounting": null, "warnings": vec![HOSTILE_TEXT; 10_000]});
         let mut bytes = entry(&json!({}));
         bytes.extend(message(8, warnings.to_string().as_bytes()));
         send(ADDRESS, 12, &bytes);

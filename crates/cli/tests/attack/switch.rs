@@ -89,24 +89,25 @@ impl Site for Switch {
         let sent = self.traffic.lock().unwrap().stop();
         self.victim.lock().unwrap().lives();
         drop(self.listener);
-        // Its relay is gone, so it need not end well; but soon, and with every packet in its books.
+        // Its relay is gone, so it need not end well; but soon, and with every packet in its counters.
         let (_, printed) = self.victim.into_inner().unwrap().ended(true, END_MAX);
-        let books = printed
+        let accounting = printed
             .lines()
             .find(|line| line.starts_with("packets: seen "));
-        let books = books.unwrap_or_else(|| panic!("no books of {sent} packets: {printed}"));
-        let words = books.split_once("seen ").unwrap().1;
+        let accounting =
+            accounting.unwrap_or_else(|| panic!("no accounting of {sent} packets: {printed}"));
+        let words = accounting.split_once("seen ").unwrap().1;
         let (seen, ended) = words.split_once(" = ").unwrap();
         let number = |text: &str| text.replace(' ', "").parse::<u64>().ok();
         let ended: u64 = ended
             .split(" + ")
             .filter_map(|part| number(part.rsplit_once(' ')?.1))
             .sum();
-        assert_eq!(number(seen), Some(ended), "{books}");
+        assert_eq!(number(seen), Some(ended), "{accounting}");
         // What SIGINT finds in the ring is not captured.
         assert!(
             ended + 100 >= sent && ended <= sent,
-            "of {sent} packets: {books}"
+            "of {sent} packets: {accounting}"
         );
     }
 }

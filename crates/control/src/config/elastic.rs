@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::elastic::{ElasticOptions, Resource, Threshold};
 
-/// How shortages are answered. A step of relief is a mode that keeps less.
+/// How shortages are answered. A step of degradation is a mode that keeps less.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ElasticConfig {
@@ -23,7 +23,7 @@ pub struct ElasticConfig {
     pub disk_rate_percent: f64,
     /// RDMA packets sent again, of those sent, at which the way to the relay is short, in percent.
     pub rdma_again_percent: f64,
-    /// What is kept may take so many megabits per second on its way to the disk or the relay;
+    /// What is kept may take so many megabits per second to the disk or the relay;
     /// without it, any number.
     pub bandwidth_mbps: Option<f64>,
     /// CPU use of the busiest worker at which CPU is short, in percent of a core. Without it, CPU

@@ -133,7 +133,7 @@ fn dotted(within: &str) -> String {
     }
 }
 
-/// The type of a key in words, and the table behind it with the form of its heading.
+/// The type of a key in words, and the table after it with the form of its heading.
 fn kind<'a>(root: &'a Value, value: &'a Value) -> (String, Option<(&'a Value, &'static str)>) {
     let target = resolve(root, value);
     let types: Vec<&str> = match &target["type"] {

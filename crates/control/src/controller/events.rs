@@ -58,7 +58,7 @@ impl Latest {
 pub(super) struct Events {
     latest: Latest,
     /// Those that were not yet taken for the journal.
-    news: Latest,
+    events: Latest,
 }
 
 impl Events {
@@ -69,12 +69,12 @@ impl Events {
             what: bounded(what),
             why: bounded(why.to_owned()),
         };
-        self.news.push(event.clone());
+        self.events.push(event.clone());
         self.latest.push(event);
     }
 
-    pub(super) fn take_news(&mut self) -> Vec<Event> {
-        std::mem::take(&mut self.news).events.into()
+    pub(super) fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events).events.into()
     }
 
     pub(super) fn latest(&self) -> Vec<Event> {
@@ -104,11 +104,11 @@ mod tests {
         let latest = events.latest();
         assert_eq!(latest.len(), EVENTS_MAX);
         assert_eq!(latest[999].what, "event 2999");
-        assert_eq!(events.take_news().len(), EVENTS_MAX);
+        assert_eq!(events.take_events().len(), EVENTS_MAX);
         for _ in 0..1000 {
             events.note("strata", "ü".repeat(1 << 20), &"x".repeat(1 << 20));
         }
-        for kept in [events.latest(), events.take_news()] {
+        for kept in [events.latest(), events.take_events()] {
             let bytes: usize = kept.iter().map(Event::bytes).sum();
             assert!(
                 bytes <= BYTES_MAX && kept.len() > 50,
@@ -116,6 +116,6 @@ mod tests {
                 kept.len()
             );
         }
-        assert!(events.take_news().is_empty());
+        assert!(events.take_events().is_empty());
     }
 }

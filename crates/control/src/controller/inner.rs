@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use strata_classify::Model;
 use strata_policy::{Mode, ModeConfig, ModeError, Plan};
 use strata_rules::{Action, Base, PolicySet};
-use strata_wire::{Tally, exact};
+use strata_wire::{Counters, exact};
 
 use super::events::Events;
 use super::{Fast, Observed};
-use crate::elastic::{ElasticOptions, ElasticState, Reading, Relief, Resource, Sensed};
+use crate::elastic::{Degradation, ElasticOptions, ElasticState, Reading, Resource, Sensed};
 use crate::saved::Saved;
 use crate::status::CpuStatus;
 
@@ -56,17 +56,17 @@ impl Asked {
 
     /// The modes at work: those asked for, or where something is short the one that relieves it
     /// and keeps no more than these.
-    fn active(&self, relief: Relief) -> Vec<String> {
-        if relief == Relief::default() {
+    fn active(&self, degradation: Degradation) -> Vec<String> {
+        if degradation == Degradation::default() {
             return self.modes.clone();
         }
-        let asked = self.modes.iter().map(|name| Relief::of_mode(name));
+        let asked = self.modes.iter().map(|name| Degradation::of_mode(name));
         // Several modes are joined demands, so they give up only what all do.
-        let asked = asked.reduce(|a, b| Relief {
+        let asked = asked.reduce(|a, b| Degradation {
             partial: a.partial && b.partial,
             sampled: a.sampled && b.sampled,
         });
-        let all = relief.and(asked.unwrap_or_default());
+        let all = degradation.and(asked.unwrap_or_default());
         all.mode()
             .map_or_else(|| self.modes.clone(), |name| vec![name.to_owned()])
     }
@@ -76,9 +76,9 @@ impl Asked {
         &self,
         model: &Model,
         policies: &PolicySet,
-        relief: Relief,
+        degradation: Degradation,
     ) -> Result<Plan, ModeError> {
-        let active = self.active(relief);
+        let active = self.active(degradation);
         let modes: Result<Vec<Mode>, ModeError> = active
             .iter()
             .map(|name| Mode::by_name(name, &self.own_modes))
@@ -111,7 +111,7 @@ pub(super) struct Inner {
     pub(super) can_mirror: bool,
     pub(super) state: ElasticState,
     /// What the relay asks of each worker's link, and why it did last.
-    pub(super) relay: BTreeMap<u16, Relief>,
+    pub(super) relay: BTreeMap<u16, Degradation>,
     pub(super) relay_why: String,
     pub(super) cpu: Option<CpuStatus>,
     /// Since when all flows are captured again, once it was said that they are not.
@@ -142,7 +142,7 @@ pub(super) enum Sampling {
 #[derive(Debug)]
 pub(super) struct Rate {
     pub(super) since: Instant,
-    pub(super) seen: Tally,
+    pub(super) seen: Counters,
     pub(super) logged_bytes: u64,
     pub(super) packets_per_second: f64,
     pub(super) bytes_per_second: f64,
@@ -152,22 +152,22 @@ pub(super) struct Rate {
 impl Inner {
     /// The modes at work.
     pub(super) fn active(&self) -> Vec<String> {
-        self.asked.active(self.state.relief())
+        self.asked.active(self.state.degradation())
     }
 
     /// What workers are to do now.
     pub(super) fn plan(&self, model: &Model) -> Result<Plan, ModeError> {
-        let relief = self.state.relief();
-        self.asked.plan(model, &self.policies.set, relief)
+        let degradation = self.state.degradation();
+        self.asked.plan(model, &self.policies.set, degradation)
     }
 
     /// What is asked by the relay, of any link.
-    pub(super) fn asked_by_relay(&self) -> Relief {
+    pub(super) fn asked_by_relay(&self) -> Degradation {
         let asked = self.relay.values().copied();
-        asked.fold(Relief::default(), Relief::and)
+        asked.fold(Degradation::default(), Degradation::and)
     }
 
-    /// Takes in a reading; what is older than the one at hand is no news.
+    /// Takes in a reading; what is older than the one at hand is ignored.
     pub(super) fn read(&mut self, resource: Resource, value: Option<f64>, taken: Instant) {
         let since = taken.saturating_duration_since(self.started);
         let taken_ns = exact::<u64>(since.as_nanos());

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use strata_rules::{Action, Policy, PolicyError, PolicySet};
-use strata_wire::Tally;
+use strata_wire::Counters;
 
 use super::inner::{Inner, Registry};
 use super::{Beginning, ControlError, Controller, bounded};
@@ -40,7 +40,7 @@ pub(super) struct First {
     /// Numbers of saved ones that the configuration has now.
     pub(super) configured: Vec<u32>,
     /// What is to be said of saved ones.
-    pub(super) news: Vec<String>,
+    pub(super) events: Vec<String>,
 }
 
 /// The policies of a configuration, and those that were saved: these keep their numbers, and
@@ -57,7 +57,7 @@ pub(super) fn first(
             ..Registry::default()
         },
         configured: Vec::new(),
-        news: Vec::new(),
+        events: Vec::new(),
     };
     let asked = configured.clone();
     let mut numbers = (1..=u32::MAX).filter(|id| !taken.contains(id));
@@ -84,13 +84,13 @@ pub(super) fn first(
         let problem = added.unwrap_or_else(|error| Some(error.to_string()));
         if let Some(problem) = problem {
             let what = format!("policy {id} of run time is not in force: {text}: {problem}");
-            first.news.push(what);
+            first.events.push(what);
         }
     }
     if !first.policies.at_run_time.is_empty() {
         let count = first.policies.at_run_time.len();
         let what = format!("{count} policies that were added at run time are in force again");
-        first.news.push(what);
+        first.events.push(what);
     }
     let policies = &mut first.policies;
     policies.set.install(policies.set.merge().run());
@@ -150,9 +150,9 @@ impl Inner {
         &mut self,
         saved: Option<Saved>,
         configured: Vec<u32>,
-        news: Vec<String>,
+        events: Vec<String>,
     ) {
-        for what in news {
+        for what in events {
             self.events.note("strata", what, "");
         }
         self.saved = saved;
@@ -312,7 +312,7 @@ impl Controller {
             Some(_) => inner.state.clone(),
             None => ElasticState::default(),
         };
-        let plan = next.plan(&self.model, &policies.set, state.relief())?;
+        let plan = next.plan(&self.model, &policies.set, state.degradation())?;
         // Nothing is refused from here on.
         let replaced = std::mem::replace(&mut inner.policies, policies);
         (inner.asked, inner.state) = (next, state);
@@ -332,7 +332,7 @@ impl Controller {
     pub fn policies(&self) -> Vec<PolicyStatus> {
         let inner = self.lock();
         let status = |(id, policy, text): (u32, &Policy, &str)| {
-            let Tally { packets, bytes } = policy.hits.tally();
+            let Counters { packets, bytes } = policy.hits.counters();
             PolicyStatus {
                 id,
                 matches: text.to_owned(),

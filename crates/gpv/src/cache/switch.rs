@@ -83,7 +83,7 @@ pub struct SwitchCache<T> {
     hasher: KeyHasher,
     /// Passes of packets through the pipeline.
     pass: u64,
-    /// Blocks to be freed by packets on their way back, and before which packet they arrive.
+    /// Blocks to be freed by packets in flight back, and before which packet they arrive.
     resubmitted: VecDeque<(u64, u32)>,
     resubmit_after: u64,
     counters: Counters,
@@ -164,7 +164,7 @@ impl<T: Tuple> SwitchCache<T> {
         }
     }
 
-    /// Packets that are on their way back reach the stack of free blocks.
+    /// Packets that are in flight back reach the stack of free blocks.
     fn resubmit(&mut self) {
         while let Some(&(at, block)) = self.resubmitted.front()
             && at <= self.counters.packets

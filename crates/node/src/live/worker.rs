@@ -10,13 +10,13 @@ use anyhow::{Context, Error, Result, anyhow};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use strata_capture::live::{Live, RingCounts};
-use strata_confine::Role;
 use strata_pipeline::Worker;
 use strata_policy::{ClassKept, merge_kept};
-use strata_wire::{Ledger, Tally};
+use strata_sandbox::Role;
+use strata_wire::{Counters, Ledger};
 
 use super::run::run_live;
-use crate::observer::Noted;
+use crate::observer::Observation;
 use crate::outcome::WorkerOutcome;
 use crate::sandbox;
 use crate::sensors::Gauges;
@@ -131,21 +131,21 @@ impl Running {
     /// Waits until it has ended.
     pub(super) fn join(self) -> Result<WorkerOutcome> {
         let joined = self.thread.join();
-        joined.map_err(|_| anyhow!("a worker failed; its books are lost"))?
+        joined.map_err(|_| anyhow!("a worker failed; its accounting are lost"))?
     }
 }
 
 /// What the kernel had counted for all workers, when it was booked last.
 #[derive(Default)]
 struct InKernel {
-    filtered: Tally,
-    left_out: Tally,
+    filtered: Counters,
+    sampled_out: Counters,
 }
 
-/// What was added to a tally.
-fn added(before: &mut Tally, now: Tally) -> Tally {
+/// What was added to counters.
+fn added(before: &mut Counters, now: Counters) -> Counters {
     let earlier = std::mem::replace(before, now);
-    Tally {
+    Counters {
         packets: now.packets - earlier.packets,
         bytes: now.bytes - earlier.bytes,
     }
@@ -160,7 +160,7 @@ fn publish(
     if let Some(before) = in_kernel {
         worker.count_filtered(added(&mut before.filtered, live.filtered()));
         if let Some(sampler) = live.sampler() {
-            worker.count_left_out(added(&mut before.left_out, sampler.left_out()));
+            worker.count_sampled_out(added(&mut before.sampled_out, sampler.sampled_out()));
         }
     }
     let events = live.take_events();
@@ -190,8 +190,8 @@ fn publish(
 }
 
 /// What all workers say.
-pub(super) fn noted(running: &[Running]) -> Noted {
-    let mut noted = Noted::default();
+pub(super) fn noted(running: &[Running]) -> Observation {
+    let mut noted = Observation::default();
     for worker in running {
         worker.status.with(|snapshot| {
             noted.ledger.merge(&snapshot.ledger);

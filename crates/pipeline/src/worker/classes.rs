@@ -2,7 +2,7 @@
 
 use strata_policy::ClassKept;
 use strata_store::ClassCount;
-use strata_wire::{Keep, Tally};
+use strata_wire::{Counters, Keep};
 
 /// Keep codes that a class can have, and one more for what is sampled out. What is dropped has
 /// the code of nothing.
@@ -11,7 +11,7 @@ const SAMPLED_OUT: usize = 4;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
-    captured: Tally,
+    captured: Counters,
     kept_bytes: u64,
 }
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use strata_policy::Steering;
 use strata_store::{BlockBuilder, BlockSink, Progress, StoreError, Written};
-use strata_wire::{FlowKey, Tally};
+use strata_wire::{Counters, FlowKey};
 
-use super::{Attention, WorkerOptions};
+use super::{Triggers, WorkerOptions};
 use crate::budget::Budget;
 use crate::path::DataPath;
 
@@ -67,10 +67,10 @@ pub trait Copies: Debug + Send {
     fn send(&mut self, frames: &[&[u8]]);
 
     /// What was sent so far.
-    fn sent(&self) -> Tally;
+    fn sent(&self) -> Counters;
 
     /// What could not be sent so far.
-    fn lost(&self) -> Tally;
+    fn lost(&self) -> Counters;
 }
 
 /// Is told how much of a flow's packets is enough, so that no more is copied.
@@ -97,7 +97,7 @@ pub struct Parts<S = BlockSink> {
     /// The plans that it follows, from its first batch on, instead of the modes of its options.
     pub steering: Option<Arc<Steering>>,
     /// What it keeps whole beyond what modes and policies ask for.
-    pub attention: Option<Attention>,
+    pub triggers: Option<Triggers>,
     /// How many packets it may take, perhaps with other workers; `None` for all that come.
     pub budget: Option<Arc<Budget>>,
     /// Who takes copies of packets that a policy mirrors.
@@ -115,7 +115,7 @@ impl<S: Sink> Parts<S> {
             path: DataPath::best(),
             sink,
             steering: None,
-            attention: None,
+            triggers: None,
             budget: None,
             copies: None,
             enough: None,

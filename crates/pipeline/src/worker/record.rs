@@ -36,7 +36,7 @@ impl<S: Sink> Worker<S> {
                 join_decided(demands, number, self.sampling_hasher.flow(&key))
             }
         };
-        let (outcome, decider) = match &self.attention {
+        let (outcome, decider) = match &self.triggers {
             None => (outcome, decider),
             Some(_) => self.attend_to(lane, packet, (outcome, decider), (verdict, class))?,
         };

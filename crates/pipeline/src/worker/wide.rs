@@ -21,7 +21,7 @@ const LONG: usize = 1 << 24;
 /// What is kept of the packets of each class.
 #[derive(Clone, Debug)]
 struct Kept {
-    /// Bytes behind the headers; [`WHOLE`] for all.
+    /// Bytes after the headers; [`WHOLE`] for all.
     payload: [u32; 256],
     codes: [u8; 256],
 }
@@ -104,7 +104,7 @@ impl<S: Sink> Worker<S> {
         start: usize,
         count: usize,
     ) -> Result<bool, StoreError> {
-        let is_plain = self.policing.is_none() && self.attention.is_none() && self.enough.is_none();
+        let is_plain = self.policing.is_none() && self.triggers.is_none() && self.enough.is_none();
         if !is_plain || count < FEW {
             return Ok(false);
         }

@@ -28,7 +28,7 @@ impl Sink for Blocks {
     }
 
     fn submit(&mut self, mut block: Box<BlockBuilder>) -> Result<(), StoreError> {
-        let tally = block.tally();
+        let counters = block.counters();
         let mut sealed = self.sealed.lock().unwrap();
         let number = sealed.len() as u64;
         sealed.push(block.seal(1, 0, number, [1, 2]).to_vec());
@@ -36,7 +36,7 @@ impl Sink for Blocks {
         self.written
             .lock()
             .unwrap()
-            .push_back(Written { tally, outcome });
+            .push_back(Written { counters, outcome });
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
-use strata_store::Books;
+use strata_store::SavedLedger;
 use strata_wire::start_of;
 
 use crate::secret::PROOF_LEN;
@@ -275,7 +275,7 @@ pub struct BlockFull {
     pub block: u64,
     /// Bytes of segments in it.
     pub used: u32,
-    /// Sequence number (PSN) behind the last RDMA packet that wrote into it.
+    /// Sequence number (PSN) after the last RDMA packet that wrote into it.
     pub end_psn: u32,
     /// Sequence number of its first packet.
     pub first_seq: u64,
@@ -301,8 +301,8 @@ pub struct Progress {
 /// The end of a recording.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct End {
-    /// The books; only the connection that closes the recording has them.
-    pub books: Option<Books>,
+    /// The counters; only the connection that closes the recording has them.
+    pub accounting: Option<SavedLedger>,
     /// What was odd.
     pub warnings: Vec<String>,
 }

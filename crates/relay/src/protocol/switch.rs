@@ -8,16 +8,16 @@
 //! [`Connection`] is what both ends share from then on.
 
 mod connection;
+mod counters;
 mod entry;
 mod path;
-mod tally;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use strata_rdma::RequesterCounters;
 use strata_store::{
-    BlockBuilder, BlockSource, BlockTally, Incoming, RawRecord, Records, StoreError, Written,
+    BlockBuilder, BlockCounters, BlockSource, Incoming, RawRecord, Records, StoreError, Written,
 };
 use strata_wire::segment::PacketInfo;
 
@@ -26,10 +26,10 @@ use crate::protocol::{End, MS_NS, Message, Progress, SECOND_NS, Shortage};
 
 use connection::Heard;
 pub use connection::{Connection, Numbers};
+use counters::{add, count};
 pub(crate) use entry::ANSWER_LIMIT_NS;
 pub use entry::Entry;
 pub use path::Path;
-use tally::{add, count};
 
 /// RDMA packets that are gathered before they are sent.
 const BATCH_PACKETS: usize = 244;
@@ -58,7 +58,7 @@ pub struct LinkReport {
     /// Times the relay was lost.
     pub disconnections: u64,
     /// Packets of which it is not known that the relay has them on disk.
-    pub lost: BlockTally,
+    pub lost: BlockCounters,
     /// Of all connections.
     pub rdma: RequesterCounters,
     /// What went wrong, in words.
@@ -281,11 +281,11 @@ impl Switch {
         match (&self.state, connection.receive(message)?) {
             (_, Heard::Alive) => {}
             (_, Heard::Shortage(shortage)) => self.shortage = shortage,
-            (State::Serving, Heard::Stored(block, tally)) => {
+            (State::Serving, Heard::Stored(block, counters)) => {
                 self.report.blocks += 1;
                 self.additions.retain(|(of, _)| *of > block);
                 source.settle(Written {
-                    tally,
+                    counters,
                     outcome: Ok(()),
                 });
             }
@@ -428,14 +428,14 @@ impl Switch {
         };
     }
 
-    fn settle_lost(&mut self, tally: BlockTally, source: &BlockSource) {
-        add(&mut self.report.lost, &tally);
+    fn settle_lost(&mut self, counters: BlockCounters, source: &BlockSource) {
+        add(&mut self.report.lost, &counters);
         let outcome = match &self.report.failure {
             Some(reason) => StoreError::RelayFailed(reason.clone()),
             None => StoreError::RelayLost,
         };
         source.settle(Written {
-            tally,
+            counters,
             outcome: Err(outcome),
         });
     }
@@ -505,14 +505,14 @@ impl Switch {
         }
         if let Some(current) = self.current.take() {
             let mut records = Records::resume(current.block.body(), current.position);
-            let mut tally = BlockTally::default();
+            let mut counters = BlockCounters::default();
             while let Some(Ok(record)) = records.next_raw() {
                 if let RawRecord::Packet(raw) = record {
-                    count(&mut tally, &raw);
+                    count(&mut counters, &raw);
                 }
             }
             source.give_back(current.block);
-            self.settle_lost(tally, source);
+            self.settle_lost(counters, source);
         }
     }
 
@@ -558,7 +558,7 @@ impl Switch {
                             return Err(error);
                         }
                     }
-                    count(connection.tally(), &raw);
+                    count(connection.counted(), &raw);
                     self.next_seq = raw.packet.seq + 1;
                     self.report.packets += 1;
                     current.position = records.position();

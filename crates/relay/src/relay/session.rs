@@ -351,9 +351,9 @@ impl Server<'_> {
         let Some(end) = end else {
             return Ok(self.stream.end(None)?);
         };
-        let ledger = end.books.as_ref().map(Ledger::from);
-        let books = ledger.as_ref().map(|ledger| (ledger, end.warnings));
-        Ok(self.stream.end(books)?)
+        let ledger = end.accounting.as_ref().map(Ledger::from);
+        let accounting = ledger.as_ref().map(|ledger| (ledger, end.warnings));
+        Ok(self.stream.end(accounting)?)
     }
 
     /// Hands definitions and a block to the writers.
@@ -386,7 +386,7 @@ impl Server<'_> {
 
     fn write_block(&mut self, block: BlockWrite) -> Result<(), RelayError> {
         let BlockWrite { job, place, header } = block;
-        // The switch may have announced one that is on its way to disk.
+        // The switch may have announced one that is in flight to disk.
         let Some(memory) = self.memory.take(self.inner, place, &header) else {
             self.session.withdraw(job);
             return Err(RelayError::Refused("a block that was not its".into()));

@@ -2,7 +2,7 @@
 //! virtual sensors.
 
 use strata_control::elastic::{
-    ElasticOptions, ElasticState, Reading, Relief, Resource, Sensed, plan,
+    Degradation, ElasticOptions, ElasticState, Reading, Resource, Sensed, plan,
 };
 use strata_relay::protocol::Shortage;
 use strata_testkit::sim::SECOND;
@@ -19,8 +19,8 @@ pub(crate) fn options() -> ElasticOptions {
     }
 }
 
-pub(crate) fn relief(shortage: &Shortage) -> Relief {
-    Relief {
+pub(crate) fn degradation(shortage: &Shortage) -> Degradation {
+    Degradation {
         partial: shortage.partial,
         sampled: shortage.sampled,
     }
@@ -70,11 +70,11 @@ impl Disk {
         read(Resource::Blocks, self.waiting as f64 / blocks.max(1) as f64);
         let (state, steps) = plan(&self.state, &self.sensed, &self.options);
         self.state = state;
-        let relief = self.state.relief();
+        let degradation = self.state.degradation();
         if let Some(step) = steps.last() {
             self.shortage = Shortage {
-                partial: relief.partial,
-                sampled: relief.sampled,
+                partial: degradation.partial,
+                sampled: degradation.sampled,
                 why: step.to_string(),
             };
         }

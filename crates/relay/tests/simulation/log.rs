@@ -78,7 +78,7 @@ pub(crate) fn check(disk: &SimDisk, accounts: &[Account]) {
             assert_eq!(recording.state, State::Closed, "{name:?}");
         }
         if recording.state == State::Closed {
-            let (_, loss) = log.books(recording).unwrap();
+            let (_, loss) = log.accounting(recording).unwrap();
             let present = (found.whole.len() + found.incomplete.len()) as u64;
             assert_eq!(
                 loss.packets,

@@ -21,7 +21,7 @@ mod switch;
 
 use std::io::ErrorKind;
 
-use strata_control::elastic::Relief;
+use strata_control::elastic::Degradation;
 use strata_rdma::OnLoss;
 use strata_store::SimDisk;
 use strata_testkit::sim::{self, MS, SECOND, Weather};
@@ -103,12 +103,12 @@ impl World {
     }
 
     /// What the switch gives up now.
-    fn relief(&self) -> Relief {
-        self.switch.as_ref().expect("it runs").relief()
+    fn degradation(&self) -> Degradation {
+        self.switch.as_ref().expect("it runs").degradation()
     }
 
     /// When the mode of the switch changed, and to what.
-    fn changes(&self) -> &[(u64, Relief)] {
+    fn changes(&self) -> &[(u64, Degradation)] {
         let switch = self.switch.as_ref().expect("it runs");
         &switch.account.changes
     }
@@ -411,7 +411,7 @@ fn whatever_happens_what_was_confirmed_is_there_once_and_the_rest_is_counted() {
 
 /// Modes do not flap: what is given up comes back after the hold time (10 s), which doubles when
 /// it was too early.
-fn check_changes(changes: &[(u64, Relief)]) {
+fn check_changes(changes: &[(u64, Degradation)]) {
     for (first, (start, _)) in changes.iter().enumerate() {
         let within = changes[first..].iter();
         let count = within.take_while(|(at, _)| at - start <= MINUTE).count();
@@ -430,7 +430,7 @@ fn switches_keep_less_while_the_relays_disk_is_nearly_full() {
         assert!(world.changes().is_empty(), "{:?}", world.changes());
         world.net.disk_used = 0.97;
         world.run_until(full_at + 5 * SECOND);
-        assert!(world.relief().sampled, "{:?}", world.changes());
+        assert!(world.degradation().sampled, "{:?}", world.changes());
         for step in 1..15 {
             world.run_until(full_at + step * 20 * SECOND);
             world.goes_wrong(Fault::Reset);
@@ -442,7 +442,12 @@ fn switches_keep_less_while_the_relays_disk_is_nearly_full() {
         world.run_until(free_at + 9 * SECOND);
         assert_eq!(world.changes().len(), up, "not at once");
         world.run_until(free_at + MINUTE);
-        assert_eq!(world.relief(), Relief::default(), "{:?}", world.changes());
+        assert_eq!(
+            world.degradation(),
+            Degradation::default(),
+            "{:?}",
+            world.changes()
+        );
         let all = world.changes().len();
         assert!(all <= 2 * up, "{:?}", world.changes());
         world.run_until(END);
@@ -467,12 +472,17 @@ fn switches_keep_less_while_the_relays_disk_is_slow() {
                 switch.feed(300, &mut world.net);
             }
             world.run_until(slow_at + step * SECOND);
-            kept_less |= world.relief().partial;
+            kept_less |= world.degradation().partial;
         }
         assert!(kept_less, "{:?}", world.changes());
         world.mend(Fault::SlowDisk);
         world.run_until(fast_at + 6 * MINUTE);
-        assert_eq!(world.relief(), Relief::default(), "{:?}", world.changes());
+        assert_eq!(
+            world.degradation(),
+            Degradation::default(),
+            "{:?}",
+            world.changes()
+        );
         let changes = world.changes().len();
         assert!(changes <= 16, "{changes} changes: {:?}", world.changes());
         world.run_until(END);
@@ -495,7 +505,12 @@ fn a_shortage_that_comes_and_goes_does_not_make_modes_flap() {
             }
             world.net.disk_used = 0.5;
             world.run_until(end + 6 * MINUTE);
-            assert_eq!(world.relief(), Relief::default(), "{:?}", world.changes());
+            assert_eq!(
+                world.degradation(),
+                Degradation::default(),
+                "{:?}",
+                world.changes()
+            );
             let changes = world.changes().len();
             assert!(
                 changes <= 30,

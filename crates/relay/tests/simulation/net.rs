@@ -59,7 +59,7 @@ pub(crate) const FAULTS: [Fault; 12] = [
     Fault::ShortDisk,
 ];
 
-/// A block on its way to the relay's disk.
+/// A block in flight to the relay's disk.
 pub(crate) struct Writing {
     pub(crate) conn: Conn,
     pub(crate) job: u64,
@@ -174,7 +174,7 @@ impl Net {
         self.queue.at(at, Event::Bytes(conn, to, bytes));
     }
 
-    /// An end hangs up: the other one learns it behind all that was said.
+    /// An end hangs up: the other one learns it after all that was said.
     pub(crate) fn hang_up(&mut self, conn: Conn, to: End) {
         let at = self.stream_time(conn, to);
         self.queue.at(at, Event::HungUp(conn, to));

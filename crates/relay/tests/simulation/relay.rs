@@ -536,9 +536,9 @@ impl RelayNode {
             Action::Write(write) => return self.write(conn, served, &write, net),
             Action::End(None) => served.stream.end(None)?,
             Action::End(Some(end)) => {
-                let ledger = end.books.as_ref().map(Ledger::from);
-                let books = ledger.as_ref().map(|ledger| (ledger, end.warnings));
-                served.stream.end(books)?;
+                let ledger = end.accounting.as_ref().map(Ledger::from);
+                let accounting = ledger.as_ref().map(|ledger| (ledger, end.warnings));
+                served.stream.end(accounting)?;
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
 
-use strata_control::elastic::{ElasticState, Relief, follow};
+use strata_control::elastic::{Degradation, ElasticState, follow};
 use strata_rdma::OnLoss;
 use strata_relay::RelayError;
 use strata_relay::protocol::switch::{
@@ -12,17 +12,17 @@ use strata_relay::protocol::switch::{
 };
 use strata_relay::protocol::{self, Begin, Decoder, Hello, HelloPath, Message};
 use strata_store::{
-    BlockBuilder, BlockSink, BlockSource, Books, Incoming, PacketRecord, block_channel,
+    BlockBuilder, BlockSink, BlockSource, Incoming, PacketRecord, SavedLedger, block_channel,
 };
 use strata_testkit::sim::{MS, SECOND};
 use strata_wire::roce::Packet;
 use strata_wire::segment::Layout;
 use strata_wire::{Interface, Ledger, LinkType, mix64};
 
-use crate::disk::{options, relief};
+use crate::disk::{degradation, options};
 use crate::net::{Conn, End, Net};
 
-/// What packets have behind their first bytes, from a place that depends on their number.
+/// What packets have after their first bytes, from a place that depends on their number.
 static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let words = (0..2048).map(mix64);
     words.flat_map(u64::to_le_bytes).collect()
@@ -89,7 +89,7 @@ pub(crate) struct Account {
     /// Packets that got none, since the relay asked for less.
     pub(crate) sampled_out: u64,
     /// When the mode changed, and to what.
-    pub(crate) changes: Vec<(u64, Relief)>,
+    pub(crate) changes: Vec<(u64, Degradation)>,
 }
 
 #[allow(clippy::large_enum_variant, reason = "there is one")]
@@ -162,20 +162,20 @@ impl SwitchNode {
     }
 
     /// What it gives up now.
-    pub(crate) fn relief(&self) -> Relief {
-        self.elastic.relief()
+    pub(crate) fn degradation(&self) -> Degradation {
+        self.elastic.degradation()
     }
 
     /// Follows the relay, as a controller does.
     fn follow(&mut self, net: &mut Net) {
-        let none = Relief::default();
+        let none = Degradation::default();
         let asked = match &self.switch {
-            Some(switch) => relief(switch.shortage()),
+            Some(switch) => degradation(switch.shortage()),
             None => none,
         };
-        let before = self.relief();
+        let before = self.degradation();
         self.elastic = follow(&self.elastic, asked, &options(), net.now());
-        let now = self.relief();
+        let now = self.degradation();
         if now != before {
             self.account.changes.push((net.now(), now));
         }
@@ -192,7 +192,7 @@ impl SwitchNode {
     /// Takes word of what became of packets.
     fn account(&mut self) {
         while let Some(written) = self.sink.poll() {
-            for _ in 0..written.tally.packets {
+            for _ in 0..written.counters.packets {
                 let seq = self.fed.pop_front().expect("no packet is settled twice");
                 if written.outcome.is_ok() {
                     self.account.stored.push(seq);
@@ -221,8 +221,8 @@ impl SwitchNode {
             return;
         }
         self.account();
-        let relief = self.relief();
-        let kept = match (relief.partial, relief.sampled) {
+        let degradation = self.degradation();
+        let kept = match (degradation.partial, degradation.sampled) {
             (false, false) => packets,
             (true, false) => packets.div_ceil(2),
             (_, true) => packets.div_ceil(8),
@@ -620,11 +620,11 @@ impl SwitchNode {
     }
 }
 
-/// As a link does: at the end, the books are said.
+/// As a link does: at the end, the counters are said.
 fn take(switch: &mut Switch, incoming: Incoming, connection: Option<&mut Connection>) {
     if matches!(incoming, Incoming::End) && !switch.is_ending() {
         switch.end_with(protocol::End {
-            books: Some(Books::from(&Ledger::default())),
+            accounting: Some(SavedLedger::from(&Ledger::default())),
             warnings: Vec::new(),
         });
     }

@@ -7,7 +7,7 @@
 //! masks: else the key 10.0.0.0, cached by a packet of 10.7.0.0/16 where masks have 8 bits,
 //! is found by a packet of 10.0.0.0/24 although another rule asks for 24 bits there.
 //!
-//! The alignment of rules (Algorithm 1, which leaves out dimension 0) is not needed for
+//! The alignment of rules (Algorithm 1, which skips dimension 0) is not needed for
 //! caching.
 
 use strata_wire::exact;

@@ -23,7 +23,7 @@ pub(super) struct Indexed<'a> {
 /// A block that the index says is wanted.
 pub(super) enum Ahead {
     Ready(Box<Block>),
-    /// On its way.
+    /// In flight.
     Fetched {
         named: String,
         entry: Entry,

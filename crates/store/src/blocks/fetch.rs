@@ -14,7 +14,7 @@ use crate::summary::Summary;
 /// Threads that read.
 const THREADS: usize = 2;
 
-/// What stands behind a block's header.
+/// What stands after a block's header.
 pub(crate) struct Content {
     pub(crate) body: Buffer,
     pub(crate) summary: Summary,

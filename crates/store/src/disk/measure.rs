@@ -37,7 +37,7 @@ pub struct DiskReport {
     /// Bytes per second measured past and through the page cache, sync included; `None`
     /// if it was not measured.
     pub measured: Option<[u64; 2]>,
-    /// Blocks on their way at a time.
+    /// Blocks in flight at a time.
     pub in_flight: usize,
     /// Why the kernel gives us no io_uring, if it does not.
     pub no_uring: Option<String>,

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use strata_sys::disk::{Carrying, OwnBlock};
 
-use crate::builder::{BlockBuilder, BlockTally};
+use crate::builder::{BlockBuilder, BlockCounters};
 use crate::channel::{
     BlockSink, BlockSource, FromWriter, Progress, ToWriter, Written, block_channel,
 };
@@ -27,7 +27,7 @@ pub(super) struct Sealed {
     block: Box<BlockBuilder>,
     len: usize,
     next_seq: u64,
-    tally: BlockTally,
+    counters: BlockCounters,
 }
 
 /// Whether blocks are written.
@@ -181,7 +181,7 @@ impl Writer {
         let _ = self.outbox.send(FromWriter {
             block: None,
             written: Some(Written {
-                tally: BlockTally::default(),
+                counters: BlockCounters::default(),
                 outcome: Err(error.again()),
             }),
         });
@@ -213,7 +213,7 @@ impl Writer {
 
     /// Begins to write a block. It goes back to the worker when that has ended.
     fn begin(&mut self, mut block: Box<BlockBuilder>) {
-        let tally = block.tally();
+        let counters = block.counters();
         if !self.in_flight.has_room() {
             self.wait_for_one();
         }
@@ -226,7 +226,7 @@ impl Writer {
                         next_seq: header.next_seq,
                         block,
                         len,
-                        tally,
+                        counters,
                     },
                 };
                 let in_flight = &mut self.in_flight;
@@ -235,7 +235,7 @@ impl Writer {
             }
             Err(error) => {
                 self.note_error(&error);
-                self.give_back(block, tally, Err(error));
+                self.give_back(block, counters, Err(error));
             }
         }
     }
@@ -370,7 +370,7 @@ impl Writer {
         if file.has_failed() && self.in_flight.is_empty() {
             self.end_failed_file();
         }
-        self.give_back(sealed.block, sealed.tally, outcome);
+        self.give_back(sealed.block, sealed.counters, outcome);
     }
 
     /// What the outcome of a write means for the block and its file.
@@ -430,14 +430,14 @@ impl Writer {
     fn give_back(
         &self,
         mut block: Box<BlockBuilder>,
-        tally: BlockTally,
+        counters: BlockCounters,
         outcome: Result<(), StoreError>,
     ) {
         block.reset(0);
         // A worker that is gone needs no block back.
         let _ = self.outbox.send(FromWriter {
             block: Some(block),
-            written: Some(Written { tally, outcome }),
+            written: Some(Written { counters, outcome }),
         });
     }
 

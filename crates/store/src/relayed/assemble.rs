@@ -72,7 +72,7 @@ pub(crate) struct Assembled {
     pub(crate) damaged: Vec<usize>,
 }
 
-/// The ordinary block that `segments`, the memory behind `header`, make. A packet
+/// The ordinary block that `segments`, the memory after `header`, make. A packet
 /// whose first segment is there and another one not ends where that would begin,
 /// and says so in a comment.
 pub(crate) fn assemble(

@@ -73,7 +73,7 @@ impl<B> std::fmt::Debug for RelayWriters<B> {
 }
 
 impl<B: DiskBlock> RelayWriters<B> {
-    /// Starts so many threads, each of which has up to `in_flight` blocks on their way
+    /// Starts so many threads, each of which has up to `in_flight` blocks in flight
     /// to the disk ([`RelayLog::in_flight`](super::RelayLog::in_flight)).
     ///
     /// # Errors

@@ -14,7 +14,7 @@ use crate::builder::BlockBuilder;
 use crate::disk::Disk;
 use crate::error::StoreError;
 use crate::format::{HEADER_LEN, align_up};
-use crate::manifest::{About, Books, Recording, State};
+use crate::manifest::{About, Recording, SavedLedger, State};
 use crate::recorder::take_lock;
 use crate::relayed::Definitions;
 use crate::summary::SUMMARY_BYTES_MAX;
@@ -82,7 +82,7 @@ impl RelayLog {
         }))
     }
 
-    /// How many blocks are best on their way to the disk at a time.
+    /// How many blocks are best in flight to the disk at a time.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.log.disk().in_flight()
@@ -198,7 +198,7 @@ fn end(file: &OpenFile, settled: Settled) -> Result<(), StoreError> {
     }
 }
 
-/// The blocks of one worker of a switch, on their way to files.
+/// The blocks of one worker of a switch, in flight to files.
 pub struct RelayStream {
     log: Arc<LogWriter>,
     recording: u32,
@@ -237,7 +237,7 @@ impl RelayStream {
         self.options.about.hash_seed
     }
 
-    /// A place for a block of `len` bytes behind all before it, with so many packets;
+    /// A place for a block of `len` bytes after all before it, with so many packets;
     /// `None` for a block of definitions, which is in one file with the block that
     /// comes next.
     ///
@@ -321,21 +321,21 @@ impl RelayStream {
         self.checkpoint.write(next_seq, durable_seq, seen)
     }
 
-    /// No more blocks will come through this connection. With the books, the
+    /// No more blocks will come through this connection. With the counters, the
     /// recording is closed.
     ///
     /// # Errors
     ///
     /// If the manifest cannot be written.
-    pub fn end(&mut self, books: Option<(&Ledger, Vec<String>)>) -> Result<(), StoreError> {
+    pub fn end(&mut self, accounting: Option<(&Ledger, Vec<String>)>) -> Result<(), StoreError> {
         self.retire()?;
-        let Some((ledger, warnings)) = books else {
+        let Some((ledger, warnings)) = accounting else {
             return Ok(());
         };
         self.log.update(self.recording, |recording| {
             recording.state = State::Closed;
             recording.ended_ns = Some(now_ns());
-            recording.ledger = Some(Books::from(ledger));
+            recording.ledger = Some(SavedLedger::from(ledger));
             recording.warnings = warnings;
         })
     }

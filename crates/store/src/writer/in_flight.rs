@@ -1,4 +1,4 @@
-//! Blocks on their way to a disk, with their places.
+//! Blocks in flight to a disk, with their places.
 
 use std::collections::VecDeque;
 use std::io;

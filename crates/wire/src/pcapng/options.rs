@@ -11,7 +11,7 @@
 //!
 //! Lists of big-endian sections are turned into it when they are read, values
 //! included. What must not be copied into other files (custom codes 19372 and
-//! 19373) is left out.
+//! 19373) is skipped.
 
 use std::fmt;
 

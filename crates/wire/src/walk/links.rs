@@ -139,7 +139,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What RFC 2427 §3 puts behind the control field: padding, and a network layer protocol
+    /// What RFC 2427 §3 puts after the control field: padding, and a network layer protocol
     /// identifier (ISO/IEC TR 9577).
     fn nlpid(&mut self) -> Option<Layer> {
         if u8_at(self.rest(), 0)? == 0 {

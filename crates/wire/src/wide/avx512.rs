@@ -237,7 +237,7 @@ fn enabled(columns: &mut PacketColumns, key: &[u64; 8], group: usize, packets: &
         & (!tcp | _mm512_cmpge_epu32_mask(transport_len, set(20)))
         & !(udp & tunnel)
         & _mm512_cmpge_epu32_mask(total_len, _mm512_sub_epi32(header_len, link_len))
-        // Whole, as the IP header says, or cut short behind the headers.
+        // Whole, as the IP header says, or cut short after the headers.
         & (_mm512_cmple_epu32_mask(_mm512_add_epi32(total_len, link_len), captured_len)
             | _mm512_cmplt_epu32_mask(header_len, captured_len));
 

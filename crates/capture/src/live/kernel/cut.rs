@@ -19,7 +19,7 @@ use strata_wire::{AddressFamily, Endpoint, FlowKey, exact};
 
 use super::{COUNTER_WORDS, MULTIPLIER, SKB_PROTOCOL, XDP_LOAD_BYTES, write_step};
 
-/// Where things stand in the shared memory, in words of 8 bytes, behind the counters.
+/// Where things stand in the shared memory, in words of 8 bytes, after the counters.
 pub(super) const SECOND_AT: usize = COUNTER_WORDS;
 const TABLE_AT: usize = 1024;
 /// Entries of the cut table: 8 MiB.
@@ -179,7 +179,7 @@ pub(in crate::live) fn raw_ipv6(end: Endpoint) -> [u64; 3] {
     [word(0), word(8), u64::from(end.port.to_be())]
 }
 
-/// Goes on at `found` with the length in the cut table in `R0`, or behind. Fragments,
+/// Goes on at `found` with the length in the cut table in `R0`, or after. Fragments,
 /// options, extension headers and other protocols are not looked up.
 pub(super) fn look_up(
     asm: &mut Assembler,
@@ -207,7 +207,7 @@ pub(super) fn look_up(
         asm.bind(known);
     };
     if load_bytes == XDP_LOAD_BYTES {
-        // Version and protocol are told apart by the header alone; behind other
+        // Version and protocol are told apart by the header alone; after other
         // EtherTypes there is nothing in the table, but for one packet in 2^40.
         copy(asm, 24);
         asm.load(Width::Byte, Reg::R0, Reg::R10, AT);

@@ -5,7 +5,7 @@ use strata_bpf::{Alu, Assembler, Condition, Label, Reg, TooLarge, Width};
 use super::{LINK, NETWORK, SKB_PROTOCOL, write_step};
 
 /// The program of a fanout group: a number by the pair of outermost IP addresses,
-/// behind VLAN tags, MPLS labels and PPPoE, else by the pair of MAC addresses.
+/// after VLAN tags, MPLS labels and PPPoE, else by the pair of MAC addresses.
 /// Fragments have no ports and replies have them turned, so ports do not count.
 ///
 /// A packet that goes out comes here from its link layer header on, one that comes
@@ -75,7 +75,7 @@ pub(super) fn spread(ethernet: bool, key: u64) -> Result<Vec<u64>, TooLarge> {
     });
     asm.bind(labels.other);
     if ethernet {
-        // The upper four bytes lie at 0 and 6, the lower two behind them.
+        // The upper four bytes lie at 0 and 6, the lower two after them.
         spread_by(&mut asm, key, [&[0, 2], &[6, 8]], |asm, offset| {
             asm.load_packet(Width::Word, LINK + offset);
         });

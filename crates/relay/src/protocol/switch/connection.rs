@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use strata_rdma::{PacketBatch, RequesterCounters};
-use strata_store::BlockTally;
+use strata_store::BlockCounters;
 use strata_wire::roce::Packet;
 use strata_wire::segment::{BlockWriter, Layout, PacketInfo};
 
@@ -12,8 +12,8 @@ use crate::protocol::{
     BlockFull, End, MS_NS, Message, Progress, SECOND_NS, Shortage, Welcome, WelcomePath,
 };
 
+use super::counters::add;
 use super::path::Path;
-use super::tally::add;
 
 /// How often the relay is told how far the worker is.
 const PROGRESS_EVERY_NS: u64 = 100 * MS_NS;
@@ -37,7 +37,7 @@ struct Block {
     /// Which of the relay's blocks it is.
     place: usize,
     full: BlockFull,
-    tally: BlockTally,
+    counted: BlockCounters,
     /// Once so many RDMA packets have settled, all of it has arrived.
     end: u64,
     begun_ns: u64,
@@ -137,17 +137,17 @@ impl Connection {
         self.path.counters()
     }
 
-    /// The books of everything that is not known to be on the relay's disk.
-    pub(super) fn unconfirmed(&self) -> BlockTally {
-        let mut sum = BlockTally::default();
+    /// The counters of everything that is not known to be on the relay's disk.
+    pub(super) fn unconfirmed(&self) -> BlockCounters {
+        let mut sum = BlockCounters::default();
         let blocks = self.announced.iter().chain(&self.closing).chain(&self.open);
         for block in blocks {
-            add(&mut sum, &block.tally);
+            add(&mut sum, &block.counted);
         }
         sum
     }
 
-    /// Whether nothing is on its way.
+    /// Whether nothing is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.open.is_none() && self.closing.is_empty() && self.announced.is_empty()
     }
@@ -167,13 +167,13 @@ impl Connection {
         std::mem::take(&mut self.counted)
     }
 
-    /// The books of the open block.
+    /// The counters of the open block.
     ///
     /// # Panics
     ///
     /// If none is open: a packet was just pushed into it.
-    pub(super) fn tally(&mut self) -> &mut BlockTally {
-        &mut self.open.as_mut().expect("a block is open").tally
+    pub(super) fn counted(&mut self) -> &mut BlockCounters {
+        &mut self.open.as_mut().expect("a block is open").counted
     }
 
     /// Sends a definition before the next block that is announced.
@@ -239,7 +239,7 @@ impl Connection {
                 next_seq: self.next_seq,
                 ..BlockFull::default()
             },
-            tally: BlockTally::default(),
+            counted: BlockCounters::default(),
             end: 0,
             begun_ns: self.now_ns,
         });
@@ -343,7 +343,7 @@ impl Connection {
                 let block = pop_if(&mut self.announced, |block| block.number == number);
                 let block = block.ok_or_else(|| self.protocol("a block out of turn"))?;
                 self.moved_ns = self.now_ns;
-                Ok(Heard::Stored(number, block.tally))
+                Ok(Heard::Stored(number, block.counted))
             }
             Message::Ended => Ok(Heard::Ended),
             Message::Shortage(mut shortage) => {
@@ -418,8 +418,8 @@ impl Connection {
 pub(super) enum Heard {
     /// That it is there.
     Alive,
-    /// This block is on its disk, with these books.
-    Stored(u64, BlockTally),
+    /// This block is on its disk, with these counters.
+    Stored(u64, BlockCounters),
     /// This is to be given up.
     Shortage(Shortage),
     /// The recording is closed.

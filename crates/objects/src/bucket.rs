@@ -40,7 +40,7 @@ pub(crate) struct Tasks(Option<Runtime>);
 impl Tasks {
     pub(crate) fn start() -> io::Result<Self> {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
-        builder.worker_threads(1).thread_name("strata-cold");
+        builder.worker_threads(1).thread_name("strata-objects");
         Ok(Self(Some(builder.enable_all().build()?)))
     }
 

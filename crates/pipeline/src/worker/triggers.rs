@@ -17,7 +17,7 @@ use crate::reasons::{BY_CLASS, DeciderId, FIRST_BYTES, class_and_level};
 
 /// What is kept whole beyond what modes and policies ask for. The default is nothing.
 #[derive(Clone, Debug, Default)]
-pub struct AttentionOptions {
+pub struct TriggerOptions {
     /// Memory for the packets seen last, in bytes; 0 for none. Once a packet of a flow is
     /// kept whole, what is remembered of the flow is written whole too.
     pub look_back_bytes: usize,
@@ -30,17 +30,17 @@ pub struct AttentionOptions {
 
 /// What one worker needs for it.
 #[derive(Debug)]
-pub struct Attention {
+pub struct Triggers {
     look_back: Option<LookBack>,
     first_bytes: Option<FirstBytes>,
     alerted: Option<Alerted>,
 }
 
-impl Attention {
+impl Triggers {
     /// Allocates and touches all of its memory, which takes a while: to be made before
     /// packets come.
     #[must_use]
-    pub fn new(options: &AttentionOptions) -> Self {
+    pub fn new(options: &TriggerOptions) -> Self {
         let (memory, first) = (options.look_back_bytes, options.first_bytes);
         Self {
             look_back: (memory > 0).then(|| LookBack::new(memory)),
@@ -66,15 +66,15 @@ impl<S: Sink> Worker<S> {
     /// # Errors
     ///
     /// If the log cannot be written.
-    pub fn heed_alerts(&mut self) -> Result<(), StoreError> {
-        let attention = self.attention.as_mut();
-        let news = attention.and_then(|attention| attention.alerted.as_mut()?.news());
-        for alert in news.unwrap_or_default() {
+    pub fn apply_alerts(&mut self) -> Result<(), StoreError> {
+        let triggers = self.triggers.as_mut();
+        let events = triggers.and_then(|triggers| triggers.alerted.as_mut()?.events());
+        for alert in events.unwrap_or_default() {
             let fingerprint = self.flows.hasher().flow(&alert.flow);
             let decider = Decider::alert(alert.signature_id, &alert.signature);
             let decider = self.reasons.decider(decider);
-            let attention = self.attention.as_mut();
-            if let Some(alerted) = attention.and_then(|attention| attention.alerted.as_mut()) {
+            let triggers = self.triggers.as_mut();
+            if let Some(alerted) = triggers.and_then(|triggers| triggers.alerted.as_mut()) {
                 alerted.add(fingerprint, decider);
             }
             self.promote(fingerprint, decider, 0)?;
@@ -84,16 +84,16 @@ impl<S: Sink> Worker<S> {
 
     /// Asks for what [`Worker::attend_to`] will look at.
     #[inline]
-    pub(super) fn prefetch_attention(&self) {
-        let Some(attention) = &self.attention else {
+    pub(super) fn prefetch_triggers(&self) {
+        let Some(triggers) = &self.triggers else {
             return;
         };
         for lane in bits(self.lanes.dissected) {
             let fingerprint = self.lanes.facts[lane].fingerprint;
-            if let Some(look_back) = &attention.look_back {
+            if let Some(look_back) = &triggers.look_back {
                 look_back.prefetch(fingerprint);
             }
-            if let Some(first_bytes) = &attention.first_bytes {
+            if let Some(first_bytes) = &triggers.first_bytes {
                 first_bytes.prefetch(fingerprint);
             }
         }
@@ -111,7 +111,7 @@ impl<S: Sink> Worker<S> {
     ) -> Result<(Outcome, DeciderId), StoreError> {
         const WHOLE: Outcome = Outcome::Log(Keep::Full);
         let (outcome, decider) = decided;
-        let Some(attention) = &mut self.attention else {
+        let Some(triggers) = &mut self.triggers else {
             return Ok(decided);
         };
         // What is to be discarded stays so; what has no flow has no other packets.
@@ -120,9 +120,9 @@ impl<S: Sink> Worker<S> {
         }
         let fingerprint = self.lanes.facts[lane].fingerprint;
         let bytes = packet.data.len() as u64;
-        let first = attention.first_bytes.as_mut();
+        let first = triggers.first_bytes.as_mut();
         let is_start = first.is_some_and(|first| first.is_start(fingerprint, packet.ts_ns, bytes));
-        let alerted = attention.alerted.as_ref();
+        let alerted = triggers.alerted.as_ref();
         let alerted = alerted.and_then(|alerted| alerted.by(fingerprint));
         if alerted.is_some() || outcome == WHOLE {
             let decider = alerted.filter(|_| outcome != WHOLE).unwrap_or(decider);
@@ -132,7 +132,7 @@ impl<S: Sink> Worker<S> {
         if is_start {
             return Ok((WHOLE, FIRST_BYTES));
         }
-        let (Outcome::Log(keep), Some(look_back)) = (outcome, &mut attention.look_back) else {
+        let (Outcome::Log(keep), Some(look_back)) = (outcome, &mut triggers.look_back) else {
             return Ok(decided);
         };
         let captured_len = exact::<u32>(bytes);
@@ -163,11 +163,11 @@ impl<S: Sink> Worker<S> {
         class: u8,
     ) -> Result<(), StoreError> {
         // Taken out, since its packets go into the block meanwhile.
-        let Some(mut attention) = self.attention.take() else {
+        let Some(mut triggers) = self.triggers.take() else {
             return Ok(());
         };
         let mut promoted = Ok(());
-        if let Some(look_back) = &mut attention.look_back {
+        if let Some(look_back) = &mut triggers.look_back {
             promoted = look_back.take(fingerprint, |promotion| {
                 let needed = PROMOTION_HEADER_LEN + promotion.data.len() + DEFINITIONS_LEN;
                 if self.block.room() < needed {
@@ -182,7 +182,7 @@ impl<S: Sink> Worker<S> {
                 Ok(())
             });
         }
-        self.attention = Some(attention);
+        self.triggers = Some(triggers);
         promoted
     }
 

@@ -1,7 +1,7 @@
 //! Which system calls a thread can make (seccomp).
 //!
-//! [`confine_process`] limits the calling thread, and all that it starts, to the calls of a
-//! recording; [`confine_thread`] limits a thread to those of its [`Role`]. Filters add up, so a
+//! [`restrict_process`] limits the calling thread, and all that it starts, to the calls of a
+//! recording; [`restrict_thread`] limits a thread to those of its [`Role`]. Filters add up, so a
 //! thread that does not declare its role still has no more than the process. A call that is not in
 //! the list fails with EPERM and is named on standard error; the thread continues.
 
@@ -259,12 +259,12 @@ pub fn process_system_calls() -> Vec<&'static str> {
 }
 
 /// Restricts this thread, and the threads it starts, to the system calls of a recording, and makes
-/// [`confine_thread`] take effect. Must be called before threads are started.
+/// [`restrict_thread`] take effect. Must be called before threads are started.
 ///
 /// # Errors
 ///
 /// If the kernel refuses.
-pub fn confine_process() -> Result<(), SystemCallError> {
+pub fn restrict_process() -> Result<(), SystemCallError> {
     apply(PROCESS)?;
     RESTRICTED.store(true, Ordering::Relaxed);
     Ok(())
@@ -276,7 +276,7 @@ pub fn confine_process() -> Result<(), SystemCallError> {
 /// # Errors
 ///
 /// If the kernel refuses.
-pub fn confine_thread(role: Role) -> Result<(), SystemCallError> {
+pub fn restrict_thread(role: Role) -> Result<(), SystemCallError> {
     if RESTRICTED.load(Ordering::Relaxed) {
         apply(role.lists())?;
     }

@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::net::UnixListener;
 use std::thread;
 
-use strata_confine::{Role, confine_process, confine_thread};
+use strata_sandbox::{Role, restrict_process, restrict_thread};
 
 /// A system call with harmless arguments; returns its error.
 fn refused(call: i64) -> Option<i32> {
@@ -32,7 +32,7 @@ const NOBODY: [i64; 8] = [
 fn each_role_is_refused_what_it_does_not_need() {
     // In a thread of its own, since restrictions cannot be undone.
     thread::spawn(|| {
-        confine_process().unwrap();
+        restrict_process().unwrap();
         for call in NOBODY {
             assert_eq!(refused(call), Some(libc::EPERM), "process: {call}");
         }
@@ -54,7 +54,7 @@ fn each_role_is_refused_what_it_does_not_need() {
         ];
         for (role, more) in roles {
             thread::spawn(move || {
-                confine_thread(role).unwrap();
+                restrict_thread(role).unwrap();
                 for call in NOBODY.into_iter().chain(more) {
                     assert_eq!(refused(call), Some(libc::EPERM), "{role:?}: {call}");
                 }

@@ -1,6 +1,6 @@
-//! Blocks of a worker on their way to files, and the books of their packets.
+//! Blocks of a worker in flight to files, and the accounting of their packets.
 
-use strata_store::{BlockTally, StoreError, Written};
+use strata_store::{BlockCounters, StoreError, Written};
 use strata_wire::{DropReason, Ledger};
 
 use super::{Sink, Worker};
@@ -31,27 +31,27 @@ impl<S: Sink> Worker<S> {
         };
         self.blocks_handed_over += 1;
         let full = std::mem::replace(&mut self.block, empty);
-        in_flight(&mut self.ledger, &full.tally());
+        in_flight(&mut self.ledger, &full.counters());
         self.by_class.merge(full.class_counts());
         self.sink.submit(full)
     }
 
     /// Moves a block's packets from `in_flight` to where they ended.
     pub(super) fn account(&mut self, written: Written) {
-        let tally = written.tally;
+        let counters = written.counters;
         let in_flight = &mut self.ledger.in_flight;
-        in_flight.packets -= tally.packets;
-        in_flight.bytes -= tally.logged_bytes;
+        in_flight.packets -= counters.packets;
+        in_flight.bytes -= counters.logged_bytes;
         match written.outcome {
             Ok(()) => {
-                self.ledger.logged.packets += tally.packets;
-                let promoted: u64 = tally.promoted_bytes.iter().sum();
-                self.ledger.logged.bytes += tally.logged_bytes + promoted;
-                self.ledger.promoted.packets += tally.promoted_packets;
+                self.ledger.logged.packets += counters.packets;
+                let promoted: u64 = counters.promoted_bytes.iter().sum();
+                self.ledger.logged.bytes += counters.logged_bytes + promoted;
+                self.ledger.promoted.packets += counters.promoted_packets;
                 self.ledger.promoted.bytes += promoted;
                 // The blocks with their headers came before, and are in files.
                 let cut = self.ledger.cut_bytes.iter_mut();
-                for (sum, bytes) in cut.zip(tally.promoted_bytes) {
+                for (sum, bytes) in cut.zip(counters.promoted_bytes) {
                     *sum -= bytes;
                 }
             }
@@ -63,9 +63,9 @@ impl<S: Sink> Worker<S> {
                     _ => DropReason::WriteError,
                 };
                 let dropped = &mut self.ledger.dropped[reason as usize];
-                dropped.packets += tally.packets;
-                dropped.bytes += tally.wire_bytes;
-                for (sum, bytes) in self.ledger.cut_bytes.iter_mut().zip(tally.cut_bytes) {
+                dropped.packets += counters.packets;
+                dropped.bytes += counters.wire_bytes;
+                for (sum, bytes) in self.ledger.cut_bytes.iter_mut().zip(counters.cut_bytes) {
                     *sum -= bytes;
                 }
                 let is_over = matches!(error, StoreError::RelayFailed(_));
@@ -77,7 +77,7 @@ impl<S: Sink> Worker<S> {
     }
 
     /// Hands the block to the writer if it was begun before the last call, so that
-    /// packets do not wait for more to come; and books what has been written.
+    /// packets do not wait for more to come; and counters what has been written.
     ///
     /// # Errors
     ///
@@ -101,7 +101,7 @@ impl<S: Sink> Worker<S> {
     /// The first error of writing, unless [`Worker::batch`] has returned it.
     pub fn finish(&mut self) -> Result<(), StoreError> {
         self.publish_hits();
-        self.heed_alerts()?;
+        self.apply_alerts()?;
         if !self.block.is_empty() {
             self.next_block()?;
         }
@@ -112,11 +112,11 @@ impl<S: Sink> Worker<S> {
     }
 }
 
-/// Books the packets of a block as in flight.
-pub(super) fn in_flight(ledger: &mut Ledger, tally: &BlockTally) {
-    ledger.in_flight.packets += tally.packets;
-    ledger.in_flight.bytes += tally.logged_bytes;
-    for (sum, bytes) in ledger.cut_bytes.iter_mut().zip(tally.cut_bytes) {
+/// Counters the packets of a block as in flight.
+pub(super) fn in_flight(ledger: &mut Ledger, counters: &BlockCounters) {
+    ledger.in_flight.packets += counters.packets;
+    ledger.in_flight.bytes += counters.logged_bytes;
+    for (sum, bytes) in ledger.cut_bytes.iter_mut().zip(counters.cut_bytes) {
         *sum += bytes;
     }
 }

@@ -3,14 +3,14 @@
 //! - [`User`], [`give_up_capabilities`]: user and capabilities of the process;
 //! - [`Owner`], [`make_log_dir`], [`SocketFile`]: who owns the files it makes, and who may read
 //!   them;
-//! - [`confine_files`]: which files it can access (Landlock);
-//! - [`confine_process`], [`confine_thread`]: which system calls it and its threads can make
+//! - [`restrict_files`]: which files it can access (Landlock);
+//! - [`restrict_process`], [`restrict_thread`]: which system calls it and its threads can make
 //!   (seccomp);
 //! - [`read_secret`]: a token from a file that only its owner can read;
 //! - [`Helper`]: a process that keeps the right to open packet sockets, for interfaces that appear
 //!   later, and hands them over.
 //!
-//! Everything except [`confine_thread`] must be done before threads are started: they inherit it.
+//! Everything except [`restrict_thread`] must be done before threads are started: they inherit it.
 //! Used by `cli`, `node`, `control` and `relay`; uses `sys` only.
 #![forbid(unsafe_code)]
 
@@ -22,12 +22,12 @@ mod secret;
 mod socket;
 mod system_calls;
 
-pub use files::{Files, FilesError, confine_files};
+pub use files::{Files, FilesError, restrict_files};
 pub use helper::{Helper, serve};
 pub use owner::{Owner, OwnerError, make_dir, make_log_dir};
 pub use privileges::{Group, PrivilegeError, User, give_up_capabilities};
 pub use secret::{SecretError, read_secret};
 pub use socket::{SOCKET_NAME, SocketError, SocketFile, runtime_dir};
 pub use system_calls::{
-    Role, SystemCallError, confine_process, confine_thread, process_system_calls,
+    Role, SystemCallError, process_system_calls, restrict_process, restrict_thread,
 };

@@ -9,9 +9,7 @@ use std::sync::Arc;
 
 use strata_capture::{Input, InputOptions, Next};
 use strata_classify::Model;
-use strata_pipeline::{
-    Alert, Alerts, Attention, AttentionOptions, Parts, Worker, WorkerOptions, run,
-};
+use strata_pipeline::{Alert, Alerts, Parts, TriggerOptions, Triggers, Worker, WorkerOptions, run};
 use strata_policy::Mode;
 use strata_query::{ExportOptions, FileFormat, Find, export};
 use strata_store::{About, Disk, Log, Record, Recorder, RecorderOptions, Select, SimDisk};
@@ -56,12 +54,12 @@ struct Recorded {
     ledger: Ledger,
 }
 
-fn record(mode: &str, attention: &AttentionOptions) -> Recorded {
-    record_and(mode, attention, |_| ())
+fn record(mode: &str, triggers: &TriggerOptions) -> Recorded {
+    record_and(mode, triggers, |_| ())
 }
 
 /// As [`record`]; `look` is called with the packets so far.
-fn record_and(mode: &str, attention: &AttentionOptions, mut look: impl FnMut(u64)) -> Recorded {
+fn record_and(mode: &str, triggers: &TriggerOptions, mut look: impl FnMut(u64)) -> Recorded {
     let json = std::fs::read(workspace_root().join("models/default.json")).unwrap();
     let model = Model::from_json(&json).unwrap();
     let mut input = Input::open(&[trace()], &InputOptions::default()).unwrap();
@@ -69,7 +67,7 @@ fn record_and(mode: &str, attention: &AttentionOptions, mut look: impl FnMut(u64
     let about = About {
         hash_seed: [1, 2],
         model_json: json,
-        look_back: attention.look_back_bytes > 0,
+        look_back: triggers.look_back_bytes > 0,
         ..About::default()
     };
     let options = RecorderOptions {
@@ -87,7 +85,7 @@ fn record_and(mode: &str, attention: &AttentionOptions, mut look: impl FnMut(u64
         sampling_seed: 0,
     };
     let parts = Parts {
-        attention: Some(Attention::new(attention)),
+        triggers: Some(Triggers::new(triggers)),
         ..Parts::new(options, sink)
     };
     let mut worker = Worker::new(&model, parts).unwrap();
@@ -175,7 +173,7 @@ impl Recorded {
 }
 
 /// Every packet of the capture once, in order, with its time and its length; in the log as
-/// many bytes as the books say.
+/// many bytes as the counters say.
 fn assert_consistent(original: &[Packet], recorded: &Recorded) -> Vec<Packet> {
     let exported = recorded.exported();
     assert_eq!(exported.len(), original.len());
@@ -200,11 +198,11 @@ fn assert_consistent(original: &[Packet], recorded: &Recorded) -> Vec<Packet> {
 #[test]
 fn with_look_back_a_flagged_flow_is_whole_from_its_first_packet() {
     let original = read(&trace());
-    let plain = record("default", &AttentionOptions::default());
+    let plain = record("default", &TriggerOptions::default());
     let without = assert_consistent(&original, &plain);
-    let enough = AttentionOptions {
+    let enough = TriggerOptions {
         look_back_bytes: 256 << 20,
-        ..AttentionOptions::default()
+        ..TriggerOptions::default()
     };
     let with = record("default", &enough);
     let whole = assert_consistent(&original, &with);
@@ -237,9 +235,9 @@ fn with_look_back_a_flagged_flow_is_whole_from_its_first_packet() {
     assert_eq!(plain.ledger.promoted.packets, 0);
 
     // Less memory: less is promoted, and what is there is as right.
-    let little = AttentionOptions {
+    let little = TriggerOptions {
         look_back_bytes: 200 << 10,
-        ..AttentionOptions::default()
+        ..TriggerOptions::default()
     };
     let some = record("default", &little);
     assert_consistent(&original, &some);
@@ -266,9 +264,9 @@ fn kept_whole(log: &Log) -> HashSet<u64> {
 /// nothing is there twice.
 #[test]
 fn a_damaged_log_with_promotions_is_read_as_far_as_it_goes() {
-    let enough = AttentionOptions {
+    let enough = TriggerOptions {
         look_back_bytes: 64 << 20,
-        ..AttentionOptions::default()
+        ..TriggerOptions::default()
     };
     let recorded = record("default", &enough);
     let all = recorded.exported().len();
@@ -299,10 +297,10 @@ fn a_damaged_log_with_promotions_is_read_as_far_as_it_goes() {
 #[test]
 fn the_start_of_every_flow_is_whole() {
     let original = read(&trace());
-    let without = assert_consistent(&original, &record("default", &AttentionOptions::default()));
-    let starts = AttentionOptions {
+    let without = assert_consistent(&original, &record("default", &TriggerOptions::default()));
+    let starts = TriggerOptions {
         first_bytes: 4_096,
-        ..AttentionOptions::default()
+        ..TriggerOptions::default()
     };
     let with = assert_consistent(&original, &record("default", &starts));
     // The naive twin: a table of all flows. Times are those of the capture, so a flow that
@@ -336,7 +334,7 @@ fn the_start_of_every_flow_is_whole() {
 #[test]
 fn a_flow_that_is_alerted_is_whole_before_and_after() {
     let original = read(&trace());
-    let plain = record("default", &AttentionOptions::default());
+    let plain = record("default", &TriggerOptions::default());
     let without = assert_consistent(&original, &plain);
     // A flow on both sides of the middle of which nothing was kept whole.
     let half = original.len() / 2;
@@ -359,10 +357,10 @@ fn a_flow_that_is_alerted_is_whole_before_and_after() {
         .max_by_key(|(flow, (early, late))| (early + late, flow.low.port))
         .expect("a flow on both sides of the middle");
     let alerts = Arc::new(Alerts::default());
-    let options = AttentionOptions {
+    let options = TriggerOptions {
         look_back_bytes: 256 << 20,
         alerts: Some(Arc::clone(&alerts)),
-        ..AttentionOptions::default()
+        ..TriggerOptions::default()
     };
     let mut told = false;
     let recorded = record_and("default", &options, |packets| {
@@ -403,7 +401,7 @@ fn a_flow_that_is_alerted_is_whole_before_and_after() {
         early + late + by_class >= total,
         "{early} and {late} of {total}"
     );
-    // Sampling does not leave out what is alerted of either; before the alert it did.
+    // Sampling does not skip what is alerted of either; before the alert it did.
     let sampled = record("log-minimum", &options);
     let kept = sampled.exported();
     let of_flow = |packets: &[Packet]| packets.iter().filter(|p| p.flow == Some(*flow)).count();

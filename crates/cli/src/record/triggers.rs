@@ -4,14 +4,14 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use rustix::system::sysinfo;
-use strata_node::AttentionSpec;
+use strata_node::TriggerSpec;
 
 use crate::{bounded, text};
 
 /// Arguments of `strata record` about flows that matter more than others.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Attention")]
-pub(super) struct AttentionArgs {
+pub(super) struct TriggerArgs {
     /// Memory for the packets seen last, whole: 512MiB. When a packet of a flow is
     /// kept whole (by its class, a policy or an alert), the earlier ones of the flow
     /// that are still remembered become whole in the log too.
@@ -30,8 +30,8 @@ pub(super) struct AttentionArgs {
     eve: Option<PathBuf>,
 }
 
-impl AttentionArgs {
-    pub(super) fn spec(&self) -> Result<AttentionSpec> {
+impl TriggerArgs {
+    pub(super) fn spec(&self) -> Result<TriggerSpec> {
         let bytes = |text: &Option<String>| text.as_deref().map_or(Ok(0), text::bytes);
         let look_back_bytes = bytes(&self.look_back).context("--look-back")?;
         if look_back_bytes > 0 {
@@ -43,7 +43,7 @@ impl AttentionArgs {
                 &(1 << 20..=most >> 20 << 20),
             )?;
         }
-        Ok(AttentionSpec {
+        Ok(TriggerSpec {
             look_back_bytes,
             first_bytes: bytes(&self.first_bytes).context("--first-bytes")?,
             eve: self.eve.clone(),

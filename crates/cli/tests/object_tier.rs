@@ -1,4 +1,4 @@
-//! The cold tier as a user meets it: another directory, and a real object store.
+//! The object tier as a user meets it: another directory, and a real object store.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,

@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use rustix::process::geteuid;
-use strata_confine::{Group, Owner, OwnerError, SocketError, SocketFile, User, make_log_dir};
+use strata_sandbox::{Group, Owner, OwnerError, SocketError, SocketFile, User, make_log_dir};
 
 const NOBODY: u32 = 65_534;
 const MANIFEST: &str = "manifest.json";

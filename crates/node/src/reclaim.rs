@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use strata_archive::{ArchiveError, Pruned, make_room};
-use strata_confine::Role;
+use strata_sandbox::Role;
 use strata_store::{Disk, RealDisk};
 use strata_wire::{grouped, human_bytes};
 
@@ -20,7 +20,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// How often the log is measured.
 const MEASURE_EVERY: Duration = Duration::from_millis(100);
-/// Room is made for what comes in so many of these times: it takes that long at most.
+/// Reclaim is made for what comes in so many of these times: it takes that long at most.
 const TIMES_AHEAD: u64 = 5;
 
 /// Block files of each worker that a limited log must have room for: of fewer, whole ones cannot
@@ -36,7 +36,7 @@ pub(crate) struct Limit {
 }
 
 /// Deletes the least important data of a log, on a thread of its own.
-pub(crate) struct Room {
+pub(crate) struct Reclaim {
     dir: PathBuf,
     limit: Option<Limit>,
     measured: Instant,
@@ -64,7 +64,7 @@ impl Limit {
     }
 }
 
-impl Room {
+impl Reclaim {
     pub(crate) fn new(dir: &Path, limit: Option<Limit>) -> Self {
         Self {
             dir: dir.to_owned(),

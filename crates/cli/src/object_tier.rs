@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow, bail};
 use strata_archive::{Place, relocate};
-use strata_cold::ColdDisk;
+use strata_objects::ObjectDisk;
 use strata_store::{Disk, Log, RealDisk};
 use strata_wire::{grouped, human_bytes};
 use tracing::{error, info};
@@ -18,7 +18,7 @@ use crate::text::duration_ns;
 pub(crate) fn disk(dir: &Path) -> Result<Arc<dyn Disk>> {
     // It says what is missing where there is no log.
     drop(Log::open(dir)?);
-    Ok(Arc::new(ColdDisk::new(Arc::new(RealDisk::at(dir)))))
+    Ok(Arc::new(ObjectDisk::new(Arc::new(RealDisk::at(dir)))))
 }
 
 /// What `strata compact` moves when it has compacted.

@@ -76,11 +76,11 @@ impl Files {
 /// # Errors
 ///
 /// If the kernel refuses: then nothing has changed.
-pub fn confine_files(files: &Files) -> Result<(), FilesError> {
+pub fn restrict_files(files: &Files) -> Result<(), FilesError> {
     restrict(&READ_ALWAYS.map(PathBuf::from), files)
 }
 
-/// Like [`confine_files`], with no files at all.
+/// Like [`restrict_files`], with no files at all.
 pub(crate) fn restrict_to_no_files() -> Result<(), FilesError> {
     restrict(&[], &Files::default())
 }

@@ -18,7 +18,7 @@ use crate::pieces::Pieces;
 /// Objects are read by ranges, never whole: in pieces of 1 MiB, of which 64 stay in memory, and 8
 /// at a time by sequential readers. So finding a flow costs its pages and not the file. A store is
 /// not contacted before one of its files is needed.
-pub struct ColdDisk {
+pub struct ObjectDisk {
     below: Arc<dyn Disk>,
     /// The root directory, for `file:///`.
     root: RealDisk,
@@ -41,7 +41,7 @@ enum Place<'a> {
     Object(Bucket, Path),
 }
 
-impl ColdDisk {
+impl ObjectDisk {
     /// `below` is the log's own disk.
     #[must_use]
     pub fn new(below: Arc<dyn Disk>) -> Self {
@@ -83,7 +83,7 @@ impl ColdDisk {
     }
 }
 
-impl Disk for ColdDisk {
+impl Disk for ObjectDisk {
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         match self.place(name)? {
             Place::Own => self.below.create(name),
