@@ -645,7 +645,7 @@ fn a_relays_disk_that_fills_is_answered_by_its_switch() {
         "{text}"
     );
     let text = relay.ended_well();
-    let asked = "switches are asked for mode log-sampled: disk_space is short: 4";
+    let asked = "switches are asked for mode log-sampled: disk_space is short";
     assert!(text.contains(asked), "{text}");
     assert!(text.contains("for their own modes again"), "{text}");
     let verify = Command::new(STRATA).arg("verify").arg(&log).output();
