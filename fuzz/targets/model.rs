@@ -66,9 +66,10 @@ fn run(json: &[u8], mut choose: Chooser<'_>) {
                 assert_eq!(row, other, "the kernel of this machine and {kernel:?}");
             }
         }
-        let mut ids = vec![Verdicts::UNCLASSIFIED_ID; lanes];
-        verdicts.decide(level, &leaves, &mut ids);
-        for (lane, &id) in ids.iter().enumerate() {
+        let mut keys = vec![0; lanes];
+        verdicts.keys(level, &leaves, &mut keys);
+        for (lane, &key) in keys.iter().enumerate() {
+            let id = verdicts.find(level, key, &leaves, lane);
             let rows = columns.chunks_exact(LANES).take(features.len());
             let values: Vec<u32> = rows.map(|column| column[lane]).collect();
             let naive = model.leaves_naive(level, &values);

@@ -85,7 +85,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE")]
     disk_limit: Option<String>,
 
-    /// Configuration file, of which [elastic] counts: when this relay's disk is short
+    /// Configuration file, of which `[elastic]` counts: when this relay's disk is short
     /// (disk_space_percent, disk_rate_percent, blocks_percent), and when data is deleted
     /// (remove_percent).
     #[arg(long, value_name = "FILE")]
