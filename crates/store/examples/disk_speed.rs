@@ -1,9 +1,9 @@
-//! How fast blocks go to a disk, by the number of them in flight at a time, past and
-//! through the page cache; sync included.
+//! How fast blocks are written to a disk, by the number in flight at a time, bypassing and through
+//! the page cache; sync included.
 //!
 //!     cargo run --release -p strata-store --example disk_speed -- DIR [MIB]
 //!
-//! Prints JSON: medians of five rounds in MB/s, the ways in turns.
+//! Prints JSON: medians of five rounds in MB/s, alternating between the two.
 #![allow(
     clippy::print_stdout,
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ const BLOCK_BYTES: usize = 1 << 20;
 /// As many as a worker has.
 const BLOCKS: usize = 8;
 
-/// Seconds for so many blocks.
+/// Seconds to write this many blocks.
 fn run(disk: &RealDisk, in_flight: usize, blocks: u64) -> f64 {
     let _ = disk.remove("speed");
     let mut file = disk.create_for_blocks("speed").unwrap();

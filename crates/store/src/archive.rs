@@ -15,7 +15,7 @@ pub const ARCHIVE_NAME: &str = "archive.json";
 /// Where files of a part are written before they are listed.
 pub const STAGING: &str = "staging";
 
-/// Names of what Strata makes in the directory of a log.
+/// Names of everything Strata creates in a log's directory.
 pub const LOG_ENTRIES: [&str; 17] = [
     MANIFEST_NAME,
     "manifest.json.new",
@@ -37,9 +37,9 @@ pub const LOG_ENTRIES: [&str; 17] = [
     FileKind::Sums.dir(),
 ];
 
-/// The manifest of what was compacted. It changes atomically, and decides for each
-/// block file whether its packets are read from it or from the parts: a block file
-/// that is listed in [`Archive::gone`] is not read any more, even where it still lies.
+/// The manifest of compacted data. It is replaced atomically, and decides for each block file
+/// whether its packets are read from it or from the parts: a block file listed in [`Archive::gone`]
+/// is no longer read, even if it still exists.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Archive {
     /// Always `strata-archive`.
@@ -50,21 +50,20 @@ pub struct Archive {
     pub crc: String,
     /// Grows with each change.
     pub generation: u64,
-    /// The number that the next part gets.
+    /// The number of the next part.
     pub next_part: u32,
-    /// What was compacted, in the order in which it was.
+    /// What was compacted, in the order it was compacted.
     pub parts: Vec<Part>,
     /// Block files that are no longer part of the log.
     pub gone: Vec<Gone>,
-    /// Files of parts that are no longer part of the log, to be deleted once nobody
-    /// reads the log.
+    /// Files of parts that are no longer part of the log, to be deleted once nobody reads the log.
     pub deleted: Vec<String>,
-    /// Public keys to which what is compacted from now on is encrypted; none: it is not.
+    /// Public keys to which newly compacted data is encrypted; if empty, it is not encrypted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub encrypt_to: Vec<String>,
 }
 
-/// What was compacted of one recording, hour and retention class at a time.
+/// The compacted packets of one recording, hour and retention class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
     /// From 1.
@@ -73,7 +72,7 @@ pub struct Part {
     pub recording: u32,
     /// The hour in which its first packet arrived, `2026-01-31T13`, UTC.
     pub hour: String,
-    /// The class for which it is kept.
+    /// The retention class.
     pub retention: String,
     /// Earliest arrival, ns.
     pub ts_min_ns: u64,
@@ -85,17 +84,17 @@ pub struct Part {
     pub flows: u64,
     /// Packets and bytes by class and granularity.
     pub counts: Vec<PartCount>,
-    /// The key of those of its files that are encrypted.
+    /// The key of its encrypted files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<WrappedKey>,
     /// Its files.
     pub files: Vec<PartFile>,
 }
 
-/// A part's secret key, which only who holds a key of its own can read.
+/// A part's secret key, which only the holder of one of the recipients' keys can read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrappedKey {
-    /// Public keys of those who can.
+    /// Public keys of the recipients.
     pub to: Vec<String>,
     /// The secret key, encrypted to them: an age file in its text form.
     pub wrapped: String,
@@ -108,7 +107,7 @@ impl Part {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// Whether its files lie elsewhere than in the log's directory.
+    /// Whether its files are stored outside the log's directory.
     #[must_use]
     pub fn is_remote(&self) -> bool {
         self.files.iter().any(|file| is_remote(&file.name))
@@ -121,7 +120,7 @@ impl Part {
     }
 }
 
-/// [`ClassCount`] as it stands in the manifest.
+/// [`ClassCount`] as stored in the manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PartCount {
     /// Index of the class in the recording.
@@ -164,9 +163,9 @@ pub enum FileKind {
     Packets,
     /// Parquet, one row per flow.
     Flows,
-    /// Packets that were kept beyond their headers: pcapng in gzip members.
+    /// Packets kept beyond their headers: pcapng in gzip members.
     Payload,
-    /// A block file of what the inputs said about themselves.
+    /// A block file of the inputs' metadata.
     Meta,
     /// Checksums of the other files.
     Sums,
@@ -185,7 +184,7 @@ impl FileKind {
         }
     }
 
-    /// How names of such files end.
+    /// The suffix of such files' names.
     #[must_use]
     pub fn extension(self) -> &'static str {
         match self {
@@ -202,7 +201,7 @@ impl FileKind {
 pub struct PartFile {
     /// What it holds.
     pub kind: FileKind,
-    /// Its name within the log, or where else it lies, as a URL.
+    /// Its name within the log, or its URL if it is stored elsewhere.
     pub name: String,
     /// Its length.
     pub bytes: u64,
@@ -210,14 +209,14 @@ pub struct PartFile {
     pub crc: u32,
 }
 
-/// Whether a file is named by a URL, since it lies elsewhere than in the log's directory.
+/// Whether a name is a URL, because the file is stored outside the log's directory.
 #[must_use]
 pub fn is_remote(name: &str) -> bool {
     name.contains("://")
 }
 
-/// Whether a name is one that Strata gives a file: of letters, digits and `-_./=`, below the
-/// log's directory, `s3://` or `file:///`.
+/// Whether Strata could have chosen this name: letters, digits and `-_./=`, below the log's
+/// directory, `s3://` or `file:///`.
 #[must_use]
 pub fn is_file_name(name: &str) -> bool {
     let elsewhere = ["s3://", "file:///"].iter();
@@ -225,7 +224,7 @@ pub fn is_file_name(name: &str) -> bool {
     crate::manifest::is_safe_name(elsewhere.next().unwrap_or(name))
 }
 
-/// How names of encrypted files end.
+/// The suffix of encrypted files.
 pub const ENCRYPTED: &str = ".age";
 
 impl PartFile {
@@ -245,13 +244,13 @@ pub struct Gone {
     pub recording: u32,
     /// The worker that filled it.
     pub worker: u16,
-    /// Packets that it had.
+    /// Packets it held.
     pub packets: u64,
-    /// Sequence numbers of its packets: the first, and one more than the last.
+    /// Sequence number of its first packet.
     pub first_seq: u64,
     /// One more than the last.
     pub next_seq: u64,
-    /// Packets of them that end where a part was lost on the way to a relay.
+    /// How many of its packets end where a part was lost between switch and relay.
     #[serde(default)]
     pub incomplete: u64,
 }
@@ -277,7 +276,7 @@ impl Archive {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, in words; where, if a single byte was changed.
+    /// What is wrong with it, in plain English; and where, if a single byte was changed.
     pub fn from_json(bytes: &[u8]) -> Result<Self, String> {
         Self::read(bytes).map_err(|problem| explain("strata-archive", bytes, problem))
     }
@@ -290,7 +289,7 @@ impl Archive {
                 archive.format, archive.version
             ));
         }
-        // Compared as bytes, so that a change that means nothing is noticed too.
+        // Compared as bytes, so that changes without meaning are noticed too.
         if archive.to_json() != bytes {
             return Err(DAMAGED.into());
         }
@@ -309,7 +308,7 @@ impl Archive {
     ///
     /// # Panics
     ///
-    /// Never: every field can be written.
+    /// Never: every field can be serialized.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
         let mut copy = self.clone();

@@ -1,4 +1,4 @@
-//! The blocks of a recording, one after the other, found again after damage.
+//! The blocks of a recording, one after another; after damage, reading resumes at the next block.
 
 mod ahead;
 mod buffer;
@@ -35,16 +35,16 @@ pub struct Block {
     pub header: BlockHeader,
     /// What it holds.
     pub summary: Summary,
-    /// Its file, as messages name it.
+    /// Its file, as shown in messages.
     pub file: String,
     /// Where in the file.
     pub offset: u64,
-    /// Where in the file what it covers with checksums ends, and where the next block
-    /// may begin; zeros are between.
+    /// End offsets in the file: of what its checksums cover, and where the next block may begin;
+    /// only zeros between.
     pub ends: (u64, u64),
-    /// Packets in it that end where a part was lost on the way to a relay.
+    /// Packets in it that end where a part was lost between switch and relay.
     pub incomplete: u32,
-    /// Where in the file stands what was a segment when it was written, and is none.
+    /// Offsets in the file of segments that were damaged after they were written.
     pub damaged_segments: Vec<u64>,
     pub(crate) body: Buffer,
 }
@@ -58,7 +58,7 @@ impl Block {
         self.body = body.into();
     }
 
-    /// Where in the file its records begin.
+    /// Offset in the file of its records.
     #[must_use]
     pub fn records_at(&self) -> u64 {
         self.offset + HEADER_LEN as u64
@@ -84,18 +84,17 @@ pub struct Select {
     pub flows: Option<Vec<FlowKey>>,
     /// Only blocks that hold what the inputs said about themselves.
     pub metadata_only: bool,
-    /// Headers and summaries alone: the blocks come without their records, which
-    /// are neither read nor checked.
+    /// Headers and summaries only: records are neither read nor checked.
     pub without_records: bool,
-    /// Of files with an index too, read every header in the file itself: to find damage.
+    /// Read every header from the file itself, even if the file has an index: to find damage.
     pub without_index: bool,
-    /// The blocks will not be read again: they need not stay in the page cache.
+    /// The blocks will not be read again and need not stay in the page cache.
     pub once: bool,
 }
 
 impl Select {
-    /// Whether a block with this header may hold what is wanted; `may_hold` says what its
-    /// summary says of a fingerprint.
+    /// Whether a block with this header may hold what is wanted; `may_hold` looks up a fingerprint
+    /// in its summary.
     #[must_use]
     pub fn may_match(&self, header: &BlockHeader, may_hold: impl Fn(u64) -> bool) -> bool {
         if header.flags & FLAG_META != 0 {
@@ -127,7 +126,7 @@ impl Select {
         self.addresses.iter().all(|set| set.iter().any(has))
     }
 
-    /// Whether summaries say more than headers.
+    /// Whether summaries can rule out more blocks than headers do.
     pub(crate) fn asks_summaries(&self) -> bool {
         !self.metadata_only && (self.flows.is_some() || !self.addresses.is_empty())
     }
@@ -135,7 +134,7 @@ impl Select {
 
 /// Where the blocks of a file come from.
 enum Source<'a> {
-    /// From the file, one after the other.
+    /// From the file, one after another.
     Walk(Current<'a>),
     Indexed(Indexed<'a>),
     Failed(StoreError),
@@ -155,7 +154,7 @@ pub(crate) struct Current<'a> {
 }
 
 impl Current<'_> {
-    /// A block of which an index told the header.
+    /// A block whose header comes from an index.
     pub(crate) fn indexed(&self, entry: &Entry) -> Result<Block, StoreError> {
         let read = fetch::content(self.file.as_ref(), &entry.header, entry.offset);
         settle(&self.named, entry, read)
@@ -167,21 +166,21 @@ pub struct Blocks<'a> {
     log: &'a Log,
     recording: &'a Recording,
     select: &'a Select,
-    /// Those still to be read.
+    /// Files still to be read.
     files: std::slice::Iter<'a, BlockFile>,
-    /// Whose files; `None` for all.
+    /// The worker whose files are read; `None` for all.
     worker: Option<u16>,
     source: Option<Source<'a>>,
     ahead: VecDeque<Ahead>,
     fetcher: Option<Fetcher>,
-    /// By worker, what relayed blocks that follow may refer to.
+    /// Definitions that later relayed blocks may refer to, by worker.
     definitions: BTreeMap<u16, Definitions>,
-    /// What makes packets whole; `None` before it is looked for.
+    /// What completes promoted packets; `None` until it is needed.
     promotions: Option<Arc<Promotions>>,
 }
 
 impl<'a> Blocks<'a> {
-    /// Those of these files of the recording and of one worker; `None` for all workers.
+    /// Blocks in these files of the recording, from one worker; `None` for all workers.
     pub(crate) fn new(
         log: &'a Log,
         recording: &'a Recording,
@@ -223,8 +222,8 @@ impl<'a> Blocks<'a> {
         Source::Walk(opened)
     }
 
-    /// Begins to read the next block of which an index says that it is wanted; false if
-    /// there is none before what is to be walked through.
+    /// Starts reading the next block that the index selects; false if there is none before the part
+    /// that has to be scanned.
     fn read_ahead(&mut self) -> bool {
         loop {
             match &mut self.source {
@@ -249,7 +248,7 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// What is to be done with a block before it is given out.
+    /// Completes a block before it is returned.
     fn finish(&mut self, mut block: Block) -> Result<Block, StoreError> {
         if let Some(promotions) = &self.promotions {
             promotions.apply(self.log.disk().as_ref(), &mut block)?;
@@ -338,7 +337,7 @@ pub(crate) fn open_file<'a>(
     })
 }
 
-/// Reads the block at the current offset, or moves past what is none.
+/// Reads the block at the current offset, or skips what is not a block.
 pub(crate) fn step(
     current: &mut Current<'_>,
     recording: &Recording,
@@ -369,15 +368,15 @@ pub(crate) fn step(
     if std::mem::replace(&mut current.searching, true) {
         return Ok(Step::Skipped);
     }
-    // A file that was not completed may end in a torn block: it is cut, not
-    // damage. If a whole block follows, it was not the tail.
+    // An incomplete file may end in a torn block, which is cut off and is not damage; unless an
+    // intact block follows, as then it was not the tail.
     if !current.entry.sealed && !block_follows(current, recording)? {
         current.offset = end;
         return Ok(Step::EndOfFile);
     }
     if !current.entry.sealed && recording.session.is_some() {
-        // Several threads write: a block was not completed before the crash, one
-        // after it was. The sequence numbers say what it held.
+        // With several threads writing, a later block may have been completed before the crash and
+        // this one not. The sequence numbers say what it held.
         return Ok(Step::Skipped);
     }
     Err(StoreError::Damage(Damage {
@@ -403,8 +402,8 @@ impl From<String> for NoBlock {
 }
 
 impl NoBlock {
-    /// A block whose header is right, so that its length can be trusted. Looking
-    /// inside it would also make a crafted file take quadratic time.
+    /// For a block with a valid header, whose length can be trusted. Searching inside it would also
+    /// make a crafted file take quadratic time.
     fn within(header: &BlockHeader, text: &str) -> Self {
         Self {
             text: text.to_owned(),
@@ -413,13 +412,13 @@ impl NoBlock {
     }
 }
 
-/// Whether a block belongs to a recording. The key of its fingerprints is random
-/// and not in any packet, so a packet's payload cannot pass for a block.
+/// Whether a block belongs to a recording. The key of its fingerprints is random and in no packet,
+/// so a packet's payload cannot pass for a block.
 fn is_of(header: &Header, recording: &Recording) -> bool {
     header.identity() == (recording.id, recording.hash_seed)
 }
 
-/// The header of a block of either kind.
+/// The header of either kind of block.
 enum Header {
     Recorded(BlockHeader),
     Relayed(RelayedHeader),
@@ -535,7 +534,7 @@ fn read_block(
     }))))
 }
 
-/// As [`read_block`], of a block of segments.
+/// As [`read_block`], for a block of segments.
 fn read_relayed(
     current: &mut Current<'_>,
     header: &RelayedHeader,

@@ -24,16 +24,16 @@ use crate::summary::{ClassCount, SUMMARY_BYTES_MAX, Summary};
 
 /// Keep codes, and so counters per class.
 const KEEPS: usize = 4;
-/// A block takes one note for so many bytes of it before it gives up on its
-/// filter: as many as it can have packets.
+/// A block notes one fingerprint per this many of its bytes before it gives up on its filter: as
+/// many as it can hold packets.
 const BYTES_PER_NOTE: usize = 64;
-/// Recently noted flows that need not be noted again: 32 KiB.
+/// Recently noted flows, which need not be noted again: 32 KiB.
 const RECENT: usize = 1 << 12;
-/// The same of flows and addresses while a block is sealed, where there is more time: 64 KiB.
+/// The same for flows and addresses while a block is sealed, when there is more time: 64 KiB.
 const NOTED: usize = 1 << 13;
 
-/// Counters of the packets in a block, by which the worker moves them from
-/// `in_flight` to `logged` or `dropped`.
+/// Counters of the packets in a block, which the worker then moves from `in_flight` to `logged` or
+/// `dropped`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockCounters {
     /// Packets.
@@ -44,13 +44,13 @@ pub struct BlockCounters {
     pub logged_bytes: u64,
     /// Bytes cut, by `CutWhere`.
     pub cut_bytes: [u64; 3],
-    /// Earlier packets that are written whole in it.
+    /// Earlier packets written again in full in this block.
     pub promoted_packets: u64,
-    /// Bytes of these that were cut before, by `CutWhere`.
+    /// How many of their bytes had been cut, by `CutWhere`.
     pub promoted_bytes: [u64; 3],
 }
 
-/// What a block counts per class and granularity.
+/// A block's counters for one class and granularity.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     packets: u64,
@@ -59,10 +59,10 @@ struct Count {
     logged_bytes: u64,
 }
 
-/// Packets to be recorded one after the other, a column for each field.
+/// A run of packets to record, one column per field.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketRun<'a> {
-    /// Of all of them.
+    /// The interface of all of them.
     pub interface: u16,
     /// Sequence number of the first.
     pub first_seq: u64,
@@ -70,31 +70,29 @@ pub struct PacketRun<'a> {
     pub data: &'a [&'a [u8]],
     /// Arrival, ns since 1970.
     pub ts_ns: &'a [u64],
-    /// Bytes on the wire, as the capture says.
+    /// Bytes on the wire, according to the capture.
     pub wire_len: &'a [u32],
     /// Bytes of the headers.
     pub header_len: &'a [u32],
     /// How many of the captured bytes are kept.
     pub kept_len: &'a [u32],
-    /// Who decided, and how: defined before.
+    /// Who decided, and how: numbers of verdicts already defined.
     pub verdicts: &'a [u16],
-    /// As [`Keep::code`] has it.
+    /// See [`Keep::code`].
     pub keep_codes: &'a [u8],
     /// The verdicts' classes.
     pub classes: &'a [u8],
 }
 
-/// A block being filled. Allocates at creation only, except for a record that is
-/// larger than the whole block.
+/// A block being filled. Allocates only when created, and for a record larger than the whole block.
 #[derive(Debug)]
 pub struct BlockBuilder {
-    /// Header space, records, and later the summary, at an address fit for direct writes.
-    /// Touched before, since the first touch of a page may cost microseconds, which a packet
-    /// cannot wait for.
+    /// Header space, records, and later the summary, aligned for direct writes. Touched in advance:
+    /// the first touch of a page may take microseconds, too long for a packet to wait.
     bytes: AlignedBytes,
     /// Where the records end in `bytes`.
     len: usize,
-    /// Where records must end, so that the summary has room after them.
+    /// Where records must end to leave space for the summary.
     limit: usize,
     /// Bytes for header and records, unless a record is larger.
     block_bytes: usize,
@@ -106,21 +104,21 @@ pub struct BlockBuilder {
     promoted_packets: u64,
     promoted_bytes: [u64; 3],
     fingerprints: Vec<u64>,
-    /// Flows between IPv4 addresses, whose fingerprints are made by `seal`.
+    /// Flows between IPv4 addresses; `seal` computes their fingerprints.
     plain: Box<[(u64, [u32; 2])]>,
     plain_len: usize,
     notes_full: bool,
     recent: Box<[u64; RECENT]>,
-    /// The interface of the last packet, which is defined, as the context is.
+    /// The interface of the last packet; it and the context are defined.
     last_interface: Option<u16>,
-    /// Definitions that stand in this block, by number.
+    /// Which verdicts are defined in this block, by number.
     verdicts_defined: Vec<u64>,
     interfaces_defined: Vec<u64>,
     context_defined: bool,
-    /// The number under which the kernel knows `bytes`.
+    /// The number under which `bytes` is registered with the kernel.
     registered: Option<u16>,
     flow_share: Option<FlowShare>,
-    /// The context that was defined last, and whether a policy may protect packets with it.
+    /// The context defined last, and whether a policy may protect packets recorded with it.
     context: (Vec<u8>, bool),
 }
 
@@ -140,7 +138,7 @@ impl BlockBuilder {
             classes: 0,
             promoted_packets: 0,
             promoted_bytes: [0; 3],
-            // Three of each plain note, and six of each other.
+            // Three for each plain flow, and six for every other.
             fingerprints: touched(9 * notes),
             plain: vec![(1, [1; 2]); notes].into_boxed_slice(),
             plain_len: 0,
@@ -158,11 +156,10 @@ impl BlockBuilder {
         builder
     }
 
-    /// Empties the block; its first packet will have sequence number `first_seq`
-    /// or a later one.
+    /// Empties the block; its first packet will have sequence number `first_seq` or a later one.
     pub fn reset(&mut self, first_seq: u64) {
         if self.limit > self.block_bytes {
-            // A record larger than the block has made it grow.
+            // A record larger than the block made it grow.
             self.bytes = AlignedBytes::touched(self.block_bytes + SUMMARY_BYTES_MAX);
             self.registered = None;
             self.limit = self.block_bytes;
@@ -189,13 +186,13 @@ impl BlockBuilder {
         self.flow_share = None;
     }
 
-    /// Whether nothing is in it but definitions.
+    /// Whether it holds nothing but definitions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.header.packets == 0 && self.header.flags & (FLAG_META | FLAG_PROMOTES) == 0
     }
 
-    /// The counters of its packets, added up.
+    /// The counters of all its packets, added up.
     #[must_use]
     pub fn counters(&self) -> BlockCounters {
         let mut counters = BlockCounters {
@@ -217,7 +214,7 @@ impl BlockBuilder {
         counters
     }
 
-    /// Sequence numbers: of the first packet, and one more than of the last.
+    /// Sequence numbers: of the first packet, and one more than that of the last.
     #[must_use]
     pub fn sequence_range(&self) -> (u64, u64) {
         (self.header.first_seq, self.header.next_seq)
@@ -229,7 +226,7 @@ impl BlockBuilder {
         &self.bytes[HEADER_LEN..self.len]
     }
 
-    /// Appends records as they stand in another block, none of them packets.
+    /// Appends records copied from another block, none of them packets.
     pub(crate) fn push_definitions(&mut self, records: &[u8]) {
         self.grow(records.len());
         self.bytes[self.len..self.len + records.len()].copy_from_slice(records);
@@ -237,15 +234,15 @@ impl BlockBuilder {
         self.header.flags |= FLAG_META;
     }
 
-    /// Bytes that further records may take.
+    /// Bytes left for further records.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
         self.limit - self.len
     }
 
-    /// Makes room for a record that is larger than the block. It is as large as
-    /// before once it is empty again.
+    /// Makes space for a record larger than the block, which returns to its usual size once it is
+    /// empty again.
     #[cold]
     pub fn grow(&mut self, room: usize) {
         if self.room() >= room {
@@ -259,12 +256,12 @@ impl BlockBuilder {
         self.limit = grown;
     }
 
-    /// Appends a packet. `class` is its verdict's. There must be room for 32 bytes
-    /// and its data, and for its options if any with 8 more.
+    /// Appends a packet. `class` is its verdict's. There must be space for 32 bytes and its data,
+    /// and for 8 more and its options if it has any.
     ///
     /// # Panics
     ///
-    /// If there is no such room.
+    /// If there is not enough space.
     #[inline(always)]
     pub fn push_packet(&mut self, packet: &PacketRecord<'_>, class: u8) {
         if !packet.options.is_empty() {
@@ -293,12 +290,12 @@ impl BlockBuilder {
         count.logged_bytes += kept as u64;
     }
 
-    /// Appends packets of one interface without options, all of which have a time. There must be
-    /// room for 32 bytes and the data of each. Returns how many bytes it has taken.
+    /// Appends packets of one interface, without options and all with timestamps. There must be
+    /// space for 32 bytes and the data of each. Returns how many bytes were used.
     ///
     /// # Panics
     ///
-    /// If there is no such room, or a column is shorter than another.
+    /// If there is not enough space, or a column is shorter than another.
     pub fn push_run(&mut self, run: &PacketRun<'_>) -> usize {
         let begin = self.len;
         let mut place = &mut self.bytes[begin..];
@@ -352,7 +349,7 @@ impl BlockBuilder {
         taken
     }
 
-    /// Appends the whole bytes of an earlier packet, makes room if need be.
+    /// Appends all bytes of an earlier packet; the block grows if need be.
     pub fn push_promotion(&mut self, promotion: &Promotion<'_>) {
         let ((header, len), data) = (promotion.emit_header(), promotion.data);
         let header = &header[..len];
@@ -368,7 +365,7 @@ impl BlockBuilder {
         self.promoted_bytes[place as usize] += data.len() as u64 - u64::from(promotion.kept_len);
     }
 
-    /// Whether this flow has just been noted, so that it and its addresses need not be again.
+    /// Whether this flow was noted recently, so that it and its addresses need not be noted again.
     #[inline]
     #[allow(clippy::cast_possible_truncation)]
     fn recorded_recently(&mut self, flow: u64) -> bool {
@@ -386,9 +383,8 @@ impl BlockBuilder {
         }
     }
 
-    /// Notes the fingerprint of a flow and the IPv4 addresses of its ends, unless
-    /// it has just been noted: without a branch, since which it is cannot be
-    /// foreseen.
+    /// Notes the fingerprint of a flow and the IPv4 addresses of its ends, unless they were noted
+    /// recently: without a branch, as it could not be predicted.
     #[inline(always)]
     pub fn note_plain(&mut self, fingerprint: u64, ends: [u32; 2]) {
         let noted = self.recorded_recently(fingerprint);
@@ -434,7 +430,7 @@ impl BlockBuilder {
         self.last_interface == Some(interface) && !self.needs_verdict(verdict)
     }
 
-    /// Whether context and interface are defined in this block, and the packet before was of it.
+    /// Whether context and interface are defined in this block, and the previous packet used both.
     #[inline(always)]
     #[must_use]
     pub fn refers_to(&self, interface: u16) -> bool {
@@ -461,7 +457,7 @@ impl BlockBuilder {
         !self.context_defined
     }
 
-    /// Defines a verdict of which the class decided.
+    /// Defines a verdict that the class decided.
     ///
     /// # Panics
     ///
@@ -470,13 +466,13 @@ impl BlockBuilder {
         self.define_decided(id, (class, level, score), leaves, &[]);
     }
 
-    /// Defines a verdict, as [`VerdictRecord`](crate::VerdictRecord) has it: class, level and
-    /// score, and the bytes of who decided ([`Decider::emit`](crate::Decider::emit)), empty if
-    /// the class did. Does not allocate.
+    /// Defines a verdict, as in [`VerdictRecord`](crate::VerdictRecord): class, level and score,
+    /// and the bytes of who decided ([`Decider::emit`](crate::Decider::emit)), empty if the class
+    /// did. Does not allocate.
     ///
     /// # Panics
     ///
-    /// If there are more than 256 leaves: a model has not; or more than 65,535 bytes.
+    /// If there are more than 256 leaves, which no model has; or more than 65,535 bytes.
     pub fn define_decided(
         &mut self,
         id: u16,
@@ -510,24 +506,23 @@ impl BlockBuilder {
         self.interfaces_defined[usize::from(id) / 64] |= 1 << (id % 64);
     }
 
-    /// Notes that context and this interface are defined, and that the packets
-    /// that follow are of it; see [`BlockBuilder::defines`].
+    /// Marks the context and this interface as defined, and as those of the following packets; see
+    /// [`BlockBuilder::defines`].
     pub fn refer_to(&mut self, interface: u16) {
         debug_assert!(self.context_defined && !self.needs_interface(interface));
         self.last_interface = Some(interface);
     }
 
-    /// Notes that the packets that follow are recorded with something else, which has to be
-    /// defined.
+    /// Says that the following packets have another context, which has to be defined.
     pub fn forget_context(&mut self) {
         self.context_defined = false;
         self.last_interface = None;
     }
 
-    /// Says what the packets that follow were recorded with.
+    /// Defines what the following packets were recorded with.
     pub fn define_context(&mut self, json: &[u8]) {
         self.push_record(kind::CONTEXT, 0, 0, &[json]);
-        // Nearly every block has the context of the one before.
+        // Nearly every block has the context of the previous one.
         if self.context.0 != json {
             self.context = (json.to_vec(), may_protect(json));
         }
@@ -537,8 +532,8 @@ impl BlockBuilder {
         self.context_defined = true;
     }
 
-    /// Says of which share of flows the packets that follow are, unless that is said. Goes
-    /// before the first of them.
+    /// Defines the share of flows that the following packets belong to, unless it is already
+    /// defined. Goes before the first of them.
     pub fn define_flow_share(&mut self, share: FlowShare) {
         if self.flow_share != Some(share) {
             self.push_record(kind::FLOW_SHARE, 0, 0, &[&share.0.to_le_bytes()]);
@@ -546,12 +541,12 @@ impl BlockBuilder {
         }
     }
 
-    /// Notes that definitions have to be looked after before the next packet.
+    /// Has definitions checked before the next packet.
     pub fn look_again(&mut self) {
         self.last_interface = None;
     }
 
-    /// Appends what an input says about itself.
+    /// Appends metadata of an input.
     pub fn push_meta(&mut self, meta: &Meta) {
         match meta {
             Meta::Interface { id, interface } => self.define_interface(*id, interface),
@@ -618,12 +613,12 @@ impl BlockBuilder {
         })
     }
 
-    /// Closes the block: writes summary, checksums and header, and returns what
-    /// is to be written to the file.
+    /// Closes the block: writes summary, checksums and header, and returns the bytes to write to
+    /// the file.
     ///
     /// # Panics
     ///
-    /// If the block is larger than 4 GiB: the largest record is not.
+    /// If the block is larger than 4 GiB, which even the largest record is not.
     pub fn seal(&mut self, recording: u32, worker: u16, number: u64, hash_seed: [u64; 2]) -> &[u8] {
         let counters = self.counters();
         let counts: Vec<ClassCount> = self.class_counts().collect();
@@ -631,7 +626,7 @@ impl BlockBuilder {
             self.header.classes |= 1 << count.class.min(63);
         }
         let hasher = FlowHasher::new(hash_seed);
-        // A flow that came before brings nothing new, nor does an address of other flows.
+        // A flow seen before adds nothing new, nor does an address shared with another flow.
         let mut noted = vec![0_u64; NOTED];
         #[allow(clippy::cast_possible_truncation)]
         let mut is_new = |key: u64| {
@@ -644,7 +639,7 @@ impl BlockBuilder {
             }
             self.fingerprints.push(flow);
             for end in ends {
-                // Above all addresses, so that none is an empty slot's 0.
+                // Above all addresses, so that none equals 0, an empty slot.
                 if is_new(1 << 32 | u64::from(end)) {
                     let address = hasher.address(AddressFamily::Ipv4, u128::from(end));
                     self.fingerprints.push(address);
@@ -679,12 +674,12 @@ impl BlockBuilder {
         &self.bytes[..stored_end]
     }
 
-    /// The memory that the block is filled in, as long as no record makes it grow.
+    /// The memory the block is filled in, as long as no record makes it grow.
     pub(crate) fn memory(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Notes the number under which the kernel knows [`BlockBuilder::memory`].
+    /// Stores the number under which [`BlockBuilder::memory`] is registered with the kernel.
     pub(crate) fn set_registered(&mut self, number: u16) {
         self.registered = Some(number);
     }
@@ -694,8 +689,8 @@ impl BlockBuilder {
         &self.bytes[..len]
     }
 
-    /// The memory of a sealed block, of which `len` bytes go to the disk. Nothing else can be
-    /// done with the block before [`BlockBuilder::put_back`].
+    /// The memory of a sealed block, of which `len` bytes go to the disk. The block cannot be used
+    /// again before [`BlockBuilder::put_back`].
     pub(crate) fn take_sealed(&mut self, len: usize) -> OwnBlock {
         OwnBlock::new(mem::take(&mut self.bytes), len, self.registered)
     }
@@ -715,9 +710,9 @@ fn cut_where(keep_code: u8) -> CutWhere {
     }
 }
 
-/// `to.copy_from_slice(from)`. Most packets leave 42 to 78 bytes of headers: three
-/// moves of a fixed length that overlap are a few instructions, without a call and
-/// without a branch that depends on the length.
+/// `to.copy_from_slice(from)`. Most packets keep 42 to 78 bytes of headers: three overlapping moves
+/// of fixed length are a few instructions, without a call and without a branch that depends on the
+/// length.
 #[inline(always)]
 fn copy(from: &[u8], to: &mut [u8]) {
     const PART: usize = 32;
@@ -732,7 +727,7 @@ fn copy(from: &[u8], to: &mut [u8]) {
     }
 }
 
-/// No elements, with room for so many, which has been written once.
+/// An empty vector whose whole capacity has been written once.
 fn touched<T: Clone + Default>(capacity: usize) -> Vec<T> {
     let mut room = Vec::with_capacity(capacity);
     room.resize(capacity, T::default());

@@ -1,4 +1,4 @@
-//! How blocks travel between a worker and who writes them.
+//! How blocks travel between a worker and its writer.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::builder::{BlockBuilder, BlockCounters};
 use crate::error::StoreError;
 
-/// Counters that a worker and its writer have in common.
+/// Counters shared by a worker and its writer.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// The sequence number that the next packet will get.
@@ -17,7 +17,7 @@ pub struct Progress {
     pub seen_packets: AtomicU64,
     /// Wire bytes seen.
     pub seen_bytes: AtomicU64,
-    /// How long as many blocks were in flight to the disk as it takes at once, ns.
+    /// How long the disk had as many blocks in flight as it takes at once, ns.
     pub disk_busy_ns: AtomicU64,
     /// RDMA packets that were sent to a relay.
     pub rdma_sent: AtomicU64,
@@ -25,7 +25,7 @@ pub struct Progress {
     pub rdma_again: AtomicU64,
 }
 
-/// What became of a block.
+/// The outcome for a block.
 #[derive(Debug)]
 pub struct Written {
     /// The counters of its packets.
@@ -36,7 +36,7 @@ pub struct Written {
 
 pub(crate) enum ToWriter {
     Block(Box<BlockBuilder>),
-    /// The worker waits for all that it has handed over.
+    /// The worker waits for the outcome of all it has submitted.
     Flush,
     Finish,
 }
@@ -44,7 +44,7 @@ pub(crate) enum ToWriter {
 pub(crate) struct FromWriter {
     /// A block that can be filled again.
     pub(crate) block: Option<Box<BlockBuilder>>,
-    /// What became of packets, of this block or of earlier ones.
+    /// The outcome for packets of this block or of earlier ones.
     pub(crate) written: Option<Written>,
 }
 
@@ -58,7 +58,7 @@ pub struct BlockSink {
     free: Vec<Box<BlockBuilder>>,
     /// Blocks that have not come back.
     outstanding: usize,
-    /// Packets of which it is not known what became of them.
+    /// Packets whose outcome is not yet known.
     packets_outstanding: u64,
     progress: Arc<Progress>,
 }
@@ -94,7 +94,7 @@ impl BlockSink {
         Ok(())
     }
 
-    /// What has become of blocks since the last call, without waiting.
+    /// The outcome of blocks since the last call, without waiting.
     pub fn poll(&mut self) -> Option<Written> {
         match self.from_writer.try_recv() {
             Ok(back) => Some(self.take_back(back)),
@@ -102,8 +102,8 @@ impl BlockSink {
         }
     }
 
-    /// Waits until it is known what became of some packets, or a block comes back
-    /// empty (then of none); `None` if nothing is in flight.
+    /// Waits for the outcome of some packets, or until a block comes back empty (then of no
+    /// packets); `None` if nothing is in flight.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl BlockSink {
             return Ok(None);
         }
         if self.outstanding == 0 {
-            // Every block has come back, but not the word of their packets.
+            // Every block has come back, but not the outcome of their packets.
             let _ = self.to_writer.try_send(ToWriter::Flush);
         }
         let back = self
@@ -136,14 +136,14 @@ impl BlockSink {
         written
     }
 
-    /// What ends this channel, whoever has the sink.
+    /// A handle that ends this channel, whoever owns the sink.
     #[must_use]
     pub fn end_handle(&self) -> BlockEnd {
         BlockEnd(self.to_writer.clone())
     }
 
-    /// Has the memory of all blocks registered, while they are free; `register` says
-    /// whether that was done.
+    /// Registers the memory of all blocks while they are free; `register` returns whether that
+    /// worked.
     pub(crate) fn register(&mut self, register: impl FnOnce(&[&[u8]]) -> bool) {
         let memory: Vec<&[u8]> = self.free.iter().map(|block| block.memory()).collect();
         if register(&memory) {
@@ -159,14 +159,13 @@ impl BlockSink {
     }
 }
 
-/// A sink of `blocks` blocks, at least two, of `block_bytes`, and the end where full
-/// ones arrive.
+/// A sink of `blocks` blocks, at least two, of `block_bytes`, and the end where full ones arrive.
 #[must_use]
 pub fn block_channel(block_bytes: usize, blocks: usize) -> (BlockSink, BlockSource) {
     let blocks = blocks.max(2);
-    // Room for every block and the end, so that sending never waits.
+    // Space for every block and the end marker, so that sending never waits.
     let (to_writer, inbox) = mpsc::sync_channel(blocks + 1);
-    // Bounded by the blocks, and by what the writer has not said of their packets.
+    // Bounded by the blocks, and by the outcomes that the writer has yet to report.
     let (outbox, from_writer) = mpsc::channel();
     let progress = Arc::new(Progress::default());
     let free = (0..blocks).map(|_| Box::new(BlockBuilder::new(block_bytes)));
@@ -202,26 +201,26 @@ pub struct BlockEnd(SyncSender<ToWriter>);
 impl BlockEnd {
     /// Tells it.
     pub fn end(&self) {
-        // If nobody listens, it has ended already.
+        // If nobody listens, it has already ended.
         let _ = self.0.send(ToWriter::Finish);
     }
 }
 
-/// What has come of a [`BlockSource`].
+/// What a [`BlockSource`] received.
 #[derive(Debug)]
 pub enum Incoming {
     /// A full block.
     Block(Box<BlockBuilder>),
-    /// The worker waits for what became of all that it has handed over.
+    /// The worker waits for the outcome of all it has submitted.
     Flush,
-    /// Nothing within the time.
+    /// Nothing before the timeout.
     Nothing,
     /// There will be no more.
     End,
 }
 
 impl BlockSource {
-    /// Waits so long for a block.
+    /// Waits at most this long for a block.
     #[must_use]
     pub fn receive(&self, wait: Duration) -> Incoming {
         match self.inbox.recv_timeout(wait) {
@@ -232,7 +231,7 @@ impl BlockSource {
         }
     }
 
-    /// Gives a block back to be filled again. Its packets are still owed an answer.
+    /// Returns a block to be filled again. The outcome of its packets is still to be reported.
     pub fn give_back(&self, mut block: Box<BlockBuilder>) {
         block.reset(0);
         // A worker that is gone needs no block back.
@@ -242,7 +241,7 @@ impl BlockSource {
         });
     }
 
-    /// Says what became of packets.
+    /// Reports the outcome for packets.
     pub fn settle(&self, written: Written) {
         let _ = self.outbox.send(FromWriter {
             block: None,

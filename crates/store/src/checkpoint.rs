@@ -1,15 +1,14 @@
-//! The checkpoint: how far a worker was, at most 100 ms ago.
+//! The checkpoint: a worker's progress, at most 100 ms ago.
 //!
-//! After a crash, the blocks on disk say which packets are there. Those between
-//! the last of them and the checkpoint's sequence number are lost for certain;
-//! of those after the checkpoint nothing is known but that they arrived within
-//! the checkpoint's interval.
+//! After a crash, the blocks on disk tell which packets are there. Those between the last of them
+//! and the checkpoint's sequence number are lost for certain; of those after the checkpoint we only
+//! know that they arrived within the checkpoint's interval.
 
 use zerocopy::{FromBytes, IntoBytes, transmute};
 
 use crate::layout::CheckpointBytes;
 
-/// Two slots, written in turn, so that a torn write spoils one of them only.
+/// Two slots, written in turn, so that a torn write spoils only one of them.
 const SLOT_LEN: usize = 512;
 const SLOT_BYTES: u64 = SLOT_LEN as u64;
 const MAGIC: [u8; 8] = *b"STRATACP";
@@ -21,7 +20,7 @@ pub fn checkpoint_name(recording: u32, worker: u16) -> String {
     format!("blocks/r{recording:04}-w{worker:02}.checkpoint")
 }
 
-/// Where a worker was.
+/// A worker's progress.
 ///
 /// ```text
 ///  0 magic "STRATACP"
@@ -35,7 +34,7 @@ pub fn checkpoint_name(recording: u32, worker: u16) -> String {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Checkpoint {
-    /// Counts checkpoints of a worker.
+    /// Number of this checkpoint, per worker.
     pub generation: u64,
     /// Wall clock, ns since 1970.
     pub time_ns: u64,
@@ -53,7 +52,7 @@ impl Checkpoint {
     /// Bytes of the checkpoint file.
     pub const FILE_BYTES: u64 = 2 * SLOT_BYTES;
 
-    /// Where it is written in the checkpoint file.
+    /// Its offset in the checkpoint file.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.generation % 2 * SLOT_BYTES
@@ -84,8 +83,8 @@ impl Checkpoint {
         slots.filter_map(Self::parse).max_by_key(|c| c.generation)
     }
 
-    /// What of a file's content is not as it was written: where, and what. Of a recording that
-    /// ended abruptly one slot may be torn.
+    /// Where a file's content differs from what was written: offset and problem. After an abrupt
+    /// end, one slot may be torn.
     #[must_use]
     pub fn problems(content: &[u8]) -> Vec<(u64, &'static str)> {
         let slot_len = SLOT_LEN;
@@ -109,7 +108,7 @@ impl Checkpoint {
                         problems.push((offset + at as u64, problem));
                     }
                 }
-                // Never written, but for what is found below.
+                // Never written, apart from what is found below.
                 None if not_zero(0).is_none() => {}
                 None => {
                     problems.push((offset, "the checksum of the checkpoint here does not match"));

@@ -1,17 +1,17 @@
-//! What packets were recorded with, and why they were kept as they were, in words.
+//! What packets were recorded with, and why they were kept as they were, in plain English.
 
 use strata_wire::{Context, Decider, Printable};
 
 use crate::format::VerdictRecord;
 
-/// Whether packets that are recorded with this context may be ones that a policy protects.
-/// What cannot be read may say so.
+/// Whether a policy may protect packets recorded with this context. If it cannot be read, assume
+/// so.
 pub(crate) fn may_protect(json: &[u8]) -> bool {
     Context::from_json(json).map_or(true, |context| !context.protected.is_empty())
 }
 
-/// Why a packet was kept as it was: who decided; where that is the forest, which of its trees,
-/// and the leaf of each.
+/// Why a packet was kept as it was: who decided; if that was the forest, which of its trees, and
+/// the leaf of each.
 #[must_use]
 pub fn reason(verdict: Option<&VerdictRecord>, context: &Context) -> String {
     let Some(verdict) = verdict else {

@@ -1,5 +1,5 @@
-//! A place among the records of a block, which it owns: a merge of several blocks goes from one
-//! to another and back without decoding a record twice.
+//! A position among the records of a block, which it owns: a merge of several blocks can switch
+//! between them without decoding a record twice.
 
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U64;
@@ -9,14 +9,14 @@ use crate::format::{PREFIX_LEN, kind};
 use crate::layout::Prefix;
 use crate::records::{BadRecord, Place, Record, Records};
 
-/// The records of a block, one after the other.
+/// The records of a block, one after another.
 #[derive(Debug)]
 pub struct Cursor {
     block: Block,
     place: Place,
 }
 
-/// What the next record is, as far as its first bytes say.
+/// What the next record is, as far as its first bytes tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Head {
     /// A packet.
@@ -26,12 +26,12 @@ pub enum Head {
         /// Its interface.
         interface: u16,
     },
-    /// Anything else: a definition, what an input says of itself, or what is damaged.
+    /// Anything else: a definition, metadata of an input, or damage.
     Other,
 }
 
 impl Cursor {
-    /// Stands before the first record of a block.
+    /// Positioned before the first record of a block.
     #[must_use]
     pub fn new(block: Block) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl Cursor {
     ///
     /// # Errors
     ///
-    /// What is wrong with it; there is none after it.
+    /// What is wrong with the record; no record follows.
     pub fn advance(&mut self) -> Option<Result<Record<'_>, BadRecord>> {
         let mut records = Records::at(self.block.body(), std::mem::take(&mut self.place));
         let next = records.next();
@@ -58,7 +58,7 @@ impl Cursor {
         next
     }
 
-    /// What [`Cursor::advance`] will give, without decoding it; `None` at the end.
+    /// What [`Cursor::advance`] will return, without decoding it; `None` at the end.
     #[must_use]
     pub fn peek(&self) -> Option<Head> {
         let body = self.block.body();
@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    /// A record of one of the kinds that there are, or are not.
+    /// A record of a known kind, or of an unknown one.
     fn record() -> impl Strategy<Value = Vec<u8>> {
         let len = 0..2 * PACKET_HEADER_LEN;
         (
@@ -130,8 +130,8 @@ mod tests {
     }
 
     proptest! {
-        /// A cursor gives what an iterator over the same bytes gives, and says before what it
-        /// will be, of torn bodies too.
+        /// A cursor returns what an iterator over the same bytes does, and announces it correctly,
+        /// for torn bodies too.
         #[test]
         fn a_cursor_goes_where_the_iterator_goes(
             records in prop::collection::vec(record(), 0..12),

@@ -1,8 +1,8 @@
 //! The directory that a log lives in, behind a trait so that tests can pull the plug.
 //!
 //! ```text
-//! held      descriptors and room that a recording holds ahead of need
-//! measure   which way to write blocks is fastest here
+//! held      descriptors and space that a recording reserves in advance
+//! measure   which way of writing blocks is fastest here
 //! queue     several blocks in flight at once
 //! ```
 
@@ -26,14 +26,14 @@ use held::{Held, is_same, is_shortage};
 pub use measure::{DiskChoice, DiskReport};
 pub use queue::WriteQueue;
 
-/// A directory of files. What has a default is for logs at rest, which not every
-/// disk needs to hold.
+/// A directory of files. Methods with a default are for logs at rest, which not every disk needs to
+/// hold.
 pub trait Disk: Send + Sync {
     /// A new, empty file whose name survives a crash. Fails if it exists.
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The error of the operating system.
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
 
     /// As [`Disk::create`], for a file that is written in blocks only: offset,
@@ -42,7 +42,7 @@ pub trait Disk: Send + Sync {
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The error of the operating system.
     fn create_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         self.create(name)
     }
@@ -51,13 +51,13 @@ pub trait Disk: Send + Sync {
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The error of the operating system.
     fn open_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         self.open(name, true)
     }
 
-    /// How many blocks are best in flight to such a file at a time: what a
-    /// [`WriteQueue`] is made for.
+    /// How many blocks in flight to such a file at a time are best: the size for its
+    /// [`WriteQueue`].
     fn in_flight(&self) -> usize {
         1
     }
@@ -66,14 +66,14 @@ pub trait Disk: Send + Sync {
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The error of the operating system.
     fn open(&self, name: &str, writable: bool) -> io::Result<Box<dyn DiskFile>>;
 
-    /// An existing file of [`Disk::create_for_blocks`], to be read once and in blocks only.
+    /// An existing file of [`Disk::create_for_blocks`], to be read once and only in blocks.
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The error of the operating system.
     fn open_direct(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         self.open(name, false)
     }
@@ -83,7 +83,7 @@ pub trait Disk: Send + Sync {
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The error of the operating system.
     fn replace(&self, name: &str, content: &[u8]) -> io::Result<()>;
 
     /// Whether a file of that name exists.
@@ -94,51 +94,51 @@ pub trait Disk: Send + Sync {
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The error of the operating system.
     fn lock(&self) -> io::Result<Option<Box<dyn Any + Send>>>;
 
-    /// As [`Disk::lock`], for who changes the archive: compaction and retention.
+    /// As [`Disk::lock`], for whoever changes the archive: compaction and retention.
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The error of the operating system.
     fn lock_for_compacting(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Says that the log is being read, until the value is dropped, so that no
-    /// file is deleted meanwhile. `None` on a file system that cannot be written.
+    /// Takes the readers' lock until the value is dropped, so that no file is deleted meanwhile.
+    /// `None` on a read-only file system.
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The error of the operating system.
     fn lock_for_reading(&self) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
         Ok(None)
     }
 
-    /// Keeps readers away until the value is dropped; `None` while there are some.
+    /// Keeps readers away until the value is dropped; `None` while there are any.
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The error of the operating system.
     fn lock_for_deleting(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
         Ok(None)
     }
 
-    /// Removes a file; nothing if there is none. Survives a crash.
+    /// Removes a file; does nothing if there is none. Survives a crash.
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The error of the operating system.
     fn remove(&self, name: &str) -> io::Result<()> {
         Err(io::Error::new(io::ErrorKind::Unsupported, name))
     }
 
-    /// Gives a file another name, in another directory perhaps. Survives a crash.
+    /// Renames a file, perhaps into another directory. Survives a crash.
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The error of the operating system.
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         Err(io::Error::new(
             io::ErrorKind::Unsupported,
@@ -150,32 +150,32 @@ pub trait Disk: Send + Sync {
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The error of the operating system.
     fn list(&self, dir: &str) -> io::Result<Vec<String>> {
         Err(io::Error::new(io::ErrorKind::Unsupported, dir))
     }
 
-    /// Holds ahead what it takes to replace `name`, which exists, and to open so many files at
-    /// a time, so that both can be done when others have taken all room and all descriptors.
-    /// From now on, opening a file waits a while for descriptors.
+    /// Reserves what is needed to replace `name`, which exists, and to open this many files at a
+    /// time, so that both work when others have used up all space and all descriptors. From now on,
+    /// opening a file waits a while for descriptors.
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The error of the operating system.
     fn hold_ahead(&self, _name: &str, _descriptors: usize) -> io::Result<()> {
         Ok(())
     }
 
-    /// Gives back what [`Disk::hold_ahead`] has taken.
+    /// Releases what [`Disk::hold_ahead`] has reserved.
     fn let_go(&self) {}
 
-    /// Whether `name` leads to this open file. It does not once the file or a directory above
-    /// it was removed, renamed or unmounted.
+    /// Whether `name` refers to this open file. It no longer does once the file or a directory
+    /// above it was removed, renamed or unmounted.
     fn leads_to(&self, _name: &str, _file: &dyn DiskFile) -> bool {
         true
     }
 
-    /// How messages name a file.
+    /// A file's name as shown in messages.
     fn display(&self, name: &str) -> String;
 }
 
@@ -185,47 +185,47 @@ pub trait DiskFile: Send {
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The error of the operating system.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Writes all of it.
+    /// Writes all bytes.
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The error of the operating system.
     fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
     /// Makes everything written so far survive a crash.
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The error of the operating system.
     fn sync(&mut self) -> io::Result<()>;
 
     /// Cuts or extends the file.
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The error of the operating system.
     fn set_len(&mut self, len: u64) -> io::Result<()>;
 
     /// Its length in bytes.
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The error of the operating system.
     fn size(&self) -> io::Result<u64>;
 
-    /// Takes room for the first `len` bytes, without changing what is read.
+    /// Allocates space for the first `len` bytes, without changing the content.
     ///
     /// # Errors
     ///
-    /// If there is no room.
+    /// If there is not enough space.
     fn allocate(&mut self, _len: u64) -> io::Result<()> {
         Ok(())
     }
 
-    /// The file as the operating system knows it, if it does.
+    /// The operating system's file, if there is one.
     fn shared(&self) -> Option<Arc<File>> {
         None
     }
@@ -237,20 +237,20 @@ pub struct RealDisk {
     root: PathBuf,
     /// Whether files for blocks bypass the page cache.
     direct: bool,
-    /// Nothing, unless it is recorded into.
+    /// Holds nothing unless the directory is recorded into.
     held: Arc<Held>,
 }
 
 /// Blocks in flight at a time: enough to keep a disk busy while the next are filled.
 const IN_FLIGHT: usize = 4;
 
-/// Files: their owner writes, their group reads.
+/// Files: writable by their owner, readable by their group.
 const FILE_MODE: u32 = 0o640;
 /// Directories, likewise.
 const DIR_MODE: u32 = 0o750;
 
-/// How files are opened to be written: one that is made is not for everyone, and what a link
-/// of that name leads to is not touched.
+/// How files are opened for writing: new ones are not readable by everyone, and symbolic links are
+/// not followed.
 fn writing() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(FILE_MODE).custom_flags(libc::O_NOFOLLOW);
@@ -266,7 +266,7 @@ fn make_dirs(path: &Path) -> io::Result<()> {
 
 /// The file whose lock keeps a second writer away.
 pub(crate) const LOCK_NAME: &str = "lock";
-/// The file that readers lock together, and who deletes files alone.
+/// The file that readers lock shared, and whoever deletes files exclusively.
 pub(crate) const READERS_NAME: &str = "readers";
 /// The file whose lock keeps a second compaction away.
 pub(crate) const COMPACTION_NAME: &str = "compaction";
@@ -276,7 +276,7 @@ impl RealDisk {
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn create_dir(root: &Path) -> io::Result<Self> {
         make_dirs(root)?;
         Ok(Self::at(root))
@@ -296,9 +296,9 @@ impl RealDisk {
         self.root.join(name)
     }
 
-    /// What lies elsewhere cannot be reached by way of the directory, and is not missing. Names
-    /// come from files of the log, which somebody else may have written: they lead nowhere but
-    /// below the directory.
+    /// Files stored elsewhere cannot be reached through the directory, and are not missing. Names
+    /// come from files of the log, which somebody else may have written: they must stay below the
+    /// directory.
     fn reached(name: &str) -> io::Result<()> {
         let mut parts = Path::new(name).components();
         if !is_remote(name) && !parts.all(|part| matches!(part, Component::Normal(_))) {
@@ -317,7 +317,7 @@ impl RealDisk {
         self.held.opening(&self.root, || options.open(path))
     }
 
-    /// Makes the directories of a file within this one. This one is not made: if it is gone,
+    /// Creates the directories of a file within this one. This one is not created: if it is gone,
     /// that must be noticed.
     fn make_directories_of(&self, name: &str) -> io::Result<()> {
         let mut path = self.root.clone();
@@ -351,18 +351,18 @@ impl RealDisk {
         }
     }
 
-    /// Replaces a file by a new one.
+    /// Replaces a file with a new one.
     fn replace_by_new(&self, name: &str, content: &[u8]) -> io::Result<File> {
         let path = self.path(name);
         let temporary = self.path(&format!("{name}.new"));
-        // One that is left over has the mode of its time.
+        // A leftover one has its old mode.
         match fs::remove_file(&temporary) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         let mut options = writing();
         options.read(true).write(true).create_new(true);
-        // What has a spare needs no patience.
+        // No need to wait if there is a spare.
         let mut file = if self.held.has_spare(name) {
             options.open(&temporary)?
         } else {
@@ -371,7 +371,7 @@ impl RealDisk {
         let written = file.write_all(content).and_then(|()| file.sync_all());
         let renamed = written.and_then(|()| fs::rename(&temporary, &path));
         if let Err(error) = renamed {
-            // It would take room that is short.
+            // It would take up scarce space.
             let _ = fs::remove_file(&temporary);
             return Err(error);
         }
@@ -529,7 +529,7 @@ impl Disk for RealDisk {
         let Some(Ok(open)) = file.shared().map(|file| file.metadata()) else {
             return true;
         };
-        // What cannot be looked at for another reason is not gone.
+        // What cannot be examined for another reason is not gone.
         match fs::metadata(self.path(name)) {
             Ok(found) => is_same(&found, &open),
             Err(error) => !matches!(
@@ -578,7 +578,7 @@ impl DiskFile for RealFile {
 
     fn allocate(&mut self, len: u64) -> io::Result<()> {
         match fallocate(&*self.0, FallocateFlags::KEEP_SIZE, 0, len) {
-            // The file system cannot do that.
+            // The file system does not support it.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             allocated => Ok(allocated?),
         }

@@ -1,10 +1,10 @@
-//! `drift/N.json`: how the traffic of recording N fits its model, as the room above says it, with
-//! a checksum as its first field.
+//! `drift/N.json`: how well the traffic of recording N matches its model, as written by the layer
+//! above, with a checksum as its first field.
 
 /// How the file begins; eight hexadecimal digits follow.
 const START: &[u8] = b"{\n  \"crc\": \"";
 const DIGITS: std::ops::Range<usize> = START.len()..START.len() + 8;
-/// How the files of old versions begin, which had no checksum.
+/// How files of old versions begin, which had no checksum.
 const WITHOUT: &[u8] = b"{\n  \"samples\":";
 
 /// The name of a recording's file.
@@ -13,8 +13,7 @@ pub fn drift_name(recording: u32) -> String {
     format!("drift/{recording}.json")
 }
 
-/// Puts the checksum before the other fields of a JSON object that is written over several
-/// lines.
+/// Puts the checksum before the other fields of a JSON object that spans several lines.
 #[must_use]
 pub fn seal_drift(json: &[u8]) -> Vec<u8> {
     let fields = json.strip_prefix(b"{").unwrap_or(json);
@@ -24,11 +23,11 @@ pub fn seal_drift(json: &[u8]) -> Vec<u8> {
     sealed
 }
 
-/// Checks a file's content, as far as it has a checksum.
+/// Checks a file's content, if it has a checksum.
 ///
 /// # Errors
 ///
-/// What is wrong with it, in words.
+/// What is wrong with it, in plain English.
 pub fn check_drift(content: &[u8]) -> Result<(), &'static str> {
     if content.starts_with(WITHOUT) {
         return Ok(());
@@ -39,7 +38,7 @@ pub fn check_drift(content: &[u8]) -> Result<(), &'static str> {
         .ok_or("it does not begin as Strata writes it")?;
     let mut zeros = content.to_vec();
     zeros[DIGITS].copy_from_slice(b"00000000");
-    // As text, so that another way to write the same number is noticed too.
+    // As text, so that the same number written differently is noticed too.
     if digits != format!("{:08x}", crc32c::crc32c(&zeros)).as_bytes() {
         return Err("its checksum does not match");
     }

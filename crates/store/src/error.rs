@@ -13,10 +13,10 @@ pub enum StoreError {
         file: String,
         /// What was tried.
         action: &'static str,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// No room is left for the log.
+    /// No space is left for the log.
     #[error(
         "{file}: the disk is full; what was recorded before is in the log: make room (`strata \
          prune`), or go on and count what is lost (--when-full drop)"
@@ -24,7 +24,7 @@ pub enum StoreError {
     DiskFull {
         /// The file.
         file: String,
-        /// Whether recording goes on, and writes again once there is room.
+        /// Whether recording continues, and writes again once there is space.
         goes_on: bool,
     },
     /// The log is no longer where it was.
@@ -36,7 +36,7 @@ pub enum StoreError {
         /// The directory.
         dir: String,
     },
-    /// Something else lies there.
+    /// Something else is at that path.
     #[error(
         "{dir}: is not a Strata log and not empty: name a new directory, or one that `strata record` made"
     )]
@@ -70,13 +70,13 @@ pub enum StoreError {
         /// What is missing.
         file: String,
     },
-    /// Bytes are not what was written.
+    /// Bytes that differ from what was written.
     #[error("{0}")]
     Damage(#[from] Damage),
-    /// What was sent to a relay is not known to be on its disk.
+    /// Data sent to a relay may not have reached its disk.
     #[error("the connection to the relay was lost")]
     RelayLost,
-    /// The relay cannot store what it is sent, and says why.
+    /// The relay cannot store what it receives, and says why.
     #[error("{0}; what it had not stored is lost and counted")]
     RelayFailed(String),
     /// Another connection of the same switch writes the stream.
@@ -88,7 +88,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether there was no room for something.
+    /// Whether something failed for lack of space.
     pub(crate) fn is_for_want_of_room(&self) -> bool {
         match self {
             Self::DiskFull { .. } => true,
@@ -97,7 +97,7 @@ impl StoreError {
         }
     }
 
-    /// The same error once more, for someone else who has to hear it.
+    /// A copy of the error, for someone else who needs to know.
     pub(crate) fn again(&self) -> Self {
         match self {
             Self::Io {
@@ -122,7 +122,7 @@ impl StoreError {
     }
 }
 
-/// Bytes of a block file that are not what was written.
+/// Bytes of a block file that differ from what was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{file}: damaged at offset {offset}: {problem}; packets of other blocks are still readable"
@@ -136,7 +136,7 @@ pub struct Damage {
     pub problem: String,
 }
 
-/// Whether the operating system says that there is no room, or none for this user.
+/// Whether the operating system reports that there is no space, or none for this user.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     let kinds = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
     kinds.contains(&error.kind())

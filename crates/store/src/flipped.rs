@@ -1,5 +1,5 @@
-//! Which byte of a manifest was changed, by its checksum: a CRC tells not only that a single
-//! byte is wrong but which, since every place and change makes another difference.
+//! Finds which byte of a manifest was changed, from its checksum: a CRC tells not only that a
+//! single byte is wrong but which, since each position and change gives a different result.
 
 /// The polynomial of CRC-32C, reflected (RFC 3720 §12.1).
 const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -15,8 +15,8 @@ pub(crate) fn explain(format: &str, manifest: &[u8], problem: String) -> String 
     }
 }
 
-/// The one byte that was changed in a text whose checksum stands at `crc_at`, and is made
-/// with zeros there. `None` if that does not explain the difference.
+/// The one byte that was changed in a text whose checksum is at `crc_at` and was computed with
+/// zeros there. `None` if a single byte does not explain the difference.
 fn changed_byte(text: &[u8], crc_at: usize) -> Option<usize> {
     let stated = text.get(crc_at..crc_at + DIGITS)?;
     let mut plain = text.to_vec();
@@ -36,7 +36,7 @@ fn changed_byte(text: &[u8], crc_at: usize) -> Option<usize> {
     for (index, entry) in (0_u32..).zip(table) {
         by_high[(entry >> 24) as usize] = index;
     }
-    // A changed byte differs by some entry, and each byte after it is a step of the CRC: the
+    // A changed byte XORs some entry into the CRC, and each byte after it is a step of the CRC: the
     // steps are undone until that entry is found.
     let mut difference = stated ^ computed;
     for at in (0..text.len()).rev() {
@@ -50,7 +50,7 @@ fn changed_byte(text: &[u8], crc_at: usize) -> Option<usize> {
     None
 }
 
-/// The CRC of each byte alone, from a register of zeros.
+/// The CRC of each single byte, starting from zero.
 fn table() -> [u32; 256] {
     let mut table = [0; 256];
     for (byte, entry) in (0_u32..).zip(&mut table) {

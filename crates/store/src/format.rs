@@ -1,7 +1,7 @@
 //! The bytes of a block file (`docs/formats/block-file.md`). All integers are
 //! little-endian.
 //!
-//! A file is a row of blocks, each beginning at a multiple of [`ALIGNMENT`].
+//! A file is a sequence of blocks, each starting at a multiple of [`ALIGNMENT`].
 //! A block can be read by itself: whatever its records refer to (verdicts,
 //! interfaces, the context) is defined in the same block before it is used.
 
@@ -17,7 +17,7 @@ pub const ALIGNMENT: usize = 4096;
 pub const MAGIC: [u8; 8] = *b"STRATAB1";
 /// Bytes of a block header.
 pub const HEADER_LEN: usize = size_of::<BlockHeaderBytes>();
-/// The largest body that is read; larger length fields are corruption.
+/// The largest body that is read; larger length fields are treated as corruption.
 pub const BODY_MAX: usize = 512 << 20;
 /// Bytes of a packet record before its data.
 pub const PACKET_HEADER_LEN: usize = size_of::<PacketBytes>();
@@ -91,30 +91,30 @@ pub struct BlockHeader {
     pub records: u32,
     /// Bytes on the wire of its packets.
     pub wire_bytes: u64,
-    /// Bytes of them that are kept.
+    /// Bytes of these that are kept.
     pub logged_bytes: u64,
-    /// Bit per class.
+    /// One bit per class.
     pub classes: u64,
     /// Key of the fingerprints.
     pub hash_seed: [u64; 2],
 }
 
-/// The block holds records other than packets and definitions of verdicts,
-/// interfaces and context: it must be read for an export whatever is asked for.
+/// The block holds records other than packets and definitions of verdicts, interfaces and context:
+/// an export must read it whatever it looks for.
 pub(crate) const FLAG_META: u32 = 1;
-/// Some packet may have addresses that its summary does not hold.
+/// Some packet may have addresses that the summary does not hold.
 pub(crate) const FLAG_HIDES_ADDRESSES: u32 = 2;
 /// A policy may protect some of its packets.
 pub(crate) const FLAG_PROTECTED: u32 = 4;
 
 /// The block holds promotions of earlier packets.
 pub(crate) const FLAG_PROMOTES: u32 = 8;
-/// Of a packet within a tunnel the summary holds both flows, so that a search by flow may
-/// skip the block.
+/// For packets in tunnels the summary holds both flows, so that a search by flow may skip the
+/// block.
 pub(crate) const FLAG_HOLDS_FLOWS: u32 = 16;
 
 impl BlockHeader {
-    /// Whether a policy may protect some of its packets from being deleted.
+    /// Whether a policy may protect some of its packets from deletion.
     #[must_use]
     pub fn is_protected(&self) -> bool {
         self.flags & FLAG_PROTECTED != 0
@@ -160,7 +160,7 @@ impl BlockHeader {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, in words.
+    /// What is wrong with it, in plain English.
     pub fn parse(bytes: &[u8; HEADER_LEN]) -> Result<Self, &'static str> {
         let read: BlockHeaderBytes = transmute!(*bytes);
         if read.magic != MAGIC {
@@ -196,7 +196,7 @@ impl BlockHeader {
     }
 }
 
-/// Reads integers one after the other; past the end, zeros.
+/// Reads integers one after another; past the end, zeros.
 pub(crate) struct Reader<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) at: usize,
@@ -238,24 +238,24 @@ pub(crate) mod kind {
     pub(crate) const PROMOTION: u8 = 9;
 }
 
-/// Flags of a packet record: bits 0 and 1 are [`Keep::code`].
+/// Flags of a packet record; bits 0 and 1 are [`Keep::code`].
 pub(crate) mod packet_flag {
-    /// A `PACKET_OPTIONS` record stands before this one.
+    /// A `PACKET_OPTIONS` record precedes this one.
     pub(crate) const HAS_OPTIONS: u8 = 4;
     /// The capture gave no time.
     pub(crate) const NO_TIMESTAMP: u8 = 8;
 }
 
-/// One packet in flight into a block.
+/// One packet to be added to a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketRecord<'a> {
     /// Arrival, ns since 1970.
     pub ts_ns: u64,
-    /// Sequence number of the worker.
+    /// The worker's sequence number.
     pub seq: u64,
-    /// Bytes on the wire, as the capture says.
+    /// Bytes on the wire, according to the capture.
     pub wire_len: u32,
-    /// Bytes that the capture held.
+    /// Bytes in the capture.
     pub captured_len: u32,
     /// Bytes up to the end of the headers, at most 65 535.
     pub header_len: u16,
@@ -263,7 +263,7 @@ pub struct PacketRecord<'a> {
     pub interface: u16,
     /// Verdict, by the number of its definition.
     pub verdict: u16,
-    /// How much was kept, as [`Keep::code`].
+    /// How much was kept; see [`Keep::code`].
     pub keep_code: u8,
     /// Whether the capture gave a time.
     pub has_timestamp: bool,
@@ -284,11 +284,11 @@ pub struct VerdictRecord {
     pub level: u8,
     /// The leaf of each tree.
     pub leaves: Vec<u16>,
-    /// Who decided how much of it is kept.
+    /// Who decided how much of the packet is kept.
     pub decider: Decider,
 }
 
-/// Flag of a verdict record: who decided stands before the leaves.
+/// Flag of a verdict record: who decided precedes the leaves.
 pub(crate) const VERDICT_DECIDED: u8 = 1;
 
 /// Writes the fixed part of a packet record: 32 bytes.
@@ -333,11 +333,11 @@ pub(crate) fn emit_packet_header(packet: &PacketRecord<'_>, out: &mut [u8; PACKE
     });
 }
 
-/// The length of a record or of a block's records as it is stored.
+/// The length of a record or of a block's records, as stored.
 ///
 /// # Panics
 ///
-/// If it is 4 GiB or more: packets, options and blocks have less.
+/// If it is 4 GiB or more, which no packet, options or block reach.
 #[inline]
 pub(crate) fn record_len(bytes: usize) -> u32 {
     u32::try_from(bytes).expect("a record is smaller than 4 GiB")

@@ -1,14 +1,14 @@
-//! The index beside a block file: the headers and summaries of its blocks without the
-//! records between them, so that a search reads a fiftieth of the file, in one go.
+//! The index of a block file: the headers and summaries of its blocks without the records between
+//! them, so that a search reads a fiftieth of the file, in one go.
 //!
 //! ```text
-//! summary of each block, one after the other
+//! summary of each block, one after another
 //! header of each block (128 bytes each)
 //! magic "STRATAI1" | blocks u64 | CRC-32C of the headers u32
 //! ```
 //!
-//! Nothing depends on it: it is never synced, and where it is missing or does not fit the
-//! file, the file itself is read.
+//! Nothing depends on it: it is never synced, and where it is missing or does not match the file,
+//! the file itself is read.
 
 use std::io;
 use std::ops::Range;
@@ -27,9 +27,9 @@ const MAGIC: [u8; 8] = *b"STRATAI1";
 const FOOTER_LEN: usize = size_of::<IndexFooter>();
 /// A file with more blocks has no index: its headers would take too much memory.
 const BLOCKS_MAX: usize = 1 << 18;
-/// Bytes of summaries that are worth a thread of their own.
+/// Bytes of summaries that justify a thread of their own.
 const THREAD_BYTES: u64 = 4 << 20;
-/// Bytes of summaries that are read at once.
+/// Bytes of summaries read at once.
 const READ_BYTES: usize = 1 << 20;
 const THREADS_MAX: usize = 4;
 
@@ -56,7 +56,7 @@ impl IndexWriter {
         })
     }
 
-    /// Adds a block, given as it stands in the file.
+    /// Adds a block, given its bytes in the file.
     pub(crate) fn add(&mut self, block: &[u8]) -> io::Result<()> {
         let header = block.first_chunk().map(BlockHeader::parse);
         let Some(Ok(header)) = header else {
@@ -88,13 +88,13 @@ impl IndexWriter {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) header: BlockHeader,
-    /// Where the block begins in its file.
+    /// Offset of the block in its file.
     pub(crate) offset: u64,
-    /// Where its summary begins in the index.
+    /// Offset of its summary in the index.
     summary_at: u64,
 }
 
-/// The index of a file that is sealed.
+/// The index of a sealed file.
 #[derive(Debug)]
 pub(crate) struct Index {
     name: String,
@@ -102,7 +102,7 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// The index of a file, if there is one that fits.
+    /// The index of a file, if there is one that matches.
     pub(crate) fn read(disk: &dyn Disk, recording: &Recording, entry: &BlockFile) -> Option<Self> {
         if !entry.sealed {
             return None;
@@ -154,7 +154,7 @@ impl Index {
         promotes.map(|(n, _)| n).collect()
     }
 
-    /// Numbers of the blocks that may hold what is wanted.
+    /// Numbers of the blocks that may match.
     pub(crate) fn search(&self, disk: &dyn Disk, select: &Select) -> Vec<usize> {
         let blocks = 0..self.entries.len();
         if !select.asks_summaries() {
@@ -218,7 +218,7 @@ impl Index {
             let bytes = bytes.filter(|_| start + len as u64 <= buffered.end);
             let bytes = bytes.filter(|bytes| crc32c::crc32c(bytes) == header.summary_crc);
             let bloom = bytes.and_then(|bytes| Bloom::of(bytes).ok());
-            // What cannot be read excludes nothing.
+            // What cannot be read rules out nothing.
             if bloom.is_none_or(|bloom| select.may_match(header, |key| bloom.may_hold(key))) {
                 found.push(n);
             }
@@ -226,7 +226,7 @@ impl Index {
         found
     }
 
-    /// The summary of a block, if the index has it undamaged.
+    /// The summary of a block, if it is intact in the index.
     pub(crate) fn summary(&self, disk: &dyn Disk, number: usize) -> Option<Summary> {
         let Entry {
             header, summary_at, ..
@@ -239,7 +239,7 @@ impl Index {
     }
 }
 
-/// What is wrong with a block file's index: where, and what. Nothing is lost by it.
+/// What is wrong with a block file's index: offset and problem. No data is lost by it.
 ///
 /// # Errors
 ///

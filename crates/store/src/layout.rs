@@ -1,7 +1,7 @@
-//! Stored structures, each declared once: what is written and read are these bytes.
+//! Stored structures, each declared once: these bytes are what is written and read.
 //!
-//! All integers are little-endian, no structure has padding or an alignment, and each says at
-//! compile time how long it is and where its fields lie (`docs/formats/`).
+//! All integers are little-endian, no structure has padding or alignment, and each asserts at
+//! compile time its length and the offsets of its fields (`docs/formats/`).
 #![allow(
     unsafe_code,
     reason = "derives of zerocopy, which check that every byte pattern is a value"
@@ -12,7 +12,7 @@ use std::mem::offset_of;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Asserts at compile time how long a structure is and where its fields lie.
+/// Asserts at compile time a structure's length and the offsets of its fields.
 macro_rules! layout {
     ($name:ident, $bytes:expr, $($field:ident at $offset:expr),+ $(,)?) => {
         const _: () = {
@@ -83,14 +83,14 @@ layout!(
     segments at 64, reserved_more at 72, hash_seed at 112,
 );
 
-/// What every record begins with.
+/// The prefix of every record.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Prefix {
     pub(crate) kind: u8,
     pub(crate) flags: u8,
     pub(crate) reference: U16,
-    /// Of what follows.
+    /// Length of what follows.
     pub(crate) len: U32,
 }
 layout!(Prefix, 8, kind at 0, flags at 1, reference at 2, len at 4);
@@ -114,11 +114,11 @@ layout!(
     header_len at 30,
 );
 
-/// A promotion before its verdict, which not all have, and its data.
+/// A promotion before its verdict, which is optional, and its data.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct PromotionBytes {
-    /// The flags are how much was kept before, the reference class and flags.
+    /// The flags say how much was kept before; the reference holds class and flags.
     pub(crate) prefix: Prefix,
     pub(crate) seq: U64,
     pub(crate) kept_len: U32,
@@ -152,7 +152,7 @@ layout!(
 pub(crate) struct IndexFooter {
     pub(crate) magic: [u8; 8],
     pub(crate) blocks: U64,
-    /// Of the headers.
+    /// CRC-32C of the headers.
     pub(crate) crc: U32,
 }
 layout!(IndexFooter, 20, magic at 0, blocks at 8, crc at 16);

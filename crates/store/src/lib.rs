@@ -1,12 +1,12 @@
 //! The log.
 //!
-//! - [`BlockBuilder`], filled by a worker, and [`Recorder`], which writes blocks
-//!   to files and keeps manifest and checkpoint;
-//! - [`Log`], which reads them back, after a crash too, and finds blocks by time
-//!   and address without reading them;
-//! - [`Cursor`]: the records of a block, for who merges several;
-//! - [`RelayLog`], [`RelayStream`], [`RelayWriters`]: the same files, written by a
-//!   relay from blocks that switches have filled; both through one [`writer`];
+//! - [`BlockBuilder`], filled by a worker, and [`Recorder`], which writes blocks to files and keeps
+//!   manifest and checkpoint;
+//! - [`Log`], which reads them back, even after a crash, and finds blocks by time and address
+//!   without reading them;
+//! - [`Cursor`]: the records of a block, for merging several;
+//! - [`RelayLog`], [`RelayStream`], [`RelayWriters`]: the same files, written by a relay from
+//!   blocks that switches have filled; both through one [`writer`];
 //! - [`Disk`]: the directory underneath, real or virtual.
 //!
 //! The files are described in `docs/formats/`. Uses `wire` alone;
@@ -73,5 +73,5 @@ pub use relayed::{
 };
 pub use simdisk::SimDisk;
 pub use summary::{ClassCount, Summary};
-// Words of the log that those below it use too.
+// Names that users of this crate need too.
 pub use strata_wire::{Context, Decider, in_words};

@@ -18,14 +18,14 @@ use crate::manifest::{BlockFile, MANIFEST_NAME, Manifest, Recording, State};
 use crate::promotion::Promotions;
 use crate::stored::{read_all, read_manifest};
 
-/// A log, opened for reading. It may be written meanwhile.
+/// A log, opened for reading. It may be written at the same time.
 pub struct Log {
     disk: Arc<dyn Disk>,
     manifest: Manifest,
     archive: Archive,
-    /// By recording, once they are looked for.
+    /// By recording, once needed.
     promotions: Mutex<BTreeMap<u32, Arc<Promotions>>>,
-    /// No file is deleted while it is held.
+    /// While this is held, no file is deleted.
     _reading: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -40,13 +40,12 @@ impl std::fmt::Debug for Log {
 /// What was found at the end of a recording that was not closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Loss {
-    /// Packets between blocks, or between the last block and the checkpoint,
-    /// that are not there: exact.
+    /// Packets missing between blocks, or between the last block and the checkpoint: exact.
     pub packets: u64,
-    /// Packets that are there and end where a part was lost on the way to a relay.
+    /// Packets that are there but end where a part was lost between switch and relay.
     pub incomplete: u64,
-    /// When the last checkpoint was made, ns since 1970, of the worker whose last is
-    /// oldest: what arrived later may be lost beside. `None` without a checkpoint.
+    /// Time of the last checkpoint, ns since 1970, of the worker whose last one is oldest: later
+    /// packets may be lost in addition. `None` without a checkpoint.
     pub checkpoint_ns: Option<u64>,
 }
 
@@ -75,8 +74,8 @@ impl Log {
     pub fn on(disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
         let reading = disk.lock_for_reading();
         let reading = reading.map_err(io_error(disk.display(""), "lock the log"))?;
-        // The one is read between two looks at the other, so that no block file is
-        // missed that leaves the log in this moment.
+        // The archive is read before and after the manifest, so that no block file is missed that
+        // leaves the log at this moment.
         let mut archive = read_archive(disk.as_ref())?;
         let mut manifest = loop {
             let manifest = read_manifest(disk.as_ref())?.ok_or_else(|| StoreError::Missing {
@@ -104,7 +103,7 @@ impl Log {
         })
     }
 
-    /// What of the log was compacted.
+    /// The archive manifest: what was compacted.
     #[must_use]
     pub fn archive(&self) -> &Archive {
         &self.archive
@@ -122,7 +121,7 @@ impl Log {
         &self.manifest.recordings
     }
 
-    /// The model that a recording was made with, as JSON.
+    /// The model a recording was made with, as JSON.
     ///
     /// # Errors
     ///
@@ -136,7 +135,7 @@ impl Log {
     ///
     /// # Errors
     ///
-    /// If a file cannot be looked at; a missing one counts as empty.
+    /// If a file's size cannot be read; a missing one counts as empty.
     pub fn stored_bytes(&self, recording: &Recording) -> Result<u64, StoreError> {
         let parts = self.archive.parts.iter();
         let parts = parts.filter(|part| part.recording == recording.id);
@@ -151,13 +150,13 @@ impl Log {
     ///
     /// # Errors
     ///
-    /// If one cannot be looked at; a missing one counts as empty.
+    /// If a size cannot be read; a missing one counts as empty.
     pub fn file_bytes(&self, file: &BlockFile) -> Result<u64, StoreError> {
         let mut total = 0;
         for name in [&file.name, &index_name(&file.name)] {
             let opened = self.disk.open(name, false);
             total += match opened.and_then(|opened| opened.size()) {
-                // Who reads the log's blocks is told.
+                // Whoever reads the log's blocks gets the error.
                 Err(error) if error.kind() == ErrorKind::NotFound => 0,
                 size => size.map_err(io_error(self.disk.display(name), "open"))?,
             };
@@ -171,8 +170,8 @@ impl Log {
         matches!(self.disk.lock(), Ok(None))
     }
 
-    /// Which recordings are being written now: the last one of a process that records, and all
-    /// that a relay has not closed, since a switch finds its own again.
+    /// Which recordings are being written now: the last one of a recording process, and all that a
+    /// relay has not closed, since a switch resumes its own.
     pub fn being_written(&self) -> impl Fn(&Recording) -> bool + use<> {
         let live = self.is_being_written();
         let last = self.recordings().last().map(|recording| recording.id);
@@ -182,8 +181,8 @@ impl Log {
         }
     }
 
-    /// The counters of a recording: as closed, or for one that was not closed, what
-    /// its blocks and checkpoint say, with the loss.
+    /// The counters of a recording: as closed; or for one that was not closed, from its blocks and
+    /// checkpoint, with the loss.
     ///
     /// # Errors
     ///
@@ -196,7 +195,7 @@ impl Log {
                 return Ok((accounting, Loss::default()));
             }
         }
-        // Each worker numbers its packets by itself.
+        // Each worker numbers its own packets.
         let mut next_seq = BTreeMap::new();
         let mut loss = Loss::default();
         let gone = self.archive.gone.iter();
@@ -242,14 +241,14 @@ impl Log {
         Ok((accounting, loss))
     }
 
-    /// The blocks of a recording in order, those that cannot hold what is wanted
-    /// skipped. An error names file and offset; the blocks after it follow.
+    /// The blocks of a recording in order, except those that cannot hold what is wanted. An error
+    /// names file and offset; the blocks after it follow.
     pub fn blocks<'a>(&'a self, recording: &'a Recording, select: &'a Select) -> Blocks<'a> {
         Blocks::new(self, recording, &recording.files, None, select)
     }
 
-    /// The promotions of a recording, which may stand in any of its files. Damaged blocks
-    /// are passed over: whoever reads the blocks is told.
+    /// The promotions of a recording, which may be in any of its files. Damaged blocks are skipped:
+    /// whoever reads the blocks gets the error.
     pub(crate) fn promotions(&self, recording: &Recording) -> Result<Arc<Promotions>, StoreError> {
         let mut known = self
             .promotions
@@ -269,7 +268,7 @@ impl Log {
             };
             if let Some(index) = Index::read(self.disk.as_ref(), recording, entry) {
                 for number in index.promotions() {
-                    // Damaged ones are passed over.
+                    // Damaged ones are skipped.
                     if let Ok(block) = current.indexed(&index.entries[number]) {
                         found.add(&entry.name, &block);
                     }
@@ -291,7 +290,7 @@ impl Log {
         Ok(found)
     }
 
-    /// As [`Log::blocks`], of one worker.
+    /// As [`Log::blocks`], for one worker.
     pub fn blocks_of<'a>(
         &'a self,
         recording: &'a Recording,
@@ -301,7 +300,7 @@ impl Log {
         Blocks::new(self, recording, &recording.files, Some(worker), select)
     }
 
-    /// As [`Log::blocks`], of one file, which need not be one that the manifest lists.
+    /// As [`Log::blocks`], for one file, which need not be listed in the manifest.
     pub fn blocks_in<'a>(
         &'a self,
         recording: &'a Recording,

@@ -8,7 +8,7 @@ use crate::flipped::explain;
 /// The manifest's file name within a log.
 pub const MANIFEST_NAME: &str = "manifest.json";
 
-/// The manifest of a log. It changes atomically.
+/// The manifest of a log. It is replaced atomically.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Always `strata-log`.
@@ -17,7 +17,7 @@ pub struct Manifest {
     pub version: u32,
     /// CRC-32C of this file with eight zeros in this place, in hexadecimal.
     pub crc: String,
-    /// In the order in which they were made.
+    /// In the order they were made.
     pub recordings: Vec<Recording>,
 }
 
@@ -37,7 +37,7 @@ impl Manifest {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, in words; where, if a single byte was changed.
+    /// What is wrong with it, in plain English; and where, if a single byte was changed.
     pub fn from_json(bytes: &[u8]) -> Result<Self, String> {
         Self::read(bytes).map_err(|problem| explain("strata-log", bytes, problem))
     }
@@ -50,7 +50,7 @@ impl Manifest {
                 manifest.format, manifest.version
             ));
         }
-        // Compared as bytes, so that a change that means nothing is noticed too.
+        // Compared as bytes, so that changes without meaning are noticed too.
         if manifest.to_json() != bytes {
             return Err(DAMAGED.into());
         }
@@ -72,7 +72,7 @@ impl Manifest {
     ///
     /// # Panics
     ///
-    /// Never: every field can be written.
+    /// Never: every field can be serialized.
     #[must_use]
     pub fn to_json(&self) -> Vec<u8> {
         let mut copy = self.clone();
@@ -83,12 +83,12 @@ impl Manifest {
     }
 }
 
-/// Stands in a manifest for its checksum while that is made.
+/// Placeholder for a manifest's checksum while that is computed.
 pub(crate) const NO_CRC: &str = "00000000";
-/// What is wrong with a manifest whose checksum is.
+/// The problem of a manifest whose checksum is wrong.
 pub(crate) const DAMAGED: &str = "its checksum does not match: it was damaged or edited";
 
-/// Whether a name leads nowhere but into the log.
+/// Whether a name stays within the log.
 pub(crate) fn is_safe_name(name: &str) -> bool {
     let safe = |c: char| c.is_ascii_alphanumeric() || "-_./=".contains(c);
     !name.contains("..") && !name.starts_with('/') && name.chars().all(safe)
@@ -104,12 +104,12 @@ pub enum State {
     Closed,
 }
 
-/// What a recording is of, for the manifest.
+/// A recording's description, for the manifest.
 #[derive(Clone, Debug, Default)]
 pub struct About {
     /// Program and version.
     pub program: String,
-    /// Inputs as named by the user.
+    /// Inputs, as named by the user.
     pub inputs: Vec<String>,
     /// Capture filter.
     pub filter: String,
@@ -117,7 +117,7 @@ pub struct About {
     pub mode: String,
     /// Name of the model.
     pub model: String,
-    /// The model file's content; it is kept in the log.
+    /// The model file's content, which is stored in the log.
     pub model_json: Vec<u8>,
     /// Names of the classes, by index.
     pub classes: Vec<String>,
@@ -125,7 +125,7 @@ pub struct About {
     pub hash_seed: [u64; 2],
     /// Whether blocks may hold promotions of earlier packets.
     pub look_back: bool,
-    /// Whether the inputs are interfaces that are captured.
+    /// Whether the inputs are captured interfaces.
     pub live: bool,
 }
 
@@ -150,7 +150,7 @@ pub struct Recording {
     pub mode: String,
     /// The model's name.
     pub model: String,
-    /// Where in the log the model is.
+    /// The model's file within the log.
     pub model_file: String,
     /// CRC-32C of that file.
     pub model_crc: u32,
@@ -162,26 +162,26 @@ pub struct Recording {
     pub files: Vec<BlockFile>,
     /// The counters, once closed.
     pub ledger: Option<SavedLedger>,
-    /// What was odd about the inputs.
+    /// What was unusual about the inputs.
     #[serde(default)]
     pub warnings: Vec<String>,
-    /// Set if it came through a relay: chosen by the switch at random, so that it
-    /// finds its recording again when it has lost the relay.
+    /// Set if it came through a relay: chosen at random by the switch, so that it finds its
+    /// recording again after losing the relay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<String>,
-    /// What was deleted to make room for new files, by worker.
+    /// Files deleted to make space for new ones, by worker.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub overwritten: Vec<Overwritten>,
     /// Whether blocks may hold promotions of earlier packets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub look_back: bool,
-    /// Whether the inputs are interfaces that were captured: each has its own order.
+    /// Whether the inputs are captured interfaces: each has its own packet order.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub live: bool,
 }
 
 impl Recording {
-    /// One that is just begun, without files.
+    /// A new one, without files.
     pub(crate) fn begun(id: u32, about: &About, model_file: String, started_ns: u64) -> Self {
         Self {
             id,
@@ -208,7 +208,7 @@ impl Recording {
     }
 }
 
-/// Files of a worker that were deleted to make room for new ones.
+/// Files of a worker that were deleted to make space for new ones.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Overwritten {
     /// The worker.
@@ -238,10 +238,10 @@ pub struct BlockFile {
     pub packets: u64,
 }
 
-/// counters as packets and bytes.
+/// Counters as packets and bytes.
 pub(crate) type Pair = (u64, u64);
 
-/// A [`Ledger`] at rest.
+/// A [`Ledger`] as stored.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct SavedLedger {
     /// See [`Ledger`]; each is packets, bytes.
@@ -250,7 +250,7 @@ pub struct SavedLedger {
     pub filtered: Pair,
     /// Dropped by policy.
     pub discarded: Pair,
-    /// Passed over by sampling.
+    /// Sampled out.
     pub sampled_out: Pair,
     /// In the log.
     pub logged: Pair,
@@ -258,20 +258,19 @@ pub struct SavedLedger {
     pub dropped: Vec<(String, Pair)>,
     /// Bytes cut, by place.
     pub cut: Vec<(String, u64)>,
-    /// Of what is logged: wanted at more than the kernel had copied.
+    /// Part of `logged`: wanted with more bytes than the kernel had copied.
     #[serde(default)]
     pub wanted_but_cut: Pair,
-    /// Of what is logged: as headers at first, and whole later; bytes are those added.
+    /// Part of `logged`: as headers at first, and whole later; bytes are those added.
     #[serde(default)]
     pub promoted: Pair,
-    /// Of what is logged: first bytes instead of headers that could not be read; bytes are
-    /// those kept.
+    /// Part of `logged`: first bytes instead of unparsable headers; bytes are those kept.
     #[serde(default)]
     pub header_fallback: Pair,
-    /// In addition: copies sent on.
+    /// In addition: forwarded copies.
     #[serde(default)]
     pub mirrored: Pair,
-    /// Copies that could not be.
+    /// Copies that could not be forwarded.
     #[serde(default)]
     pub mirror_lost: Pair,
 }

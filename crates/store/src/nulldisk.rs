@@ -5,7 +5,7 @@ use std::io;
 
 use crate::disk::{Disk, DiskFile};
 
-/// A disk that forgets what is written, for measurements of all but the disk.
+/// A disk that discards what is written, to measure everything but the disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NullDisk;
 

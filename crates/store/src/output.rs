@@ -1,5 +1,5 @@
-//! Files that a user asks for (`-w`, `-o`): written over what was there, as tcpdump does, but
-//! never over what they are made from.
+//! Files that a user asks for (`-w`, `-o`): they overwrite what was there, as with tcpdump, but
+//! never their own input.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
@@ -13,15 +13,15 @@ use crate::log::Log;
 /// Why a file is not written.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
-    /// The operating system does not let it be.
+    /// The operating system refused.
     #[error("{}: cannot write: {source}", path.display())]
     Cannot {
         /// The file.
         path: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// It would replace what is still to be read.
+    /// It would replace a file that is still to be read.
     #[error("{}: is {input}, which is read: write to another file", path.display())]
     IsInput {
         /// The file.
@@ -29,7 +29,7 @@ pub enum OutputError {
         /// The input, as the user named it.
         input: String,
     },
-    /// It would be taken for a file of the log, or replace one.
+    /// It would be mistaken for a file of the log, or replace one.
     #[error("{}: lies in the log {}: write to a file outside of it", path.display(), log.display())]
     InLog {
         /// The file.
@@ -39,7 +39,7 @@ pub enum OutputError {
     },
 }
 
-/// What tells files apart, whatever their names are.
+/// What identifies a file, whatever its names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     device: u64,
@@ -55,7 +55,7 @@ impl Identity {
     }
 }
 
-/// What a command reads, and must not write over.
+/// What a command reads and must not overwrite.
 #[derive(Debug, Default)]
 pub struct Sources {
     files: Vec<(Identity, String)>,
@@ -63,8 +63,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Adds a file that is read; `-` is standard input. One that cannot be found is left to
-    /// whoever reads it.
+    /// Adds a file that is read; `-` is standard input. A missing one is left to whoever reads it.
     #[must_use]
     pub fn file(mut self, path: &Path) -> Self {
         let metadata = if path.as_os_str() == "-" {
@@ -92,7 +91,7 @@ impl Sources {
         paths.into_iter().fold(self, add)
     }
 
-    /// Adds a log that lies in `dir`, with its files that were moved to another disk.
+    /// Adds the log in `dir`, with its files that were moved to another disk.
     #[must_use]
     pub fn log(mut self, dir: &Path, log: &Log) -> Self {
         if let Ok(metadata) = fs::metadata(dir) {
@@ -104,13 +103,13 @@ impl Sources {
         self.files(moved.filter_map(|name| name.strip_prefix("file://")))
     }
 
-    /// Opens `path` for writing from its beginning: made if it is missing, and emptied if it
-    /// is there. A device or pipe is opened as it is.
+    /// Opens `path` for writing from its start: created if missing, truncated if it exists. A
+    /// device or pipe is opened as it is.
     ///
     /// # Errors
     ///
-    /// If it is one of these sources or lies in one of these logs, by whatever name; then it
-    /// stays as it was.
+    /// If it is one of these sources or lies in one of these logs, under any name; it is then left
+    /// unchanged.
     pub fn create(&self, path: &Path) -> Result<File, OutputError> {
         let (file, _) = self.open(path)?;
         let cannot = |source| OutputError::Cannot {
@@ -123,7 +122,7 @@ impl Sources {
         Ok(file)
     }
 
-    /// Checks that [`Sources::create`] could open `path`, which stays as it is.
+    /// Checks that [`Sources::create`] could open `path`, without changing it.
     ///
     /// # Errors
     ///
@@ -136,7 +135,7 @@ impl Sources {
         Ok(())
     }
 
-    /// Opens `path` as it is, and whether it was made.
+    /// Opens `path` without truncating it; also returns whether it was created.
     fn open(&self, path: &Path) -> Result<(File, bool), OutputError> {
         let cannot = |source| OutputError::Cannot {
             path: path.to_owned(),
@@ -172,7 +171,7 @@ impl Sources {
                 let metadata = fs::metadata(dir);
                 metadata.is_ok_and(|metadata| Identity::of(&metadata) == *log)
             });
-            // A second name of a file is anywhere on its file system.
+            // Another hard link of the file may be anywhere on its file system.
             if lies_below || (metadata.nlink() > 1 && holds(dir, identity)?) {
                 let (path, log) = (path.to_owned(), dir.clone());
                 return Ok(Err(OutputError::InLog { path, log }));
@@ -182,7 +181,7 @@ impl Sources {
     }
 }
 
-/// Removes what was made: a link may lead to it, which stays.
+/// Removes what was created; a link that leads to it stays.
 fn remove(path: &Path) -> Result<(), OutputError> {
     let removed = fs::canonicalize(path).and_then(fs::remove_file);
     removed.map_err(|source| OutputError::Cannot {
@@ -191,7 +190,7 @@ fn remove(path: &Path) -> Result<(), OutputError> {
     })
 }
 
-/// Whether a file is below a directory. Links are not followed, so it ends.
+/// Whether a file is below a directory. Links are not followed, so this terminates.
 fn holds(dir: &Path, wanted: Identity) -> io::Result<bool> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -225,7 +224,7 @@ mod tests {
             assert!(matches!(refused, OutputError::IsInput { .. }), "{refused}");
         }
         assert_eq!(fs::read(&input).unwrap(), b"packets");
-        // Anything else is written over.
+        // Anything else is overwritten.
         let other = dir.path().join("other");
         fs::write(&other, "old").unwrap();
         sources.check(&other).unwrap();

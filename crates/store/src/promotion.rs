@@ -1,6 +1,6 @@
-//! Packets that were logged as headers and promoted later: their whole bytes stand in
-//! records of their own, after the packets' records. A reader of the log sees each
-//! packet once, whole, where its header was.
+//! Packets that were logged as headers and promoted later: their whole bytes are in separate
+//! records, after the packets' records. A reader of the log sees each packet once, whole, where its
+//! header was.
 //!
 //! ```text
 //!  0 kind 9 | granularity before u8 | class u8 | flags u8 | length u32
@@ -25,34 +25,34 @@ use crate::layout::{Prefix, PromotionBytes};
 use crate::records::{RawPacket, RawRecord, Records};
 use crate::summary::ClassCount;
 
-/// Bytes of a promotion before the packet's, at most.
+/// Bytes of a promotion before the packet's bytes, at most.
 pub const PROMOTION_HEADER_LEN: usize = 26;
 /// The same without a verdict, as older versions wrote it.
 const WITHOUT_VERDICT_LEN: usize = size_of::<PromotionBytes>();
-/// Flag: a verdict takes the place of the packet's.
+/// Flag: a verdict replaces the packet's.
 const HAS_VERDICT: u8 = 1;
 
-/// A packet that was logged in part, and is now written whole.
+/// A packet that was logged in part and is now written whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promotion<'a> {
     /// Its sequence number.
     pub seq: u64,
     /// Its verdict's class.
     pub class: u8,
-    /// How much of it was kept, as [`Keep::code`].
+    /// How much of it was kept; see [`Keep::code`].
     pub keep_code: u8,
-    /// Bytes that its record holds.
+    /// Bytes in its own record.
     pub kept_len: u32,
     /// Bytes on the wire.
     pub wire_len: u32,
-    /// The verdict that takes the place of the packet's, defined in the promotion's block.
+    /// The verdict that replaces the packet's, defined in the promotion's block.
     pub verdict: Option<u16>,
     /// Every byte that was captured.
     pub data: &'a [u8],
 }
 
 impl<'a> Promotion<'a> {
-    /// The header, and how many bytes of it there are.
+    /// The header, and its length in bytes.
     pub(crate) fn emit_header(&self) -> ([u8; PROMOTION_HEADER_LEN], usize) {
         let len = match self.verdict {
             Some(_) => PROMOTION_HEADER_LEN,
@@ -78,7 +78,7 @@ impl<'a> Promotion<'a> {
         (out, len)
     }
 
-    /// The promotions among a block's records, each with where its bytes begin.
+    /// The promotions among a block's records, each with the offset of its bytes.
     fn all(body: &'a [u8]) -> impl Iterator<Item = (usize, Self)> {
         let mut at = 0;
         std::iter::from_fn(move || {
@@ -115,7 +115,7 @@ impl<'a> Promotion<'a> {
     }
 }
 
-/// Where the whole bytes of a packet are.
+/// Location of the whole bytes of a packet.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     /// Index into the files.
@@ -129,7 +129,7 @@ struct Place {
     verdict: Option<u16>,
 }
 
-/// The promotions of a recording. Memory: some 60 bytes for each, and the definitions of what
+/// The promotions of a recording. Memory: some 60 bytes each, plus the definitions of what
 /// triggered them.
 #[derive(Debug, Default)]
 pub(crate) struct Promotions {
@@ -141,7 +141,7 @@ pub(crate) struct Promotions {
 }
 
 impl Promotions {
-    /// Takes in those that stand in a block of a file.
+    /// Adds those in a block of a file.
     pub(crate) fn add(&mut self, file: &str, block: &Block) {
         if self.files.last().is_none_or(|last| last != file) {
             self.files.push(file.to_owned());
@@ -163,7 +163,7 @@ impl Promotions {
         self.add_verdicts(block);
     }
 
-    /// Takes in the definitions of the verdicts of a block's promotions.
+    /// Adds the definitions of the verdicts of a block's promotions.
     fn add_verdicts(&mut self, block: &Block) {
         let worker = block.header.worker;
         let wanted: BTreeSet<u16> = Promotion::all(block.body())
@@ -187,8 +187,8 @@ impl Promotions {
         }
     }
 
-    /// Makes the packets of a block whole that were promoted, and takes out promotions.
-    /// A block without records has its counts put right.
+    /// Completes the promoted packets of a block, and removes promotions. In a block without
+    /// records, the counts are corrected.
     ///
     /// # Errors
     ///
@@ -196,7 +196,7 @@ impl Promotions {
     pub(crate) fn apply(&self, disk: &dyn Disk, block: &mut Block) -> Result<(), StoreError> {
         let worker = block.header.worker;
         let first = block.header.first_seq;
-        // A crafted block's numbers may run backwards.
+        // A crafted block's sequence numbers may run backwards.
         let of_block = self
             .places
             .range((worker, first)..(worker, block.header.next_seq.max(first)));
@@ -270,8 +270,8 @@ struct Whole {
 }
 
 impl Promotions {
-    /// The records of a block with these packets whole, and without promotions. What says why
-    /// they are whole is defined before the first that it is said of.
+    /// The records of a block with these packets whole, and without promotions. The reasons for
+    /// keeping them whole are defined before the first packet that refers to them.
     fn rewritten(&self, block: &Block, whole: &BTreeMap<u64, Whole>) -> Vec<u8> {
         let more: usize = whole.values().map(|whole| whole.data.len()).sum();
         let mut body = Vec::with_capacity(block.body().len() + more);
@@ -295,7 +295,7 @@ impl Promotions {
                     None => body.extend_from_slice(raw.bytes),
                 },
                 Ok(RawRecord::Other { bytes, .. }) => body.extend_from_slice(bytes),
-                // As it stands, so that whoever reads it is told.
+                // Copied unchanged, so that whoever reads it gets the error.
                 Err(bad) => {
                     body.extend_from_slice(&block.body()[bad.at..]);
                     break;
@@ -306,7 +306,7 @@ impl Promotions {
     }
 }
 
-/// Appends a packet's record with all of its bytes.
+/// Appends a packet's record with all its bytes.
 fn push_whole(body: &mut Vec<u8>, raw: &RawPacket<'_>, data: &[u8], verdict: Option<u16>) {
     let start = body.len();
     let before = raw.bytes.len() - raw.packet.data.len();

@@ -1,9 +1,8 @@
-//! Recording into a log on this machine: a writer thread per worker ([`crate::writer`] has
-//! what it writes with).
+//! Recording into a log on this machine: a writer thread per worker (files are written
+//! through [`crate::writer`]).
 //!
-//! A worker fills blocks; a full one goes to its writer thread and comes back
-//! empty once it is written. A block is never handed out again before that, so
-//! nothing is overwritten before it is safe.
+//! A worker fills blocks; a full one goes to its writer thread and comes back empty once it is
+//! written. A block is not handed out again before that, so nothing is overwritten too early.
 
 mod past;
 mod writer;
@@ -25,13 +24,13 @@ use crate::writer::{LogWriter, Presence, now_ns};
 
 use writer::channel;
 
-/// Descriptors that are held ahead for each worker: of a file, its index and its directory, and
-/// as many again for what others take in between.
+/// Descriptors reserved for each worker: for a file, its index and its directory, and as many again
+/// for what others take meanwhile.
 const DESCRIPTORS_AHEAD: usize = 8;
-/// How many times a recording tries to write its counters on a disk that is full.
+/// How many times a recording tries to write its counters to a full disk.
 const CLOSE_TRIES: u32 = 3;
 
-/// How many times the lock is tried, and how long it is waited in between.
+/// How many times the lock is tried, and the wait in between.
 const LOCK_TRIES: u32 = 5;
 const LOCK_WAIT: Duration = Duration::from_millis(20);
 
@@ -43,33 +42,32 @@ pub const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
 pub struct RecorderOptions {
     /// Bytes of a block.
     pub block_bytes: usize,
-    /// Blocks of a worker, at least 2: one fills while others are written.
+    /// Blocks of a worker, at least 2: one is filled while others are written.
     pub blocks: usize,
-    /// A new file once one holds so many bytes; 0 never.
+    /// Start a new file once one holds this many bytes; 0 never.
     pub rotate_bytes: u64,
-    /// A new file once one spans so much packet time; 0 never.
+    /// Start a new file once one spans this much packet time; 0 never.
     pub rotate_ns: u64,
-    /// How often what is written is synced and a checkpoint made.
+    /// How often written data is synced and a checkpoint made.
     pub checkpoint_interval: Duration,
-    /// What is done when the disk is full.
+    /// What to do when the disk is full.
     pub when_full: WhenFull,
-    /// How long nothing is tried on a disk that was full.
+    /// How long to wait after a full disk before trying again.
     pub full_retry: Duration,
-    /// Block files of a worker at most: the oldest is deleted for a new one. 0 for any
-    /// number.
+    /// Block files per worker at most: the oldest is deleted for a new one. 0 for no limit.
     pub files_max: usize,
-    /// What each writer thread does first: to give up what it does not need.
+    /// What each writer thread does first: drop the privileges it does not need.
     pub on_thread: fn(),
 }
 
-/// What is done when the disk is full.
+/// What to do when the disk is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum WhenFull {
-    /// The recording ends; what is written stays.
+    /// Recording ends; what is written stays.
     #[default]
     Stop,
-    /// It goes on: blocks for which there is no room are lost, which is counted, and once
-    /// there is room the next begin a new file.
+    /// Recording continues: blocks without space are lost and counted, and once there is space, the
+    /// next blocks go to a new file.
     Drop,
 }
 
@@ -109,13 +107,13 @@ impl std::fmt::Debug for Recorder {
     }
 }
 
-/// What a recording's workers have in common.
+/// What a recording's workers share.
 struct Shared {
     log: Arc<LogWriter>,
     id: u32,
     hash_seed: [u64; 2],
     options: RecorderOptions,
-    /// Grows with each request to begin new files.
+    /// Incremented by each request to start new files.
     rotations: AtomicU64,
 }
 
@@ -171,7 +169,7 @@ impl Recorder {
         let ahead = DESCRIPTORS_AHEAD * usize::from(workers.max(1));
         let held = disk.hold_ahead(MANIFEST_NAME, ahead);
         match held {
-            // It goes on with what room there is.
+            // It continues with the space there is.
             Err(error) if is_full(&error) => {}
             held => held.map_err(io_error(disk.display(MANIFEST_NAME), "prepare"))?,
         }
@@ -205,20 +203,20 @@ impl Recorder {
         self.shared.id
     }
 
-    /// Seals the files being written; what is written next begins new ones.
+    /// Seals the files being written; later blocks go to new ones.
     pub fn rotate(&self) {
         self.shared.rotations.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Ends the recording: everything submitted is on disk, the last file sealed
-    /// and the counters closed.
+    /// Ends the recording: everything submitted is on disk, the last file sealed and the counters
+    /// closed.
     ///
     /// # Errors
     ///
     /// If something could not be written; the rest of the log is readable.
     pub fn finish(mut self, ledger: &Ledger, warnings: Vec<String>) -> Result<(), StoreError> {
         for writer in &self.writers {
-            // If the writer is gone, joining it says why.
+            // If the writer is gone, joining it tells why.
             let _ = writer.sender.send(ToWriter::Finish);
         }
         let mut ended = Ok(());
@@ -226,7 +224,7 @@ impl Recorder {
             let joined = writer.thread.join().unwrap_or(Err(StoreError::WriterGone));
             ended = ended.and(joined);
         }
-        // What is in the files of a disk that was full is known; else it is found by reading.
+        // After a full disk, the files' contents are known; otherwise they are found by reading.
         let closed = match &ended {
             Ok(()) | Err(StoreError::DiskFull { .. }) => self.close(ledger, warnings),
             Err(_) => Ok(()),
@@ -235,7 +233,7 @@ impl Recorder {
         ended.and(closed)
     }
 
-    /// Closes the counters, on a disk that is full at the expense of the warnings.
+    /// Closes the counters; on a full disk, the warnings are dropped if need be.
     fn close(&self, ledger: &Ledger, mut warnings: Vec<String>) -> Result<(), StoreError> {
         let mut tries = 0;
         loop {
@@ -261,8 +259,8 @@ impl Recorder {
     }
 }
 
-/// The lock of the log. Who only looks whether it is taken holds it for an
-/// instant, so it is tried again before another recording is reported.
+/// The lock of the log. A process that only checks it holds it for an instant, so it is tried again
+/// before another recording is reported.
 pub(crate) fn take_lock(disk: &dyn Disk) -> Result<Box<dyn Any + Send>, StoreError> {
     let dir = disk.display("");
     for _ in 0..LOCK_TRIES {

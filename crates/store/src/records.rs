@@ -18,11 +18,11 @@ pub enum Record<'a> {
     Packet(PacketRecord<'a>),
     /// The definition of a verdict.
     Verdict(u16, VerdictRecord),
-    /// The definition of an interface, or what an input said about itself.
+    /// The definition of an interface, or other metadata of an input.
     Meta(Meta),
-    /// What the packets that follow were recorded with, as JSON.
+    /// What the following packets were recorded with, as JSON.
     Context(&'a [u8]),
-    /// The share of flows of which the packets that follow are; all, if there is none.
+    /// The share of flows that the following packets belong to; all, without this record.
     FlowShare(FlowShare),
 }
 
@@ -42,13 +42,13 @@ pub struct Records<'a> {
     place: Place,
 }
 
-/// A place between two records of a body.
+/// A position between two records of a body.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Place {
     at: usize,
-    /// Of the last packet, or the first one's.
+    /// That of the last packet, or initially of the first one.
     seq: u64,
-    /// Where the options of the packet that follows are.
+    /// Where the options of the next packet are.
     options: Range<usize>,
 }
 
@@ -75,12 +75,12 @@ impl<'a> Records<'a> {
         Self::at(body, Place::first(first_seq))
     }
 
-    /// The records of a body from a place on.
+    /// The records of a body from a position on.
     pub(crate) fn at(body: &'a [u8], place: Place) -> Self {
         Self { body, place }
     }
 
-    /// Where it stands.
+    /// The current position.
     pub(crate) fn into_place(self) -> Place {
         self.place
     }
@@ -146,7 +146,7 @@ impl<'a> Records<'a> {
         let split = PacketBytes::ref_from_prefix(record).ok();
         let (head, data) = split.ok_or("a packet record is too short")?;
         let flags = head.prefix.flags;
-        // Sequence numbers only grow, by less than 2^32 from one to the next.
+        // Sequence numbers only grow, each by less than 2^32.
         let step = head.seq.get().wrapping_sub(self.place.seq as u32);
         self.place.seq = self
             .place
@@ -202,28 +202,28 @@ fn verdict(flags: u8, body: &[u8]) -> Result<VerdictRecord, &'static str> {
     })
 }
 
-/// A packet as a record, and the record of its options before it if it has any.
+/// A packet's record, with the record of its options before it if it has any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawPacket<'a> {
     /// Both records.
     pub bytes: &'a [u8],
-    /// What the record says; its data are the end of `bytes`.
+    /// The decoded record; its data are the end of `bytes`.
     pub packet: PacketRecord<'a>,
     /// The record's flags.
     pub flags: u8,
 }
 
-/// A record as it stands in a block.
+/// A record in its stored form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawRecord<'a> {
     /// A packet.
     Packet(RawPacket<'a>),
-    /// Anything else: verdict, interface, context, what an input says of itself.
+    /// Anything else: verdict, interface, context, metadata of an input.
     Other {
-        /// The class, if it defines a verdict, and the verdict's number.
+        /// The verdict's number and class, if it defines one.
         verdict: Option<(u16, u8)>,
-        /// What it tells apart from others of its kind: kind and reference, if a
-        /// later one replaces it; `None` for those that add up.
+        /// What distinguishes it from others of its kind: kind and reference, if a later one
+        /// replaces it; `None` for those that accumulate.
         replaces: Option<(u8, u16)>,
         /// The record.
         bytes: &'a [u8],
@@ -231,7 +231,7 @@ pub enum RawRecord<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// The records of `body` from where [`Records::position`] was.
+    /// The records of `body` from a [`Records::position`] on.
     #[must_use]
     pub fn resume(body: &'a [u8], position: (usize, u64)) -> Self {
         let mut place = Place::first(position.1);
@@ -239,7 +239,7 @@ impl<'a> Records<'a> {
         Self::at(body, place)
     }
 
-    /// Where the next record begins, and the sequence number so far.
+    /// Offset of the next record, and the sequence number so far.
     #[must_use]
     pub fn position(&self) -> (usize, u64) {
         (self.place.at, self.place.seq)
@@ -249,23 +249,23 @@ impl<'a> Records<'a> {
         while let Some(rest) = self.body.get(self.place.at..)
             && rest.first() == Some(&kind::PROMOTION)
         {
-            // The next look says what is wrong.
+            // Decoding the next record will tell what is wrong.
             let Ok((prefix, _)) = Prefix::ref_from_prefix(rest) else {
                 return;
             };
             match PREFIX_LEN.checked_add(prefix.len.get() as usize) {
                 Some(len) if len <= rest.len() => self.place.at += len,
-                // The next look says what is wrong.
+                // Decoding the next record will tell what is wrong.
                 _ => return,
             }
         }
     }
 
-    /// The next record as it stands in the block; promotions are passed over.
+    /// The next record in its stored form; promotions are skipped.
     ///
     /// # Errors
     ///
-    /// What is wrong with it; there is none after it.
+    /// What is wrong with the record; no record follows.
     pub fn next_raw(&mut self) -> Option<Result<RawRecord<'a>, BadRecord>> {
         self.pass_over_promotions();
         let start = self.place.at;

@@ -1,9 +1,8 @@
-//! Blocks that came through a relay (`docs/formats/relay.md`): segments as they
-//! lay in the relay's memory, after a page with a header.
+//! Blocks that came through a relay (`docs/formats/relay.md`): segments as they were in the relay's
+//! memory, after a page with a header.
 //!
-//! The relay does not look into them. They become packets when the log is read:
-//! [`assemble`] makes an ordinary block of one, with everything defined in it that
-//! its packets refer to.
+//! The relay does not parse them. They become packets when the log is read: [`assemble`] turns one
+//! into an ordinary block that defines everything its packets refer to.
 
 mod assemble;
 mod threads;
@@ -24,7 +23,7 @@ use crate::layout::RelayedHeaderBytes;
 pub const RELAYED_MAGIC: [u8; 8] = *b"STRATAR1";
 /// Bytes of the header.
 pub const RELAYED_HEADER_LEN: usize = size_of::<RelayedHeaderBytes>();
-/// Where in the block the segments begin.
+/// Offset of the segments in the block.
 pub const SEGMENTS_AT: usize = ALIGNMENT;
 
 /// The header of a relayed block.
@@ -102,7 +101,7 @@ impl RelayedHeader {
         transmute!(bytes)
     }
 
-    /// Reads a header; `None` if it is not whole and right.
+    /// Reads a header; `None` if it is incomplete or invalid.
     #[must_use]
     pub fn parse(bytes: &[u8; RELAYED_HEADER_LEN]) -> Option<Self> {
         let read: RelayedHeaderBytes = transmute!(*bytes);

@@ -10,14 +10,14 @@ use strata_wire::mix64;
 
 use crate::disk::{Disk, DiskFile};
 
-/// What a real disk writes at once.
+/// What a real disk writes atomically.
 const SECTOR: usize = 512;
 
 #[derive(Clone, Debug, Default)]
 struct Content {
     /// What survives a crash for certain.
     durable: Vec<u8>,
-    /// What reads see.
+    /// What reads return.
     current: Vec<u8>,
     /// Written since the last sync: offset and length.
     pending: Vec<(usize, usize)>,
@@ -29,7 +29,7 @@ struct State {
     files: BTreeMap<String, Content>,
     operations: u64,
     crash_at: Option<u64>,
-    /// Which operations fail, and with what.
+    /// Which operations fail, and with what error.
     failing: Option<(Range<u64>, io::ErrorKind)>,
     in_flight: usize,
     locked: bool,
@@ -38,7 +38,7 @@ struct State {
 }
 
 impl State {
-    /// Counts an operation that changes the disk; an error once the plug is pulled.
+    /// Counts an operation that changes the disk; an error after the simulated power loss.
     fn step(&mut self) -> io::Result<()> {
         self.operations += 1;
         if self.crash_at.is_some_and(|at| self.operations > at) {
@@ -73,19 +73,19 @@ impl SimDisk {
         self.state().crash_at = Some(operations);
     }
 
-    /// The one change that is the `operation`th from now on fails for want of room.
+    /// Of the changes from now on, only the `operation`th fails, for lack of space.
     pub fn fail_once(&self, operation: u64) {
         self.fail(operation, 1, io::ErrorKind::StorageFull);
     }
 
-    /// Of the changes from now on, the `operation`th and those that follow fail, `count` in all.
+    /// Of the changes from now on, `count` fail, starting with the `operation`th.
     pub fn fail(&self, operation: u64, count: u64, kind: io::ErrorKind) {
         let mut state = self.state();
         let first = state.operations.saturating_add(operation);
         state.failing = Some((first..first.saturating_add(count), kind));
     }
 
-    /// Lets so many blocks be in flight at a time.
+    /// Allows this many blocks in flight at a time.
     pub fn set_in_flight(&self, blocks: usize) {
         self.state().in_flight = blocks;
     }
@@ -96,8 +96,8 @@ impl SimDisk {
         self.state().operations
     }
 
-    /// The disk as it is found after a loss of power now: of what was not
-    /// synced, each sector is there or not, by `seed`.
+    /// The disk as found after a power loss now: each unsynced sector is there or not, depending on
+    /// `seed`.
     #[must_use]
     pub fn after_power_loss(&self, seed: u64) -> Self {
         let state = self.state();
@@ -148,7 +148,7 @@ impl SimDisk {
         content.durable = content.current.clone();
     }
 
-    /// Bytes that were read of a file, however often; 0 if there is none.
+    /// Bytes read from a file, counting repeats; 0 if it does not exist.
     #[must_use]
     pub fn bytes_read(&self, name: &str) -> u64 {
         self.state()
@@ -233,7 +233,7 @@ impl Disk for SimDisk {
     }
 
     fn lock_for_deleting(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
-        // Nobody begins to read within the one call that deletes.
+        // Nobody starts reading during this one call.
         let free = self.state().readers == 0;
         Ok(free.then(|| Box::new(()) as Box<dyn Any + Send>))
     }

@@ -4,7 +4,7 @@ use crate::disk::Disk;
 use crate::error::{StoreError, io_error};
 use crate::manifest::{MANIFEST_NAME, Manifest};
 
-/// How many times a manifest that changes while it is read is read.
+/// How many times to read a manifest that changes while it is read.
 const READ_TRIES: u32 = 10;
 
 /// The log's manifest; `None` if there is none.
@@ -24,8 +24,8 @@ pub(crate) fn read_manifest(disk: &dyn Disk) -> Result<Option<Manifest>, StoreEr
         let content = read_all(disk, MANIFEST_NAME).map_err(io_error(named.clone(), "read"))?;
         match Manifest::from_json(&content) {
             Ok(parsed) => return Ok(Some(parsed)),
-            // On a full disk a recorder writes two files in turn. If the one at hand was opened
-            // two versions ago, it is written now; what is damaged stays as it is.
+            // On a full disk a recorder writes two files in turn. If the one opened is two versions
+            // old, it is being written now; a damaged one would not change.
             Err(_) if before.as_ref() != Some(&content) && tries < READ_TRIES => {
                 before = Some(content);
             }
@@ -39,7 +39,7 @@ pub(crate) fn read_manifest(disk: &dyn Disk) -> Result<Option<Manifest>, StoreEr
     }
 }
 
-/// A whole small file.
+/// The whole content of a small file.
 pub(crate) fn read_all(disk: &dyn Disk, name: &str) -> std::io::Result<Vec<u8>> {
     let file = disk.open(name, false)?;
     let len = usize::try_from(file.size()?).map_err(std::io::Error::other)?;

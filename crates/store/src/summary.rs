@@ -1,11 +1,11 @@
-//! A block's summary: what it holds, without reading it.
+//! A block's summary: what the block holds, without reading it.
 
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::format::{ALIGNMENT, align_up};
 use crate::layout::{CountBytes, SummaryHeader};
 
-/// How many bits a Bloom filter spends per key, and how many it sets.
+/// Bits of a Bloom filter per key, and how many a key sets.
 const BITS_PER_KEY: usize = 12;
 const PROBES: u32 = 6;
 /// The largest filter; blocks with more keys get a less selective one.
@@ -14,7 +14,7 @@ const BLOOM_BYTES_MAX: usize = 256 << 10;
 /// granularities, the filter, and their lengths.
 pub(crate) const SUMMARY_BYTES_MAX: usize =
     align_up(8 + 256 * 4 * 24 + BLOOM_BYTES_MAX) + ALIGNMENT;
-/// Bytes of one line of the filter: a key's bits all lie in one cache line.
+/// Bytes of one line of the filter: all bits of a key are in one cache line.
 const LINE_BYTES: usize = 64;
 
 /// Packets and bytes of one class and granularity.
@@ -40,7 +40,7 @@ pub struct ClassCount {
 ///   bloom_len bytes: blocked Bloom filter over fingerprints of flows and addresses
 /// ```
 ///
-/// An empty filter means that nothing can be excluded.
+/// An empty filter rules nothing out.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Summary {
     /// One entry per class and granularity that occurs.
@@ -49,8 +49,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// A summary of these counts and fingerprints, which may repeat; `None` for
-    /// fingerprints means that there were too many to note.
+    /// A summary of these counts and fingerprints, which may repeat; `None` for fingerprints means
+    /// that there were too many to note.
     #[must_use]
     pub fn new(counts: Vec<ClassCount>, fingerprints: Option<&[u64]>) -> Self {
         let mut bloom = Vec::new();
@@ -69,7 +69,7 @@ impl Summary {
         Self { counts, bloom }
     }
 
-    /// Whether the block may hold this flow or address. False means it does not.
+    /// Whether the block may hold this flow or address. If false, it does not.
     #[must_use]
     pub fn may_hold(&self, fingerprint: u64) -> bool {
         Bloom(&self.bloom).may_hold(fingerprint)
@@ -79,7 +79,7 @@ impl Summary {
     ///
     /// # Panics
     ///
-    /// If a block has over 65 535 classes or 2^32 packets: its header has not.
+    /// If a block has over 65 535 classes or 2^32 packets, which its header cannot have.
     pub fn emit(&self, out: &mut Vec<u8>) {
         let counts = u16::try_from(self.counts.len()).expect("256 classes, 4 granularities");
         let bloom_len = u32::try_from(self.bloom.len()).expect("bounded");
@@ -129,7 +129,7 @@ impl Summary {
 pub(crate) struct Bloom<'a>(&'a [u8]);
 
 impl<'a> Bloom<'a> {
-    /// That of a summary's bytes.
+    /// The filter in a summary's bytes.
     pub(crate) fn of(summary: &'a [u8]) -> Result<Self, &'static str> {
         split(summary).map(|(_, bloom)| bloom)
     }
@@ -138,7 +138,7 @@ impl<'a> Bloom<'a> {
     pub(crate) fn may_hold(self, fingerprint: u64) -> bool {
         let (lines, _) = self.0.as_chunks::<LINE_BYTES>();
         let (line, mut bits) = probes(fingerprint, lines.len());
-        // There is no line in an empty filter.
+        // An empty filter has no lines.
         let line = lines.get(line);
         line.is_none_or(|line| bits.all(|bit| line[bit / 8] & 1 << (bit % 8) != 0))
     }
@@ -157,15 +157,15 @@ fn split(summary: &[u8]) -> Result<(&[CountBytes], Bloom<'_>), &'static str> {
     parts().ok_or("the summary's lengths do not add up")
 }
 
-/// About how many different fingerprints these are, by linear counting (Whang, Vander-Zanden
-/// and Taylor 1990): to size a filter it is exact enough, and sorting costs ten times as much.
+/// Approximate number of distinct fingerprints, by linear counting (Whang, Vander-Zanden and Taylor
+/// 1990): exact enough to size a filter, while sorting costs ten times as much.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
     clippy::cast_sign_loss
 )]
 fn distinct(keys: &[u64]) -> usize {
-    // A bit for each of eight times as many places, so that few fall on one.
+    // Eight times as many bits as keys, so that few share one.
     let places = (8 * keys.len()).next_power_of_two().max(64);
     let mut taken = vec![0_u64; places / 64];
     for &key in keys {
@@ -177,7 +177,7 @@ fn distinct(keys: &[u64]) -> usize {
     (-places * (-f64::from(taken) / places).ln_1p()).round() as usize
 }
 
-/// The line of a key in a filter of so many, by the high half of the key; and its bits in
+/// The line of a key in a filter of this many lines, by the high half of the key; and its bits in
 /// that line, by double hashing of the low half (Kirsch and Mitzenmacher).
 #[inline]
 #[allow(clippy::cast_possible_truncation)]

@@ -1,16 +1,16 @@
-//! The one writer of logs: what a recording on this machine and a relay have in common.
+//! The only code that writes logs, shared by local recordings and relays.
 //!
 //! ```text
-//! log         the manifest of a log that is being written, and what it says of recordings
+//! log         the manifest of a log being written, and its entries for recordings
 //! files       a worker's block files, one after another: names, rotation
-//! file        one of them: where blocks go, how far it is whole, how it ends
-//! checkpoint  how far the worker was
+//! file        one of them: where blocks go, how far it is intact, how it ends
+//! checkpoint  the worker's progress
 //! in_flight   blocks in flight to a disk, with their places
 //! ```
 //!
-//! No threads, and no blocks of its own: [`crate::recorder`] gives each worker a thread that
-//! seals blocks and syncs them with each checkpoint; [`crate::relayed`] has threads that write
-//! and sync what switches have filled, of many workers at a time.
+//! It has no threads and no blocks: [`crate::recorder`] gives each worker a thread that seals
+//! blocks and syncs them with each checkpoint; [`crate::relayed`] has threads that write and sync
+//! the blocks that switches have filled, for many workers at a time.
 
 mod checkpoint;
 mod file;

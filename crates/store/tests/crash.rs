@@ -1,5 +1,4 @@
-//! What is left of a log after crashes and damage, on a virtual disk that drops
-//! what was not synced.
+//! What is left of a log after crashes and damage, on a virtual disk that drops unsynced data.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 mod common;
@@ -30,12 +29,12 @@ fn options(rotate_bytes: u64) -> RecorderOptions {
     }
 }
 
-/// Records all packets, unless the disk fails before.
+/// Records all packets, unless the disk fails first.
 fn record(disk: &SimDisk, rotate_bytes: u64) -> Result<(), StoreError> {
     record_with(disk, options(rotate_bytes)).1
 }
 
-/// As [`record`]; says how many packets were said to be in files too.
+/// As [`record`]; also returns how many packets were reported as written.
 fn record_with(disk: &SimDisk, options: RecorderOptions) -> (u64, Result<(), StoreError>) {
     let mut written = 0;
     let ended = try_record(disk, options, &mut written);
@@ -78,7 +77,7 @@ fn try_record(
     recorder.finish(&Ledger::default(), Vec::new())
 }
 
-/// The checkpoint as the log's reader finds it.
+/// The checkpoint as a reader of the log finds it.
 fn checkpoint(disk: &SimDisk) -> Option<strata_store::Checkpoint> {
     let file = disk
         .open(&strata_store::checkpoint_name(1, 0), false)
@@ -160,15 +159,15 @@ fn after_a_loss_of_power_nothing_durable_is_missing_and_the_rest_is_counted() {
             lossy += usize::from(loss.packets > 0);
         }
     }
-    // The test would prove nothing if no crash ever hurt.
+    // The test would prove nothing if no crash did any harm.
     assert!(
         lossy > 20 && kept_some > 20,
         "{lossy} lossy, {kept_some} with packets"
     );
 }
 
-/// One write of several in flight fails, those after it succeed: what is in the log is
-/// exactly what was said to be, without damage and without a gap.
+/// One write of several in flight fails, and those after it succeed: the log has exactly the
+/// packets reported as written, without damage and without a gap.
 #[test]
 fn a_block_that_fails_takes_those_behind_it_along_and_none_before() {
     let with_several = || {
@@ -194,7 +193,7 @@ fn a_block_that_fails_takes_those_behind_it_along_and_none_before() {
         };
         let (packets, damaged) = read(&log);
         assert_eq!(damaged, 0, "operation {operation}");
-        // Blocks may have got through of which the recorder had no time to say so.
+        // Blocks may have been written that the recorder had no time to report.
         assert!(packets.len() as u64 >= written, "operation {operation}");
         let last = packets.keys().next_back().map_or(0, |seq| seq + 1);
         assert_eq!(packets.len() as u64, last, "operation {operation}: a gap");
@@ -206,8 +205,8 @@ fn a_block_that_fails_takes_those_behind_it_along_and_none_before() {
     assert!(cut_short > 5, "{cut_short} recordings were cut short");
 }
 
-/// A worker that captures two interfaces takes some packets of the one and then some of the
-/// other: an export has them in the order of their times, each once.
+/// A worker that captures two interfaces takes some packets from one and then some from the other:
+/// an export has them in order of time, each once.
 #[test]
 fn packets_of_several_interfaces_are_exported_in_the_order_of_their_times() {
     use strata_query::{ExportOptions, FileFormat, Find, export};
@@ -295,7 +294,7 @@ fn packets_of_several_interfaces_are_exported_in_the_order_of_their_times() {
     assert_eq!(found, times);
 }
 
-/// A ring of files: the last ones are there, and what was deleted for them is no loss.
+/// A ring of files: the newest are there, and files deleted for them are not counted as loss.
 #[test]
 fn of_a_ring_of_files_the_last_are_kept_and_the_rest_is_accounted_for() {
     let disk = SimDisk::new();
@@ -329,7 +328,7 @@ fn of_a_ring_of_files_the_last_are_kept_and_the_rest_is_accounted_for() {
         .filter(|name| name.ends_with(".strata"));
     assert_eq!(files.count(), 3, "files that were deleted are gone");
 
-    // Of one that was cut off, what the ring has deleted does not count as lost.
+    // After an abrupt end, files that the ring deleted are not counted as lost.
     for tenths in 5..9 {
         let cut = SimDisk::new();
         cut.crash_after(disk.operations() * tenths / 10);
@@ -403,7 +402,7 @@ fn every_flipped_bit_is_named_and_costs_one_block_at_most() {
         let (packets, damaged) = read(&log);
         let lost = PACKETS - packets.len() as u64;
         if damaged == 0 {
-            // Padding between blocks holds nothing.
+            // The padding between blocks holds nothing.
             assert_eq!(lost, 0, "byte {byte}");
             silent += 1;
         } else {
@@ -426,16 +425,15 @@ fn every_flipped_bit_is_named_and_costs_one_block_at_most() {
     assert_eq!(read(&log).0.len() as u64, PACKETS);
 }
 
-/// A disk whose recording ended after its last block was written and synced, and
-/// before its file was sealed. How many changes that takes depends on how many
-/// checkpoints were made.
+/// A disk whose recording ended after its last block was written and synced, and before its file
+/// was sealed. The number of changes this takes depends on how many checkpoints were made.
 fn written_but_not_sealed() -> SimDisk {
-    // Which change of the disk is the one depends on the writer's clock: several rounds.
+    // Which change of the disk is the right one depends on the writer's clock: several rounds.
     for crash in (60..160).cycle().take(3_000) {
         let disk = SimDisk::new();
         disk.crash_after(crash);
         let ended = record(&disk, 0).is_err();
-        // A loss of power forgets the crash, and what was not synced.
+        // A power loss clears the simulated crash and drops unsynced data.
         let left = disk.after_power_loss(crash);
         let log = Log::on(Arc::new(left.clone())).unwrap();
         let unsealed = log.recordings()[0].files.iter().all(|file| !file.sealed);
@@ -462,7 +460,7 @@ fn a_complete_file_that_was_cut_is_damage_an_incomplete_one_is_a_torn_tail() {
         assert_eq!(recording.files[0].sealed, complete);
         let mut file = disk.open(&name, true).unwrap();
         let whole = read(&log).0.len();
-        // After the last block that can be read there may be room of blocks that were lost.
+        // After the last readable block there may be a gap of lost blocks.
         let everything = Select::default();
         let blocks = log.blocks(recording, &everything);
         let ends = blocks.filter_map(Result::ok).map(|block| block.ends.0);
@@ -524,7 +522,7 @@ fn blocks_are_found_by_time_and_address_without_reading_the_others() {
         ..Select::default()
     };
     assert_eq!(found(by_both), [9]);
-    // The index beside the file spares reading it, and nothing depends on it.
+    // The index avoids reading the file, and nothing depends on it.
     let index = strata_store::index_name(&log.recordings()[0].files[0].name);
     let whole = disk.open(&index, false).unwrap().size().unwrap();
     for byte in 0..usize::try_from(whole).unwrap() {
@@ -540,9 +538,8 @@ fn blocks_are_found_by_time_and_address_without_reading_the_others() {
     assert_eq!(found(by_address), [7, 9]);
 }
 
-/// A crafted file: a header every 4 KiB, each of whose records would reach to the
-/// end of the file. Looking inside each would take a time that grows with the
-/// square of the file.
+/// A crafted file: a header every 4 KiB, each of whose records would reach to the end of the file.
+/// Looking inside each would take time quadratic in the file's size.
 #[test]
 fn nested_headers_are_passed_over_not_looked_into() {
     let disk = SimDisk::new();

@@ -15,7 +15,7 @@ use strata_wire::Ledger;
 
 const DOCS: &str = include_str!("../../../docs/formats/block-file.md");
 
-/// Fields of the byte map that follows a line of the documentation: offset and bytes, by name.
+/// Fields of the byte map that follows a line in the documentation: offset and size, by name.
 fn map_after(line: &str) -> HashMap<&'static str, (usize, usize)> {
     let start = DOCS.find(line).expect(line) + line.len();
     let map = DOCS[start..].split("```").nth(1).unwrap();
@@ -53,7 +53,7 @@ fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
     bytes.fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// A log of a worker: a block of three packets, the second promoted in the block after.
+/// The log of one worker: a block of three packets, the second promoted in the next block.
 fn log() -> (SimDisk, Log) {
     let sim = SimDisk::new();
     let disk: Arc<dyn Disk> = Arc::new(sim.clone());
@@ -129,7 +129,7 @@ fn a_block_file_is_as_its_documentation_says() {
     let (seed_at, _) = fields["hash_seed"];
     assert_eq!(number(&bytes, seed_at, 8), 0x1122_3344_5566_7788);
     assert_eq!(number(&bytes, seed_at + 8, 8), 0x99aa_bbcc_ddee_ff00);
-    // What the checksums cover.
+    // The ranges the checksums cover.
     let len = |block, name| usize::try_from(field(block, name)).unwrap();
     let (body_len, summary_len) = (len(0, "body_len"), len(0, "summary_len"));
     let summary_at = 128 + body_len;
@@ -177,7 +177,7 @@ fn a_block_file_is_as_its_documentation_says() {
     assert_eq!(field(0, "records"), records);
     assert_eq!(records, 6, "context, interface, verdict, packets");
 
-    // The promotion, in the block after, which begins at a multiple of 4,096.
+    // The promotion, in the next block, which starts at a multiple of 4,096.
     let second = (summary_at + summary_len).next_multiple_of(4_096);
     assert!(
         bytes[summary_at + summary_len..second]

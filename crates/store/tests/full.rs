@@ -1,5 +1,5 @@
-//! A disk without room, at every single write, on a virtual disk and on small real ones: a
-//! recording goes on or ends as it was told, and what is in the log is what was said to be.
+//! A full disk, at every single write, on a virtual disk and on small real ones: a recording
+//! continues or ends as configured, and the log holds what was reported as written.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 #![allow(clippy::print_stderr, reason = "says why it did not run")]
 
@@ -24,18 +24,18 @@ use common::{empty, push, read};
 
 const PACKETS: u64 = 1_000;
 
-/// What became of the packets of a recording.
+/// The outcome of a recording's packets.
 #[derive(Debug, Default)]
 struct Outcome {
-    /// Packets of which it was said that they are in files.
+    /// Packets reported as written.
     written: u64,
-    /// Packets of which it was said that there was no room, and that it goes on.
+    /// Packets reported as dropped for lack of space, while recording continues.
     dropped: u64,
-    /// Packets of blocks that were refused as recording ended.
+    /// Packets of blocks refused as recording ended.
     refused: u64,
-    /// Why it ended before all packets came.
+    /// Why it ended before all packets were handed over.
     ended: Option<StoreError>,
-    /// How it was closed; `None` if it could not be begun.
+    /// The result of closing it; `None` if it could not be started.
     finished: Option<Result<(), StoreError>>,
 }
 
@@ -66,8 +66,8 @@ fn options(when_full: WhenFull) -> RecorderOptions {
     }
 }
 
-/// Records all packets, as far as the disk lets it, as a worker does. `look` is called with each
-/// block that is handed over.
+/// Records all packets, as far as the disk allows, as a worker does. `look` is called for each
+/// block handed over.
 fn record(disk: Arc<dyn Disk>, options: RecorderOptions, mut look: impl FnMut(u64)) -> Outcome {
     let mut outcome = Outcome::default();
     let about = About {
@@ -127,7 +127,7 @@ fn record(disk: Arc<dyn Disk>, options: RecorderOptions, mut look: impl FnMut(u6
     outcome
 }
 
-/// The log holds what was said to be in it, and names no file that is not there.
+/// Checks that the log holds what was reported, and lists no missing file.
 fn check(disk: &Arc<dyn Disk>, outcome: &Outcome, all_is_cut: bool, what: &str) {
     let log = Log::on(Arc::clone(disk)).unwrap_or_else(|error| panic!("{what}: {error}"));
     let (packets, damaged) = read(&log);
@@ -138,11 +138,11 @@ fn check(disk: &Arc<dyn Disk>, outcome: &Outcome, all_is_cut: bool, what: &str) 
         assert_eq!(recording.state, State::Closed, "{what}: {outcome:?}");
         let noted: u64 = recording.files.iter().map(|file| file.packets).sum();
         let all_sealed = recording.files.iter().all(|file| file.sealed);
-        // The file of a block that failed, if it could not be cut either: readers do that.
+        // The file of a failed block, if it could not be cut either: readers do that.
         assert!(all_sealed || !all_is_cut, "{what}: {:?}", recording.files);
         assert!(noted == outcome.written || !all_sealed, "{what}: {noted}");
     }
-    // Retries leave nothing behind: of a file without a block there is no trace.
+    // Retries leave nothing behind: there is no trace of a file without blocks.
     assert!(recording.files.iter().all(|f| f.blocks > 0 || !f.sealed));
 }
 
@@ -164,8 +164,8 @@ fn stops(outcome: &Outcome, what: &str) {
     }
 }
 
-/// Each change of the disk in turn is the first that finds no room, for once, for some changes,
-/// or for ever.
+/// Each change of the disk in turn is the first to find no space: for once, for some changes, or
+/// for good.
 #[test]
 fn whichever_write_finds_no_room_first_the_counters_are_right() {
     for in_flight in [1, 4] {
@@ -175,7 +175,7 @@ fn whichever_write_finds_no_room_first_the_counters_are_right() {
         assert_eq!(outcome.written, PACKETS, "{outcome:?}");
         let (mut recovered, mut cut_short) = (0, 0);
         for operation in 1..=whole.operations() {
-            // For once, for some changes, or for ever, in turn.
+            // For once, for some changes, or for good, in turn.
             let count = [1, 7, u64::MAX][usize::try_from(operation % 3).unwrap()];
             for when_full in [WhenFull::Drop, WhenFull::Stop] {
                 let what = format!("{in_flight}: {operation}, {count} times, {when_full:?}");
@@ -191,7 +191,7 @@ fn whichever_write_finds_no_room_first_the_counters_are_right() {
                     WhenFull::Drop => drops(&outcome, &what),
                     WhenFull::Stop => stops(&outcome, &what),
                 }
-                // This disk holds nothing ahead: without room for ever, its counters stay open.
+                // This disk reserves nothing: if the disk stays full, its counters stay open.
                 assert!(finished.is_ok() || count > 1, "{what}: {outcome:?}");
                 let disk: Arc<dyn Disk> = Arc::new(disk);
                 check(&disk, &outcome, count == 1, &what);
@@ -203,7 +203,7 @@ fn whichever_write_finds_no_room_first_the_counters_are_right() {
     }
 }
 
-/// Any other error ends it, with that error, whichever change fails.
+/// Any other error ends the recording, with that error, whichever change fails.
 #[test]
 fn a_disk_with_errors_ends_it_clearly() {
     let whole = SimDisk::new();
@@ -233,7 +233,7 @@ fn a_disk_with_errors_ends_it_clearly() {
     assert!(ended > 10, "{ended}");
 }
 
-/// A small disk in memory, gone with the value.
+/// A small disk in memory, deleted when dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -261,7 +261,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Another program takes all room but so many KiB before it begins, and the rest while it runs.
+/// Another program leaves some KiB of space before recording starts, and takes them during it.
 #[test]
 fn on_small_disks_with_any_space_left_the_accounts_are_closed() {
     if !may_use_kernel("mounting small disks") {
@@ -279,7 +279,7 @@ fn on_small_disks_with_any_space_left_the_accounts_are_closed() {
         let mut filler = None;
         let outcome = record(Arc::clone(&real), options(when_full), |block| {
             if block == 5 {
-                // Takes the last bit, so that nothing but what is held is left.
+                // Takes the last byte, so that only the reserves are left.
                 let mut file = File::create(disk.0.join("filler")).unwrap();
                 while file.write_all(&[7; 4096]).is_ok() {}
                 filler = Some(file);
@@ -290,7 +290,7 @@ fn on_small_disks_with_any_space_left_the_accounts_are_closed() {
             WhenFull::Drop => drops(&outcome, &what),
             WhenFull::Stop => stops(&outcome, &what),
         }
-        // What is held ahead is enough to close the counters.
+        // The reserves are enough to close the counters.
         let finished = outcome.finished.as_ref().map(Result::is_ok);
         assert_eq!(finished, Some(true), "{what}: {outcome:?}");
         check(&real, &outcome, true, &what);
@@ -304,7 +304,7 @@ fn on_small_disks_with_any_space_left_the_accounts_are_closed() {
     );
 }
 
-/// As above, with files instead of room, which are to be had again after a while.
+/// As above, with inodes instead of space; more become available after a while.
 #[test]
 fn without_inodes_it_goes_on_and_writes_again_when_there_are_some() {
     if !may_use_kernel("mounting small disks") {
@@ -335,7 +335,7 @@ fn without_inodes_it_goes_on_and_writes_again_when_there_are_some() {
     }
 }
 
-/// While there is no room, each retry leaves nothing behind.
+/// While the disk is full, each retry leaves nothing behind.
 #[test]
 fn a_disk_that_stays_full_does_not_make_the_manifest_grow() {
     if !may_use_kernel("mounting small disks") {
@@ -362,7 +362,7 @@ fn a_directory_that_is_removed_or_renamed_ends_it_and_nothing_is_written_elsewhe
         let disk: Arc<dyn Disk> = Arc::new(RealDisk::create_dir(&log).unwrap());
         let outcome = record(disk, options(WhenFull::Drop), |block| {
             if block == 6 && removed {
-                // As often as it takes: it is being written.
+                // As often as it takes: files are still being created.
                 while fs::remove_dir_all(&log).is_err_and(|e| e.kind() != io::ErrorKind::NotFound) {
                 }
             } else if block == 6 {
@@ -389,7 +389,7 @@ fn a_directory_that_is_removed_or_renamed_ends_it_and_nothing_is_written_elsewhe
     }
 }
 
-/// Nothing is handed over: it is noticed all the same.
+/// Even if nothing is handed over, it is noticed.
 #[test]
 fn a_directory_that_is_removed_in_a_quiet_hour_is_noticed() {
     let dir = tempfile::tempdir().unwrap();

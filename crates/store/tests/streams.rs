@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use strata_store::{About, Disk, RelayLog, SimDisk, StoreError, StreamOptions};
 
-/// A switch that connects again before the relay has seen its first connection end: two streams
-/// would write the same files, and the second would find the first one's in its way.
+/// A switch that reconnects before the relay has seen its first connection end: two streams would
+/// write the same files, and the second would collide with the first one's.
 #[test]
 fn a_stream_has_one_writer() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
@@ -31,8 +31,8 @@ fn a_stream_has_one_writer() {
     assert_eq!(second.recording(), recording, "it goes on with it");
 }
 
-/// A relay that is killed after it has made a file and before the manifest names it leaves one
-/// that nothing refers to; and files of a recording may have been deleted to make room.
+/// A relay killed after it created a file and before the manifest lists it leaves a file that
+/// nothing refers to; and files of a recording may have been deleted to make space.
 #[test]
 fn a_stream_that_goes_on_takes_no_name_that_was_taken() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());

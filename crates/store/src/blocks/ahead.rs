@@ -1,4 +1,4 @@
-//! Blocks of a file with an index, which are begun to be read before they are asked for.
+//! Blocks of a file with an index, read ahead of being asked for.
 
 use std::io;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -31,10 +31,10 @@ pub(super) enum Ahead {
     },
 }
 
-/// Blocks that are read ahead at most.
+/// Blocks read ahead, at most.
 pub(super) const AHEAD_MAX: usize = 8;
 
-/// Begins to read a block of a file with an index.
+/// Starts reading a block of a file with an index.
 pub(super) fn ahead(
     log: &Log,
     fetcher: &mut Option<Fetcher>,
@@ -45,7 +45,7 @@ pub(super) fn ahead(
     let entry = indexed.index.entries[number];
     let disk = log.disk();
     let (reply, outbox) = sync_channel(1);
-    // Read here: there is room for one.
+    // Read now, when there is space for one.
     let read_here = |keep: fn(Content) -> Content| {
         let opened = disk.open(&indexed.entry.name, false).map_err(Failed::Disk);
         let read = opened.and_then(|f| fetch::content(f.as_ref(), &entry.header, entry.offset));
@@ -57,7 +57,7 @@ pub(super) fn ahead(
             let content = Content { body, summary };
             return Ahead::Ready(Box::new(block(&indexed.named, &entry, content)));
         }
-        // The index is damaged there: the file has it too.
+        // The index is damaged there; the file has the summary too.
         read_here(|content| Content {
             body: Buffer::default(),
             ..content
@@ -83,7 +83,7 @@ pub(super) fn ahead(
     }
 }
 
-/// A block of which an index told the header.
+/// A block whose header comes from an index.
 fn block(named: &str, entry: &Entry, content: Content) -> Block {
     let Entry { header, offset, .. } = *entry;
     let content_len =
@@ -101,7 +101,7 @@ fn block(named: &str, entry: &Entry, content: Content) -> Block {
 }
 
 impl Ahead {
-    /// Waits until it is there.
+    /// Waits until it has been read.
     pub(super) fn wait(self) -> Result<Block, StoreError> {
         let (named, entry, reply) = match self {
             Self::Ready(block) => return Ok(*block),
@@ -116,7 +116,7 @@ impl Ahead {
     }
 }
 
-/// A block whose content was read, or what is wrong with it.
+/// A block from its content, or what is wrong with it.
 pub(super) fn settle(
     named: &str,
     entry: &Entry,

@@ -1,12 +1,12 @@
-//! Memory for the records of blocks, used again and again: touching a fresh page takes
-//! longer than reading into it.
+//! Reusable memory for the records of blocks: touching a fresh page takes longer than reading into
+//! it.
 
 use std::ops::{Deref, Range};
 use std::sync::{Mutex, PoisonError};
 
 use crate::format::ALIGNMENT;
 
-/// Buffers that wait to be used again at most, and bytes of one at most.
+/// Buffers kept for reuse, at most, and bytes of one at most.
 const SPARE_MAX: usize = 16;
 const SPARE_BYTES_MAX: usize = 4 << 20;
 
@@ -15,13 +15,13 @@ static SPARE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 /// Some bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Buffer {
-    /// May be longer: what was written once need not be cleared.
+    /// May be longer: bytes written once need not be cleared again.
     bytes: Vec<u8>,
     used: Range<usize>,
 }
 
 impl Buffer {
-    /// `len` bytes of any content, to be written over, at an address fit for direct reads.
+    /// `len` bytes with arbitrary content, to be overwritten, aligned for direct reads.
     pub(crate) fn of_any_content(len: usize) -> Self {
         let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut bytes = spare.unwrap_or_default();
@@ -40,7 +40,7 @@ impl Buffer {
         &mut self.bytes[self.used.clone()]
     }
 
-    /// Keeps these of its bytes.
+    /// Keeps only this part of its bytes.
     pub(crate) fn keep(&mut self, part: Range<usize>) {
         assert!(part.end <= self.used.len(), "a part of it");
         self.used = self.used.start + part.start..self.used.start + part.end;

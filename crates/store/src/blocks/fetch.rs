@@ -1,5 +1,5 @@
-//! Contents of blocks, read ahead by a few threads: a search knows from the index which
-//! blocks it wants, and a disk gives most when it is asked for several at a time.
+//! Contents of blocks, read ahead by a few threads: a search knows from the index which blocks it
+//! wants, and a disk is fastest with several requests at a time.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -14,13 +14,13 @@ use crate::summary::Summary;
 /// Threads that read.
 const THREADS: usize = 2;
 
-/// What stands after a block's header.
+/// What follows a block's header.
 pub(crate) struct Content {
     pub(crate) body: Buffer,
     pub(crate) summary: Summary,
 }
 
-/// Why there is none.
+/// Why there is no content.
 pub(crate) enum Failed {
     Disk(io::Error),
     Damaged(&'static str),
@@ -66,7 +66,7 @@ pub(crate) struct Fetcher {
 }
 
 impl Fetcher {
-    /// `direct`: past the page cache, where the file system can do that.
+    /// `direct`: bypass the page cache, where the file system supports that.
     pub(crate) fn start(disk: &Arc<dyn Disk>, direct: bool) -> io::Result<Self> {
         let (jobs, inbox) = channel();
         let inbox = Arc::new(Mutex::new(inbox));
@@ -82,7 +82,7 @@ impl Fetcher {
         })
     }
 
-    /// Begins to read the content of a block; it comes through what is returned.
+    /// Starts reading the content of a block, which arrives through the returned channel.
     pub(crate) fn fetch(
         &self,
         name: &str,
@@ -97,7 +97,7 @@ impl Fetcher {
             reply,
         };
         if let Some(jobs) = &self.jobs {
-            // Who waits for the reply of a thread that is gone is told.
+            // If the thread is gone, waiting for its reply fails.
             let _ = jobs.send(job);
         }
         outbox
@@ -136,7 +136,7 @@ fn work(disk: &dyn Disk, direct: bool, inbox: &Mutex<Receiver<Job>>) {
             }
         }
         if let Some((_, file)) = &open {
-            // Nobody may wait any more.
+            // Nobody may be waiting any more.
             let _ = job
                 .reply
                 .send(content(file.as_ref(), &job.header, job.offset));

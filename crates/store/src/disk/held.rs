@@ -1,5 +1,5 @@
-//! What a recording holds ahead of need, so that its log can be written when others have taken
-//! the last descriptor or the last block of the file system.
+//! What a recording reserves in advance, so that its log can be written when others have taken the
+//! last descriptor or the last block of the file system.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,9 +15,9 @@ use rustix::io::Errno;
 use super::writing;
 use crate::error::is_full;
 
-/// The name of the spare file, after that of the file it is a spare of.
+/// Suffix of a spare file's name, after the name of the file it is for.
 const SPARE: &str = ".spare";
-/// How long opening a file is tried while there are no descriptors, and how often.
+/// How long to retry opening a file without free descriptors, and how often.
 const RETRY_FOR: Duration = Duration::from_secs(10);
 const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_MAX: Duration = Duration::from_millis(100);
@@ -28,7 +28,7 @@ pub(super) fn is_out_of_descriptors(error: &io::Error) -> bool {
     code == Some(libc::EMFILE) || code == Some(libc::ENFILE)
 }
 
-/// Whether two files are the same one.
+/// Whether both are the same file.
 pub(super) fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
@@ -46,17 +46,17 @@ struct Descriptors {
     files: Vec<File>,
 }
 
-/// A file with room and descriptors for the next content of another one, which it replaces
-/// when a new file cannot be made.
+/// A file with space and descriptors for the next content of another one, which it replaces when no
+/// new file can be created.
 #[derive(Debug)]
 struct Spare {
     name: String,
     /// The directory of both.
     dir: File,
     spare: File,
-    /// The file in whose place the spare one goes: it is the next spare one then.
+    /// The file that the spare one replaces: it then becomes the next spare.
     current: File,
-    /// Bytes for which `spare` has room for certain.
+    /// Bytes reserved in `spare`.
     bytes: u64,
 }
 
@@ -65,7 +65,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Held {
-    /// Takes so many descriptors, of `root`, as far as there are that many.
+    /// Opens `root` this many times to reserve descriptors, or as often as possible.
     pub(super) fn take_descriptors(&self, root: &Path, wanted: usize) {
         lock(&self.descriptors).wanted = wanted;
         self.refill(root);
@@ -74,13 +74,13 @@ impl Held {
     fn refill(&self, root: &Path) {
         let mut held = lock(&self.descriptors);
         while held.files.len() < held.wanted {
-            // What cannot be had now is tried again when the next file is opened.
+            // Tried again when the next file is opened.
             let Ok(file) = File::open(root) else { return };
             held.files.push(file);
         }
     }
 
-    /// Closes one descriptor; whether there was one.
+    /// Closes one descriptor; returns whether there was one.
     fn give_up_one(&self) -> bool {
         lock(&self.descriptors).files.pop().is_some()
     }
@@ -89,8 +89,8 @@ impl Held {
         lock(&self.descriptors).wanted > 0
     }
 
-    /// Opens something; where there is no descriptor for it, with one of those held, and
-    /// without any of those as soon as there is one, within [`RETRY_FOR`].
+    /// Opens something; if no descriptor is free, with one of those reserved, and if those are
+    /// gone, as soon as there is one, within [`RETRY_FOR`].
     pub(super) fn opening<T>(
         &self,
         root: &Path,
@@ -116,7 +116,7 @@ impl Held {
         }
     }
 
-    /// Makes a spare of the file `name` in `root`, which exists.
+    /// Makes a spare for the file `name` in `root`, which exists.
     pub(super) fn make_spare(&self, root: &Path, name: &str) -> io::Result<()> {
         let mut options = writing();
         options.read(true).write(true);
@@ -138,7 +138,7 @@ impl Held {
         Ok(())
     }
 
-    /// Deletes the spare file, and closes all that is held.
+    /// Deletes the spare file, and closes everything reserved.
     pub(super) fn let_go(&self) {
         if let Some(held) = lock(&self.spare).take() {
             // If it cannot be deleted, the next recording into this log uses it.
@@ -149,12 +149,12 @@ impl Held {
         descriptors.files.clear();
     }
 
-    /// Whether there is a spare of this file.
+    /// Whether there is a spare for this file.
     pub(super) fn has_spare(&self, name: &str) -> bool {
         lock(&self.spare).as_ref().is_some_and(|s| s.name == name)
     }
 
-    /// Fails if the directory of the spare file is no longer what `root` leads to.
+    /// Fails if `root` no longer leads to the directory of the spare file.
     pub(super) fn check_root(&self, root: &Path) -> io::Result<()> {
         let held = lock(&self.spare);
         let Some(held) = held.as_ref() else {
@@ -167,15 +167,14 @@ impl Held {
         Err(io::Error::new(io::ErrorKind::NotFound, problem))
     }
 
-    /// Makes the entries of the directory of the spare file survive a crash, if that is where
-    /// `name` is.
+    /// Syncs the entries of the spare file's directory, if `name` is in it.
     pub(super) fn sync_dir(&self, name: &str) -> Option<io::Result<()>> {
         let held = lock(&self.spare);
         let held = held.as_ref().filter(|held| held.name == name)?;
         Some(held.dir.sync_all())
     }
 
-    /// Says that `file` has been put in the place of the file that there is a spare of.
+    /// Says that `file` has replaced the file that there is a spare for.
     pub(super) fn replaced(&self, name: &str, file: File, content_len: usize) {
         if let Some(held) = lock(&self.spare).as_mut().filter(|held| held.name == name) {
             held.current = file;
@@ -183,7 +182,7 @@ impl Held {
         }
     }
 
-    /// Replaces a file by its spare; `None` if there is none of that name.
+    /// Replaces a file with its spare; `None` if there is none for it.
     pub(super) fn replace(&self, name: &str, content: &[u8]) -> Option<io::Result<()>> {
         let mut slot = lock(&self.spare);
         let held = slot.as_mut().filter(|held| held.name == name)?;
@@ -196,7 +195,7 @@ impl Held {
 }
 
 impl Spare {
-    /// Makes room for more than `content_len` bytes in the spare file.
+    /// Reserves space for more than `content_len` bytes in the spare file.
     fn reserve(&mut self, content_len: u64) {
         // The next content is seldom much longer than this one.
         let wanted = (content_len * 2 + (8 << 10)).next_multiple_of(4 << 10);
@@ -207,8 +206,8 @@ impl Spare {
         }
     }
 
-    /// Writes the spare file and exchanges it with the current one; whether there is still a
-    /// spare one after that.
+    /// Writes the spare file and exchanges it with the current one; returns whether there is still
+    /// a spare.
     fn exchange(&mut self, content: &[u8]) -> io::Result<bool> {
         let len = content.len() as u64;
         self.spare.write_all_at(content, 0)?;
@@ -220,7 +219,7 @@ impl Spare {
         let rename = |flags| renameat_with(&self.dir, &from, &self.dir, &self.name, flags);
         let kept = match rename(RenameFlags::EXCHANGE) {
             Ok(()) => true,
-            // Not every file system can do that.
+            // Not every file system supports this.
             Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 rename(RenameFlags::empty())?;
                 false
@@ -235,7 +234,7 @@ impl Spare {
     }
 }
 
-/// Whether an error is one that what is held ahead is for.
+/// Whether this is a shortage that the reserves are for.
 pub(super) fn is_shortage(error: &io::Error) -> bool {
     is_full(error) || is_out_of_descriptors(error)
 }

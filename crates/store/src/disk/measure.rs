@@ -1,4 +1,4 @@
-//! Which way to write blocks is fastest on a disk: past the page cache or through it.
+//! Which way of writing blocks is fastest on a disk: bypassing the page cache or through it.
 
 use std::fmt;
 use std::io;
@@ -9,21 +9,21 @@ use strata_sys::disk::OwnBlock;
 
 use super::{Disk, RealDisk, WriteQueue};
 
-/// Bytes of a block, and blocks of a measurement: 16 MiB for each way.
+/// Bytes of a block, and blocks of a measurement: 16 MiB each way.
 const BLOCK_BYTES: usize = 1 << 20;
 const BLOCKS: u64 = 16;
-/// A slow disk is measured for so long, for each way.
+/// A slow disk is measured for at most this long each way.
 const TIME_MAX: Duration = Duration::from_millis(150);
-/// The file that is written, and removed again.
+/// The file that is written, and then removed.
 const NAME: &str = "blocks/measured";
 
 /// How blocks are to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum DiskChoice {
-    /// As a short measurement says.
+    /// Whichever a short measurement finds faster.
     #[default]
     Auto,
-    /// Past the page cache (`O_DIRECT`), where the file system can do that.
+    /// Bypassing the page cache (`O_DIRECT`), if the file system supports that.
     Direct,
     /// Through the page cache.
     Buffered,
@@ -32,14 +32,14 @@ pub enum DiskChoice {
 /// How blocks are written, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskReport {
-    /// Whether past the page cache.
+    /// Whether writes bypass the page cache.
     pub direct: bool,
-    /// Bytes per second measured past and through the page cache, sync included; `None`
-    /// if it was not measured.
+    /// Bytes per second measured bypassing and through the page cache, sync included; `None` if not
+    /// measured.
     pub measured: Option<[u64; 2]>,
     /// Blocks in flight at a time.
     pub in_flight: usize,
-    /// Why the kernel gives us no io_uring, if it does not.
+    /// Why the kernel refuses io_uring, if it does.
     pub no_uring: Option<String>,
 }
 
@@ -68,12 +68,12 @@ impl fmt::Display for DiskReport {
 }
 
 impl RealDisk {
-    /// Chooses how blocks are written from now on. [`DiskChoice::Auto`] writes 16 MiB in
-    /// each way, for 150 ms each at most, and removes them.
+    /// Chooses how blocks are written from now on. [`DiskChoice::Auto`] writes 16 MiB each way, for
+    /// 150 ms each at most, and removes them.
     ///
     /// # Errors
     ///
-    /// If `Direct` is asked for and the file system has no direct writes.
+    /// If `Direct` is asked for and the file system does not support direct writes.
     pub fn choose(&mut self, choice: DiskChoice) -> io::Result<DiskReport> {
         let has_direct = self.has_direct_writes();
         let mut measured = None;
@@ -87,8 +87,8 @@ impl RealDisk {
                 if has_direct.is_ok() {
                     measured = self.measure();
                 }
-                // What is about as fast goes past the page cache: copying costs CPU time,
-                // and what others have in the cache is worth something too.
+                // If about as fast, bypass the page cache: copying costs CPU time, and what others
+                // have in the cache is worth something too.
                 let buffered_wins = |[direct, buffered]: [u64; 2]| buffered > direct / 4 * 5;
                 has_direct.is_ok() && !measured.is_some_and(buffered_wins)
             }
@@ -118,8 +118,8 @@ impl RealDisk {
         })
     }
 
-    /// Bytes per second past and through the page cache; `None` if it cannot be measured,
-    /// as on a disk that is full.
+    /// Bytes per second bypassing and through the page cache; `None` if it cannot be measured, as
+    /// on a full disk.
     fn measure(&self) -> Option<[u64; 2]> {
         let speed = |direct: bool| {
             let disk = Self {
@@ -127,7 +127,7 @@ impl RealDisk {
                 ..self.clone()
             };
             let speed = disk.speed();
-            // What cannot be removed is in nobody's way.
+            // A leftover file does no harm.
             let _ = disk.remove(NAME);
             speed.ok()
         };
@@ -162,7 +162,7 @@ impl RealDisk {
     }
 }
 
-/// A block's worth of memory, fit for direct writes.
+/// A block's worth of memory, aligned for direct writes.
 fn filled() -> OwnBlock {
     let mut memory = AlignedBytes::zeroed(BLOCK_BYTES);
     memory.fill(0x5a);

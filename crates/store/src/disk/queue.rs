@@ -6,21 +6,21 @@ use strata_sys::disk::{DiskBlock, Memory, Writes};
 
 use super::DiskFile;
 
-/// Writes blocks, some at a time, and gives them back in the order in which they came
-/// ([`Writes`]). Where the kernel has no io_uring for us, or a file no descriptor, each is
-/// written before `submit` returns.
+/// Writes blocks, several at a time, and returns them in the order they were submitted
+/// ([`Writes`]). Where the kernel refuses io_uring, or a file has no descriptor, each is written
+/// before `submit` returns.
 #[derive(Debug)]
 pub struct WriteQueue<B>(Writes<B>);
 
 impl<B: DiskBlock> WriteQueue<B> {
-    /// A queue of so many blocks at a time, by io_uring if the kernel lets us and more
-    /// than one is wanted.
+    /// A queue of this many blocks at a time, using io_uring if the kernel allows it and more than
+    /// one is wanted.
     #[must_use]
     pub fn new(in_flight_max: usize) -> Self {
         Self(Writes::new(in_flight_max))
     }
 
-    /// Why the kernel gives us no io_uring; `None` if it does, or was not asked.
+    /// Why the kernel refuses io_uring; `None` if it does not, or was not asked.
     #[must_use]
     pub fn refused(&self) -> Option<&io::Error> {
         self.0.refused()
@@ -31,7 +31,7 @@ impl<B: DiskBlock> WriteQueue<B> {
         self.0.register(buffers)
     }
 
-    /// Whether another block may be submitted now without waiting for one.
+    /// Whether another block can be submitted now without waiting for one.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.0.has_room()
@@ -43,12 +43,11 @@ impl<B: DiskBlock> WriteQueue<B> {
         self.0.is_empty()
     }
 
-    /// Begins to write a block at `offset`. What becomes of it says
-    /// [`WriteQueue::complete`].
+    /// Starts writing a block at `offset`. [`WriteQueue::complete`] returns the outcome.
     ///
     /// # Panics
     ///
-    /// If there is no room.
+    /// If the queue is full.
     pub fn submit(&mut self, file: &mut dyn DiskFile, block: B, offset: u64) {
         let shared = file.shared();
         self.0.submit(shared, block, offset, |memory| match memory {
@@ -58,12 +57,12 @@ impl<B: DiskBlock> WriteQueue<B> {
     }
 
     /// Waits for the block that was submitted first; `None` if nothing is in flight.
-    /// A block whose outcome is an error may be written in part.
+    /// A block whose outcome is an error may be partly written.
     pub fn complete(&mut self) -> Option<(B, io::Result<()>)> {
         self.0.complete()
     }
 
-    /// As [`WriteQueue::complete`], if that needs no waiting.
+    /// As [`WriteQueue::complete`], but without waiting.
     pub fn try_complete(&mut self) -> Option<(B, io::Result<()>)> {
         self.0.try_complete()
     }

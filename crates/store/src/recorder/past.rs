@@ -1,5 +1,5 @@
-//! A worker's files that are ended: they are listed, cut if need be, and the oldest deleted
-//! where there may only be so many.
+//! A worker's finished files: listing them, cutting torn ones, and deleting the oldest where their
+//! number is limited.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::writer::OpenFile;
 
 use super::Shared;
 
-/// Files of a worker that are still to be cut at most: more are left to readers.
+/// A worker's files still to be cut, at most: more are left to readers.
 const UNCUT_MAX: usize = 16;
 
-/// A file that is ended.
+/// A finished file.
 struct Ended {
     name: String,
     packets: u64,
@@ -22,16 +22,15 @@ struct Ended {
     next_seq: u64,
 }
 
-/// Files of a worker that are ended.
+/// A worker's finished files.
 pub(super) struct Past {
     shared: Arc<Shared>,
     worker: u16,
     /// The oldest first.
     ended: VecDeque<Ended>,
-    /// Files that end with a block that failed and could not yet be cut, with the next sequence
-    /// number.
+    /// Files that end with a failed block and could not be cut yet, with the next sequence number.
     uncut: Vec<(Arc<OpenFile>, u64)>,
-    /// Files that leave the log once nobody reads it.
+    /// Files to be deleted once nobody reads the log.
     doomed: Vec<String>,
 }
 
@@ -46,7 +45,7 @@ impl Past {
         }
     }
 
-    /// A file is complete.
+    /// Adds a complete file.
     pub(super) fn push(&mut self, file: &OpenFile, next_seq: u64) {
         self.ended.push_back(Ended {
             name: file.name().to_owned(),
@@ -55,7 +54,7 @@ impl Past {
         });
     }
 
-    /// A file ends before a block that could not be written.
+    /// Adds a file that ends before a block that could not be written.
     pub(super) fn push_torn(&mut self, file: Arc<OpenFile>, next_seq: u64) {
         if file.whole().blocks == 0 {
             self.forget(file.name().to_owned());
@@ -66,21 +65,21 @@ impl Past {
         self.cut();
     }
 
-    /// Cuts files after their last good block. If that is not possible, readers do it.
+    /// Cuts files after their last good block. If that fails, readers do it.
     pub(super) fn cut(&mut self) {
         for (file, next_seq) in std::mem::take(&mut self.uncut) {
             if file.cut().is_err() {
                 self.uncut.push((file, next_seq));
                 continue;
             }
-            // If the manifest cannot be written now, its next version says it.
+            // If the manifest cannot be written now, its next version has this.
             let _ = file.seal();
             self.push(&file, next_seq);
         }
         self.uncut.truncate(UNCUT_MAX);
     }
 
-    /// Takes a file without a block out of the log.
+    /// Removes a file without blocks from the log.
     fn forget(&mut self, name: String) {
         // If the manifest cannot be written now, its next version is without it.
         let _ = self
@@ -89,8 +88,8 @@ impl Past {
         self.doomed.push(name);
     }
 
-    /// Takes the oldest files out of the log, so that there is room for one more of at most so
-    /// many; 0 for any number.
+    /// Removes the oldest files from the log, until one more would make at most `most`; 0 for no
+    /// limit.
     pub(super) fn overwrite(&mut self, most: usize) -> Result<(), StoreError> {
         while most > 0 && self.ended.len() >= most {
             let Some(oldest) = self.ended.pop_front() else {
@@ -100,7 +99,7 @@ impl Past {
             let written = self
                 .shared
                 .update(|recording| take_out(recording, worker, &oldest));
-            // It is taken out of the next version all the same.
+            // The next version of the manifest is without it in any case.
             self.doomed.push(oldest.name);
             written?;
         }
@@ -108,8 +107,8 @@ impl Past {
         Ok(())
     }
 
-    /// Deletes files that are no longer in the manifest, unless somebody reads the log: who
-    /// does may have read the manifest before.
+    /// Deletes files that are no longer in the manifest, unless somebody reads the log: they may
+    /// have read an older manifest.
     pub(super) fn delete_doomed(&mut self) {
         let log = &self.shared.log;
         let disk = log.disk();
@@ -118,7 +117,7 @@ impl Past {
             && !log.is_behind()
             && let Ok(Some(_alone)) = disk.lock_for_deleting()
         {
-            // What cannot be deleted is tried again.
+            // A file that cannot be deleted is tried again.
             self.doomed.retain(|name| {
                 let removed = disk.remove(&index_name(name));
                 removed.and_then(|()| disk.remove(name)).is_err()
@@ -127,7 +126,7 @@ impl Past {
     }
 }
 
-/// Takes a file out of the manifest, and counts it among those that were overwritten.
+/// Removes a file from the manifest, and counts it as overwritten.
 fn take_out(recording: &mut Recording, worker: u16, file: &Ended) {
     recording.files.retain(|listed| listed.name != file.name);
     let overwritten = &mut recording.overwritten;

@@ -1,5 +1,5 @@
-//! The writer thread of one worker: full blocks to files, several in flight at a time, and
-//! checkpoints.
+//! The writer thread of one worker: writes full blocks to files, several in flight at a time, and
+//! makes checkpoints.
 
 use std::io;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::writer::{
 use super::past::Past;
 use super::{Shared, WhenFull};
 
-/// A sealed block, whose memory is in flight to its file.
+/// A sealed block whose memory is in flight to its file.
 pub(super) struct Sealed {
     block: Box<BlockBuilder>,
     len: usize,
@@ -34,14 +34,14 @@ pub(super) struct Sealed {
 enum State {
     /// They are.
     Writing,
-    /// The disk was full: nothing is tried until some time later.
+    /// The disk was full: nothing is tried for a while.
     Full { since: Instant },
-    /// It was, and is tried again: no block has been written since.
+    /// The disk was full and is tried again: no block has been written since.
     Retrying,
     /// Nothing more is written, and the worker knows why.
     Broken,
-    /// Nothing more is written, for a reason that no block has met: the worker was told of it
-    /// without one.
+    /// Nothing more is written, for a reason unrelated to any block; the worker was told
+    /// separately.
     Ended(StoreError),
 }
 
@@ -56,18 +56,18 @@ pub(super) struct Writer {
     checkpoint: CheckpointFile,
     last_checkpoint: Instant,
     in_flight: InFlight<Carrying<OwnBlock, Sealed>>,
-    /// Since when as many are in flight as may be.
+    /// Since when the queue has been full.
     busy_since: Option<Instant>,
     files: Files,
     past: Past,
     blocks_begun: u64,
     /// Every packet before this one is in a file, though perhaps not yet synced.
     written_seq: u64,
-    /// The requests to begin new files that have been followed.
+    /// Requests to start new files that have been served.
     rotations: u64,
 }
 
-/// A worker's end of its blocks, and the writer of these.
+/// A worker's end of its blocks, and their writer.
 pub(super) fn channel(
     shared: &Arc<Shared>,
     worker: u16,
@@ -136,7 +136,7 @@ impl Writer {
         self.check_place()?;
         self.past.cut();
         let sealed = self.seal_file();
-        // On a full disk the one before counts.
+        // On a full disk the previous one stays valid.
         sealed.and_then(|()| self.write_checkpoint().or_else(ignore_if_full))
     }
 
@@ -172,7 +172,7 @@ impl Writer {
         }
     }
 
-    /// Ends the recording. The worker hears why, also when it has nothing to be written.
+    /// Ends the recording. The worker is told why, even if it has nothing to write.
     fn fail(&mut self, error: StoreError) {
         if let State::Ended(_) = self.state {
             return;
@@ -188,8 +188,8 @@ impl Writer {
         self.state = State::Ended(error);
     }
 
-    /// Waits for the worker, until the next checkpoint is due; while blocks are in flight and
-    /// the worker has nothing, for these.
+    /// Waits for the worker until the next checkpoint is due; or, while the worker is idle, for
+    /// blocks in flight.
     fn receive(&mut self) -> Result<ToWriter, RecvTimeoutError> {
         let interval = self.shared.options.checkpoint_interval;
         loop {
@@ -211,7 +211,7 @@ impl Writer {
         }
     }
 
-    /// Begins to write a block. It goes back to the worker when that has ended.
+    /// Starts writing a block, which goes back to the worker afterwards.
     fn begin(&mut self, mut block: Box<BlockBuilder>) {
         let counters = block.counters();
         if !self.in_flight.has_room() {
@@ -240,7 +240,7 @@ impl Writer {
         }
     }
 
-    /// What an error means for what comes.
+    /// Updates the state after an error.
     fn note_error(&mut self, error: &StoreError) {
         self.state = match (error, std::mem::replace(&mut self.state, State::Broken)) {
             (_, ended @ State::Ended(_)) => ended,
@@ -256,14 +256,14 @@ impl Writer {
         };
     }
 
-    /// What an error of the disk means for a recording.
+    /// Turns a disk error into what it means for a recording.
     fn explain(&self, error: StoreError) -> StoreError {
         match error {
             StoreError::Io { file, source, .. } if is_full(&source) => {
                 let goes_on = self.shared.options.when_full == WhenFull::Drop;
                 StoreError::DiskFull { file, goes_on }
             }
-            // Whoever removes a log may not have come to the checkpoint yet.
+            // Whoever is removing the log may not have reached the checkpoint yet.
             StoreError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 self.gone()
             }
@@ -272,7 +272,7 @@ impl Writer {
         }
     }
 
-    /// Seals a block and sees to it that there is a file for it: its header and length.
+    /// Seals a block and finds or starts its file; also returns its header and length.
     fn prepare(
         &mut self,
         block: &mut BlockBuilder,
@@ -298,19 +298,19 @@ impl Writer {
         Ok((file, header, len))
     }
 
-    /// Begins a file for this block.
+    /// Starts a file for this block.
     fn begin_file(&mut self, first: &BlockHeader, len: u64) -> Result<Arc<OpenFile>, StoreError> {
         let most = self.shared.options.files_max;
         let overwritten = self.past.overwrite(most);
         overwritten.map_err(|error| self.explain(error))?;
-        // Another recording may have a directory of that name by now.
+        // By now the directory of that name may belong to another recording.
         self.check_place()?;
         let reserve = matches!(self.state, State::Retrying).then_some(len);
         let begun = self.files.begin(first.ts_min_ns, reserve, true);
         begun.map_err(|error| self.explain(error))
     }
 
-    /// Adds up how long the disk could not have taken more.
+    /// Adds up how long the disk's queue was full.
     fn note_busy(&mut self) {
         let now = Instant::now();
         if let Some(since) = self.busy_since.take() {
@@ -360,7 +360,7 @@ impl Writer {
         }
     }
 
-    /// Counts a block that is no longer in flight; they come in their order.
+    /// Accounts for a block that is no longer in flight; they come in order.
     fn settle(&mut self, (placed, carried, outcome): Landed<Carrying<OwnBlock, Sealed>>) {
         let mut sealed = carried.with;
         sealed.block.put_back(carried.block);
@@ -373,7 +373,7 @@ impl Writer {
         self.give_back(sealed.block, sealed.counters, outcome);
     }
 
-    /// What the outcome of a write means for the block and its file.
+    /// The outcome of a write, for the block and its file.
     fn outcome(
         &mut self,
         file: &OpenFile,
@@ -394,7 +394,7 @@ impl Writer {
         file.settle(offset, settled);
         match outcome {
             Ok(()) if had_failed => {
-                // What was written after one that failed is of no use.
+                // Anything written after a failed block is useless.
                 Err(match self.state {
                     State::Full { .. } => StoreError::DiskFull {
                         file: self.shared.log.display(file.name()),
@@ -418,7 +418,7 @@ impl Writer {
         }
     }
 
-    /// Ends a file after the last block that is whole.
+    /// Ends a file after its last good block.
     fn end_failed_file(&mut self) {
         if let Some(file) = self.files.take()
             && self.check_place().is_ok()
@@ -449,7 +449,7 @@ impl Writer {
         self.seal_file()
     }
 
-    /// Ends the file that is being written, if one is.
+    /// Finishes the current file, if there is one.
     fn seal_file(&mut self) -> Result<(), StoreError> {
         self.wait_for_all();
         let Some(file) = self.files.take() else {
@@ -460,7 +460,7 @@ impl Writer {
         let synced = file.sync().map_err(|error| self.explain(error));
         synced.or_else(ignore_if_full)?;
         let sealed = file.seal().map_err(|error| self.explain(error));
-        // The next version of the manifest says it.
+        // The next version of the manifest has this.
         sealed.or_else(ignore_if_full)?;
         self.past.push(&file, self.written_seq);
         Ok(())
@@ -485,7 +485,7 @@ impl Writer {
     }
 }
 
-/// What could not be written for want of room is written later, or need not be.
+/// What could not be written for lack of space is written later, or need not be.
 fn ignore_if_full(error: StoreError) -> Result<(), StoreError> {
     if error.is_for_want_of_room() {
         return Ok(());

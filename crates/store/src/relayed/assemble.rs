@@ -1,4 +1,4 @@
-//! From a relayed block to an ordinary one.
+//! Turns a relayed block into an ordinary one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,12 +15,11 @@ use crate::summary::{ClassCount, Summary};
 
 use super::RelayedHeader;
 
-/// What the packets of a stream refer to, as far as it has been read: by kind and
-/// reference, the latest.
+/// What the packets of a stream refer to, as read so far: the latest by kind and reference.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Definitions {
     records: BTreeMap<(u8, u16), Vec<u8>>,
-    /// Whether a policy may protect some of the packets that follow.
+    /// Whether a policy may protect some of the following packets.
     protects: bool,
 }
 
@@ -30,7 +29,7 @@ impl Definitions {
         self.records.values().map(Vec::as_slice)
     }
 
-    /// Takes the definitions of a block's records.
+    /// Collects the definitions among a block's records.
     pub(crate) fn read(&mut self, body: &[u8]) {
         let mut records = Records::new(body, 0);
         while let Some(Ok(record)) = records.next_raw() {
@@ -52,7 +51,7 @@ impl Definitions {
     }
 }
 
-/// Whether these are records that define something, or that inputs say of themselves.
+/// Whether these records are all definitions or metadata of inputs.
 #[must_use]
 pub fn are_definitions(records: &[u8]) -> bool {
     let mut records = Records::new(records, 0);
@@ -60,7 +59,7 @@ pub fn are_definitions(records: &[u8]) -> bool {
         .all(|record| matches!(record, Ok(RawRecord::Other { .. })))
 }
 
-/// What became of a relayed block.
+/// The result for a relayed block.
 #[derive(Debug, Default)]
 pub(crate) struct Assembled {
     pub(crate) header: BlockHeader,
@@ -68,13 +67,13 @@ pub(crate) struct Assembled {
     pub(crate) body: Vec<u8>,
     /// Packets in it that end where a segment is missing.
     pub(crate) incomplete: u32,
-    /// Where among the segments bytes stand that were one.
+    /// Offsets among the segments of damaged ones.
     pub(crate) damaged: Vec<usize>,
 }
 
-/// The ordinary block that `segments`, the memory after `header`, make. A packet
-/// whose first segment is there and another one not ends where that would begin,
-/// and says so in a comment.
+/// The ordinary block that `segments`, the memory after `header`, yields. A packet whose first
+/// segment is there but another is missing ends where the missing one would start, and has a
+/// comment that says so.
 pub(crate) fn assemble(
     header: &RelayedHeader,
     segments: &[u8],
@@ -110,7 +109,7 @@ pub(crate) fn assemble(
     for packet in assembly.packets() {
         let seq = packet.header().seq;
         let sent = header.first_seq..header.next_seq;
-        // Of a salvaged block it is only known where it begins.
+        // For a salvaged block only its start is known.
         if !sent.contains(&seq) && (!header.salvaged || seq < header.first_seq) {
             continue;
         }
@@ -137,7 +136,7 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// Appends a packet; false if `bytes` are none.
+    /// Appends a packet; false if `bytes` are not a packet.
     fn packet(&mut self, seq: u64, segments: &Packet<'_, '_>, bytes: &[u8]) -> bool {
         let mut records = Records::new(bytes, seq);
         let Some(Ok(RawRecord::Packet(raw))) = records.next_raw() else {
@@ -184,7 +183,7 @@ impl Builder<'_> {
 
     fn finish(mut self) -> Assembled {
         let counts = self.counts.into_values().collect();
-        // Whose packets they are is not looked up: every search reads the block.
+        // The flows of its packets are not looked up: every search reads the block.
         self.assembled.summary = Summary::new(counts, None);
         let len = record_len(self.assembled.body.len());
         self.assembled.header.body_len = len;
@@ -193,8 +192,8 @@ impl Builder<'_> {
     }
 }
 
-/// The records of a packet of which only the beginning is there, its length put
-/// right and a comment added; `None` if not even its header is there.
+/// The records of a packet of which only the beginning is there, its length corrected and a comment
+/// added; `None` if not even its header is there.
 fn cut_short(packet: &Packet<'_, '_>, bytes: &[u8]) -> Option<Vec<u8>> {
     let word = |bytes: &[u8], at: usize| -> Option<u32> {
         Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
@@ -211,7 +210,7 @@ fn cut_short(packet: &Packet<'_, '_>, bytes: &[u8]) -> Option<Vec<u8>> {
     let missing = packet.missing();
     let total = packet.header().total;
     let text = format!("strata: incomplete: {missing} of {total} segments were lost");
-    // Only options of a crafted packet leave no room for it.
+    // Only a crafted packet's options leave no space for it.
     let _ = push_comment(&mut options, &text);
     let mut out = vec![kind::PACKET_OPTIONS, 0, 0, 0];
     out.extend_from_slice(&u32::try_from(options.len()).ok()?.to_le_bytes());

@@ -1,8 +1,7 @@
-//! The threads that write blocks as they are in memory to files.
+//! The threads that write blocks from memory to files.
 //!
-//! Each block has its place in a file before, so that the blocks of a worker lie in
-//! the order in which they were filled, whichever thread writes them. A block is
-//! reported only once it is synced.
+//! Each block gets its place in a file first, so that a worker's blocks are in the order they were
+//! filled, whichever thread writes them. A block is reported only once it is synced.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -19,14 +18,13 @@ use crate::writer::{InFlight, OpenFile, PlacedAt};
 
 use super::writer::{Placed, settle};
 
-/// Blocks that are written and synced together by a thread, at most.
+/// Blocks that a thread writes and syncs together, at most.
 const TOGETHER: usize = 8;
 
-/// Handles that a thread keeps.
+/// File handles that a thread keeps open.
 const HANDLES_MAX: usize = 64;
 
-/// What is called once a block is synced, or could not be written; it gets the
-/// memory back.
+/// Called once a block is synced, or could not be written; it gets the memory back.
 pub type BlockDone<B> = Box<dyn FnOnce(B, Result<(), StoreError>) + Send>;
 
 struct Job<B> {
@@ -35,11 +33,11 @@ struct Job<B> {
     done: BlockDone<B>,
 }
 
-/// How long threads have written, all together.
+/// How long the threads have been writing, all together.
 #[derive(Debug)]
 struct Busy {
     done: Duration,
-    /// Since when each of them writes; `None` for one that waits.
+    /// Since when each of them is writing; `None` for one that waits.
     since: Vec<Option<Instant>>,
 }
 
@@ -73,14 +71,14 @@ impl<B> std::fmt::Debug for RelayWriters<B> {
 }
 
 impl<B: DiskBlock> RelayWriters<B> {
-    /// Starts so many threads, each of which has up to `in_flight` blocks in flight
-    /// to the disk ([`RelayLog::in_flight`](super::RelayLog::in_flight)).
+    /// Starts this many threads, each with up to `in_flight` blocks in flight to the disk
+    /// ([`RelayLog::in_flight`](super::RelayLog::in_flight)).
     ///
     /// # Errors
     ///
     /// If a thread cannot be started.
     pub fn start(threads: usize, in_flight: usize) -> Result<Self, StoreError> {
-        // Bounded by the blocks of all switches' regions; senders wait beyond that.
+        // Bounded by the blocks of all switches' regions; beyond that, senders wait.
         let (sender, receiver) = mpsc::sync_channel(1024);
         let receiver = Arc::new(Mutex::new(receiver));
         let threads = threads.max(1);
@@ -103,7 +101,7 @@ impl<B: DiskBlock> RelayWriters<B> {
         })
     }
 
-    /// How long all threads together have written so far, and how many they are.
+    /// How long all threads together have been writing so far, and the number of threads.
     #[must_use]
     pub fn busy(&self) -> (Duration, usize) {
         let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,7 +109,7 @@ impl<B: DiskBlock> RelayWriters<B> {
         (busy.done + now, busy.since.len())
     }
 
-    /// Has a block written. `done` is called from one of the threads.
+    /// Queues a block for writing. `done` is called from one of the threads.
     pub fn write(&self, placed: Placed, block: B, done: BlockDone<B>) {
         let job = Job {
             placed,
@@ -131,13 +129,13 @@ impl<B> Drop for RelayWriters<B> {
     fn drop(&mut self) {
         self.sender = None;
         for thread in self.threads.drain(..) {
-            // A thread that panicked has said so.
+            // A thread that panicked has reported it.
             let _ = thread.join();
         }
     }
 }
 
-/// Jobs that wait, at least one; `None` once there will be no more.
+/// Waiting jobs, at least one; `None` once there will be no more.
 fn gather<B>(receiver: &Mutex<Receiver<Job<B>>>) -> Option<Vec<Job<B>>> {
     let receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);
     let mut jobs = vec![receiver.recv().ok()?];
@@ -149,7 +147,7 @@ fn gather<B>(receiver: &Mutex<Receiver<Job<B>>>) -> Option<Vec<Job<B>>> {
     Some(jobs)
 }
 
-/// What became of a job.
+/// The outcome of a job.
 struct Ended<B> {
     placed: PlacedAt,
     block: B,
@@ -157,7 +155,7 @@ struct Ended<B> {
     outcome: Result<(), StoreError>,
 }
 
-/// A thread's handles, by name of file.
+/// A thread's handles, by file name.
 type Handles = HashMap<String, Box<dyn DiskFile>>;
 
 fn write_blocks<B: DiskBlock>(
@@ -181,7 +179,7 @@ fn write_blocks<B: DiskBlock>(
             if outcome.is_ok()
                 && let Some(handle) = handles.get_mut(placed.file().name())
             {
-                // The second sync of a file has nothing to do.
+                // A second sync of the same file has nothing to do.
                 *outcome = handle.sync().map_err(placed.file().error("sync"));
             }
         }

@@ -1,5 +1,5 @@
 //! The relay's side of the log: recordings of many switches at a time, and where in files their
-//! blocks go ([`crate::writer`] has what it writes with).
+//! blocks go (written through [`crate::writer`]).
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -26,13 +26,13 @@ use crate::writer::{
 /// The log that a relay writes: many recordings at a time.
 pub struct RelayLog {
     log: Arc<LogWriter>,
-    /// Streams that are written, by recording and worker; each is told when another one wants
-    /// its place.
+    /// Streams being written, by recording and worker; the flag is set when another connection
+    /// wants the stream.
     live: Mutex<BTreeMap<(u32, u16), Arc<AtomicBool>>>,
     _lock: Mutex<Box<dyn Any + Send>>,
 }
 
-/// The place of a stream, free again when this is dropped.
+/// A stream's place, free again when dropped.
 struct Place {
     log: Arc<RelayLog>,
     key: (u32, u16),
@@ -51,16 +51,16 @@ impl std::fmt::Debug for RelayLog {
     }
 }
 
-/// Which stream of which recording.
+/// Identifies a stream and its recording.
 #[derive(Clone, Debug)]
 pub struct StreamOptions {
     /// What the switch records.
     pub about: About,
-    /// The switch's name for its recording, the same after it has connected again.
+    /// The switch's name for its recording, the same after a reconnect.
     pub session: String,
     /// The worker at the switch.
     pub worker: u16,
-    /// A new file once one holds so many bytes; 0 never.
+    /// Start a new file once one holds this many bytes; 0 never.
     pub rotate_bytes: u64,
 }
 
@@ -73,7 +73,7 @@ impl RelayLog {
     pub fn open(disk: Arc<dyn Disk>) -> Result<Arc<Self>, StoreError> {
         let lock = take_lock(disk.as_ref())?;
         let log = LogWriter::open(disk, Presence::Manifest)?;
-        // A log without recordings is one too.
+        // A log without recordings is valid too.
         log.write_again()?;
         Ok(Arc::new(Self {
             log: Arc::new(log),
@@ -92,7 +92,7 @@ impl RelayLog {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the place of a stream. Two would write the same files.
+    /// Claims a stream. Two connections would write the same files.
     fn take_place(self: &Arc<Self>, key: (u32, u16)) -> Result<Place, StoreError> {
         let is_wanted = Arc::<AtomicBool>::default();
         match self.live().entry(key) {
@@ -110,13 +110,13 @@ impl RelayLog {
         })
     }
 
-    /// Begins the stream of a switch's worker, or goes on with it: a recording that
-    /// was not closed is found again by its session.
+    /// Starts the stream of a switch's worker, or resumes it: a recording that was not closed is
+    /// found again by its session.
     ///
     /// # Errors
     ///
-    /// If the log cannot be written, or the stream is ([`StoreError::StreamTaken`]) for an
-    /// earlier connection; that is told ([`RelayStream::is_wanted`]), so try again.
+    /// If the log cannot be written, or an earlier connection has the stream
+    /// ([`StoreError::StreamTaken`]); that one is told ([`RelayStream::is_wanted`]), so try again.
     pub fn stream(self: &Arc<Self>, options: &StreamOptions) -> Result<RelayStream, StoreError> {
         self.log.check_there()?;
         let (about, session) = (&options.about, options.session.as_str());
@@ -157,11 +157,11 @@ impl std::fmt::Debug for Placed {
 
 impl Placed {
     /// Writes a block to its place and syncs it, here and now: what
-    /// [`RelayWriters`](super::RelayWriters) do with threads, for who has none.
+    /// [`RelayWriters`](super::RelayWriters) do with threads, for callers without any.
     ///
     /// # Errors
     ///
-    /// If it cannot be written: the file ends before it.
+    /// If it cannot be written; the file then ends before it.
     pub fn write(self, block: &[u8]) -> Result<(), StoreError> {
         let file = self.0.file();
         let written = file.open().and_then(|mut handle| {
@@ -173,7 +173,7 @@ impl Placed {
     }
 }
 
-/// A block is durable, or could not be written: its file may be over with that.
+/// A block is durable, or could not be written, which may end its file.
 pub(super) fn settle(placed: &PlacedAt, written: Result<(), StoreError>) -> Result<(), StoreError> {
     let outcome = match written {
         Ok(()) => Written::Durable,
@@ -183,15 +183,14 @@ pub(super) fn settle(placed: &PlacedAt, written: Result<(), StoreError>) -> Resu
     written.and(end(placed.file(), settled))
 }
 
-/// Ends a file, if that is due.
+/// Finishes a file, if that is due.
 fn end(file: &OpenFile, settled: Settled) -> Result<(), StoreError> {
     match settled {
         Settled::GoesOn => Ok(()),
         Settled::Complete => file.seal(),
         Settled::ToCut => {
-            // The switch was not told of a block after the one that failed. What is cut off
-            // here is room for the manifest and the checkpoint. If that is not possible,
-            // readers stop at the hole.
+            // The switch was not told of any block after the failed one. Cutting here frees space
+            // for the manifest and the checkpoint. If it fails, readers stop at the hole.
             let _ = file.cut();
             Ok(())
         }
@@ -204,7 +203,7 @@ pub struct RelayStream {
     recording: u32,
     options: StreamOptions,
     files: Files,
-    /// What packets refer to, by kind and reference: each file begins with it.
+    /// What packets refer to, by kind and reference: each file starts with it.
     known: Definitions,
     checkpoint: CheckpointFile,
     place: Place,
@@ -225,7 +224,7 @@ impl RelayStream {
         self.recording
     }
 
-    /// Whether a later connection of the same worker wants to write it: this one is over.
+    /// Whether a later connection wants to write this worker's stream: this one is then obsolete.
     #[must_use]
     pub fn is_wanted(&self) -> bool {
         self.place.is_wanted.load(Ordering::Relaxed)
@@ -237,13 +236,12 @@ impl RelayStream {
         self.options.about.hash_seed
     }
 
-    /// A place for a block of `len` bytes after all before it, with so many packets;
-    /// `None` for a block of definitions, which is in one file with the block that
-    /// comes next.
+    /// A place for a block of `len` bytes after all earlier ones, with this many packets; `None`
+    /// for a block of definitions, which goes into the same file as the next block.
     ///
     /// # Errors
     ///
-    /// If a file cannot be made.
+    /// If a file cannot be created.
     pub fn place(&mut self, len: u64, packets: Option<u64>) -> Result<Placed, StoreError> {
         if packets.is_some() && self.begins_file(len) {
             self.retire()?;
@@ -255,7 +253,7 @@ impl RelayStream {
         Ok(Placed(file.place(len, packets)))
     }
 
-    /// Whether so many bytes go into a new file.
+    /// Whether this many bytes need a new file.
     fn begins_file(&self, len: u64) -> bool {
         let next = Next {
             bytes: len,
@@ -264,7 +262,7 @@ impl RelayStream {
         self.files.current().is_none() || self.files.rotates_before(next)
     }
 
-    /// The next block begins a new file.
+    /// Makes the next block start a new file.
     fn retire(&mut self) -> Result<(), StoreError> {
         match self.files.take() {
             Some(file) => end(&file, file.retire()),
@@ -272,9 +270,9 @@ impl RelayStream {
         }
     }
 
-    /// An ordinary block of definitions, to be written before a block of `len` bytes:
-    /// `records` as the switch has sent them, and if that block begins a file, all
-    /// that its packets may refer to. `None` if there is nothing to define.
+    /// An ordinary block of definitions, to be written before a block of `len` bytes: `records` as
+    /// sent by the switch, and if that block starts a file, everything its packets may refer to.
+    /// `None` if there is nothing to define.
     ///
     /// # Errors
     ///
@@ -285,7 +283,7 @@ impl RelayStream {
         len: u64,
     ) -> Result<Option<OwnBlock>, StoreError> {
         let mut builder = BlockBuilder::new(records.len());
-        // Both of them in the same file, or its packets would refer to nothing there.
+        // Both in the same file, or the packets would refer to missing definitions.
         let own = align_up(HEADER_LEN + records.len() + SUMMARY_BYTES_MAX) as u64;
         if self.begins_file(own + len) {
             self.retire()?;
@@ -305,8 +303,8 @@ impl RelayStream {
         Ok(Some(builder.take_sealed(len)))
     }
 
-    /// Notes how far the worker was: `next_seq` is the sequence number that its next
-    /// packet gets; every packet before `durable_seq` is on disk.
+    /// Saves the worker's progress: `next_seq` is the sequence number of its next packet; every
+    /// packet before `durable_seq` is on disk.
     ///
     /// # Errors
     ///
@@ -321,8 +319,8 @@ impl RelayStream {
         self.checkpoint.write(next_seq, durable_seq, seen)
     }
 
-    /// No more blocks will come through this connection. With the counters, the
-    /// recording is closed.
+    /// No more blocks will come through this connection. If counters are given, the recording is
+    /// closed.
     ///
     /// # Errors
     ///

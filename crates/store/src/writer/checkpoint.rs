@@ -9,7 +9,7 @@ use crate::stored::read_all;
 
 use super::now_ns;
 
-/// A checkpoint file that is being written.
+/// A checkpoint file being written.
 pub(crate) struct CheckpointFile {
     disk: Arc<dyn Disk>,
     name: String,
@@ -18,12 +18,12 @@ pub(crate) struct CheckpointFile {
 }
 
 impl CheckpointFile {
-    /// The checkpoint file of a recording's worker. One that there is already goes on: its
-    /// generations must grow, or the old ones would count for the later ones.
+    /// The checkpoint file of a recording's worker. An existing one is continued: generations must
+    /// grow, or old checkpoints would be taken for newer ones.
     ///
     /// # Errors
     ///
-    /// If it cannot be made or read.
+    /// If it cannot be created or read.
     pub(crate) fn open(
         disk: &Arc<dyn Disk>,
         recording: u32,
@@ -49,19 +49,19 @@ impl CheckpointFile {
         })
     }
 
-    /// Takes room for all that will be written to it, if there is some now.
+    /// Reserves space for all that will be written to it, if there is any now.
     pub(crate) fn reserve(&mut self) {
-        // Without room for it now, there may be some later.
+        // If there is no space now, there may be some later.
         let _ = self.file.allocate(Checkpoint::FILE_BYTES);
     }
 
-    /// Whether its name still leads to it: whether the log is where it was.
+    /// Whether its name still refers to it: whether the log is where it was.
     pub(crate) fn is_there(&self) -> bool {
         self.disk.leads_to(&self.name, self.file.as_ref())
     }
 
-    /// Says how far the worker was: `next_seq` is the sequence number that its next packet
-    /// gets; every packet before `durable_seq` is on disk; `seen` packets and bytes came.
+    /// Writes the worker's progress: `next_seq` is the sequence number of its next packet; every
+    /// packet before `durable_seq` is on disk; `seen` packets and bytes arrived.
     ///
     /// # Errors
     ///

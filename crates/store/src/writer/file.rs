@@ -1,4 +1,4 @@
-//! One block file: where blocks go, how far it is whole, and how it ends.
+//! One block file: where blocks go, how far it is intact, and how it ends.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,9 +11,9 @@ use crate::manifest::BlockFile;
 
 use super::LogWriter;
 
-/// A block file that is being written. Blocks get their places one after another; they may be
-/// written in any order, by any thread. Up to the first that cannot be written, the file is
-/// whole: nothing after it counts.
+/// A block file being written. Blocks get their places one after another; they may be written in
+/// any order, by any thread. The file is intact up to the first block that could not be written:
+/// nothing after it counts.
 pub(crate) struct OpenFile {
     log: Arc<LogWriter>,
     recording: u32,
@@ -27,40 +27,40 @@ struct Inner {
     state: State,
     /// Where the next block goes.
     end: u64,
-    /// Whether there are not definitions alone.
+    /// Whether it holds more than definitions.
     has_packets: bool,
-    /// Blocks that were placed and are not yet counted, in their order.
+    /// Blocks placed but not yet counted, in order.
     waiting: VecDeque<Waiting>,
     whole: Extent,
     unsynced: bool,
-    /// `None` without one, or once it could not be written, which costs searches only.
+    /// `None` without one, or once it could not be written, which only slows down searches.
     index: Option<IndexWriter>,
 }
 
-/// What becomes of a file.
+/// The state of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Blocks are placed in it.
     Open,
-    /// So they are, but one could not be written: none of those after it counts.
+    /// Blocks are placed in it, but one could not be written: none after it counts.
     Failed,
-    /// No more will be placed: once all are written it is complete.
+    /// No more will be placed: once all are written, it is complete.
     Retired,
     /// No more will be placed, and one could not be written: the file is cut before it.
     Torn,
 }
 
-/// A block that has a place.
+/// A block with a place.
 struct Waiting {
     offset: u64,
     len: u64,
-    /// `None` for definitions alone.
+    /// `None` for definitions only.
     packets: Option<u64>,
-    /// `None` as long as it is in flight.
+    /// `None` while it is in flight.
     outcome: Option<Written>,
 }
 
-/// What is written without a gap.
+/// What has been written without a gap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) bytes: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Extent {
     pub(crate) packets: u64,
 }
 
-/// What became of a block.
+/// The outcome of writing a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
     /// It is in the file, perhaps not yet synced.
@@ -82,7 +82,7 @@ pub(crate) enum Written {
 /// What a block's outcome means for its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Settled {
-    /// The file goes on.
+    /// The file continues.
     GoesOn,
     /// Nothing more comes, and all is written: [`OpenFile::seal`].
     Complete,
@@ -107,7 +107,7 @@ impl PlacedAt {
 }
 
 impl OpenFile {
-    /// A file that exists, is empty, and is named by the manifest.
+    /// A new, empty file that the manifest already lists.
     pub(super) fn new(
         log: &Arc<LogWriter>,
         recording: u32,
@@ -146,12 +146,12 @@ impl OpenFile {
         self.first_ts_ns
     }
 
-    /// What is written without a gap.
+    /// What has been written without a gap.
     pub(crate) fn whole(&self) -> Extent {
         self.inner().whole
     }
 
-    /// Bytes that were placed, and whether these are not definitions alone.
+    /// Bytes placed, and whether they include more than definitions.
     pub(super) fn placed(&self) -> (u64, bool) {
         let inner = self.inner();
         (inner.end, inner.has_packets)
@@ -162,7 +162,7 @@ impl OpenFile {
         matches!(self.inner().state, State::Failed | State::Torn)
     }
 
-    /// What went wrong with it.
+    /// Wraps an error with its name.
     pub(crate) fn error(&self, action: &'static str) -> impl FnOnce(io::Error) -> StoreError {
         io_error(self.log.display(&self.name), action)
     }
@@ -177,19 +177,19 @@ impl OpenFile {
         opened.map_err(self.error("open"))
     }
 
-    /// Uses its own handle.
+    /// Runs `work` with the file's own handle.
     pub(crate) fn with_handle<T>(&self, work: impl FnOnce(&mut dyn DiskFile) -> T) -> T {
         work(self.inner().handle.as_mut())
     }
 
-    /// Whether its name still leads to it.
+    /// Whether its name still refers to it.
     pub(crate) fn is_there(&self) -> bool {
         let disk = self.log.disk();
         disk.leads_to(&self.name, self.inner().handle.as_ref())
     }
 
-    /// A place for a block of `len` bytes after all before it, with so many packets; `None` for
-    /// a block of definitions alone.
+    /// A place for a block of `len` bytes after all earlier ones, with this many packets; `None`
+    /// for a block of definitions only.
     pub(crate) fn place(self: &Arc<Self>, len: u64, packets: Option<u64>) -> PlacedAt {
         let mut inner = self.inner();
         let offset = inner.end;
@@ -238,7 +238,7 @@ impl OpenFile {
         inner.settled()
     }
 
-    /// Adds a block that was just counted to the index.
+    /// Adds a newly counted block to the index.
     pub(crate) fn index(&self, block: &[u8]) {
         let mut inner = self.inner();
         let index = inner.index.as_mut();
@@ -248,7 +248,7 @@ impl OpenFile {
         }
     }
 
-    /// The index is complete.
+    /// Completes the index.
     pub(crate) fn end_index(&self) {
         let index = self.inner().index.take();
         if index.is_some_and(|index| index.finish().is_err()) {
@@ -256,7 +256,7 @@ impl OpenFile {
         }
     }
 
-    /// Makes what was written durable, if it is not known to be.
+    /// Syncs what was written, unless it is known to be durable.
     ///
     /// # Errors
     ///
@@ -271,11 +271,11 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Cuts the file where it is no longer whole.
+    /// Cuts the file where it is no longer intact.
     ///
     /// # Errors
     ///
-    /// If that fails: readers stop there by themselves.
+    /// If that fails; readers then stop there by themselves.
     pub(crate) fn cut(&self) -> io::Result<()> {
         let mut inner = self.inner();
         let end = inner.whole.bytes;
@@ -283,11 +283,11 @@ impl OpenFile {
         inner.handle.sync()
     }
 
-    /// Says in the manifest that it is complete.
+    /// Marks it as complete in the manifest.
     ///
     /// # Errors
     ///
-    /// If the manifest cannot be written; its next version says it.
+    /// If the manifest cannot be written; its next version will have it.
     pub(crate) fn seal(&self) -> Result<(), StoreError> {
         let whole = self.whole();
         self.log.update(self.recording, |recording| {
@@ -300,7 +300,7 @@ impl OpenFile {
         })
     }
 
-    /// How the manifest lists it at first.
+    /// Its initial entry in the manifest.
     pub(super) fn entry(name: &str, worker: u16) -> BlockFile {
         BlockFile {
             name: name.to_owned(),
@@ -314,7 +314,7 @@ impl OpenFile {
 }
 
 impl Inner {
-    /// Counts the blocks before which nothing is missing.
+    /// Counts the blocks before the first gap.
     fn count(&mut self) {
         while let Some(block) = self.waiting.front()
             && let Some(outcome) = block.outcome
@@ -338,8 +338,8 @@ impl Inner {
     }
 }
 
-/// Deletes an index that could not be written: without it the file itself is searched.
+/// Deletes an index that could not be written: without it, the file itself is searched.
 fn drop_index(disk: &dyn Disk, block_file: &str) {
-    // What is left of it does not fit the file, which readers notice.
+    // Leftovers do not match the file, which readers notice.
     let _ = disk.remove(&index_name(block_file));
 }

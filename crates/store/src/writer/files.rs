@@ -9,20 +9,20 @@ use crate::index::IndexWriter;
 
 use super::{LogWriter, OpenFile};
 
-/// When a new file is begun.
+/// When to start a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Rotation {
-    /// Before one holds more bytes; 0 never.
+    /// Before one would hold more bytes; 0 never.
     pub(crate) bytes: u64,
-    /// Before one spans so much packet time; 0 never.
+    /// Before one spans this much packet time; 0 never.
     pub(crate) ns: u64,
 }
 
-/// What is placed next.
+/// The block to be placed next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Next {
     pub(crate) bytes: u64,
-    /// The time of its last packet, if it has some and the time is known.
+    /// The time of its last packet, if it has any and the time is known.
     pub(crate) last_ts_ns: Option<u64>,
 }
 
@@ -32,13 +32,13 @@ pub(crate) struct Files {
     recording: u32,
     worker: u16,
     rotation: Rotation,
-    /// The number of the next.
+    /// The number of the next file.
     next: u32,
     current: Option<Arc<OpenFile>>,
 }
 
 impl Files {
-    /// Files that come after those that the manifest lists.
+    /// Numbers new files after those that the manifest lists.
     pub(crate) fn new(
         log: &Arc<LogWriter>,
         recording: u32,
@@ -58,7 +58,7 @@ impl Files {
             let files = recordings.flat_map(|r| &r.files);
             files.map(|file| file.name.clone()).collect()
         });
-        // One that is not listed was left over by a crash; one that is may have been deleted.
+        // An unlisted file was left over by a crash; a listed one may have been deleted.
         let is_taken = |name: &str| listed.contains(name) || log.disk().exists(name);
         while is_taken(&files.name(files.next)) {
             files.next += 1;
@@ -71,18 +71,18 @@ impl Files {
         format!("blocks/r{recording:04}-w{worker:02}-{number:06}.strata")
     }
 
-    /// The file that blocks are placed in.
+    /// The file that blocks are being placed in.
     pub(crate) fn current(&self) -> Option<&Arc<OpenFile>> {
         self.current.as_ref()
     }
 
-    /// The next block begins a new file.
+    /// Makes the next block start a new file.
     pub(crate) fn take(&mut self) -> Option<Arc<OpenFile>> {
         self.current.take()
     }
 
-    /// Whether the file there is must end before this is placed. One that holds definitions
-    /// alone takes the block that they are for, however large it is.
+    /// Whether the current file must end before this is placed. A file that holds only definitions
+    /// takes the block they are for, however large it is.
     pub(crate) fn rotates_before(&self, next: Next) -> bool {
         let Some(file) = &self.current else {
             return false;
@@ -97,12 +97,11 @@ impl Files {
         has_packets && (is_too_big || is_too_long)
     }
 
-    /// Begins a file that the manifest names, with room for `reserve` bytes if that many are
-    /// said.
+    /// Starts a file that the manifest lists, with `reserve` bytes allocated if given.
     ///
     /// # Errors
     ///
-    /// If it cannot be made, or the manifest not be written: then it is no file of the log.
+    /// If it cannot be created, or the manifest cannot be written: then it is not part of the log.
     pub(crate) fn begin(
         &mut self,
         first_ts_ns: u64,
@@ -110,11 +109,11 @@ impl Files {
         is_indexed: bool,
     ) -> Result<Arc<OpenFile>, StoreError> {
         let name = self.name(self.next);
-        // Another try has another name: this one may be taken then.
+        // Another try gets another name, as this one may be taken by then.
         self.next += 1;
         let disk = self.log.disk();
         let handle = self.create(&name, reserve).inspect_err(|_| {
-            // It would take room that is short. If it cannot be deleted, nothing refers to it.
+            // It would take up scarce space. If it cannot be deleted, nothing refers to it.
             let _ = disk.remove(&name);
         })?;
         let index = is_indexed.then(|| IndexWriter::create(disk.as_ref(), &name).ok());
@@ -136,7 +135,7 @@ impl Files {
         let created = self.log.disk().create_for_blocks(name);
         let mut file = created.map_err(io_error(named(), "create"))?;
         if let Some(bytes) = reserve {
-            // So that a disk that is still full costs the manifest nothing.
+            // So that nothing is written to the manifest while the disk is still full.
             let allocated = file.allocate(bytes);
             allocated.map_err(io_error(named(), "create"))?;
         }

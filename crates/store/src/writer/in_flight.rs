@@ -9,10 +9,10 @@ use crate::disk::{DiskFile, WriteQueue};
 
 use super::file::PlacedAt;
 
-/// A block that is no longer in flight: its place, the block, and what became of it.
+/// A block no longer in flight: its place, the block, and the outcome.
 pub(crate) type Landed<B> = (PlacedAt, B, io::Result<()>);
 
-/// Writes blocks to their places, some at a time, and gives them back in their order.
+/// Writes blocks to their places, several at a time, and returns them in order.
 pub(crate) struct InFlight<B> {
     queue: WriteQueue<B>,
     places: VecDeque<PlacedAt>,
@@ -39,7 +39,7 @@ impl<B: DiskBlock> InFlight<B> {
         self.queue.is_empty()
     }
 
-    /// Begins to write a block to its place in `file`; there must be room.
+    /// Starts writing a block to its place in `file`; the queue must not be full.
     pub(crate) fn submit(&mut self, file: &mut dyn DiskFile, placed: PlacedAt, block: B) {
         self.queue.submit(file, block, placed.offset());
         self.places.push_back(placed);
@@ -51,7 +51,7 @@ impl<B: DiskBlock> InFlight<B> {
         self.landed(done)
     }
 
-    /// The first block in flight, if it has been written or has failed.
+    /// The first block in flight, if it was written or failed.
     pub(crate) fn try_complete(&mut self) -> Option<Landed<B>> {
         let done = self.queue.try_complete();
         self.landed(done)

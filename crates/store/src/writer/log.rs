@@ -1,4 +1,4 @@
-//! The log that is being written.
+//! The log being written.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,16 +10,16 @@ use crate::error::{StoreError, io_error};
 use crate::manifest::{About, MANIFEST_NAME, Manifest, Recording};
 use crate::stored::read_manifest;
 
-/// How it is known, before the manifest is replaced, that the log is still there.
+/// How to tell, before the manifest is replaced, that the log is still there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Presence {
     /// Its manifest exists.
     Manifest,
-    /// Whoever writes it looks for its own files.
+    /// Its writer checks for its own files.
     OwnFiles,
 }
 
-/// A log that is being written: its disk and its manifest.
+/// A log being written: its disk and its manifest.
 pub(crate) struct LogWriter {
     disk: Arc<dyn Disk>,
     manifest: Mutex<Manifest>,
@@ -29,8 +29,7 @@ pub(crate) struct LogWriter {
 }
 
 impl LogWriter {
-    /// The log on `disk`, which may hold recordings or nothing yet. Whoever calls this has its
-    /// lock.
+    /// The log on `disk`, which may hold recordings or nothing yet. The caller holds its lock.
     ///
     /// # Errors
     ///
@@ -49,7 +48,7 @@ impl LogWriter {
         &self.disk
     }
 
-    /// How messages name a file.
+    /// A file's name as shown in messages.
     pub(crate) fn display(&self, name: &str) -> String {
         self.disk.display(name)
     }
@@ -58,7 +57,7 @@ impl LogWriter {
         self.manifest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What `look` finds in the manifest.
+    /// The result of `look` on the manifest.
     pub(crate) fn look<T>(&self, look: impl FnOnce(&Manifest) -> T) -> T {
         look(&self.manifest())
     }
@@ -68,7 +67,7 @@ impl LogWriter {
         self.is_behind.load(Ordering::Relaxed)
     }
 
-    /// Writes the manifest as it is.
+    /// Writes the manifest in its current form.
     pub(crate) fn write_again(&self) -> Result<(), StoreError> {
         self.write(&self.manifest())
     }
@@ -79,8 +78,8 @@ impl LogWriter {
         replaced.map_err(io_error(self.display(MANIFEST_NAME), "write"))
     }
 
-    /// Fails if the log was removed: what is written into files that are open, or into a new
-    /// directory of that name, is not in it.
+    /// Fails if the log was removed: files still open, or a new directory of that name, are not
+    /// part of it.
     pub(crate) fn check_there(&self) -> Result<(), StoreError> {
         if self.disk.exists(MANIFEST_NAME) {
             return Ok(());
@@ -89,7 +88,7 @@ impl LogWriter {
         Err(io_error(self.display(MANIFEST_NAME), "find")(gone))
     }
 
-    /// The number of the recording that `is_known` says it is; if there is none, of a new one.
+    /// The number of the recording that `is_known` accepts; if there is none, of a new one.
     ///
     /// # Errors
     ///
@@ -119,8 +118,8 @@ impl LogWriter {
         Ok(id)
     }
 
-    /// Changes a recording's entry, on disk before it returns. If that fails, the next version
-    /// has the change all the same.
+    /// Changes a recording's entry, on disk before it returns. If that fails, the next version will
+    /// still have the change.
     pub(crate) fn update(
         &self,
         recording: u32,
@@ -129,7 +128,7 @@ impl LogWriter {
         self.update_or(recording, change, |_| ())
     }
 
-    /// As [`LogWriter::update`], but a change that cannot be written is taken back by `undo`.
+    /// As [`LogWriter::update`], but a change that cannot be written is reverted by `undo`.
     pub(crate) fn update_or(
         &self,
         recording: u32,
@@ -152,7 +151,7 @@ impl LogWriter {
     }
 }
 
-/// The manifest of the log, or of one that begins.
+/// The manifest of the log, or of a new one.
 fn read_or_begin(disk: &dyn Disk) -> Result<Manifest, StoreError> {
     match read_manifest(disk)? {
         Some(manifest) => Ok(manifest),

@@ -1,4 +1,4 @@
-//! What tests of recordings share: packets that are known, and how they are read back.
+//! Shared by tests of recordings: packets with known content, and how they are read back.
 
 use std::collections::BTreeMap;
 
@@ -58,8 +58,8 @@ pub(crate) fn empty(
     }
 }
 
-/// The packets of a log by sequence number, checked against what was recorded,
-/// and how many places are damaged.
+/// The packets of a log by sequence number, checked against what was recorded, and the number of
+/// damaged places.
 pub(crate) fn read(log: &Log) -> (BTreeMap<u64, usize>, usize) {
     let (mut packets, mut damaged) = (BTreeMap::new(), 0);
     let everything = Select::default();
