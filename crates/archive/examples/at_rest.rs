@@ -1,6 +1,5 @@
-//! Records a generated trace with its true labels as classes: attacks are kept whole, all
-//! else as headers. And what a compacted log weighs, by kind of file and by column. Both
-//! print JSON.
+//! Records a generated trace with its true labels as classes (attacks kept whole, all else as
+//! headers), and shows the size of a compacted log by kind of file and by column. Both print JSON.
 //!
 //! `cargo run --release -p strata-archive --example at_rest -- record DIR cic-w2 2000000`
 //! `cargo run --release -p strata-archive --example at_rest -- weigh DIR`
@@ -156,7 +155,7 @@ fn record(disk: &Arc<dyn Disk>, profile: &Profile, packets: u64) -> Result<u64, 
     Ok(captured_bytes)
 }
 
-/// A block that is free, waited for if need be.
+/// A free block, after waiting if need be.
 fn free(sink: &mut BlockSink) -> Result<Box<BlockBuilder>, Box<dyn Error>> {
     loop {
         if let Some(block) = sink.take() {
@@ -166,7 +165,7 @@ fn free(sink: &mut BlockSink) -> Result<Box<BlockBuilder>, Box<dyn Error>> {
     }
 }
 
-/// Adds what each column of a Parquet file takes, compressed.
+/// Adds the compressed size of each column of a Parquet file.
 fn add_columns(path: &Path, columns: &mut Vec<(String, i64)>) -> Result<(), Box<dyn Error>> {
     let reader = SerializedFileReader::new(std::fs::File::open(path)?)?;
     for group in reader.metadata().row_groups() {

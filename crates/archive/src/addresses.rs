@@ -1,4 +1,4 @@
-//! The addresses of a run's flows as texts, numbered.
+//! The addresses of a run's flows as numbered texts.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::run::{Run, u32_of};
 /// The texts of a run's addresses.
 pub(crate) struct Addresses {
     pub(crate) entries: Vec<ByteArray>,
-    /// By flow: the low and the high one's entry.
+    /// By flow: the entries of the low and the high address.
     pub(crate) codes: Vec<[u32; 2]>,
 }
 

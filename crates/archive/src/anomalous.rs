@@ -1,4 +1,4 @@
-//! Which classes of a recording are anomalous, as its model says.
+//! Which classes of a recording are anomalous, according to its model.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use strata_store::{Damage, Log, Recording};
 /// The anomalous classes of a recording, by name.
 #[derive(Debug)]
 pub(crate) enum Anomalous {
-    /// What the model says.
+    /// According to the model.
     Known(HashSet<String>),
     /// The model cannot be read. Any class may be anomalous, so that evidence is kept.
     Unknown(Damage),

@@ -1,6 +1,6 @@
-//! How a log at rest changes: files are staged, listed, named and deleted.
+//! How a log at rest changes: files are staged, listed, renamed and deleted.
 //!
-//! One replacement of `archive.json` is what counts; whatever is interrupted before or after
+//! The commit point is one replacement of `archive.json`; whatever is interrupted before or after
 //! it, [`clean_up`] undoes or finishes.
 
 use std::collections::HashSet;
@@ -20,7 +20,7 @@ pub(crate) fn lock(disk: &dyn Disk) -> Result<Box<dyn std::any::Any + Send>, Arc
     lock.ok_or(ArchiveError::Busy { dir })
 }
 
-/// Finishes or undoes what an interrupted compaction left.
+/// Finishes or undoes an interrupted compaction.
 pub(crate) fn clean_up(disk: &dyn Disk) -> Result<Archive, ArchiveError> {
     let mut archive = read_archive(disk)?;
     name_files(disk, &archive.parts)?;
@@ -29,7 +29,7 @@ pub(crate) fn clean_up(disk: &dyn Disk) -> Result<Archive, ArchiveError> {
     Ok(archive)
 }
 
-/// Gives listed files that are still in `staging/` their names.
+/// Moves listed files that are still in `staging/` to their final names.
 pub(crate) fn name_files(disk: &dyn Disk, parts: &[Part]) -> Result<(), ArchiveError> {
     let staged = staged(disk)?;
     for part in parts {
@@ -73,8 +73,8 @@ pub(crate) fn remove_staged(disk: &dyn Disk, archive: &Archive) -> Result<(), Ar
     Ok(())
 }
 
-/// Deletes files that are no longer part of the log; false if some are left, since somebody
-/// reads the log or a store does not answer: then the next compaction does.
+/// Deletes files that are no longer part of the log; false if some are left because somebody reads
+/// the log or a store does not answer: the next compaction then deletes them.
 pub(crate) fn delete_gone(disk: &dyn Disk, archive: &mut Archive) -> Result<bool, ArchiveError> {
     let names = disk.list("blocks");
     let names = names.map_err(ArchiveError::io(disk.display("blocks"), "list"))?;
@@ -102,11 +102,11 @@ pub(crate) fn delete_gone(disk: &dyn Disk, archive: &mut Archive) -> Result<bool
         } else if left.is_empty() && disk.remove(name).is_ok() {
             elsewhere = true;
         } else {
-            // One that does not answer is not asked for each.
+            // A store that does not answer is not asked again for each file.
             left.push(name.clone());
         }
     }
-    // Listed until the next change: deleting what is not there does nothing, but asks a store.
+    // Stay listed until the next change: deleting a missing file does nothing, but asks a store.
     archive.deleted = left;
     if elsewhere {
         replace(disk, archive)?;
@@ -121,7 +121,7 @@ pub(crate) fn replace(disk: &dyn Disk, archive: &mut Archive) -> Result<(), Arch
     replaced.map_err(ArchiveError::io(disk.display(ARCHIVE_NAME), "write"))
 }
 
-/// Makes parts the place of the packets of what is gone.
+/// Lists new parts in place of the block files they replace.
 pub(crate) fn commit(
     disk: &dyn Disk,
     archive: &mut Archive,

@@ -1,7 +1,7 @@
-//! Files of parts, checked as they are read: whoever gets a byte gets the one that was written.
+//! Files of parts, checked as they are read: every byte returned is the byte that was written.
 //!
-//! The checksums of `sums/` are of each 64 KiB of a file as it lies there, so they cover what no
-//! checksum of a format does: footers, page headers, Bloom filters, the heads of encrypted files.
+//! The checksums in `sums/` cover each 64 KiB of a file as stored, and so what no format's own
+//! checksums cover: footers, page headers, Bloom filters, headers of encrypted files.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,7 +12,7 @@ use strata_store::{Disk, DiskFile, FileKind, Part, PartFile};
 use crate::files::{SUM_BYTES, Sums};
 use crate::part::{SumsFile, name_of};
 
-/// Checksums of a part's files, piece by piece; none where the part has none that are whole.
+/// Checksums of a part's files, piece by piece; empty if they are missing or damaged.
 pub(crate) type Pieces = HashMap<FileKind, Arc<[u32]>>;
 
 /// Reads the checksums of a part.
@@ -54,18 +54,18 @@ fn damaged(problem: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, problem)
 }
 
-/// A part's file whose bytes are checked as they are read.
+/// A part's file, checked as it is read.
 pub(crate) struct CheckedFile {
     file: Box<dyn DiskFile>,
     len: u64,
     pieces: Arc<[u32]>,
-    /// The piece that was read in part last: who reads on wants the rest.
+    /// The last piece that was read in part: sequential readers want the rest.
     last: Mutex<(usize, Vec<u8>)>,
 }
 
 impl CheckedFile {
-    /// Without checksums of its pieces, as parts of old versions or with damage in `sums/`, the
-    /// file is read once now and compared with the one that `archive.json` has.
+    /// Without checksums of its pieces, as in parts of old versions or with damage in `sums/`, the
+    /// file is read once now and compared with its checksum in `archive.json`.
     pub(crate) fn new(
         file: Box<dyn DiskFile>,
         listed: &PartFile,
@@ -89,7 +89,7 @@ impl CheckedFile {
         })
     }
 
-    /// Reads a piece, or the start of a shorter last one.
+    /// Reads a piece, of which the last may be shorter.
     fn piece(&self, number: usize, buffer: &mut [u8]) -> io::Result<()> {
         let offset = (number * SUM_BYTES) as u64;
         read_whole(self.file.as_ref(), buffer, offset)?;

@@ -1,10 +1,10 @@
-//! Columns with a dictionary, of values that are numbered already.
+//! Dictionary columns of values that are already numbered.
 //!
-//! The parquet crate numbers the values of such a column itself: it hashes each and looks
-//! it up, which took most of the time of compaction. Here a run's values come with numbers
-//! that cost nothing (a flow's addresses, a verdict's texts) or a look-up in a small table,
-//! and only the pages are made, as the Parquet format has them (Encodings.md: RLE_DICTIONARY).
-//! Whether they are right is judged by the parquet crate's reader.
+//! The parquet crate numbers the values of such a column itself: it hashes each and looks it up,
+//! which took most of the time of compaction. Here a run's values come with numbers that cost
+//! nothing (a flow's addresses, a verdict's texts) or a look-up in a small table, and only the
+//! pages are made, as specified by the Parquet format (Encodings.md: RLE_DICTIONARY). Tests check
+//! the result with the parquet crate's reader.
 
 use std::collections::HashMap;
 
@@ -21,15 +21,15 @@ use zstd::bulk::Compressor;
 use crate::error::Source;
 use crate::pages::Pages;
 
-/// The number of no value.
+/// The number for a missing value.
 pub(crate) const NULL: u32 = u32::MAX;
 
-/// One column of some rows, as numbers of entries.
+/// One column of some rows, as numbers of dictionary entries.
 #[derive(Debug)]
 pub(crate) struct Coded {
     /// By row; [`NULL`] where there is no value.
     pub(crate) codes: Vec<u32>,
-    /// What the numbers mean. Entries may be equal, and some may not be used.
+    /// The values that the numbers stand for. Entries may be equal, and some may be unused.
     pub(crate) entries: Entries,
 }
 
@@ -45,15 +45,15 @@ impl Default for Coded {
 /// Values of a dictionary.
 #[derive(Debug)]
 pub(crate) enum Entries {
-    /// Of an INT32 or INT64 column.
+    /// For an INT32 or INT64 column.
     Int(Vec<i64>),
     Float(Vec<f32>),
     Bytes(Vec<ByteArray>),
 }
 
-/// Numbers integers in the order of their first use.
+/// Numbers integers in order of first use.
 pub(crate) struct IntCodes {
-    /// Codes of what is below its length.
+    /// Codes of values below its length.
     small: Vec<u32>,
     large: HashMap<i64, u32>,
     entries: Vec<i64>,
@@ -85,7 +85,7 @@ impl IntCodes {
         *code
     }
 
-    /// The entries; all starts anew.
+    /// Returns the entries and starts over.
     pub(crate) fn take(&mut self) -> Vec<i64> {
         let entries = std::mem::take(&mut self.entries);
         for value in &entries {
@@ -116,7 +116,7 @@ impl ChunkWriter {
         })
     }
 
-    /// The bytes of a column chunk with pages of so many rows, and what describes it.
+    /// The bytes of a column chunk with pages of this many rows, and its metadata.
     pub(crate) fn chunk(
         &mut self,
         column: &ColumnDescPtr,
@@ -225,9 +225,8 @@ impl ChunkWriter {
         Ok((bytes, close))
     }
 
-    /// Gives the entries that are used, each value once, numbers in the order of their first
-    /// use, and the codes these numbers. Returns which entry has which number, and how many
-    /// rows have none.
+    /// Numbers the used entries in order of first use, each value once, and replaces the codes by
+    /// these numbers. Returns the entry of each number, and how many rows have no value.
     fn renumber(&mut self, coded: &mut Coded) -> (Vec<u32>, u64) {
         let len = match &coded.entries {
             Entries::Int(entries) => entries.len(),
@@ -249,7 +248,7 @@ impl ChunkWriter {
             if *number == NULL {
                 let next = u32::try_from(used.len()).unwrap_or(NULL);
                 *number = match &coded.entries {
-                    // Numbered by value already.
+                    // Already numbered by value.
                     Entries::Int(_) => next,
                     Entries::Float(entries) => {
                         let bits = entries[*code as usize].to_bits();
@@ -269,7 +268,7 @@ impl ChunkWriter {
     }
 }
 
-/// The values as PLAIN has them.
+/// The values in PLAIN encoding.
 fn plain(entries: &Entries, used: &[u32], kind: Type, out: &mut Vec<u8>) -> Result<(), Source> {
     for at in used {
         let at = *at as usize;
@@ -309,7 +308,7 @@ fn statistics(column: &ColumnDescPtr, entries: &Entries, used: &[u32], nulls: u6
     }
     match entries {
         Entries::Int(entries) if column.physical_type() == Type::INT32 => {
-            // What does not fit was refused above.
+            // Values that do not fit were refused above.
             let narrow = |value: &i64| i32::try_from(*value).expect("it was refused");
             let entries: Vec<i32> = entries.iter().map(narrow).collect();
             Statistics::Int32(range(&entries, used, nulls))
@@ -317,7 +316,7 @@ fn statistics(column: &ColumnDescPtr, entries: &Entries, used: &[u32], nulls: u6
         Entries::Int(entries) => Statistics::Int64(range(entries, used, nulls)),
         Entries::Float(entries) => Statistics::Float(range(entries, used, nulls)),
         Entries::Bytes(entries) => {
-            // Of bytes that are no text nobody asks for a range.
+            // Nobody searches bytes that are not text by range.
             let used = if column.logical_type_ref().is_some() {
                 used
             } else {
@@ -328,8 +327,8 @@ fn statistics(column: &ColumnDescPtr, entries: &Entries, used: &[u32], nulls: u6
     }
 }
 
-/// The RLE and bit-packing hybrid (Encodings.md): runs of 8 and more equal values as
-/// a count and the value, all else packed in groups of 8.
+/// The RLE and bit-packing hybrid (Encodings.md): runs of 8 or more equal values as count and
+/// value, all else packed in groups of 8.
 fn hybrid(values: impl Iterator<Item = u32>, width: u8, out: &mut Vec<u8>) {
     let mut packer = Packer::new(width, out);
     let (mut current, mut run) = (0, 0_usize);
@@ -345,19 +344,19 @@ fn hybrid(values: impl Iterator<Item = u32>, width: u8, out: &mut Vec<u8>) {
     packer.literals();
 }
 
-/// As [`hybrid`], of one value so many times.
+/// As [`hybrid`], for one value repeated `count` times.
 fn repeated(value: u32, count: usize, width: u8, out: &mut Vec<u8>) {
     let mut packer = Packer::new(width, out);
     packer.run(value, count);
     packer.literals();
 }
 
-/// Values packed together at most; a multiple of 8.
+/// Values packed together, at most; a multiple of 8.
 const LITERALS_MAX: usize = 504;
 
 struct Packer<'a> {
     width: u32,
-    /// Values that wait to be packed.
+    /// Values waiting to be packed.
     literals: Vec<u32>,
     out: &'a mut Vec<u8>,
 }
@@ -371,9 +370,9 @@ impl<'a> Packer<'a> {
         }
     }
 
-    /// Takes `count` times `value`.
+    /// Adds `value`, `count` times.
     fn run(&mut self, value: u32, mut count: usize) {
-        // Only whole groups can be packed, but for the last.
+        // Only whole groups can be packed, except for the last.
         let missing = (8 - self.literals.len() % 8) % 8;
         if count < 8 + missing {
             for _ in 0..count {
@@ -398,7 +397,7 @@ impl<'a> Packer<'a> {
         }
     }
 
-    /// Packs what waits, with zeros up to a whole group.
+    /// Packs the waiting values, padded with zeros to a whole group.
     fn literals(&mut self) {
         if self.literals.is_empty() {
             return;
@@ -479,7 +478,7 @@ mod tests {
         for (group, count) in table.groups().into_iter().enumerate() {
             let (here, after) = rest.split_at(count);
             rest = after;
-            // Pages are skipped too: the offset index says where they are.
+            // Pages are skipped too: the offset index has their positions.
             for range in [0..count, count / 2..count, count * 9 / 10..count] {
                 let columns = table
                     .read(group, &[0, 1, 2, 3], std::slice::from_ref(&range))
@@ -510,8 +509,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(60))]
 
-        /// The parquet crate reads what was written: runs of any length between values of
-        /// any width.
+        /// The parquet crate reads back what was written: runs of any length between values of any
+        /// width.
         #[test]
         fn chunks_are_read_back(
             runs in prop::collection::vec(

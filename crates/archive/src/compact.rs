@@ -1,10 +1,9 @@
 //! Compaction: from block files to parts.
 //!
-//! A job takes some block files of one worker and makes parts of them in
-//! `staging/`. Once these are synced, one replacement of `archive.json` lists the
-//! parts and takes the block files out of the log; then the parts' files get their
-//! names and the block files are deleted. Whatever is interrupted, a packet is in
-//! exactly one tier, and the next compaction cleans up.
+//! A job takes some block files of one worker and makes parts of them in `staging/`. Once these are
+//! synced, one replacement of `archive.json` lists the parts and removes the block files from the
+//! log; then the parts' files are renamed and the block files deleted. Whatever is interrupted, a
+//! packet is in exactly one tier, and the next compaction cleans up.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -26,11 +25,10 @@ use crate::part::{Counters, Job, PartWriter, Share};
 use crate::retention::{PROTECTED, retention_name};
 use crate::sorted::Sorted;
 
-/// Bytes of block files that are compacted in one go, and that a crash makes one
-/// do again.
+/// Bytes of block files compacted in one go, to be redone after a crash.
 const JOB_BYTES: u64 = 4 << 30;
 
-/// What a compaction did.
+/// The result of a compaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Compacted {
     /// Block files that were compacted.
@@ -39,22 +37,21 @@ pub struct Compacted {
     pub bytes_before: u64,
     /// Packets in them.
     pub packets: u64,
-    /// Bytes of the parts made of them.
+    /// Bytes of the parts made from them.
     pub bytes_after: u64,
     /// Block files that were left alone because they are damaged.
     pub damage: Vec<Damage>,
-    /// Models that cannot be read. Their recordings were left alone: what of them is evidence is
-    /// not known.
+    /// Models that cannot be read. Their recordings were left alone: it is not known which of their
+    /// packets are evidence.
     pub unknown_models: Vec<Damage>,
 }
 
-/// Compacts every block file that nothing is written to any more, encrypted if
+/// Compacts every block file that is no longer written to, encrypted if
 /// [`encrypt_to`](crate::encrypt_to) has said so.
 ///
 /// # Errors
 ///
-/// If another process does the same, or files cannot be read or written. What was
-/// done so far stays done.
+/// If another process does the same, or files cannot be read or written. Work done so far is kept.
 pub fn compact(
     disk: &Arc<dyn Disk>,
     mut progress: impl FnMut(&Compacted),
@@ -71,7 +68,7 @@ pub fn compact(
             continue;
         }
         if let Some(problem) = Anomalous::of(&log, recording).into_problem() {
-            // What is evidence would be filed with all else, for good.
+            // Otherwise evidence would be filed with everything else, permanently.
             unknown.insert(recording.id);
             done.unknown_models.push(problem);
             progress(&done);
@@ -84,8 +81,8 @@ pub fn compact(
             };
             let outcome = run_job(&log, output, recording, &files, archive.next_part);
             if outcome.is_err() {
-                // It may have failed for want of the room that this takes; the error says more
-                // than that it cannot be deleted.
+                // The job may have failed for lack of the space freed here; its error is more
+                // useful than a failed deletion.
                 let _ = remove_staged(disk.as_ref(), &archive);
             }
             match outcome? {
@@ -111,9 +108,8 @@ pub fn compact(
     Ok(done)
 }
 
-/// Writes what a log still has in block files into parts on another disk, as
-/// compaction would, for whoever wants to see it as tables; the log stays as it is.
-/// Damaged files are skipped and reported.
+/// Writes the contents of a log's block files as parts to another disk, as compaction would, to be
+/// read as tables; the log is not changed. Damaged files are skipped and reported.
 ///
 /// # Errors
 ///
@@ -156,8 +152,7 @@ fn size_of(disk: &dyn Disk, files: &[BlockFile]) -> Result<u64, ArchiveError> {
     files.iter().map(size).sum()
 }
 
-/// Block files that nothing is written to any more, in groups that make a job each:
-/// consecutive files of one worker.
+/// Block files that are no longer written to, grouped into jobs: consecutive files of one worker.
 fn jobs(log: &Log, job_bytes: u64) -> Vec<(&Recording, Vec<BlockFile>)> {
     let being_written = log.being_written();
     let mut jobs = Vec::new();
@@ -165,7 +160,7 @@ fn jobs(log: &Log, job_bytes: u64) -> Vec<(&Recording, Vec<BlockFile>)> {
         let running = being_written(recording);
         let mut by_worker: BTreeMap<u16, Vec<BlockFile>> = BTreeMap::new();
         for file in &recording.files {
-            // Packets in it may yet be promoted, by blocks that are still to come.
+            // Blocks still to come may yet promote packets in it.
             let may_change = running && recording.look_back;
             if (file.sealed && !may_change) || !running {
                 by_worker.entry(file.worker).or_default().push(file.clone());
@@ -192,18 +187,18 @@ fn jobs(log: &Log, job_bytes: u64) -> Vec<(&Recording, Vec<BlockFile>)> {
 
 enum Outcome {
     Parts(Vec<Part>, Vec<Gone>),
-    /// A file is damaged, by name.
+    /// A file, by name, is damaged.
     Damaged(Damage, String),
 }
 
-/// Where parts go, and to whom they are encrypted, if at all.
+/// Where parts are written, and to whom they are encrypted, if at all.
 #[derive(Clone, Copy)]
 struct Target<'a> {
     disk: &'a dyn Disk,
     encrypt_to: &'a Recipients,
 }
 
-/// Makes parts of block files, in `staging/`.
+/// Makes parts from block files, in `staging/`.
 fn run_job(
     log: &Log,
     output: Target<'_>,
@@ -260,7 +255,7 @@ fn run_job(
     Ok(Outcome::Parts(work.finish(&mut intake)?, gone))
 }
 
-/// A job at work: its runs become parts.
+/// A job in progress: it turns runs into parts.
 struct Work<'a> {
     output: Target<'a>,
     recording: &'a Recording,
@@ -272,7 +267,7 @@ struct Work<'a> {
     next_part: u32,
 }
 
-/// A retention class beside those of models, of which there are fewer.
+/// A retention class besides those of models, of which there are fewer.
 const PROTECTED_CODE: u8 = u8::MAX - 1;
 
 impl Runs for Work<'_> {
@@ -364,8 +359,8 @@ impl Runs for Work<'_> {
 }
 
 impl Work<'_> {
-    /// The class for which each flow is kept: [`PROTECTED`] if a policy says so; an anomalous
-    /// one if any of its packets is, so that a flow stays together; else that of most packets.
+    /// Each flow's retention class: [`PROTECTED`] if a policy says so; an anomalous one if any of
+    /// its packets is anomalous, so that a flow stays together; else that of most packets.
     fn retentions(&self, intake: &Intake) -> Vec<u8> {
         let names = &intake.context.classes;
         let is_anomalous = |class: u8| {
@@ -391,7 +386,7 @@ impl Work<'_> {
         intake.end_run(&mut self)?;
         let only_metas = self.open.is_empty() && self.parts.is_empty() && !intake.metas.is_empty();
         if only_metas {
-            // What the inputs said is kept, also where no packet was.
+            // The inputs' metadata are kept even if there were no packets.
             let job = Job {
                 disk: self.output.disk,
                 encrypt_to: self.output.encrypt_to,
@@ -409,7 +404,7 @@ impl Work<'_> {
     }
 }
 
-/// An hour as the names of directories have it.
+/// An hour as in directory names.
 pub(crate) fn hour_name(ns: u64) -> String {
     match jiff::Timestamp::from_nanosecond(i128::from(ns)) {
         Ok(time) => time.strftime("%Y-%m-%dT%H").to_string(),

@@ -1,10 +1,10 @@
-//! Byte strings by number: link headers and TCP options, of which a run has few.
+//! Numbered byte strings: link headers and TCP options, of which a run has few.
 
 use std::collections::HashMap;
 
 use parquet::data_type::ByteArray;
 
-/// Distinct byte strings, numbered in the order of their first use.
+/// Distinct byte strings, numbered in order of first use.
 #[derive(Debug, Default)]
 pub(crate) struct Dictionary {
     pub(crate) entries: Vec<ByteArray>,

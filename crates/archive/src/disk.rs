@@ -1,5 +1,5 @@
 //! The disk of a log at rest, on which files of parts are checked as they are read, and encrypted
-//! ones are read as what they hold.
+//! ones are decrypted.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -16,15 +16,15 @@ use crate::checked::{CheckedFile, Pieces, pieces_of};
 use crate::keys::{Identities, PartKey, chunk_offset};
 use crate::part::staging_name;
 
-/// An age header with one recipient has about 200 bytes; data are read past the buffer.
+/// An age header with one recipient takes about 200 bytes; data are read bypassing the buffer.
 const HEAD_BYTES: usize = 512;
 
-/// A log's disk on which files of parts are opened as what they hold: checked against their
-/// checksums, whatever is read of them, and decrypted. Everything else is as on the disk below.
+/// A log's disk on which files of parts are read as plaintext: checked against their checksums, and
+/// decrypted. All other files are as on the disk below.
 pub struct ClearDisk {
     below: Arc<dyn Disk>,
     identities: Option<Identities>,
-    /// Whether what is read is compared with its checksums.
+    /// Whether reads are compared with the checksums.
     checks: bool,
     parts: Mutex<Parts>,
 }
@@ -38,8 +38,8 @@ struct Parts {
 }
 
 impl ClearDisk {
-    /// Reads with these keys. Without, opening an encrypted file is an error that says what
-    /// is missing.
+    /// Reads with these keys. Without keys, opening an encrypted file is an error that says what is
+    /// missing.
     #[must_use]
     pub fn new(below: Arc<dyn Disk>, identities: Option<Identities>) -> Self {
         Self {
@@ -50,7 +50,7 @@ impl ClearDisk {
         }
     }
 
-    /// One for what has compared the stored bytes already.
+    /// For use after the stored bytes were already checked.
     pub(crate) fn without_checks(below: Arc<dyn Disk>, identities: Identities) -> Self {
         Self {
             checks: false,
@@ -62,7 +62,7 @@ impl ClearDisk {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What `archive.json` says of a part's file, if it is one.
+    /// The entry of a part's file in `archive.json`, if it is one.
     fn listed(&self, name: &str) -> io::Result<Option<(u32, PartFile)>> {
         let (Some(number), true) = (part_of(name), is_of_a_part(name)) else {
             return Ok(None);
@@ -75,7 +75,7 @@ impl ClearDisk {
         {
             return Ok(Some((number, file.clone())));
         }
-        // The log may have changed since.
+        // The log may have changed since then.
         let archive = read_archive(self.below.as_ref()).map_err(io::Error::other)?;
         let listed = archive.parts.into_iter();
         parts.listed = listed.map(|part| (part.id, part)).collect();
@@ -125,7 +125,7 @@ impl ClearDisk {
     }
 }
 
-/// Whether a name is one of files of parts.
+/// Whether this can be the name of a part's file.
 fn is_of_a_part(name: &str) -> bool {
     let kinds = [
         FileKind::Packets,
@@ -144,8 +144,7 @@ fn file_of<'a>(part: &'a Part, name: &str) -> Option<&'a PartFile> {
     })
 }
 
-/// Opens the key of a part. An error of the kind `PermissionDenied` if the right secret key
-/// is not there.
+/// Opens the key of a part. Without the right secret key, an error of kind `PermissionDenied`.
 pub(crate) fn unwrap(wrapped: &WrappedKey, with: Option<&Identities>) -> io::Result<PartKey> {
     let to = wrapped.to.join(" and ");
     let denied = |text: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
@@ -168,7 +167,7 @@ fn damaged(problem: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, problem.to_owned())
 }
 
-/// The part that a file belongs to, which its name begins with.
+/// The part a file belongs to, from the start of its name.
 fn part_of(name: &str) -> Option<u32> {
     let (_, file) = name.rsplit_once('/')?;
     file.split('.').next()?.parse().ok()
@@ -249,7 +248,7 @@ impl Disk for ClearDisk {
     }
 }
 
-/// What an encrypted file holds, decrypted as it is read.
+/// The content of an encrypted file, decrypted as it is read.
 struct ClearFile {
     stream: Mutex<StreamReader<BufReader<Stored>>>,
     len: u64,
@@ -271,7 +270,7 @@ impl ClearFile {
             DecryptError::Io(error) => damaged(&format!("its age header: {error}")),
             error => damaged(&format!("its age header: {error}")),
         })?;
-        // Decrypts the last chunk, so a file that was cut is noticed here.
+        // Decrypts the last chunk, so that a truncated file is noticed here.
         let len = stream.seek(SeekFrom::End(0))?;
         Ok(Self {
             stream: Mutex::new(stream),

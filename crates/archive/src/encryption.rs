@@ -1,4 +1,4 @@
-//! Encryption at rest: to whom a log is encrypted, and how that changes.
+//! Encryption at rest: to whom a log is encrypted, and how to change that.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use crate::disk::unwrap;
 use crate::error::ArchiveError;
 use crate::keys::{Identities, Recipients};
 
-/// Has everything encrypted that is compacted from now on; with no recipients, nothing.
-/// What is compacted already stays as it is.
+/// Sets the recipients for everything compacted from now on; with none, nothing is encrypted. Data
+/// already compacted stay as they are.
 ///
 /// # Errors
 ///
@@ -25,7 +25,7 @@ pub fn encrypt_to(disk: &Arc<dyn Disk>, recipients: &Recipients) -> Result<(), A
     Ok(())
 }
 
-/// To whom what is compacted is encrypted.
+/// To whom compacted data are encrypted.
 pub(crate) fn recipients(disk: &dyn Disk, archive: &Archive) -> Result<Recipients, ArchiveError> {
     let keys = archive.encrypt_to.iter().map(String::as_str);
     Recipients::parse(keys).map_err(|source| ArchiveError::Key {
@@ -34,13 +34,13 @@ pub(crate) fn recipients(disk: &dyn Disk, archive: &Archive) -> Result<Recipient
     })
 }
 
-/// Encrypts the keys of all parts to other recipients, and what is compacted from now on.
-/// The files of the parts stay as they are. Either all keys change, in one replacement of
-/// `archive.json`, or none. Returns how many parts there are.
+/// Encrypts the keys of all parts to other recipients, who are also set for future compaction. The
+/// files of the parts stay as they are. Either all keys change, in one replacement of
+/// `archive.json`, or none. Returns the number of parts.
 ///
 /// # Errors
 ///
-/// As [`encrypt_to`]; and if the secret keys do not open every encrypted part.
+/// As [`encrypt_to`]; and if the secret keys cannot open every encrypted part.
 pub fn rotate(
     disk: &Arc<dyn Disk>,
     old: &Identities,

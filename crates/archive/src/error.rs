@@ -7,7 +7,7 @@ use strata_store::StoreError;
 
 use crate::keys::KeyError;
 
-/// What lies behind an error in a table or payload file.
+/// The cause of an error in a table or payload file.
 pub(crate) type Source = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a log cannot be compacted, searched, verified or pruned.
@@ -17,7 +17,7 @@ pub enum ArchiveError {
     /// The log itself.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A compacted file is not what it should be.
+    /// A compacted file is invalid.
     #[error("{file}: {source}; `strata verify` names the damaged bytes")]
     Table {
         /// The file.
@@ -32,16 +32,16 @@ pub enum ArchiveError {
         file: String,
         /// What was tried.
         action: &'static str,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The output of an export.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// A key that is written down is none.
+    /// A key in a file is invalid.
     #[error("{file}: {source}")]
     Key {
-        /// Where.
+        /// The file.
         file: String,
         /// What is wrong with it.
         source: KeyError,

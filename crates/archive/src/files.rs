@@ -1,4 +1,4 @@
-//! Files of a log's disk as streams: written once, read anywhere.
+//! Files of a log's disk as streams: written once, read at any offset.
 
 use std::io::{self, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,18 +12,18 @@ use strata_store::{Disk, DiskFile};
 use crate::error::ArchiveError;
 use crate::keys::PartKey;
 
-/// Bytes under one checksum: how exactly damage can be told.
+/// Bytes under one checksum: how precisely damage can be located.
 pub(crate) const SUM_BYTES: usize = 64 << 10;
-/// Bytes written at once.
+/// Bytes written at a time.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// What was written, as it lies on the disk, for the manifest and for verification.
+/// Checksums of what was written, as stored, for the manifest and for verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub(crate) bytes: u64,
     /// CRC-32C of the whole.
     pub(crate) crc: u32,
-    /// CRC-32C of each [`SUM_BYTES`], the last one shorter.
+    /// CRC-32C of each [`SUM_BYTES`]; the last piece may be shorter.
     pub(crate) pieces: Vec<u32>,
     in_piece: usize,
     piece: u32,
@@ -53,7 +53,7 @@ impl Sums {
     }
 }
 
-/// A new file, written from its start to its end.
+/// A new file, written from start to end.
 pub(crate) struct Output(Layer);
 
 enum Layer {
@@ -61,7 +61,7 @@ enum Layer {
     Encrypted(Box<StreamWriter<Stored>>),
 }
 
-/// What goes to the disk.
+/// The bytes stored on the disk.
 struct Stored {
     file: Box<dyn DiskFile>,
     buffer: Vec<u8>,
@@ -70,7 +70,7 @@ struct Stored {
 }
 
 impl Output {
-    /// A file that is encrypted if there is a key.
+    /// A file, encrypted if there is a key.
     pub(crate) fn create(
         disk: &dyn Disk,
         name: &str,
@@ -142,7 +142,7 @@ impl Write for Stored {
     }
 }
 
-/// A file that is there, read anywhere.
+/// An existing file, read at any offset.
 #[derive(Clone)]
 pub struct Input {
     file: Arc<Mutex<Box<dyn DiskFile>>>,
@@ -165,7 +165,7 @@ impl Input {
         })
     }
 
-    /// A stream from an offset on.
+    /// A stream starting at an offset.
     pub(crate) fn at(&self, offset: u64) -> InputAt {
         InputAt {
             input: self.clone(),
@@ -179,20 +179,20 @@ impl Input {
         self.len
     }
 
-    /// As many bytes as there are, up to the buffer's length.
+    /// Reads as many bytes as there are, up to the buffer's length.
     pub(crate) fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         file.read_at(buffer, offset)
     }
 
-    /// All of a small file.
+    /// The whole content of a small file.
     pub(crate) fn read_all(&self) -> io::Result<Vec<u8>> {
         let mut content = Vec::new();
         self.at(0).read_to_end(&mut content)?;
         Ok(content)
     }
 
-    /// Reads all of it, for its checksums.
+    /// Reads the whole file to compute its checksums.
     pub(crate) fn sums(&self) -> io::Result<Sums> {
         let mut sums = Sums::default();
         let mut buffer = vec![0; BUFFER_BYTES];
@@ -244,7 +244,7 @@ impl ChunkReader for Input {
     }
 }
 
-/// A place in an [`Input`].
+/// A position in an [`Input`].
 #[derive(Debug)]
 pub struct InputAt {
     input: Input,

@@ -1,4 +1,4 @@
-//! Columns filled from the rows of a run: how values go into them, not which.
+//! Filling columns from the rows of a run: how values are added, not which.
 
 use std::collections::HashMap;
 
@@ -13,22 +13,22 @@ use crate::run::{Extra, Run, has, layout};
 use crate::table::{Column, Values};
 use crate::verdicts::Verdict;
 
-/// What a run's rows need beside it to become columns.
+/// What is needed in addition to a run's rows to make columns.
 pub(crate) struct Filling<'a> {
     pub(crate) run: &'a Run,
-    /// The rows wanted, in the order wanted.
+    /// The wanted rows, in the wanted order.
     pub(crate) rows: &'a [u32],
     pub(crate) verdicts: &'a [Verdict],
     /// By flow.
     pub(crate) flow_ids: &'a [i64],
-    /// By row of the run, for those with payload.
+    /// By row of the run, for rows with payload.
     pub(crate) payload_at: &'a HashMap<u32, u64>,
     pub(crate) recording: u32,
     pub(crate) addresses: &'a Addresses,
     pub(crate) keeps: &'a [ByteArray; 4],
 }
 
-/// An end of a packet.
+/// One end of a packet.
 #[derive(Clone, Copy)]
 pub(crate) enum End {
     Source,
@@ -36,12 +36,12 @@ pub(crate) enum End {
 }
 
 impl Filling<'_> {
-    /// Whether an end of a packet is its flow's low one.
+    /// Whether an end of a packet is its flow's low endpoint.
     fn is_low(at: At, end: End) -> bool {
         (at.slot & 1 == 0) == matches!(end, End::Source)
     }
 
-    /// The code of the text of an address.
+    /// The code of an address's text.
     pub(crate) fn address(&self, at: At, end: End) -> u32 {
         let [low, high] = self.addresses.codes[at.flow()];
         if Self::is_low(at, end) { low } else { high }
@@ -59,7 +59,7 @@ impl Filling<'_> {
         (key.family != AddressFamily::Mac).then_some(key.protocol.into())
     }
 
-    /// Where a packet with payload is in the payload file.
+    /// Position in the payload file of a packet with payload.
     pub(crate) fn payload_at(&self, at: At) -> Option<i64> {
         if self.run.payload_len[at.row()] == 0 {
             return None;
@@ -74,12 +74,12 @@ pub(crate) fn keeps() -> [ByteArray; 4] {
     [0, 1, 2, 3].map(|code| ByteArray::from(keep_name(code)))
 }
 
-/// Of a row that is filled in: its number in the run, and what many columns ask for.
+/// The row being filled in: its number in the run, and what many columns need.
 #[derive(Clone, Copy)]
 pub(crate) struct At {
     row: u32,
     slot: u32,
-    /// Of `has`, and the layout in the highest byte.
+    /// Its `has` flags, with the layout in the highest byte.
     bits: u32,
     verdict: u32,
 }
@@ -158,19 +158,19 @@ impl<'a> Filler<'a> {
         self.of.recording.into()
     }
 
-    /// Integers of 32 bits that every row has.
+    /// 32-bit integers that every row has.
     pub(crate) fn int32(&self, column: &mut Column, get: impl Fn(&Filling<'_>, At) -> i32) {
         let (out, _) = int32_of(column);
         out.extend(self.at.iter().map(|at| get(&self.of, *at)));
     }
 
-    /// Integers of 64 bits that every row has.
+    /// 64-bit integers that every row has.
     pub(crate) fn int64(&self, column: &mut Column, get: impl Fn(&Filling<'_>, At) -> i64) {
         let (out, _) = int64_of(column);
         out.extend(self.at.iter().map(|at| get(&self.of, *at)));
     }
 
-    /// Integers of 64 bits, all 0 unless `any`.
+    /// 64-bit integers, all 0 unless `any`.
     pub(crate) fn int64_if(
         &self,
         column: &mut Column,
@@ -184,7 +184,7 @@ impl<'a> Filler<'a> {
         }
     }
 
-    /// Integers of 64 bits that some rows have.
+    /// 64-bit integers that some rows have.
     pub(crate) fn int64_or_null(
         &self,
         column: &mut Column,
@@ -194,7 +194,7 @@ impl<'a> Filler<'a> {
         self.or_null(out, levels, get);
     }
 
-    /// Integers of 32 bits where `there` is among what a row has.
+    /// 32-bit integers for rows with the flag `there`.
     pub(crate) fn diffs(
         &self,
         column: &mut Column,
@@ -231,7 +231,7 @@ impl<'a> Filler<'a> {
         }
     }
 
-    /// Integers of a small set, numbered here.
+    /// Integers from a small set, numbered here.
     pub(crate) fn ints(
         &mut self,
         column: &mut Column,
@@ -244,14 +244,14 @@ impl<'a> Filler<'a> {
         coded.entries = Entries::Int(ints.take());
     }
 
-    /// One integer in all rows.
+    /// The same integer in all rows.
     pub(crate) fn one(&self, column: &mut Column, value: i64) {
         let coded = coded_of(column);
         coded.codes.resize(self.at.len(), 0);
         coded.entries = Entries::Int(vec![value]);
     }
 
-    /// Numbers of interfaces, of which most runs have one.
+    /// Numbers of interfaces; most runs have only one.
     pub(crate) fn interfaces(&mut self, column: &mut Column) {
         let all = &self.of.run.interface;
         match all.first() {
@@ -265,7 +265,7 @@ impl<'a> Filler<'a> {
     /// Scores of verdicts, from 0 to 1.
     pub(crate) fn scores(&self, column: &mut Column) {
         let scores = self.of.verdicts.iter().map(|verdict| verdict.score);
-        // What has no score is not referred to.
+        // A verdict without a score is never referred to.
         let entries = scores.map(|of| of.map_or(0.0, score)).collect();
         self.codes(column, Entries::Float(entries), |of, at| {
             let has_score = of.verdicts[at.verdict as usize].score.is_some();
@@ -301,7 +301,7 @@ impl<'a> Filler<'a> {
         self.codes(column, entries, |_, at| at.verdict);
     }
 
-    /// Texts or bytes that are numbered already.
+    /// Texts or bytes that are already numbered.
     pub(crate) fn coded(
         &self,
         column: &mut Column,
@@ -319,7 +319,7 @@ impl<'a> Filler<'a> {
         coded.entries = entries;
     }
 
-    /// Nothing in any row.
+    /// No value in any row.
     pub(crate) fn nulls(&self, column: &mut Column) {
         if let Values::Coded(coded) = &mut column.values {
             coded.codes.resize(self.at.len(), NULL);

@@ -1,4 +1,4 @@
-//! A flow while its run is collected, and what is counted of it.
+//! A flow while its run is collected, and its counters.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -22,11 +22,11 @@ pub(crate) struct Flow {
     pub(crate) names: Names,
     /// Code of the last link header and TCP options, by direction.
     pub(crate) last_codes: [[u32; 2]; 2],
-    /// Type and code of the first packet, of ICMP.
+    /// Type and code of the first packet, for ICMP.
     pub(crate) icmp: Option<[u8; 2]>,
 }
 
-/// What is counted of a flow.
+/// The counters of a flow.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stats {
     pub(crate) first_ns: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Stats {
     pub(crate) tcp_flags: [u16; 2],
     pub(crate) classes: Classes,
     pub(crate) score_max: Option<u16>,
-    /// The largest share of flows that a packet of it was one of.
+    /// The largest of its packets' shares of flows.
     pub(crate) share_max: FlowShare,
     pub(crate) size_min: u32,
     pub(crate) size_max: u32,
@@ -46,7 +46,7 @@ pub(crate) struct Stats {
     ipd_max_ns: u64,
 }
 
-/// Packets by class. Nearly every flow has one class only, which takes no memory elsewhere.
+/// Packets by class. Nearly every flow has only one class, which needs no allocation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Classes {
     pub(crate) first: Option<(u8, u32)>,
@@ -104,7 +104,7 @@ impl Flow {
         self.key.family != AddressFamily::Mac && (self.key.low.port | self.key.high.port) != 0
     }
 
-    /// Whether there is anything to say about addresses.
+    /// Whether it has addresses to report.
     pub(crate) fn has_addresses(&self) -> bool {
         self.key != FlowKey::NONE
     }
@@ -160,7 +160,7 @@ impl Stats {
     }
 }
 
-/// An address as text, as it stands in the tables.
+/// An address as text, as in the tables.
 pub(crate) fn address_text(family: AddressFamily, address: u128) -> String {
     match ip_addr(family, address) {
         Some(ip) => ip.to_string(),
@@ -172,8 +172,8 @@ pub(crate) fn address_text(family: AddressFamily, address: u128) -> String {
     }
 }
 
-/// The Community ID, version 1 with seed 0, of the Corelight specification; `None`
-/// for what is not IP.
+/// The Community ID, version 1 with seed 0, of the Corelight specification; `None` for packets that
+/// are not IP.
 pub(crate) fn community_id(flow: &Flow) -> Option<String> {
     if flow.key.family == AddressFamily::Mac {
         return None;
@@ -225,7 +225,7 @@ fn community_id_between(
     format!("1:{}", BASE64_STANDARD.encode(digest.finalize()))
 }
 
-/// The type that answers an ICMP message of this one.
+/// The type of the ICMP message that answers this one.
 #[must_use]
 pub fn icmp_counterpart(number: u8, kind: u8) -> Option<u8> {
     let pairs: &[(u8, u8)] = if number == protocol::ICMP {
@@ -247,7 +247,7 @@ pub fn icmp_counterpart(number: u8, kind: u8) -> Option<u8> {
     })
 }
 
-/// A score of the records, from 0 to 1.
+/// A stored score, from 0 to 1.
 pub(crate) fn score(of_65535: u16) -> f32 {
     f32::from(of_65535) / 65_535.0
 }
@@ -270,7 +270,7 @@ mod tests {
         Flow::new(key, 0, usize::from(!forward))
     }
 
-    /// The examples of the specification's reference implementation.
+    /// The examples from the specification's reference implementation.
     #[test]
     fn community_ids_are_those_of_other_tools() {
         let tcp = flow([128, 232, 110, 120], [66, 35, 250, 204], 6, (34_855, 80));

@@ -1,18 +1,18 @@
-//! Which flow of a run a fingerprint is of.
+//! Finds the flow of a run that a fingerprint belongs to.
 //!
-//! A run has tens of thousands of flows, and packets come of any of them. What is looked at
-//! first is 8 bytes per flow, so that it stays in the second-level cache, and can be fetched
-//! for many packets at a time before it is needed.
+//! A run has tens of thousands of flows, and packets may belong to any of them. The first look-up
+//! needs only 8 bytes per flow, so that it stays in the second-level cache, and can be prefetched
+//! for many packets at a time.
 
 use strata_wire::prefetch;
 
-/// Slots at first; a power of two.
+/// Initial slots; a power of two.
 const SLOTS: usize = 1 << 12;
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// The low half of a fingerprint, whose high half says where to look.
+    /// The low half of a fingerprint; the high half selects the slot.
     tag: u32,
     flow: u32,
 }
@@ -46,20 +46,19 @@ impl FlowIndex {
         (fingerprint >> 32) as usize & (self.slots.len() - 1)
     }
 
-    /// Has what [`FlowIndex::candidate`] looks at fetched.
+    /// Prefetches what [`FlowIndex::candidate`] reads.
     #[inline]
     pub(crate) fn fetch(&self, fingerprint: u64) {
         prefetch(&self.slots, self.place(fingerprint));
     }
 
-    /// The flow that it probably is.
+    /// The flow it probably is.
     #[inline]
     pub(crate) fn candidate(&self, fingerprint: u64) -> usize {
         self.slots[self.place(fingerprint)].flow as usize
     }
 
-    /// The number of a flow: of those with this fingerprint the one that `is` says, or a
-    /// new one.
+    /// The number of a flow: the one with this fingerprint that `is` accepts, or a new one.
     #[inline]
     pub(crate) fn number(&mut self, fingerprint: u64, is: impl Fn(u32) -> bool) -> u32 {
         let mut at = self.place(fingerprint);
@@ -113,7 +112,7 @@ mod tests {
     use std::collections::HashMap;
 
     proptest! {
-        /// As a map would number them, also where fingerprints are equal.
+        /// Numbers them as a map would, even where fingerprints are equal.
         #[test]
         fn flows_are_numbered_as_a_map_does(
             keys in prop::collection::vec((0_u64..40, 0_u32..3_000), 0..9_000),

@@ -1,4 +1,4 @@
-//! The table `flows`: one row per flow and run, which also says where its packets are.
+//! The table `flows`: one row per flow and run, which also tells where its packets are.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,14 @@ use Coding::{Delta, Dictionary, Plain};
 use Get::{Bool, Float, FloatOrNull, Int, IntOrNull, Text, TextOrNull};
 use Kind::{Int32, Int64, Time};
 
-/// A column of `flows`: what it is, and what it is of a flow.
+/// A column of `flows`: its spec, and how it is computed.
 #[derive(Clone, Copy)]
 struct FlowSpec {
     spec: Spec,
     get: Get,
 }
 
-/// How a column is made of a flow.
+/// How a column's value is computed from a flow.
 #[derive(Clone, Copy)]
 enum Get {
     Int(fn(&FlowRow<'_>) -> i64),
@@ -343,7 +343,7 @@ columns! {
 }
 
 impl FlowColumn {
-    /// The column that says the same of the other direction: itself, where both have one.
+    /// The column with the same meaning for the other direction: itself, if both share it.
     #[must_use]
     pub const fn reverse(self) -> Self {
         match self {
@@ -362,7 +362,7 @@ impl FlowColumn {
     }
 }
 
-/// A flow of which the run has ended.
+/// A flow whose run has ended.
 #[derive(Debug)]
 pub(crate) struct FlowRow<'a> {
     pub(crate) flow_id: i64,
@@ -370,7 +370,7 @@ pub(crate) struct FlowRow<'a> {
     /// Texts of its low and high address.
     pub(crate) addresses: Option<[&'a ByteArray; 2]>,
     pub(crate) recording: u32,
-    /// Of most of its packets.
+    /// The class of most of its packets.
     pub(crate) class: ByteArray,
     pub(crate) classes: ByteArray,
     pub(crate) group: usize,
@@ -392,7 +392,7 @@ impl FlowRow<'_> {
         1 - self.flow.initiator
     }
 
-    /// Of who sends in a direction.
+    /// The sender's address in a direction.
     fn address(&self, direction: usize) -> Option<ByteArray> {
         Some(self.addresses?[direction].clone())
     }
@@ -431,7 +431,7 @@ fn whole(number: usize) -> i64 {
     i64::try_from(number).expect("a file has fewer rows")
 }
 
-/// What rows of flows say that the flows do not.
+/// Fields of flow rows that are not in the flows themselves.
 pub(crate) struct Place<'a> {
     pub(crate) recording: u32,
     /// By flow.
@@ -440,7 +440,7 @@ pub(crate) struct Place<'a> {
     pub(crate) group: usize,
 }
 
-/// Rows of some flows of a run, whose packets stand one flow after the other.
+/// Rows of some flows of a run, whose packets are stored one flow after another.
 pub(crate) fn flow_rows<'a>(
     run: &'a Run,
     flows: &[u32],

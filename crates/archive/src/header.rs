@@ -1,10 +1,10 @@
-//! Header bytes as fields, and fields as header bytes again.
+//! Header bytes as fields, and back.
 //!
-//! [`Fields::of`] takes a packet's header apart where it has the usual form: any
-//! bytes, then the innermost IPv4 or IPv6 header, then TCP, UDP or any other
-//! bytes. What follows from the rest is skipped: lengths that agree with each
-//! other, checksums that are right. [`Fields::emit`] puts it together again;
-//! whoever stores fields compares the two, and stores the bytes where they differ.
+//! [`Fields::of`] takes a packet's header apart if it has the usual form: any bytes, then the
+//! innermost IPv4 or IPv6 header, then TCP, UDP or any other bytes. Whatever follows from the rest
+//! is omitted: lengths that agree with each other, checksums that are right. [`Fields::emit`] puts
+//! it together again; code that stores fields compares the two, and stores the bytes where they
+//! differ.
 
 use strata_wire::dissect::protocol;
 use strata_wire::{LinkType, ipv4, ipv6};
@@ -14,7 +14,7 @@ use crate::innermost::{extensions, innermost};
 /// The most bytes of TCP options.
 const OPTIONS_MAX: usize = 40;
 
-/// A header in the usual form. `None` stands for what follows from other fields.
+/// A header in the usual form. `None` stands for a value that follows from other fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fields<'a> {
     /// Everything before the innermost IP header.
@@ -22,10 +22,10 @@ pub(crate) struct Fields<'a> {
     pub(crate) network: Network<'a>,
     pub(crate) tos: u8,
     pub(crate) ttl: u8,
-    /// As the length field says; `None` if the packet ends where the capture says.
+    /// From the length field; `None` if it follows from the wire length.
     pub(crate) ip_len: Option<u16>,
     pub(crate) transport: Transport<'a>,
-    /// Of the transport header; `None` if right, or if there is none.
+    /// From the transport header; `None` if right, or if there is no checksum.
     pub(crate) checksum: Option<u16>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) enum Network<'a> {
     V6 {
         source: u128,
         destination: u128,
-        /// Of the fixed header.
+        /// From the fixed header.
         next_header: u8,
         flow_label: u32,
         extensions: &'a [u8],
@@ -75,7 +75,7 @@ pub(crate) struct Tcp {
     pub(crate) window: u16,
     /// Value and echo reply of the timestamp option (RFC 7323).
     pub(crate) timestamps: Option<(u32, u32)>,
-    /// With zeros in place of the timestamps.
+    /// With the timestamps zeroed.
     pub(crate) options: Options,
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// `None` if there are more than a TCP header holds.
+    /// `None` if there are more bytes than a TCP header can hold.
     pub(crate) fn new(options: &[u8]) -> Option<Self> {
         let mut bytes = [0; OPTIONS_MAX];
         bytes.get_mut(..options.len())?.copy_from_slice(options);
@@ -105,15 +105,15 @@ impl Options {
     }
 }
 
-/// Where the payload that a checksum covers was not kept.
+/// Used where the payload that a checksum covers was not kept.
 const UNKNOWN_CHECKSUM: u16 = 0;
 
-/// What is known of a packet beside its header.
+/// What is known of a packet besides its header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Around<'a> {
-    /// Bytes on the wire, as the capture says.
+    /// Bytes on the wire, according to the capture.
     pub(crate) wire_len: u32,
-    /// The bytes after the header, as far as they were kept.
+    /// The bytes after the header that were kept.
     pub(crate) payload: &'a [u8],
 }
 
@@ -144,7 +144,7 @@ impl<'a> Fields<'a> {
         let fragment = word(6);
         let (transport, checksum) =
             transport(view.protocol(), fragment & 0x1fff, &ip[header_len..])?;
-        // The sum over a right header, its checksum included, is all ones.
+        // The sum over a valid header, its checksum included, is all ones.
         let right = Sum::over(&ip[..header_len]) == 0xffff && stated != 0xffff;
         Some(Self {
             link,
@@ -188,8 +188,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Appends the header to `out`. Where it needs the payload for a checksum and
-    /// does not have it, the checksum is 0.
+    /// Appends the header to `out`. If a checksum needs payload that was not kept, it is 0.
     pub(crate) fn emit(&self, around: Around<'_>, out: &mut Vec<u8>) {
         out.extend_from_slice(self.link);
         let ip_len = self.stated_len(around.wire_len);
@@ -243,14 +242,14 @@ impl<'a> Fields<'a> {
             Network::V6 { .. } => 40,
         };
         let derived = (wire_len as usize).saturating_sub(self.link.len() + fixed);
-        // What segmentation is left to the interface for has no length in its header.
+        // Packets segmented by the interface (TSO) have no length in the header.
         match (self.ip_len, u16::try_from(derived)) {
             (Some(len), _) | (None, Ok(len)) => len,
             (None, Err(_)) => 0,
         }
     }
 
-    /// Bytes of the transport header and what follows, as the IP header says.
+    /// Bytes of the transport header and what follows, according to the IP header.
     pub(crate) fn transport_len(&self, wire_len: u32) -> u16 {
         let stated = self.stated_len(wire_len);
         let before = match &self.network {
@@ -294,7 +293,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// The right transport checksum, if all that it covers is there.
+    /// The correct transport checksum, if everything it covers is there.
     fn computed(&self, around: Around<'_>) -> Option<u16> {
         let header_len = match &self.transport {
             Transport::Tcp(tcp) => 20 + tcp.options.as_slice().len(),
@@ -387,8 +386,7 @@ impl Default for Header {
     }
 }
 
-/// The transport header, which must be the rest of the header, and the checksum
-/// that it states.
+/// The transport header, which must take up the rest of the header, and its checksum field.
 fn transport(
     number: u8,
     fragment_offset: u16,
@@ -402,7 +400,7 @@ fn transport(
     match number {
         protocol::TCP => {
             let offset_and_flags = word(12)?;
-            // The rest must be the header, neither more nor less.
+            // The rest must be exactly the TCP header.
             if usize::from(offset_and_flags >> 12) * 4 != rest.len() || word(18)? != 0 {
                 return Some((Transport::Other(rest), None));
             }
@@ -435,7 +433,7 @@ fn transport(
     }
 }
 
-/// Where the values of the first timestamp option stand.
+/// Offset of the values of the first timestamp option.
 fn timestamps_at(options: &[u8]) -> Option<usize> {
     // The layout that nearly all stacks use (RFC 7323, appendix A).
     if options.len() >= 12 && options[..4] == [1, 1, 8, 10] {
@@ -455,8 +453,7 @@ fn timestamps_at(options: &[u8]) -> Option<usize> {
     None
 }
 
-/// The Internet checksum's sum (RFC 1071) over pieces; all but the last must have
-/// an even length.
+/// The sum of the Internet checksum (RFC 1071) over pieces, all but the last of even length.
 #[derive(Clone, Copy, Default)]
 struct Sum(u64);
 
@@ -543,7 +540,7 @@ mod tests {
         let mut out = Vec::new();
         fields.emit(around, &mut out);
         assert_eq!(out, header);
-        // Without the payload the checksum has to be stored.
+        // Without the payload, the checksum has to be stored.
         let around = Around {
             wire_len,
             payload: &[],
@@ -555,7 +552,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(3_000))]
 
-        /// Whatever is taken apart is put together again, or noticed.
+        /// Whatever is taken apart is put together again, or the difference is noticed.
         #[test]
         fn changed_headers_come_back(
             changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
@@ -572,7 +569,7 @@ mod tests {
             if let Some(fields) = Fields::of(LinkType::ETHERNET, header, around) {
                 let mut out = Vec::new();
                 fields.emit(around, &mut out);
-                // The rest is stored as it is: rare, but never wrong.
+                // All others are stored as bytes: rare, but never wrong.
                 let stored_raw = out != header;
                 let usual = packet.len() == 71 && wire_len == 71;
                 prop_assert!(!stored_raw || !usual || packet[14] != 0x45 || headers.incomplete

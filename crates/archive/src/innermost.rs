@@ -4,11 +4,11 @@ use strata_wire::dissect::protocol;
 use strata_wire::ethernet::ethertype;
 use strata_wire::{LinkType, ipv4, ipv6, tunnel};
 
-/// Headers within headers that are looked into.
+/// Nested headers looked into, at most.
 const TUNNELS_MAX: usize = 8;
 
-/// IPv6 extension headers: the protocol after them, their bytes, and whether the
-/// transport header follows.
+/// IPv6 extension headers: the next protocol, their length, and whether the transport header
+/// follows.
 pub(crate) fn extensions(next_header: u8, rest: &[u8]) -> (u8, usize, bool) {
     let (mut next, mut at) = (next_header, 0);
     loop {
@@ -25,7 +25,7 @@ pub(crate) fn extensions(next_header: u8, rest: &[u8]) -> (u8, usize, bool) {
         let Some(header) = rest.get(at..at + bytes) else {
             return (next, at, true);
         };
-        // Also a first fragment: its transport checksum covers more.
+        // Even for a first fragment: its transport checksum covers more.
         let fragment = next == protocol::FRAGMENT && (header[2] != 0 || header[3] & 0xf9 != 0);
         (next, at) = (following, at + bytes);
         if fragment {
@@ -34,8 +34,8 @@ pub(crate) fn extensions(next_header: u8, rest: &[u8]) -> (u8, usize, bool) {
     }
 }
 
-/// Where the innermost IP header begins that can be found, and its version.
-/// Approximate only: whatever it says, the bytes come back.
+/// Offset and version of the innermost IP header that can be found. May be approximate: the bytes
+/// come back in any case.
 pub(crate) fn innermost(link: LinkType, header: &[u8]) -> Option<(usize, u8)> {
     let mut at = match link {
         LinkType::ETHERNET => behind_ethernet(header, 0)?,
@@ -55,7 +55,7 @@ pub(crate) fn innermost(link: LinkType, header: &[u8]) -> Option<(usize, u8)> {
     Some((at, version))
 }
 
-/// After an Ethernet header with VLAN tags: an IP header, or nothing.
+/// The offset after an Ethernet header with VLAN tags: an IP header, or nothing.
 fn behind_ethernet(header: &[u8], start: usize) -> Option<usize> {
     let mut at = start + 12;
     loop {
@@ -69,7 +69,7 @@ fn behind_ethernet(header: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// The IP header inside the one at `at`, if that is of a tunnel.
+/// The IP header inside the one at `at`, if that is a tunnel.
 fn within(header: &[u8], at: usize, version: u8) -> Option<(usize, u8)> {
     let ip = header.get(at..)?;
     let (number, payload) = match version {

@@ -11,16 +11,16 @@ use crate::protection::Protection;
 use crate::run::Run;
 use crate::verdicts::Verdicts;
 
-/// Of an interface that is not described: no header is known there.
+/// For an interface without a description: no header is known there.
 const NO_LINK: LinkType = LinkType(u16::MAX);
 const HOUR_NS: u64 = 3_600_000_000_000;
 
-/// What becomes of runs.
+/// What to do with runs.
 pub(crate) trait Runs {
-    /// A run has ended, and is emptied after.
+    /// A run has ended; it is emptied afterwards.
     fn run(&mut self, intake: &Intake) -> Result<(), ArchiveError>;
 
-    /// What follows is of another hour or mode.
+    /// The following packets are from another hour or mode.
     fn close(&mut self, intake: &Intake) -> Result<(), ArchiveError>;
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Intake {
     pub(crate) verdicts: Verdicts,
     /// By number in the records: code, class, score.
     known: Vec<Option<(u32, u8, Option<u16>)>>,
-    /// By the same number, as defined: what that says may change with the context.
+    /// By the same number, as defined: the meaning may change with the context.
     defined: Vec<Option<VerdictRecord>>,
     pub(crate) context: Context,
     pub(crate) protection: Protection,
@@ -61,7 +61,7 @@ impl Intake {
         }
     }
 
-    /// Takes in the records of a block; the inner error is the block's.
+    /// Adds the records of a block; the inner error is the block's.
     pub(crate) fn block(
         &mut self,
         block: &Block,
@@ -112,7 +112,7 @@ impl Intake {
         Pending::new(packet, link, &self.hasher, verdict)
     }
 
-    /// Takes in the packets that wait; a run ends before one that does not belong to it.
+    /// Adds the waiting packets; a run ends before a packet that does not belong to it.
     fn take_in(
         &mut self,
         pending: &mut Vec<Pending<'_>>,
@@ -138,8 +138,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Notes what the packets after it refer to.
-    /// The inner error is the record's.
+    /// Stores what later packets refer to. The inner error is the record's.
     fn record(
         &mut self,
         record: Record<'_>,
@@ -154,7 +153,7 @@ impl Intake {
                 };
                 if context != self.context {
                     if context.mode != self.context.mode {
-                        // A part's files say which mode its packets were recorded in.
+                        // A part's files state the mode its packets were recorded in.
                         self.end_run(runs)?;
                         runs.close(self)?;
                     } else if context.protected != self.context.protected {
@@ -190,7 +189,7 @@ impl Intake {
             self.defined.resize(place + 1, None);
         }
         let before = self.defined[place].replace(verdict);
-        // Most blocks define again what those before did.
+        // Most blocks repeat the definitions of earlier ones.
         if before != self.defined[place]
             && let Some(known) = self.known.get_mut(place)
         {
@@ -198,7 +197,7 @@ impl Intake {
         }
     }
 
-    /// Code, class and score of a verdict in the context at hand.
+    /// Code, class and score of a verdict in the current context.
     fn look_up(&mut self, id: u16) -> (u32, u8, Option<u16>) {
         let place = usize::from(id);
         let verdict = self.defined.get(place).and_then(Option::as_ref);

@@ -1,8 +1,8 @@
 //! Keys of encrypted logs, in the age format (age-encryption.org/v1).
 //!
-//! Each part has a pair of keys of its own, to which its files are encrypted. The secret
-//! one stands in `archive.json`, encrypted to the public keys that the user named. So who
-//! compacts holds no secret, and other keys cost one replacement of the manifest.
+//! Each part has its own key pair, to which its files are encrypted. The secret key is stored in
+//! `archive.json`, encrypted to the public keys that the user named. So the compacting process
+//! holds no secret, and changing keys costs one replacement of the manifest.
 
 use std::io::{self, BufRead, Write};
 
@@ -17,11 +17,11 @@ use strata_store::WrappedKey;
 pub(crate) const CHUNK_BYTES: u64 = 64 << 10;
 const TAG_BYTES: u64 = 16;
 
-/// Why something is no key.
+/// Why a key is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// A public key is not one.
+    /// A public key is invalid.
     #[error(
         "'{text}' is not a public key: {problem}; it looks like age1..., `strata key new` makes a pair"
     )]
@@ -31,7 +31,7 @@ pub enum KeyError {
         /// What is wrong with it.
         problem: &'static str,
     },
-    /// A line of a key file is none.
+    /// A line of a key file is not a key.
     #[error(
         "{file}: line {line} is not a key: {problem}; keys look like AGE-SECRET-KEY-1... or, public, age1..."
     )]
@@ -43,12 +43,12 @@ pub enum KeyError {
         /// What is wrong with it.
         problem: &'static str,
     },
-    /// A key file without keys.
+    /// A key file has no keys.
     #[error("{file}: there is no {wanted} key in it")]
     Empty {
         /// The file.
         file: String,
-        /// `secret`, or nothing.
+        /// `secret`, or empty.
         wanted: &'static str,
     },
 }
@@ -70,7 +70,7 @@ impl Recipients {
     ///
     /// # Errors
     ///
-    /// If one is none.
+    /// If one is invalid.
     pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, KeyError> {
         let one = |text: &str| {
             let wrong = |problem| KeyError::Public {
@@ -83,7 +83,7 @@ impl Recipients {
         Ok(Self(all?))
     }
 
-    /// The public keys in a file, and those that belong to its secret keys. `file` is for
+    /// The public keys in a file, and those that belong to its secret keys. `file` is used in
     /// messages.
     ///
     /// # Errors
@@ -112,13 +112,13 @@ impl Recipients {
         self.0.iter().map(ToString::to_string).collect()
     }
 
-    /// Whether there is none: nothing is encrypted then.
+    /// Whether there are none: then nothing is encrypted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Both.
+    /// The recipients of both sets.
     #[must_use]
     pub fn and(mut self, others: Self) -> Self {
         self.0.extend(others.0);
@@ -126,7 +126,7 @@ impl Recipients {
     }
 }
 
-/// Secret keys: who may read.
+/// Secret keys, which allow reading.
 #[derive(Clone)]
 pub struct Identities(Vec<x25519::Identity>);
 
@@ -144,7 +144,7 @@ impl Identities {
         Self(vec![x25519::Identity::generate()])
     }
 
-    /// The secret keys in a file as `age-keygen` writes it. `file` is for messages.
+    /// The secret keys in a file as written by `age-keygen`. `file` is used in messages.
     ///
     /// # Errors
     ///
@@ -180,7 +180,7 @@ impl Identities {
     }
 }
 
-/// Lines that say something, from 1.
+/// Lines that are not empty or comments, numbered from 1.
 fn lines(content: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = content.lines().map(str::trim).enumerate();
     lines
@@ -196,7 +196,7 @@ fn wrong_line(file: &str, line: usize) -> impl FnOnce(&'static str) -> KeyError 
     }
 }
 
-/// The pair of keys of a part.
+/// The key pair of a part.
 #[derive(Clone)]
 pub(crate) struct PartKey(x25519::Identity);
 
@@ -205,7 +205,7 @@ impl PartKey {
         Self(x25519::Identity::generate())
     }
 
-    /// Encrypts the secret key.
+    /// Encrypts the secret key to the recipients.
     pub(crate) fn wrap(&self, to: &Recipients) -> io::Result<WrappedKey> {
         let recipients = to.0.iter().map(|key| key as _);
         let encryptor = Encryptor::with_recipients(recipients).map_err(io::Error::other)?;
@@ -219,7 +219,7 @@ impl PartKey {
         })
     }
 
-    /// Decrypts it.
+    /// Decrypts the secret key.
     pub(crate) fn unwrap(wrapped: &WrappedKey, with: &Identities) -> Result<Self, DecryptError> {
         let armored = ArmoredReader::new(wrapped.wrapped.as_bytes());
         let identities = with.0.iter().map(|key| key as _);
@@ -232,7 +232,7 @@ impl PartKey {
         Ok(Self(key))
     }
 
-    /// Encrypts what is written.
+    /// Encrypts everything written.
     pub(crate) fn encrypt<W: Write>(&self, output: W) -> io::Result<StreamWriter<W>> {
         let public = self.0.to_public();
         let to = std::iter::once(&public as _);
@@ -240,14 +240,14 @@ impl PartKey {
         encryptor.wrap_output(output)
     }
 
-    /// Decrypts what is read.
+    /// Decrypts everything read.
     pub(crate) fn decrypt<R: BufRead>(&self, input: R) -> Result<StreamReader<R>, DecryptError> {
         Decryptor::new_buffered(input)?.decrypt(std::iter::once(&self.0 as _))
     }
 }
 
-/// Where in an encrypted file of `stored` bytes the chunk begins that holds byte `at` of
-/// its content of `len` bytes.
+/// Offset in an encrypted file of `stored` bytes of the chunk that holds byte `at` of its content
+/// of `len` bytes.
 pub(crate) fn chunk_offset(at: u64, len: u64, stored: u64) -> u64 {
     let chunks = len.div_ceil(CHUNK_BYTES).max(1);
     let head = stored.saturating_sub(len + chunks * TAG_BYTES);
@@ -271,7 +271,7 @@ mod tests {
             Recipients::parse([public.as_str()]).unwrap(),
             made.recipients()
         );
-        // A mistyped letter is noticed, not another key.
+        // A mistyped letter is noticed, and not taken for another key.
         let mut mistyped = public.clone();
         let last = if mistyped.pop() == Some('q') {
             'p'

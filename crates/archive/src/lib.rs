@@ -1,15 +1,14 @@
 //! The log at rest.
 //!
-//! - [`compact`]: block files become parts, in open formats: `packets` and `flows`
-//!   (Parquet), `payload` (pcapng in gzip members), partitioned by hour and class;
-//! - [`verify`]: every byte is what was written; [`prune`]: retention by age, class
-//!   and size;
-//! - [`encrypt_to`], [`rotate`], [`ClearDisk`]: encryption at rest; [`relocate`]: the cold tier.
+//! - [`compact`]: block files become parts, in open formats: `packets` and `flows` (Parquet),
+//!   `payload` (pcapng in gzip members), partitioned by hour and class;
+//! - [`verify`]: every byte is what was written; [`prune`]: retention by age, class and size;
+//! - [`encrypt_to`], [`rotate`], [`ClearDisk`]: encryption at rest; [`relocate`]: the object tier.
 //! - [`Table`], [`rows_of_blocks`]: the tables as Arrow, for SQL;
 //! - [`parts`]: what it takes to read a part, for `query`, which finds and exports.
 //!
-//! `docs/formats/archive.md` describes the files. Above `store`, so that recording
-//! does not depend on Parquet; used by `query` and the command line.
+//! `docs/formats/archive.md` describes the files. Above `store`, so that recording does not depend
+//! on Parquet; used by `query` and the command line.
 #![forbid(unsafe_code)]
 
 mod addresses;
@@ -68,8 +67,8 @@ pub use spec::{Coding, Element, ElementForm, Kind, Narrows, Spec, Unit};
 pub use tables::{Rows, Table, TakeRows, rows_of_blocks};
 pub use verify::{Verified, verify};
 
-/// Parts, to be read: their files, their tables, rows as packets again, and the bytes kept beyond
-/// headers.
+/// Reading parts: their files, their tables, rows turned back into packets, and the bytes kept
+/// beyond headers.
 pub mod parts {
     pub use crate::files::{Input, InputAt};
     pub use crate::flow::{community_id_of, icmp_counterpart};

@@ -1,9 +1,9 @@
-//! The cold tier: parts move to another place and back, each wholly.
+//! The object tier: parts move to another place and back, each as a whole.
 //!
-//! New files are written under names that `archive.json` lists as to be deleted, read back and
-//! compared; then one replacement of it makes them the part's files, and the old ones those to
-//! be deleted. So a part has its files in exactly one place at any moment, and what an
-//! interruption leaves behind goes with the next change.
+//! New files are written under names that `archive.json` lists for deletion, read back and
+//! compared; then one replacement of it makes them the part's files, and lists the old ones for
+//! deletion. So a part's files are in exactly one place at any moment, and leftovers of an
+//! interruption are deleted with the next change.
 
 use std::collections::HashSet;
 use std::io;
@@ -18,7 +18,7 @@ use crate::part::{final_name, name_of};
 
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// Where parts are to lie.
+/// Where to store parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the log's directory.
@@ -56,7 +56,7 @@ impl Place {
     }
 }
 
-/// What was moved.
+/// The result of a move.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Parts.
@@ -65,20 +65,20 @@ pub struct Moved {
     pub packets: u64,
     /// Bytes of their files.
     pub bytes: u64,
-    /// What was left where it is, since it is damaged.
+    /// Parts left where they are because they are damaged.
     pub damage: Vec<Damage>,
-    /// Whether old files still lie there, since somebody reads the log or a store does not
-    /// answer: the next change deletes them.
+    /// Whether old files are still there because somebody reads the log or a store does not answer:
+    /// the next change deletes them.
     pub waits_for_readers: bool,
 }
 
-/// Moves the parts of which no packet arrived after `until_ns`, and that are not there yet.
-/// `progress` is told after each part.
+/// Moves the parts whose packets all arrived by `until_ns` and that are not there yet. `progress`
+/// is called after each part.
 ///
 /// # Errors
 ///
-/// If another process compacts or prunes this log, or a file cannot be read or written. What
-/// was moved so far stays moved.
+/// If another process compacts or prunes this log, or a file cannot be read or written. Parts
+/// already moved stay moved.
 pub fn relocate(
     disk: &Arc<dyn Disk>,
     to: &Place,
@@ -88,7 +88,7 @@ pub fn relocate(
     let disk = disk.as_ref();
     let _lock = lock(disk)?;
     let mut archive = clean_up(disk)?;
-    // Somebody may still read these.
+    // Somebody may still be reading these.
     let waiting: HashSet<String> = archive.deleted.iter().cloned().collect();
     let mut moved = Moved::default();
     for at in 0..archive.parts.len() {
@@ -126,8 +126,8 @@ pub fn relocate(
     Ok(moved)
 }
 
-/// An error if there is a file of this name, which somebody else has put there: it must not
-/// be listed as to be deleted.
+/// An error if there is already a file of this name, put there by somebody else: it must not be
+/// listed for deletion.
 fn is_free(disk: &dyn Disk, name: &str) -> Result<(), ArchiveError> {
     let problem = match disk.open(name, false) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -140,7 +140,7 @@ fn is_free(disk: &dyn Disk, name: &str) -> Result<(), ArchiveError> {
     Err(ArchiveError::io(disk.display(name), "create")(problem))
 }
 
-/// Makes the files of these names a part's, and its old ones those to be deleted.
+/// Makes the files of these names the part's, and lists its old ones for deletion.
 fn take_over(archive: &mut Archive, at: usize, names: Vec<String>) {
     archive.deleted.retain(|name| !names.contains(name));
     for (file, name) in archive.parts[at].files.iter_mut().zip(names) {
@@ -149,7 +149,7 @@ fn take_over(archive: &mut Archive, at: usize, names: Vec<String>) {
     }
 }
 
-/// Copies the files of a part; what is damaged in them, if anything is.
+/// Copies the files of a part; returns the damage found in them, if any.
 fn copy_all(
     disk: &dyn Disk,
     part: &Part,
@@ -177,7 +177,7 @@ fn copy_all(
     Ok(None)
 }
 
-/// Copies a file; the checksums of what was read.
+/// Copies a file; returns the checksums of what was read.
 fn copy(disk: &dyn Disk, from: &str, to: &str) -> Result<Sums, ArchiveError> {
     let input = Input::open(disk, from)?;
     let created = disk.create(to);

@@ -1,6 +1,6 @@
-//! The name that a payload gives away: of a DNS query, a TLS server, an HTTP host.
+//! The name that a payload reveals: of a DNS query, a TLS server, an HTTP host.
 
-/// Names longer than this are none (RFC 1035 §2.3.4).
+/// Longer names are invalid (RFC 1035 §2.3.4).
 const NAME_MAX: usize = 255;
 
 /// What was found first in the payloads of a flow.
@@ -12,11 +12,11 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Looks into the payload of a packet between these ports.
+    /// Looks for a name in the payload of a packet between these ports.
     pub(crate) fn look(&mut self, is_tcp: bool, ports: [u16; 2], payload: &[u8]) {
         if ports.contains(&53) || ports.contains(&5353) {
             if self.dns.is_none() {
-                // Over TCP a length stands before the message.
+                // Over TCP, the message is preceded by its length.
                 let message = if is_tcp {
                     payload.get(2..)
                 } else {
@@ -125,7 +125,7 @@ fn http_host(request: &[u8]) -> Option<Box<str>> {
     None
 }
 
-/// What is not printable ASCII comes as a dot: the bytes are whatever a peer sent.
+/// Non-printable bytes become dots: a peer may have sent anything.
 fn push_printable(out: &mut String, bytes: &[u8]) {
     for &byte in bytes {
         let printable = byte.is_ascii_graphic();

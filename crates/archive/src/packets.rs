@@ -1,4 +1,4 @@
-//! The table `packets`: one row per packet, in order of flow, direction, arrival.
+//! The table `packets`: one row per packet, ordered by flow, direction, arrival.
 
 use std::num::TryFromIntError;
 
@@ -15,8 +15,8 @@ use crate::table::Column;
 use Coding::{Codes, Delta, Dictionary, Plain};
 use Kind::{Bool, Bytes, Float, Int32, Int64, Text, Time};
 
-/// A column of `packets`: what it is, how it is made of the packets of a run, and what it is of a
-/// row that is read.
+/// A column of `packets`: its spec, how it is filled from the packets of a run, and how its value
+/// is stored in a row that is read.
 #[derive(Clone, Copy)]
 struct PacketSpec {
     spec: Spec,
@@ -29,13 +29,13 @@ struct PacketSpec {
 #[derive(Clone, Copy)]
 enum Present {
     Always,
-    /// In those with a row that has this of [`has`].
+    /// In runs with a row that has this flag of [`has`].
     If(u32),
-    /// In those with payload.
+    /// In runs with payload.
     IfPayload,
 }
 
-/// Where a value goes that was read.
+/// Where to store a value that was read.
 #[derive(Clone, Copy)]
 enum Read {
     Int(fn(&mut Row, i64) -> Result<(), TryFromIntError>),
@@ -73,7 +73,7 @@ impl PacketSpec {
     }
 }
 
-/// An integer of the row that has fewer bits than the table's.
+/// An integer of the row with fewer bits than the table's.
 macro_rules! int {
     ($field:ident) => {
         Read::Int(|row, value| {
@@ -83,7 +83,7 @@ macro_rules! int {
     };
 }
 
-/// As `int`, where the row says whether there is one.
+/// As `int`, if the row has a value.
 macro_rules! some {
     ($field:ident) => {
         Read::Int(|row, value| {
@@ -93,7 +93,7 @@ macro_rules! some {
     };
 }
 
-/// An integer without a sign, of which the table has the bits.
+/// An unsigned integer whose bits are stored in the table.
 macro_rules! bits {
     ($field:ident) => {
         Read::Int(|row, value| {
@@ -645,7 +645,7 @@ pub(crate) fn fill(index: usize, filler: &mut Filler<'_>, column: &mut Column) {
     }
 }
 
-/// Rows from all columns of `packets`, of so many rows.
+/// Rows from all columns of `packets`, `count` of them.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! Pages with checksums: the CRC-32 of the Parquet format's `PageHeader.crc`, which the parquet
-//! crate checks when it reads a page and does not write. So do other readers that are asked to.
+//! Pages with checksums: the CRC-32 in the Parquet format's `PageHeader.crc`, which the parquet
+//! crate checks when reading but does not write. Other readers check it on request too.
 
 use parquet::basic::{Encoding, PageType};
 use parquet::column::page::{CompressedPage, Page, PageWriteSpec, PageWriter};
@@ -77,7 +77,7 @@ fn header(page: &CompressedPage, out: &mut Vec<u8>) -> Result<()> {
 
 const _: () = assert!(PageType::DATA_PAGE as i32 == 0 && PageType::DICTIONARY_PAGE as i32 == 2);
 
-/// The number that parquet.thrift gives an encoding.
+/// The number of an encoding in parquet.thrift.
 fn number(encoding: Encoding) -> Result<i32> {
     Ok(match encoding {
         Encoding::PLAIN => 0,

@@ -44,7 +44,7 @@ pub(crate) fn staging_name(part: u32, kind: FileKind, encrypted: bool) -> String
     format!("{STAGING}/{part:08}.{}{ending}", kind.dir())
 }
 
-/// What a job says of itself to its parts.
+/// What a job tells its parts about itself.
 pub(crate) struct Job<'a> {
     pub(crate) disk: &'a dyn Disk,
     pub(crate) recording: &'a Recording,
@@ -67,9 +67,9 @@ pub(crate) struct PartWriter {
     groups: usize,
 }
 
-/// Packets of a run that go into one part, or of a part, counted.
+/// Counters for the packets of a run that go into one part, or of a whole part.
 pub(crate) struct Counters {
-    /// By class and granularity: a class has [`KEEPS`].
+    /// By class and granularity: [`KEEPS`] entries per class.
     counts: Vec<PartCount>,
     ts_min_ns: u64,
     ts_max_ns: u64,
@@ -86,8 +86,8 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Counts the rows of a run by the retention class of their flows: in the order of arrival,
-    /// in which they lie in memory.
+    /// Counts the rows of a run by the retention class of their flows, in order of arrival, which
+    /// is their order in memory.
     pub(crate) fn of(run: &Run, verdicts: &[Verdict], retentions: &[u8]) -> BTreeMap<u8, Self> {
         let mut counters: Vec<(u8, Self)> = Vec::new();
         for row in 0..run.len() {
@@ -191,7 +191,7 @@ impl PartWriter {
         })
     }
 
-    /// Writes its share of a run as a row group of each table.
+    /// Writes its share of a run as a row group in each table.
     pub(crate) fn write(&mut self, job: &Job<'_>, share: &Share<'_>) -> Result<(), ArchiveError> {
         let run = share.run;
         let payload_at = self.write_payload(job, share)?;
@@ -274,7 +274,7 @@ impl PartWriter {
         Ok(payload_at)
     }
 
-    /// Ends its files, synced, and says what is to be listed.
+    /// Finishes its files, synced, and returns its entry for the manifest.
     pub(crate) fn finish(mut self, job: &Job<'_>, metas: &[Meta]) -> Result<Part, ArchiveError> {
         let (id, key) = (self.part.id, self.key.as_ref());
         let mut sums = Vec::new();
@@ -346,14 +346,14 @@ fn write_small(
     written.map_err(ArchiveError::io(disk.display(&name), "write"))
 }
 
-/// The name of a part's file, which it may not have got yet.
+/// The current name of a part's file, which may still be staged.
 #[must_use]
 pub fn name_of(disk: &dyn Disk, part: &Part, file: &PartFile) -> String {
     if is_remote(&file.name) || disk.exists(&file.name) {
         return file.name.clone();
     }
     let staged = staging_name(part.id, file.kind, file.is_encrypted());
-    // It may have got its name in between.
+    // It may have been renamed meanwhile.
     if disk.exists(&staged) {
         staged
     } else {
@@ -383,7 +383,7 @@ pub(crate) fn final_name(part: &Part, kind: FileKind, encrypted: bool) -> String
             format!("{dir}/hour={hour}/retention={retention}/{id:08}.{extension}{ending}")
         }
         FileKind::Meta => format!("{dir}/{id:08}.{extension}{ending}"),
-        // Of the files as they lie there: checked by whoever has no key.
+        // Of the files as stored: can be checked without a key.
         FileKind::Sums => format!("{dir}/{id:08}.{extension}"),
     }
 }

@@ -1,8 +1,7 @@
-//! Packets kept beyond their headers: pcapng in gzip members that can be sought.
+//! Packets kept beyond their headers: pcapng in gzip members, with random access.
 //!
-//! The file is one that any tool reads. Its members (RFC 1952 §2.2) end between
-//! packets; a packet is found by where its member begins in the file and where it
-//! stands in the member.
+//! Any tool can read the file. Its members (RFC 1952 §2.2) end between packets; a packet is located
+//! by its member's offset in the file and its own offset in the member.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -19,19 +18,19 @@ use crate::files::{Input, InputAt, Output, Sums};
 
 /// Uncompressed bytes after which a member ends.
 const MEMBER_BYTES: usize = 512 << 10;
-/// A packet's place: its member's in the file, times 2 to this, plus its own in it.
+/// A packet's place: its member's offset in the file << this, plus its own in the member.
 const WITHIN_BITS: u32 = 20;
 const _: () = assert!(MEMBER_BYTES <= 1 << WITHIN_BITS);
 /// The fixed part of an enhanced packet block.
 const PACKET_HEAD: usize = 28;
-/// A member that is larger is damage: one packet may follow [`MEMBER_BYTES`].
+/// A larger member is damaged: one packet may follow [`MEMBER_BYTES`].
 const MEMBER_BYTES_MAX: u64 = 1 << 30;
 
 /// Compresses what is written, a member at a time.
 struct Members {
     output: Output,
     pending: Vec<u8>,
-    /// Where the next member will begin in the file.
+    /// Offset in the file of the next member.
     at: u64,
 }
 
@@ -51,7 +50,7 @@ impl Members {
     }
 }
 
-/// What [`PcapNgWriter`] writes to while we look at it too.
+/// What [`PcapNgWriter`] writes to, readable here as well.
 #[derive(Clone)]
 struct Shared(Rc<RefCell<Members>>);
 
@@ -119,16 +118,15 @@ impl PayloadWriter {
     }
 }
 
-/// Bytes read at once: about a member, and no more than a piece of an encrypted file or object
-/// is long.
+/// Bytes read at a time: about a member, and no more than a piece of an encrypted file or object.
 const READ_BYTES: usize = 256 << 10;
 
-/// Reads packets of a payload file. It holds one member: whoever asks for packets in the order
-/// in which they lie, which is that of the table's flows, has each decompressed once.
+/// Reads packets of a payload file. It holds one member: reading packets in stored order, which is
+/// that of the table's flows, decompresses each member once.
 #[derive(Debug)]
 pub struct PayloadReader {
     input: BufReader<InputAt>,
-    /// Where the member that is held begins in the file.
+    /// Offset in the file of the member held.
     at: Option<u64>,
     member: Vec<u8>,
     unreadable: Vec<Unreadable>,
@@ -137,11 +135,11 @@ pub struct PayloadReader {
 /// A member that cannot be read.
 #[derive(Debug)]
 pub struct Unreadable {
-    /// Where it begins.
+    /// Its offset.
     pub at: u64,
     /// Why.
     pub problem: String,
-    /// How many were asked for.
+    /// How many of its packets were wanted.
     pub packets: u64,
 }
 
@@ -157,7 +155,7 @@ impl PayloadReader {
         }
     }
 
-    /// The bytes of the packet at a place. Where they cannot be read there is nothing, and
+    /// The bytes of the packet at a place. If they cannot be read, `None`, and
     /// [`take_unreadable`](Self::take_unreadable) says why.
     pub fn packet(&mut self, place: u64) -> Option<&[u8]> {
         let at = place >> WITHIN_BITS;
@@ -189,12 +187,12 @@ impl PayloadReader {
         found
     }
 
-    /// Members that could not be read so far, each once.
+    /// Members that could not be read so far, each listed once.
     pub fn take_unreadable(&mut self) -> Vec<Unreadable> {
         std::mem::take(&mut self.unreadable)
     }
 
-    /// Reads the member that begins at this place in the file.
+    /// Reads the member at this offset in the file.
     fn read(&mut self, at: u64) -> io::Result<()> {
         let ahead = self.input.buffer().len() as u64;
         if self.input.get_ref().position().checked_sub(ahead) != Some(at) {
@@ -213,7 +211,7 @@ impl PayloadReader {
     }
 }
 
-/// The bytes of the packet whose block begins at a place of a member.
+/// The bytes of the packet whose block starts at an offset in a member.
 fn packet_at(member: &[u8], start: usize) -> Option<&[u8]> {
     let block = member.get(start..)?;
     let head: &[u8; PACKET_HEAD] = block.first_chunk()?;

@@ -1,18 +1,18 @@
-//! A packet that waits to be taken into a run, dissected.
+//! A dissected packet waiting to be added to a run.
 
 use strata_store::PacketRecord;
 use strata_wire::dissect::{dissect, may_hide_addresses};
 use strata_wire::{FlowHasher, Headers, LinkType, Plain, TunnelKey, mix64};
 
-/// Packets that are taken in together at most.
+/// Packets added together, at most.
 pub(crate) const PENDING_MAX: usize = 32;
 
-/// A packet that waits to be taken in.
+/// A packet waiting to be added.
 pub(crate) struct Pending<'a> {
     pub(crate) packet: PacketRecord<'a>,
     pub(crate) link: LinkType,
     pub(crate) headers: Headers,
-    /// Of its flow on its interface.
+    /// Fingerprint of its flow on its interface.
     pub(crate) fingerprint: u64,
     /// The caller's code for its verdict, class and score.
     pub(crate) verdict: (u32, u8, Option<u16>),
@@ -41,15 +41,15 @@ impl<'a> Pending<'a> {
     }
 }
 
-/// What was kept of a packet, dissected.
+/// The kept bytes of a packet, dissected.
 fn headers_of(link: LinkType, packet: &PacketRecord<'_>) -> Headers {
-    /// More than [`Plain`] looks at, and than its headers have.
+    /// More than [`Plain`] looks at, and more than its headers take.
     const ROOM: usize = 128;
     let kept = packet.data;
     let header_len = usize::from(packet.header_len);
     let only_header = kept.len() == header_len && packet.captured_len as usize > header_len;
     if only_header && link == LinkType::ETHERNET && header_len < ROOM {
-        // The recorder has seen that other bytes follow, in which there is no header.
+        // The recorder saw that more bytes follow, without any header in them.
         let mut followed = [0; ROOM];
         followed[..header_len].copy_from_slice(kept);
         if let Some(plain) = Plain::read(&followed)
@@ -61,9 +61,9 @@ fn headers_of(link: LinkType, packet: &PacketRecord<'_>) -> Headers {
     dissect(link, kept, TunnelKey::Inner)
 }
 
-/// Whether the bytes kept of a packet may hold addresses other than its flow's. Dissection
-/// takes what ends where the headers end for cut short; after a whole transport header
-/// no byte was kept in which an address could be.
+/// Whether the bytes kept of a packet may hold addresses other than its flow's. Dissection treats
+/// packets that end with their headers as cut short; after a whole transport header, no byte was
+/// kept that could hold an address.
 pub(crate) fn hides_addresses(headers: &Headers, header_len: usize, kept_len: usize) -> bool {
     let whole = headers.transport_len > 0 && headers.header_len as usize == kept_len;
     let only_cut = whole && header_len == kept_len && headers.networks <= 2;

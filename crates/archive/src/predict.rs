@@ -1,22 +1,22 @@
-//! What a flow's next header fields should be, from those before: the columns hold
-//! the differences, and those are nearly always 0.
+//! Predicts a flow's next header fields from earlier ones: the columns hold the differences, and
+//! those are nearly always 0.
 //!
-//! A direction's prediction depends on both directions' earlier packets in the order
-//! of arrival, within one run. All arithmetic is modulo the field's width.
+//! A direction's prediction depends on the earlier packets of both directions, in order of arrival,
+//! within one run. All arithmetic is modulo the field's width.
 
-/// What is remembered of one direction of a flow.
+/// The state of one direction of a flow.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Direction {
     tcp_seen: bool,
     /// The sequence number after the last segment.
     next: u32,
-    /// The largest such.
+    /// The largest of these.
     end: u32,
     acknowledgement: u32,
-    /// How far off the two rules for acknowledgements were, last time.
+    /// The last errors of the two rules for acknowledgements.
     misses: [u32; 2],
     identification: u16,
-    /// What the identification grows by: 0 or 1.
+    /// The identification's increment: 0 or 1.
     step: u16,
     timestamps: Option<Timestamps>,
 }
@@ -28,7 +28,7 @@ struct Timestamps {
     time_ns: u64,
 }
 
-/// The numbers of a TCP header that are predicted.
+/// The predicted numbers of a TCP header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TcpNumbers {
     pub(crate) sequence: u32,
@@ -37,7 +37,7 @@ pub(crate) struct TcpNumbers {
     pub(crate) timestamps: (u32, u32),
 }
 
-/// A prediction, with what is needed to learn from the truth.
+/// A prediction, with what is needed to learn from the actual values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prediction {
     pub(crate) numbers: TcpNumbers,
@@ -50,25 +50,25 @@ pub(crate) fn difference(actual: u32, predicted: u32) -> i32 {
     actual.wrapping_sub(predicted) as i32
 }
 
-/// The actual value again.
+/// The actual value, recovered.
 #[allow(clippy::cast_sign_loss)]
 pub(crate) fn sum(predicted: u32, difference: i32) -> u32 {
     predicted.wrapping_add(difference as u32)
 }
 
 impl Direction {
-    /// The identification that should follow.
+    /// The predicted identification.
     pub(crate) fn identification(&self) -> u16 {
         self.identification.wrapping_add(self.step)
     }
 
-    /// Learns the identification that came.
+    /// Learns the actual identification.
     pub(crate) fn learn_identification(&mut self, actual: u16) {
         self.step = u16::from(actual != self.identification);
         self.identification = actual;
     }
 
-    /// What the next segment from here should say, given the opposite direction.
+    /// The prediction for the next segment in this direction, given the opposite one.
     pub(crate) fn tcp(&self, opposite: &Self, time_ns: u64) -> Prediction {
         // What the other side has sent, or what was acknowledged last.
         let candidates = [
@@ -85,7 +85,7 @@ impl Direction {
             let elapsed = time_ns.saturating_sub(last.time_ns) / 1_000_000;
             match u32::try_from(elapsed) {
                 Ok(elapsed) => last.value.wrapping_add(elapsed),
-                // Part of the format: nothing is expected of 49 days of silence.
+                // Part of the format: no prediction after 49 days of silence.
                 Err(_) => last.value,
             }
         });
@@ -104,8 +104,7 @@ impl Direction {
         }
     }
 
-    /// Learns the numbers that came with a segment that takes `space` of the
-    /// sequence space.
+    /// Learns the actual numbers of a segment that takes `space` of the sequence space.
     pub(crate) fn learn_tcp(
         &mut self,
         prediction: &Prediction,
@@ -140,7 +139,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Reader and writer see the same predictions, so differences lead back.
+        /// Reader and writer compute the same predictions, so differences can be undone.
         #[test]
         fn differences_lead_back(
             segments in prop::collection::vec(

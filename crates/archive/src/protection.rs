@@ -1,21 +1,21 @@
 //! Which flows the policies of a recording protect.
 //!
-//! A policy is judged on the flow key (`rules`), and so is a flow here. What a row of `flows`
-//! does not know may be as the policy says: VLAN tag and interface, and the ports of fragments.
+//! A policy is applied to the flow key (`rules`), and so it is here to a flow. What a row of
+//! `flows` lacks is assumed to match: VLAN tag and interface, and the ports of fragments.
 
 use strata_filter::Filter;
 use strata_rules::{Field, PacketFields, Region, Span, regions};
 use strata_wire::FlowKey;
 use strata_wire::dissect::protocol;
 
-/// Policies that protect.
+/// Policies that protect packets.
 #[derive(Debug, Default)]
 pub(crate) struct Protection {
     regions: Vec<Region>,
 }
 
 impl Protection {
-    /// That of policies with these filters. What cannot be understood may mean anything.
+    /// The policies with these filters. A filter that cannot be understood may match anything.
     pub(crate) fn of(filters: &[String]) -> Self {
         let of = |text: &String| {
             let filter: Option<Filter> = text.parse().ok();
@@ -57,7 +57,7 @@ impl Protection {
     }
 }
 
-/// The region whatever these fields are.
+/// The region with any value in these fields.
 fn without(region: Region, fields: &[Field]) -> Region {
     let all = |region: Region, field: &Field| region.with(*field, Span::all(*field));
     fields.iter().fold(region, all)
@@ -105,7 +105,7 @@ mod tests {
         }
         assert!(covers("not tcp", &dns) && !covers("tcp", &dns));
         assert!(!Protection::default().may_cover(&web));
-        // Of a later fragment the ports are not known.
+        // The ports of a later fragment are not known.
         assert!(covers("udp port 53", &flow(17, (0, 0))));
         assert!(!covers("tcp port 53", &flow(17, (0, 0))));
     }

@@ -1,9 +1,9 @@
-//! Retention: whole parts and block files leave the log, by age, and to make room the least
+//! Retention: whole parts and block files leave the log, by age, and to free space the least
 //! important first, of those the oldest.
 //!
-//! Age spares nothing: a file goes once its last packet is older than is kept, also the newest
-//! one. Only a file that is still being written stays, until it is complete. What makes room
-//! never takes the newest, so that a log that is too small still holds something.
+//! Age spares nothing: a file is deleted once its last packet is too old, even the newest file.
+//! Only a file still being written stays, until it is complete. Freeing space never deletes the
+//! newest, so that a log with too low a limit still holds something.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use crate::retention::{PROTECTED, retention_name};
 /// How long and how much is kept. The default keeps everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
-    /// How long, ns, unless a class says otherwise.
+    /// How long, ns, unless a class has its own limit.
     pub keep_ns: Option<u64>,
     /// How long, ns, by retention class ([`retention_class`]).
     pub keep_class_ns: BTreeMap<String, u64>,
-    /// Bytes of the whole log, without what lies elsewhere.
+    /// Bytes of the whole log, without files stored elsewhere.
     pub bytes_max: Option<u64>,
 }
 
@@ -35,33 +35,32 @@ impl Retention {
         self.keep_class_ns.get(class).copied().or(otherwise)
     }
 
-    /// How long something is kept that may be of any of these classes; `None` for ever.
+    /// How long to keep data that may be of any of these classes; `None` for ever.
     fn longest(&self, classes: &[String], protected: bool) -> Option<u64> {
         let protected = protected.then_some(PROTECTED);
         let mut longest = None;
         for class in classes.iter().map(String::as_str).chain(protected) {
             longest = longest.max(Some(self.of(class)?));
         }
-        // Without any class there is nothing that could be kept longer.
+        // Without classes, nothing could be kept longer.
         longest.or(self.keep_ns)
     }
 }
 
-/// The retention class of what is kept for a class of a model: the class's name as names of
-/// directories have it.
+/// The retention class for a class of a model: the class's name as in directory names.
 #[must_use]
 pub fn retention_class(class: &str) -> String {
     retention_name(Some(class))
 }
 
-/// What is deleted first when there is no room.
+/// What is deleted first when space is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Importance {
     /// Parts of classes that the model does not call anomalous.
     Ordinary,
     /// Parts of anomalous classes, and block files, which hold packets of all classes.
     Anomalous,
-    /// What a policy protects, or may: never deleted to make room.
+    /// What a policy protects, or may protect: never deleted to free space.
     Protected,
 }
 
@@ -70,13 +69,13 @@ pub enum Importance {
 pub struct Piece {
     /// What it is.
     pub what: PieceKind,
-    /// What it is worth.
+    /// Its importance.
     pub importance: Importance,
     /// When its last packet arrived, ns.
     pub last_ns: u64,
     /// Bytes of its files.
     pub bytes: u64,
-    /// Whether these lie elsewhere: deleting them makes no room on the log's disk.
+    /// Whether these are stored elsewhere: deleting them frees no space on the log's disk.
     pub remote: bool,
     /// Packets in it.
     pub packets: u64,
@@ -91,36 +90,36 @@ impl Piece {
 /// What a [`Piece`] is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PieceKind {
-    /// A part with this number: packets of an hour and retention class.
+    /// A part: packets of one hour and retention class.
     Part {
         /// Its number.
         id: u32,
         /// Its retention class.
         retention: String,
     },
-    /// A block file that nothing is written to any more.
+    /// A block file that is no longer written to.
     Block {
-        /// What is listed of it once it is gone.
+        /// Its entry once it is gone.
         entry: Gone,
-        /// Retention classes that its packets may be of, besides [`PROTECTED`].
+        /// Retention classes its packets may have, besides [`PROTECTED`].
         classes: Vec<String>,
     },
 }
 
-/// What is to be deleted.
+/// What to delete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Which pieces, by their place among those given, in the order in which they go.
+    /// Which pieces to delete, by index, in order of deletion.
     pub delete: Vec<usize>,
     /// Bytes that are left.
     pub bytes_left: u64,
-    /// Whether that is more than wanted, since nothing else may be deleted.
+    /// Whether that exceeds the limit because nothing else may be deleted.
     pub still_too_large: bool,
 }
 
-/// Plans what leaves a log of these pieces and of `held` bytes that cannot be deleted: all
-/// that is too old at `now_ns`, then the least important, of that the oldest, until the log is
-/// small enough. Of what is not too old, the newest piece and what is protected stay.
+/// Plans what to delete from a log of these pieces and of `held` bytes that cannot be deleted: all
+/// that is too old at `now_ns`, then the least important, oldest first, until the log is small
+/// enough. Of what is not too old, the newest piece and what is protected stay.
 #[must_use]
 pub fn plan(pieces: &[Piece], held: u64, retention: &Retention, now_ns: u64) -> Plan {
     let mut order: Vec<usize> = (0..pieces.len()).collect();
@@ -138,7 +137,7 @@ pub fn plan(pieces: &[Piece], held: u64, retention: &Retention, now_ns: u64) -> 
     };
     let (mut delete, mut rest): (Vec<_>, Vec<_>) =
         order.into_iter().partition(|&at| too_old(&pieces[at]));
-    // No room is made of the newest.
+    // The newest is not deleted to free space.
     rest.pop();
     let total: u64 = pieces.iter().map(Piece::local_bytes).sum();
     let old: u64 = delete.iter().map(|&at| pieces[at].local_bytes()).sum();
@@ -160,7 +159,7 @@ pub fn plan(pieces: &[Piece], held: u64, retention: &Retention, now_ns: u64) -> 
     }
 }
 
-/// Whether a time is longer ago than is kept.
+/// Whether a time is longer ago than the limit.
 fn is_older(time_ns: u64, keep_ns: u64, now_ns: u64) -> bool {
     now_ns.saturating_sub(time_ns) > keep_ns
 }
@@ -178,21 +177,21 @@ pub struct Pruned {
     pub bytes: u64,
     /// Bytes that are left.
     pub bytes_left: u64,
-    /// Whether the log is still larger than wanted, since only its newest data and what
-    /// policies protect is left.
+    /// Whether the log still exceeds the limit, because only its newest data and what policies
+    /// protect are left.
     pub still_too_large: bool,
-    /// Block files that are still being written and hold packets that are too old: they can be
-    /// deleted once they are complete.
+    /// Block files still being written that hold packets that are too old: they can be deleted once
+    /// complete.
     pub being_written: u64,
-    /// Whether files are out of the log but still lie there, since somebody reads the log, or
-    /// a store does not answer: the next compaction or pruning deletes them.
+    /// Whether files no longer in the log are still there because somebody reads the log, or a
+    /// store does not answer: the next compaction or pruning deletes them.
     pub waits_for_readers: bool,
     /// Models that cannot be read: parts of their recordings count as anomalous.
     pub unknown_models: Vec<Damage>,
 }
 
-/// Deletes what [`plan`] says of this log. With `dry_run` it only says what it would do.
-/// May run beside a recording; a file that is being written stays.
+/// Deletes from this log what [`plan`] selects. With `dry_run`, only reports what it would delete.
+/// May run during a recording; a file being written stays.
 ///
 /// # Errors
 ///
@@ -223,8 +222,8 @@ pub fn prune(
     })
 }
 
-/// Deletes at least so many bytes of the least important data, if there are so many that may
-/// be deleted: for a disk that is about to be full.
+/// Deletes at least this many bytes of the least important data, if that many may be deleted: for a
+/// disk that is nearly full.
 ///
 /// # Errors
 ///
@@ -298,13 +297,13 @@ fn drop_from(archive: &mut Archive, parts: &[u32], gone: Vec<Gone>) {
 struct Found {
     /// What can be deleted.
     pieces: Vec<Piece>,
-    /// Bytes of what cannot.
+    /// Bytes that cannot be deleted.
     held: u64,
     being_written: Vec<Being>,
     unknown_models: Vec<Damage>,
 }
 
-/// A block file that is still being written, with packets.
+/// A block file still being written, with packets.
 struct Being {
     first_ns: u64,
     classes: Vec<String>,
@@ -338,7 +337,7 @@ fn pieces(log: &Log) -> Result<Found, ArchiveError> {
             .iter()
             .map(|n| retention_class(n))
             .collect();
-        // By worker, when the last packet of its files so far arrived.
+        // By worker, the time of the last packet in its files so far.
         let mut last_ns = BTreeMap::new();
         for file in &recording.files {
             let content = Content::of(log, recording, file)?;
@@ -353,7 +352,7 @@ fn pieces(log: &Log) -> Result<Found, ArchiveError> {
                     }));
                 continue;
             }
-            // One without packets that can be read may hold what belongs to earlier ones.
+            // A file without readable packets may hold data that belongs to earlier ones.
             let last = last_ns.entry(file.worker).or_insert(ended_ns(recording));
             *last = content.times.map_or(*last, |(_, last_ns)| last_ns);
             found.pieces.push(Piece {
@@ -395,7 +394,7 @@ fn of_part(part: &Part, recording: &Recording, anomalous: &Anomalous) -> Piece {
             retention: part.retention.clone(),
         },
         importance,
-        // One without packets says what the recording's inputs were.
+        // A part without packets holds metadata of the recording's inputs.
         last_ns: if part.packets == 0 {
             ended_ns(recording)
         } else {
@@ -407,10 +406,10 @@ fn of_part(part: &Part, recording: &Recording, anomalous: &Anomalous) -> Piece {
     }
 }
 
-/// What a block file holds, by the headers of its blocks.
+/// The content of a block file, from the headers of its blocks.
 struct Content {
     entry: Gone,
-    /// When its first and last packet arrived.
+    /// Arrival of its first and last packet.
     times: Option<(u64, u64)>,
     /// Whether a policy may protect some.
     protected: bool,
@@ -600,7 +599,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever else is there, age takes exactly what is too old.
+        /// Whatever else is there, age deletes exactly what is too old.
         #[test]
         fn age_takes_exactly_what_is_too_old(
             last in prop::collection::vec(0_u64..100, 0..20), keep_ns in 0_u64..100,
@@ -615,7 +614,7 @@ mod tests {
             prop_assert_eq!(gone, expected);
         }
 
-        /// Nothing goes while something less important, or as important and older, stays.
+        /// Nothing is deleted while something less important, or as important and older, stays.
         #[test]
         fn nothing_goes_before_what_is_worth_less(
             pieces in prop::collection::vec((0_usize..3, 0_u64..50, 0_u64..1_000), 0..30),

@@ -1,10 +1,10 @@
-//! Classes for which flows are kept: those of models, and one of policies.
+//! Retention classes of flows: those of models, and one for policies.
 
-/// The retention class of flows that a policy protects. They are not deleted to make room,
-/// and by age only if this class is given one.
+/// The retention class of flows that a policy protects. They are not deleted to free space, and by
+/// age only if this class has a limit.
 pub const PROTECTED: &str = "protected";
 
-/// The name of a class as a directory's.
+/// The name of a class as a directory name.
 pub(crate) fn retention_name(class: Option<&str>) -> String {
     let safe = |c: char| {
         if c.is_ascii_alphanumeric() || c == '-' {

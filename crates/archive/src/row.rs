@@ -2,7 +2,7 @@
 
 use parquet::data_type::ByteArray;
 
-/// One row as it was read: what the packet is, and what its header is made of.
+/// One row as read: the packet's fields, and what its header is rebuilt from.
 #[derive(Debug, Default, Clone)]
 pub struct Row {
     /// Arrival, ns.
@@ -24,7 +24,7 @@ pub struct Row {
     /// Bytes on the wire.
     pub wire: u32,
     pub(crate) captured: Option<u32>,
-    /// Bytes up to the end of the headers that are kept.
+    /// Bytes of headers kept, up to their end.
     pub header_len: u16,
     /// Bytes kept beyond the headers.
     pub payload_len: u32,
@@ -36,7 +36,7 @@ pub struct Row {
     pub granularity: ByteArray,
     /// Why.
     pub reason: ByteArray,
-    /// The share of flows that were captured.
+    /// The share of flows captured.
     pub flow_share: f32,
     pub(crate) tos: u8,
     pub(crate) ttl: u8,
@@ -60,20 +60,20 @@ pub struct Row {
     pub(crate) layout: u8,
     /// Whether the capture gave a time.
     pub has_time: bool,
-    /// Options of a pcapng input.
+    /// Packet options from a pcapng input.
     pub packet_options: Option<ByteArray>,
     /// Its place in the payload file.
     pub payload_offset: Option<u64>,
 }
 
 impl Row {
-    /// By which rows stand in the order of arrival, within a run.
+    /// The sort key for the order of arrival, within a run.
     #[must_use]
     pub fn arrival(&self) -> (u64, i64) {
         (self.time.wrapping_add(self.late), self.tie)
     }
 
-    /// Bytes that the capture held.
+    /// Bytes in the capture.
     #[must_use]
     pub fn captured(&self) -> u32 {
         self.captured.unwrap_or(self.wire)

@@ -1,4 +1,4 @@
-//! Rows of the table `packets` as packets again.
+//! Turns rows of the table `packets` back into packets.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,10 +11,10 @@ use crate::predict::{Direction, TcpNumbers, sum};
 use crate::row::Row;
 use crate::run::{layout, sequence_space};
 
-/// Makes headers of rows, which come in the order of arrival.
+/// Rebuilds headers from rows, which come in order of arrival.
 #[derive(Debug, Default)]
 pub struct Rebuild {
-    /// Of each flow, the direction from the first and from the second address.
+    /// For each flow, the directions from the first and from the second address.
     flows: HashMap<i64, FlowState>,
 }
 
@@ -39,7 +39,7 @@ impl Rebuild {
             first: (row.src.clone(), row.src_port),
             directions: [Direction::default(), Direction::default()],
         });
-        // A flow from an endpoint to itself has one direction only.
+        // A flow from an endpoint to itself has only one direction.
         let from_first = flow.first.1 == row.src_port && flow.first.0 == row.src;
         let [first, second] = &mut flow.directions;
         let (own, opposite) = if from_first {

@@ -1,8 +1,8 @@
-//! A run: up to half a million packets as they arrived, being taken apart.
+//! A run: up to half a million packets in order of arrival, taken apart.
 //!
-//! Packets are noted in the order of arrival, each field in a vector of its own.
-//! When the run ends they are sorted by flow and direction, and each vector becomes
-//! a column. Nothing depends on packets of another run.
+//! Packets are collected in order of arrival, each field in a vector of its own. When the run ends
+//! they are sorted by flow and direction, and each vector becomes a column. Nothing depends on
+//! packets of another run.
 
 use parquet::data_type::ByteArray;
 use strata_store::PacketRecord;
@@ -17,7 +17,7 @@ use crate::header::{Around, Fields, Network, Tcp, Transport};
 use crate::pending::{PENDING_MAX, Pending, hides_addresses};
 use crate::predict::{TcpNumbers, difference};
 
-/// Packets of a run at most.
+/// Packets of a run, at most.
 pub(crate) const RUN_PACKETS: usize = 1 << 19;
 /// Bytes of kept payload after which a run ends.
 pub(crate) const RUN_PAYLOAD_BYTES: usize = 256 << 20;
@@ -29,7 +29,7 @@ pub(crate) mod layout {
     /// In columns; what follows the IP header as bytes.
     pub(crate) const V4: u8 = 4;
     pub(crate) const V6: u8 = 6;
-    /// Added to the above.
+    /// Added to V4 or V6.
     pub(crate) const TCP: u8 = 16;
     pub(crate) const UDP: u8 = 32;
 }
@@ -52,11 +52,11 @@ pub(crate) mod has {
     pub(crate) const EXTRA_TRANSPORT: u32 = 1 << 13;
     pub(crate) const EXTRA_IP_OPTIONS: u32 = 1 << 14;
     pub(crate) const EXTRA_PACKET_OPTIONS: u32 = 1 << 15;
-    /// Of a run only: some row's header is stored as bytes.
+    /// For a run only: some row's header is stored as bytes.
     pub(crate) const RAW: u32 = 1 << 16;
-    /// Of a run only: some row has no time.
+    /// For a run only: some row has no time.
     pub(crate) const NO_TIME: u32 = 1 << 17;
-    /// Of a run only: some row is one of a share of all flows.
+    /// For a run only: some row belongs to a share of all flows.
     pub(crate) const SHARE: u32 = 1 << 18;
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Run {
     pub(crate) captured: Vec<u32>,
     pub(crate) header_len: Vec<u16>,
     pub(crate) payload_len: Vec<u32>,
-    /// Where the kept bytes stand in `kept`, for packets with payload.
+    /// Where the kept bytes are in `kept`, for packets with payload.
     pub(crate) kept_at: Vec<usize>,
     pub(crate) verdict: Vec<u32>,
     pub(crate) keep: Vec<u8>,
@@ -103,11 +103,11 @@ pub(crate) struct Run {
     pub(crate) tsval: Vec<i32>,
     pub(crate) tsecr: Vec<i32>,
     pub(crate) checksum: Vec<u16>,
-    /// [`FlowShare`] of which the packet is one.
+    /// The packet's [`FlowShare`].
     pub(crate) share: Vec<u32>,
     pub(crate) link_code: Vec<u32>,
     pub(crate) options_code: Vec<u32>,
-    /// 0, or one more than the place in `extras`.
+    /// 0, or the index in `extras` plus one.
     pub(crate) extra: Vec<u32>,
 
     pub(crate) extras: Vec<Extra>,
@@ -117,14 +117,14 @@ pub(crate) struct Run {
     pub(crate) options: Dictionary,
     /// Rows with payload.
     pub(crate) with_payload: Vec<u32>,
-    /// What any row has.
+    /// The flags that any row has.
     pub(crate) any_has: u32,
     index: FlowIndex,
-    /// That of the packets that come.
+    /// The share of the following packets.
     current_share: FlowShare,
-    /// Nobody asks for what headers are made of.
+    /// The header columns are not needed.
     pub(crate) without_headers: bool,
-    /// The latest arrival so far, and how many packets are of it.
+    /// The latest arrival so far, and how many packets have it.
     clock: (u64, u32),
     scratch: Vec<u8>,
 }
@@ -134,18 +134,18 @@ impl Run {
         self.time.len()
     }
 
-    /// Bytes that a row has beside its fields.
+    /// A row's bytes besides its fields.
     pub(crate) fn extra_of(&self, row: usize) -> Option<&Extra> {
         let place = self.extra[row].checked_sub(1)?;
         self.extras.get(place as usize)
     }
 
-    /// Whether so many packets more do not belong into it.
+    /// Whether this many more packets do not fit.
     pub(crate) fn is_full_with(&self, packets: usize) -> bool {
         self.len() + packets > RUN_PACKETS || self.kept.len() >= RUN_PAYLOAD_BYTES
     }
 
-    /// Empties it; its memory stays, and so does its clock.
+    /// Empties it but keeps its memory and its clock.
     pub(crate) fn clear(&mut self) {
         let clock = self.clock;
         macro_rules! clear {
@@ -158,17 +158,17 @@ impl Run {
         self.any_has = 0;
     }
 
-    /// Says of which share of flows the packets that come are.
+    /// Sets the share of flows that the following packets belong to.
     pub(crate) fn set_share(&mut self, share: FlowShare) {
         self.current_share = share;
     }
 
-    /// The time of the latest packet, to which the next one is compared.
+    /// The time of the latest packet, which the next one is compared with.
     pub(crate) fn clock_ns(&self) -> u64 {
         self.clock.0
     }
 
-    /// Takes in packets. Their flows lie anywhere in memory, so they are fetched together.
+    /// Adds packets. Their flows are anywhere in memory, so they are prefetched together.
     pub(crate) fn push(&mut self, packets: &[Pending<'_>]) {
         for pending in packets {
             self.index.fetch(pending.fingerprint);
@@ -290,7 +290,7 @@ impl Run {
         self.extra.push(u32_of(extra));
     }
 
-    /// Notes when a packet arrived, and its place among those of the same time.
+    /// Stores a packet's arrival, and its position among packets of the same time.
     fn tick(&mut self, ts_ns: u64) {
         if ts_ns > self.clock.0 {
             self.clock = (ts_ns, 0);
@@ -303,7 +303,7 @@ impl Run {
         self.clock.1 += 1;
     }
 
-    /// The number of a packet's flow, which is begun if need be.
+    /// The number of a packet's flow, which is created if need be.
     fn flow(&mut self, pending: &Pending<'_>) -> u32 {
         let key = pending.headers.flow_key();
         let interface = pending.packet.interface;
@@ -320,8 +320,8 @@ impl Run {
         number
     }
 
-    /// Whether the fields agree with the flow, whose columns stand for some of
-    /// them, and give the header back.
+    /// Whether the fields agree with the flow, whose columns replace some of them, and yield the
+    /// header again.
     fn comes_back(
         &mut self,
         fields: &Fields<'_>,
@@ -418,7 +418,7 @@ impl Run {
         self.link_code.push(last[0]);
         self.tos.push(fields.tos);
         self.ttl.push(fields.ttl);
-        // What stands where `has` says that there is nothing is not read.
+        // Where `has` says that there is no value, it is not read.
         let mut note = |value: Option<u16>, bit: u32| {
             value.map_or(0, |value| {
                 has |= bit;
@@ -496,7 +496,7 @@ impl Run {
         self.has.push(has);
     }
 
-    /// Notes a TCP header; returns which values are not as predicted.
+    /// Stores a TCP header; returns which values differ from the prediction.
     fn tcp(&mut self, tcp: &Tcp, number: usize, direction: usize, len: u16, ts_ns: u64) -> u32 {
         let flow = &mut self.flows[number];
         let [first, second] = &mut flow.directions;
@@ -546,12 +546,12 @@ impl Run {
 ///
 /// # Panics
 ///
-/// Never: a run has [`RUN_PACKETS`] packets at most, and fewer of all else.
+/// Never: a run has [`RUN_PACKETS`] packets at most, and no more of anything else.
 pub(crate) fn u32_of(of: usize) -> u32 {
     u32::try_from(of).expect("a run has half a million packets")
 }
 
-/// What a segment takes of the sequence space: its payload, SYN and FIN.
+/// What a segment uses of the sequence space: its payload, SYN and FIN.
 pub(crate) fn sequence_space(tcp: &Tcp, transport_len: u16) -> u32 {
     let header = 20 + tcp.options.as_slice().len();
     let payload = usize::from(transport_len).saturating_sub(header);

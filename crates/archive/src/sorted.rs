@@ -4,7 +4,7 @@ use strata_wire::FlowKey;
 
 use crate::run::{Run, u32_of};
 
-/// A run's flows and rows in the order of the tables.
+/// A run's flows and rows in table order.
 pub(crate) struct Sorted {
     /// By retention class, then by key.
     pub(crate) flows: Vec<u32>,
@@ -42,7 +42,7 @@ impl Sorted {
     }
 }
 
-/// Row numbers sorted by a key below `keys`, equal ones in their order.
+/// Row numbers sorted by a key below `keys`; stable.
 fn counting_sort(rows: usize, keys: usize, key: impl Fn(usize) -> usize) -> Vec<u32> {
     let mut starts = vec![0_u32; keys + 1];
     for row in 0..rows {

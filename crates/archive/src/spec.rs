@@ -1,10 +1,10 @@
-//! What a column of a table is, declared once: the Parquet file, the table in SQL, exports and
+//! Declares each column of a table once: the Parquet file, the table in SQL, exports and
 //! `docs/formats/archive.md` follow from it.
 
 use std::fmt;
 
-/// What a column's values are. All types are signed, and written with encodings
-/// that every reader knows that was tried.
+/// The type of a column's values. All are signed, and written in encodings that every reader we
+/// tried supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// ns since 1970, UTC.
@@ -40,17 +40,17 @@ impl fmt::Display for Kind {
 /// How a column is encoded, before zstd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coding {
-    /// A dictionary, made while the column is written.
+    /// A dictionary, built while the column is written.
     Dictionary,
-    /// A dictionary; the values are numbered already.
+    /// A dictionary of values that are already numbered.
     Codes,
-    /// Differences from one value to the next.
+    /// Differences between consecutive values.
     Delta,
-    /// As the values are.
+    /// The values themselves.
     Plain,
 }
 
-/// What a column's numbers count.
+/// The unit of a column's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Nanoseconds.
@@ -81,22 +81,22 @@ pub struct Element {
     pub ids: [u16; 2],
     /// Its name in each.
     pub names: [&'static str; 2],
-    /// How the column's values become it.
+    /// How the column's values are converted to it.
     pub form: ElementForm,
 }
 
-/// How values become an information element.
+/// How values are converted to an information element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ElementForm {
-    /// An integer of so many bytes, 0 where there is no value.
+    /// An integer of this many bytes, 0 if there is no value.
     Unsigned(u16),
     /// A time in ms since 1970.
     Milliseconds,
     /// An address.
     Address,
-    /// The first byte of an element of two bytes, of which the column after it is the second.
+    /// The first byte of a two-byte element, whose second is the next column.
     FirstByte,
-    /// The second byte of the element of the column before.
+    /// The second byte of the previous column's element.
     SecondByte,
 }
 
@@ -126,25 +126,25 @@ impl Element {
     }
 }
 
-/// What a comparison of a column with a value says of the blocks that are to be read.
+/// How a comparison of a column with a value narrows down the blocks to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Narrows {
-    /// Those of a time.
+    /// Blocks of a time.
     Time,
-    /// Those in which an address occurs.
+    /// Blocks in which an address occurs.
     Address,
 }
 
 /// One column of a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Spec {
-    /// Its name, in files, in SQL, and in the header of CSV.
+    /// Its name, in files, in SQL, and in the CSV header.
     pub name: &'static str,
-    /// What its values are.
+    /// The type of its values.
     pub kind: Kind,
     /// Whether values may be missing.
     pub optional: bool,
-    /// What its numbers count, if that has a unit.
+    /// The unit of its numbers, if any.
     pub unit: Option<Unit>,
     /// What its values mean, for `docs/formats/archive.md`.
     pub what: &'static str,
@@ -152,23 +152,23 @@ pub struct Spec {
     pub coding: Coding,
     /// Whether row groups have a Bloom filter of its values.
     pub filtered: bool,
-    /// Whether it is exported; other columns mean nothing outside of the log.
+    /// Whether it is exported; other columns mean nothing outside the log.
     pub exported: bool,
     /// Whether its texts are JSON.
     pub is_json: bool,
-    /// What it is in IPFIX.
+    /// Its information element in IPFIX.
     pub element: Option<Element>,
-    /// Which blocks a comparison with it picks.
+    /// Which blocks a comparison with it selects.
     pub narrows: Option<Narrows>,
-    /// Whether it depends on packets before, or on all of a flow's: rows with it cannot be made of
+    /// Whether it depends on earlier packets, or on all of a flow's: its rows cannot be made from
     /// some blocks alone.
     pub(crate) of_run: bool,
-    /// Whether it is made of what headers hold, which takes half of the time.
+    /// Whether it is made from header contents, which takes half of the time.
     pub(crate) of_headers: bool,
 }
 
 impl Spec {
-    /// A column without anything special.
+    /// A column without special properties.
     pub(crate) const fn new(
         name: &'static str,
         kind: Kind,
@@ -196,7 +196,7 @@ impl Spec {
         }
     }
 
-    /// The same column, in which values may be missing.
+    /// The same column, with values that may be missing.
     pub(crate) const fn or_null(mut self) -> Self {
         self.optional = true;
         self
@@ -244,7 +244,7 @@ impl Spec {
 }
 
 /// Declares the columns of a table: an enum of their names in the program, in the order of the
-/// table, and what each is. `$declared` has a [`Spec`] in `spec`.
+/// table, and their specs. `$declared` has a [`Spec`] in `spec`.
 macro_rules! columns {
     (
         $(#[$doc:meta])*
@@ -265,7 +265,7 @@ macro_rules! columns {
             /// All columns, in the order of the table.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// What they are.
+            /// Their specs.
             pub const SPECS: &'static [Spec] = &{
                 let mut specs = [DECLARED[0].spec; DECLARED.len()];
                 let mut at = 0;
@@ -282,7 +282,7 @@ macro_rules! columns {
                 self as usize
             }
 
-            /// What it is.
+            /// Its spec.
             #[must_use]
             pub const fn spec(self) -> &'static Spec {
                 &Self::SPECS[self as usize]

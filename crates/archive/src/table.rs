@@ -27,7 +27,7 @@ use crate::error::{ArchiveError, Source};
 use crate::pages::Pages;
 use crate::spec::{Coding, Kind, Spec};
 
-/// Values of one column; only those that are there.
+/// Values of one column, without nulls.
 #[derive(Debug)]
 pub(crate) enum Values {
     Int32(Vec<i32>),
@@ -35,7 +35,7 @@ pub(crate) enum Values {
     Float(Vec<f32>),
     Bool(Vec<bool>),
     Bytes(Vec<ByteArray>),
-    /// For writing only, with its nulls.
+    /// For writing only, including nulls.
     Coded(Coded),
 }
 
@@ -43,7 +43,7 @@ pub(crate) enum Values {
 #[derive(Debug)]
 pub struct Column {
     pub(crate) values: Values,
-    /// Per row 1 or 0: whether there is a value. Empty for a column without nulls.
+    /// Per row 1 or 0: whether it has a value. Empty for a column without nulls.
     pub(crate) levels: Vec<i16>,
 }
 
@@ -74,7 +74,7 @@ impl Column {
         }
     }
 
-    /// Whether it has rows, and no value in any.
+    /// Whether it has rows, but no value in any.
     fn has_no_values(&self) -> bool {
         let empty = match &self.values {
             Values::Int32(values) => values.is_empty(),
@@ -86,11 +86,11 @@ impl Column {
         empty && !self.levels.is_empty()
     }
 
-    /// Integers by row; `None` where there is none.
+    /// Integers by row; `None` for null.
     ///
     /// # Panics
     ///
-    /// For a column of another kind: which one has which is known.
+    /// If the column is of another kind: the caller knows which it is.
     pub fn ints(&self) -> Box<dyn Iterator<Item = Option<i64>> + '_> {
         match &self.values {
             Values::Int32(values) => self.by_row(values.iter().map(|v| i64::from(*v))),
@@ -145,11 +145,11 @@ pub(crate) struct TableWriter<W: Write + Send> {
     properties: WriterPropertiesPtr,
     writer: SerializedFileWriter<W>,
     chunks: ChunkWriter,
-    /// One for all columns of a type.
+    /// One buffer for all columns of the same type.
     scratch: Vec<(Scratch, Column)>,
 }
 
-/// Which columns share their memory.
+/// Columns with the same key share their buffer.
 type Scratch = (Kind, bool);
 
 fn scratch_of(spec: &Spec) -> Scratch {
@@ -158,17 +158,17 @@ fn scratch_of(spec: &Spec) -> Scratch {
 
 const ZSTD_LEVEL: i32 = 1;
 
-/// Rows of a page: what is read of a column at least, when a flow is looked for.
+/// Rows of a page: the least that is read of a column when looking for a flow.
 const PAGE_ROWS: usize = 8_192;
-/// How many values that are not there a Bloom filter lets pass.
+/// Share of absent values that a Bloom filter lets pass.
 const FILTER_FALSE_SHARE: f64 = 0.01;
-/// Distinct values that a Bloom filter has room for while it is filled; it is folded after.
+/// Distinct values that a Bloom filter has space for while it is filled; it is folded afterwards.
 const FILTER_VALUES: u64 = 1 << 18;
-/// Dictionaries may grow to so many bytes before a column is written plainly.
+/// Size of a dictionary above which the rest of a column is written without it.
 const DICTIONARY_BYTES_MAX: usize = 16 << 20;
 
 impl<W: Write + Send> TableWriter<W> {
-    /// Begins a table; `about` is for the file's metadata.
+    /// Starts a table; `about` goes into the file's metadata.
     pub(crate) fn new(
         output: W,
         name: &str,
@@ -222,7 +222,7 @@ impl<W: Write + Send> TableWriter<W> {
         })
     }
 
-    /// Writes one row group; `fill` gives each column by its number.
+    /// Writes one row group; `fill` fills each column by its number.
     pub(crate) fn group(&mut self, mut fill: impl FnMut(usize, &mut Column)) -> Result<(), Source> {
         let mut group = self.writer.next_row_group()?;
         for (index, spec) in self.specs.iter().enumerate() {
@@ -246,7 +246,7 @@ impl<W: Write + Send> TableWriter<W> {
                 continue;
             }
             if column.has_no_values() {
-                // Without any, numbers say so in a few bytes.
+                // Without any values, dictionary codes take only a few bytes.
                 let mut none = Coded {
                     codes: vec![NULL; column.levels.len()],
                     ..Coded::default()
@@ -322,10 +322,10 @@ fn schema(name: &str, specs: &[Spec]) -> String {
     text
 }
 
-/// Reads a table, some rows and columns of it at a time.
+/// Reads a table, some rows and columns at a time.
 pub struct TableReader<R: ChunkReader + Clone + 'static> {
     specs: &'static [Spec],
-    /// Where each column is in the file; `None` where an earlier version wrote it without.
+    /// Each column's position in the file; `None` where an earlier version did not write it.
     places: Vec<Option<usize>>,
     input: R,
     reader: SerializedFileReader<R>,
@@ -341,11 +341,11 @@ impl<R: ChunkReader + Clone + 'static> std::fmt::Debug for TableReader<R> {
 }
 
 impl<R: ChunkReader + Clone + 'static> TableReader<R> {
-    /// Opens the table `named`, checking that it has the columns it should have.
+    /// Opens the table `named`, checking that it has the expected columns.
     ///
     /// # Errors
     ///
-    /// If the table cannot be read, or is not one of these.
+    /// If the table cannot be read, or is not of this kind.
     pub fn open(input: R, named: String, specs: &'static [Spec]) -> Result<Self, ArchiveError> {
         let wrong = |source: Source| ArchiveError::table(&named, source);
         let options = ReadOptionsBuilder::new().with_page_index().build();
@@ -381,8 +381,7 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
             .collect()
     }
 
-    /// The smallest value of a column of integers in a row group; 0 if unknown, or
-    /// if it is negative.
+    /// The smallest value of an integer column in a row group; 0 if unknown or negative.
     #[must_use]
     pub fn min(&self, group: usize, column: usize) -> u64 {
         let Some(column) = self.places[column] else {
@@ -398,7 +397,7 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
         }
     }
 
-    /// Whether some row of a group is true in a column of booleans, as far as is known.
+    /// Whether a boolean column may be true in some row of a group, as far as is known.
     #[must_use]
     pub fn may_be_true(&self, group: usize, column: usize) -> bool {
         let Some(column) = self.places[column] else {
@@ -411,12 +410,12 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
         }
     }
 
-    /// Whether a column of texts may hold one of these in a group: by its dictionary, which
+    /// Whether a text column may hold one of these in a group, according to its dictionary, which
     /// is all that is read.
     ///
     /// # Errors
     ///
-    /// If the table cannot be read, or is not one of these.
+    /// If the table cannot be read, or is not of this kind.
     pub fn may_hold(
         &self,
         group: usize,
@@ -429,7 +428,7 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
         let may_hold = || -> Result<bool, Source> {
             let group = self.reader.get_row_group(group)?;
             let mut encodings = group.metadata().column(column).encodings();
-            // Where the dictionary grew too large, other values stand outside of it.
+            // If the dictionary grew too large, other values are stored outside it.
             if encodings.any(|encoding| encoding == Encoding::DELTA_BYTE_ARRAY) {
                 return Ok(true);
             }
@@ -451,11 +450,11 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
         may_hold().map_err(|source| ArchiveError::table(&self.named, source))
     }
 
-    /// Whether a column of texts may hold one of these in a group, by its Bloom filter.
+    /// Whether a text column may hold one of these in a group, according to its Bloom filter.
     ///
     /// # Errors
     ///
-    /// If the table cannot be read, or is not one of these.
+    /// If the table cannot be read, or is not of this kind.
     pub fn filter_may_hold(
         &self,
         group: usize,
@@ -471,7 +470,7 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
         Ok(filter.is_none_or(|filter| texts.iter().any(|text| filter.check(text.as_str()))))
     }
 
-    /// A value of the file's metadata.
+    /// A value from the file's metadata.
     #[must_use]
     pub fn about(&self, key: &str) -> Option<&str> {
         let all = self
@@ -483,11 +482,11 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
         found.value.as_deref()
     }
 
-    /// Some columns of some rows of a row group; `rows` ascend and do not overlap.
+    /// Some columns of some rows of a row group; `rows` are in ascending order and do not overlap.
     ///
     /// # Errors
     ///
-    /// If the table cannot be read, or is not one of these.
+    /// If the table cannot be read, or is not of this kind.
     pub fn read(
         &self,
         group: usize,
@@ -533,8 +532,8 @@ impl<R: ChunkReader + Clone + 'static> TableReader<R> {
     }
 }
 
-/// Where each column is among those of a file. Columns that may be null may be missing, since
-/// they were added later; none may be there that is not known.
+/// The position of each column among those of a file. Columns that may be null may be missing,
+/// since they were added later; unknown ones are not allowed.
 fn places(columns: &[ColumnDescPtr], specs: &[Spec]) -> Option<Vec<Option<usize>>> {
     let mut left = columns.iter().enumerate().peekable();
     let place = |spec: &Spec| {

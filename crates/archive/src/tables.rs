@@ -1,5 +1,5 @@
-//! The tables as Arrow, and what is still in block files as rows of them: made by the code
-//! that compaction uses, a run at a time, with the columns that are wanted alone.
+//! The tables as Arrow, and rows made from what is still in block files: by the same code as
+//! compaction, a run at a time, with only the columns that are wanted.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub enum Table {
 }
 
 impl Table {
-    /// Its name, in SQL and among the directories of a log.
+    /// Its name, in SQL and as a directory of a log.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -43,7 +43,7 @@ impl Table {
         }
     }
 
-    /// What its columns are, in order.
+    /// Its columns, in order.
     #[must_use]
     pub fn specs(self) -> &'static [Spec] {
         match self {
@@ -52,13 +52,13 @@ impl Table {
         }
     }
 
-    /// The column of a name.
+    /// The column with this name.
     #[must_use]
     pub fn column(self, name: &str) -> Option<&'static Spec> {
         self.specs().iter().find(|spec| spec.name == name)
     }
 
-    /// Its columns, as its Parquet files have them.
+    /// Its columns, as in its Parquet files.
     #[must_use]
     pub fn schema(self) -> SchemaRef {
         let fields = self.specs().iter().map(|spec| {
@@ -84,22 +84,22 @@ pub struct Rows {
     pub table: Table,
     /// Its columns, by number.
     pub columns: Vec<usize>,
-    /// Blocks that may hold wanted packets. Rows of others may come all the same.
+    /// Blocks that may hold wanted packets. Rows of other blocks may be included.
     pub select: Select,
 }
 
-/// What becomes of rows.
+/// Receives rows.
 pub trait TakeRows {
     /// Takes some rows; false if no more are wanted.
     fn rows(&mut self, batch: RecordBatch) -> bool;
 
-    /// Is told of a block that is skipped.
+    /// Reports a block that is skipped.
     fn damage(&mut self, damage: Damage);
 }
 
-/// Gives the rows of a block file to `take`. `number` tells the file from the other ones and
-/// from parts: it is the high half of `flow_id`, which otherwise depends on what the file
-/// holds alone, so that the tables fit each other.
+/// Passes the rows of a block file to `take`. `number` distinguishes the file from other ones and
+/// from parts: it is the high half of `flow_id`, which otherwise depends only on what the file
+/// holds, so that the tables match each other.
 ///
 /// Memory: a run, some 150 bytes for each of up to 524,288 packets.
 ///
@@ -156,7 +156,7 @@ pub fn rows_of_blocks(
     intake.end_run(&mut batches)
 }
 
-/// Runs on their way to batches.
+/// Turns runs into batches.
 struct Batches<'a, T> {
     rows: &'a Rows,
     recording: u32,
@@ -186,8 +186,8 @@ impl<T: TakeRows> Runs for Batches<'_, T> {
 }
 
 impl<T> Batches<'_, T> {
-    /// By flow of the run: its number in the order of arrival, so that a run that has grown
-    /// numbers the flows that it had as before.
+    /// By flow of the run: its number in order of arrival, so that a run that has grown gives its
+    /// earlier flows the same numbers.
     fn flow_ids(&self, intake: &Intake) -> Vec<i64> {
         let in_runs = i64::from(self.runs) * i64::from(u32_of(RUN_PACKETS));
         let first = (i64::from(self.number) << 32) | in_runs;
@@ -274,7 +274,7 @@ fn array(spec: &Spec, column: Column) -> Result<ArrayRef, ArrowError> {
 
 fn entries_array(kind: Kind, entries: Entries) -> Result<ArrayRef, ArrowError> {
     Ok(match entries {
-        // A column of which no row has a value says no more.
+        // Without values, only the column's kind tells the type.
         Entries::Int(entries) if entries.is_empty() => match kind {
             Kind::Text | Kind::Bytes => bytes_array(kind, std::iter::empty()),
             Kind::Float => Arc::new(Float32Array::from(Vec::<f32>::new())),
@@ -305,7 +305,7 @@ fn bytes_array(kind: Kind, values: impl Iterator<Item = Option<ByteArray>>) -> A
     Arc::new(bytes.collect::<BinaryViewArray>())
 }
 
-/// Values by row, with `None` where there is none.
+/// Values by row, with `None` for null.
 fn by_row<T>(values: Vec<T>, levels: &[i16]) -> impl Iterator<Item = Option<T>> {
     let rows = if levels.is_empty() {
         values.len()

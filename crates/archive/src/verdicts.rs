@@ -1,4 +1,4 @@
-//! What verdicts say in the tables, numbered.
+//! The texts of verdicts in the tables, numbered.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ pub(crate) struct Verdicts {
     pub(crate) all: Vec<Verdict>,
 }
 
-/// What a verdict says in the table.
+/// A verdict's values in the table.
 #[derive(Debug)]
 pub(crate) struct Verdict {
     pub(crate) class: u8,
@@ -25,7 +25,7 @@ pub(crate) struct Verdict {
 }
 
 impl Verdicts {
-    /// The code of a verdict on a packet that was recorded with `context`.
+    /// The code of a verdict on a packet recorded with `context`.
     pub(crate) fn code(&mut self, verdict: Option<&VerdictRecord>, context: &Context) -> u32 {
         let name = verdict.and_then(|v| context.classes.get(usize::from(v.class)));
         let class_name = name.map_or("unknown", String::as_str);

@@ -15,7 +15,7 @@ use crate::files::{Input, SUM_BYTES};
 use crate::keys::{CHUNK_BYTES, Identities, chunk_offset};
 use crate::part::{self, SumsFile, name_of};
 
-/// What was verified.
+/// The result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     /// Files read.
@@ -24,23 +24,22 @@ pub struct Verified {
     pub bytes: u64,
     /// Packets in them.
     pub packets: u64,
-    /// Encrypted files of which only the stored bytes were checked, for want of a key.
+    /// Encrypted files of which only the stored bytes were checked, for lack of a key.
     pub not_decrypted: u64,
-    /// What is not as it was written.
+    /// What differs from what was written.
     pub damage: Vec<Damage>,
-    /// What is not as it was written, or could not be written, and takes nothing from the log:
-    /// indexes, which only spare reading, and one of two checkpoints of a recording that ended
-    /// abruptly.
+    /// Files that are damaged or could not be written, without loss of data: indexes, which only
+    /// avoid reading, and one of two checkpoints of a recording that ended abruptly.
     pub warnings: Vec<Damage>,
 }
 
-/// Reads every file of a log and checks it against its checksums, which cover what is stored:
-/// encrypted files need no key. With keys these are decrypted too, which finds what was
-/// changed together with its checksum.
+/// Reads every file of a log and checks it against its checksums, which cover the stored bytes:
+/// encrypted files need no key. With keys they are decrypted too, which finds changes made together
+/// with the checksum.
 ///
 /// # Errors
 ///
-/// If a file cannot be read, or a key is the wrong one; damage is no error.
+/// If a file cannot be read, or a key is the wrong one; damage is not an error.
 pub fn verify(log: &Log, keys: Option<&Identities>) -> Result<Verified, ArchiveError> {
     let disk = log.disk().as_ref();
     let clear = keys.map(|keys| ClearDisk::without_checks(Arc::clone(log.disk()), keys.clone()));
@@ -218,7 +217,7 @@ impl Verified {
         if part.file(FileKind::Sums).is_some()
             && let Ok(input) = part::open(disk, part, FileKind::Sums)
         {
-            // If it is damaged its own checksum says so below.
+            // If it is damaged, its own checksum will show it below.
             if let Ok(bytes) = input.read_all()
                 && let Ok(file) = serde_json::from_slice::<SumsFile>(&bytes)
             {
@@ -270,7 +269,7 @@ impl Verified {
         Ok(())
     }
 
-    /// Decrypts a file whose stored bytes are as the manifest says.
+    /// Decrypts a file whose stored bytes match the manifest.
     fn decrypted(
         &mut self,
         disk: &dyn Disk,
@@ -301,7 +300,7 @@ impl Verified {
 const CHANGED: &str = "what stands here cannot be decrypted, though its checksum is right: it \
                        was changed by someone, not by accident";
 
-/// The chunk of an encrypted file that cannot be decrypted, if there is one.
+/// The first chunk of an encrypted file that cannot be decrypted, if any.
 fn undecryptable(input: &Input) -> Option<u64> {
     let chunk_len = usize::try_from(CHUNK_BYTES).expect("64 KiB");
     let mut chunk = vec![0; chunk_len];

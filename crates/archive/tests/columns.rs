@@ -1,5 +1,5 @@
-//! What follows from the declaration of a column: `docs/formats/archive.md`, and rows of block
-//! files, of which only the columns that are asked for are made.
+//! What follows from the declaration of columns: `docs/formats/archive.md`, and rows of block
+//! files, of which only the requested columns are made.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 mod common;
@@ -16,7 +16,7 @@ use strata_testkit::{check_golden, data_dir, workspace_root};
 
 use common::{model, record};
 
-/// The columns of a table, as the documentation has them.
+/// The columns of a table, as documented.
 fn described(table: Table) -> String {
     let has_elements = table.specs().iter().any(|spec| spec.element.is_some());
     let (names, lines) = if has_elements {
@@ -113,7 +113,7 @@ impl TakeRows for Taken {
     }
 }
 
-/// A column is the same whichever others are asked for with it.
+/// A column is the same whichever others are requested with it.
 #[test]
 fn a_column_of_block_files_needs_no_other_column() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
@@ -141,7 +141,7 @@ fn a_column_of_block_files_needs_no_other_column() {
                 arrays.map(Arc::clone).collect()
             };
             let alone = rows(vec![index]);
-            // What they hold is too much to print.
+            // Their contents are too long to print.
             let same = of(&alone, 0) == of(&all, index);
             assert!(same, "{} of {}", spec.name, table.name());
         }

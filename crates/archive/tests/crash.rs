@@ -1,4 +1,4 @@
-//! Compaction and retention, interrupted everywhere.
+//! Compaction and retention, interrupted at every step.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 mod common;
@@ -228,7 +228,7 @@ fn retention_goes_by_age_class_and_size() {
             .iter()
             .any(|part| part.retention == "anomalous")
     );
-    // For room, the newest stays.
+    // To free space, the newest is not deleted.
     let small = Retention {
         bytes_max: Some(1),
         ..Retention::default()
@@ -270,7 +270,7 @@ fn no_room_is_made_of_what_a_policy_protects() {
         .iter()
         .filter(|packet| program.matches(&packet.3, packet.2));
     let (dns, kept) = (dns.count() as u64, kept.unwrap().packets);
-    // Those in tunnels are protected as well, into which the filter does not look.
+    // Packets in tunnels, which the filter does not look into, are protected as well.
     assert!(
         (dns..dns + dns / 10).contains(&kept),
         "{kept} kept, {dns} match"

@@ -1,4 +1,4 @@
-//! Encrypted logs: read with the key, closed without, and never half changed.
+//! Encrypted logs: readable with the key, unreadable without, and never half changed.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 mod common;
@@ -78,7 +78,7 @@ fn opened_as_stored(sim: &SimDisk) -> Log {
 fn nothing_of_what_was_compacted_can_be_read_in_its_files() {
     let key = Identities::generate();
     let (clear, encrypted) = (compacted(None), compacted(Some(&key)));
-    // What stands in the clear tables, and a reader would look for.
+    // Strings in the unencrypted tables that a reader would look for.
     let telling: [&[u8]; 3] = [b"PAR1", b"community_id", b"192.168.10.50"];
     let holds = |sim: &SimDisk, name: &str| {
         let bytes = bytes_of(sim, name);
@@ -149,12 +149,12 @@ fn a_rotation_changes_all_keys_or_none_and_no_data() {
     assert!(parts >= 2);
     assert!(all(&whole, &new) == before && data(&whole) == files);
     assert!(refused(&whole, Some(&old)).contains("another"));
-    // What is compacted later is for the new key too.
+    // Data compacted later are encrypted to the new key too.
     let path = data_dir().join("labelled/cic2017-sqli/trace.pcap");
     assert!(record(&disk, &path, &model(), "log-all", 0));
     compact(&disk, |_| ()).unwrap();
     assert_eq!(all(&whole, &new).packets.len(), before.packets.len() + 94);
-    // Whoever lacks a key changes nothing.
+    // Without the key, nothing can be changed.
     let generation = opened_as_stored(&whole).archive().generation;
     let refused = rotate(&disk, &old, &old.recipients()).unwrap_err();
     assert!(matches!(refused, ArchiveError::Io { .. }), "{refused}");
@@ -204,7 +204,7 @@ fn a_log_may_hold_parts_for_different_keys_and_for_none() {
 
 type Change = fn(&mut Vec<u8>);
 
-/// Changes a byte of an encrypted file, and what the manifest says of it accordingly.
+/// Changes a byte of an encrypted file, and its checksum in the manifest accordingly.
 fn tamper(sim: &SimDisk, name: &str, change: impl Fn(&mut Vec<u8>)) {
     let mut bytes = bytes_of(sim, name);
     change(&mut bytes);

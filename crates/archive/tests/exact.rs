@@ -1,4 +1,4 @@
-//! What was compacted comes back exactly, from every capture there is.
+//! What was compacted comes back exactly, from every test capture.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 mod common;
@@ -113,8 +113,8 @@ fn filters_find_in_parts_what_a_scan_of_blocks_finds() {
     );
 }
 
-/// Every packet of a flow is found, also within tunnels and fragments: what the filter says
-/// of each packet of the whole log is the measure.
+/// Every packet of a flow is found, even within tunnels and fragments: compared with filtering each
+/// packet of the whole log.
 #[test]
 fn flows_are_found_in_both_tiers() {
     let model = model();
@@ -246,7 +246,7 @@ fn times_narrow_a_search_in_both_tiers() {
     );
 }
 
-/// What was captured of a share of all flows says so in both tiers, packet by packet.
+/// Packets captured of a share of all flows have that share in both tiers, packet by packet.
 #[test]
 fn packets_and_flows_say_of_which_share_they_are() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
@@ -277,7 +277,7 @@ fn packets_and_flows_say_of_which_share_they_are() {
     assert_eq!(known, ["0.25", "0.5", "1.0"], "{shares:?}");
 }
 
-/// The share of each column in what a header-only packet costs, for the eye.
+/// Prints the share of each column in the cost of a header-only packet.
 #[test]
 fn a_header_only_packet_of_mix_test_costs_at_most_24_bytes() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());

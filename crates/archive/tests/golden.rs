@@ -1,5 +1,5 @@
-//! What the columns look like from outside: the schema and coding of the Parquet files, all values
-//! in them, and flows as CSV, JSON and IPFIX. A log at rest outlives the code that wrote it.
+//! The columns as seen from outside: the schema and coding of the Parquet files, all values in
+//! them, and flows as CSV, JSON and IPFIX. A log at rest outlives the code that wrote it.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 mod common;
@@ -17,7 +17,7 @@ use strata_testkit::{check_golden, data_dir, format_captures};
 
 use common::{model, record};
 
-/// Captures with all that columns can say: ICMP, IPv6, tunnels, fragments, what is not IP.
+/// Captures that use everything columns can hold: ICMP, IPv6, tunnels, fragments, non-IP packets.
 fn log() -> (SimDisk, Log) {
     let sim = SimDisk::new();
     let disk: Arc<dyn Disk> = Arc::new(sim.clone());

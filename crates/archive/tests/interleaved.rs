@@ -1,4 +1,4 @@
-//! Exports of logs in which many flows interleave: what they read grows with the packets.
+//! Exports of logs with many interleaved flows: the bytes read grow with the packets.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 mod common;
@@ -22,7 +22,7 @@ const FLOWS: u64 = 3_000;
 /// Enough for 36 members of the payload file.
 const PACKETS: u64 = 26_000;
 
-/// UDP packets of 700 bytes that do not compress, one flow after the other.
+/// UDP packets of 700 incompressible bytes, one flow after another.
 fn capture(dir: &Path) -> PathBuf {
     let path = dir.join("interleaved.pcapng");
     let file = BufWriter::new(File::create(&path).unwrap());
@@ -61,7 +61,7 @@ fn recorded(path: &Path) -> SimDisk {
     sim
 }
 
-/// The same log, compacted, encrypted if there is a key, and moved if there is a place.
+/// The same log, compacted; encrypted if there is a key, and moved if there is a place.
 fn at_rest(recorded: &SimDisk, key: Option<&Identities>, place: Option<&str>) -> SimDisk {
     let sim = recorded.after_power_loss(0);
     let disk: Arc<dyn Disk> = Arc::new(sim.clone());
@@ -75,7 +75,7 @@ fn at_rest(recorded: &SimDisk, key: Option<&Identities>, place: Option<&str>) ->
     sim
 }
 
-/// Exports with so much memory for packets that wait; all packets there are.
+/// Exports all packets, with this much memory for those that wait.
 fn exported(disk: Arc<dyn Disk>, memory_bytes: usize, find: &Find<'_>) -> Vec<common::Packet> {
     let log = Log::on(disk).unwrap();
     let mut out = tempfile::NamedTempFile::new().unwrap();
@@ -90,7 +90,7 @@ fn exported(disk: Arc<dyn Disk>, memory_bytes: usize, find: &Find<'_>) -> Vec<co
     read(out.path()).packets
 }
 
-/// Length of each payload file, and what was read of it.
+/// Length of each payload file, and the bytes read from it.
 fn payloads(sim: &SimDisk) -> BTreeMap<String, (u64, u64)> {
     let log = Log::on(Arc::new(sim.clone())).unwrap();
     let parts = log.archive().parts.iter();

@@ -1,4 +1,4 @@
-//! Work on a log grows with its files, not with their square.
+//! Work on a log grows linearly with its files.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 mod common;
@@ -28,7 +28,7 @@ fn about(look_back: bool) -> About {
     }
 }
 
-/// A recording of two workers whose files hold a block each.
+/// A recording of two workers whose files hold one block each.
 fn start(disk: &Arc<dyn Disk>, about: &About) -> (Recorder, Vec<BlockSink>) {
     let options = RecorderOptions {
         block_bytes: 16 << 10,
@@ -69,7 +69,7 @@ fn packet(seq: u64, ts_ns: u64, data: &[u8]) -> PacketRecord<'_> {
     }
 }
 
-/// A log of so many files, half of each worker, with 8 packets each.
+/// A log of this many files, half from each worker, with 8 packets each.
 fn log_of(files: u64) -> Arc<dyn Disk> {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
     let (recorder, mut sinks) = start(&disk, &about(false));
@@ -87,7 +87,7 @@ fn log_of(files: u64) -> Arc<dyn Disk> {
     disk
 }
 
-/// Allocations that a work takes on a log of so many files.
+/// Allocations made by `work` on a log of this many files.
 fn taken(files: u64, work: impl FnOnce(&Arc<dyn Disk>)) -> u64 {
     let disk = log_of(files);
     let log = Log::on(Arc::clone(&disk)).unwrap();
@@ -126,7 +126,7 @@ fn four_times_the_files_take_four_times_the_work() {
     }
 }
 
-/// The bytes of a packet that was kept as a header may stand in any later file of the recording.
+/// The bytes of a packet kept as a header may be in any later file of the recording.
 #[test]
 fn a_packet_is_compacted_whole_when_it_was_promoted_in_a_later_file() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());

@@ -1,4 +1,4 @@
-//! The cold tier: each part is in one place, wherever a move is interrupted.
+//! The object tier: each part is in one place, wherever a move is interrupted.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 mod common;
@@ -14,7 +14,7 @@ use strata_store::{Disk, Log, SimDisk};
 
 use common::{Packet, compacted, exported};
 
-/// To the disk of a test all names are alike.
+/// On a test disk, all names are treated alike.
 const STORE: &str = "s3://bucket/sensor-7";
 
 fn store() -> Place {
@@ -31,7 +31,7 @@ fn packets(sim: &SimDisk, key: &Identities) -> Vec<Packet> {
     exported(&log, &Find::default()).0.packets
 }
 
-/// Files of parts that lie there, and those that are listed.
+/// Files of parts that exist, and those that are listed.
 fn files(sim: &SimDisk) -> (BTreeSet<String>, BTreeSet<String>) {
     let dirs = ["packets/", "flows/", "payload/", "meta/", "sums/", "s3://"];
     let names = sim.names().into_iter();
@@ -71,7 +71,7 @@ fn a_log_moves_and_comes_back() {
         assert_eq!(verify(&log(&sim), Some(&key)).unwrap().damage, []);
         let again = relocate(&disk, &store(), u64::MAX, |_| ()).unwrap();
         assert_eq!(again.parts, 0);
-        // From one store to another, and home.
+        // From one store to another, and back to the log.
         let other = Place::elsewhere("file:///mnt/cold").unwrap();
         for place in [other, Place::Log] {
             let moved = relocate(&disk, &place, u64::MAX, |_| ()).unwrap();
@@ -170,7 +170,7 @@ fn readers_keep_their_files_while_parts_move() {
     let all = exported(&reader, &Find::default()).0.packets;
     let moved = relocate(&disk, &store(), u64::MAX, |_| ()).unwrap();
     assert!(moved.waits_for_readers && moved.packets == 188);
-    // What it still reads must not be written anew.
+    // Files it still reads must not be overwritten.
     let back = relocate(&disk, &Place::Log, u64::MAX, |_| ()).unwrap();
     assert!(back.waits_for_readers && back.parts == 0);
     assert!(exported(&reader, &Find::default()).0.packets == all);

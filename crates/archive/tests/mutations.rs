@@ -1,4 +1,4 @@
-//! Bytes of a log that were changed, anywhere: `verify` says so, and nobody is given a wrong packet.
+//! Bytes of a log changed anywhere: `verify` reports them, and nobody gets a wrong packet.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 mod common;
@@ -17,7 +17,7 @@ use strata_wire::mix64;
 
 use common::{Packet, model, read, record};
 
-/// Changes of each file.
+/// Changes to each file.
 const CHANGES: u64 = 12;
 const SEED: u64 = 12;
 
@@ -40,7 +40,7 @@ fn log(key: &Identities, encrypted: bool, place: Option<&str>) -> SimDisk {
     sim
 }
 
-/// What the program reads: its disk checks and decrypts.
+/// Opens the log as the program does: its disk checks and decrypts.
 fn open(sim: &SimDisk, key: &Identities) -> Result<Log, String> {
     let disk = ClearDisk::new(Arc::new(sim.clone()), Some(key.clone()));
     Log::on(Arc::new(disk)).map_err(|error| error.to_string())
@@ -59,7 +59,7 @@ fn exported(log: &Log) -> Result<(Exported, Vec<Packet>), ArchiveError> {
     Ok((done, packets))
 }
 
-/// Whether packets are some of all, in order.
+/// Whether `packets` is a subsequence of `all`.
 fn are_some_of(packets: &[Packet], all: &[Packet]) -> bool {
     let mut rest = all.iter();
     packets.iter().all(|packet| rest.any(|one| one == packet))
@@ -199,7 +199,7 @@ fn without_the_sums_files_are_checked_as_a_whole() {
     assert!(!done.damage.is_empty() && packets.len() < all.len());
 }
 
-/// Without Strata's own checksums, those of pages keep a wrong value away from any reader.
+/// Without Strata's own checksums, those of pages protect any reader from wrong values.
 #[test]
 fn pages_have_checksums_that_readers_check() {
     let key = Identities::generate();
@@ -223,7 +223,7 @@ fn pages_have_checksums_that_readers_check() {
     assert!(changes > 60, "{changes}");
 }
 
-/// Where the compressed bytes of pages lie: a zstd frame begins where a page's header ends.
+/// Ranges of the compressed bytes of pages: a zstd frame starts where a page's header ends.
 fn pages_of(sim: &SimDisk, name: &str) -> Vec<Range<usize>> {
     let disk: &dyn Disk = sim;
     let file = disk.open(name, false).unwrap();

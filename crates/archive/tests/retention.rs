@@ -1,5 +1,5 @@
-//! What age deletes, and what it does not: files that are being written, damaged ones, and
-//! those without packets.
+//! What age deletes, and what it does not: files being written, damaged ones, and those without
+//! packets.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 mod common;
@@ -37,7 +37,7 @@ fn start(disk: &Arc<dyn Disk>, about: &About) -> (Recorder, BlockSink) {
     Recorder::start(Arc::clone(disk), options, about).unwrap()
 }
 
-/// A block with a packet, or none, and whatever else is put into it; on disk on return.
+/// A block with a packet or without, plus whatever `more` adds; on disk on return.
 fn block(
     sink: &mut BlockSink,
     packet: Option<(u64, u64)>,
@@ -172,7 +172,7 @@ fn a_file_without_a_packet_that_can_be_read_is_as_old_as_the_one_before() {
         files.map(|file| file.name.clone()).collect()
     };
     assert_eq!(names.len(), 3);
-    // The header of the last one's block; its copy in the index is as good.
+    // The header of the last file's block; its copy in the index would do as well.
     sim.flip_bit(&names[2], 30, 1);
     assert_eq!(pruned_after(&disk, DAY, DAY).block_files, 0);
     let would = prune(&disk, &keep(DAY), THEN + DAY + 1, true).unwrap();
@@ -199,8 +199,8 @@ fn what_a_policy_protects_goes_by_its_own_age_alone() {
     assert_eq!(left(&disk), []);
 }
 
-/// Where the model cannot be read nothing is known to be ordinary: block files stay block files,
-/// and of two recordings the one whose model can be read makes room first.
+/// If the model cannot be read, nothing is known to be ordinary: block files stay block files, and
+/// of two recordings the one with the readable model is deleted first to free space.
 #[test]
 fn what_may_be_evidence_is_kept_where_the_model_cannot_be_read() {
     let sim = SimDisk::new();
@@ -231,7 +231,7 @@ fn what_may_be_evidence_is_kept_where_the_model_cannot_be_read() {
     }
     disk.replace(&models[1], &whole).unwrap();
     assert_eq!(compact(&disk, |_| ()).unwrap().files, 3);
-    // The older part is ordinary, but for its model.
+    // The older part would be ordinary, but for its model.
     disk.replace(&models[0], b"{").unwrap();
     let bytes: u64 = log_of(&disk)
         .archive()

@@ -1,4 +1,4 @@
-//! Recording captures into logs in memory, and reading exports back.
+//! Records captures into logs in memory, and reads exports back.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use strata_wire::{FlowShare, Interface, Keep, Ledger, LinkType, Meta, TunnelKey}
 /// Time, link type, length on the wire, bytes, options.
 pub(crate) type Packet = (u64, u16, u32, Vec<u8>, Vec<u8>);
 
-/// What a capture file holds: packets in order, and all else in any order.
+/// The content of a capture file: packets in order, and all else in any order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Capture {
     pub(crate) packets: Vec<Packet>,
@@ -65,8 +65,7 @@ pub(crate) fn model() -> Model {
     Model::from_json(&json).unwrap()
 }
 
-/// Records captures, one recording each, into the log on `disk`; false if one is
-/// refused at once.
+/// Records captures, one recording each, into the log on `disk`; false if one is refused at once.
 pub(crate) fn record(
     disk: &Arc<dyn Disk>,
     path: &Path,
@@ -109,7 +108,7 @@ pub(crate) fn record(
     true
 }
 
-/// A log of two recordings, compacted, encrypted to a key if there is one.
+/// A log of two recordings, compacted, encrypted if there is a key.
 pub(crate) fn compacted(key: Option<&Identities>) -> SimDisk {
     let sim = SimDisk::new();
     let disk: Arc<dyn Disk> = Arc::new(sim.clone());
@@ -124,13 +123,13 @@ pub(crate) fn compacted(key: Option<&Identities>) -> SimDisk {
     sim
 }
 
-/// Records the headers of a capture, of which a policy protects what matches `protected`.
+/// Records the headers of a capture; a policy protects what matches `protected`.
 pub(crate) fn record_protected(disk: &Arc<dyn Disk>, path: &Path, protected: &str) {
     record_headers(disk, path, &[protected], |_| None);
 }
 
-/// Records the headers of a capture, with filters of policies that protect, and the share of
-/// flows that each packet is said to be one of.
+/// Records the headers of a capture, with filters of protecting policies, and each packet's share
+/// of flows.
 pub(crate) fn record_headers(
     disk: &Arc<dyn Disk>,
     path: &Path,
