@@ -1,9 +1,9 @@
-//! Packets of runs that overlap, in the order of arrival: a merge sort that goes on on disk when
-//! memory does not do.
+//! Packets of overlapping runs, in order of arrival: a merge sort that spills to disk when memory
+//! is not enough.
 //!
-//! A run comes in the order of its flows, in which its payload lies and is decompressed once. It
-//! is sorted in memory; what does not fit is written, sorted, to a temporary file without a name,
-//! encrypted with a key that is nowhere but in memory: the log may be encrypted too.
+//! A run comes in the order of its flows, in which its payload is stored, so it is decompressed
+//! once. It is sorted in memory; what does not fit is written, sorted, to an unnamed temporary
+//! file, encrypted with a key that exists only in memory: the log may be encrypted too.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
@@ -14,19 +14,19 @@ use std::os::unix::fs::FileExt;
 use chacha20poly1305::aead::{AeadInPlace, KeyInit, OsRng};
 use chacha20poly1305::{ChaCha20Poly1305, Nonce, Tag};
 
-/// Packets that wait for their turn take so much memory at most.
+/// Memory for packets waiting for their turn, at most.
 pub(crate) const MEMORY_BYTES: usize = 256 << 20;
-/// Memory is taken in pieces of this size.
+/// Memory is allocated in pieces of this size.
 const SLAB_BYTES: usize = 1 << 20;
-/// What is read of a sorted piece on disk at once.
+/// Bytes read at a time from a sorted piece on disk.
 const CHUNK_BYTES: usize = 256 << 10;
 const TAG_BYTES: usize = 16;
-/// Texts that are numbered; others are written out with their packet.
+/// Texts that get a number; others are written out with their packet.
 const TEXTS_MAX: usize = 1 << 16;
-/// The number of a text that is written out.
+/// In place of a number: the text is written out.
 const WRITTEN_OUT: u32 = u32::MAX;
 
-/// When a packet arrived, and its place among those of the same time.
+/// When a packet arrived, and its position among packets of the same time.
 pub(crate) type Arrival = (u64, i64);
 
 /// A packet that waits, or waited, for its turn.
@@ -59,7 +59,7 @@ const HEAD_BYTES: usize = 72;
 const HAS_TIME: u8 = 1;
 const HAS_SCORE: u8 = 2;
 
-/// Texts that many packets have, by number.
+/// Texts shared by many packets, by number.
 #[derive(Default)]
 struct Texts {
     numbers: HashMap<Box<[u8]>, u32>,
@@ -81,7 +81,7 @@ impl Texts {
     }
 }
 
-/// Lengths of packets and their options come from fields of 32 bits.
+/// Lengths of packets and their options come from 32-bit fields.
 fn length(bytes: usize) -> u32 {
     u32::try_from(bytes).expect("a packet and its options have less than 4 GiB")
 }
@@ -124,7 +124,7 @@ impl Waiting<'_> {
     }
 }
 
-/// What [`Waiting::emit`] wrote, read in order.
+/// The output of [`Waiting::emit`], read in order.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -147,7 +147,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The packet that bytes begin with, and its length there.
+/// The packet at the start of `bytes`, and its length there.
 fn parse<'a>(bytes: &'a [u8], known: &'a Texts) -> (Waiting<'a>, usize) {
     let mut read = Fields(bytes);
     let arrival = arrival_of(read.take(16));
@@ -198,7 +198,7 @@ fn arrival_of(bytes: &[u8]) -> Arrival {
 #[derive(Default)]
 struct Batch {
     slabs: Vec<Vec<u8>>,
-    /// Arrival, slab, place in it, length; in order once it is sorted.
+    /// Arrival, slab, offset in it, length; in order once sorted.
     index: Vec<(Arrival, u32, u32, u32)>,
     bytes: usize,
 }
@@ -232,14 +232,14 @@ impl Batch {
 
 /// A sorted piece.
 enum Piece {
-    /// In memory, from this place of its index on.
+    /// In memory, from this index position on.
     Memory(Batch, usize),
     Disk(Spilled),
 }
 
 /// A sorted piece on disk.
 struct Spilled {
-    /// Where each chunk begins in the file, its length and number.
+    /// Each chunk's offset in the file, length and number.
     chunks: VecDeque<(u64, usize, u64)>,
     /// The current chunk.
     chunk: Vec<u8>,
@@ -264,7 +264,7 @@ impl Spill {
         })
     }
 
-    /// Of a number that no other chunk has, so that no nonce is used twice.
+    /// From a number that no other chunk has, so that no nonce is used twice.
     fn nonce(number: u64) -> Nonce {
         let mut nonce = Nonce::default();
         nonce[..8].copy_from_slice(&number.to_le_bytes());
@@ -306,18 +306,18 @@ impl Spill {
     }
 }
 
-/// Sorts packets, of which it holds [`MEMORY_BYTES`] in memory.
+/// Sorts packets, holding [`MEMORY_BYTES`] of them in memory.
 pub(crate) struct ByTime {
     memory_bytes: usize,
     texts: Texts,
-    /// Packets of the run that is being taken in.
+    /// Packets of the run being added.
     pending: Batch,
-    /// By number, in the order in which runs came.
+    /// By number, in the order of the runs.
     pieces: BTreeMap<u64, Piece>,
     next_piece: u64,
     /// The first packet of each piece.
     firsts: BinaryHeap<Reverse<(Arrival, u64)>>,
-    /// The piece whose first packet was given out.
+    /// The piece whose first packet was returned.
     given: Option<u64>,
     /// Bytes of the pieces in memory.
     held: usize,
@@ -339,7 +339,7 @@ impl ByTime {
         }
     }
 
-    /// Takes in a packet, of a run in any order.
+    /// Adds a packet; within a run, in any order.
     pub(crate) fn push(&mut self, packet: &Waiting<'_>) -> io::Result<()> {
         self.advance()?;
         let numbers = packet.texts.map(|text| self.texts.number(text));
@@ -350,7 +350,7 @@ impl ByTime {
         Ok(())
     }
 
-    /// Ends a run: its packets may be given out.
+    /// Ends a run: its packets may now be returned.
     pub(crate) fn end_run(&mut self) {
         let mut batch = std::mem::take(&mut self.pending);
         batch.index.sort_by_key(|(arrival, ..)| *arrival);
@@ -363,13 +363,13 @@ impl ByTime {
         self.next_piece += 1;
     }
 
-    /// When the packet arrived that is next.
+    /// When the next packet arrived.
     pub(crate) fn first(&mut self) -> io::Result<Option<Arrival>> {
         self.advance()?;
         Ok(self.firsts.peek().map(|Reverse((arrival, _))| *arrival))
     }
 
-    /// The packet that is next.
+    /// The next packet.
     pub(crate) fn next(&mut self) -> io::Result<Option<Waiting<'_>>> {
         self.advance()?;
         let Some(Reverse((_, number))) = self.firsts.pop() else {
@@ -383,7 +383,7 @@ impl ByTime {
         })
     }
 
-    /// Goes on in the piece whose first packet was given out.
+    /// Advances in the piece whose first packet was returned.
     fn advance(&mut self) -> io::Result<()> {
         let Some(number) = self.given.take() else {
             return Ok(());
@@ -492,7 +492,7 @@ mod tests {
     }
 
     proptest! {
-        /// Runs that overlap as they like come out as a stable sort has them, whatever the memory.
+        /// Runs with any overlap come out as from a stable sort, whatever the memory.
         #[test]
         fn packets_come_as_a_stable_sort_has_them(
             runs in prop::collection::vec(
@@ -508,7 +508,7 @@ mod tests {
             let mut expected = Vec::new();
             for run in &runs {
                 for (n, (time, tie, len)) in run.iter().enumerate() {
-                    // Within a run no two packets have the same place.
+                    // Within a run no two packets have the same arrival.
                     let arrival = (*time, tie * 1_000 + i64::try_from(n).unwrap());
                     let one = packet(arrival, &bytes[..len / 7], &bytes[..*len]);
                     sorter.push(&one).unwrap();

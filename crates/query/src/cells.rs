@@ -1,11 +1,11 @@
-//! Integers of tables, as what they are.
+//! Integers from tables, converted to their types.
 
 use std::fmt;
 
 use strata_archive::Spec;
 use strata_archive::parts::Column;
 
-/// The port, and the protocol, of what has none: as [`strata_filter::FlowFacts`] and IPFIX say it.
+/// Stands for a missing port or protocol, as in [`strata_filter::FlowFacts`] and IPFIX.
 pub(crate) const NO_PORT: u16 = 0;
 pub(crate) const NO_PROTOCOL: u8 = 0;
 
@@ -39,7 +39,7 @@ impl<'a> Ints<'a> {
         }
     }
 
-    /// The next row's; `None` if it has none.
+    /// The next row's value; `None` if it has none.
     pub(crate) fn next<T: TryFrom<i64>>(&mut self) -> Result<Option<T>, WrongValue> {
         let Some(value) = self.values.next().flatten() else {
             return Ok(None);
@@ -50,7 +50,7 @@ impl<'a> Ints<'a> {
             .map_err(|_| WrongValue { column, value })
     }
 
-    /// The next row's, of a column in which every row has one.
+    /// The next row's value, in a column without nulls.
     pub(crate) fn next_there<T: TryFrom<i64>>(&mut self) -> Result<T, WrongValue> {
         let value = self.next()?;
         Ok(value.expect("a column without nulls has a value for every row"))

@@ -14,13 +14,13 @@ use crate::find::Find;
 use crate::merge;
 use crate::parts::{Parts, parts_of};
 
-/// Writes the wanted packets of a log, compacted or not, in the order in which they
-/// arrived, recording by recording. `find` says which flows may hold wanted packets,
-/// `options` which packets are wanted. Damaged places are passed over and reported.
+/// Writes the wanted packets of a log, compacted or not, in order of arrival, recording by
+/// recording. `find` selects the flows that may hold wanted packets, `options` the packets. Damaged
+/// places are skipped and reported.
 ///
-/// What is compacted is read once and decompressed once, in the order of flows. Up to 256 MiB of
-/// packets wait in memory for their turn, and what is more in a temporary file (`TMPDIR`); beside
-/// that, memory is taken for the rows of one run at most, and 256 KiB for each 256 MiB on disk.
+/// Compacted data are read once and decompressed once, in the order of flows. Up to 256 MiB of
+/// packets wait in memory for their turn, and any more in a temporary file (`TMPDIR`); in addition,
+/// memory is used for the rows of one run at most, and 256 KiB for each 256 MiB on disk.
 ///
 /// # Errors
 ///
@@ -35,7 +35,7 @@ pub fn export<W: Write>(
     export_within(MEMORY_BYTES, log, output, format, find, options)
 }
 
-/// As [`export`], with another bound of the packets that wait in memory.
+/// As [`export`], with another limit for the packets that wait in memory.
 ///
 /// # Errors
 ///
@@ -76,7 +76,7 @@ pub fn export_within<W: Write>(
     exporter.finish()
 }
 
-/// What the inputs of a recording said, from its parts: each thing once, in order.
+/// The metadata of a recording's inputs, from its parts: each item once, in order.
 fn metas_of(
     log: &Log,
     recording: &Recording,
@@ -92,7 +92,7 @@ fn metas_of(
         let disk = log.disk().as_ref();
         let name = parts::name_of(disk, part, file);
         let bytes = if file.is_encrypted() {
-            // The manifest says how long it is encrypted.
+            // The manifest has the encrypted length.
             Input::open(disk, &name)?.size()
         } else {
             file.bytes
@@ -105,7 +105,7 @@ fn metas_of(
             blocks: 1,
             packets: 0,
         };
-        // Parts of one job say the same, and an input may say one thing twice.
+        // Parts of one job repeat the same items, and an input may repeat an item.
         let mut here: HashMap<String, u32> = HashMap::new();
         for block in log.blocks_in(recording, &file, &all) {
             match block {
@@ -133,7 +133,7 @@ fn metas_of(
                         offset: 0,
                         problem: source.to_string(),
                     });
-                    // The reader stays where it cannot read.
+                    // The reader does not advance past what it cannot read.
                     break;
                 }
                 Err(error) => return Err(error.into()),

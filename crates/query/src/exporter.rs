@@ -1,4 +1,4 @@
-//! Packets and what the inputs said, into a capture file.
+//! Writes packets and the inputs' metadata to a capture file.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -15,12 +15,11 @@ use strata_wire::{Interface, LinkType, Meta};
 pub struct ExportOptions<'a> {
     /// Which blocks may hold wanted packets.
     pub select: Select,
-    /// Whether a packet is wanted, by link type, bytes kept and wire length;
-    /// `None` for all.
+    /// Whether a packet is wanted, by link type, bytes kept and wire length; `None` for all.
     #[allow(clippy::type_complexity)]
     pub matches: Option<Box<dyn FnMut(LinkType, &[u8], u32) -> bool + 'a>>,
-    /// Whether to say class, score, granularity and reason in a comment of each
-    /// packet. pcapng only.
+    /// Whether to write class, score, granularity and reason in a comment of each packet. pcapng
+    /// only.
     pub comments: bool,
 }
 
@@ -38,7 +37,7 @@ pub enum FileFormat {
     /// pcapng.
     #[default]
     PcapNg,
-    /// pcap with nanoseconds.
+    /// pcap with nanosecond timestamps.
     Pcap,
 }
 
@@ -47,11 +46,11 @@ pub enum FileFormat {
 pub struct Exported {
     /// Packets written.
     pub packets: u64,
-    /// Packets that were looked at.
+    /// Packets examined.
     pub examined: u64,
-    /// Records of blocks that were decoded.
+    /// Records of blocks decoded.
     pub decoded: u64,
-    /// Damaged places that were passed over.
+    /// Damaged places that were skipped.
     pub damage: Vec<Damage>,
 }
 
@@ -60,18 +59,18 @@ enum Output<W: Write> {
     Pcap(PcapWriter<W>),
 }
 
-/// Bytes of comments of further sections: more would make a section header that no program reads.
+/// Bytes of comments of further sections: with more, no program could read the section header.
 const COMMENTS_BYTES_MAX: usize = 1 << 20;
 
-/// The options of the first section of the inputs, and the comments of the
-/// others, up to 1 MiB: an export is one section.
+/// The options of the inputs' first section, and the comments of the others, up to 1 MiB: an export
+/// has only one section.
 #[derive(Debug, Default)]
 pub(crate) struct Sections {
     merged: Option<Vec<u8>>,
 }
 
 impl Sections {
-    /// Takes in a section's options.
+    /// Adds a section's options.
     pub(crate) fn add(&mut self, list: &[u8]) {
         match &mut self.merged {
             None => self.merged = Some(list.to_vec()),
@@ -81,18 +80,18 @@ impl Sections {
                     return;
                 }
                 for comment in options::comments(list) {
-                    // It was an option before, so it fits one now.
+                    // It was an option before, so it fits into one now.
                     let _ = options::push_comment(merged, comment);
                 }
             }
         }
     }
 
-    /// Takes in the sections of a log's block files.
+    /// Adds the sections of a log's block files.
     ///
     /// # Errors
     ///
-    /// If the log cannot be read; damage is passed over.
+    /// If the log cannot be read; damage is skipped.
     pub(crate) fn of_blocks(&mut self, log: &Log) -> Result<(), StoreError> {
         let select = Select {
             metadata_only: true,
@@ -116,13 +115,13 @@ impl Sections {
     }
 }
 
-/// Writes packets and what the inputs said to a capture file.
+/// Writes packets and the inputs' metadata to a capture file.
 pub(crate) struct Exporter<'a, W: Write> {
     output: Output<W>,
     options: ExportOptions<'a>,
     /// By recording and interface: number in the export, and link type.
     interfaces: HashMap<(u32, u16), (u16, Interface)>,
-    /// Link type of the interface that was asked for last.
+    /// Link type of the interface that was looked up last.
     last_link: Option<((u32, u16), LinkType)>,
     packet_options: Vec<u8>,
     exported: Exported,
@@ -137,7 +136,7 @@ impl<W: Write> std::fmt::Debug for Exporter<'_, W> {
 }
 
 impl<'a, W: Write> Exporter<'a, W> {
-    /// Begins a file.
+    /// Starts a file.
     ///
     /// # Errors
     ///
@@ -162,12 +161,12 @@ impl<'a, W: Write> Exporter<'a, W> {
         })
     }
 
-    /// Notes a damaged place that was passed over.
+    /// Records a damaged place that was skipped.
     pub(crate) fn damage(&mut self, damage: Damage) {
         self.exported.damage.push(damage);
     }
 
-    /// Counts a record that was decoded.
+    /// Counts a decoded record.
     pub(crate) fn count_decoded(&mut self) {
         self.exported.decoded += 1;
     }
@@ -185,7 +184,7 @@ impl<'a, W: Write> Exporter<'a, W> {
         Ok(self.exported)
     }
 
-    /// Writes what an input said about itself; an interface once.
+    /// Writes an input's metadata; each interface only once.
     ///
     /// # Errors
     ///
@@ -225,7 +224,7 @@ impl<'a, W: Write> Exporter<'a, W> {
         Ok(())
     }
 
-    /// Writes a packet, if it is wanted; `comment` says what of it.
+    /// Writes a packet, if it is wanted; `comment` returns its comment.
     ///
     /// # Errors
     ///
@@ -282,7 +281,7 @@ impl<'a, W: Write> Exporter<'a, W> {
         self.packet_options.clear();
         self.packet_options.extend_from_slice(packet.options);
         if let Some(comment) = comment {
-            // Only names of a crafted log are too long for an option.
+            // Only a crafted log has names too long for an option.
             let _ = options::push_comment(&mut self.packet_options, comment);
         }
         let written = PacketRef {
@@ -305,8 +304,8 @@ impl<'a, W: Write> Exporter<'a, W> {
     }
 }
 
-/// The comment that Wireshark shows for a packet. `flow_share` is the share of all flows
-/// that were captured, up to 1.
+/// A packet's comment, as shown by Wireshark. `flow_share` is the share of all flows that were
+/// captured, up to 1.
 pub(crate) fn comment_text(
     class: Option<&str>,
     score: Option<f64>,

@@ -1,4 +1,4 @@
-//! Finding: which rows of a part may be wanted, by its flows.
+//! Finds the rows of a part that may be wanted, by its flows.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ pub struct Find<'a> {
     pub from_ns: Option<u64>,
     /// Packets before this time, ns.
     pub to_ns: Option<u64>,
-    /// Packets that match.
+    /// Packets that match this filter.
     pub filter: Option<&'a Filter>,
 }
 
@@ -59,11 +59,11 @@ fn family_and_number(address: &IpAddr) -> (AddressFamily, u128) {
     }
 }
 
-/// Rows of a part's packets by row group: those of flows that may be wanted. A
-/// group without any is not there.
+/// Rows of a part's packets by row group: those of flows that may be wanted. A group without any is
+/// missing.
 pub(crate) type Wanted = BTreeMap<usize, Vec<Range<usize>>>;
 
-/// Looks through the flows of a part.
+/// Searches the flows of a part.
 pub(crate) fn wanted(
     disk: &dyn Disk,
     part: &Part,
@@ -109,7 +109,7 @@ pub(crate) fn wanted(
     Ok(Some(wanted))
 }
 
-/// Columns that say whether a flow may be wanted, and where its packets are.
+/// Columns that tell whether a flow may be wanted, and where its packets are.
 const FACTS: [FlowColumn; 11] = [
     FlowColumn::FirstTime,
     FlowColumn::LastTime,
@@ -124,7 +124,7 @@ const FACTS: [FlowColumn; 11] = [
     FlowColumn::Rows,
 ];
 
-/// What [`FACTS`] say of a flow.
+/// The values of [`FACTS`] for a flow.
 struct Place {
     first_ns: u64,
     last_ns: u64,
@@ -142,7 +142,7 @@ struct Places<'a> {
     ports: [Ints<'a>; 2],
     protocol: Ints<'a>,
     hides_addresses: Ints<'a>,
-    /// Row group, first row and rows.
+    /// Row group, first row and number of rows.
     place: [Ints<'a>; 3],
 }
 
@@ -194,9 +194,9 @@ fn add_range(ranges: &mut Vec<Range<usize>>, range: Range<usize>) {
     }
 }
 
-/// What the flows of wanted packets have, as the table has it.
+/// Values that flows of wanted packets have, as stored in the table.
 struct Sought {
-    /// Of each set a flow has one address.
+    /// A flow has one address from each set.
     hosts: Vec<Vec<String>>,
     community_ids: Option<Vec<String>>,
 }
@@ -216,8 +216,8 @@ impl Sought {
         }
     }
 
-    /// Rows of a group of flows that may be wanted, by their addresses; as little as possible
-    /// is read.
+    /// Rows of a group of flows that may be wanted, by their addresses; reads as little as
+    /// possible.
     fn rows(
         &self,
         table: &TableReader<Input>,

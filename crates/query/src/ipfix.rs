@@ -1,5 +1,5 @@
-//! Rows of flows as IPFIX messages (RFC 7011): what is in a record, and where it comes from, the
-//! columns say.
+//! Rows of flows as IPFIX messages (RFC 7011): the columns define the contents of a record and
+//! their sources.
 
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -10,12 +10,12 @@ use strata_archive::{Element, ElementForm, FlowColumn};
 use crate::cells::WrongValue;
 use crate::record::FlowRecord;
 
-/// What every record begins with.
+/// The start of every record.
 const ADDRESSES: [FlowColumn; 2] = [FlowColumn::Src, FlowColumn::Dst];
 /// What follows the addresses: ports, or type and code of ICMP.
 const PORTS: [FlowColumn; 2] = [FlowColumn::SrcPort, FlowColumn::DstPort];
 const ICMP: [FlowColumn; 2] = [FlowColumn::IcmpType, FlowColumn::IcmpCode];
-/// What every record ends with.
+/// The end of every record.
 const ENDING: [FlowColumn; 7] = [
     FlowColumn::Protocol,
     FlowColumn::TcpFlags,
@@ -26,11 +26,11 @@ const ENDING: [FlowColumn; 7] = [
     FlowColumn::LastTime,
 ];
 
-/// IPFIX has no missing values: what has no port has this one.
+/// IPFIX has no missing values: flows without ports get this value.
 const MISSING: u64 = 0;
 /// Bytes of data records after which a message is written; RFC 7011 allows 65,535.
 const MESSAGE_BYTES: usize = 32_000;
-/// The latest export time that a message can state.
+/// The latest export time that a message can hold.
 const EXPORT_TIME_MAX_S: u64 = 0xffff_ffff;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,14 +39,14 @@ enum Version {
     V6,
 }
 
-/// The form of a record.
+/// The layout of a record.
 struct Template {
     id: u16,
     version: Version,
     of_protocol: [FlowColumn; 2],
 }
 
-/// Those of IPv4 and IPv6 with ports, and of ICMP over both.
+/// For IPv4 and IPv6 with ports, and for ICMP over both.
 const TEMPLATES: [Template; 4] = [
     Template {
         id: 256,
@@ -120,18 +120,18 @@ pub(crate) struct Ipfix {
 }
 
 impl Ipfix {
-    /// Adds a flow's two directions; whether the message is full.
+    /// Adds both directions of a flow; returns whether the message is full.
     pub(crate) fn add(&mut self, record: &FlowRecord) -> Result<bool, WrongValue> {
         let ends = ADDRESSES.map(|column| record.address(column));
         let version = match ends {
             [Some(IpAddr::V4(_)), Some(IpAddr::V4(_))] => Version::V4,
             [Some(IpAddr::V6(_)), Some(IpAddr::V6(_))] => Version::V6,
-            // What is not IP has none.
+            // Non-IP flows have no record.
             _ => return Ok(false),
         };
         self.exported(record);
         let there = icmp(record)?;
-        // Only what answers what is known; the other direction's own is not in the record.
+        // Only the answering type is known; the other direction's own is not in the record.
         let back = match (there, record.int(FlowColumn::Protocol)?) {
             (Some([kind, _]), Some(number)) => icmp_counterpart(number, kind).map(|kind| [kind, 0]),
             _ => None,
@@ -141,7 +141,7 @@ impl Ipfix {
         Ok(self.sets.iter().map(Vec::len).sum::<usize>() > MESSAGE_BYTES)
     }
 
-    /// A message is exported when its latest flow ended.
+    /// A message's export time is the end of its latest flow.
     fn exported(&mut self, record: &FlowRecord) {
         let last_s = record.time(FlowColumn::LastTime) / 1_000_000_000;
         let last_s = u32::try_from(last_s.min(EXPORT_TIME_MAX_S)).expect("no later than that");
@@ -206,7 +206,7 @@ impl Ipfix {
         output.write_all(&len.to_be_bytes())?;
         output.write_all(&self.export_time_s.to_be_bytes())?;
         output.write_all(&self.sequence.to_be_bytes())?;
-        // No particular observation domain (RFC 7011 §3.1): templates hold for one.
+        // No particular observation domain (RFC 7011 §3.1): templates are valid for one.
         output.write_all(&0_u32.to_be_bytes())?;
         output.write_all(&body)?;
         self.sequence = self.sequence.wrapping_add(self.records);
@@ -215,13 +215,13 @@ impl Ipfix {
     }
 }
 
-/// Type and code of a flow of ICMP.
+/// Type and code of an ICMP flow.
 fn icmp(record: &FlowRecord) -> Result<Option<[u8; 2]>, WrongValue> {
     let [kind, code] = ICMP.map(|column| record.int(column));
     Ok(kind?.zip(code?).map(|(kind, code)| [kind, code]))
 }
 
-/// Appends a column's value as the information element that it is.
+/// Appends a column's value as its information element.
 fn put(
     record: &FlowRecord,
     column: FlowColumn,

@@ -1,7 +1,7 @@
 //! Reading a log, of both tiers alike.
 //!
-//! - [`export`]: packets into a capture file, in one order ([`Find`] says which, a merge of parts
-//!   and of each worker's blocks puts them in order);
+//! - [`export`]: packets into a capture file, in one order ([`Find`] selects them, a merge of parts
+//!   and of each worker's blocks orders them);
 //! - [`flow_records`], [`RecordWriter`]: flows as CSV, JSON, IPFIX;
 //! - [`reasons_of`]: why packets were kept.
 //!
@@ -9,7 +9,7 @@
 //!
 //! ```text
 //! export           a log into a capture file
-//! merge            the packets of a recording, of both tiers
+//! merge            the packets of a recording, from both tiers
 //! parts            the packets of its parts
 //! by_time          a merge sort in memory and on disk
 //! exporter         the capture file

@@ -1,9 +1,9 @@
 //! The packets of a recording from both tiers, in one order.
 //!
-//! A source is what comes in an order of its own: the parts together, and each worker's blocks.
-//! A worker that captures several interfaces takes from one after another, so each of these is
-//! a source of its own, which reads the worker's blocks anew. The next packet is that of the
-//! source whose next one arrived first.
+//! A source has an order of its own: the parts together, and each worker's blocks. A worker that
+//! captures several interfaces takes packets from one after another, so each interface is a
+//! separate source, which reads the worker's blocks again. The next packet comes from the source
+//! whose next packet arrived first.
 
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
@@ -21,20 +21,20 @@ use crate::by_time::Waiting;
 use crate::exporter::{Exporter, comment_text};
 use crate::parts::Parts;
 
-/// One of the orders that are merged.
+/// One of the sources that are merged.
 enum Source<'a> {
     Parts(Box<Parts<'a>>),
     Blocks(Box<WorkerBlocks<'a>>),
 }
 
-/// Writes the packets of a recording, and what its inputs said in block files.
+/// Writes the packets of a recording, and its inputs' metadata from block files.
 ///
-/// What one worker's parts hold came before what its blocks hold, whatever the times say. Of
-/// several workers one may have been compacted further than another: all go by their times.
+/// A worker's parts come before its blocks, whatever the times say. With several workers, one may
+/// have been compacted further than another: all are ordered by time.
 ///
 /// # Errors
 ///
-/// If the log cannot be read or the output not written; damage is given to `exporter`.
+/// If the log cannot be read or the output not written; damage is reported to `exporter`.
 pub(crate) fn write<W: Write>(
     log: &Log,
     recording: &Recording,
@@ -60,7 +60,7 @@ pub(crate) fn write<W: Write>(
     merge(id, blocks, exporter)
 }
 
-/// The blocks of each worker, of each interface apart if several are captured.
+/// The blocks of each worker, separately for each interface if several are captured.
 fn sources<'a>(log: &'a Log, recording: &'a Recording, select: &'a Select) -> Vec<Source<'a>> {
     let workers: BTreeSet<u16> = recording.files.iter().map(|file| file.worker).collect();
     let captured = recording.inputs.len();
@@ -81,7 +81,7 @@ fn sources<'a>(log: &'a Log, recording: &'a Recording, select: &'a Select) -> Ve
     sources
 }
 
-/// Writes what all sources hold; of those with the same time, what the first holds.
+/// Writes everything from all sources; with equal times, the first source goes first.
 fn merge<W: Write>(
     recording: u32,
     mut sources: Vec<Source<'_>>,
@@ -108,7 +108,7 @@ fn merge<W: Write>(
 }
 
 impl Source<'_> {
-    /// When what is next arrived; 0 for what is no packet, to which later packets refer.
+    /// When the next item arrived; 0 if it is not a packet, as later packets refer to it.
     fn head<W: Write>(
         &mut self,
         exporter: &mut Exporter<'_, W>,
@@ -147,20 +147,20 @@ impl Source<'_> {
 struct WorkerBlocks<'a> {
     blocks: Blocks<'a>,
     cursor: Option<Cursor>,
-    /// Packets of this interface alone; `None` for all.
+    /// Only packets of this interface; `None` for all.
     interface: Option<u16>,
-    /// Whether what is no packet, and what is damaged, is taken from here: of several
-    /// sources over the same blocks one does.
+    /// Whether non-packet records and damage are reported from here: one of several sources over
+    /// the same blocks does it.
     leads: bool,
     known: Known,
 }
 
-/// What is known of the packets that follow.
+/// The state that the following packets refer to.
 #[derive(Default)]
 struct Known {
     context: Context,
     verdicts: HashMap<u16, VerdictRecord>,
-    /// Of the block at hand: the share of flows that was captured.
+    /// For the current block: the share of flows that was captured.
     share: FlowShare,
 }
 
@@ -175,7 +175,7 @@ impl<'a> WorkerBlocks<'a> {
         }
     }
 
-    /// Goes to the next record that is looked at, and says when it arrived.
+    /// Advances to the next relevant record, and returns when it arrived.
     fn head<W: Write>(
         &mut self,
         recording: u32,
@@ -188,7 +188,7 @@ impl<'a> WorkerBlocks<'a> {
                 {
                     return Ok(Some(ts_ns));
                 }
-                // A packet of another interface is passed over there.
+                // `take` skips a packet of another interface.
                 Some(Some(Head::Packet { .. })) => self.take(recording, exporter)?,
                 Some(Some(Head::Other)) => return Ok(Some(0)),
                 Some(None) => (self.cursor, self.known.share) = (None, FlowShare::ALL),
@@ -205,7 +205,7 @@ impl<'a> WorkerBlocks<'a> {
         }
     }
 
-    /// Decodes the next record, and writes it if it is to be written.
+    /// Decodes the next record, and writes it if it is wanted.
     fn take<W: Write>(
         &mut self,
         recording: u32,
@@ -266,7 +266,7 @@ impl Known {
     }
 }
 
-/// What is wrong at an offset of a block's records.
+/// Damage at an offset in a block's records.
 fn damage(block: &Block, at: usize, problem: String) -> Damage {
     Damage {
         file: block.file.clone(),
@@ -297,9 +297,9 @@ fn of_row(packet: &Waiting<'_>) -> String {
     let [class, granularity, reason, mode] = packet
         .texts
         .map(|bytes| std::str::from_utf8(bytes).unwrap_or("damaged"));
-    // A packet whose verdict was lost has no class to tell.
+    // A packet whose verdict was lost has no class.
     let class = (reason != "not-recorded").then_some(class);
-    // Scores were whole numbers of 65,535ths.
+    // Scores were stored in 65,535ths.
     let score = packet
         .score
         .map(|score| (f64::from(score) * 65_535.0).round() / 65_535.0);

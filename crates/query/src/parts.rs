@@ -1,5 +1,4 @@
-//! The packets of a recording's parts, whole again as far as they were kept, in the order of
-//! arrival.
+//! The packets of a recording's parts, rebuilt as far as they were kept, in order of arrival.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -14,17 +13,17 @@ use crate::find::{self, Find};
 
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
-/// Rows that are read at once.
+/// Rows read at a time.
 const ROWS_AT_ONCE: usize = 1 << 17;
 
-/// A part whose packets are read.
+/// A part being read.
 struct OpenPart {
     table: TableReader<Input>,
     payload: Option<PayloadReader>,
     mode: String,
     named: String,
     payload_named: String,
-    /// Its row groups that are still to be read.
+    /// Row groups still to be read.
     groups: usize,
 }
 
@@ -41,9 +40,9 @@ struct Ahead {
 pub(crate) struct Parts<'a> {
     log: &'a Log,
     find: &'a Find<'a>,
-    /// By the time at which they begin, the first last.
+    /// By start time, the earliest last.
     parts_ahead: Vec<&'a Part>,
-    /// As these.
+    /// In the same order.
     ahead: Vec<Ahead>,
     open: BTreeMap<u32, OpenPart>,
     waiting: ByTime,
@@ -51,7 +50,7 @@ pub(crate) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// `memory_bytes` of packets wait in memory for their turn.
+    /// Keeps up to `memory_bytes` of waiting packets in memory.
     pub(crate) fn new(
         log: &'a Log,
         recording: &Recording,
@@ -95,7 +94,7 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The next packet, of which [`Parts::head`] told the time.
+    /// The next packet, whose time [`Parts::head`] returned.
     pub(crate) fn next(&mut self) -> Result<Option<Waiting<'_>>, ArchiveError> {
         self.waiting.next().map_err(in_temporary_file)
     }
@@ -159,7 +158,7 @@ impl<'a> Parts<'a> {
         Ok(Some((open, groups)))
     }
 
-    /// Takes in the packets of the row group that is next.
+    /// Adds the packets of the next row group.
     fn take_in(&mut self) -> Result<(), ArchiveError> {
         let Some(ahead) = self.ahead.pop() else {
             return Ok(());
@@ -200,7 +199,7 @@ impl<'a> Parts<'a> {
                 file: part.named.clone(),
                 source,
             })?);
-            // More of the last flow may follow.
+            // More rows of the last flow may follow.
             let last = rows.last().map(|row| row.flow_id);
             let of_last = rows
                 .iter()
@@ -213,7 +212,7 @@ impl<'a> Parts<'a> {
         self.flows(part, &mut rows)
     }
 
-    /// Takes in the packets of whole flows.
+    /// Adds the packets of whole flows.
     fn flows(&mut self, part: &mut OpenPart, rows: &mut [Row]) -> Result<(), ArchiveError> {
         let mut data = Vec::new();
         let (mut wrong, mut first_wrong) = (0_u64, None);
@@ -229,7 +228,7 @@ impl<'a> Parts<'a> {
                 });
                 let data = match whole {
                     Ok(Some(data)) => data,
-                    // The reader of the payload says it.
+                    // The payload reader reports it.
                     Ok(None) => continue,
                     Err(problem) => {
                         wrong += 1;
@@ -251,7 +250,7 @@ impl<'a> Parts<'a> {
         Ok(())
     }
 
-    /// A file that is not what was written is damage, all else an error.
+    /// An invalid file is damage; anything else is an error.
     fn or_damage<T>(&mut self, result: Result<T, ArchiveError>) -> Result<Option<T>, ArchiveError> {
         let (file, problem) = match result {
             Ok(value) => return Ok(Some(value)),
@@ -288,7 +287,7 @@ fn in_temporary_file(source: std::io::Error) -> ArchiveError {
     }
 }
 
-/// Ranges of rows, at most [`ROWS_AT_ONCE`] together.
+/// Ranges of rows, at most [`ROWS_AT_ONCE`] in each portion.
 fn in_portions(rows: &[Range<usize>]) -> Vec<Vec<Range<usize>>> {
     let mut portions = vec![Vec::new()];
     let mut room = ROWS_AT_ONCE;
@@ -318,7 +317,7 @@ fn header(rebuild: &mut Rebuild, row: &Row, out: &mut Vec<u8>) -> Result<(), Sou
     Ok(())
 }
 
-/// The bytes of a packet that was kept beyond its headers; nothing if they cannot be read.
+/// The bytes of a packet kept beyond its headers; `None` if they cannot be read.
 fn payload_of<'a>(
     payload: Option<&'a mut PayloadReader>,
     row: &Row,

@@ -1,4 +1,4 @@
-//! Why packets of a part were kept as they were, counted.
+//! Counts why packets of a part were kept as they were.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,22 +11,22 @@ use strata_wire::{AddressFamily, Endpoint, FlowKey};
 
 use crate::cells::{Ints, NO_PORT, WrongValue};
 
-/// Packets that were kept for the same reason.
+/// Packets kept for the same reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReasonCount {
     /// Their class.
     pub class: String,
-    /// Its share of the trees; `None` where there is none.
+    /// Its share of the trees; `None` without one.
     pub score: Option<f32>,
     /// How much of them was kept.
     pub granularity: String,
     /// The reason, as in an export's comments.
     pub reason: String,
-    /// How many they are.
+    /// Number of packets.
     pub packets: u64,
     /// When the first of them arrived, ns.
     pub first_ns: u64,
-    /// Whose that is.
+    /// The flow of that packet.
     pub first_flow: String,
 }
 
@@ -106,7 +106,7 @@ pub fn reasons_of(disk: &dyn Disk, part: &Part) -> Result<Vec<ReasonCount>, Arch
     Ok(counts.into_values().collect())
 }
 
-/// A flow as a flow key shows itself; MAC addresses as they stand.
+/// A flow in the format of flow keys; MAC addresses unchanged.
 fn flow_text(addresses: [&[u8]; 2], ports: [Option<u16>; 2], protocol: Option<u8>) -> String {
     let [src, dst] = addresses.map(String::from_utf8_lossy);
     let end = |text: &str, port: Option<u16>| {

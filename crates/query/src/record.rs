@@ -1,4 +1,4 @@
-//! One row of `flows`, whatever becomes of it.
+//! One row of `flows`, independent of the output format.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::cells::WrongValue;
 /// One row of `flows`, by column.
 #[derive(Clone, Debug)]
 pub struct FlowRecord {
-    /// As [`FlowColumn::ALL`].
+    /// Ordered as [`FlowColumn::ALL`].
     pub(crate) values: Vec<Value>,
 }
 
@@ -21,19 +21,19 @@ impl FlowRecord {
         columns.filter(|column| column.spec().exported)
     }
 
-    /// A column's value; null where there is none.
+    /// A column's value; null if there is none.
     #[must_use]
     pub fn get(&self, column: FlowColumn) -> &Value {
         &self.values[column.index()]
     }
 
-    /// A column's number, where there is one.
+    /// A column's number, if there is one.
     pub(crate) fn int<T: TryFrom<i64>>(&self, column: FlowColumn) -> Result<Option<T>, WrongValue> {
         let value = self.get(column).as_i64().map(T::try_from).transpose();
         value.map_err(|_| self.wrong(column))
     }
 
-    /// The error of a value that cannot be.
+    /// The error for an impossible value.
     pub(crate) fn wrong(&self, column: FlowColumn) -> WrongValue {
         let value = self.get(column).as_i64();
         WrongValue {

@@ -14,12 +14,12 @@ use crate::find::Find;
 use crate::ipfix::Ipfix;
 use crate::record::FlowRecord;
 
-/// Gives the flows of a part to `take` that may be wanted: those of the time and
-/// those whose packets may match the filter.
+/// Passes to `take` the flows of a part that may be wanted: those within the time and whose packets
+/// may match the filter.
 ///
 /// # Errors
 ///
-/// If the part cannot be read, or what `take` says.
+/// If the part cannot be read, or any error from `take`.
 pub fn flow_records<E: From<ArchiveError>>(
     disk: &dyn Disk,
     part: &Part,
@@ -55,7 +55,7 @@ pub fn flow_records<E: From<ArchiveError>>(
     Ok(())
 }
 
-/// The next row of all columns.
+/// The next row, from all columns.
 fn next(columns: &mut [impl Iterator<Item = Value>]) -> FlowRecord {
     let values: Option<Vec<Value>> = columns.iter_mut().map(Iterator::next).collect();
     FlowRecord {
@@ -108,17 +108,17 @@ fn values(kind: Kind, column: &Column) -> Box<dyn Iterator<Item = Value> + '_> {
     }
 }
 
-/// How flow records are written.
+/// The format of flow records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordFormat {
-    /// Comma-separated values (RFC 4180) with a header line; times in ns since 1970. A text that
-    /// a spreadsheet would take for a formula has an apostrophe before it ([`not_formula`]).
+    /// Comma-separated values (RFC 4180) with a header line; times in ns since 1970. Texts that a
+    /// spreadsheet would take for a formula are prefixed with an apostrophe ([`not_formula`]).
     Csv,
     /// One JSON object per line; times as RFC 3339 with ns, integers beyond 2^53, which
     /// many readers would round, as text.
     Json,
-    /// IPFIX messages (RFC 7011) in a file (RFC 5655), one record per direction. What
-    /// is not IP is skipped; octets are those of the whole frames.
+    /// IPFIX messages (RFC 7011) in a file (RFC 5655), one record per direction. Non-IP flows are
+    /// skipped; octets count whole frames.
     Ipfix,
 }
 
@@ -129,7 +129,7 @@ pub struct RecordWriter<W: Write> {
     pub written: u64,
 }
 
-/// A format with what it has not written yet.
+/// A format and its unwritten data.
 enum Sink<W: Write> {
     Csv(Box<csv::Writer<W>>),
     Json(W),
@@ -145,7 +145,7 @@ impl<W: Write> std::fmt::Debug for RecordWriter<W> {
 }
 
 impl<W: Write> RecordWriter<W> {
-    /// Begins a file.
+    /// Starts a file.
     ///
     /// # Errors
     ///
@@ -221,7 +221,7 @@ impl<W: Write> RecordWriter<W> {
     }
 }
 
-/// What every reader of JSON keeps exact (RFC 8259 §6): integers up to 2^53.
+/// Integers that every JSON reader keeps exact (RFC 8259 §6): up to 2^53.
 const JSON_INTEGER_MAX: u64 = 1 << 53;
 
 /// A value with its type, for programs.
@@ -251,8 +251,8 @@ fn csv_field(value: &Value) -> Cow<'_, str> {
     }
 }
 
-/// A text for a cell of CSV. Names come from whoever sent them, and spreadsheets evaluate a cell
-/// that begins as a formula does: such a text gets an apostrophe before it (OWASP, CSV injection).
+/// A text for a CSV cell. Names come from whoever sent them, and spreadsheets evaluate cells that
+/// start like a formula: such a text gets an apostrophe before it (OWASP, CSV injection).
 #[must_use]
 pub fn not_formula(text: &str) -> Cow<'_, str> {
     match text.starts_with(['=', '+', '-', '@', '\t', '\r', '\n', '＝', '＋', '－', '＠']) {
@@ -284,7 +284,7 @@ mod tests {
         }
     }
 
-    /// A flow with this name, and a number below 0 that stays one.
+    /// A flow with this name, and a negative number, which must stay one.
     fn record(name: &str) -> FlowRecord {
         let value = |column: &FlowColumn| match column {
             FlowColumn::TlsServerName => name.into(),

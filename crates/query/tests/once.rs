@@ -11,10 +11,10 @@ use strata_store::{
 };
 use strata_wire::{Interface, Keep, Ledger, LinkType};
 
-/// Definitions of a block.
+/// Definitions in a block.
 const DEFINITIONS: u64 = 3;
 
-/// A recording of so many workers whose files hold a block each.
+/// A recording of this many workers whose files hold one block each.
 fn start(disk: &Arc<dyn Disk>, workers: u16) -> (Recorder, Vec<BlockSink>) {
     let about = About {
         hash_seed: [1, 2],
@@ -63,7 +63,7 @@ fn write(sink: &mut BlockSink, packets: impl IntoIterator<Item = (u64, u64)>) {
     while sink.wait().unwrap().is_some() {}
 }
 
-/// What an export did, and the times of its packets.
+/// The result of an export, and the times of its packets.
 fn exported(disk: &Arc<dyn Disk>) -> (Exported, Vec<u64>) {
     let log = Log::on(Arc::clone(disk)).unwrap();
     let mut file = tempfile::NamedTempFile::new().unwrap();
@@ -92,7 +92,7 @@ fn each_block_is_read_once_and_each_record_decoded_once() {
     for file in 0..FILES / 2 {
         for (worker, sink) in (0..).zip(&mut sinks) {
             let seqs = file * PACKETS..(file + 1) * PACKETS;
-            // The blocks of one end in the middle of those of the other.
+            // One worker's blocks end in the middle of the other's.
             write(sink, seqs.map(|seq| (seq, 1_000 + seq * 10 + worker * 205)));
         }
     }
@@ -133,7 +133,7 @@ fn what_one_worker_has_compacted_goes_between_what_another_has_not() {
     assert_eq!(exported(&disk).1, [0, 5, 10, 15, 20, 30]);
 }
 
-/// One worker's packets keep their order where the clock was set back, compacted or not.
+/// A worker's packets keep their order when the clock was set back, compacted or not.
 #[test]
 fn one_worker_keeps_its_order_across_tiers() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
