@@ -1,4 +1,4 @@
-//! Objects as files: read anywhere, written once from start to end.
+//! Objects as files: read at any offset, written once from start to end.
 
 use std::env;
 use std::future::Future;
@@ -44,7 +44,7 @@ impl Tasks {
         Ok(Self(Some(builder.enable_all().build()?)))
     }
 
-    /// Runs a future to its end. May be called wherever blocking is harmless, also on threads of
+    /// Runs a future to completion. May be called wherever blocking is harmless, even on threads of
     /// another runtime.
     fn wait<T: Send + 'static>(
         &self,
@@ -86,7 +86,7 @@ fn to_io_error(error: &Error) -> io::Error {
 }
 
 impl Bucket {
-    /// The bucket of this name, on the server and account of the usual variables (`AWS_...`).
+    /// The bucket of this name, on the server and account given by the usual variables (`AWS_...`).
     pub(crate) fn open(
         name: &str,
         runtime: Arc<Tasks>,
@@ -131,7 +131,7 @@ impl Bucket {
         })
     }
 
-    /// A new object, which exists once it is synced.
+    /// A new object, which exists once synced.
     pub(crate) fn write(&self, url: &str, key: Path) -> io::Result<Upload> {
         if self.exists(&key)? {
             return Err(io::Error::new(
@@ -178,7 +178,7 @@ fn only_from_start_to_end() -> io::Error {
     )
 }
 
-/// An object opened for reading, a piece at a time.
+/// An object opened for reading, one piece at a time.
 pub(crate) struct Object {
     bucket: Bucket,
     url: Arc<str>,
@@ -244,13 +244,13 @@ impl DiskFile for Object {
     }
 }
 
-/// An object being written. Nobody sees it before [`DiskFile::sync`].
+/// An object being written, invisible until [`DiskFile::sync`].
 pub(crate) struct Upload {
     bucket: Bucket,
     key: Path,
     at: u64,
     buffer: Vec<u8>,
-    /// Once the object is larger than a part.
+    /// Set once the object is larger than one part.
     parts: Option<WriteMultipart>,
 }
 
@@ -322,7 +322,7 @@ impl DiskFile for Upload {
 }
 
 impl Drop for Upload {
-    /// Parts that were never synced must not stay there and cost money.
+    /// Parts that were never synced must not stay in the store and cost money.
     fn drop(&mut self) {
         if let Some(parts) = self.parts.take() {
             let _ = self.bucket.runtime.wait(parts.abort());

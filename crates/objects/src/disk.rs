@@ -12,12 +12,12 @@ use strata_store::{Disk, DiskFile, RealDisk, is_remote};
 use crate::bucket::{Bucket, Tasks};
 use crate::pieces::Pieces;
 
-/// A log's disk on which names that are URLs are files of an object store or of another directory.
-/// Everything else goes to the disk below.
+/// A log's disk on which names that are URLs refer to files of an object store or of another
+/// directory. All others are on the disk below.
 ///
 /// Objects are read by ranges, never whole: in pieces of 1 MiB, of which 64 stay in memory, and 8
-/// at a time by sequential readers. So finding a flow costs its pages and not the file. A store is
-/// not contacted before one of its files is needed.
+/// at a time for sequential readers. So finding a flow costs its pages, not the whole file. A store
+/// is not contacted before one of its files is needed.
 pub struct ObjectDisk {
     below: Arc<dyn Disk>,
     /// The root directory, for `file:///`.
@@ -32,7 +32,7 @@ struct Buckets {
     pieces: Arc<Mutex<Pieces>>,
 }
 
-/// Where a name leads.
+/// What a name refers to.
 enum Place<'a> {
     /// On the log's own disk.
     Own,
@@ -124,7 +124,7 @@ impl Disk for ObjectDisk {
         self.below.display(name)
     }
 
-    // The rest is for the log's own files only.
+    // The rest applies only to the log's own files.
 
     fn create_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         self.below.create_for_blocks(name)

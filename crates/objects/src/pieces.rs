@@ -1,4 +1,4 @@
-//! A cache of what was read of objects.
+//! A cache of data read from objects.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 pub(crate) const PIECE_BYTES: u64 = 1 << 20;
 /// Pieces read at once by a reader that continues where the last piece ended.
 const AHEAD: u64 = 8;
-/// Pieces held, of all objects together: 64 MiB.
+/// Pieces held for all objects together: 64 MiB.
 const HELD: usize = 64;
 
 /// Pieces of objects, most recently used first. Objects do not change while they are listed.
