@@ -1,5 +1,5 @@
-//! The files of a log as an object store, which is what DataFusion reads from: decrypted, and
-//! from wherever they lie.
+//! The files of a log as an object store, from which DataFusion reads: decrypted, and wherever they
+//! are stored.
 
 use std::fmt;
 use std::ops::Range;
@@ -41,7 +41,7 @@ impl Files {
         Self(files.into_iter().map(file).collect())
     }
 
-    /// Their URLs, in order, where they are registered as `base`.
+    /// Their URLs, in order, when registered under `base`.
     pub(crate) fn urls(&self, base: &str) -> Vec<String> {
         let numbers = 0..self.0.len();
         numbers.map(|at| format!("{base}/{at}.parquet")).collect()
@@ -162,7 +162,7 @@ impl ObjectStore for Files {
     }
 
     fn list(&self, _: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        // Files are asked for by name.
+        // Files are requested by name.
         stream::empty().boxed()
     }
 

@@ -1,7 +1,7 @@
-//! `strata-sql`: SQL over a log, which `strata query` runs.
+//! `strata-sql`: SQL over a log, run by `strata query`.
 //!
-//! The tables `packets` and `flows` are the log's own Parquet files, and rows of what is
-//! still in block files, made while the query runs (`tiers`).
+//! The tables `packets` and `flows` are the log's own Parquet files, and rows from block files,
+//! made while the query runs (`tiers`).
 #![forbid(unsafe_code)]
 
 mod files;
@@ -29,7 +29,7 @@ use strata_store::{Log, OutputError, RealDisk, Sources};
 
 use tiers::Tiers;
 
-/// Asks a log in SQL. Its tables are `packets`, one row per logged packet, and `flows`.
+/// Query a log with SQL. Its tables are `packets`, one row per logged packet, and `flows`.
 #[derive(Debug, Parser)]
 #[command(
     name = "strata query",
@@ -44,25 +44,25 @@ Examples:
   strata query log/ \"DESCRIBE packets\""
 )]
 struct Args {
-    /// Directory of the log.
+    /// Query the log in this directory.
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
-    /// One statement; DataFusion's dialect, which is close to PostgreSQL's.
+    /// Run this one statement, in DataFusion's dialect, which is close to PostgreSQL's.
     #[arg(value_name = "SQL")]
     sql: String,
 
-    /// How to write the result. Without it the file's name decides: csv, json, parquet and
+    /// Set the format of the result. By default the file's name decides: csv, json, parquet and
     /// arrow for these; table for all others.
     #[arg(long, value_enum)]
     format: Option<Format>,
 
-    /// The file with the secret key, if the log is encrypted.
+    /// Decrypt the log with the secret key in this file.
     #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
     key: Option<PathBuf>,
 
-    /// File to write, over what was there; - is standard output. Files of the log are never
-    /// written over.
+    /// Write to this file, replacing it; - is standard output. Files of the log are never
+    /// overwritten.
     #[arg(short = 'w', long = "write", value_name = "FILE", default_value = "-")]
     write: PathBuf,
 }
@@ -82,7 +82,7 @@ enum Format {
 }
 
 impl Format {
-    /// What a file of this name is.
+    /// The format for a file of this name.
     fn of(path: &Path) -> Self {
         let ending = path.extension().unwrap_or_default();
         match ending.to_string_lossy().to_ascii_lowercase().as_str() {
@@ -99,8 +99,8 @@ impl Format {
     }
 }
 
-/// The command line cannot be done as it stands: the program ends with 2, as it does where
-/// an option is wrong.
+/// The command line is valid but cannot be carried out: the program exits with 2, as for an invalid
+/// option.
 #[derive(Debug)]
 struct Refused(String);
 
@@ -180,7 +180,7 @@ fn output(path: &Path, format: Format, sources: &Sources) -> Result<Box<dyn Writ
 }
 
 fn open(args: &Args) -> Result<Log> {
-    // It says what is missing where there is no log.
+    // If there is no log, this says what is missing.
     drop(Log::open(&args.log)?);
     let named = |file: &Path| file.display().to_string();
     let identities = args.key.as_deref().map(|file| -> Result<Identities> {

@@ -1,5 +1,5 @@
-//! A table of a log over both tiers: the Parquet files of what was compacted, and rows that
-//! are made of block files while the query runs.
+//! A table of a log over both tiers: the Parquet files of compacted data, and rows made from block
+//! files while the query runs.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -32,9 +32,9 @@ use tokio::sync::mpsc::Sender;
 
 use crate::files::Files;
 
-/// Rows of a batch at most.
+/// Rows of a batch, at most.
 const BATCH_ROWS: usize = 8_192;
-/// Batches that wait for the query at most, of each stream.
+/// Batches of each stream waiting for the query, at most.
 const BATCHES_WAITING: usize = 64;
 
 /// One table of a log.
@@ -46,7 +46,7 @@ pub(crate) struct Tiers {
     blocks: Arc<Blocks>,
 }
 
-/// The block files of a log, as they were when it was opened.
+/// The block files of a log, as of when it was opened.
 #[derive(Debug)]
 struct Blocks {
     log: Log,
@@ -55,18 +55,18 @@ struct Blocks {
 
 #[derive(Debug)]
 struct BlocksFile {
-    /// Its recording and its place there.
+    /// Index of its recording, and its own index there.
     recording: usize,
     file: usize,
-    /// That of the part which it could become.
+    /// The number of the part it could become.
     number: u32,
 }
 
-/// A file of what was compacted.
+/// A compacted file.
 struct TableFile {
     disk: Arc<dyn Disk>,
     name: String,
-    /// Where it lies, unless only its disk can read it.
+    /// Its path, unless only its disk can read it.
     path: Option<PathBuf>,
 }
 
@@ -83,8 +83,8 @@ impl TableFile {
     }
 }
 
-/// Where DataFusion finds the files of a table. It reads them itself, side by side, where it can;
-/// else all of the table through their disks.
+/// Where DataFusion finds the files of a table. If possible it reads them itself, in parallel;
+/// otherwise all of the table through their disks.
 fn urls(
     table: &str,
     files: &[TableFile],
@@ -99,7 +99,7 @@ fn urls(
         None => {
             let named = |file: &TableFile| (Arc::clone(&file.disk), file.name.clone());
             let files = Files::new(files.iter().map(named).collect());
-            // A table each, since both have a file of each number.
+            // One per table, since both have a file of each number.
             let base = format!("{table}://log");
             let urls = files.urls(&base);
             let base = base.parse().context("not a URL")?;
@@ -172,7 +172,7 @@ impl Tiers {
         self.table.name()
     }
 
-    /// Rows of the block files in so many streams; `None` without block files.
+    /// Rows of the block files in this many streams; `None` without block files.
     fn not_compacted(
         &self,
         columns: Vec<usize>,
@@ -215,7 +215,7 @@ impl TableProvider for Tiers {
         TableType::Base
     }
 
-    /// Filters say which row groups, pages and blocks to read; what comes is filtered again.
+    /// Filters select the row groups, pages and blocks to read; results are filtered again.
     fn supports_filters_pushdown(
         &self,
         filters: &[&Expr],
@@ -319,7 +319,7 @@ impl TakeRows for Output {
     }
 }
 
-/// The blocks that may hold what all of these filters let pass.
+/// The blocks that may hold rows accepted by all of these filters.
 fn select(table: Table, filters: &[Expr]) -> Select {
     let mut select = Select::default();
     for filter in filters {

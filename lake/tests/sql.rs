@@ -1,4 +1,4 @@
-//! A log is asked in SQL, compacted or not.
+//! Queries a log with SQL, compacted or not.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::collections::BTreeMap;
@@ -66,7 +66,7 @@ fn both_tiers_are_seen_as_one() {
     assert_eq!(hot, "n,bytes\n67690,19270570\n");
     compact(&disk, |_| ()).unwrap();
     assert_eq!(query(&log, count, &csv), hot);
-    // A second recording that is not compacted yet.
+    // A second recording, not yet compacted.
     record(&log, "cic2017-sqli");
     let both = query(
         &log,
@@ -87,7 +87,7 @@ fn both_tiers_are_seen_as_one() {
     assert!(top.lines().count() > 10, "{top}");
 }
 
-/// A row is the same in both tiers, but for where it says that other things are.
+/// A row is the same in both tiers, except for references to other rows and places.
 #[test]
 fn rows_of_block_files_are_those_of_compacted_ones() {
     let dir = tempfile::tempdir().unwrap();
@@ -139,7 +139,7 @@ fn what_is_encrypted_and_lies_elsewhere_is_asked_like_all_else() {
     compact(&disk, |_| ()).unwrap();
     let cold = Place::elsewhere(&format!("file://{}/cold", dir.path().display())).unwrap();
     assert!(relocate(&disk, &cold, u64::MAX, |_| ()).unwrap().parts > 0);
-    // And some that are neither.
+    // And a recording that is neither compacted nor moved.
     record(&log, "cic2017-sqli");
     let file = dir.path().join("one.key");
     std::fs::write(&file, key.to_file()).unwrap();
