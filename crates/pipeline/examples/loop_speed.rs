@@ -1,11 +1,11 @@
-//! What the data-plane loop costs per packet: packets in memory, records into
-//! blocks whose writes go nowhere; beside memcpy of the same packets, in turns.
+//! What the data-plane loop costs per packet: packets in memory, records into blocks whose writes
+//! go nowhere; measured in turns with a memcpy of the same packets.
 //!
 //!     cargo run --release -p strata-pipeline --example loop_speed -- TRACE.pcap
 //!         [MODEL.json] [MODE] [ROUNDS] [look-back=BYTES] [first-bytes=BYTES] [passes=N]
 //!
-//! `look-back` and `first-bytes` are as those of `strata record`. `passes` skips all but
-//! one worker, which goes so often through the packets: for counting instructions.
+//! `look-back` and `first-bytes` are those of `strata record`. `passes` runs only one worker, which
+//! goes over the packets that many times: for counting instructions.
 //!
 //! Prints JSON: medians in ns per packet and Gb/s, and how much faster two workers
 //! are. One worker has one core; its writer thread, which seals blocks, has another.
@@ -34,11 +34,10 @@ use strata_wire::{Interface, Ledger, LinkType, Meta, TunnelKey};
 
 const ROUNDS: usize = 7;
 const HASH_SEED: [u64; 2] = [1, 2];
-/// Packets that are handed over at a time.
+/// Packets handed over at a time.
 const BATCH: usize = 256;
 
-/// A capture in memory, one packet after the other, each on its own cache line
-/// as a ring would have them.
+/// A capture in memory, one packet after another, each on its own cache line as in a ring.
 struct Trace {
     bytes: Vec<u8>,
     packets: Vec<(usize, usize, u64, u32)>,
@@ -91,7 +90,7 @@ struct Setup {
     passes: usize,
 }
 
-/// Seconds until new workers, one per part, are through with their packets.
+/// Seconds until new workers, one per part, have finished with their packets.
 fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Worker>) {
     let (model, mode) = (&setup.model, &setup.mode);
     let about = About {
@@ -155,7 +154,7 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Worker>) {
     (seconds, workers)
 }
 
-/// The packets in two parts, flows whole, as a capture's fanout would spread them.
+/// The packets in two parts, with flows kept together, as a capture's fanout would spread them.
 fn halves<'a>(packets: &[PacketRef<'a>]) -> Vec<Vec<PacketRef<'a>>> {
     let mut flows = FlowFinder::new(HASH_SEED, TunnelKey::Inner);
     let mut halves = vec![Vec::new(), Vec::new()];
@@ -167,7 +166,7 @@ fn halves<'a>(packets: &[PacketRef<'a>]) -> Vec<Vec<PacketRef<'a>>> {
     halves
 }
 
-/// Seconds to copy every packet into a buffer that goes round within 16 MiB.
+/// Seconds to copy every packet into a buffer that wraps around after 16 MiB.
 fn copy(packets: &[PacketRef<'_>], buffer: &mut [u8]) -> f64 {
     let begun = Instant::now();
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! Alerts of an intrusion detection system: flows of which everything is wanted.
+//! Alerts from an intrusion detection system: flows to be kept whole.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -10,20 +10,20 @@ use strata_wire::{AddressFamily, Endpoint, FlowKey, start_of};
 
 use crate::reasons::DeciderId;
 
-/// Flows that are remembered as alerted; the oldest is forgotten for a new one.
+/// Flows remembered as alerted; if there are more, the oldest is forgotten.
 const FLOWS_MAX: usize = 1 << 16;
 
-/// A signature's text is kept up to so many bytes.
+/// At most this many bytes of a signature's text are kept.
 const SIGNATURE_MAX: usize = 256;
 
-/// An alert: of which flow, and which signature.
+/// An alert: on which flow, by which signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alert {
     /// The flow.
     pub flow: FlowKey,
-    /// Number of the signature; 0 if it is not said.
+    /// Number of the signature; 0 if not given.
     pub signature_id: u64,
-    /// Its text, at most 256 bytes of it; empty if it is not said.
+    /// Its text, at most 256 bytes of it; empty if not given.
     pub signature: String,
 }
 
@@ -32,12 +32,12 @@ pub struct Alert {
 pub struct Alerts {
     /// How many there have been.
     count: AtomicU64,
-    /// The last of them.
+    /// The most recent of them.
     flows: Mutex<VecDeque<Alert>>,
 }
 
 impl Alerts {
-    /// Tells all workers of a flow.
+    /// Tells all workers about a flow.
     pub fn raise(&self, alert: Alert) {
         let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
         if flows.len() == FLOWS_MAX {
@@ -54,7 +54,7 @@ impl Alerts {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Those since the count was `seen`, as far as they are remembered.
+    /// Alerts raised since the count was `seen`, as far as they are remembered.
     fn since(&self, seen: &mut u64) -> Vec<Alert> {
         let flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
         let count = self.count();
@@ -65,12 +65,12 @@ impl Alerts {
     }
 }
 
-/// What one worker knows of alerts.
+/// What one worker knows about alerts.
 #[derive(Debug)]
 pub(crate) struct Alerted {
     alerts: Arc<Alerts>,
     seen: u64,
-    /// And which alert was the first on it.
+    /// By flow, which alert was its first.
     flows: HashMap<u64, DeciderId>,
     /// Those in `flows`, the oldest first.
     order: VecDeque<u64>,
@@ -114,7 +114,7 @@ impl Alerted {
     }
 }
 
-/// What of a line of Suricata's EVE output says whose packets it is about.
+/// The fields of a line of Suricata's EVE output that say whose packets it is about.
 #[derive(Debug, Deserialize)]
 struct Event {
     event_type: Option<String>,
@@ -128,14 +128,14 @@ struct Event {
     alert: Option<serde_json::Value>,
 }
 
-/// The alert that a line of Suricata's EVE output (JSON) is; `None` for other events and for
-/// alerts without addresses.
+/// The alert in a line of Suricata's EVE output (JSON); `None` for other events and for alerts
+/// without addresses.
 ///
 /// Source: "Eve JSON Format" of the Suricata user guide.
 ///
 /// # Errors
 ///
-/// If it is no JSON object of that kind.
+/// If it is not a JSON object of that kind.
 pub fn eve_alert(line: &[u8]) -> Result<Option<Alert>, serde_json::Error> {
     let event: Event = serde_json::from_slice(line)?;
     if event.event_type.as_deref() != Some("alert") {

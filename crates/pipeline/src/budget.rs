@@ -1,4 +1,4 @@
-//! How many packets are still to be taken, by all workers together.
+//! How many packets may still be taken, by all workers together.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub struct Budget {
     left: AtomicU64,
-    /// Drawn and neither used nor given back.
+    /// Drawn, but neither used nor given back.
     drawn: AtomicU64,
 }
 
 impl Budget {
-    /// So many packets.
+    /// A budget of this many packets.
     #[must_use]
     pub fn new(packets: u64) -> Self {
         Self {
@@ -23,11 +23,11 @@ impl Budget {
     /// Whether the last packet has been taken.
     #[must_use]
     pub fn is_spent(&self) -> bool {
-        // In this order: what is drawn comes back before it stops being drawn.
+        // In this order: a draw gives back what is left before it stops counting as drawn.
         self.drawn.load(Ordering::SeqCst) == 0 && self.left.load(Ordering::SeqCst) == 0
     }
 
-    /// Draws `most` or what is left.
+    /// Draws `most` packets, or as many as are left.
     pub(crate) fn draw(&self, most: u64) -> u64 {
         self.drawn.fetch_add(1, Ordering::SeqCst);
         let draw = |left: u64| left.checked_sub(most.min(left));
@@ -37,7 +37,7 @@ impl Budget {
         left.unwrap_or(0).min(most)
     }
 
-    /// Ends a draw, of which so many packets were not used.
+    /// Ends a draw of which this many packets were not used.
     pub(crate) fn give_back(&self, unused: u64) {
         self.left.fetch_add(unused, Ordering::SeqCst);
         self.drawn.fetch_sub(1, Ordering::SeqCst);

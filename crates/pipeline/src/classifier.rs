@@ -20,7 +20,7 @@ pub struct Classifier {
     features: Features,
     flow: Side,
     packet: Side,
-    /// Of the packets of `flow`: the flow's bucket as it was after the packet.
+    /// For each packet of `flow`: its flow's bucket right after the packet.
     buckets: [Bucket; LANES],
     classified: Classified,
     samples: Samples,
@@ -28,7 +28,7 @@ pub struct Classifier {
     wide: Option<Box<Wide>>,
 }
 
-/// What turns facts and buckets into the columns that a forest compares.
+/// Turns facts and buckets into the columns that a forest compares.
 #[derive(Debug)]
 struct Features {
     clock: Clock,
@@ -36,19 +36,18 @@ struct Features {
     columns: Box<Columns>,
 }
 
-/// The forest of one level, and the packets of a batch that it decides on, one after the
-/// other.
+/// The forest of one level, and the packets of a batch that it decides on, one after another.
 #[derive(Debug)]
 struct Side {
     level: Level,
     forest: Forest,
-    /// The features that somebody asks for, and their columns.
+    /// The features that are asked for, and their columns.
     asked: Vec<(usize, Feature)>,
     leaves: Vec<[u16; LANES]>,
     facts: [PacketFacts; LANES],
-    /// What the verdicts on the packets are found by.
+    /// The keys by which the packets' verdicts are found.
     keys: [u64; LANES],
-    /// Where the packets stand in the batch.
+    /// The packets' places in the batch.
     lanes: [u8; LANES],
     count: usize,
 }
@@ -117,17 +116,17 @@ impl Side {
 pub type Classified = [VerdictId; LANES];
 
 impl Classifier {
-    /// A classifier with empty sketches, for the best path of this machine.
+    /// A classifier with empty sketches, for the best path on this machine.
     #[must_use]
     pub fn new(model: &Model) -> Self {
         Self::on(DataPath::best(), model)
     }
 
-    /// A classifier with empty sketches, as a part of this path.
+    /// A classifier with empty sketches, for this path.
     ///
     /// # Panics
     ///
-    /// If the machine cannot take the path.
+    /// If the machine does not support the path.
     #[must_use]
     pub fn on(path: DataPath, model: &Model) -> Self {
         let clock = model.clock();
@@ -158,7 +157,7 @@ impl Classifier {
         }
     }
 
-    /// What is known of the traffic's distributions.
+    /// What is known about the traffic's distributions.
     #[must_use]
     pub fn drift(&self) -> Option<&Drift> {
         self.samples.drift()
@@ -184,15 +183,14 @@ impl Classifier {
         self.sketch.pressure()
     }
 
-    /// Fetches the bucket of a flow ahead of [`Classifier::classify`].
+    /// Fetches a flow's bucket ahead of [`Classifier::classify`].
     #[inline]
     pub fn prefetch(&self, fingerprint: u64) {
         self.sketch.prefetch(fingerprint);
     }
 
-    /// Counts the packets of a batch, in order, and gives each its verdict. Only
-    /// lanes whose bit in `dissected` is set are classified, whatever the facts
-    /// of the others are.
+    /// Counts the packets of a batch, in order, and gives each its verdict. Only lanes whose bit in
+    /// `dissected` is set are classified, whatever facts the others have.
     ///
     /// # Panics
     ///
@@ -228,7 +226,7 @@ impl Classifier {
             self.packet
                 .evaluate(features, &self.buckets, &self.verdicts);
         }
-        // In the order in which they came, since that numbers the verdicts.
+        // In order of arrival, since that numbers the verdicts.
         let sides = [&self.packet, &self.flow];
         let mut places = [0; 2];
         for lane in bits(dissected) {
@@ -249,7 +247,7 @@ impl Classifier {
     }
 }
 
-/// The positions of the bits that are set, from the lowest.
+/// The positions of the set bits, from the lowest.
 #[inline(always)]
 pub(crate) fn bits(mut mask: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
@@ -268,8 +266,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Whatever stands beside it in a batch, a packet gets the verdict that it would get
-        /// alone: with a bucket, without one because others have its places, or not dissected.
+        /// Whatever else is in its batch, a packet gets the verdict it would get alone: with a
+        /// bucket, without one because other flows hold its places, or not dissected.
         #[test]
         fn a_batch_is_judged_as_packet_by_packet(
             batches in prop::collection::vec(
@@ -287,7 +285,7 @@ mod tests {
             let verdicts = Verdicts::new(&model);
             let mut ts_ns = 1_000_000_000;
             for (packets, some, more) in batches {
-                // About three of four.
+                // About three in four.
                 let dissected = (some | more) & (u64::MAX >> (LANES - packets.len()));
                 let facts: Vec<PacketFacts> = packets.iter().map(|&(flow, size, window, flags)| {
                     ts_ns += u64::from(window) * 1_000;

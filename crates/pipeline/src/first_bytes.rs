@@ -6,7 +6,7 @@ use strata_wire::prefetch;
 const WAYS: usize = 4;
 /// 512 Ki flows: 8 MiB.
 const LINES: usize = 1 << 17;
-/// A flow that was silent for so long begins anew, as its next conversation does.
+/// A flow silent for this long starts anew, as its next conversation does.
 const IDLE_SECONDS: u32 = 120;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,10 +17,10 @@ struct Counter {
     bytes: u64,
 }
 
-/// How many bytes of each flow have come by. Of flows in one line, the one that was
-/// silent longest gives way; if it speaks again, its start is kept again.
+/// How many bytes of each flow have passed. Of the flows in one line, the one silent longest is
+/// replaced; if it speaks again, its start is kept again.
 ///
-/// Time: one access to memory per packet.
+/// Time: one memory access per packet.
 #[derive(Debug)]
 pub(crate) struct FirstBytes {
     limit: u64,
@@ -28,7 +28,7 @@ pub(crate) struct FirstBytes {
 }
 
 impl FirstBytes {
-    /// Keeps packets whole that begin within so many bytes of their flow.
+    /// Keeps packets whole that begin within this many bytes of their flow.
     #[must_use]
     pub(crate) fn new(limit: u64) -> Self {
         let touched = Counter {
@@ -52,7 +52,7 @@ impl FirstBytes {
         &self.lines[fingerprint as usize % LINES]
     }
 
-    /// Counts a packet of so many bytes, and says whether it belongs to its flow's start.
+    /// Counts a packet of this many bytes, and returns whether it belongs to its flow's start.
     #[inline]
     #[allow(clippy::cast_possible_truncation)]
     pub(crate) fn is_start(&mut self, fingerprint: u64, ts_ns: u64, bytes: u64) -> bool {
@@ -104,7 +104,7 @@ mod tests {
                 *last = seconds;
                 let expected = *counted < 4_096;
                 *counted += bytes;
-                // Spread over lines, with tags of their own.
+                // Spread over the lines, each with its own tag.
                 let fingerprint = flow << 32 | flow;
                 let is_start = first.is_start(fingerprint, seconds * 1_000_000_000, bytes);
                 prop_assert_eq!(is_start, expected);

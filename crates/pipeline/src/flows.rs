@@ -1,4 +1,4 @@
-//! Whose packet it is: headers, fragments and fingerprint.
+//! Which flow a packet belongs to: headers, fragments and fingerprint.
 
 use strata_capture::PacketRef;
 use strata_sketch::PacketFacts;
@@ -7,8 +7,8 @@ use strata_wire::{FlowHasher, Headers, LinkType, Plain, TunnelKey};
 
 use crate::fragments::FragmentTable;
 
-/// Finds the flow of each packet. What records and what makes training data both
-/// go through here, so that a model sees the same in both.
+/// Finds the flow of each packet. Recording and the making of training data both go through it, so
+/// a model sees the same in both.
 #[derive(Debug)]
 pub struct FlowFinder {
     hasher: FlowHasher,
@@ -17,7 +17,7 @@ pub struct FlowFinder {
 }
 
 impl FlowFinder {
-    /// A finder whose fingerprints have the key `hash_seed`.
+    /// A finder whose fingerprints are keyed with `hash_seed`.
     #[must_use]
     pub fn new(hash_seed: [u64; 2], tunnel_key: TunnelKey) -> Self {
         Self {
@@ -33,8 +33,8 @@ impl FlowFinder {
         self.hasher
     }
 
-    /// The headers and facts of a plain packet; `None` for another, which
-    /// [`FlowFinder::find`] understands. Gives what that gives.
+    /// The headers and facts of a plain packet, the same as from [`FlowFinder::find`]; `None` for
+    /// any other packet, which needs that.
     #[inline(always)]
     #[must_use]
     pub fn find_plain(
@@ -73,8 +73,8 @@ impl FlowFinder {
     }
 }
 
-/// Bytes on the wire of a packet as the accounting has it: at least what was
-/// captured, since a capture may claim less.
+/// A packet's bytes on the wire as the counters take them: at least what was captured, since a
+/// capture may claim less.
 #[inline]
 #[must_use]
 pub fn wire_bytes(packet: &PacketRef<'_>) -> u64 {

@@ -1,11 +1,11 @@
-//! Later fragments find the ports of their packet's first one.
+//! Later fragments get the ports of their packet's first one.
 
 use strata_wire::dissect::Fragment;
 use strata_wire::{FlowHasher, FlowKey, Headers, mix64};
 
 /// Entries of the table: 24 bytes each, 96 KiB.
 const ENTRIES: usize = 1 << 12;
-/// How long a packet's fragments may take (RFC 8200 §4.5: 60 s).
+/// How long a packet's fragments may take to arrive (RFC 8200 §4.5: 60 s).
 const LIFETIME_NS: u64 = 60_000_000_000;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,9 +16,9 @@ struct Entry {
     destination_port: u16,
 }
 
-/// A bounded table of first fragments, direct-mapped: a newer one replaces an
-/// older one in its place. A later fragment that comes before its first, or whose
-/// first was replaced, keeps a flow key without ports.
+/// A bounded, direct-mapped table of first fragments: a newer one replaces an older one in its
+/// slot. A later fragment that arrives before its first, or whose first was replaced, keeps a flow
+/// key without ports.
 #[derive(Debug)]
 pub(crate) struct FragmentTable {
     entries: Vec<Entry>,
@@ -33,7 +33,7 @@ impl Default for FragmentTable {
 }
 
 impl FragmentTable {
-    /// Notes the ports of a first fragment; gives them to a later one.
+    /// Stores the ports of a first fragment; gives them to a later one.
     pub(crate) fn resolve(
         &mut self,
         headers: &mut Headers,
@@ -48,7 +48,7 @@ impl FragmentTable {
         let ports = (source.port, destination.port);
         (source.port, destination.port) = (0, 0);
         let (bare, direction) = FlowKey::new(key.family, key.protocol, source, destination);
-        // Identifications are the sender's, so each direction has its own.
+        // The sender chooses identifications, so each direction has its own.
         let identity = hasher.flow(&bare)
             ^ mix64(u64::from(fragment.identification) << 1 | u64::from(direction));
         #[allow(clippy::cast_possible_truncation)]

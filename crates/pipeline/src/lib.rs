@@ -9,10 +9,10 @@
 //!   sketch, its counters and the block it fills, and knows neither sockets nor the kernel: made of
 //!   [`Parts`], it emits blocks into a [`Sink`];
 //! - [`DataPath`]: which instructions it uses; logs do not depend on it;
-//! - [`FlowFinder`]: whose packet it is;
+//! - [`FlowFinder`]: which flow a packet belongs to;
 //! - [`Classifier`]: sketch, features and forest of one model;
-//! - [`Triggers`], [`Alerts`]: what is kept whole beyond that, also of packets that
-//!   have gone by;
+//! - [`Triggers`], [`Alerts`]: what is kept whole beyond that, including packets that have already
+//!   gone by;
 //! - [`run`]: an [`Input`](strata_capture::Input) through a worker; `node` runs interfaces.
 #![forbid(unsafe_code)]
 

@@ -7,8 +7,8 @@
 //! heads:  fingerprint u64, newest u64    four to a line; the oldest of a line gives way
 //! ```
 //!
-//! Positions count bytes since the beginning, skipped ones too, so whether an entry is still
-//! there is one comparison: it is while it lies within the ring's length before the end.
+//! Positions count bytes since the start, skipped ones too, so one comparison tells whether an
+//! entry is still there: it is while it lies within the ring's length before the end.
 
 use strata_store::Promotion;
 use strata_wire::prefetch;
@@ -16,7 +16,7 @@ use strata_wire::prefetch;
 const ENTRY_HEADER_LEN: usize = 32;
 /// Heads in one cache line.
 const WAYS: usize = 4;
-/// For so many bytes of the ring there is a head.
+/// Bytes of the ring per head.
 const BYTES_PER_HEAD: usize = 1024;
 const HEADS_MIN: usize = 1 << 10;
 const HEADS_MAX: usize = 1 << 22;
@@ -28,37 +28,37 @@ struct Head {
     newest: u64,
 }
 
-/// A packet that was logged in part.
+/// A packet that was logged only in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Remembered<'a> {
     /// What promotes it.
     pub(crate) promotion: Promotion<'a>,
-    /// Whose it is.
+    /// Its flow.
     pub(crate) fingerprint: u64,
 }
 
 /// The packets seen last.
 ///
-/// Memory: the ring, and 16 bytes for each KiB of it. Allocated and touched at the start.
-/// Time: of each packet one copy, and one access to memory for its flow's head.
+/// Memory: the ring, and 16 bytes for each KiB of it, allocated and touched at the start. Time: for
+/// each packet one copy, and one memory access for its flow's head.
 #[derive(Debug)]
 pub(crate) struct LookBack {
     ring: Box<[u8]>,
     /// After the last entry.
     end: u64,
     heads: Box<[[Head; WAYS]]>,
-    /// Positions of a flow's entries while they are given out.
+    /// Positions of a flow's entries while they are handed out.
     found: Vec<u64>,
 }
 
 impl LookBack {
-    /// A look-back of so many bytes, at least 64 KiB.
+    /// A look-back of this many bytes, at least 64 KiB.
     #[must_use]
     pub(crate) fn new(bytes: usize) -> Self {
         let bytes = bytes.max(64 << 10) / ENTRY_HEADER_LEN * ENTRY_HEADER_LEN;
         let heads = (bytes / BYTES_PER_HEAD).next_power_of_two();
         let lines = heads.clamp(HEADS_MIN, HEADS_MAX) / WAYS;
-        // Ones first, so that every page is there before packets come.
+        // Ones, not zeros, so that every page is there before packets come.
         let mut ring = vec![1; bytes].into_boxed_slice();
         ring.fill(0);
         let touched = Head {
@@ -89,7 +89,7 @@ impl LookBack {
         position + self.ring.len() as u64 >= self.end
     }
 
-    /// Remembers a packet. One that is longer than the ring is not remembered.
+    /// Remembers a packet, unless it is longer than the ring.
     pub(crate) fn push(&mut self, packet: &Remembered<'_>) {
         let promotion = &packet.promotion;
         let len = ENTRY_HEADER_LEN + promotion.data.len();
@@ -117,7 +117,7 @@ impl LookBack {
         entry[ENTRY_HEADER_LEN..][..promotion.data.len()].copy_from_slice(promotion.data);
     }
 
-    /// Makes an entry the newest of its flow, and gives the one that was.
+    /// Makes an entry the newest of its flow, and returns the one that was.
     fn replace_head(&mut self, fingerprint: u64, newest: u64) -> u64 {
         let line = self.line(fingerprint);
         let line = &mut self.heads[line];
@@ -134,12 +134,12 @@ impl LookBack {
         0
     }
 
-    /// Gives out what is remembered of a flow, the oldest packet first, and forgets it.
-    /// The first error ends it; what is left is forgotten too.
+    /// Hands out what is remembered of a flow, oldest packet first, and forgets it. The first error
+    /// ends it; the rest is forgotten too.
     ///
     /// # Errors
     ///
-    /// That of `take`.
+    /// Those of `take`.
     pub(crate) fn take<E>(
         &mut self,
         fingerprint: u64,
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The naive twin: every packet, each with where it would lie in the ring.
+    /// The naive twin: every packet, and where it would lie in the ring.
     struct Naive {
         packets: Vec<(u64, u64, Vec<u8>)>,
         positions: Vec<u64>,
@@ -258,7 +258,7 @@ mod tests {
             let capacity = look_back.ring.len() as u64;
             let mut naive = Naive { packets: Vec::new(), positions: Vec::new(), end: 0, capacity };
             for (seq, (flow, len, flagged)) in (0..).zip(steps) {
-                // Spread over lines, so that no head gives way to another.
+                // Spread over lines, so that no head replaces another.
                 let fingerprint = flow << 34;
                 if flagged {
                     let mut taken = Vec::new();

@@ -1,4 +1,4 @@
-//! Which data path a worker takes: for each kind of machine one, and a reference.
+//! Which data path a worker takes: one for each kind of machine, and a reference.
 
 use std::ffi::OsString;
 use std::sync::OnceLock;
@@ -6,20 +6,20 @@ use std::sync::OnceLock;
 use strata_classify::Kernel;
 use strata_wire::wide::Avx512;
 
-/// Names a path, for tests: of all that a machine can take, logs are equal byte for byte.
+/// Names a path, for tests: all paths that a machine can run write the same log, byte for byte.
 const VARIABLE: &str = "STRATA_PATH";
 
 /// How packets get from a batch into records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPath {
-    /// Packet by packet, without vector instructions of our own: what the others are held
+    /// Packet by packet, without vector instructions of our own: what the others are checked
     /// against.
     Reference,
-    /// x86-64 with AVX2: the forest 64 packets abreast.
+    /// x86-64 with AVX2: the forest takes 64 packets at a time.
     Avx2,
-    /// x86-64 with AVX-512: batches in columns, 16 packets at a time, the forest 64 abreast.
+    /// x86-64 with AVX-512: batches in columns, 16 packets at a time; the forest takes 64.
     Avx512,
-    /// Arm with NEON: the forest 64 packets abreast.
+    /// Arm with NEON: the forest takes 64 packets at a time.
     Neon,
 }
 
@@ -29,7 +29,7 @@ pub enum PathError {
     /// No path has this name.
     #[error("{VARIABLE} is {0:?}: it may be reference, avx2, avx512 or neon, or not be set")]
     Unknown(OsString),
-    /// The machine cannot take it.
+    /// The machine does not support it.
     #[error("{VARIABLE} is {0:?}, which this machine cannot run: it has {1}")]
     Unavailable(&'static str, String),
 }
@@ -37,7 +37,7 @@ pub enum PathError {
 impl DataPath {
     const ALL: [Self; 4] = [Self::Reference, Self::Avx2, Self::Avx512, Self::Neon];
 
-    /// The paths that this machine can take, the best one last.
+    /// The paths that this machine supports, best last.
     #[must_use]
     pub fn available() -> Vec<Self> {
         let kernels = Kernel::available();
@@ -47,18 +47,18 @@ impl DataPath {
         Self::ALL.into_iter().filter(runs).collect()
     }
 
-    /// The best one for this machine.
+    /// The best path on this machine.
     #[must_use]
     pub fn best() -> Self {
         Self::available().pop().unwrap_or(Self::Reference)
     }
 
-    /// The one that the environment names (`STRATA_PATH`), else the best one. The environment
-    /// is read once.
+    /// The path that the environment names (`STRATA_PATH`), else the best one. The environment is
+    /// read once.
     ///
     /// # Errors
     ///
-    /// If it names none, or one that this machine cannot take.
+    /// If it names no path, or one that this machine does not support.
     pub fn chosen() -> Result<Self, PathError> {
         static CHOSEN: OnceLock<Result<DataPath, PathError>> = OnceLock::new();
         let choose = || match std::env::var_os(VARIABLE) {

@@ -12,9 +12,9 @@ use strata_wire::{AddressFamily, Counters, Headers, LinkType, Outcome, Plain};
 use crate::reasons::Reasons;
 use crate::worker::Demand;
 
-/// Uniflows that a worker caches: 87 KiB.
+/// Uniflows cached by a worker: 87 KiB.
 const CACHE_ENTRIES: usize = 4096;
-/// Sets of policies that are told apart before all starts anew: each takes memory.
+/// Distinct sets of policies before everything starts anew: each takes memory.
 const ANSWERS_MAX: usize = 1 << 16;
 
 const _: () = assert!(LANES <= BATCH);
@@ -22,7 +22,7 @@ const _: () = assert!(LANES <= BATCH);
 /// What an answer of the rules means.
 #[derive(Debug)]
 struct Decision {
-    /// Of each class.
+    /// For each class.
     demands: Vec<Demand>,
     /// Whether no packet is wanted, whatever its class.
     discards: bool,
@@ -30,7 +30,7 @@ struct Decision {
     is_settled: bool,
     /// Whether copies are sent on.
     mirrors: bool,
-    /// Packets since they were last counted to the policies.
+    /// Packets since they were last added to the policies' counters.
     counters: Counters,
 }
 
@@ -40,11 +40,11 @@ pub(crate) struct Policing {
     policies: Arc<Policies>,
     classifier: RuleClassifier,
     seed: u64,
-    /// Of each class, what the modes demand.
+    /// For each class, what the modes demand.
     modes: Vec<ModeDemands>,
     /// By [`AnswerId`].
     decisions: Vec<Option<Decision>>,
-    /// Of each packet of the batch at hand.
+    /// For each packet of the current batch.
     answers: [AnswerId; LANES],
     fields: Vec<PacketFields>,
 }
@@ -62,12 +62,12 @@ impl Policing {
         }
     }
 
-    /// The number of an interface's name in the rules.
+    /// An interface's number in the rules, by its name.
     pub(crate) fn interface(&self, name: Option<&str>) -> u8 {
         self.policies.interface(name)
     }
 
-    /// Begins a batch.
+    /// Starts a batch.
     pub(crate) fn begin(&mut self) {
         self.fields.clear();
         if self.classifier.answers().len() > ANSWERS_MAX {
@@ -78,10 +78,10 @@ impl Policing {
         }
     }
 
-    /// Adds a packet of which these are the fields; returns its place in the batch.
+    /// Adds a packet with these fields; returns its place in the batch.
     pub(crate) fn push(&mut self, fields: PacketFields) -> u8 {
         self.fields.push(fields);
-        // A batch is of 64 at most.
+        // A batch has at most 64.
         u8::try_from(self.fields.len() - 1).unwrap_or(u8::MAX)
     }
 
@@ -91,7 +91,7 @@ impl Policing {
         self.classifier.classify(&self.fields, answers);
     }
 
-    /// Counts the packet at `place` of the batch to its policies; whether it is discarded
+    /// Counts the packet at `place` of the batch for its policies; returns whether it is discarded
     /// whatever its class.
     pub(crate) fn discards(&mut self, place: u8, bytes: u64, reasons: &mut Reasons) -> bool {
         let answer = self.answers[usize::from(place)];
@@ -138,11 +138,11 @@ impl Policing {
         }
     }
 
-    /// What is demanded of the packet at `place` of the batch, if it is of this class.
+    /// What is demanded of the packet at `place` of the batch if it belongs to this class.
     ///
     /// # Panics
     ///
-    /// If [`Policing::discards`] was not asked about it.
+    /// If [`Policing::discards`] was not called for it.
     #[inline]
     pub(crate) fn demand(&self, place: u8, class: usize) -> &Demand {
         let decision = self.decision(place);
@@ -151,14 +151,13 @@ impl Policing {
             .demands[class]
     }
 
-    /// Whether what becomes of the packet at `place` does not depend on its class. To be
-    /// asked as [`Policing::demand`] is.
+    /// Whether what happens to the packet at `place` is independent of its class. To be called as
+    /// [`Policing::demand`] is.
     pub(crate) fn is_settled(&self, place: u8) -> bool {
         self.decision(place).is_some_and(|d| d.is_settled)
     }
 
-    /// Whether a copy of the packet at `place` is sent on. To be asked as
-    /// [`Policing::demand`] is.
+    /// Whether a copy of the packet at `place` is sent on. To be called as [`Policing::demand`] is.
     pub(crate) fn mirrors(&self, place: u8) -> bool {
         self.decision(place).is_some_and(|d| d.mirrors)
     }
@@ -210,7 +209,7 @@ pub(crate) fn fields(
 
 /// The VLAN identifier of the outermost IEEE 802.1Q tag.
 fn outer_vlan(link: LinkType, data: &[u8]) -> u16 {
-    // Where the EtherType of the link-layer header stands.
+    // Where the link-layer header has its EtherType.
     let at = match link {
         LinkType::ETHERNET => ethernet::HEADER_LEN - 2,
         LinkType::LINUX_SLL => 14,

@@ -1,7 +1,7 @@
-//! Who decided: one number for a verdict and who decided what is kept of its packet.
+//! Who decided: one number for a packet's verdict and for who decided how much of it is kept.
 //!
-//! A record has two bytes for it. Where the class decided, they are the verdict's number, so
-//! such packets cost nothing; of all others, each combination gets a number of its own once.
+//! A record has two bytes for it. Where the class decided, they are the verdict's number, so such
+//! packets cost nothing; every other combination gets a number of its own once.
 //!
 //! ```text
 //! 0 ..     verdicts (`classify`)
@@ -17,7 +17,7 @@ use strata_sketch::Level;
 use strata_store::Decider;
 use strata_wire::{Granularity, Keep, Outcome};
 
-/// Who decided, by number within this worker; 0 is the class.
+/// Who decided, numbered within this worker; 0 is the class.
 pub(crate) type DeciderId = u16;
 
 /// The class decided, as the context says.
@@ -25,25 +25,25 @@ pub(crate) const BY_CLASS: DeciderId = 0;
 /// The start of a flow is kept whole.
 pub(crate) const FIRST_BYTES: DeciderId = 1;
 
-/// The first number that is no verdict's.
+/// The first number that is not a verdict's.
 const FIRST: u16 = 41_000;
 const COMBINATIONS_MAX: usize = 10_000;
 const COARSE_MAX: usize = 8_000;
-/// Deciders that are told apart; of those after them only the kind is known.
+/// Deciders that are told apart; of those beyond, only the kind is known.
 const DECIDERS_MAX: usize = 16_000;
-/// Direct-mapped cache before the table: 8 KiB.
+/// Direct-mapped cache in front of the table: 8 KiB.
 const CACHE_SLOTS: usize = 1_024;
 
 const _: () = assert!(FIRST as usize > strata_classify::VERDICTS_MAX);
 // What comes last: a decider of each kind, and look-back of each, for each class.
 const _: () = assert!(FIRST as usize + COMBINATIONS_MAX + COARSE_MAX + 20 * 252 <= 1 << 16);
 
-/// What a number stands for that is no verdict's.
+/// What a number stands for that is not a verdict's.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     verdict: VerdictId,
     decider: DeciderId,
-    /// Whether it stands for verdicts with other leaves too.
+    /// Whether it also stands for verdicts with other leaves.
     is_shared: bool,
 }
 
@@ -53,11 +53,11 @@ pub(crate) struct Reasons {
     deciders: HashMap<Decider, DeciderId>,
     /// By number.
     all: Vec<Decider>,
-    /// As they stand in a log.
+    /// As encoded in a log.
     encoded: Vec<Vec<u8>>,
-    /// By decider and class that triggered it.
+    /// By decider, and the class that triggered it.
     look_backs: HashMap<(DeciderId, u8), DeciderId>,
-    /// Verdict and decider, and their number.
+    /// Verdict and decider, with their number.
     cache: Box<[(u32, u16)]>,
     combinations: HashMap<(VerdictId, DeciderId), u16>,
     coarse: HashMap<(u8, Option<Level>, DeciderId), u16>,
@@ -73,7 +73,7 @@ impl Reasons {
             all: Vec::new(),
             encoded: Vec::new(),
             look_backs: HashMap::new(),
-            // No decider in the cache is the class.
+            // The class is never among the cached deciders.
             cache: vec![(0, 0); CACHE_SLOTS].into_boxed_slice(),
             combinations: HashMap::new(),
             coarse: HashMap::new(),
@@ -110,8 +110,8 @@ impl Reasons {
         id
     }
 
-    /// Look-back that a packet of this class triggered on which `trigger` decided; `explicit`
-    /// says who that is where it is the class.
+    /// Look-back triggered by a packet of this class on which `trigger` decided; `explicit` says
+    /// who that is if it is the class.
     pub(crate) fn look_back(
         &mut self,
         trigger: DeciderId,
@@ -131,12 +131,12 @@ impl Reasons {
         id
     }
 
-    /// Forgets what depends on the plan at hand.
+    /// Forgets what depends on the current plan.
     pub(crate) fn forget_plan(&mut self) {
         self.look_backs.clear();
     }
 
-    /// The number of a verdict on whose packet `decider` decided, which is not the class.
+    /// The number for a verdict on whose packet `decider`, not the class, decided.
     #[inline(always)]
     pub(crate) fn number(
         &mut self,
@@ -193,8 +193,8 @@ impl Reasons {
         number
     }
 
-    /// The verdict behind a number, the bytes of who decided, and whether the verdict's leaves
-    /// are those of all its packets.
+    /// The verdict behind a number, the bytes of who decided, and whether all its packets have the
+    /// verdict's leaves.
     pub(crate) fn resolve(&self, number: u16) -> (VerdictId, &[u8], bool) {
         let place = usize::from(number).checked_sub(usize::from(FIRST));
         match place.and_then(|place| self.entries.get(place)) {
@@ -207,8 +207,8 @@ impl Reasons {
     }
 }
 
-/// The least outcome that serves all demands on one packet, as [`join`](strata_wire::join)
-/// has it, and who demanded it: of those who ask for the same, the first.
+/// The least outcome that meets all demands on one packet, as [`join`](strata_wire::join) computes
+/// it, and who demanded it: of those who ask for the same, the first.
 pub(crate) fn join_decided(
     demands: &[(Granularity, DeciderId)],
     packet_number: u64,

@@ -1,4 +1,4 @@
-//! An input that ends through a worker.
+//! Runs a finite input through a worker.
 
 use std::ops::ControlFlow;
 
@@ -10,7 +10,7 @@ use crate::worker::{Sink, Worker};
 /// Why recording ended early. What was recorded before is in the log.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The input cannot be read further.
+    /// The input cannot be read any further.
     #[error(transparent)]
     Capture(#[from] CaptureError),
     /// The log cannot be written.
@@ -18,9 +18,8 @@ pub enum RunError {
     Store(#[from] StoreError),
 }
 
-/// Runs an input through a worker, to its end, the first error or until it is
-/// told to stop, and finishes the worker in all cases. `after_batch` is called
-/// after each batch and says whether to go on.
+/// Runs an input through a worker, until it ends, fails or is told to stop, and finishes the worker
+/// in all cases. `after_batch` is called after each batch and returns whether to go on.
 ///
 /// # Errors
 ///

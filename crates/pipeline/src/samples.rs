@@ -1,22 +1,22 @@
-//! Which packets are looked at for drift, by their number, however they are batched.
+//! Which packets are sampled for drift, by their number, however they are batched.
 
 use strata_classify::{Columns, Drift, LANES, Model};
 
 /// Columns of a batch.
 const COLUMNS: usize = size_of::<Columns>() / size_of::<u32>() / LANES;
-/// Of so many packets whose flow has a bucket, one is looked at, ...
+/// One in this many packets whose flow has a bucket is looked at, ...
 const DENSE: u64 = 48;
-/// ... in so many windows of them; then one of so many. A short capture can be judged, and a
-/// long one pays nothing to speak of.
+/// ... for this many windows; then one in `SPARSE`. A short capture can be judged, and a long
+/// one pays next to nothing.
 const DENSE_WINDOWS: u64 = 1_000;
 const SPARSE: u64 = 1_024;
-/// Packets that may wait for their verdicts: more than a batch of 256 has.
+/// Packets that may wait for their verdicts: more than a batch of 256 has samples.
 const WAITING_MAX: usize = 8;
 
 /// Takes samples of packets for [`Drift`].
 #[derive(Debug)]
 pub(crate) struct Samples {
-    /// `None` if the model does not say how its training looked.
+    /// `None` if the model does not say what its training looked like.
     drift: Option<Drift>,
     /// Packets whose flow has a bucket, so far.
     seen: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Samples {
     next: u64,
     windows: u64,
     window_start: u64,
-    /// The features of packets that have no verdict yet, and their places in the batch.
+    /// The features of packets without a verdict yet, and their places in the batch.
     waiting: Vec<(usize, [u32; COLUMNS])>,
 }
 
@@ -44,8 +44,8 @@ impl Samples {
         self.drift.as_ref()
     }
 
-    /// Notes the features of those of `count` further packets that are to be looked at.
-    /// `lanes` are their places in the batch.
+    /// Stores the features of those of the next `count` packets that are to be looked at. `lanes`
+    /// are their places in the batch.
     #[inline]
     pub(crate) fn take(&mut self, columns: &Columns, lanes: &[u8]) {
         let end = self.seen + lanes.len() as u64;
@@ -66,13 +66,13 @@ impl Samples {
             }
             self.windows += 1;
             self.window_start += window_len(self.windows - 1);
-            // Another place in each, so that no period in the traffic hides from it.
+            // A different place in each, so that no period in the traffic can hide from it.
             let len = window_len(self.windows);
             self.next = self.window_start + self.windows * 29 % len;
         }
     }
 
-    /// Counts the packets that were noted since the last call, with their anomaly from 0 to 1.
+    /// Counts the packets stored since the last call, with their anomaly from 0 to 1.
     #[inline]
     pub(crate) fn count(&mut self, anomaly: impl Fn(usize) -> f64) {
         let Some(drift) = &mut self.drift else {
@@ -96,7 +96,7 @@ fn window_len(window: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// The numbers of the packets that are looked at, if they come in batches of such sizes.
+    /// The numbers of the packets that are looked at when they come in batches of these sizes.
     fn looked_at(sizes: impl Iterator<Item = usize>) -> Vec<u64> {
         let path = strata_testkit::workspace_root().join("models/default.json");
         let model = Model::from_json(&std::fs::read(path).unwrap()).unwrap();

@@ -36,8 +36,8 @@ pub use parts::{Copies, EnoughOfFlows, Parts, Sink};
 pub use triggers::{TriggerOptions, Triggers};
 use wide::Wide;
 
-/// Room that is kept free in a block for definitions beside a packet: a verdict
-/// of 256 trees and a plain interface. Larger ones make their block grow.
+/// Space kept free in a block for definitions next to a packet: a verdict of 256 trees and a plain
+/// interface. Larger ones make their block grow.
 const DEFINITIONS_LEN: usize = 2048;
 
 /// How a worker works.
@@ -47,11 +47,11 @@ pub struct WorkerOptions {
     pub modes: Vec<Mode>,
     /// Which packets are captured at all; `None` for all.
     pub filter: Option<Filter>,
-    /// Whose flow a tunnelled packet belongs to.
+    /// Which flow a tunnelled packet belongs to.
     pub tunnel_key: TunnelKey,
-    /// Key of flow fingerprints.
+    /// Key of the flow fingerprints.
     pub hash_seed: [u64; 2],
-    /// Chooses the sample of sampled granularities.
+    /// Chooses the sample for sampled granularities.
     pub sampling_seed: u64,
 }
 
@@ -68,8 +68,8 @@ pub(crate) enum Demand {
 #[derive(Debug)]
 struct Source {
     interface: Interface,
-    /// `None` if there is no filter; `Err` if it cannot be applied to this link
-    /// type, so that no packet of it matches. One for all interfaces of a link type.
+    /// `None` if there is no filter; `Err` if it cannot be applied to this link type, so that none
+    /// of its packets matches. Shared by all interfaces of a link type.
     filter: Option<Arc<Result<Program, String>>>,
     /// Its number in the rules of the policies.
     rules_number: u8,
@@ -87,7 +87,7 @@ pub struct Worker<S = BlockSink> {
     classifier: Classifier,
     demands: Vec<Demand>,
     reasons: Reasons,
-    /// Of each class, who decides where only modes do.
+    /// For each class, who decides where only modes do.
     class_deciders: Vec<Decider>,
     /// `None` if policies change nothing.
     policing: Option<Box<Policing>>,
@@ -102,7 +102,7 @@ pub struct Worker<S = BlockSink> {
     context_json: Vec<u8>,
     sink: S,
     block: Box<BlockBuilder>,
-    /// Without the packets of `block`.
+    /// Without the packets in `block`.
     ledger: Ledger,
     by_class: ByClass,
     next_seq: u64,
@@ -110,16 +110,16 @@ pub struct Worker<S = BlockSink> {
     write_error: Option<StoreError>,
     /// How many packets are still wanted; `None` for all that come.
     budget: Option<Arc<Budget>>,
-    /// Who is told how much of a flow's packets is enough.
+    /// Is told how much of a flow's packets is enough.
     enough: Option<Box<dyn EnoughOfFlows>>,
-    /// Who takes copies of packets that a policy mirrors.
+    /// Takes copies of packets that a policy mirrors.
     copies: Option<Box<dyn Copies>>,
     /// The share of flows that is captured, where it may be less than all.
     flow_share: Option<FlowShare>,
-    /// What else is kept whole; `None` for nothing.
+    /// What else is kept whole; `None` for nothing else.
     triggers: Option<Box<Triggers>>,
     blocks_handed_over: u64,
-    /// What `blocks_handed_over` was at the last [`Worker::flush_old`].
+    /// The value of `blocks_handed_over` at the last [`Worker::flush_old`].
     blocks_at_flush: u64,
     lanes: Box<Lanes>,
     /// For batches in columns, where the path has them.
@@ -127,7 +127,7 @@ pub struct Worker<S = BlockSink> {
 }
 
 impl<S: Sink> Worker<S> {
-    /// A worker of these parts.
+    /// A worker made of these parts.
     ///
     /// # Errors
     ///
@@ -184,7 +184,7 @@ impl<S: Sink> Worker<S> {
         Ok(worker)
     }
 
-    /// Does what is due though no packets come.
+    /// Does what is due even when no packets come.
     ///
     /// # Errors
     ///
@@ -194,7 +194,7 @@ impl<S: Sink> Worker<S> {
         self.apply_alerts()
     }
 
-    /// Goes on with the plan that was published last.
+    /// Switches to the plan published last.
     #[inline]
     fn switch_if_asked(&mut self) {
         if let Some(plan) = self.follower.as_mut().and_then(Follower::events) {
@@ -205,7 +205,7 @@ impl<S: Sink> Worker<S> {
         }
     }
 
-    /// Goes on with another plan.
+    /// Switches to another plan.
     fn adopt(&mut self, plan: &Plan) {
         self.publish_hits();
         let reasons = &mut self.reasons;
@@ -227,7 +227,7 @@ impl<S: Sink> Worker<S> {
         self.name_interfaces();
     }
 
-    /// Finds the numbers of interfaces in the rules of the policies.
+    /// Looks up the interfaces' numbers in the rules of the policies.
     fn name_interfaces(&mut self) {
         for source in &mut self.sources {
             source.rules_number = rules_number(self.policing.as_deref(), &source.interface);
@@ -246,32 +246,32 @@ impl<S: Sink> Worker<S> {
         Some(compiled)
     }
 
-    /// Adds what the policies were applied to since the last call to their hits.
+    /// Adds the packets that policies were applied to since the last call to their hits.
     pub fn publish_hits(&mut self) {
         if let Some(policing) = &mut self.policing {
             policing.publish();
         }
     }
 
-    /// Counters that it has in common with whoever writes its blocks.
+    /// Counters shared with the writer of its blocks.
     #[must_use]
     pub fn progress(&self) -> &Progress {
         self.sink.progress()
     }
 
-    /// Counts packets that the kernel has skipped by the capture filter.
+    /// Counts packets that the kernel skipped because of the capture filter.
     pub fn count_filtered(&mut self, filtered: Counters) {
         self.ledger.seen.merge(filtered);
         self.ledger.filtered.merge(filtered);
     }
 
-    /// Counts packets that the kernel has skipped to keep the CPU budget.
+    /// Counts packets that the kernel skipped to keep within the CPU budget.
     pub fn count_sampled_out(&mut self, sampled_out: Counters) {
         self.ledger.seen.merge(sampled_out);
         self.ledger.dropped[DropReason::CpuBudget as usize].merge(sampled_out);
     }
 
-    /// Notes in the log of which share of flows the packets to come are.
+    /// Records in the log what share of flows the packets to come belong to.
     pub fn captured(&mut self, share: FlowShare) {
         self.flow_share = Some(share);
         self.block.look_again();
@@ -290,14 +290,14 @@ impl<S: Sink> Worker<S> {
         if let Some(copies) = &self.copies {
             (ledger.mirrored, ledger.mirror_lost) = (copies.sent(), copies.lost());
         }
-        // The block at hand is added up when it is asked for or handed over.
+        // The current block is added up when this is called or the block is handed over.
         in_flight(&mut ledger, &self.block.counters());
         ledger
     }
 
-    /// How much was kept so far of the packets of each class, as it was first decided: what is
-    /// promoted later is not counted again. What policies drop before it is classified is in no
-    /// class.
+    /// How much has been kept so far of the packets of each class, as first decided: what is
+    /// promoted later is not counted again. Packets that policies drop before classification are in
+    /// no class.
     #[must_use]
     pub fn kept(&self) -> Vec<ClassKept> {
         let mut by_class = self.by_class.clone();
@@ -333,7 +333,7 @@ impl<S: Sink> Worker<S> {
     }
 
     /// Why the filter cannot be applied to any interface so far; `None` if it can
-    /// be to one, or there is none.
+    /// be applied to one, or there is no filter or interface.
     #[must_use]
     pub fn filter_fits_nowhere(&self) -> Option<String> {
         let mut problem = None;
@@ -363,7 +363,7 @@ impl<S: Sink> Worker<S> {
                 rules_number: rules_number(self.policing.as_deref(), &interface),
                 interface,
             };
-            // Ids are dense and come in order.
+            // Ids are dense and in order.
             let index = usize::from(id);
             if index < self.sources.len() {
                 self.sources[index] = source;
@@ -378,8 +378,8 @@ impl<S: Sink> Worker<S> {
     ///
     /// # Errors
     ///
-    /// If the log cannot be written. The counters hold every packet of the batch,
-    /// unless the writer thread itself is gone.
+    /// If the log cannot be written. The counters include every packet of the batch, unless the
+    /// writer thread itself is gone.
     pub fn batch(&mut self, batch: &(impl Packets + ?Sized)) -> Result<(), StoreError> {
         let Some(budget) = self.budget.clone() else {
             return self.batch_at_most(batch, u64::MAX);
@@ -391,13 +391,13 @@ impl<S: Sink> Worker<S> {
         done
     }
 
-    /// Packets that have passed the filter.
+    /// Packets that passed the filter.
     fn passed(&self) -> u64 {
         self.ledger.seen.packets - self.ledger.filtered.packets
     }
 
-    /// As [`Worker::batch`], until so many packets have passed the filter: those
-    /// after are not seen.
+    /// As [`Worker::batch`], until this many packets have passed the filter: those after are not
+    /// looked at.
     fn batch_at_most(
         &mut self,
         batch: &(impl Packets + ?Sized),
@@ -447,9 +447,8 @@ impl<S: Sink> Worker<S> {
         self.lanes.is_plain = 0;
         self.lanes.dissected = 0;
         for lane in 0..count {
-            // Two lines hold the headers of the packets to come. One is fetched
-            // here and one below, since the CPU waits when it is asked for more
-            // than a dozen or two at a time.
+            // Two lines hold the headers of upcoming packets. One is fetched here and one below,
+            // since the CPU stalls when it is asked for more than a dozen or two at a time.
             fetch(batch, start + LANES + lane, 0);
             self.look(lane, &batch.get(start + lane));
         }
@@ -467,8 +466,8 @@ impl<S: Sink> Worker<S> {
         Ok(())
     }
 
-    /// Finds the policies of the batch's packets, and discards those that no one wants before
-    /// they cost more.
+    /// Finds the policies of the batch's packets, and discards those that nobody wants before they
+    /// cost more.
     #[inline(never)]
     fn apply_policies(&mut self, batch: &(impl Packets + ?Sized), start: usize) {
         let Some(policing) = &mut self.policing else {
@@ -558,7 +557,7 @@ impl<S: Sink> Worker<S> {
     }
 }
 
-/// Asks the CPU to fetch a cache line of a packet that is yet to come.
+/// Asks the CPU to fetch a cache line of an upcoming packet.
 #[inline(always)]
 fn fetch(batch: &(impl Packets + ?Sized), index: usize, line: usize) {
     if index < batch.len() {
@@ -567,16 +566,16 @@ fn fetch(batch: &(impl Packets + ?Sized), index: usize, line: usize) {
 }
 
 impl Demand {
-    /// Demands as they are worked out; `modes` are those of the modes, which the context names.
+    /// Demands as computed; `modes` are those of the modes, which the context names.
     pub(crate) fn new(
         demands: Vec<(Granularity, Decider)>,
         modes: &ModeDemands,
         reasons: &mut Reasons,
     ) -> Self {
         let is_sampled = demands.iter().any(|(demand, _)| demand.sampling.is_some());
-        // Where modes decide alone, and for every packet alike, the context says who.
+        // Where modes alone decide, and for every packet alike, the context says who.
         let by_class = demands == *modes && (!is_sampled || demands.len() == 1);
-        // A mode alone is the one that the context names.
+        // A single mode is the one that the context names.
         let mut number = |decider: Decider| {
             if by_class || matches!(modes.as_slice(), [(_, only)] if *only == decider) {
                 BY_CLASS

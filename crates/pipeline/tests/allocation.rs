@@ -15,8 +15,8 @@ use strata_wire::{Interface, LinkType, Meta, TunnelKey};
 #[global_allocator]
 static COUNTING: CountingAllocator = CountingAllocator;
 
-/// A real capture through a worker, over many blocks: once every verdict has been
-/// met, not a single allocation.
+/// A real capture through a worker, over many blocks: once every verdict has been seen, not a
+/// single allocation.
 #[test]
 fn a_worker_does_not_allocate() {
     let path = data_dir().join("labelled/mix-test/trace.pcap");
@@ -83,7 +83,7 @@ fn a_worker_does_not_allocate() {
     };
     let first = pass();
     assert!(first > 0, "verdicts are met for the first time");
-    // The sketch is in another state by then, so a packet may meet a new verdict.
+    // The sketch is in another state by then, so a packet may get a new verdict.
     let last = (0..9).map(|_| pass()).find(|&allocations| allocations == 0);
     assert_eq!(last, Some(0), "allocations on the data path");
     worker.finish().unwrap();

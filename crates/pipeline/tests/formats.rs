@@ -1,4 +1,4 @@
-//! The whole data path, on every capture there is: what goes in comes out again.
+//! The whole data path, on every capture available: what goes in comes out again.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::collections::BTreeMap;
@@ -129,7 +129,7 @@ fn record(path: &Path, model: &Model, mode: &str, filter: Option<&str>) -> Optio
     Some(Recorded { log, ledger })
 }
 
-/// A file in memory that a path leads to, gone with the value.
+/// A file in memory with a path, gone when the value is dropped.
 fn exported(log: &Log, options: ExportOptions<'_>) -> (tempfile::NamedTempFile, u64) {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     let done = export(
@@ -178,7 +178,7 @@ fn log_all_gives_every_capture_back() {
     );
 }
 
-/// The export is also what another reader finds in the original.
+/// In the export, another reader finds the same as in the original.
 #[test]
 fn libpcap_reads_the_same_from_export_and_original() {
     let model = model();
@@ -206,8 +206,8 @@ fn libpcap_reads_the_same_from_export_and_original() {
         while let (Ok(one), Ok(two)) = (original.next_packet(), back.next_packet()) {
             n += 1;
             let name = || format!("{} packet {n}", path.display());
-            // libpcap has signed 32-bit seconds and does not carry fractions
-            // above a second over; compare what both can say.
+            // libpcap has signed 32-bit seconds and does not carry fractions above a second over;
+            // compare what both can express.
             let time = |p: &pcap::Packet<'_>| {
                 i128::from(p.header.ts.tv_sec) * 1_000_000_000 + i128::from(p.header.ts.tv_usec)
             };
@@ -247,7 +247,7 @@ fn headers_are_exact_prefixes_and_the_accounts_balance_in_every_mode() {
             assert_eq!(ledger.logged.bytes, kept as u64);
             let mut originals = original.packets.iter();
             for packet in &back.packets {
-                // Sampling leaves packets out, order stays.
+                // Sampling skips packets; the order stays.
                 let whole = originals.find(|o| {
                     o.ts_ns == packet.ts_ns
                         && o.wire_len == packet.wire_len
@@ -371,7 +371,7 @@ fn block_summaries_never_hide_a_packet() {
     );
 }
 
-/// Addresses at the places where IPv4 and IPv6 headers usually have them.
+/// Addresses where IPv4 and IPv6 headers usually have them.
 fn addresses(capture: &Capture) -> Vec<std::net::IpAddr> {
     let mut found = Vec::new();
     for packet in &capture.packets {
@@ -401,8 +401,8 @@ fn addresses(capture: &Capture) -> Vec<std::net::IpAddr> {
     found
 }
 
-/// Definitions of any size beside packets of any size, in blocks that are nearly
-/// full or too small for either.
+/// Definitions of any size next to packets of any size, in blocks that are nearly full or too small
+/// for either.
 #[test]
 fn large_definitions_never_take_a_packets_room() {
     use strata_capture::{PacketRef, PcapNgWriter};

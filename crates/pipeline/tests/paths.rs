@@ -64,7 +64,7 @@ impl Setup {
     }
 }
 
-/// What a recording leaves.
+/// What a recording leaves behind.
 #[derive(PartialEq)]
 struct Left {
     blocks: Vec<Vec<u8>>,
@@ -101,7 +101,7 @@ fn difference(a: &Left, b: &Left) -> Option<String> {
     (a.drift != b.drift).then(|| "drift differs".into())
 }
 
-/// Records packets, in batches of the sizes that come round.
+/// Records packets in batches of these sizes, in rotation.
 fn record(
     model: &Model,
     setup: &Setup,
@@ -128,7 +128,7 @@ fn record(
     left(&worker, &sink)
 }
 
-/// The paths of this machine; says which do not run.
+/// The paths of this machine; prints which do not run.
 fn paths() -> Vec<DataPath> {
     let available = DataPath::available();
     for path in [DataPath::Avx2, DataPath::Avx512, DataPath::Neon] {
@@ -186,7 +186,7 @@ fn record_file(model: &Model, path: DataPath, file: &Path) -> Option<Left> {
 fn record_file_in_batches(model: &Model, path: DataPath, file: &Path, size: usize) -> Left {
     let mut input = Input::open(&[file.to_path_buf()], &InputOptions::default()).unwrap();
     let (mut worker, sink) = Setup::mode("default").worker(model, path);
-    // A damaged file ends where it is damaged.
+    // A damaged file ends where the damage is.
     while let Ok(next) = input.advance() {
         match next {
             Next::End => break,

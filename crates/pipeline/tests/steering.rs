@@ -107,7 +107,7 @@ impl Recording {
     }
 }
 
-/// How many packets of the trace are in the regions of each expression. That these are what the
+/// How many packets of the trace are in the regions of each expression. That these match what the
 /// filter takes is tested where they are made.
 fn matching(expressions: &[&str]) -> Vec<u64> {
     let regions = expressions.iter().map(|text| {
@@ -179,7 +179,7 @@ fn policies_keep_what_they_say_and_count_it() {
         .iter()
         .map(|policy| policy.hits.counters().packets)
         .collect();
-    // Port 80 and 443 at once would be of the first.
+    // A packet with ports 80 and 443 would belong to the first.
     let both = matching(&["tcp port 443 and tcp port 80"])[0];
     assert_eq!(hits, [https, tcp - https, http - both, udp]);
 }
@@ -189,7 +189,7 @@ fn without_policies_nothing_changes() {
     let model = model();
     let mut accounting = Vec::new();
     for policies in [None, Some(Action::CLASSIFY)] {
-        // One that nothing matches, so that every packet goes through the rules.
+        // One that matches nothing, so that every packet goes through the rules.
         let none = [policy(1, "host 203.0.113.77", "drop")];
         let steering = policies.map(|_| Steering::new(plan(&model, "default", &none, "classify")));
         let mut recording = start(&model, steering);
@@ -203,8 +203,8 @@ fn without_policies_nothing_changes() {
     assert_eq!(accounting[0], accounting[1]);
 }
 
-/// A mode and a policy change under load: every packet is in the counters, none is lost, and each
-/// says the mode that it was kept by.
+/// A mode and a policy change under load: every packet is counted, none is lost, and each names the
+/// mode that it was kept by.
 #[test]
 fn changes_under_load_lose_nothing() {
     let model = model();
@@ -263,7 +263,7 @@ fn changes_under_load_lose_nothing() {
     );
 }
 
-/// A worker without packets switches too, when it is woken: that is what a change takes.
+/// A worker without packets switches too when woken, and that is how long a change takes.
 #[test]
 fn a_worker_without_packets_switches_when_it_is_idle() {
     let model = model();

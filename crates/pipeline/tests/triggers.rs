@@ -1,5 +1,4 @@
-//! Look-back, starts of flows and alerts, against what a simple reading of the same
-//! capture says.
+//! Look-back, starts of flows and alerts, checked against a simple reading of the same capture.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -119,7 +118,7 @@ impl Recorded {
         read(file.path())
     }
 
-    /// Packets by the reason that an export says of them.
+    /// Packets by the reason that an export gives for them.
     fn reasons(&self) -> BTreeMap<String, usize> {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         let options = ExportOptions {
@@ -154,7 +153,7 @@ impl Recorded {
         }
     }
 
-    /// The sum of what the blocks' summaries count.
+    /// The sum of the counters in the blocks' summaries.
     fn counted(&self) -> (u64, u64) {
         let select = Select {
             without_records: true,
@@ -172,8 +171,8 @@ impl Recorded {
     }
 }
 
-/// Every packet of the capture once, in order, with its time and its length; in the log as
-/// many bytes as the counters say.
+/// Every packet of the capture once, in order, with its time and its length; the log has as many
+/// bytes as the counters say.
 fn assert_consistent(original: &[Packet], recorded: &Recorded) -> Vec<Packet> {
     let exported = recorded.exported();
     assert_eq!(exported.len(), original.len());
@@ -207,7 +206,7 @@ fn with_look_back_a_flagged_flow_is_whole_from_its_first_packet() {
     let with = record("default", &enough);
     let whole = assert_consistent(&original, &with);
     let full = kept_whole(&plain.log);
-    // By flow, the last packet that was kept whole for its own sake.
+    // By flow, the last packet kept whole for its own sake.
     let mut flagged: HashMap<FlowKey, usize> = HashMap::new();
     for (n, before) in original.iter().enumerate() {
         if let Some(flow) = before.flow
@@ -234,7 +233,7 @@ fn with_look_back_a_flagged_flow_is_whole_from_its_first_packet() {
     );
     assert_eq!(plain.ledger.promoted.packets, 0);
 
-    // Less memory: less is promoted, and what is there is as right.
+    // Less memory: less is promoted, and what is there is just as right.
     let little = TriggerOptions {
         look_back_bytes: 200 << 10,
         ..TriggerOptions::default()
@@ -245,7 +244,7 @@ fn with_look_back_a_flagged_flow_is_whole_from_its_first_packet() {
     assert!(packets > 0 && packets < promoted.0, "{packets} packets");
 }
 
-/// The numbers of packets that are kept whole by their granularity.
+/// The numbers of the packets kept whole by their granularity.
 fn kept_whole(log: &Log) -> HashSet<u64> {
     let mut full = HashSet::new();
     for block in log.blocks(&log.recordings()[0], &Select::default()) {
@@ -260,8 +259,8 @@ fn kept_whole(log: &Log) -> HashSet<u64> {
     full
 }
 
-/// A log of which bits have flipped: what is promoted is whole, what is not is a header, and
-/// nothing is there twice.
+/// A log with flipped bits: what is promoted is whole, what is not is a header, and nothing is
+/// there twice.
 #[test]
 fn a_damaged_log_with_promotions_is_read_as_far_as_it_goes() {
     let enough = TriggerOptions {
@@ -303,8 +302,8 @@ fn the_start_of_every_flow_is_whole() {
         ..TriggerOptions::default()
     };
     let with = assert_consistent(&original, &record("default", &starts));
-    // The naive twin: a table of all flows. Times are those of the capture, so a flow that
-    // pauses for minutes begins anew.
+    // The naive twin: a table of all flows. Times are those of the capture, so a flow that pauses
+    // for minutes starts anew.
     let mut flows: HashMap<FlowKey, (u64, u64)> = HashMap::new();
     let mut more = 0;
     for (n, before) in original.iter().enumerate() {
@@ -330,13 +329,13 @@ fn the_start_of_every_flow_is_whole() {
     assert!(more > 1_000, "{more} packets");
 }
 
-/// An alert comes when half of the capture has gone by: the flow is whole before and after.
+/// An alert comes half-way through the capture: the flow is whole before and after.
 #[test]
 fn a_flow_that_is_alerted_is_whole_before_and_after() {
     let original = read(&trace());
     let plain = record("default", &TriggerOptions::default());
     let without = assert_consistent(&original, &plain);
-    // A flow on both sides of the middle of which nothing was kept whole.
+    // A flow on both sides of the middle, of which nothing was kept whole.
     let half = original.len() / 2;
     let mut cut: HashMap<FlowKey, (usize, usize)> = HashMap::new();
     for (n, (packet, before)) in without.iter().zip(&original).enumerate() {
@@ -378,12 +377,12 @@ fn a_flow_that_is_alerted_is_whole_before_and_after() {
             assert_eq!(whole[n].data, before.data, "packet {n}");
         }
     }
-    // Who decided: before the alert look-back, where nobody else had; then the alert.
+    // Who decided: before the alert, look-back where nobody else had; then the alert.
     let reasons = recorded.reasons();
     assert_eq!(reasons.values().sum::<usize>(), original.len());
     let early = reasons["look-back:alert:7:\"found it\""];
     let late = reasons["alert:7:\"found it\""];
-    // Its packets of before, of which a class may have made some whole already.
+    // Its earlier packets, some of which a class may have kept whole already.
     let (cut_early, cut_late) = cut[flow];
     let by_class = reasons
         .iter()

@@ -13,7 +13,7 @@ pub(super) struct Wide {
     avx512: Avx512,
     /// Packets without a bucket, and with one.
     sides: [WideSide; 2],
-    /// By place in the batch: what a verdict is found by.
+    /// By place in the batch: the key by which a verdict is found.
     keys: [u64; WIDE],
     /// Where its leaves are, among those of its side.
     places: [u8; WIDE],
@@ -24,7 +24,7 @@ pub(super) struct Wide {
 struct WideSide {
     level: Level,
     gathered: Gathered,
-    /// Of each block of the batch so far, the leaves of every tree.
+    /// For each block of the batch so far, the leaves of every tree.
     leaves: [Vec<[u16; LANES]>; WIDE / LANES],
     blocks: usize,
 }
@@ -53,7 +53,7 @@ impl Wide {
 }
 
 impl Classifier {
-    /// Whether packets of these times may be classified in columns.
+    /// Whether packets with these timestamps may be classified in columns.
     #[inline]
     pub(crate) fn takes_columns(&self, ts_ns_min: u64, ts_ns_max: u64) -> bool {
         self.wide.is_some()

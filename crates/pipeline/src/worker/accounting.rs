@@ -1,4 +1,4 @@
-//! Blocks of a worker in flight to files, and the accounting of their packets.
+//! A worker's blocks being written to files, and the accounting of their packets.
 
 use strata_store::{BlockCounters, StoreError, Written};
 use strata_wire::{DropReason, Ledger};
@@ -49,7 +49,7 @@ impl<S: Sink> Worker<S> {
                 self.ledger.logged.bytes += counters.logged_bytes + promoted;
                 self.ledger.promoted.packets += counters.promoted_packets;
                 self.ledger.promoted.bytes += promoted;
-                // The blocks with their headers came before, and are in files.
+                // The blocks with their headers came earlier, and are in files.
                 let cut = self.ledger.cut_bytes.iter_mut();
                 for (sum, bytes) in cut.zip(counters.promoted_bytes) {
                     *sum -= bytes;
@@ -57,7 +57,7 @@ impl<S: Sink> Worker<S> {
             }
             Err(error) => {
                 let reason = match error {
-                    // It connects again by itself.
+                    // It reconnects by itself.
                     StoreError::RelayLost | StoreError::RelayFailed(_) => DropReason::RelayLost,
                     StoreError::DiskFull { goes_on: true, .. } => DropReason::DiskFull,
                     _ => DropReason::WriteError,
@@ -76,8 +76,8 @@ impl<S: Sink> Worker<S> {
         }
     }
 
-    /// Hands the block to the writer if it was begun before the last call, so that
-    /// packets do not wait for more to come; and counters what has been written.
+    /// Hands the block to the writer if it was started before the last call, so that packets do not
+    /// wait for more to come; and counts what has been written.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl<S: Sink> Worker<S> {
     ///
     /// # Errors
     ///
-    /// The first error of writing, unless [`Worker::batch`] has returned it.
+    /// The first write error, unless [`Worker::batch`] has returned it.
     pub fn finish(&mut self) -> Result<(), StoreError> {
         self.publish_hits();
         self.apply_alerts()?;
@@ -112,7 +112,7 @@ impl<S: Sink> Worker<S> {
     }
 }
 
-/// Counters the packets of a block as in flight.
+/// Counts the packets of a block as in flight.
 pub(super) fn in_flight(ledger: &mut Ledger, counters: &BlockCounters) {
     ledger.in_flight.packets += counters.packets;
     ledger.in_flight.bytes += counters.logged_bytes;

@@ -4,8 +4,8 @@ use strata_policy::ClassKept;
 use strata_store::ClassCount;
 use strata_wire::{Counters, Keep};
 
-/// Keep codes that a class can have, and one more for what is sampled out. What is dropped has
-/// the code of nothing.
+/// Keep codes that a class can have, plus one for what is sampled out. What is dropped has the code
+/// for nothing.
 const COLUMNS: usize = 5;
 const SAMPLED_OUT: usize = 4;
 
@@ -15,12 +15,12 @@ struct Count {
     kept_bytes: u64,
 }
 
-/// By class and granularity. Without the packets of the block at hand.
+/// By class and granularity. Without the packets in the current block.
 #[derive(Clone, Debug)]
 pub(super) struct ByClass(Vec<[Count; COLUMNS]>);
 
 impl ByClass {
-    /// For so many classes of a model.
+    /// For this many classes of a model.
     pub(super) fn new(classes: usize) -> Self {
         Self(vec![[Count::default(); COLUMNS]; classes + 1])
     }
@@ -46,7 +46,7 @@ impl ByClass {
         }
     }
 
-    /// What there is.
+    /// All that have packets.
     pub(super) fn list(&self) -> Vec<ClassKept> {
         let mut list = Vec::new();
         for (class, row) in (0..=u8::MAX).zip(&self.0) {

@@ -11,16 +11,16 @@ pub(super) struct Lanes {
     /// Bytes up to the end of the headers, or what stands for them
     /// ([`Headers::kept_header_len`]).
     pub(super) header_len: [u32; LANES],
-    /// Of lanes in `is_plain`.
+    /// For lanes in `is_plain`.
     pub(super) plain: [Plain; LANES],
-    /// Of the other lanes.
+    /// For the other lanes.
     pub(super) headers: Box<[Headers; LANES]>,
     /// Passed the filter.
     pub(super) wanted: u64,
     pub(super) is_plain: u64,
     /// Has a flow, so that it can be classified.
     pub(super) dissected: u64,
-    /// Of lanes in `wanted`, the place among the packets that policies have seen.
+    /// For lanes in `wanted`, the place among the packets that policies have seen.
     pub(super) policed: [u8; LANES],
 }
 

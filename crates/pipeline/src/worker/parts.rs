@@ -11,24 +11,23 @@ use super::{Triggers, WorkerOptions};
 use crate::budget::Budget;
 use crate::path::DataPath;
 
-/// Where the blocks of a worker go. A worker is compiled for its sink, so that a packet costs
-/// nothing for it.
+/// Where a worker's blocks go. A worker is compiled for its sink, so this costs nothing per packet.
 pub trait Sink {
     /// An empty block, if one is free now. A new sink has one.
     fn take(&mut self) -> Option<Box<BlockBuilder>>;
 
-    /// Hands a full block on.
+    /// Passes a full block on.
     ///
     /// # Errors
     ///
     /// If nobody takes blocks any more.
     fn submit(&mut self, block: Box<BlockBuilder>) -> Result<(), StoreError>;
 
-    /// What has become of blocks since the last call, without waiting.
+    /// What has become of blocks since the last call; does not wait.
     fn poll(&mut self) -> Option<Written>;
 
-    /// Waits until it is known what became of some packets, or a block comes back empty; `None`
-    /// if nothing is in flight.
+    /// Waits until the fate of some packets is known, or a block comes back empty; `None` if
+    /// nothing is in flight.
     ///
     /// # Errors
     ///
@@ -66,7 +65,7 @@ pub trait Copies: Debug + Send {
     /// Sends frames on, in order.
     fn send(&mut self, frames: &[&[u8]]);
 
-    /// What was sent so far.
+    /// What has been sent so far.
     fn sent(&self) -> Counters;
 
     /// What could not be sent so far.
@@ -75,13 +74,13 @@ pub trait Copies: Debug + Send {
 
 /// Is told how much of a flow's packets is enough, so that no more is copied.
 pub trait EnoughOfFlows: Debug + Send {
-    /// All of them are wanted whole.
+    /// All of its packets are wanted whole.
     fn keep_whole(&self, flow: &FlowKey);
 
-    /// So many bytes are enough of a packet, by its class: once several packets agree.
+    /// This many bytes of a packet are enough, by its class: applied once several packets agree.
     fn cut(&self, flow: &FlowKey, bytes: u16);
 
-    /// So many bytes are enough of all of them.
+    /// This many bytes of each of its packets are enough.
     fn cut_at_once(&self, flow: &FlowKey, bytes: u16);
 }
 
@@ -94,20 +93,20 @@ pub struct Parts<S = BlockSink> {
     pub path: DataPath,
     /// Where its blocks go; not used before.
     pub sink: S,
-    /// The plans that it follows, from its first batch on, instead of the modes of its options.
+    /// The plans that it follows, from its first batch on, instead of the modes in its options.
     pub steering: Option<Arc<Steering>>,
-    /// What it keeps whole beyond what modes and policies ask for.
+    /// What it keeps whole in addition to what modes and policies ask for.
     pub triggers: Option<Triggers>,
-    /// How many packets it may take, perhaps with other workers; `None` for all that come.
+    /// How many packets it may take, perhaps together with others; `None` for all that come.
     pub budget: Option<Arc<Budget>>,
-    /// Who takes copies of packets that a policy mirrors.
+    /// Takes copies of packets that a policy mirrors.
     pub copies: Option<Box<dyn Copies>>,
-    /// Who is told how much of a flow's packets is enough.
+    /// Is told how much of a flow's packets is enough.
     pub enough: Option<Box<dyn EnoughOfFlows>>,
 }
 
 impl<S: Sink> Parts<S> {
-    /// Only what every worker has.
+    /// Only the parts that every worker has.
     #[must_use]
     pub fn new(options: WorkerOptions, sink: S) -> Self {
         Self {

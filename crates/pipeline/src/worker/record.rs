@@ -10,7 +10,7 @@ use super::{DEFINITIONS_LEN, Demand, Sink, Worker};
 use crate::flows::wire_bytes;
 use crate::reasons::{BY_CLASS, class_and_level, join_decided};
 
-/// Of packets that the kernel has cut, one of so many renews what is enough of its flow.
+/// Of packets that the kernel has cut, one in this many renews what is enough of its flow.
 const RENEWED_EVERY: u64 = 4;
 
 impl<S: Sink> Worker<S> {
@@ -75,7 +75,7 @@ impl<S: Sink> Worker<S> {
         if !self.block.defines(packet.interface, reason) {
             self.define(packet.interface, reason);
             if self.block.room() < needed {
-                // A large definition has taken the room.
+                // A large definition has taken the space.
                 self.block.grow(needed);
             }
         }
@@ -130,8 +130,8 @@ impl<S: Sink> Worker<S> {
         if (packet.data.len() as u64) < u64::from(wanted) {
             self.ledger.wanted_but_cut.add(wire_bytes(packet));
         }
-        // What came cut is known to be enough of its flow: it is told again now and then, so
-        // that it does not grow old.
+        // For a packet that came cut, the kernel knows what is enough of its flow: it is told again
+        // now and then, so that it does not forget.
         let is_cut = (packet.data.len() as u64) < u64::from(whole);
         if is_cut && keep != Keep::Full && !self.packet_number.is_multiple_of(RENEWED_EVERY) {
             return;
@@ -144,19 +144,19 @@ impl<S: Sink> Worker<S> {
             _ if self.is_mirrored(lane) => enough.keep_whole(&key),
             Keep::Full => enough.keep_whole(&key),
             _ if self.is_settled(lane) => enough.cut_at_once(&key, with_options(wanted)),
-            // What the packet alone says is no verdict on its flow.
+            // A verdict on the packet alone is no verdict on its flow.
             _ if self.classifier.verdict(verdict).level != Some(Level::Flow) => {}
             _ => enough.cut(&key, with_options(wanted)),
         }
     }
 
-    /// Whether policies send a copy of a packet on.
+    /// Whether policies send on a copy of a packet.
     fn is_mirrored(&self, lane: usize) -> bool {
         let policing = self.policing.as_ref();
         policing.is_some_and(|policing| policing.mirrors(self.lanes.policed[lane]))
     }
 
-    /// Whether policies say what becomes of a packet, whatever its class.
+    /// Whether policies decide what happens to a packet, whatever its class.
     fn is_settled(&self, lane: usize) -> bool {
         let policing = self.policing.as_ref();
         policing.is_some_and(|policing| policing.is_settled(self.lanes.policed[lane]))
@@ -179,7 +179,7 @@ impl<S: Sink> Worker<S> {
         self.block.refer_to(interface);
     }
 
-    /// Defines in the block who decided on a packet, and its verdict.
+    /// Defines in the block who decided about a packet, and its verdict.
     pub(super) fn define_reason(&mut self, reason: u16) {
         if !self.block.needs_verdict(reason) {
             return;
@@ -197,8 +197,8 @@ impl<S: Sink> Worker<S> {
     }
 }
 
-/// What is enough of all packets of a flow, if `wanted` is of one: headers of others may be
-/// longer, with TCP options.
+/// What is enough of every packet of a flow, if `wanted` is enough of one: others may have longer
+/// headers, with TCP options.
 fn with_options(wanted: u32) -> u16 {
     u16::try_from(wanted + 64).unwrap_or(u16::MAX / 2)
 }

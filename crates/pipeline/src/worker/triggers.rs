@@ -1,4 +1,4 @@
-//! Packets that are kept whole for what their flow is, or turns out to be.
+//! Packets that are kept whole because of what their flow is, or turns out to be.
 
 use std::sync::Arc;
 
@@ -15,20 +15,20 @@ use crate::flows::wire_bytes;
 use crate::lookback::{LookBack, Remembered};
 use crate::reasons::{BY_CLASS, DeciderId, FIRST_BYTES, class_and_level};
 
-/// What is kept whole beyond what modes and policies ask for. The default is nothing.
+/// What is kept whole in addition to what modes and policies ask for; by default nothing.
 #[derive(Clone, Debug, Default)]
 pub struct TriggerOptions {
     /// Memory for the packets seen last, in bytes; 0 for none. Once a packet of a flow is
     /// kept whole, what is remembered of the flow is written whole too.
     pub look_back_bytes: usize,
-    /// Packets that begin within so many bytes of their flow are kept whole; 0 for none.
+    /// Packets that begin within this many bytes of their flow are kept whole; 0 for none.
     pub first_bytes: u64,
-    /// Flows that somebody else has found; all of their packets are kept whole from then
-    /// on, and what is remembered of them.
+    /// Flows found by others; from then on all of their packets are kept whole, and so is what is
+    /// remembered of them.
     pub alerts: Option<Arc<Alerts>>,
 }
 
-/// What one worker needs for it.
+/// What one worker needs for this.
 #[derive(Debug)]
 pub struct Triggers {
     look_back: Option<LookBack>,
@@ -37,8 +37,7 @@ pub struct Triggers {
 }
 
 impl Triggers {
-    /// Allocates and touches all of its memory, which takes a while: to be made before
-    /// packets come.
+    /// Allocates and touches all of its memory, which takes a while: create it before packets come.
     #[must_use]
     pub fn new(options: &TriggerOptions) -> Self {
         let (memory, first) = (options.look_back_bytes, options.first_bytes);
@@ -61,7 +60,7 @@ impl Triggers {
 }
 
 impl<S: Sink> Worker<S> {
-    /// Takes in alerts that are new: what is remembered of their flows is promoted.
+    /// Takes in new alerts: what is remembered of their flows is promoted.
     ///
     /// # Errors
     ///
@@ -82,7 +81,7 @@ impl<S: Sink> Worker<S> {
         Ok(())
     }
 
-    /// Asks for what [`Worker::attend_to`] will look at.
+    /// Prefetches what [`Worker::attend_to`] will look at.
     #[inline]
     pub(super) fn prefetch_triggers(&self) {
         let Some(triggers) = &self.triggers else {
@@ -99,8 +98,8 @@ impl<S: Sink> Worker<S> {
         }
     }
 
-    /// What becomes of a packet for which modes and policies have this outcome, and who decided
-    /// so: what they keep whole already, they have decided.
+    /// What happens to a packet for which modes and policies have this outcome, and who decided it:
+    /// what they keep whole already is their decision.
     #[inline(never)]
     pub(super) fn attend_to(
         &mut self,
@@ -114,7 +113,7 @@ impl<S: Sink> Worker<S> {
         let Some(triggers) = &mut self.triggers else {
             return Ok(decided);
         };
-        // What is to be discarded stays so; what has no flow has no other packets.
+        // What is discarded stays so; a packet without a flow has no others to go with it.
         if outcome == Outcome::Discard || self.lanes.dissected & 1 << lane == 0 {
             return Ok(decided);
         }
@@ -154,8 +153,7 @@ impl<S: Sink> Worker<S> {
         Ok(decided)
     }
 
-    /// Writes what is remembered of a flow whole, since `trigger` decided so on a packet of this
-    /// class.
+    /// Writes what is remembered of a flow whole, as `trigger` decided on a packet of this class.
     fn promote(
         &mut self,
         fingerprint: u64,
@@ -186,7 +184,7 @@ impl<S: Sink> Worker<S> {
         promoted
     }
 
-    /// The number of a verdict whose packet is written whole now, for what triggered it.
+    /// The number for a verdict whose packet is now written whole because of a trigger.
     fn reason_to_promote(
         &mut self,
         verdict: Option<VerdictId>,

@@ -1,5 +1,5 @@
-//! The same stages for batches of up to 256 packets in columns. What few packets have sends
-//! the batch to the other loop, which is the reference.
+//! The same stages for batches of up to 256 packets in columns. Anything rare sends the
+//! batch to the other loop, which is the reference.
 
 use std::ops::Range;
 
@@ -13,12 +13,12 @@ use super::{DEFINITIONS_LEN, Demand, Sink, Worker, fetch};
 use crate::classifier::bits;
 use crate::reasons::BY_CLASS;
 
-/// Fewer packets are faster one by one.
+/// Fewer packets than this are faster one by one.
 const FEW: usize = 16;
 /// Longer packets do not fit in the sums of a batch.
 const LONG: usize = 1 << 24;
 
-/// What is kept of the packets of each class.
+/// What is kept of each class's packets.
 #[derive(Clone, Debug)]
 struct Kept {
     /// Bytes after the headers; [`WHOLE`] for all.
@@ -26,7 +26,7 @@ struct Kept {
     codes: [u8; 256],
 }
 
-/// More than a packet in a batch has.
+/// More than any packet in a batch has.
 const WHOLE: u32 = 1 << 30;
 
 /// A batch in columns.
@@ -41,7 +41,7 @@ pub(super) struct Wide {
     verdicts: [VerdictId; WIDE],
     classes: [u8; WIDE],
     codes: [u8; WIDE],
-    /// Of those that are not plain, and where they are.
+    /// Where those are that are not plain, and their headers.
     others: Vec<(usize, Headers)>,
     /// `None` if classes alone do not say what is kept.
     kept: Option<Kept>,
@@ -62,7 +62,7 @@ impl Wide {
         }
     }
 
-    /// Notes what modes demand for each class.
+    /// Stores what modes demand for each class.
     pub(super) fn adopt(&mut self, demands: &[Demand]) {
         let mut kept = Kept {
             payload: [0; 256],
@@ -88,7 +88,7 @@ impl Wide {
     }
 }
 
-/// What is the same for all packets of a batch, or summed up.
+/// What is the same for all packets of a batch, or summed over them.
 struct Scanned {
     interface: u16,
     wire_bytes: u64,
@@ -96,8 +96,8 @@ struct Scanned {
 }
 
 impl<S: Sink> Worker<S> {
-    /// As [`Worker::lanes`], of up to 256 packets; false if it has done nothing, since they need
-    /// more than this knows of.
+    /// As [`Worker::lanes`], for up to 256 packets; false if it has done nothing, since they need
+    /// more than it can do.
     pub(super) fn columns(
         &mut self,
         batch: &(impl Packets + ?Sized),
@@ -127,7 +127,7 @@ impl<S: Sink> Worker<S> {
         done
     }
 
-    /// Where the packets are, how long, and when; `None` if something is odd about them.
+    /// Where the packets are, how long, and when; `None` if anything about them is unusual.
     fn scan<'a>(
         &mut self,
         wide: &mut Wide,
@@ -168,8 +168,8 @@ impl<S: Sink> Worker<S> {
         (!is_odd).then_some(scanned)
     }
 
-    /// Headers, flows, and what is counted of them: 64 packets at a time, so that lines that were
-    /// fetched are still there.
+    /// Headers, flows and their counters: 64 packets at a time, so that lines fetched are still
+    /// there.
     fn look_and_count(
         &mut self,
         wide: &mut Wide,
@@ -281,7 +281,7 @@ impl<S: Sink> Worker<S> {
                 rest -= self.push_run(wide, (interface, data), at..end, &mut others);
             }
             if end < data.len() {
-                // It refers to what is not defined yet, or there may be no room for all.
+                // It refers to what is not defined yet, or there may not be space for all.
                 rest -= PACKET_HEADER_LEN + wide.kept_len[end] as usize;
                 self.record_one(wide, (end, &mut others), &batch.get(start + end))?;
             }
@@ -290,7 +290,7 @@ impl<S: Sink> Worker<S> {
         Ok(())
     }
 
-    /// How much is kept of each packet; how many bytes their records take.
+    /// How much is kept of each packet; returns how many bytes their records take.
     fn find_kept(&self, wide: &mut Wide, count: usize) -> usize {
         let Some(kept) = &wide.kept else { return 0 };
         let mut bytes = count * PACKET_HEADER_LEN;
@@ -306,8 +306,8 @@ impl<S: Sink> Worker<S> {
         bytes
     }
 
-    /// Records of packets that refer to nothing that is not defined, and for which there is
-    /// room. `others` counts those before that are not plain.
+    /// Records of packets that refer only to what is defined, and for which there is space.
+    /// `others` counts those before that are not plain.
     fn push_run(
         &mut self,
         wide: &Wide,
@@ -348,7 +348,7 @@ impl<S: Sink> Worker<S> {
         len
     }
 
-    /// Notes the flows of plain packets.
+    /// Stores the flows of plain packets.
     #[inline]
     fn note_plain(&mut self, columns: &PacketColumns, lanes: Range<usize>) {
         let ends = columns.source[lanes.clone()]

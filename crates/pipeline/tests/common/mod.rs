@@ -8,7 +8,7 @@ use strata_pipeline::Sink;
 use strata_store::{BlockBuilder, Progress, StoreError, Written};
 use strata_wire::mix64;
 
-/// Blocks as they would stand in a file.
+/// Blocks as they would be in a file.
 #[derive(Clone, Default)]
 pub(crate) struct Blocks {
     sealed: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -76,7 +76,7 @@ impl Packet {
     }
 }
 
-/// Numbers that follow from a seed.
+/// Numbers derived from a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -96,7 +96,7 @@ impl Dice {
     }
 }
 
-/// So many packets of so many flows; one in `odd_one_in` has something that few have.
+/// This many packets of this many flows; one in `odd_one_in` has something that few have.
 pub(crate) fn packets(seed: u64, count: usize, flows: u64, odd_one_in: u64) -> Vec<Packet> {
     let mut dice = Dice(seed);
     let mut ts_ns = 1_700_000_000_000_000_000;
@@ -112,7 +112,7 @@ pub(crate) fn packets(seed: u64, count: usize, flows: u64, odd_one_in: u64) -> V
             options: &[],
             has_timestamp: true,
         };
-        // A snap length, as most captures of headers have one.
+        // A snap length, as in most captures of headers.
         if dice.roll(4) == 0 {
             data.truncate(96);
         }
@@ -178,7 +178,7 @@ fn frame(dice: &mut Dice, flows: u64) -> Vec<u8> {
         97 => frame.extend((0..dice.roll(80)).map(|n| n.to_le_bytes()[0])),
         98 => frame = (0..dice.roll(60)).map(|_| dice.byte()).collect(),
         _ => {
-            // Nearly right: one byte is another.
+            // Nearly right: one byte differs.
             frame.extend(ipv4(dice, protocol, ends, &transport));
             let at = usize::try_from(dice.roll(50)).unwrap().min(frame.len() - 1);
             frame[at] = dice.byte();
@@ -193,7 +193,7 @@ fn ipv4(dice: &mut Dice, protocol: u8, ends: [[u8; 4]; 2], payload: &[u8]) -> Ve
     let mut bytes = vec![8, 0, 0x45, dice.byte() & 7];
     bytes.extend(total_len);
     bytes.extend(dice.word());
-    // Seldom a fragment.
+    // Rarely a fragment.
     let fragment: [u8; 2] = match dice.roll(100) {
         0 => [0x20, 0],
         1 => [0, 0x10],
