@@ -2,16 +2,16 @@
 
 use strata_wire::Counters;
 
-/// Packets of a class of which the same is kept.
+/// Packets of one class that were kept alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassKept {
-    /// Index of the class in the model; the one after the last is what is not dissected.
+    /// Index of the class in the model; the one after the last is for what is not dissected.
     pub class: u8,
     /// `full`, `partial`, `header`, `drop` or `sampled_out`.
     pub granularity: &'static str,
     /// Packets, and their bytes on the wire.
     pub captured: Counters,
-    /// Their bytes that are kept.
+    /// Bytes of them that are kept.
     pub kept_bytes: u64,
 }
 

@@ -1,9 +1,9 @@
-//! What is to be kept of packets, and how that changes: the words that whoever steers and whoever
-//! works on packets have in common.
+//! What is to be kept of packets, and how that changes: the vocabulary shared by those who steer
+//! and those who work on packets.
 //!
 //! - [`Mode`]: from class to granularity (TitanLog §VI-A);
 //! - [`Plan`]: the modes and policies of a moment, worked out for a model. It never changes;
-//!   another is published in its place, and each worker goes on with that from its next batch. So
+//!   another is published in its place, and each worker continues with that from its next batch. So
 //!   no packet is treated by half of a change, and none waits for one;
 //! - [`Steering`]: where plans are published; [`Follower`]: a worker's view of it;
 //! - [`ClassKept`]: what came of it.

@@ -38,7 +38,7 @@ pub struct ModeConfig {
 /// What is wrong with a mode.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModeError {
-    /// No mode of that name.
+    /// There is no mode of that name.
     #[error("no mode '{name}': there are {known}")]
     Unknown {
         /// The name.
@@ -46,7 +46,7 @@ pub enum ModeError {
         /// The modes there are.
         known: String,
     },
-    /// A granularity that is none.
+    /// An invalid granularity.
     #[error("mode '{mode}', {field}: {problem}")]
     Granularity {
         /// The mode.
@@ -97,7 +97,7 @@ impl Mode {
     ///
     /// # Errors
     ///
-    /// If there is none, or its granularities are none.
+    /// If there is none, or its granularities are invalid.
     pub fn by_name(name: &str, own: &BTreeMap<String, ModeConfig>) -> Result<Self, ModeError> {
         if let Some(config) = own.get(name) {
             return Self::from_config(name, config);
@@ -140,8 +140,7 @@ impl Mode {
         })
     }
 
-    /// The granularity of each class of a model, and last of packets that are
-    /// not dissected.
+    /// The granularity of each class of a model, and last that of packets that are not dissected.
     ///
     /// # Errors
     ///

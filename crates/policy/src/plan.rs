@@ -8,15 +8,15 @@ use strata_wire::{Context, Decider, Granularity};
 
 use crate::mode::{Mode, ModeError};
 
-/// Bytes that the words for policies take at most: each block of a log has them.
+/// Most bytes that the description of policies may take: each block of a log has it.
 const POLICIES_BYTES_MAX: usize = 4 << 10;
 
 /// Modes and policies at work.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Of each class, and last of what is not dissected, the demands of all modes.
+    /// For each class, and last for what is not dissected, the demands of all modes.
     demands: Vec<ModeDemands>,
-    /// What the log says of the packets that are kept by it.
+    /// What the log says about the packets kept by this plan.
     context: Context,
     /// `None` if they would change nothing.
     policies: Option<Arc<Policies>>,
@@ -25,7 +25,7 @@ pub struct Plan {
 /// What the modes demand of a class, and for whom.
 pub type ModeDemands = Vec<(Granularity, Decider)>;
 
-/// Who decides where a mode demands this of one class, and `all` of all.
+/// Who decides where a mode demands this of one class, and `all` of all classes.
 fn decider_of(mode: &Mode, demand: Granularity, all: &[Granularity]) -> Decider {
     if let Some(sampling) = demand.sampling {
         Decider::Sampling(sampling)
@@ -36,7 +36,7 @@ fn decider_of(mode: &Mode, demand: Granularity, all: &[Granularity]) -> Decider 
     }
 }
 
-/// Who demands most of a class; of those who demand the same, the first.
+/// Who demands the most of a class; of those with the same demand, the first.
 fn most(demands: &ModeDemands) -> &Decider {
     let mut most = &demands[0];
     for demand in demands {
@@ -100,7 +100,7 @@ impl Plan {
         self
     }
 
-    /// Of each class, and last of what is not dissected, the demands of all modes.
+    /// For each class, and last for what is not dissected, the demands of all modes.
     #[must_use]
     pub fn demands(&self) -> &[ModeDemands] {
         &self.demands
@@ -112,7 +112,7 @@ impl Plan {
         self.policies.as_ref()
     }
 
-    /// What the log says of the packets that are kept by it, as a context record holds it.
+    /// What the log says about the packets kept by this plan, as a context record holds it.
     ///
     /// # Panics
     ///
@@ -145,7 +145,7 @@ impl Plan {
     }
 }
 
-/// The policies in words, as far as each block of a log has room for them.
+/// The policies in plain English, as far as each block of a log has space for them.
 fn describe_all(policies: &Policies) -> Vec<String> {
     let (mut described, mut bytes) = (Vec::new(), 0);
     for (id, policy, text) in policies.all() {
@@ -174,15 +174,15 @@ fn describe(id: u32, policy: &Policy, text: &str) -> String {
     )
 }
 
-/// Who decides on packets of a class, as the context says it.
+/// Who decides on packets of a class, as the context names them.
 fn decided(demands: &ModeDemands) -> String {
     let decider = demands.first().map_or(&Decider::Class, |_| most(demands));
     decider.to_string()
 }
 
 /// The demands on a packet with these policies, by place, where the modes demand `modes`. Where
-/// both sample, they sample independently, by what the policy draws. First the policies, in
-/// their order, then the modes: of those that demand the same, the first has decided.
+/// both sample, they do so independently, in the policy's unit. First the policies, in their order,
+/// then the modes: of those with the same demand, the first has decided.
 #[must_use]
 pub fn demands(
     policies: &Policies,

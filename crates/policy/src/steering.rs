@@ -14,7 +14,7 @@ pub struct Steering {
     number: AtomicU64,
     published: Mutex<Published>,
     delays: Mutex<Delays>,
-    /// Wake workers that wait for packets.
+    /// These wake workers that wait for packets.
     wakers: Mutex<Wakers>,
 }
 
@@ -31,17 +31,17 @@ impl fmt::Debug for Wakers {
 #[derive(Debug)]
 struct Published {
     plan: Arc<Plan>,
-    /// `None` for a plan that asks for nothing new.
+    /// `None` for a plan that changes nothing.
     requested: Option<Instant>,
 }
 
-/// How long changes took: from the request, or the reading that led to it, to the switch of a
-/// worker, which treats the next packet by it.
+/// How long changes took: from the request, or the reading that led to it, until a worker switched
+/// and treats its next packet accordingly.
 #[derive(Clone, Debug, Default)]
 pub struct Delays {
     /// The latest, at most [`Delays::KEPT`].
     latest: Vec<Duration>,
-    /// Place of the oldest of these, once all are taken.
+    /// Place of the oldest of these, once all are in use.
     next: usize,
     count: u64,
     sum: Duration,
@@ -96,7 +96,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Steering {
-    /// Steering that begins with a plan.
+    /// Steering that starts with this plan.
     #[must_use]
     pub fn new(plan: Plan) -> Arc<Self> {
         Arc::new(Self {
@@ -110,19 +110,19 @@ impl Steering {
         })
     }
 
-    /// Calls `wake` with each plan: it ends a worker's wait, so that one without packets switches
+    /// Calls `wake` for each plan: it ends a worker's wait, so that one without packets switches
     /// too.
     pub fn wakes(&self, wake: impl Fn() + Send + Sync + 'static) {
         lock(&self.wakers).0.push(Box::new(wake));
     }
 
-    /// Publishes a plan that was asked for at `requested`. Workers that have not yet picked up
-    /// the one before never will.
+    /// Publishes a plan that was requested at `requested`. Workers that have not picked up the one
+    /// before by then never will.
     pub fn publish(&self, plan: Plan, requested: Instant) {
         self.put(plan, Some(requested));
     }
 
-    /// Publishes a plan that says the same as the one before, in another form.
+    /// Publishes a plan that means the same as the one before, in another form.
     pub fn publish_same(&self, plan: Plan) {
         self.put(plan, None);
     }
@@ -133,7 +133,7 @@ impl Steering {
             plan: Arc::new(plan),
             requested,
         };
-        // Within the lock, so that who sees the number finds its plan.
+        // Under the lock, so that whoever sees the number finds its plan.
         self.number.fetch_add(1, Ordering::Release);
         drop(published);
         for wake in &lock(&self.wakers).0 {
@@ -159,7 +159,7 @@ impl Steering {
 pub struct Follower {
     steering: Arc<Steering>,
     number: u64,
-    /// When the plan at hand was asked for, until the worker has switched to it.
+    /// When the current plan was requested, until the worker has switched to it.
     requested: Option<Instant>,
 }
 
@@ -174,7 +174,7 @@ impl Follower {
         }
     }
 
-    /// The plan, if it is not the one at hand. A relaxed load where it is.
+    /// The plan, if it is not the current one; if it is, this costs a relaxed load.
     #[inline]
     pub fn events(&mut self) -> Option<Arc<Plan>> {
         if self.steering.number.load(Ordering::Acquire) == self.number {
@@ -183,12 +183,12 @@ impl Follower {
         let published = lock(&self.steering.published);
         let first = self.number == 0;
         self.number = self.steering.number.load(Ordering::Acquire);
-        // What was there from the start is no change.
+        // The plan there at the start is no change.
         self.requested = published.requested.filter(|_| !first);
         Some(Arc::clone(&published.plan))
     }
 
-    /// Notes that the worker has switched to the plan at hand.
+    /// Records that the worker has switched to the current plan.
     pub fn switched(&mut self) {
         if let Some(requested) = self.requested.take() {
             lock(&self.steering.delays).add(requested.elapsed());
