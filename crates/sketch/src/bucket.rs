@@ -98,8 +98,8 @@ impl Bucket {
     /// Adds a further packet of the flow.
     #[inline]
     pub(crate) fn update(&mut self, facts: &PacketFacts, now: u32, arithmetic: Arithmetic) {
-        // A capture may run backwards; a negative delay counts as 0, and the
-        // sum of all delays stays `last - first`.
+        // A capture may run backwards; a negative delay counts as 0, and the sum of all delays
+        // stays `last - first`.
         let delay = now.saturating_sub(self.last);
         self.last = self.last.max(now);
         let (delay, square) = match arithmetic {
@@ -130,7 +130,7 @@ impl Bucket {
         };
         let squares = join_48(self.size_squares_low, self.size_squares_high) + square;
         (self.size_squares_low, self.size_squares_high) = split_48(squares);
-        // Which way a packet goes cannot be foreseen, so no branch depends on it.
+        // A packet's direction cannot be predicted, so no branch depends on it.
         let backward = facts.low_to_high != self.forward_is_low_to_high();
         let mask = if backward { u16::MAX } else { 0 };
         let backward_size = size & mask;
@@ -147,11 +147,10 @@ impl Bucket {
         self.window_backward = first(self.window_backward, mask);
     }
 
-    /// One vote of another flow for this bucket. Whether the vote carries: once
-    /// `lambda` votes have come for every packet of the owner (Elastic Sketch's
-    /// replacement, which TitanLog §IV-A leaves open). Votes stop counting at
-    /// 32 767, so a flow of more packets than that over `lambda` stays for the
-    /// rest of the window.
+    /// One vote of another flow for this bucket. Returns whether the vote succeeds: once `lambda`
+    /// votes have come for every packet of the owner (Elastic Sketch's replacement, which TitanLog
+    /// §IV-A leaves open). Votes stop counting at 32 767, so a flow of more packets than that over
+    /// `lambda` stays for the rest of the window.
     #[inline]
     pub(crate) fn vote(&mut self, lambda: u32) -> bool {
         let votes = self.votes & VOTES_MAX;
@@ -171,7 +170,7 @@ impl Bucket {
         self.votes & FORWARD_IS_LOW_TO_HIGH != 0
     }
 
-    /// The registers as plain numbers; minima of nothing are 0.
+    /// The registers as plain numbers; minima of empty sets are 0.
     #[inline(always)]
     #[must_use]
     pub fn stats(&self) -> FlowStats {

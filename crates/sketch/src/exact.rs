@@ -20,7 +20,7 @@ struct Flow {
     forward_is_low_to_high: bool,
 }
 
-/// What is kept of a series of numbers.
+/// Summary of a series of numbers.
 #[derive(Clone, Copy, Debug)]
 struct Moments {
     sum: u64,
@@ -80,7 +80,7 @@ impl ExactTable {
         self.flows.len()
     }
 
-    /// Counts one packet and returns what is known of its flow.
+    /// Counts one packet and returns what is known about its flow.
     pub fn insert(&mut self, facts: &PacketFacts) -> Option<FlowStats> {
         if self.clock.leaves(self.window_start, facts.ts_ns) {
             self.flows.clear();

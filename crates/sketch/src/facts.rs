@@ -4,7 +4,7 @@ use strata_wire::dissect::Headers;
 use strata_wire::transport::tcp_flag;
 use strata_wire::{Plain, clamped};
 
-/// What the sketch needs to know of one packet.
+/// What the sketch needs to know about one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketFacts {
     /// Keyed fingerprint of the flow key; 0 if the packet belongs to no flow.
@@ -17,8 +17,8 @@ pub struct PacketFacts {
     pub header_len: u16,
     /// From the key's low to its high endpoint.
     pub low_to_high: bool,
-    /// TCP SYN with ACK: the other side began, so this packet goes backward even
-    /// if it is the first one seen.
+    /// TCP SYN with ACK: the other side started, so this packet goes backward even if it is the
+    /// first one seen.
     pub answers: bool,
     /// TCP window, else 0.
     pub tcp_window: u16,
@@ -37,7 +37,7 @@ pub struct PacketFacts {
 }
 
 impl PacketFacts {
-    /// The facts of a packet with plain headers, with what [`Plain::flow`] gives.
+    /// The facts of a packet from its plain headers and the result of [`Plain::flow`].
     #[inline(always)]
     #[must_use]
     pub fn plain(
@@ -88,8 +88,8 @@ impl PacketFacts {
     }
 }
 
-/// What is known of a flow in the current window, the packet at hand included.
-/// Delays (IPD, inter-packet delay) are in ticks of the sketch's [`Clock`](crate::Clock).
+/// What is known about a flow in the current window, including the current packet. Delays (IPD,
+/// inter-packet delay) are in ticks of the sketch's [`Clock`](crate::Clock).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowStats {
     /// Packets, both directions.

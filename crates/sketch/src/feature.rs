@@ -1,10 +1,9 @@
-//! The feature vector: what a model may ask about a packet and its flow.
+//! The feature vector: what a model may ask for about a packet and its flow.
 //!
-//! Every feature is held as a `u32` that grows with its value, so that a tree
-//! compares integers only. A threshold in the feature's unit becomes such an
-//! integer once, when a model is loaded ([`Feature::encode`]); `value <= threshold`
-//! is then decided exactly. Averages are held in steps (1/256 byte, 1 tick) and
-//! rounded down, so `average <= C` with C in whole steps is the integer
+//! Every feature is held as a `u32` that grows with its value, so that a tree compares only
+//! integers. A threshold in the feature's unit becomes such an integer once, when a model is loaded
+//! ([`Feature::encode`]); `value <= threshold` is then decided exactly. Averages are held in steps
+//! (1/256 byte, 1 tick) and rounded down, so `average <= C` with C in whole steps is the integer
 //! comparison `sum < (C + step) * count`, without any rounding.
 
 use strata_wire::clamped;
@@ -26,11 +25,11 @@ pub enum Level {
 /// How a value in the feature's unit becomes an integer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Coding {
-    /// Times so much, rounded down.
+    /// Multiplied by this, rounded down.
     Scaled(u32),
     /// Nanoseconds in ticks of the clock, rounded down.
     Ticks,
-    /// The bits of a non-negative `f32`, which order as its values do.
+    /// The bits of a non-negative `f32`, which sort as its values do.
     FloatBits,
 }
 
@@ -75,8 +74,8 @@ macro_rules! features {
                 match self { $(Self::$variant => $coding,)* }
             }
 
-            /// [`Feature::value`] of a row of packets: decided once per row, not
-            /// per packet. All slices are of one length.
+            /// [`Feature::value`] for a row of packets: dispatched once per row, not per packet.
+            /// All slices have the same length.
             #[inline]
             pub fn fill(
                 self,
@@ -97,8 +96,8 @@ macro_rules! features {
     };
 }
 
-/// A value for each packet, four at a time: of a loop over few packets, the loop itself
-/// takes a good part.
+/// A value for each packet, four at a time: in a loop over few packets, the loop itself is a good
+/// part of the cost.
 #[inline(always)]
 fn each(
     column: &mut [u32],
@@ -158,9 +157,9 @@ impl Feature {
         Self::ALL.iter().copied().find(|f| f.name() == name)
     }
 
-    /// The largest integer whose value is at most `threshold`: `value <=
-    /// threshold` exactly if `integer <= encode(threshold)`. Below every value:
-    /// `None`. Above all of them: `u32::MAX`.
+    /// The largest integer whose value is at most `threshold`: `value <= threshold` exactly if
+    /// `integer <= encode(threshold)`. `None` if the threshold is below every value, `u32::MAX` if
+    /// above all.
     #[must_use]
     #[allow(
         clippy::cast_possible_truncation,
@@ -171,7 +170,7 @@ impl Feature {
         if threshold.is_nan() || threshold < 0.0 {
             return None;
         }
-        // Minus zero is zero, and its bits are not those of a small number.
+        // Minus zero is zero, but its bits are not those of a small number.
         let threshold = threshold.abs();
         Some(match self.coding() {
             // `as` saturates.
@@ -200,8 +199,8 @@ impl Feature {
         }
     }
 
-    /// The feature of one packet, as an integer. `averages` is the range table
-    /// of a switch; without it averages are exact.
+    /// The feature of one packet, as an integer. `averages` is a switch's range table; without it
+    /// averages are exact.
     #[inline(always)]
     #[must_use]
     pub fn value(

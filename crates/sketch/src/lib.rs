@@ -1,7 +1,7 @@
 //! Per-flow features in bounded memory.
 //!
-//! - [`Sketch`]: two layers of buckets with voting (TitanLog §IV-A), what the
-//!   data plane uses; its naive twin [`ExactTable`];
+//! - [`Sketch`]: two layers of buckets with voting (TitanLog §IV-A), as the data plane uses it; its
+//!   naive twin [`ExactTable`];
 //! - [`PacketFacts`] go in, [`FlowStats`] come out, and [`Feature`] turns both
 //!   into the numbers that a model compares;
 //! - [`Arithmetic::Switch`] gives the numbers that a programmable switch would.

@@ -2,13 +2,13 @@
 //! numbers as one: 16-bit registers, approximate squares, and averages through
 //! a range table (TitanLog §IV-A, §VII).
 
-/// How registers are kept and averages taken.
+/// How registers are kept and averages computed.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub enum Arithmetic {
     /// Exact sums, squares and averages.
     #[default]
     Exact,
-    /// As a switch has them.
+    /// As in a switch.
     Switch {
         /// Relative error of the range table of averages, above 0 and below 1.
         delta: f64,
@@ -22,8 +22,8 @@ pub(crate) fn register_16(ticks: u32) -> u32 {
     (ticks >> 8).min(u32::from(u16::MAX)) << 8
 }
 
-/// A square from the four leading bits of its root, as a small match table
-/// gives it: within 13 % of the true one.
+/// A square from the four leading bits of its root, as a small match table gives it: within 13 % of
+/// the true value.
 #[inline]
 pub(crate) fn approximate_square(value: u32) -> u64 {
     let bits = u32::BITS - value.leading_zeros();
@@ -36,15 +36,14 @@ pub(crate) fn approximate_square(value: u32) -> u64 {
     middle * middle
 }
 
-/// The range table of averages: counts in `[floor((1+2d)^i), floor((1+2d)^(i+1)))`
-/// share an entry, which gives `C * count` for all of them. Dividing by the
-/// constant C, a count is replaced by its entry's, whatever C is.
+/// The range table of averages: counts in `[floor((1+2d)^i), floor((1+2d)^(i+1)))` share an entry,
+/// which gives `C * count` for all of them. To divide by the constant C, a count is replaced by its
+/// entry's, whatever C is.
 ///
-/// The paper's entry stands for `(1+d)(1+2d)^i`, which for small counts, whose
-/// ranges hold one integer, is off by up to one count. Here an entry stands for
-/// the middle of the integers it covers: exact for small counts, within `d` for
-/// all. And the quotient is rounded down instead of the product, which differs
-/// by less than one unit of the average.
+/// The paper's entry stands for `(1+d)(1+2d)^i`, which for small counts, whose ranges hold one
+/// integer, is off by up to one count. Here an entry stands for the middle of the integers it
+/// covers: exact for small counts, within `d` for all. And the quotient is rounded down instead of
+/// the product, which differs by less than one unit of the average.
 #[derive(Clone, Debug)]
 pub struct RangeTable {
     starts: Vec<u64>,
@@ -56,7 +55,7 @@ impl RangeTable {
     ///
     /// # Panics
     ///
-    /// If `delta` is not within 0.0001 and 0.5: a model file is checked before.
+    /// If `delta` is not between 0.0001 and 0.5: a model file is checked first.
     #[must_use]
     pub fn new(delta: f64) -> Self {
         assert!(
@@ -81,7 +80,7 @@ impl RangeTable {
         Self { starts, stands_for }
     }
 
-    /// What stands for `count` in averages; `count` at least 1.
+    /// The count used for `count` in averages; `count` is at least 1.
     #[inline]
     #[must_use]
     pub fn stands_for(&self, count: u32) -> f64 {

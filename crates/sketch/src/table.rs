@@ -15,16 +15,15 @@ use crate::switch::Arithmetic;
 
 pub use gathered::{BLOCK, Block, Gathered};
 
-/// Votes needed per packet of a bucket's owner to replace it. The Elastic Sketch
-/// paper takes 8; but there a light part keeps what a bucket loses. Here a flow that
-/// comes late has lost its first packets, so the owner's word counts for more.
+/// Votes needed per packet of a bucket's owner to replace it. The Elastic Sketch paper uses 8; but
+/// there a light part keeps what a bucket loses. Here a flow that comes late has lost its first
+/// packets, so the owner's packets weigh more.
 const LAMBDA: u32 = 64;
-/// Bits of identity that a tag holds beside those that the position implies.
+/// Bits of identity that a tag holds, in addition to those implied by the position.
 const IDENTITY_MASK: u64 = (1 << 48) - 1;
 
-/// Time within a window, in ticks: the smallest power of two of ns of which a
-/// window holds at most 2^24. 1 ns for the 10 ms of TitanLog §III-B, 4.1 us for
-/// a minute.
+/// Time within a window, in ticks: the smallest power of two of ns for which a window holds at most
+/// 2^24. 1 ns for the 10 ms of TitanLog §III-B, 4.1 us for a minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clock {
     window_ns: u64,
@@ -55,7 +54,7 @@ impl Clock {
         self.window_ns
     }
 
-    /// When the window of a time begins.
+    /// Start of the window that a time belongs to.
     #[inline]
     pub(crate) fn window_start(self, ts_ns: u64) -> u64 {
         ts_ns - ts_ns % self.window_ns
@@ -68,8 +67,8 @@ impl Clock {
         (ts_ns.saturating_sub(window_start).min(self.window_ns - 1) >> self.shift) as u32
     }
 
-    /// Whether a packet of this time begins a new window: it lies after the
-    /// current one, or so far before it that the capture's clock was set back.
+    /// Whether a packet with this time starts a new window: it is after the current one, or so far
+    /// before it that the capture's clock was set back.
     #[inline]
     pub(crate) fn leaves(self, window_start: u64, ts_ns: u64) -> bool {
         ts_ns.wrapping_sub(window_start) >= self.window_ns
@@ -77,19 +76,19 @@ impl Clock {
     }
 }
 
-/// What the pressure on the buckets did. A metric, never an input: the window
-/// belongs to the model.
+/// Effects of the pressure on the buckets. A metric, never an input: the window belongs to the
+/// model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
     /// Packets offered.
     pub packets: u64,
     /// Buckets taken by a flow's first packet.
     pub claimed: u64,
-    /// Of these, taken from another flow of the same window by votes.
+    /// Of these, those taken from another flow of the same window by votes.
     pub replaced: u64,
     /// Packets whose flow got no bucket.
     pub without_bucket: u64,
-    /// Windows begun.
+    /// Windows started.
     pub windows: u64,
 }
 
@@ -100,7 +99,7 @@ impl Pressure {
         self.claimed += other.claimed;
         self.replaced += other.replaced;
         self.without_bucket += other.without_bucket;
-        // Windows are a matter of time, which is the same for all.
+        // Windows depend on time, which is the same for all.
         self.windows = self.windows.max(other.windows);
     }
 }
@@ -108,11 +107,10 @@ impl Pressure {
 /// Two layers of buckets, one bucket to a cache line. Memory: 128 bytes times
 /// 2^bits; 8 MiB at the default of 16 bits.
 ///
-/// A flow's 64-bit fingerprint gives its place in each layer (the top bits in
-/// the first, the low bits in the second); the other 48 bits stand in the
-/// bucket's tag beside the 16-bit number of the window, so that one compare
-/// tells "this flow, in this window", and a new window touches no memory, but
-/// for one clearing every 65 535 windows when the numbers start again.
+/// A flow's 64-bit fingerprint gives its place in each layer (the top bits in the first, the low
+/// bits in the second); the other 48 bits are in the bucket's tag, with the 16-bit number of the
+/// window, so that one compare tells "this flow, in this window", and a new window touches no
+/// memory, except for one clearing every 65 535 windows when the numbers start again.
 #[derive(Debug)]
 pub struct Sketch {
     layers: [Vec<Bucket>; 2],
@@ -134,7 +132,7 @@ impl Sketch {
     ///
     /// # Panics
     ///
-    /// If `bits` is not within 1 and 24.
+    /// If `bits` is not between 1 and 24.
     #[must_use]
     pub fn new(bits: u32, clock: Clock, arithmetic: Arithmetic) -> Self {
         assert!((1..=24).contains(&bits), "2^{bits} buckets");
@@ -151,8 +149,8 @@ impl Sketch {
         }
     }
 
-    /// Without flow identity, as the published switch program of TitanLog has it:
-    /// flows whose fingerprints agree in their first bits share one bucket.
+    /// Without flow identity, as in the published switch program of TitanLog: flows whose
+    /// fingerprints agree in their first bits share one bucket.
     #[must_use]
     pub fn with_shared_buckets(mut self) -> Self {
         self.identity_mask = 0;
@@ -187,9 +185,9 @@ impl Sketch {
         prefetch(&self.layers[0], self.places(fingerprint)[0]);
     }
 
-    /// Asks the CPU to fetch the second-layer bucket of a flow if its first one, which
-    /// should have come by now, is another's in this window. Without a branch: which it
-    /// is changes from packet to packet.
+    /// Asks the CPU to fetch the second-layer bucket of a flow if its first one, which should have
+    /// arrived by now, belongs to another flow in this window. Without a branch, as it changes from
+    /// packet to packet.
     #[inline]
     pub fn prefetch_other(&self, fingerprint: u64) {
         let [first, second] = self.places(fingerprint);
@@ -204,8 +202,8 @@ impl Sketch {
         prefetch(layer, place);
     }
 
-    /// Counts one packet and returns its flow's bucket as it is then; `None` if
-    /// the flow has none (or the packet has no flow: fingerprint 0).
+    /// Counts one packet and returns its flow's bucket right afterwards; `None` if the flow has
+    /// none (or the packet has no flow: fingerprint 0).
     ///
     /// Worst case: two cache lines.
     #[inline]
@@ -231,8 +229,8 @@ impl Sketch {
             bucket.update(facts, now, self.arithmetic);
             return Some(bucket);
         }
-        // A flow sits in the second layer only if its first place was taken in
-        // this window, and a place once taken stays so until the window ends.
+        // A flow is in the second layer only if its first place was taken in this window, and a
+        // place once taken stays so until the window ends.
         if bucket.tag & 0xffff != epoch {
             *bucket = Bucket::claim(tags[0], facts, now, self.arithmetic);
             self.pressure.claimed += 1;

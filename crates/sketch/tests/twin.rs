@@ -1,4 +1,4 @@
-//! The sketch against its exact twin.
+//! The sketch compared with its exact twin.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use proptest::prelude::*;
@@ -45,8 +45,8 @@ proptest! {
         prop_assert_eq!(sketch.pressure().without_bucket, 0);
     }
 
-    /// Far too many flows for the buckets: what a bucket says of its flow never
-    /// exceeds the truth, and every packet either has a bucket or is counted.
+    /// Far too many flows for the buckets: what a bucket says about its flow never exceeds the
+    /// truth, and every packet either has a bucket or is counted as without one.
     #[test]
     fn under_pressure_nothing_is_invented(
         packets in prop::collection::vec((0_u64..200, 0_u64..3_000, 40_u16..1515), 1..2_000),
@@ -131,7 +131,7 @@ fn epochs_that_start_again_do_not_revive_old_flows() {
     for n in 0..5 {
         sketch.insert(&packet(0, n, 100, true));
     }
-    // Every 65 535 windows the 16-bit number is the same again.
+    // Every 65 535 windows the 16-bit number repeats.
     for window in 1..=65_535_u64 * 2 {
         sketch.insert(&PacketFacts {
             ts_ns: window * 1_000,

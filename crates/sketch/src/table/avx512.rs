@@ -1,5 +1,5 @@
-//! The vector code of [`Sketch::count_group`]: lines of 16 buckets are turned into registers of
-//! 16 flows each, updated, and turned back. Features fall out of the same registers.
+//! The vector code of [`Sketch::count_group`]: rows of 16 buckets are transposed into registers of
+//! 16 flows each, updated, and transposed back. Features come from the same registers.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -13,7 +13,7 @@ use crate::bucket::Bucket;
 use crate::facts::PacketFacts;
 use crate::feature::Feature;
 
-/// Fewer packets than this are counted one by one, which then is no more work.
+/// Fewer packets than this are counted one by one, which is no more work then.
 const FEW: u32 = 5;
 
 /// A register for each 32-bit word of a bucket (see [`Bucket`]), a lane for each packet.
@@ -51,7 +51,7 @@ macro_rules! vector {
     };
 }
 
-/// What the sketch counts of 16 packets.
+/// What the sketch counts for 16 packets.
 #[derive(Clone, Copy)]
 struct Counted {
     /// Ticks.
@@ -71,10 +71,10 @@ struct Places {
 
 /// The buckets of the packets of one round.
 struct Found {
-    /// Of a packet that is not in `live`, a spare one.
+    /// For a packet not in `live`, a spare one.
     buckets: [*mut Bucket; GROUP],
     live: u16,
-    /// Those that are their flow's first.
+    /// The first packets of their flows.
     claims: u16,
 }
 
@@ -183,9 +183,9 @@ vector! {
         Places { numbers, registers }
     }
 
-    /// Those of `pending` that share no place with an earlier one of them.
+    /// Those of `pending` that share no place with an earlier one in it.
     fn without_conflict(places: &Places, pending: u16) -> u16 {
-        // What does not count has a place of its own.
+        // Lanes that do not count get a place of their own.
         let own = _mm512_or_si512(
             _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
             set(1 << 31),
@@ -196,8 +196,8 @@ vector! {
         pending & !is_set(shared)
     }
 
-    /// The buckets of packets that share no places, as [`Sketch::insert`] finds them. Those that
-    /// are claimed have their new tags.
+    /// The buckets of packets that share no places, found as in [`Sketch::insert`]. Claimed ones
+    /// get their new tags.
     fn find(
         sketch: &mut Sketch,
         (fingerprints, places): (&[u64; GROUP], &Places),
@@ -211,7 +211,7 @@ vector! {
         let [first, second] = &places.numbers;
         let mut buckets = [spare; GROUP];
         let (mut tags, mut wanted) = ([0; GROUP], [0; GROUP]);
-        // Whose bucket it is cannot be foreseen, so no branch depends on it.
+        // Whose bucket it is cannot be predicted, so no branch depends on it.
         for lane in 0..GROUP {
             let fingerprint = fingerprints[lane];
             let tag = (fingerprint & identity_mask) << 16 | epoch;
@@ -270,13 +270,13 @@ vector! {
         Found { buckets, live, claims }
     }
 
-    /// Sums of 32 bits that saturate.
+    /// Saturating 32-bit sums.
     fn add_saturating(a: __m512i, b: __m512i) -> __m512i {
         let sum = _mm512_add_epi32(a, b);
         _mm512_mask_mov_epi32(sum, _mm512_cmplt_epu32_mask(sum, a), set(u32::MAX))
     }
 
-    /// Sums of 48 bits that saturate, in two parts.
+    /// Saturating 48-bit sums, in two parts.
     fn add_squares((low, high): (__m512i, __m512i), (square, square_high): (__m512i, __m512i)) -> (__m512i, __m512i) {
         let sum = _mm512_add_epi32(low, square);
         let carry = _mm512_cmplt_epu32_mask(sum, low);
@@ -305,7 +305,7 @@ vector! {
         _mm512_max_epu16(smaller, _mm512_slli_epi32::<16>(size))
     }
 
-    /// [`Bucket::claim`] of the packets in `claims`, [`Bucket::update`] of the others.
+    /// [`Bucket::claim`] for the packets in `claims`, [`Bucket::update`] for the others.
     fn update(old: &Registers, claims: u16, counted: &Counted) -> Registers {
         let updates = !claims;
         let or_zero = |values| _mm512_maskz_mov_epi32(updates, values);
@@ -316,7 +316,7 @@ vector! {
         new[word::FIRST] = _mm512_mask_mov_epi32(old[word::FIRST], claims, now);
         let last = _mm512_mask_mov_epi32(old[word::LAST], claims, now);
         new[word::LAST] = _mm512_max_epu32(last, now);
-        // 0 of those that claim.
+        // 0 for those that claim.
         let delay = _mm512_sub_epi32(new[word::LAST], last);
         let ipd_min = _mm512_min_epu32(old[word::IPD_MIN], delay);
         new[word::IPD_MIN] = or(ipd_min, u32::MAX);
@@ -398,7 +398,7 @@ vector! {
     }
 }
 
-/// The positions of the bits that are set, from the lowest.
+/// The positions of the set bits, from the lowest.
 #[inline(always)]
 fn bits(mut mask: u16) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
@@ -408,7 +408,7 @@ fn bits(mut mask: u16) -> impl Iterator<Item = usize> {
     })
 }
 
-/// What the sketch counts of one packet; the rest is 0.
+/// What the sketch counts for one packet; the rest is 0.
 #[allow(clippy::cast_possible_truncation, reason = "columns of small numbers")]
 fn counted(packets: &PacketColumns, lane: usize) -> PacketFacts {
     let is_in = |mask: &[u16; GROUPS]| mask[lane / GROUP] >> (lane % GROUP) & 1 != 0;
@@ -431,13 +431,13 @@ struct Room<'a> {
     place: usize,
     /// The packets.
     mask: u16,
-    /// Which of them, once they are next to each other, go into either block.
+    /// Which of them, once packed together, go into each block.
     parts: [u16; 2],
 }
 
 impl<'a> Room<'a> {
     vector! {
-        /// Room for the packets in `mask`, whose places in the batch are noted.
+        /// Space for the packets in `mask`; stores their places in the batch.
         fn new(gathered: &'a mut Gathered, group: usize, mask: u16) -> Room<'a> {
             let place = gathered.count;
             let all = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -476,8 +476,8 @@ impl<'a> Room<'a> {
             let values = _mm512_maskz_compress_epi32(self.mask, values);
             let at = usize::from(self.columns[feature as usize]) * BLOCK + self.place;
             let [block, next] = self.blocks;
-            // SAFETY: a column is below the number of columns, and what is written lies within
-            // it: before its end in the first block, and after its start in the next one.
+            // SAFETY: a column is below the number of columns, and what is written lies within it:
+            // before its end in the first block, and after its start in the next one.
             unsafe {
                 _mm512_mask_storeu_epi32(block.wrapping_add(at).cast(), self.parts[0], values);
                 if self.parts[1] != 0 {
@@ -619,7 +619,7 @@ pub(super) fn count(
     (group, wanted): (usize, u16),
     [flow, packet]: [&mut Gathered; 2],
 ) {
-    // SAFETY: whoever has the value has the instructions.
+    // SAFETY: holding the value proves that the machine has the instructions.
     unsafe { enabled(sketch, packets, (group, wanted), flow, packet) }
 }
 
@@ -645,7 +645,7 @@ fn enabled(
     let places = places(sketch, packets, group);
     let mut after = [_mm512_setzero_si512(); 16];
     let (mut pending, mut live) = (wanted, 0);
-    // Whoever shares a place with an earlier one waits for the next round.
+    // A packet that shares a place with an earlier one waits for the next round.
     while pending.count_ones() >= FEW {
         let ready = without_conflict(&places, pending);
         if ready.count_ones() < FEW {

@@ -4,11 +4,11 @@ use strata_wire::wide::GROUP;
 
 use crate::feature::Feature;
 
-/// Packets whose features are looked at together.
+/// Packets whose features are evaluated together.
 pub const BLOCK: usize = 64;
 /// Columns that a block has.
 const COLUMNS: usize = 64;
-/// No column has the feature, since nobody asks for it.
+/// No column has the feature, since no one asks for it.
 pub(super) const NOWHERE: u8 = u8::MAX;
 
 /// The columns of a block: `block[column * BLOCK + place]`.
@@ -19,11 +19,11 @@ pub type Block = [u32; COLUMNS * BLOCK];
 pub struct Gathered {
     /// By feature: its column.
     pub(super) columns: [u8; Feature::ALL.len()],
-    /// The one that is filled now, and the one that comes after it.
+    /// The one being filled, and the one after it.
     pub(super) blocks: [Box<Block>; 2],
-    /// Of the packets of both: their places in the batch.
+    /// For the packets of both: their places in the batch.
     pub(super) lanes: [u8; BLOCK + GROUP],
-    /// Packets that were put into both.
+    /// Packets put into both so far.
     pub(super) count: usize,
 }
 
@@ -56,14 +56,14 @@ impl Gathered {
         self.count >= BLOCK
     }
 
-    /// The first block, and the places in the batch of the packets that are in it.
+    /// The first block, and its packets' places in the batch.
     #[inline]
     #[must_use]
     pub fn block(&self) -> (&Block, &[u8]) {
         (&self.blocks[0], &self.lanes[..self.count.min(BLOCK)])
     }
 
-    /// Empties the first block and goes on with the other one.
+    /// Empties the first block and continues with the other one.
     #[inline]
     pub fn advance(&mut self) {
         self.blocks.swap(0, 1);

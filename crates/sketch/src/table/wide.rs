@@ -1,7 +1,8 @@
 //! Counting 16 packets at a time, and their features.
 //!
-//! [`Sketch::count_group`] does what [`Sketch::insert`] and [`Feature::value`](crate::Feature::value) do packet by
-//! packet; the vector code is in [`avx512`](super::avx512) alone.
+//! [`Sketch::count_group`] does what [`Sketch::insert`] and
+//! [`Feature::value`](crate::Feature::value) do packet by packet; the vector code is in
+//! [`avx512`](super::avx512) alone.
 
 use strata_wire::wide::{Avx512, GROUPS, PacketColumns};
 
@@ -10,7 +11,7 @@ use super::gathered::Gathered;
 use crate::switch::Arithmetic;
 
 impl Sketch {
-    /// Whether packets of these times all belong to the window at hand, and are counted exactly,
+    /// Whether packets with these times all belong to the current window, and are counted exactly,
     /// so that [`Sketch::count_group`] may count them.
     #[inline]
     #[must_use]
@@ -19,9 +20,9 @@ impl Sketch {
         !leaves(ts_ns_min) && !leaves(ts_ns_max) && self.arithmetic == Arithmetic::Exact
     }
 
-    /// Counts the packets of a group that are in `wanted`, in order, and adds the features of
-    /// those whose flow has a bucket to `flow`, of the others to `packet`. The packets stay in
-    /// the window ([`Sketch::stays`]).
+    /// Counts the packets of a group that are in `wanted`, in order, and adds the features of those
+    /// whose flow has a bucket to `flow`, of the others to `packet`. The packets must stay in the
+    /// window ([`Sketch::stays`]).
     ///
     /// # Panics
     ///
@@ -56,7 +57,7 @@ mod tests {
     use proptest::prelude::*;
     use strata_wire::wide::{GROUP, WIDE};
 
-    /// What is gathered of one side: the packets' places, and the values of all features.
+    /// What is gathered for one side: the packets' places, and the values of all features.
     fn taken(gathered: &mut Gathered) -> Vec<(u8, Vec<u32>)> {
         let (block, lanes) = gathered.block();
         let values = |place: usize| {
@@ -76,7 +77,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(400))]
 
-        /// As packet by packet, where many share a place, a flow, or all do.
+        /// The same as packet by packet, where many share a place or a flow, or all do.
         #[test]
         fn a_batch_in_columns_is_counted_as_packet_by_packet(
             packets in prop::collection::vec(
@@ -95,7 +96,7 @@ mod tests {
             let mut sides = [Level::Packet, Level::Flow].map(|level| {
                 Gathered::new(all().filter(|(_, f)| level == Level::Flow || f.level() == level))
             });
-            // Begins the window.
+            // Starts the window.
             let mut ts_ns = 20_000_000_000;
             let first = PacketFacts { ts_ns, ..PacketFacts::default() };
             for sketch in &mut sketches {
@@ -104,7 +105,7 @@ mod tests {
 
             let (mut columns, mut expected) = (PacketColumns::default(), [Vec::new(), Vec::new()]);
             for (lane, &(flow, size, window, ports, delay, flags)) in packets.iter().enumerate() {
-                // Seldom back in time.
+                // Occasionally back in time.
                 ts_ns = if delay % 7 == 0 { ts_ns - delay } else { ts_ns + delay };
                 let facts = PacketFacts {
                     fingerprint: strata_wire::mix64(flow % flows + 1),
@@ -135,7 +136,7 @@ mod tests {
                 columns.ttl[lane] = facts.ttl.into();
                 columns.low_to_high[group] |= u16::from(facts.low_to_high) << bit;
                 columns.answers[group] |= u16::from(facts.answers) << bit;
-                // About seven of eight.
+                // About seven in eight.
                 if dissected >> (lane % 61) & 7 == 0 {
                     continue;
                 }
