@@ -1,11 +1,11 @@
-//! What the forest costs per packet, kernel by kernel, in turns.
+//! What the forest costs per packet, kernel by kernel, measured in turns.
 //!
 //!     cargo run --release -p strata-classify --example forest_speed [MODEL.json...]
 //!
-//! Without models: full trees over 22 features with random thresholds, 1 to 32
-//! trees of depth 4 to 8, where every leaf is reached. Values differ from batch
-//! to batch, so that no branch is learned by heart. `--json` prints one line of
-//! JSON per model; `--write DIR` writes models and rows of values for a peer.
+//! Without models: full trees over 22 features with random thresholds, 1 to 32 trees of depth 4 to
+//! 8, where every leaf is reached. Values differ from batch to batch, so that branches cannot be
+//! learned. `--json` prints one line of JSON per model; `--write DIR` writes models and rows of
+//! values for a peer.
 #![allow(
     clippy::print_stdout,
     clippy::unwrap_used,
@@ -36,13 +36,13 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Below `end`, which is small.
+    /// A number below `end`, which is small.
     fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.next() >> 33).unwrap() % end
     }
 }
 
-/// The span of values and thresholds.
+/// The range of values and thresholds.
 fn span(feature: Feature) -> usize {
     match (feature.unit(), feature.name()) {
         ("bits", _) | (_, "protocol") => 256,
@@ -54,7 +54,7 @@ fn span(feature: Feature) -> usize {
     }
 }
 
-/// Full trees; each split halves what is left of its feature's span on this way.
+/// Full trees; each split halves what is left of its feature's range on this path.
 fn synthetic(trees: usize, depth: u32) -> Model {
     let names = [
         "size",
@@ -89,7 +89,7 @@ fn synthetic(trees: usize, depth: u32) -> Model {
     let mut tree = || {
         let splits = (1_usize << depth) - 1;
         let mut nodes = Vec::new();
-        // Where each feature can still be: an even split keeps all leaves alive.
+        // The range still possible for each feature: an even split keeps all leaves reachable.
         let mut spans = vec![features.map(|f| (0, span(f))).to_vec()];
         for node in 0..splits {
             let mut here = spans[node].clone();
@@ -124,7 +124,7 @@ fn synthetic(trees: usize, depth: u32) -> Model {
     Model::from_json(model.to_string().as_bytes()).unwrap()
 }
 
-/// Values of all sizes, so that packets part ways in the trees.
+/// Values of all sizes, so that packets take different paths in the trees.
 fn columns(model: &Model, random: &mut Random) -> Box<Columns> {
     let mut columns: Box<Columns> = Box::new([0; 64 * LANES]);
     let rows = columns.chunks_exact_mut(LANES);

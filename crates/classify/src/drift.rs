@@ -1,19 +1,19 @@
-//! Whether a model still fits the traffic: distributions of features and scores,
-//! beside those of training.
+//! Whether a model still fits the traffic: distributions of features and scores, compared with
+//! those in training.
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Distributions, Model};
 
-/// From this population stability index on, a distribution is another one: the
-/// usual bound in credit scoring, where the index comes from.
+/// From this population stability index on, a distribution counts as changed: the usual bound in
+/// credit scoring, where the index comes from.
 pub const DRIFTED: f64 = 0.25;
-/// Fewer packets say nothing.
+/// Fewer packets are inconclusive.
 pub const SAMPLES_MIN: u64 = 200;
-/// Shares below this count as this, so that an empty range has a logarithm.
+/// Smaller shares are raised to this, so that an empty range has a logarithm.
 const SHARE_MIN: f64 = 1e-4;
 
-/// Counts of what came by. Memory: some kilobytes.
+/// Counters of what was seen. Memory: some kilobytes.
 #[derive(Clone, Debug)]
 pub struct Drift {
     /// Column, edges as integers, and packets by range.
@@ -23,19 +23,19 @@ pub struct Drift {
     expected: Distributions,
 }
 
-/// How far traffic is from training.
+/// How far the traffic is from training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DriftReport {
     /// Packets that were looked at.
     pub samples: u64,
     /// Population stability index of the anomaly score.
     pub scores: f64,
-    /// The same of each feature, the largest first.
+    /// The same for each feature, the largest first.
     pub features: Vec<(String, f64)>,
 }
 
 impl Drift {
-    /// Empty counts; `None` if the model does not say how its training looked.
+    /// Empty counters; `None` if the model does not say what its training looked like.
     ///
     /// # Panics
     ///
@@ -65,7 +65,7 @@ impl Drift {
         self.features.iter().map(|(column, ..)| *column)
     }
 
-    /// Counts one packet by the values of its features, in the model's order. `anomaly` from 0
+    /// Counts one packet by the values of its features, in the model's order. `anomaly` is from 0
     /// to 1.
     #[allow(
         clippy::cast_possible_truncation,
@@ -117,7 +117,7 @@ impl Drift {
 }
 
 impl DriftReport {
-    /// Whether the model no longer fits; `None` if too little was seen to say.
+    /// Whether the model no longer fits; `None` if too little was seen to tell.
     #[must_use]
     pub fn drifted(&self) -> Option<bool> {
         (self.samples >= SAMPLES_MIN).then_some(self.scores > DRIFTED)

@@ -1,11 +1,11 @@
 //! The classifier: a random forest over packet and flow features.
 //!
-//! - [`Model`]: the model file (JSON, `docs/formats/model.md`), checked
-//!   completely when it is loaded; its naive evaluation is the twin of
+//! - [`Model`]: the model file (JSON, `docs/formats/model.md`), fully checked when it is loaded;
+//!   its naive evaluation is the twin of
 //! - [`Forest`]: the same trees laid out for batches of packets;
 //! - [`Drift`]: whether the traffic is still what the model was trained on;
-//! - [`Verdicts`]: from the leaves that a packet reached to its class, score and
-//!   the reason, each combination worked out once.
+//! - [`Verdicts`]: from the leaves that a packet reached to its class, score and the reason, each
+//!   combination computed once.
 //!
 //! Uses `sketch` for the names and codings of features; used by `pipeline`.
 #![deny(unsafe_code)]

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use strata_sketch::{Arithmetic, Clock, Feature, Level, Sketch};
 
-/// Bounds of a model; larger ones are refused.
+/// Bounds of a model; larger ones are rejected.
 const TREES_MAX: usize = 256;
 const NODES_MAX: usize = 65_535;
 const DEPTH_MAX: usize = 64;
@@ -14,7 +14,7 @@ const CLASSES_MAX: usize = 250;
 pub(crate) const FEATURES_MAX: usize = 64;
 const BYTES_MAX: usize = 64 << 20;
 
-/// A model as its file says it: format `strata-model`, version 1.
+/// A model as in its file: format `strata-model`, version 1.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Model {
@@ -27,12 +27,12 @@ pub struct Model {
     /// What it was made for.
     #[serde(default)]
     pub description: String,
-    /// Length of the sketches' window in ns. Features mean nothing without it.
+    /// Length of the sketches' window in ns. Features are meaningless without it.
     pub window_ns: u64,
     /// Exact, or as a switch computes (see [`Arithmetic`]).
     #[serde(default)]
     pub arithmetic: ModelArithmetic,
-    /// Whether flows that fall into one bucket are told apart.
+    /// Whether flows that share a bucket are told apart.
     #[serde(default, skip_serializing_if = "Buckets::is_voting")]
     pub buckets: Buckets,
     /// The classes, in the order of the numbers in leaves.
@@ -76,8 +76,8 @@ pub enum Buckets {
     /// Those of one flow; others vote for its replacement.
     #[default]
     Voting,
-    /// Those of all flows that fall into it, as in the published switch program of
-    /// TitanLog: for comparison.
+    /// Those of all flows that map to it, as in the published switch program of TitanLog: for
+    /// comparison.
     Shared,
 }
 
@@ -138,15 +138,15 @@ pub struct Node {
     pub classes: Option<Vec<f64>>,
 }
 
-/// The first rule that is met gives the class; `otherwise` if none is. So
-/// `[benign at least 0.98], otherwise anomalous` is the conservative mode of
-/// TitanLog §IX: benign only when confident.
+/// The first rule that matches gives the class; `otherwise` if none does. So
+/// `[benign at least 0.98], otherwise anomalous` is the conservative mode of TitanLog §IX: benign
+/// only when confident.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Decision {
     /// Tried in order.
     pub rules: Vec<Rule>,
-    /// The class if no rule is met.
+    /// The class if no rule matches.
     pub otherwise: String,
 }
 
@@ -156,7 +156,7 @@ pub struct Decision {
 pub struct Rule {
     /// The class it gives.
     pub class: String,
-    /// The least mean share over all trees, 0 to 1.
+    /// The smallest mean share over all trees, 0 to 1.
     pub score_at_least: f64,
 }
 
@@ -188,7 +188,7 @@ pub enum ModelError {
     /// Not JSON, or not the fields of a model.
     #[error("not a model file: {0}")]
     Json(#[from] serde_json::Error),
-    /// A field is out of its bounds.
+    /// A field is out of bounds.
     #[error("model field `{field}`: {problem}")]
     Field {
         /// The field's path.
@@ -196,7 +196,7 @@ pub enum ModelError {
         /// What is wrong.
         problem: String,
     },
-    /// A tree is not a tree of this model.
+    /// A tree is invalid in this model.
     #[error("model `{forest}` tree {tree} node {node}: {problem}")]
     Node {
         /// `flow_trees` or `packet_trees`.
@@ -221,7 +221,7 @@ fn field(field: impl Into<String>, problem: impl fmt::Display) -> ModelError {
 pub type Leaves = Vec<u16>;
 
 impl Model {
-    /// Reads and checks a model file. Time and memory grow with the file only.
+    /// Reads and checks a model file. Time and memory grow only with the file.
     ///
     /// # Errors
     ///
@@ -235,8 +235,8 @@ impl Model {
         Ok(model)
     }
 
-    /// The classes of a model file. Its features and trees are not looked at, so that a log says
-    /// what its classes were whatever version of Strata wrote it.
+    /// The classes of a model file. Its features and trees are not looked at, so that a log gives
+    /// its classes whatever version of Strata wrote it.
     ///
     /// # Errors
     ///
@@ -266,7 +266,7 @@ impl Model {
         Clock::new(self.window_ns)
     }
 
-    /// How its sketches compute.
+    /// Which arithmetic its sketches use.
     #[must_use]
     pub fn sketch_arithmetic(&self) -> Arithmetic {
         match self.arithmetic {
@@ -275,7 +275,7 @@ impl Model {
         }
     }
 
-    /// An empty sketch as this model needs it, with layers of 2^`bits` buckets.
+    /// An empty sketch for this model, with layers of 2^`bits` buckets.
     #[must_use]
     pub fn new_sketch(&self, bits: u32) -> Sketch {
         let sketch = Sketch::new(bits, self.clock(), self.sketch_arithmetic());
@@ -342,7 +342,7 @@ impl Model {
             let problem = format!("{} is not supported, this Strata reads 1", self.version);
             return Err(field("version", problem));
         }
-        // A window of 10 days is beyond any use; the bound keeps ticks sane.
+        // A window of 10 days is longer than any use; the bound keeps ticks sane.
         if !(1_000..=864_000_000_000_000).contains(&self.window_ns) {
             return Err(field("window_ns", "must be from 1000 (1 us) to 10 days"));
         }
@@ -481,7 +481,7 @@ impl Model {
         Ok(())
     }
 
-    /// Every node is reached exactly once, by a parent that stands before it.
+    /// Every node is reached exactly once, by a parent placed before it.
     fn check_tree(&self, tree: &Tree, level: Level) -> Result<(), (usize, String)> {
         let count = tree.nodes.len();
         if !(1..=NODES_MAX).contains(&count) {
@@ -589,14 +589,14 @@ impl Model {
         leaves
     }
 
-    /// The conditions on the way to a leaf, in words.
+    /// The conditions on the path to a leaf, in plain English.
     #[must_use]
     pub fn explain(&self, level: Level, tree: usize, leaf: u16) -> String {
         let Some(tree) = self.trees(level).get(tree) else {
             return String::from("no such tree");
         };
         let mut at = usize::from(leaf);
-        // Per feature, the tightest bounds on the way: above, and at most.
+        // Per feature, the tightest bounds on the path: above, and at most.
         let mut bounds: BTreeMap<usize, (Option<f64>, Option<f64>)> = BTreeMap::new();
         for (index, node) in tree.nodes.iter().enumerate().rev() {
             let (Some(feature), Some(at_most)) = (node.feature, node.at_most) else {
@@ -638,7 +638,7 @@ impl Model {
     }
 }
 
-/// A threshold as people write it: times in the unit that fits.
+/// A threshold as people write it: times in the unit that suits.
 fn quantity(value: f64, unit: &str) -> String {
     let short = |value: f64| {
         let text = format!("{value:.3}");

@@ -10,13 +10,13 @@ use crate::model::{Leaves, Model, Tree};
 /// The class of packets that are not dissected, which no model names.
 pub const UNCLASSIFIED: &str = "unclassified";
 
-/// Combinations that are told apart; those after them share one verdict per
-/// class and level, without leaves.
+/// Combinations that are told apart; those beyond share one verdict per class and level, without
+/// leaves.
 const COMBINATIONS_MAX: usize = 40_000;
-/// Verdicts there are at most: those, one that is not dissected, and of two levels and at most
-/// 251 classes what is shared. A record has numbers for more, of who else decided.
+/// The most verdicts there can be: those, one for what is not dissected, and the shared ones of two
+/// levels and at most 251 classes. A record has numbers for more, for who else decided.
 pub const VERDICTS_MAX: usize = COMBINATIONS_MAX + 1 + 2 * 251;
-/// Direct-mapped cache before the table: 16 bytes each, 64 KiB.
+/// Direct-mapped cache in front of the table: 16 bytes each, 64 KiB.
 const CACHE_SLOTS: usize = 4_096;
 /// A leaf's share of a class in fixed point.
 const SHARE_ONE: u32 = 65_535;
@@ -35,8 +35,8 @@ pub struct Verdict {
     pub anomaly: u16,
     /// Which trees decided; `None` if the packet was not dissected.
     pub level: Option<Level>,
-    /// The leaf of each tree as its node number in the model file; empty if too
-    /// many combinations were met to tell them apart.
+    /// The leaf of each tree as its node number in the model file; empty if there were too many
+    /// combinations to tell them apart.
     pub leaves: Leaves,
 }
 
@@ -48,8 +48,8 @@ struct Shares {
 }
 
 impl Shares {
-    /// Whether all leaves fit in a key beside the level: a key then stands for one combination.
-    /// Else they are hashed, and a hit is compared.
+    /// Whether all leaves fit in a key, together with the level: a key then stands for one
+    /// combination. Else they are hashed, and a hit is compared.
     #[inline]
     fn is_exact(&self) -> bool {
         self.leaf_bits as usize * self.trees.len() <= 62
@@ -63,7 +63,7 @@ pub struct Verdicts {
     classes_of: Vec<u8>,
     by_leaves: [HashMap<Leaves, VerdictId>; 2],
     cache: Vec<(u64, VerdictId)>,
-    /// The leaves that are looked up; kept, so that nothing is allocated.
+    /// The leaves being looked up; kept, so that nothing is allocated.
     sought: Leaves,
     shares: [Shares; 2],
     rules: Vec<(usize, f64)>,
@@ -106,7 +106,7 @@ fn shares_of(trees: &[Tree]) -> Shares {
 }
 
 impl Verdicts {
-    /// No verdict but [`Verdicts::UNCLASSIFIED_ID`] yet.
+    /// Only [`Verdicts::UNCLASSIFIED_ID`] so far.
     ///
     /// # Panics
     ///
@@ -166,8 +166,8 @@ impl Verdicts {
         &self.table
     }
 
-    /// What [`Verdicts::find`] knows the leaves of the first lanes by, as many as `keys` has
-    /// places.
+    /// The keys by which [`Verdicts::find`] recognises the leaves of the first lanes, as many as
+    /// `keys` has places.
     ///
     /// # Panics
     ///
@@ -179,7 +179,7 @@ impl Verdicts {
         let leaf_bits = self.shares[slot].leaf_bits;
         let exact = self.shares[slot].is_exact();
         keys.fill(1);
-        // Row by row, so that several packets are taken at once.
+        // Row by row, so that several packets are processed at once.
         for row in leaves {
             for (key, &leaf) in keys.iter_mut().zip(row) {
                 *key = if exact {
@@ -195,7 +195,7 @@ impl Verdicts {
         }
     }
 
-    /// The level that a key is of.
+    /// The level that a key belongs to.
     #[inline]
     #[must_use]
     pub fn level_of(key: u64) -> Level {
@@ -207,9 +207,8 @@ impl Verdicts {
     }
 
     /// The verdict on a packet by the key of its leaves, which are those of `lane`. Numbers are
-    /// given in the order of calls: to be called in the order in which packets came, so that
-    /// they do not depend on how packets were batched. Allocates only when a combination of
-    /// leaves is met for the first time.
+    /// given in the order of calls: call it in the order of arrival, so that they do not depend on
+    /// how packets were batched. Allocates only for a combination of leaves that is new.
     #[inline]
     pub fn find(
         &mut self,
@@ -286,7 +285,7 @@ impl Verdicts {
     ///
     /// # Panics
     ///
-    /// If a leaf is no node of its tree.
+    /// If a leaf is not a node of its tree.
     #[must_use]
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     pub fn judge(&self, level: Level, leaves: &[u16]) -> Verdict {

@@ -1,4 +1,4 @@
-//! The batch forest against its naive twin, and every way a model can be wrong.
+//! The batch forest compared with its naive twin, and every way a model can be wrong.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use proptest::prelude::*;
@@ -58,10 +58,10 @@ fn model(flow_trees: Vec<Tree>, packet_trees: Vec<Tree>) -> Model {
     }
 }
 
-/// Deepest random tree: less than the loader refuses.
+/// Deepest random tree: below the loader's limit.
 const DEEPEST: usize = 60;
 
-/// A random tree: splits until the depth is used up or chance says leaf.
+/// A random tree: splits until the depth is used up or chance picks a leaf.
 fn tree(features: usize) -> impl Strategy<Value = Tree> {
     let step = (any::<bool>(), 0..features, -5.0..3_000.0_f64, 0.0..=1.0_f64);
     prop::collection::vec(step, 1..500).prop_map(|steps| {
@@ -249,7 +249,7 @@ fn every_fault_is_refused_and_named() {
         let mut bad = good.clone();
         match bad.pointer_mut(path) {
             Some(place) => *place = value.clone(),
-            // Fields that a model may skip.
+            // Fields that a model may omit.
             None => bad[&path[1..]] = value.clone(),
         }
         let error = Model::from_json(bad.to_string().as_bytes())

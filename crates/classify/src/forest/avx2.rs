@@ -1,4 +1,4 @@
-//! AVX2: two registers hold the batch, and a lookup goes 16 bytes at a time.
+//! AVX2: two registers hold the batch, and a lookup covers 16 bytes at a time.
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::*;
@@ -33,7 +33,7 @@ fn enabled(group: &Group, columns: &Columns, packets: usize, leaves: &mut [[u16;
 #[derive(Clone, Copy)]
 struct Ymms([__m256i; 2]);
 
-/// Turns the order of unsigned numbers into that of signed ones.
+/// Maps the order of unsigned numbers to that of signed ones.
 const SIGN: i32 = i32::MIN;
 
 /// `self.step` for unsigned bytes: all ones where `rank` is greater.
@@ -45,7 +45,7 @@ const SIGN: i32 = i32::MIN;
 unsafe fn greater(rank: __m256i, at_most: __m256i) -> __m256i {
     // SAFETY: the caller guarantees the instruction set.
     unsafe {
-        // No more than the threshold: taking it away leaves nothing.
+        // No more than the threshold: subtracting it leaves nothing.
         let rest = _mm256_subs_epu8(rank, at_most);
         let not_greater = _mm256_cmpeq_epi8(rest, _mm256_setzero_si256());
         _mm256_xor_si256(not_greater, _mm256_set1_epi8(-1))
@@ -73,7 +73,7 @@ unsafe fn search(nodes: &[u32; 256], depth: u32, values: __m256i) -> __m256i {
                 _mm256_i32gather_epi32::<4>(nodes.as_ptr().cast(), k)
             };
             let greater = _mm256_cmpgt_epi32(values, _mm256_xor_si256(thresholds, sign));
-            // A compare gives -1 where it holds.
+            // A compare gives -1 where it is true.
             k = _mm256_sub_epi32(_mm256_add_epi32(k, k), greater);
         }
         k
@@ -110,7 +110,7 @@ unsafe fn pack_32(a: __m256i, b: __m256i, c: __m256i, d: __m256i) -> __m256i {
     unsafe {
         let low = _mm256_packus_epi32(a, b);
         let high = _mm256_packus_epi32(c, d);
-        // Packing goes by halves of registers; put the pieces in order.
+        // Packing works by halves of registers; put the pieces in order.
         let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
         _mm256_permutevar8x32_epi32(_mm256_packus_epi16(low, high), order)
     }
@@ -151,8 +151,8 @@ impl Bytes for Ymms {
                 #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap)]
                 let first = _mm256_set1_epi8((piece * 16) as i8);
                 for half in 0..2 {
-                    // Within this piece: the place, with the top bit clear. Elsewhere
-                    // the top bit is set, for which a shuffle gives 0.
+                    // In this piece: the place, with the top bit clear. Elsewhere the top bit is
+                    // set, for which a shuffle gives 0.
                     let place = _mm256_xor_si256(at.0[half], first);
                     let place = _mm256_adds_epu8(place, _mm256_set1_epi8(0x70));
                     for (found, table) in found.iter_mut().zip(tables) {

@@ -35,7 +35,7 @@ fn enabled(group: &Group, columns: &Columns, packets: usize, leaves: &mut [[u16;
 #[derive(Clone, Copy)]
 struct Zmm(__m512i);
 
-/// Every number 64 times, so that a compare takes its operand from memory.
+/// Every number 64 times, so that a compare can take its operand from memory.
 static SPLATS: [[u8; LANES]; LANES] = {
     let mut splats = [[0; LANES]; LANES];
     let mut number = 0;
@@ -122,7 +122,7 @@ unsafe fn nodes_16(nodes: &[u32; 256], place: usize) -> __m512i {
     unsafe { _mm512_loadu_si512(nodes.as_ptr().add(place * 16).cast()) }
 }
 
-/// Of the 32 nodes from `16 * place` on, the one that the low bits of `k` say.
+/// Of the 32 nodes from `16 * place` on, the ones selected by the low bits of `k`.
 ///
 /// # Safety
 ///
@@ -140,8 +140,7 @@ unsafe fn pair(nodes: &[u32; 256], place: usize, k: __m512i) -> __m512i {
 /// AVX-512 F.
 #[inline(always)]
 unsafe fn thresholds(nodes: &[u32; 256], step: u32, k: __m512i) -> __m512i {
-    // Nodes of step s are 2^s to 2^(s+1) - 1; the permutations look at the low
-    // bits of k only.
+    // Nodes of step s are 2^s to 2^(s+1) - 1; the permutations look only at the low bits of k.
     // SAFETY: the caller guarantees the instruction set.
     unsafe {
         match step {
@@ -190,12 +189,12 @@ unsafe fn low_bytes(numbers: [__m512i; 4]) -> __m512i {
         let places = piece(&EVERY_FOURTH, 0);
         let first = _mm512_permutex2var_epi8(a, places, b);
         let second = _mm512_permutex2var_epi8(c, places, d);
-        // Either holds its 32 bytes twice.
+        // Each holds its 32 bytes twice.
         _mm512_mask_mov_epi64(first, 0xf0, second)
     }
 }
 
-/// The ranks of the first 16 times `N` of a column; of the others, any.
+/// The ranks of the first 16 times `N` of a column; arbitrary for the others.
 ///
 /// # Safety
 ///

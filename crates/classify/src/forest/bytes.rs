@@ -1,4 +1,4 @@
-//! The kernel over tables of bytes: 64 packets abreast.
+//! The kernel over tables of bytes: 64 packets at a time.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -11,14 +11,14 @@ use crate::model::FEATURES_MAX;
 ///
 /// # Safety
 ///
-/// Every method needs the instruction set of its implementation, and is inlined
-/// into a function that has it enabled.
+/// Every method requires the instruction set of its implementation, and is inlined into a function
+/// that has it enabled.
 pub(super) trait Bytes: Copy {
     /// The same byte for each packet.
     unsafe fn splat(byte: u8) -> Self;
 
-    /// The ranks of the first `packets` of a column, as [`Ranks::rank`] gives them; those
-    /// after may be of any packet.
+    /// The ranks of the first `packets` of a column, as [`Ranks::rank`] gives them; those after may
+    /// be any packet's.
     unsafe fn rank(ranks: &Ranks, column: &[u32; LANES], packets: usize) -> Self;
 
     /// Feature, threshold and left child of the nodes that the packets are at;
@@ -42,15 +42,15 @@ pub(super) trait Bytes: Copy {
 ///
 /// # Safety
 ///
-/// It was written.
+/// It has been written.
 #[inline(always)]
 unsafe fn row_of<B: Bytes>(rows: &[MaybeUninit<B>; FEATURES_MAX], feature: u8) -> B {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller guarantees this.
     unsafe { rows.get_unchecked(usize::from(feature)).assume_init() }
 }
 
-/// The leaves that the first `packets` of a batch reach in the trees of a group. Those of
-/// the lanes after mean nothing.
+/// The leaves that the first `packets` of a batch reach in the trees of a group. Those of the lanes
+/// after are meaningless.
 ///
 /// # Safety
 ///
@@ -70,8 +70,8 @@ pub(super) unsafe fn leaves<B: Bytes>(
             MaybeUninit::new(unsafe { B::rank(&ranked.ranks, &columns[ranked.column], packets) });
     }
     for tree in &group.trees {
-        // SAFETY: the caller guarantees the instruction set; as many rows were
-        // written as features are ranked, and a level names only ranked features.
+        // SAFETY: the caller guarantees the instruction set; as many rows were written as features
+        // are ranked, and a level names only ranked features.
         unsafe {
             let mut at = B::splat(0);
             for level in &tree.levels {
@@ -79,8 +79,8 @@ pub(super) unsafe fn leaves<B: Bytes>(
                     at.step(row_of(&rows, *feature), B::splat(level.at_most[0]))
                 } else {
                     let [feature, at_most, left] = B::look_up(level, at);
-                    // Two chains, since each move waits for the one before; where a
-                    // feature is not meant, its chain stays 0.
+                    // Two chains, since each move waits for the one before; where a feature is not
+                    // selected, its chain stays 0.
                     let mut ranks = [B::splat(0); 2];
                     let (pairs, odd) = level.features.as_chunks::<2>();
                     for pair in pairs {

@@ -1,15 +1,13 @@
 //! Trees as tables of bytes, one table per level, for kernels that hold 64
 //! packets in one or a few registers.
 //!
-//! A value matters to a tree only by how many of the forest's thresholds of that
-//! feature lie below it: its rank. Up to 255 thresholds, a rank is a byte, and
-//! `value > threshold[i]` is `rank > i`. So each feature of a batch is ranked
-//! once, and all trees compare bytes.
+//! A value matters to a tree only by how many of the forest's thresholds for that feature are below
+//! it: its rank. With up to 255 thresholds, a rank is a byte, and `value > threshold[i]` is
+//! `rank > i`. So each feature of a batch is ranked once, and all trees compare bytes.
 //!
-//! Nodes are numbered within their level, and a leaf that is reached early is
-//! carried down to the last one. One step for 64 packets is three lookups in
-//! tables of up to 128 bytes (feature, threshold, left child), one compare and
-//! one masked move per feature that the level asks for, and one compare.
+//! Nodes are numbered within their level, and a leaf reached early is carried down to the last one.
+//! One step for 64 packets is three lookups in tables of up to 128 bytes (feature, threshold, left
+//! child), one compare and one masked move per feature that the level asks for, and one compare.
 
 use super::{LANES, Split, Splits};
 use crate::model::{FEATURES_MAX, Tree};
@@ -18,7 +16,7 @@ use crate::model::{FEATURES_MAX, Tree};
 pub(super) const WIDTH_MAX: usize = 128;
 /// Thresholds per feature in a group of trees, so that a rank is a byte.
 const THRESHOLDS_MAX: usize = 255;
-/// At a leaf that is carried down: no rank is greater.
+/// At a leaf carried down: no rank is greater.
 const NEVER: u8 = 255;
 
 /// Trees that share their ranks.
@@ -27,7 +25,7 @@ pub(super) struct Group {
     /// The features that the trees ask for.
     pub(super) ranked: Vec<Ranked>,
     pub(super) trees: Vec<LevelTree>,
-    /// The trees until [`Group::seal`].
+    /// The trees, until [`Group::seal`].
     outlines: Vec<Outline>,
     /// By feature: its thresholds, ascending, until [`Group::seal`].
     thresholds: Vec<Vec<u32>>,
@@ -36,7 +34,7 @@ pub(super) struct Group {
 /// One feature and its thresholds.
 #[derive(Clone, Debug)]
 pub(super) struct Ranked {
-    /// Which of the columns.
+    /// Index of its column.
     pub(super) column: usize,
     pub(super) ranks: Ranks,
 }
@@ -46,10 +44,9 @@ pub(super) struct Ranked {
 pub(super) enum Ranks {
     /// All thresholds are below 255: the value, or 255, serves as the rank.
     Value,
-    /// A binary search of `depth` steps in a tree that is laid out breadth first
-    /// (Eytzinger): node `k`, from 1 on, has the children `2k` and `2k + 1`, and
-    /// after the last step `k - 2^depth` is the rank. Unused nodes hold the
-    /// largest value.
+    /// A binary search of `depth` steps in a tree laid out breadth first (Eytzinger): node `k`,
+    /// from 1 on, has the children `2k` and `2k + 1`, and after the last step `k - 2^depth` is the
+    /// rank. Unused nodes hold the largest value.
     Search { depth: u32, nodes: Box<[u32; 256]> },
 }
 
@@ -71,7 +68,7 @@ pub(super) struct LevelTable {
     pub(super) feature: [u8; WIDTH_MAX],
     /// Ranks up to this go left.
     pub(super) at_most: [u8; WIDTH_MAX],
-    /// Left child in the next level; the right one comes next.
+    /// Left child in the next level; the right one follows it.
     pub(super) left: [u8; WIDTH_MAX],
     /// The features that occur, each once.
     pub(super) features: Vec<u8>,
@@ -99,7 +96,7 @@ pub(super) struct Outline {
 
 #[derive(Clone, Copy, Debug)]
 struct OutlineNode {
-    /// Feature and threshold; `None` for a leaf that is carried down.
+    /// Feature and threshold; `None` for a leaf carried down.
     split: Option<(usize, u32)>,
     left: usize,
 }
@@ -153,7 +150,7 @@ impl Outline {
 }
 
 impl Group {
-    /// Takes a tree in, unless a feature would have too many thresholds.
+    /// Adds a tree, unless a feature would have too many thresholds.
     pub(super) fn add(&mut self, tree: &Outline) -> bool {
         let mut merged = self.thresholds.clone();
         merged.resize(FEATURES_MAX, Vec::new());
@@ -254,7 +251,7 @@ impl Ranks {
     }
 }
 
-/// In-order traversal of the nodes below `end` gives the thresholds ascending.
+/// An in-order traversal of the nodes below `end` gives the thresholds in ascending order.
 fn fill_in_order(
     nodes: &mut [u32; 256],
     k: usize,

@@ -2,7 +2,7 @@
 //!
 //! - [`walk`]: from node to node, any tree, any machine: the portable form;
 //! - [`levels`]: trees of bounded width as tables of bytes, one per level;
-//! - [`bytes`]: the kernel over those tables, 64 packets abreast, generic over
+//! - [`bytes`]: the kernel over those tables, 64 packets at a time, generic over
 //! - [`avx512`], [`avx2`], [`neon`]: what each instruction set offers it.
 //!
 //! All give the leaves of [`Model::leaves_naive`](crate::Model::leaves_naive).
@@ -33,21 +33,21 @@ pub const LANES: usize = 64;
 /// The features of a batch: `columns[feature * LANES + lane]`.
 pub type Columns = [u32; FEATURES_MAX * LANES];
 
-/// What evaluates a forest.
+/// How a forest is evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kernel {
-    /// From node to node; serves on every machine.
+    /// From node to node; works on every machine.
     Portable,
     /// x86-64 with AVX2.
     Avx2,
     /// x86-64 with AVX-512 F, BW and VBMI: Intel since Ice Lake, AMD since Zen 4.
     Avx512,
-    /// Arm with NEON: every 64-bit one.
+    /// Arm with NEON: every 64-bit Arm.
     Neon,
 }
 
 impl Kernel {
-    /// The kernels that this machine can run, the best one last.
+    /// The kernels that this machine supports, best last.
     #[must_use]
     pub fn available() -> Vec<Self> {
         let mut kernels = vec![Self::Portable];
@@ -78,7 +78,7 @@ pub struct Forest {
 }
 
 impl Forest {
-    /// Lays out the trees of a checked model for the kernel that serves best here.
+    /// Lays out the trees of a checked model for the kernel that is best here.
     ///
     /// # Panics
     ///
@@ -98,7 +98,7 @@ impl Forest {
     pub fn up_to(model: &Model, level: Level, kernel: Kernel) -> Self {
         let forest = Self::with_kernel(model, level, kernel);
         if kernel == Kernel::Avx2 {
-            // Its searches gather: many thresholds in few trees are walked faster.
+            // Its searches gather: few trees with many thresholds are walked faster.
             let portable = Self::with_kernel(model, level, Kernel::Portable);
             if portable.avx2_ns_estimated() < forest.avx2_ns_estimated() {
                 return portable;
@@ -107,8 +107,8 @@ impl Forest {
         forest
     }
 
-    /// About what a packet costs on a machine with AVX2; fitted to what the example
-    /// `forest_speed` measures.
+    /// Rough cost of a packet on a machine with AVX2; fitted to measurements of the example
+    /// `forest_speed`.
     #[allow(clippy::cast_precision_loss)]
     fn avx2_ns_estimated(&self) -> f64 {
         let walked: f64 = self.walked.iter().map(|(_, t)| t.depth() as f64).sum();
@@ -116,11 +116,11 @@ impl Forest {
         0.55 * walked + grouped
     }
 
-    /// As [`Forest::new`], for a kernel of choice.
+    /// As [`Forest::new`], for a given kernel.
     ///
     /// # Panics
     ///
-    /// If the model was not checked, or the machine cannot run the kernel.
+    /// If the model was not checked, or the machine does not support the kernel.
     #[must_use]
     pub fn with_kernel(model: &Model, level: Level, kernel: Kernel) -> Self {
         assert!(
@@ -162,14 +162,14 @@ impl Forest {
         true
     }
 
-    /// Trees.
+    /// Number of trees.
     #[must_use]
     pub fn tree_count(&self) -> usize {
         self.tree_count
     }
 
-    /// The leaves, as node numbers of the file, that the first `packets` of a batch
-    /// reach: `leaves[tree][lane]`. What is written to lanes after means nothing.
+    /// The leaves, as node numbers of the file, that the first `packets` of a batch reach:
+    /// `leaves[tree][lane]`. What is written to the lanes after is meaningless.
     ///
     /// # Panics
     ///
@@ -216,8 +216,8 @@ enum Split {
 }
 
 impl Splits {
-    /// The split at a node of the file. One that no value can pass to the left is
-    /// replaced by its right side.
+    /// The split at a node of the file. One whose left side no value can reach is replaced by its
+    /// right side.
     fn at(&self, tree: &Tree, mut index: usize) -> Split {
         loop {
             let node = &tree.nodes[index];

@@ -1,4 +1,4 @@
-//! NEON: four registers hold the batch, and a lookup goes 64 bytes at a time.
+//! NEON: four registers hold the batch, and a lookup covers 64 bytes at a time.
 #![allow(unsafe_code)]
 
 use std::arch::aarch64::*;
@@ -44,8 +44,8 @@ impl Bytes for Quads {
     unsafe fn look_up(level: &LevelTable, at: Self) -> [Self; 3] {
         let wide = level.width > 64;
         [&level.feature, &level.at_most, &level.left].map(|table| {
-            // SAFETY: two loads of 64 bytes from 128. An index out of the table
-            // gives 0 (TBL), or what was there (TBX).
+            // SAFETY: two loads of 64 bytes from 128. An index beyond the table gives 0 (TBL), or
+            // what was there (TBX).
             unsafe {
                 let low = vld1q_u8_x4(table.as_ptr());
                 let mut found = at.0.map(|at| vqtbl4q_u8(low, at));
@@ -84,7 +84,7 @@ impl Bytes for Quads {
     #[inline(always)]
     unsafe fn step(mut self, rank: Self, at_most: Self) -> Self {
         for quad in 0..4 {
-            // SAFETY: as above. A compare gives -1 where it holds.
+            // SAFETY: as above. A compare gives -1 where it is true.
             unsafe {
                 let greater = vcgtq_u8(rank.0[quad], at_most.0[quad]);
                 self.0[quad] = vsubq_u8(self.0[quad], greater);

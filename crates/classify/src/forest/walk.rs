@@ -3,29 +3,29 @@
 use super::{Columns, LANES, Split, Splits};
 use crate::model::{FEATURES_MAX, Tree};
 
-/// One tree, breadth first, so that siblings are neighbours. A leaf is a split
-/// that sends every value to itself, so a walk has a fixed number of steps and
-/// no branch. Padded to a power of two, so that a masked index needs no check.
+/// One tree, breadth first, so that siblings are neighbours. A leaf is a split that sends every
+/// value to itself, so a walk has a fixed number of steps and no branch. Padded to a power of two,
+/// so that a masked index needs no check.
 ///
-/// Eight lanes walk side by side, which keeps as many loads in flight. Per packet
-/// and tree: `depth` steps of three loads that stay in L1.
+/// Eight lanes walk side by side, which keeps as many loads in flight. Per packet and tree: `depth`
+/// steps of three loads that stay in L1.
 #[derive(Clone, Debug)]
 pub(super) struct FlatTree {
     /// By node: values up to this go left.
     at_most: Vec<u32>,
-    /// By node: the feature in the high half, the left child in the low one; the
-    /// right child is the next.
+    /// By node: the feature in the high half, the left child in the low one; the right child
+    /// follows it.
     next: Vec<u32>,
     /// Node number of the model file, by flat node.
     file_node: Vec<u16>,
     depth: usize,
 }
 
-/// Lanes that walk side by side: as many as registers hold.
+/// Lanes that walk side by side: as many as fit in registers.
 const GROUP: usize = 8;
 const _: () = assert!(LANES.is_multiple_of(GROUP));
 
-/// Sizes that trees are padded to.
+/// Sizes to which trees are padded.
 const SMALL: usize = 64;
 const MEDIUM: usize = 512;
 const LARGE: usize = 65_536;
