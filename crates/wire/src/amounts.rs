@@ -1,6 +1,6 @@
 //! Amounts as people read them.
 
-/// A number with its thousands set apart.
+/// A number with its thousands separated.
 #[must_use]
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();

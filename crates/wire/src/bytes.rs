@@ -39,7 +39,7 @@ pub(crate) fn le32(data: &[u8], at: usize) -> Option<u32> {
     be32(data, at).map(u32::swap_bytes)
 }
 
-/// As [`be16`], of a view that was checked to have a whole header.
+/// As [`be16`], for a view already checked to hold a whole header.
 #[inline(always)]
 pub(crate) fn held16(header: &[u8], at: usize) -> u16 {
     be16(header, at).expect("a view has its whole header")

@@ -1,8 +1,8 @@
-//! What packets were recorded with, as a context record says.
+//! What packets were recorded with, according to a context record.
 
 use serde::{Deserialize, Serialize};
 
-/// What the packets of a block were recorded with, as its context record says.
+/// What the packets of a block were recorded with, according to its context record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Context {
@@ -14,14 +14,14 @@ pub struct Context {
     pub classes: Vec<String>,
     /// Granularity of each class, as text.
     pub granularities: Vec<String>,
-    /// Who decides on that of each class, as text; `forest` where the class itself makes the
-    /// difference. Older logs do not say: there it is always the forest.
+    /// Who decides on the granularity of each class, as text; `forest` where the class itself makes
+    /// the difference. Absent in older logs: there it is always the forest.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deciders: Vec<String>,
-    /// The policies, as text; they go before the granularities of classes.
+    /// The policies, as text; they take precedence over the granularities of classes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<String>,
-    /// Filters of the policies that protect: their packets are not deleted to make room.
+    /// Filters of the policies that protect: their packets are not deleted to free space.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub protected: Vec<String>,
 }
@@ -31,7 +31,7 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, in words.
+    /// What is wrong with it, in plain English.
     pub fn from_json(json: &[u8]) -> Result<Self, String> {
         let read = serde_json::from_slice(json);
         read.map_err(|error| format!("a context record that cannot be read: {error}"))

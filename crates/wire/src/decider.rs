@@ -1,6 +1,6 @@
 //! Who decided how much of a packet is kept.
 //!
-//! In a block file, within a verdict's definition: a byte for the kind, then what is of it.
+//! In a block file, within a verdict's definition: a byte for the kind, then its fields.
 //!
 //! ```text
 //! 0 the modes, for the class: the context says which
@@ -19,21 +19,21 @@ use std::fmt;
 use crate::granularity::{SampleBy, Sampling};
 use crate::printable::{Printable, start_of};
 
-/// Text from outside is kept up to so many bytes.
+/// At most this many bytes are kept of text from outside.
 const TEXT_MAX: usize = 128;
 
 /// Who decided how much of a packet is kept.
 ///
-/// Displayed as an export's comment has it: `policy:7:"tcp port 80"`. Texts are quoted unless
-/// they are plain words, so nothing in them can pass for another field.
+/// Displayed as in an export's comment: `policy:7:"tcp port 80"`. Texts are quoted unless they are
+/// plain words, so nothing in them can pass for another field.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Decider {
     /// The modes, for the class; the context says whether this is the forest, a mode or
     /// sampling.
     #[default]
     Class,
-    /// The forest: the mode keeps different amounts of different classes. The class's name,
-    /// where it is not that of the verdict.
+    /// The forest: the mode keeps different amounts of different classes. The class's name, if it
+    /// is not the verdict's.
     Forest(String),
     /// A mode that keeps the same amount of every class.
     Mode(String),
@@ -41,12 +41,12 @@ pub enum Decider {
     Sampling(Sampling),
     /// A policy.
     Policy {
-        /// Its number, as `strata policy list` has it; 0 if it is one of too many.
+        /// Its number, as in `strata policy list`; 0 if it is one of too many to tell apart.
         number: u32,
         /// What it matches.
         matches: String,
     },
-    /// The default action, since no policy matches.
+    /// The default action, as no policy matches.
     PolicyDefault,
     /// An alert on the flow.
     Alert {
@@ -57,7 +57,7 @@ pub enum Decider {
     },
     /// The packet belongs to the first bytes of its flow.
     FirstBytes,
-    /// A later packet of the flow, or an alert on it, was decided on so.
+    /// The decider of a later packet of the flow, or an alert on the flow.
     LookBack(Box<Decider>),
 }
 
@@ -72,7 +72,7 @@ fn bounded(text: &str) -> String {
 }
 
 impl Decider {
-    /// The forest, which found this class.
+    /// The forest, which predicted this class.
     #[must_use]
     pub fn forest(class: &str) -> Self {
         Self::Forest(bounded(class))
@@ -165,7 +165,7 @@ impl Decider {
     ///
     /// # Errors
     ///
-    /// What is wrong with it, in words.
+    /// What is wrong with it, in plain English.
     pub fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
         const SHORT: &str = "who decided is cut short";
         let (&kind, rest) = bytes.split_first().ok_or(SHORT)?;
@@ -201,7 +201,7 @@ impl Decider {
     }
 }
 
-/// A text as one word: as it is, or quoted, so that it ends where it seems to.
+/// A text as one word: as it is, or quoted, so that its end is unmistakable.
 struct Word<'a>(&'a str);
 
 impl fmt::Display for Word<'_> {
@@ -245,7 +245,7 @@ impl fmt::Display for Decider {
     }
 }
 
-/// A reason as an export has it, in words; `None` if it is the forest's: its trees say more.
+/// A reason as in an export, in plain English; `None` if it is the forest's: its trees say more.
 #[must_use]
 pub fn in_words(reason: &str) -> Option<String> {
     let (kind, rest) = reason.split_once(':').unwrap_or((reason, ""));

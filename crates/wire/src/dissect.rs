@@ -1,16 +1,15 @@
-//! From captured bytes to headers: where they end, whose packet it is.
+//! From captured bytes to headers: where they end, which flow the packet belongs to.
 //!
-//! **What "header" means**, for header-only logging and everywhere else in
-//! Strata: every byte up to the end of the innermost transport header that
-//! could be parsed, its options included. Through a tunnel that is the inner
-//! packet's transport header. Where nothing that is known follows, the header
-//! ends with the last layer that was understood; a header that the capture cut
-//! short ends where the captured bytes end. [`Headers::header_len`] is that end.
-//! Of a packet without a network header that could be read, header-only logging keeps
-//! [`FALLBACK_LEN`] bytes, where that is more ([`Headers::kept_header_len`]).
+//! **What "header" means**, for header-only logging and everywhere else in Strata: every byte up to
+//! the end of the innermost transport header that could be parsed, including its options. Through a
+//! tunnel that is the inner packet's transport header. Where nothing known follows, the header ends
+//! with the last layer that was understood; a header that the capture cut short ends where the
+//! captured bytes end. [`Headers::header_len`] is that end. Of a packet without a readable network
+//! header, header-only logging keeps [`FALLBACK_LEN`] bytes, if that is more
+//! ([`Headers::kept_header_len`]).
 //!
-//! Each step consumes at least one byte of the packet or ends the walk, so the
-//! walk is bounded by the packet's length, and to 64 layers.
+//! Each step consumes at least one byte of the packet or ends the walk, so the walk is bounded by
+//! the packet's length and by 64 layers.
 
 use crate::LinkType;
 use crate::plain::Plain;
@@ -36,10 +35,9 @@ pub fn dissect(link: LinkType, packet: &[u8], tunnel_key: TunnelKey) -> Headers 
     walk(link, packet, tunnel_key)
 }
 
-/// Whether `packet` may hold IP addresses that [`dissect`] reports neither in
-/// `key` nor in `outer`: more than two IP headers, or a header that was not
-/// understood. Such a packet makes a block of the log match every search for a
-/// host.
+/// Whether `packet` may hold IP addresses that [`dissect`] reports neither in `key` nor in `outer`:
+/// more than two IP headers, or a header that was not understood. Such a packet makes a block of
+/// the log match every search for a host.
 #[must_use]
 pub fn may_hide_addresses(headers: &Headers) -> bool {
     headers.incomplete || headers.networks > 2

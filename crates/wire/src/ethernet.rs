@@ -32,7 +32,7 @@ pub mod ethertype {
     pub const ERSPAN: u16 = 0x88be;
     /// ERSPAN type III within GRE (draft-foschiano-erspan-03 §4).
     pub const ERSPAN_III: u16 = 0x22eb;
-    /// Stacked VLAN tags of before IEEE 802.1ad.
+    /// Stacked VLAN tags from before IEEE 802.1ad.
     pub const QINQ_OLD: [u16; 2] = [0x9100, 0x9200];
 }
 
@@ -89,7 +89,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// What an Ethernet II header says.
+/// The contents of an Ethernet II header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repr {
     /// Destination address.

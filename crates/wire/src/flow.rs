@@ -116,10 +116,10 @@ impl fmt::Display for FlowKey {
 
 /// A keyed 64-bit hash of flow keys and addresses.
 ///
-/// The inner sum is the NH family of UMAC (RFC 4418 §5.2.1) widened to 64-bit
-/// words: over a random key, two given inputs collide with probability at most
-/// 2^-64, so whoever does not know the key cannot aim at a bucket. The final
-/// multiply spreads the sum over all bits, since buckets use some of them only.
+/// The inner sum is the NH family of UMAC (RFC 4418 §5.2.1) widened to 64-bit words: over a random
+/// key, two given inputs collide with probability at most 2^-64, so nobody without the key can aim
+/// at a bucket. The final multiply spreads the sum over all bits, since buckets use only some of
+/// them.
 /// The result is part of the log format (block summaries hold it), so this
 /// function must not change without a new format version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +143,7 @@ impl FlowHasher {
         Self { key }
     }
 
-    /// Its key words, for those who hash several flows at a time.
+    /// Its key words, for hashing several flows at a time.
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn key(&self) -> &[u64; 8] {
         &self.key
@@ -167,8 +167,8 @@ impl FlowHasher {
         self.finish(sum)
     }
 
-    /// [`FlowHasher::flow`] of an IPv4 flow between two ends, each address and port
-    /// as one number of 48 bits, the smaller one first.
+    /// [`FlowHasher::flow`] of an IPv4 flow between two ends, each with address and port as one
+    /// 48-bit number, the smaller one first.
     #[inline(always)]
     #[must_use]
     pub fn ipv4(&self, protocol: u8, low: u64, high: u64) -> u64 {
@@ -197,8 +197,8 @@ impl FlowHasher {
     }
 }
 
-/// A fixed 64-bit mixer (the finalizer of splitmix64), for sampling that must
-/// repeat from run to run.
+/// A fixed 64-bit mixer (the finalizer of splitmix64), for sampling that must be repeatable from
+/// run to run.
 #[inline]
 #[must_use]
 pub fn mix64(value: u64) -> u64 {

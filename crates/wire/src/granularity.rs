@@ -5,17 +5,17 @@ use std::str::FromStr;
 
 use crate::flow::mix64;
 
-/// How much of one packet is kept. Ordered: a larger value serves every demand
-/// that a smaller one serves, so demands join by `max`.
+/// How much of one packet is kept. Ordered: a larger value meets every demand that a smaller one
+/// meets, so demands are joined by `max`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Keep {
     /// Nothing.
     #[default]
     Nothing,
-    /// Everything up to the end of the innermost parsed transport header; the first bytes of
-    /// what is not dissected ([`FALLBACK_LEN`](crate::dissect::FALLBACK_LEN)).
+    /// Everything up to the end of the innermost parsed transport header; the first bytes if the
+    /// packet is not dissected ([`FALLBACK_LEN`](crate::dissect::FALLBACK_LEN)).
     Header,
-    /// The headers and at most so many bytes after them.
+    /// The headers and at most this many bytes after them.
     Partial(u32),
     /// Every captured byte.
     Full,
@@ -79,7 +79,7 @@ pub enum SampleBy {
     Flow,
 }
 
-/// Keep one in `one_in`, by hash, so that the same input gives the same sample.
+/// Keep one in `one_in`, by hash, so the same input gives the same sample.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Sampling {
     /// N of 1/N; at least 1.
@@ -89,8 +89,8 @@ pub struct Sampling {
 }
 
 impl Sampling {
-    /// Whether the packet is in the sample. `packet_number` counts the
-    /// packets that passed the filter, mixed with a key that chooses the sample; `flow_hash` must not depend on the run.
+    /// Whether the packet is in the sample. `packet_number` counts the packets that passed the
+    /// filter, mixed with a key that chooses the sample; `flow_hash` must not depend on the run.
     #[inline]
     #[must_use]
     pub fn keeps(self, packet_number: u64, flow_hash: u64) -> bool {
@@ -126,7 +126,7 @@ impl Granularity {
         sampling: None,
     };
 
-    /// What this demand asks of one packet; `None` if it is not in the sample.
+    /// What this demand asks for of one packet; `None` if the packet is not in the sample.
     #[inline]
     #[must_use]
     pub fn resolve(self, packet_number: u64, flow_hash: u64) -> Option<Keep> {
@@ -137,20 +137,19 @@ impl Granularity {
     }
 }
 
-/// What becomes of a packet once every demand on it is known.
+/// What happens to a packet once every demand on it is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Log so much of it.
+    /// Log this much of it.
     Log(Keep),
-    /// No demand wants it, and at least one passed it over by sampling.
+    /// No demand wants it, and at least one skipped it by sampling.
     SampledOut,
     /// Every demand says drop.
     Discard,
 }
 
-/// The least outcome that serves all demands on one packet. Sampling is decided
-/// first, demand by demand, so the result is exact even when one demand samples
-/// and another does not.
+/// The least outcome that meets all demands on one packet. Sampling is decided first, demand by
+/// demand, so the result is exact even when one demand samples and another does not.
 #[inline]
 #[must_use]
 pub fn join(demands: &[Granularity], packet_number: u64, flow_hash: u64) -> Outcome {
@@ -182,7 +181,7 @@ impl fmt::Display for Granularity {
     }
 }
 
-/// Why a text is not a granularity.
+/// Why a text is not a valid granularity.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParseGranularityError {
     text: String,

@@ -1,12 +1,12 @@
-//! What the headers of a packet say, whoever reads them.
+//! The contents of a packet's headers, whatever reads them.
 
 use crate::flow::{Endpoint, FlowKey};
 
-/// What header-only logging keeps at least of a packet without a network header that could be
-/// read: the shortest Ethernet frame, so enough to see what it is.
+/// The least that header-only logging keeps of a packet without a readable network header: the
+/// shortest Ethernet frame, so enough to see what it is.
 pub const FALLBACK_LEN: u32 = 64;
 
-/// Whose flow a tunnelled packet belongs to.
+/// Which flow a tunnelled packet belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum TunnelKey {
     /// The flow of the innermost packet.
@@ -16,7 +16,7 @@ pub enum TunnelKey {
     Outer,
 }
 
-/// A fragment of an IP packet, by what names the packet it came from.
+/// A fragment of an IP packet, by what identifies the packet it came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fragment {
     /// Identification: 16 bits in IPv4, 32 in IPv6.
@@ -25,18 +25,18 @@ pub struct Fragment {
     pub first: bool,
 }
 
-/// What the headers of one packet say.
+/// The contents of one packet's headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Headers {
     /// Bytes up to the end of the innermost parsed transport header.
     pub header_len: u32,
     /// Bytes of that transport header alone; 0 if there is none.
     pub transport_len: u16,
-    /// The flow, if the packet has addresses that could be read.
+    /// The flow, if the packet has readable addresses.
     pub key: Option<FlowKey>,
     /// Whether the packet goes from the key's low to its high endpoint.
     pub low_to_high: bool,
-    /// Set for fragments, of the packet that `key` is of.
+    /// Set for fragments of the packet that `key` belongs to.
     pub fragment: Option<Fragment>,
     /// Type of service or traffic class.
     pub tos: u8,
@@ -46,12 +46,12 @@ pub struct Headers {
     pub tcp_flags: u8,
     /// TCP window, else 0.
     pub tcp_window: u16,
-    /// The tunnel's own flow key, where `key` is of the inner packet.
+    /// The tunnel's own flow key, if `key` is the inner packet's.
     pub outer: Option<FlowKey>,
     /// IP headers and ARP messages found.
     pub networks: u8,
-    /// Whether some header was cut short, lies about its length or is of a link
-    /// type that is not dissected, so that addresses may have been missed.
+    /// Whether some header was cut short, has a wrong length or is of a link type that is not
+    /// dissected, so that addresses may have been missed.
     pub incomplete: bool,
 }
 
@@ -64,7 +64,7 @@ impl Headers {
         self.networks == 0
     }
 
-    /// How many of `captured_len` bytes are header for header-only logging.
+    /// How many of `captured_len` bytes are the header for header-only logging.
     #[inline]
     #[must_use]
     pub fn kept_header_len(&self, captured_len: u32) -> u32 {

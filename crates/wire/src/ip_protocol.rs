@@ -19,7 +19,7 @@ pub const MOBILITY: u8 = 135;
 pub const HIP: u8 = 139;
 pub const SHIM6: u8 = 140;
 
-/// What people call a protocol; `None` for one that is known by its number.
+/// A protocol's common name; `None` for one known by its number.
 #[must_use]
 pub fn name(number: u8) -> Option<&'static str> {
     Some(match number {

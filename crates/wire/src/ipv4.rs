@@ -12,8 +12,8 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// A view of `bytes` if they begin with a whole IPv4 header whose header
-    /// length field is at least 5 words.
+    /// A view of `bytes` if they start with a whole IPv4 header whose header length field is at
+    /// least 5 words.
     #[inline]
     #[must_use]
     pub fn new_checked(bytes: &'a [u8]) -> Option<Self> {
@@ -96,7 +96,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// What an IPv4 header without options says.
+/// The contents of an IPv4 header without options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repr {
     /// Source address.

@@ -12,7 +12,7 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// A view of `bytes` if they begin with a whole IPv6 header.
+    /// A view of `bytes` if they start with a whole IPv6 header.
     #[inline]
     #[must_use]
     pub fn new_checked(bytes: &'a [u8]) -> Option<Self> {
@@ -69,7 +69,7 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// What a fixed IPv6 header says.
+/// The contents of a fixed IPv6 header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repr {
     /// Source address.

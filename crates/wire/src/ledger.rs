@@ -21,14 +21,14 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Counts one packet of so many bytes.
+    /// Counts one packet of this many bytes.
     #[inline]
     pub fn add(&mut self, bytes: u64) {
         self.packets += 1;
         self.bytes += bytes;
     }
 
-    /// Adds others.
+    /// Adds other counters.
     pub fn merge(&mut self, other: Self) {
         self.packets += other.packets;
         self.bytes += other.bytes;
@@ -39,13 +39,13 @@ impl Counters {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum DropReason {
-    /// The disk was full, and recording went on.
+    /// The disk was full, and recording continued.
     DiskFull = 0,
     /// The log could not be written.
     WriteError = 1,
-    /// The relay was lost before it had them on disk.
+    /// The relay was lost before it had the packets on disk.
     RelayLost = 2,
-    /// Skipped in the kernel, flow by flow, to keep the CPU budget.
+    /// Skipped in the kernel, flow by flow, to keep within the CPU budget.
     CpuBudget = 3,
 }
 
@@ -104,9 +104,9 @@ pub struct Ledger {
     pub seen: Counters,
     /// Not matched by the capture filter.
     pub filtered: Counters,
-    /// Dropped because the granularity of its class or policy says so.
+    /// Dropped by the granularity of its class or policy.
     pub discarded: Counters,
-    /// Passed over by sampling.
+    /// Skipped by sampling.
     pub sampled_out: Counters,
     /// In the log; bytes are those kept.
     pub logged: Counters,
@@ -116,18 +116,18 @@ pub struct Ledger {
     pub in_flight: Counters,
     /// Bytes of logged and in-flight packets that were not kept, by [`CutWhere`].
     pub cut_bytes: [u64; CutWhere::ALL.len()],
-    /// Of what is logged: wanted at more than the kernel had copied, because it cut
-    /// the flow's packets by an earlier verdict. Wire bytes.
+    /// Part of `logged`: more was wanted than the kernel had copied, because it cut the flow's
+    /// packets by an earlier verdict. Wire bytes.
     pub wanted_but_cut: Counters,
-    /// Of what is logged: in part at first, and whole once the flow was flagged. Bytes
-    /// are those that came back, which are no longer cut.
+    /// Part of `logged`: partial at first, and whole once the flow was flagged. Bytes are those
+    /// that came back, which are no longer cut.
     pub promoted: Counters,
-    /// Of what is logged: without a network header that could be read, so that the first bytes
-    /// stand for the header ([`FALLBACK_LEN`](crate::dissect::FALLBACK_LEN)). Bytes are those kept.
+    /// Part of `logged`: without a readable network header, so that the first bytes stand for the
+    /// header ([`FALLBACK_LEN`](crate::dissect::FALLBACK_LEN)). Bytes are those kept.
     pub header_fallback: Counters,
-    /// In addition: copies that were sent on because a policy says so.
+    /// In addition: copies sent on because of a policy.
     pub mirrored: Counters,
-    /// Copies that the interface they were to leave by did not take.
+    /// Copies that their outgoing interface did not take.
     pub mirror_lost: Counters,
 }
 
@@ -167,7 +167,7 @@ impl Ledger {
     ///
     /// # Errors
     ///
-    /// [`Imbalance`] says by how much it does not hold.
+    /// [`Imbalance`] says by how much it is violated.
     pub fn check(&self) -> Result<(), Imbalance> {
         let mut sum = Counters::default();
         for part in [
@@ -192,7 +192,7 @@ impl Ledger {
     }
 }
 
-/// The conservation equation does not hold: a bug in Strata, never the traffic's fault.
+/// The conservation equation is violated: a bug in Strata, never the traffic's fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Imbalance {
     /// What arrived.

@@ -1,7 +1,7 @@
-//! Byte formats and the words that all rooms of Strata share.
+//! Byte formats and the vocabulary shared by all crates of Strata.
 //!
-//! `wire` depends on no other room. Everything here is a pure function of
-//! bytes: no I/O, no allocation on the data path.
+//! `wire` depends on no other crate of Strata. Everything here is a pure function of bytes: no I/O,
+//! no allocation on the data path.
 //!
 //! - formats: [`ethernet`], [`ipv4`], [`ipv6`], [`transport`], [`tunnel`],
 //!   [`roce`]: a view of the bytes, and a `Repr` that can be emitted; [`wlan`], which is only
@@ -9,8 +9,8 @@
 //! - [`dissect`]: the walk through all headers of a packet, and the one
 //!   definition of what "header" means; [`Plain`] is its fast path;
 //! - [`pcapng`]: block types and option lists of capture files, in the one form used inside Strata;
-//! - words: [`LinkType`], [`Interface`], [`Meta`], [`FlowKey`], [`FlowHasher`], [`Granularity`], [`FlowShare`],
-//!   [`Ledger`], [`Printable`], [`grouped`], [`human_bytes`].
+//! - shared types: [`LinkType`], [`Interface`], [`Meta`], [`FlowKey`], [`FlowHasher`],
+//!   [`Granularity`], [`FlowShare`], [`Ledger`], [`Printable`], [`grouped`], [`human_bytes`].
 #![deny(unsafe_code)]
 
 mod amounts;

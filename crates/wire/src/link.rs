@@ -1,4 +1,4 @@
-//! Link types: what the first byte of a captured packet means.
+//! Link types: what the first bytes of a captured packet mean.
 
 use std::fmt;
 
@@ -49,7 +49,7 @@ impl LinkType {
     pub const IPV4: Self = Self(228);
     /// Raw IPv6.
     pub const IPV6: Self = Self(229);
-    /// Messages of Linux netfilter, with an IP packet as one of their attributes.
+    /// Linux netfilter messages, with an IP packet as one of their attributes.
     pub const NFLOG: Self = Self(239);
     /// Linux "cooked" capture, version 2.
     pub const LINUX_SLL2: Self = Self(276);

@@ -1,9 +1,9 @@
-//! What capture files say in addition to their packets.
+//! What capture files hold in addition to their packets.
 
 use crate::LinkType;
 use crate::pcapng::options::{self, code};
 
-/// Something a capture file says that is not a packet, in the file's order.
+/// Something in a capture file that is not a packet, in the file's order.
 ///
 /// All bodies and options are normalised to little-endian pcapng, so that they
 /// can be written into a little-endian section as they are.
@@ -13,7 +13,7 @@ pub enum Meta {
     Interface {
         /// Its id: dense from 0 over all inputs and sections.
         id: u16,
-        /// What is known of it.
+        /// What is known about it.
         interface: Interface,
     },
     /// A pcapng section begins (draft-ietf-opsawg-pcapng, section 4.1). A pcap
@@ -37,16 +37,16 @@ pub enum Meta {
     },
 }
 
-/// A capture interface: the context in which a packet's bytes mean something.
+/// A capture interface: the context in which a packet's bytes have a meaning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// What the first byte of its packets means.
+    /// What the first bytes of its packets mean.
     pub link: LinkType,
-    /// Bytes kept of each packet at most, as the file says; 0 is no limit. Files
-    /// exist whose packets are longer.
+    /// Bytes kept of each packet at most, as the file says; 0 is no limit. There are files with
+    /// longer packets.
     pub snaplen: u32,
-    /// Option list (see [`options`]) without `if_tsresol` and `if_tsoffset`,
-    /// which are already worked into the timestamps.
+    /// Option list (see [`options`]) without `if_tsresol` and `if_tsoffset`, which the timestamps
+    /// already include.
     pub options: Vec<u8>,
 }
 

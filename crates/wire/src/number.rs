@@ -1,15 +1,15 @@
-//! Numbers from one type to another: what cannot fail asserts that it did not, and what may not
-//! fit says that it is cut to the largest.
+//! Numbers from one type to another: what cannot fail asserts that it did not, and what may not fit
+//! is explicitly cut to the largest.
 
 use std::fmt::Display;
 
-/// The same number in another type, where it always fits: a length that was checked before, a
-/// constant of the kernel.
+/// The same number in another type, where it always fits: a length checked before, a constant of
+/// the kernel.
 ///
 /// # Panics
 ///
-/// If it does not fit, which is a fault of the program: a wrong length would go to the disk, to
-/// the kernel or onto the wire.
+/// If it does not fit, which is a bug: a wrong length would go to the disk, to the kernel or onto
+/// the wire.
 #[inline]
 #[must_use]
 #[track_caller]

@@ -1,4 +1,4 @@
-//! The words of pcapng (draft-ietf-opsawg-pcapng): block types and option lists.
+//! The vocabulary of pcapng (draft-ietf-opsawg-pcapng): block types and option lists.
 
 pub mod options;
 

@@ -5,11 +5,10 @@ use crate::headers::Headers;
 use crate::ip_protocol as protocol;
 use crate::tunnel;
 
-/// What the headers of a plain packet say: TCP, or UDP that is no tunnel, in IPv4
-/// without options and fragments, in Ethernet, its headers whole, of at least 50
-/// bytes. A fast path of
-/// [`dissect`](crate::dissect::dissect), and equal to it; 20 bytes where
-/// [`Headers`] take more than two hundred.
+/// The contents of a plain packet's headers: TCP, or UDP that is no tunnel, in IPv4 without options
+/// and fragments, in Ethernet, its headers whole, of at least 50 bytes. A fast path of
+/// [`dissect`](crate::dissect::dissect), and equal to it; 20 bytes where [`Headers`] take more than
+/// two hundred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Plain {
     /// Source address.
@@ -38,8 +37,7 @@ pub struct Plain {
 const NETWORK_LEN: usize = 14 + 20;
 
 impl Plain {
-    /// Reads the headers of a packet that begins with Ethernet; `None` if it is
-    /// not plain.
+    /// Reads the headers of a packet that starts with Ethernet; `None` if it is not plain.
     #[inline(always)]
     #[must_use]
     pub fn read(packet: &[u8]) -> Option<Self> {
@@ -55,7 +53,7 @@ impl Plain {
         };
         let (total_len, fragment, number) = (usize::from(word(16)), word(20), fixed[23]);
         let (source_port, destination_port) = (word(34), word(36));
-        // Which of both it is cannot be foreseen, so no branch depends on it.
+        // Which of the two it is cannot be predicted, so no branch depends on it.
         let (tcp, udp) = (number == protocol::TCP, number == protocol::UDP);
         let transport_len = if tcp { (fixed[46] >> 4) * 4 } else { 8 };
         let tcp_mask = if tcp { u16::MAX } else { 0 };
@@ -150,7 +148,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4_000))]
 
-        /// The fast path is the walk, on packets that are nearly what it takes.
+        /// The fast path equals the walk, on packets that are nearly what it takes.
         #[test]
         fn the_fast_path_equals_the_walk(
             mut packet in prop::collection::vec(any::<u8>(), 30..90),

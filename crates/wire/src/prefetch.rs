@@ -1,8 +1,8 @@
-//! A hint to the CPU. The one place of this crate with `unsafe`.
+//! A hint to the CPU. The only place in this crate with `unsafe`.
 #![allow(unsafe_code)]
 
-/// Asks the CPU to fetch the cache line at `index` of `slice` into L1. Anything
-/// may be asked for: outside of the slice it is a waste, not an error.
+/// Asks the CPU to fetch the cache line at `index` of `slice` into L1. Any index is allowed:
+/// outside the slice it is a waste, not an error.
 #[inline(always)]
 pub fn prefetch<T>(slice: &[T], index: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -17,7 +17,7 @@ pub fn prefetch<T>(slice: &[T], index: usize) {
     let _ = (slice, index);
 }
 
-/// As [`prefetch`], of every line of the element at `index`.
+/// As [`prefetch`], for every line of the element at `index`.
 #[inline(always)]
 pub fn prefetch_whole<T>(slice: &[T], index: usize) {
     const LINE: usize = 64;

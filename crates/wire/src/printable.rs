@@ -1,12 +1,12 @@
 use std::fmt;
 
-/// Text that came from outside (a packet, a peer, a request, a file), as it is shown to people:
-/// in a terminal, a journal, an error.
+/// Text from outside (a packet, a peer, a request, a file), as shown to people: in a terminal, a
+/// journal, an error.
 ///
-/// Characters that could act on a terminal or fake another line are escaped: controls (C0, DEL
-/// and C1, so newlines and the escape sequences of ECMA-48 too), line and paragraph separators,
-/// and what turns the direction of writing (Unicode TR 36, section 3.1.1). All else is shown as it is.
-/// A `\` that is already there stays one, so what is shown is for reading, not for parsing.
+/// Characters that could act on a terminal or fake another line are escaped: controls (C0, DEL and
+/// C1, so newlines and the escape sequences of ECMA-48 too), line and paragraph separators, and
+/// what changes the writing direction (Unicode TR 36, section 3.1.1). All else is shown as is. A
+/// `\` already there stays one, so what is shown is for reading, not for parsing.
 ///
 /// ```
 /// # use strata_wire::Printable;

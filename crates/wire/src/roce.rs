@@ -188,7 +188,7 @@ impl Opcode {
             _ => return None,
         };
         let operation = *Operation::ALL.get(usize::from(code & 0x1f))?;
-        // UC has SEND and WRITE alone.
+        // UC has only SEND and WRITE.
         let known = service == Service::Rc || operation as u8 <= Operation::WriteOnlyImm as u8;
         known.then_some(Self { service, operation })
     }
@@ -223,7 +223,7 @@ pub struct AtomicEth {
     pub va: u64,
     /// Remote key.
     pub rkey: u32,
-    /// What is added, or what is put in place.
+    /// What is added, or what is stored.
     pub swap_or_add: u64,
     /// What must be there for a swap.
     pub compare: u64,
@@ -233,15 +233,15 @@ pub struct AtomicEth {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum NakCode {
-    /// A packet before it is missing.
+    /// A packet before this one is missing.
     PsnSequence = 0,
-    /// The packet makes no sense where it stands.
+    /// The packet is invalid at this point.
     InvalidRequest = 1,
-    /// No such memory region, beyond its bounds, or not allowed.
+    /// No such memory region, out of its bounds, or not permitted.
     RemoteAccess = 2,
     /// The responder failed.
     RemoteOperational = 3,
-    /// An RDMA READ request that makes no sense.
+    /// An invalid RDMA READ request.
     InvalidReadRequest = 4,
 }
 
@@ -293,14 +293,14 @@ impl Syndrome {
 /// ACK extended transport header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Aeth {
-    /// What became of the request.
+    /// What happened to the request.
     pub syndrome: Syndrome,
     /// Messages completed by the responder, 24 bits.
     pub msn: u32,
 }
 
-/// A view of a packet from its BTH on, ICRC included. It is checked for lengths
-/// only: whether the ICRC is right, [`icrc`] says.
+/// A view of a packet from its BTH on, ICRC included. Only lengths are checked: whether the ICRC is
+/// right, [`icrc`] tells.
 ///
 /// ```text
 ///  0 opcode u8 | solicited 1, migrated 1, pad 2, version 4 | partition key u16
@@ -354,14 +354,14 @@ impl<'a> Packet<'a> {
         held16(self.bytes, 2)
     }
 
-    /// Queue pair that it is for.
+    /// Destination queue pair.
     #[inline]
     #[must_use]
     pub fn dest_qp(&self) -> u32 {
         held32(self.bytes, 4) & MASK_24
     }
 
-    /// Whether an acknowledgement is asked for.
+    /// Whether an acknowledgement is requested.
     #[inline]
     #[must_use]
     pub fn ack_request(&self) -> bool {
@@ -397,8 +397,7 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// What the responder says, if its opcode has an AETH and the syndrome is
-    /// not a reserved one.
+    /// The responder's answer, if its opcode has an AETH and the syndrome is not a reserved one.
     #[must_use]
     pub fn aeth(&self) -> Option<Aeth> {
         if !self.opcode.operation.has_aeth() {

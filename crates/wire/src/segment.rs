@@ -1,10 +1,9 @@
-//! Segments: the form in which logged packets are written into remote blocks
-//! (TitanLog §V-B), and how they are found there again.
+//! Segments: the form in which logged packets are written into remote blocks (TitanLog §V-B), and
+//! how they are found there again.
 //!
-//! A block is memory at the relay that is filled from its start and then written
-//! to disk as it is. Nothing at the relay looks into it. Every segment can be
-//! recognised by itself, so what is missing, late or of an earlier filling of the
-//! same memory cannot be mistaken for a packet.
+//! A block is memory at the relay that is filled from its start and then written to disk as it is.
+//! The relay never looks into it. Every segment can be recognised by itself, so what is missing,
+//! late or from an earlier filling of the same memory cannot be mistaken for a packet.
 //!
 //! - [`SegmentHeader`], [`Segment`]: the bytes;
 //! - [`BlockWriter`]: from packets to segments in messages;
@@ -20,7 +19,7 @@ pub use writer::{BlockWriter, Layout, PacketInfo};
 
 /// Bytes of a segment's header.
 pub const HEADER_LEN: usize = 32;
-/// Segments begin at multiples of this within a block.
+/// Segments start at multiples of this within a block.
 pub const ALIGNMENT: usize = 8;
 /// Most bytes of a packet in one segment: the largest RDMA MTU less a header.
 pub const PAYLOAD_LEN_MAX: usize = 4096 - HEADER_LEN;
@@ -28,7 +27,7 @@ pub const PAYLOAD_LEN_MAX: usize = 4096 - HEADER_LEN;
 /// The header of a segment.
 ///
 /// ```text
-///  0 crc u32       CRC-32C of bytes 4.. and the payload, begun with key and place
+///  0 crc u32       CRC-32C of bytes 4.. and the payload, seeded with key and place
 ///  4 block u32     low half of the block's number: which filling of the memory
 ///  8 seq u64       sequence number of the packet
 /// 16 ts_ns u64     when the packet arrived
@@ -39,9 +38,9 @@ pub const PAYLOAD_LEN_MAX: usize = 4096 - HEADER_LEN;
 /// 31 flags u8      of the packet's record: bits 0 and 1 the granularity
 /// ```
 ///
-/// All integers are little-endian. The CRC begins with the stream's key, which is
-/// in no packet, and the segment's place in the block: neither the payload of a
-/// logged packet nor a segment that lies elsewhere passes for a segment.
+/// All integers are little-endian. The CRC is seeded with the stream's key, which is in no packet,
+/// and the segment's place in the block: neither the payload of a logged packet nor a segment in
+/// the wrong place passes for a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct SegmentHeader {
     /// Low half of the block's number.
@@ -80,8 +79,8 @@ impl SegmentHeader {
         }
     }
 
-    /// Writes the header of a segment at `at` of its block, whose payload stands
-    /// after it in `bytes` already.
+    /// Writes the header of a segment at `at` in its block, whose payload is already in `bytes`
+    /// after it.
     ///
     /// # Panics
     ///
@@ -108,7 +107,7 @@ fn checksum(key: u32, at: usize, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(key ^ at as u32, bytes)
 }
 
-/// A segment that was found in a block.
+/// A segment found in a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Segment<'a> {
     /// Its header.
@@ -118,8 +117,7 @@ pub struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// The segment of block number `block` (its low half) that begins at `at`, if
-    /// there is one.
+    /// The segment of block number `block` (its low half) that starts at `at`, if there is one.
     #[inline]
     #[must_use]
     pub fn read(bytes: &'a [u8], at: usize, key: u32, block: u32) -> Option<Self> {
@@ -141,15 +139,14 @@ impl<'a> Segment<'a> {
         })
     }
 
-    /// Bytes that it takes in its block, up to where the next one may begin.
+    /// Bytes that it takes in its block, up to where the next one may start.
     #[must_use]
     pub fn stored_len(&self) -> usize {
         (HEADER_LEN + self.payload.len()).next_multiple_of(ALIGNMENT)
     }
 }
 
-/// The segments of a block in the order in which they lie there, whatever lies
-/// between them passed over.
+/// The segments of a block in the order of their places, skipping whatever is between them.
 #[derive(Clone, Debug)]
 pub struct Segments<'a> {
     bytes: &'a [u8],
@@ -159,7 +156,7 @@ pub struct Segments<'a> {
 }
 
 impl<'a> Segments<'a> {
-    /// Of block number `block` (its low half), written with `key`.
+    /// For block number `block` (its low half), written with `key`.
     #[must_use]
     pub fn new(bytes: &'a [u8], key: u32, block: u32) -> Self {
         Self {
@@ -172,7 +169,7 @@ impl<'a> Segments<'a> {
 }
 
 impl<'a> Iterator for Segments<'a> {
-    /// Where it lies, and the segment.
+    /// Its place, and the segment.
     type Item = (Range<usize>, Segment<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -189,9 +186,9 @@ impl<'a> Iterator for Segments<'a> {
     }
 }
 
-/// Where in a block bytes stand that were a segment of it once: their header, or all of
-/// it but the block's number, says so, and the checksum does not. What was lost on its
-/// way to the block is not found: zeros, or an earlier filling, are in its place.
+/// Where a block has bytes that once were a segment of it: their header, or all of it but the
+/// block's number, says so, but the checksum does not match. What was lost on its way to the block
+/// is not found: zeros, or an earlier filling, are in its place.
 #[must_use]
 pub fn damaged(bytes: &[u8], key: u32, block: u32) -> Vec<usize> {
     let mut found = Vec::new();
@@ -217,7 +214,7 @@ pub fn damaged(bytes: &[u8], key: u32, block: u32) -> Vec<usize> {
     }
 }
 
-/// Bytes of the segment that `bytes` began with.
+/// Length of the segment that `bytes` once started with.
 fn was_segment(bytes: &[u8], key: u32, at: usize, block: u32) -> Option<usize> {
     let head: &[u8; HEADER_LEN] = bytes.first_chunk()?;
     // Memory that was never written to.
@@ -227,7 +224,7 @@ fn was_segment(bytes: &[u8], key: u32, at: usize, block: u32) -> Option<usize> {
     let header = SegmentHeader::parse(head);
     let len = HEADER_LEN + usize::from(header.len);
     if header.block == block {
-        // Its length may be what is wrong.
+        // The length itself may be wrong.
         return Some(if len <= bytes.len() { len } else { HEADER_LEN });
     }
     let mut mended = bytes.get(..len)?.to_vec();

@@ -1,7 +1,7 @@
 //! Which share of all flows is captured.
 
-/// The share of flows that is captured: those whose 32-bit hash is at most this. So the flows
-/// of a smaller share are among those of a larger one, and no share is empty.
+/// The share of flows that is captured: those whose 32-bit hash is at most this. So the flows of a
+/// smaller share are among those of a larger one, and no share is empty.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct FlowShare(pub u32);
 
@@ -15,7 +15,7 @@ impl FlowShare {
     /// Every flow.
     pub const ALL: Self = Self(u32::MAX);
 
-    /// The share that is nearest to `ratio`, of 0 to 1.
+    /// The share nearest to `ratio`, from 0 to 1.
     #[must_use]
     pub fn of(ratio: f64) -> Self {
         // Whole numbers up to 2^32 are exact.
@@ -24,7 +24,7 @@ impl FlowShare {
         Self(last.max(0.0) as u32)
     }
 
-    /// As a number, above 0 and up to 1. Its inverse scales a count back to all flows.
+    /// As a number, above 0 and up to 1. Its inverse scales a count up to all flows.
     #[must_use]
     pub fn ratio(self) -> f64 {
         (f64::from(self.0) + 1.0) / 2_f64.powi(32)

@@ -54,7 +54,7 @@ impl<'a> Tcp<'a> {
         held32(self.bytes, 4)
     }
 
-    /// What the data offset field says, in bytes: 0 to 60. Below 20 it lies.
+    /// The data offset field, in bytes: 0 to 60. Below 20 it is invalid.
     #[inline]
     #[must_use]
     pub fn header_len(&self) -> usize {
@@ -76,7 +76,7 @@ impl<'a> Tcp<'a> {
     }
 }
 
-/// What a TCP header without options says.
+/// The contents of a TCP header without options.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TcpRepr {
     /// Source port.
@@ -103,7 +103,7 @@ impl TcpRepr {
     }
 }
 
-/// What a UDP header says.
+/// The contents of a UDP header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UdpRepr {
     /// Source port.

@@ -17,8 +17,8 @@ pub enum Inner {
     RawIp,
 }
 
-/// The header of GRE (RFC 2784, 2890; version 1: RFC 2637), with that of ERSPAN
-/// after it, at the start of `bytes`: its length, and what is inside if known.
+/// The GRE header (RFC 2784, 2890; version 1: RFC 2637), including an ERSPAN header after it, at
+/// the start of `bytes`: its length, and what is inside if known.
 #[must_use]
 pub fn of_gre(bytes: &[u8]) -> Option<(usize, Option<Inner>)> {
     let flags = be16(bytes, 0)?;
@@ -29,8 +29,8 @@ pub fn of_gre(bytes: &[u8]) -> Option<(usize, Option<Inner>)> {
         0 if routing == 0 => {
             let len = 4 + 4 * (checksum + key + sequence);
             let inner = match kind {
-                // Type I has no header of its own; type II is told by the GRE
-                // sequence number (draft-foschiano-erspan-03 §4.1, §4.2).
+                // Type I has no header of its own; type II is recognised by the GRE sequence number
+                // (draft-foschiano-erspan-03 §4.1, §4.2).
                 ethertype::ERSPAN => return Some((len + 8 * sequence, Some(Inner::Ethernet))),
                 ethertype::ERSPAN_III => {
                     // §4.3: 12 bytes, and 8 more if the O bit is set.
@@ -69,7 +69,7 @@ pub fn of_udp(source: u16, destination: u16, payload: &[u8]) -> Option<(usize, I
 /// Whether the ports are those of a tunnel that [`of_udp`] knows.
 #[must_use]
 pub fn has_udp_port(source: u16, destination: u16) -> bool {
-    // Without a branch: on the data path.
+    // Without a branch, as this is on the data path.
     (destination == 4789)
         | (destination == 8472)
         | (destination == 6081)

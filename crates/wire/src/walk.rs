@@ -30,8 +30,8 @@ pub(crate) fn walk(link: LinkType, packet: &[u8], tunnel_key: TunnelKey) -> Head
     };
     walk.run();
     let mut headers = walk.headers;
-    // What reaches up to the cut may go on after it: a tunnel's header cannot
-    // be told from payload before it is seen.
+    // What reaches the cut may continue after it: a tunnel's header cannot be told from payload
+    // before it is seen.
     headers.incomplete |= walk.cut_short && walk.at >= packet.len();
     if headers.key.is_none()
         && let Some((destination, source, kind)) = walk.macs
@@ -93,13 +93,13 @@ impl Layer {
 
 struct Walk<'a> {
     packet: &'a [u8],
-    /// Where the next layer begins.
+    /// Where the next layer starts.
     at: usize,
-    /// Where the innermost IP packet says it ends; trailers are not headers.
+    /// Where the innermost IP packet ends by its own length; trailers are not headers.
     end: usize,
     layer: Layer,
     layers_left: usize,
-    /// Whether an IP header says that its packet was longer than what is here.
+    /// Whether an IP header gives a longer packet than what is here.
     cut_short: bool,
     tunnel_key: TunnelKey,
     headers: Headers,
@@ -135,8 +135,7 @@ impl Walk<'_> {
         self.packet.get(self.at..self.end).unwrap_or(&[])
     }
 
-    /// Takes a header of so many bytes; a shorter rest is taken whole and ends
-    /// the walk.
+    /// Takes a header of this many bytes; a shorter rest is taken whole and ends the walk.
     #[inline(always)]
     fn take(&mut self, len: usize) -> Option<()> {
         let left = self.end.saturating_sub(self.at);
@@ -203,8 +202,8 @@ impl Walk<'_> {
             .get(3..6)
             .and_then(|code| <[u8; 3]>::try_from(code).ok());
         let kind = be16(rest, 6);
-        // SNAP is part of the header whoever's protocol it names: so where the header ends
-        // does not depend on bytes that may be cut off.
+        // SNAP is part of the header, whichever organisation's protocol it names: so where the
+        // header ends does not depend on bytes that may be cut off.
         self.take(if snap { 8 } else { 3 })?;
         match (organisation, kind) {
             // RFC 1042; IEEE 802.1H bridge tunnel.
@@ -282,9 +281,9 @@ impl Walk<'_> {
         }
     }
 
-    /// ARP for IPv4 over Ethernet (RFC 826): header all of it. Its flow is that
-    /// of the two hosts, as MAC addresses; its IP addresses stand in `outer`, so
-    /// that a search for a host finds it.
+    /// ARP for IPv4 over Ethernet (RFC 826): all of it is header. Its flow is that of the two
+    /// hosts, as MAC addresses; its IP addresses are in `outer`, so that a search for a host finds
+    /// it.
     fn arp(&mut self) -> Option<Layer> {
         let rest = self.rest();
         let (hardware, protocol) = (u8_at(rest, 4), u8_at(rest, 5));
@@ -306,8 +305,8 @@ impl Walk<'_> {
         Some(Layer::Done)
     }
 
-    /// MPLS labels down to the bottom of the stack (RFC 3032), then what the
-    /// first nibble says (RFC 4928 §3): IPv4, IPv6, or a control word and Ethernet.
+    /// MPLS labels down to the bottom of the stack (RFC 3032), then what the first nibble says (RFC
+    /// 4928 §3): IPv4, IPv6, or a control word and Ethernet.
     fn mpls(&mut self) -> Option<Layer> {
         let label = be32(self.rest(), 0);
         self.take(4)?;
@@ -325,8 +324,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Notes the addresses of an IP header. Unless outer keys are wanted, an
-    /// inner header replaces an outer one.
+    /// Stores the addresses of an IP header. Unless outer keys are wanted, an inner header replaces
+    /// an outer one.
     #[inline]
     fn network(
         &mut self,
@@ -340,7 +339,7 @@ impl Walk<'_> {
         self.headers.networks = self.headers.networks.saturating_add(1);
         if let Some(outer) = self.headers.key {
             if self.tunnel_key == TunnelKey::Outer {
-                // The inner addresses are still to be found by a search.
+                // A search must still find the inner addresses.
                 self.headers.outer = Some(key);
                 return false;
             }
@@ -391,7 +390,7 @@ impl Walk<'_> {
         Some(Layer::Transport(number))
     }
 
-    /// The packet that begins here says how long it is.
+    /// The packet starting here states its own length.
     #[inline]
     fn limit(&mut self, len: usize) {
         let end = self.at + len;
@@ -399,8 +398,8 @@ impl Walk<'_> {
         self.end = self.end.min(end);
     }
 
-    /// An IP header that is cut short or lies: what of its fixed part was
-    /// captured still is header.
+    /// An IP header that is cut short or invalid: what was captured of its fixed part still is
+    /// header.
     #[cold]
     fn short_ip(&mut self, len: usize) {
         let _ = self.take(len);
@@ -427,7 +426,7 @@ impl Walk<'_> {
         Some(Layer::Transport(next))
     }
 
-    /// Whether the IP header just walked is the one that `key` is of.
+    /// Whether `key` is from the IP header just walked.
     #[inline]
     fn key_is_current(&self) -> bool {
         self.tunnel_key == TunnelKey::Inner || self.headers.outer.is_none()
@@ -465,7 +464,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Takes a transport header and notes its length.
+    /// Takes a transport header and stores its length.
     #[inline]
     fn take_transport(&mut self, len: usize) -> Option<()> {
         let before = self.at;

@@ -33,15 +33,15 @@ const TO_DS: u8 = 0x01;
 const FROM_DS: u8 = 0x02;
 const PROTECTED: u8 = 0x40;
 const HT_CONTROL: u8 = 0x80;
-/// Of the subtype of data frames.
+/// In the subtype of data frames.
 const NO_DATA: u8 = 0x4;
 const QOS: u8 = 0x8;
 /// Bytes of a header with three addresses.
 const THREE_ADDRESSES: usize = 24;
 
 impl Control {
-    /// The frame control at the start of `frame`; `None` if it is cut short, or of a version
-    /// or type that is not known.
+    /// The frame control at the start of `frame`; `None` if it is cut short, or of an unknown
+    /// version or type.
     #[must_use]
     pub fn read(frame: &[u8]) -> Option<Self> {
         let (first, flags) = (u8_at(frame, 0)?, u8_at(frame, 1)?);
@@ -76,7 +76,7 @@ impl Control {
         self.kind == Kind::Data && self.has(TO_DS) && self.has(FROM_DS)
     }
 
-    /// Where the QoS control field stands.
+    /// Where the QoS control field is.
     fn qos_at(self) -> usize {
         THREE_ADDRESSES + if self.has_four_addresses() { 6 } else { 0 }
     }
@@ -96,8 +96,8 @@ impl Control {
         }
     }
 
-    /// Destination and source in the low 48 bits (table 9-30), if `frame` is a frame with both
-    /// and has them.
+    /// Destination and source in the low 48 bits (table 9-30), if `frame` is a frame with both and
+    /// holds them.
     #[must_use]
     pub fn addresses(self, frame: &[u8]) -> Option<(u128, u128)> {
         let (destination, source) = match self.kind {
@@ -113,8 +113,8 @@ impl Control {
         Some((mac(frame, destination)?, mac(frame, source)?))
     }
 
-    /// Whether the header of `frame` is followed by what can be read: data, of the first
-    /// fragment, that is not encrypted.
+    /// Whether what follows the header of `frame` can be read: data, from the first fragment, not
+    /// encrypted.
     #[must_use]
     pub fn has_readable_data(self, frame: &[u8]) -> bool {
         // §9.2.4.4: the fragment number is in the low four bits of sequence control.
@@ -155,7 +155,7 @@ pub fn radiotap(bytes: &[u8]) -> Option<(usize, bool)> {
     if first & FLAGS == 0 {
         return Some((len, false));
     }
-    // More words of presence bits; each is of four bytes of the header, which ends them.
+    // More words of presence bits; each takes four bytes of the header, which ends them.
     let mut at = 4;
     while at + 4 <= len && le32(bytes, at)? & EXTENDED != 0 {
         at += 4;
@@ -178,8 +178,8 @@ pub fn avs(bytes: &[u8]) -> Option<usize> {
     usize::try_from(both & 0xffff_ffff).ok()
 }
 
-/// The length of a Prism header: that which it states in the byte order of the capturing
-/// machine, else the usual one. Some drivers put an AVS header there.
+/// The length of a Prism header: the one it states in the byte order of the capturing machine, else
+/// the usual one. Some drivers put an AVS header there.
 #[must_use]
 pub fn prism(bytes: &[u8]) -> Option<usize> {
     /// Two of the message codes of `wlan-ng`, monitor frames.

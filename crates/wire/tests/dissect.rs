@@ -1,5 +1,4 @@
-//! The walk through the headers: layer by layer, nested at random, and on bytes
-//! that lie.
+//! The walk through the headers: layer by layer, nested at random, and on bytes that lie.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use proptest::prelude::*;
@@ -163,7 +162,7 @@ fn link_types_lead_to_ip() {
     assert!(unknown.key.is_none() && unknown.incomplete && unknown.header_len == 0);
 }
 
-/// What stands before IP, by link type, in the forms that real captures have too few of.
+/// What precedes IP, by link type, in the forms that are too rare in real captures.
 #[test]
 fn rare_link_types_lead_to_ip() {
     let ip = ip4(1, 2, protocol::UDP, &udp(1, 2, b"payload"));
@@ -307,8 +306,7 @@ fn rare_link_types_lead_to_ip() {
     }
 }
 
-/// Frames that carry no packet that could be read end with their own header, and belong to
-/// their stations.
+/// Frames without a readable packet end with their own header, and belong to their stations.
 #[test]
 fn frames_of_802_11_without_a_readable_packet() {
     let stations = [&[0, 0][..], &[0xff; 6], &[2; 6], &[3; 6], &[0, 0]].concat();
@@ -457,7 +455,7 @@ fn what_is_not_ip_belongs_to_its_macs() {
 
 #[test]
 fn trailers_and_lies_do_not_become_headers() {
-    // Padding after a short UDP datagram whose ports say VXLAN.
+    // Padding after a short UDP datagram whose ports suggest VXLAN.
     let padded = [ip4(1, 2, protocol::UDP, &udp(9, 4789, &[])), vec![8; 60]].concat();
     let headers = inner(LinkType::IPV4, &padded);
     assert_eq!(headers.header_len, 28);
@@ -509,8 +507,8 @@ fn wrap(shell: &Shell, ip: &[u8]) -> Vec<u8> {
 }
 
 proptest! {
-    /// However deep the nesting, headers end exactly where the payload begins,
-    /// and the innermost ports are found; cut anywhere, it is said.
+    /// However deep the nesting, headers end exactly where the payload starts, and the innermost
+    /// ports are found; if cut anywhere, that is reported.
     #[test]
     fn nested_headers_end_where_the_payload_begins(
         shells in prop::collection::vec(

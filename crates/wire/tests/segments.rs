@@ -1,4 +1,4 @@
-//! Packets through blocks, against a twin that remembers what was posted.
+//! Packets through blocks, compared with a twin that remembers what was posted.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ fn layouts() -> impl Strategy<Value = (Layout, usize)> {
 fn packets() -> impl Strategy<Value = Vec<Vec<u8>>> {
     let len = prop_oneof![0_usize..200, 0_usize..9000, Just(1500_usize)];
     let packet = (len, any::<u8>()).prop_map(|(len, seed)| {
-        // Content that looks like headers of the same block, to be passed over.
+        // Content that looks like headers of the same block, and must be skipped.
         (0..len)
             .map(|at| if at % 8 == 4 { 5 } else { seed & 3 })
             .collect()
@@ -37,7 +37,7 @@ fn info(seq: usize) -> PacketInfo {
     }
 }
 
-/// The messages of as many packets as fit in one block, and those packets.
+/// The messages for as many packets as fit in one block, and those packets.
 fn written(
     layout: Layout,
     mtu: usize,
@@ -90,7 +90,7 @@ proptest! {
                 continue;
             }
             memory[*at..at + message.len()].copy_from_slice(message);
-            // The twin: what this message alone says at its place.
+            // The twin: what this message alone holds at its place.
             let mut alone = vec![0; *at];
             alone.extend_from_slice(message);
             for (_, segment) in Segments::new(&alone, KEY, 5) {

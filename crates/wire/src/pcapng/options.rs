@@ -9,9 +9,8 @@
 //!  | code | length | value              | padding    |
 //! ```
 //!
-//! Lists of big-endian sections are turned into it when they are read, values
-//! included. What must not be copied into other files (custom codes 19372 and
-//! 19373) is skipped.
+//! Lists of big-endian sections are converted to it when they are read, values included. What must
+//! not be copied into other files (custom codes 19372 and 19373) is skipped.
 
 use std::fmt;
 
@@ -30,9 +29,9 @@ pub mod code {
     /// As [`CUSTOM_BYTES`], not to be copied.
     pub const CUSTOM_BYTES_PRIVATE: u16 = 19373;
 
-    /// Section header: hardware that captured.
+    /// Section header: hardware used for the capture.
     pub const SHB_HARDWARE: u16 = 2;
-    /// Section header: operating system that captured.
+    /// Section header: operating system used for the capture.
     pub const SHB_OS: u16 = 3;
     /// Section header: program that wrote the section.
     pub const SHB_USERAPPL: u16 = 4;
@@ -89,7 +88,7 @@ pub mod code {
     pub const ISB_USRDELIV: u16 = 8;
 }
 
-/// A value longer than an option's 16 bits of length can say.
+/// A value too long for an option's 16-bit length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OptionTooLong(pub usize);
 
@@ -147,7 +146,7 @@ pub fn comments(list: &[u8]) -> impl Iterator<Item = &str> {
         .filter_map(|(_, value)| std::str::from_utf8(value).ok())
 }
 
-/// Appends an option; `value` is as it stands in a little-endian file.
+/// Appends an option; `value` is as in a little-endian file.
 ///
 /// # Errors
 /// [`OptionTooLong`] beyond 65,535 bytes; the list is then unchanged.
@@ -167,7 +166,7 @@ pub fn push_comment(list: &mut Vec<u8>, text: &str) -> Result<(), OptionTooLong>
     push(list, code::COMMENT, text.as_bytes())
 }
 
-/// Appends an option whose value surely fits.
+/// Appends an option whose value is certain to fit.
 pub fn push_fixed<const N: usize>(list: &mut Vec<u8>, code: u16, value: [u8; N]) {
     const { assert!(N <= 16) };
     #[expect(clippy::cast_possible_truncation, reason = "asserted to be small")]

@@ -1,5 +1,5 @@
-//! The invariant CRC of RoCEv2 (IBTA annex A17 and §7.8.1): CRC-32 as Ethernet's
-//! over what no router changes. Fields that may change on the way count as ones:
+//! The invariant CRC of RoCEv2 (IBTA annex A17 and §7.8.1): CRC-32 as in Ethernet, over what no
+//! router changes. Fields that may change in flight count as ones:
 //!
 //! ```text
 //! 8 bytes of ones | IP header | UDP header | BTH | extensions | payload | pad
@@ -8,9 +8,8 @@
 //!                               UDP checksum
 //! ```
 //!
-//! The four bytes are sent least significant byte first. The IPv4 identification
-//! and the flags count as they are: whoever lets the kernel number its packets
-//! must foresee the number.
+//! The four bytes are sent least significant byte first. The IPv4 identification and the flags
+//! count as they are: if the kernel numbers the packets, the number must be predicted.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -25,10 +24,10 @@ const IPV6_HEADER_LEN: usize = 40;
 const UDP: u8 = 17;
 /// The byte of a BTH with the congestion bits, which counts as ones.
 const CONGESTION_AT: usize = 4;
-/// The longest of what stands before the BTH.
+/// The most that can precede the BTH.
 const PREFIX_LEN_MAX: usize = ONES.len() + IPV6_HEADER_LEN + UDP_HEADER_LEN;
 
-/// The addresses of a packet, and of IPv4 what else counts.
+/// The addresses of a packet, and for IPv4 what else is covered.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Ip {
     /// IPv4 without options.
@@ -51,7 +50,7 @@ pub enum Ip {
     },
 }
 
-/// What stands before the BTH and counts.
+/// What precedes the BTH and is covered.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Outer {
     /// IP header.
@@ -73,7 +72,7 @@ impl Outer {
         self
     }
 
-    /// Bytes that count before the BTH, for a UDP payload of so many bytes.
+    /// Bytes covered before the BTH, for a UDP payload of this many bytes.
     #[inline]
     fn prefix(&self, udp_payload_len: usize) -> ([u8; PREFIX_LEN_MAX], usize) {
         let udp_len = u16::try_from(udp_payload_len + UDP_HEADER_LEN).unwrap_or(u16::MAX);
@@ -144,7 +143,7 @@ fn over(prefix: &[u8], covered: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Writes the ICRC into the last four bytes of `packet`, which begins with its BTH.
+/// Writes the ICRC into the last four bytes of `packet`, which starts with its BTH.
 ///
 /// # Panics
 ///
@@ -155,12 +154,12 @@ pub fn put(outer: &Outer, packet: &mut [u8]) {
     icrc.copy_from_slice(&outer.icrc(covered).to_le_bytes());
 }
 
-/// ICRCs of many packets between the same two ends, at the cost of one CRC over what
-/// begins with the BTH.
+/// ICRCs of many packets between the same two ends, at the cost of one CRC over what starts with
+/// the BTH.
 ///
-/// A CRC is linear: what stands before the BTH, and the byte of it that counts as ones,
-/// change it by a constant that depends on nothing but the packet's length and its
-/// identification. Constants are kept, 12 KiB of them.
+/// A CRC is linear: what precedes the BTH, and the byte of it that counts as ones, change it by a
+/// constant that depends only on the packet's length and its identification. Constants are cached,
+/// in 12 KiB.
 #[derive(Clone, Debug)]
 pub struct Stream {
     outer: Outer,
@@ -179,7 +178,7 @@ struct Constant {
 const CONSTANTS: usize = 1024;
 
 impl Stream {
-    /// For packets with this before their BTH, but for the identification.
+    /// For packets with this before their BTH, except for the identification.
     #[must_use]
     pub fn new(outer: Outer) -> Self {
         Self {
@@ -188,13 +187,13 @@ impl Stream {
         }
     }
 
-    /// What stands before the BTH.
+    /// What precedes the BTH.
     #[must_use]
     pub fn outer(&self) -> &Outer {
         &self.outer
     }
 
-    /// The packets come from another port from now on.
+    /// From now on the packets come from another port.
     #[inline]
     pub fn set_source_port(&mut self, port: u16) {
         if self.outer.source_port != port {
@@ -203,7 +202,7 @@ impl Stream {
         }
     }
 
-    /// As [`put`], of a packet with this identification.
+    /// As [`put`], for a packet with this identification.
     ///
     /// # Panics
     ///
@@ -247,8 +246,8 @@ impl Stream {
 /// The ICRCs of one packet under different identifications.
 struct Candidates<'a> {
     covered: &'a [u8],
-    /// The CRC over `covered` alone; `None` if its congestion bits are set, which
-    /// count as ones and are zeros in [`Stream::constant`]'s.
+    /// The CRC over `covered` alone; `None` if its congestion bits are set, which count as ones and
+    /// are zeros in that of [`Stream::constant`].
     alone: Option<u32>,
 }
 
@@ -271,9 +270,8 @@ impl<'a> Candidates<'a> {
     }
 }
 
-/// The ICRC of a whole IP packet, over the header bytes that are there, options
-/// and all: what it carries, and what it should carry. `None` if it is not UDP or
-/// too short, or is a fragment.
+/// The ICRC of a whole IP packet, over all its header bytes, including options: what it carries,
+/// and what it should carry. `None` if it is not UDP, too short, or a fragment.
 #[must_use]
 pub fn of_ip_packet(packet: &[u8]) -> Option<(u32, u32)> {
     let mut prefix = ONES.to_vec();
@@ -331,7 +329,7 @@ mod tests {
     const SENT_ATOMIC_ACK: &str = "4500003804564000401121c30a4d00020a4d0001d22112b7002400001200ffff00000111000010011f0000020000000000000000f0f9e967";
     const SENT_NAK: &str = "45000030045a4000401121c70a4d00020a4d0001d22112b7001c00001100ffff000001110000100362000003c2a605c8";
 
-    /// IPv6 packets that scapy 2.8 made (`scapy.contrib.roce`): a write of RC, one of UC with
+    /// IPv6 packets made by scapy 2.8 (`scapy.contrib.roce`): an RC write, a UC write with
     /// immediate data, an acknowledgement.
     const SCAPY_IPV6: [&str; 3] = [
         "602123450038114020010db800000000000000000000000120010db8000000000000000000020003c00012b70038aabd0a00ffff000000118012345600007f00123456780000a1b200000010000102030405060708090a0b0c0d0e0f1b2c8b3b",
@@ -380,7 +378,7 @@ mod tests {
             let migrated = packet[29] & 0x40;
             let mut ours = Vec::new();
             repr.emit(&[&payload], &mut ours);
-            // Requests set the bit, the answers of rdma_rxe do not.
+            // Requests set the bit, the replies of rdma_rxe do not.
             ours[1] = ours[1] & !0x40 | migrated;
             put(&outer, &mut ours);
             assert_eq!(ours, packet[28..]);
@@ -448,7 +446,7 @@ mod tests {
         let packet = bytes(ACCEPTED_WRITE);
         let changes = [1, 8, 10, 11, 26, 27, 32];
         for byte in 0..packet.len() {
-            // The version would make it no IPv4, the lengths another packet.
+            // With another version it is not IPv4, with other lengths another packet.
             if [0, 2, 3, 6, 7, 9].contains(&byte) {
                 continue;
             }
@@ -459,8 +457,8 @@ mod tests {
         }
     }
 
-    /// The rule as it is written: the whole packet, field by field, ones in place of what
-    /// routers change, and CRC-32 bit by bit. It shares nothing with the code above.
+    /// The rule as written: the whole packet, field by field, ones in place of what routers change,
+    /// and CRC-32 bit by bit. It shares nothing with the code above.
     fn by_the_rule(ip_packet: &[u8]) -> u32 {
         let mut bytes = vec![0xff; 8];
         bytes.extend_from_slice(&ip_packet[..ip_packet.len() - 4]);
@@ -494,7 +492,7 @@ mod tests {
         !crc
     }
 
-    /// The IP packet around a body that begins with its BTH.
+    /// The IP packet around a body that starts with its BTH.
     fn ip_packet(outer: &Outer, body: &[u8], class: u8, label: u32, hops: u8) -> Vec<u8> {
         let udp_len = u16::try_from(body.len() + 8).unwrap();
         let mut packet = Vec::new();

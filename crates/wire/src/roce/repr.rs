@@ -1,12 +1,12 @@
-//! What the headers of a packet say, to be read and written.
+//! The contents of a packet's headers, to be read and written.
 
 use super::{
     Aeth, AtomicEth, BTH_LEN, DEFAULT_PARTITION_KEY, ICRC_LEN, MASK_24, Opcode, Operation, Packet,
     Reth,
 };
 
-/// The extension headers that an opcode asks for. Those it does not have are
-/// ignored when emitted, and `None` when parsed.
+/// The extension headers that an opcode requires. Those it does not have are ignored when emitted,
+/// and `None` when parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Extensions {
     /// RETH.
@@ -21,16 +21,16 @@ pub struct Extensions {
     pub immediate: Option<u32>,
 }
 
-/// What the headers of a packet say.
+/// The contents of a packet's headers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Repr {
     /// What it is.
     pub opcode: Opcode,
-    /// Queue pair that it is for, 24 bits.
+    /// Destination queue pair, 24 bits.
     pub dest_qp: u32,
     /// Packet sequence number, 24 bits.
     pub psn: u32,
-    /// Whether an acknowledgement is asked for.
+    /// Whether an acknowledgement is requested.
     pub ack_request: bool,
     /// Bytes of the payload.
     pub payload_len: usize,
@@ -71,13 +71,13 @@ impl Repr {
         BTH_LEN + self.opcode.operation.extension_len() + payload + ICRC_LEN
     }
 
-    /// Appends headers, `payload` and pad to `out`, and four zeros where the ICRC
-    /// goes ([`icrc::put`](super::icrc::put)). The payload may be given in parts. A header that the
-    /// opcode asks for and [`Extensions`] do not have is written as zeros.
+    /// Appends headers, `payload` and pad to `out`, and four zeros where the ICRC goes
+    /// ([`icrc::put`](super::icrc::put)). The payload may be given in parts. A header that the
+    /// opcode requires and [`Extensions`] lacks is written as zeros.
     ///
     /// # Panics
     ///
-    /// If the parts are not `payload_len` bytes together.
+    /// If the parts do not add up to `payload_len` bytes.
     #[inline]
     pub fn emit(&self, payload: &[&[u8]], out: &mut Vec<u8>) {
         let start = out.len();
@@ -132,7 +132,7 @@ impl Repr {
     }
 }
 
-/// Written where the opcode asks for a header that is not given: an empty write reads none of it.
+/// Written if the opcode requires a header that is not given: an empty write reads none of it.
 const NO_RETH: Reth = Reth {
     va: 0,
     rkey: 0,
@@ -214,7 +214,7 @@ mod tests {
             prop_assert_eq!(packet.version(), 0);
             prop_assert_eq!(packet.partition_key(), DEFAULT_PARTITION_KEY);
             prop_assert_eq!(Repr::parse(&packet), Some(repr));
-            // Cut anywhere before the payload, it is refused.
+            // Cut anywhere before the payload, it is rejected.
             let headers_len = bytes.len() - payload.len().next_multiple_of(4);
             for len in 0..headers_len {
                 prop_assert!(Packet::new_checked(&bytes[..len]).is_none());

@@ -2,15 +2,15 @@
 
 use super::{Segment, SegmentHeader, Segments};
 
-/// What a block holds, put in order. Segments may lie in any order and more than
-/// once. Memory: 56 bytes per segment.
+/// The contents of a block, put in order. Segments may be in any order and repeated. Memory: 56
+/// bytes per segment.
 #[derive(Clone, Debug, Default)]
 pub struct Assembly<'a> {
     /// By sequence number and index, each once.
     segments: Vec<Segment<'a>>,
 }
 
-/// The segments of one packet that are there.
+/// The segments found of one packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a, 'b> {
     segments: &'b [Segment<'a>],
@@ -23,19 +23,19 @@ impl<'a> Assembly<'a> {
         let segments = Segments::new(bytes, key, block);
         let mut segments: Vec<_> = segments.map(|(_, segment)| segment).collect();
         let place = |segment: &Segment<'_>| (segment.header.seq, segment.header.index);
-        // Stable and fast on what is nearly sorted.
+        // Stable, and fast on nearly sorted input.
         segments.sort_by_key(place);
         segments.dedup_by_key(|segment| place(segment));
         Self { segments }
     }
 
-    /// Segments that are there.
+    /// Segments found.
     #[must_use]
     pub fn segments(&self) -> usize {
         self.segments.len()
     }
 
-    /// The packets, by sequence number, of which at least one segment is there.
+    /// The packets, by sequence number, of which at least one segment was found.
     pub fn packets(&self) -> impl Iterator<Item = Packet<'a, '_>> {
         let same = |a: &Segment<'_>, b: &Segment<'_>| a.header.seq == b.header.seq;
         self.segments
@@ -45,13 +45,13 @@ impl<'a> Assembly<'a> {
 }
 
 impl<'a, 'b> Packet<'a, 'b> {
-    /// What its first segment that is there says.
+    /// The header of the first segment found.
     #[must_use]
     pub fn header(&self) -> &'b SegmentHeader {
         &self.segments[0].header
     }
 
-    /// Segments that are not there.
+    /// Missing segments.
     #[must_use]
     pub fn missing(&self) -> usize {
         usize::from(self.header().total).saturating_sub(self.segments.len())
@@ -68,7 +68,7 @@ impl<'a, 'b> Packet<'a, 'b> {
             })
     }
 
-    /// Its bytes from the first on, up to the first segment that is missing.
+    /// Its bytes from the start, up to the first missing segment.
     pub fn parts(&self) -> impl Iterator<Item = &'a [u8]> + 'b {
         let present = self.segments.iter().enumerate();
         present

@@ -5,22 +5,20 @@ use super::{ALIGNMENT, HEADER_LEN, PAYLOAD_LEN_MAX, SegmentHeader};
 /// How packets are cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Layout {
-    /// Messages of a whole MTU, each of as many segments as fit: what software
-    /// sends fastest.
+    /// Messages of a whole MTU, each with as many segments as fit: what software sends fastest.
     #[default]
     Mtu,
-    /// A message per segment, of 128 bytes of the packet, then of 64, 32, 16, 8, 4
-    /// and the rest: what a switch can do that parses bounded headers only
-    /// (TitanLog §V-B).
+    /// A message per segment, of 128 bytes of the packet, then of 64, 32, 16, 8, 4 and the rest:
+    /// what a switch can do that parses only bounded headers (TitanLog §V-B).
     PowersOfTwo,
 }
 
 /// The largest segment of [`Layout::PowersOfTwo`], in bytes of the packet.
 const POWER_MAX: usize = 128;
-/// Less than this of a packet is not put at the end of a message.
+/// No piece of a packet smaller than this is put at the end of a message.
 const PIECE_LEN_MIN: usize = 64;
 
-/// What the segments of a packet say of it.
+/// What the segments of a packet say about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PacketInfo {
     /// Sequence number.
@@ -33,8 +31,8 @@ pub struct PacketInfo {
     pub flags: u8,
 }
 
-/// Cuts packets into segments, and gathers them in messages to be written into a
-/// block. A packet lies in one block. Memory: one message.
+/// Cuts packets into segments, and gathers them in messages to be written into a block. A packet
+/// never spans blocks. Memory: one message.
 #[derive(Debug)]
 pub struct BlockWriter {
     key: u32,
@@ -54,7 +52,7 @@ impl BlockWriter {
     ///
     /// # Panics
     ///
-    /// If the MTU is not one of RDMA, or a block does not hold whole ones.
+    /// If the MTU is not an RDMA one, or a block is not a multiple of it.
     #[must_use]
     pub fn new(key: u32, layout: Layout, mtu: usize, block_bytes: usize) -> Self {
         assert!([256, 512, 1024, 2048, 4096].contains(&mtu), "MTU");
@@ -74,8 +72,8 @@ impl BlockWriter {
         }
     }
 
-    /// Begins with an empty block of this number, of which the low half counts.
-    /// What was not flushed of the one before is gone.
+    /// Starts an empty block with this number, of which the low half is used. What was not flushed
+    /// of the previous one is gone.
     #[allow(clippy::cast_possible_truncation)]
     pub fn begin(&mut self, block: u64) {
         self.block = block as u32;
@@ -96,7 +94,7 @@ impl BlockWriter {
         self.segments
     }
 
-    /// Whether a packet of so many bytes certainly fits in what is left.
+    /// Whether a packet of this many bytes certainly fits in what is left.
     #[inline]
     #[must_use]
     pub fn fits(&self, packet_len: usize) -> bool {
@@ -116,7 +114,7 @@ impl BlockWriter {
         }
     }
 
-    /// Messages that [`BlockWriter::push`] may post for a packet of so many bytes.
+    /// Messages that [`BlockWriter::push`] may post for a packet of this many bytes.
     #[inline]
     #[must_use]
     pub fn messages_max(&self, packet_len: usize) -> usize {
@@ -126,8 +124,7 @@ impl BlockWriter {
         }
     }
 
-    /// Puts a packet into the block. Full messages go to `post`, with where in the
-    /// block they belong.
+    /// Puts a packet into the block. Full messages go to `post`, with their place in the block.
     ///
     /// # Panics
     ///
@@ -165,7 +162,7 @@ impl BlockWriter {
         post: &mut impl FnMut(usize, &[u8]),
     ) {
         if self.room() < PIECE_LEN_MIN.min(packet.len()) {
-            // Filled with zeros, since runs of messages of one length are sent faster.
+            // Filled with zeros, since runs of messages of equal length are sent faster.
             self.message.resize(self.mtu, 0);
             self.flush(post);
         }
@@ -190,7 +187,7 @@ impl BlockWriter {
         post: &mut impl FnMut(usize, &[u8]),
     ) {
         let tail = packet.len() % POWER_MAX;
-        // A segment per bit of the length, and one for less than 4 bytes.
+        // One segment per bit of the length, and one for less than 4 bytes.
         let of_tail = (tail >> 2).count_ones() + u32::from(!tail.is_multiple_of(4));
         let total = packet.len() / POWER_MAX + of_tail as usize;
         // A packet of which nothing is kept still has a segment.

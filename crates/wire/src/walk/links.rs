@@ -6,7 +6,7 @@ use crate::ethernet::{self, ethertype};
 use crate::wlan::{self, Control};
 use crate::{LinkType, tunnel};
 
-/// A link header that is not walked through often.
+/// A rarely walked link header.
 #[derive(Clone, Copy)]
 pub(super) enum LinkHeader {
     Ppp,
@@ -40,7 +40,7 @@ impl LinkHeader {
     }
 }
 
-/// RFC 1547 §4.3.1: addresses of Cisco HDLC, for one and for all.
+/// RFC 1547 §4.3.1: Cisco HDLC addresses, unicast and broadcast.
 const CISCO_ADDRESSES: [u8; 2] = [0x0f, 0x8f];
 /// Unnumbered information, in the control field of HDLC.
 const UNNUMBERED: u8 = 0x03;
@@ -105,7 +105,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Cisco's protocol field: an EtherType, but for the numbers that Cisco gave a meaning.
+    /// Cisco's protocol field: an EtherType, except for numbers to which Cisco gave a meaning.
     fn cisco(&mut self) -> Option<Layer> {
         /// SLARP, which asks for addresses and keeps the line alive.
         const SLARP: u16 = ethertype::RARP;
@@ -168,8 +168,8 @@ impl Walk<'_> {
         }
     }
 
-    /// An 802.11 frame: its MAC header, and LLC where data follows that is not encrypted. Of
-    /// an aggregate, the first subframe.
+    /// An 802.11 frame: its MAC header, and LLC if unencrypted data follows. For an aggregate, the
+    /// first subframe.
     fn wlan(&mut self, padded: bool) -> Option<Layer> {
         let rest = self.rest();
         let control = Control::read(rest)?;
@@ -213,9 +213,9 @@ impl Walk<'_> {
         Some(Layer::of(LinkType(u16::try_from(link).ok()?)))
     }
 
-    /// A message of Linux netfilter: the address family, then attributes, of which one is the
-    /// packet (`NFULA_PAYLOAD` of linux/netfilter/nfnetlink_log.h). Numbers have the byte order
-    /// of the capturing machine, which the first length tells.
+    /// A Linux netfilter message: the address family, then attributes, one of which is the packet
+    /// (`NFULA_PAYLOAD` of linux/netfilter/nfnetlink_log.h). Numbers have the byte order of the
+    /// capturing machine, which the first length reveals.
     fn nflog(&mut self) -> Option<Layer> {
         const PAYLOAD: u16 = 9;
         let family = u8_at(self.rest(), 0);

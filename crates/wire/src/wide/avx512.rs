@@ -5,8 +5,8 @@ use std::arch::x86_64::*;
 
 use super::{Avx512, GROUP, GROUPS, PacketColumns, WIDE};
 
-/// Where the fields of plain headers lie in a packet, as [`fields`] has them: 32-bit words in
-/// the order of the CPU. Twice, for two packets: bit 6 says which.
+/// Where the fields of plain headers are in a packet, as [`fields`] returns them: 32-bit words in
+/// the CPU's byte order. Twice, for two packets: bit 6 says which.
 ///
 /// ```text
 ///  0 source address         16 total length, fragment
@@ -29,12 +29,12 @@ static PLACES: [u8; 64] = {
     places
 };
 
-/// UDP ports of tunnels, as [`has_udp_port`](crate::tunnel::has_udp_port) has them: of
-/// destinations, and of either.
+/// UDP ports of tunnels, as in [`has_udp_port`](crate::tunnel::has_udp_port): of destinations, and
+/// of either.
 const TUNNELS: [u32; 3] = [4789, 8472, 6081];
 const TUNNEL_EITHER: u32 = 2152;
 
-/// All that the functions below need; they are inlined into one that has it.
+/// Everything that the functions below need; they are inlined into one that has it.
 macro_rules! vector {
     ($(#[$meta:meta])* fn $name:ident($($arguments:tt)*) $(-> $result:ty)? $body:block) => {
         $(#[$meta])*
@@ -57,7 +57,7 @@ vector! {
 }
 
 vector! {
-    /// The 16 values of a column that a group has.
+    /// A group's 16 values of a column.
     fn load(column: &[u32; WIDE], group: usize) -> __m512i {
         let values: &[u32; GROUP] = &column.as_chunks().0[group];
         // SAFETY: a load of the 64 bytes of the array.
@@ -84,7 +84,7 @@ vector! {
 }
 
 vector! {
-    /// From four rows of four 32-bit words, in each quarter, four columns.
+    /// Four rows of four 32-bit words become, in each quarter, four columns.
     fn cross(rows: [__m512i; 4]) -> [__m512i; 4] {
         let [a, b, c, d] = rows;
         let (ab, ab_high) = (_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
@@ -99,7 +99,7 @@ vector! {
 }
 
 vector! {
-    /// The words of [`PLACES`], each of 16 packets.
+    /// The words of [`PLACES`], for 16 packets each.
     fn fields(packets: &[&[u8]; GROUP]) -> [__m512i; 7] {
         // SAFETY: a load of the 64 bytes of the table.
         let places = unsafe { _mm512_loadu_si512(PLACES.as_ptr().cast()) };
@@ -155,7 +155,7 @@ vector! {
 
 vector! {
     /// [`FlowHasher::ipv4`](crate::FlowHasher::ipv4) of eight flows, whose ends are address and
-    /// port in 48 bits, and which go from the low to the high one.
+    /// port in 48 bits, and which of them go from the low to the high one.
     fn flows(key: &[u64; 8], source: __m512i, destination: __m512i, protocol: __m512i) -> (__m512i, __mmask8) {
         let low_to_high = _mm512_cmple_epu64_mask(source, destination);
         let low = _mm512_min_epu64(source, destination);
@@ -186,7 +186,7 @@ vector! {
 }
 
 vector! {
-    /// One half of 16 values, in 64 bits.
+    /// One half of 16 values, widened to 64 bits.
     fn widen(values: __m512i, upper: bool) -> __m512i {
         if upper {
             _mm512_cvtepu32_epi64(_mm512_extracti64x4_epi64::<1>(values))
@@ -203,7 +203,7 @@ pub(super) fn look(
     key: &[u64; 8],
     (group, packets): (usize, &[&[u8]; GROUP]),
 ) {
-    // SAFETY: whoever has the value has the instructions.
+    // SAFETY: holding the value proves that the machine has the instructions.
     unsafe { enabled(columns, key, group, packets) }
 }
 

@@ -1,22 +1,22 @@
 //! Headers and flows of a batch as columns, found 16 packets at a time.
 //!
-//! What is read of a plain packet is what [`Plain::read`](crate::Plain::read) and
-//! [`Plain::flow`](crate::Plain::flow) read; the vector code is in [`avx512`] alone.
+//! Plain packets are read as [`Plain::read`](crate::Plain::read) and
+//! [`Plain::flow`](crate::Plain::flow) read them; the vector code is in [`avx512`] alone.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
 use crate::flow::FlowHasher;
 
-/// Packets of a batch that lies in columns.
+/// Packets in a batch in columns.
 pub const WIDE: usize = 256;
-/// Packets that are handled at a time: as many as a register of 512 bits has 32-bit lanes.
+/// Packets processed at a time: as many as a 512-bit register has 32-bit lanes.
 pub const GROUP: usize = 16;
 /// Groups of a batch.
 pub const GROUPS: usize = WIDE / GROUP;
 
-/// That this machine has the parts of AVX-512 that the data path uses (F, BW, DQ, VL, CD, VBMI)
-/// and what came before: whoever has the value may call functions compiled for it.
+/// Proof that this machine has the parts of AVX-512 that the data path uses (F, BW, DQ, VL, CD,
+/// VBMI) and all earlier ones: whoever holds the value may call functions compiled for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Avx512(Proof);
 
@@ -26,7 +26,7 @@ type Proof = ();
 type Proof = std::convert::Infallible;
 
 impl Avx512 {
-    /// The value, on a machine that has them.
+    /// The proof, on a machine that has them.
     #[must_use]
     pub fn detect() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
@@ -48,15 +48,15 @@ impl Avx512 {
         None
     }
 
-    /// Stands for code that only such a machine has.
+    /// Stands in for code that only such a machine has.
     #[cfg(not(target_arch = "x86_64"))]
     pub fn never(self) -> ! {
         match self.0 {}
     }
 }
 
-/// What is known of the packets of a batch, a column for each field. Sets of lanes are masks of
-/// a group each. A lane that is not in `dissected` has any values but for its lengths and time.
+/// What is known about the packets of a batch, a column for each field. Sets of lanes are masks,
+/// one per group. A lane not in `dissected` has arbitrary values except for its lengths and time.
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub struct PacketColumns {
@@ -68,7 +68,7 @@ pub struct PacketColumns {
     pub captured_len: [u32; WIDE],
     /// Bytes on the wire, as the capture says.
     pub wire_len: [u32; WIDE],
-    /// The greater of both, at most 65,535.
+    /// The greater of the two, at most 65,535.
     pub size: [u32; WIDE],
     /// Bytes of all headers.
     pub header_len: [u32; WIDE],
@@ -127,9 +127,9 @@ impl Default for PacketColumns {
 }
 
 impl PacketColumns {
-    /// Reads the headers of the plain packets of a group that begin with Ethernet, and finds
-    /// their flows. `packets` are the captured bytes, of lengths that stand in `captured_len`;
-    /// `wire_len` is there too.
+    /// Reads the headers of those plain packets of a group that start with Ethernet, and finds
+    /// their flows. `packets` are the captured bytes, whose lengths are already in `captured_len`;
+    /// `wire_len` is set too.
     ///
     /// # Panics
     ///
@@ -165,7 +165,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(600))]
 
-        /// 16 packets that are nearly plain, beside [`Plain`] one by one.
+        /// 16 packets that are nearly plain, compared with [`Plain`] one by one.
         #[test]
         fn a_group_is_looked_at_as_packet_by_packet(
             packets in prop::collection::vec(
