@@ -1,12 +1,12 @@
-//! How fast capture files are read: nanoseconds per packet, beside those of
-//! reading the same bytes and doing nothing.
+//! How fast capture files are read: nanoseconds per packet, next to those for reading the same
+//! bytes and doing nothing.
 //!
 //! ```text
 //! cargo run --release -p strata-capture --example read_speed [PACKETS]
 //! ```
 //!
-//! Writes files of about 770 bytes a packet into the temporary folder and
-//! removes them. The files are in the page cache when they are read.
+//! Writes files of about 770 bytes per packet to the temporary folder and removes them. They are in
+//! the page cache when they are read.
 #![allow(clippy::print_stdout, reason = "printing is what it is for")]
 
 use std::error::Error;
@@ -71,7 +71,7 @@ fn best(mut run: impl FnMut() -> Result<u64, Box<dyn Error>>) -> Result<u64, Box
     Ok(shortest)
 }
 
-/// Reads a file in pieces of the window's size.
+/// Reads a file in pieces the size of the window.
 fn copy(path: &Path) -> Result<u64, Box<dyn Error>> {
     let mut buffer = vec![0; InputOptions::default().window_bytes];
     let start = Instant::now();
@@ -82,7 +82,7 @@ fn copy(path: &Path) -> Result<u64, Box<dyn Error>> {
     Ok(u64::try_from(start.elapsed().as_nanos())?)
 }
 
-/// Reads as a consumer does that looks at every descriptor.
+/// Reads as a consumer that looks at every descriptor does.
 fn read(paths: &[PathBuf], expected: u64) -> Result<u64, Box<dyn Error>> {
     let start = Instant::now();
     let mut input = Input::open(paths, &InputOptions::default())?;

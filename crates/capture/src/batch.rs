@@ -2,8 +2,8 @@
 
 use crate::file::Source;
 
-/// Packets in a batch at most. A batch of full-size packets then fills about
-/// one source's window, and its descriptors 8 KiB.
+/// Packets in a batch at most. A batch of full-size packets then fills about one source's window,
+/// and its descriptors take 8 KiB.
 pub const BATCH_MAX: usize = 256;
 
 /// Where one packet of a batch lies.
@@ -43,8 +43,8 @@ pub struct PacketRef<'a> {
     pub ts_ns: u64,
     /// Global interface id, as in [`Meta::Interface`](strata_wire::Meta::Interface).
     pub interface: u16,
-    /// The packet's length on the wire in bytes, as the file says. May lie:
-    /// it can be smaller than `data`.
+    /// The packet's length on the wire in bytes, as the file says. May be wrong: it can be smaller
+    /// than `data`.
     pub wire_len: u32,
     /// The captured bytes.
     pub data: &'a [u8],
@@ -54,13 +54,13 @@ pub struct PacketRef<'a> {
     pub has_timestamp: bool,
 }
 
-/// Packets in order, wherever they lie: in a file's window, in a capture ring, in
-/// memory. What a worker takes.
+/// Packets in order, wherever they are: in a file's window, in a capture ring, in memory. What a
+/// worker takes.
 pub trait Packets {
-    /// How many.
+    /// How many there are.
     fn len(&self) -> usize;
 
-    /// Whether there is none.
+    /// Whether there are none.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -111,7 +111,7 @@ impl<'a> Batch<'a> {
         self.descriptors.len()
     }
 
-    /// Whether there is no packet.
+    /// Whether there are none.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -1,4 +1,4 @@
-//! What can go wrong while reading, and what is only odd.
+//! What can go wrong while reading, and what is merely odd.
 
 use std::fmt;
 use std::io;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 pub struct Place {
     /// The input's path; `-` is standard input.
     pub path: PathBuf,
-    /// Byte offset from 0; of the decompressed bytes if the input is compressed.
+    /// Byte offset from 0, in the decompressed bytes if the input is compressed.
     pub offset: u64,
     /// Whether the input is compressed.
     pub compressed: bool,
@@ -39,17 +39,17 @@ impl fmt::Display for Name<'_> {
     }
 }
 
-/// Why an input cannot be read, or not further.
+/// Why an input cannot be read, or not any further.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureError {
     /// No input was named.
     #[error("no capture file given: name one or more, or - for standard input")]
     NoInput,
-    /// Standard input can be read once.
+    /// Standard input can be read only once.
     #[error("- (standard input) is named more than once: name it once")]
     StandardInputTwice,
-    /// More inputs than an input index counts.
+    /// More inputs than an input index can count.
     #[error(
         "{count} capture files are more than can be merged at once ({max}): merge fewer at a time"
     )]
@@ -77,7 +77,7 @@ pub enum CaptureError {
         /// What the operating system or the decompressor says.
         source: io::Error,
     },
-    /// Nothing is in the file, not even a file header.
+    /// The file is empty; not even a file header is there.
     #[error(
         "{place}: the file is empty; a capture without packets has at least a file header: was the capture started?"
     )]
@@ -85,7 +85,7 @@ pub enum CaptureError {
         /// Byte 0.
         place: Place,
     },
-    /// The first bytes are not those of a format that is read.
+    /// The first bytes are not those of a supported format.
     #[error(
         "{place}: {found}; strata reads pcap and pcapng, plain or compressed with gzip or zstd: {advice}"
     )]
@@ -97,7 +97,7 @@ pub enum CaptureError {
         /// What to do.
         advice: &'static str,
     },
-    /// The format is known, this kind of it not.
+    /// The format is known, but this variant of it is not supported.
     #[error("{place}: {what}: {advice}")]
     Unsupported {
         /// Where the file says so.
@@ -112,7 +112,7 @@ pub enum CaptureError {
         "{place}: the file is damaged here: {what}; the packets before this place are readable, what follows is not"
     )]
     Damaged {
-        /// Start of the packet or block that is wrong.
+        /// Start of the faulty packet or block.
         place: Place,
         /// What is wrong.
         what: String,
@@ -127,12 +127,12 @@ pub enum CaptureError {
         /// Interfaces allowed.
         max: u32,
     },
-    /// Names, descriptions and comments of all interfaces together.
+    /// Names, descriptions and comments of all interfaces together exceed the limit.
     #[error(
         "{place}: the options of all interfaces together take more than {max} bytes: read fewer files at a time, or remove options with `editcap`"
     )]
     LongInterfaces {
-        /// The interface description with which they do.
+        /// The interface description that exceeds it.
         place: Place,
         /// Bytes allowed.
         max: usize,
@@ -140,7 +140,7 @@ pub enum CaptureError {
 }
 
 impl CaptureError {
-    /// Where in which input; `None` where no byte has been read.
+    /// Where, and in which input; `None` if no byte has been read.
     #[must_use]
     pub fn place(&self) -> Option<&Place> {
         match self {
@@ -159,7 +159,7 @@ impl CaptureError {
     }
 }
 
-/// Something odd in an input that did not keep it from being read.
+/// Something odd in an input that could still be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
     /// Where it was first seen.

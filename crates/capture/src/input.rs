@@ -17,15 +17,14 @@ use crate::file::{Filled, InterfaceIds, Source};
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct InputOptions {
-    /// Bytes of each file that are in memory at a time. It grows for a packet or
-    /// block that is larger, to 129 MiB at most. The default, 256 KiB, stays in
-    /// a core's second-level cache; kept between 4 KiB and 16 MiB.
+    /// Bytes of each file that are in memory at a time. Grows for larger packets and blocks, to 129
+    /// MiB at most. The default, 256 KiB, fits a core's second-level cache; clamped to between 4
+    /// KiB and 16 MiB.
     pub window_bytes: usize,
-    /// Whether each file is read, and decompressed, by a thread of its own while
-    /// its packets are handled: four windows per file instead of one. Standard
-    /// input never is.
+    /// Whether each file is read, and decompressed, by a thread of its own while its packets are
+    /// processed: four windows per file instead of one. Never for standard input.
     pub read_ahead: bool,
-    /// Once it is set, standard input counts as ended.
+    /// Once this is set, standard input counts as ended.
     pub stop: Option<Arc<AtomicBool>>,
 }
 
@@ -46,17 +45,16 @@ pub enum Next {
     Packets,
     /// Something the file says about itself; the batch is empty.
     Meta(Meta),
-    /// Every input is read to its end; the batch is empty.
+    /// Every input has been read to its end; the batch is empty.
     End,
 }
 
 /// One or many capture files as one sequence of packets.
 ///
-/// Several inputs are merged by the timestamps of their next packets; of equal
-/// ones the input named first goes first. Each input keeps its own order, even
-/// where its times run backwards. A packet without a timestamp goes as soon as
-/// it is its input's next. What files say beside packets comes in each file's
-/// order, and may come before earlier packets of other inputs.
+/// Several inputs are merged by the timestamps of their next packets; of equal ones the input named
+/// first goes first. Each input keeps its own order, even where its times run backwards. A packet
+/// without a timestamp goes as soon as it is its input's next. What files hold in addition to
+/// packets comes in each file's order, and may precede earlier packets of other inputs.
 ///
 /// Memory: one window per input ([`InputOptions::window_bytes`]) and 40 bytes
 /// for each of [`BATCH_MAX`] packets.
@@ -80,7 +78,7 @@ impl Input {
     /// Opens the files and reads their headers. `-` is standard input.
     ///
     /// # Errors
-    /// If a file cannot be opened, or is not a capture file that is read.
+    /// If a file cannot be opened, or is not a supported capture file.
     pub fn open(paths: &[PathBuf], options: &InputOptions) -> Result<Self, CaptureError> {
         const MAX: usize = u16::MAX as usize;
         if paths.is_empty() {
@@ -106,13 +104,12 @@ impl Input {
         })
     }
 
-    /// Goes one step on: to the next packets, or the next thing that is not a
-    /// packet, or the end. The batch of the step before is gone.
+    /// Takes one step: to the next packets, the next thing that is not a packet, or the end. The
+    /// batch of the previous step is gone.
     ///
     /// # Errors
-    /// If an input is damaged or cannot be read on. Its packets before that place
-    /// were delivered; it counts as ended, and the other inputs go on with the
-    /// next call.
+    /// If an input is damaged or cannot be read any further. Its packets before that place were
+    /// delivered; it counts as ended, and the other inputs continue with the next call.
     pub fn advance(&mut self) -> Result<Next, CaptureError> {
         match &mut self.merge {
             Some(merge) => merge.advance(&mut self.sources, &mut self.ids),
@@ -120,8 +117,8 @@ impl Input {
         }
     }
 
-    /// The packets of the last step; empty after anything but
-    /// [`Next::Packets`]. Valid until the next step.
+    /// The packets of the last step; empty after anything but [`Next::Packets`]. Valid until the
+    /// next step.
     #[inline]
     #[must_use]
     pub fn batch(&self) -> Batch<'_> {
@@ -134,12 +131,12 @@ impl Input {
         }
     }
 
-    /// What was odd so far, by input.
+    /// What has been odd so far, by input.
     pub fn warnings(&self) -> impl Iterator<Item = &Warning> {
         self.sources.iter().flat_map(Source::warnings)
     }
 
-    /// As [`warnings`](Self::warnings), and forgets them.
+    /// As [`warnings`](Self::warnings), but forgets them.
     pub fn take_warnings(&mut self) -> Vec<Warning> {
         self.sources
             .iter_mut()
@@ -160,13 +157,13 @@ impl From<Filled> for Next {
 
 /// The merging of several sources.
 ///
-/// A batch borrows from the sources' windows, and a source that runs out of
-/// described packets needs its window for the next: a batch ends there.
+/// A batch borrows from the sources' windows, and a source that runs out of described packets needs
+/// its window for the next ones: a batch ends there.
 struct Merge {
     batch: Vec<Descriptor>,
     /// By source: the next packet in its queue.
     taken: Vec<usize>,
-    /// Time of the next packet, source: of every source that has one.
+    /// Time of the next packet, and source: for every source that has one.
     heads: BinaryHeap<Reverse<(u64, u16)>>,
     /// Sources whose queue is used up; the last is filled first.
     dry: Vec<u16>,

@@ -14,11 +14,12 @@
 //! live             network interfaces; knows nothing of input and file
 //! send             frames out of an interface, each at its time
 //! write            the writers; they know nothing of input and file
-//! batch error      the words that all of them share
+//! batch error      the types that all of them share
 //! ```
 //!
-//! Used by the pipeline and by export. What capture files say in addition to packets is in `wire`:
-//! [`Interface`](strata_wire::Interface), [`Meta`](strata_wire::Meta), [`pcapng`](strata_wire::pcapng).
+//! Used by the pipeline and by export. What capture files hold in addition to packets is in `wire`:
+//! [`Interface`](strata_wire::Interface), [`Meta`](strata_wire::Meta),
+//! [`pcapng`](strata_wire::pcapng).
 //!
 //! ```no_run
 //! use strata_capture::{Input, InputOptions, Next};

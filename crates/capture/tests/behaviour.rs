@@ -24,7 +24,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 fn zstd(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
-    // As the zstd program does: damage is found even where it decodes.
+    // As the zstd program does: damage is found even if it still decodes.
     encoder.include_checksum(true).unwrap();
     encoder.write_all(bytes).unwrap();
     encoder.finish().unwrap()
@@ -61,7 +61,7 @@ fn compressed_files_read_the_same() {
     }
 }
 
-/// Cut anywhere, a file gives its packets before the cut and a warning there.
+/// A file cut anywhere gives its packets before the cut and a warning there.
 #[test]
 fn truncation_at_every_byte() {
     let folder = tempfile::tempdir().unwrap();
@@ -80,7 +80,7 @@ fn truncation_at_every_byte() {
             }
             assert!(cut.error.is_none(), "{len}: {:?}", cut.error);
             assert_eq!(cut.items, whole.items[..cut.items.len()], "{len}");
-            // What was read ends where the warning is, or at the end.
+            // What was read ends at the warning, or at the end.
             let mut offset = u64::try_from(header).unwrap();
             for item in &cut.items {
                 offset += match item {
@@ -150,7 +150,7 @@ fn damage_in_the_middle_comes_after_the_packets_before_it() {
 
     let bytes = pcapng_of(&packets);
     let whole = read(&file(&folder, "whole.pcapng", &bytes));
-    // The second length of a block in the middle.
+    // The trailing length of a block in the middle.
     let prefix = pcapng_of(&packets[..300]).len();
     let mut damaged = bytes.clone();
     damaged[prefix - 4] ^= 1;
@@ -164,7 +164,7 @@ fn damage_in_the_middle_comes_after_the_packets_before_it() {
     );
 }
 
-/// Not a test of its own: the other end of the pipe of the next one.
+/// Not a test of its own: the other end of the next one's pipe.
 #[test]
 fn child_reads_standard_input() {
     if std::env::var_os("STRATA_TEST_CHILD").is_none() {
@@ -191,7 +191,7 @@ fn standard_input_is_a_pipe() {
             .spawn()
             .unwrap();
         let mut pipe = child.stdin.take().unwrap();
-        // In pieces that fit nothing.
+        // In pieces that match no boundary.
         for piece in bytes.chunks(977) {
             pipe.write_all(piece).unwrap();
         }
@@ -206,7 +206,7 @@ fn standard_input_is_a_pipe() {
     assert!(matches!(error, CaptureError::StandardInputTwice));
 }
 
-/// The order that merging promises, written down plainly.
+/// The order that merging guarantees, spelled out.
 fn merged(inputs: &[Vec<Packet>]) -> Vec<Packet> {
     let mut next = vec![0; inputs.len()];
     let mut out = Vec::new();
@@ -241,7 +241,7 @@ proptest! {
                 .collect();
             let bytes = if ng { pcapng_of(&packets) } else { pcap_of(&packets) };
             paths.push(file(&folder, &format!("{index}"), &bytes));
-            // Interfaces are numbered as the inputs deliver them: in order.
+            // Interfaces are numbered in the order in which the inputs deliver them.
             for packet in &mut packets {
                 packet.interface = u16::try_from(index).unwrap();
             }
@@ -255,8 +255,8 @@ proptest! {
         prop_assert_eq!(all, merged(&inputs));
     }
 
-    /// Random bytes after each kind of beginning, and a real file with some
-    /// bytes changed: an end or an error, never a panic.
+    /// Random bytes after each kind of file start, and a real file with some bytes changed: an end
+    /// or an error, never a panic.
     #[test]
     fn random_bytes_never_panic(
         start in 0..6usize,
@@ -292,7 +292,7 @@ proptest! {
     }
 }
 
-/// Packets larger than a window, one after the other, read ahead.
+/// Packets larger than a window, one after another, read ahead.
 #[test]
 fn large_packets_are_read_ahead_whole() {
     let folder = tempfile::tempdir().unwrap();
@@ -317,7 +317,7 @@ fn large_packets_are_read_ahead_whole() {
     }
 }
 
-/// When one of several inputs is damaged, the others go on.
+/// When one of several inputs is damaged, the others continue.
 #[test]
 fn an_error_ends_only_its_input() {
     let folder = tempfile::tempdir().unwrap();
@@ -341,8 +341,8 @@ fn an_error_ends_only_its_input() {
     assert_eq!((count, errors), (13, 1));
 }
 
-/// Found by fuzzing: a decoder that met damage forgot what it had decoded in the
-/// same call, and with it up to a window of packets.
+/// Found by fuzzing: a decoder that hit damage forgot what it had decoded in the same call, and
+/// with it up to a window of packets.
 #[test]
 fn damage_in_a_compressed_file_costs_no_packet_before_it() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Every capture of the data folder is read to its end or refused with an error
-//! that says where; which ones, and what was odd, is a snapshot.
+//! Every capture in the data folder is read to its end or refused with an error that says where;
+//! which ones, and what was odd, is a snapshot.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 mod common;
@@ -45,8 +45,8 @@ fn every_file_is_read_or_refused() {
     check_snapshot("warnings.txt", &warned);
 }
 
-/// Small windows: every packet and block crosses an edge, and some do not fit. Read
-/// ahead by a thread or not.
+/// Small windows: every packet and block crosses an edge, and some do not fit. Read ahead by a
+/// thread or not.
 #[test]
 fn the_window_size_changes_nothing() {
     for (window_bytes, read_ahead) in [(0, false), (0, true), (256 << 10, true)] {

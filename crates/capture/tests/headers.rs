@@ -1,5 +1,5 @@
-//! Where the headers end and whose packet it is, on link types that few captures have, against
-//! tshark: on every packet of every capture with them.
+//! Where the headers end and which flow a packet belongs to, on link types that few captures have,
+//! compared with tshark on every packet of every capture with them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 mod common;
@@ -14,7 +14,7 @@ use strata_capture::PcapWriter;
 use strata_wire::dissect::dissect;
 use strata_wire::{AddressFamily, Endpoint, Interface, LinkType, TunnelKey, ip_addr};
 
-/// The link types, and how many packets with a network header there are at least.
+/// The link types, each with the least number of packets with a network header.
 const LINKS: [(LinkType, usize); 10] = [
     (LinkType::PPP, 200),
     (LinkType::PPP_HDLC, 0),
@@ -28,13 +28,13 @@ const LINKS: [(LinkType, usize); 10] = [
     (LinkType::IEEE802_11_PRISM, 0),
 ];
 
-/// Files with a packet of which tshark and we say different ends, and why.
+/// Files with a packet for which tshark and we disagree on the end, and why.
 const KNOWN: [(&str, &str); 1] = [(
     "tcpdump/icmp-icmp_print-oobr-2.pcap",
     "two bytes of an ICMP message: header as far as they go, but malformed to tshark",
 )];
 
-/// What tshark says of a packet's headers.
+/// What tshark says about a packet's headers.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Said {
     /// Where they end; `None` without a network header.
@@ -43,7 +43,7 @@ struct Said {
     destination: Option<(IpAddr, u16)>,
 }
 
-/// Every packet of the link type, with the file it is of.
+/// Every packet of the link type, with its file.
 fn packets(link: LinkType) -> Vec<(String, Packet)> {
     let mut found = Vec::new();
     for (name, path) in format_files() {

@@ -35,14 +35,14 @@ fn other_files_are_named() {
     assert!(directory.to_string().contains("directory"), "{directory}");
 }
 
-/// The generator's custom options lack the enterprise number: text stands in
-/// its place, and is turned with the byte order.
+/// The generator's custom options lack the enterprise number: text is in its place, and is swapped
+/// with the byte order.
 fn turn_back(item: &mut Item) {
     let bytes = match item {
         Item::Packet(packet) => &mut packet.options,
         Item::Meta(Meta::Section { options }) => options,
         Item::Meta(Meta::Interface { interface, .. }) => &mut interface.options,
-        // Options of a custom block stand in the part that only its owner knows.
+        // A custom block's options are in the part that only its owner understands.
         Item::Meta(Meta::Block {
             block_type: block_type::CUSTOM,
             body,
@@ -142,7 +142,7 @@ fn kinds_of_pcap() {
         // Kuznetzov's: 8 more bytes.
         let (_, found) = one(0xa1b2_cd34, (2, 4), 1, &[1, 7, 2, 60, 9, 9], b"ab");
         assert_eq!((found.ts_ns, &found.data[..]), (1_000_007_000, &b"ab"[..]));
-        // Old versions: lengths the other way round, or either.
+        // Old versions: lengths swapped, or either way.
         for version in [(2, 2), (543, 0)] {
             let (_, found) = one(0xa1b2_c3d4, version, 1, &[1, 7, 60, 2], b"ab");
             assert_eq!((found.wire_len, &found.data[..]), (60, &b"ab"[..]));
@@ -155,7 +155,7 @@ fn kinds_of_pcap() {
     }
 }
 
-/// One block of a little-endian file, with lengths that count the padding.
+/// One block of a little-endian file, with lengths that include the padding.
 fn block(kind: u32, body: &[u8]) -> Vec<u8> {
     let mut bytes = kind.to_le_bytes().to_vec();
     let total = u32::try_from(12 + body.len().next_multiple_of(4)).unwrap();
@@ -202,7 +202,7 @@ fn kinds_of_pcapng_blocks() {
         block(4, &[1, 0, 9, 0]),
     ]
     .concat();
-    // Total lengths that skip the padding.
+    // Total lengths that do not count the padding.
     let at = bytes.len();
     let mut short = words(&[0, 0, 1024, 3, 3]);
     short.extend_from_slice(b"end");

@@ -1,5 +1,5 @@
-//! Interfaces, in a network namespace of the test's own: what is sent on one end of
-//! a pair is captured on the other.
+//! Interfaces, in a network namespace of the test's own: what is sent on one end of a pair is
+//! captured on the other.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::collections::{HashMap, HashSet};
@@ -33,7 +33,7 @@ fn namespace(test: &str) -> Option<Namespace> {
     })
 }
 
-/// Ethernet packets of real captures that a pair of interfaces takes.
+/// Ethernet packets from real captures that a pair of interfaces accepts.
 fn packets(captures: &[&str]) -> Vec<Vec<u8>> {
     let paths: Vec<_> = captures.iter().map(|name| data_dir().join(name)).collect();
     let mut packets = Vec::new();
@@ -75,7 +75,7 @@ fn odd_packets() -> Vec<Vec<u8>> {
                     if interface.link == LinkType::ETHERNET
             )
         });
-        // The corpus has broken captures too.
+        // The corpus also has broken captures.
         let readable = wanted.iter().any(|word| name.contains(word)) && name.ends_with(".pcap");
         if is_ethernet && readable {
             names.push(name);
@@ -96,8 +96,8 @@ fn send(packets: &[Vec<u8>]) {
         for packet in some {
             sender.sendpacket(packet.as_slice()).unwrap();
         }
-        // A thousand fit into the queue before the other end, and on a busy
-        // machine the kernel empties it a little later. Each pause takes a block of the ring.
+        // A thousand fit into the queue before the other end, and on a busy machine the kernel
+        // drains it a little later. Each pause takes a block of the ring.
         std::thread::sleep(Duration::from_millis(2));
     }
 }
@@ -109,8 +109,8 @@ struct Received {
     ts_ns: u64,
 }
 
-/// What comes until nothing has come for a while; if less than is wanted has come,
-/// until it has taken far too long.
+/// What arrives until nothing has come for a while; while less than wanted has come, until it has
+/// taken far too long.
 fn receive(live: &mut Live, wanted: usize) -> Vec<Received> {
     let begun = Instant::now();
     let mut received = Vec::new();
@@ -244,8 +244,8 @@ fn all_interfaces_together_come_cooked() {
     };
     let mut sent = packets(&["labelled/mix-test/trace.pcap"]);
     sent.truncate(300);
-    // After a tag, the kernel does not tell a length (802.3), nor that the type was
-    // another tag's.
+    // After a tag, the kernel reports neither a length (802.3), nor that the type was another
+    // tag's.
     let is_told = |packet: &Vec<u8>| {
         let tagged = [[0x81, 0], [0x88, 0xa8], [0x91, 0]];
         !tagged.iter().any(|kind| packet[12..14] == *kind)
@@ -265,7 +265,7 @@ fn all_interfaces_together_come_cooked() {
             assert_eq!(cooked[20..], sent[14..]);
             assert_eq!(cooked[4..8], far.to_be_bytes());
             let kind = u16::from_be_bytes([sent[12], sent[13]]);
-            // 802.3 frames have a length there, and a number of Linux's instead.
+            // 802.3 frames have a length there, and a number of Linux's own instead.
             if kind >= 0x600 {
                 assert_eq!(cooked[..2], sent[12..14]);
             }
@@ -287,7 +287,7 @@ fn workers_share_packets_and_conversations_meet() {
         return;
     };
     let mut sent = packets(&["labelled/mix-test/trace.pcap"]);
-    // Every packet and its answer.
+    // Every packet and its reply.
     for packet in sent.clone().iter().filter(|p| p[12..15] == [8, 0, 0x45]) {
         let mut answer = packet.clone();
         answer.copy_within(26..30, 30);
@@ -320,7 +320,7 @@ fn workers_share_packets_and_conversations_meet() {
     });
 }
 
-/// UDP between two ends, with so many bytes of payload.
+/// UDP between two ends, with this many bytes of payload.
 fn udp(ipv6: bool, ports: (u16, u16), payload: u16) -> Vec<u8> {
     let mut packet = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     if ipv6 {
@@ -368,14 +368,14 @@ fn packets_of_known_flows_are_cut_before_the_copy() {
             };
             assert_eq!(lengths(&mut live), [whole, whole]);
             let flow = key(&packet).unwrap();
-            // One packet alone is no agreement.
+            // A single packet is no agreement.
             for agreed in 0..3 {
                 table.cut(&flow, 100);
                 assert_eq!(lengths(&mut live), [whole, whole], "{agreed}");
             }
             table.cut(&flow, 100);
             assert_eq!(lengths(&mut live), [min, whole]);
-            // The answer is of the same flow.
+            // The reply belongs to the same flow.
             let mut answer = udp(ipv6, (5000, 4000), 1000);
             let (at, len) = if ipv6 { (22, 16) } else { (26, 4) };
             answer[at + len - 1] = 1;
@@ -408,7 +408,7 @@ fn packets_are_taken_away_through_af_xdp() {
     let Some(namespace) = namespace("xdp") else {
         return;
     };
-    // A frame of AF_XDP is a page.
+    // An AF_XDP frame is a page.
     namespace.ip(&format!("link set {NEAR} mtu 1500"));
     namespace.ip(&format!("link set {FAR} mtu 1500"));
     let mut sent = packets(&["labelled/mix-test/trace.pcap"]);
@@ -444,7 +444,7 @@ fn packets_are_taken_away_through_af_xdp() {
         assert_eq!(live.counts().unwrap()[0].1.dropped, 0);
         drop(live);
 
-        // What does not pass the filter goes on to the host; flows are cut here too.
+        // What does not pass the filter goes to the host; flows are cut here too.
         with.filter = Some(Filter::parse("udp port 4000").unwrap());
         with.cut = true;
         with.snaplen = 800;
@@ -553,9 +553,9 @@ fn long_packets_are_cut_to_the_snapshot_length() {
     });
 }
 
-/// Which packets are captured follows from the flow alone, as the twin in user space works it
-/// out; the flows of a smaller share are among those of a larger one; and what is skipped is
-/// counted to the byte.
+/// Which packets are captured follows from the flow alone, as the twin in user space computes it;
+/// the flows of a smaller share are among those of a larger one; and what is skipped is counted to
+/// the byte.
 #[test]
 fn flows_are_sampled_whole_and_what_is_left_out_is_counted() {
     let Some(namespace) = namespace("sample") else {
@@ -566,7 +566,7 @@ fn flows_are_sampled_whole_and_what_is_left_out_is_counted() {
     sent.extend(odd_packets());
     let key = |data: &[u8]| -> Option<FlowKey> {
         let headers = dissect(LinkType::ETHERNET, data, TunnelKey::Outer);
-        // Neither tunnels nor fragments nor options: their ports do not count.
+        // No tunnels, fragments or options: their ports do not count.
         let plain = data.get(12..14) == Some(&[8, 0])
             && data.get(14) == Some(&0x45)
             && data[20] & 0x3f == 0
@@ -625,8 +625,8 @@ fn flows_are_sampled_whole_and_what_is_left_out_is_counted() {
     });
 }
 
-/// A pair of veth has no clock of its own: times are the kernel's unless the card's are
-/// insisted on, which is refused with what to do.
+/// A veth pair has no clock of its own: times are the kernel's unless the card's are insisted on,
+/// which is refused with advice on what to do.
 #[test]
 fn without_a_clock_on_the_card_times_are_the_kernels() {
     let Some(namespace) = namespace("stamps") else {

@@ -1,6 +1,6 @@
-//! Every capture against independent readers: libpcap where it reads the file,
-//! tshark for the rest and a sample. Where they differ is a snapshot, a line for
-//! each difference with its reason; a difference of any other kind fails.
+//! Every capture compared with independent readers: libpcap where it reads the file, tshark for the
+//! rest and a sample. The differences are a snapshot, a line for each with its reason; a difference
+//! of any other kind fails.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 mod common;
@@ -41,8 +41,8 @@ fn libpcap(path: &Path) -> Result<(i32, Vec<Theirs>), String> {
     }
 }
 
-/// How our packet and libpcap's differ, in words; panics where the reason is
-/// not a known one.
+/// How our packet and libpcap's differ, in plain English; panics where the reason is not a known
+/// one.
 fn difference(name: &str, ours: &Packet, snaplen: u32, theirs: &Theirs) -> Option<String> {
     assert_eq!(ours.wire_len, theirs.wire_len, "{name}");
     let mut found = Vec::new();
@@ -59,7 +59,7 @@ fn difference(name: &str, ours: &Packet, snaplen: u32, theirs: &Theirs) -> Optio
         .ok()
         .zip(u64::try_from(theirs.ns).ok());
     if plain.map(|(seconds, ns)| seconds * NS_PER_S + ns) != Some(ours.ts_ns) {
-        // As 32 bits without a sign, which is what the file has.
+        // As unsigned 32 bits, which is what the file has.
         let seconds = u64::try_from(theirs.seconds & 0xffff_ffff).unwrap();
         let ns = i64::try_from(ours.ts_ns - seconds * NS_PER_S).unwrap();
         assert_eq!((ns ^ theirs.ns) & 0xffff_ffff, 0, "{name}");
@@ -71,8 +71,8 @@ fn difference(name: &str, ours: &Packet, snaplen: u32, theirs: &Theirs) -> Optio
     (!found.is_empty()).then(|| found.join("; "))
 }
 
-/// DLT numbers that are not the LINKTYPE of the file: libpcap(3) turns those
-/// that differ between systems into the ones of this system.
+/// DLT numbers that are not the LINKTYPE of the file: libpcap(3) turns those that differ between
+/// systems into the ones of this system.
 const DLT: &[(i32, u16)] = &[(11, 100), (12, 12), (12, 14), (12, 101), (19, 106)];
 
 #[test]
@@ -184,8 +184,8 @@ const TIMES: &[&str] = &[
     "tcpdump/timestamp_invalid_nano.pcap",
 ];
 
-/// How our packet and tshark's differ, in words; panics where the reason is not
-/// a known one.
+/// How our packet and tshark's differ, in plain English; panics where the reason is not a known
+/// one.
 fn tshark_difference(name: &str, ours: &Packet, link: u16, theirs: &Printed) -> Option<String> {
     // SUNATM: Wireshark takes the pseudo-header off.
     let off = if link == 123 { 4 } else { 0 };
@@ -218,7 +218,7 @@ fn tshark_difference(name: &str, ours: &Packet, link: u16, theirs: &Printed) -> 
     (!found.is_empty()).then(|| found.join("; "))
 }
 
-/// Compares one file with tshark; gives a line for each difference.
+/// Compares one file with tshark; returns a line for each difference.
 fn against_tshark(name: &str, path: &Path) -> Vec<String> {
     let ours = read(path);
     let (theirs, complaint) = tshark(path);
@@ -242,8 +242,8 @@ fn against_tshark(name: &str, path: &Path) -> Vec<String> {
         .collect()
 }
 
-/// What libpcap does not read or reads differently, and a sample of the rest;
-/// all files if `STRATA_TSHARK_ALL` is set (about two minutes).
+/// What libpcap does not read or reads differently, and a sample of the rest; all files if
+/// `STRATA_TSHARK_ALL` is set (about two minutes).
 #[test]
 fn tshark_reads_the_same() {
     let listed = concat!(

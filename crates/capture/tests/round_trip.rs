@@ -1,4 +1,4 @@
-//! What is read, written as pcapng and read again is the same.
+//! What is read, written as pcapng and read again is unchanged.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 mod common;
@@ -143,7 +143,7 @@ fn every_file_of_one_link_type_survives_as_pcap() {
     assert!(files > 1700);
 }
 
-/// Wireshark opens what is written; a sample, since it takes half a second to start.
+/// Wireshark opens what is written; only a sample, since it takes half a second to start.
 #[test]
 fn wireshark_reads_what_is_written() {
     let folder = tempfile::tempdir().unwrap();

@@ -7,10 +7,10 @@ fn ns(time: Timespec) -> i128 {
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
 
-/// Nanoseconds by which the clock TAI is ahead of the time of day.
+/// Nanoseconds by which TAI is ahead of the time of day.
 pub(crate) fn tai_ahead_ns() -> u64 {
     let Ok(tai) = clock_gettime_dynamic(DynamicClockId::Tai) else {
-        // Where the clock is not known, nobody has set it either.
+        // Where the clock is unknown, nobody has set it either.
         return 0;
     };
     // Whole seconds: leap seconds since 1972, or 0 where nobody has set them.

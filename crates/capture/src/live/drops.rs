@@ -1,4 +1,4 @@
-//! What was lost before packets reached us, by where, and what to do about it.
+//! What was lost before packets reached us, where, and what to do about it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ pub enum Lost {
     Kernel,
     /// A CPU's backlog was full before packets reached any socket.
     Softnet,
-    /// The network card or its driver had no room.
+    /// The network card or its driver had no space.
     Device,
 }
 
@@ -66,7 +66,7 @@ pub struct DropCounts {
 pub type Drops = Vec<(Lost, String, u64)>;
 
 impl DropCounts {
-    /// The counts now. What the host does not say counts as zero.
+    /// The counters now. What the host does not report counts as zero.
     #[must_use]
     pub fn now(interfaces: &[String]) -> Self {
         let mut counts = Self {
@@ -103,8 +103,8 @@ impl DropCounts {
 
 /// The second column of each CPU's line, hexadecimal.
 ///
-/// The file is opened once: a recording that has given up its privileges reaches no path in
-/// `/proc` any more.
+/// The file is opened once: a recording that has given up its privileges no longer reaches any path
+/// in `/proc`.
 fn softnet_dropped() -> u64 {
     static FILE: OnceLock<Option<File>> = OnceLock::new();
     let file = FILE.get_or_init(|| File::open("/proc/net/softnet_stat").ok());
@@ -116,7 +116,7 @@ fn softnet_dropped() -> u64 {
         .sum()
 }
 
-/// What a file of the kernel says now.
+/// The current content of a kernel file.
 fn read_from_start(file: &File) -> io::Result<String> {
     let mut bytes = Vec::new();
     let mut piece = [0; 4096];
@@ -129,8 +129,8 @@ fn read_from_start(file: &File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The interface's counters of packets for which there was no room. `rx_dropped` is
-/// not among them: it counts packets too that no protocol of this host wanted.
+/// The interface's counters of packets for which there was no space. `rx_dropped` is not among
+/// them: it also counts packets that no protocol of this host wanted.
 fn device_totals(name: &str) -> Vec<(String, u64)> {
     let dir = Path::new("/sys/class/net").join(name);
     let number = |file: &str| -> Option<u64> {
@@ -150,7 +150,7 @@ fn device_totals(name: &str) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// The driver's own counters whose names say that packets were lost on receiving.
+/// The driver's own counters whose names say that received packets were lost.
 fn ethtool_drops(name: &str) -> Vec<(String, u64)> {
     let is_loss = |counter: &str| {
         let counter = counter.to_ascii_lowercase();
@@ -187,7 +187,7 @@ fn ethtool_statistics(name: &str) -> Option<Vec<(String, u64)>> {
         return None;
     }
     let counters = usize::try_from(count).ok()?;
-    // Room for counters that appear in between: the kernel gives as many as there are.
+    // Space for counters that appear in the meantime: the kernel returns as many as there are.
     let spare = counters * 2;
 
     let mut names = vec![0; 12 + spare * NAME_LEN];

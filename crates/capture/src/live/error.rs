@@ -1,4 +1,4 @@
-//! Why an interface cannot be captured, or not further.
+//! Why an interface cannot be captured, or no longer.
 
 use std::io;
 
@@ -29,7 +29,7 @@ pub enum LiveError {
         /// The interface.
         interface: String,
     },
-    /// The process may not capture.
+    /// The process lacks the permission to capture.
     #[error(
         "{interface}: capturing is not permitted: run as root, or give the program the right \
          to: `setcap cap_net_raw,cap_net_admin,cap_bpf+ep` and its path"
@@ -38,7 +38,7 @@ pub enum LiveError {
         /// The interface.
         interface: String,
     },
-    /// The filter means nothing on the interface.
+    /// The filter cannot be applied to the interface.
     #[error("the filter cannot be applied to {interface}: {why}")]
     Filter {
         /// The interface.
@@ -53,7 +53,7 @@ pub enum LiveError {
         interface: String,
         /// What was asked for.
         wanted: &'static str,
-        /// Why it is not to be had.
+        /// Why it is not available.
         why: String,
     },
     /// The interface cannot be captured through AF_XDP.
@@ -64,7 +64,7 @@ pub enum LiveError {
         /// Why not.
         why: String,
     },
-    /// The card gives no times.
+    /// The card provides no timestamps.
     #[error(
         "{interface}: the card gives no times to received packets (`ethtool -T {interface}`): \
          leave out -j, and they are the kernel's"
@@ -73,7 +73,7 @@ pub enum LiveError {
         /// The interface.
         interface: String,
     },
-    /// The ring could not be made.
+    /// The ring could not be created.
     #[error(
         "{interface}: no ring of {} MiB: {source}; a smaller one may do (-B, in KiB)",
         .bytes >> 20

@@ -13,12 +13,12 @@ pub(super) fn event() -> io::Result<OwnedFd> {
 
 /// Signals an event.
 pub(super) fn signal_event(event: BorrowedFd<'_>) {
-    // It fails only if it was signalled 2^64 - 2 times and nobody waited.
+    // This fails only after 2^64 - 2 signals that nobody waited for.
     let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
 }
 
-/// Waits until one of the descriptors has something, or the event is signalled, or the time is
-/// over, or a signal came. The event is no longer signalled after that.
+/// Waits until one of the descriptors is ready, the event is signalled, the time is up, or a signal
+/// arrives. The event is no longer signalled after that.
 pub(super) fn wait<'a>(
     fds: impl Iterator<Item = BorrowedFd<'a>>,
     event: BorrowedFd<'a>,
@@ -34,7 +34,7 @@ pub(super) fn wait<'a>(
         Err(error) => return Err(error.into()),
     }
     if polled.last().is_some_and(|last| !last.revents().is_empty()) {
-        // Nobody else reads it, so there is something.
+        // Nobody else reads it, so there is something to read.
         let _ = rustix::io::read(event, &mut [0; 8]);
     }
     Ok(())

@@ -22,23 +22,22 @@ pub struct Device {
     pub name: String,
     /// Its number; 0 for all interfaces together.
     pub index: u32,
-    /// What the first byte of its packets means when they are captured.
+    /// What the first bytes of its captured packets mean.
     pub link: LinkType,
     /// Whether it is set up (`IFF_UP`).
     pub is_up: bool,
     /// Whether it has a carrier (`IFF_RUNNING`).
     pub is_running: bool,
-    /// Whether it leads back to this host.
+    /// Whether it is a loopback to this host.
     pub is_loopback: bool,
-    /// Bits per second in millions, if its driver says so.
+    /// Speed in Mb/s, if its driver reports it.
     pub speed_mbps: Option<u32>,
-    /// Bytes of the largest packet that it sends, without its link layer header.
+    /// Bytes of the largest packet that it sends, without the link-layer header.
     pub mtu: u32,
 }
 
-/// Ring sizes by default: what the link brings in a fifth of a second, within
-/// these bounds and a sixteenth of the memory. It bridges pauses of the worker
-/// and of the disk.
+/// Default ring sizes: what the link delivers in a fifth of a second, within these bounds and a
+/// sixteenth of the memory. It bridges pauses of the worker and of the disk.
 const RING_BYTES_MIN: usize = 32 << 20;
 const RING_BYTES_MAX: usize = 512 << 20;
 const RING_BYTES_UNKNOWN: usize = 64 << 20;
@@ -48,7 +47,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// If the kernel does not say.
+    /// If the kernel does not tell.
     pub fn all() -> Result<Vec<Self>, LiveError> {
         let names = asked::names().map_err(|source| LiveError::System {
             interface: ANY.into(),
@@ -58,7 +57,7 @@ impl Device {
         let mut found = Vec::new();
         for (_, name) in names {
             match Self::named(&name) {
-                // It may have gone in between.
+                // It may have gone away in the meantime.
                 Err(LiveError::NoSuchInterface { .. }) => {}
                 device => found.push(device?),
             }
@@ -118,7 +117,7 @@ impl Device {
         }
     }
 
-    /// Bytes of a ring that is large enough for pauses at the link's rate.
+    /// Bytes of a ring large enough for pauses at the link's rate.
     pub(super) fn ring_bytes(&self) -> usize {
         let wanted = self.speed_mbps.map_or(RING_BYTES_UNKNOWN, |mbps| {
             // A fifth of a second: 10^6 / 8 / 5 bytes for each Mb/s.
@@ -130,7 +129,7 @@ impl Device {
             .min(share.max(RING_BYTES_MIN))
     }
 
-    /// Makes errors of system calls about this interface.
+    /// Turns errors of system calls into ones about this interface.
     pub(super) fn error(&self, call: &'static str) -> impl FnOnce(io::Error) -> LiveError {
         let interface = self.name.clone();
         move |source| LiveError::System {
@@ -147,8 +146,8 @@ fn known_names() -> String {
     names.join(", ")
 }
 
-/// `ARPHRD_*` of linux/if_arp.h, as libpcap 1.10 reads them. What has no usable
-/// link layer header of its own is captured cooked.
+/// `ARPHRD_*` of linux/if_arp.h, as libpcap 1.10 reads them. What has no usable link-layer header
+/// of its own is captured cooked.
 fn link_type(hardware: u16) -> LinkType {
     match hardware {
         // Ethernet, loopback
@@ -163,7 +162,7 @@ fn link_type(hardware: u16) -> LinkType {
     }
 }
 
-/// `ETHTOOL_GSET` (linux/ethtool.h): the speed stands in two halves.
+/// `ETHTOOL_GSET` (linux/ethtool.h): the speed is in two halves.
 fn speed_mbps(name: &str) -> Option<u32> {
     const ETHTOOL_GSET: u32 = 1;
     let mut command = [0; 44];
@@ -171,7 +170,7 @@ fn speed_mbps(name: &str) -> Option<u32> {
     asked::ethtool(name, &mut command).ok()?;
     let half = |at: usize| u16::from_ne_bytes([command[at], command[at + 1]]);
     let speed = u32::from(half(28)) << 16 | u32::from(half(12));
-    // SPEED_UNKNOWN, also where a driver has 16 bits of it only.
+    // SPEED_UNKNOWN, also where a driver has only 16 bits of it.
     (speed != 0 && speed != u32::MAX && speed != 0xffff).then_some(speed)
 }
 
@@ -183,13 +182,13 @@ pub struct Offers {
     pub driver: Option<String>,
     /// Why packets cannot be captured; `None` if they can.
     pub packet_problem: Option<String>,
-    /// Why not through AF_XDP; `None` if it can be tried.
+    /// Why AF_XDP cannot be used; `None` if it can be tried.
     pub xdp_problem: Option<String>,
     /// Receive queues.
     pub queues: u32,
     /// Whether received packets of a flow are merged before they are captured.
     pub merges: bool,
-    /// Whether the card gives times of its own to all packets.
+    /// Whether the card timestamps all packets itself.
     pub stamps: bool,
 }
 
@@ -250,8 +249,8 @@ fn merges(name: &str) -> bool {
         || value(ETHTOOL_GFLAGS).is_some_and(|flags| flags & LRO != 0)
 }
 
-/// `ETHTOOL_GET_TS_INFO` (linux/ethtool.h): raw hardware times, and the filter for
-/// all packets among those it has.
+/// `ETHTOOL_GET_TS_INFO` (linux/ethtool.h): raw hardware timestamps, and the filter for all packets
+/// among its filters.
 pub(super) fn stamps(name: &str) -> bool {
     const ETHTOOL_GET_TS_INFO: u32 = 0x41;
     const FILTER_ALL: u32 = 1 << 1;
@@ -282,8 +281,8 @@ pub(super) fn receive_queues(name: &str) -> u32 {
     (count(20) + count(32)).clamp(1, 1024)
 }
 
-/// This machine's memory. It is asked once: when an interface is captured again, a recording
-/// reaches no path in `/proc` any more.
+/// This machine's memory. Determined once: when an interface is captured again, a recording no
+/// longer reaches any path in `/proc`.
 fn memory_bytes() -> Option<usize> {
     static BYTES: OnceLock<Option<usize>> = OnceLock::new();
     *BYTES.get_or_init(|| {

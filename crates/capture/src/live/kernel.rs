@@ -1,9 +1,9 @@
-//! What the kernel does for us before it copies a packet: the capture filter, the
-//! cut, and the spreading of flows over workers. All eBPF, assembled here.
+//! What the kernel does for us before it copies a packet: the capture filter, the cut, and
+//! spreading flows over workers. All eBPF, assembled here.
 //!
 //! ```text
 //! filter -> not wanted: counted, not copied
-//!        -> wanted: is its flow in the cut table?  -> so many bytes of it
+//!        -> wanted: is its flow in the cut table?  -> that many bytes of it
 //!                                           else   -> the snapshot length
 //! ```
 //!
@@ -32,7 +32,7 @@ pub use cut::{CUT_BYTES_MIN, CutTable};
 pub(super) use cut::{fold, raw_ipv4, raw_ipv6, step};
 use spread::spread;
 
-/// Which packets of an interface are captured, as tcpdump's `-Q`.
+/// Which packets of an interface are captured, like tcpdump's `-Q`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Direction {
     /// Those for this host.
@@ -44,7 +44,7 @@ pub enum Direction {
     Both,
 }
 
-/// The shared memory begins with counters: of each of 64 slots, by CPU, a cache line.
+/// The shared memory starts with counters: for each of 64 slots, by CPU, a cache line.
 pub(super) const COUNTER_SLOTS: usize = 64;
 pub(super) const SLOT_WORDS: usize = 8;
 const COUNTER_WORDS: usize = COUNTER_SLOTS * SLOT_WORDS;
@@ -87,7 +87,7 @@ const SKB_IFINDEX: i16 = 40;
 const NETWORK: i32 = -0x10_0000;
 const LINK: i32 = -0x20_0000;
 
-/// What the rings of a capture have in common.
+/// What the rings of a capture share.
 #[derive(Debug)]
 pub(super) struct Kernel {
     shared: Option<Arc<Shared>>,
@@ -95,10 +95,10 @@ pub(super) struct Kernel {
     snaplen: u32,
     direction: Direction,
     cut: Option<CutTable>,
-    /// What was loaded, for interfaces that come back: by then it may not be permitted.
+    /// What was loaded, for interfaces that come back: by then loading may not be permitted.
     loaded: Mutex<Vec<(Purpose, Arc<Program>)>>,
     sampler: Option<FlowSampler>,
-    /// Whether there has to be a sampler.
+    /// Whether a sampler is needed.
     sample: bool,
     /// Random: for hashes, and for the number of the fanout group.
     key: u64,
@@ -109,26 +109,26 @@ pub(super) struct Kernel {
 /// What a program is for. One serves all interfaces of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Purpose {
-    /// Letting in, of interfaces with this link type; all together or one.
+    /// Admitting packets, on interfaces with this link type; one interface or all together.
     Admit { link: LinkType, any: bool },
-    /// Spreading over workers.
+    /// Spreading packets over workers.
     Spread { ethernet: bool },
 }
 
-/// A program on an interface; gone with the value.
+/// A program on an interface; detached when the value is dropped.
 #[derive(Debug)]
 pub(super) struct Attached {
     _link: OwnedFd,
-    /// In the driver, before the kernel makes a socket buffer of a packet.
+    /// In the driver, before the kernel makes a socket buffer for a packet.
     pub(super) native: bool,
 }
 
-/// What became of the filter on an interface.
+/// Where the filter of an interface is evaluated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Placed {
     /// The kernel evaluates it.
     InKernel,
-    /// It has to be evaluated in user space, and why.
+    /// It must be evaluated in user space, and why.
     InUserSpace(String),
 }
 
@@ -139,7 +139,7 @@ impl Kernel {
         } else {
             cut::WORDS_WITHOUT
         };
-        // Without the right to it, everything is done in user space.
+        // Without permission for it, everything is done in user space.
         let shared = Shared::new(words).ok().map(Arc::new);
         let table = |shared: &Arc<Shared>| CutTable::new(Arc::clone(shared), mix64(key));
         Self {
@@ -180,7 +180,7 @@ impl Kernel {
         sum
     }
 
-    /// Lets packets of an interface in through the filter.
+    /// Admits packets of an interface through the filter.
     pub(super) fn admit(&self, fd: BorrowedFd<'_>, device: &Device) -> Result<Placed, LiveError> {
         let fail = |call: &'static str| device.error(call);
         let wanted = match &self.filter {
@@ -208,7 +208,7 @@ impl Kernel {
         Ok(Placed::InUserSpace(why))
     }
 
-    /// Counts a program's run time, where somebody wants to know.
+    /// Measures a program's run time, if anyone wants to know it.
     fn measure(&self, program: Arc<Program>) {
         if let Some(sampler) = &self.sampler {
             sampler.measure(program);
@@ -299,8 +299,8 @@ impl Kernel {
         asm.bind(shorter);
     }
 
-    /// Sends packets of an interface to AF_XDP sockets by their queues, for as long as
-    /// the result lives: what passes the filter is taken away from the host.
+    /// Sends packets of an interface to AF_XDP sockets by their queues, for as long as the result
+    /// lives: what passes the filter is taken away from the host.
     pub(super) fn take_away(
         &self,
         device: &Device,
@@ -370,7 +370,7 @@ impl Kernel {
             sampler.write(&mut asm, Some(14), XDP_LOAD_BYTES, sampled_out);
         }
         self.length(&mut asm, Some(14), XDP_LOAD_BYTES);
-        // Negative: so many bytes less at the end.
+        // Negative: this many bytes fewer at the end.
         asm.set(Reg::R2, Reg::R0);
         asm.alu64(Alu::Sub, Reg::R2, Reg::R7);
         asm.jump_if(Condition::GreaterEqual, Reg::R0, Reg::R7, whole);
@@ -401,8 +401,8 @@ impl Kernel {
         asm.finish().map_err(|error: TooLarge| error.to_string())
     }
 
-    /// Leaves out packets of the direction that is not wanted, and what is seen
-    /// twice on the loopback among all interfaces.
+    /// Skips packets of the unwanted direction, and those seen twice on the loopback when all
+    /// interfaces are captured.
     fn check_direction(&self, asm: &mut Assembler, device: &Device, ignore: Label) {
         let outgoing = i32::from(libc::PACKET_OUTGOING);
         let any = device.index == 0;
@@ -424,8 +424,8 @@ impl Kernel {
         }
     }
 
-    /// Makes a socket one of the workers among which an interface's flows are
-    /// spread. All of them join before any lets packets in.
+    /// Makes a socket one of the workers over which an interface's flows are spread. All of them
+    /// join before any admits packets.
     pub(super) fn join(&self, fd: BorrowedFd<'_>, device: &Device) -> Result<(), LiveError> {
         if self.workers < 2 {
             return Ok(());
@@ -436,7 +436,7 @@ impl Kernel {
             wanted: "spreading flows over workers",
             why,
         };
-        // An interface that comes back has another number, and so another group.
+        // An interface that comes back has a new number, and so a new group.
         #[allow(clippy::cast_possible_truncation)]
         let group = mix64(self.key ^ u64::from(device.index)) as u16;
         let argument = u32::from(group) | libc::PACKET_FANOUT_EBPF << 16;
@@ -453,8 +453,8 @@ impl Kernel {
     }
 }
 
-/// `R7` = the packet's length as it will be: with the tag that the kernel has taken out, and
-/// the header that it will get.
+/// `R7` = the packet's final length: with the tag that the kernel has taken out, and the header
+/// that it will get.
 fn whole_length(asm: &mut Assembler, cooked: bool) {
     let untagged = asm.label();
     asm.load(Width::Word, Reg::R7, Reg::R6, SKB_LEN);
@@ -467,7 +467,7 @@ fn whole_length(asm: &mut Assembler, cooked: bool) {
     asm.bind(untagged);
 }
 
-/// Counts the packet, whose length is in `R7`, by these counters.
+/// Adds the packet, whose length is in `R7`, to these counters.
 fn count(asm: &mut Assembler, shared: &Shared, [packets, bytes]: [i16; 2]) {
     asm.call(CPU);
     asm.alu64(Alu::And, Reg::R0, 63);
@@ -483,7 +483,7 @@ const _: () = assert!(COUNTER_SLOTS == 64 && SLOT_WORDS * 8 == 1 << 6);
 
 const MULTIPLIER: u64 = 0x9fb2_1c65_1e98_df25;
 
-/// One step of a hash, as `cut` works it out: mixes a word into `hash`; uses `R4`.
+/// One step of a hash, as `cut` computes it: mixes a word into `hash`; uses `R4`.
 pub(super) fn write_step(asm: &mut Assembler, hash: Reg, word: Reg) {
     asm.alu64(Alu::Xor, hash, word);
     asm.set_u64(Reg::R4, MULTIPLIER);

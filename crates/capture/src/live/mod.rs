@@ -1,8 +1,8 @@
-//! Live capture: packets of network interfaces, as they come.
+//! Live capture: packets from network interfaces, as they arrive.
 //!
-//! [`Live`] is what one worker captures from: a ring of each interface. It hands
-//! out batches that borrow from the ring, so that the kernel's copy into it is the
-//! only one, and gives the memory back with the next step.
+//! [`Live`] is what one worker captures from: a ring for each interface. It hands out batches that
+//! borrow from the ring, so that the kernel's copy into it is the only one, and gives the memory
+//! back with the next step.
 //!
 //! Layers, top-down:
 //!
@@ -54,7 +54,7 @@ use xsk::Xsk;
 
 /// How long a step waits for packets at most.
 const WAIT: Duration = Duration::from_millis(100);
-/// How often an interface that is gone is looked for.
+/// How often to look for an interface that is gone.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// How interfaces are captured.
@@ -65,7 +65,7 @@ pub struct LiveOptions {
     pub interfaces: Vec<String>,
     /// Bytes kept of each packet at most.
     pub snaplen: u32,
-    /// Bytes of each interface's ring; by default by its speed and the memory.
+    /// Bytes of each interface's ring; by default chosen by its speed and the memory.
     pub ring_bytes: Option<usize>,
     /// Whether packets for other hosts are captured too.
     pub promiscuous: bool,
@@ -73,32 +73,32 @@ pub struct LiveOptions {
     pub immediate: bool,
     /// Which packets are captured at all; evaluated by the kernel if it can.
     pub filter: Option<Filter>,
-    /// Packets of which direction.
+    /// Packets of which direction are captured.
     pub direction: Direction,
-    /// Whose clock gives packets their times.
+    /// Whose clock timestamps packets.
     pub stamps: Stamps,
     /// Whether packets of flows in [`Live::cut_table`] are cut before they are
     /// copied.
     pub cut: bool,
     /// Whether flows can be sampled before packets are copied, with [`Live::sampler`].
     pub sample: bool,
-    /// Who opens packet sockets; this process itself by default. It may lack the right to when
-    /// an interface comes back.
+    /// Who opens packet sockets; by default this process itself, which may no longer be permitted
+    /// to when an interface comes back.
     pub opener: Option<SocketOpener>,
-    /// Whether packets are taken away from the host, through AF_XDP. Several workers
-    /// share an interface by its receive queues then.
+    /// Whether packets are taken away from the host, through AF_XDP. Several workers then share an
+    /// interface by its receive queues.
     pub exclusive: bool,
 }
 
 impl LiveOptions {
-    /// Bytes of a packet at most by default, as tcpdump has it.
+    /// Most bytes kept of a packet by default, as in tcpdump.
     pub const SNAPLEN_DEFAULT: u32 = 262_144;
 
-    /// Checks the interfaces as [`Live::open`] does, and opens none.
+    /// Checks the interfaces as [`Live::open`] does, but opens none.
     ///
     /// # Errors
     ///
-    /// The first that there is not, that is down, or to which the filter cannot be applied.
+    /// The first that does not exist, that is down, or to which the filter cannot be applied.
     pub fn check(&self) -> Result<(), LiveError> {
         if self.interfaces.is_empty() {
             return Err(LiveError::NoInterface);
@@ -108,13 +108,13 @@ impl LiveOptions {
     }
 }
 
-/// Opens packet sockets. Given true it opens one that skips the link layer header; they
-/// receive nothing until they are bound.
+/// Opens packet sockets. Given true it opens one that omits the link-layer header; they receive
+/// nothing until they are bound.
 #[derive(Clone)]
 pub struct SocketOpener(Arc<dyn Fn(bool) -> io::Result<OwnedFd> + Send + Sync>);
 
 impl SocketOpener {
-    /// One that does this.
+    /// An opener that calls this.
     #[must_use]
     pub fn new(open: impl Fn(bool) -> io::Result<OwnedFd> + Send + Sync + 'static) -> Self {
         Self(Arc::new(open))
@@ -151,9 +151,9 @@ impl Default for LiveOptions {
 pub enum LiveNext {
     /// At least one packet is in [`Live::batch`].
     Packets,
-    /// What an interface is; the batch is empty.
+    /// The description of an interface; the batch is empty.
     Meta(Meta),
-    /// Nothing came for a while; the batch is empty.
+    /// No packets for a while; the batch is empty.
     Idle,
 }
 
@@ -162,11 +162,11 @@ pub enum LiveNext {
 pub enum LiveEvent {
     /// It was set down.
     Down(String),
-    /// It is no more.
+    /// It no longer exists.
     Gone(String),
-    /// Packets can come again.
+    /// Packets can arrive again.
     Back(String),
-    /// The card's clock is so many ns off the host's: whether its times are still taken.
+    /// The card's clock is this many ns off the host's: whether its times are still taken.
     CardTimes(String, ClockEvent),
 }
 
@@ -203,7 +203,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// Makes room for `bytes` before the packet.
+    /// Makes space for `bytes` before the packet.
     fn lengthen(&mut self, bytes: usize) {
         // A few bytes of the gap before each packet.
         let bytes = exact::<u32>(bytes);
@@ -223,9 +223,9 @@ pub struct RingBatch<'a> {
 /// Where the packets of a step are: memory that the kernel has handed over, until the next step.
 #[derive(Debug, Clone, Copy)]
 enum Memory<'a> {
-    /// In a block, where slots say.
+    /// In a block, where the slots say.
     Block(&'a [u8]),
-    /// Each in a frame, in the order of slots.
+    /// Each in a frame, in the order of the slots.
     Frames(&'a XdpSocket),
 }
 
@@ -303,7 +303,7 @@ struct Port {
     device: Device,
     interface: u16,
     source: Source,
-    /// Counts of rings that this one has replaced.
+    /// Counters of rings that this one has replaced.
     earlier: RingCounts,
     state: PortState,
 }
@@ -312,7 +312,7 @@ struct Port {
 enum PortState {
     Up,
     Down,
-    /// Nothing comes from its ring any more.
+    /// Nothing more comes from its ring.
     Gone,
 }
 
@@ -333,7 +333,7 @@ pub struct Live {
     /// Why the kernel does not evaluate the filter on some interface.
     filter_in_user_space: Option<String>,
     slots: Vec<Slot>,
-    /// Whose slots they are.
+    /// The port whose slots they are.
     current: usize,
     metas: VecDeque<Meta>,
     events: Vec<LiveEvent>,
@@ -341,7 +341,7 @@ pub struct Live {
     waker: Waker,
 }
 
-/// Ends the wait of a [`Live`] for packets, from any thread.
+/// Ends a [`Live`]'s wait for packets, from any thread.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<OwnedFd>);
 
@@ -350,20 +350,19 @@ impl Waker {
         event::event().map(|fd| Self(Arc::new(fd)))
     }
 
-    /// Ends the wait at hand, or the next one.
+    /// Ends the current wait, or the next one.
     pub fn wake(&self) {
         event::signal_event(self.0.as_fd());
     }
 }
 
 impl Live {
-    /// Opens the interfaces for so many workers, among which flows are spread: both
-    /// directions, fragments and tunnels between two hosts meet at one. Packets come
-    /// from now on.
+    /// Opens the interfaces for this many workers, over which flows are spread: both directions,
+    /// fragments and tunnels between two hosts go to the same one. Packets arrive from then on.
     ///
     /// # Errors
     ///
-    /// If an interface is not there, is down, or may not be captured.
+    /// If an interface does not exist, is down, or may not be captured.
     pub fn open(options: &LiveOptions, workers: u16) -> Result<Vec<Self>, LiveError> {
         if options.interfaces.is_empty() {
             return Err(LiveError::NoInterface);
@@ -397,8 +396,8 @@ impl Live {
         Ok(all)
     }
 
-    /// Gives each worker its share of the interfaces' queues, and then attaches the
-    /// programs that send packets there.
+    /// Gives each worker its share of the interfaces' queues, and then attaches the programs that
+    /// send packets there.
     fn take_away(
         all: &mut [Self],
         devices: &[Device],
@@ -432,7 +431,7 @@ impl Live {
         Ok(())
     }
 
-    /// How each interface is captured, in words.
+    /// How each interface is captured, in plain English.
     #[must_use]
     pub fn ways(&self) -> Vec<String> {
         let way = |port: &Port| match &port.source {
@@ -456,7 +455,7 @@ impl Live {
         ways
     }
 
-    /// One worker's rings, which let nothing in yet.
+    /// One worker's rings, which admit nothing yet.
     fn joined(
         devices: &[Device],
         options: &LiveOptions,
@@ -492,46 +491,45 @@ impl Live {
         })
     }
 
-    /// What ends a wait for packets: the step is [`LiveNext::Idle`] then.
+    /// Ends a wait for packets: the step is [`LiveNext::Idle`] then.
     #[must_use]
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// Why the kernel does not evaluate the filter on all interfaces, so that it is
-    /// to be evaluated again; `None` if it does.
+    /// Why the kernel does not evaluate the filter on all interfaces, so that it must be evaluated
+    /// again; `None` if it does.
     #[must_use]
     pub fn filter_in_user_space(&self) -> Option<&str> {
         let why = self.filter_in_user_space.as_deref();
         why.filter(|_| self.options.filter.is_some())
     }
 
-    /// Packets that the kernel has skipped by the filter, of all workers.
+    /// Packets that the kernel has skipped because of the filter, for all workers.
     #[must_use]
     pub fn filtered(&self) -> Counters {
         self.kernel.filtered()
     }
 
-    /// Where to say how much of a flow's packets is enough; `None` unless
-    /// [`LiveOptions::cut`] asks for it.
+    /// Where to set how much of a flow's packets is enough; `None` unless [`LiveOptions::cut`] asks
+    /// for it.
     #[must_use]
     pub fn cut_table(&self) -> Option<CutTable> {
         self.kernel.cut_table()
     }
 
-    /// Where to say which share of flows is captured; `None` unless [`LiveOptions::sample`]
-    /// asks for it.
+    /// Where to set which share of flows is captured; `None` unless [`LiveOptions::sample`] asks
+    /// for it.
     #[must_use]
     pub fn sampler(&self) -> Option<FlowSampler> {
         self.kernel.sampler()
     }
 
-    /// Goes one step on. The packets of the step before are given back.
+    /// Takes one step. The packets of the previous step are given back.
     ///
     /// # Errors
     ///
-    /// If an interface cannot be captured further. One that goes down or away is
-    /// waited for.
+    /// If an interface cannot be captured any longer. One that goes down or away is waited for.
     pub fn advance(&mut self) -> Result<LiveNext, LiveError> {
         if let Some(meta) = self.metas.pop_front() {
             return Ok(LiveNext::Meta(meta));
@@ -550,7 +548,7 @@ impl Live {
         Ok(LiveNext::Idle)
     }
 
-    /// Takes from the first ring that has something, in turn.
+    /// Takes packets from the first ring that has some, in turn.
     fn fill(&mut self) -> bool {
         for step in 1..=self.ports.len() {
             let index = (self.current + step) % self.ports.len();
@@ -584,7 +582,7 @@ impl Live {
     ///
     /// # Errors
     ///
-    /// If the kernel does not say.
+    /// If the kernel does not tell.
     pub fn counts(&mut self) -> Result<Vec<(String, RingCounts)>, LiveError> {
         let mut all = Vec::new();
         for port in &mut self.ports {
@@ -595,7 +593,7 @@ impl Live {
         Ok(all)
     }
 
-    /// The share of a ring's memory that waits to be taken, of the fullest one; `None` without
+    /// The share of a ring's memory that waits to be processed, for the fullest one; `None` without
     /// rings.
     #[must_use]
     pub fn ring_fill(&self) -> Option<f64> {
@@ -606,7 +604,7 @@ impl Live {
         shares.reduce(f64::max)
     }
 
-    /// Notices interfaces that went down, and opens those that are back.
+    /// Notices interfaces that went down, and reopens those that are back.
     fn look_after_ports(&mut self) -> Result<(), LiveError> {
         for port in &mut self.ports {
             if let Source::Ring(ring) = &mut port.source
@@ -615,7 +613,7 @@ impl Live {
                 let name = port.device.name.clone();
                 self.events.push(LiveEvent::CardTimes(name, off));
             }
-            // The pending error, which is cleared by asking.
+            // The pending error, which reading it clears.
             match socket_error(port.source.fd()).flatten() {
                 Ok(()) => {}
                 Err(Errno::NETDOWN) => {
@@ -651,7 +649,7 @@ impl Port {
         }
     }
 
-    /// Compares what is captured with what is there.
+    /// Compares what is captured with what exists.
     fn look(
         &mut self,
         options: &LiveOptions,
@@ -701,7 +699,7 @@ impl RingCounts {
     }
 }
 
-/// An interface that can be captured now, and on which the filter means something.
+/// An interface that can be captured now, and to which the filter can be applied.
 fn find(name: &str, options: &LiveOptions) -> Result<Device, LiveError> {
     let device = Device::named(name)?;
     if !device.is_up {
@@ -726,11 +724,11 @@ fn find(name: &str, options: &LiveOptions) -> Result<Device, LiveError> {
     Ok(device)
 }
 
-/// The description that an export will have.
+/// The interface's description in an export.
 fn describe(device: &Device, options: &LiveOptions) -> Interface {
     let mut interface = Interface::new(device.link, options.snaplen);
     let mut push = |code: u16, value: &[u8]| {
-        // Names and filters are far shorter than an option can be, or skipped.
+        // Names and filters are far shorter than an option can be; if not, they are skipped.
         let _ = options::push(&mut interface.options, code, value);
     };
     push(code::IF_NAME, device.name.as_bytes());
@@ -739,7 +737,7 @@ fn describe(device: &Device, options: &LiveOptions) -> Interface {
         push(code::IF_SPEED, &bits.to_le_bytes());
     }
     if let Some(filter) = &options.filter {
-        // draft-ietf-opsawg-pcapng, section 4.2: 0 is a filter string of libpcap's.
+        // draft-ietf-opsawg-pcapng, section 4.2: 0 is a libpcap filter string.
         let mut value = vec![0];
         value.extend_from_slice(filter.to_string().as_bytes());
         push(code::IF_FILTER, &value);

@@ -1,5 +1,5 @@
-//! One interface through a TPACKET_V3 ring: the kernel writes packets into blocks
-//! of shared memory, and hands over a block when it is full or old.
+//! One interface through a TPACKET_V3 ring: the kernel writes packets into blocks of shared memory,
+//! and hands over a block when it is full or old.
 //!
 //! ```text
 //! block:   | block header 48 | packet | packet | ...
@@ -35,14 +35,14 @@ pub(super) const VLAN_TAG_LEN: usize = 4;
 /// draft-ietf-opsawg-pcaplinktype, LINKTYPE_LINUX_SLL2.
 pub(super) const SLL2_LEN: usize = 20;
 
-/// A clock that was set back by more than this is followed; less is packets that
-/// overtook each other between CPUs.
+/// A clock set back by more than this is followed; anything less is packets that overtook each
+/// other between CPUs.
 const REORDERED_NS_MAX: u64 = 1_000_000_000;
 
-/// A card's clock that is further off was not set by the host's.
+/// A card's clock that is further off was not set from the host's.
 const CLOCK_OFF_NS_MAX: u64 = 1_000_000_000;
 
-/// Whose clock gives packets their times.
+/// Whose clock timestamps packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Stamps {
     /// The card's if it stamps every packet and its clock is the host's (ptp4l, phc2sys),
@@ -55,31 +55,31 @@ pub enum Stamps {
     Adapter,
 }
 
-/// What was found of a card's clock.
+/// What was found out about a card's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockEvent {
-    /// How far it is from the host's.
+    /// How far off it is from the host's.
     pub off_ns: u64,
-    /// Whether its times are taken all the same.
+    /// Whether its times are used all the same.
     pub taken: bool,
 }
 
-/// Times of the card.
+/// Whether the card's times are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CardTimes {
-    /// The kernel's are taken.
+    /// The kernel's are used.
     No,
     /// Asked for; the first one says whether its clock is ours.
     Asked,
     Yes,
 }
 
-/// What the kernel counted for a ring.
+/// What the kernel has counted for a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RingCounts {
-    /// Packets that passed the kernel's filter, those dropped included.
+    /// Packets that passed the kernel's filter, including those dropped.
     pub received: u64,
-    /// Packets for which no room was in the ring.
+    /// Packets for which there was no space in the ring.
     pub dropped: u64,
     /// How often the ring was full.
     pub full: u64,
@@ -92,19 +92,19 @@ pub(super) struct Ring {
     blocks: PacketRing,
     link: LinkType,
     snaplen: u32,
-    /// The packet within the block that is next, and how many are left.
+    /// The next packet within the block, and how many are left.
     at: usize,
     left: u32,
     last_ts_ns: u64,
     card_times: CardTimes,
-    /// Whether the card's times are taken whatever they are.
+    /// Whether the card's times are used whatever they are.
     insists: bool,
     clock_events: Option<ClockEvent>,
     counts: RingCounts,
 }
 
 impl Ring {
-    /// A ring on a socket that lets nothing in until
+    /// A ring on a socket that admits nothing until
     /// [`Kernel::admit`](super::kernel::Kernel::admit).
     pub(super) fn open(device: &Device, options: &LiveOptions) -> Result<Self, LiveError> {
         let link = device.link;
@@ -126,7 +126,7 @@ impl Ring {
             socket::set_number(fd, packet, libc::PACKET_IGNORE_OUTGOING, 1)
                 .map_err(fail("PACKET_IGNORE_OUTGOING"))?;
         }
-        // Nothing may come in before the filter and the fanout group are there.
+        // Nothing may come in before the filter and the fanout group are in place.
         socket::attach_snaplen(fd, 0).map_err(fail("SO_ATTACH_FILTER"))?;
         let card_times = ask_for_card_times(fd, device, options.stamps)?;
         let ring_bytes = options.ring_bytes.unwrap_or(device.ring_bytes());
@@ -160,12 +160,12 @@ impl Ring {
         self.card_times != CardTimes::No
     }
 
-    /// What was found of the card's clock, once.
+    /// What was found out about the card's clock, once.
     pub(super) fn take_clock_events(&mut self) -> Option<ClockEvent> {
         self.clock_events.take()
     }
 
-    /// Looks at the first time of the card's clock.
+    /// Looks at the first time from the card's clock.
     #[cold]
     fn judge_clock(&mut self, stamp_ns: u64) {
         let off_ns = stamp_ns.abs_diff(clock::realtime_ns());
@@ -186,7 +186,7 @@ impl Ring {
         self.socket.as_fd()
     }
 
-    /// The block that the slots of the last [`Ring::fill`] lie in.
+    /// The block that the slots of the last [`Ring::fill`] are in.
     pub(super) fn block(&self) -> &[u8] {
         self.blocks.block()
     }
@@ -198,7 +198,7 @@ impl Ring {
         }
     }
 
-    /// Describes the next packets. Whether there are any.
+    /// Describes the next packets; returns whether there are any.
     pub(super) fn fill(&mut self, interface: u16, slots: &mut Vec<Slot>) -> bool {
         while self.left == 0 {
             self.blocks.give_back();
@@ -206,7 +206,7 @@ impl Ring {
                 return false;
             }
             let block = self.blocks.block();
-            // Offsets count from where the block begins.
+            // Offsets count from the start of the block.
             self.left = u32_at(block, 12 - PacketRing::BODY_AT);
             self.at = u32_at(block, 16 - PacketRing::BODY_AT) as usize - PacketRing::BODY_AT;
         }
@@ -231,7 +231,7 @@ impl Ring {
                 interface,
             };
             if foreign && is_stamped_by_card(block, header_at) {
-                // Its clock was found to be another's: the time now is nearer.
+                // Its clock was found not to be the host's: the current time is closer.
                 slot.ts_ns = clock::realtime_ns();
             }
             let tag = vlan_tag(block, header_at);
@@ -259,7 +259,7 @@ impl Ring {
 
     /// What the kernel has counted since the ring was made.
     pub(super) fn counts(&mut self) -> io::Result<RingCounts> {
-        // The kernel starts again from zero each time it is asked.
+        // The kernel resets its counters each time they are read.
         let since = packet::counts(self.fd())?;
         self.counts.received += u64::from(since.packets);
         self.counts.dropped += u64::from(since.drops);
@@ -294,7 +294,7 @@ fn ask_for_card_times(
     }
 }
 
-/// Whether the card has given a packet its time.
+/// Whether the card has timestamped a packet.
 #[inline(always)]
 fn is_stamped_by_card(block: &[u8], header_at: usize) -> bool {
     /// `TP_STATUS_TS_RAW_HARDWARE` (linux/if_packet.h).
@@ -330,8 +330,8 @@ fn map_ring(fd: BorrowedFd<'_>, bytes: usize, immediate: bool) -> io::Result<Pac
     PacketRing::map(fd, &layout)
 }
 
-/// The 802.1Q tag that the kernel took out of a packet, as it stood there: type
-/// and tag control, in network order.
+/// The 802.1Q tag that the kernel took out of a packet, as it was there: type and tag control, in
+/// network order.
 #[inline]
 fn vlan_tag(block: &[u8], header_at: usize) -> Option<[u8; VLAN_TAG_LEN]> {
     let status = u32_at(block, header_at + 20);
@@ -348,7 +348,7 @@ fn vlan_tag(block: &[u8], header_at: usize) -> Option<[u8; VLAN_TAG_LEN]> {
     Some([a, b, c, d])
 }
 
-/// Puts a tag back after the MAC addresses, which move into the gap before.
+/// Puts a tag back after the MAC addresses, which move into the gap before them.
 fn put_tag(block: &mut [u8], tag: [u8; VLAN_TAG_LEN], slot: &mut Slot) {
     const ADDRESSES_LEN: usize = 12;
     if (slot.len as usize) < ADDRESSES_LEN {
@@ -361,16 +361,16 @@ fn put_tag(block: &mut [u8], tag: [u8; VLAN_TAG_LEN], slot: &mut Slot) {
     slot.lengthen(VLAN_TAG_LEN);
 }
 
-/// Writes an SLL2 header before a packet without a link layer header. A stripped
-/// tag becomes the protocol and the first bytes after the header. Of a second tag
-/// the kernel (since 6.10) gives the type after it instead of its own.
+/// Writes an SLL2 header before a packet without a link-layer header. A stripped tag becomes the
+/// protocol and the first bytes after the header. For a second tag, the kernel (since 6.10) gives
+/// the type after it instead of its own.
 fn put_cooked_header(
     block: &mut [u8],
     header_at: usize,
     tag: Option<[u8; VLAN_TAG_LEN]>,
     slot: &mut Slot,
 ) {
-    /// Where `sockaddr_ll` stands after `tpacket3_hdr`.
+    /// Where `sockaddr_ll` is after `tpacket3_hdr`.
     const ADDRESS_AT: usize = 48;
     let mut address = [0; 20];
     address.copy_from_slice(&block[header_at + ADDRESS_AT..header_at + ADDRESS_AT + 20]);
@@ -388,7 +388,7 @@ fn put_cooked_header(
     header[4..8].copy_from_slice(&u32_at(&address, 4).to_be_bytes());
     header[8..10].copy_from_slice(&u16::from_ne_bytes(native(8)).to_be_bytes());
     header[10] = address[10];
-    // Longer addresses exist (InfiniBand); eight bytes of them are here.
+    // Longer addresses exist (InfiniBand); eight bytes of them are given here.
     header[11] = address[11].min(8);
     let len = usize::from(header[11]);
     header[12..12 + len].copy_from_slice(&address[12..12 + len]);

@@ -1,11 +1,10 @@
-//! Sampling flow by flow in the kernel, before packets are copied, so that a CPU budget can
-//! be kept.
+//! Flow sampling in the kernel, before packets are copied, to keep within a CPU budget.
 //!
-//! A packet's flow is hashed as its outermost headers show it, in either direction alike. A
-//! word of shared memory says up to which hash flows are captured ([`FlowShare`]); the rest
-//! is counted. Addresses and ports count for TCP and UDP; addresses alone for other
-//! protocols, and for fragments and IPv4 options, where ports may be missing. What has no IP
-//! header after at most two VLAN tags is sampled packet by packet.
+//! A packet's flow is hashed from its outermost headers, the same in either direction. A word of
+//! shared memory says up to which hash flows are captured ([`FlowShare`]); the rest is counted.
+//! Addresses and ports are used for TCP and UDP; addresses alone for other protocols, and for
+//! fragments and IPv4 options, where ports may be missing. What has no IP header after at most two
+//! VLAN tags is sampled packet by packet.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -24,11 +23,11 @@ use super::kernel::{
 
 /// `bpf_get_prandom_u32` (linux/bpf.h).
 const RANDOM: i32 = 7;
-/// Changes of the share that are remembered for workers that are late.
+/// Changes of the share that are remembered for late workers.
 const CHANGES_MAX: usize = 1024;
 
-/// Sets which share of flows the kernel lets through, and tells what that costs and saves;
-/// common to all workers of a capture.
+/// Sets which share of flows the kernel admits, and tells what that costs and saves; shared by all
+/// workers of a capture.
 #[derive(Debug, Clone)]
 pub struct FlowSampler {
     inner: Arc<Inner>,
@@ -40,7 +39,7 @@ struct Inner {
     key: u64,
     /// Counts changes; the last one in `changes` has this number.
     number: AtomicU64,
-    /// Since when, by the wall clock in ns, and which share.
+    /// From when, by the wall clock in ns, and which share.
     changes: Mutex<VecDeque<(u64, FlowShare)>>,
     programs: Mutex<Vec<Arc<Program>>>,
     /// Measures run times while it is open; else why they are not measured.
@@ -52,7 +51,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl FlowSampler {
-    /// One that lets every flow through.
+    /// One that admits every flow.
     pub(super) fn new(shared: Arc<Shared>, key: u64) -> Self {
         let sampler = Self {
             inner: Arc::new(Inner {
@@ -105,12 +104,12 @@ impl FlowSampler {
         Ok(sum)
     }
 
-    /// Counts a program's run time too.
+    /// Measures another program's run time too.
     pub(super) fn measure(&self, program: Arc<Program>) {
         lock(&self.inner.programs).push(program);
     }
 
-    /// The share for which a TCP or UDP flow without fragments is captured, at the least.
+    /// The smallest share with which a TCP or UDP flow without fragments is captured.
     #[must_use]
     pub fn least_share(&self, flow: &FlowKey) -> FlowShare {
         let key = self.inner.key;
@@ -131,9 +130,9 @@ impl FlowSampler {
         }
     }
 
-    /// Goes on at `over` if the flow of the packet in `R6` is not captured. Uses `R8` and `R9`.
-    /// `network` is where the network header begins, if packets of the interface have one
-    /// that is known.
+    /// Continues at `over` if the flow of the packet in `R6` is not captured. Uses `R8` and `R9`.
+    /// `network` is where the network header starts, if packets of the interface have one at a
+    /// known place.
     pub(super) fn write(
         &self,
         asm: &mut Assembler,
@@ -162,9 +161,9 @@ impl FlowSampler {
         asm.bind(keep);
     }
 
-    /// `R1` = the hash of the packet's flow, or on at `none`.
+    /// `R1` = the hash of the packet's flow, or continues at `none`.
     fn write_hash(&self, asm: &mut Assembler, network: i32, load_bytes: i32, none: Label) {
-        /// Where headers are put on the stack.
+        /// Where headers are stored on the stack.
         const AT: i16 = -48;
         let copy = |asm: &mut Assembler, offset: Reg, bytes: i32| {
             asm.set(Reg::R1, Reg::R6);
@@ -259,17 +258,17 @@ impl FlowSampler {
     }
 }
 
-/// Says when the share of flows changes, to one worker.
+/// Tells one worker when the share of flows changes.
 #[derive(Debug)]
 pub struct ShareFollower {
     sampler: FlowSampler,
-    /// The number of the change that was handed out last.
+    /// The number of the change handed out last.
     seen: u64,
 }
 
 impl ShareFollower {
-    /// The share in which a packet of this time was captured, if it is another than that of
-    /// the packets before.
+    /// The share in which a packet with this time was captured, if it differs from that of the
+    /// packets before.
     #[inline]
     pub fn at(&mut self, ts_ns: u64) -> Option<FlowShare> {
         if self.sampler.inner.number.load(Acquire) == self.seen {
@@ -280,7 +279,7 @@ impl ShareFollower {
         let mut found = None;
         let first = last + 1 - changes.len() as u64;
         for (number, &(since_ns, share)) in (first..).zip(changes.iter()) {
-            // The kernel may have stamped a packet just before it was looked at.
+            // The kernel may have stamped a packet just before looking at it.
             if number > self.seen && since_ns <= ts_ns {
                 found = Some(share);
                 self.seen = number;

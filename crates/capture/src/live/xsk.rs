@@ -5,8 +5,7 @@
 //! frame:   | headroom | our metadata 16 | packet |
 //! ```
 //!
-//! In front of each packet the program leaves its time, by the clock TAI, and its
-//! length before it was cut.
+//! In front of each packet the program leaves its time, in TAI, and its length before it was cut.
 //!
 //! Source: linux/if_xdp.h and Documentation/networking/af_xdp.rst.
 
@@ -24,7 +23,7 @@ use crate::batch::BATCH_MAX;
 
 /// What the program puts in front of a packet: time and length, 8 bytes each.
 pub(super) const METADATA_BYTES: usize = 16;
-/// `XDP_PACKET_HEADROOM` of the kernel, and its `skb_shared_info` after the data.
+/// The kernel's `XDP_PACKET_HEADROOM`, and its `skb_shared_info` after the data.
 const OVERHEAD_BYTES: u32 = 256 + 320;
 /// A frame holds no longer packets: bytes of the interface's MTU.
 pub(super) const MTU_MAX: u32 = 4096 - OVERHEAD_BYTES - 18;
@@ -34,12 +33,12 @@ pub(super) const MTU_MAX: u32 = 4096 - OVERHEAD_BYTES - 18;
 pub(super) struct Xsk {
     socket: XdpSocket,
     last_ts_ns: u64,
-    /// Whether the driver writes into our memory itself.
+    /// Whether the driver writes directly into our memory.
     pub(super) zero_copy: bool,
 }
 
 impl Xsk {
-    /// A socket on a queue. Packets come once the program sends them here.
+    /// A socket on a queue. Packets arrive once the program sends them here.
     pub(super) fn open(
         device: &Device,
         queue: u32,
@@ -83,8 +82,7 @@ impl Xsk {
         self.socket.release();
     }
 
-    /// Describes the next packets. Whether there are any. `tai_ns` is how far the
-    /// clock TAI is ahead.
+    /// Describes the next packets; returns whether there are any. `tai_ns` is how far TAI is ahead.
     pub(super) fn fill(&mut self, interface: u16, tai_ns: u64, slots: &mut Vec<Slot>) -> bool {
         let packets = self.socket.receive(BATCH_MAX);
         for index in 0..packets {

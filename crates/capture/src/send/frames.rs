@@ -1,5 +1,5 @@
-//! Sending by XDP live frames: the kernel runs an XDP program over and over on pages of
-//! its own, and the program fills in the next frame and sends it out.
+//! Sending by XDP live frames: the kernel runs an XDP program over and over on its own pages, and
+//! the program fills in the next frame and sends it out.
 
 use std::io;
 use std::sync::atomic::AtomicU64;
@@ -14,16 +14,16 @@ const XDP_ABORTED: i32 = 0;
 const XDP_DROP: i32 = 1;
 const XDP_TX: i32 = 3;
 
-/// How often the program looks at the clock for a frame that is not due yet, about
-/// 20 ns each, before it gives up its turn. The verifier follows every look.
+/// How often the program checks the clock for a frame that is not due yet, at about 20 ns each,
+/// before it gives up its turn. The verifier follows every check.
 const LOOKS: i32 = 4096;
 /// Frames that the kernel collects before they leave, at most.
 const BATCH_MAX: u64 = 64;
 /// How long a frame may wait for those collected with it.
 const COLLECT_NS: u64 = 20_000;
 
-/// A frame that is later than this shifts the times of all after it: a sender that was kept
-/// from its core does not catch up in a burst that no link would carry.
+/// A frame later than this delays all frames after it: a sender that was kept from its core does
+/// not catch up in a burst that no link would carry.
 const LATE_NS: i32 = 250_000;
 
 /// `enum bpf_func_id` in linux/bpf.h.
@@ -32,16 +32,16 @@ const KTIME_GET_NS: i32 = 5;
 const XDP_ADJUST_TAIL: i32 = 65;
 const XDP_STORE_BYTES: i32 = 190;
 
-/// What program and user share beside the frames, by word.
+/// What program and user share in addition to the frames, by word.
 #[derive(Clone, Copy)]
 enum Word {
     /// The slot whose turn it is.
     Next,
-    /// The slot after the last one: then the first has its turn again.
+    /// The slot after the last one: then it is the first one's turn again.
     End,
-    /// What due times count from, on the monotonic clock.
+    /// What due times are relative to, on the monotonic clock.
     Base,
-    /// What comes on top of that with each pass over the slots.
+    /// What each pass over the slots adds to that.
     Pass,
     /// Frames that were sent out.
     Sent,
@@ -60,21 +60,20 @@ pub(super) struct LiveFrames {
     program: Program,
     shared: Shared,
     ifindex: u32,
-    /// What the kernel copies into its pages, once each: of the frames' length, with their
-    /// tail.
+    /// What the kernel copies into each of its pages once: as long as the frames, with their tail.
     template: Vec<u8>,
 }
 
 impl LiveFrames {
-    /// A frame must fit a page, with the kernel's room before and after it.
+    /// A frame must fit a page, with the kernel's space before and after it.
     pub(super) const FRAME_MAX: usize = 3_000;
     const FRAME_MIN: usize = 14;
-    /// What is written anew into a page each time at least. The other end of a veth pair
-    /// gets the very page, and what it does to headers (takes a VLAN tag off, counts TTL
-    /// down) is still there when the page comes back.
+    /// The least that is written anew into a page each time. The other end of a veth pair gets the
+    /// very same page, and what it does to headers (removing a VLAN tag, decrementing TTL) is still
+    /// there when the page comes back.
     const HEAD_MIN: usize = 128;
 
-    /// Frames end with `tail`; if there is any, all are `frame_max` long.
+    /// Frames end with `tail`; if it is not empty, all are `frame_max` long.
     pub(super) fn open(
         ifindex: u32,
         count: usize,
@@ -107,8 +106,8 @@ impl LiveFrames {
         Ok((slots, sender))
     }
 
-    /// Sends the next frames of a run that has begun with `begin`; gives how many. May be
-    /// fewer: after a signal, or where frames were not due for long.
+    /// Sends the next frames of a run started with `begin`; returns how many. May be fewer: after a
+    /// signal, or if frames were not due for long.
     ///
     /// Each call costs 10 to 25 ms, in which the kernel takes its pages back: `frames`
     /// should be many.
@@ -126,7 +125,7 @@ impl LiveFrames {
         }
     }
 
-    /// Begins at a slot; slots until `end` have their turns, round and round.
+    /// Starts at a slot; slots until `end` take turns, round and round.
     pub(super) fn begin(&self, next: usize, end: usize, base_ns: u64, pass_ns: u64) {
         self.word(Word::Next).store(next as u64, Relaxed);
         self.word(Word::End).store(end as u64, Relaxed);
@@ -139,8 +138,8 @@ impl LiveFrames {
     }
 }
 
-/// The program: takes the next frame, waits until it is due, cuts the page's frame to
-/// its length, copies it but for the tail, which is there, and sends it out.
+/// The program: takes the next frame, waits until it is due, cuts the page's frame to its length,
+/// copies it except for the tail, which is already there, and sends it out.
 fn program(
     frames: &Array,
     shared: &Shared,

@@ -7,8 +7,8 @@ use strata_wire::Counters;
 use super::socket::PacketSocket;
 use super::{SendError, opened};
 
-/// Sends copies of packets out of an interface, as a switch's mirror port does. What the
-/// interface does not take at once is lost, and counted: a recording waits for nobody.
+/// Sends copies of packets out of an interface, as a switch's mirror port does. What the interface
+/// does not take at once is lost, and counted: a recording never waits.
 #[derive(Debug)]
 pub struct Mirror {
     socket: PacketSocket,
@@ -17,7 +17,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Packets of one [`Mirror::send`] at most.
+    /// Packets per [`Mirror::send`] at most.
     pub const BATCH: usize = PacketSocket::BATCH;
 
     /// Opens an interface to send out of. Nothing is opened later.
@@ -40,10 +40,10 @@ impl Mirror {
             let (count, counters) = match self.socket.try_send(left) {
                 Ok(sent) => (sent, &mut self.sent),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // Longer than the interface carries, as what was put together by receive
-                // offload: those after may fit.
+                // Longer than the interface carries, such as what receive offload merged: those
+                // after may fit.
                 Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => (1, &mut self.lost),
-                // Its queue is full, or it is gone: the same for all that are left.
+                // Its queue is full, or it is gone: the same goes for all that are left.
                 Err(_) => (left.len(), &mut self.lost),
             };
             for frame in &left[..count] {
@@ -53,13 +53,13 @@ impl Mirror {
         }
     }
 
-    /// What the interface took so far.
+    /// What the interface has taken so far.
     #[must_use]
     pub fn sent(&self) -> Counters {
         self.sent
     }
 
-    /// What it did not take.
+    /// What it has not taken.
     #[must_use]
     pub fn lost(&self) -> Counters {
         self.lost

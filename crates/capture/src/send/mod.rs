@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Sender        filling in frames; sending a run of them, by which method
-//! frames        XDP live frames: fastest, where the kernel and the driver have them
+//! frames        XDP live frames: fastest, where kernel and driver support them
 //! socket        an AF_PACKET socket and sendmmsg: every interface
 //! mirror        copies of packets that are recorded
 //! slots         the memory that holds the frames
@@ -59,7 +59,7 @@ pub enum SendError {
     /// The interface is down.
     #[error("{0}: the interface is down: `ip link set {0} up`")]
     Down(String),
-    /// The process may not send raw frames.
+    /// The process lacks the permission to send raw frames.
     #[error("{0}: sending frames is not permitted: run as root")]
     NotPermitted(String),
     /// A frame does not fit.
@@ -72,7 +72,7 @@ pub enum SendError {
         /// Bytes that fit.
         max: usize,
     },
-    /// The method was asked for, but does not work here.
+    /// The requested method does not work here.
     #[error(
         "{0}: live frames do not arrive: the driver does not transmit XDP frames, or the other end \
          of the veth pair takes none: `ethtool -K` it `gro on`; or take `--method sendmmsg`"
@@ -90,20 +90,20 @@ pub enum SendError {
     },
 }
 
-/// What became of frames, as far as the sender knows.
+/// What happened to frames, as far as the sender knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Frames given to the kernel.
     pub frames: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Frames that the interface says it dropped since the sender was opened; on a veth
-    /// those that the other end had no room for.
+    /// Frames that the interface reports dropped since the sender was opened; on a veth those for
+    /// which the other end had no space.
     pub dropped: u64,
 }
 
 impl Sent {
-    /// Counts frames that were sent beginning with slot `at`, round and round.
+    /// Counts frames that were sent starting with slot `at`, round and round.
     fn count(&mut self, slots: &Slots, at: usize, end: usize, frames: u64) {
         self.frames += frames;
         let passes = frames / end as u64;
@@ -120,18 +120,18 @@ impl Sent {
 /// What to send, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The first so many slots have their turns in order, round and round.
+    /// The first this many slots take turns in order, round and round.
     pub slots: usize,
     /// How many frames to send.
     pub frames: u64,
-    /// What due times count from, on the clock of [`Sender::now_ns`].
+    /// What due times are relative to, on the clock of [`Sender::now_ns`].
     pub base_ns: u64,
-    /// What comes on top of that with each pass over the slots.
+    /// What each pass over the slots adds to that.
     pub pass_ns: u64,
 }
 
-/// Sends frames out of one interface. Has room for a number of them, which are written
-/// once and may be sent many times.
+/// Sends frames out of one interface. Has space for a number of them, which are written once and
+/// may be sent many times.
 #[derive(Debug)]
 pub struct Sender {
     interface: String,
@@ -146,16 +146,16 @@ pub struct Sender {
     dropped_before: Option<u64>,
 }
 
-/// Waits that are longer sleep, shorter ones turn: a sleep wakes up too late by so much.
+/// Longer waits sleep, shorter ones spin: a sleep wakes up this much too late.
 const SLEEP_LATE_NS: u64 = 150_000;
 
 impl Sender {
-    /// A sender with room for `slots` frames of at most `frame_max` bytes, at least one
-    /// each. Without a method the fastest that works here is taken. The memory of all slots is
-    /// taken at once.
+    /// A sender with space for `slots` frames of at most `frame_max` bytes, at least one each.
+    /// Without a method it uses the fastest that works here. The memory of all slots is allocated
+    /// at once.
     ///
-    /// `tail` is what all frames end with, empty where they differ in length or to the last
-    /// byte: live frames, whose pages hold it already, need not copy it each time.
+    /// `tail` is what all frames end with, empty if they differ in length or down to the last byte:
+    /// live frames, whose pages hold it already, need not copy it each time.
     ///
     /// # Errors
     /// [`SendError`].
@@ -180,8 +180,7 @@ impl Sender {
         }
         let wanted = match method {
             Some(method) => method == Method::LiveFrames,
-            // Of the drivers that transmit XDP frames only this one tells whether
-            // they left.
+            // Of the drivers that transmit XDP frames, only this one tells whether they left.
             None => driver(interface).is_some_and(|name| name == "veth"),
         };
         let live = (wanted && frame_max <= LiveFrames::FRAME_MAX)
@@ -213,7 +212,7 @@ impl Sender {
         })
     }
 
-    /// How frames leave. Only after the first is sent it is sure.
+    /// How frames leave. It is certain only after the first is sent.
     #[must_use]
     pub fn method(&self) -> Method {
         if self.frames.is_some() {
@@ -223,19 +222,19 @@ impl Sender {
         }
     }
 
-    /// Frames that there is room for.
+    /// Frames that there is space for.
     #[must_use]
     pub fn slots(&self) -> usize {
         self.slots.count()
     }
 
-    /// Puts a frame into a slot, to be sent `due_ns` after the beginning of a pass.
+    /// Puts a frame into a slot, to be sent `due_ns` after the start of a pass.
     ///
     /// # Errors
     /// [`SendError::TooLong`] if it does not fit.
     ///
     /// # Panics
-    /// If there is no such slot, or the frame does not end as all were said to.
+    /// If there is no such slot, or the frame does not end with the announced tail.
     pub fn put(&mut self, slot: usize, frame: &[u8], due_ns: u64) -> Result<(), SendError> {
         if frame.len() > self.slots.frame_max() {
             return Err(SendError::TooLong {
@@ -254,8 +253,8 @@ impl Sender {
         monotonic_ns()
     }
 
-    /// Sends frames, none before its time; returns when all have left or `stop` is set. A
-    /// signal whose handler sets it is noticed at once.
+    /// Sends frames, none before its time; returns when all have left or `stop` is set. A signal
+    /// whose handler sets it takes effect at once.
     ///
     /// # Errors
     /// [`SendError`]; frames before the one that failed have been sent.
@@ -300,8 +299,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends the first frame, and looks whether it left: an interface that does not take
-    /// live frames is silent about it.
+    /// Sends the first frame, and checks whether it left: an interface that does not take live
+    /// frames is silent about it.
     fn prove(&mut self, base_ns: u64) -> Result<(), SendError> {
         // A receiver that keeps its core busy may be late.
         const WAITS: u32 = 500;
@@ -323,7 +322,7 @@ impl Sender {
             if !self.free {
                 return Err(SendError::NoLiveFrames(self.interface.clone()));
             }
-            // Frames of an array are its program's.
+            // Frames in an array belong to its program.
             if self.slots.are_shared() {
                 let whole = self.slots.whole();
                 self.slots = whole.map_err(system(&self.interface, "memory for frames"))?;
@@ -337,12 +336,12 @@ impl Sender {
         Ok(())
     }
 
-    /// What was sent so far.
+    /// What has been sent so far.
     #[must_use]
     pub fn sent(&self) -> Sent {
         let dropped = statistic(&self.interface, "tx_dropped");
         Sent {
-            // An interface that does not say how many says nothing of these.
+            // An interface that does not report a total reports none of these.
             dropped: dropped
                 .zip(self.dropped_before)
                 .map_or(0, |(now, before)| now.saturating_sub(before)),
@@ -351,9 +350,9 @@ impl Sender {
     }
 }
 
-/// Waits for a time; false if `stop` was set before.
+/// Waits until a time; false if `stop` was set before.
 fn wait_until(due_ns: u64, stop: &AtomicBool) -> bool {
-    /// A signal may come just before a sleep.
+    /// A signal may arrive just before a sleep.
     const SLEEP_MAX_NS: u64 = 100_000_000;
     loop {
         let now_ns = monotonic_ns();
@@ -381,7 +380,7 @@ fn failed(interface: &str, source: io::Error) -> SendError {
     }
 }
 
-/// What becomes of an error of a system call on an interface.
+/// Turns an error of a system call on an interface into ours.
 fn system(interface: &str, call: &'static str) -> impl Fn(io::Error) -> SendError {
     move |source| match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => SendError::NotPermitted(interface.to_owned()),
@@ -405,7 +404,7 @@ fn opened(interface: &str) -> Result<(PacketSocket, u32), SendError> {
     Ok((socket, ifindex))
 }
 
-/// A counter of the interface; `None` where sysfs does not say it.
+/// A counter of the interface; `None` if sysfs does not have it.
 fn statistic(interface: &str, name: &str) -> Option<u64> {
     let path = format!("/sys/class/net/{interface}/statistics/{name}");
     std::fs::read_to_string(path).ok()?.trim().parse().ok()

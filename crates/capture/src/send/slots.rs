@@ -17,7 +17,7 @@ pub(super) const HEADER_LEN: usize = 16;
 pub(super) const LEN_AT: usize = 0;
 pub(super) const DUE_AT: usize = 8;
 
-/// Where slots are.
+/// Where the slots are.
 #[derive(Debug)]
 enum Memory {
     /// In memory of our own.
@@ -26,20 +26,20 @@ enum Memory {
     Array(SharedMemory),
 }
 
-/// Frames at equal distances, shared with the kernel or not.
+/// Equally spaced frames, shared with the kernel or not.
 #[derive(Debug)]
 pub(super) struct Slots {
     memory: Memory,
     stride: usize,
     count: usize,
     frame_max: usize,
-    /// What every frame ends with, so that slots need not hold it. If there is any, all
-    /// frames are as long as the longest.
+    /// What every frame ends with, so that slots need not hold it. If it is not empty, all frames
+    /// are as long as the longest.
     tail: Vec<u8>,
 }
 
-/// Bytes from a slot to the next, if slots hold so many bytes of a frame: a multiple of a
-/// cache line.
+/// Bytes from a slot to the next, if slots hold this many bytes of a frame: a multiple of a cache
+/// line.
 pub(super) fn stride(held: usize) -> usize {
     (HEADER_LEN + held).next_multiple_of(64)
 }
@@ -81,7 +81,7 @@ impl Slots {
         let mut whole = Self::in_memory(self.count, self.frame_max)?;
         for slot in 0..self.count {
             let len = self.len(slot);
-            // A slot into which no frame was put has no length.
+            // A slot without a frame has no length.
             if len > 0 {
                 let mut frame = vec![0; len - self.tail.len()];
                 self.read(slot, HEADER_LEN, &mut frame);
@@ -148,7 +148,7 @@ impl Slots {
     ///
     /// # Panics
     ///
-    /// If slots are those of an array.
+    /// If the slots are those of an array.
     pub(super) fn frame(&self, slot: usize) -> &[u8] {
         let Memory::Own(memory) = &self.memory else {
             panic!("frames of an array are not sent through a socket");

@@ -15,19 +15,18 @@ pub(super) struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// Frames for one system call at most: more did not make it faster.
+    /// Frames per system call at most: more was not faster.
     pub(super) const BATCH: usize = 64;
 
     pub(super) fn open(ifindex: u32) -> io::Result<Self> {
         let fd = socket::packet_socket(false)?;
         socket::bind_packet(fd.as_fd(), ifindex, false)?;
-        // Straight to the driver, without queueing disciplines; refused where there are
-        // none.
+        // Straight to the driver, bypassing queueing disciplines; refused where there are none.
         let _ = socket::set_number(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1);
         Ok(Self { fd })
     }
 
-    /// Sends frames as far as the device takes them at once; gives how many, at least one.
+    /// Sends as many frames as the device takes at once; returns how many, at least one.
     pub(super) fn try_send(&self, frames: &[&[u8]]) -> io::Result<usize> {
         let mut messages = [Message::default(); Self::BATCH];
         let mut count = 0;
@@ -43,8 +42,8 @@ impl PacketSocket {
         socket::send_many::<{ Self::BATCH }>(self.fd.as_fd(), &to, messages, dont_wait)
     }
 
-    /// Sends the first frame of a range of slots and those after it that are due by now;
-    /// gives how many.
+    /// Sends the first frame of a range of slots and those after it that are due by now; returns
+    /// how many.
     pub(super) fn send(
         &self,
         slots: &Slots,

@@ -9,7 +9,7 @@ use crate::batch::PacketRef;
 
 /// Magic number of pcap with nanoseconds (draft-ietf-opsawg-pcap, section 4).
 const MAGIC_NS: u32 = 0xa1b2_3c4d;
-/// Said where no interface says otherwise.
+/// The snapshot length unless an interface has a larger one.
 const SNAPLEN: u32 = 262_144;
 
 /// Writes a little-endian pcap file with nanosecond timestamps, for tools that
@@ -21,7 +21,7 @@ const SNAPLEN: u32 = 262_144;
 pub struct PcapWriter<W: Write> {
     output: W,
     link: Option<LinkType>,
-    /// Global interface ids that may be written, by id.
+    /// Whether an interface may be written, by global id.
     known: Vec<bool>,
 }
 
@@ -70,7 +70,7 @@ impl<W: Write> PcapWriter<W> {
         header[..4].copy_from_slice(&MAGIC_NS.to_le_bytes());
         header[4..6].copy_from_slice(&2u16.to_le_bytes());
         header[6..8].copy_from_slice(&4u16.to_le_bytes());
-        // Readers cut packets to this length, and later interfaces may have more.
+        // Readers cut packets to this length, and later interfaces may need more.
         let snaplen = interface.snaplen.max(SNAPLEN);
         header[16..20].copy_from_slice(&snaplen.to_le_bytes());
         header[20..].copy_from_slice(&link.to_le_bytes());
@@ -103,8 +103,7 @@ impl<W: Write> PcapWriter<W> {
         Ok(())
     }
 
-    /// Flushes and gives the output back. Without any interface the file is an
-    /// empty Ethernet capture.
+    /// Flushes and returns the output. Without any interface the file is an empty Ethernet capture.
     ///
     /// # Errors
     /// [`WriteError::Io`].

@@ -12,16 +12,16 @@ use crate::batch::PacketRef;
 /// Writes a little-endian pcapng file of one section, timestamps in
 /// nanoseconds.
 ///
-/// Interfaces of several inputs and sections become interfaces of that section,
-/// in the order in which they are announced. A packet without a timestamp is
-/// written as a simple packet block if that can hold it (first interface, no
-/// options, cut at nothing but the snapshot length), else with the time 0.
+/// Interfaces of several inputs and sections become interfaces of that section, in the order in
+/// which they are announced. A packet without a timestamp is written as a simple packet block if
+/// that can hold it (first interface, no options, cut by nothing but the snapshot length), else
+/// with time 0.
 ///
 /// Does not buffer: give it a [`BufWriter`](std::io::BufWriter).
 #[derive(Debug)]
 pub struct PcapNgWriter<W: Write> {
     output: W,
-    /// By global interface id: its number in this file.
+    /// The interface's number in this file, by global id.
     numbers: Vec<Option<u32>>,
     interfaces: u32,
     /// Of interface 0.
@@ -31,8 +31,7 @@ pub struct PcapNgWriter<W: Write> {
 }
 
 impl<W: Write> PcapNgWriter<W> {
-    /// Begins the file with a section header; `section_options` as in
-    /// [`Meta::Section`].
+    /// Starts the file with a section header; `section_options` as in [`Meta::Section`].
     ///
     /// # Errors
     /// [`WriteError::Io`].
@@ -48,7 +47,7 @@ impl<W: Write> PcapNgWriter<W> {
         writer.word(0x1A2B_3C4D);
         // Version 1.0.
         writer.word(1);
-        // Section length: not stated.
+        // Section length: unspecified.
         writer.block.extend_from_slice(&[0xff; 8]);
         writer.options(section_options);
         writer.end()?;
@@ -115,9 +114,9 @@ impl<W: Write> PcapNgWriter<W> {
         packet.options.is_empty() && len == kept
     }
 
-    /// Writes what an input says beside its packets: an interface is announced,
-    /// another block written as it is. A further section header is skipped,
-    /// since the file is one section: give its options to [`new`](Self::new).
+    /// Writes what an input holds in addition to packets: an interface is announced, another block
+    /// written as it is. A further section header is skipped, since the file is one section: give
+    /// its options to [`new`](Self::new).
     ///
     /// # Errors
     /// [`WriteError::UnknownInterface`] for statistics about an interface that
@@ -156,7 +155,7 @@ impl<W: Write> PcapNgWriter<W> {
         self.end()
     }
 
-    /// Flushes and gives the output back.
+    /// Flushes and returns the output.
     ///
     /// # Errors
     /// [`WriteError::Io`].
@@ -181,7 +180,7 @@ impl<W: Write> PcapNgWriter<W> {
         self.block.extend_from_slice(&word.to_le_bytes());
     }
 
-    /// A list with its end, which older readers want.
+    /// A list with its end marker, which older readers want.
     fn options(&mut self, list: &[u8]) {
         if !list.is_empty() {
             self.block.extend_from_slice(list);

@@ -1,4 +1,4 @@
-//! What the tests share: the data folder, and reading an input whole.
+//! What the tests share: the data folder, and reading a whole input.
 #![allow(dead_code, reason = "each test crate uses its part")]
 #![allow(unreachable_pub, reason = "a module of several crates")]
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
@@ -54,7 +54,7 @@ pub enum Item {
     Meta(Meta),
 }
 
-/// All that an input gives.
+/// Everything that an input gives.
 #[derive(Debug, Default)]
 pub struct Reading {
     pub items: Vec<Item>,

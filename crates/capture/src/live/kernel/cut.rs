@@ -1,15 +1,15 @@
 //! The cut table: how much of a flow's packets is enough.
 //!
-//! The cut table is memory that we and the programs share: 2^20 entries of 8 bytes,
-//! found by a keyed hash of addresses, ports and protocol in either direction.
+//! The cut table is memory shared between us and the programs: 2^20 entries of 8 bytes, found by a
+//! keyed hash of addresses, ports and protocol, the same in either direction.
 //!
 //! ```text
 //!  63          24 23    16 15      0
 //!  | hash, upper | second | length |      one word, read and written at once
 //! ```
 //!
-//! An entry counts while its second is the current one or one of the two before, so
-//! a flow that user space does not confirm any more comes whole again.
+//! An entry is valid while its second is the current one or one of the two before, so a flow that
+//! user space no longer confirms is captured whole again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,34 +19,33 @@ use strata_wire::{AddressFamily, Endpoint, FlowKey, exact};
 
 use super::{COUNTER_WORDS, MULTIPLIER, SKB_PROTOCOL, XDP_LOAD_BYTES, write_step};
 
-/// Where things stand in the shared memory, in words of 8 bytes, after the counters.
+/// Places in the shared memory, in words of 8 bytes, after the counters.
 pub(super) const SECOND_AT: usize = COUNTER_WORDS;
 const TABLE_AT: usize = 1024;
 /// Entries of the cut table: 8 MiB.
 const TABLE_ENTRIES: usize = 1 << 20;
-/// What of a hash the tag is, above second and length.
+/// The part of a hash that is the tag, above second and length.
 const TAG_SHIFT: i32 = 24;
 
 /// Words of the shared memory with a table, and without.
 pub(super) const WORDS: usize = TABLE_AT + TABLE_ENTRIES;
 pub(super) const WORDS_WITHOUT: usize = TABLE_AT;
 
-/// Seconds for which an entry counts beside the one in which it was made.
+/// Seconds for which an entry is valid, after the one in which it was made.
 const LIFETIME_SECONDS: i32 = 2;
 
 /// No packet is cut to fewer bytes.
 pub const CUT_BYTES_MIN: u16 = 256;
-/// An entry that does not cut yet counts down from here: so many packets of a flow
-/// must agree before the first one is cut.
+/// An entry that does not cut yet counts down from here: this many packets of a flow must agree
+/// before the first one is cut.
 const AGREED: u16 = u16::MAX;
 const AGREE_PACKETS: u16 = 4;
 
-/// Lengths to which the kernel cuts packets of flows whose verdict is known; shared
-/// by all workers.
+/// Lengths to which the kernel cuts packets of flows whose verdict is known; shared by all workers.
 ///
-/// Time: one access to memory for each call. An attacker cannot aim at an entry
-/// without the key; where two flows share one, the later takes it, and a flow whose
-/// 44 bits of hash are another's is cut as that one is.
+/// Time: one memory access per call. An attacker cannot aim at an entry without the key; where two
+/// flows share one, the later takes it, and a flow whose 44 bits of hash are another's is cut as
+/// that one is.
 #[derive(Debug, Clone)]
 pub struct CutTable {
     shared: Arc<Shared>,
@@ -58,9 +57,9 @@ impl CutTable {
         Self { shared, key }
     }
 
-    /// Says that `bytes` of each further packet of a flow are enough, at least
-    /// [`CUT_BYTES_MIN`]. It takes effect after a few packets that agree, and is to
-    /// be repeated with each packet of the flow.
+    /// Says that `bytes` of each further packet of a flow are enough, at least [`CUT_BYTES_MIN`].
+    /// Takes effect after a few packets that agree, and must be repeated with each packet of the
+    /// flow.
     #[inline]
     pub fn cut(&self, flow: &FlowKey, bytes: u16) {
         let Some(hash) = self.hash(flow) else {
@@ -82,8 +81,8 @@ impl CutTable {
         }
     }
 
-    /// As [`CutTable::cut`], from the next packet on: what is known of the flow does not
-    /// depend on more of its packets, as with a policy.
+    /// As [`CutTable::cut`], but from the next packet on: what is known of the flow does not depend
+    /// on more of its packets, as with a policy.
     #[inline]
     pub fn cut_at_once(&self, flow: &FlowKey, bytes: u16) {
         let Some(hash) = self.hash(flow) else {
@@ -110,12 +109,12 @@ impl CutTable {
         }
     }
 
-    /// Ages the entries: the second of now, of any clock that goes evenly.
+    /// Ages the entries: the current second, by any clock that runs evenly.
     pub fn set_second(&self, second: u64) {
         self.shared.words()[SECOND_AT].store(second & 0xff, Relaxed);
     }
 
-    /// As the program works it out; `None` for flows that it does not cut.
+    /// As the program computes it; `None` for flows that it does not cut.
     #[inline]
     fn hash(&self, flow: &FlowKey) -> Option<u64> {
         if flow.protocol != 6 && flow.protocol != 17 {
@@ -161,7 +160,7 @@ pub(in crate::live) fn fold(key: u64, [a, b, port]: [u64; 3]) -> u64 {
     step(step(step(key, a), b), port)
 }
 
-/// Address and port as a little-endian machine loads their network order.
+/// Address and port as a little-endian machine loads them from network order.
 #[inline]
 pub(in crate::live) fn raw_ipv4(end: Endpoint) -> u64 {
     #[allow(clippy::cast_possible_truncation)]
@@ -179,7 +178,7 @@ pub(in crate::live) fn raw_ipv6(end: Endpoint) -> [u64; 3] {
     [word(0), word(8), u64::from(end.port.to_be())]
 }
 
-/// Goes on at `found` with the length in the cut table in `R0`, or after. Fragments,
+/// Continues at `found` with the length in the cut table in `R0`, or falls through. Fragments,
 /// options, extension headers and other protocols are not looked up.
 pub(super) fn look_up(
     asm: &mut Assembler,
@@ -188,7 +187,7 @@ pub(super) fn look_up(
     load_bytes: i32,
     found: Label,
 ) {
-    /// Where IP header and ports are put on the stack.
+    /// Where IP header and ports are stored on the stack.
     const AT: i16 = -48;
     let (ipv6, look, whole) = (asm.label(), asm.label(), asm.label());
     let copy = |asm: &mut Assembler, bytes: i32| {
@@ -207,8 +206,8 @@ pub(super) fn look_up(
         asm.bind(known);
     };
     if load_bytes == XDP_LOAD_BYTES {
-        // Version and protocol are told apart by the header alone; after other
-        // EtherTypes there is nothing in the table, but for one packet in 2^40.
+        // The header alone tells version and protocol; after other EtherTypes there is nothing in
+        // the table, except for one packet in 2^40.
         copy(asm, 24);
         asm.load(Width::Byte, Reg::R0, Reg::R10, AT);
         asm.alu64(Alu::ShiftRight, Reg::R0, 4);
@@ -274,7 +273,7 @@ pub(super) fn look_up(
     asm.bind(whole);
 }
 
-/// `R0` = the length of the entry of the hash in `R1`, if it is its and counts.
+/// `R0` = the length of the entry of the hash in `R1`, if the entry is its own and valid.
 fn read_entry(asm: &mut Assembler, table: &CutTable, none: Label) {
     let mask = exact::<i32>(TABLE_ENTRIES - 1);
     let number = table.shared.number();

@@ -1,15 +1,15 @@
-//! The program of a fanout group: which worker a packet goes to.
+//! The program of a fanout group: which worker gets a packet.
 
 use strata_bpf::{Alu, Assembler, Condition, Label, Reg, TooLarge, Width};
 
 use super::{LINK, NETWORK, SKB_PROTOCOL, write_step};
 
-/// The program of a fanout group: a number by the pair of outermost IP addresses,
-/// after VLAN tags, MPLS labels and PPPoE, else by the pair of MAC addresses.
-/// Fragments have no ports and replies have them turned, so ports do not count.
+/// The program of a fanout group: a number from the pair of outermost IP addresses, after VLAN
+/// tags, MPLS labels and PPPoE, else from the pair of MAC addresses. Fragments have no ports and
+/// replies have them swapped, so ports are not used.
 ///
-/// A packet that goes out comes here from its link layer header on, one that comes
-/// in from its network header on; so all offsets count from these.
+/// An outgoing packet starts at its link-layer header here, an incoming one at its network header;
+/// so all offsets count from these.
 pub(super) fn spread(ethernet: bool, key: u64) -> Result<Vec<u64>, TooLarge> {
     let mut asm = Assembler::new();
     let labels = Spread {
@@ -95,7 +95,7 @@ struct Spread {
     by_version: Label,
 }
 
-/// Ends the program with a number that the words of both ends give in either order.
+/// Ends the program with a number from the words of both ends, the same in either order.
 fn spread_by(asm: &mut Assembler, key: u64, ends: [&[i32]; 2], load: impl Fn(&mut Assembler, i32)) {
     asm.set(Reg::R7, 0);
     for words in ends {
