@@ -1,4 +1,4 @@
-//! Memory at an address fit for direct writes.
+//! Memory at an address suitable for direct writes.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -6,13 +6,13 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// What addresses, offsets and lengths of direct reads and writes are multiples of.
+/// Addresses, offsets and lengths of direct reads and writes are multiples of this.
 pub const ALIGNMENT: usize = 4096;
 
-/// Bytes that begin at a multiple of [`ALIGNMENT`]. They stay where they are while the value
-/// moves. The default has none.
+/// Bytes that start at a multiple of [`ALIGNMENT`]. They stay in place when the value moves. The
+/// default has none.
 pub struct AlignedBytes {
-    /// Of [`AlignedBytes::room`], which is not touched otherwise.
+    /// Points into [`AlignedBytes::room`], which is not touched otherwise.
     start: NonNull<u8>,
     len: usize,
     room: Vec<u8>,
@@ -24,7 +24,7 @@ unsafe impl Send for AlignedBytes {}
 unsafe impl Sync for AlignedBytes {}
 
 impl AlignedBytes {
-    /// So many zeros. Memory is taken page by page as it is touched.
+    /// This many zeros. Memory is taken page by page as it is touched.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         Self::within(vec![0; len + ALIGNMENT], len)
@@ -36,11 +36,11 @@ impl AlignedBytes {
         Self { start, len, room }
     }
 
-    /// So many zeros in memory that has been touched, if there is so much.
+    /// This many zeros in memory that has been touched, if there is that much.
     ///
     /// # Errors
     ///
-    /// If there is not.
+    /// If there is not enough memory.
     pub fn try_touched(len: usize) -> io::Result<Self> {
         let all = len
             .checked_add(ALIGNMENT)
@@ -51,7 +51,7 @@ impl AlignedBytes {
         Ok(Self::within(room, len))
     }
 
-    /// So many zeros in memory that has been touched, since the first touch of a page may take
+    /// This many zeros in memory that has been touched, since the first touch of a page may take
     /// microseconds.
     #[must_use]
     pub fn touched(len: usize) -> Self {
@@ -81,8 +81,8 @@ impl Deref for AlignedBytes {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len` bytes of `room`, initialised, or none. `room` is never touched but to
-        // be freed, so they are borrowed by way of `self` only.
+        // SAFETY: `len` bytes of `room`, initialised, or none. `room` is never touched except to be
+        // freed, so they are borrowed only through `self`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

@@ -398,11 +398,11 @@ impl Array {
 }
 
 impl Array {
-    /// The first `len` bytes of its values, which programs may read and write meanwhile.
+    /// The first `len` bytes of its values, which programs may read and write concurrently.
     ///
     /// # Errors
     ///
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn map(&self, len: usize) -> io::Result<SharedMemory> {
         SharedMemory::map(File::from(self.fd.try_clone()?), len)
     }

@@ -1,5 +1,5 @@
-//! Blocks in flight to a disk, several at a time. The queue owns a block until the kernel has let
-//! go of it.
+//! Blocks being written to a disk, several at a time. The queue owns a block until the kernel has
+//! released it.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -15,14 +15,14 @@ use crate::uring::Ring;
 /// Where the bytes of a block are.
 #[derive(Clone, Copy, Debug)]
 pub enum Memory<'a> {
-    /// Nobody writes them while the block is in flight.
+    /// Nobody writes to them while the block is in flight.
     Own(&'a [u8]),
-    /// Another process, or a NIC, might.
+    /// Another process, or a NIC, might write to them.
     Shared(SharedSlice<'a>),
 }
 
 impl Memory<'_> {
-    /// How many they are.
+    /// How many there are.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "blocks are never empty")]
     pub fn len(&self) -> usize {
@@ -40,37 +40,37 @@ impl Memory<'_> {
     }
 }
 
-/// Memory that is written to a file: for direct writes, a multiple of 4,096 bytes at such an
-/// address.
+/// Memory that is written to a file; for direct writes, a multiple of 4,096 bytes at an address
+/// that is one too.
 ///
 /// # Safety
 ///
-/// The kernel reads the bytes while nothing borrows from the value. So, from one mutable use of
-/// the value to the next, or to its drop:
+/// The kernel reads the bytes while nothing borrows from the value. So, from one mutable use of the
+/// value to the next, or until it is dropped:
 ///
-/// - `memory` gives the same bytes each time;
-/// - they stay where they are, also when the value itself is moved;
+/// - `memory` returns the same bytes each time;
+/// - they stay in place, even when the value itself is moved;
 /// - nobody in this process writes or frees them. Bytes that others may write are
 ///   [`Memory::Shared`].
 pub unsafe trait DiskBlock: Send + 'static {
     /// What is written.
     fn memory(&self) -> Memory<'_>;
 
-    /// The number of the buffer given to [`Writes::register`] that the bytes lie
-    /// in, if they do and that memory has not been freed since.
+    /// The number of the buffer given to [`Writes::register`] that holds the bytes, if one does and
+    /// that memory has not been freed since.
     fn registered(&self) -> Option<u16> {
         None
     }
 }
 
-// SAFETY: the bytes are on the heap, and change through a mutable reference only.
+// SAFETY: the bytes are on the heap, and change only through a mutable reference.
 unsafe impl DiskBlock for Vec<u8> {
     fn memory(&self) -> Memory<'_> {
         Memory::Own(self)
     }
 }
 
-/// The first bytes of memory of our own.
+/// The first bytes of our own memory.
 #[derive(Debug)]
 pub struct OwnBlock {
     memory: AlignedBytes,
@@ -79,7 +79,7 @@ pub struct OwnBlock {
 }
 
 impl OwnBlock {
-    /// The first `len` bytes of `memory`, which lie in the registered buffer of that number.
+    /// The first `len` bytes of `memory`, which are in the registered buffer of that number.
     ///
     /// # Panics
     ///
@@ -107,8 +107,8 @@ impl OwnBlock {
     }
 }
 
-// SAFETY: `AlignedBytes` stay where they are, and change through a mutable reference only; none
-// is given out.
+// SAFETY: `AlignedBytes` stay in place, and change only through a mutable reference; none is given
+// out.
 unsafe impl DiskBlock for OwnBlock {
     fn memory(&self) -> Memory<'_> {
         Memory::Own(self.bytes())
@@ -119,7 +119,7 @@ unsafe impl DiskBlock for OwnBlock {
     }
 }
 
-// SAFETY: the mapping lives as long as the block, at the same place; it says that others write.
+// SAFETY: the mapping lives as long as the block, at the same place; it declares that others write.
 unsafe impl DiskBlock for SharedBlock {
     fn memory(&self) -> Memory<'_> {
         Memory::Shared(self.slice())
@@ -129,9 +129,9 @@ unsafe impl DiskBlock for SharedBlock {
 /// A block of either kind.
 #[derive(Debug)]
 pub enum AnyBlock {
-    /// Of memory of our own.
+    /// In our own memory.
     Own(OwnBlock),
-    /// Of memory that others write too.
+    /// In memory that others write too.
     Shared(SharedBlock),
 }
 
@@ -152,12 +152,12 @@ unsafe impl DiskBlock for AnyBlock {
     }
 }
 
-/// A block with what belongs to it and comes back with it.
+/// A block together with data that belongs to it and comes back with it.
 #[derive(Debug)]
 pub struct Carrying<B, T> {
     /// The block.
     pub block: B,
-    /// What belongs to it.
+    /// The data that belongs to it.
     pub with: T,
 }
 
@@ -172,11 +172,11 @@ unsafe impl<B: DiskBlock, T: Send + 'static> DiskBlock for Carrying<B, T> {
     }
 }
 
-/// Writes blocks, some at a time, and gives them back in the order in which they came.
+/// Writes blocks, several at a time, and returns them in the order in which they came.
 ///
-/// A block belongs to the queue from [`Writes::submit`] on until it comes back, so
-/// nobody can change it meanwhile. Where the kernel has no io_uring for us, or a
-/// file no descriptor, each is written before `submit` returns.
+/// A block belongs to the queue from [`Writes::submit`] on until it comes back, so nobody can
+/// change it meanwhile. If the kernel offers us no io_uring, or a file has no descriptor, each is
+/// written before `submit` returns.
 pub struct Writes<B> {
     ring: Option<Ring>,
     refused: Option<io::Error>,
@@ -192,7 +192,7 @@ struct Slot<B> {
 }
 
 enum State {
-    /// So many bytes of it are written; the rest goes to this place.
+    /// This many bytes of it are written; the rest goes to this place.
     Writing {
         file: Arc<File>,
         offset: u64,
@@ -211,8 +211,8 @@ impl<B> std::fmt::Debug for Writes<B> {
 }
 
 impl<B: DiskBlock> Writes<B> {
-    /// A queue of so many blocks at a time, by io_uring if the kernel lets us and more
-    /// than one is wanted.
+    /// A queue of this many blocks at a time, by io_uring if the kernel permits it and more than
+    /// one is wanted.
     #[must_use]
     pub fn new(in_flight_max: usize) -> Self {
         let in_flight_max = in_flight_max.clamp(1, 1 << 10);
@@ -230,15 +230,15 @@ impl<B: DiskBlock> Writes<B> {
         }
     }
 
-    /// Why the kernel gives us no io_uring; `None` if it does, or was not asked.
+    /// Why the kernel does not give us io_uring; `None` if it does, or was not asked.
     #[must_use]
     pub fn refused(&self) -> Option<&io::Error> {
         self.refused.as_ref()
     }
 
-    /// Tells the kernel where blocks will lie, so that it need not look the memory up
-    /// for each. Whether it has agreed: it may be short of locked memory, and then
-    /// all goes on without. To be called once, before anything is submitted.
+    /// Tells the kernel where blocks will be, so that it need not look up the memory for each.
+    /// Returns whether it agreed: it may be short of locked memory, and then everything works
+    /// without. Call it once, before anything is submitted.
     pub fn register(&mut self, buffers: &[&[u8]]) -> bool {
         let ring = self.ring.as_mut();
         ring.is_some_and(|ring| ring.register(buffers).is_ok())
@@ -256,12 +256,12 @@ impl<B: DiskBlock> Writes<B> {
         self.slots.is_empty()
     }
 
-    /// Begins to write a block at `offset` of a file. What becomes of it says
-    /// [`Writes::complete`]. What the kernel cannot be handed over, `write` writes.
+    /// Starts writing a block at `offset` of a file. [`Writes::complete`] reports the outcome. What
+    /// cannot be handed to the kernel, `write` writes.
     ///
     /// # Panics
     ///
-    /// If there is no room.
+    /// If [`Writes::has_room`] is false.
     pub fn submit(
         &mut self,
         file: Option<Arc<File>>,
@@ -299,9 +299,9 @@ impl<B: DiskBlock> Writes<B> {
         let start = memory.start().wrapping_add(*done);
         let registered = slot.block.registered();
         let offset = offset + *done as u64;
-        // SAFETY: the bytes are those of the block, which promises that they stay as they are
-        // while nobody uses it. Nobody does before the kernel has told the end of this write;
-        // `drop` waits for it too, or forgets the block.
+        // SAFETY: the bytes are those of the block, which guarantees that they stay unchanged while
+        // nobody uses it. Nobody does before the kernel has reported the end of this write; `drop`
+        // waits for that too, or forgets the block.
         let begun = unsafe { ring.write(file, (start, len), offset, registered, number) };
         if let Err(error) = begun {
             slot.state = State::Done(Err(error));
@@ -322,7 +322,7 @@ impl<B: DiskBlock> Writes<B> {
         }
     }
 
-    /// As [`Writes::complete`], if that needs no waiting.
+    /// As [`Writes::complete`], if that requires no waiting.
     pub fn try_complete(&mut self) -> Option<(B, io::Result<()>)> {
         while let Some(ring) = &mut self.ring
             && let Some((number, result)) = ring.try_next()
@@ -343,7 +343,7 @@ impl<B: DiskBlock> Writes<B> {
         self.ended(number, result);
     }
 
-    /// Takes in how much of a block the kernel has written.
+    /// Records how much of a block the kernel has written.
     fn ended(&mut self, number: u64, result: io::Result<usize>) {
         let index = usize::try_from(number - self.first).expect("few blocks are in flight");
         let Some(slot) = self.slots.get_mut(index) else {
@@ -368,7 +368,7 @@ impl<B: DiskBlock> Writes<B> {
 }
 
 impl<B> Drop for Writes<B> {
-    /// Waits until the kernel has let go of every block.
+    /// Waits until the kernel has released every block.
     fn drop(&mut self) {
         if self.ring.as_mut().is_some_and(|ring| !ring.drain()) {
             mem::forget(mem::take(&mut self.slots));

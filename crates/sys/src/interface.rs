@@ -1,4 +1,4 @@
-//! What the kernel says of network interfaces, by name.
+//! What the kernel knows about network interfaces, by name.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int};
@@ -8,8 +8,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use crate::mapping::Mapping;
 use crate::socket::{check, owned};
 
-/// Asks the kernel about an interface by name; `request` is one of `SIOCGIF*`, and
-/// the answer stands in the union of `ifreq`.
+/// Asks the kernel about an interface by name; `request` is one of `SIOCGIF*`, and the answer is in
+/// the union of `ifreq`.
 fn ask(name: &str, request: libc::Ioctl) -> io::Result<libc::ifreq> {
     let socket = control_socket()?;
     let mut asked = ifreq(name)?;
@@ -27,7 +27,7 @@ fn control_socket() -> io::Result<OwnedFd> {
 fn ifreq(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: all zeros is a valid `ifreq`.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // One byte stays for the closing NUL.
+    // One byte is reserved for the closing NUL.
     if name.is_empty() || name.len() >= request.ifr_name.len() {
         return Err(io::Error::from_raw_os_error(libc::ENODEV));
     }
@@ -41,7 +41,7 @@ fn ifreq(name: &str) -> io::Result<libc::ifreq> {
 ///
 /// # Errors
 ///
-/// What the operating system says; `ENODEV` if there is no such interface, as from all here.
+/// What the operating system says; `ENODEV` if there is no such interface, as everywhere here.
 pub fn flags(name: &str) -> io::Result<u16> {
     let answer = ask(name, libc::SIOCGIFFLAGS)?;
     // SAFETY: SIOCGIFFLAGS fills this field; it is an integer.
@@ -72,7 +72,7 @@ pub fn index(name: &str) -> io::Result<u32> {
     u32::try_from(index).map_err(io::Error::other)
 }
 
-/// Bytes of the largest packet without its link layer header.
+/// Bytes of the largest packet, without the link-layer header.
 ///
 /// # Errors
 ///
@@ -93,26 +93,26 @@ pub fn mtu(name: &str) -> io::Result<u32> {
 pub fn ethtool(name: &str, buffer: &mut [u8]) -> io::Result<()> {
     let socket = control_socket()?;
     let mut request = ifreq(name)?;
-    // The kernel does not ask how long the buffer is: a page that it cannot write stands after it.
+    // The kernel does not ask how long the buffer is: a page that it cannot write follows it.
     let page = rustix::param::page_size();
     let end = buffer.len().next_multiple_of(page);
     let mut memory = Mapping::anonymous(end + page)?;
     memory.forbid(end)?;
     let at = end - buffer.len();
-    // SAFETY: memory of our own, before the page that is forbidden.
+    // SAFETY: our own memory, before the forbidden page.
     unsafe { memory.bytes_mut(at, buffer.len()) }.copy_from_slice(buffer);
     request.ifr_ifru.ifru_data = memory.start().as_ptr().wrapping_add(at).cast();
-    // SAFETY: SIOCETHTOOL reads and writes memory from `ifr_data` on, as much as the command
-    // says and no further than the forbidden page, where it fails.
+    // SAFETY: SIOCETHTOOL reads and writes memory from `ifr_data` on, as much as the command needs
+    // and no further than the forbidden page, where it fails.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
     check(done)?;
-    // SAFETY: as above; the call has returned, and nobody else knows of the memory.
+    // SAFETY: as above; the call has returned, and nobody else knows about the memory.
     buffer.copy_from_slice(unsafe { memory.bytes(at, buffer.len()) });
     Ok(())
 }
 
-/// Has a card stamp every received packet with the time of its own clock, unless it does. What
-/// it does with sent ones is left as it is.
+/// Makes a card stamp every received packet with the time of its own clock, unless it already does.
+/// How it stamps sent packets is unchanged.
 ///
 /// # Errors
 ///
@@ -158,7 +158,7 @@ pub fn names() -> io::Result<Vec<(u32, String)>> {
         if index == 0 || name.is_null() {
             break;
         }
-        // SAFETY: a NUL-terminated string of the list.
+        // SAFETY: a NUL-terminated string in the list.
         let text = unsafe { CStr::from_ptr(name) };
         names.push((index, text.to_string_lossy().into_owned()));
         // SAFETY: not yet the last entry.
@@ -190,14 +190,14 @@ mod tests {
 
     #[test]
     fn an_answer_that_is_longer_than_the_buffer_is_an_error() {
-        /// `ETHTOOL_GFEATURES`' neighbour `ETHTOOL_GDRVINFO`: its answer has 196 bytes.
+        /// `ETHTOOL_GDRVINFO`, next to `ETHTOOL_GFEATURES`: its answer has 196 bytes.
         const DRIVER_INFO: u32 = 3;
         let ask = |len: usize| {
             let mut buffer = vec![0; len];
             buffer[..4].copy_from_slice(&DRIVER_INFO.to_ne_bytes());
             ethtool("lo", &mut buffer).map_err(|error| error.raw_os_error())
         };
-        // Some kernels say nothing of the loopback interface, then there is no answer either.
+        // Some kernels say nothing about the loopback interface, then there is no answer either.
         if ask(196).is_ok() {
             assert_eq!(ask(100), Err(Some(libc::EFAULT)));
         }

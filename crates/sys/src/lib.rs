@@ -1,17 +1,17 @@
-//! What needs unsafe code: memory that the kernel, another process or a NIC uses too, rings in
-//! it, and system calls that rustix does not have. Everything here can be used from safe code
-//! without care; the one contract that others could have to keep is that of [`DiskBlock`], and
-//! the memory that blocks need is here.
+//! What needs unsafe code: memory that the kernel, another process or a NIC uses too, rings in it,
+//! and system calls that rustix does not have. Everything here is safe to use from safe code; the
+//! only contract that others might have to keep is that of [`DiskBlock`], and the memory that
+//! blocks need is here.
 //!
 //! ```text
-//! aligned    memory at an address fit for direct writes
+//! aligned    memory at an address suitable for direct writes
 //! shared     memory that another process or a NIC writes too: copied, never borrowed
-//! disk       blocks in flight to a disk, kept until the kernel has let go
+//! disk       blocks being written to a disk, kept until the kernel has released them
 //! uring      io_uring(7)
 //! socket     packet sockets, options, many messages with one call
 //! packet     the ring of a packet socket
 //! xdp        the frames and rings of an AF_XDP socket
-//! interface  what the kernel says of network interfaces
+//! interface  what the kernel knows about network interfaces
 //! bpf        bpf(2): programs and maps
 //! verbs      memory that a NIC writes, through libibverbs (with the feature of that name)
 //! blocked    what SIGSYS does
@@ -19,9 +19,9 @@
 //! ```
 //!
 //! Memory that the kernel hands over for a while (blocks of a ring, frames) is a slice for that
-//! while: giving it back takes the ring mutably, so no slice of it is left.
+//! while: giving it back borrows the ring mutably, so no slice of it is left.
 //!
-//! Any crate may use it; it uses none. Outside of it, only vector instructions are unsafe.
+//! Any crate may use this one; it uses none. Elsewhere, only vector instructions are unsafe.
 #![deny(unsafe_code)]
 
 mod aligned;

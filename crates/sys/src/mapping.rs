@@ -13,10 +13,10 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: a mapping is plain memory that one value owns; nothing in it is tied to
-// the thread that made it.
+// SAFETY: a mapping is plain memory owned by one value; nothing in it is tied to the thread that
+// made it.
 unsafe impl Send for Mapping {}
-// SAFETY: a shared reference gives atomics, and slices only to who answers for them.
+// SAFETY: a shared reference gives atomics, and slices only under an unsafe contract.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -32,7 +32,7 @@ impl Mapping {
         Self::map(fd.as_raw_fd(), len, libc::MAP_SHARED | populate, offset)
     }
 
-    /// Memory of our own, zero at first.
+    /// Our own memory, initially zero.
     pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
         Self::map(-1, len, flags, 0)
@@ -49,7 +49,7 @@ impl Mapping {
         Ok(Self { start, len })
     }
 
-    /// From `at` on, which is a multiple of the page's size, nothing can be read or written.
+    /// From `at` on, a multiple of the page size, nothing can be read or written any more.
     pub(crate) fn forbid(&mut self, at: usize) -> io::Result<()> {
         assert!(at <= self.len);
         // SAFETY: within the mapping, which is borrowed mutably: nothing refers to it.
@@ -80,15 +80,15 @@ impl Mapping {
         unsafe { AtomicU32::from_ptr(self.start.as_ptr().add(at).cast()) }
     }
 
-    /// Bytes of it.
+    /// Some of its bytes.
     ///
     /// # Safety
     ///
-    /// For as long as the slice lives, nobody writes these bytes.
+    /// As long as the slice lives, nobody writes these bytes.
     #[inline]
     pub(crate) unsafe fn bytes(&self, at: usize, len: usize) -> &[u8] {
         assert!(at <= self.len && len <= self.len - at);
-        // SAFETY: inside the mapping; the caller answers for the rest.
+        // SAFETY: inside the mapping; the caller guarantees the rest.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(at), len) }
     }
 
@@ -96,11 +96,11 @@ impl Mapping {
     ///
     /// # Safety
     ///
-    /// For as long as the slice lives, nobody else reads or writes these bytes.
+    /// As long as the slice lives, nobody else reads or writes these bytes.
     #[inline]
     pub(crate) unsafe fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
         assert!(at <= self.len && len <= self.len - at);
-        // SAFETY: inside the mapping; the caller answers for the rest.
+        // SAFETY: inside the mapping; the caller guarantees the rest.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(at), len) }
     }
 }

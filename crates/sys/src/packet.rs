@@ -1,4 +1,4 @@
-//! The memory of a TPACKET_V3 ring, in blocks that go to and fro between the kernel and us.
+//! The memory of a TPACKET_V3 ring, in blocks that go back and forth between the kernel and us.
 //!
 //! Source: linux/if_packet.h and Documentation/networking/packet_mmap.rst.
 #![allow(unsafe_code)]
@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::mapping::Mapping;
 use crate::socket::{get_option, set_number, set_option};
 
-/// `block_status` in `struct tpacket_block_desc`, whose is the block.
+/// `block_status` in `struct tpacket_block_desc`: whose block it is.
 const STATUS_AT: usize = 8;
 
 /// What the kernel is asked for.
@@ -19,18 +19,18 @@ const STATUS_AT: usize = 8;
 pub struct RingLayout {
     /// Blocks.
     pub blocks: usize,
-    /// Bytes of a block: a power of two, and pages.
+    /// Bytes of a block: a power of two, and whole pages.
     pub block_bytes: usize,
     /// When the kernel hands over a block that is not full.
     pub timeout: Duration,
 }
 
-/// What the kernel has counted since it was asked last.
+/// What the kernel has counted since it was last asked.
 #[derive(Clone, Copy, Debug)]
 pub struct PacketCounts {
-    /// Packets, those dropped included.
+    /// Packets, including those dropped.
     pub packets: u32,
-    /// Packets for which there was no room.
+    /// Packets for which there was no space.
     pub drops: u32,
     /// How often the ring was full.
     pub full: u32,
@@ -48,10 +48,10 @@ pub struct PacketRing {
 }
 
 impl PacketRing {
-    /// Where in a block the bytes begin that are ours while we have it: after the status.
+    /// Where the bytes that are ours start in a block while we have it: after the status.
     pub const BODY_AT: usize = STATUS_AT + 4;
 
-    /// Makes a ring for a packet socket, which has none.
+    /// Makes a ring for a packet socket that has none.
     ///
     /// # Errors
     ///
@@ -59,7 +59,7 @@ impl PacketRing {
     pub fn map(socket: BorrowedFd<'_>, layout: &RingLayout) -> io::Result<Self> {
         // `tpacket_versions` in linux/if_packet.h.
         const TPACKET_V3: u32 = 2;
-        // The kernel wants frames, though packets lie in TPACKET_V3 blocks as they come.
+        // The kernel asks for frames, though packets in TPACKET_V3 blocks take the space they need.
         const FRAME_BYTES: usize = 2048;
         let RingLayout {
             blocks,
@@ -95,13 +95,13 @@ impl PacketRing {
 
     /// Whether the next block has been handed over; then it is ours.
     pub fn take(&mut self) -> bool {
-        // Acquire: what the kernel wrote into the block before is visible after.
+        // Acquire: what the kernel wrote into the block before is visible afterwards.
         let status = self.status().load(Ordering::Acquire);
         self.ours = status & libc::TP_STATUS_USER != 0;
         self.ours
     }
 
-    /// The share of blocks that wait for us, the one that is ours included.
+    /// The share of blocks that wait for us, including the one that is ours.
     #[allow(clippy::cast_precision_loss)]
     #[must_use]
     pub fn fill(&self) -> f64 {
@@ -126,13 +126,13 @@ impl PacketRing {
             return &[];
         }
         let (at, len) = self.body();
-        // SAFETY: the kernel leaves a block alone from setting TP_STATUS_USER until it is given
-        // back, which takes `&mut self`: the block is ours as long as this borrows. The status
-        // is not part of it.
+        // SAFETY: once it has set TP_STATUS_USER, the kernel leaves a block alone until it is given
+        // back, which takes `&mut self`: the block is ours as long as this borrows. The status is
+        // not part of it.
         unsafe { self.memory.bytes(at, len) }
     }
 
-    /// As [`PacketRing::block`], for putting back what was taken out of packets.
+    /// As [`PacketRing::block`], for restoring what was taken out of packets.
     #[inline]
     pub fn block_mut(&mut self) -> &mut [u8] {
         if !self.ours {
@@ -155,7 +155,7 @@ impl PacketRing {
     }
 }
 
-/// What the kernel has counted since it was asked last.
+/// What the kernel has counted since it was last asked.
 ///
 /// # Errors
 ///

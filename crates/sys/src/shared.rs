@@ -1,5 +1,5 @@
-//! Memory that two processes of one machine have mapped, or that a NIC writes: bytes are copied
-//! in and out, and no reference to them exists, since they may change at any time.
+//! Memory that two processes of one machine have mapped, or that a NIC writes: bytes are copied in
+//! and out, and no references to them exist, since they may change at any time.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -20,8 +20,8 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Maps the first `len` bytes of a file, of which is known that it has them and keeps them:
-    /// a file that becomes smaller ends the process that touches what it had.
+    /// Maps the first `len` bytes of a file, which must have them and keep them: if a file shrinks,
+    /// a process that touches the lost part is killed.
     ///
     /// # Errors
     ///
@@ -38,7 +38,7 @@ impl SharedMemory {
     /// What the operating system says.
     pub fn create(name: &str, len: usize) -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        // Nobody runs what is in it: sealed since Linux 6.3, which refuses the flag before.
+        // Nobody executes it: sealed since Linux 6.3; earlier kernels refuse the flag.
         let sealed = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL);
         let file = File::from(sealed.or_else(|_| memfd_create(name, flags))?);
         file.set_len(len as u64)?;
@@ -46,25 +46,25 @@ impl SharedMemory {
         Self::map(file, len)
     }
 
-    /// What another process of this machine is handed to map it.
+    /// What another process of this machine is given to map it.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Its first byte, for telling a NIC.
+    /// Its first byte, to be passed to a NIC.
     #[must_use]
     pub fn start(&self) -> NonNull<u8> {
         self.memory.start()
     }
 
-    /// Bytes of it.
+    /// Its length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.memory.len()
     }
 
-    /// Whether it has none.
+    /// Whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.memory.len() == 0
@@ -85,8 +85,8 @@ impl SharedMemory {
     /// If that is beyond the mapping.
     pub fn copy_in(&self, at: usize, bytes: &[u8]) {
         self.check(at, bytes.len());
-        // SAFETY: within the mapping by the assertion; `bytes` are not of it, since there are no
-        // references to it.
+        // SAFETY: within the mapping by the assertion; `bytes` are not part of it, since there are
+        // no references to it.
         unsafe {
             let to = self.memory.start().as_ptr().add(at);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
@@ -113,7 +113,7 @@ impl SharedMemory {
     #[inline]
     pub fn copy_into(&self, at: usize, out: &mut [u8]) {
         self.check(at, out.len());
-        // SAFETY: within the mapping by the assertion; `out` is not of it, since there are no
+        // SAFETY: within the mapping by the assertion; `out` is not part of it, since there are no
         // references to it.
         unsafe {
             let from = self.memory.start().as_ptr().add(at);
@@ -146,7 +146,7 @@ impl SharedSlice<'_> {
         self.len
     }
 
-    /// Writes it to a file without a copy of our own: the kernel takes it as it is.
+    /// Writes it to a file without a copy of our own: the kernel takes it as is.
     ///
     /// # Errors
     ///
@@ -156,8 +156,8 @@ impl SharedSlice<'_> {
         while done < self.len {
             let from = self.start().wrapping_add(done).cast();
             let to = libc::off_t::try_from(offset + done as u64).map_err(io::Error::other)?;
-            // SAFETY: `len` bytes from `start` on are within the mapping, which is borrowed;
-            // the kernel reads them, whatever they are by then.
+            // SAFETY: `len` bytes from `start` on are within the mapping, which is borrowed; the
+            // kernel reads them, whatever they are by then.
             let written = unsafe { libc::pwrite(file.as_raw_fd(), from, self.len - done, to) };
             match usize::try_from(written) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -181,7 +181,7 @@ pub struct SharedBlock {
 }
 
 impl SharedBlock {
-    /// So many bytes from a place on.
+    /// This many bytes from a place on.
     ///
     /// # Panics
     ///

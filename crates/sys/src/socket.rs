@@ -1,4 +1,4 @@
-//! Sockets that the standard library and rustix do not have, and many messages with one call.
+//! Sockets that the standard library and rustix do not have, and many messages per call.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// A packet socket that receives nothing until it is bound. `cooked` ones leave
-/// out the link layer header.
+/// A packet socket that receives nothing until it is bound. `cooked` ones omit the link-layer
+/// header.
 ///
 /// # Errors
 ///
@@ -59,28 +59,28 @@ pub(crate) fn bind<T>(fd: BorrowedFd<'_>, address: &T) -> io::Result<()> {
     check(done)
 }
 
-/// `setsockopt` with a number of 32 bits, which no option takes for an address.
+/// `setsockopt` with a 32-bit number, which no option takes as an address.
 ///
 /// # Errors
 ///
 /// What the operating system says.
 pub fn set_number(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: u32) -> io::Result<()> {
-    // SAFETY: a number of 32 bits holds no address.
+    // SAFETY: a 32-bit number holds no address.
     unsafe { set_option(fd, level, name, &value) }
 }
 
-/// `setsockopt` with a structure of the kernel.
+/// `setsockopt` with a kernel structure.
 ///
 /// # Safety
 ///
-/// Addresses in the value lead to memory that is as the option demands, for as long as it does.
+/// Addresses in the value point to memory as the option requires it, for as long as it does.
 pub(crate) unsafe fn set_option<T: Copy>(
     fd: BorrowedFd<'_>,
     level: c_int,
     name: c_int,
     value: &T,
 ) -> io::Result<()> {
-    // SAFETY: the value is valid for its size, which is passed along; the caller answers for
+    // SAFETY: the value is valid for its size, which is passed along; the caller guarantees any
     // addresses in it.
     let done = unsafe {
         libc::setsockopt(
@@ -94,17 +94,17 @@ pub(crate) unsafe fn set_option<T: Copy>(
     check(done)
 }
 
-/// `getsockopt` into a structure of the kernel.
+/// `getsockopt` into a kernel structure.
 ///
 /// # Safety
 ///
-/// `T` is made of integers alone, and the option takes no address from it.
+/// `T` consists of integers only, and the option takes no address from it.
 pub(crate) unsafe fn get_option<T: Copy>(
     fd: BorrowedFd<'_>,
     level: c_int,
     name: c_int,
 ) -> io::Result<T> {
-    // SAFETY: integers, as the caller promises.
+    // SAFETY: integers, as the caller guarantees.
     let mut value: T = unsafe { std::mem::zeroed() };
     let mut len = socklen::<T>();
     // SAFETY: the kernel writes at most `len` bytes, which the value has.
@@ -120,8 +120,8 @@ pub(crate) unsafe fn get_option<T: Copy>(
     check(done).map(|()| value)
 }
 
-/// A classic BPF filter that keeps the first `snaplen` bytes of every packet, 0
-/// for none of any.
+/// A classic BPF filter that keeps the first `snaplen` bytes of every packet; with 0 it admits no
+/// packet.
 ///
 /// # Errors
 ///
@@ -143,8 +143,8 @@ pub fn attach_snaplen(fd: BorrowedFd<'_>, snaplen: u32) -> io::Result<()> {
     unsafe { set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program) }
 }
 
-/// Has an interface take packets that are not for this host, for as long as the packet socket is
-/// open.
+/// Makes an interface accept packets that are not for this host, for as long as the packet socket
+/// is open.
 ///
 /// # Errors
 ///
@@ -157,12 +157,12 @@ pub fn set_promiscuous(fd: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
         mr_address: [0; 8],
     };
     let name = libc::PACKET_ADD_MEMBERSHIP;
-    // SAFETY: no addresses of memory.
+    // SAFETY: no memory addresses.
     unsafe { set_option(fd, libc::SOL_PACKET, name, &membership) }
 }
 
-/// Waits until a socket has something to read, or room to write to, for so long; whether it
-/// does. It does not after a signal.
+/// Waits this long until a socket has something to read, or space to write to; returns whether it
+/// has. After a signal it returns false.
 ///
 /// # Errors
 ///
@@ -184,10 +184,10 @@ pub fn wait(socket: BorrowedFd<'_>, to_write: bool, limit: Duration) -> io::Resu
     }
 }
 
-/// A message to be sent.
+/// A message to send.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Message<'a> {
-    /// Its bytes, in two parts, of which the second may be empty.
+    /// Its bytes, in two parts, the second of which may be empty.
     pub parts: [&'a [u8]; 2],
     /// Bytes of the packets that the kernel cuts it into (`UDP_SEGMENT`).
     pub segment: Option<u16>,
@@ -200,7 +200,7 @@ pub enum Destination {
     Own,
     /// To a socket.
     Socket(SocketAddr),
-    /// Out of an interface, in frames of this ethertype, whose headers are in the messages.
+    /// Out of an interface, in frames of this EtherType, whose headers are in the messages.
     Link {
         /// The interface's number.
         ifindex: u32,
@@ -212,12 +212,12 @@ pub enum Destination {
 /// Bytes for the one control message that is used, aligned.
 type Ancillary = [u64; 4];
 
-/// Sends messages in one call, the first `N` at most; gives how many were sent, at least one.
+/// Sends messages in one call, the first `N` at most; returns how many were sent, at least one.
 ///
 /// # Errors
 ///
-/// What the operating system says: [`io::ErrorKind::WouldBlock`] if there is no room, and the
-/// socket does not wait or `dont_wait` is set.
+/// What the operating system says: [`io::ErrorKind::WouldBlock`] if there is no space, and the
+/// socket is non-blocking or `dont_wait` is set.
 pub fn send_many<const N: usize>(
     socket: BorrowedFd<'_>,
     to: &Destination,
@@ -254,22 +254,22 @@ pub fn send_many<const N: usize>(
     let flags = if dont_wait { libc::MSG_DONTWAIT } else { 0 };
     // SAFETY: `count` messages, whose pointers lead to `address`, `parts`, `control` and what
     // `messages` borrow; all of it outlives the call, and sending only reads it. Without
-    // MSG_ZEROCOPY the kernel keeps nothing of it.
+    // MSG_ZEROCOPY the kernel keeps none of it.
     let sent = unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count, flags) };
     check(sent)?;
     usize::try_from(sent).map_err(io::Error::other)
 }
 
-/// How often an interface without room is asked again, 50 us apart.
+/// How often a send to a full interface is retried, 50 us apart.
 const TRIES: u32 = 100;
-/// How often a socket without room is waited for, 100 ms each.
+/// How often a full socket is waited for, 100 ms each.
 const WAITS: u32 = 50;
 
-/// Sends messages, `N` with one call at most, waiting while the socket has no room for more.
+/// Sends messages, `N` per call at most, waiting while the socket has no space for more.
 ///
 /// # Errors
 ///
-/// `ENOBUFS` if the interface has had no room for 5 ms, or cannot send such a message at all;
+/// `ENOBUFS` if the interface has had no space for 5 ms, or cannot send such a message at all;
 /// `EAGAIN` if the socket has had none for 5 s; else what the operating system says.
 pub fn send_all<const N: usize>(
     socket: BorrowedFd<'_>,
@@ -294,7 +294,7 @@ pub fn send_all<const N: usize>(
                 std::thread::sleep(Duration::from_micros(50));
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // Of an earlier packet: the queue pair finds out by itself.
+            // Caused by an earlier packet: the queue pair finds out by itself.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
             Err(error) => return Err(error),
         }
@@ -302,23 +302,23 @@ pub fn send_all<const N: usize>(
     Ok(())
 }
 
-/// Bytes of the largest message that is received: an IP packet.
+/// Bytes of the largest received message: an IP packet.
 const RECEIVED_MAX: usize = 65_536;
 
-/// Memory for datagrams that are received with one call.
+/// Memory for datagrams received in one call.
 #[derive(Debug)]
 pub struct Receiver<const N: usize> {
     buffers: Vec<u8>,
 }
 
-/// A datagram, or several that the kernel has put together.
+/// A datagram, or several that the kernel has merged.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
     /// Where it came from.
     pub source: SocketAddr,
     /// Its bytes.
     pub bytes: &'a [u8],
-    /// Bytes of each datagram but the last, if it is several (`UDP_GRO`).
+    /// Bytes of each datagram except the last, if there are several (`UDP_GRO`).
     pub segment: Option<usize>,
 }
 
@@ -361,8 +361,8 @@ impl<const N: usize> Receiver<N> {
             header.msg_controllen = size_of::<Ancillary>();
         }
         let count = libc::c_uint::try_from(N).map_err(io::Error::other)?;
-        // SAFETY: as many messages as there are, whose pointers lead to `addresses`,
-        // `vectors`, `control` and the buffers, each with its length.
+        // SAFETY: as many messages as there are, whose pointers lead to `addresses`, `vectors`,
+        // `control` and the buffers, each with its length.
         let count = unsafe {
             libc::recvmmsg(
                 socket.as_raw_fd(),
@@ -396,7 +396,7 @@ impl<const N: usize> Receiver<N> {
     }
 }
 
-/// A control message that says `UDP_SEGMENT`; returns its bytes.
+/// A `UDP_SEGMENT` control message; returns its bytes.
 fn emit_segment(control: &mut Ancillary, size: u16) -> usize {
     // cmsghdr: length usize, level i32, type i32; then the value.
     let len = size_of::<libc::cmsghdr>() + size_of::<u16>();
@@ -414,7 +414,7 @@ fn emit_segment(control: &mut Ancillary, size: u16) -> usize {
     len.next_multiple_of(size_of::<usize>())
 }
 
-/// What `UDP_GRO` says: bytes of each packet of a run.
+/// The value of `UDP_GRO`: bytes of each packet of a run.
 fn parse_segment(header: &libc::msghdr, control: &Ancillary) -> Option<usize> {
     if header.msg_controllen < size_of::<libc::cmsghdr>() + size_of::<c_int>() {
         return None;
@@ -430,7 +430,7 @@ fn parse_segment(header: &libc::msghdr, control: &Ancillary) -> Option<usize> {
 }
 
 impl Destination {
-    /// The address, and its bytes; none if there is none.
+    /// The address, and its bytes; none if there is no address.
     fn emit(&self) -> io::Result<(libc::sockaddr_storage, libc::socklen_t)> {
         // SAFETY: all zeros is a valid `sockaddr_storage`.
         let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
@@ -469,13 +469,13 @@ impl Destination {
     }
 }
 
-/// Puts an address where there is room for any; returns its bytes.
+/// Puts an address where there is space for any; returns its bytes.
 fn put<T: Copy>(storage: &mut libc::sockaddr_storage, address: T) -> libc::socklen_t {
     const {
         assert!(size_of::<T>() <= size_of::<libc::sockaddr_storage>());
         assert!(align_of::<T>() <= align_of::<libc::sockaddr_storage>());
     }
-    // SAFETY: it has room and alignment for the address, as was asserted.
+    // SAFETY: size and alignment suffice for the address, as was asserted.
     unsafe { (&raw mut *storage).cast::<T>().write(address) };
     socklen::<T>()
 }
@@ -483,7 +483,7 @@ fn put<T: Copy>(storage: &mut libc::sockaddr_storage, address: T) -> libc::sockl
 fn parse_address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match c_int::from(storage.ss_family) {
         libc::AF_INET => {
-            // SAFETY: any bytes are a `sockaddr_in`, for which there is room and alignment.
+            // SAFETY: any bytes are a `sockaddr_in`, for which size and alignment suffice.
             let raw = unsafe { (&raw const *storage).cast::<libc::sockaddr_in>().read() };
             let ip = Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes());
             let port = u16::from_be(raw.sin_port);
@@ -529,7 +529,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes within 5 s, up to `count`.
+    /// What arrives within 5 s, up to `count`.
     fn received(socket: &UdpSocket, count: usize) -> Vec<(SocketAddr, Vec<u8>)> {
         let mut receiver = Receiver::<4>::default();
         let mut all = Vec::new();

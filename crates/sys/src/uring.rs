@@ -1,4 +1,4 @@
-//! io_uring(7): writes that the kernel goes on with by itself.
+//! io_uring(7): writes that the kernel completes on its own.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -9,15 +9,15 @@ use std::thread;
 use io_uring::{IoUring, Probe, opcode, types};
 
 /// A queue of writes in the kernel. Nothing here knows what the bytes belong to:
-/// [`Writes`](crate::disk::Writes) keeps them until the kernel has let go.
+/// [`Writes`](crate::disk::Writes) keeps them until the kernel has released them.
 pub(crate) struct Ring {
     ring: IoUring,
-    /// Writes of which the kernel has not said what became of them.
+    /// Writes whose outcome the kernel has not reported.
     in_flight: usize,
 }
 
 impl Ring {
-    /// Room for so many writes at a time.
+    /// A queue of this many writes at a time.
     ///
     /// # Errors
     ///
@@ -33,7 +33,7 @@ impl Ring {
         Ok(Self { ring, in_flight: 0 })
     }
 
-    /// Lets the kernel keep the pages of these buffers at hand.
+    /// Lets the kernel keep the pages of these buffers mapped.
     pub(crate) fn register(&mut self, buffers: &[&[u8]]) -> io::Result<()> {
         let vectors: Vec<libc::iovec> = buffers
             .iter()
@@ -42,19 +42,19 @@ impl Ring {
                 iov_len: buffer.len(),
             })
             .collect();
-        // SAFETY: the kernel takes references to the pages of memory that is there now, and
-        // only ever reads them, for writes. If the memory is freed later, the pages live on
-        // with the ring; whoever names a freed buffer writes old bytes, no more.
+        // SAFETY: the kernel takes references to the pages of memory that is there now, and only
+        // ever reads them, for writes. If the memory is freed later, the pages live on with the
+        // ring; naming a freed buffer writes old bytes, no more.
         unsafe { self.ring.submitter().register_buffers(&vectors) }
     }
 
-    /// Begins to write bytes, from an address on so many, at `offset`; its end is told under
+    /// Starts writing bytes, this many from an address on, at `offset`; the end is reported under
     /// `number`.
     ///
     /// # Safety
     ///
-    /// The bytes stay where they are, and nobody in this process writes them, until [`Ring::next`] or [`Ring::try_next`] has told the
-    /// end of this write, or [`Ring::drain`] that of all.
+    /// The bytes stay in place, and nobody in this process writes to them, until [`Ring::next`] or
+    /// [`Ring::try_next`] has reported the end of this write, or [`Ring::drain`] that of all.
     pub(crate) unsafe fn write(
         &mut self,
         file: &File,
@@ -80,7 +80,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Waits for a write to end: its number, and how many bytes of it are written.
+    /// Waits for a write to end: its number, and how many of its bytes are written.
     ///
     /// # Panics
     ///
@@ -108,7 +108,7 @@ impl Ring {
         Some((end.user_data(), outcome))
     }
 
-    /// Waits until the kernel holds no bytes any more; whether that is certain.
+    /// Waits until the kernel no longer holds any bytes; returns whether that is certain.
     pub(crate) fn drain(&mut self) -> bool {
         while self.in_flight > 0 {
             if self.try_next().is_some() {
@@ -124,7 +124,7 @@ impl Ring {
     }
 }
 
-/// A signal, or the kernel is short of memory for the moment.
+/// A signal, or the kernel is temporarily short of memory.
 fn is_for_a_moment(error: &io::Error) -> bool {
     let moments = [libc::EINTR, libc::EAGAIN, libc::EBUSY, libc::ENOMEM];
     error

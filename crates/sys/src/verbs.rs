@@ -1,5 +1,5 @@
-//! Memory registered with an RDMA NIC, which then does what the software responder does
-//! otherwise: no CPU is touched per packet. Through rdma-core's libibverbs.
+//! Memory registered with an RDMA NIC, which then does what the software responder does otherwise:
+//! no CPU work per packet. Through rdma-core's libibverbs.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -16,7 +16,7 @@ const PSN_MASK: u32 = 0xff_ffff;
 /// Which device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceOptions {
-    /// Its name, as `rdma link` and `ibv_devices` say.
+    /// Its name, as shown by `rdma link` and `ibv_devices`.
     pub name: String,
     /// Index of its GID: a RoCEv2 one, of the address that peers connect to.
     pub gid_index: u8,
@@ -61,8 +61,7 @@ unsafe impl Sync for OpenDevice {}
 
 impl Drop for OpenDevice {
     fn drop(&mut self) {
-        // SAFETY: opened by `Device::open`; every connection holds the device, so
-        // none is left.
+        // SAFETY: opened by `Device::open`; every connection holds the device, so none is left.
         unsafe { strata_verbs_close(self.0.as_ptr()) };
     }
 }
@@ -88,7 +87,7 @@ pub struct Peer {
     pub psn: u32,
     /// RDMA MTU.
     pub mtu: usize,
-    /// Where it is.
+    /// Its address.
     pub address: IpAddr,
     /// Bytes of memory that it may write into.
     pub len: usize,
@@ -109,8 +108,8 @@ impl Device {
         Ok(Self(Arc::new(OpenDevice(raw))))
     }
 
-    /// Registers memory for a peer, which /proc shows as `name`, and connects a queue pair to
-    /// its own.
+    /// Registers memory for a peer, which /proc shows as `name`, and connects a queue pair to the
+    /// peer's.
     ///
     /// # Errors
     ///
@@ -167,7 +166,7 @@ impl Drop for QueuePair {
     }
 }
 
-/// Memory of a peer that the NIC writes. The order of fields is that of their end.
+/// Memory of a peer that the NIC writes. Fields are in the order in which they are dropped.
 pub struct Connected {
     #[expect(dead_code, reason = "ends the connection when dropped")]
     pair: QueuePair,

@@ -1,4 +1,4 @@
-//! A receiving AF_XDP socket: frames of memory that go to and fro between the kernel and us.
+//! A receiving AF_XDP socket: frames of memory that go back and forth between the kernel and us.
 //!
 //! ```text
 //! memory:  | frame 4096 | frame 4096 | ...        ours from receiving to giving back
@@ -20,7 +20,7 @@ use crate::socket::{bind, get_option, owned, set_number, set_option};
 /// Bytes of a frame.
 pub const FRAME_BYTES: usize = 4096;
 
-/// A packet that was received: where in the memory, of one frame.
+/// A received packet: where it is in the memory, within one frame.
 #[derive(Clone, Copy, Debug)]
 struct Packet {
     at: usize,
@@ -34,7 +34,7 @@ pub struct XdpSocket {
     frames: Mapping,
     fill: Ring,
     receive: Ring,
-    /// What was received since [`XdpSocket::release`]: in frames that are ours.
+    /// Packets received since [`XdpSocket::release`]: their frames are ours.
     packets: Vec<Packet>,
     /// The frames that are ours, to be given back.
     taken: Vec<u64>,
@@ -43,9 +43,9 @@ pub struct XdpSocket {
 /// What the kernel has counted since the socket was made.
 #[derive(Clone, Copy, Debug)]
 pub struct XdpCounts {
-    /// Packets, of which it counts 32 bits.
+    /// Packets; counted in 32 bits.
     pub received: u32,
-    /// Packets for which there was no room.
+    /// Packets for which there was no space.
     pub dropped: u64,
     /// How often the ring was full.
     pub full: u64,
@@ -89,7 +89,7 @@ impl Ring {
         self.memory.word(self.consumer_at)
     }
 
-    /// Where the descriptor of a position stands.
+    /// Where the descriptor of a position is.
     fn place(&self, position: u32, bytes: usize) -> usize {
         self.descriptors_at + (position & self.mask) as usize * bytes
     }
@@ -108,7 +108,7 @@ impl Ring {
 }
 
 impl XdpSocket {
-    /// A socket with so many frames, a power of two. It is of no queue yet.
+    /// A socket with this many frames, a power of two. It is not bound to a queue yet.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl XdpSocket {
     ///
     /// # Panics
     ///
-    /// If `frames` is no power of two.
+    /// If `frames` is not a power of two.
     pub fn open(frames: u32) -> Result<Self, (&'static str, io::Error)> {
         let fail = |call: &'static str| move |error| (call, error);
         assert!(frames.is_power_of_two(), "rings have a power of two places");
@@ -133,8 +133,8 @@ impl XdpSocket {
             headroom: 0,
         };
         let level = libc::SOL_XDP;
-        // SAFETY: memory of our own with this length, to which no references exist but to
-        // frames that the kernel has handed over; it holds the pages as long as it uses them.
+        // SAFETY: our own memory with this length, to which no references exist except to frames
+        // that the kernel has handed over; the kernel holds the pages as long as it uses them.
         unsafe { set_option(fd, level, libc::XDP_UMEM_REG, &register) }
             .map_err(fail("XDP_UMEM_REG"))?;
         const SMALLEST: u32 = 64;
@@ -164,14 +164,14 @@ impl XdpSocket {
         Ok(opened)
     }
 
-    /// Binds to a queue of an interface: the driver writes into our memory itself if it can,
-    /// else the kernel copies. Says which.
+    /// Binds to a queue of an interface: the driver writes directly into our memory if it can, else
+    /// the kernel copies. Returns whether it can.
     ///
     /// # Errors
     ///
     /// What the operating system says.
     pub fn bind(&self, ifindex: u32, queue: u32) -> io::Result<bool> {
-        /// How long a queue may take to become free of a socket that was closed.
+        /// How long a queue may take to become free after its socket was closed.
         const RELEASE_MAX: Duration = Duration::from_secs(2);
         let family = u16::try_from(libc::AF_XDP).map_err(io::Error::other)?;
         let address = |flags: u16| libc::sockaddr_xdp {
@@ -189,7 +189,7 @@ impl XdpSocket {
             }
             match bind(fd, &address(libc::XDP_COPY)) {
                 Ok(()) => return Ok(false),
-                // The kernel lets go of a queue a little after its socket is closed.
+                // The kernel releases a queue a little after its socket is closed.
                 Err(error)
                     if error.kind() == io::ErrorKind::ResourceBusy
                         && begun.elapsed() < RELEASE_MAX =>
@@ -201,11 +201,11 @@ impl XdpSocket {
         }
     }
 
-    /// Gives the frames of what was received back to the kernel.
+    /// Gives the frames of received packets back to the kernel.
     pub fn release(&mut self) {
         self.packets.clear();
         let mut at = self.fill.producer().load(Ordering::Relaxed);
-        // There are as many frames as places, so there is always room.
+        // There are as many frames as places, so there is always space.
         for &frame in &self.taken {
             let place = self.fill.place(at, 8);
             self.fill.set_word(place, frame);
@@ -216,8 +216,8 @@ impl XdpSocket {
         self.fill.producer().store(at, Ordering::Release);
     }
 
-    /// Receives packets, until there are so many since [`XdpSocket::release`]; how many there
-    /// are.
+    /// Receives packets, until there are this many since [`XdpSocket::release`]; returns how many
+    /// there are.
     pub fn receive(&mut self, packets_max: usize) -> usize {
         let mut at = self.receive.consumer().load(Ordering::Relaxed);
         // Acquire: descriptors and packets are visible once their number is.
@@ -229,7 +229,7 @@ impl XdpSocket {
             at = at.wrapping_add(1);
             let frame_bytes = FRAME_BYTES as u64;
             self.taken.push(address / frame_bytes * frame_bytes);
-            // What leads out of a frame is no packet.
+            // What extends beyond a frame is not a packet.
             let within = address % frame_bytes + len <= frame_bytes;
             if within && address + len <= self.frames.len() as u64 {
                 #[expect(
@@ -245,22 +245,22 @@ impl XdpSocket {
         self.packets.len()
     }
 
-    /// A packet that was received since [`XdpSocket::release`], by its number.
+    /// A packet received since [`XdpSocket::release`], by its number.
     ///
     /// # Panics
     ///
-    /// If there is no such.
+    /// If there is no such packet.
     #[inline]
     #[must_use]
     pub fn packet(&self, index: usize) -> &[u8] {
         let Packet { at, len } = self.packets[index];
-        // SAFETY: of a frame that the kernel has handed over. It leaves it alone until
-        // `release`, which takes `&mut self`: the frame is ours as long as this borrows.
+        // SAFETY: in a frame that the kernel has handed over. It leaves it alone until `release`,
+        // which takes `&mut self`: the frame is ours as long as this borrows.
         unsafe { self.frames.bytes(at, len) }
     }
 
-    /// The bytes before a packet, which a program may have left there; fewer than `len` if the
-    /// frame has fewer.
+    /// The bytes before a packet, where a program may have left some; fewer than `len` if the frame
+    /// has fewer.
     ///
     /// # Panics
     ///
@@ -270,7 +270,7 @@ impl XdpSocket {
     pub fn before_packet(&self, index: usize, len: usize) -> &[u8] {
         let at = self.packets[index].at;
         let len = len.min(at % FRAME_BYTES);
-        // SAFETY: as for the packet, whose frame it is.
+        // SAFETY: as for the packet, in whose frame they are.
         unsafe { self.frames.bytes(at - len, len) }
     }
 
