@@ -1,5 +1,5 @@
-//! What the wire carries by itself: RDMA packets of 4096 bytes from one socket to
-//! another, sealed and counted, and nothing done with them. For `bench/topics/wire.py`.
+//! What the wire carries on its own: RDMA packets of 4096 bytes from one socket to another, sealed
+//! and counted, and nothing else done. For `bench/topics/wire.py`.
 #![allow(clippy::print_stdout, reason = "a program")]
 
 use std::env;
@@ -41,7 +41,7 @@ fn receive(address: IpAddr) -> Result<(), Failure> {
         if !port.wait(Duration::from_millis(100))? {
             continue;
         }
-        // The very first tells the kernel where the relay is.
+        // The very first packet tells the kernel where the relay is.
         port.receive_with(&mut |_, _, packet| {
             bytes += packet.len() * usize::from(first.is_some());
         })?;
@@ -74,7 +74,7 @@ fn send(local: IpAddr, relay: IpAddr, seconds: u64, raw: Option<&str>) -> Result
         },
     };
     batch.push(&repr, &[&[7; 4096]]);
-    // The kernel finds the neighbour that raw frames ask for.
+    // The kernel looks up the neighbour that raw frames need.
     UdpToPeer::new(UdpPort::bind(own)?, own, relay)?.send(&mut batch)?;
     std::thread::sleep(Duration::from_millis(100));
     let answers = UdpPort::bind(own)?;

@@ -1,6 +1,6 @@
-//! How a process gives memory to another one of the same machine: as a descriptor, over a
-//! connected Unix socket. Who gets it looks at it before mapping it. How both find each other,
-//! and who may have it, is the protocol's.
+//! How a process gives memory to another one on the same machine: as a descriptor, over a connected
+//! Unix socket. The receiver checks it before mapping it. How they find each other, and who may
+//! have it, is up to the protocol.
 //!
 //! ```text
 //! 1 byte, and the descriptor (SCM_RIGHTS)
@@ -20,8 +20,8 @@ use rustix::net::{
 
 use strata_sys::shared::SharedMemory;
 
-/// What the memory must have: nobody can make it smaller, which would end the process that
-/// writes into it, and nobody can take that back.
+/// Seals that the memory must have: nobody can shrink it, which would kill the process that writes
+/// into it, and nobody can undo that.
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
@@ -41,12 +41,12 @@ pub fn send(stream: &UnixStream, memory: &SharedMemory) -> io::Result<()> {
     Ok(())
 }
 
-/// Receives memory of `len` bytes, which is looked at before anything is done with it: it keeps
-/// its size as long as it is there.
+/// Receives memory of `len` bytes, which is checked before anything is done with it: it keeps its
+/// size as long as it exists.
 ///
 /// # Errors
 ///
-/// What the operating system says, or why what came is not such memory.
+/// What the operating system says, or why what arrived is not such memory.
 pub fn receive(stream: &UnixStream, len: u64) -> io::Result<File> {
     let file = receive_descriptor(stream)?;
     check(&file, len)?;
@@ -128,7 +128,7 @@ mod tests {
         for len in [0, LEN - 1, LEN + 1, u64::MAX] {
             assert!(why(memory(SEALS), len).contains("8192"), "{len}");
         }
-        // What could be handed over instead of memory.
+        // What might be handed over instead of memory.
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("shadow");
         std::fs::write(&path, vec![0; 8192]).unwrap();

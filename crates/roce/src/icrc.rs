@@ -5,8 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use strata_wire::roce::Packet;
 use strata_wire::roce::icrc::{Ip, Outer, Stream};
 
-/// What stands before the BTH of a packet between two sockets; `None` if they are
-/// of different families.
+/// What precedes the BTH of a packet between two sockets; `None` if they are of different families.
 #[must_use]
 pub fn outer(source: SocketAddr, destination: SocketAddr) -> Option<Outer> {
     let ip = match (source.ip(), destination.ip()) {
@@ -29,12 +28,12 @@ pub fn outer(source: SocketAddr, destination: SocketAddr) -> Option<Outer> {
     })
 }
 
-/// Checks ICRCs of packets from a UDP socket, which does not show the IPv4
-/// identification: what it must have been is worked out.
+/// Checks ICRCs of packets from a UDP socket, which does not show the IPv4 identification: it is
+/// reconstructed.
 #[derive(Debug)]
 pub struct IcrcCheck {
     icrcs: Stream,
-    /// The identification of the packet before.
+    /// The identification of the previous packet.
     last: u16,
 }
 
@@ -51,12 +50,12 @@ impl IcrcCheck {
         self.last
     }
 
-    /// Whether the ICRC of a packet from this port is right. `place` is where in a
-    /// run of the kernel's it was.
+    /// Whether the ICRC of a packet from this port is right. `place` is its place in one of the
+    /// kernel's runs.
     pub fn is_right(&mut self, source_port: u16, packet: &Packet<'_>, place: usize) -> bool {
         self.icrcs.set_source_port(source_port);
-        // A sender's segments count from 0; a run may have been cut or joined on
-        // the way; other stacks number as they like.
+        // A sender's segments count from 0; a run may have been cut or joined in flight; other
+        // stacks number as they like.
         let likely = [
             u16::try_from(place).unwrap_or(0),
             self.last.wrapping_add(1),
@@ -81,9 +80,9 @@ impl IcrcCheck {
     }
 }
 
-/// The bits whose words together, by exclusive or, make `wanted`: a CRC is linear,
-/// so each bit of the identification changes it by a word of its own. 16 bits of
-/// the ICRC's 32 still check the packet, beside the UDP checksum.
+/// The bits whose words XOR to `wanted`: a CRC is linear, so each bit of the identification changes
+/// it by a word of its own. 16 of the ICRC's 32 bits still check the packet, in addition to the UDP
+/// checksum.
 fn combination(mut wanted: u32, word_of: impl Fn(u32) -> u32) -> Option<u16> {
     // Gaussian elimination: words with their bits, each with a leading one of its own.
     let mut basis: Vec<(u32, u16)> = Vec::with_capacity(16);
@@ -146,7 +145,7 @@ mod tests {
             assert!(check.is_right(4000, &view, 0), "{number}");
             assert_eq!(check.last, number);
             for bit in 0..bytes.len() * 8 {
-                // Byte 4 may change on the way; the first bytes say where it ends.
+                // Byte 4 may change in flight; the first bytes say where it ends.
                 let mut changed = bytes.clone();
                 changed[bit / 8] ^= 1 << (bit % 8);
                 let Some(view) = Packet::new_checked(&changed) else {

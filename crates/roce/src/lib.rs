@@ -1,15 +1,15 @@
 //! RoCEv2 between machines and processes: what carries the packets of [`strata_rdma`].
 //!
-//! - [`udp`]: sockets of the kernel, many packets with one call;
-//! - [`raw`]: frames of our own through a packet socket;
-//! - [`shared`]: memory that both ends have mapped, where a WRITE is a copy, and
-//!   [`handover`]: how a process gives such memory to another one;
+//! - [`udp`]: kernel sockets, many packets per call;
+//! - [`raw`]: our own frames through a packet socket;
+//! - [`shared`]: memory mapped by both ends, where a WRITE is a copy, and [`handover`]: how a
+//!   process gives such memory to another one;
 //! - `verbs`, with the feature of that name: memory that a NIC writes;
 //! - [`icrc`]: checksums of packets that pass through the kernel's sockets.
 //!
-//! [`Port`] is what a requester sends through. Nothing here knows what is in the packets, or
-//! how both ends have found each other: that is a protocol's, as the one of `relay`. Uses
-//! `rdma`, `sys` and `wire` alone.
+//! [`Port`] is what a requester sends through. Nothing here knows what is in the packets, or how
+//! both ends have found each other: that is up to a protocol, such as that of `relay`. Uses only
+//! `rdma`, `sys` and `wire`.
 #![forbid(unsafe_code)]
 
 pub mod handover;
@@ -36,14 +36,14 @@ pub trait Port: Send {
     /// What the operating system says.
     fn send(&mut self, batch: &mut PacketBatch) -> io::Result<()>;
 
-    /// Takes the answers that have come, without waiting. Their ICRCs are right.
+    /// Takes the replies that have arrived, without waiting. Their ICRCs are right.
     ///
     /// # Errors
     ///
     /// What the operating system says.
     fn receive(&mut self, take: &mut dyn FnMut(&Packet<'_>)) -> io::Result<()>;
 
-    /// Waits for answers for so long.
+    /// Waits this long for replies.
     ///
     /// # Errors
     ///

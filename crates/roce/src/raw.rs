@@ -1,10 +1,9 @@
-//! RoCEv2 in whole frames through an `AF_PACKET` socket: past the kernel's UDP and
-//! IP, and its queueing discipline. Answers come through a UDP socket.
+//! RoCEv2 in whole frames through an `AF_PACKET` socket, bypassing the kernel's UDP, IP and
+//! queueing discipline. Replies come through a UDP socket.
 //!
-//! A run of packets goes as one frame, as large as an IP packet may be, with a header
-//! that says where it is to be cut (`PACKET_VNET_HDR`, Linux 6.2): the bytes go from
-//! the batch to the kernel without being put together before. Where a driver cannot
-//! take such a frame, packets go one by one.
+//! A run of packets goes as one frame, as large as an IP packet may be, with a header that says
+//! where to cut it (`PACKET_VNET_HDR`, Linux 6.2): the bytes go from the batch to the kernel
+//! without being assembled first. If a driver cannot take such a frame, packets go one by one.
 
 use std::fs;
 use std::io;
@@ -54,13 +53,13 @@ struct Link {
 }
 
 impl RawToPeer {
-    /// Frames from `local`, to which `answers` is bound, through `interface` to the
-    /// peer, whose MAC address the kernel must know: talk to it before.
+    /// Frames from `local`, to which `answers` is bound, through `interface` to the peer, whose MAC
+    /// address the kernel must know: talk to it first.
     ///
     /// # Errors
     ///
-    /// If the interface or the peer's MAC address is not known, the addresses are
-    /// not IPv4, or the operating system refuses.
+    /// If the interface or the peer's MAC address is unknown, the addresses are not IPv4, or the
+    /// operating system refuses.
     pub fn new(
         interface: &str,
         answers: UdpPort,
@@ -75,7 +74,7 @@ impl RawToPeer {
         // Protocol 0: nothing is received.
         let socket = socket::packet_socket(false)?;
         let fd = socket.as_fd();
-        // Where it is not known, frames queue, and it is not said if they cannot be cut.
+        // Where the option is unknown, frames queue, and a failure to cut them is not reported.
         let bypass = socket::set_number(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1);
         socket::set_number(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
         Ok(Self {
@@ -114,7 +113,7 @@ impl Link {
         })
     }
 
-    /// What stands before a run: how to cut it, and the headers of its frames.
+    /// What precedes a run: how to cut it, and the headers of its frames.
     fn headers(&self, run: &Run<'_>) -> Vec<u8> {
         let mut out = Vec::with_capacity(VIRTIO_LEN + HEADERS_LEN);
         out.extend_from_slice(&cut(run));
@@ -149,7 +148,7 @@ impl Link {
         }
         .emit(&mut out);
         if run.packets > 1 {
-            // Of the pseudo header alone: who cuts adds the rest.
+            // Only of the pseudo header: whoever cuts adds the rest.
             let mut pseudo = [0; 12];
             pseudo[..4].copy_from_slice(&source.to_be_bytes());
             pseudo[4..8].copy_from_slice(&destination.to_be_bytes());
@@ -222,7 +221,7 @@ impl Port for RawToPeer {
     }
 }
 
-/// Sets the flag in an IPv4 header, and puts its checksum right.
+/// Sets the flag in an IPv4 header, and corrects its checksum.
 fn forbid_fragments(header: &mut [u8]) {
     header[6] |= 0x40;
     header[10..12].fill(0);

@@ -1,8 +1,8 @@
-//! Runs: packets of one length that the kernel takes as one and cuts apart as late as
-//! it can, perhaps never (`UDP_SEGMENT`, and the same for frames).
+//! Runs: packets of equal length that the kernel takes as one and cuts apart as late as it can,
+//! perhaps never (`UDP_SEGMENT`, and the same for frames).
 //!
-//! It numbers the packets of a run 0, 1, 2 ... in the IPv4 identification, which the
-//! ICRC covers.
+//! The kernel numbers the packets of a run 0, 1, 2 ... in the IPv4 identification, which the ICRC
+//! covers.
 
 use std::io;
 use std::ops::Range;
@@ -10,28 +10,27 @@ use std::ops::Range;
 use strata_rdma::PacketBatch;
 use strata_wire::roce::icrc;
 
-/// Packets of one run at most (the kernel's `UDP_MAX_SEGMENTS`).
+/// Packets per run at most (the kernel's `UDP_MAX_SEGMENTS`).
 const PACKETS_MAX: usize = 64;
-/// Bytes of one run at most: an IP packet.
+/// Bytes per run at most: an IP packet.
 pub(crate) const BYTES_MAX: usize = 65_000;
-/// Runs sent, or received, with one call.
+/// Runs sent, or received, per call.
 pub const RUNS: usize = 16;
 
 /// A run of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run<'a> {
-    /// The packets, one after the other.
+    /// The packets, one after another.
     pub(crate) bytes: &'a [u8],
     /// How many.
     pub(crate) packets: usize,
-    /// Bytes of each but the last, which may be shorter.
+    /// Bytes of each except the last, which may be shorter.
     pub(crate) packet_len: usize,
 }
 
-/// Seals the packets of a batch and hands them to `send`, at most [`RUNS`] runs at a
-/// time. If the kernel turns out not to cut runs, `segmentation` becomes false and
-/// every packet is a run of its own: from the first on, since an RDMA packet that comes
-/// twice is recognised.
+/// Seals the packets of a batch and hands them to `send`, at most [`RUNS`] runs at a time. If the
+/// kernel turns out not to cut runs, `segmentation` becomes false and every packet is a run of its
+/// own: from the first on, since a repeated RDMA packet is recognised.
 pub(crate) fn send(
     batch: &mut PacketBatch,
     icrcs: &mut icrc::Stream,
@@ -67,7 +66,7 @@ pub(crate) fn send(
             match send(&runs[..group.len()]) {
                 Ok(()) => break,
                 Err(error) => match error.raw_os_error() {
-                    // A driver that cannot cut a frame drops it, and says so like this.
+                    // This is how a driver that cannot cut a frame reports that it dropped it.
                     Some(libc::EIO | libc::EINVAL | libc::EMSGSIZE | libc::ENOBUFS)
                         if *segmentation =>
                     {

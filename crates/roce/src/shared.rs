@@ -1,12 +1,12 @@
-//! Shared memory between two processes of one machine: blocks are mapped by both, and an RDMA
-//! WRITE is a copy.
+//! Shared memory between two processes on one machine: both map the blocks, and an RDMA WRITE is a
+//! copy.
 
 use std::fs::File;
 use std::io;
 
 use strata_sys::shared::SharedMemory;
 
-/// Blocks of another process, as the one that fills them has mapped them.
+/// Blocks of another process, as mapped by the one that fills them.
 #[derive(Debug)]
 pub struct SharedToPeer {
     mapping: SharedMemory,
@@ -15,8 +15,8 @@ pub struct SharedToPeer {
 }
 
 impl SharedToPeer {
-    /// Maps blocks, in memory of which is known that it has `blocks` times `stride` bytes and
-    /// keeps them. The first `first` bytes of each are not to be written.
+    /// Maps blocks, in memory that must have `blocks` times `stride` bytes and keep them. The first
+    /// `first` bytes of each must not be written.
     ///
     /// # Errors
     ///

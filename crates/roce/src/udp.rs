@@ -1,8 +1,8 @@
-//! RoCEv2 over UDP sockets of the kernel: many packets with one call.
+//! RoCEv2 over kernel UDP sockets: many packets per call.
 //!
-//! Out, packets of one length go as one with `UDP_SEGMENT`, and several such runs
-//! with one `sendmmsg`; an unconnected socket that forbids fragmentation numbers them
-//! from 0. In, `recvmmsg` with `UDP_GRO` gets runs as they are.
+//! When sending, packets of equal length go as one with `UDP_SEGMENT`, and several such runs with
+//! one `sendmmsg`; an unconnected socket that forbids fragmentation numbers them from 0. When
+//! receiving, `recvmmsg` with `UDP_GRO` gets runs as they are.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -22,7 +22,7 @@ use crate::run::{self, Run};
 
 pub use crate::run::RUNS;
 
-/// What the socket should hold.
+/// Buffer size that the socket should have.
 const SOCKET_BUFFER: usize = 16 << 20;
 
 /// A UDP socket for RoCEv2.
@@ -48,7 +48,7 @@ impl UdpPort {
             segmentation: true,
             receiver: Receiver::default(),
         };
-        // Root may exceed the system's limit; others get what they get.
+        // Root may exceed the system's limit; others get what they can.
         if sockopt::set_socket_recv_buffer_size_force(&port.socket, SOCKET_BUFFER).is_err() {
             sockopt::set_socket_recv_buffer_size(&port.socket, SOCKET_BUFFER)?;
         }
@@ -56,11 +56,11 @@ impl UdpPort {
             sockopt::set_socket_send_buffer_size(&port.socket, SOCKET_BUFFER)?;
         }
         let whole = sockopt::set_ip_mtu_discover(&port.socket, Ipv4PathMtuDiscovery::DO);
-        // An IPv6 socket may take no IPv4 packets; if it does, they are as those of IPv4 sockets.
+        // An IPv6 socket may reject IPv4 packets; those it takes are as on IPv4 sockets.
         if address.is_ipv4() {
             whole?;
         }
-        // Without it, runs are cut before they arrive, which is slower.
+        // Without this, runs are cut before they arrive, which is slower.
         let _ = socket::set_number(port.socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1);
         Ok(port)
     }
@@ -74,7 +74,7 @@ impl UdpPort {
         self.socket.local_addr()
     }
 
-    /// Waits for packets for so long; whether there are some.
+    /// Waits this long for packets; returns whether there are any.
     ///
     /// # Errors
     ///
@@ -83,8 +83,8 @@ impl UdpPort {
         socket::wait(self.socket.as_fd(), false, limit)
     }
 
-    /// Seals the packets and sends them to `destination`, which `icrcs` lead to from
-    /// where the socket is.
+    /// Seals the packets and sends them to `destination`; `icrcs` are for the path there from this
+    /// socket.
     ///
     /// # Errors
     ///
@@ -112,9 +112,9 @@ impl UdpPort {
         })
     }
 
-    /// Takes what has arrived, IPv4 as such on a socket for both families, without waiting: at most [`RUNS`]. `take` gets where
-    /// each packet came from, its place within its run, and its bytes from the BTH on.
-    /// Returns the number of runs.
+    /// Takes what has arrived, without waiting: at most [`RUNS`]; IPv4 as such on a socket for both
+    /// families. `take` gets where each packet came from, its place within its run, and its bytes
+    /// from the BTH on. Returns the number of runs.
     ///
     /// # Errors
     ///
@@ -144,8 +144,7 @@ fn send_runs(socket: &UdpSocket, destination: SocketAddr, runs: &[Run<'_>]) -> i
     socket::send_all::<RUNS>(socket.as_fd(), &to, &messages[..runs.len()])
 }
 
-/// The largest IP packet that goes unfragmented where a connected socket leads, in
-/// bytes.
+/// The largest IP packet, in bytes, that goes unfragmented to the peer of a connected socket.
 ///
 /// # Errors
 ///
@@ -177,7 +176,7 @@ impl Answers {
     pub(crate) fn receive(&mut self, take: &mut dyn FnMut(&Packet<'_>)) -> io::Result<()> {
         let (peer, check) = (self.peer, &mut self.check);
         self.port.receive_with(&mut |source, place, bytes| {
-            // Answers come from the peer's address, and a port of its choice.
+            // Replies come from the peer's address, and a port of its choice.
             if source.ip() == peer.ip()
                 && let Some(packet) = Packet::new_checked(bytes)
                 && check.is_right(source.port(), &packet, place)
@@ -194,7 +193,7 @@ impl Answers {
     }
 }
 
-/// A UDP socket of a requester, to one peer.
+/// A requester's UDP socket, to one peer.
 #[derive(Debug)]
 pub struct UdpToPeer {
     answers: Answers,
@@ -268,7 +267,7 @@ mod tests {
                     assert_eq!(from, source);
                     let packet = Packet::new_checked(bytes).unwrap();
                     assert!(check.is_right(from.port(), &packet, place));
-                    // Not worked out: foreseen.
+                    // Not computed: predicted.
                     assert!(usize::from(check.last()) == place || check.last() == 0);
                     psns.push(packet.psn());
                 })
