@@ -6,7 +6,7 @@
 //!   without reading them;
 //! - [`Cursor`]: the records of a block, for merging several;
 //! - [`RelayLog`], [`RelayStream`], [`RelayWriters`]: the same files, written by a relay from
-//!   blocks that switches have filled; both through one [`writer`];
+//!   blocks that switches have filled; both through one `writer`;
 //! - [`Disk`]: the directory underneath, real or virtual.
 //!
 //! The files are described in `docs/formats/`. Uses `wire` alone;

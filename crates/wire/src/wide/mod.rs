@@ -1,7 +1,7 @@
 //! Headers and flows of a batch as columns, found 16 packets at a time.
 //!
 //! Plain packets are read as [`Plain::read`](crate::Plain::read) and
-//! [`Plain::flow`](crate::Plain::flow) read them; the vector code is in [`avx512`] alone.
+//! [`Plain::flow`](crate::Plain::flow) read them; the vector code is in `avx512` alone.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
