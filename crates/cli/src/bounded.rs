@@ -1,10 +1,10 @@
-//! Numbers on the command line, each within bounds that it is refused beyond.
+//! Numbers on the command line, each refused outside its bounds.
 
 use std::ops::RangeInclusive;
 
 use anyhow::{Result, ensure};
 
-/// The longest time that anything may be asked for: a year and a day of a leap year.
+/// The longest duration accepted anywhere: 366 days.
 pub(crate) const SECONDS_MAX: u64 = 366 * 86_400;
 /// No file, log or ring is larger than 1 EiB.
 pub(crate) const BYTES_MAX: u64 = 1 << 60;
@@ -20,7 +20,7 @@ pub(crate) fn factor(text: &str) -> Result<f64, String> {
     within(text, 1e-6..=1e9)
 }
 
-/// A number within a range; what is not a number (NaN) is in none.
+/// A number within a range; NaN is in no range.
 pub(crate) fn within(text: &str, range: RangeInclusive<f64>) -> Result<f64, String> {
     let number: Option<f64> = text.trim().parse().ok();
     number
@@ -39,7 +39,7 @@ pub(crate) fn count<const LOW: usize, const HIGH: usize>(text: &str) -> Result<u
         .ok_or_else(|| format!("write a whole number from {LOW} to {HIGH}"))
 }
 
-/// A size that some option names, within a range.
+/// A size, named by its option, within a range.
 pub(crate) fn size(bytes: u64, option: &str, range: &RangeInclusive<u64>) -> Result<u64> {
     ensure!(
         range.contains(&bytes),
@@ -50,7 +50,7 @@ pub(crate) fn size(bytes: u64, option: &str, range: &RangeInclusive<u64>) -> Res
     Ok(bytes)
 }
 
-/// Bytes in the largest unit of which they are a whole number.
+/// Bytes in the largest binary unit that divides them.
 fn binary(bytes: u64) -> String {
     let units = ["", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let step = (bytes.trailing_zeros() / 10).min(6) as usize;

@@ -34,16 +34,16 @@ Examples:
 What was compacted stays readable by export, query and info. A block file that is
 still being written, or that is damaged, is left alone.")]
 pub(crate) struct Args {
-    /// Directory of the log.
+    /// Read the log in this directory.
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
-    /// Go on: compact what has been completed, again and again, after this time.
+    /// Keep running: compact completed block files again and again, waiting this long in between.
     #[arg(long, value_name = "TIME")]
     watch: Option<String>,
 
-    /// Encrypt what is compacted from now on, to this public key or those in this file;
-    /// may be given several times. The log remembers it; `none` ends it.
+    /// Encrypt compacted files from now on, to this public key or those in this file; may be given
+    /// several times. The log remembers it; `none` ends it.
     #[arg(long, value_name = "KEY")]
     encrypt_to: Vec<String>,
 
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         encrypt_to(&disk, &key::recipients(keys)?)?;
     }
     let stop = stop_on_signal()?;
-    // Said once, while it does not change.
+    // Reported once, until it changes.
     let (mut known, mut known_full) = (None, None);
     loop {
         let done = turn(&disk, retention.as_ref());
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             if pause.is_none() {
                 moved?;
             } else {
-                // A store may answer again; what is recorded meanwhile is to be compacted.
+                // The store may answer again; what is recorded meanwhile must be compacted.
                 let problem = moved.err().map(|error| chain(&error));
                 if let Some(text) = problem.as_ref().filter(|_| problem != known) {
                     warn!("not moved, will be tried again: {text}");
@@ -125,7 +125,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Compacts, and deletes what is to go, which makes room even where compaction finds none.
+/// Compacts, then deletes what has expired, which frees space even if compaction finds none.
 fn turn(disk: &Arc<dyn Disk>, retention: Option<&Retention>) -> Result<Compacted> {
     let started = Instant::now();
     let done = compact(disk, |_| ());
@@ -138,7 +138,7 @@ fn turn(disk: &Arc<dyn Disk>, retention: Option<&Retention>) -> Result<Compacted
     Ok(done?)
 }
 
-/// Whether the disk is full, which it need not be the next time.
+/// Whether the disk is full, which may have changed by the next attempt.
 fn is_for_want_of_room(error: &anyhow::Error) -> bool {
     let mut causes = error
         .chain()

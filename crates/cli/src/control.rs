@@ -15,11 +15,11 @@ use strata_control::{MODE_PERIOD_MAX, ModeRequest, PolicyRequest};
 use crate::listing::Reader;
 use page::word;
 
-/// Which recording.
+/// Which recording to talk to.
 #[derive(Debug, clap::Args)]
 struct RecordingArgs {
-    /// Socket of the recording, as given with `strata record --socket`; without
-    /// it, the only one that is running.
+    /// Talk to the recording on this socket, given to it with `strata record --socket`; without it,
+    /// to the only one running.
     #[arg(long, value_name = "PATH", env = "STRATA_SOCKET")]
     socket: Option<PathBuf>,
 }
@@ -36,11 +36,11 @@ pub(crate) struct StatusArgs {
     #[command(flatten)]
     recording: RecordingArgs,
 
-    /// Show it again every second, until Ctrl-C.
+    /// Refresh every second, until Ctrl-C.
     #[arg(short, long)]
     watch: bool,
 
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 }
@@ -54,19 +54,19 @@ pub(crate) struct ModeArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum ModeCommand {
-    /// Go on with another mode.
+    /// Switch to another mode.
     #[command(after_help = "\
 Examples:
   strata mode set log-all --for 10m --why 'outage in building 7'
   strata mode set default")]
     Set {
-        /// default, log-all, log-partial, log-sampled, log-minimum, or one of the
-        /// configuration file; several joined by +.
+        /// Switch to default, log-all, log-partial, log-sampled, log-minimum, or a mode of the
+        /// configuration file; join several with +.
         mode: String,
-        /// After this time (90s, 10m, 2h) go back to the mode before.
+        /// Return to the previous mode after this time (90s, 10m, 2h).
         #[arg(long = "for", value_name = "TIME")]
         period: Option<String>,
-        /// Why, for the list of events.
+        /// Give a reason, for the list of events.
         #[arg(long, default_value = "")]
         why: String,
         #[command(flatten)]
@@ -89,31 +89,31 @@ Examples:
   strata policy add --prio 200 'src net 10.1.0.0/16 and port 443' --action header
   strata policy add 'udp port 53' --action 'full 1/10 flows'")]
     Add {
-        /// Which packets, in tcpdump's language: addresses, ports, protocols, VLANs.
+        /// Match packets with this tcpdump filter: addresses, ports, protocols, VLANs.
         #[arg(value_name = "FILTER", required = true)]
         filter: Vec<String>,
-        /// What is done: full, header, partial N, drop or classify; each optionally
-        /// followed by 1/N or '1/N flows'; or mirror: a copy leaves by --mirror-to.
+        /// Choose what to do: full, header, partial N, drop or classify; each optionally followed
+        /// by 1/N or '1/N flows'; or mirror: send a copy to --mirror-to.
         #[arg(long)]
         action: String,
-        /// Of the policies that match a packet, those with the largest number count.
+        /// Set the priority: of the policies that match a packet, the highest ones apply.
         #[arg(long = "prio", value_name = "NUMBER", default_value_t = strata_rules::PRIORITY_DEFAULT)]
         priority: u16,
-        /// Only packets of this interface.
+        /// Match packets of this interface only.
         #[arg(long, value_name = "NAME")]
         interface: Option<String>,
-        /// Do not delete what is kept of them to make room on the disk.
+        /// Never delete the data kept for these packets to free disk space.
         #[arg(long)]
         protect: bool,
-        /// Why, for the list of events.
+        /// Give a reason, for the list of events.
         #[arg(long, default_value = "")]
         why: String,
         #[command(flatten)]
         recording: RecordingArgs,
     },
-    /// List policies with their hits.
+    /// List the policies with their hits.
     List {
-        /// As JSON.
+        /// Print JSON.
         #[arg(long)]
         json: bool,
         #[command(flatten)]
@@ -121,7 +121,7 @@ Examples:
     },
     /// Remove a policy.
     Remove {
-        /// Its number, as listed.
+        /// Remove the policy with this number, as listed.
         id: u32,
         #[command(flatten)]
         recording: RecordingArgs,
@@ -163,7 +163,7 @@ pub(crate) fn mode(args: &ModeArgs) -> Result<()> {
     Ok(())
 }
 
-/// How long a mode is at work.
+/// How long a mode stays active.
 fn seconds(text: &str) -> Result<f64> {
     let period: SignedDuration = text.parse().with_context(|| format!("--for '{text}'"))?;
     match Duration::try_from(period) {
@@ -219,7 +219,7 @@ pub(crate) fn status(args: &StatusArgs) -> Result<()> {
         };
         let mut out = stdout().lock();
         if args.watch && out.is_terminal() {
-            // To the upper left corner, and clear what is below.
+            // Move to the top left corner and clear everything below.
             write!(out, "\x1b[H\x1b[2J")?;
         }
         write!(out, "{page}")?;

@@ -1,4 +1,4 @@
-//! How many descriptors the process may open.
+//! The limit on open descriptors of this process.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -7,7 +7,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 pub(crate) fn raise_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Where it is refused, the limit that there is holds; what opens descriptors for others
-    // keeps below that too.
+    // If this is refused, the current limit stays; whatever opens descriptors for others stays
+    // below that too.
     let _ = setrlimit(Resource::Nofile, limit);
 }

@@ -1,4 +1,4 @@
-//! What `record` notes about the fit of its model, and `info` shows.
+//! How well the model fits the traffic, as `record` saves it and `info` shows it.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -8,14 +8,14 @@ use anyhow::{Context, Result};
 use strata_classify::{DRIFTED, DriftReport, SAMPLES_MIN};
 use strata_store::{check_drift, drift_name};
 
-/// Features that are named.
+/// How many features are named.
 const SHOWN: usize = 3;
 
 fn path(log: &Path, recording: u32) -> PathBuf {
     log.join(drift_name(recording))
 }
 
-/// The drift of a recording; `None` if nothing is known of it.
+/// The drift of a recording; `None` if unknown.
 pub(crate) fn read(log: &Path, recording: u32) -> Result<Option<DriftReport>> {
     let path = path(log, recording);
     match fs::read(&path) {
@@ -30,7 +30,7 @@ pub(crate) fn read(log: &Path, recording: u32) -> Result<Option<DriftReport>> {
     }
 }
 
-/// One line on the fit of the model, in words.
+/// One line on the fit of the model, in plain English.
 pub(crate) fn print(out: &mut impl Write, report: &DriftReport) -> Result<()> {
     let verdict = match report.drifted() {
         None => {

@@ -27,24 +27,24 @@ use crate::table::{Cell, ColumnSpec, Kind, Table};
 Example:
   strata eval -m model.json -r test.pcap --labels labels.csv --report report.html")]
 pub(crate) struct Args {
-    /// Model file; without it the built-in model.
+    /// Use this model file; without it, the built-in model.
     #[arg(short = 'm', long = "model", value_name = "FILE")]
     model: Option<PathBuf>,
 
     #[command(flatten)]
     labelled: LabelledArgs,
 
-    /// Length of the sketches' window in ms, instead of the model's: how well they
-    /// do when a window holds more, or fewer, flows.
+    /// Replace the model's sketch window with this many ms: shows how the sketches do when a window
+    /// holds more, or fewer, flows.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=WINDOW_MS_MAX))]
     window_ms: Option<u64>,
 
-    /// HTML page to write; its figures go beside it as JSON.
+    /// Write an HTML page to this file, and its figures as JSON next to it.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
-    /// What the data plane decided, packet by packet, as Parquet; kept only if it
-    /// is named.
+    /// Write the data plane's decision on each packet to this Parquet file; kept only if it is
+    /// named.
     #[arg(long, value_name = "FILE")]
     decisions: Option<PathBuf>,
 }
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     crate::python::run(arguments.to_vec())
 }
 
-/// Runs the data plane over a capture and writes what it decided.
+/// Runs the data plane over a capture and writes its decisions.
 fn decide(model: &Model, labelled: &LabelledArgs, output: Output) -> Result<()> {
     let mut plane = Plane::new(model);
     let mut errors = SketchErrors::new(model);
@@ -141,7 +141,7 @@ fn decide(model: &Model, labelled: &LabelledArgs, output: Output) -> Result<()> 
     table.close()
 }
 
-/// What is written of a packet beside the decision.
+/// What is written about a packet in addition to the decision.
 struct Pending {
     facts: PacketFacts,
     frame: u64,
@@ -166,7 +166,7 @@ impl Pending {
     }
 }
 
-/// The classifier that `record` runs, and its words.
+/// The classifier that `record` runs, and the names it uses.
 struct Plane {
     classifier: Classifier,
     names: Vec<String>,
@@ -214,12 +214,12 @@ impl Plane {
     }
 }
 
-/// The sketch of a model beside exact flow tables, as in TitanLog Table V.
+/// The sketches of a model compared with exact flow tables, as in TitanLog Table V.
 struct SketchErrors {
     sketch: Sketch,
     exact: ExactTable,
     averages: Option<RangeTable>,
-    /// By flow feature: the sum of relative errors.
+    /// The sum of relative errors by flow feature.
     sums: Vec<(Feature, f64)>,
     packets: u64,
     flows_max: usize,

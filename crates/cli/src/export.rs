@@ -1,4 +1,4 @@
-//! `strata export`: back to capture files.
+//! `strata export`: a log back into capture files.
 
 use std::path::{Path, PathBuf};
 
@@ -27,45 +27,45 @@ Examples:
   strata export log/ -w flows.csv 'net 10.0.0.0/8'
   strata export log/ -F json -w - | jq .dst")]
 pub(crate) struct Args {
-    /// Directory of the log.
+    /// Read the log in this directory.
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
-    /// File to write, over what was there; - is standard output. With .gz or .zst at the
-    /// end of its name it is compressed. Files of the log are never written over.
+    /// Write to this file, replacing it; - is standard output. A name ending in .gz or .zst is
+    /// compressed. Files of the log are never overwritten.
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     write: PathBuf,
 
-    /// Format of the file. Without it the file's name decides: pcap for .pcap and .cap; csv,
-    /// json and ipfix for these; pcapng for all others.
+    /// Set the file format. By default the file's name decides: pcap for .pcap and .cap; csv, json
+    /// and ipfix for these; pcapng for all others.
     #[arg(short = 'F', long, value_enum)]
     format: Option<Format>,
 
-    /// Packets from this time on: 13:05, 2026-01-31T13:05, seconds since 1970.
-    /// A time without a date is on the day of the log's first packet.
+    /// Select packets from this time on: 13:05, 2026-01-31T13:05, seconds since 1970. A time
+    /// without a date is on the day of the log's first packet.
     #[arg(long, value_name = "TIME")]
     from: Option<String>,
 
-    /// Packets before this time.
+    /// Select packets before this time.
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
 
-    /// Do not say class, score, granularity and reason in packet comments.
+    /// Omit class, score, granularity and reason from packet comments.
     #[arg(long)]
     no_comments: bool,
 
     #[command(flatten)]
     key: KeyArgs,
 
-    /// Only packets that match, in the filter language of tcpdump, judged by the
-    /// bytes that were kept. Options go before it.
+    /// Select packets that match this tcpdump filter, judged by the bytes that were kept. Put
+    /// options before it.
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
     filter: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// pcapng, with comments, interfaces and what else the input said.
+    /// pcapng, with comments, interfaces and other metadata of the input.
     Pcapng,
     /// pcap with nanoseconds; one link type only.
     Pcap,
@@ -73,12 +73,12 @@ enum Format {
     Csv,
     /// Flows as JSON objects, one per line, times as RFC 3339.
     Json,
-    /// Flows as an IPFIX file, a record for each direction.
+    /// Flows as an IPFIX file, one record per direction.
     Ipfix,
 }
 
 impl Format {
-    /// What a file of this name is.
+    /// The format for a file of this name.
     fn of(path: &Path) -> Self {
         match suffix(path).as_str() {
             "pcap" | "cap" => Self::Pcap,
@@ -101,10 +101,10 @@ impl Format {
     }
 }
 
-/// Filters compiled per link type, as packets of new ones come.
+/// Filters compiled per link type, as packets of new types appear.
 struct ByLink {
     filter: Filter,
-    /// Few: looked through for every packet.
+    /// Short: searched for every packet.
     programs: Vec<(LinkType, Option<strata_filter::Program>)>,
 }
 
@@ -197,7 +197,7 @@ fn flows(
         let take = |record: &FlowRecord| anyhow::Ok(writer.write(record)?);
         flow_records(log.disk().as_ref(), part, find, take)?;
     }
-    // Flows of what is not compacted are found by compacting it, for this once.
+    // Flows of data not yet compacted are found by compacting it into a temporary directory.
     let scratch = tempfile::tempdir().context("cannot make a temporary directory")?;
     let disk = RealDisk::at(scratch.path());
     let (parts, damage) = snapshot(log, &disk)?;
@@ -220,7 +220,7 @@ fn report(damaged: &[Damage]) -> Result<()> {
     Ok(())
 }
 
-/// Says when the log's packets arrived, if that is why an export is empty.
+/// If an export is empty, says when the log's packets arrived.
 fn say_span(log: &Log, find: &Find<'_>) {
     let Some((first_ns, last_ns)) = span_ns(log) else {
         info!("the log has no packets");
@@ -237,7 +237,7 @@ fn say_span(log: &Log, find: &Find<'_>) {
     }
 }
 
-/// When the first and the last packet of a log arrived, as far as it can be read.
+/// When the first and the last packet of a log arrived, as far as it is readable.
 fn span_ns(log: &Log) -> Option<(u64, u64)> {
     let parts = log.archive().parts.iter().filter(|part| part.packets > 0);
     let mut spans: Vec<(u64, u64)> = parts.map(|part| (part.ts_min_ns, part.ts_max_ns)).collect();
@@ -246,7 +246,7 @@ fn span_ns(log: &Log) -> Option<(u64, u64)> {
         ..Select::default()
     };
     for recording in log.recordings() {
-        // What is damaged the export has said.
+        // The export has already reported damage.
         for block in log.blocks(recording, &headers).flatten() {
             if block.header.packets > 0 {
                 spans.push((block.header.ts_min_ns, block.header.ts_max_ns));
@@ -257,7 +257,7 @@ fn span_ns(log: &Log) -> Option<(u64, u64)> {
     spans.into_iter().reduce(together)
 }
 
-/// When the log's first packet arrived, for times without a date.
+/// When the log's first packet arrived: the date for times without one.
 pub(crate) fn first_packet_ns(log: &Log) -> Result<u64> {
     let parts = log.archive().parts.iter().filter(|part| part.packets > 0);
     if let Some(first) = parts.map(|part| part.ts_min_ns).min() {

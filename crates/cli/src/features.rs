@@ -30,25 +30,25 @@ pub(crate) struct Args {
     #[command(flatten)]
     labelled: LabelledArgs,
 
-    /// File to write: Parquet if it ends in .parquet, else CSV; - is CSV on
-    /// standard output.
+    /// Write to this file: Parquet if its name ends in .parquet, else CSV; - is CSV on standard
+    /// output.
     #[arg(short = 'o', long = "output", value_name = "FILE", default_value = "-")]
     output: PathBuf,
 
-    /// Length of the sketches' window in ms; it belongs to the model that is
-    /// trained on these features. By default that of the built-in model.
+    /// Set the sketches' window, in ms; it becomes part of any model trained on these features. By
+    /// default that of the built-in model.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=WINDOW_MS_MAX))]
     window_ms: Option<u64>,
 
-    /// Compute as a switch does, with averages within this relative error.
+    /// Compute averages as a switch does, within this relative error.
     #[arg(long, value_name = "DELTA")]
     switch: Option<f64>,
 
-    /// Let flows that fall into one bucket share it.
+    /// Let flows that hash to the same bucket share it.
     #[arg(long)]
     shared_buckets: bool,
 
-    /// From exact flow tables instead of sketches: a yardstick.
+    /// Use exact flow tables instead of sketches, as a yardstick.
     #[arg(long, conflicts_with_all = ["switch", "shared_buckets"])]
     exact: bool,
 }
@@ -88,7 +88,7 @@ const LEADING: [ColumnSpec; 8] = [
 pub(crate) fn run(args: &Args) -> Result<()> {
     let built_in = crate::model::load(None)?.model;
     let window_ms = args.window_ms.unwrap_or(built_in.window_ns / 1_000_000);
-    // A model that says the same, so that one place checks and builds sketches.
+    // A model with these settings, so that one place checks and builds sketches.
     let like = Model {
         window_ns: window_ms.saturating_mul(1_000_000),
         arithmetic: match args.switch {
@@ -143,7 +143,7 @@ fn leading<'a>(seen: &Seen<'a>, has_bucket: bool) -> [Cell<'a>; 8] {
     ]
 }
 
-/// Whole numbers stay whole numbers.
+/// Integers stay integers.
 fn kind(feature: Feature) -> Kind {
     match feature {
         Feature::SizeAvg | Feature::SizeVar | Feature::IpdVar => Kind::F64,
@@ -176,7 +176,7 @@ impl Snapshots {
         };
         let output = Output::create(&args.output, content, &args.labelled.sources())?;
         if is_parquet {
-            // What a model must say to see the same features.
+            // The settings a model needs to see the same features.
             let about = [
                 ("strata.window_ns", like.window_ns.to_string()),
                 (

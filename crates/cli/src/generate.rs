@@ -1,4 +1,4 @@
-//! `strata generate`: traffic from a seed.
+//! `strata generate`: synthetic traffic from a seed.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -35,58 +35,58 @@ Examples:
   strata generate -i veth0 --profile cic-w3 --mbps 9000 --duration 20
   strata generate -o - --profile imix --mbps 1000 -c 1M | tcpdump -n -r -")]
 pub(crate) struct Args {
-    /// File to write, over what was there; - is standard output. With .gz or .zst at the
-    /// end of its name it is compressed.
+    /// Write to this file, replacing it; - is standard output. A name ending in .gz or .zst is
+    /// compressed.
     #[arg(short = 'o', short_alias = 'w', long = "output", value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// Interface to send from instead, until Ctrl-C, or as many packets as -c says.
+    /// Send from this interface instead, until Ctrl-C or for -c packets.
     #[arg(short = 'i', long, value_name = "IF", conflicts_with_all = ["labels", "snaplen", "format"])]
     interface: Option<String>,
 
-    /// How packets leave, sendmmsg by default. With live-frames up to 1M packets are made
-    /// first, and then sent again and again.
+    /// Choose how to send; sendmmsg by default. live-frames generates up to 1M packets first, then
+    /// sends them again and again.
     #[arg(long, value_enum, value_name = "METHOD", requires = "interface")]
     method: Option<Method>,
 
-    /// Send as fast as packets can be made, whatever their times.
+    /// Send as fast as packets can be generated, ignoring their timestamps.
     #[arg(short = 't', long, requires = "interface", group = "rate")]
     topspeed: bool,
 
-    /// Stop sending after so many seconds.
+    /// Stop sending after this many seconds.
     #[arg(long, value_name = "SECONDS", requires = "interface", value_parser = bounded::seconds)]
     duration: Option<f64>,
 
-    /// Which traffic; see below.
+    /// Choose the traffic profile; see below.
     #[arg(long, value_name = "NAME", default_value = "cic-w1")]
     profile: Profile,
 
-    /// How many packets; with k or M thousands or millions. 1M into a file by default.
+    /// Generate this many packets, with k or M (thousands, millions); 1M by default into a file.
     #[arg(short = 'c', long = "packets", value_name = "N", value_parser = text::number)]
     packets: Option<u64>,
 
-    /// The same seed gives the same packets.
+    /// Seed the generator: the same seed gives the same packets.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// CSV file to write with frame number, label (1 is an attack) and what kind of
-    /// traffic each packet belongs to.
+    /// Write frame number, label (1 is an attack) and kind of traffic of each packet to this CSV
+    /// file.
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
 
-    /// Flows active at a time, instead of the profile's; with k or M.
+    /// Keep this many flows active at a time, instead of the profile's; with k or M.
     #[arg(long, value_name = "N", value_parser = text::number)]
     flows: Option<u64>,
 
-    /// Packets per second, instead of the profile's rate; with k or M.
+    /// Send at this many packets per second, instead of the profile's rate; with k or M.
     #[arg(short = 'p', long, value_name = "N", value_parser = text::number, group = "rate")]
     pps: Option<u64>,
 
-    /// Megabits of frames per second, instead of the profile's rate.
+    /// Send at this many megabits of frames per second, instead of the profile's rate.
     #[arg(short = 'M', long, value_name = "N", group = "rate", value_parser = bounded::factor)]
     mbps: Option<f64>,
 
-    /// So many times the profile's rate: everything happens that much faster.
+    /// Multiply the profile's rate: everything happens that much faster.
     #[arg(
         short = 'x',
         long,
@@ -97,15 +97,15 @@ pub(crate) struct Args {
     )]
     time_compression: Option<f64>,
 
-    /// What payloads hold beside the headers of their applications.
+    /// Fill payloads after the application headers with this.
     #[arg(long, value_enum, default_value_t = Payload::Random)]
     payload: Payload,
 
-    /// IPv6 flows in a hundred, instead of the profile's share.
+    /// Make this percentage of flows IPv6, instead of the profile's share.
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(..=100))]
     ipv6: Option<u32>,
 
-    /// Bytes of each packet to write at most; 0 is all of them.
+    /// Write at most this many bytes of each packet; 0 is all of them.
     #[arg(
         short = 's',
         long = "snaplen",
@@ -114,8 +114,8 @@ pub(crate) struct Args {
     )]
     snaplen: u32,
 
-    /// Format of the file. Without it the file's name decides: pcapng for .pcapng, pcap for
-    /// all others.
+    /// Set the file format. By default the file's name decides: pcapng for .pcapng, pcap for all
+    /// others.
     #[arg(short = 'F', long, value_enum)]
     format: Option<Format>,
 }
@@ -137,7 +137,7 @@ enum Format {
 }
 
 impl Format {
-    /// What a file of this name is.
+    /// The format for a file of this name.
     fn of(path: &Path) -> Self {
         match suffix(path).as_str() {
             "pcapng" => Self::Pcapng,
@@ -178,7 +178,7 @@ fn positive(number: u64, option: &str) -> Result<u64> {
     Ok(number)
 }
 
-/// A number of the user in units of 1 / `scale`.
+/// A number given by the user, in units of 1 / `scale`.
 fn scaled(number: f64, scale: f64, option: &str) -> Result<u64> {
     let scaled = (number * scale).round();
     anyhow::ensure!(
@@ -194,14 +194,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     match (&args.interface, &args.output) {
         (Some(interface), _) => send(args, &mut generator, interface),
         (None, Some(output)) => write(args, &mut generator, output),
-        // The command line demands one of them.
+        // The command line requires one of them.
         (None, None) => Ok(()),
     }
 }
 
-/// Frames that are made before they are sent.
+/// Frames generated before they are sent.
 const SLOTS: usize = 2_048;
-/// With live frames, whose system call is dear, they are repeated, so they are more.
+/// Live frames, whose system call is expensive, are repeated, so there are more of them.
 const SLOTS_LIVE: usize = 1 << 20;
 
 fn send(args: &Args, generator: &mut Generator, interface: &str) -> Result<()> {
@@ -211,7 +211,7 @@ fn send(args: &Args, generator: &mut Generator, interface: &str) -> Result<()> {
     };
     let method = args.method.map(Into::into);
     let repeat = method == Some(send::Method::LiveFrames);
-    // Traffic that never repeats needs packets made while others are sent.
+    // Traffic that never repeats needs packets generated while others are sent.
     let sender = match method {
         None => open(Some(send::Method::Sendmmsg), SLOTS)?,
         Some(_) => open(method, if repeat { SLOTS_LIVE } else { SLOTS })?,
@@ -285,7 +285,7 @@ fn write(args: &Args, generator: &mut Generator, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A capture file of one Ethernet interface.
+/// A capture file with one Ethernet interface.
 enum Writer {
     Pcap(PcapWriter<Output>),
     Pcapng(PcapNgWriter<Output>),
@@ -344,7 +344,7 @@ impl CaptureFile {
     }
 }
 
-/// The labels, in the form that `strata train` reads.
+/// The labels, in the format that `strata train` reads.
 struct Labels<'a> {
     path: &'a Path,
     writer: csv::Writer<Output>,

@@ -22,17 +22,16 @@ use crate::text::{percent, time};
 /// Arguments of `strata info`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Directory of the log.
+    /// Read the log in this directory.
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
-    /// As JSON.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 
-    /// Also why packets were kept as they were, in words, for the N (10) most
-    /// frequent reasons of each granularity. Reads and checks the whole log;
-    /// without it, block headers and summaries alone.
+    /// Explain why packets were kept as they were, for the N (10) most frequent reasons of each
+    /// granularity. Reads and checks the whole log, not just block headers and summaries.
     #[arg(
         long,
         value_name = "N",
@@ -46,7 +45,7 @@ pub(crate) struct Args {
     key: KeyArgs,
 }
 
-/// What the blocks of a recording say.
+/// Totals over the blocks of a recording.
 #[derive(Debug, Default)]
 struct Contents {
     classes: Vec<String>,
@@ -56,15 +55,15 @@ struct Contents {
     damage: Vec<Damage>,
     /// Packets in Parquet files.
     compacted: u64,
-    /// Public keys to which these are encrypted.
+    /// Public keys that these are encrypted to.
     encrypted_to: BTreeSet<String>,
-    /// Packets elsewhere than in the log's directory.
+    /// Packets stored outside the log's directory.
     elsewhere: u64,
     reasons: Reasons,
 }
 
 impl Contents {
-    /// Takes in when some packets begin.
+    /// Takes the start time of some packets into account.
     fn begins(&mut self, at_ns: u64) {
         self.first_ns = Some(self.first_ns.map_or(at_ns, |first| first.min(at_ns)));
     }
@@ -145,7 +144,7 @@ impl Contents {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut out = stdout().lock();
-    // Reasons of what is compacted are in files that may be encrypted, or elsewhere.
+    // Reasons of compacted packets are in files that may be encrypted, or elsewhere.
     let log = match args.reasons {
         Some(_) => args.key.open(&args.log)?,
         None => Log::open(&args.log)?,
@@ -246,7 +245,7 @@ fn heading(log: &Log, recording: &Recording) -> String {
     if !recording.filter.is_empty() {
         let _ = write!(text, ", filter '{}'", recording.filter);
     }
-    // A switch says all this of itself.
+    // A switch supplies this text itself.
     Printable(&text).to_string()
 }
 
@@ -276,7 +275,7 @@ fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
     }
     let total = contents.total();
     row("all", "", &total);
-    // Reduction is against everything that passed the filter, sampled or not.
+    // Reduction is relative to everything that passed the filter, sampled or not.
     let captured = ledger.map_or(total.wire_bytes, |l| {
         l.seen.bytes.saturating_sub(l.filtered.bytes)
     });

@@ -1,4 +1,4 @@
-//! `strata interfaces`: what can be captured here, how, and why not.
+//! `strata interfaces`: which interfaces can be captured, how, and why not.
 
 use std::io::{Write, stdout};
 
@@ -12,7 +12,7 @@ use strata_wire::Printable;
 Example:
   strata interfaces eth0")]
 pub(crate) struct Args {
-    /// Only these interfaces.
+    /// List these interfaces only.
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 }
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 
 fn text(device: &Device) -> String {
     let offers = device.offers();
-    // Linux takes almost every character in names.
+    // Linux allows almost any character in interface names.
     let name = Printable(&device.name).to_string();
     if name == ANY {
         let way = offers.packet_problem.unwrap_or_else(|| String::from("yes"));

@@ -1,4 +1,4 @@
-//! `strata key`: keys of encrypted logs; and how the other subcommands take them.
+//! `strata key`: keys of encrypted logs, and the key options of other subcommands.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Write, stdout};
@@ -14,10 +14,10 @@ use tracing::info;
 
 use crate::object_tier;
 
-/// The secret key of an encrypted log, for what reads it.
+/// The secret key of an encrypted log, for commands that read it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct KeyArgs {
-    /// The file with the secret key, if the log is encrypted.
+    /// Decrypt the log with the secret key in this file.
     #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
     key: Option<PathBuf>,
 }
@@ -27,7 +27,7 @@ impl KeyArgs {
         self.key.as_deref().map(identities).transpose()
     }
 
-    /// The files that reading the log `dir` reads.
+    /// The files that are read when the log in `dir` is.
     pub(crate) fn sources(&self, dir: &Path, log: &Log) -> Sources {
         Sources::default().files(&self.key).log(dir, log)
     }
@@ -46,7 +46,7 @@ fn identities(file: &Path) -> Result<Identities> {
     Ok(Identities::of_file(&named, &content)?)
 }
 
-/// Public keys, written down or in files.
+/// Public keys, given as text or in files.
 pub(crate) fn recipients(keys: &[String]) -> Result<Recipients> {
     let mut all = Recipients::default();
     for key in keys {
@@ -83,25 +83,25 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Make a pair of keys: the secret one into a file, the public one onto the screen.
+    /// Make a key pair: write the secret key to a file, print the public one.
     New {
-        /// The file to make.
+        /// Write the secret key to this new file.
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Give a log other keys. Its data stay as they are: the keys of its files, which
-    /// archive.json holds, are encrypted anew, all or none.
+    /// Replace the keys of a log. Its data is unchanged: the file keys in archive.json are
+    /// encrypted anew, all or none.
     Rotate {
-        /// Directory of the log.
+        /// Change the log in this directory.
         #[arg(value_name = "LOG")]
         log: PathBuf,
 
-        /// The file with the secret key that opens the log now.
+        /// Open the log with the secret key in this file.
         #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
         old: PathBuf,
 
-        /// The public key to be, or a file with public keys; may be given several times,
-        /// each of which opens the log then.
+        /// Encrypt to this public key, or those in this file; may be given several times: any of
+        /// them opens the log then.
         #[arg(long, value_name = "KEY", required = true)]
         new: Vec<String>,
     },

@@ -60,28 +60,28 @@ pub(crate) const SOURCE: ColumnSpec = (
     "Where the packet came from, as the labels say.",
 );
 
-/// A capture and what its packets are.
+/// A capture and the labels of its packets.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LabelledArgs {
-    /// Capture file to read; as for `strata record`.
+    /// Read this capture file, as `strata record` does.
     #[arg(short = 'r', long = "read", value_name = "FILE", required = true)]
     read: Vec<PathBuf>,
 
     #[command(flatten)]
     labels: LabelArgs,
 
-    /// Let time run so many times faster: delays shrink, and a window holds more
-    /// packets, as it would on a faster link.
+    /// Speed up time by this factor: delays shrink, and a window holds more packets, as it would on
+    /// a faster link.
     #[arg(long, value_name = "N", default_value_t = 1.0)]
     time_compression: f64,
 
-    /// Key of flow fingerprints.
+    /// Set the key of flow fingerprints.
     #[arg(long, value_name = "N", default_value_t = 0)]
     hash_seed: u64,
 }
 
 impl LabelledArgs {
-    /// The files that are read.
+    /// The files that this reads.
     pub(crate) fn sources(&self) -> Sources {
         Sources::default()
             .files(&self.read)
@@ -89,24 +89,24 @@ impl LabelledArgs {
     }
 }
 
-/// How label files are read.
+/// Which label files to read, and how.
 #[derive(Debug, Default, clap::Args)]
 struct LabelArgs {
-    /// What the packets are. CSV by frame number (frame, label, maybe source; 0 is
-    /// benign, 1 an attack, other labels are classes of their own); CSV of rules
-    /// (label and any of address, source_address, destination_address, port,
-    /// source_port, destination_port, protocol, from, to; the first that fits);
-    /// flows of CICFlowMeter (CSV); or Zeek's conn.log with a label column.
+    /// Read the packets' labels from this file. CSV by frame number (frame, label, optional source;
+    /// 0 is benign, 1 an attack, other labels are classes of their own); CSV of rules (label and
+    /// any of address, source_address, destination_address, port, source_port, destination_port,
+    /// protocol, from, to; the first match applies); flows of CICFlowMeter (CSV); or Zeek's
+    /// conn.log with a label column.
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
 
-    /// The label of packets that no rule or flow names; without it they are left
-    /// without label, and neither trained on nor judged.
+    /// Give this label to packets that no rule or flow matches; by default they have none, and are
+    /// used neither to train nor to evaluate.
     #[arg(long, value_name = "LABEL")]
     otherwise: Option<String>,
 
-    /// The clock of times without zone in label files, as +HH:MM from UTC:
-    /// CICFlowMeter writes local time.
+    /// Set the UTC offset, +HH:MM, of times without a zone in label files: CICFlowMeter writes
+    /// local time.
     #[arg(
         long,
         value_name = "OFFSET",
@@ -117,7 +117,7 @@ struct LabelArgs {
 }
 
 impl LabelArgs {
-    /// The labels of the file that was named, if one was.
+    /// The labels in the named file, if any.
     fn open(&self) -> Result<Option<Labels>> {
         let Some(path) = &self.labels else {
             return Ok(None);
@@ -135,7 +135,7 @@ pub(crate) struct Seen<'a> {
     /// Number of the packet in its flow, from 1, over all windows.
     pub(crate) in_flow: u64,
     pub(crate) headers: &'a Headers,
-    /// With compressed time.
+    /// With sped-up time.
     pub(crate) facts: PacketFacts,
     pub(crate) label: Option<&'a Label>,
     /// Bytes on the wire and captured.
@@ -143,8 +143,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) captured_len: u64,
 }
 
-/// Calls `each` for every packet that has a flow. The frames read and those
-/// without flow come back.
+/// Calls `each` for every packet that has a flow. Returns the number of frames read and of those
+/// without a flow.
 pub(crate) fn read(
     args: &LabelledArgs,
     mut each: impl FnMut(&Seen<'_>) -> Result<()>,
@@ -204,7 +204,7 @@ pub(crate) fn read(
     Ok((frame, without_flow))
 }
 
-/// Says which packets have labels, and which labels packets.
+/// Reports how many packets have labels, and how many labels have packets.
 fn say_usage(usage: &Usage) {
     let Usage {
         labelled,

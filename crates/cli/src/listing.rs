@@ -1,25 +1,25 @@
-//! Columns of text: as wide as they are where a program reads them, and fitted into the terminal
-//! where a person does.
+//! Text in columns: full width where a program reads them, fitted to the terminal where a person
+//! does.
 
 use std::io::stdout;
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width};
 
-/// Who reads it.
+/// Who reads the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
-    /// A program, or a file: a line per row.
+    /// A program, or a file: one line per row.
     Program,
-    /// Somebody at a terminal with so many columns: what is longer is wrapped in its column.
+    /// A person at a terminal with this many columns: longer text is wrapped within its column.
     Terminal(u16),
 }
 
 impl Reader {
-    /// Whoever reads standard output.
+    /// The reader of standard output.
     pub(crate) fn of_stdout() -> Self {
         match rustix::termios::tcgetwinsize(stdout()) {
-            // A terminal that does not know its size says 0.
+            // A terminal that does not know its size reports 0.
             Ok(size) if size.ws_col > 0 => Self::Terminal(size.ws_col),
             _ => Self::Program,
         }
@@ -35,7 +35,7 @@ pub(crate) struct ColumnForm {
 }
 
 impl ColumnForm {
-    /// Words, so many characters wide at least.
+    /// Text, at least this many characters wide.
     pub(crate) const fn words(width_min: u16) -> Self {
         Self {
             width_min,
@@ -44,7 +44,7 @@ impl ColumnForm {
         }
     }
 
-    /// Numbers, so many digits wide at least.
+    /// Numbers, at least this many digits wide.
     pub(crate) const fn numbers(width_min: u16) -> Self {
         Self {
             width_min,
@@ -53,13 +53,13 @@ impl ColumnForm {
         }
     }
 
-    /// With two blanks before it: after numbers.
+    /// With two spaces before it: after numbers.
     pub(crate) const fn apart(self) -> Self {
         Self { gap: 2, ..self }
     }
 }
 
-/// Rows of as many cells as columns, each row ended by a line feed.
+/// Rows with one cell per column, each ended by a line feed.
 pub(crate) fn listing<const N: usize>(
     reader: Reader,
     columns: [ColumnForm; N],

@@ -1,8 +1,8 @@
-//! What the program says while it works: lines on standard error, or entries of the journal.
+//! Messages of the running program: lines on standard error, or journal entries.
 //!
-//! A line on standard error is `strata: ` and the message, with `warning: ` between them where
-//! something did not go as it should. Where standard error is the journal (`JOURNAL_STREAM`,
-//! systemd.exec(5)), long-running roles send entries with a priority and fields instead.
+//! A line on standard error is `strata: ` and the message, with `warning: ` in between if something
+//! went wrong. Where standard error is the journal (`JOURNAL_STREAM`, systemd.exec(5)),
+//! long-running roles send entries with a priority and fields instead.
 
 use std::fmt::{self, Debug, Write as _};
 use std::io::{self, IsTerminal, Write, stderr};
@@ -24,25 +24,25 @@ use tracing_subscriber::prelude::*;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// The targets of our own crates begin so.
+/// Prefix of the targets of our own crates.
 const OURS: &str = "strata";
-/// The target of messages that need no `warning: ` before them, whatever their level: they are
-/// whole sentences about what happened.
+/// The target of messages printed without `warning: `, whatever their level: whole sentences about
+/// what happened.
 pub(crate) const HAPPENED: &str = "strata::happened";
-/// Before the names of fields in the journal.
+/// Prefix of field names in the journal.
 const FIELD_PREFIX: &str = "STRATA";
 
-/// What long-running roles log, and how.
+/// What long-running commands log, and how.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Logging")]
 pub(crate) struct LoggingArgs {
-    /// What is logged: error, warn, info, debug, trace or off; or directives as of RUST_LOG, also
-    /// for libraries (info,object_store=debug).
+    /// Log at this level: error, warn, info, debug, trace or off; or as in RUST_LOG, also for
+    /// libraries (info,object_store=debug).
     #[arg(long, value_name = "LEVEL", env = "STRATA_LOG", default_value = "info")]
     log_level: Wanted,
 
-    /// How it is logged. Without it, as entries of the journal where standard error is the
-    /// journal, else as text.
+    /// Log in this format. By default as journal entries if standard error is the journal, else as
+    /// text.
     #[arg(long, value_enum, value_name = "FORMAT")]
     log_format: Option<LogFormat>,
 }
@@ -76,7 +76,7 @@ impl FromStr for Wanted {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let level = |level: &str| {
-            // Nothing would be `error` to the library.
+            // Left empty, the library would take it as `error`.
             let wanted = level.parse::<LevelFilter>().ok();
             wanted.filter(|_| !level.is_empty()).ok_or_else(|| {
                 format!("'{level}' is no level: write error, warn, info, debug, trace or off")
@@ -84,7 +84,7 @@ impl FromStr for Wanted {
         };
         let mut targets = Targets::new();
         for directive in text.split(',') {
-            // A level alone is ours: libraries within say much that is of no use to users.
+            // A bare level applies to our crates: libraries log much that is of no use to users.
             let (target, level) = match directive.split_once('=') {
                 Some((target, text)) => (target, level(text)?),
                 None => (OURS, level(directive)?),
@@ -95,15 +95,15 @@ impl FromStr for Wanted {
     }
 }
 
-/// From now on messages go where they are to go. Without arguments, of a command that ends soon,
-/// that is standard error.
+/// From now on messages go to their destination. Without arguments, for a short command, that is
+/// standard error.
 pub(crate) fn begin(args: Option<&LoggingArgs>) {
     let is_journal = is_journal();
     let wanted = args
         .map_or_else(Wanted::default, |args| args.log_level.clone())
         .0;
     let registry = tracing_subscriber::registry().with(wanted);
-    // Whoever started us may have closed standard error, which is no reason to end.
+    // Our parent may have closed standard error, which is no reason to exit.
     let lines = tracing_subscriber::fmt::layer()
         .log_internal_errors(false)
         .with_writer(|| AboveBar);
@@ -125,7 +125,7 @@ pub(crate) fn begin(args: Option<&LoggingArgs>) {
     started.expect("messages get their way once");
 }
 
-/// Entries of the journal.
+/// Messages as journal entries.
 fn journal() -> io::Result<tracing_journald::Layer> {
     let mappings = PriorityMappings {
         error: Priority::Error,
@@ -141,8 +141,7 @@ fn journal() -> io::Result<tracing_journald::Layer> {
     Ok(layer)
 }
 
-/// Whether standard error is a stream of the journal: then the environment says its device and
-/// inode.
+/// Whether standard error is a journal stream: the environment then gives its device and inode.
 fn is_journal() -> bool {
     let Some(stream) = std::env::var_os("JOURNAL_STREAM") else {
         return false;
@@ -153,7 +152,7 @@ fn is_journal() -> bool {
 
 /// Lines for people.
 struct Lines {
-    /// Whether each begins with its priority, as sd-daemon(3) has it.
+    /// Whether each line begins with its priority, as sd-daemon(3) specifies.
     is_journal: bool,
 }
 
@@ -180,7 +179,7 @@ where
             true => "warning: ",
             false => "",
         };
-        // All lines of a message are of its priority.
+        // All lines of a message have its priority.
         let lines = message
             .0
             .replace('\n', &format!("\n{}", self.priority(level)));
@@ -217,7 +216,7 @@ impl Visit for Message {
     }
 }
 
-/// Progress, if it is shown: lines go above it.
+/// The progress bar, if shown: messages go above it.
 static BAR: OnceLock<ProgressBar> = OnceLock::new();
 
 /// Shows progress while standard error is a terminal.
@@ -246,7 +245,7 @@ impl Write for AboveBar {
     }
 }
 
-/// Logs what a node says: its level, and what of it is a field.
+/// Logs a node's notice: its level, message and fields.
 pub(crate) fn notice(notice: &Notice) {
     let kind = notice.kind();
     match notice {
@@ -288,7 +287,7 @@ mod tests {
         }
     }
 
-    /// What `work` says, at this level.
+    /// What `work` logs, at this level.
     fn said(level: &str, is_journal: bool, work: impl FnOnce()) -> String {
         let page = Page::default();
         let writer = page.clone();

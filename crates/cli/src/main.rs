@@ -39,8 +39,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Strata records network traffic hierarchically: every packet is classified on
-/// the spot, and what its class is worth decides how much of it is kept.
+/// Record network traffic hierarchically: classify every packet as it arrives, and keep as much of
+/// it as its class is worth.
 #[derive(Debug, Parser)]
 #[command(
     name = "strata",
@@ -57,60 +57,60 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Classify packets and log them hierarchically.
+    /// Record packets from interfaces or files, classifying each.
     Record(Box<record::Args>),
-    /// List the network interfaces: how each can be captured, or why not.
+    /// List network interfaces: how each can be captured, or why not.
     #[command(short_flag = 'D')]
     Interfaces(interfaces::Args),
-    /// Say how a running recording stands.
+    /// Show the status of a running recording.
     Status(control::StatusArgs),
-    /// Change what a running recording keeps.
+    /// Change the logging mode of a running recording.
     Mode(control::ModeArgs),
     /// Add, list and remove policies of a running recording.
     Policy(control::PolicyArgs),
-    /// Begin new files of a running recording's log.
+    /// Start new files in a running recording's log.
     Rotate(control::RotateArgs),
-    /// Print the page that describes the configuration file, in Markdown.
+    /// Print the reference of the configuration file, in Markdown.
     ConfigReference,
-    /// Classify packets and log them at a relay, by RDMA.
+    /// Record packets to a relay, by RDMA.
     Switch(Box<switch::Args>),
-    /// Be the relay: memory for switches, and the disks behind it.
+    /// Run the relay: memory for switches, written to its disks.
     Relay(relay::Args),
-    /// Say what is in a log.
+    /// Show what a log contains.
     Info(info::Args),
-    /// Write packets of a log to a pcapng or pcap file.
+    /// Export packets of a log to a pcapng or pcap file, or its flows.
     Export(export::Args),
-    /// Compact block files into Parquet and pcapng files, for all tools to read.
+    /// Compact block files into Parquet and pcapng files, readable by all tools.
     Compact(compact::Args),
-    /// Ask a log in SQL; needs strata-sql, which `make sql` builds.
+    /// Query a log with SQL; needs strata-sql, which `make sql` builds.
     Query(query::Args),
     /// Check every byte of a log against its checksums.
     Verify(verify::Args),
-    /// Make keys for encrypted logs, and give a log other ones.
+    /// Make keys for encrypted logs, and replace the keys of a log.
     Key(key::Args),
-    /// Delete what is older or more than is to be kept.
+    /// Delete data beyond a given age or size.
     Prune(prune::Args),
     /// Move compacted files to an object store or another disk, and back.
     Move(object_tier::Args),
     /// Write the features of each packet, as the classifier sees them.
     Features(features::Args),
-    /// Make traffic with stated statistics and labels, from a seed.
+    /// Generate traffic with known statistics and labels, from a seed.
     Generate(generate::Args),
     /// Train a model on labelled features.
     Train(Box<train::TrainArgs>),
-    /// Say how good a model is on a labelled capture, as a page and as JSON.
+    /// Evaluate a model on a labelled capture, as a page and as JSON.
     Eval(eval::Args),
-    /// Compare presets of models on labelled captures.
+    /// Compare model presets on labelled captures.
     Compare(train::CompareArgs),
-    /// Send a capture file out of an interface.
+    /// Replay a capture file on an interface.
     Replay(replay::Args),
-    /// Open packet sockets for a recording that may not.
+    /// Open packet sockets for a recording without the privilege.
     #[command(hide = true)]
     Helper(record::HelperArgs),
 }
 
 impl Command {
-    /// Whether it runs until it is stopped, and so opens descriptors for others meanwhile.
+    /// Whether it runs until stopped, and so opens descriptors for others meanwhile.
     fn is_long_running(&self) -> bool {
         matches!(
             self,
@@ -122,7 +122,7 @@ impl Command {
         )
     }
 
-    /// How it logs, if it runs for long.
+    /// Its logging options, if it is long-running.
     fn logging(&self) -> Option<&logging::LoggingArgs> {
         match self {
             Self::Record(args) => Some(args.logging()),
@@ -171,7 +171,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads our output has seen enough: `strata export -w - | head`.
+        // The reader of our output has seen enough: `strata export -w - | head`.
         Err(error) if text::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{}", text::chain(&error));

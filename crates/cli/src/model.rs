@@ -1,4 +1,4 @@
-//! Which model classifies.
+//! The model that classifies.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use strata_classify::Model;
 
-/// The model that serves without `-m`; made by `make model`.
+/// The model used without `-m`; made by `make model`.
 const BUILT_IN: &[u8] = include_bytes!("../../../models/default.json");
 
 /// The longest window of a model, 10 days, in ms.

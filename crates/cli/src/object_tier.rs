@@ -14,27 +14,27 @@ use tracing::{error, info};
 
 use crate::text::duration_ns;
 
-/// The disk of the log in a directory, with what of it lies elsewhere.
+/// The disk of the log in a directory, including what is stored elsewhere.
 pub(crate) fn disk(dir: &Path) -> Result<Arc<dyn Disk>> {
-    // It says what is missing where there is no log.
+    // Its error says what is missing where there is no log.
     drop(Log::open(dir)?);
     Ok(Arc::new(ObjectDisk::new(Arc::new(RealDisk::at(dir)))))
 }
 
-/// What `strata compact` moves when it has compacted.
+/// What `strata compact` moves after compacting.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MoveArgs {
-    /// Then move compacted files to this place, as `strata move --to` does.
+    /// Move compacted files to this place afterwards, as `strata move --to` does.
     #[arg(long, value_name = "URL")]
     move_to: Option<String>,
 
-    /// Move only what arrived longer ago: 12h, 7d.
+    /// Move only packets that arrived longer ago: 12h, 7d.
     #[arg(long, value_name = "TIME", requires = "move_to")]
     move_after: Option<String>,
 }
 
 impl MoveArgs {
-    /// Where to, and what age in ns.
+    /// The destination, and the minimum age in ns.
     pub(crate) fn parse(&self) -> Result<Option<(Place, u64)>> {
         let Some(url) = &self.move_to else {
             return Ok(None);
@@ -61,19 +61,19 @@ A log is used as before wherever its files lie: export, query, verify and prune 
 object store what they need. Where the store is and who asks is said by the usual variables:
 AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN.")]
 pub(crate) struct Args {
-    /// Directory of the log.
+    /// Move files of the log in this directory.
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
-    /// Where to: s3://BUCKET/PREFIX or file:///DIRECTORY, of its own for each log.
+    /// Move to s3://BUCKET/PREFIX or file:///DIRECTORY, a separate place for each log.
     #[arg(long, value_name = "URL", required_unless_present = "back")]
     to: Option<String>,
 
-    /// Back into the log's directory.
+    /// Move back into the log's directory.
     #[arg(long, conflicts_with = "to")]
     back: bool,
 
-    /// Only what arrived longer ago: 12h, 7d.
+    /// Move only packets that arrived longer ago: 12h, 7d.
     #[arg(long, value_name = "TIME")]
     older_than: Option<String>,
 }
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     apply(&disk(&args.log)?, &place, age_ns, true)
 }
 
-/// Moves, and reports if anything was done, or `always`.
+/// Moves files, and reports if anything was done, or `always`.
 pub(crate) fn apply(disk: &Arc<dyn Disk>, place: &Place, age_ns: u64, always: bool) -> Result<()> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
     let now_ns = u64::try_from(since.as_nanos())?;

@@ -1,4 +1,4 @@
-//! Where a command writes: the file that was asked for, or standard output.
+//! Where a command writes: the requested file, or standard output.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -11,8 +11,8 @@ use anyhow::{Context, Result};
 use flate2::write::GzEncoder;
 use strata_store::{OutputError, Sources};
 
-/// The command line cannot be done as it stands: the program ends with 2, as it does where
-/// an option is wrong.
+/// The command line cannot be executed as given: the program exits with 2, as for an invalid
+/// option.
 #[derive(Debug)]
 pub(crate) struct Refused(String);
 
@@ -24,17 +24,17 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// What is written.
+/// What kind of data is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// Lines.
+    /// Lines of text.
     Text,
     /// Not for a terminal.
     Binary,
 }
 
-/// The ending of a file's name in small letters, without that of a compression: `pcap` of
-/// `x.PCAP.gz`. Empty where there is none.
+/// The suffix of a file name in lower case, ignoring a compression suffix: `pcap` for `x.PCAP.gz`.
+/// Empty if there is none.
 pub(crate) fn suffix(path: &Path) -> String {
     let ending = |path: &Path| {
         let ending = path.extension().unwrap_or(OsStr::new(""));
@@ -47,21 +47,21 @@ pub(crate) fn suffix(path: &Path) -> String {
     }
 }
 
-/// Fails if a file could not be written that something else writes later, after much work.
+/// Fails early if a file that is written only after much work could not be.
 pub(crate) fn check(path: &Path, sources: &Sources) -> Result<()> {
     sources.check(path).map_err(refused)
 }
 
-/// Large, so that a file grows in few calls.
+/// Large, so that a file grows with few calls.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// A file being written, compressed if its name ends in .gz or .zst. Unless it is finished it
-/// goes when this is dropped: half a file would pass for a whole one.
+/// A file being written, compressed if its name ends in .gz or .zst. Dropped unfinished, it is
+/// deleted: half a file would pass for a whole one.
 pub(crate) struct Output {
     writer: BufWriter<Sink>,
-    /// As the user has named it.
+    /// As the user named it.
     name: String,
-    /// After the writer, which writes what it holds when it is dropped.
+    /// After the writer, which flushes when it is dropped.
     unfinished: Unfinished,
 }
 
@@ -90,7 +90,7 @@ impl Write for Sink {
 }
 
 impl Sink {
-    /// Writes what ends a compressed file.
+    /// Writes the trailer of a compressed file.
     fn finish(self) -> io::Result<()> {
         match self {
             Self::Plain(_) => Ok(()),
@@ -101,8 +101,8 @@ impl Sink {
 }
 
 impl Output {
-    /// Opens `path`, or standard output for `-`: over what was there, but never over what
-    /// the command reads.
+    /// Opens `path`, or standard output for `-`: replaces an existing file, but never one that the
+    /// command reads.
     pub(crate) fn create(path: &Path, content: Content, sources: &Sources) -> Result<Self> {
         let is_stdout = path.as_os_str() == "-";
         let name = match is_stdout {
@@ -144,7 +144,7 @@ impl Output {
         })
     }
 
-    /// Writes what is left, and keeps the file.
+    /// Flushes, and keeps the file.
     pub(crate) fn finish(self) -> Result<()> {
         let Self {
             writer,
@@ -169,13 +169,13 @@ impl Write for Output {
     }
 }
 
-/// A file that goes with this.
+/// A file that is deleted when this is dropped.
 struct Unfinished(Option<PathBuf>);
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if let Some(path) = &self.0 {
-            // Whoever gave up says why.
+            // Whatever gave up reports why.
             let _ = fs::remove_file(path);
         }
     }

@@ -15,23 +15,23 @@ use tracing::{info, warn};
 use crate::object_tier;
 use crate::text::{bytes, duration_ns};
 
-/// What is to be kept.
+/// What to keep.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RetentionArgs {
-    /// Delete what arrived longer ago: 12h, 30d, 8w. A file goes once its last packet is that
-    /// old, also the newest one. What a policy protects stays for ever unless it is given an
-    /// age of its own (--keep-class protected:TIME).
+    /// Delete packets that arrived longer ago: 12h, 30d, 8w. A file is deleted once its last packet
+    /// is that old, even the newest file. What a policy protects is kept for ever unless it is
+    /// given an age of its own (--keep-class protected:TIME).
     #[arg(long, value_name = "TIME")]
     keep: Option<String>,
 
-    /// The same for one class: anomalous:365d. A flow with any anomalous packet is
-    /// kept whole as long as the anomalous. May be given for several classes.
+    /// Keep one class this long: anomalous:365d. A flow with any anomalous packet is kept whole as
+    /// long as the anomalous. May be given for several classes.
     #[arg(long, value_name = "CLASS:TIME")]
     keep_class: Vec<String>,
 
-    /// Delete the least important while the log is larger: 500G, 2T. That is the oldest
-    /// of the classes that are not anomalous, then the oldest of all. The newest file and
-    /// what a policy protects are never deleted for room, nor what was moved elsewhere.
+    /// Delete the least important data while the log is larger: 500G, 2T. That is the oldest of the
+    /// classes that are not anomalous, then the oldest of all. The newest file, what a policy
+    /// protects and what was moved elsewhere are never deleted for space.
     #[arg(long, value_name = "SIZE")]
     max_size: Option<String>,
 }
@@ -55,8 +55,8 @@ impl RetentionArgs {
     }
 }
 
-/// Warns of classes that are given an age and that nothing in the log has: misspelt ones would
-/// be kept for ever.
+/// Warns of classes given an age but absent from the log: data of a misspelt one would be kept for
+/// ever.
 fn warn_of_unknown_classes(disk: &Arc<dyn Disk>, retention: &Retention) -> Result<()> {
     let log = Log::on(Arc::clone(disk))?;
     let of_models = log.recordings().iter().flat_map(|one| &one.classes);
@@ -91,14 +91,14 @@ stays until it is complete: `strata record -G 3600` completes one each hour. Wha
 a recording is its entry in manifest.json (counts and names), its model, and statistics
 without packets or addresses (checkpoint, drift).")]
 pub(crate) struct Args {
-    /// Directory of the log.
+    /// Prune the log in this directory.
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
     #[command(flatten)]
     retention: RetentionArgs,
 
-    /// Say what would be deleted, delete nothing.
+    /// Show what would be deleted, but delete nothing.
     #[arg(long)]
     dry_run: bool,
 }

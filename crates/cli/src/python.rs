@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// The interpreter: `$STRATA_PYTHON`; that of `make python`, beside the program
-/// that `make` built; or `python3`.
+/// The interpreter: `$STRATA_PYTHON`; the one that `make python` installs, next to the program that
+/// `make` built; or `python3`.
 fn interpreter() -> PathBuf {
     if let Some(named) = std::env::var_os("STRATA_PYTHON") {
         return named.into();
@@ -22,7 +22,7 @@ fn interpreter() -> PathBuf {
     built.unwrap_or_else(|| "python3".into())
 }
 
-/// Runs `python -m strata ARGUMENTS...`, which shares our output.
+/// Runs `python -m strata ARGUMENTS...` with our standard output and error.
 pub(crate) fn run(arguments: Vec<OsString>) -> Result<()> {
     let python = interpreter();
     let has_package = Command::new(&python)
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<()> {
     }
     let mut command = Command::new(&python);
     command.args(["-m", "strata"]).args(arguments);
-    // What its libraries warn of, also while they are loaded, is nothing to its users.
+    // Warnings of its libraries, even while loading, mean nothing to users.
     command.env("PYTHONWARNINGS", "ignore");
     if let Ok(program) = std::env::current_exe() {
         command.env("STRATA_PROGRAM", program);

@@ -1,6 +1,6 @@
-//! `strata query`: runs `strata-sql`, a program of its own since its SQL engine is
-//! larger than all the rest. What it takes stands here too, so that `--help` and mistakes are
-//! answered where it is not installed.
+//! `strata query`: runs `strata-sql`, a separate program since its SQL engine is larger than
+//! everything else. Its arguments are declared here too, so that `--help` and usage errors work
+//! where it is not installed.
 
 use std::ffi::OsString;
 use std::io;
@@ -25,25 +25,25 @@ Examples:
 
 Needs the program strata-sql, which `make sql` builds.")]
 pub(crate) struct Args {
-    /// Directory of the log.
+    /// Query the log in this directory.
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
-    /// One statement; DataFusion's dialect, which is close to PostgreSQL's.
+    /// Run this one statement, in DataFusion's dialect, which is close to PostgreSQL's.
     #[arg(value_name = "SQL", allow_hyphen_values = true)]
     sql: String,
 
-    /// How to write the result. Without it the file's name decides: csv, json, parquet and
+    /// Set the format of the result. By default the file's name decides: csv, json, parquet and
     /// arrow for these; table for all others.
     #[arg(long, value_enum)]
     format: Option<Format>,
 
-    /// The file with the secret key, if the log is encrypted.
+    /// Decrypt the log with the secret key in this file.
     #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
     key: Option<PathBuf>,
 
-    /// File to write, over what was there; - is standard output. Files of the log are never
-    /// written over.
+    /// Write to this file, replacing it; - is standard output. Files of the log are never
+    /// overwritten.
     #[arg(short = 'w', long = "write", value_name = "FILE", default_value = "-")]
     write: PathBuf,
 }
@@ -65,11 +65,11 @@ enum Format {
 const PROGRAM: &str = "strata-sql";
 
 impl Args {
-    /// The same for `strata-sql`.
+    /// The same command line for `strata-sql`.
     fn line(&self) -> Vec<OsString> {
         let mut line: Vec<OsString> = Vec::new();
         let mut option = |name: &str, value: OsString| {
-            // In one word: a value may begin with a dash.
+            // In one word, since a value may begin with a dash.
             let mut word = OsString::from(name);
             word.push("=");
             word.push(value);
@@ -91,7 +91,7 @@ impl Args {
     }
 }
 
-/// Becomes `strata-sql`: the one beside this program, else the one in the path.
+/// Replaces this process with `strata-sql`: the one next to this program, else the one in PATH.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let beside = std::env::current_exe().ok();
     let beside = beside.map(|path| path.with_file_name(PROGRAM));

@@ -1,4 +1,4 @@
-//! `strata record`: from arguments to a recording, and what is shown of it.
+//! `strata record`: from arguments to a recording, and what it prints.
 
 mod interfaces;
 mod log;
@@ -22,7 +22,7 @@ use crate::logging::{self, HAPPENED, LoggingArgs};
 use crate::signals::Signals;
 use crate::text;
 
-/// How often signals are looked at, and the progress is shown.
+/// How often signals are checked and the progress is updated.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Arguments of `strata record`.
@@ -46,66 +46,63 @@ pub(crate) struct Args {
     log: log::LogArgs,
 }
 
-/// What is recorded, and how it is classified.
+/// What to record, and how to classify it.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("input").required(true))]
 pub(crate) struct DataPathArgs {
-    /// Capture file to read: pcap or pcapng, plain, gzip or zstd; - is standard
-    /// input. Several are merged in time order.
+    /// Read packets from this file: pcap or pcapng, plain, gzip or zstd; - is standard input.
+    /// Several files are merged in time order.
     #[arg(short = 'r', long = "read", value_name = "FILE", group = "input")]
     read: Vec<PathBuf>,
 
     #[command(flatten)]
     live: interfaces::InterfaceArgs,
 
-    /// End after so many packets have passed the filter.
+    /// Exit after this many packets have passed the filter.
     #[arg(short = 'c', long, value_name = "PACKETS")]
     count: Option<u64>,
 
-    /// Model file; without it the built-in model, which is conservative.
+    /// Use this model file; without it, the built-in model, which is conservative.
     #[arg(short = 'm', long = "model", value_name = "FILE")]
     model: Option<PathBuf>,
 
-    /// Logging mode: default, log-all, log-partial, log-sampled, log-minimum, or
-    /// one of the configuration file. Given more than once, each packet is kept
-    /// as the most demanding one asks. Without it, what the configuration file
-    /// says, or default.
+    /// Set the logging mode: default, log-all, log-partial, log-sampled, log-minimum, or one of the
+    /// configuration file. If given more than once, the most demanding mode decides for each
+    /// packet. By default what the configuration file says, or default.
     #[arg(long, value_name = "NAME", env = "STRATA_MODE", value_delimiter = ',')]
     mode: Vec<String>,
 
     #[command(flatten)]
     triggers: triggers::TriggerArgs,
 
-    /// Send a copy of each packet that a policy mirrors (action mirror) out of this
-    /// interface, as a switch's mirror port does: to a monitor there, or through a gretap,
-    /// erspan or vxlan interface to a distant one. What the interface does not take at
-    /// once is lost, and counted (mirror_lost). Ethernet only.
+    /// Send a copy of each packet that a policy mirrors (action mirror) out of this interface, like
+    /// a switch's mirror port: to a monitor there, or through a gretap, erspan or vxlan interface
+    /// to a remote one. Copies that the interface does not take at once are lost and counted
+    /// (mirror_lost). Ethernet only.
     #[arg(long, value_name = "INTERFACE")]
     mirror_to: Option<String>,
 
     #[command(flatten)]
     steer: steering::SteerArgs,
 
-    /// Whose flow a tunnelled packet belongs to (GRE, ERSPAN, VXLAN, GENEVE,
-    /// GTP-U, IP in IP).
+    /// Assign tunnelled packets (GRE, ERSPAN, VXLAN, GENEVE, GTP-U, IP in IP) to this flow.
     #[arg(long, value_enum, default_value_t = Tunnel::Inner)]
     tunnel_key: Tunnel,
 
-    /// Times are always kept in nanoseconds; accepted for users of tcpdump.
+    /// Accept tcpdump's option; times are always kept in nanoseconds.
     #[arg(long = "nano", hide = true)]
     nano: bool,
 
-    /// Key of flow fingerprints, for repeatable runs; random by default, so that
-    /// nobody can aim at a bucket.
+    /// Set the key of flow fingerprints, for repeatable runs; random by default, so that nobody can
+    /// target a bucket.
     #[arg(long, value_name = "N")]
     hash_seed: Option<u64>,
 
-    /// Chooses which packets sampled granularities keep.
+    /// Seed the choice of packets that sampled granularities keep.
     #[arg(long, value_name = "N", default_value_t = 0)]
     sampling_seed: u64,
 
-    /// Only packets that match, in the filter language of tcpdump. Options go
-    /// before it.
+    /// Record packets that match this tcpdump filter only. Put options before it.
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
     filter: Vec<String>,
 
@@ -128,12 +125,12 @@ impl Args {
 }
 
 impl DataPathArgs {
-    /// How a recording logs.
+    /// The logging options of a recording.
     pub(crate) fn logging(&self) -> &LoggingArgs {
         &self.logging
     }
 
-    /// What is to be recorded, to where, and of interfaces for how long.
+    /// What to record, where to, and for interfaces, how long.
     fn spec(&self, destination: DestinationSpec, duration: Option<Duration>) -> Result<Spec> {
         let loaded = crate::model::load(self.model.as_deref())?;
         Ok(Spec {
@@ -185,7 +182,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     run_to(&args.road, destination, args.log.duration())
 }
 
-/// Records to a log or a relay; interfaces for so long at most.
+/// Records to a log or a relay; interfaces for at most this long.
 pub(crate) fn run_to(
     args: &DataPathArgs,
     destination: DestinationSpec,
@@ -219,6 +216,6 @@ pub(crate) fn run_to(
     bar.finish_and_clear();
     let outcome = handle.wait()?;
     let shown = show::outcome(&outcome);
-    // What went wrong counts, also where nobody reads the summary.
+    // A failure is returned even where nobody reads the summary.
     outcome.failure.map_or(shown, Err)
 }

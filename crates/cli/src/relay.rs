@@ -1,4 +1,4 @@
-//! `strata relay`: memory for switches, and the disks behind it.
+//! `strata relay`: memory for switches, written to disk.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -47,85 +47,83 @@ what is in memory and ends.
 While the disk is nearly full or too slow, switches that capture interfaces are asked
 to keep less; they go back to their modes once it no longer is.")]
 pub(crate) struct Args {
-    /// Directory of the log; made if need be.
+    /// Write the log to this directory, created if need be.
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     output: PathBuf,
 
-    /// Address for switches: TCP port 4791 or the one given, and UDP port 4791. Another than
-    /// one of this machine alone needs --secret-file, --tls-cert or --insecure.
+    /// Listen for switches on this address: TCP port 4791 or the one given, and UDP port 4791. Any
+    /// but a loopback address needs --secret-file, --tls-cert or --insecure.
     #[arg(long, value_name = "HOST[:PORT]", default_value = "127.0.0.1:4791")]
     listen: String,
 
-    /// Size of a block: what is lost at most when switch and relay are lost, and
-    /// written at once.
+    /// Set the block size: the most that is lost if both switch and relay are, and written at once.
     #[arg(long, value_name = "SIZE", default_value = "8MiB")]
     block_size: String,
 
-    /// Blocks of memory for each worker of a switch; one is filled while others are
+    /// Set the number of memory blocks per worker of a switch; one is filled while others are
     /// written.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = bounded::count::<2, 1024>)]
     blocks: usize,
 
-    /// Threads that write blocks to disk.
+    /// Write blocks to disk with this many threads.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = bounded::count::<1, 64>)]
     writers: usize,
 
-    /// How blocks go to the disk: direct (past the page cache), buffered (through
-    /// it), or auto: what a measurement of a few milliseconds finds faster.
+    /// Choose how blocks are written: direct (bypasses the page cache), buffered (through it), or
+    /// auto: whichever is faster in a test of a few milliseconds.
     #[arg(long, value_enum, default_value_t = DiskWay::Auto)]
     disk: DiskWay,
 
-    /// Begin a new block file before one holds more than so many million bytes;
-    /// with a unit (500MB, 2GiB) that size; 0 never.
+    /// Rotate: start a new block file before one exceeds this size, in millions of bytes or with a
+    /// unit (500MB, 2GiB); 0 never.
     #[arg(short = 'C', long, value_name = "SIZE", default_value = "1GiB")]
     rotate_size: String,
 
-    /// Keep the log below this size: what is least important is deleted, as by `strata prune
+    /// Keep the log below this size: the least important data is deleted, as by `strata prune
     /// --max-size`. At least four block files (-C) of each worker of a switch.
     #[arg(long, value_name = "SIZE")]
     disk_limit: Option<String>,
 
-    /// Configuration file, of which `[elastic]` counts: when this relay's disk is short
-    /// (disk_space_percent, disk_rate_percent, blocks_percent), and when data is deleted
-    /// (remove_percent).
+    /// Read `[elastic]` of this configuration file: when the disk is short (disk_space_percent,
+    /// disk_rate_percent, blocks_percent), and when data is deleted (remove_percent).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
     #[command(flatten)]
     group: GroupArgs,
 
-    /// Unix socket on which switches on this machine fetch shared memory. Without it, one in
+    /// Hand out shared memory to switches on this machine on this Unix socket. By default, one in
     /// /run/strata/relay-PORT or $XDG_RUNTIME_DIR/strata/relay-PORT.
     #[arg(long, value_name = "PATH")]
     memory_socket: Option<PathBuf>,
 
-    /// Connections of switches at a time.
+    /// Accept at most this many connections of switches at a time.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = bounded::count::<1, 4096>)]
     switches: usize,
 
-    /// File with a secret that switches must prove to know, and to which this relay does
-    /// likewise; at least 16 bytes, readable by its owner only.
+    /// Require switches to prove that they know the secret in this file, and prove it to them; at
+    /// least 16 bytes, readable by its owner only.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 
-    /// Take packets from whoever connects, though --listen is an address that others reach.
+    /// Accept packets from anyone who connects, though others can reach the --listen address.
     #[arg(long, conflicts_with_all = ["secret_file", "tls_cert"])]
     insecure: bool,
 
-    /// Keep all privileges, and reach all files, instead of giving up what is not needed once
-    /// the relay listens.
+    /// Keep all privileges and access to all files, instead of dropping what is not needed once the
+    /// relay listens.
     #[arg(long)]
     no_sandbox: bool,
 
-    /// Certificate of this relay (PEM): switches must then use TLS and show one too.
+    /// Use this relay certificate (PEM): switches must then use TLS and show a certificate too.
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
     tls_cert: Option<PathBuf>,
 
-    /// Private key of the certificate (PEM).
+    /// Read the private key of the certificate (PEM) from this file.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
-    /// Certificates of the authority that switches' come from (PEM).
+    /// Accept certificates of switches from these authorities (PEM).
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<PathBuf>,
 
@@ -134,7 +132,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     rdma_device: Option<String>,
 
-    /// Index of the device's GID that switches reach, a RoCEv2 one.
+    /// Use this GID of the device, by index: a RoCEv2 one that switches reach.
     #[cfg(feature = "verbs")]
     #[arg(long, value_name = "N", default_value_t = 1, requires = "rdma_device")]
     gid_index: u8,
@@ -153,7 +151,7 @@ fn listen(text: &str) -> Result<SocketAddr> {
     first.with_context(|| format!("--listen: {text} is no address of this machine"))
 }
 
-/// What looks after the disk of the log, whose files have so many bytes at most.
+/// What manages the disk of the log, whose files have at most this many bytes.
 fn log_disk(args: &Args, rotate_bytes: u64) -> Result<RelayDisk> {
     let bytes_max = args.disk_limit.as_deref().map(text::bytes).transpose()?;
     if let Some(limit) = bytes_max {
@@ -167,7 +165,7 @@ fn log_disk(args: &Args, rotate_bytes: u64) -> Result<RelayDisk> {
     })
 }
 
-/// The relay that the command line asks for.
+/// The relay options that the command line gives.
 fn relay_options(args: &Args) -> Result<RelayOptions> {
     let mut options = RelayOptions::new(listen(&args.listen)?);
     options.block_bytes = usize::try_from(text::bytes(&args.block_size)?)?;
@@ -215,7 +213,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let options = relay_options(args)?;
     let mut log_disk = log_disk(args, options.rotate_bytes)?;
     let stop = stop_on_signal()?;
-    // What the library of a NIC opens later is not known.
+    // How many descriptors a NIC's library opens later is unknown.
     #[cfg(feature = "verbs")]
     let sandboxed = !args.no_sandbox && options.device.is_none();
     #[cfg(not(feature = "verbs"))]
@@ -254,7 +252,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     end(relay)
 }
 
-/// Ends the relay, and prints what it did.
+/// Stops the relay, and prints what it did.
 fn end(relay: Relay) -> Result<()> {
     let counters = relay.counters();
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);

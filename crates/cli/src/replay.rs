@@ -1,4 +1,4 @@
-//! `strata replay`: a capture file out of an interface.
+//! `strata replay`: send a capture file from an interface.
 
 use std::path::PathBuf;
 
@@ -22,53 +22,52 @@ Examples:
 
 Addresses stay as they are: replay into a network of your own.")]
 pub(crate) struct Args {
-    /// Interface to send from.
+    /// Send from this interface.
     #[arg(short = 'i', long, visible_alias = "intf1", value_name = "IF")]
     interface: String,
 
-    /// Capture file to send; as for `strata record`. Several are merged in time order.
+    /// Send this capture file, read as by `strata record`. Several are merged in time order.
     #[arg(short = 'r', long = "read", value_name = "FILE", required = true)]
     read: Vec<PathBuf>,
 
-    /// So many times as fast as the file says.
+    /// Multiply the speed of the file by this factor.
     #[arg(short = 'x', long, value_name = "FACTOR", group = "rate", value_parser = bounded::factor)]
     multiplier: Option<f64>,
 
-    /// So many packets per second; with k or M.
+    /// Send this many packets per second; with k or M.
     #[arg(short = 'p', long, value_name = "N", value_parser = text::number, group = "rate")]
     pps: Option<u64>,
 
-    /// So many megabits of frames per second.
+    /// Send this many megabits of frames per second.
     #[arg(short = 'M', long, value_name = "N", group = "rate", value_parser = bounded::factor)]
     mbps: Option<f64>,
 
-    /// As fast as possible.
+    /// Send as fast as possible.
     #[arg(short = 't', long, group = "rate")]
     topspeed: bool,
 
-    /// Send the file so many times; 0 until Ctrl-C; once by default.
+    /// Send the file this many times; 0 until Ctrl-C; once by default.
     #[arg(short = 'l', long = "loop", value_name = "N")]
     times: Option<u64>,
 
-    /// Stop after so many packets.
+    /// Stop after this many packets.
     #[arg(short = 'L', long, value_name = "N", value_parser = text::number)]
     limit: Option<u64>,
 
-    /// Stop after so many seconds; the file is repeated until then unless --loop says how
-    /// often.
+    /// Stop after this many seconds; the file is repeated until then unless --loop is given.
     #[arg(long, value_name = "SECONDS", value_parser = bounded::seconds)]
     duration: Option<f64>,
 
-    /// How packets leave; by default the fastest way that works on this interface.
+    /// Choose how to send; by default the fastest method that works on this interface.
     #[arg(long, value_enum, value_name = "METHOD")]
     method: Option<Method>,
 }
 
-/// When packets leave, counted from the first one.
+/// When packets are sent, relative to the first one.
 enum Pace {
-    /// Times of the file, divided.
+    /// Times of the file, divided by a factor.
     File { first_ns: Option<u64>, factor: f64 },
-    /// A gap after each packet: fixed, and for each byte.
+    /// A gap after each packet: fixed, and per byte.
     Gap {
         ns: f64,
         ns_per_byte: f64,
@@ -99,7 +98,7 @@ impl Pace {
         })
     }
 
-    /// When the next packet leaves.
+    /// When the next packet is due.
     #[allow(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -128,7 +127,7 @@ impl Pace {
 #[derive(Default)]
 struct Frames {
     bytes: Vec<u8>,
-    /// Due time and end in `bytes`.
+    /// Due time of each frame, and its end in `bytes`.
     index: Vec<(u64, usize)>,
     longest: usize,
 }
@@ -139,7 +138,7 @@ impl Frames {
         self.index.clear();
     }
 
-    /// What all frames end with; empty if they differ in length.
+    /// The bytes that all frames end with; empty if they differ in length.
     fn tail(&self) -> &[u8] {
         let mut frames = self.iter().map(|(_, frame)| frame);
         let Some(mut tail) = frames.next() else {
@@ -166,14 +165,14 @@ impl Frames {
     }
 }
 
-/// Bytes of frames that are read before they are sent. A trace that fits is read once.
+/// Bytes of frames read before sending. A trace that fits is read once.
 const CHUNK_BYTES: usize = 1 << 30;
-/// Frames, likewise: each takes a slot of the longest one's length.
+/// Frames read before sending: each takes a slot of the longest one's length.
 const CHUNK_FRAMES: usize = 1 << 20;
-/// Bytes of all slots.
+/// Most bytes of all slots.
 const SLOTS_BYTES: usize = 2 << 30;
 
-/// A file that is read in parts.
+/// A file read in parts.
 struct Trace {
     input: Input,
     pace: Pace,
@@ -220,30 +219,30 @@ impl Trace {
         Ok(())
     }
 
-    /// How long a pass over the trace takes, when it has been read to its end.
+    /// How long one pass over the trace takes, once it has been read to the end.
     fn pass_ns(&mut self, frames: &Frames) -> u64 {
         let last_ns = frames.index.last().map_or(0, |&(due_ns, _)| due_ns);
         match self.pace {
-            // The file does not say how long to wait after the last packet.
+            // The file does not tell the gap after its last packet.
             Pace::File { .. } => last_ns,
             Pace::Gap { .. } => self.pace.due_ns(0, 0),
         }
     }
 }
 
-/// So many packets are never sent.
+/// Never reached.
 const NO_LIMIT: u64 = u64::MAX;
 
-/// A trace in flight.
+/// A trace being sent.
 struct Replay {
     sending: Sending,
-    /// Packets that may still be sent.
+    /// Packets still to be sent at most.
     left: u64,
     base_ns: u64,
 }
 
 impl Replay {
-    /// Puts frames into slots and sends them, in parts if there are more than slots.
+    /// Puts frames into slots and sends them, in parts if they do not fit.
     fn put_and_send(&mut self, frames: &Frames) -> Result<()> {
         let slots = self.sending.sender().slots();
         let mut filled = 0;
@@ -261,7 +260,7 @@ impl Replay {
         self.send(filled, 1, 0)
     }
 
-    /// Sends the first slots so many times.
+    /// Sends the first slots this many times.
     fn send(&mut self, slots: usize, times: u64, pass_ns: u64) -> Result<()> {
         let frames = times.saturating_mul(slots as u64).min(self.left);
         if frames == 0 {
@@ -276,7 +275,7 @@ impl Replay {
         })
     }
 
-    /// Reads and sends a trace that does not fit into the slots, again each time.
+    /// Reads and sends a trace that does not fit into the slots, reading it again each time.
     fn in_parts(
         &mut self,
         args: &Args,
@@ -312,7 +311,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut frames = Frames::default();
     trace.read(&mut frames)?;
     ensure!(!frames.index.is_empty(), "the input has no packets");
-    // What comes later may be longer than what was read so far.
+    // Later frames may be longer than those read so far.
     let frame_max = if trace.ended {
         frames.longest
     } else {

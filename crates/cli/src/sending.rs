@@ -1,4 +1,4 @@
-//! What `replay` and `generate -i` share: frames out of an interface, until a signal.
+//! Shared by `replay` and `generate -i`: send frames from an interface, until a signal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,9 +15,9 @@ use tracing::warn;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Method {
-    /// A packet socket: every interface.
+    /// A packet socket: works on every interface.
     Sendmmsg,
-    /// XDP frames made in the kernel: several times as fast, on veth.
+    /// XDP frames generated in the kernel: several times as fast, on veth.
     LiveFrames,
 }
 
@@ -30,7 +30,7 @@ impl From<Method> for send::Method {
     }
 }
 
-/// Sends until it is told to stop.
+/// Sends until told to stop.
 pub(crate) struct Sending {
     sender: Sender,
     stop: Arc<AtomicBool>,
@@ -38,18 +38,18 @@ pub(crate) struct Sending {
 }
 
 impl Sending {
-    /// Stops after `duration_seconds`, or with the first interrupt or termination signal.
+    /// Stops after `duration_seconds`, or at the first interrupt or termination signal.
     pub(crate) fn start(sender: Sender, duration_seconds: Option<f64>) -> Result<Self> {
         let stop = crate::signals::stop_on_signal()?;
         let duration = duration_seconds
             .map(Duration::try_from_secs_f64)
             .transpose();
         if let Some(duration) = duration.context("--duration")? {
-            // A signal, since it ends a system call that sends.
+            // A signal, since it interrupts a system call that is sending.
             flag::register(SIGALRM, Arc::clone(&stop))?;
             std::thread::spawn(move || {
                 std::thread::sleep(duration);
-                // Nothing can be done about a failure, and none is possible.
+                // A failure is impossible, and nothing could be done about it.
                 let _ = kill_process(getpid(), Signal::ALARM);
             });
         }
@@ -64,7 +64,7 @@ impl Sending {
         &mut self.sender
     }
 
-    /// Whether a signal came or the time is over.
+    /// Whether a signal arrived or the time is up.
     pub(crate) fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Signals, as what they ask for.
+//! Signals, and what they ask for.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -7,8 +7,8 @@ use anyhow::Result;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 
-/// Set by the first interrupt or termination signal: what has been read is then
-/// recorded properly. The second one ends the program at once.
+/// Set by the first interrupt or termination signal, so that what was read is recorded properly.
+/// The second one ends the program at once.
 pub(crate) fn stop_on_signal() -> Result<Arc<AtomicBool>> {
     static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     if let Some(stop) = STOP.get() {
@@ -23,7 +23,7 @@ pub(crate) fn stop_on_signal() -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-/// What a running recording is asked for by signals.
+/// What signals ask of a running recording.
 pub(crate) struct Signals {
     pub(crate) stop: Arc<AtomicBool>,
     reload: Arc<AtomicBool>,
@@ -31,7 +31,7 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// INT and TERM end it; others do what they do by default.
+    /// INT and TERM end it; other signals keep their default action.
     pub(crate) fn stop() -> Result<Self> {
         Ok(Self {
             stop: stop_on_signal()?,
@@ -40,7 +40,7 @@ impl Signals {
         })
     }
 
-    /// HUP asks for the configuration to be read again, USR1 for counts.
+    /// HUP asks to reload the configuration, USR1 for counts.
     pub(crate) fn also_steer(&mut self) -> Result<()> {
         flag::register(SIGHUP, Arc::clone(&self.reload))?;
         flag::register(SIGUSR1, Arc::clone(&self.report))?;

@@ -1,4 +1,4 @@
-//! `strata switch`: the data plane, its log at a relay.
+//! `strata switch`: the data plane, with its log at a relay.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,15 +43,15 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Relay")]
 struct LinkArgs {
-    /// The relay; port 4791 if none is given.
+    /// Send to this relay; port 4791 by default.
     #[arg(long, value_name = "HOST[:PORT]")]
     relay: String,
 
-    /// How packets travel.
+    /// Choose the transport.
     #[arg(long, value_enum, default_value_t = Way::Udp)]
     transport: Way,
 
-    /// Interface through which raw frames leave; the relay is on the same link.
+    /// Send raw frames from this interface; the relay is on the same link.
     #[arg(
         long,
         value_name = "NAME",
@@ -60,63 +60,63 @@ struct LinkArgs {
     )]
     raw_interface: Option<String>,
 
-    /// With shared memory: the Unix socket on which the relay hands it over. Without it, the one
-    /// of a relay on this machine with the port of --relay.
+    /// Get shared memory from the relay on this Unix socket. By default, that of a relay on this
+    /// machine with the port of --relay.
     #[arg(long, value_name = "PATH")]
     memory_socket: Option<PathBuf>,
 
-    /// With shared memory: the user that the relay runs as, if it is neither root nor this one.
+    /// Trust a shared-memory relay run by this user, if that is neither root nor the current one.
     #[arg(long, value_name = "USER")]
     relay_user: Option<String>,
 
-    /// RDMA service: rc is acknowledged, uc is not, so that what the network loses
-    /// is lost, and counted when the log is read.
+    /// Choose the RDMA service: rc is acknowledged; uc is not, so what the network loses is lost,
+    /// and counted when the log is read.
     #[arg(long, value_enum, default_value_t = Connection::Rc)]
     service: Connection,
 
-    /// What to do about loss with rc: resend it, or skip and count it as a switch
-    /// must that keeps no copies.
+    /// Choose what rc does about loss: resend, or skip and count it, as a switch must that keeps no
+    /// copies.
     #[arg(long, value_enum, default_value_t = Loss::Resend)]
     on_loss: Loss,
 
-    /// How packets are cut: mtu fills RDMA messages; switch makes a message of each
-    /// 128, 64, 32, 16, 8 and 4 bytes, as a programmable switch does.
+    /// Choose how packets are cut: mtu fills RDMA messages; switch makes a message of each 128, 64,
+    /// 32, 16, 8 and 4 bytes, as a programmable switch does.
     #[arg(long, value_enum, default_value_t = Cut::Mtu)]
     segments: Cut,
 
-    /// Send a block to disk so many seconds after it was begun, though not full.
+    /// Send a block to disk this many seconds after its start, even if not full.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = flush_seconds)]
     flush: f64,
 
-    /// File with the secret that the relay was given too: each end proves to the other that
-    /// it knows it, and nothing is sent before. Readable by its owner only.
+    /// Read the secret shared with the relay from this file: each end proves to the other that it
+    /// knows it, before anything is sent. Readable by its owner only.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 
-    /// Send packets to another machine though nothing proves that it is the relay.
+    /// Send packets to another machine without proof that it is the relay.
     #[arg(long, conflicts_with_all = ["secret_file", "tls_cert"])]
     insecure: bool,
 
-    /// Certificate of this switch (PEM), for TLS on the control connection.
+    /// Use this switch certificate (PEM), for TLS on the control connection.
     #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
     tls_cert: Option<PathBuf>,
 
-    /// Private key of the certificate (PEM).
+    /// Read the private key of the certificate (PEM) from this file.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
 
-    /// Certificates of the authority that the relay's comes from (PEM).
+    /// Accept a relay certificate from these authorities (PEM).
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_ca: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Way {
-    /// RoCEv2 through UDP sockets.
+    /// RoCEv2 over UDP sockets.
     Udp,
-    /// RoCEv2 in frames of our own through a packet socket.
+    /// RoCEv2 in our own frames, through a packet socket.
     Raw,
-    /// Memory of this machine, on which the relay runs too.
+    /// Memory of this machine, where the relay runs too.
     SharedMemory,
 }
 
@@ -132,20 +132,20 @@ enum Connection {
 enum Loss {
     /// Send again from the first lost packet on.
     Resend,
-    /// Count, and go on.
+    /// Count, and continue.
     Skip,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Cut {
-    /// As much as an RDMA message takes.
+    /// As much as fits in an RDMA message.
     Mtu,
     /// Powers of two.
     Switch,
 }
 
 impl LinkArgs {
-    /// How links to the relay work.
+    /// The options of links to the relay.
     fn options(&self) -> Result<LinkOptions> {
         let service = match self.service {
             Connection::Rc => Service::Rc,
@@ -188,7 +188,7 @@ impl LinkArgs {
     }
 }
 
-/// A block that is not full goes to disk within an hour.
+/// A partly filled block goes to disk within an hour.
 fn flush_seconds(text: &str) -> Result<f64, String> {
     bounded::within(text, 1e-3..=3600.0)
 }

@@ -1,4 +1,4 @@
-//! Rows into a Parquet file.
+//! Writes rows to a Parquet file.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use parquet::file::properties::WriterProperties;
 
 use crate::output::Output;
 
-/// Rows that are held before they are written.
+/// Rows buffered before they are written.
 const ROWS_HELD: usize = 65_536;
 
 /// What a column holds.
@@ -27,14 +27,14 @@ pub(crate) enum Kind {
     U32,
     U64,
     F64,
-    /// A word from a small set, or none.
+    /// A string from a small set, or null.
     Word,
 }
 
 /// Name, kind, unit and description of a column.
 pub(crate) type ColumnSpec = (&'static str, Kind, &'static str, &'static str);
 
-/// A table that is being written, row by row.
+/// A table being written, row by row.
 pub(crate) struct Table {
     writer: ArrowWriter<Output>,
     schema: Arc<Schema>,
@@ -84,8 +84,8 @@ pub(crate) enum Cell<'a> {
 }
 
 impl Table {
-    /// Begins the file. Columns are `(name, kind, unit, what it is)`; `about` goes
-    /// into the file's metadata.
+    /// Creates the file. Columns are `(name, kind, unit, description)`; `about` goes into the
+    /// file's metadata.
     pub(crate) fn create(
         output: Output,
         columns: &[ColumnSpec],
@@ -114,11 +114,11 @@ impl Table {
         })
     }
 
-    /// Adds a row: as many cells as columns, of their kinds.
+    /// Adds a row: one cell per column, of the column's kind.
     ///
     /// # Panics
     ///
-    /// If they are not.
+    /// If the cells do not match the columns.
     pub(crate) fn push<'a>(&mut self, cells: impl IntoIterator<Item = Cell<'a>>) -> Result<()> {
         let mut count = 0;
         for (column, cell) in self.columns.iter_mut().zip(cells) {
@@ -148,13 +148,13 @@ impl Table {
         Ok(())
     }
 
-    /// Adds to the file's metadata what is known only at its end.
+    /// Adds metadata that is known only at the end of the file.
     pub(crate) fn about(&mut self, key: &str, value: String) {
         self.writer
             .append_key_value_metadata(KeyValue::new(key.to_owned(), value));
     }
 
-    /// Writes what is held and ends the file.
+    /// Writes what is buffered and closes the file.
     pub(crate) fn close(mut self) -> Result<()> {
         self.flush()?;
         self.writer.into_inner()?.finish()

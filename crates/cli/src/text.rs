@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use strata_filter::Filter;
 use strata_wire::Printable;
 
-/// A filter from trailing words, as tcpdump takes it; `None` without words.
+/// A filter from trailing arguments, as in tcpdump; `None` without any.
 pub(crate) fn filter(words: &[String]) -> Result<Option<Filter>> {
     let expression = words.join(" ");
     if expression.trim().is_empty() {
@@ -95,8 +95,8 @@ pub(crate) fn time(ts_ns: u64) -> String {
     }
 }
 
-/// A time from the user: seconds since 1970 with a fraction, RFC 3339, a local
-/// date and time, or HH:MM or HH:MM:SS of the day of `reference_ns`.
+/// A time given by the user: seconds since 1970 with a fraction, RFC 3339, a local date and time,
+/// or HH:MM or HH:MM:SS on the day of `reference_ns`.
 pub(crate) fn parse_time(text: &str, reference_ns: u64) -> Result<u64> {
     let to_ns = |time: Timestamp| {
         u64::try_from(time.as_nanosecond()).context("times before 1970 are not in any log")
@@ -141,7 +141,7 @@ fn epoch_seconds(text: &str) -> Option<u64> {
         .checked_add(fraction)
 }
 
-/// An error and its causes, each said once: some say their cause themselves.
+/// An error and its causes, each stated once: some errors include their cause.
 pub(crate) fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
@@ -155,7 +155,7 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
     lines(&text)
 }
 
-/// A text of several lines as it is shown: parts of it may come from outside.
+/// A text of several lines made printable: parts of it may come from outside.
 fn lines(text: &str) -> String {
     let shown: Vec<String> = text
         .split('\n')
@@ -164,12 +164,12 @@ fn lines(text: &str) -> String {
     shown.join("\n")
 }
 
-/// Says what did not go as it should, in one line.
+/// Reports in one line that something went wrong.
 pub(crate) fn warn(text: &str) {
     tracing::warn!("{}", Printable(text));
 }
 
-/// Whether an error is that nobody reads our output any more.
+/// Whether the error is that nobody reads our output any more.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);

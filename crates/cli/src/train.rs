@@ -1,6 +1,6 @@
-//! `strata train` and `strata compare`: the Python package does them. What they take stands
-//! here, so that `--help` and mistakes are answered where it is not installed, and what cannot
-//! be written is said before the work.
+//! `strata train` and `strata compare`: run by the Python package. Their arguments are declared
+//! here too, so that `--help` and usage errors work where it is not installed, and unwritable
+//! outputs are reported before the work starts.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -19,63 +19,63 @@ Example:
 
 Needs the Python package, which `make python` installs.")]
 pub(crate) struct TrainArgs {
-    /// Files of `strata features -o FILE.parquet`.
+    /// Train on these files of `strata features -o FILE.parquet`.
     #[arg(value_name = "SNAPSHOTS", required = true)]
     snapshots: Vec<PathBuf>,
 
-    /// Model to write.
+    /// Write the model to this file.
     #[arg(short = 'o', long, value_name = "FILE")]
     output: PathBuf,
 
-    /// HTML page on the packets of unseen flows to write; its figures go beside it as JSON.
+    /// Write an HTML page on the packets of unseen flows, and its figures as JSON next to it.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
-    /// Name of the model.
+    /// Name the model.
     #[arg(long, default_value = "strata")]
     name: String,
 
-    /// What it was made for.
+    /// Describe what the model is for.
     #[arg(long, value_name = "TEXT", default_value = "")]
     description: String,
 
-    /// Names of features, with commas between.
+    /// Use these features, separated by commas.
     #[arg(long, value_name = "LIST")]
     features: Option<String>,
 
-    /// Trees and leaves per tree, such as 8x64; of several the best is taken.
+    /// Set the number of trees and leaves per tree, such as 8x64; of several the best is taken.
     #[arg(long, value_name = "TREESxLEAVES", value_parser = shape)]
     shape: Vec<String>,
 
-    /// Depth of a tree at most, 8 by default; of several the best is taken.
+    /// Limit the depth of a tree, 8 by default; of several the best is taken.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     depth: Vec<u32>,
 
-    /// Leave out features without which unseen flows are judged no worse.
+    /// Drop features without which unseen flows are judged no worse.
     #[arg(long)]
     choose_features: bool,
 
-    /// Packets per leaf.
+    /// Require this many packets per leaf.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     min_leaf: u32,
 
-    /// Times that an attack packet counts.
+    /// Weight an attack packet this many times.
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = positive)]
     attack_weight: f64,
 
-    /// Times that a packet of a class counts.
+    /// Weight a packet of a class this many times.
     #[arg(long, value_name = "CLASS=N", value_parser = class_weight)]
     class_weight: Vec<String>,
 
-    /// Let small sources count as the large do.
+    /// Weight small sources like large ones.
     #[arg(long)]
     even_sources: bool,
 
-    /// Cost of a missed attack packet.
+    /// Set the cost of a missed attack packet.
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = positive)]
     miss_cost: f64,
 
-    /// Cost of a false alarm.
+    /// Set the cost of a false alarm.
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = positive)]
     false_alarm_cost: f64,
 
@@ -83,27 +83,27 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "SHARE", value_parser = share, group = "point")]
     target_recall: Option<f64>,
 
-    /// Keep at most this share of bytes whole.
+    /// Keep whole at most this share of bytes.
     #[arg(long, value_name = "SHARE", value_parser = share, group = "point")]
     max_kept_whole: Option<f64>,
 
-    /// Benign only from this score on; all that is unsure is of a class 'unknown'.
+    /// Call packets benign only from this score on; uncertain ones get the class 'unknown'.
     #[arg(long, value_name = "SCORE", value_parser = share, group = "point")]
     conservative: Option<f64>,
 
-    /// Folds of cross-validation.
+    /// Set the number of folds of cross-validation.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..))]
     folds: u32,
 
-    /// Repeats a run exactly.
+    /// Seed the run, to repeat it exactly.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u32,
 
-    /// Threads.
+    /// Use this many threads.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     jobs: u32,
 
-    /// No progress bar.
+    /// Show no progress bar.
     #[arg(long)]
     quiet: bool,
 }
@@ -117,31 +117,31 @@ by the model of the first pair.
 
 Needs the Python package, which `make python` installs.")]
 pub(crate) struct CompareArgs {
-    /// Folder of the captures.
+    /// Read the captures in this folder.
     #[arg(value_name = "FOLDER")]
     folder: PathBuf,
 
-    /// HTML page to write; its figures go beside it as JSON.
+    /// Write an HTML page to this file, and its figures as JSON next to it.
     #[arg(long, value_name = "FILE")]
     report: PathBuf,
 
-    /// Let time run so many times faster.
+    /// Speed up time by this factor.
     #[arg(long, value_name = "N", default_value_t = 1000.0, value_parser = positive)]
     time_compression: f64,
 
-    /// Length of the sketches' window.
+    /// Set the sketches' window, in ms.
     #[arg(long, value_name = "MS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     window_ms: u32,
 
-    /// Some of the presets, with commas between.
+    /// Compare these presets only, separated by commas.
     #[arg(long, value_name = "LIST")]
     presets: Option<String>,
 
-    /// Repeats a run exactly.
+    /// Seed the run, to repeat it exactly.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u32,
 
-    /// Threads.
+    /// Use this many threads.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     jobs: u32,
 }
@@ -182,7 +182,7 @@ struct Line(Vec<OsString>);
 
 impl Line {
     fn option(&mut self, name: &str, value: impl Into<OsString>) {
-        // In one word: a value may begin with a dash.
+        // In one word, since a value may begin with a dash.
         let mut word = OsString::from(name);
         word.push("=");
         word.push(value.into());
@@ -197,7 +197,7 @@ impl Line {
         self.0.extend(is_set.then(|| name.into()));
     }
 
-    /// Adds what has no option; nothing may follow.
+    /// Adds positional arguments; nothing may follow.
     fn names(mut self, names: impl IntoIterator<Item = PathBuf>) -> Vec<OsString> {
         self.0.push("--".into());
         self.0.extend(names.into_iter().map(OsString::from));
@@ -205,7 +205,7 @@ impl Line {
     }
 }
 
-/// Fails if a page or its figures could not be written.
+/// Fails if a page or its figures cannot be written.
 fn check_report(report: &Path, sources: &Sources) -> Result<()> {
     output::check(report, sources)?;
     output::check(&report.with_extension("figures.json"), sources)

@@ -1,4 +1,4 @@
-//! `strata verify`: is every byte what was written?
+//! `strata verify`: checks that every byte is as it was written.
 
 use std::io::{Write, stdout};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use crate::object_tier;
 /// Arguments of `strata verify`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Directory of the log.
+    /// Check the log in this directory.
     #[arg(value_name = "LOG")]
     log: PathBuf,
 

@@ -1,4 +1,4 @@
-//! The status of a recording for people, and its policies.
+//! The status of a recording and its policies, as pages for people.
 
 use strata_control::{
     ChangeStatus, CpuStatus, Event, PacketStatus, PolicyOrigin, PolicyStatus, ResourceStatus,
@@ -8,15 +8,15 @@ use strata_wire::{Printable, grouped, human_bytes};
 
 use crate::listing::{ColumnForm, Reader, listing};
 
-/// Events that are shown: the latest.
+/// How many of the latest events are shown.
 const EVENTS_SHOWN: usize = 5;
 
-/// A text of the recording, which may come from whoever asked it before.
+/// A text from the recording; anyone who sent it a request may have written it.
 pub(super) fn word(text: &str) -> String {
     Printable(text).to_string()
 }
 
-/// What is before the colon, and in parentheses if there is something.
+/// The label before the colon, with the reason in parentheses if there is one.
 fn with_reason(result: &str, reason: &str) -> String {
     match reason {
         "" => word(result),
@@ -33,14 +33,14 @@ fn rate(bytes_per_second: f64) -> String {
     format!("{}/s", human_bytes(whole(bytes_per_second)))
 }
 
-/// What is said, and of what.
+/// A label and its value.
 type Row = [String; 2];
 
 fn row(of: &str, text: String) -> Row {
     [of.to_owned(), text]
 }
 
-/// The status.
+/// The status page.
 pub(super) fn status(status: &Status, events: &[Event], reader: Reader) -> String {
     let head = format!(
         "strata {}, process {}, log {}, for {} s\n",
@@ -87,7 +87,7 @@ fn rates(status: &Status) -> String {
     )
 }
 
-/// Where packets ended, and what else is to be known of those.
+/// Where packets ended, with further details of those.
 fn packets(status: &Status) -> impl Iterator<Item = Row> {
     let any = |all: &'_ [PacketStatus]| -> Vec<PacketStatus> {
         let some = all.iter().filter(|packets| packets.packets > 0);
@@ -112,7 +112,7 @@ fn packets(status: &Status) -> impl Iterator<Item = Row> {
     ended.chain(more)
 }
 
-/// What came in, and what was lost before.
+/// What arrived, and what was lost before that.
 fn arrivals(status: &Status) -> impl Iterator<Item = Row> {
     let interfaces = status.interfaces.iter().map(|interface| {
         let (received, dropped) = (grouped(interface.received), grouped(interface.dropped));
@@ -314,7 +314,7 @@ event    2026-01-31T13:05:00Z event 5 (by uid 0)
 event    2026-01-31T13:05:00Z event 6 (by uid 0: a\\nb)
 ";
 
-    /// All words in order, however lines are cut.
+    /// All words in order, wherever lines are broken.
     fn words(page: &str) -> Vec<&str> {
         page.split_whitespace().collect()
     }

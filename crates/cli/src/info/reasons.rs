@@ -1,4 +1,4 @@
-//! Why packets were kept as they were, of both tiers.
+//! Why packets were kept as they were, in block files and compacted files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -21,13 +21,13 @@ use crate::text::time;
 struct Counted {
     packets: u64,
     first_ns: u64,
-    /// Whose the first is.
+    /// The flow of the first packet.
     first_flow: String,
-    /// Share of the trees that voted for the class, where the forest decided.
+    /// Share of the trees that voted for the class, if the forest decided.
     score: Option<f32>,
 }
 
-/// Granularity, class, reason, and where the forest decided the bits of its score.
+/// Granularity, class, reason, and the bits of the score if the forest decided.
 type Key = (u8, String, String, u32);
 
 /// Counts of reasons.
@@ -36,9 +36,9 @@ pub(super) struct Reasons {
     worker: u16,
     context: Context,
     links: BTreeMap<u16, LinkType>,
-    /// Verdicts of all workers, each of which numbers its own.
+    /// Verdicts of all workers; each worker numbers its own.
     defined: HashMap<(u16, u16), VerdictRecord>,
-    /// By worker, verdict and granularity, in the context at hand: place in `counts`.
+    /// By worker, verdict and granularity, in the current context: index into `counts`.
     places: HashMap<(u16, u16, u8), usize>,
     known: HashMap<Key, usize>,
     counts: Vec<(Key, Counted)>,
@@ -106,7 +106,7 @@ impl Reasons {
         self.counts[place].1.packets += 1;
     }
 
-    /// Adds packets; returns where they are counted.
+    /// Adds packets; returns the index of their count.
     fn add(&mut self, (keep, class, reason): (u8, String, String), mut more: Counted) -> usize {
         if in_words(&reason).is_some() {
             more.score = None;
@@ -131,7 +131,7 @@ impl Reasons {
         }
     }
 
-    /// Adds what is compacted.
+    /// Adds compacted packets.
     pub(super) fn compacted(&mut self, log: &Log, recording: &Recording) -> Result<()> {
         let parts = log.archive().parts.iter();
         for part in parts.filter(|part| part.recording == recording.id && part.packets > 0) {
@@ -184,7 +184,7 @@ impl Reasons {
         each.collect()
     }
 
-    /// The most frequent reasons of each granularity, in words.
+    /// The most frequent reasons of each granularity, in plain English.
     pub(super) fn text(&self, log: &Log, recording: &Recording, most: usize) -> Result<String> {
         let model = Model::from_json(&log.model_json(recording)?)?;
         let mut text = String::new();
@@ -252,7 +252,7 @@ fn one(text: &mut String, model: &Model, (_, class, reason, _): &Key, counted: &
     }
 }
 
-/// The trees that a reason of the forest names, and the leaf of each.
+/// The trees that a forest's reason names, and the leaf of each.
 fn leaves_of(reason: &str) -> (Level, Vec<u16>) {
     let (trees, leaves) = reason.split_once(':').unwrap_or((reason, ""));
     let level = if trees == "packet-trees" {
@@ -264,11 +264,10 @@ fn leaves_of(reason: &str) -> (Level, Vec<u16>) {
     (level, leaves.collect())
 }
 
-/// Trees that are told of a reason.
+/// How many trees are shown for a reason.
 const TREES_TOLD: usize = 3;
 
-/// The trees that speak most clearly for a class, with their leaves, and how many others there
-/// are.
+/// The trees that vote most clearly for a class, with their leaves, and how many others there are.
 fn clearest(
     model: &Model,
     level: Level,
@@ -289,13 +288,13 @@ fn clearest(
     (trees, others)
 }
 
-/// Whose a packet is.
+/// The flow of a packet.
 fn flow(link: Option<LinkType>, packet: &PacketRecord<'_>) -> String {
     let headers = link.map(|link| dissect(link, packet.data, TunnelKey::Inner));
     let key = headers.and_then(|headers| headers.key);
     match key {
         None => String::from("not dissected"),
-        // As the tables have it, which do not hold the EtherType.
+        // As in the tables, which do not hold the EtherType.
         Some(key) if key.family == AddressFamily::Mac => {
             let [low, high] = [key.low, key.high].map(|end| {
                 let bytes = end.address.to_be_bytes();

@@ -11,10 +11,10 @@ use strata_wire::{AddressFamily, Endpoint, FlowKey, Headers};
 use super::rules::protocol;
 use super::{Columns, Label, duration_ns, rows, time_ns};
 
-/// How much longer than said a flow may last, in ns: clocks and rounding.
+/// How much longer than stated a flow may last, in ns: clock skew and rounding.
 const SLACK_NS: i128 = 1_000_000_000;
 
-/// Flows by their direction-free key.
+/// Flows by their direction-independent key.
 #[derive(Debug, Default)]
 pub(super) struct FlowLabels {
     flows: HashMap<FlowKey, Vec<Flow>>,
@@ -29,7 +29,7 @@ struct Flow {
 }
 
 impl FlowLabels {
-    /// CICFlowMeter's CSV, old and new names of its columns.
+    /// CICFlowMeter's CSV, with old or new column names.
     pub(super) fn cic(text: &str, columns: &Columns, offset_s: i64) -> Result<Self> {
         let ends = [
             (
@@ -82,7 +82,7 @@ impl FlowLabels {
         let mut labels = Self::default();
         for (line, text) in text.lines().enumerate() {
             if let Some(fields) = text.strip_prefix("#fields") {
-                // Labelled logs have their own columns after blanks.
+                // Labelled logs separate their extra columns with spaces.
                 names = fields.split_whitespace().collect();
             }
             if text.starts_with('#') || text.trim().is_empty() {
@@ -171,7 +171,7 @@ impl FlowLabels {
     pub(super) fn of(&mut self, ts_ns: u64, headers: &Headers) -> Option<&Label> {
         let mut key = headers.key?;
         if matches!(key.protocol, 1 | 58) {
-            // Types of ICMP are no ports to the data path.
+            // ICMP types are not ports to the data path.
             (key.low.port, key.high.port) = (0, 0);
         }
         let now = i128::from(ts_ns);
@@ -185,7 +185,7 @@ impl FlowLabels {
         Some(&nearest.label)
     }
 
-    /// Flows, and those that no packet is of.
+    /// The number of flows, and of those that match no packet.
     pub(super) fn unmatched(&self) -> (u64, u64) {
         let all = self.flows.values().flatten();
         all.fold((0, 0), |(all, unmatched), flow| {

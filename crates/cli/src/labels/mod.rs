@@ -1,10 +1,10 @@
-//! Labels of packets, from the forms that data sets come in.
+//! Packet labels, from the formats that data sets come in.
 //!
 //! - by frame: CSV with `frame`, `label` and, if need be, `source`;
 //! - [`rules`]: CSV of conditions on addresses, ports, protocol and time;
 //! - [`flows`]: the flow CSVs of CICFlowMeter and Zeek's `conn.log`.
 //!
-//! Which one a file is, its first line says.
+//! A file's first line says which one it is.
 
 mod flows;
 mod rules;
@@ -23,7 +23,7 @@ use rules::Rule;
 pub(crate) struct Label {
     /// Name of the class, as models have it.
     pub(crate) class: String,
-    /// Where the packet came from; by default the label as the file has it.
+    /// Where the packet came from; by default the label as written in the file.
     pub(crate) source: String,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Label {
 #[derive(Debug)]
 pub(crate) struct Labels {
     form: Form,
-    /// For packets that no rule or flow names.
+    /// For packets that no rule or flow matches.
     otherwise: Option<Label>,
     usage: Usage,
 }
@@ -43,25 +43,25 @@ enum Form {
     Flows(FlowLabels),
 }
 
-/// Labels by the number of the packet.
+/// Labels by packet number.
 #[derive(Debug, Default)]
 struct Frames {
     labels: HashMap<u64, Label>,
     /// The highest number, and its line.
     last: (u64, u64),
-    /// Lines that say of a frame what another one says too.
+    /// Lines that repeat the label of a frame.
     repeated: u64,
 }
 
 /// How the labels of a file were used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// Packets that got a label, and that did not.
+    /// Packets that got a label, and packets that did not.
     pub(crate) labelled: u64,
     pub(crate) unlabelled: u64,
-    /// Lines that say of a packet what another line says too.
+    /// Lines that repeat the label of a packet.
     pub(crate) repeated: u64,
-    /// Rules or flows of the file, and those that no packet is of.
+    /// Rules or flows in the file, and those that match no packet.
     pub(crate) entries: u64,
     pub(crate) unmatched: u64,
 }
@@ -93,14 +93,14 @@ impl Form {
 }
 
 impl Labels {
-    /// Reads a label file. `utc_offset` (+HH:MM) is the clock of times without zone;
-    /// `otherwise` the label of packets that no rule or flow names.
+    /// Reads a label file. `utc_offset` (+HH:MM) applies to times without a zone; `otherwise` is
+    /// the label of packets that no rule or flow matches.
     ///
     /// # Errors
     ///
     /// What is wrong, with its line.
     pub(crate) fn read(bytes: &[u8], utc_offset: &str, otherwise: Option<&str>) -> Result<Self> {
-        // Data sets have names in Latin-1: one strange letter is no reason to stop.
+        // Data sets contain Latin-1 names: one odd byte is no reason to stop.
         let text = String::from_utf8_lossy(bytes);
         Ok(Self {
             form: Form::read(&text, offset_s(utc_offset)?)?,
@@ -109,7 +109,7 @@ impl Labels {
         })
     }
 
-    /// The label of a packet. `ts_ns` as captured.
+    /// The label of a packet; `ts_ns` as captured.
     pub(crate) fn of(&mut self, frame: u64, ts_ns: u64, headers: &Headers) -> Option<&Label> {
         let found = match &mut self.form {
             Form::Frames(frames) => frames.labels.get(&frame),
@@ -124,11 +124,11 @@ impl Labels {
         label
     }
 
-    /// How they were used, once all packets of the capture were asked about.
+    /// How the labels were used, once all packets of the capture were looked up.
     ///
     /// # Errors
     ///
-    /// If they name packets that the capture of so many does not have.
+    /// If labels name packets beyond the end of a capture of this many.
     pub(crate) fn usage(&self, packets: u64) -> Result<Usage> {
         let mut usage = self.usage;
         match &self.form {
@@ -165,7 +165,7 @@ impl Label {
     }
 }
 
-/// A label as the name of a class: letters, digits, - and _.
+/// A label as a class name: letters, digits, - and _.
 fn class_name(label: &str) -> String {
     let label = label.trim();
     match label.to_ascii_lowercase().as_str() {
@@ -193,7 +193,7 @@ fn class_name(label: &str) -> String {
     }
 }
 
-/// Where the columns of a CSV file are; names without regard to case and blanks.
+/// The columns of a CSV file by name, ignoring case and spaces.
 struct Columns(Vec<String>);
 
 impl Columns {
@@ -208,7 +208,7 @@ impl Columns {
         )
     }
 
-    /// The first column that has one of these names.
+    /// The first column with one of these names.
     fn find(&self, names: &[&str]) -> Option<usize> {
         names
             .iter()
@@ -221,7 +221,7 @@ impl Columns {
     }
 }
 
-/// The rows of a CSV file with the numbers of their lines.
+/// The rows of a CSV file with their line numbers.
 fn rows(text: &str) -> impl Iterator<Item = Result<(u64, csv::StringRecord)>> {
     let reader = csv::ReaderBuilder::new()
         .flexible(true)
@@ -291,17 +291,17 @@ fn offset_s(text: &str) -> Result<i64> {
     Ok(sign * (i64::from(hours) * 3600 + i64::from(minutes) * 60))
 }
 
-/// No time is further from 1970, and no flow longer: 3000 years in seconds.
+/// No time is further from 1970, and no flow longer: about 3000 years, in seconds.
 const SECONDS_MAX: f64 = 1e11;
 
-/// How long a flow took, in ns. Data sets have negative durations, which are none.
+/// How long a flow lasted, in ns. Negative durations, which occur in data sets, are invalid.
 #[allow(clippy::cast_possible_truncation)]
 fn duration_ns(seconds: f64) -> i128 {
     (seconds.clamp(0.0, SECONDS_MAX) * 1e9) as i128
 }
 
-/// A time in ns since 1970: seconds, RFC 3339, or the forms that CICFlowMeter has
-/// used, whose clock the offset tells. Its step is how exact it is, in ns.
+/// A time in ns since 1970, and its resolution in ns: seconds, RFC 3339, or the formats that
+/// CICFlowMeter has used, in local time at this offset.
 fn time_ns(text: &str, offset_s: i64) -> Option<(i128, i128)> {
     let text = text.trim();
     if let Ok(seconds) = text.parse::<f64>() {

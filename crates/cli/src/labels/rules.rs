@@ -8,7 +8,7 @@ use strata_wire::{Endpoint, Headers, ip_addr};
 
 use super::{Columns, Label, rows, time_ns};
 
-/// One line: all its conditions hold.
+/// One line: all its conditions must hold.
 #[derive(Debug)]
 pub(super) struct Rule {
     label: Label,
@@ -17,7 +17,7 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    /// Whether it was the first that fits some packet.
+    /// Whether it was the first match for some packet.
     pub(super) fn is_used(&self) -> bool {
         self.used
     }
@@ -39,7 +39,7 @@ enum Side {
     Destination,
 }
 
-/// The rules of a file, in its order.
+/// The rules of a file, in order.
 pub(super) fn read(text: &str, columns: &Columns, offset_s: i64) -> Result<Vec<Rule>> {
     let label = columns.need(&["label"])?;
     let mut rules = Vec::new();
@@ -114,7 +114,7 @@ pub(super) fn protocol(value: &str) -> Result<u8> {
     })
 }
 
-/// The label of the first rule that fits.
+/// The label of the first rule that matches.
 pub(super) fn first<'r>(rules: &'r mut [Rule], ts_ns: u64, headers: &Headers) -> Option<&'r Label> {
     let fits = |rule: &&mut Rule| rule.conditions.iter().all(|c| c.holds(ts_ns, headers));
     let rule = rules.iter_mut().find(fits)?;

@@ -10,15 +10,15 @@ use strata_node::{InterfaceSpec, SandboxSpec};
 
 use crate::{bounded, text};
 
-/// Bytes captured of a packet at most, as tcpdump and libpcap have it.
+/// Most bytes captured of a packet, as in tcpdump and libpcap.
 const SNAPLEN_MAX: i64 = 262_144;
 
 /// Arguments of `strata record` for interfaces.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Interfaces")]
 pub(super) struct InterfaceArgs {
-    /// Interface to capture, until Ctrl-C; several separated by commas; any for
-    /// all. `strata interfaces` lists them.
+    /// Capture from this interface, until Ctrl-C; separate several with commas; any for all.
+    /// `strata interfaces` lists them.
     #[arg(
         short = 'i',
         long = "interface",
@@ -30,17 +30,17 @@ pub(super) struct InterfaceArgs {
     )]
     pub(super) interfaces: Vec<String>,
 
-    /// Do not put the interface into promiscuous mode.
+    /// Don't put the interface into promiscuous mode.
     #[arg(short = 'p', long = "no-promiscuous-mode")]
     no_promiscuous: bool,
 
-    /// Bytes captured of each packet at most; 0 is the default.
+    /// Capture at most this many bytes of each packet; 0 is the default.
     #[arg(short = 's', long = "snapshot-length", value_name = "BYTES", default_value_t = LiveOptions::SNAPLEN_DEFAULT,
         value_parser = clap::value_parser!(u32).range(..=SNAPLEN_MAX))]
     snaplen: u32,
 
-    /// Memory of each interface's ring in KiB, or with a unit (256MiB). By
-    /// default what the link brings in a fifth of a second.
+    /// Set the size of each interface's ring in KiB, or with a unit (256MiB). By default a fifth of
+    /// a second at the link's rate.
     #[arg(short = 'B', long = "buffer-size", value_name = "KIB")]
     buffer_size: Option<String>,
 
@@ -48,28 +48,27 @@ pub(super) struct InterfaceArgs {
     #[arg(long)]
     immediate_mode: bool,
 
-    /// Packets of which direction: in, out or inout.
+    /// Capture packets of this direction: in, out or inout.
     #[arg(short = 'Q', long, value_enum, default_value_t = Way::Inout)]
     direction: Way,
 
-    /// Whose clock gives packets their times: adapter (the card's), host (the
-    /// kernel's), or auto: the card's if it stamps every packet and its clock is
-    /// this host's.
+    /// Take timestamps from this clock: adapter (the card's), host (the kernel's), or auto: the
+    /// card's if it stamps every packet and is synchronised with this host's.
     #[arg(short = 'j', long = "time-stamp-type", value_enum, value_name = "TYPE", default_value_t = StampsArg::Auto)]
     stamps: StampsArg,
 
-    /// CPUs to work on, one worker each, among which flows are spread: 1,2 or 2-5.
-    /// By default one worker, wherever the system puts it.
+    /// Run on these CPUs, one worker each, with flows spread among them: 1,2 or 2-5. By default one
+    /// worker, wherever the system schedules it.
     #[arg(long, value_name = "CPUS")]
     cores: Option<String>,
 
-    /// Take the packets away from this host, through AF_XDP: faster, but no program
-    /// here receives what passes the filter, not even your own remote session. For
-    /// mirror ports and taps. Sees received packets only.
+    /// Take the packets away from this host, through AF_XDP: faster, but no program here receives
+    /// what passes the filter, not even your own remote session. For mirror ports and taps. Sees
+    /// received packets only.
     #[arg(long)]
     exclusive: bool,
 
-    /// Change to this user once interfaces are open, as tcpdump does. The log becomes its.
+    /// Change to this user after opening the interfaces, as tcpdump does. It will own the log.
     #[arg(
         short = 'Z',
         long = "relinquish-privileges",
@@ -78,21 +77,21 @@ pub(super) struct InterfaceArgs {
     )]
     user: Option<String>,
 
-    /// Keep all privileges, and reach all files, instead of giving up what is not needed once
-    /// interfaces are open.
+    /// Keep all privileges and access to all files, instead of dropping what is not needed after
+    /// the interfaces are open.
     #[arg(long)]
     no_sandbox: bool,
 
-    /// CPU that this process may use, as in 10%: 100% is one core. To keep it, the kernel
-    /// captures a share of all flows only, as large as possible; what it skips is
-    /// counted (dropped{cpu_budget}), and the log says of which share its packets are.
+    /// Limit the CPU use of this process: 10%; 100% is one core. To stay within it, the kernel
+    /// captures a share of all flows only, as large as possible; packets it skips are counted
+    /// (dropped{cpu_budget}), and the log records that share.
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     cpu: Option<f64>,
 
-    /// Let the kernel copy only the headers of flows that are confidently kept as
-    /// headers. Spares the copy of long packets; on a core that is short of time, and
-    /// with packets of less than a thousand bytes, looking flows up can cost more than
-    /// that. Packets that turn out to be wanted whole are counted (wanted_but_cut).
+    /// Let the kernel copy only the headers of flows that are confidently kept as headers. Saves
+    /// copying long packets; on a busy core, and with packets of less than a thousand bytes,
+    /// looking flows up can cost more than that. Packets that turn out to be wanted whole are
+    /// counted (wanted_but_cut).
     #[arg(long, conflicts_with = "look_back", conflicts_with = "first_bytes")]
     early_cut: bool,
 }
@@ -112,7 +111,7 @@ enum StampsArg {
 }
 
 impl InterfaceArgs {
-    /// How interfaces are captured, for so long at most.
+    /// How interfaces are captured, for at most this long.
     pub(super) fn spec(&self, duration: Option<Duration>) -> Result<InterfaceSpec> {
         let cores = match &self.cores {
             Some(text) => cores(text)?.into_iter().map(Some).collect(),
@@ -194,7 +193,7 @@ fn cores(text: &str) -> Result<Vec<usize>> {
     Ok(cores)
 }
 
-/// As tcpdump's -B, a bare number counts KiB.
+/// As with tcpdump's -B, a bare number is in KiB.
 fn ring_bytes(text: &str) -> Result<usize> {
     let bytes = match text.parse::<u64>() {
         Ok(kib) => kib.checked_mul(1024).context("-B is too large")?,

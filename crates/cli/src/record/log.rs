@@ -1,4 +1,4 @@
-//! Arguments about a log: of `strata record`, and those that other commands share.
+//! Log options: those of `strata record`, and those that other commands share.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -13,50 +13,47 @@ use strata_store::{DiskChoice, RecorderOptions, WhenFull};
 
 use crate::{bounded, text};
 
-/// Arguments of `strata record` about its log.
+/// Log options of `strata record`.
 #[derive(Debug, clap::Args)]
 pub(super) struct LogArgs {
-    /// Directory of the log; made if need be. Recording into an existing log adds
-    /// to it.
+    /// Write the log to this directory, created if need be. Recording into an existing log adds to
+    /// it.
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     output: PathBuf,
 
-    /// Begin a new block file before one holds more than so many million bytes;
-    /// with a unit (500MB, 2GiB) that size; 0 never. At least one block.
+    /// Rotate: start a new block file before one exceeds this size, in millions of bytes or with a
+    /// unit (500MB, 2GiB); 0 never. A file holds at least one block.
     #[arg(short = 'C', long, value_name = "SIZE", default_value = "1GiB")]
     rotate_size: String,
 
-    /// Begin a new block file once one spans so many seconds of packet time; 0
-    /// never. Files end with a block, so a quiet input rotates late.
+    /// Rotate: start a new block file once one spans this many seconds of packet time; 0 never.
+    /// Files end with a block, so a quiet input rotates late.
     #[arg(short = 'G', long, value_name = "SECONDS", default_value_t = 0,
         value_parser = clap::value_parser!(u64).range(..=bounded::SECONDS_MAX))]
     rotate_seconds: u64,
 
-    /// With -G: end after N times its seconds. Without: keep the last N block files of
-    /// each worker and delete older ones, as a ring. (`strata prune` knows more ways to
-    /// keep a log small.)
+    /// With -G: exit after N times its seconds. Without: keep the last N block files of each worker
+    /// and delete older ones, as a ring. (`strata prune` knows more ways to keep a log small.)
     #[arg(short = 'W', long, value_name = "N", requires = "interface")]
     filecount: Option<NonZeroU32>,
 
-    /// Keep the log below this size, all the time while interfaces are captured: what is least
-    /// important is deleted, as by `strata prune --max-size`. At least four block files of each
-    /// worker (-C).
+    /// Keep the log below this size throughout a live capture: the least important data is deleted,
+    /// as by `strata prune --max-size`. At least four block files of each worker (-C).
     #[arg(long, value_name = "SIZE", requires = "interface")]
     disk_limit: Option<String>,
 
-    /// Size of a memory block, which is written at once.
+    /// Set the size of a memory block, which is written at once.
     #[arg(long, value_name = "SIZE", default_value = "1MiB")]
     block_size: String,
 
-    /// When the disk is full: stop, or drop (go on, count what there is no room for, and
-    /// write again once there is). Before that, modes that keep less relieve it while
-    /// interfaces are captured.
+    /// When the disk is full: stop, or drop (continue, count what does not fit, and write again
+    /// once it does). Before that, live captures degrade to modes that keep less.
     #[arg(long, value_enum, default_value_t = WhenFullArg::Stop)]
     when_full: WhenFullArg,
 
-    /// How blocks go to the disk: direct (past the page cache), buffered (through
-    /// it), or auto: while interfaces are captured what a measurement of a few
-    /// milliseconds finds faster, else direct where the file system has it.
+    /// Choose how blocks are written: direct (bypasses the page cache), buffered (through it), or
+    /// auto: for a live capture whichever is faster in a test of a few milliseconds, else direct
+    /// where the file system supports it.
     #[arg(long, value_enum, default_value_t = DiskWay::Auto)]
     disk: DiskWay,
 
@@ -64,19 +61,18 @@ pub(super) struct LogArgs {
     group: GroupArgs,
 }
 
-/// The option for who else may read a log.
+/// The option that lets others read a log.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GroupArgs {
-    /// Let the members of this group read the log: it becomes the group of the log's files,
-    /// which only their owner reads and writes besides. Of a recording, they may use its
-    /// socket too.
+    /// Let the members of this group read the log: its files get this group; otherwise only their
+    /// owner may read and write them. The members may use a recording's socket too.
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
 }
 
 impl GroupArgs {
-    /// Who is to own what is made. What was made before for members of the group would not be
-    /// for them with a stricter umask, which does not count from now on.
+    /// Who owns what is created. Also sets the umask from now on: a stricter one would keep the
+    /// members of the group out.
     pub(crate) fn owner(&self) -> Result<Owner> {
         let group = self.group.as_deref().map(Group::named).transpose();
         let group = group.context("--group")?;
@@ -93,7 +89,7 @@ enum WhenFullArg {
     Drop,
 }
 
-/// How blocks go to the disk, as the user says it.
+/// How blocks go to the disk, as the user writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum DiskWay {
     Auto,
@@ -111,10 +107,10 @@ impl From<DiskWay> for DiskChoice {
     }
 }
 
-/// Bytes of a block file at most, 1 PiB: so those of all workers together are a number too.
+/// Largest block file, 1 PiB, so that the sum over all workers fits in a number too.
 const FILE_BYTES_MAX: u64 = 1 << 50;
 
-/// As tcpdump's -C, a bare number counts millions of bytes.
+/// As with tcpdump's -C, a bare number is in millions of bytes.
 pub(crate) fn rotate_bytes(text: &str) -> Result<u64> {
     let bytes = match text.parse::<u64>() {
         Ok(millions) => millions.checked_mul(1_000_000).context("-C is too large")?,
@@ -156,8 +152,8 @@ impl LogArgs {
         })
     }
 
-    /// After how long interfaces are no longer captured, as tcpdump has it: so many files of so
-    /// many seconds, and then the end.
+    /// How long interfaces are captured, as in tcpdump: this many files of this many seconds, then
+    /// the end.
     pub(super) fn duration(&self) -> Option<Duration> {
         let files = self.filecount.filter(|_| self.rotate_seconds > 0)?;
         let seconds = self.rotate_seconds.saturating_mul(files.get().into());

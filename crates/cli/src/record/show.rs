@@ -1,4 +1,4 @@
-//! What is shown of a recording: its counters, and its summary.
+//! What is printed about a recording: its counters, and its summary.
 
 use std::io::{Write, stdout};
 
@@ -51,7 +51,7 @@ pub(super) fn outcome(outcome: &Outcome) -> Result<()> {
     Ok(())
 }
 
-/// Where a recording is and what is in it.
+/// Where a recording is and what it contains.
 fn print_closed(out: &mut impl Write, closed: &Closed) -> Result<()> {
     writeln!(out, " -> {closed}")?;
     match closed {

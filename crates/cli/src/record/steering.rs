@@ -1,37 +1,36 @@
-//! Arguments of `strata record` for steering.
+//! Control options of `strata record`.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use strata_node::SteeringSpec;
 
-/// Arguments of `strata record` for steering.
+/// Control options of `strata record`.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Steering")]
 pub(super) struct SteerArgs {
-    /// Configuration file (TOML): modes, policies, thresholds. `strata
-    /// config-reference` describes it.
+    /// Read this configuration file (TOML): modes, policies, thresholds. `strata config-reference`
+    /// describes it.
     #[arg(long, value_name = "FILE", env = "STRATA_CONFIG")]
     config: Option<PathBuf>,
 
-    /// File with policies, in the form of the configuration file; they go after
-    /// those of that.
+    /// Read policies from this file, in the format of the configuration file; they follow those of
+    /// the latter.
     #[arg(long, value_name = "FILE", env = "STRATA_POLICY")]
     policy: Option<PathBuf>,
 
-    /// What is done with packets that no policy matches: full, header, partial N,
-    /// drop, classify (let the model decide) or mirror (and classify).
+    /// Set the action for packets that no policy matches: full, header, partial N, drop, classify
+    /// (let the model decide) or mirror (and classify).
     #[arg(long, value_name = "ACTION", env = "STRATA_DEFAULT")]
     default: Option<String>,
 
-    /// Unix socket on which `strata status`, `mode` and `policy` reach this
-    /// recording. Without it, one in /run/strata or $XDG_RUNTIME_DIR/strata while
-    /// interfaces are captured.
+    /// Listen on this Unix socket for `strata status`, `mode` and `policy`. By default, for a live
+    /// capture, on one in /run/strata or $XDG_RUNTIME_DIR/strata.
     #[arg(long, value_name = "PATH", env = "STRATA_SOCKET")]
     socket: Option<PathBuf>,
 
-    /// Check everything that a start would need, and end: command line, configuration,
-    /// policies, model, files, interfaces, addresses. Nothing is made or sent.
+    /// Check everything that a start would need, and exit: command line, configuration, policies,
+    /// model, files, interfaces, addresses. Nothing is created or sent.
     #[arg(long)]
     pub(super) check: bool,
 }
