@@ -1,4 +1,4 @@
-//! The CPU budget of a recording under a load that is too much for it.
+//! The CPU budget of a recording under overload.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 mod common;
@@ -29,8 +29,8 @@ fn ended(child: Child, signal: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Under load a share of flows is captured; what is skipped has a name in the counters, which
-/// balance; each packet says of which share it is, and so the log tells how many there were.
+/// Under load a share of flows is captured; skipped packets are counted as such, and the counters
+/// balance; each packet records the share, so the log tells how many there were.
 #[test]
 fn flows_are_sampled_under_load_and_the_log_says_so() {
     if !may_use_kernel("a CPU budget") {
@@ -123,7 +123,7 @@ fn flows_are_sampled_under_load_and_the_log_says_so() {
     #[allow(clippy::cast_precision_loss)]
     let estimate = kept - shares.len() as f64 + sampled;
     assert!(!shares.is_empty() && kept <= seen - 20_000.0);
-    // Flows are of different sizes, and the share changes within batches.
+    // Flows differ in size, and the share changes within batches.
     assert!(
         (estimate / seen - 1.0).abs() < 0.1,
         "{estimate} of {seen}, {kept} kept"

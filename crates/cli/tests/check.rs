@@ -48,7 +48,7 @@ struct Case<'a> {
     /// Of the configuration file.
     config: &'a str,
     options: &'a [&'a str],
-    /// What is said.
+    /// The expected message.
     says: &'a str,
 }
 
@@ -60,7 +60,7 @@ fn case<'a>(config: &'a str, options: &'a [&'a str], says: &'a str) -> Case<'a> 
     }
 }
 
-/// Both the check and the start say so, and make nothing.
+/// Both the check and the start report it, and create nothing.
 fn refused(dir: &Path, input: &[&str], case: &Case<'_>) {
     let config = dir.join("strata.toml");
     fs::write(&config, case.config).unwrap();
@@ -108,7 +108,7 @@ fn the_check_finds_what_a_start_fails_on() {
         ),
         case(&elsewhere, &[], "203.0.113.1:9477"),
         case(&in_use, &[], "in use"),
-        // A mode that may be set later.
+        // A mode that can be set later.
         case(
             "[modes.x]\nbenign = 'headr'\nanomalous = 'full'\n",
             &[],
@@ -204,7 +204,7 @@ fn the_check_looks_at_interfaces_and_users() {
     }
 }
 
-/// Which link types an input has is known when it has been read: the log is made by then.
+/// The link types of an input are known only once it is read: the log exists by then.
 #[test]
 fn a_filter_that_fits_no_interface_leaves_no_log() {
     let dir = tempfile::tempdir().unwrap();
@@ -223,7 +223,7 @@ fn a_filter_that_fits_no_interface_leaves_no_log() {
     );
     assert!(output.stdout.is_empty());
     assert_eq!(tree(dir.path()), Vec::<PathBuf>::new());
-    // A log that was there before keeps what it has.
+    // An existing log keeps its contents.
     assert!(record("old", &["tcp"]).status.success());
     let before = tree(dir.path());
     assert!(!record("old", &["wlan", "type", "mgt"]).status.success());
@@ -285,7 +285,7 @@ fn a_check_beside_a_running_recording_is_fine() {
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    // Packets are counted once the log is there.
+    // Packets are counted once the log exists.
     let seen = |status: &serde_json::Value| {
         let ping = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         ping.send_to(b"ping", "127.0.0.1:9").unwrap();
@@ -303,6 +303,6 @@ fn a_check_beside_a_running_recording_is_fine() {
         "{text}"
     );
     assert_eq!(second.status.code(), Some(1));
-    // With the recording gone, its addresses are free, and the log is there to be added to.
+    // With the recording gone, its addresses are free, and the log can be added to.
     assert!(record().arg("--check").output().unwrap().status.success());
 }

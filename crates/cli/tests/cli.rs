@@ -27,7 +27,7 @@ fn ok(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What a failing command says, checked to be short and without a backtrace.
+/// The message of a failing command, checked to be short and without a backtrace.
 fn fails(command: &mut Command) -> String {
     let output = run(command);
     assert_eq!(output.status.code(), Some(1), "{command:?}");
@@ -48,7 +48,7 @@ fn info(log: &Path) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Packets of a capture file by tshark: time, lengths and comment.
+/// Packets of a capture file according to tshark: time, lengths and comment.
 fn tshark(file: &Path, filter: &str) -> Vec<String> {
     let mut command = Command::new("tshark");
     command
@@ -74,12 +74,12 @@ fn tshark(file: &Path, filter: &str) -> Vec<String> {
         .collect()
 }
 
-/// Of what is not dissected, the first 64 bytes are the header, before compaction and after it.
+/// Where nothing is dissected, the first 64 bytes are the header, before and after compaction.
 #[test]
 fn what_is_not_dissected_keeps_its_first_bytes_as_header() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
-    // A link type that nobody knows; LLDP in Ethernet, of which the link header alone is known.
+    // An unknown link type; LLDP in Ethernet, of which only the link header is known.
     let lens = [40_u32, 64, 65, 300];
     for link in [147_u32, 1] {
         let mut file = Vec::new();
@@ -240,7 +240,7 @@ fn standard_input_a_filter_in_words_and_standard_output() {
     std::fs::write(&reference, &by_tcpdump.stdout).unwrap();
     let lines = |path| tshark(path, "frame");
     assert!(lines(&reference).len() > 1_000);
-    // tcpdump writes microseconds: compare up to those.
+    // tcpdump writes microseconds: compare no further.
     for (ours, theirs) in lines(&file).iter().zip(&lines(&reference)) {
         let (ours, theirs): (Vec<_>, Vec<_>) =
             (ours.split('\t').collect(), theirs.split('\t').collect());
@@ -303,7 +303,7 @@ fn own_modes_and_several_modes_at_once() {
     };
     let (discarded, sampled_out, logged) = record(&["tiny"], "tiny");
     assert!(discarded > 0 && sampled_out > 0 && logged > 0);
-    // Sampling repeats, whatever the key of the fingerprints.
+    // Sampling repeats, whatever the fingerprint key.
     assert_eq!(record(&["tiny"], "again"), (discarded, sampled_out, logged));
     let (none, some_sampled, joined) = record(&["tiny", "some"], "joined");
     assert_eq!(none, 0, "what one mode samples is not discarded");
@@ -513,7 +513,7 @@ fn interrupted_the_log_is_closed_properly() {
             .unwrap()
             .success()
     );
-    // The pipe stays open and nothing more comes.
+    // The pipe stays open but nothing more arrives.
     let output = child.wait_with_output().unwrap();
     drop(pipe);
     assert!(output.status.success(), "{:?}", output.status);
@@ -526,12 +526,12 @@ fn interrupted_the_log_is_closed_properly() {
     assert!((5_000..20_000).contains(&seen), "{seen} packets");
 }
 
-/// kill -9 while packets come in through a pipe: what was written is served,
-/// nothing else is, and the loss is bounded by the checkpoint.
+/// kill -9 while packets arrive through a pipe: what was written is readable, nothing else is, and
+/// the loss is bounded by the checkpoint.
 #[test]
 fn killed_at_any_moment_the_log_reads_back() {
     let whole = std::fs::read(mix_test()).unwrap();
-    // Where each packet ends, by the pcap record headers.
+    // Where each packet ends, according to the pcap record headers.
     let mut ends = vec![24_usize];
     while let Some(header) = whole
         .get(ends[ends.len() - 1]..)
@@ -563,7 +563,7 @@ fn killed_at_any_moment_the_log_reads_back() {
         let mut pipe = child.stdin.take().unwrap();
         let fed = usize::try_from((round + 1) * 1_300_007).unwrap();
         pipe.write_all(&whole[..fed.min(whole.len())]).unwrap();
-        // Two checkpoints are made while nothing arrives.
+        // Two checkpoints are written while nothing arrives.
         std::thread::sleep(Duration::from_millis(if round % 3 == 0 { 0 } else { 350 }));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -580,7 +580,7 @@ fn killed_at_any_moment_the_log_reads_back() {
             .args(["-F", "pcap", "-w"])
             .arg(&out));
         let back = std::fs::read(&out).unwrap();
-        // An nsec pcap like the input: after its header, an exact prefix of it.
+        // A nanosecond pcap like the input: after its header, an exact prefix of it.
         assert_eq!(back[24..], whole[24..back.len()], "round {round}");
         let kept = ends
             .iter()
@@ -593,7 +593,7 @@ fn killed_at_any_moment_the_log_reads_back() {
             "round {round}: {kept} + {lost} of {arrived}"
         );
         if round % 3 != 0 {
-            // The window of the reader holds what is not yet a batch.
+            // The reader's window holds what is not yet a batch.
             assert!(
                 kept + lost + 2_000 > arrived,
                 "round {round}: {kept} + {lost} of {arrived}"
@@ -603,7 +603,7 @@ fn killed_at_any_moment_the_log_reads_back() {
     }
 }
 
-/// System calls come per buffer and per block, never per packet.
+/// System calls are made per buffer and per block, never per packet.
 #[test]
 fn system_calls_do_not_grow_with_packets() {
     let folder = tempfile::tempdir().unwrap();

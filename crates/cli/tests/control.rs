@@ -1,4 +1,4 @@
-//! A running recording is steered, as users do it.
+//! Controlling a running recording, as users do.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::fs;
@@ -81,7 +81,7 @@ impl Running {
         serde_json::from_str(&self.ok(arguments)).unwrap()
     }
 
-    /// Waits until something about the recording is true.
+    /// Waits until a condition on the recording is true.
     fn until(&self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
         let start = Instant::now();
         while !is_so(self) {
@@ -122,7 +122,7 @@ impl Running {
     }
 }
 
-/// A capture, and the place of its middle between two packets: so many packets before.
+/// A capture, the offset of its middle between two packets, and the number of packets before it.
 fn halves() -> (Vec<u8>, usize, u64) {
     let bytes = fs::read(data_dir().join("labelled/mix-test/trace.pcap")).unwrap();
     let (mut at, mut packets) = (24, 0);
@@ -134,7 +134,7 @@ fn halves() -> (Vec<u8>, usize, u64) {
     (bytes, at, packets)
 }
 
-/// What `log` holds of a filter, by exporting it.
+/// How many packets of `log` match a filter, by exporting it.
 fn exported(dir: &Path, filter: &str) -> usize {
     let out = dir.join("out.pcap");
     let mut command = strata();
@@ -192,7 +192,7 @@ fn modes_and_policies_change_while_packets_come() {
         status["changes"]["count"], 1,
         "three changes before the next packet are one"
     );
-    // Hits are counted per packet, what status shows a little later.
+    // Hits are counted per packet, but the status follows a little later.
     running.until("status shows what the policy dropped", |running| {
         running.ok(&["status"]).contains("discarded (policy)")
     });
@@ -225,15 +225,15 @@ fn timed_modes_fall_back() {
 }
 
 impl Running {
-    /// Ends it where it has read nothing.
+    /// Ends it before it has read anything.
     fn finish_early(mut self) -> Output {
         drop(self.stdin.take());
         self.child.wait_with_output().unwrap()
     }
 }
 
-/// Policies that were added are there again, under their numbers, when a recording into the same
-/// directory is started anew; and texts from requests do nothing to a terminal.
+/// Added policies are back, with their numbers, when a recording into the same directory is
+/// restarted; and texts from requests cannot affect a terminal.
 #[test]
 fn policies_of_run_time_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
@@ -254,7 +254,7 @@ fn policies_of_run_time_survive_a_restart() {
     let saved = dir.path().join("log/policies.jsonl");
     let mut running = start();
     let why = "first\n\u{1b}[2Jstrata: second";
-    // Before there is a log: it is made when packets come.
+    // Before the log exists: it is created when packets arrive.
     let add = [
         "policy",
         "add",
@@ -299,7 +299,7 @@ fn policies_of_run_time_survive_a_restart() {
         said.contains("1 policies that were added at run time are in force again"),
         "{said}"
     );
-    // A file that cannot be used is told, kept, and ends nothing.
+    // An unusable file is reported, kept, and stops nothing.
     fs::write(&saved, "{}\n").unwrap();
     let third = start();
     let list = third.json(&["policy", "list", "--json"]);
@@ -359,7 +359,7 @@ fn policies_of_a_file_are_kept_to() {
     assert!(checked.status.success() && !dir.path().join("log").exists());
     assert!(record("log", &[]).status.success());
     let all = exported(dir.path(), "");
-    // Those in VLANs and tunnels too, which the filter does not see.
+    // Including those in VLANs and tunnels, which the filter does not see.
     let seen = exported(dir.path(), "tcp port 443");
     assert!(
         seen > 10_000 && (seen..seen + 400).contains(&all),
@@ -385,7 +385,7 @@ fn policies_of_a_file_are_kept_to() {
     );
 }
 
-/// One HTTP/1.1 exchange over TCP; the answer whole.
+/// One HTTP/1.1 exchange over TCP; returns the whole answer.
 fn http(address: &str, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
@@ -422,7 +422,7 @@ fn tcp_asks_for_the_token_and_has_metrics() {
         ),
     )
     .unwrap();
-    // A token that others read is none, which a start says before anybody uses it.
+    // A token that others can read is invalid, which is reported at startup, before it is used.
     for mode in [0o644, 0o640] {
         fs::set_permissions(&token, fs::Permissions::from_mode(mode)).unwrap();
         let mut refused = strata();
@@ -481,7 +481,7 @@ fn the_reference_page_is_printed() {
     assert_eq!(String::from_utf8(output.stdout).unwrap(), page);
 }
 
-/// A path given by mistake costs no file: what is not a socket is not replaced.
+/// A mistaken path costs no file: what is not a socket is not replaced.
 #[test]
 fn a_file_is_not_replaced_by_a_socket() {
     let dir = tempfile::tempdir().unwrap();

@@ -36,7 +36,7 @@ fn section() -> Vec<u8> {
     block(0x0A0D_0D0A, &body)
 }
 
-/// Ethernet, with a name of so many letters.
+/// Ethernet, with a name of this many letters.
 fn interface(name: &str) -> Vec<u8> {
     let mut body = vec![1, 0, 0, 0, 0, 0, 4, 0];
     body.extend(2_u16.to_le_bytes());
@@ -71,7 +71,7 @@ fn cpu() -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// Records, describes and exports a capture; its packets by tshark, with interface names.
+/// Records, describes and exports a capture; returns its packets from tshark, with interface names.
 fn through(dir: &Path, capture: &[u8]) -> String {
     let (file, log, out) = (
         dir.join("in.pcapng"),
@@ -80,7 +80,7 @@ fn through(dir: &Path, capture: &[u8]) -> String {
     );
     fs::write(&file, capture).unwrap();
     let before = cpu();
-    // A filter and a policy are asked about each interface.
+    // A filter and a policy are evaluated for each interface.
     let record = ["record", "--default", "full", "-r"];
     ok(strata()
         .args(record)
@@ -90,7 +90,7 @@ fn through(dir: &Path, capture: &[u8]) -> String {
         .arg("greater 1"));
     ok(strata().arg("info").arg(&log));
     ok(strata().arg("export").arg(&log).arg("-w").arg(&out));
-    // 0.4 s of CPU time here; with work for all interfaces at each one 30 s and more.
+    // 0.4 s of CPU time here; 30 s and more if each interface caused work for all of them.
     let took = cpu() - before;
     assert!(took < Duration::from_secs(5), "{took:?} of CPU time");
     let fields = [
@@ -146,7 +146,7 @@ fn more_than_fits_is_refused_with_the_place() {
         assert_eq!(output.status.code(), Some(1));
         String::from_utf8(output.stderr).unwrap()
     };
-    // Names as long as an option can be: 1,025 of them are more than 64 MiB.
+    // The longest names that an option can hold: 1,025 of them are more than 64 MiB.
     let long = interface(&"x".repeat(65_532));
     let mut capture = section();
     for _ in 0..1_025 {

@@ -1,4 +1,4 @@
-//! Recording from an interface as a user does it, in a network of the test's own.
+//! Recording from an interface as a user does, in a network of the test's own.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use strata_testkit::{Namespace, data_dir, may_use_kernel};
 const NEAR: &str = "st-live-c";
 const FAR: &str = "st-live-d";
 
-/// How many packets [`capture`] has.
+/// Number of packets in [`capture`].
 const PACKETS: u64 = 94;
 
 /// Ethernet packets of a capture.
@@ -25,7 +25,7 @@ fn capture() -> PathBuf {
 const MIRROR: &str = "st-live-m";
 const MONITOR: &str = "st-live-n";
 
-/// A recording, with what it says of itself.
+/// A recording, with its output.
 struct Recording {
     child: Child,
     socket: PathBuf,
@@ -57,7 +57,7 @@ impl Recording {
             .stderr(Stdio::piped());
         let child = command.spawn().unwrap();
         let recording = Self { child, socket };
-        // The socket is served before the log is begun; interfaces have numbers once workers run.
+        // The socket is served before the log starts; interfaces have numbers once workers run.
         until("recording", || {
             let interfaces = recording.status()["interfaces"].clone();
             interfaces.as_array().is_some_and(|all| !all.is_empty())
@@ -65,7 +65,7 @@ impl Recording {
         recording
     }
 
-    /// What it says of itself; null if it does not answer.
+    /// Its status; null if it does not answer.
     fn status(&self) -> Value {
         let mut command = Command::new(env!("CARGO_BIN_EXE_strata"));
         let command = command.args(["status", "--json", "--socket"]);
@@ -73,7 +73,7 @@ impl Recording {
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     }
 
-    /// Packets of a result, by its reason if it has one.
+    /// Packets with a result, and its reason if it has one.
     fn packets(&self, result: &str, reason: &str) -> u64 {
         let status = self.status();
         let lists = [&status["packets"], &status["of_logged"]];
@@ -89,7 +89,7 @@ impl Recording {
         Some(ends.iter().filter_map(|end| end["packets"].as_u64()).sum())
     }
 
-    /// Sends the packets of [`capture`]; back when all are seen, or none will be.
+    /// Sends the packets of [`capture`]; returns when all are seen, or none will be.
     fn send(&self, namespace: &Namespace) {
         let before = self.seen();
         send(namespace);
@@ -110,7 +110,7 @@ impl Recording {
         );
     }
 
-    /// What it printed, once it has ended well.
+    /// What it printed, once it has ended successfully.
     fn ended(mut self) -> (String, String) {
         let status = self.child.wait().unwrap();
         let mut text = (String::new(), String::new());
@@ -123,7 +123,7 @@ impl Recording {
 }
 
 impl Drop for Recording {
-    /// None outlives its test; a test that fails shows what the program said.
+    /// None outlives its test; if a test fails, the program's output is shown.
     #[allow(clippy::print_stderr, reason = "says why a test failed")]
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -172,7 +172,7 @@ fn dump(file: &Path) -> String {
         .unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    // Without the times, which are those of now.
+    // Without the times, which are those of the replay.
     text.lines()
         .filter(|line| line.starts_with('\t'))
         .collect::<Vec<_>>()
@@ -205,8 +205,8 @@ fn lengths(log: &Path, filter: &str) -> Vec<(u32, u32)> {
     all
 }
 
-/// What a policy mirrors leaves whole by another interface, whatever is kept of it; what is to be
-/// captured there too is refused.
+/// Mirrored packets leave another interface whole, however much of them is kept; if that interface
+/// is captured too, the policy is refused.
 #[test]
 fn mirrored_packets_arrive_whole_at_a_monitor() {
     let Some(namespace) = namespace("mirror") else {
@@ -241,7 +241,7 @@ fn mirrored_packets_arrive_whole_at_a_monitor() {
     monitor.ended();
     assert_eq!(lengths(&seen, "tcp port 80"), expected);
     assert_eq!(lengths(&seen, "tcp and not port 80"), []);
-    // A policy beside says that none of them is kept.
+    // Another policy says that none of them is kept.
     assert_eq!(lengths(&log, "tcp port 80"), []);
     let told = format!("mirrored: {} packets", expected.len());
     assert!(out.contains(&told) && !out.contains("mirror_lost"), "{out}");
@@ -265,7 +265,7 @@ fn mirrored_packets_arrive_whole_at_a_monitor() {
     }
 }
 
-/// Suricata alerts of a flow whose packets have gone by as headers: they become whole.
+/// Suricata alerts on a flow whose packets were kept as headers: they become whole.
 #[test]
 fn an_alert_makes_earlier_packets_of_its_flow_whole() {
     let Some(namespace) = namespace("eve") else {
@@ -284,7 +284,7 @@ fn an_alert_makes_earlier_packets_of_its_flow_whole() {
     ];
     let recording = Recording::start(&namespace, &log, &arguments);
     recording.send(&namespace);
-    // Of the packets with ports and a payload, the first one's flow.
+    // The flow of the first packet with ports and a payload.
     let mut capture = pcap::Capture::from_file(capture()).unwrap();
     capture.filter("tcp and greater 200", true).unwrap();
     let data = capture.next_packet().unwrap().data.to_vec();
@@ -326,8 +326,8 @@ fn an_alert_makes_earlier_packets_of_its_flow_whole() {
     assert!(others.iter().any(|(kept, len)| kept < len), "{others:?}");
 }
 
-/// Packets that a policy keeps as headers are cut in the kernel from the flow's second one on,
-/// and none of them is wanted whole.
+/// Packets that a policy keeps as headers are cut in the kernel from the flow's second one on, and
+/// none of them turns out to be wanted whole.
 #[test]
 fn what_a_policy_keeps_as_headers_is_cut_before_the_copy() {
     let Some(namespace) = namespace("policy") else {
@@ -342,7 +342,7 @@ fn what_a_policy_keeps_as_headers_is_cut_before_the_copy() {
     recording.signal("-INT");
     let (out, _) = recording.ended();
     assert!(!out.contains("wanted_but_cut"), "{out}");
-    // Cut at the snapshot length is what the kernel cut: of the second round at least all of
+    // Packets at the snapshot length were cut by the kernel: of the second round at least all of
     // the flow's long packets.
     let cut = info(&log)[0]["accounting"]["cut"].clone();
     let by_kernel = cut.as_array().unwrap().iter().find(|c| c[0] == "snaplen");
@@ -359,8 +359,8 @@ fn what_a_policy_keeps_as_headers_is_cut_before_the_copy() {
     );
 }
 
-/// A process that is stopped and goes on (Ctrl-Z, a virtual machine that is moved) finds the
-/// packets in the ring.
+/// A process that is stopped and continued (Ctrl-Z, a migrating virtual machine) finds the packets
+/// in the ring.
 #[test]
 fn a_recording_that_was_suspended_goes_on() {
     let Some(namespace) = namespace("suspend") else {
@@ -439,7 +439,7 @@ fn what_is_sent_is_logged_and_signals_are_followed() {
     let recording = Recording::start(&namespace, &log, &arguments);
     recording.send(&namespace);
     recording.signal("-USR1");
-    // They are put into a file before long, though the block is not full.
+    // They are written to a file before long, though the block is not full.
     until("everything is in files", || {
         recording.packets("logged", "") == PACKETS
     });
@@ -477,7 +477,7 @@ fn what_is_sent_is_logged_and_signals_are_followed() {
         .arg(&exported)
         .arg(&log);
     assert!(export.status().unwrap().success());
-    // Merged by time, both workers' packets are in the order in which they were sent.
+    // Merged by time, both workers' packets are in the order they were sent in.
     let once = dump(&capture());
     assert_eq!(dump(&exported), format!("{once}\n{once}"));
 }
@@ -516,11 +516,11 @@ fn an_interface_that_is_not_there_leaves_no_log() {
     assert!(!log.exists());
 }
 
-/// A small disk at a path, gone with the value.
+/// A small disk mounted at a path, removed with the value.
 struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
-    /// `None`, and says so, where nothing can be mounted.
+    /// `None`, with a message, where nothing can be mounted.
     #[allow(clippy::print_stderr, reason = "says why a test did not run")]
     fn mount(path: &'a Path) -> Option<Self> {
         let mut mount = Command::new("mount");
@@ -581,8 +581,8 @@ fn a_disk_that_is_full_ends_it_and_keeps_what_is_written() {
     );
 }
 
-/// Told to drop, it goes on when the disk is full, counts what is lost, and writes again once
-/// there is room.
+/// With drop, it continues when the disk is full, counts what is lost, and writes again once there
+/// is space.
 #[test]
 fn a_disk_that_is_full_for_a_while_costs_what_is_counted() {
     let Some(namespace) = namespace("room") else {
@@ -618,7 +618,7 @@ fn a_disk_that_is_full_for_a_while_costs_what_is_counted() {
     assert_eq!(lengths(&log, "").len() as u64, logged, "{accounting}");
 }
 
-/// Told to drop, on a disk that stays full: it ends well, with its counters closed.
+/// With drop, on a disk that stays full: it ends successfully, with its counters closed.
 #[test]
 fn on_a_disk_that_stays_full_the_accounts_are_closed() {
     let Some(namespace) = namespace("stays") else {
@@ -660,7 +660,7 @@ fn on_a_disk_that_stays_full_the_accounts_are_closed() {
     );
 }
 
-/// How many packets an export has, which goes where there is room.
+/// How many packets an export has, written where there is space.
 fn lengths_into(dir: &Path, log: &Path) -> u64 {
     let file = dir.join("all.pcap");
     let mut export = Command::new(env!("CARGO_BIN_EXE_strata"));
@@ -674,7 +674,7 @@ fn lengths_into(dir: &Path, log: &Path) -> u64 {
     count
 }
 
-/// Somebody deletes the log while packets come: that is said, and it is not made again.
+/// Somebody deletes the log while packets arrive: that is reported, and it is not created again.
 #[test]
 fn a_log_that_is_removed_under_load_ends_it_clearly() {
     let Some(namespace) = namespace("gone") else {
@@ -694,7 +694,7 @@ fn a_log_that_is_removed_under_load_ends_it_clearly() {
     recording.send(&namespace);
     let mut ended = None;
     until("ended", || {
-        // As `rm -r`, which what is being written may make fail.
+        // Like `rm -r`, which may fail because of files still being written.
         let _ = std::fs::remove_dir_all(&log);
         send(&namespace);
         ended = recording.child.try_wait().unwrap();
@@ -709,7 +709,7 @@ fn a_log_that_is_removed_under_load_ends_it_clearly() {
     assert!(!log.exists(), "it was made again");
 }
 
-/// A stranger takes all descriptors that the process may have: new files are begun all the same.
+/// A stranger takes all descriptors that the process may open: new files are started all the same.
 #[test]
 fn without_descriptors_to_spare_new_files_are_begun() {
     let Some(namespace) = namespace("files") else {
@@ -731,7 +731,7 @@ fn without_descriptors_to_spare_new_files_are_begun() {
         .args(["--pid", &id, &format!("--nofile={limit}:{limit}")])
         .status();
     assert!(lowered.unwrap().success());
-    // What numbers are left go to connections that say nothing.
+    // The remaining descriptors go to connections that send nothing.
     let connect = |_| UnixStream::connect(&recording.socket).ok();
     let _idle: Vec<UnixStream> = (0..100).filter_map(connect).collect();
     let files = || {
@@ -741,7 +741,7 @@ fn without_descriptors_to_spare_new_files_are_begun() {
     };
     let before = files();
     until("new files", || {
-        // Whoever asks how much is seen may get no answer.
+        // A status request may get no answer.
         send(&namespace);
         files() > before + 4
     });
@@ -761,7 +761,7 @@ fn a_change_reaches_a_worker_without_packets_soon() {
     };
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
-    // No packet passes.
+    // No packet matches.
     let recording = Recording::start(&namespace, &log, &["tcp port 1"]);
     let set = |mode: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_strata"));
@@ -770,7 +770,7 @@ fn a_change_reaches_a_worker_without_packets_soon() {
         assert!(output.status.success(), "{output:?}");
     };
     let switched = || recording.status()["changes"]["count"].as_u64().unwrap();
-    // A worker that does not run yet begins with what is set, which is no change.
+    // A worker not yet running starts with the current settings, which is no change.
     until("the worker runs", || {
         set("log-all");
         set("log-partial");
@@ -782,7 +782,7 @@ fn a_change_reaches_a_worker_without_packets_soon() {
         until("switched", || switched() > before);
     }
     let changes = recording.status()["changes"].clone();
-    // Without being woken, half of the 100 ms that it waits at a time.
+    // Without the wake-up, half of its 100 ms wait.
     assert!(changes["median_ms"].as_f64().unwrap() < 20.0, "{changes}");
     recording.signal("-INT");
     let (out, _) = recording.ended();

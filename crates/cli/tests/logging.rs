@@ -1,4 +1,4 @@
-//! What long-running roles say: lines, JSON, and entries of the journal, as systemd starts them.
+//! What long-running roles log: lines, JSON, and journal entries, as systemd starts them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::collections::HashMap;
@@ -64,7 +64,7 @@ fn lines_and_json_say_the_same_at_the_level_that_is_wanted() {
         );
         let (prefix, message) = line.split_at("strata: ".len());
         assert_eq!(prefix, "strata: ");
-        // Another measurement of the disk has other figures.
+        // Another measurement of the disk gives other figures.
         let start: String = entry["message"].as_str().unwrap().chars().take(8).collect();
         assert!(message.starts_with(&start), "{entry} {line}");
     }
@@ -88,7 +88,7 @@ fn lines_and_json_say_the_same_at_the_level_that_is_wanted() {
     assert!(!dir.path().join("wrong").exists());
 }
 
-/// A failure is said as everything else is.
+/// A failure is logged like everything else.
 #[test]
 fn the_last_error_is_an_entry_too() {
     let dir = tempfile::tempdir().unwrap();
@@ -103,7 +103,7 @@ fn the_last_error_is_an_entry_too() {
     assert_eq!(last["level"], "ERROR", "{last}");
 }
 
-/// Whoever has read standard error may be gone: what is recorded matters more.
+/// The reader of standard error may be gone: the recording matters more.
 #[test]
 fn a_recording_goes_on_where_nobody_hears_it() {
     let dir = tempfile::tempdir().unwrap();
@@ -117,7 +117,7 @@ fn a_recording_goes_on_where_nobody_hears_it() {
     );
 }
 
-/// As systemd sets it for who writes to this file.
+/// As systemd sets it for a process that writes to this file.
 fn journal_stream(file: &File) -> String {
     let metadata = file.metadata().unwrap();
     format!("{}:{}", metadata.dev(), metadata.ino())
@@ -153,7 +153,7 @@ fn lines_have_priorities_where_the_journal_has_no_socket() {
         lines.lines().all(|line| line.starts_with("<6>strata: ")),
         "{lines}"
     );
-    // It is somebody else's: standard error was sent elsewhere since.
+    // Not ours: standard error has been redirected since.
     let elsewhere = said("elsewhere", &stream, &[]);
     assert!(
         elsewhere.lines().all(|line| line.starts_with("strata: ")),
@@ -180,7 +180,7 @@ fn in_run(dir: &Path, command: &Command, arguments: &[&str]) -> Command {
     wrapped
 }
 
-/// Stands for systemd-journald: takes entries of its native protocol.
+/// A stand-in for systemd-journald: receives entries of its native protocol.
 struct Journal {
     socket: UnixDatagram,
 }
@@ -264,7 +264,7 @@ impl Running {
     }
 }
 
-/// A confined recording of an interface, whose threads still reach the journal.
+/// A sandboxed recording of an interface, whose threads still reach the journal.
 #[test]
 fn the_journal_gets_priorities_and_fields() {
     if !may_use_kernel("a namespace of its own") {
@@ -310,7 +310,7 @@ fn the_journal_gets_priorities_and_fields() {
     assert_eq!((&*mode["PRIORITY"], &*mode["STRATA_WHO"]), ("6", "uid 0"));
     assert_eq!(mode["STRATA_WHAT"], "mode log-all");
     assert_eq!(mode["STRATA_WHY"], "line 1\nPRIORITY=0\n");
-    // What nobody has asked for is a warning.
+    // An event that nobody asked for is a warning.
     let gone = Command::new("ip")
         .args(["-n", namespace.name(), "link", "del", FAR])
         .status();

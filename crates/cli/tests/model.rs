@@ -1,4 +1,4 @@
-//! From a labelled capture to a model that records: the data path that a user goes.
+//! From a labelled capture to a model that records: the path a user takes.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -94,7 +94,7 @@ fn a_model_is_trained_judged_and_records() {
         info.contains("fit of the model: the traffic scores as in training"),
         "{info}"
     );
-    // What the model was not trained on: a flood and nothing else.
+    // What the model was not trained on: a flood only.
     let (flood, other) = (capture("cic2019-synflood"), path("other"));
     succeeds(&["record", "-m", &model, "-r", &flood.trace, "-o", &other]);
     let info = succeeds(&["info", &other]);
@@ -157,7 +157,7 @@ fn features_take_labels_and_name_what_is_wrong_with_them() {
     );
 }
 
-/// What a command says that fails.
+/// The message of a failing command.
 fn fails(arguments: &[&str], code: i32) -> String {
     let output = strata(arguments);
     assert_eq!(output.status.code(), Some(code), "{arguments:?}");
@@ -186,7 +186,7 @@ fn labels_that_cannot_be_right_are_refused_and_the_others_counted() {
         std::fs::write(&labels, format!("frame,label\n{text}")).unwrap();
         let said = fails(&features, 1);
         assert!(said.contains("labels.csv") && said.contains(says), "{said}");
-        // Nothing that could be trained on by mistake.
+        // Nothing is left that could be trained on by mistake.
         assert!(!std::path::Path::new(&output).exists());
         let eval = [
             "eval",

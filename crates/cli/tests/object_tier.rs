@@ -1,4 +1,4 @@
-//! The object tier as a user meets it: another directory, and a real object store.
+//! The object tier as a user sees it: another directory, and a real object store.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -69,7 +69,7 @@ fn files_of_parts(log: &Path) -> usize {
     DIRS.iter().map(|dir| files(&log.join(dir)).len()).sum()
 }
 
-/// A server of the S3 protocol with a bucket, whose objects are files in a directory.
+/// An S3 server with a bucket, whose objects are files in a directory.
 struct Server {
     child: Child,
     dir: tempfile::TempDir,
@@ -77,7 +77,7 @@ struct Server {
 }
 
 impl Server {
-    /// `None` where there is no server to be had.
+    /// `None` where no server is available.
     fn start() -> Option<Self> {
         let installed = workspace_root().join("target/tools/versitygw");
         let program = if installed.exists() {
@@ -194,7 +194,7 @@ fn a_log_in_an_object_store_is_used_as_before() {
     let info = ok(server.ask().arg("info").arg(&log));
     assert!(info.contains("67 690 of them moved elsewhere"), "{info}");
 
-    // Who may not, and damage, are named.
+    // Denied access and damage are reported.
     let refused = failed(server.strata("wrong").args(["export", "-w", "-"]).arg(&log));
     assert!(
         refused.contains(&url) && refused.contains("AWS_SECRET_ACCESS_KEY"),
@@ -223,7 +223,7 @@ fn a_log_in_an_object_store_is_used_as_before() {
     assert!(server.objects().is_empty(), "{:?}", server.objects());
     assert!(export(strata(), &log, &[]) == before);
 
-    // Without its store a log is not lost: nothing is deleted, and it says what is wrong.
+    // Without its store a log is not lost: nothing is deleted, and the error says what is wrong.
     moved(&["--to", &url]);
     let objects = server.objects().len();
     server.stop();
@@ -260,7 +260,7 @@ fn what_is_encrypted_moves_as_it_is_beside_a_compaction() {
     let before = export(strata(), &log, &["--key", key]);
     let flows = export(strata(), &log, &["--key", key, "-F", "csv"]);
     let url = format!("s3://{BUCKET}/one/two");
-    // As it runs beside a recording, once.
+    // As it runs alongside a recording, once.
     ok(server
         .ask()
         .arg("compact")
@@ -306,7 +306,7 @@ fn another_disk_needs_no_server() {
     assert_eq!(files_of_parts(&log), 0);
     assert!(!files(&cold).is_empty());
     assert!(export(strata(), &log, &[]) == before);
-    // Another log does not get in its way.
+    // Another log does not interfere.
     let second = dir.path().join("second");
     std::fs::create_dir(&second).unwrap();
     let second = compacted(&second, "cic2017-sqli", &[]);

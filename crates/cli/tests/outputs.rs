@@ -1,4 +1,4 @@
-//! What commands write, and where they do not.
+//! What commands write, and what they must not overwrite.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::fs::{self, File, OpenOptions};
@@ -25,7 +25,7 @@ fn ok(command: &mut Command) -> String {
     stderr
 }
 
-/// What a command says that is refused.
+/// The message of a command that is refused.
 fn refused(command: &mut Command) -> String {
     let (code, stderr) = run(command);
     assert_eq!(code, Some(2), "{command:?}: {stderr}");
@@ -77,7 +77,7 @@ fn the_files_name_decides_its_format_unless_an_option_does() {
     ];
     for (name, options, magic) in cases {
         let file = dir.path().join(name);
-        // What was there is written over, however long it was.
+        // Existing contents are replaced, however long they were.
         fs::write(&file, [b'?'; 1 << 20]).unwrap();
         ok(strata()
             .arg("export")
@@ -102,7 +102,7 @@ fn the_files_name_decides_its_format_unless_an_option_does() {
         [packets("x.pcap"), packets("x.pcapng"), packets("x.pcap.gz")],
         [94; 3]
     );
-    // What was written is read again, also compressed.
+    // What was written can be read again, compressed or not.
     record(&dir.path().join("x.pcap.zst"), &dir.path().join("again"));
 
     let made = dir.path().join("made.pcapng");
@@ -177,7 +177,7 @@ fn nothing_is_written_over_what_is_read() {
             .arg(&labels);
         assert!(refused(eval.arg("--decisions").arg(output)).contains("is read"));
     }
-    // Also where it is standard input.
+    // Also if it is standard input.
     let mut features = strata();
     features.args(["features", "-r", "-", "-o"]).arg(&trace);
     assert!(refused(features.stdin(File::open(&trace).unwrap())).contains("standard input"));
@@ -344,6 +344,6 @@ fn an_export_of_another_time_says_when_the_log_is() {
             "{text}: {first} {last}"
         );
     }
-    // Nothing was there in that time, or it does not match: that is another matter.
+    // Nothing at that time, and nothing that matches, are different cases.
     assert!(!export(&["port 9"]).contains("nothing of that time"));
 }

@@ -1,4 +1,4 @@
-//! Why packets were kept, as a user is told of it: in both tiers the same, and of every packet.
+//! Why packets were kept, as shown to users: the same in both tiers, and for every packet.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ fn counted(log: &Path) -> (Counts, Value) {
     (counts, report[0]["reasons"].clone())
 }
 
-/// What the comments of an export say, counted.
+/// The reasons in the comments of an export, counted.
 fn commented(log: &Path, dir: &Path) -> Counts {
     let out = dir.join("out.pcapng");
     ok(strata().arg("export").arg(log).arg("-w").arg(&out));
@@ -88,7 +88,7 @@ fn matching(filter: &str) -> u64 {
     packets
 }
 
-/// Records, and checks that both tiers and all who tell of reasons agree.
+/// Records, and checks that both tiers and all commands that show reasons agree.
 fn record(dir: &Path, arguments: &[&str]) -> (PathBuf, Counts) {
     let log = dir.join("log");
     ok(strata()
@@ -106,7 +106,7 @@ fn record(dir: &Path, arguments: &[&str]) -> (PathBuf, Counts) {
     assert_eq!(after, before, "compaction keeps reasons");
     assert!(compacted == details, "when and whose the first is, too");
     assert_eq!(commented(&log, dir), before);
-    // In words, the same but for what is said of the log itself.
+    // As text, the same except for what concerns the log itself.
     let reasons = |text: &str| text[text.find("why ").unwrap()..].to_owned();
     let again = ok(strata().args(["info", "--reasons=1000000"]).arg(&log));
     assert_eq!(reasons(&again), reasons(&words));
@@ -168,7 +168,7 @@ fn policies_alerts_first_bytes_and_look_back_are_named_by_what_they_kept() {
     let (log, counts) = record(&dir.path().join("decided"), &arguments);
 
     let dns = of(&counts, |reason| reason == "policy:1:\"udp port 53\"");
-    // A policy looks through tags and tunnels, as tshark does.
+    // A policy looks into tags and tunnels, as tshark does.
     let output = Command::new("tshark")
         .arg("-r")
         .arg(trace())
@@ -219,7 +219,7 @@ fn modes_and_sampling_are_named_where_the_class_makes_no_difference() {
         assert_eq!(sampled, granularity == "header", "{granularity} {reason}");
         assert!(sampled || reason.starts_with("flow-trees:"), "{reason}");
     }
-    // Two modes: of those that ask for the same, the first has decided.
+    // Two modes: of those that ask for the same, the first decides.
     let modes = ["--mode", "log-all", "--mode", "default"];
     let (_, counts) = record(&dir.path().join("both"), &modes);
     assert_eq!(of(&counts, |reason| reason == "mode:log-all"), everything);

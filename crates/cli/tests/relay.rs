@@ -115,7 +115,7 @@ fn output(command: &mut Command) -> Output {
     output
 }
 
-/// All packets of a log, without what Strata says of them.
+/// All packets of a log, without Strata's comments.
 fn exported(log: &Path, to: &Path) -> Vec<u8> {
     let mut command = Command::new(STRATA);
     output(
@@ -151,7 +151,7 @@ fn relay(command: &mut Command) -> Process {
         assert!(len > 0, "no relay: {}", String::from_utf8_lossy(&seen));
         seen.extend(byte);
     }
-    // What else it says goes nowhere, and must not stop it.
+    // Its further output is discarded, and must not block it.
     thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
     Process(relay)
 }
@@ -189,7 +189,7 @@ fn over_a_link_nothing_is_lost_and_tshark_understands_it() {
             .arg(&log);
         let mut relay = relay(&mut command);
         if name == "raw" {
-            // As a link that takes no runs.
+            // Like a link that accepts no runs.
             let [switch, _] = &link.names;
             let limit = ["-n", switch, "link", "set", "eth0", "gso_max_size", "4000"];
             assert!(succeeds(Command::new("ip").args(limit)));
@@ -229,14 +229,14 @@ fn over_a_link_nothing_is_lost_and_tshark_understands_it() {
     }
 }
 
-/// What `strata` says of a log, and its exit status.
+/// The output of `strata` on a log, and whether it succeeded.
 fn says(words: &[&str], log: &Path) -> (String, bool) {
     let output = Command::new(STRATA).args(words).arg(log).output().unwrap();
     let both = [output.stdout, output.stderr].concat();
     (String::from_utf8(both).unwrap(), output.status.success())
 }
 
-/// The packets of a log that match, and how many.
+/// The packets of a log that match.
 fn found(log: &Path, to: &Path, filter: &str) -> Vec<u8> {
     let mut command = Command::new(STRATA);
     command.arg("export").arg(log).arg("-w").arg(to);
@@ -254,7 +254,7 @@ fn block_files(log: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The table of `info`: what is in a log, whatever its files weigh.
+/// The table of `info`: the contents of a log, regardless of file sizes.
 fn counted(log: &Path) -> String {
     let (text, done) = says(&["info"], log);
     assert!(done, "{text}");
@@ -262,8 +262,7 @@ fn counted(log: &Path) -> String {
     accounting.collect()
 }
 
-/// A log that came through a relay serves as any other: searched, verified, compacted,
-/// pruned.
+/// A log that came through a relay is used like any other: searched, verified, compacted, pruned.
 #[test]
 fn a_relayed_log_is_found_in_verified_compacted_and_pruned() {
     const HOST: &str = "127.91.0.3";
@@ -319,7 +318,7 @@ fn a_relayed_log_is_found_in_verified_compacted_and_pruned() {
     assert!(files.len() > 3, "{files:?}");
     let whole = fs::read(&files[1]).unwrap();
     let mut damaged = whole.clone();
-    // After the definitions and a header, within a packet.
+    // After the definitions and a header, inside a packet.
     let at = whole.len() / 2;
     damaged[at] ^= 4;
     fs::write(&files[1], &damaged).unwrap();
@@ -380,7 +379,7 @@ fn tls_lets_in_whom_the_authority_knows() {
     assert_eq!(Log::open(&log).unwrap().recordings().len(), 1);
 }
 
-/// A switch, often root, takes memory over the relay's socket and opens nothing for it that the
+/// A switch, often root, receives memory over the relay's socket and never opens a file that the
 /// relay could have named.
 #[test]
 fn shared_memory_is_handed_over_and_no_path_of_the_relay_is_opened() {
@@ -414,7 +413,7 @@ fn shared_memory_is_handed_over_and_no_path_of_the_relay_is_opened() {
     let name = socket.display().to_string();
     assert!(calls.contains(&format!("sun_path=\"{name}\"")), "{calls}");
 
-    // One that is not there, as with a relay on another machine, is named.
+    // A missing socket, as with a relay on another machine, is named.
     let mut command = Command::new(STRATA);
     command.args(["switch", "--relay", HOST, "--transport", "shared-memory"]);
     command
@@ -462,8 +461,8 @@ fn tshark_decodes(wire: &Path) {
     );
 }
 
-/// A directory in memory if there is one: what survives the death of a process does
-/// not depend on the disk, and syncing a busy one takes long.
+/// A directory in memory if possible: what survives the death of a process does not depend on the
+/// disk, and syncing a busy one takes long.
 fn quick_dir() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     let made = tempfile::tempdir_in(memory);
@@ -481,8 +480,8 @@ fn frame(seq: u64) -> Vec<u8> {
     bytes
 }
 
-/// Writes a capture into a switch until it is told to stop, or the switch is gone;
-/// how many packets it wrote.
+/// Writes a capture into a switch until told to stop, or the switch is gone; returns how many
+/// packets it wrote.
 fn feed(mut to: ChildStdin, stop: &AtomicBool) -> u64 {
     let mut header = Vec::new();
     for word in [0xa1b2_c3d4_u32, 4 << 16 | 2, 0, 0, 65_535, 1] {
@@ -525,13 +524,13 @@ fn switch(host: &str) -> Process {
 fn relay_on(host: &str, log: &Path) -> Process {
     let mut command = Command::new(STRATA);
     command.args(["relay", "--listen", host]);
-    // It is begun again and again, and need not measure its disk.
+    // It is restarted again and again, and need not measure its disk.
     command.args(["--disk", "buffered", "--block-size", "1MiB", "-o"]);
     relay(command.arg(log))
 }
 
-/// Sequence numbers of the packets of a recording, each of which is right: those that
-/// are whole, and those that end where a part is missing, and say so.
+/// Sequence numbers of the packets of a recording, each checked: those that are whole, and those
+/// that end where a part is missing, and say so.
 fn present(log: &Log, recording: &Recording) -> (BTreeSet<u64>, BTreeSet<u64>) {
     let (mut whole, mut incomplete) = (BTreeSet::new(), BTreeSet::new());
     for block in log.blocks(recording, &Select::default()) {
@@ -567,7 +566,7 @@ fn in_blocks(log: &Path) -> impl Iterator<Item = fs::DirEntry> {
         .flatten()
 }
 
-/// Waits until the block files of a log have grown.
+/// Waits until the block files of a log grow.
 fn stores_more(log: &Path) {
     let stored = || {
         let files = in_blocks(log).filter_map(|entry| entry.metadata().ok());
@@ -612,7 +611,7 @@ fn whatever_a_killed_relay_had_confirmed_is_there_and_the_rest_is_counted() {
     let stopping = Arc::clone(&stop);
     let feeder = thread::spawn(move || feed(stdin, &stopping));
     for kill in 0..KILLS {
-        // Of this relay, or it would not hurt the switch; then at any moment, which may be
+        // Data from this relay, or its end would not hurt the switch; otherwise at any moment, even
         // within 200 ms of looking for a relay.
         if kill % 2 == 0 {
             stores_more(&log_dir);
@@ -670,7 +669,7 @@ fn what_a_killed_switch_had_sent_is_there() {
         let never = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| feed(stdin, &never));
-            // Some perhaps before they have begun, most once they have.
+            // Some perhaps before they have started, most afterwards.
             if kill % 4 != 0 {
                 until("a recording", || newest_recording(&log_dir) > before);
             }

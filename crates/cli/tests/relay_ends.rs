@@ -1,5 +1,5 @@
-//! How `strata switch` and `strata relay` end when the relay's disk does, or when one of them
-//! is told to while the other one hangs: soon, with the reason, and every packet counted.
+//! How `strata switch` and `strata relay` end when the relay's disk fails, or when one of them is
+//! stopped while the other one hangs: soon, with the reason, and every packet counted.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use std::fs;
@@ -15,17 +15,17 @@ use strata_store::{Log, Record, Select};
 use strata_testkit::may_use_kernel;
 
 const STRATA: &str = env!("CARGO_BIN_EXE_strata");
-/// What ends has ended by then, also where other tests take the CPU.
+/// What should end has ended by then, even while other tests use the CPU.
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// A process, and what it says.
+/// A process, and its output.
 struct Process {
     child: Child,
     said: Option<JoinHandle<String>>,
     errors: Option<JoinHandle<String>>,
 }
 
-/// What a process has left.
+/// What a process leaves behind.
 struct Ended {
     success: bool,
     /// Standard output.
@@ -37,7 +37,7 @@ struct Ended {
 fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<String> {
     thread::spawn(move || {
         let mut text = Vec::new();
-        // A process that was killed has said what it has said.
+        // After a kill, whatever was written will do.
         let _ = from.read_to_end(&mut text);
         String::from_utf8_lossy(&text).into_owned()
     })
@@ -56,7 +56,7 @@ impl Process {
         }
     }
 
-    /// A relay that listens.
+    /// A listening relay.
     fn relay(command: &mut Command) -> Self {
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -108,7 +108,7 @@ impl Drop for Process {
     }
 }
 
-/// A small disk of its own, gone with the value.
+/// A separate small disk, removed with the value.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -129,8 +129,8 @@ impl Drop for Disk {
     }
 }
 
-/// Writes packets of 1,000 bytes until nobody reads them: an input that cannot end before the
-/// test has done what it wants to do. How many bursts the switch has taken.
+/// Writes packets of 1,000 bytes until nobody reads them: an input that cannot end before the test
+/// has done its work. Returns how many bursts the switch has taken.
 fn feed(mut to: ChildStdin) -> Arc<AtomicU64> {
     const LEN: u32 = 1000;
     let bursts = Arc::new(AtomicU64::new(0));
@@ -153,7 +153,7 @@ fn feed(mut to: ChildStdin) -> Arc<AtomicU64> {
                 chunk.resize(chunk.len() + LEN as usize - 18, 7);
                 seq += 1;
             }
-            // Enough for a small disk in a second, and not for a large one in a minute.
+            // Enough to fill a small disk in a second, but not a large one in a minute.
             thread::sleep(Duration::from_millis(4));
         }
     });
@@ -197,7 +197,7 @@ fn counted(ended: &Ended) -> (u64, u64, u64) {
     (seen, logged, dropped)
 }
 
-/// Packets in the only recording of a log, and those that it says are lost.
+/// Packets in the only recording of a log, and those that it reports lost.
 fn in_log(dir: &Path) -> (u64, u64) {
     let log = Log::open(dir).unwrap();
     let recording = &log.recordings()[0];
@@ -218,8 +218,8 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until a switch has read packets that it had not read before: a burst is larger than a
-/// pipe, so the second one that is written was read in part.
+/// Waits until a switch reads new packets: a burst is larger than a pipe, so the second one written
+/// was read in part.
 fn takes_more(bursts: &AtomicU64) {
     let before = bursts.load(Ordering::Relaxed);
     until("packets that are taken", || {
@@ -251,7 +251,7 @@ fn a_full_disk_ends_relay_and_switch_with_the_reason_and_the_loss_counted() {
         let socket = ["--memory-socket", socket.to_str().unwrap()];
         let relay = relay(host, &log, &socket);
         let switch = switch(host, &[&["--transport", transport][..], &socket].concat());
-        // Nobody signals anything.
+        // No signal is sent.
         let switch = switch.ended();
         let relay = relay.ended();
         let full = "No space left on device";
@@ -261,9 +261,9 @@ fn a_full_disk_ends_relay_and_switch_with_the_reason_and_the_loss_counted() {
         let (seen, logged, dropped) = counted(&switch);
         assert!(dropped > 0 && logged > 1000, "{}", switch.said);
         let (there, lost) = in_log(&log);
-        // The relay may have stored what it could no longer say.
+        // The relay may have stored what it could no longer confirm.
         assert!(there >= logged, "{there} there, {logged} logged");
-        // After the relay's last word the switch counts alone.
+        // After the relay's last message the switch counts alone.
         assert!(
             lost > 0 && there + lost <= seen,
             "{there} + {lost} of {seen}"
@@ -295,8 +295,8 @@ fn a_log_that_is_removed_ends_relay_and_switch_with_the_reason() {
     assert!(dropped > 0, "{}", switch.said);
 }
 
-/// More than a switch can send before it hears that some of it is stored: it has four blocks of
-/// 1 MiB at the relay, and fills one again only once that one was confirmed.
+/// More than a switch can send before it hears that some of it is stored: it has four blocks of 1
+/// MiB at the relay, and refills one only after confirmation.
 const CONFIRMED: u64 = 5 << 20;
 
 #[test]
@@ -313,7 +313,7 @@ fn a_switch_ends_when_it_is_told_to_while_its_relay_hangs() {
         let (switch, bursts) = fed_switch(host, extra);
         until("blocks", || stored_bytes(&log) > CONFIRMED);
         relay.signal("STOP");
-        // It goes on for a while; what it takes now nobody stores.
+        // It continues for a while; what it takes now is not stored.
         takes_more(&bursts);
         switch.signal(signal);
         let ended = switch.ended();

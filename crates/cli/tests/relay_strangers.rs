@@ -1,5 +1,5 @@
-//! `strata relay` among strangers: what they can take of it has a bound, and the switches that
-//! it is there for get in.
+//! `strata relay` among strangers: what they can take from it is bounded, and the switches it is
+//! there for get in.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use std::fs;
@@ -18,7 +18,7 @@ use strata_testkit::{Namespace, may_use_kernel};
 const STRATA: &str = env!("CARGO_BIN_EXE_strata");
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// A relay, gone with the value.
+/// A relay, killed with the value.
 struct Relay(Child);
 
 impl Relay {
@@ -120,7 +120,7 @@ fn hello(secret: bool) -> Vec<u8> {
     })))
 }
 
-/// The beginning of a message of this kind and length that never ends.
+/// The start of a message of this kind and length that never ends.
 fn unfinished(kind: u8, len: u32, sent: usize) -> Vec<u8> {
     let mut bytes = len.to_le_bytes().to_vec();
     bytes.extend([kind, strata_relay::protocol::VERSION, 0, 0, 0, 0, 0, 0]);
@@ -128,7 +128,7 @@ fn unfinished(kind: u8, len: u32, sent: usize) -> Vec<u8> {
     bytes
 }
 
-/// The messages that come until the other end has nothing more to say.
+/// The messages that arrive until the other end is done.
 fn answers(mut stream: TcpStream) -> Vec<Message> {
     stream
         .set_read_timeout(Some(Duration::from_secs(10)))
@@ -151,8 +151,8 @@ fn secret_file(dir: &Path, name: &str, secret: &str) -> PathBuf {
     path
 }
 
-/// What took 1.1 GB before: first messages of 16 MiB that never end; and the same by who says
-/// hello first and then sends 16 MiB of a model.
+/// What took 1.1 GB before: first messages of 16 MiB that never end; and the same from peers that
+/// send a hello first and then 16 MiB of a model.
 #[test]
 fn unfinished_messages_take_little_and_a_switch_gets_in() {
     const HOST: &str = "127.91.2.1";
@@ -165,7 +165,7 @@ fn unfinished_messages_take_little_and_a_switch_gets_in() {
         stream
             .set_write_timeout(Some(Duration::from_millis(300)))
             .unwrap();
-        // It may hang up on the way, or take no more.
+        // It may hang up midway, or accept no more.
         let _ = stream.write_all(&unfinished(1, 16 << 20, (16 << 20) - 1));
         strangers.push(stream);
     }
@@ -207,7 +207,7 @@ fn a_thousand_idle_connections_take_no_threads_and_keep_no_switch_out() {
             }
         }
         gets_in(host, extra);
-        // The kernel's own, of io_uring, are among them.
+        // The kernel's own, for io_uring, are among them.
         let now = relay.status("Threads:");
         assert!(now < threads + 10, "{host}: {threads} threads, then {now}");
         let now = relay.memory_mib();
@@ -221,7 +221,7 @@ fn a_thousand_idle_connections_take_no_threads_and_keep_no_switch_out() {
     }
 }
 
-/// What a switch says of itself has a bound, so the manifest has.
+/// What a switch says about itself is bounded, and so is the manifest.
 #[test]
 fn a_long_beginning_does_not_get_into_the_manifest() {
     const HOST: &str = "127.91.2.4";
@@ -284,7 +284,7 @@ fn who_knows_the_secret_gets_in_and_who_does_not_is_told_what_is_missing() {
     }
     relay.interrupt();
     assert_eq!(Log::open(&log).unwrap().recordings().len(), 1);
-    // A relay that does not know it is not sent anything of a recording.
+    // A relay that does not know the secret is not sent any of a recording.
     let relay = Relay::start(HOST, &log, &[]);
     let output = switch(HOST, &[&file[0], &file[1]]);
     let text = text(&output);
@@ -311,7 +311,7 @@ fn an_address_that_others_reach_wants_to_know_who_connects() {
         !dir.path().join("log").exists(),
         "a failed start leaves no log"
     );
-    // RFC 5737: nobody is there, and nobody is asked.
+    // RFC 5737: nobody is there, and nobody is contacted.
     let refused = switch("192.0.2.77", &[]);
     let said = text(&refused);
     assert!(!refused.status.success(), "{said}");
@@ -320,14 +320,14 @@ fn an_address_that_others_reach_wants_to_know_who_connects() {
     }
 }
 
-/// A line of `/proc/PID/status` as a number of base 16.
+/// A hexadecimal line of `/proc/PID/status`.
 fn capabilities(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"));
     u64::from_str_radix(line.unwrap().trim(), 16).unwrap()
 }
 
-/// Once it listens, a relay has no privileges, and reaches its log only.
+/// Once it listens, a relay has no privileges, and can access only its log.
 #[test]
 fn a_relay_keeps_no_capabilities_and_reaches_nothing_but_its_log() {
     const HOST: &str = "127.91.2.8";
@@ -353,7 +353,7 @@ fn a_relay_keeps_no_capabilities_and_reaches_nothing_but_its_log() {
     }
 }
 
-/// A switch that captures keeps none either, and goes on with a relay that comes back.
+/// A capturing switch keeps none either, and continues with a relay that comes back.
 #[test]
 fn a_switch_that_captures_keeps_no_capabilities_and_finds_its_relay_again() {
     if !may_use_kernel("a switch that captures") {
@@ -435,7 +435,7 @@ fn another_version_of_the_protocol_is_refused_by_name() {
     old.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut answer = Vec::new();
     let _ = old.read_to_end(&mut answer);
-    // In the old version's frame.
+    // In the old version's framing.
     assert_eq!((answer[4], answer[5]), (3, 1));
     let said = String::from_utf8_lossy(&answer[12..]).into_owned();
     assert!(
@@ -473,7 +473,7 @@ fn another_version_of_the_protocol_is_refused_by_name() {
     );
 }
 
-/// A relay's words reach the terminal without what could act on it.
+/// A relay's messages reach the terminal without anything that could affect it.
 #[test]
 fn what_a_relay_says_is_shown_with_its_control_characters_escaped() {
     const HOST: &str = "127.91.2.7";

@@ -1,5 +1,5 @@
-//! `strata replay` and `strata generate -i`, between the ends of a veth pair in a
-//! namespace of its own.
+//! `strata replay` and `strata generate -i`, between the ends of a veth pair in a separate
+//! namespace.
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(clippy::print_stderr, reason = "says why a test did not run")]
 
@@ -12,11 +12,11 @@ const STRATA: &str = env!("CARGO_BIN_EXE_strata");
 const SENDING: &str = "st-tr-t0";
 const RECEIVING: &str = "st-tr-t1";
 
-/// A network namespace with a veth pair, gone when dropped.
+/// A network namespace with a veth pair, deleted when dropped.
 struct Namespace(String);
 
 impl Namespace {
-    /// `None` where it cannot be made, after saying why.
+    /// `None` where it cannot be created, with a message why.
     fn new(name: &str) -> Option<Self> {
         let namespace = Self(format!("st-tr-{name}"));
         let _ = ip(&["netns", "del", &namespace.0]);
@@ -25,7 +25,7 @@ impl Namespace {
             eprintln!("not run: no network namespace: {reason}");
             return None;
         }
-        // No packets of the host's own.
+        // No packets from the host itself.
         namespace.run("sysctl", &["-qw", "net.ipv6.conf.default.disable_ipv6=1"]);
         namespace.run(
             "ip",
@@ -47,7 +47,7 @@ impl Namespace {
         command
     }
 
-    /// Runs a program to its end; gives what it said on standard error.
+    /// Runs a program to its end; returns its standard error.
     fn run(&self, program: &str, arguments: &[&str]) -> String {
         let output = self.command(program, arguments).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -68,7 +68,7 @@ impl Namespace {
         ];
         let mut command = self.command("tcpdump", &arguments);
         let child = command.stderr(Stdio::null()).spawn().unwrap();
-        // It writes the file's header once it captures.
+        // It writes the file's header once it is capturing.
         let started = Instant::now();
         while !std::fs::metadata(file).is_ok_and(|file| file.len() >= 24) {
             assert!(started.elapsed() < Duration::from_secs(60), "no tcpdump");
@@ -113,7 +113,7 @@ fn frames(file: &Path) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Ends tcpdump once its file has stopped growing.
+/// Stops tcpdump once its file has stopped growing.
 fn finish(mut tcpdump: Child, file: &Path, wanted: usize) -> Vec<Vec<u8>> {
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(5) && frames(file).len() < wanted {
@@ -129,7 +129,7 @@ fn what_is_replayed_arrives_whole_and_in_order() {
     arrives_whole("replay", &["--profile", "cic-w2"]);
 }
 
-/// Live frames copy only what differs of these.
+/// Live frames copy only what differs in these.
 #[test]
 fn frames_that_end_alike_arrive_whole_and_in_order() {
     arrives_whole("alike", &["--profile", "flood300", "--payload", "zero"]);
@@ -185,7 +185,7 @@ fn arrives_whole(name: &str, traffic: &[&str]) {
     assert!(finish(tcpdump, &file, 3_000) == sent);
 }
 
-/// The receiving end takes the tag off in the very page that comes back to the sender.
+/// The receiving end removes the tag in the same page that returns to the sender.
 #[test]
 fn a_tagged_frame_is_the_same_each_time() {
     let Some(namespace) = Namespace::new("tagged") else {

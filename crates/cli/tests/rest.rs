@@ -1,4 +1,4 @@
-//! The log at rest as a user meets it, and as other programs read it.
+//! The log at rest as a user sees it, and as other programs read it.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -47,7 +47,7 @@ fn compacted(dir: &Path) -> PathBuf {
     log
 }
 
-/// Every file below a directory with this ending.
+/// Every file below a directory with this suffix.
 fn files(dir: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap() {
@@ -175,7 +175,7 @@ fn a_flipped_byte_in_a_parquet_file_is_named() {
 
 #[test]
 fn tshark_reads_the_payload_as_it_is() {
-    // Only the table says how many packets were kept beyond their headers.
+    // Only the table tells how many packets were kept beyond their headers.
     let Some(python) = python() else {
         return;
     };
@@ -201,7 +201,7 @@ fn tshark_reads_the_payload_as_it_is() {
     );
 }
 
-/// Packets kept beyond their headers, as the table says.
+/// Packets kept beyond their headers, according to the table.
 fn packets_with_payload(python: &Path, log: &Path) -> usize {
     let script = "import strata.log, sys; print(strata.log.connect(sys.argv[1]).sql(\
                   'SELECT count(payload_offset) FROM packets').fetchall()[0][0])";
@@ -209,7 +209,7 @@ fn packets_with_payload(python: &Path, log: &Path) -> usize {
     text.trim().parse().unwrap()
 }
 
-/// The Python with DuckDB and pyarrow that `make python` makes.
+/// The Python with DuckDB and pyarrow that `make python` installs.
 fn python() -> Option<PathBuf> {
     let python = workspace_root().join("python/.venv/bin/python");
     if python.exists() {
@@ -403,7 +403,7 @@ fn an_encrypted_log_is_read_with_its_key_and_by_age() {
     assert!(!verified.contains("--key"), "{verified}");
 }
 
-/// As docs/formats/archive.md says how it is done by hand.
+/// By hand, as docs/formats/archive.md explains.
 fn opens_with_age(log: &Path, key: &Path, dir: &Path) {
     let version = Command::new("age").arg("--version").output();
     if version.is_err() {

@@ -64,7 +64,7 @@ fn wait_for(dir: &Path, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
     common::wait_for(&dir.join("run/control"), what, wanted)
 }
 
-/// A field of what the kernel says of a process or thread.
+/// A field of the kernel's status of a process or thread.
 fn field(status: &Path, name: &str) -> String {
     let text = fs::read_to_string(status).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -75,7 +75,7 @@ fn capabilities(status: &Path) -> [u64; 2] {
     ["CapEff", "CapPrm"].map(|name| u64::from_str_radix(&field(status, name), 16).unwrap())
 }
 
-/// Sends as many small packets.
+/// Sends this many small packets.
 fn send(namespace: &Namespace, packets: u32) {
     let program = format!(
         "import socket\n\
@@ -92,7 +92,7 @@ fn send(namespace: &Namespace, packets: u32) {
 }
 
 fn received(status: &Value) -> u64 {
-    // None before a worker has said so.
+    // None before a worker has reported.
     status["interfaces"][0]["received"].as_u64().unwrap_or(0)
 }
 
@@ -105,8 +105,8 @@ fn events(dir: &Path, wanted: &str) -> bool {
     String::from_utf8_lossy(&output.stdout).contains(wanted)
 }
 
-/// Gives up everything, and still records, reads its configuration again, and captures an
-/// interface that was gone.
+/// Drops all privileges, and still records, reloads its configuration, and captures an interface
+/// that comes back.
 #[test]
 fn without_any_privilege_it_goes_on_recording() {
     if !may_use_kernel("giving up privileges") {
@@ -120,7 +120,7 @@ fn without_any_privilege_it_goes_on_recording() {
         }
         let dir = dir.path();
         let config = dir.join("strata.toml");
-        // Every kind of thread: one that sends alerts, and one that reads them.
+        // Every kind of thread: including one that sends alerts, and one that reads them.
         let alerts = "[alerts]\nwebhook = 'http://127.0.0.1:9/'\n";
         fs::write(&config, format!("mode = ['log-all']\n{alerts}")).unwrap();
         let eve = dir.join("eve.json");
@@ -147,7 +147,7 @@ fn without_any_privilege_it_goes_on_recording() {
             }
         }
         names.sort();
-        // Names are cut to 15 bytes.
+        // Names are truncated to 15 bytes.
         let threads = [
             "strata",
             "strata-alerts",
@@ -193,7 +193,7 @@ fn without_any_privilege_it_goes_on_recording() {
         fs::remove_file(&config).unwrap();
         std::os::unix::fs::symlink(&other, &config).unwrap();
         recording.signal("-HUP");
-        // The file that begins with the signal is there when the configuration was looked at.
+        // The file that starts at the signal is there when the configuration has been checked.
         send(&namespace, 100);
         wait_for(dir, "packets", |status| received(status) == 300);
         let status = wait_for(dir, "nothing in flight", |status| {
@@ -212,7 +212,7 @@ fn without_any_privilege_it_goes_on_recording() {
     }
 }
 
-/// `--socket` names one file: the directory around it, and what else is in it, are others'.
+/// `--socket` names one file: its directory, and what else is in it, belong to others.
 #[test]
 fn another_user_gets_the_socket_and_not_its_directory() {
     if !may_use_kernel("giving up privileges") {
@@ -240,7 +240,7 @@ fn another_user_gets_the_socket_and_not_its_directory() {
     let output = recording.ended();
     assert!(output.status.success(), "{output:?}");
 
-    // A directory that Strata did not make is not given away, which is said.
+    // A directory that Strata did not create does not change owner, which is reported.
     let theirs = dir.path().join("theirs");
     fs::create_dir(&theirs).unwrap();
     let mut command = Command::new("ip");
@@ -256,8 +256,8 @@ fn another_user_gets_the_socket_and_not_its_directory() {
     assert_eq!(seen(&theirs).0, 0);
 }
 
-/// Whatever the umask: what a log holds is for its owner and group, from the recording to the
-/// archive.
+/// Whatever the umask: the contents of a log are for its owner and group only, from the recording
+/// to the archive.
 #[test]
 fn nothing_of_a_log_is_for_everyone() {
     let dir = tempfile::tempdir().unwrap();
@@ -299,5 +299,5 @@ fn nothing_of_a_log_is_for_everyone() {
         }
     }
     assert!(files > 8, "{files} files");
-    // What is exported with -w is the user's, by the user's umask.
+    // Files exported with -w belong to the user, with the user's umask.
 }

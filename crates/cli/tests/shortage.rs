@@ -1,4 +1,4 @@
-//! Shortages that are really there, and what is done about them.
+//! Real shortages, and how Strata answers them.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 #![allow(clippy::print_stderr, reason = "says why it did not run")]
 
@@ -21,14 +21,14 @@ use common::wait_for;
 
 const STRATA: &str = env!("CARGO_BIN_EXE_strata");
 
-/// A control group of one controller with a process in it, gone with the value.
+/// A control group of one controller with a process in it, removed with the value.
 struct Group {
     dir: PathBuf,
     is_v2: bool,
 }
 
 impl Group {
-    /// `None` where there is no such controller; in CI there has to be.
+    /// `None` where there is no such controller; in CI there must be.
     fn new(controller: &str, process: &Child) -> Option<Self> {
         let name = format!("strata-test-{}", std::process::id());
         let root = Path::new("/sys/fs/cgroup");
@@ -67,12 +67,12 @@ impl Group {
         fs::write(self.dir.join(file), value).unwrap();
     }
 
-    /// So many bytes per second may be written to the disk under `path`; 0 is any number.
+    /// Limits writes to the disk under `path` to this many bytes per second; 0 is unlimited.
     fn write_rate(&self, path: &Path, rate: u64) {
         let device = fs::metadata(path).unwrap().dev();
         let [major, minor] = [rustix::fs::major(device), rustix::fs::minor(device)];
         let entry = format!("/sys/dev/block/{major}:{minor}");
-        // Of a partition it is the disk that can be throttled.
+        // A partition is throttled by its disk.
         let whole = Path::new(&entry).join("partition").exists();
         let file = Path::new(&entry).join(if whole { "../dev" } else { "dev" });
         let disk = fs::read_to_string(file).unwrap();
@@ -88,7 +88,7 @@ impl Group {
         );
     }
 
-    /// So many thousandths of a CPU; 0 is any number.
+    /// Limits the CPU to this many thousandths; 0 is unlimited.
     fn cpu(&self, thousandths: u32) {
         let quota = thousandths * 100;
         let (v1, v2) = match quota {
@@ -102,7 +102,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let start = Instant::now();
-        // Not while its process is there.
+        // Fails while its process is there.
         while fs::remove_dir(&self.dir).is_err() && start.elapsed() < Duration::from_secs(5) {
             thread::sleep(Duration::from_millis(20));
         }
@@ -124,7 +124,7 @@ impl Process {
         self.0.take().unwrap().wait_with_output().unwrap()
     }
 
-    /// What it said, if it ended well: then its counters balance.
+    /// Its output, if it ended successfully: then its counters balance.
     fn ended_well(self) -> String {
         let output = self.ended();
         let text = String::from_utf8_lossy(&output.stdout).into_owned()
@@ -155,12 +155,12 @@ fn spawn(command: &mut Command) -> Process {
     Process(Some(child.spawn().unwrap()))
 }
 
-/// Sends UDP packets of 1,400 bytes in a thousand flows, so many a second, until it is killed.
+/// Sends UDP packets of 1,400 bytes in a thousand flows, at this rate, until it is killed.
 fn sender(namespace: &Namespace, interface: &str, per_second: u32) -> Process {
     sender_of(namespace, interface, per_second, u32::MAX)
 }
 
-/// The same for so many packets, in hundreds.
+/// The same for this many packets, in hundreds.
 fn sender_of(namespace: &Namespace, interface: &str, per_second: u32, most: u32) -> Process {
     let program = format!(
         "import socket, time\n\
@@ -182,7 +182,7 @@ fn sender_of(namespace: &Namespace, interface: &str, per_second: u32, most: u32)
     Process(Some(command.stderr(Stdio::null()).spawn().unwrap()))
 }
 
-/// Steps of degradation that resources ask for, by name.
+/// Steps of degradation that these resources ask for.
 fn degradation(status: &Value, names: &[&str]) -> u64 {
     let all = status["resources"].as_array().unwrap().iter();
     let wanted = all.filter(|resource| names.iter().any(|name| resource["name"] == **name));
@@ -227,8 +227,8 @@ fn results_in_flight(status: &Value) -> u64 {
     open["packets"].as_u64().unwrap()
 }
 
-/// The disk takes a tenth of what comes: the mode is one that keeps less, everything that was
-/// lost was lost where it is counted, and the mode comes back with the disk.
+/// The disk takes a tenth of what arrives: the mode becomes one that keeps less, all losses are
+/// counted where they occurred, and the mode comes back with the disk.
 #[test]
 fn a_slow_disk_is_answered_and_everything_comes_back() {
     if !may_use_kernel("a slow disk") {
@@ -296,13 +296,13 @@ fn a_throttled_cpu_is_answered_and_everything_comes_back() {
     drop(group);
 }
 
-/// A program that loses one frame in 16 of an interface, from the kernel's random numbers, for
-/// as long as the result lives.
+/// A program that drops one frame in 16 of an interface, by the kernel's random numbers, for as
+/// long as the result lives.
 fn lossy(namespace: &Namespace, interface: &str) -> impl Drop {
     const RANDOM: i32 = 7;
     const PASS: i32 = 2;
     const DROP: i32 = 1;
-    /// `XDP_FLAGS_SKB_MODE` (linux/if_link.h): whatever the interface's MTU.
+    /// `XDP_FLAGS_SKB_MODE` (linux/if_link.h): works with any interface MTU.
     const GENERIC: u32 = 1 << 1;
     struct Attached {
         _program: Program,
@@ -338,8 +338,8 @@ fn lossy(namespace: &Namespace, interface: &str) -> impl Drop {
     })
 }
 
-/// The way to the relay loses packets: they are sent again, the mode is one that sends less,
-/// nothing is missing in the relay's log, and the mode comes back with the wire.
+/// The path to the relay loses packets: they are sent again, the mode becomes one that sends less,
+/// nothing is missing in the relay's log, and the mode comes back with the path.
 #[test]
 fn a_lossy_wire_is_answered_and_nothing_is_lost() {
     if !may_use_kernel("a lossy wire") {
@@ -393,8 +393,8 @@ fn a_lossy_wire_is_answered_and_nothing_is_lost() {
     assert!(!info.contains("packets were lost"), "{info}");
 }
 
-/// The disk fills while everything is kept: at its threshold the mode is one that keeps a
-/// tenth of what is ordinary, nothing is lost by it, and the counters are right to the end.
+/// The disk fills while everything is kept: at its threshold the mode becomes one that keeps a
+/// tenth of ordinary traffic, this loses nothing, and the counters are right to the end.
 #[test]
 fn a_disk_that_fills_is_answered_before_it_is_full() {
     if !may_use_kernel("a disk that fills") {
@@ -405,7 +405,7 @@ fn a_disk_that_fills_is_answered_before_it_is_full() {
     let namespace = Namespace::new("rules-disk");
     namespace.pair("in0", "out0");
     let (config, socket) = (dir.path().join("strata.toml"), dir.path().join("control"));
-    // Whatever the class is, a degradation of payload and number shrinks it.
+    // Whatever the class, cutting payload and packet count shrinks it.
     fs::write(
         &config,
         "mode = ['log-all']\n[elastic]\ndisk_space_percent = 40\n",
@@ -428,8 +428,8 @@ fn a_disk_that_fills_is_answered_before_it_is_full() {
     assert!(text.contains("+ dropped 0 + in_flight 0"), "{text}");
 }
 
-/// The disk would fill, but the oldest files go first; those of a policy that protects stay,
-/// and what is left of the log is whole.
+/// The disk would fill, but the oldest files are deleted first; those of a protecting policy stay,
+/// and the rest of the log is intact.
 #[test]
 fn room_is_made_and_what_is_protected_stays() {
     if !may_use_kernel("a disk that fills") {
@@ -440,7 +440,7 @@ fn room_is_made_and_what_is_protected_stays() {
     let namespace = Namespace::new("rules-room");
     namespace.pair("in0", "out0");
     let (config, socket) = (dir.path().join("strata.toml"), dir.path().join("control"));
-    // Modes stay as they are: it is deleting that keeps the disk from filling.
+    // Modes stay as they are: only deleting keeps the disk from filling.
     fs::write(
         &config,
         "mode = ['log-all']\n[elastic]\ndisk_space_percent = 100\nremove_percent = 50\n",
@@ -468,7 +468,7 @@ fn room_is_made_and_what_is_protected_stays() {
     drop(few);
     policy(&["remove", "1"]);
     let sending = sender(&namespace, "out0", 4_000);
-    // Twice the disk has come, and it is not full.
+    // Twice the disk's size has arrived, and it is not full.
     let full = 2 * 64_000_000 / 1_400;
     let status = wait_for(&socket, "twice the disk", |s| logged(s) > full);
     let used = status["resources"][0]["used"].as_f64().unwrap();
@@ -479,7 +479,7 @@ fn room_is_made_and_what_is_protected_stays() {
     assert!(text.contains("+ dropped 0 + in_flight 0"), "{text}");
     let verify = Command::new(STRATA).arg("verify").arg(&log).output();
     assert!(verify.unwrap().status.success());
-    // The first file, which is the oldest, is still there.
+    // The first and oldest file is still there.
     let first = log.join("blocks/r0001-w00-000000.strata");
     let second = log.join("blocks/r0001-w00-000003.strata");
     assert!(first.exists(), "what is protected was deleted: {text}");
@@ -533,7 +533,7 @@ fn a_disk_limit_holds_all_the_time() {
     assert!(verify.unwrap().status.success());
 }
 
-/// A relay in a namespace, with these arguments, that listens.
+/// A listening relay in a namespace, with these arguments.
 fn relay(namespace: &Namespace, log: &Path, arguments: &[&str]) -> Process {
     let mut up = Command::new("ip");
     up.args(["-n", namespace.name(), "link", "set", "lo", "up"]);
@@ -556,8 +556,8 @@ fn logged(status: &Value) -> u64 {
     logged["packets"].as_u64().unwrap()
 }
 
-/// The log of a relay with a limit stays below it while many times as much comes, and what is left
-/// of it is whole.
+/// The log of a relay with a limit stays below it while many times as much arrives, and the rest of
+/// it is intact.
 #[test]
 fn a_disk_limit_of_a_relay_holds_all_the_time() {
     if !may_use_kernel("a relay's log with a limit") {
@@ -599,7 +599,7 @@ fn a_disk_limit_of_a_relay_holds_all_the_time() {
     assert!(verify.unwrap().status.success());
 }
 
-/// A relay's disk fills: its switch keeps less, and all again once the disk has room.
+/// A relay's disk fills: its switch keeps less, and everything again once the disk has space.
 #[test]
 fn a_relays_disk_that_fills_is_answered_by_its_switch() {
     if !may_use_kernel("a relay's disk that fills") {
@@ -614,7 +614,7 @@ fn a_relays_disk_that_fills_is_answered_by_its_switch() {
         dir.path().join("relay.toml"),
         dir.path().join("switch.toml"),
     );
-    // Only how full the disk is counts: how busy it is, is the machine's affair.
+    // Only how full the disk is counts: how busy it is depends on the machine.
     let relay_config = "[elastic]\nhold_seconds = 1\ndisk_space_percent = 40\n\
                         disk_rate_percent = 1000\nblocks_percent = 1000\n";
     fs::write(&at_relay, relay_config).unwrap();

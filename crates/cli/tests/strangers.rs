@@ -14,11 +14,11 @@ use common::wait_for;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use strata_testkit::data_dir;
 
-/// Connections without a word.
+/// Silent connections.
 const STRANGERS: usize = 1000;
 
-/// A recording of standard input that may open 1,024 descriptors and begins a new file after
-/// each megabyte.
+/// A recording of standard input that may open 1,024 descriptors and starts a new file after each
+/// megabyte.
 struct Recording {
     child: Child,
     dir: tempfile::TempDir,
@@ -75,7 +75,7 @@ impl Recording {
         fs::read_dir(fds).unwrap().count()
     }
 
-    /// The answer to who knows the token, and how long it took.
+    /// The answer to a client with the token, and how long it took.
     fn metrics(&self) -> (String, Duration) {
         let start = Instant::now();
         let mut stream = TcpStream::connect(self.address).unwrap();
@@ -134,7 +134,7 @@ fn idle_connections_end_no_recording() {
     drop(strangers);
 }
 
-/// Who sends a head byte by byte is cut off, however long it keeps on.
+/// A client that sends a head byte by byte is cut off, however long it keeps trying.
 #[test]
 fn slow_heads_are_cut_off() {
     let recording = Recording::start();
@@ -156,7 +156,7 @@ fn slow_heads_are_cut_off() {
     recording.end();
 }
 
-/// A long body is refused, and one that does not come ends.
+/// A long body is refused, and one that never arrives times out.
 #[test]
 fn bodies_are_bounded() {
     let recording = Recording::start();
@@ -169,7 +169,7 @@ fn bodies_are_bounded() {
         stream.write_all(head.as_bytes()).unwrap();
         stream.write_all(body).unwrap();
         let mut answer = Vec::new();
-        // What was sent and not read may reset the connection after the answer.
+        // Data sent but not read may reset the connection after the answer.
         let _ = stream.read_to_end(&mut answer);
         String::from_utf8_lossy(&answer).into_owned()
     };
@@ -183,7 +183,7 @@ fn bodies_are_bounded() {
 }
 
 impl Recording {
-    /// Ends it where it has read nothing.
+    /// Ends it before it has read anything.
     fn end(mut self) {
         drop(self.child.stdin.take());
         self.child.wait_with_output().unwrap();

@@ -6,10 +6,10 @@ use std::process::Command;
 
 use strata_testkit::workspace_root;
 
-/// What the unit may be exposed at most: below 5 systemd calls it OK.
+/// The highest exposure allowed: below 5 systemd calls it OK.
 const EXPOSURE_MAX: f64 = 4.0;
 
-/// What systemd-analyze says (Debian package systemd, `make tools`).
+/// The output of systemd-analyze (Debian package systemd, `make tools`).
 fn analyze(arguments: &[&str]) -> String {
     let output = Command::new("systemd-analyze").args(arguments).output();
     let output = output.expect("systemd-analyze is installed (`make tools`)");
@@ -39,7 +39,7 @@ fn systemd_calls_the_unit_ok() {
     assert!(overall.contains("OK"), "{overall}");
 }
 
-/// System calls of a group, with those of the groups in it.
+/// System calls of a group, including those of nested groups.
 fn expand(groups: &BTreeMap<&str, Vec<&str>>, name: &str, into: &mut BTreeSet<String>) {
     match groups.get(name) {
         None => drop(into.insert(name.to_owned())),
@@ -49,7 +49,7 @@ fn expand(groups: &BTreeMap<&str, Vec<&str>>, name: &str, into: &mut BTreeSet<St
     }
 }
 
-/// The unit lets through all that a recording asks the kernel for.
+/// The unit allows everything that a recording asks of the kernel.
 #[test]
 fn the_unit_permits_what_a_recording_does() {
     let listing = analyze(&["syscall-filter", "--no-pager"]);
@@ -83,7 +83,7 @@ fn the_unit_permits_what_a_recording_does() {
             }
         }
     }
-    // Once it records, and what it takes to begin.
+    // While it records, and while it starts.
     let begins = [
         "execve",
         "perf_event_open",

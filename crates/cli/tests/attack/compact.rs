@@ -1,4 +1,4 @@
-//! `strata compact --watch` on a disk that strangers' traffic fills.
+//! `strata compact --watch` on a disk that strangers fill with traffic.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -17,7 +17,7 @@ const BOUNDS: Bounds = Bounds {
     descriptors: 100,
     said: 64 << 10,
 };
-/// Packets of the capture that is recorded.
+/// Packets in the recorded capture.
 const PACKETS: u64 = 67_690;
 
 struct Watch {
@@ -29,7 +29,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Compacts again and again, after a first recording; `is_full` leaves no room for it.
+    /// Compacts again and again, after a first recording; `is_full` leaves no space for it.
     fn begin(is_full: bool) -> Self {
         let namespace = network();
         let dir = tempfile::tempdir().unwrap();
@@ -126,7 +126,7 @@ fn is_compacted(log: &std::path::Path) -> bool {
     !names.any(|name| name.to_string_lossy().ends_with(".strata"))
 }
 
-/// No room for what is compacted: it goes on, nothing is lost, and once there is room, it does it.
+/// No space for compacted files: it carries on, loses nothing, and compacts once there is space.
 fn no_room(watch: &Watch, _: &mut Round) {
     watch.lives();
     assert!(!is_compacted(&watch.log), "there was room");
@@ -143,7 +143,7 @@ fn no_room(watch: &Watch, _: &mut Round) {
     );
 }
 
-/// Files that nobody asked for lie about in the log.
+/// Unexpected files lie around in the log.
 fn strange_files(watch: &Watch, round: &mut Round) {
     while round.goes_on() {
         for number in 0..50 {

@@ -1,4 +1,4 @@
-//! The budget of time, and the process under attack with its bounds.
+//! The time budget, and the process under attack with its bounds.
 
 use std::any::Any;
 use std::fs::{self, File};
@@ -15,13 +15,13 @@ use serde_json::Value;
 use strata_testkit::{Namespace, may_use_kernel};
 use strata_wire::mix64;
 
-/// Who may ask is answered within this time, whatever strangers do.
+/// Authorized clients are answered within this time, whatever strangers do.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// SIGINT ends a process within this time.
 pub(crate) const END_MAX: Duration = Duration::from_secs(10);
-/// How long other states are waited for, on the busiest machine.
+/// How long to wait for other states, on the busiest machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// Attacks among which the seconds are shared.
+/// Number of attacks that share the seconds.
 const ATTACKS: u32 = 30;
 
 fn number(name: &str) -> Option<u64> {
@@ -35,10 +35,10 @@ pub(crate) fn program() -> String {
     other.unwrap_or_else(|_| env!("CARGO_BIN_EXE_strata").into())
 }
 
-/// The program without what the environment says of Strata.
+/// The program without Strata's environment variables.
 pub(crate) fn strata() -> Command {
     let mut command = Command::new(program());
-    // A backtrace would take the place of what else was said.
+    // A backtrace would displace the other messages.
     command.env("RUST_BACKTRACE", "0");
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("STRATA_") {
@@ -48,7 +48,7 @@ pub(crate) fn strata() -> Command {
     command
 }
 
-/// What one attack may use.
+/// The resources of one attack.
 pub(crate) struct Round {
     until: Instant,
     seed: u64,
@@ -56,7 +56,7 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// Whether there is time for another round; there is for the first.
+    /// Whether there is time for another round; always true for the first.
     pub(crate) fn goes_on(&mut self) -> bool {
         self.rounds += 1;
         self.rounds == 1 || Instant::now() < self.until
@@ -75,20 +75,20 @@ impl Round {
     }
 }
 
-/// A role in its place: namespace, files, process.
+/// A role in its environment: namespace, files, process.
 pub(crate) trait Site: Sized + Sync {
-    /// Starts it, and waits until it does its work.
+    /// Starts it, and waits until it is working.
     fn start() -> Self;
     /// Its network.
     fn namespace(&self) -> &Namespace;
-    /// Checks what must hold when the attack is over, and ends it.
+    /// Checks what must hold when the attack is over, and stops it.
     fn finish(self);
 }
 
 /// An attack: its name, and what strangers do.
 pub(crate) type Attack<S> = (&'static str, fn(&S, &mut Round));
 
-/// Runs all attacks on a role, each on a process of its own, and fails with all that was found.
+/// Runs all attacks on a role, each on its own process, and fails with all problems found.
 pub(crate) fn siege<S: Site>(role: &str, attacks: &[Attack<S>]) {
     if !may_use_kernel("an attack on a role in a namespace") {
         return;
@@ -123,7 +123,7 @@ pub(crate) fn siege<S: Site>(role: &str, attacks: &[Attack<S>]) {
     assert!(findings.is_empty(), "\n{}\n", findings.join("\n"));
 }
 
-/// A network of its own for an attack, of which several go on at a time.
+/// A separate network for an attack; several attacks run at a time.
 pub(crate) fn network() -> Namespace {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -148,7 +148,7 @@ fn raise_descriptors() {
     });
 }
 
-/// Waits until something is true.
+/// Waits until a condition is true.
 pub(crate) fn until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
@@ -161,9 +161,9 @@ pub(crate) fn until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool
 /// What a process may use under attack.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Resident memory beyond that at its start, in bytes.
+    /// Growth of resident memory since its start, in bytes.
     pub(crate) memory_growth: u64,
-    /// Threads beyond those at its start.
+    /// Growth in threads since its start.
     pub(crate) threads_growth: u64,
     /// Descriptors in all.
     pub(crate) descriptors: u64,
@@ -203,7 +203,7 @@ impl Usage {
     }
 }
 
-/// A process under attack; it does not outlive the value.
+/// A process under attack, killed when the value is dropped.
 pub(crate) struct Victim {
     child: Child,
     bounds: Bounds,
@@ -216,8 +216,8 @@ pub(crate) struct Victim {
 }
 
 impl Victim {
-    /// Starts the program with the descriptors that a login has; what it prints goes to files
-    /// in `dir`.
+    /// Starts the program with the descriptor limit of a login shell; its output goes to files in
+    /// `dir`.
     pub(crate) fn start(dir: &Path, name: &str, bounds: Bounds, command: &Command) -> Self {
         let (said, printed) = (
             dir.join(format!("{name}.err")),
@@ -263,7 +263,7 @@ impl Victim {
         }
     }
 
-    /// Waits until the shell that limits it has become the program.
+    /// Waits until the shell that sets its limits has become the program.
     pub(crate) fn has_begun(&self) {
         let comm = format!("/proc/{}/comm", self.child.id());
         until("the program runs", PATIENCE, || {
@@ -271,7 +271,7 @@ impl Victim {
         });
     }
 
-    /// Says that it does its work: what it uses now is its own.
+    /// Marks it as working: its current usage is the baseline.
     pub(crate) fn is_ready(&self) {
         let usage = Usage::of(self.child.id()).expect("it runs");
         *self.start.lock().unwrap() = usage;
@@ -286,12 +286,12 @@ impl Victim {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// What it has said on standard error so far.
+    /// What it has written to standard error so far.
     pub(crate) fn said(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.said).unwrap()).into_owned()
     }
 
-    /// Its end of what it said, for messages.
+    /// The end of its standard error, for messages.
     fn last_words(&self) -> String {
         let said = self.said();
         let panicked = said.find("panicked at");
@@ -300,14 +300,14 @@ impl Victim {
         said[from..].escape_debug().take(700).collect()
     }
 
-    /// That it has not ended.
+    /// Asserts that it has not ended.
     pub(crate) fn lives(&mut self) {
         if let Some(status) = self.child.try_wait().unwrap() {
             panic!("it ended with {status}: {}", self.last_words());
         }
     }
 
-    /// That it stayed within its bounds so far.
+    /// Asserts that it has stayed within its bounds so far.
     pub(crate) fn is_within_bounds(&self) {
         let (start, peak) = (*self.start.lock().unwrap(), *self.peak.lock().unwrap());
         let bounds = self.bounds;
@@ -323,7 +323,7 @@ impl Victim {
         below("bytes on standard error", said, bounds.said);
     }
 
-    /// That nothing a stranger sent reached the terminal as it came.
+    /// Asserts that nothing a stranger sent reached the terminal unescaped.
     fn spoke_cleanly(&self) {
         for file in [&self.said, &self.printed] {
             let text = String::from_utf8_lossy(&fs::read(file).unwrap()).into_owned();
@@ -343,7 +343,7 @@ impl Victim {
         }
     }
 
-    /// How it ends within `limit`; `None` if it does not.
+    /// How it ended within `limit`; `None` if it did not.
     fn ended_within(&mut self, limit: Duration) -> Option<ExitStatus> {
         let started = Instant::now();
         while started.elapsed() < limit {
@@ -355,8 +355,8 @@ impl Victim {
         None
     }
 
-    /// Waits for its end, which it comes to by itself or on SIGINT; what it printed. It must not
-    /// be one of a signal or a panic.
+    /// Waits for it to end, by itself or on SIGINT; returns what it printed. The end must not be a
+    /// signal or a panic.
     pub(crate) fn ended(mut self, interrupt: bool, limit: Duration) -> (ExitStatus, String) {
         self.is_within_bounds();
         if interrupt && self.child.try_wait().unwrap().is_none() {
@@ -375,7 +375,7 @@ impl Victim {
         (status, fs::read_to_string(&self.printed).unwrap())
     }
 
-    /// Ends it as Ctrl-C does: soon, and well.
+    /// Ends it as Ctrl-C does: soon, and successfully.
     pub(crate) fn ended_well(mut self) -> String {
         self.lives();
         let said = self.said.clone();
@@ -402,7 +402,7 @@ impl Drop for Victim {
     }
 }
 
-/// Runs the program to its end, which it comes to within `limit`: whether well, and all it said.
+/// Runs the program, which must end within `limit`: whether it succeeded, and all its output.
 pub(crate) fn run(command: &mut Command, limit: Duration) -> (bool, String) {
     let dir = tempfile::tempdir().unwrap();
     let file = File::create(dir.path().join("text")).unwrap();
@@ -423,13 +423,13 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> (bool, String) {
     }
 }
 
-/// That a log is whole.
+/// Asserts that a log is intact.
 pub(crate) fn verified(log: &Path) {
     let (whole, text) = run(strata().arg("verify").arg(log), PATIENCE);
     assert!(whole, "strata verify: {text}");
 }
 
-/// The counters of a log's last recording balance; packets it has seen.
+/// Asserts that the counters of a log's last recording balance; returns the packets seen.
 pub(crate) fn seen(log: &Path) -> u64 {
     let mut command = strata();
     let (done, text) = run(command.args(["info", "--json"]).arg(log), PATIENCE);
@@ -454,7 +454,7 @@ pub(crate) fn seen(log: &Path) -> u64 {
     total
 }
 
-/// That no file of a log that grows with what strangers ask is larger than `bound`.
+/// Asserts that files of a log that grow with strangers' requests stay below `bound`.
 pub(crate) fn manifest_below(log: &Path, bound: u64) {
     let len = fs::metadata(log.join("manifest.json")).unwrap().len();
     assert!(

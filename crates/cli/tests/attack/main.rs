@@ -1,11 +1,10 @@
-//! Strata under attack: each role of the program runs as a user starts it, while strangers take
-//! descriptors, threads, memory, disk, numbers and texts from it.
+//! Strata under attack: each role of the program runs as a user starts it, while strangers try to
+//! use up its descriptors, threads, memory, disk and numbers, and send hostile text.
 //!
-//! Each attack has a process of its own. During it and after it, the process lives within stated
-//! bounds ([`harness::Bounds`]), goes on with its work, answers who may ask, shows no control
-//! character that a stranger sent, and ends on SIGINT; what it wrote passes `strata verify`, and
-//! every packet is in its counters. All of it happens on loopback and in namespaces of the test's
-//! own.
+//! Each attack has its own process. During and after the attack, the process stays within stated
+//! bounds ([`harness::Bounds`]), keeps working, answers authorized clients, shows no control
+//! character that a stranger sent, and ends on SIGINT; its output passes `strata verify`, and every
+//! packet is in its counters. Everything happens on loopback and in namespaces of the test's own.
 //!
 //! ```text
 //! harness    budget, process, bounds         record     live (token, mutual TLS), disks, stdin
@@ -15,8 +14,8 @@
 //! A new role is a [`harness::Site`] and a test with its list of attacks.
 //!
 //! Environment, all optional: `STRATA_ATTACK_SECONDS` (30) is shared by all attacks, each of which
-//! is done at least once; `STRATA_ATTACK_SEED` repeats what is random; `STRATA_ATTACK_ONLY` is a
-//! part of an attack's name; `STRATA_ATTACK_PROGRAM` is another build of the program.
+//! runs at least once; `STRATA_ATTACK_SEED` repeats random choices; `STRATA_ATTACK_ONLY` is a part
+//! of an attack's name; `STRATA_ATTACK_PROGRAM` is another build of the program.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 #![allow(clippy::print_stderr, reason = "says what it does")]
 

@@ -1,4 +1,4 @@
-//! Recordings: of an interface with the API on TCP, on a disk that is full, of standard input.
+//! Recordings: of an interface with the API on TCP, on a full disk, of standard input.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -29,16 +29,16 @@ const BOUNDS: Bounds = Bounds {
     descriptors: 1000,
     said: 64 << 10,
 };
-/// Of a log in which little happens but what is asked for.
+/// For a log in which little happens but what is requested.
 const MANIFEST_MAX: u64 = 8 << 20;
-/// Where one who may ask asks on and on, each change is said, with its reason of up to 1 KiB.
+/// Clients may send endless requests; each change is logged, with its reason of up to 1 KiB.
 const BOUNDS_OF_REQUESTS: Bounds = Bounds {
     said: 16 << 20,
     ..BOUNDS
 };
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
-/// Packets that arrive all the time, each of them counted.
+/// Packets that arrive all the time, each counted.
 pub(crate) struct Traffic {
     sent: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
@@ -46,8 +46,8 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Sends `payload` bytes in UDP, so many packets in each 10 ms, out of `out0` of the
-    /// namespace that the thread is in.
+    /// Sends UDP packets with `payload` bytes, `burst` of them every 10 ms, from `out0` of the
+    /// thread's namespace.
     pub(crate) fn start(payload: usize, burst: u64) -> Self {
         let (sent, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let (count, ends) = (Arc::clone(&sent), Arc::clone(&stop));
@@ -56,7 +56,7 @@ impl Traffic {
             while !ends.load(Ordering::Relaxed) {
                 for _ in 0..burst {
                     let number = count.load(Ordering::Relaxed);
-                    // What the interface's queue does not take was not sent.
+                    // What the interface's queue does not accept counts as not sent.
                     if sender.sendpacket(frame(number, payload)).is_ok() {
                         count.fetch_add(1, Ordering::Relaxed);
                     }
@@ -72,7 +72,7 @@ impl Traffic {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// How many packets there were.
+    /// Stops; returns how many packets were sent.
     pub(crate) fn stop(&mut self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -88,7 +88,7 @@ impl Drop for Traffic {
     }
 }
 
-/// Ethernet, IPv4 and UDP, of a thousand flows.
+/// Ethernet, IPv4 and UDP, spread over a thousand flows.
 fn frame(number: u64, payload: usize) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
     let udp_len = u16::try_from(8 + payload).unwrap();
@@ -103,7 +103,7 @@ fn frame(number: u64, payload: usize) -> Vec<u8> {
     bytes
 }
 
-/// Who may ask a recording over TCP.
+/// An authorized client of a recording's API over TCP.
 struct Api {
     address: SocketAddr,
     tls: Option<Arc<ClientConfig>>,
@@ -125,7 +125,7 @@ impl Api {
         })
     }
 
-    /// Sends a request, the head of which says that the body is so long.
+    /// Sends a request whose head declares a body of this length.
     fn request(
         &self,
         method: &str,
@@ -139,7 +139,7 @@ impl Api {
              connection: close\r\ncontent-type: application/json\r\ncontent-length: {len}\r\n\r\n"
         );
         stream.write_all(head.as_bytes())?;
-        // An answer may come before all of the body was sent.
+        // An answer may come before the whole body is sent.
         let sent = stream.write_all(body);
         let mut answer = Vec::new();
         let end = stream.read_to_end(&mut answer);
@@ -167,17 +167,17 @@ struct Live {
     traffic: Mutex<Traffic>,
     /// The small disk of the log.
     disk: Option<Disk>,
-    /// What lies on it besides, for room to come back.
+    /// Another file on that disk, deleted to free space.
     reserve: Option<File>,
     dir: tempfile::TempDir,
     namespace: Namespace,
 }
 
-/// What a recording's directory has to hold.
+/// What a recording's directory must contain.
 struct Setup<'a> {
     tls: bool,
     disk: Option<&'a str>,
-    /// Bytes of the disk that are in use.
+    /// Bytes of the disk in use.
     reserve: usize,
     arguments: &'a [&'a str],
     bounds: Bounds,
@@ -246,8 +246,8 @@ impl Live {
         self.traffic.lock().unwrap().sent()
     }
 
-    /// Who may ask is answered in time, a change is made (which is written to the manifest), and
-    /// packets go on to arrive.
+    /// An authorized client is answered in time, a change is made (and written to the manifest),
+    /// and packets keep arriving.
     fn serves(&self) {
         self.lives();
         let started = Instant::now();
@@ -277,13 +277,13 @@ impl Live {
         let at = text.find("\r\n\r\n").expect("a head ends");
         assert_eq!(code, 200, "{text}");
         let body = &text[at + 4..];
-        // Chunked where it is long.
+        // Long bodies are chunked.
         let from = body.find('{').expect("a JSON object");
         let to = body.rfind('}').expect("one that ends");
         serde_json::from_str(&body[from..=to]).unwrap_or_else(|error| panic!("{error}: {text}"))
     }
 
-    /// Asks as somebody who may but means harm; it is answered, whatever the answer.
+    /// Sends a request as an authorized but malicious client; it is answered, whatever the answer.
     fn provoke(&self, method: &str, path: &str, body: &str) -> u16 {
         let answer = self.api.ask(method, path, body);
         self.lives();
@@ -295,12 +295,12 @@ impl Live {
     }
 }
 
-/// Packets that the status accounts for, in flight and lost by the kernel too.
+/// Packets that the status accounts for, including those in flight and lost by the kernel.
 fn accounted(status: &Value) -> u64 {
     let results = status["packets"].as_array().unwrap().iter();
     let ended: u64 = results.map(|r| r["packets"].as_u64().unwrap()).sum();
     let dropped = status["interfaces"][0]["dropped"].as_u64();
-    // No worker has spoken before the first packet.
+    // No worker has reported before the first packet.
     ended + dropped.unwrap_or_default()
 }
 
@@ -339,11 +339,11 @@ fn control(dir: &Path, address: SocketAddr, tls: bool) -> (PathBuf, Option<Arc<C
 }
 
 impl Live {
-    /// What must hold afterwards: the conservation of packets, bounds, an end, a whole log.
+    /// What must hold afterwards: packets conserved, bounds kept, a clean end, an intact log.
     fn end(self) {
         self.lives();
         let sent = self.traffic.lock().unwrap().stop();
-        // The strangers are gone; whoever may ask is answered again by now, over the socket too.
+        // The strangers are gone; authorized clients are answered by now, also over the socket.
         let mut status = strata();
         status.arg("status").arg("--socket").arg(&self.socket);
         let (done, text) = crate::harness::run(&mut status, PATIENCE);
@@ -381,15 +381,15 @@ impl Live {
     }
 }
 
-/// A recording of an interface, API on TCP with a token.
+/// A recording of an interface, with the API on TCP and a token.
 struct WithToken(Live);
-/// The same, where one who may ask means harm.
+/// The same, with a malicious authorized client.
 struct OneWhoMay(Live);
 /// The same with mutual TLS.
 struct WithTls(Live);
-/// A recording on a small disk that goes on when it is full.
+/// A recording on a small disk that continues when it is full.
 struct FullDisk(Live);
-/// The same, where the number of files is what is short.
+/// The same, where inodes run out.
 struct NoInodes(Live);
 
 macro_rules! sites {
@@ -436,8 +436,8 @@ fn crowd(live: &Live, round: &mut Round, first: &[u8], drip: &[u8]) {
     }
 }
 
-/// Connections from many sources as fast as they can be made, each of which says nothing. Whoever
-/// may ask tries again when it was pushed out.
+/// Silent connections from many sources as fast as they can be made. An authorized client tries
+/// again when it is pushed out.
 fn flood(live: &Live, round: &mut Round) {
     let (to, stop) = (live.api.address, AtomicBool::new(false));
     thread::scope(|scope| {
@@ -459,7 +459,7 @@ fn flood(live: &Live, round: &mut Round) {
     live.serves();
 }
 
-/// Sets a flag also when a check fails.
+/// Sets a flag even when a check fails.
 struct OnDrop<'a>(&'a AtomicBool);
 
 impl Drop for OnDrop<'_> {
@@ -512,7 +512,7 @@ fn large_bodies(live: &Live, round: &mut Round) {
     }
 }
 
-/// One that may ask sends as much.
+/// An authorized client sends bodies as large.
 fn large_bodies_of_one_who_may(live: &Live, round: &mut Round) {
     let body = vec![b'a'; 64 << 20];
     while round.goes_on() {
@@ -531,7 +531,7 @@ fn slow_readers(live: &Live, round: &mut Round) {
         format!("GET /metrics HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\n\r\n");
     while round.goes_on() {
         let stranger = "GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n";
-        // One who may ask has fewer: each of the answers is made.
+        // Fewer for the authorized client: each of its answers is really computed.
         for (request, size) in [(stranger, 60), (token.as_str(), 4)] {
             let mut crowd = Crowd::gather(live.api.address, size, b"");
             crowd.pour(request.repeat(100).as_bytes(), 1 << 20);
@@ -595,7 +595,7 @@ fn hostile_numbers(live: &Live, round: &mut Round) {
             let body = json!({"match": format!("port {number}"), "action": "full"}).to_string();
             live.provoke("POST", "/api/v1/policies", &body);
         }
-        // A mode for a time that is short ends, also after those that never end.
+        // A short timed mode ends, even after endless ones.
         live.provoke(
             "PUT",
             "/api/v1/mode",
@@ -652,7 +652,7 @@ fn hostile_texts(live: &Live, round: &mut Round) {
     }
 }
 
-/// As many policies and events as one who may ask can add.
+/// As many policies and events as an authorized client can add.
 fn requests_without_end(live: &Live, round: &mut Round) {
     let why = "x".repeat(1000);
     let mut number = 0u32;
@@ -707,9 +707,9 @@ fn record_with_a_token() {
     siege("record, one who may ask", attacks);
 }
 
-/// The start of a TLS record that says it holds a handshake of 16 KiB.
+/// The start of a TLS record that announces a handshake of 16 KiB.
 const TLS_RECORD: &[u8] = &[22, 3, 1, 0x40, 0];
-/// A ClientHello that says it has 16 MiB, in its first record.
+/// A ClientHello that announces 16 MiB, in its first record.
 const TLS_HELLO: &[u8] = &[22, 3, 1, 0x40, 0, 1, 0xff, 0xff, 0xff, 3, 3];
 
 fn endless_hellos(live: &Live, round: &mut Round) {
@@ -734,8 +734,8 @@ fn record_with_mutual_tls() {
     siege("record, API with mutual TLS", attacks);
 }
 
-/// Traffic fills the disk, then something else takes its last byte; changes are made (which are
-/// written to the manifest) meanwhile. It goes on, and records again once there is room.
+/// Traffic fills the disk, then something else takes its last byte; meanwhile changes are made (and
+/// written to the manifest). It carries on, and records again once there is space.
 fn fill(live: &Live, round: &mut Round, most: u64) {
     let from = live.sent();
     while round.goes_on() || live.sent() < from + most {
@@ -775,7 +775,7 @@ fn record_on_a_full_disk() {
     siege("record, no inodes", attacks);
 }
 
-/// A recording of what a stranger writes into a pipe.
+/// A recording of a pipe that a stranger writes to.
 struct Pipe {
     input: Mutex<Option<ChildStdin>>,
     victim: Victim,
@@ -809,7 +809,7 @@ impl Site for Pipe {
     }
 
     fn finish(self) {
-        // While the pipe is open: it may wait for more for ever.
+        // While the pipe is open: it may wait forever for more.
         let (status, printed) = self.victim.ended(true, END_MAX);
         drop(self.input);
         let wrote = self.log.join("manifest.json").exists();
@@ -826,7 +826,7 @@ impl Site for Pipe {
 }
 
 impl Pipe {
-    /// Writes all of it, unless the recording has seen enough, and ended.
+    /// Writes everything, unless the recording has seen enough and ended.
     fn write(&self, mut bytes: &[u8]) {
         let mut input = self.input.lock().unwrap();
         let pipe = input.as_mut().unwrap();
@@ -893,7 +893,7 @@ fn hostile_interfaces(pipe: &Pipe, round: &mut Round) {
 fn hostile_lengths(pipe: &Pipe, _: &mut Round) {
     let mut bytes = section();
     bytes.extend(interface("eth0"));
-    // An enhanced packet block of nearly 4 GiB, whose beginning comes.
+    // An enhanced packet block of nearly 4 GiB, only the start of which follows.
     bytes.extend([6, 0, 0, 0, 0xfc, 0xff, 0xff, 0xff]);
     bytes.resize(bytes.len() + (48 << 20), 0);
     pipe.write(&bytes);
@@ -924,7 +924,7 @@ fn random_packets(pipe: &Pipe, round: &mut Round) {
                     .unwrap()
                     .to_le_bytes(),
             );
-            // A third are nearly IPv4 in Ethernet.
+            // A third resemble IPv4 in Ethernet.
             let mut bytes = round.bytes(len);
             if round.random().is_multiple_of(3) && len > 60 {
                 bytes[..34].copy_from_slice(&frame(round.random(), 300)[..34]);

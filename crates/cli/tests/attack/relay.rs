@@ -23,7 +23,7 @@ pub(crate) const BOUNDS: Bounds = Bounds {
     descriptors: 300,
     said: 64 << 10,
 };
-/// On this machine strangers may begin as many sessions as switches, and have as much memory:
+/// On this machine strangers may open as many sessions as switches, and get as much memory:
 /// `--switches` times `--blocks` times `--block-size`.
 const BOUNDS_OF_SESSIONS: Bounds = Bounds {
     memory_growth: 64 * 4 * (8 << 20) + (256 << 20),
@@ -42,7 +42,7 @@ struct Relay {
     namespace: Namespace,
 }
 
-/// `strata relay` that listens, in a namespace.
+/// A listening `strata relay` in a namespace.
 pub(crate) fn start(namespace: &Namespace, dir: &Path, log: &Path, bounds: Bounds) -> Victim {
     let mut command = strata();
     command.args(["relay", "-o"]).arg(log);
@@ -88,8 +88,8 @@ impl Relay {
             .lives();
     }
 
-    /// A switch has its packets recorded, among strangers; nothing is lost. It may have to try
-    /// again where strangers had every place for a moment.
+    /// A switch gets its packets recorded, among strangers; nothing is lost. It may have to retry
+    /// if strangers held every place for a moment.
     fn serves(&self) {
         let capture = data_dir().join("labelled/cic2017-sqli/trace.pcap");
         until("a switch is served among strangers", ANSWER_MAX, || {
@@ -112,14 +112,14 @@ impl Relay {
         drop((self.disk, self.dir));
     }
 
-    /// The last words of the relay name the disk.
+    /// The relay's last message names the disk.
     fn said(&self) -> String {
         self.victim.lock().unwrap().said()
     }
 }
 
 struct OnLargeDisk(Relay);
-/// Strangers get as far as a session.
+/// The same, where strangers get as far as a session.
 struct WithSessions(Relay);
 struct OnSmallDisk(Relay);
 
@@ -162,7 +162,7 @@ impl Site for OnSmallDisk {
 
     fn finish(self) {
         let relay = self.0;
-        // It cannot end well, but has to end, and to say why.
+        // It cannot end well, but has to end, and say why.
         let victim = relay.victim.into_inner().unwrap();
         victim.ended(true, END_MAX);
         verified(&relay.log);
@@ -170,7 +170,7 @@ impl Site for OnSmallDisk {
     }
 }
 
-/// A message as `docs/formats/relay.md` has it.
+/// A message as specified in `docs/formats/relay.md`.
 pub(crate) fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     let words = [kind, VERSION, 0, 0];
     let crc = crc32c::crc32c_append(crc32c::crc32c(&words), body);
@@ -186,7 +186,7 @@ const HELLO: u8 = 1;
 const BEGIN: u8 = 14;
 const MODEL: u8 = 15;
 
-/// All that a switch says before it is welcome, with changes; `model_json` is the model.
+/// Everything that a switch sends before it is welcomed, with changes; `model_json` is the model.
 fn entry(changes: &Value) -> Vec<u8> {
     let mut hello = json!({
         "session": "00112233445566778899aabbccddeeff", "worker": 0, "nonce": [1, 2, 3, 4],
@@ -286,14 +286,14 @@ fn hostile_texts(relay: &Relay, round: &mut Round) {
             6,
             &message(HELLO, format!("{{\"{HOSTILE_TEXT}\":1}}").as_bytes()),
         );
-        // What only a relay says, and what is shown of it.
+        // What only a relay sends, and how it is shown.
         send(ADDRESS, 7, &message(3, HOSTILE_TEXT.as_bytes()));
         send(ADDRESS, 8, &message(HELLO, "[".repeat(100_000).as_bytes()));
         relay.serves();
     }
 }
 
-/// What comes after a hello that is taken: blocks and sequence numbers at the edges.
+/// What follows an accepted hello: blocks and sequence numbers at the limits.
 fn hostile_numbers(relay: &Relay, round: &mut Round) {
     let extremes = [
         0,
@@ -340,7 +340,7 @@ fn hostile_numbers(relay: &Relay, round: &mut Round) {
     }
 }
 
-/// Sessions that are begun and left, as many as there can be: the first is seen to be taken.
+/// Sessions opened and abandoned, as many as possible: the first is confirmed to be accepted.
 fn sessions_without_end(relay: &Relay, round: &mut Round) {
     let long = "x".repeat(60);
     let mut stream = connect_from(Ipv4Addr::new(127, 0, 2, 77), ADDRESS, ANSWER_MAX).unwrap();
@@ -365,7 +365,7 @@ fn sessions_without_end(relay: &Relay, round: &mut Round) {
     }
 }
 
-/// Thousands of connections that come to nothing: what is said of them has a bound.
+/// Thousands of useless connections: what is logged about them is bounded.
 fn many_refused(relay: &Relay, round: &mut Round) {
     while round.goes_on() {
         for _ in 0..5 {
@@ -396,10 +396,10 @@ fn datagrams(relay: &Relay, round: &mut Round) {
             let len = usize::try_from(round.random() % 200).unwrap();
             let mut bytes = round.bytes(len);
             if len > 12 {
-                // An RC WRITE to a queue pair that is likely to be there.
+                // An RC WRITE to a queue pair that probably exists.
                 bytes[..12].copy_from_slice(&[0x0a, 0x40, 0xff, 0xff, 0, 0, 0, 2, 0x80, 0, 0, 0]);
             }
-            // What the kernel does not take is lost.
+            // What the kernel does not accept is lost.
             let _ = socket.send_to(&bytes, ADDRESS);
         }
         relay.serves();
@@ -428,7 +428,7 @@ fn relay() {
     siege("relay, sessions of strangers", attacks);
 }
 
-/// A switch sends more than the relay's disk takes: both say so, and neither hangs.
+/// A switch sends more than the relay's disk can hold: both report it, and neither hangs.
 fn fill(relay: &Relay, _: &mut Round) {
     let capture = data_dir().join("labelled/mix-test/trace.pcap");
     let len = fs::metadata(&capture).unwrap().len();

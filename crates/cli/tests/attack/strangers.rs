@@ -1,4 +1,4 @@
-//! What strangers do to whoever listens on TCP.
+//! What strangers do to a TCP listener.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use strata_testkit::connect_from;
 
-/// How a line begins that only a stranger can have written.
+/// Prefix of a line that only a stranger can have written.
 pub(crate) const FORGED: &str = "forged-line";
 /// Text that does damage where it is shown raw: a title, a cleared screen, a line of its own, and
-/// what C1 and bidirectional controls do.
+/// C1 and bidirectional control characters.
 pub(crate) const HOSTILE_TEXT: &str =
     "\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}31m\r\nforged-line: all is well\n\u{202e}\u{0}\u{7f}";
 
 /// How long a stranger waits for a connection or for room to write.
 const STEP: Duration = Duration::from_millis(200);
-/// Addresses that strangers come from: 127.0.1.1 and on.
+/// How many addresses strangers come from: 127.0.1.1 and up.
 const SOURCES: u32 = 60;
-/// So many refusals one after the other, and they give up for now.
+/// After this many refusals in a row, they give up for now.
 const REFUSALS_MAX: u32 = 4;
 
-/// Connections of many sources at a time.
+/// Simultaneous connections from many sources.
 pub(crate) struct Crowd {
     to: SocketAddr,
     size: usize,
@@ -63,7 +63,7 @@ impl Crowd {
         }
     }
 
-    /// Sends a little on each connection, and replaces those that were closed.
+    /// Sends a little on each connection, and replaces closed ones.
     pub(crate) fn drip(&mut self, bytes: &[u8]) {
         self.connections.retain_mut(|stream| {
             let is_open = match stream.read(&mut [0; 1024]) {
@@ -76,7 +76,7 @@ impl Crowd {
         self.fill();
     }
 
-    /// Writes `bytes` again and again on each connection, up to so many, and reads nothing.
+    /// Writes `bytes` again and again on each connection, up to `most`, and reads nothing.
     pub(crate) fn pour(&mut self, bytes: &[u8], most: usize) {
         for stream in &mut self.connections {
             let mut sent = 0;
@@ -90,8 +90,7 @@ impl Crowd {
     }
 }
 
-/// Sends all of `bytes` on one connection if the other end takes them, and reads what comes for
-/// a moment.
+/// Sends all of `bytes` on one connection if the other end accepts them, then reads for a moment.
 pub(crate) fn send(to: SocketAddr, source: u8, bytes: &[u8]) {
     let source = Ipv4Addr::new(127, 0, 2, source.max(1));
     if let Ok(mut stream) = connect_from(source, to, STEP) {

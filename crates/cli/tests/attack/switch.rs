@@ -1,4 +1,4 @@
-//! A switch whose relay's place a stranger has taken.
+//! A switch with a stranger in place of its relay.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -26,7 +26,7 @@ const WELCOME: u8 = 2;
 const CHALLENGE: u8 = 12;
 const REFUSED: u8 = 3;
 
-/// A switch that had a relay; now a stranger listens where that was.
+/// A switch that had a relay; now a stranger listens in its place.
 struct Switch {
     victim: Mutex<Victim>,
     traffic: Mutex<Traffic>,
@@ -89,7 +89,7 @@ impl Site for Switch {
         let sent = self.traffic.lock().unwrap().stop();
         self.victim.lock().unwrap().lives();
         drop(self.listener);
-        // Its relay is gone, so it need not end well; but soon, and with every packet in its counters.
+        // Its relay is gone, so it may fail; but soon, and with every packet in its counters.
         let (_, printed) = self.victim.into_inner().unwrap().ended(true, END_MAX);
         let accounting = printed
             .lines()
@@ -104,7 +104,7 @@ impl Site for Switch {
             .filter_map(|part| number(part.rsplit_once(' ')?.1))
             .sum();
         assert_eq!(number(seen), Some(ended), "{accounting}");
-        // What SIGINT finds in the ring is not captured.
+        // What is in the ring at SIGINT is not captured.
         assert!(
             ended + 100 >= sent && ended <= sent,
             "of {sent} packets: {accounting}"
@@ -120,7 +120,7 @@ fn has_blocks(log: &Path) -> bool {
     lens.any(|len| len > 4096)
 }
 
-/// What a relay says to welcome a switch, in these words.
+/// A relay's welcome to a switch, with this body.
 fn welcome(body: &[u8]) -> Vec<u8> {
     let challenge = json!({"nonce": [1, 2, 3, 4], "secret": false}).to_string();
     let mut bytes = message(CHALLENGE, challenge.as_bytes());
@@ -129,7 +129,7 @@ fn welcome(body: &[u8]) -> Vec<u8> {
 }
 
 impl Switch {
-    /// Answers each connection of the switch with the next of `answers`, until all were given.
+    /// Answers each connection of the switch with the next of `answers`, until all are used.
     fn answer(&self, round: &mut Round, answers: &[Vec<u8>]) {
         self.listener.set_nonblocking(true).unwrap();
         while round.goes_on() {
@@ -139,7 +139,7 @@ impl Switch {
                 stream.set_read_timeout(limit).unwrap();
                 stream.set_write_timeout(limit).unwrap();
                 let _ = stream.read(&mut [0; 65_536]);
-                // It need not take all of it.
+                // It may not read all of it.
                 let _ = stream.write_all(answer);
                 let _ = stream.read(&mut [0; 65_536]);
                 self.victim.lock().unwrap().lives();
@@ -161,7 +161,7 @@ impl Switch {
 }
 
 fn silence(switch: &Switch, round: &mut Round) {
-    // The backlog takes connections, and nobody answers them.
+    // The backlog accepts connections, and nobody answers them.
     let started = Instant::now();
     while round.goes_on() || started.elapsed() < Duration::from_secs(1) {
         std::thread::sleep(Duration::from_millis(50));

@@ -1,4 +1,4 @@
-//! What tests of running recordings share.
+//! Helpers for tests of running recordings.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// How long a state is waited for, on the busiest machine.
+/// How long to wait for a state, on the busiest machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What `strata status` says; `None` if it says nothing yet.
+/// The answer of `strata status`; `None` if there is none yet.
 fn status(socket: &Path) -> Option<Value> {
     let output = Command::new(env!("CARGO_BIN_EXE_strata"))
         .args(["status", "--json", "--socket"])
