@@ -1,5 +1,5 @@
-//! How long it takes to add a policy to a running recording and to remove it again, by how many
-//! there are: until the plan with it is published.
+//! How long it takes to add a policy to a running recording and to remove it again, until the plan
+//! is published, by the number of policies.
 //!
 //! `cargo run --release -p strata-control --example policies_speed`
 #![allow(

@@ -1,8 +1,8 @@
-//! Alerts: what happens by itself, as HTTP requests to a webhook.
+//! Alerts: unrequested events, sent as HTTP requests to a webhook.
 //!
-//! A thread of its own sends them, one after another, so that nobody waits for a server. What
-//! cannot be delivered is tried again, later and later, and then given up and counted; so is
-//! what finds the queue full.
+//! A thread of its own sends them, one after another, so that nobody waits for a server. Alerts
+//! that cannot be delivered are retried at growing intervals, then given up and counted; so are
+//! alerts that find the queue full.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use crate::config::AlertsConfig;
 use crate::controller::Event;
 
-/// Alerts that wait at most.
+/// The most alerts that wait.
 const QUEUE_MAX: usize = 256;
-/// How long a server may take for one.
+/// How long a server may take for one alert.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Times that an alert is tried, and how long is waited between at first; each time twice as
-/// long.
+/// How often an alert is tried, and the first pause between tries; each pause is twice as long as
+/// the previous one.
 const TRIES: u32 = 8;
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
@@ -37,13 +37,12 @@ pub struct Webhook {
     pub url: String,
     /// File with a token, sent as `Authorization: Bearer TOKEN`.
     pub token_file: Option<PathBuf>,
-    /// Authorities that the server's certificate may come from (PEM), instead of the public
-    /// ones.
+    /// Authorities that may issue the server's certificate (PEM), instead of the public ones.
     pub ca_file: Option<PathBuf>,
 }
 
 impl Webhook {
-    /// The webhook that the configuration has, if it has one.
+    /// The configured webhook, if any.
     #[must_use]
     pub fn of(config: &AlertsConfig) -> Option<Self> {
         Some(Self {
@@ -53,16 +52,16 @@ impl Webhook {
         })
     }
 
-    /// Checks that alerts can be sent as far as that shows before one is.
+    /// Checks that alerts can be sent, as far as possible without sending one.
     ///
     /// # Errors
     ///
-    /// If the address is none, or a file cannot be used.
+    /// If the address is invalid, or a file is unusable.
     pub fn check(&self) -> Result<(), WebhookError> {
         self.prepare().map(drop)
     }
 
-    /// What sends requests, and the token that goes with them.
+    /// The HTTP client, and the token that it sends.
     fn prepare(&self) -> Result<(Agent, Option<String>), WebhookError> {
         let uri = self.url.parse::<Uri>().ok();
         let is_address = uri.is_some_and(|uri| {
@@ -106,7 +105,7 @@ pub enum WebhookError {
         /// Why.
         source: io::Error,
     },
-    /// The token cannot be used.
+    /// The token is unusable.
     #[error("alerts.token_file: {0}")]
     Token(#[from] SecretError),
     /// A file holds no certificate.
@@ -115,25 +114,25 @@ pub enum WebhookError {
         /// The file.
         path: PathBuf,
     },
-    /// The address is none.
+    /// The address is invalid.
     #[error("'{url}' is no address for alerts: write http://... or https://...")]
     Address {
         /// What was given.
         url: String,
     },
-    /// No thread can be started.
+    /// The thread cannot be started.
     #[error("cannot start a thread for alerts: {0}")]
     Thread(io::Error),
 }
 
-/// What became of alerts so far.
+/// What became of the alerts so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AlertCounts {
-    /// The server has them.
+    /// Accepted by the server.
     pub sent: u64,
     /// Given up after several tries.
     pub failed: u64,
-    /// The queue was full.
+    /// Lost since the queue was full.
     pub dropped: u64,
 }
 
@@ -144,7 +143,7 @@ struct Counters {
     dropped: AtomicU64,
 }
 
-/// Takes alerts. What still waits when it is dropped is tried once more, until one fails.
+/// Accepts alerts. Those still waiting when it is dropped are tried once more, until one fails.
 #[derive(Debug)]
 pub struct AlertSender {
     queue: Option<SyncSender<Event>>,
@@ -168,7 +167,7 @@ impl AlertSender {
     ///
     /// # Errors
     ///
-    /// If the webhook cannot be used as it is given.
+    /// If the webhook is unusable as given.
     pub fn start(webhook: &Webhook, log: String) -> Result<Self, WebhookError> {
         let (agent, token) = webhook.prepare()?;
         let url = webhook.url.clone();
@@ -186,7 +185,7 @@ impl AlertSender {
         let thread = thread::Builder::new()
             .name("strata-alerts".into())
             .spawn(move || {
-                // Where this fails, the filter of the process did too, and that was said.
+                // If this fails, so did the filter of the process, which was reported.
                 let _ = restrict_thread(Role::Server);
                 while let Ok(event) = waiting.recv() {
                     if !sender.deliver(&event) {
@@ -213,7 +212,7 @@ impl AlertSender {
         }
     }
 
-    /// What became of those so far.
+    /// What became of the alerts so far.
     #[must_use]
     pub fn counts(&self) -> AlertCounts {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -240,13 +239,13 @@ struct Sender {
     url: String,
     token: Option<String>,
     log: String,
-    /// Its other end is gone when nobody waits any more.
+    /// Its other end is closed once nobody waits any more.
     stopped: Receiver<()>,
     counters: Arc<Counters>,
 }
 
 impl Sender {
-    /// Whether it makes sense to go on with the next: not if this one failed and nobody waits.
+    /// Whether to go on with the next alert: not if this one failed and nobody waits.
     fn deliver(&mut self, event: &Event) -> bool {
         let body = Body {
             version: env!("CARGO_PKG_VERSION"),

@@ -31,11 +31,11 @@ use connections::Connection;
 
 pub use crate::endpoint::{Admit, TcpEndpoint};
 
-/// Bytes of a request's body at most.
+/// Most bytes of a request's body.
 const BODY_BYTES: usize = 64 << 10;
-/// Connections that wait until they are accepted.
+/// Connections waiting to be accepted.
 const BACKLOG: i32 = 1024;
-/// How long a request may take, its body included.
+/// How long a request may take, including its body.
 const REQUEST: Duration = Duration::from_secs(10);
 
 /// Where the API listens.
@@ -60,7 +60,7 @@ pub struct ListenError {
 pub struct Server {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    /// Removed once nobody is served any more.
+    /// Removed once nobody is being served.
     _socket: Option<SocketFile>,
 }
 
@@ -96,7 +96,7 @@ pub fn serve(controller: Arc<Controller>, endpoints: Endpoints) -> Result<Server
         None => None,
         Some(tcp) => {
             let bound = std::net::TcpListener::bind(&tcp.address).and_then(|listener| {
-                // As many as come at once wait, instead of trying again after a second.
+                // A burst of clients waits, instead of trying again after a second.
                 rustix::net::listen(&listener, BACKLOG)?;
                 listener.set_nonblocking(true)?;
                 TcpListener::from_std(listener)
@@ -122,7 +122,7 @@ pub fn serve(controller: Arc<Controller>, endpoints: Endpoints) -> Result<Server
                 let app = admitted(controller, endpoint.admit);
                 tokio::spawn(listen::tcp(listener, app, endpoint.tls));
             }
-            // What is under way when the recording ends is dropped with the runtime.
+            // Requests in progress when the recording ends are dropped with the runtime.
             let _ = stopped.await;
         });
     };
@@ -134,7 +134,7 @@ pub fn serve(controller: Arc<Controller>, endpoints: Endpoints) -> Result<Server
     })
 }
 
-/// The API for those who may ask.
+/// The API for authorized clients.
 pub fn admitted(controller: Arc<Controller>, admit: Admit) -> Router {
     let app = router(controller);
     match admit {
@@ -170,9 +170,9 @@ fn router(controller: Arc<Controller>) -> Router {
         .layer(middleware::from_fn(within_time))
 }
 
-/// Refuses a request that is too long, or does not come to its end.
+/// Refuses a request that is too long, or not complete in time.
 async fn within_time(request: Request, next: Next) -> Response {
-    // What says that it is too long is not waited for.
+    // A request that declares itself too long is refused at once.
     let least = request.body().size_hint().lower();
     if least > BODY_BYTES as u64 {
         let message = format!("the request's body has more than {BODY_BYTES} bytes");
@@ -185,7 +185,7 @@ async fn within_time(request: Request, next: Next) -> Response {
     })
 }
 
-/// Who asks.
+/// Who sends a request.
 #[derive(Clone, Debug)]
 struct Who(String);
 
@@ -207,8 +207,8 @@ async fn say_who_by_socket(
     next.run(request).await
 }
 
-/// TLS has checked the certificate before there is a request.
-/// Outside a server, as in the fuzz target of the API, there is no connection to keep.
+/// TLS has checked the certificate before any request. Outside a server, as in the fuzz target of
+/// the API, there is no connection to keep.
 async fn say_who_by_certificate(
     connection: Option<Extension<Connection>>,
     mut request: Request,
@@ -254,7 +254,7 @@ impl IntoResponse for ControlError {
     }
 }
 
-/// How the recording stands.
+/// Returns the status of the recording.
 #[utoipa::path(get, path = "/api/v1/status", responses((status = 200, body = Status)))]
 async fn status(State(controller): State<Arc<Controller>>) -> Json<Status> {
     Json(controller.status())
@@ -280,7 +280,7 @@ async fn set_mode(
     Ok(Json(controller.status()))
 }
 
-/// The policies with their hits.
+/// Lists the policies with their hits.
 #[utoipa::path(get, path = "/api/v1/policies", responses((status = 200, body = Vec<PolicyStatus>)))]
 async fn policies(State(controller): State<Arc<Controller>>) -> Json<Vec<PolicyStatus>> {
     Json(controller.policies())
@@ -317,13 +317,13 @@ async fn remove_policy(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What happened, oldest first.
+/// Lists the events, oldest first.
 #[utoipa::path(get, path = "/api/v1/events", responses((status = 200, body = Vec<Event>)))]
 async fn events(State(controller): State<Arc<Controller>>) -> Json<Vec<Event>> {
     Json(controller.events())
 }
 
-/// Begins new files of the log.
+/// Starts new files of the log.
 #[utoipa::path(post, path = "/api/v1/rotate", responses(
     (status = 202), (status = 400, body = Refusal)))]
 async fn rotate(
@@ -334,7 +334,7 @@ async fn rotate(
     Ok(StatusCode::ACCEPTED)
 }
 
-/// Metrics for Prometheus: in its text format, or as OpenMetrics if `Accept` asks for that.
+/// Returns metrics for Prometheus: in its text format, or as OpenMetrics if `Accept` asks for that.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain")))]
 async fn metrics_page(State(controller): State<Arc<Controller>>, headers: HeaderMap) -> Response {
     let accept = headers.get_all(header::ACCEPT).iter();

@@ -1,4 +1,4 @@
-//! Asks a running recording over its Unix socket.
+//! Queries a running recording over its Unix socket.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::controller::Event;
 use crate::request::{ModeRequest, PolicyAdded, PolicyRequest, Refusal};
 use crate::status::{PolicyStatus, Status};
 
-/// Bytes of an answer at most: more than those of all policies that there may be.
+/// Most bytes of an answer: more than the largest list of policies has.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
 /// How long an exchange may take.
 const EXCHANGE: Duration = Duration::from_secs(60);
@@ -26,13 +26,13 @@ const EXCHANGE: Duration = Duration::from_secs(60);
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nothing is running, or nothing that this user may ask.
+    /// Nothing is running, or nothing that this user may access.
     #[error(
         "no running recording found in {}: is one running, and are you its user? \
          --socket names another socket", dir.display()
     )]
     None {
-        /// Where sockets were looked for.
+        /// The directory searched for sockets.
         dir: PathBuf,
     },
     /// Several are running.
@@ -55,7 +55,7 @@ pub enum ClientError {
     /// The exchange failed.
     #[error("the recording does not answer as expected: {0}")]
     Http(#[from] hyper::Error),
-    /// The answer cannot be received as a whole.
+    /// The answer cannot be received in full.
     #[error("{}: the answer is cut off, or has more than {ANSWER_BYTES_MAX} bytes", socket.display())]
     Incomplete {
         /// The socket.
@@ -69,12 +69,12 @@ pub enum ClientError {
     Answer {
         /// The socket.
         socket: PathBuf,
-        /// What was asked for.
+        /// The path of the request.
         path: String,
         /// What is wrong.
         source: serde_json::Error,
     },
-    /// It refuses.
+    /// The request is refused.
     #[error("{0}")]
     Refused(String),
 }
@@ -86,7 +86,7 @@ fn list(sockets: &[PathBuf]) -> String {
         .collect()
 }
 
-/// Listens on the socket of this process, in a directory of its own.
+/// Listens on this process's socket, in a separate directory.
 ///
 /// # Errors
 ///
@@ -100,7 +100,7 @@ pub fn own_socket(owner: &Owner) -> Result<SocketFile, SocketError> {
 fn find_socket() -> Result<PathBuf, ClientError> {
     let dir = runtime_dir();
     let entries = fs::read_dir(&dir).into_iter().flatten().flatten();
-    // Those of relays hand memory over.
+    // Relays' sockets hand out memory.
     let entries =
         entries.filter(|entry| !entry.file_name().to_string_lossy().starts_with("relay-"));
     let sockets = entries.map(|entry| match entry.path() {
@@ -116,14 +116,14 @@ fn find_socket() -> Result<PathBuf, ClientError> {
     }
 }
 
-/// A running recording, as its API answers: every answer is of the type that the server sends.
+/// A running recording, through its API: every answer has the type that the server sends.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
 }
 
 impl Client {
-    /// The recording after this socket; without one, the only one that is running.
+    /// The recording with this socket; without one, the only one running.
     ///
     /// # Errors
     ///
@@ -136,16 +136,16 @@ impl Client {
         Ok(Self { socket })
     }
 
-    /// How it stands.
+    /// The status.
     ///
     /// # Errors
     ///
-    /// If it cannot be reached, refuses, or answers something else: as with all below.
+    /// If it cannot be reached, refuses, or sends an unexpected answer: as for all methods below.
     pub fn status(&self) -> Result<Status, ClientError> {
         self.get("/api/v1/status")
     }
 
-    /// What happened, oldest first.
+    /// The events, oldest first.
     ///
     /// # Errors
     ///
@@ -163,7 +163,7 @@ impl Client {
         self.get("/api/v1/policies")
     }
 
-    /// Goes on with another mode; how it stands then.
+    /// Switches to another mode; returns the status afterwards.
     ///
     /// # Errors
     ///
@@ -191,7 +191,7 @@ impl Client {
         self.exchange(Method::DELETE, &path, Bytes::new()).map(drop)
     }
 
-    /// Begins new files of the log.
+    /// Starts new files of the log.
     ///
     /// # Errors
     ///
@@ -237,7 +237,7 @@ impl Client {
         }
     }
 
-    /// Sends a request; the body of the answer.
+    /// Sends a request; returns the body of the answer.
     fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

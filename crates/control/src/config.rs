@@ -1,4 +1,4 @@
-//! The configuration file: TOML, checked as a whole, described by itself.
+//! The configuration file: TOML, checked as a whole, self-describing.
 
 mod elastic;
 mod error;
@@ -22,25 +22,24 @@ pub use elastic::{CPU_PERCENT_MAX, ElasticConfig};
 pub use error::ConfigError;
 pub use reference::reference;
 
-/// The configuration of `strata record`. Command line and environment go before it.
+/// The configuration of `strata record`. Command line and environment override it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Logging modes that are active together: `default`, `log-all`, `log-partial`,
-    /// `log-sampled`, `log-minimum` or own ones. Without any, `default`.
+    /// Logging modes that are active together: `default`, `log-all`, `log-partial`, `log-sampled`,
+    /// `log-minimum` or custom ones. `default` if none is given.
     pub mode: Vec<String>,
-    /// What is done with packets that no policy matches: an action as in `policy.action`.
-    /// Without it, `classify`.
+    /// Action for packets that no policy matches, as in `policy.action`. By default `classify`.
     pub default: Option<String>,
-    /// Own modes, by name.
+    /// Custom modes, by name.
     pub modes: BTreeMap<String, ModeConfig>,
-    /// Policies; of those that match a packet, the ones of the highest priority count.
+    /// Policies; of those that match a packet, the ones of the highest priority apply.
     pub policy: Vec<PolicyConfig>,
-    /// How shortages are answered while interfaces are captured.
+    /// Response to shortages during a live capture.
     pub elastic: ElasticConfig,
-    /// How a running recording is steered.
+    /// Control of a running recording.
     pub control: ControlConfig,
-    /// Who is told what happens by itself: shortages, what is done about them, interfaces that go.
+    /// Alerts about unrequested events: shortages, the response to them, interfaces that disappear.
     pub alerts: AlertsConfig,
 }
 
@@ -48,22 +47,22 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyConfig {
-    /// Which packets: an expression in tcpdump's language, on addresses, ports, protocols and
-    /// VLANs.
+    /// Packets to match: an expression in tcpdump's filter language, on addresses, ports, protocols
+    /// and VLANs.
     #[serde(rename = "match")]
     pub matches: String,
-    /// What is done: `full`, `header`, `partial N` (bytes of payload), `drop` or `classify`,
-    /// optionally followed by `1/N` or `1/N flows`; or `mirror`: a copy of each packet leaves by
-    /// the interface of `--mirror-to`, and what is kept is for the other policies of the same
-    /// priority to say, or the default.
+    /// Action: `full`, `header`, `partial N` (bytes of payload), `drop` or `classify`, optionally
+    /// followed by `1/N` or `1/N flows`; or `mirror`: send a copy of each packet out of the
+    /// `--mirror-to` interface, while the other policies of the same priority, or the default,
+    /// decide what is kept.
     pub action: String,
-    /// A larger number goes first; 0 to 65535.
+    /// Priority, 0 to 65535; the largest number wins.
     #[serde(default = "priority_default")]
     pub priority: u16,
-    /// Only packets of the interface of this name.
+    /// Match packets of the interface of this name only.
     #[serde(default)]
     pub interface: Option<String>,
-    /// Whether what is kept of the packets is not deleted to make room on the disk.
+    /// Never delete the data kept for these packets to free disk space.
     #[serde(default)]
     pub protect: bool,
 }
@@ -77,7 +76,7 @@ impl PolicyConfig {
     ///
     /// # Errors
     ///
-    /// If expression or action are not understood.
+    /// If the expression or action is invalid.
     pub fn policy(&self) -> Result<Policy, PolicyError> {
         let mut policy = Policy::new(Filter::parse(&self.matches)?, self.action.parse()?);
         policy.priority = self.priority;
@@ -87,34 +86,33 @@ impl PolicyConfig {
     }
 }
 
-/// How a running recording is steered.
+/// Control of a running recording.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ControlConfig {
-    /// Path of the Unix socket for `strata status`, `mode` and `policy`. Without it, one in
-    /// `/run/strata` or `$XDG_RUNTIME_DIR/strata`, while interfaces are captured.
+    /// Path of the Unix socket for `strata status`, `mode` and `policy`. By default, during a live
+    /// capture, one in `/run/strata` or `$XDG_RUNTIME_DIR/strata`.
     pub socket: Option<PathBuf>,
-    /// Address and port for HTTP over TCP, as in `127.0.0.1:9477`; needs `token_file` or
+    /// Address and port to serve HTTP over TCP, as in `127.0.0.1:9477`; needs `token_file` or
     /// `tls_ca`.
     pub listen: Option<String>,
-    /// File with the token that HTTP over TCP asks for, as `Authorization: Bearer TOKEN`; for its
-    /// owner alone (mode 0600).
+    /// File with the token required for HTTP over TCP, as `Authorization: Bearer TOKEN`; readable
+    /// by its owner only (mode 0600).
     pub token_file: Option<PathBuf>,
-    /// Certificate (PEM) that HTTP over TCP shows, with those that lead to its authority; then it
-    /// is HTTPS.
+    /// Server certificate and its chain (PEM) for HTTP over TCP, which makes it HTTPS.
     pub tls_cert: Option<PathBuf>,
     /// Private key of the certificate (PEM).
     pub tls_key: Option<PathBuf>,
-    /// Authorities (PEM): who shows a certificate of theirs may ask, instead of with a token.
+    /// Certificate authorities (PEM): clients with a certificate from them need no token.
     pub tls_ca: Option<PathBuf>,
 }
 
 impl ControlConfig {
-    /// HTTP over TCP, if it is wanted.
+    /// HTTP over TCP, if configured.
     ///
     /// # Errors
     ///
-    /// Which key is missing, or which file cannot be used.
+    /// Which key is missing, or which file is unusable.
     pub fn tcp(&self) -> Result<Option<TcpEndpoint>, EndpointError> {
         let Some(address) = self.listen.clone() else {
             return Ok(None);
@@ -141,10 +139,10 @@ impl ControlConfig {
     }
 }
 
-/// Why HTTP over TCP cannot be served as it is asked for.
+/// Why HTTP over TCP cannot be served as configured.
 #[derive(Debug, thiserror::Error)]
 pub enum EndpointError {
-    /// Anybody could ask.
+    /// Anybody could send requests.
     #[error("control.listen needs control.token_file or control.tls_ca: anybody could ask")]
     Open,
     /// A part is missing.
@@ -158,18 +156,18 @@ pub enum EndpointError {
     Tls(#[from] strata_tls::TlsError),
 }
 
-/// Who is told what happens by itself. It is in the journal in any case.
+/// Alerts about unrequested events. The journal records these events in any case.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AlertsConfig {
-    /// Address to which each alert is sent by HTTP POST, as JSON, as in
+    /// URL to which each alert is sent by HTTP POST, as JSON, as in
     /// `https://alerts.example/strata`.
     pub webhook: Option<String>,
-    /// File with a token that is sent along, as `Authorization: Bearer TOKEN`; for its owner
-    /// alone (mode 0600).
+    /// File with a token to send along, as `Authorization: Bearer TOKEN`; readable by its owner
+    /// only (mode 0600).
     pub token_file: Option<PathBuf>,
-    /// File with the authority (PEM) that the server's certificate comes from, instead of the
-    /// public ones.
+    /// File with the authority (PEM) that issued the server's certificate, instead of the public
+    /// ones.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -187,7 +185,7 @@ impl Config {
         Self::from_toml(&text, path)
     }
 
-    /// Understands the text of a file.
+    /// Parses the text of a file.
     ///
     /// # Errors
     ///
@@ -226,7 +224,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// The first that is wrong.
+    /// The first invalid policy.
     pub fn policies(&self, path: &Path) -> Result<Vec<Policy>, ConfigError> {
         let mut policies = Vec::new();
         for (index, config) in self.policy.iter().enumerate() {
@@ -243,11 +241,11 @@ impl Config {
         Ok(policies)
     }
 
-    /// What is done with packets that no policy matches.
+    /// The action for packets that no policy matches.
     ///
     /// # Errors
     ///
-    /// If it is no action.
+    /// If the action is invalid.
     pub fn default_action(&self, path: &Path) -> Result<Action, ConfigError> {
         let Some(text) = &self.default else {
             return Ok(Action::CLASSIFY);
@@ -307,7 +305,7 @@ mod tests {
         }
     }
 
-    /// Every number of the schema, and all that a float can be.
+    /// Every number in the schema, and whether it may be left unset.
     fn numbers() -> Vec<(String, bool)> {
         let schema = schema();
         let properties = schema["$defs"]["ElasticConfig"]["properties"].as_object();
@@ -352,7 +350,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever number is accepted makes options that the plan can work with.
+        /// Whatever numbers are accepted, the plan can work with the resulting options.
         #[test]
         fn accepted_numbers_are_usable(which in 0_usize..12, number in proptest::num::f64::ANY) {
             let (key, _) = &numbers()[which];

@@ -1,4 +1,4 @@
-//! What is asked of a running recording, and what it does by itself: modes, policies, events.
+//! What users ask of a running recording, and what it does by itself: modes, policies, events.
 
 mod events;
 mod inner;
@@ -28,31 +28,31 @@ use crate::status::{
     mirrored, of_logged, results,
 };
 
-/// How long all flows are captured before that is said: the share of flows moves often.
+/// How long all flows must be captured before that is reported: the share changes often.
 const ALL_CAPTURED: Duration = Duration::from_secs(10);
 
-/// How long a mode may be asked for: 365 days.
+/// Longest time for a timed mode: 365 days.
 pub const MODE_PERIOD_MAX: Duration = Duration::from_secs(365 * 86_400);
 
-/// Bytes of what a request gives as its reason at most.
+/// Most bytes of the reason in a request.
 pub const WHY_BYTES_MAX: usize = 1 << 10;
-/// Modes that may be active together, and bytes of their names.
+/// Most modes active together, and most bytes of their names.
 const MODES_MAX: usize = 16;
 const MODES_BYTES_MAX: usize = 1 << 10;
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// A mode cannot be used.
+    /// A mode is unusable.
     #[error(transparent)]
     Mode(#[from] ModeError),
-    /// A policy cannot be used.
+    /// A policy is unusable.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// There is no policy of that number.
+    /// There is no policy with that number.
     #[error("no policy {0}: `strata policy list` shows those there are")]
     NoSuchPolicy(u32),
-    /// A mode is asked for for no time, or for ever.
+    /// The time for a mode is zero or too long.
     #[error("seconds: {0} is not above 0 and at most 31536000 (365 days)")]
     Period(f64),
     /// A text is too long.
@@ -62,7 +62,7 @@ pub enum ControlError {
         field: &'static str,
         /// Its bytes.
         bytes: usize,
-        /// How many there may be.
+        /// The most allowed.
         most: usize,
     },
     /// Too many modes are named.
@@ -71,24 +71,24 @@ pub enum ControlError {
     /// No mode is named.
     #[error("no mode is named")]
     NoMode,
-    /// New files are somebody else's affair.
+    /// New files are started by the relay.
     #[error("the log is at a relay, which begins its files by itself (strata relay -C)")]
     NoFiles,
-    /// Copies have nowhere to go.
+    /// There is no interface for the copies.
     #[error("a policy mirrors, but to nowhere: start with `strata record --mirror-to INTERFACE`")]
     NoMirror,
 }
 
-/// What a recording says of itself, from time to time.
+/// What a recording regularly reports about itself.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
     /// The counters of all workers.
     pub ledger: Ledger,
     /// How much of each class was kept.
     pub kept: Vec<ClassKept>,
-    /// Interfaces: name, packets received and dropped by the kernel so far.
+    /// Interfaces: name, packets received and dropped by the kernel, in total.
     pub rings: Vec<(String, u64, u64)>,
-    /// What was lost before it came here.
+    /// What was lost before it reached Strata.
     pub lost: Vec<LostStatus>,
     /// Bytes of all memory blocks.
     pub blocks_bytes: u64,
@@ -96,38 +96,38 @@ pub struct Observed {
     pub disk_used: Option<f64>,
     /// Bytes of that file system.
     pub disk_bytes: u64,
-    /// Share of a core that the busiest worker used since the last time, if known.
+    /// Share of a core used by the busiest worker since the last report, if known.
     pub cpu_used: Option<f64>,
     /// Share of the fullest ring's memory that waits for its worker, if there are rings.
     pub ring_fill: Option<f64>,
-    /// Share of the time since the last time that the busiest disk could not have taken more
+    /// Share of the time since the last report that the busiest disk could not have taken more
     /// blocks, if known.
     pub disk_rate: Option<f64>,
-    /// RDMA packets that were sent so far, and sent again, where packets go to a relay.
+    /// RDMA packets sent and resent in total, if packets go to a relay.
     pub rdma: Option<(u64, u64)>,
-    /// How long the packet that waited longest had waited in the kernel's ring when a worker took
-    /// it, of those looked at lately.
+    /// The longest that a packet recently sampled had waited in the kernel's ring when a worker
+    /// took it.
     pub ring_wait: Option<Duration>,
-    /// When workers said the above; now, if nothing else is said.
+    /// When workers reported the above; now, unless set.
     pub workers_taken: Option<Instant>,
-    /// When `cpu_used` and `disk_rate` were taken; likewise.
+    /// When `cpu_used` and `disk_rate` were measured; now, unless set.
     pub load_taken: Option<Instant>,
 }
 
-/// What sensors say that are read each millisecond; `None` where there is no such sensor.
+/// Readings of the sensors read each millisecond; `None` where there is no such sensor.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fast {
-    /// Share of the memory blocks that wait for the disk, and when that was so.
+    /// Share of the memory blocks that wait for the disk, and when it was measured.
     pub blocks: Option<(f64, Instant)>,
-    /// Share of the fullest ring's memory that waits for its worker, and when that was so.
+    /// Share of the fullest ring's memory that waits for its worker, and when it was measured.
     pub ring_fill: Option<(f64, Instant)>,
-    /// Packets that the kernel has dropped so far.
+    /// Packets dropped by the kernel in total.
     pub dropped: Option<u64>,
-    /// RDMA packets that were sent so far, and sent again.
+    /// RDMA packets sent and resent in total.
     pub rdma: Option<(u64, u64)>,
 }
 
-/// Steers one recording. All changes go through it, one after another.
+/// Controls one recording. All changes go through it, one after another.
 #[derive(Debug)]
 pub struct Controller {
     model: Arc<Model>,
@@ -135,38 +135,38 @@ pub struct Controller {
     steering: Arc<Steering>,
     started: Instant,
     inner: Arc<Mutex<Inner>>,
-    /// Whether policies are being made ready anew.
+    /// Whether policies are being compiled anew.
     merging: Arc<AtomicBool>,
-    /// Whether new files were asked for, and whether they can be.
+    /// Whether new files were requested, and whether that is possible.
     rotate: AtomicBool,
     can_rotate: bool,
 }
 
-/// With what a recording begins.
+/// The initial settings of a recording.
 #[derive(Clone, Debug, Default)]
 pub struct Beginning {
     /// The directory of the log, as shown.
     pub log: String,
     /// Names of the modes.
     pub modes: Vec<String>,
-    /// Own modes.
+    /// Custom modes.
     pub own_modes: BTreeMap<String, ModeConfig>,
     /// Policies.
     pub policies: Vec<Policy>,
-    /// What is done with packets that no policy matches.
+    /// The action for packets that no policy matches.
     pub default: Option<Action>,
-    /// Whether policies may send copies of packets on.
+    /// Whether policies may mirror packets.
     pub can_mirror: bool,
-    /// Whether the log has files on this machine, of which new ones can begin.
+    /// Whether the log has files on this machine, so that new ones can be started.
     pub can_rotate: bool,
-    /// How shortages are answered; `None` if they are not.
+    /// How shortages are answered; `None` if not at all.
     pub elastic: Option<ElasticOptions>,
-    /// Cores that the process may use; `None` for as many as it takes.
+    /// Cores that the process may use; `None` for no limit.
     pub cpu_budget: Option<f64>,
 }
 
 impl Beginning {
-    /// What it asks for, and its policies.
+    /// The requested settings, and the policies.
     fn into_asked(self) -> (Asked, Vec<Policy>) {
         let asked = Asked {
             own_modes: self.own_modes,
@@ -181,21 +181,20 @@ impl Beginning {
 }
 
 impl Controller {
-    /// A controller of a recording with this model; what policies are added to it is not saved.
+    /// A controller of a recording with this model; policies added to it are not saved.
     ///
     /// # Errors
     ///
-    /// If modes or policies cannot be used.
+    /// If modes or policies are unusable.
     pub fn new(model: Model, beginning: Beginning) -> Result<Self, ControlError> {
         Self::with_saved(model, beginning, None)
     }
 
-    /// A controller that goes on with the policies that were saved, and saves those that are
-    /// added.
+    /// A controller that continues with the saved policies, and saves those that are added.
     ///
     /// # Errors
     ///
-    /// If modes or policies of the configuration cannot be used.
+    /// If modes or policies of the configuration are unusable.
     pub fn with_saved(
         model: Model,
         beginning: Beginning,
@@ -255,7 +254,7 @@ impl Controller {
         })
     }
 
-    /// Where workers find what is asked of them.
+    /// Where workers find their instructions.
     #[must_use]
     pub fn steering(&self) -> &Arc<Steering> {
         &self.steering
@@ -265,7 +264,7 @@ impl Controller {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Goes over to what is asked for now, with the policies there are; or changes nothing.
+    /// Adopts new settings with the current policies; or changes nothing.
     fn go_over(
         &self,
         inner: &mut Inner,
@@ -275,7 +274,7 @@ impl Controller {
     ) -> Result<(), ControlError> {
         next.check(&self.model)?;
         let plan = next.plan(&self.model, &inner.policies.set, inner.state.degradation())?;
-        // Nothing is refused from here on.
+        // Nothing can be refused from here on.
         inner.asked = next;
         self.steering.publish(plan, requested);
         let (who, what, why) = event;
@@ -283,8 +282,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Publishes what is at work now. What is asked for was checked then, so that this cannot
-    /// fail; if it does all the same, that is said, and workers go on as before.
+    /// Publishes the current plan. The settings were checked when adopted, so this cannot fail; if
+    /// it does all the same, it is reported, and workers continue as before.
     fn publish(&self, inner: &mut Inner, requested: Instant) {
         match inner.plan(&self.model) {
             Ok(plan) => self.steering.publish(plan, requested),
@@ -295,11 +294,11 @@ impl Controller {
         }
     }
 
-    /// Goes on with other modes; for a time, if `period` says so, and then with those before.
+    /// Switches to other modes; for a limited time if `period` is given, then back.
     ///
     /// # Errors
     ///
-    /// If a mode cannot be used: then nothing changes.
+    /// If a mode is unusable: then nothing changes.
     pub fn set_modes(
         &self,
         modes: &[String],
@@ -330,7 +329,7 @@ impl Controller {
         let mut inner = self.lock();
         let mut next = inner.asked.clone();
         let replaced = std::mem::replace(&mut next.modes, modes.to_vec());
-        // A timed mode over a timed mode falls back to what was before both.
+        // A timed mode that replaces a timed mode returns to what was before both.
         let before = match next.timed.take() {
             Some((_, before)) => before,
             None => replaced,
@@ -343,7 +342,7 @@ impl Controller {
         self.go_over(&mut inner, next, requested, (who, what, why))
     }
 
-    /// Looks at the recording: ends timed modes and answers shortages.
+    /// Checks the recording: ends timed modes and answers shortages.
     pub fn tick(&self, now: Instant, observed: Observed) {
         let mut inner = self.lock();
         inner.observe(now, observed);
@@ -368,7 +367,7 @@ impl Controller {
         }
     }
 
-    /// Answers shortages by what sensors say that are read more often than `tick` is called.
+    /// Answers shortages by the sensors that are read more often than `tick` is called.
     pub fn sense(&self, now: Instant, fast: &Fast) {
         let mut inner = self.lock();
         inner.sense(now, fast);
@@ -377,8 +376,7 @@ impl Controller {
         }
     }
 
-    /// Answers shortages by what is sensed; if the mode changes, when the reading was taken that
-    /// led to it.
+    /// Answers shortages; if the mode changes, returns when the reading that led to it was taken.
     fn answer(inner: &mut Inner, now: Instant) -> Option<Instant> {
         let options = inner.asked.elastic.as_ref()?;
         let before = inner.state.clone();
@@ -404,8 +402,8 @@ impl Controller {
         Some(first.map_or(now, |first| inner.started + Duration::from_nanos(first)))
     }
 
-    /// Takes in what the relay asks a worker's link to give up; nothing, once it asks for
-    /// nothing any more or is gone. It is followed as shortages here are.
+    /// Accepts what the relay asks a worker's link to give up; nothing, once it asks for nothing
+    /// any more or is gone. It is answered like shortages here.
     pub fn note_relay(&self, link: u16, asked: Degradation, why: &str) {
         let mut inner = self.lock();
         if asked == Degradation::default() {
@@ -416,7 +414,7 @@ impl Controller {
         }
     }
 
-    /// How many bytes of the log are to be deleted to make room, if any are.
+    /// How many bytes of the log to delete to free disk space, if any.
     #[must_use]
     pub fn bytes_to_remove(&self) -> Option<u64> {
         let inner = self.lock();
@@ -425,13 +423,13 @@ impl Controller {
         options.bytes_to_remove(used, inner.observed.disk_bytes)
     }
 
-    /// Cores that the process may use; `None` for as many as it takes.
+    /// Cores that the process may use; `None` for no limit.
     #[must_use]
     pub fn cpu_budget(&self) -> Option<f64> {
         self.lock().asked.cpu_budget
     }
 
-    /// Notes what is done to keep the CPU budget; `None` if nothing is.
+    /// Stores the state of the CPU budget; `None` if there is none.
     pub fn note_cpu(&self, now: Instant, cpu: Option<CpuStatus>) {
         let mut inner = self.lock();
         let is_sampled = cpu.as_ref().is_some_and(|cpu| cpu.flow_share < 1.0);
@@ -458,7 +456,7 @@ impl Controller {
         inner.cpu = cpu;
     }
 
-    /// Asks for new files of the log.
+    /// Requests new files of the log.
     ///
     /// # Errors
     ///
@@ -473,18 +471,18 @@ impl Controller {
         Ok(())
     }
 
-    /// Whether new files were asked for since the last call.
+    /// Whether new files were requested since the last call.
     #[must_use]
     pub fn take_rotate(&self) -> bool {
         self.rotate.swap(false, Ordering::Relaxed)
     }
 
-    /// Notes something that happened by itself.
+    /// Records an event that nobody requested.
     pub fn report(&self, what: String) {
         self.lock().events.note("strata", what, "");
     }
 
-    /// Events since the last call.
+    /// New events since the last call.
     #[must_use]
     pub fn take_events(&self) -> Vec<Event> {
         self.lock().events.take_events()
@@ -496,7 +494,7 @@ impl Controller {
         self.lock().events.latest()
     }
 
-    /// How it stands.
+    /// The status.
     #[must_use]
     pub fn status(&self) -> Status {
         let inner = self.lock();
@@ -565,7 +563,7 @@ impl Controller {
     }
 }
 
-/// Refuses a text of a request that is too long.
+/// Refuses a text in a request that is too long.
 fn bounded(field: &'static str, text: &str, most: usize) -> Result<(), ControlError> {
     let bytes = text.len();
     if bytes > most {

@@ -1,19 +1,19 @@
-//! The answer to shortages (TitanLog §VI-B), as a pure function of what is sensed and of
-//! what was: no clock, no I/O.
+//! The response to shortages (TitanLog §VI-B), as a pure function of readings and previous state:
+//! no clock, no I/O.
 //!
-//! Each resource has a ladder of reliefs. Above its threshold for some time it goes up a
-//! step, again while it stays above; below a lower threshold for a hold time it goes down a
-//! step. What comes back soon after going down doubles the hold time, up to a limit, and so a
-//! load that is too much for ever costs two changes per longest hold time, no more.
+//! Each resource has a ladder of degradation. Above its threshold for some time it goes up a step,
+//! and again while it stays above; below a lower threshold for a hold time it goes down a step. A
+//! shortage that returns soon after a step down doubles the hold time, up to a limit, so a
+//! permanent overload costs two changes per longest hold time, no more.
 //!
-//! Sensors have periods of their own, and a reading counts once, at the time at which it was
-//! taken: so a step is followed by another only if it was looked at what the first one brought.
+//! Sensors have their own periods, and a reading counts once, at the time when it was taken: so one
+//! step follows another only after the effect of the first was measured.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// So much more of the disk than needed is made free, as a share of it.
+/// How much more of the disk than needed is freed, as a share of it.
 const REMOVE_MORE: f64 = 0.02;
 
 /// What can run short.
@@ -21,27 +21,27 @@ const REMOVE_MORE: f64 = 0.02;
 #[serde(rename_all = "snake_case")]
 #[repr(usize)]
 pub enum Resource {
-    /// Share of the log's file system, or of its quota, that is used.
+    /// Used share of the log's file system, or of its quota.
     DiskSpace = 0,
     /// Share of the memory blocks that wait for the disk.
     Blocks = 1,
-    /// Packets that the kernel dropped since the last look, as 1, else 0.
+    /// Whether the kernel dropped packets since the last look: 1, else 0.
     Ring = 2,
-    /// Share of a core that the workers use, of the one that uses most.
+    /// Share of a core used by the busiest worker.
     Cpu = 3,
-    /// Share of the rings' memory that waits for the workers, of the fullest one.
+    /// Share of the fullest ring's memory that waits for its worker.
     RingFill = 4,
-    /// The rate at which blocks come over the rate at which the disk writes them: the share of
-    /// the time that it has as many to write as it takes at once, of the busiest one.
+    /// The rate at which blocks arrive over the rate at which the disk writes them: the share of
+    /// the time that the busiest disk has as many to write as it takes at once.
     DiskRate = 5,
-    /// RDMA packets that had to be sent again, of those sent.
+    /// Share of sent RDMA packets that had to be resent.
     Rdma = 6,
-    /// Rate of what is kept over the rate that it may take in flight.
+    /// Rate of kept data over the rate allowed to the disk or the relay.
     Bandwidth = 7,
 }
 
 impl Resource {
-    /// All, in the order of their numbers.
+    /// All, in numerical order.
     pub const ALL: [Self; 8] = [
         Self::DiskSpace,
         Self::Blocks,
@@ -68,16 +68,16 @@ impl Resource {
         }
     }
 
-    /// What relieves it, step by step.
+    /// Its steps of degradation.
     fn ladder(self) -> &'static [Degradation] {
         match self {
-            // Bytes are short: payload first.
+            // Bytes are the problem: payload first.
             Self::Blocks | Self::DiskRate | Self::Rdma | Self::Bandwidth => &[
                 Degradation::PARTIAL,
                 Degradation::SAMPLED,
                 Degradation::BOTH,
             ],
-            // Packets are short, or all that is written.
+            // Packets are the problem, or everything that is written.
             Self::DiskSpace | Self::Ring | Self::Cpu | Self::RingFill => {
                 &[Degradation::SAMPLED, Degradation::BOTH]
             }
@@ -108,7 +108,7 @@ impl Degradation {
         sampled: true,
     };
 
-    /// The degradation that a mode of TitanLog Table II gives; none for others.
+    /// The degradation of a mode of TitanLog Table II; none for others.
     #[must_use]
     pub fn of_mode(name: &str) -> Self {
         match name {
@@ -119,7 +119,7 @@ impl Degradation {
         }
     }
 
-    /// The mode of TitanLog Table II that gives it; `None` if there is none to give.
+    /// The mode of TitanLog Table II with this degradation; `None` for no degradation.
     #[must_use]
     pub fn mode(self) -> Option<&'static str> {
         match (self.partial, self.sampled) {
@@ -130,7 +130,7 @@ impl Degradation {
         }
     }
 
-    /// What relieves both.
+    /// The degradation that answers both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -143,9 +143,9 @@ impl Degradation {
 /// When a resource is short.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Threshold {
-    /// At this or above it is.
+    /// Short at or above this.
     pub raise: f64,
-    /// At this or below it no longer is.
+    /// No longer short at or below this.
     pub lower: f64,
 }
 
@@ -154,16 +154,16 @@ pub struct Threshold {
 pub struct ElasticOptions {
     /// By [`Resource`].
     pub thresholds: [Threshold; Resource::ALL.len()],
-    /// Share of the log's file system in use at which the least important data is deleted;
-    /// `None` if none is.
+    /// Share of the log's file system in use at which the least important data is deleted; `None`
+    /// for never.
     pub remove_at: Option<f64>,
-    /// What is kept may take so many bits per second in flight; `None` for any number.
+    /// Limit on kept data in bits per second, to the disk or the relay; `None` for no limit.
     pub bits_per_second: Option<f64>,
-    /// How long a resource is short before a step up, ns.
+    /// How long a resource must be short before a step up, ns.
     pub confirm_ns: u64,
-    /// How long it is not before a step down, at first, ns.
+    /// How long it must not be short before a step down, initially, ns.
     pub hold_ns: u64,
-    /// And at most, ns.
+    /// Upper limit of that, ns.
     pub hold_ns_max: u64,
 }
 
@@ -175,7 +175,7 @@ impl Default for ElasticOptions {
                 threshold(0.95, 0.93),
                 threshold(0.75, 0.25),
                 threshold(1.0, 0.0),
-                // Not answered unless asked for: a busy worker is not yet a late one.
+                // Not answered unless asked for: a busy worker is not yet falling behind.
                 threshold(f64::INFINITY, 0.0),
                 threshold(0.5, 0.1),
                 threshold(0.95, 0.7),
@@ -191,36 +191,36 @@ impl Default for ElasticOptions {
     }
 }
 
-/// What a sensor said, and when.
+/// A sensor's reading, and its time.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Reading {
     /// In the unit of its [`Resource`].
     pub value: f64,
-    /// May count from anywhere.
+    /// Relative to any origin.
     pub taken_ns: u64,
 }
 
-/// The latest readings, by [`Resource`]; `None` where nothing is known.
+/// The latest readings, by [`Resource`]; `None` if unknown.
 pub type Sensed = [Option<Reading>; Resource::ALL.len()];
 
-/// What is remembered of one resource.
+/// The state of one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Line {
     level: usize,
-    /// When the last reading that was looked at was taken.
+    /// When the last reading considered was taken.
     read_ns: Option<u64>,
     over_since_ns: Option<u64>,
     under_since_ns: Option<u64>,
     lowered_ns: Option<u64>,
-    /// How many times the hold time is doubled.
+    /// How many times the hold time was doubled.
     doublings: u32,
 }
 
-/// What is remembered.
+/// The state between looks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ElasticState {
     lines: [Line; Resource::ALL.len()],
-    /// What a relay asks for: payloads cut, benign packets sampled.
+    /// What a relay asks for: cut payloads, sampled benign packets.
     asked: [Line; 2],
 }
 
@@ -231,7 +231,7 @@ pub struct Step {
     pub resource: Resource,
     /// Up is more degradation.
     pub up: bool,
-    /// What was sensed.
+    /// The reading that led to it.
     pub sensed: Reading,
 }
 
@@ -254,12 +254,12 @@ impl fmt::Display for Step {
 }
 
 impl ElasticOptions {
-    /// How many bytes of a log are to be deleted on a disk of `disk_bytes` of which this share is
-    /// in use, if any are.
+    /// How many bytes of a log to delete on a disk of `disk_bytes` of which this share is in use,
+    /// if any.
     #[must_use]
     pub fn bytes_to_remove(&self, used: f64, disk_bytes: u64) -> Option<u64> {
         let at = self.remove_at?;
-        // A little more, so that it is not done for every block.
+        // A little more, so that not every block causes a deletion.
         let share = used - (at - REMOVE_MORE);
         #[allow(
             clippy::cast_possible_truncation,
@@ -272,7 +272,7 @@ impl ElasticOptions {
 }
 
 impl ElasticState {
-    /// What all resources together ask to be given up.
+    /// What all resources together require to be given up.
     #[must_use]
     pub fn degradation(&self) -> Degradation {
         let mut all = Degradation::default();
@@ -301,8 +301,8 @@ impl ElasticState {
     }
 }
 
-/// The next state, and the steps that led there: of each resource one at most, and none without
-/// a reading that is newer than the last.
+/// The next state, and the steps that led there: at most one per resource, and none without a
+/// reading newer than the last.
 #[must_use]
 pub fn plan(
     state: &ElasticState,
@@ -347,9 +347,9 @@ pub fn plan(
     (next, steps)
 }
 
-/// The next state when a relay asks for this to be given up. It has waited before it asked, so
-/// it is followed at once; what it no longer asks for comes back after the hold time, as after a
-/// shortage of one's own, so that a connection that breaks and comes back changes nothing.
+/// The next state when a relay asks for this degradation. The relay has waited before asking, so it
+/// is followed at once; what it no longer asks for comes back after the hold time, as after a local
+/// shortage, so that a connection that breaks and comes back changes nothing.
 #[must_use]
 pub fn follow(
     state: &ElasticState,
@@ -374,7 +374,7 @@ pub fn follow(
     next
 }
 
-/// A step up, if there are more of `steps` and it was confirmed for long enough.
+/// A step up, if there are more of `steps` and the shortage was confirmed for long enough.
 fn up(
     line: &mut Line,
     steps: usize,
@@ -388,7 +388,7 @@ fn up(
     }
     line.level += 1;
     line.over_since_ns = Some(now_ns);
-    // Soon after a step down: that was too early, so the next comes later.
+    // Soon after a step down: that was too early, so the next one waits longer.
     let lowered = line.lowered_ns.take();
     if lowered.is_some_and(|at| now_ns - at < options.hold_ns_max) && line.doublings < 32 {
         line.doublings += 1;

@@ -9,17 +9,17 @@ use rustls::ServerConfig;
 pub struct TcpEndpoint {
     /// Address and port.
     pub address: String,
-    /// Who may ask.
+    /// Which clients may connect.
     pub admit: Admit,
     /// TLS, if it is to be encrypted.
     pub tls: Option<Arc<ServerConfig>>,
 }
 
-/// Who may ask over TCP.
+/// Which clients may connect over TCP.
 #[derive(Clone, Debug)]
 pub enum Admit {
-    /// Who sends this token.
+    /// Those that send this token.
     Token(String),
-    /// Who has shown a certificate that TLS has checked.
+    /// Those with a certificate that TLS has checked.
     Certificate,
 }

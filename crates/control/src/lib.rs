@@ -1,4 +1,4 @@
-//! Steering a running Strata: what is asked of it, what it does by itself, and how it says so.
+//! Control of a running Strata: what users ask of it, what it does by itself, and its reports.
 //!
 //! - [`elastic`]: the answer to shortages, a pure function; [`cpu`]: the CPU budget, another;
 //! - [`config`]: the configuration file and the page that describes it;

@@ -13,12 +13,12 @@ use crate::status::{
     ResourceStatus, Status,
 };
 
-/// Samples of one metric at most, so that a page stays small whatever there is: classes,
-/// interfaces and policies beyond are left to the API.
+/// Most samples of one metric, which keeps the page small in any case: further classes, interfaces
+/// and policies are left to the API.
 const SAMPLES_MAX: usize = 1000;
-/// Policies that have samples of their own at most: those with the lowest numbers.
+/// Most policies with samples of their own: those with the lowest numbers.
 const POLICIES_MAX: usize = 100;
-/// Characters of a label's value at most.
+/// Most characters of a label's value.
 const LABEL_MAX: usize = 128;
 
 /// The form of a page.
@@ -31,8 +31,8 @@ pub enum Format {
 }
 
 impl Format {
-    /// The form that a request's header `Accept` asks for: that of Prometheus unless OpenMetrics
-    /// is named and not less welcome (RFC 9110, section 12.5.1).
+    /// The format that a request's header `Accept` asks for: Prometheus unless OpenMetrics is named
+    /// with no lower preference (RFC 9110, section 12.5.1).
     #[must_use]
     pub fn accepted(accept: &str) -> Self {
         let (mut text, mut open) = (0.0_f64, 0.0_f64);
@@ -74,15 +74,15 @@ pub fn text(controller: &Controller, format: Format) -> String {
     }
 }
 
-/// A page of OpenMetrics in the form of Prometheus, which calls a counter as its samples and knows
-/// no end.
+/// An OpenMetrics page in the format of Prometheus, where a counter has the name of its samples and
+/// there is no end marker.
 fn as_prometheus(page: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in page.lines() {
         let counter = line.strip_suffix(" counter");
         let counter = counter.and_then(|line| line.strip_prefix("# TYPE "));
         if let Some(name) = counter {
-            // The line with the help comes before that with the type.
+            // The HELP line comes before the TYPE line.
             let help = format!("# HELP {name} ");
             if let Some(last) = lines.last_mut()
                 && let Some(text) = last.strip_prefix(&help)
@@ -128,11 +128,11 @@ struct Metric {
     samples: Samples,
 }
 
-/// What a metric is, and its samples at a moment.
+/// The type of a metric, and its samples at a given moment.
 enum Samples {
-    /// Only grows.
+    /// Only increases.
     Counter(fn(&Moment) -> Vec<Sample<u64>>),
-    /// Only grows, and is no whole number.
+    /// Only increases, and is not an integer.
     Sum(fn(&Moment) -> Vec<Sample<f64>>),
     Gauge(fn(&Moment) -> Vec<Sample<f64>>),
 }
@@ -147,7 +147,7 @@ const fn metric(name: &'static str, help: &'static str, samples: Samples) -> Met
     }
 }
 
-/// All of them, in the order of the page.
+/// All metrics, in page order.
 const METRICS: [Metric; 23] = [
     metric(
         "packets",
@@ -321,7 +321,7 @@ fn real(count: usize) -> f64 {
 
 fn results(moment: &Moment, value: fn(&PacketStatus) -> u64) -> Vec<Sample<u64>> {
     let all = moment.status.packets.iter();
-    // In flight is no counter: it goes down.
+    // In flight is not a counter: it can decrease.
     let counters = all.filter(|ended| ended.result != "in_flight");
     let sample = |ended: &PacketStatus| {
         let labels = vec![
@@ -409,7 +409,7 @@ fn cpu(moment: &Moment, value: fn(&CpuStatus) -> f64) -> Vec<Sample<f64>> {
 }
 
 /// The value of a label, which may come from outside. The encoder writes it as it is, and neither
-/// format has quotes, backslashes or ends of lines bare in it.
+/// format allows unescaped quotes, backslashes or line ends in it.
 fn label(value: &str) -> String {
     let end = value.char_indices().nth(LABEL_MAX);
     let value = end.map_or(value, |(end, _)| &value[..end]);

@@ -1,4 +1,4 @@
-//! What the API is asked for, and what it answers to that: the same types at both ends.
+//! Requests to the API, and its answers to them: the same types at both ends.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -6,20 +6,20 @@ use utoipa::ToSchema;
 /// What went wrong.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Refusal {
-    /// In words.
+    /// A message in plain English.
     pub error: String,
 }
 
-/// A mode to go on with.
+/// A mode to switch to.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModeRequest {
-    /// Name of the mode; several joined by `+`.
+    /// Name of the mode; several are joined by `+`.
     pub mode: String,
-    /// After so many seconds the modes before are back.
+    /// Return to the previous modes after this many seconds.
     #[serde(default)]
     pub seconds: Option<f64>,
-    /// Why, for the events.
+    /// Reason, for the events.
     #[serde(default)]
     pub why: String,
 }
@@ -28,21 +28,21 @@ pub struct ModeRequest {
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyRequest {
-    /// Which packets, in tcpdump's language.
+    /// Packets to match, in tcpdump's filter language.
     #[serde(rename = "match")]
     pub matches: String,
-    /// What is done.
+    /// Action on them.
     pub action: String,
-    /// A larger number goes first.
+    /// Priority; the largest number wins.
     #[serde(default = "priority_default")]
     pub priority: u16,
-    /// Only packets of this interface.
+    /// Match packets of this interface only.
     #[serde(default)]
     pub interface: Option<String>,
-    /// Whether what is kept of them is not deleted to make room.
+    /// Never delete the data kept for them to free disk space.
     #[serde(default)]
     pub protect: bool,
-    /// Why, for the events.
+    /// Reason, for the events.
     #[serde(default)]
     pub why: String,
 }

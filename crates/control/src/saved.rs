@@ -1,7 +1,7 @@
-//! Policies that were added at run time, saved in the directory of the log, so that they are in
-//! force again when a recording into it is started anew.
+//! Policies added at run time, saved in the log's directory, so that they apply again when a
+//! recording into it is restarted.
 //!
-//! The file [`FILE_NAME`] has a line of JSON for what it is, and one for each change:
+//! The file [`FILE_NAME`] has a line of JSON that identifies it, and one for each change:
 //!
 //! ```text
 //! {"strata":"policies","version":1,"first_id":6,"next_id":9}
@@ -9,8 +9,8 @@
 //! {"removed":7}
 //! ```
 //!
-//! A change is one line appended, so it costs the same however many policies there are; once
-//! most lines are of the past, the file is replaced as a whole.
+//! A change is one line appended, so it costs the same however many policies there are; once most
+//! lines are obsolete, the whole file is replaced.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -26,19 +26,19 @@ use crate::config::PolicyConfig;
 
 /// The file's name in the directory of the log.
 pub const FILE_NAME: &str = "policies.jsonl";
-/// A larger file is not one that was written here.
+/// A larger file was not written here.
 const FILE_BYTES_MAX: u64 = 256 << 20;
-/// Problems with single lines that are told.
+/// How many problems with single lines are reported.
 const PROBLEMS_MAX: usize = 10;
-/// Lines beyond twice the policies after which the file is replaced.
+/// Obsolete lines, beyond twice the policies, after which the file is replaced.
 const PAST_LINES_MAX: usize = 1000;
 
-/// A policy as it is saved.
+/// A saved policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SavedPolicy {
     /// Its number.
     pub id: u32,
-    /// What it says.
+    /// The policy itself.
     pub policy: PolicyConfig,
     /// Who added it.
     #[serde(default)]
@@ -71,20 +71,20 @@ enum Change<'a> {
 pub struct Saved {
     path: PathBuf,
     known: BTreeMap<u32, SavedPolicy>,
-    /// The least number that was ever given at run time, and the next one; 0 for none.
+    /// The lowest number ever assigned at run time, and the next one; 0 for none.
     first_id: u32,
     next_id: u32,
     /// Lines of changes in the file.
     lines: usize,
-    /// The file, once something was appended.
+    /// The file, once something has been appended.
     file: Option<File>,
-    /// Whether what is in the file is not what is known.
+    /// Whether the file differs from what is in memory.
     is_stale: bool,
 }
 
 impl Saved {
-    /// Those of the log in this directory, and what is wrong with the file. None where there is
-    /// no file.
+    /// The saved policies of the log in this directory, and what is wrong with the file. None if
+    /// there is no file.
     #[must_use]
     pub fn load(dir: &Path) -> (Self, Vec<String>) {
         let mut saved = Self {
@@ -110,7 +110,7 @@ impl Saved {
         (saved, problems)
     }
 
-    /// Goes through the lines of the file; what is wrong.
+    /// Parses the lines of the file; returns what is wrong.
     fn understand(&mut self, text: &str) -> Vec<String> {
         let mut lines = text.lines();
         let header = lines.next().unwrap_or("");
@@ -142,7 +142,7 @@ impl Saved {
                 }
             }
         }
-        // What is appended begins a line.
+        // Appended text must start a line.
         self.is_stale |= !text.ends_with('\n');
         if problems.len() > PROBLEMS_MAX {
             let more = problems.len() - PROBLEMS_MAX;
@@ -155,7 +155,7 @@ impl Saved {
             .collect()
     }
 
-    /// Renames a file that cannot be used, so that it is not overwritten; what is to be said.
+    /// Renames an unusable file, so that it is not overwritten; returns what to report.
     fn put_aside(&mut self, problem: &str) -> String {
         self.is_stale = true;
         let aside = self.path.with_extension("jsonl.invalid");
@@ -170,7 +170,7 @@ impl Saved {
         Printable(&text).to_string()
     }
 
-    /// Notes that a number was given.
+    /// Records that a number was assigned.
     fn number(&mut self, id: u32) {
         if self.first_id == 0 {
             self.first_id = id;
@@ -184,7 +184,7 @@ impl Saved {
         self.known.values()
     }
 
-    /// Numbers that were given at run time; those of policies that are gone are not used again.
+    /// Numbers assigned at run time; those of removed policies are not reused.
     #[must_use]
     pub fn ids(&self) -> std::ops::Range<u32> {
         self.first_id..self.next_id
@@ -194,7 +194,7 @@ impl Saved {
     ///
     /// # Errors
     ///
-    /// If it cannot be written. It is, with the next change that can be.
+    /// If it cannot be written. The next change that can be writes it too.
     pub fn add(&mut self, id: u32, policy: &PolicyConfig, who: &str, why: &str) -> io::Result<()> {
         let policy = SavedPolicy {
             id,
@@ -208,7 +208,7 @@ impl Saved {
         self.change(&Change::Added(std::borrow::Cow::Owned(policy)))
     }
 
-    /// Saves that some are gone.
+    /// Records that some were removed.
     ///
     /// # Errors
     ///
@@ -222,13 +222,13 @@ impl Saved {
         Ok(())
     }
 
-    /// Saves what could not be saved before, if anything was not.
+    /// Saves what could not be saved before, if anything.
     ///
     /// # Errors
     ///
     /// As [`Saved::add`].
     pub fn try_again(&mut self) -> io::Result<()> {
-        // Where no policy was ever added, there is nothing to save.
+        // If no policy was ever added, there is nothing to save.
         if self.is_stale && self.first_id > 0 {
             self.replace()?;
         }
@@ -246,7 +246,7 @@ impl Saved {
             none => none.insert(OpenOptions::new().append(true).open(&self.path)?),
         };
         self.lines += 1;
-        // What fails may have left half of a line.
+        // A failure may have left part of a line.
         file.write_all(&line).inspect_err(|_| self.is_stale = true)
     }
 
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(Saved::load(dir.path()).0.ids(), 1..5000);
     }
 
-    /// Whatever the file holds, there are an answer and the policies of its good lines.
+    /// Whatever the file contains, loading succeeds and keeps the policies of its good lines.
     #[test]
     fn damage_is_told_and_costs_its_line_only() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! How a recording stands, as the API says it.
+//! The status of a recording, as the API returns it.
 
 use serde::{Deserialize, Serialize};
 use strata_classify::UNCLASSIFIED;
@@ -6,53 +6,53 @@ use strata_policy::ClassKept;
 use strata_wire::{Counters, DropReason, Ledger};
 use utoipa::ToSchema;
 
-/// How a recording stands.
+/// The status of a recording.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     /// Version of Strata.
     pub version: String,
-    /// Process.
+    /// Process ID.
     pub pid: u32,
     /// Directory of the log.
     pub log: String,
-    /// Since it began.
+    /// Time since its start.
     pub uptime_seconds: f64,
-    /// The modes at work, joined by `+`.
+    /// The active modes, joined by `+`.
     pub mode: String,
-    /// The modes that were asked for; others are at work while something is short.
+    /// The modes requested; others are active while something is short.
     pub asked_mode: String,
-    /// Until the mode falls back.
+    /// Time until the mode returns.
     pub mode_seconds_left: Option<f64>,
     /// Action on packets that no policy matches.
     pub default: String,
-    /// How many policies there are.
+    /// Number of policies.
     pub policies: usize,
-    /// Packets that arrive.
+    /// Packets arriving.
     pub packets_per_second: f64,
-    /// Bytes that arrive.
+    /// Bytes arriving.
     pub bytes_per_second: f64,
-    /// Bytes that are kept.
+    /// Bytes kept.
     pub logged_bytes_per_second: f64,
     /// Where packets ended.
     pub packets: Vec<PacketStatus>,
-    /// How much was kept of the packets of each class.
+    /// How much was kept of each class.
     pub classes: Vec<ClassStatus>,
-    /// Of what is logged: `wanted_but_cut`, `promoted`, `header_fallback`.
+    /// Subsets of logged packets: `wanted_but_cut`, `promoted`, `header_fallback`.
     pub of_logged: Vec<PacketStatus>,
-    /// Copies that policies send on: `sent`, `lost`.
+    /// Copies made for mirroring policies: `sent`, `lost`.
     pub mirrored: Vec<PacketStatus>,
     /// Interfaces.
     pub interfaces: Vec<InterfaceStatus>,
-    /// What was lost before it came here.
+    /// What was lost before it reached Strata.
     pub lost: Vec<LostStatus>,
     /// What can run short.
     pub resources: Vec<ResourceStatus>,
-    /// The CPU budget; none without one.
+    /// The CPU budget, if there is one.
     pub cpu: Option<CpuStatus>,
     /// How fast changes are.
     pub changes: ChangeStatus,
-    /// How long packets wait in the kernel's ring for their worker, at most, lately: a change
-    /// counts from the next packet that a worker takes.
+    /// Recent maximum time that packets wait in the kernel's ring for their worker: a change
+    /// applies from the next packet that a worker takes.
     pub ring_wait_ms: Option<f64>,
 }
 
@@ -63,24 +63,24 @@ pub struct PacketStatus {
     pub result: String,
     /// Why, for `dropped` and `discarded`.
     pub reason: String,
-    /// So far.
+    /// In total.
     pub packets: u64,
-    /// Bytes on the wire; for `logged` and `in_flight` those kept.
+    /// Bytes on the wire; for `logged` and `in_flight` bytes kept.
     pub bytes: u64,
 }
 
-/// Packets of a class of which the same is kept.
+/// Packets of a class kept at the same granularity.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ClassStatus {
     /// The class.
     pub class: String,
     /// `full`, `partial`, `header`, `drop` or `sampled_out`.
     pub granularity: String,
-    /// Packets so far.
+    /// Packets in total.
     pub packets: u64,
     /// Their bytes on the wire.
     pub captured_bytes: u64,
-    /// Their bytes that are kept.
+    /// Their bytes kept.
     pub kept_bytes: u64,
 }
 
@@ -89,20 +89,20 @@ pub struct ClassStatus {
 pub struct InterfaceStatus {
     /// Its name.
     pub name: String,
-    /// Packets that the kernel delivered so far.
+    /// Packets delivered by the kernel in total.
     pub received: u64,
-    /// Packets that the kernel dropped so far, since the ring was full.
+    /// Packets dropped by the kernel in total, since the ring was full.
     pub dropped: u64,
 }
 
-/// Packets that were lost before they came here.
+/// Packets lost before they reached Strata.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LostStatus {
     /// `kernel`, `softnet` or `device`.
     pub place: String,
-    /// The counter that says so.
+    /// The counter that recorded the loss.
     pub counter: String,
-    /// How many, since the recording began.
+    /// How many, since the recording started.
     pub packets: u64,
     /// What to do about it.
     pub advice: String,
@@ -117,35 +117,35 @@ pub struct ResourceStatus {
     pub used: Option<f64>,
     /// Share at which it is short; none if shortages are not answered.
     pub short_at: Option<f64>,
-    /// Steps of degradation that it asks for now.
+    /// Steps of degradation that it currently asks for.
     pub degradation_steps: usize,
 }
 
 /// The CPU budget and what is done to keep it.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CpuStatus {
-    /// Cores that the process may use, its programs in the kernel included.
+    /// Cores that the process may use, including its programs in the kernel.
     pub budget: f64,
     /// Cores that it uses.
     pub used: f64,
-    /// Share of flows that are captured.
+    /// Share of flows captured.
     pub flow_share: f64,
 }
 
-/// From the request of a change, or from the reading that led to it, to the switch of a worker.
+/// The delay from a request, or from the reading that led to a change, to its adoption by a worker.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ChangeStatus {
-    /// How many changes workers picked up.
+    /// Number of changes that workers adopted.
     pub count: u64,
     /// Sum of all delays.
     pub seconds_sum: f64,
-    /// Median of the latest.
+    /// Median of recent ones.
     pub median_ms: Option<f64>,
-    /// 99th percentile of the latest.
+    /// 99th percentile of recent ones.
     pub p99_ms: Option<f64>,
 }
 
-/// Where a policy is from.
+/// The origin of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PolicyOrigin {
@@ -160,19 +160,18 @@ pub enum PolicyOrigin {
 pub struct PolicyStatus {
     /// Its number.
     pub id: u32,
-    /// Which packets.
+    /// Packets to match.
     #[serde(rename = "match")]
     pub matches: String,
-    /// What is done.
+    /// Action on them.
     pub action: String,
-    /// A larger number goes first.
+    /// Priority; the largest number wins.
     pub priority: u16,
-    /// Only packets of this interface.
+    /// Match packets of this interface only.
     pub interface: Option<String>,
-    /// Whether what is kept of them is not deleted to make room.
+    /// Whether the data kept for them is never deleted to free disk space.
     pub protect: bool,
-    /// Where it is from: `configuration`, or `run_time` if it was added to the running
-    /// recording.
+    /// Its origin: `configuration`, or `run_time` if it was added to the running recording.
     pub origin: PolicyOrigin,
     /// Packets that it was applied to.
     pub packets: u64,
@@ -195,7 +194,7 @@ pub(crate) fn classes(kept: &[ClassKept], names: &[String]) -> Vec<ClassStatus> 
     kept.iter().map(status).collect()
 }
 
-/// What is to be known of packets that are logged, from the counters.
+/// Details of logged packets, from the counters.
 pub(crate) fn of_logged(ledger: &Ledger) -> Vec<PacketStatus> {
     vec![
         ended("wanted_but_cut", "", ledger.wanted_but_cut),
@@ -204,7 +203,7 @@ pub(crate) fn of_logged(ledger: &Ledger) -> Vec<PacketStatus> {
     ]
 }
 
-/// What became of copies that policies send on.
+/// What became of mirrored copies.
 pub(crate) fn mirrored(ledger: &Ledger) -> Vec<PacketStatus> {
     vec![
         ended("sent", "", ledger.mirrored),

@@ -1,4 +1,4 @@
-//! Alerts to a small server: they arrive, are tried again, and never keep anybody waiting.
+//! Alerts to a small server: they arrive, are retried, and never make anybody wait.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,8 +11,8 @@ use serde_json::Value;
 use strata_control::Event;
 use strata_control::alerts::{AlertCounts, AlertSender, Webhook, WebhookError};
 
-/// Answers one request after another with these statuses, and says what came: the header
-/// lines, and the body.
+/// Answers successive requests with these statuses, and passes on each request: the header lines,
+/// and the body.
 fn server(statuses: &'static [u16]) -> (String, Receiver<(String, Value)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());
@@ -112,8 +112,8 @@ fn an_alert_is_sent_again_until_the_server_takes_it() {
     );
 }
 
-/// A server that takes connections and never answers: who sends alerts does not notice, what
-/// the queue does not hold is counted.
+/// A server that accepts connections but never answers: senders of alerts do not notice, and alerts
+/// that do not fit the queue are counted.
 #[test]
 fn a_server_that_does_not_answer_keeps_nobody_waiting() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -129,7 +129,7 @@ fn a_server_that_does_not_answer_keeps_nobody_waiting() {
     assert_eq!((counts.sent, counts.failed), (0, 0));
     // One may be in flight.
     assert!((743..=744).contains(&counts.dropped), "{counts:?}");
-    // Nobody joins the thread, which still waits for its answers.
+    // Do not join the thread, which still waits for its answers.
     std::mem::forget(alerts);
 }
 

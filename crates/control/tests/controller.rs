@@ -1,4 +1,4 @@
-//! The controller: what is asked of it, what it does by itself, and what it says.
+//! The controller: requests to it, what it does by itself, and its reports.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +36,7 @@ fn policy(filter: &str, action: &str) -> PolicyConfig {
     }
 }
 
-/// A recording whose memory blocks are in use to this share.
+/// A recording with this share of its memory blocks in use.
 fn blocks(used: u64) -> Observed {
     let mut observed = Observed {
         blocks_bytes: 100,
@@ -66,7 +66,7 @@ fn a_shortage_is_answered_and_taken_back() {
     assert_eq!(mode_at(2.6, 90), "log-minimum");
     assert_eq!(controller.steering().plan().mode_name(), "log-minimum");
     assert_eq!(controller.status().asked_mode, "default");
-    // Between the thresholds all stays; below, the hold time passes for each step.
+    // Between the thresholds nothing changes; below, each step takes the hold time.
     assert_eq!(mode_at(30.0, 50), "log-minimum");
     assert_eq!(mode_at(40.0, 10), "log-minimum");
     assert_eq!(mode_at(50.1, 10), "log-sampled");
@@ -78,7 +78,7 @@ fn a_shortage_is_answered_and_taken_back() {
     assert_eq!(events[0].why, "blocks is short: 90 % in use");
 }
 
-/// Workers say less often what the kernel dropped than the controller looks.
+/// Workers report kernel drops less often than the controller looks.
 #[test]
 fn drops_are_answered_though_they_are_told_late() {
     let controller = controller(true);
@@ -95,7 +95,7 @@ fn drops_are_answered_though_they_are_told_late() {
     assert_eq!(why, "the kernel drops packets");
 }
 
-/// What was asked for is no more than what a shortage leaves, and the other way round.
+/// A request never adds to what a shortage leaves, and the other way round.
 #[test]
 fn degradation_never_keeps_more_than_was_asked_for() {
     let controller = controller(true);
@@ -109,8 +109,8 @@ fn degradation_never_keeps_more_than_was_asked_for() {
     assert_eq!(controller.status().mode, "log-minimum");
 }
 
-/// While something is short, other modes are at work than those that are asked for; a name that
-/// does not exist is one all the same.
+/// While something is short, other modes are active than those requested; an unknown name is
+/// invalid even then.
 #[test]
 fn a_mode_that_does_not_exist_is_refused_while_something_is_short() {
     let controller = controller(true);
@@ -162,7 +162,7 @@ fn what_is_refused_changes_nothing() {
     assert_eq!(controller.events().len(), 1);
 }
 
-/// A mode that names a class which no model has.
+/// A mode that names a class unknown to every model.
 fn mode_of_no_class() -> ModeConfig {
     ModeConfig {
         benign: "header".into(),
@@ -171,7 +171,7 @@ fn mode_of_no_class() -> ModeConfig {
     }
 }
 
-/// Everything that a request can change, as it is seen from outside.
+/// Everything that a request can change, as seen from outside.
 fn asked(controller: &Controller) -> impl PartialEq + Debug {
     let status = controller.status();
     let short_at: Vec<_> = status.resources.iter().map(|r| r.short_at).collect();
@@ -183,8 +183,8 @@ fn asked(controller: &Controller) -> impl PartialEq + Debug {
     )
 }
 
-/// The mode of a configuration may be at work only later, when it is too late to refuse it:
-/// after a timed mode, or once nothing is short.
+/// A configured mode may become active only later, when it is too late to refuse it: after a timed
+/// mode, or once nothing is short.
 #[test]
 fn a_refused_reload_changes_nothing_whatever_is_at_work() {
     let start = Instant::now();
@@ -239,7 +239,7 @@ fn a_refused_reload_changes_nothing_whatever_is_at_work() {
     }
 }
 
-/// The same by hand: a mode of no use is refused though another one is at work.
+/// The same for a user's request: an unusable mode is refused though another one is active.
 #[test]
 fn a_mode_of_a_class_that_does_not_exist_is_refused_while_something_is_short() {
     let start = Instant::now();
@@ -260,7 +260,7 @@ fn a_mode_of_a_class_that_does_not_exist_is_refused_while_something_is_short() {
     assert_eq!(asked(&controller), before);
 }
 
-/// What a configuration says.
+/// A configuration.
 fn configured(mode: &str, wanted: &[PolicyConfig]) -> Beginning {
     Beginning {
         modes: vec![mode.into()],
@@ -309,7 +309,7 @@ fn reloading_keeps_what_stays() {
         what.contains("1 policies added, 1 kept, 1 removed; 1 of run time stay"),
         "{what}"
     );
-    // A configuration that is refused changes nothing.
+    // A refused configuration changes nothing.
     let mut refused = configured("none", &[policy("ip6", "drop")]);
     assert!(controller.reload(refused.clone(), "configuration").is_err());
     refused.modes = vec!["default".into()];
@@ -319,7 +319,7 @@ fn reloading_keeps_what_stays() {
     assert!(controller.reload(refused, "configuration").is_err());
     assert_eq!(listed(&controller), expected);
     assert_eq!(controller.status().mode, "log-all");
-    // What the file comes to have is the file's from then on.
+    // Policies that appear in the file belong to the file from then on.
     let wanted = [policy("port 53", "full")];
     let beginning = configured("default", &wanted);
     controller.reload(beginning, "configuration").unwrap();
@@ -342,7 +342,7 @@ fn policies_of_run_time_are_there_again() {
     }
     first.remove_policy(3, "uid 0", "").unwrap();
     drop(first);
-    // The configuration has more, one of them also of run time.
+    // The configuration has grown, by one policy that was also added at run time.
     let wanted = ["tcp", "arp", "ip6"].map(|filter| policy(filter, "full"));
     let again = begin(&wanted);
     let expected = [
@@ -359,7 +359,7 @@ fn policies_of_run_time_are_there_again() {
         7
     );
     drop(again);
-    // One that cannot be used is told, and stays saved for when it can.
+    // An unusable policy is reported, and stays saved for when it can be used.
     let path = dir.path().join("policies.jsonl");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, text.replace("\"drop\"", "\"mirror\"")).unwrap();
@@ -415,7 +415,7 @@ fn texts_of_requests_are_bounded() {
     );
 }
 
-/// Policies come and go by the thousand while all are made ready anew beside.
+/// Policies come and go by the thousand while all are compiled anew in the background.
 #[test]
 fn ten_thousand_policies_fit() {
     let host = |number: u32| {
@@ -441,7 +441,7 @@ fn ten_thousand_policies_fit() {
     assert_eq!(controller.add_policy(&host(0), "test", "").unwrap(), 10_001);
 }
 
-/// Every metric that the dashboard asks for is there.
+/// Every metric used by the dashboard exists.
 #[test]
 fn the_dashboard_finds_its_metrics() {
     let controller = controller(true);
@@ -472,7 +472,7 @@ fn the_dashboard_finds_its_metrics() {
     let names: BTreeSet<&str> = names.collect();
     assert!(names.len() >= 8, "{names:?}");
     for name in names {
-        // Delays are known once a worker has picked up a change.
+        // Delays are known once a worker has adopted a change.
         if name != "strata_plan_change_delay_p99_seconds" {
             assert!(
                 page.contains(&format!("\n{name}{{")) || page.contains(&format!("\n{name} ")),
@@ -482,8 +482,8 @@ fn the_dashboard_finds_its_metrics() {
     }
 }
 
-/// Rates are taken once a second: what is too much for one of them is answered by one step, not
-/// by one each time that the controller looks.
+/// Rates are measured once a second: an excess in one of them is answered by one step, not by one
+/// each time the controller looks.
 #[test]
 fn a_rate_that_is_too_high_once_is_one_step() {
     let path = workspace_root().join("models/default.json");
@@ -499,7 +499,7 @@ fn a_rate_that_is_too_high_once_is_one_step() {
     let controller = Controller::new(model, beginning).unwrap();
     let start = Instant::now();
     let mut observed = blocks(0);
-    // 2 MB a second, until the mode relieves it: then 0.5.
+    // 2 MB a second, until the mode degrades: then 0.5.
     let mut modes = Vec::new();
     for tick in 0..120_u32 {
         let degraded = controller.status().mode != "default";
@@ -513,7 +513,7 @@ fn a_rate_that_is_too_high_once_is_one_step() {
     assert_eq!(modes, ["default", "log-partial"]);
 }
 
-/// What fast sensors say is answered between the looks, by their own times.
+/// Readings of fast sensors are answered between looks, by their own times.
 #[test]
 fn fast_sensors_are_answered_at_once_and_once() {
     let controller = controller(true);
@@ -528,7 +528,7 @@ fn fast_sensors_are_answered_at_once_and_once() {
         controller.sense(at(ms), &fast);
     }
     assert_eq!(controller.status().mode, "log-sampled");
-    // A worker that says nothing new has not said it again.
+    // A worker with nothing new has not repeated its report.
     for ms in 302..2_000 {
         let fast = Fast {
             ring_fill: Some((0.9, at(301))),
@@ -537,7 +537,7 @@ fn fast_sensors_are_answered_at_once_and_once() {
         controller.sense(at(ms), &fast);
     }
     assert_eq!(controller.status().mode, "log-sampled");
-    // A packet that the kernel drops is seen in the look after.
+    // A kernel drop is seen in the next look.
     for ms in 2_000..2_400 {
         let fast = Fast {
             dropped: Some(7),

@@ -1,4 +1,4 @@
-//! The CPU budget under loads that change, from a seed: minutes in milliseconds.
+//! The CPU budget under changing load, from a seed: minutes in milliseconds.
 
 use proptest::prelude::*;
 use strata_control::cpu::{CpuState, adjust};
@@ -26,8 +26,8 @@ impl Random {
     }
 }
 
-/// A process whose work follows the load: part of it is done a look later, some of it for
-/// packets that are skipped too, some whatever the load, and never as much as on average.
+/// A process whose work follows the load: part of it is done a look later, some of it also for
+/// skipped packets, some regardless of load, and it always deviates from the average.
 struct Process {
     pending: f64,
     kernel: f64,
@@ -36,9 +36,9 @@ struct Process {
 }
 
 impl Process {
-    /// CPU seconds of a look. `load` 1 takes the budget if all is captured.
+    /// CPU seconds of a look. `load` 1 uses the whole budget if everything is captured.
     fn work(&mut self, load: f64, ratio: f64, random: &mut Random) -> f64 {
-        // Whole flows: what is kept is not quite the share.
+        // Whole flows: the kept part deviates a little from the share.
         let kept = (ratio * (1.0 + 0.05 * random.noise())).min(1.0);
         let load = load * (BUDGET - self.fixed) * (1.0 + self.noise * random.noise());
         let used = self.fixed + load * (self.kernel + (1.0 - self.kernel) * kept);
@@ -80,8 +80,8 @@ fn mean(looks: &[Look], of: impl Fn(&Look) -> f64) -> f64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Over any 10 s that begin 5 s after a step of the load, use is within a point of the
-    /// budget, or below it with all captured.
+    /// Over any 10 s starting 5 s after a step of the load, use is within a point of the budget, or
+    /// below it with everything captured.
     #[test]
     fn the_budget_is_kept_after_steps_of_the_load(
         seed: u64,
@@ -107,7 +107,7 @@ proptest! {
         }
     }
 
-    /// Whatever is measured, the share is one.
+    /// Whatever is measured, the share is valid.
     #[test]
     fn the_share_stays_a_share(
         looks in proptest::collection::vec((0.0..8.0_f64, 0.0..60.0_f64), 1..200),
@@ -121,7 +121,7 @@ proptest! {
     }
 }
 
-/// A load that is gone leaves nothing behind: all flows are captured again in a few seconds.
+/// A past load has no lasting effect: all flows are captured again in a few seconds.
 #[test]
 fn all_is_captured_again_when_the_load_is_gone() {
     let mut process = Process {

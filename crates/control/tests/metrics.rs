@@ -1,4 +1,4 @@
-//! The page of metrics, as Prometheus' own tool reads it.
+//! The metrics page, as read by Prometheus' own tool.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 #![allow(clippy::print_stderr, reason = "says why it did not run")]
 
@@ -15,7 +15,7 @@ use strata_policy::ClassKept;
 use strata_testkit::workspace_root;
 use strata_wire::Counters;
 
-/// A recording of which everything is known, with texts that need care.
+/// A recording with every value set, and texts that need escaping.
 fn controller(policies: u32) -> Controller {
     let json = std::fs::read(workspace_root().join("models/default.json")).unwrap();
     let beginning = Beginning {
@@ -68,7 +68,7 @@ fn controller(policies: u32) -> Controller {
     controller
 }
 
-/// What promtool says of a page, if it is there: nothing, if all is well.
+/// The output of promtool on a page, if installed: empty if all is well.
 fn promtool(page: &str) -> Option<String> {
     let unpacked = workspace_root().join("target/tools/promtool");
     let program = if unpacked.exists() {
@@ -102,7 +102,7 @@ fn promtool_finds_nothing_wrong() {
     let page = metrics::text(&controller(3), Format::Prometheus);
     if let Some(said) = promtool(&page) {
         assert_eq!(said, "", "{page}");
-        // That it would say something.
+        // Check that it reports errors at all.
         assert_ne!(promtool("# TYPE a counter\na{ 1\n"), Some(String::new()));
     }
 }

@@ -1,4 +1,4 @@
-//! Whatever number a request holds, there is an answer, and a mode for a time ends.
+//! Whatever number a request holds, there is an answer, and a timed mode ends.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use strata_control::{Beginning, Controller, MODE_PERIOD_MAX, Observed};
 use strata_sandbox::{Owner, SocketFile};
 use strata_testkit::workspace_root;
 
-/// Numbers as JSON may have them, and what only looks like one.
+/// Numbers that JSON allows, and some that only look like one.
 const EXTREMES: &[&str] = &[
     "0",
     "-0",
@@ -80,7 +80,7 @@ impl Api {
         self.dir.path().join("api.sock")
     }
 
-    /// The number of the answer's status. There is always one.
+    /// The status code of the answer. There always is one.
     fn status(&self, method: &str, path: &str, body: &str) -> u16 {
         let mut stream = UnixStream::connect(self.socket()).unwrap();
         let limit = Some(Duration::from_secs(30));
@@ -98,7 +98,7 @@ impl Api {
         status.unwrap_or_else(|| panic!("{method} {path} {body}: {answer:?}"))
     }
 
-    /// Asks for a mode for a time; whether it was accepted, which it ends from then.
+    /// Requests a timed mode, and lets its time pass; returns whether it was accepted.
     fn mode_for(&self, seconds: &str) -> bool {
         let body = format!("{{\"mode\":\"log-all\",\"seconds\":{seconds}}}");
         let status = self.status("PUT", "/api/v1/mode", &body);
@@ -138,11 +138,11 @@ fn extreme_numbers_are_answered() {
         let removed = api.status("DELETE", &path, "");
         assert!([204, 400, 404].contains(&removed), "{number}: {removed}");
     }
-    // A mode that was asked for before is not lost with a request that is refused.
+    // A refused request does not cancel an earlier mode.
     assert!(api.mode_for("3600"));
 }
 
-/// A refused time leaves an earlier one to end as it would.
+/// After a refused time, an earlier one still ends on schedule.
 #[test]
 fn refused_times_change_nothing() {
     let api = Api::start();

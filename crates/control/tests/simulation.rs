@@ -9,18 +9,18 @@ use strata_wire::mix64;
 const TICK_NS: u64 = 100_000_000;
 const HOUR: u64 = 36_000;
 
-/// A recorder in a disk's way: what arrives is kept as far as the mode wants it, waits in
-/// blocks, and is written at the disk's rate.
+/// A recorder with a slow disk: what arrives is kept as the mode decides, waits in blocks, and is
+/// written at the disk's rate.
 struct Machine {
     waiting: f64,
     arrived: f64,
     lost: f64,
 }
 
-/// Bytes that the blocks hold, in ticks of the disk.
+/// Bytes that the blocks hold, in ticks of the disk's rate.
 const BLOCKS: f64 = 8.0;
 
-/// The share of the bytes that a mode keeps.
+/// The share of bytes that a mode keeps.
 fn kept(degradation: Degradation) -> f64 {
     match degradation.mode() {
         None => 0.5,
@@ -46,12 +46,12 @@ impl Machine {
 struct Outcome {
     changes: Vec<(u64, Degradation)>,
     lost_share: f64,
-    /// Ticks with degradation though the traffic has needed none for the longest hold time.
+    /// Ticks with degradation though the traffic has required none for the longest hold time.
     starved: u64,
     last: Degradation,
 }
 
-/// Runs so many ticks of traffic, which is given in ticks of the disk's rate.
+/// Runs this many ticks of traffic, which is given in ticks of the disk's rate.
 fn simulate(ticks: u64, steered: bool, mut traffic: impl FnMut(u64) -> f64) -> Outcome {
     let options = ElasticOptions::default();
     let mut state = ElasticState::default();
@@ -103,7 +103,7 @@ fn unit(seed: u64) -> f64 {
     f64::from(u32::try_from(mix64(seed) >> 32).unwrap()) / f64::from(u32::MAX)
 }
 
-/// Most changes in any hour.
+/// The most changes in any hour.
 fn busiest_hour(changes: &[(u64, Degradation)]) -> usize {
     let within = |start: u64| {
         changes
@@ -144,22 +144,22 @@ fn a_day_with_bursts_neither_flaps_nor_starves() {
     }
 }
 
-/// Too much for ever: without degradation it overflows, with the first step it does not. The worst
+/// Permanent overload: without degradation it overflows, with the first step it does not. The worst
 /// case for flapping.
 #[test]
 fn constant_overload_settles() {
     for load in [2.1, 3.0, 4.5, 6.0, 12.0, 40.0] {
         let outcome = simulate(10 * HOUR, true, |_| load);
         let late = outcome.changes.iter().filter(|(at, _)| *at > HOUR).count();
-        // At most two changes for each longest hold time, of which an hour has six.
+        // At most two changes per longest hold time, of which an hour has six.
         assert!(late <= 9 * 12, "load {load}: {late} changes in nine hours");
         let lost = outcome.lost_share;
         assert!(load > 16.0 || lost < 0.01, "load {load}: lost {lost}");
     }
 }
 
-/// Loads that come and go with every period: the one that fits the hold time worst is found
-/// here, not by a user.
+/// Loads that come and go with every period: the one that suits the hold time worst is found here,
+/// not by a user.
 #[test]
 fn no_period_makes_it_flap() {
     for period in [
@@ -202,8 +202,8 @@ fn shortages_of_several_resources_join() {
     assert_eq!(state.level(Resource::Blocks), 1);
 }
 
-/// A way that takes so much, and a sensor that says once in a while how much of it was used since
-/// the last time, while the controller looks a thousand times a second.
+/// A path of limited capacity, and a sensor that now and then reports how much of it was used since
+/// the last report, while the controller looks a thousand times a second.
 struct Way {
     period_ns: u64,
     rate: f64,
@@ -237,7 +237,7 @@ impl Way {
     }
 }
 
-/// Runs sensors of their own periods for so many seconds: the steps, with their times.
+/// Runs sensors with their own periods for this many seconds: the steps, with their times.
 fn with_sensors(ways: &mut [(Resource, Way)], seconds: u64) -> (ElasticState, Vec<(u64, Step)>) {
     let options = ElasticOptions {
         thresholds: ElasticOptions::default().thresholds.map(|mut threshold| {
@@ -259,7 +259,7 @@ fn with_sensors(ways: &mut [(Resource, Way)], seconds: u64) -> (ElasticState, Ve
     (state, all)
 }
 
-/// What one step relieves is relieved by one step, however seldom the sensor says so. (Of what
+/// A shortage that one step resolves gets one step, however seldom the sensor reports. (Of what
 /// arrives half is kept by default, a quarter after one step.)
 #[test]
 fn one_excess_is_one_step_whatever_the_period_of_the_sensor() {
@@ -271,7 +271,7 @@ fn one_excess_is_one_step_whatever_the_period_of_the_sensor() {
     }
 }
 
-/// A reading that stays where it is, since its sensor has stopped, counts once.
+/// A reading that stays unchanged because its sensor has stopped counts once.
 #[test]
 fn a_sensor_that_stops_has_said_one_thing_once() {
     let options = ElasticOptions::default();
@@ -290,8 +290,8 @@ fn a_sensor_that_stops_has_said_one_thing_once() {
     }
 }
 
-/// Several sensors at once, of periods and loads from a seed: each steps on its own readings, as
-/// often as it has new ones at most, and all that is needed is given up in the end.
+/// Several sensors at once, with periods and loads from a seed: each steps on its own readings, at
+/// most as often as it has new ones, and in the end everything necessary is given up.
 #[test]
 fn sensors_of_many_periods_neither_hurry_nor_starve() {
     let resources = [Resource::Bandwidth, Resource::Cpu, Resource::DiskRate];

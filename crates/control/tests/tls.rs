@@ -1,4 +1,4 @@
-//! The API over TCP with mutual TLS: who shows a certificate of the authority may ask.
+//! The API over TCP with mutual TLS: clients with a certificate of the authority are accepted.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 use std::fs;
@@ -15,7 +15,7 @@ use strata_control::api::{Endpoints, Server, serve};
 use strata_control::config::{ControlConfig, EndpointError};
 use strata_control::{Beginning, Controller};
 
-/// An authority, and certificates of it and of another one.
+/// An authority, and certificates from it and from another one.
 struct Files(tempfile::TempDir);
 
 impl Files {
@@ -62,7 +62,7 @@ fn controller() -> Arc<Controller> {
     Arc::new(Controller::new(model, beginning).unwrap())
 }
 
-/// What the server answers, or why it does not.
+/// The server's answer, or why there is none.
 fn ask(port: u16, files: &Files, name: &str, request: &str) -> std::io::Result<String> {
     let (certificate, key) = (
         files.path(&format!("{name}.pem")),
@@ -77,7 +77,7 @@ fn ask(port: u16, files: &Files, name: &str, request: &str) -> std::io::Result<S
     stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
     match stream.read_to_string(&mut answer) {
-        // The server ends connections without a word of TLS.
+        // The server closes connections without a TLS close message.
         Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof && !answer.is_empty() => {}
         done => drop(done?),
     }
@@ -112,7 +112,7 @@ fn started(files: &Files) -> (Server, u16, Arc<Controller>) {
 fn a_certificate_of_the_authority_opens_the_api() {
     let files = Files::new();
     let (_server, port, controller) = started(&files);
-    // One that says nothing keeps nobody out.
+    // A silent client keeps nobody out.
     let _silent = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let body = "{\"mode\":\"log-all\",\"why\":\"test\"}";
     let request = format!(
@@ -140,7 +140,7 @@ fn a_certificate_of_the_authority_opens_the_api() {
     assert!(!answer.starts_with(b"HTTP"));
 }
 
-/// Who connects and says nothing keeps nobody waiting, however many they are.
+/// Silent clients delay nobody, however many they are.
 #[test]
 fn idle_connections_delay_nobody() {
     let files = Files::new();

@@ -1,5 +1,5 @@
-//! Who is connected to the API, with a bound: where there is no room left, those who have not
-//! shown that they may ask make way for those who might.
+//! The connections to the API, a bounded number: when it is full, those that have not shown their
+//! authorization make way for new ones.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::oneshot;
 
-/// Connections over TCP at most, in all; half of them from one source.
+/// Most connections over TCP; half of them from one source.
 const TCP_MAX: usize = 128;
-/// Connections over the Unix socket at most. They are counted apart, so strangers keep no local
+/// Most connections over the Unix socket. They are counted separately, so strangers keep no local
 /// operator out.
 const LOCAL_MAX: usize = 32;
-/// Of all descriptors that the process may open, the API takes this share at most.
+/// The API uses at most one in this many of the descriptors that the process may open.
 const DESCRIPTORS_SHARE: u64 = 8;
 
 /// How many connections there may be.
@@ -43,7 +43,7 @@ impl Limits {
     }
 }
 
-/// As many as wanted, but well below what the process may open.
+/// As many as wanted, but well below the process's descriptor limit.
 fn within_descriptors(most: usize) -> usize {
     let descriptors = getrlimit(Resource::Nofile).current;
     let share = descriptors.map_or(most, |all| {
@@ -52,15 +52,15 @@ fn within_descriptors(most: usize) -> usize {
     share.max(2)
 }
 
-/// Where a connection comes from, as far as connections are counted together.
+/// The source of a connection, as far as connections are counted together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Source {
     /// The Unix socket.
     Local,
     /// IPv4, also as written in IPv6.
     V4(Ipv4Addr),
-    /// The first 64 bits of an IPv6 address: one host may have all that begin so (RFC 4291,
-    /// section 2.5.4).
+    /// The first 64 bits of an IPv6 address: one host may have all addresses with this prefix (RFC
+    /// 4291, section 2.5.4).
     V6([u16; 4]),
 }
 
@@ -79,7 +79,7 @@ impl From<IpAddr> for Source {
 #[derive(Debug)]
 struct Open {
     source: Source,
-    /// Whether it has shown that it may ask.
+    /// Whether it has shown its authorization.
     proved: bool,
     /// The connection ends when this is dropped.
     _stay: oneshot::Sender<()>,
@@ -89,12 +89,12 @@ struct Open {
 struct Table {
     limits: Limits,
     next: u64,
-    /// By number, so from the oldest on.
+    /// By number, so oldest first.
     open: BTreeMap<u64, Open>,
 }
 
 impl Table {
-    /// Makes room for one more of this source; whether there is some.
+    /// Frees a place for this source if need be; returns whether there is one.
     fn make_room(&mut self, source: Source) -> bool {
         let of_source = self.open.values().filter(|open| open.source == source);
         if of_source.count() >= self.limits.per_source {
@@ -107,8 +107,8 @@ impl Table {
         crowd.is_some_and(|crowd| self.close_oldest(|open| open.source == crowd))
     }
 
-    /// The source with most connections that have not shown that they may ask: a few strangers
-    /// with many connections push out their own, not the one of somebody else.
+    /// The source with the most unauthorized connections: a few strangers with many connections
+    /// push out their own, not somebody else's.
     fn with_most(&self) -> Option<Source> {
         let mut unproved = BTreeMap::<Source, usize>::new();
         for open in self.open.values().filter(|open| !open.proved) {
@@ -118,7 +118,7 @@ impl Table {
         most.map(|(source, _)| source)
     }
 
-    /// Ends the oldest of these connections that has not shown that it may ask.
+    /// Ends the oldest unauthorized connection among these.
     fn close_oldest(&mut self, is_one: impl Fn(&Open) -> bool) -> bool {
         let mut open = self.open.iter();
         let oldest = open.find(|(_, open)| !open.proved && is_one(open));
@@ -144,8 +144,8 @@ impl Connections {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets one in, and says when it has to go; `None` if all who are here have shown that they
-    /// may ask.
+    /// Admits a connection, and signals when it has to go; `None` if all present ones have shown
+    /// their authorization.
     pub(super) fn admit(&self, source: Source) -> Option<(Connection, oneshot::Receiver<()>)> {
         let mut table = self.lock();
         if !table.make_room(source) {
@@ -168,7 +168,7 @@ impl Connections {
     }
 }
 
-/// One connection; its copies are the same one. Its place is free once all are gone.
+/// One connection; clones share it. Its place is free once all are dropped.
 #[derive(Clone, Debug)]
 pub(super) struct Connection(Arc<Place>);
 
@@ -179,7 +179,7 @@ struct Place {
 }
 
 impl Connection {
-    /// Notes that it may ask, so that it need not make way for others.
+    /// Marks it authorized, so that it need not make way for others.
     pub(super) fn prove(&self) {
         if let Some(open) = self.0.connections.lock().open.get_mut(&self.0.number) {
             open.proved = true;
@@ -217,8 +217,8 @@ mod tests {
         };
         // The third of the first source took the place of the first.
         assert_eq!(gone(&mut admitted), [true, false, false, false, false]);
-        // Another source finds no room in all: the oldest of the source with most of those who
-        // have not proved themselves goes, though the first source has an older one.
+        // Another source finds all places taken: the oldest of the source with the most
+        // unauthorized connections goes, though the first source has an older one.
         admitted[1].as_ref().unwrap().0.prove();
         admitted.push(connections.admit(from(3)));
         assert_eq!(

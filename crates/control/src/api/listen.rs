@@ -21,20 +21,20 @@ use super::connections::{Connection, Connections, Limits, Source};
 
 /// How long a TLS handshake may take.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// How long the head of a request may take, from the connection or the answer before it on: so
-/// whoever connects and says nothing is gone after that.
+/// How long the head of a request may take, from the connection or the previous answer on: a silent
+/// client is gone after that.
 const HEAD: Duration = Duration::from_secs(10);
-/// How long a connection may be used; a client connects anew after that. It also ends those who
-/// do not read their answer.
+/// How long a connection may be used; clients then reconnect. It also ends those that do not read
+/// their answer.
 const CONNECTION: Duration = Duration::from_secs(300);
-/// How long the last request of a connection may go on after that.
+/// How long a connection's last request may continue after that.
 const LAST_REQUEST: Duration = Duration::from_secs(10);
-/// Bytes of a request's head at most.
+/// Most bytes of a request's head.
 const HEAD_BYTES: usize = 16 << 10;
-/// How long is waited when the system has no descriptor or memory left.
+/// How long to wait when the system is out of descriptors or memory.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
-/// Serves a Unix socket, for ever.
+/// Serves a Unix socket, forever.
 pub(super) async fn unix(listener: UnixListener, app: Router) {
     let connections = Connections::new(Limits::local());
     loop {
@@ -52,8 +52,7 @@ pub(super) async fn unix(listener: UnixListener, app: Router) {
     }
 }
 
-/// Serves TCP, for ever; where there is a configuration for TLS, only those who complete the
-/// handshake.
+/// Serves TCP, forever; if TLS is configured, only clients that complete the handshake.
 pub(super) async fn tcp(listener: TcpListener, app: Router, tls: Option<Arc<ServerConfig>>) {
     let connections = Connections::new(Limits::tcp());
     let acceptor = tls.map(TlsAcceptor::from);
@@ -66,7 +65,7 @@ pub(super) async fn tcp(listener: TcpListener, app: Router, tls: Option<Arc<Serv
                         let Some(acceptor) = acceptor else {
                             return serve(stream, app, connection).await;
                         };
-                        // Each handshake is its connection's own, so none waits for another.
+                        // Each handshake runs in its connection's task, so none waits for another.
                         let handshake = timeout(HANDSHAKE, acceptor.accept(stream));
                         if let Ok(Ok(stream)) = handshake.await {
                             serve(stream, app, connection).await;
@@ -77,14 +76,14 @@ pub(super) async fn tcp(listener: TcpListener, app: Router, tls: Option<Arc<Serv
             }
             Err(error) => wait_after(&error).await,
         }
-        // Who was accepted says what it wants before more are: else a burst of connections
-        // would push out one whose request is already there.
+        // Let an accepted client send its request before more are accepted: else a burst of
+        // connections would push out one whose request is already there.
         yield_now().await;
     }
 }
 
-/// Waits where accepting fails for want of something that another one may give back, such as
-/// descriptors (EMFILE, ENFILE).
+/// Waits if accepting fails for lack of something that others may release, such as descriptors
+/// (EMFILE, ENFILE).
 async fn wait_after(error: &io::Error) {
     let is_of_peer = matches!(
         error.kind(),
@@ -95,7 +94,7 @@ async fn wait_after(error: &io::Error) {
     }
 }
 
-/// Does the work until it is done or another one needs the place.
+/// Does the work until it is done or another client needs the place.
 async fn until(gone: oneshot::Receiver<()>, work: impl Future<Output = ()>) {
     tokio::select! {
         () = work => {}
@@ -103,7 +102,7 @@ async fn until(gone: oneshot::Receiver<()>, work: impl Future<Output = ()>) {
     }
 }
 
-/// Serves one connection. What goes wrong with it concerns its client only.
+/// Serves one connection. Its errors concern its client only.
 async fn serve<S>(stream: S, app: Router, connection: Connection)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

@@ -1,47 +1,46 @@
-//! How shortages are answered, as the configuration says it.
+//! How the configuration specifies the response to shortages.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::elastic::{ElasticOptions, Resource, Threshold};
 
-/// How shortages are answered. A step of degradation is a mode that keeps less.
+/// Response to shortages. A step of degradation is a mode that keeps less.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ElasticConfig {
-    /// Whether modes change by themselves when something is short.
+    /// Change modes automatically when a resource is short.
     pub enabled: bool,
-    /// Share of the file system in use at which the disk is short, in percent.
+    /// Disk space is short when this share of the file system is in use, in percent.
     pub disk_space_percent: f64,
-    /// Share of the memory blocks that wait for the disk at which its rate is short, in percent.
+    /// Disk rate is short when this share of the memory blocks waits for the disk, in percent.
     pub blocks_percent: f64,
-    /// Share of a ring's memory that waits for its worker at which packets per second are short,
-    /// in percent.
+    /// Packet rate is short when this share of a ring's memory waits for its worker, in percent.
     pub ring_percent: f64,
-    /// Share of the time that the disk has as many blocks to write as it takes at once, at which
-    /// its rate is short, in percent.
+    /// Disk rate is short when the disk has as many blocks to write as it takes at once for this
+    /// share of the time, in percent.
     pub disk_rate_percent: f64,
-    /// RDMA packets sent again, of those sent, at which the way to the relay is short, in percent.
+    /// The path to the relay is short when this share of sent RDMA packets is resent, in percent.
     pub rdma_again_percent: f64,
-    /// What is kept may take so many megabits per second to the disk or the relay;
-    /// without it, any number.
+    /// Limit on kept data sent to the disk or the relay, in megabits per second; without it, no
+    /// limit.
     pub bandwidth_mbps: Option<f64>,
-    /// CPU use of the busiest worker at which CPU is short, in percent of a core. Without it, CPU
-    /// is short only where it makes the kernel drop packets.
+    /// CPU is short when the busiest worker uses this much, in percent of a core. Without it, CPU
+    /// is short only when it makes the kernel drop packets.
     pub cpu_percent: Option<f64>,
-    /// CPU that the process may use, its programs in the kernel included, in percent of a core. It
-    /// is kept by capturing a share of flows only. Without it, as much as it takes.
+    /// CPU budget of the process, including its programs in the kernel, in percent of a core. It is
+    /// kept by capturing only a share of flows. Without it, no limit.
     pub cpu_budget_percent: Option<f64>,
-    /// Share of the file system in use at which the least important data of the log is deleted,
-    /// in percent: whole files of classes that are not anomalous first, of these the oldest;
+    /// Delete the least important data of the log when this share of the file system is in use, in
+    /// percent: whole files of classes that are not anomalous first, the oldest of these first;
     /// never the newest files, and never what a policy protects. Without it, nothing is deleted.
     pub remove_percent: Option<f64>,
-    /// How long something is short before it is answered, in seconds.
+    /// How long a resource must be short before the mode degrades, in seconds.
     pub confirm_seconds: f64,
-    /// How long it is no longer short before the answer is taken back, in seconds, at first; it
-    /// doubles when the shortage comes back.
+    /// How long it must no longer be short before a step is undone, in seconds, initially; doubled
+    /// when the shortage returns.
     pub hold_seconds: f64,
-    /// How long that is at most, in seconds.
+    /// Upper limit of that time, in seconds.
     pub hold_seconds_max: f64,
 }
 
@@ -73,17 +72,17 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// CPU that may be asked for, in percent of a core: more cores than Linux knows.
+/// Largest CPU value, in percent of a core: more cores than Linux supports.
 pub const CPU_PERCENT_MAX: f64 = 100.0 * 8192.0;
 /// The longest time, 366 days.
 const SECONDS_MAX: f64 = 366.0 * 86_400.0;
 /// The largest rate, a petabit per second.
 const MBPS_MAX: f64 = 1e9;
-/// The largest share. Above 100 a resource is never short, which turns its sensor off.
+/// The largest share. Above 100 a resource is never short, which disables its sensor.
 const PERCENT_MAX: f64 = 1000.0;
 
 impl ElasticConfig {
-    /// The first number that is out of its bounds: its key and what is wrong with it.
+    /// The first number out of bounds: its key and what is wrong with it.
     pub(super) fn check(&self) -> Result<(), (&'static str, String)> {
         let share = 0.0..=PERCENT_MAX;
         let time = 0.0..=SECONDS_MAX;
@@ -117,7 +116,7 @@ impl ElasticConfig {
             ("hold_seconds", Some(self.hold_seconds), time.clone()),
             ("hold_seconds_max", Some(self.hold_seconds_max), time),
         ] {
-            // What is not a number is in no range.
+            // NaN is in no range.
             if let Some(value) = value.filter(|value| !range.contains(value)) {
                 let (low, high) = range.into_inner();
                 return Err((key, format!("{value} is not from {low} to {high}")));
@@ -126,7 +125,7 @@ impl ElasticConfig {
         Ok(())
     }
 
-    /// The same for the plan. The lower thresholds keep their distance from the upper ones.
+    /// The same for the plan. The lower thresholds keep their distance to the upper ones.
     #[must_use]
     pub fn options(&self) -> ElasticOptions {
         let mut options = ElasticOptions::default();

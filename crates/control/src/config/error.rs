@@ -16,7 +16,7 @@ pub enum ConfigError {
         /// Why.
         source: io::Error,
     },
-    /// It is not TOML, or a value is not what it has to be.
+    /// It is not TOML, or a value is invalid.
     #[error("{}: {source}", path.display())]
     Toml {
         /// The file.
@@ -24,14 +24,14 @@ pub enum ConfigError {
         /// What and where.
         source: Box<toml::de::Error>,
     },
-    /// A key that there is not.
+    /// An unknown key.
     #[error("{}: no key '{key}'{}", path.display(), suggest(suggestion.as_deref()))]
     UnknownKey {
         /// The file.
         path: PathBuf,
-        /// The key with the tables it stands in.
+        /// The key with the tables that contain it.
         key: String,
-        /// What was meant, perhaps.
+        /// A similar key, if there is one.
         suggestion: Option<String>,
     },
     /// A number is out of its bounds.
@@ -39,12 +39,12 @@ pub enum ConfigError {
     Bounds {
         /// The file.
         path: PathBuf,
-        /// The key with the table it stands in.
+        /// The key with the table that contains it.
         key: String,
         /// The number and its bounds.
         problem: String,
     },
-    /// A policy is wrong.
+    /// A policy is invalid.
     #[error("{}: policy {number}: {source}", path.display())]
     Policy {
         /// The file.
@@ -54,7 +54,7 @@ pub enum ConfigError {
         /// Why.
         source: PolicyError,
     },
-    /// The default action is wrong.
+    /// The default action is invalid.
     #[error("{}: default: {source}", path.display())]
     Default {
         /// The file.

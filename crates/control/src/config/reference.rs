@@ -1,4 +1,4 @@
-//! The configuration described by its own schema: which keys there are, and the page about them.
+//! The configuration described by its own schema: its keys, and the page about them.
 
 use std::fmt::Write as _;
 
@@ -19,7 +19,7 @@ fn resolve<'a>(root: &'a Value, part: &'a Value) -> &'a Value {
     &root["$defs"][name.rsplit_once('/').map_or(name, |(_, last)| last)]
 }
 
-/// The first key that the schema does not have, and the one that is most like it.
+/// The first key that is not in the schema, and the one most like it.
 pub(super) fn unknown_key(
     root: &Value,
     part: &Value,
@@ -123,7 +123,7 @@ fn describe(root: &Value, part: &Value, within: &str, page: &mut String) {
     }
 }
 
-/// A table's name as the beginning of a key.
+/// A table's name as a key prefix.
 fn dotted(within: &str) -> String {
     let name = within.trim_matches(['`', '[', ']']);
     if name.is_empty() {
@@ -133,7 +133,7 @@ fn dotted(within: &str) -> String {
     }
 }
 
-/// The type of a key in words, and the table after it with the form of its heading.
+/// The type of a key as text, and the table it holds with the form of its heading.
 fn kind<'a>(root: &'a Value, value: &'a Value) -> (String, Option<(&'a Value, &'static str)>) {
     let target = resolve(root, value);
     let types: Vec<&str> = match &target["type"] {

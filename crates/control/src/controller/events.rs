@@ -1,4 +1,4 @@
-//! What happened to a recording, as far as it is remembered: bounded by number and by bytes.
+//! The recent events of a recording: bounded by number and by bytes.
 
 use std::collections::VecDeque;
 
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 use strata_wire::start_of;
 use utoipa::ToSchema;
 
-/// Events that are remembered at most, and their bytes.
+/// The most events kept, and their bytes.
 const EVENTS_MAX: usize = 1000;
 const BYTES_MAX: usize = 1 << 20;
-/// Bytes of what happened, and of why, at most: more than the longest expression of a policy.
+/// Most bytes of an event, and of its reason: more than the longest expression of a policy.
 const TEXT_BYTES_MAX: usize = 5 << 10;
 
-/// Something that happened: who did what, and why.
+/// An event: who did what, and why.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Event {
     /// When, in RFC 3339.
@@ -22,7 +22,7 @@ pub struct Event {
     pub who: String,
     /// What.
     pub what: String,
-    /// Why, if it was said.
+    /// Why, if given.
     pub why: String,
 }
 
@@ -40,7 +40,7 @@ struct Latest {
 }
 
 impl Latest {
-    /// Adds one; those that there is no room for any more are forgotten.
+    /// Adds an event; the oldest are dropped when they no longer fit.
     fn push(&mut self, event: Event) {
         self.bytes += event.bytes();
         self.events.push_back(event);
@@ -57,7 +57,7 @@ impl Latest {
 #[derive(Debug, Default)]
 pub(super) struct Events {
     latest: Latest,
-    /// Those that were not yet taken for the journal.
+    /// Events not yet taken for the journal.
     events: Latest,
 }
 
@@ -82,7 +82,7 @@ impl Events {
     }
 }
 
-/// The start of a text.
+/// The start of a text, within the bound.
 fn bounded(mut text: String) -> String {
     if text.len() > TEXT_BYTES_MAX {
         text.truncate(start_of(&text, TEXT_BYTES_MAX).len());

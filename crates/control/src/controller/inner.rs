@@ -1,4 +1,4 @@
-//! What a controller knows of its recording, and what follows from it.
+//! What a controller knows about its recording, and what follows from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,33 +15,33 @@ use crate::elastic::{Degradation, ElasticOptions, ElasticState, Reading, Resourc
 use crate::saved::Saved;
 use crate::status::CpuStatus;
 
-/// For how long the kernel is said to drop packets after it was seen to: longer than
-/// workers take to say so again.
+/// How long the kernel counts as dropping packets after it was seen to do so: longer than workers
+/// take to report again.
 const DROPS_LAST: Duration = Duration::from_millis(500);
-/// Over how long rates are taken.
+/// The interval over which rates are measured.
 const RATE_INTERVAL: Duration = Duration::from_secs(1);
-/// Over how long the share of RDMA packets that are sent again is taken, while there are some.
+/// The interval over which the share of resent RDMA packets is measured, while there are some.
 const RDMA_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What is asked of a recording, by its configuration and by hand. It is never changed in part:
-/// another one is made, checked, and takes its place.
+/// Settings of a recording, from its configuration and from users. Never changed in part: a new
+/// value is made, checked, and replaces it.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) own_modes: BTreeMap<String, ModeConfig>,
-    /// What was asked for last.
+    /// The modes last requested.
     pub(super) modes: Vec<String>,
-    /// When the mode falls back, and to what.
+    /// When the mode returns, and to what.
     pub(super) timed: Option<(Instant, Vec<String>)>,
-    /// What is done with packets that no policy matches.
+    /// The action for packets that no policy matches.
     pub(super) default: Action,
-    /// How shortages are answered; `None` if they are not.
+    /// How shortages are answered; `None` if not at all.
     pub(super) elastic: Option<ElasticOptions>,
-    /// Cores that the process may use; `None` for as many as it takes.
+    /// Cores that the process may use; `None` for no limit.
     pub(super) cpu_budget: Option<f64>,
 }
 
 impl Asked {
-    /// Checks every mode that it names. Not all of them are at work: some are while nothing is
+    /// Checks every mode that it names. Not all of them are active: some are only while nothing is
     /// short, or once a time is over, when it is too late to refuse them.
     pub(super) fn check(&self, model: &Model) -> Result<(), ModeError> {
         for name in self.own_modes.keys() {
@@ -54,14 +54,14 @@ impl Asked {
         Ok(())
     }
 
-    /// The modes at work: those asked for, or where something is short the one that relieves it
-    /// and keeps no more than these.
+    /// The active modes: those requested, or during a shortage the one that answers it and keeps no
+    /// more than these.
     fn active(&self, degradation: Degradation) -> Vec<String> {
         if degradation == Degradation::default() {
             return self.modes.clone();
         }
         let asked = self.modes.iter().map(|name| Degradation::of_mode(name));
-        // Several modes are joined demands, so they give up only what all do.
+        // Several modes keep what any of them demands, so they give up only what all do.
         let asked = asked.reduce(|a, b| Degradation {
             partial: a.partial && b.partial,
             sampled: a.sampled && b.sampled,
@@ -92,7 +92,7 @@ impl Asked {
 #[derive(Debug, Default)]
 pub(super) struct Registry {
     pub(super) set: PolicySet,
-    /// Numbers of those that were added at run time.
+    /// Numbers of those added at run time.
     pub(super) at_run_time: BTreeSet<u32>,
     pub(super) next_id: u32,
 }
@@ -101,36 +101,36 @@ pub(super) struct Registry {
 pub(super) struct Inner {
     pub(super) asked: Asked,
     pub(super) policies: Registry,
-    /// What was searched before `policies` were last made ready anew.
+    /// The search structures before `policies` were last compiled anew.
     pub(super) retired: Option<Base>,
-    /// Where those of run time are saved; `None` if they are not.
+    /// Where policies added at run time are saved; `None` if they are not.
     pub(super) saved: Option<Saved>,
-    /// When saving is tried again, and whether it was told that it failed.
+    /// When to try saving again, and whether the failure was reported.
     pub(super) save_at: Option<Instant>,
     pub(super) save_told: bool,
     pub(super) can_mirror: bool,
     pub(super) state: ElasticState,
-    /// What the relay asks of each worker's link, and why it did last.
+    /// What the relay asks of each worker's link, and its last reason.
     pub(super) relay: BTreeMap<u16, Degradation>,
     pub(super) relay_why: String,
     pub(super) cpu: Option<CpuStatus>,
-    /// Since when all flows are captured again, once it was said that they are not.
+    /// Since when all flows are captured again, once it was reported that they are not.
     pub(super) sampling: Sampling,
     pub(super) sensed: Sensed,
     pub(super) observed: Observed,
-    /// RDMA packets sent and sent again, when rates were last taken.
+    /// RDMA packets sent and resent when rates were last measured.
     pub(super) rdma: (u64, u64),
     /// And when that was.
     pub(super) rdma_since: Instant,
-    /// Where the times of readings begin.
+    /// The origin of the times of readings.
     pub(super) started: Instant,
-    /// Packets that the kernel has dropped, and when it was last seen to.
+    /// Packets dropped by the kernel, and when it was last seen to drop some.
     pub(super) dropped: (u64, Option<Instant>),
     pub(super) rate: Rate,
     pub(super) events: Events,
 }
 
-/// Whether flows are sampled to keep the CPU budget, as far as it was said.
+/// Whether flows are sampled to keep the CPU budget, as last reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sampling {
     No,
@@ -150,24 +150,24 @@ pub(super) struct Rate {
 }
 
 impl Inner {
-    /// The modes at work.
+    /// The active modes.
     pub(super) fn active(&self) -> Vec<String> {
         self.asked.active(self.state.degradation())
     }
 
-    /// What workers are to do now.
+    /// The current instructions to workers.
     pub(super) fn plan(&self, model: &Model) -> Result<Plan, ModeError> {
         let degradation = self.state.degradation();
         self.asked.plan(model, &self.policies.set, degradation)
     }
 
-    /// What is asked by the relay, of any link.
+    /// What the relay asks of any link.
     pub(super) fn asked_by_relay(&self) -> Degradation {
         let asked = self.relay.values().copied();
         asked.fold(Degradation::default(), Degradation::and)
     }
 
-    /// Takes in a reading; what is older than the one at hand is ignored.
+    /// Stores a reading; one older than the current reading is ignored.
     pub(super) fn read(&mut self, resource: Resource, value: Option<f64>, taken: Instant) {
         let since = taken.saturating_duration_since(self.started);
         let taken_ns = exact::<u64>(since.as_nanos());
@@ -179,12 +179,12 @@ impl Inner {
         }
     }
 
-    /// What was sensed last.
+    /// The latest reading.
     pub(super) fn value(&self, resource: Resource) -> Option<f64> {
         self.sensed[resource as usize].map(|reading| reading.value)
     }
 
-    /// Takes in how many packets the kernel has dropped so far.
+    /// Stores how many packets the kernel has dropped in total.
     pub(super) fn read_drops(&mut self, dropped: u64, taken: Instant) {
         if dropped > self.dropped.0 {
             self.dropped = (dropped, Some(taken));
@@ -195,7 +195,7 @@ impl Inner {
         self.read(Resource::Ring, Some(value), taken);
     }
 
-    /// Takes in how many RDMA packets were sent so far, and sent again.
+    /// Stores how many RDMA packets were sent and resent in total.
     #[allow(clippy::cast_precision_loss)]
     pub(super) fn read_rdma(&mut self, (sent, again): (u64, u64), taken: Instant) {
         let elapsed = taken.saturating_duration_since(self.rdma_since);
@@ -209,7 +209,7 @@ impl Inner {
         }
     }
 
-    /// Takes in what fast sensors say.
+    /// Stores the readings of fast sensors.
     pub(super) fn sense(&mut self, taken: Instant, fast: &Fast) {
         for (resource, share) in [
             (Resource::Blocks, fast.blocks),

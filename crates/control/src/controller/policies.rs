@@ -1,5 +1,5 @@
 //! Policies of a running recording: they come and go, and those added at run time stay when the
-//! configuration is read again.
+//! configuration is reloaded.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -17,15 +17,15 @@ use crate::elastic::ElasticState;
 use crate::saved::{Saved, SavedPolicy};
 use crate::status::{PolicyOrigin, PolicyStatus};
 
-/// Bytes of a policy's expression at most, as a request may give it.
+/// Most bytes of a policy's expression in a request.
 pub const MATCH_BYTES_MAX: usize = 4 << 10;
-/// Bytes of an interface's name at most: Linux has 15, captures of others have longer ones.
+/// Most bytes of an interface's name: Linux allows 15, captures from elsewhere have longer ones.
 const INTERFACE_BYTES_MAX: usize = 255;
 
-/// After how long what could not be saved is tried again.
+/// How long to wait before saving is tried again.
 const SAVE_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
-/// Whether two policies ask for the same.
+/// Whether two policies are equivalent.
 fn same(one: &Policy, other: &Policy) -> bool {
     one.filter == other.filter
         && one.action == other.action
@@ -34,17 +34,17 @@ fn same(one: &Policy, other: &Policy) -> bool {
         && one.protect == other.protect
 }
 
-/// The policies with which a recording begins.
+/// The initial policies of a recording.
 pub(super) struct First {
     pub(super) policies: Registry,
-    /// Numbers of saved ones that the configuration has now.
+    /// Numbers of saved ones that are now in the configuration.
     pub(super) configured: Vec<u32>,
-    /// What is to be said of saved ones.
+    /// Events to report about saved ones.
     pub(super) events: Vec<String>,
 }
 
-/// The policies of a configuration, and those that were saved: these keep their numbers, and
-/// what is wrong with them ends no recording.
+/// The policies of a configuration, and the saved ones: these keep their numbers, and errors in
+/// them end no recording.
 pub(super) fn first(
     configured: Vec<Policy>,
     saved: Option<&Saved>,
@@ -98,7 +98,7 @@ pub(super) fn first(
 }
 
 impl Registry {
-    /// The policies after another configuration, by difference, and what that changes.
+    /// The policies after a change of configuration, by difference, and a summary of the change.
     fn reconfigured(&self, configured: Vec<Policy>) -> Result<(Self, String), PolicyError> {
         let (mut stay, mut old): (Vec<_>, Vec<_>) = self
             .set
@@ -117,7 +117,7 @@ impl Registry {
                 let (id, policy, text) = old.remove(place);
                 next.set.add(id, policy.clone(), text.to_owned())?;
             } else if let Some(place) = stay.iter().position(is_same) {
-                // It was tried first and then configured: from now on it is of the file.
+                // Tried at run time, then configured: from now on it belongs to the file.
                 kept += 1;
                 let (id, policy, text) = stay.remove(place);
                 next.at_run_time.remove(&id);
@@ -145,7 +145,7 @@ impl Registry {
 }
 
 impl Inner {
-    /// Tells what was found in the saved policies, and goes on saving there.
+    /// Reports what was found in the saved policies, and continues to save there.
     pub(super) fn save_in(
         &mut self,
         saved: Option<Saved>,
@@ -159,8 +159,8 @@ impl Inner {
         self.save(|saved| saved.remove(configured.into_iter()));
     }
 
-    /// Saves what could not be saved before: a file's recording makes its log when packets come,
-    /// and a full disk may have room again.
+    /// Saves what could not be saved before: a recording of files creates its log when packets
+    /// arrive, and a full disk may have space again.
     pub(super) fn save_again(&mut self, now: Instant) {
         if self.save_at.is_some_and(|at| now >= at) {
             self.save_at = None;
@@ -168,7 +168,7 @@ impl Inner {
         }
     }
 
-    /// Changes what is saved; a failure is told once, and costs nothing else.
+    /// Changes what is saved; a failure is reported once, and has no other effect.
     fn save(&mut self, change: impl FnOnce(&mut Saved) -> io::Result<()>) {
         let Some(saved) = &mut self.saved else {
             return;
@@ -178,7 +178,7 @@ impl Inner {
             return;
         };
         self.save_at = Some(Instant::now() + SAVE_AGAIN_AFTER);
-        // Without packets, the recording of a file has no log yet.
+        // Without packets, a recording of files has no log yet.
         let is_early =
             error.kind() == io::ErrorKind::NotFound && self.observed.ledger.seen.packets == 0;
         if !is_early && !std::mem::replace(&mut self.save_told, true) {
@@ -195,7 +195,7 @@ impl Controller {
     ///
     /// # Errors
     ///
-    /// If it cannot be used.
+    /// If it is unusable.
     pub fn add_policy(
         &self,
         config: &PolicyConfig,
@@ -236,7 +236,7 @@ impl Controller {
     ///
     /// # Errors
     ///
-    /// If there is none of that number.
+    /// If there is none with that number.
     pub fn remove_policy(&self, id: u32, who: &str, why: &str) -> Result<(), ControlError> {
         let requested = Instant::now();
         let mut inner = self.lock();
@@ -251,8 +251,8 @@ impl Controller {
         Ok(())
     }
 
-    /// Makes all policies ready anew, on a thread beside, if much came and went since the last
-    /// time. One at a time.
+    /// Compiles all policies anew, on a separate thread, if many came and went since the last time.
+    /// One run at a time.
     fn merge_policies(&self, inner: &Inner) {
         if !inner.policies.set.wants_merge() || self.merging.swap(true, Ordering::AcqRel) {
             return;
@@ -264,12 +264,12 @@ impl Controller {
             let base = merge.run();
             let mut inner = inner.lock().unwrap_or_else(PoisonError::into_inner);
             let before = inner.policies.set.install(base);
-            // It says the same as the plan before, so no request waits for it.
+            // It means the same as the previous plan, so no request waits for it.
             if let Ok(plan) = inner.plan(&model) {
                 steering.publish_same(plan);
             }
-            // Workers may still search what was there before, so it is kept until the next time:
-            // then it is dropped here, where nobody waits for it.
+            // Workers may still search the previous structures, so they are kept until the next
+            // time, then dropped here, where nobody waits.
             let retired = inner.retired.replace(before);
             drop(inner);
             drop(retired);
@@ -279,23 +279,23 @@ impl Controller {
             .name("strata-policies".into())
             .spawn(work);
         if thread.is_err() {
-            // What there is goes on to answer, only slower; the next change tries again.
+            // The current policies keep working, only slower; the next change tries again.
             self.merging.store(false, Ordering::Release);
         }
     }
 
-    /// Goes over to a configuration by difference: policies that stay keep their numbers and
-    /// hits, and those that were added at run time stay. Modes go on as they are if they were
-    /// asked for by hand for a time.
+    /// Adopts a configuration by difference: policies that stay keep their numbers and hits, and
+    /// those added at run time stay. Modes are unchanged if a user requested them for a limited
+    /// time.
     ///
     /// # Errors
     ///
-    /// If it cannot be used: then nothing changes.
+    /// If it is unusable: then nothing changes.
     pub fn reload(&self, beginning: Beginning, who: &str) -> Result<(), ControlError> {
         let requested = Instant::now();
         let (mut next, configured) = beginning.into_asked();
         let mut inner = self.lock();
-        // What was asked for by hand for a time goes on, and then what is configured now.
+        // A timed mode requested by a user continues, then gives way to the configured one.
         if let Some((until, _)) = inner.asked.timed {
             let before = std::mem::replace(&mut next.modes, inner.asked.modes.clone());
             next.timed = Some((until, before));
@@ -313,7 +313,7 @@ impl Controller {
             None => ElasticState::default(),
         };
         let plan = next.plan(&self.model, &policies.set, state.degradation())?;
-        // Nothing is refused from here on.
+        // Nothing can be refused from here on.
         let replaced = std::mem::replace(&mut inner.policies, policies);
         (inner.asked, inner.state) = (next, state);
         self.steering.publish(plan, requested);
@@ -322,7 +322,7 @@ impl Controller {
         let configured: Vec<u32> = replaced.at_run_time.difference(now).copied().collect();
         inner.save(|saved| saved.remove(configured.into_iter()));
         drop(inner);
-        // Its memory is given back where nobody waits for it.
+        // Its memory is freed where nobody waits for it.
         drop(replaced);
         Ok(())
     }
