@@ -1,5 +1,5 @@
-//! The configuration of a recording: its file, read once when it starts and once per reload, and
-//! what goes before it.
+//! The configuration of a recording: its file, read once at start and once per reload, and what
+//! overrides it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::notice::{Notice, Tell};
 use crate::sandbox::Reach;
 use crate::spec::{Spec, SteeringSpec};
 
-/// What the files say, checked.
+/// The contents of the files, checked.
 pub(crate) struct Configuration {
     file: Config,
     policies: Vec<Policy>,
     default: Action,
 }
 
-/// Where the API is to be served, and alerts are to be sent.
+/// Where to serve the API and send alerts.
 pub(crate) struct Addresses {
-    /// The socket that was asked for: a recording goes on without its own.
+    /// The requested socket; without its default one a recording carries on.
     pub(crate) socket: Option<PathBuf>,
     pub(crate) tcp: Option<TcpEndpoint>,
     pub(crate) webhook: Option<Webhook>,
@@ -55,7 +55,7 @@ impl Configuration {
         })
     }
 
-    /// With what a recording begins, or goes on: the spec over the files.
+    /// The initial or reloaded settings of a recording: the spec overrides the files.
     pub(crate) fn beginning(&self, spec: &Spec) -> Beginning {
         let mut modes = spec.modes.clone();
         if modes.is_empty() {
@@ -70,7 +70,7 @@ impl Configuration {
             let configured = elastic.cpu_budget_percent.map(|percent| percent / 100.0);
             interfaces.cpu_budget.or(configured)
         });
-        // A file waits for the disk, so nothing runs short.
+        // Recording a file waits for the disk, so nothing runs short.
         let answers = elastic.enabled && interfaces.is_some();
         Beginning {
             log: spec.destination.name(),
@@ -85,7 +85,7 @@ impl Configuration {
         }
     }
 
-    /// Where the API is to be served, and alerts are to be sent.
+    /// Where to serve the API and send alerts.
     pub(crate) fn addresses(&self, spec: &SteeringSpec) -> Result<Addresses> {
         let control = &self.file.control;
         Ok(Addresses {
@@ -95,7 +95,7 @@ impl Configuration {
         })
     }
 
-    /// What a recording reaches once its socket is made.
+    /// What a recording can access once its socket is created.
     pub(crate) fn reach<'a>(&self, spec: &'a Spec, socket: Option<&SocketFile>) -> Reach<'a> {
         let (control, alerts) = (&self.file.control, &self.file.alerts);
         let files = [
@@ -116,7 +116,7 @@ impl Configuration {
 }
 
 impl Addresses {
-    /// Makes the socket of the API, where one is wanted.
+    /// Creates the API's socket, if wanted.
     pub(crate) fn bind(
         &self,
         spec: &Spec,
@@ -129,13 +129,13 @@ impl Addresses {
         if spec.interfaces().is_none() {
             return Ok(None);
         }
-        // Nobody has asked for it, and the recording is worth more.
+        // Nobody requested it, and the recording matters more.
         Ok(client::own_socket(owner)
             .inspect_err(|error| tell(&Notice::NoSteering(error.to_string())))
             .ok())
     }
 
-    /// Serves the API, where it is wanted.
+    /// Serves the API, if wanted.
     pub(crate) fn serve(
         &self,
         controller: &Arc<Controller>,
@@ -149,7 +149,7 @@ impl Addresses {
         Ok(Some(serve(Arc::clone(controller), endpoints)?))
     }
 
-    /// Sends alerts of this log, where they are wanted.
+    /// Sends alerts about this log, if wanted.
     pub(crate) fn alerts(&self, log: String) -> Result<Option<AlertSender>> {
         let Some(webhook) = &self.webhook else {
             return Ok(None);

@@ -20,14 +20,13 @@ use crate::reclaim::Limit;
 use crate::sandbox;
 use crate::spec::{DestinationSpec, LogSpec};
 
-/// A switch's own blocks only lead from one thread to another: small, to stay in
-/// the cache.
+/// A switch's own blocks only lead from one thread to another: small, to stay in the cache.
 const LOCAL_BLOCK_BYTES: usize = 256 << 10;
-/// Enough to go on while the relay is busy for a moment.
+/// Enough to continue while the relay is briefly busy.
 const LOCAL_BLOCKS: usize = 64;
 
 impl DestinationSpec {
-    /// Who is to own what is made: this user, and the group that the log has.
+    /// The owner of what is created: this user, and the log's group.
     pub(crate) fn owner(&self, user: Option<User>) -> Owner {
         let group = match self {
             Self::Log(log) => log.group.clone(),
@@ -36,8 +35,8 @@ impl DestinationSpec {
         Owner { user, group }
     }
 
-    /// What it takes to reach it again once it was lost: raw frames leave through a packet
-    /// socket, which each connection to a relay opens.
+    /// What reconnecting requires: raw frames leave through a packet socket, which each connection
+    /// to a relay opens.
     pub(crate) fn capabilities(&self) -> CapabilitySet {
         match self {
             Self::Relay(link) if matches!(link.transport, Transport::Raw(..)) => {
@@ -47,7 +46,7 @@ impl DestinationSpec {
         }
     }
 
-    /// The size that the log keeps below, of so many workers.
+    /// The log's size limit, with this many workers.
     pub(crate) fn limit(&self, workers: u16) -> Option<Limit> {
         let Self::Log(log) = self else {
             return None;
@@ -58,7 +57,7 @@ impl DestinationSpec {
         })
     }
 
-    /// Fails if so many workers cannot keep below the limit.
+    /// Fails if this many workers cannot stay below the limit.
     pub(crate) fn check_limit(&self, workers: u16) -> Result<()> {
         match (self, self.limit(workers)) {
             (Self::Log(log), Some(limit)) => limit.check(log.recorder.rotate_bytes, workers),
@@ -66,7 +65,7 @@ impl DestinationSpec {
         }
     }
 
-    /// What it is called.
+    /// Its name.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Log(log) => log.dir.display().to_string(),
@@ -90,7 +89,7 @@ impl DestinationSpec {
         }
     }
 
-    /// Starts the recording of so many workers.
+    /// Starts a recording with this many workers.
     pub(crate) fn start(
         &self,
         about: &About,
@@ -123,7 +122,7 @@ impl DestinationSpec {
     }
 }
 
-/// Brings what a relay asks for to the controller.
+/// Passes a relay's requests on to the controller.
 fn follow_relay(controller: &Arc<Controller>) -> OnShortage {
     let controller = Arc::clone(controller);
     Arc::new(move |worker, shortage| {
@@ -143,7 +142,7 @@ fn start_log(
     tell: &Tell,
 ) -> Result<(Recording, Vec<BlockSink>)> {
     let mut disk = log_directory(&log.dir, owner)?;
-    // A file's packets wait for the disk, and would be read before it is measured.
+    // A recording of files waits for the disk, and would be over before the disk is measured.
     if log.disk != DiskChoice::Auto || about.live {
         let chosen = disk.choose(log.disk);
         let chosen = chosen.with_context(|| format!("{}: --disk", log.dir.display()))?;
@@ -158,7 +157,7 @@ fn start_log(
     Ok((Recording::Log { dir, recorder }, sinks))
 }
 
-/// A recording that is running.
+/// A running recording.
 pub(crate) enum Recording {
     Log { dir: PathBuf, recorder: Recorder },
     Relay { relay: String, links: Vec<Link> },
@@ -173,14 +172,14 @@ impl Recording {
         }
     }
 
-    /// Begins new files. At a relay they are the relay's affair.
+    /// Starts new files. At a relay, the relay does this itself.
     pub(crate) fn rotate(&self) {
         if let Self::Log { recorder, .. } = self {
             recorder.rotate();
         }
     }
 
-    /// Ends it: everything is on disk, and the accounting is closed.
+    /// Ends it: everything is on disk, and the counters are closed.
     pub(crate) fn finish(
         self,
         ledger: &Ledger,
@@ -194,7 +193,7 @@ impl Recording {
                 Ok(Closed::Log { dir, recording })
             }
             Self::Relay { relay, mut links } => {
-                // The last to end closes the recording, with the counters of all.
+                // The last link to end closes the recording, with the counters of all.
                 let last = links.pop().context("a recording has a worker")?;
                 let mut reports: Vec<LinkReport> = links
                     .into_iter()
@@ -224,7 +223,7 @@ pub enum Closed {
     Relay {
         /// As the user named it.
         relay: String,
-        /// What each worker's link says; at least one.
+        /// The report of each worker's link; at least one.
         reports: Vec<LinkReport>,
     },
 }

@@ -1,4 +1,4 @@
-//! Alerts of Suricata, followed: flows of which it alerts are kept whole.
+//! Follows Suricata's alerts: flows that it alerts on are kept whole.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -18,15 +18,15 @@ use crate::notice::{Notice, Tell};
 use crate::sandbox;
 use crate::spec::TriggerSpec;
 
-/// How often the source of alerts is looked at.
+/// How often the source of alerts is polled.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// A longer line is no event.
+/// A longer line is not an event.
 const LINE_MAX: usize = 1 << 20;
-/// Connections to the socket at a time.
+/// Most connections to the socket at a time.
 const CONNECTIONS_MAX: usize = 16;
 
 impl TriggerSpec {
-    /// What each of so many workers is told.
+    /// The trigger options of each worker.
     pub(crate) fn options(&self, workers: u16, alerts: &Arc<Alerts>) -> Result<TriggerOptions> {
         let look_back = usize::try_from(self.look_back_bytes).context("--look-back")?;
         Ok(TriggerOptions {
@@ -36,7 +36,7 @@ impl TriggerSpec {
         })
     }
 
-    /// Opens where alerts come from. What is in a file already counts if the input is a
+    /// Opens the source of alerts. The existing contents of a file count only if the input is a
     /// file too (`whole`).
     pub(crate) fn open(&self, whole: bool, owner: &Owner) -> Result<Option<EveSource>> {
         let Some(path) = &self.eve else {
@@ -46,7 +46,7 @@ impl TriggerSpec {
         Ok(Some(EveSource(source)))
     }
 
-    /// The file that alerts are read from, if it is one: it may be rotated.
+    /// The file that alerts are read from, if any: it may be rotated.
     pub(crate) fn followed(&self) -> Option<PathBuf> {
         self.eve.clone().filter(|path| path.is_file())
     }
@@ -56,7 +56,7 @@ impl TriggerSpec {
 pub(crate) struct EveSource(Source);
 
 impl EveSource {
-    /// Takes alerts in until the result is dropped; what is there now before it returns.
+    /// Processes alerts until the result is dropped; those already there before it returns.
     pub(crate) fn start(self, alerts: &Arc<Alerts>, tell: &Tell) -> Result<EveReader> {
         let Self(mut source) = self;
         let mut lines = Lines::default();
@@ -78,7 +78,7 @@ impl EveSource {
     }
 }
 
-/// A thread that takes alerts in. Ends when it is dropped.
+/// A thread that processes alerts. It ends when this is dropped.
 pub(crate) struct EveReader {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -133,12 +133,12 @@ impl Source {
         })
     }
 
-    /// Takes in what has come since.
+    /// Processes what was added since.
     fn look(&mut self, alerts: &Alerts, lines: &mut Lines, tell: &Tell) {
         match self {
             Self::Followed { path, file } => {
                 lines.read(file, alerts, tell);
-                // Rotated: another file of the name, or this one begun again.
+                // Rotated: the name now belongs to another file, or the file was truncated.
                 let (Ok(named), Ok(ours), Ok(position)) = (
                     fs::metadata(&*path),
                     file.metadata(),
@@ -173,12 +173,12 @@ impl Source {
 #[derive(Default)]
 struct Lines {
     partial: Vec<u8>,
-    /// A line was said not to be understood.
+    /// Whether an invalid line was reported.
     complained: bool,
 }
 
 impl Lines {
-    /// Takes in what there is; whether more may come.
+    /// Processes what is available; returns whether more may come.
     fn read(&mut self, from: &mut impl Read, alerts: &Alerts, tell: &Tell) -> bool {
         let mut buffer = [0; 64 << 10];
         loop {

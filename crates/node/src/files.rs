@@ -1,4 +1,4 @@
-//! Recording capture files: one worker, which waits for the disk.
+//! Records capture files: one worker, which waits for the disk.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -16,15 +16,14 @@ use crate::observer::{Observation, Observer, Ticker};
 use crate::outcome::{FilterFitsNowhere, Outcome, WorkerOutcome, finish};
 use crate::setup::Setup;
 
-/// Files that are read ahead at most.
+/// Most files that are read ahead.
 const READ_AHEAD_MAX: usize = 4;
-/// Bytes that are read ahead at a time: each time costs two threads a turn of the CPU.
+/// Bytes read ahead at a time: each read costs two threads a turn of the CPU.
 const READ_AHEAD_BYTES: usize = 1 << 20;
-/// How often it is said how far the recording is, where nobody steers it.
+/// How often the progress is reported while nobody controls the recording.
 const SAY_EVERY: Duration = Duration::from_millis(100);
 
-/// Starts to record files. They are opened by the recording's own thread, since standard input
-/// may wait.
+/// Starts recording files. The recording's own thread opens them, since standard input may block.
 pub(crate) fn start(
     setup: &Arc<Setup>,
     paths: Vec<PathBuf>,
@@ -43,7 +42,7 @@ pub(crate) fn start(
     let ticker = ticker.transpose()?;
     let (shared, observed) = (Arc::clone(setup), Arc::clone(&observer));
     let work = move || {
-        // Dropped from the last to the first: who asks, then what was made in vain.
+        // Dropped last to first: the API goes before what was created in vain.
         let new = new;
         let _eve = eve;
         let is_steered = server.is_some();
@@ -80,7 +79,7 @@ fn record(
         });
     };
     let ran = run_worker(&mut input, &mut worker, |worker| {
-        // Whoever steers asks while the input waits, so it must be up to date then.
+        // A client may send requests while the input waits, so this must be up to date then.
         if is_steered {
             if setup.controller.take_rotate() {
                 recording.rotate();
@@ -111,7 +110,7 @@ fn record(
 fn open(setup: &Setup, paths: &[PathBuf]) -> Result<Input> {
     let mut options = InputOptions::default();
     options.stop = Some(Arc::clone(&setup.stop));
-    // A thread for each of many files would not be read ahead, but read at once.
+    // With a thread for each of many files, reading would be all at once, not ahead.
     options.read_ahead = paths.len() <= READ_AHEAD_MAX;
     if options.read_ahead {
         options.window_bytes = READ_AHEAD_BYTES;

@@ -1,4 +1,4 @@
-//! Keeps the CPU budget of a recording from interfaces.
+//! Keeps the CPU budget of a live recording.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -8,16 +8,16 @@ use strata_control::cpu::{CpuState, adjust};
 use strata_control::{Controller, CpuStatus};
 use strata_wire::FlowShare;
 
-/// How often it is looked at.
+/// How often CPU use is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// Looks at what is used, and says which share of flows is captured.
+/// Measures CPU use, and sets the share of flows that is captured.
 pub(crate) struct Governor {
     sampler: Option<FlowSampler>,
     state: CpuState,
-    /// When it was looked at last, and what had been used then.
+    /// When it was last measured, and the CPU time used by then.
     last: (Instant, Duration),
-    /// What was said once already.
+    /// The warning already given.
     warned: bool,
 }
 
@@ -32,7 +32,7 @@ impl Governor {
         }
     }
 
-    /// Adjusts the share; what is to be said.
+    /// Adjusts the share; returns what to report.
     pub(crate) fn look(&mut self, controller: &Controller) -> Option<String> {
         let now = Instant::now();
         let elapsed = now - self.last.0;
@@ -77,7 +77,7 @@ impl Governor {
     }
 }
 
-/// CPU time of the process and of its programs in the kernel, and why the latter is missing.
+/// CPU time of the process and its programs in the kernel, and why the latter is missing.
 fn used(sampler: Option<&FlowSampler>) -> (Duration, Option<String>) {
     let process = clock_gettime(ClockId::ProcessCPUTime);
     let process = Duration::try_from(process).expect("CPU time is not negative");

@@ -1,4 +1,4 @@
-//! A recording that is running, for whoever started it.
+//! A running recording, for its caller.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,20 +15,20 @@ use crate::outcome::Outcome;
 use crate::sandbox;
 use crate::setup::Setup;
 
-/// A recording that is running. It ends, and is closed properly, when this is dropped.
+/// A running recording. It ends, and is closed properly, when this is dropped.
 pub struct Handle {
     setup: Arc<Setup>,
     observer: Arc<Observer>,
     started: Instant,
-    /// Says that the thread ends, by being closed.
+    /// Closed when the thread ends.
     ended: Receiver<()>,
     thread: Option<JoinHandle<Result<Outcome>>>,
 }
 
-/// What was counted so far.
+/// The counters so far.
 #[derive(Clone, Debug)]
 pub struct Counts {
-    /// Since it began.
+    /// Time since its start.
     pub elapsed: Duration,
     /// Where packets ended.
     pub ledger: Ledger,
@@ -59,13 +59,13 @@ impl Handle {
         })
     }
 
-    /// How it stands, as its API says it.
+    /// The status, as its API returns it.
     #[must_use]
     pub fn status(&self) -> Status {
         self.setup.controller.status()
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let (ledger, rings) = self.observer.counted();
@@ -76,12 +76,12 @@ impl Handle {
         }
     }
 
-    /// Ends it soon: what was taken in is recorded properly.
+    /// Ends it soon: everything captured by then is recorded properly.
     pub fn stop(&self) {
         self.setup.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Begins new files of the log; `who` asked for it.
+    /// Starts new files of the log, on behalf of `who`.
     ///
     /// # Errors
     ///
@@ -90,27 +90,26 @@ impl Handle {
         self.setup.controller.rotate(who)
     }
 
-    /// Goes over to the configuration files as they are now.
+    /// Reloads the configuration files.
     ///
     /// # Errors
     ///
-    /// What is wrong with them: then it goes on as before.
+    /// What is wrong with them: then it continues as before.
     pub fn reload(&self) -> Result<()> {
         self.setup.reload().map_err(sandbox::explain)
     }
 
-    /// Waits until it has ended, or so long; whether it has.
+    /// Waits until it has ended, or this long; returns whether it has ended.
     #[must_use]
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         self.ended.recv_timeout(timeout) == Err(RecvTimeoutError::Disconnected)
     }
 
-    /// Waits until it has ended and everything is where it was to go.
+    /// Waits until it has ended and everything is stored.
     ///
     /// # Errors
     ///
-    /// If it could not begin after all, or a thread has failed. What else went wrong is in the
-    /// outcome.
+    /// If it could not start after all, or a thread has failed. Other failures are in the outcome.
     pub fn wait(mut self) -> Result<Outcome> {
         self.join()
     }
@@ -129,7 +128,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         if self.thread.is_some() {
             self.stop();
-            // Nobody asks any more what became of it.
+            // Nobody is interested in the outcome any more.
             let _ = self.join();
         }
     }

@@ -1,11 +1,11 @@
-//! What happened, as lines: for the journal and for the log's manifest.
+//! Events as lines: for the journal and for the log's manifest.
 
 use std::collections::VecDeque;
 
 use strata_control::Event;
 use strata_wire::Printable;
 
-/// An event as a line of the journal. Parts of it may come from a request.
+/// An event as a line for the journal. Parts of it may come from a request.
 pub(crate) fn line(event: &Event) -> String {
     let [who, what, why] =
         [&event.who, &event.what, &event.why].map(|text| Printable(text).to_string());
@@ -17,12 +17,12 @@ pub(crate) fn line(event: &Event) -> String {
     }
 }
 
-/// Whether nobody asked for it: then it is an alert.
+/// Whether nobody requested it: then it is an alert.
 pub(crate) fn happened(event: &Event) -> bool {
     event.who == "strata"
 }
 
-/// What the log's manifest says of what happened: the latest, bounded by number and by bytes.
+/// Events for the log's manifest: the latest, bounded by number and by bytes.
 #[derive(Default)]
 pub(crate) struct Told {
     lines: VecDeque<String>,
@@ -30,7 +30,7 @@ pub(crate) struct Told {
     forgotten: u64,
 }
 
-/// Lines of the manifest about what happened, and their bytes.
+/// Most event lines in the manifest, and their bytes.
 const LINES_MAX: usize = 1000;
 const LINES_BYTES_MAX: usize = 256 << 10;
 

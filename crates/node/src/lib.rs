@@ -1,9 +1,8 @@
-//! A role at work: from a [`Spec`] to a log.
+//! Runs a role: from a [`Spec`] to a log.
 //!
-//! Whoever starts a role (the command line, a test) says in a [`Spec`] what is wanted, and
-//! gets a [`Handle`] that says how it stands, asks for changes and ends it. What happens
-//! meanwhile comes as [`Notice`]s, and what became of it as an [`Outcome`]; nothing here prints,
-//! reads arguments or handles signals.
+//! The caller (the command line, a test) describes the role in a [`Spec`], and gets a [`Handle`] to
+//! query, change and end it. Progress is reported as [`Notice`]s, and the result as an [`Outcome`];
+//! nothing here prints, reads arguments or handles signals.
 //!
 //! ```text
 //! start, check     the order in which things are opened, privileges given up, threads begun

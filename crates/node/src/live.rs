@@ -1,4 +1,4 @@
-//! Recording from interfaces: a worker on each core, until it is stopped.
+//! Records interfaces: a worker on each core, until stopped.
 
 mod lost;
 mod run;
@@ -34,12 +34,12 @@ use crate::spec::InterfaceSpec;
 use crate::watchdog::Watchdog;
 use worker::Running;
 
-/// How often a recording looks at its workers.
+/// How often a recording checks its workers.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How often the host is asked what it has dropped.
+/// How often the host's drop counters are read.
 const LOOK_AT_DROPS_EVERY: Duration = Duration::from_secs(1);
 
-/// How interfaces are to be captured with this spec.
+/// The capture options for this spec.
 pub(crate) fn options(setup: &Setup, spec: &InterfaceSpec) -> LiveOptions {
     let mut options = spec.capture.clone();
     options.filter.clone_from(&setup.spec.filter);
@@ -49,7 +49,7 @@ pub(crate) fn options(setup: &Setup, spec: &InterfaceSpec) -> LiveOptions {
 
 /// Opens the interfaces; in the sandbox, with what opens them again.
 ///
-/// Who drops the opener last ends its process, which workers may not: so it is given back, to be
+/// Dropping the last opener ends its process, which workers may not do: so it is returned, to be
 /// dropped after them.
 fn open(
     setup: &Setup,
@@ -66,21 +66,21 @@ fn open(
     Ok((Live::open(&options, workers)?, options.opener))
 }
 
-/// What is opened while the process may still open it.
+/// Everything opened while the process may still do so.
 struct Opened {
     lives: Vec<Live>,
     opener: Option<SocketOpener>,
     before: DropCounts,
     room: Option<Reclaim>,
     governor: Governor,
-    /// What the kernel does not evaluate.
+    /// The filter, if the kernel does not evaluate it.
     filter: Option<Filter>,
     socket: Option<SocketFile>,
     eve: Option<EveReader>,
 }
 
 impl Opened {
-    /// Opens all that needs privileges, and gives them up.
+    /// Opens everything that needs privileges, and drops them.
     fn new(setup: &Arc<Setup>, spec: &InterfaceSpec, workers: u16) -> Result<Self> {
         let tell = &setup.tell;
         let destination = &setup.spec.destination;
@@ -118,7 +118,7 @@ impl Opened {
     }
 }
 
-/// Starts to record interfaces.
+/// Starts recording interfaces.
 pub(crate) fn start(
     setup: &Arc<Setup>,
     spec: &InterfaceSpec,
@@ -137,7 +137,7 @@ pub(crate) fn start(
         equipment.cut(live.cut_table());
     }
     let observer = Observer::new(destination, count);
-    // Before the recording, which leaves a log.
+    // Before the recording, which creates a log.
     let server = setup.addresses.serve(&setup.controller, opened.socket)?;
     let alerts = setup.addresses.alerts(destination.name())?;
     let (recording, workers) = setup.start(opened.filter, equipment)?;
@@ -182,7 +182,7 @@ pub(crate) fn start(
     Handle::run(Arc::clone(setup), observer, move || supervisor.run())
 }
 
-/// What looks after the workers until all have ended. Fields are dropped in their order.
+/// Supervises the workers until all have ended. Fields are dropped in order.
 struct Supervisor {
     setup: Arc<Setup>,
     observer: Arc<Observer>,
@@ -194,7 +194,7 @@ struct Supervisor {
     watchdog: Watchdog,
     governor: Governor,
     room: Option<Reclaim>,
-    /// What the host had dropped when it began, and has since.
+    /// The host's drops before the start, and since.
     before: DropCounts,
     drops: Drops,
     looked_at_drops: Instant,
@@ -226,7 +226,7 @@ impl Supervisor {
         finish(self.recording, outcomes?, warnings, self.started, tell)
     }
 
-    /// Looks at everything once.
+    /// Checks everything once.
     fn look(&mut self) {
         let controller = Arc::clone(&self.setup.controller);
         if self.ends.is_some_and(|at| Instant::now() >= at) {
@@ -253,13 +253,13 @@ impl Supervisor {
             controller.report(what);
         }
         self.tell_events();
-        // One worker's end is the end of all: a log with half of the flows misleads.
+        // If one worker ends, all do: a log with half of the flows misleads.
         if self.running.iter().any(Running::is_finished) {
             self.setup.stop.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Brings what workers say to the controller.
+    /// Passes the workers' reports on to the controller.
     fn observe(&mut self) {
         if self.looked_at_drops.elapsed() > LOOK_AT_DROPS_EVERY {
             self.looked_at_drops = Instant::now();
@@ -279,7 +279,7 @@ impl Supervisor {
         self.setup.controller.tick(Instant::now(), observed);
     }
 
-    /// Says what has happened, in the journal, to the webhook and in the log.
+    /// Reports events to the journal, the webhook and the log.
     fn tell_events(&mut self) {
         for event in self.setup.controller.take_events() {
             let notice = Notice::Event(event);

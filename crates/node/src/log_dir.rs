@@ -1,4 +1,4 @@
-//! The directory of a log: made for its owner, and gone again if nothing was begun in it.
+//! The directory of a log: created for its owner, and removed again if no recording started in it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,9 +7,9 @@ use anyhow::{Context, Result};
 use strata_sandbox::{Owner, make_log_dir};
 use strata_store::{Disk as _, LOG_ENTRIES, Log, MANIFEST_NAME, RealDisk, StoreError};
 
-/// Fails if something that is no log lies in the directory.
+/// Fails if the directory contains something other than a log.
 pub(crate) fn refuse_foreign(dir: &Path) -> Result<()> {
-    // What is not there yet is made; what cannot be listed is refused when it is opened.
+    // A missing directory will be created; one that cannot be listed is refused when opened.
     let Ok(entries) = fs::read_dir(dir) else {
         return Ok(());
     };
@@ -32,28 +32,28 @@ pub(crate) fn refuse_foreign(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Makes the directory of a log for its owner, unless something that is no log lies there; as a
-/// disk.
+/// Creates the directory of a log for its owner, unless it contains something other than a log;
+/// returns it as a disk.
 ///
 /// # Errors
 ///
-/// If it cannot be made, or is something else's.
+/// If it cannot be created, or contains something else.
 pub fn log_directory(dir: &Path, owner: &Owner) -> Result<RealDisk> {
     refuse_foreign(dir)?;
     make_log_dir(dir, MANIFEST_NAME, &LOG_ENTRIES, owner).context("cannot make the log")?;
     Ok(RealDisk::at(dir))
 }
 
-/// A log's directory that may not be there yet. Until a recording has begun in it, what was made
-/// of it goes when this is dropped: a start that fails leaves nothing behind.
+/// A log's directory that may not exist yet. Until a recording has started in it, whatever was
+/// created is removed when this is dropped: a failed start leaves nothing behind.
 #[derive(Debug)]
 pub struct NewDirectory {
-    /// Directories that were not there, the innermost first.
+    /// Directories that did not exist, the innermost first.
     missing: Vec<PathBuf>,
 }
 
 impl NewDirectory {
-    /// To be called before anything is made there.
+    /// To be called before anything is created there.
     #[must_use]
     pub fn at(dir: &Path) -> Self {
         let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
@@ -63,13 +63,13 @@ impl NewDirectory {
         }
     }
 
-    /// What was made stays.
+    /// Keeps what was created.
     pub fn keep(mut self) {
         self.missing.clear();
     }
 
-    /// Takes a log away again that was made here, in which the one recording has ended without
-    /// a packet. One that was there before, or that another process goes on with, stays.
+    /// Removes a log that was created here, if its one recording has ended without a packet. An
+    /// older log, or one in use by another process, stays.
     pub(crate) fn take_back(&self) {
         let Some(dir) = self.missing.first() else {
             return;
@@ -97,11 +97,11 @@ impl Drop for NewDirectory {
         let Some(dir) = self.missing.first() else {
             return;
         };
-        // With a manifest it is a log.
+        // With a manifest, it is a log.
         if dir.join(MANIFEST_NAME).exists() {
             return;
         }
-        // Who holds the lock has begun one here meanwhile.
+        // If the lock is held, another process has started one here meanwhile.
         let lock = dir.join("lock");
         if let Ok(file) = fs::File::open(&lock) {
             if file.try_lock().is_err() {
@@ -112,7 +112,7 @@ impl Drop for NewDirectory {
                 let _ = fs::remove_file(made);
             }
         }
-        // Only empty ones go: whatever else lies there stays, and so do they.
+        // Only empty directories are removed: other contents stay, and so do theirs.
         for name in ["blocks", "models"] {
             let _ = fs::remove_dir(dir.join(name));
         }

@@ -1,4 +1,4 @@
-//! What a node says while it starts and runs.
+//! Notices from a node while it starts and runs.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,48 +13,48 @@ use crate::journal;
 /// Takes notices, from any thread of a node.
 pub type Tell = Arc<dyn Fn(&Notice) + Send + Sync>;
 
-/// Something that whoever runs a node should see. Shown as a sentence, of which parts that may
-/// come from outside are made printable.
+/// A notice for whoever runs a node. Displayed as a sentence, in which parts that may come from
+/// outside are made printable.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Notice {
-    /// A start is only checked, and another process records into the log.
+    /// Only a check, and another process records into the log.
     LogInUse(String),
-    /// Nobody has chosen the model.
+    /// No model was chosen.
     BuiltInModel,
     /// How blocks go to the disk.
     Disk(DiskReport),
     /// Packets are taken away from the host.
     Exclusive(Vec<String>),
-    /// There is no process that opens interfaces which come back.
+    /// No process can reopen interfaces that come back.
     NotReopened(anyhow::Error),
     /// Why the kernel does not evaluate the filter.
     FilterAfterCopy(String),
     /// Part of the sandbox cannot be set up.
     NoSandbox(NoSandbox, String),
-    /// Nobody can steer the recording.
+    /// Nobody can control the recording.
     NoSteering(String),
     /// Packets are captured from now on.
     Capturing {
-        /// How, by interface.
+        /// The capture mode of each interface.
         ways: String,
-        /// Bytes of a packet at most.
+        /// Most bytes captured of a packet.
         snaplen: u32,
     },
-    /// Something happened, or was asked for.
+    /// An event, requested or not.
     Event(Event),
-    /// A line of `--eve` is no event; said once per stream.
+    /// A line of `--eve` is not an event; reported once per stream.
     NotEve(String),
-    /// How well the model fits cannot be written: the disk is full.
+    /// The model's drift cannot be written: the disk is full.
     DriftNotWritten(PathBuf, std::io::Error),
-    /// Anything else that did not go as it should, as the log's manifest has it.
+    /// Any other problem, worded as in the log's manifest.
     Warning(String),
 }
 
 /// A part of the sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoSandbox {
-    /// The files that the process reaches.
+    /// The files that the process can access.
     Files,
     /// The system calls of the process.
     SystemCalls,
@@ -63,7 +63,7 @@ pub enum NoSandbox {
 }
 
 impl Notice {
-    /// What it is about, in a word for programs.
+    /// Its subject, as a keyword for programs.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -83,13 +83,13 @@ impl Notice {
         }
     }
 
-    /// Whether something did not go as it should.
+    /// Whether something went wrong.
     #[must_use]
     pub fn is_warning(&self) -> bool {
         matches!(self, Self::DriftNotWritten(..) | Self::Warning(_))
     }
 
-    /// Whether nobody asked for what happened, so that somebody should look at it.
+    /// Whether nobody requested the event, so that somebody should look at it.
     #[must_use]
     pub fn is_alert(&self) -> bool {
         matches!(self, Self::Event(event) if journal::happened(event))

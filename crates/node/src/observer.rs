@@ -1,4 +1,4 @@
-//! What workers say of themselves, brought together for the controller.
+//! The workers' reports, combined for the controller.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,19 +15,19 @@ use strata_wire::Ledger;
 use crate::notice::{Notice, Tell};
 use crate::spec::DestinationSpec;
 
-/// How often a file's recording looks at itself.
+/// How often a recording of files updates its status.
 const TICK: Duration = Duration::from_millis(50);
-/// Over how long the use of CPU and disk is taken.
+/// The interval over which CPU and disk use is measured.
 const BUSY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Brings together what a recording says of itself.
+/// Combines the reports about a recording.
 pub(crate) struct Observer {
     /// The log's directory, if it is on this machine.
     output: Option<PathBuf>,
     latest: Mutex<Latest>,
 }
 
-/// What workers say of themselves, those of an input together.
+/// The workers' reports, combined per input.
 #[derive(Default)]
 pub(crate) struct Observation {
     pub(crate) ledger: Ledger,
@@ -35,26 +35,26 @@ pub(crate) struct Observation {
     pub(crate) kept: Vec<ClassKept>,
     /// Interfaces: name, packets received and dropped so far.
     pub(crate) rings: Vec<(String, u64, u64)>,
-    /// What was lost before it came here.
+    /// What was lost before it reached Strata.
     pub(crate) lost: Vec<LostStatus>,
     /// CPU time of the busiest worker so far.
     pub(crate) cpu: Option<Duration>,
-    /// How long the busiest disk could not have taken more blocks.
+    /// How long the busiest disk could not have taken more blocks, in total.
     pub(crate) disk_busy: Option<Duration>,
-    /// Share of the fullest ring that waits.
+    /// Share of the fullest ring that waits for its worker.
     pub(crate) ring_fill: Option<f64>,
-    /// RDMA packets sent so far, and sent again.
+    /// RDMA packets sent and resent in total.
     pub(crate) rdma: (u64, u64),
-    /// The longest that a packet waited in a ring lately.
+    /// The longest time that a packet recently waited in a ring.
     pub(crate) ring_wait: Option<Duration>,
-    /// When workers said so.
+    /// When workers reported this.
     pub(crate) taken: Option<Instant>,
 }
 
 struct Latest {
     observed: Observed,
-    /// CPU time of the busiest worker, how long the busiest disk was busy, and when it
-    /// was that.
+    /// CPU time of the busiest worker, how long the busiest disk was busy, and when this was
+    /// measured.
     busy: (Duration, Duration, Instant),
 }
 
@@ -82,7 +82,7 @@ impl Observer {
         self.with(|latest| latest.observed.blocks_bytes)
     }
 
-    /// Notes what workers say.
+    /// Stores the workers' reports.
     pub(crate) fn note(&self, noted: Observation) {
         self.with(|latest| {
             let observed = &mut latest.observed;
@@ -111,13 +111,13 @@ impl Observer {
         });
     }
 
-    /// What workers and interfaces have counted: ledger, and by interface the packets received
-    /// and dropped.
+    /// The counts of workers and interfaces: ledger, and per interface the packets received and
+    /// dropped.
     pub(crate) fn counted(&self) -> (Ledger, Vec<(String, u64, u64)>) {
         self.with(|latest| (latest.observed.ledger, latest.observed.rings.clone()))
     }
 
-    /// What was noted last, and how full the disk is now.
+    /// The latest reports, and how full the disk is now.
     pub(crate) fn take(&self) -> Observed {
         let mut observed = self.with(|latest| latest.observed.clone());
         (observed.disk_bytes, observed.disk_used) = match self.output.as_deref().map(disk_use) {
@@ -128,14 +128,13 @@ impl Observer {
     }
 }
 
-/// Bytes of the file system that holds a directory, 0 if that is not known, and which share of it
-/// is in use.
+/// Size in bytes of a directory's file system, 0 if unknown, and the share of it in use.
 #[allow(clippy::cast_precision_loss)]
 pub(crate) fn disk_use(dir: &Path) -> (u64, Option<f64>) {
     let Ok(fs) = statvfs(dir) else {
         return (0, None);
     };
-    // As df has it: what only root may use is not there.
+    // As in df: space reserved for root does not count.
     let used = fs.f_blocks.checked_sub(fs.f_bfree).and_then(|used| {
         let all = used + fs.f_bavail;
         (all > 0).then(|| used as f64 / all as f64)
@@ -143,7 +142,7 @@ pub(crate) fn disk_use(dir: &Path) -> (u64, Option<f64>) {
     (fs.f_blocks.saturating_mul(fs.f_frsize), used)
 }
 
-/// Looks at a recording of files from time to time. Ends when it is dropped.
+/// Checks a recording of files from time to time. Ends when it is dropped.
 pub(crate) struct Ticker {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

@@ -1,4 +1,4 @@
-//! What became of a recording.
+//! The outcome of a recording.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -15,7 +15,7 @@ use strata_wire::{Ledger, LinkType};
 use crate::destination::{Closed, Recording};
 use crate::notice::{Notice, Tell};
 
-/// What became of a recording, complete or not.
+/// The outcome of a recording, complete or not.
 #[derive(Debug)]
 pub struct Outcome {
     /// Where every packet ended.
@@ -24,13 +24,13 @@ pub struct Outcome {
     pub pressure: Pressure,
     /// How long it took.
     pub took: Duration,
-    /// Where the recording is; `None` if it could not be closed.
+    /// The finished recording; `None` if it could not be closed.
     pub closed: Option<Closed>,
-    /// What went wrong first. What was recorded before is in the log.
+    /// The first failure. Packets recorded before it are in the log.
     pub failure: Option<Error>,
 }
 
-/// No packet of the input could be compared with the filter, so none was recorded.
+/// The filter could be applied to no packet of the input, so none was recorded.
 #[derive(Debug)]
 pub(crate) struct FilterFitsNowhere(String);
 
@@ -79,8 +79,8 @@ impl WorkerOutcome {
     }
 }
 
-/// Closes the recording with what all workers leave behind. Fails if the filter fits nowhere: then
-/// there is nothing to say of what was recorded.
+/// Closes the recording with the results of all workers. Fails if the filter could not be applied
+/// at all: then there is nothing to report about it.
 pub(crate) fn finish(
     recording: Recording,
     outcomes: Vec<WorkerOutcome>,
@@ -128,7 +128,7 @@ pub(crate) fn finish(
     };
     unfiltered?;
     let stored = closed.as_ref().map_or(Ok(()), Closed::check);
-    // In the order of what explains the others.
+    // Ordered so that each explains those after it.
     let failure = ran
         .and(not_closed)
         .and(stored)
@@ -144,11 +144,11 @@ pub(crate) fn finish(
     })
 }
 
-/// Records the drift of a recording with its blocks. On a disk that is full it is skipped, which
-/// is told.
+/// Stores the drift of a recording with its blocks. If the disk is full it is skipped, with a
+/// notice.
 fn write_drift(log: &Path, recording: u32, report: &DriftReport, tell: &Tell) -> Result<()> {
     let name = drift_name(recording);
-    // Whole or not at all: what is written in part could not be read.
+    // Whole or not at all: a partial file would be unreadable.
     let sealed = seal_drift(&serde_json::to_vec_pretty(report)?);
     match RealDisk::at(log).replace(&name, &sealed) {
         Err(error)

@@ -1,5 +1,5 @@
-//! What is checked before a recording changes anything: by `--check`, and by each start first, so
-//! that one that fails has left nothing behind.
+//! The checks before a recording changes anything: run by `--check`, and first at each start, so
+//! that a failed start leaves nothing behind.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -23,28 +23,28 @@ use crate::notice::Notice;
 use crate::setup::Setup;
 use crate::spec::{DestinationSpec, InputSpec, InterfaceSpec};
 
-/// What a check is made for.
+/// The purpose of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// A start follows.
     Start,
-    /// Somebody wants to know.
+    /// Only the result is wanted.
     CheckOnly,
 }
 
-/// Whether a recording into the same log is running. Its own addresses are in use then, and it
-/// may be what is to be reloaded.
+/// Whether a recording into the same log is running. Its own addresses are in use then, and the
+/// check may be for its reload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Running {
     No,
     Yes,
 }
 
-/// Checks everything that a start needs and that can be checked without anybody noticing. A
-/// relay is not asked.
+/// Checks everything that a start needs and that can be checked without side effects. Does not
+/// contact a relay.
 ///
-/// That a recording into the same log is running, and has the addresses that are in use, is no
-/// fault here: it may be what is to be reloaded. A start finds the log locked.
+/// A running recording into the same log, which uses the addresses, is not an error here: the check
+/// may be for its reload. A start finds the log locked.
 pub(crate) fn check(setup: &Setup, purpose: Purpose) -> Result<()> {
     let spec = &setup.spec;
     let running = match &spec.destination {
@@ -98,7 +98,7 @@ fn interfaces(setup: &Setup, spec: &InterfaceSpec) -> Result<()> {
     Ok(())
 }
 
-/// Whether a capture file can be read. What is no file is not opened: a pipe has one reader.
+/// Whether a capture file is readable. Only regular files are opened: a pipe has one reader.
 fn file(path: &PathBuf) -> Result<()> {
     let is_stdin = path.as_os_str() == "-";
     if is_stdin || fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
@@ -110,7 +110,7 @@ fn file(path: &PathBuf) -> Result<()> {
     Ok(())
 }
 
-/// Whether a log can be written in this directory, and whether one is.
+/// Whether a log can be written in this directory, and whether one is being written.
 fn output(dir: &Path) -> Result<Running> {
     refuse_foreign(dir)?;
     let cannot = || format!("{}: cannot make the log", dir.display());
@@ -129,14 +129,14 @@ fn output(dir: &Path) -> Result<Running> {
     }
 }
 
-/// Whether something may be made at a path, with the directories above it.
+/// Whether a path may be created, with its parent directories.
 fn may_make(path: &Path) -> io::Result<()> {
     let path = std::path::absolute(path)?;
     let above = path.ancestors().skip(1).find(|above| above.exists());
     may_write(above.unwrap_or(Path::new("/")))
 }
 
-/// Whether something may be made in a directory.
+/// Whether files may be created in a directory.
 fn may_write(dir: &Path) -> io::Result<()> {
     if !dir.is_dir() {
         return Err(ErrorKind::NotADirectory.into());
@@ -158,7 +158,7 @@ fn eve(path: &Path) -> Result<()> {
         Ok(found) if found.is_dir() => bail!("is a directory"),
         Ok(found) if found.is_file() => Ok(File::open(path).map(drop)?),
         Ok(_) => Ok(()),
-        // A link that leads nowhere is no place for a socket either.
+        // A dangling link is no place for a socket either.
         Err(error) if error.kind() == ErrorKind::NotFound => {
             ensure!(!path.is_symlink(), "{NO_SOCKET}");
             Ok(may_make(path)?)

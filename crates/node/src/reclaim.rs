@@ -1,5 +1,5 @@
-//! Makes room on a disk that is about to be full, or in a log that is to stay below a size,
-//! beside the recording.
+//! Frees space on a disk that is nearly full, or in a log with a size limit, alongside the
+//! recording.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,23 +15,23 @@ use strata_wire::{grouped, human_bytes};
 
 use crate::sandbox;
 
-/// How long is waited before it is tried again.
+/// How long to wait before trying again.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// How often the log is measured.
 const MEASURE_EVERY: Duration = Duration::from_millis(100);
-/// Reclaim is made for what comes in so many of these times: it takes that long at most.
+/// Space is freed ahead for the growth of this many intervals: deleting takes no longer.
 const TIMES_AHEAD: u64 = 5;
 
-/// Block files of each worker that a limited log must have room for: of fewer, whole ones cannot
-/// be deleted in time.
+/// Block files of each worker that a limited log must hold: with fewer, whole files cannot be
+/// deleted in time.
 const FILES_WITHIN_LIMIT: u64 = 4;
 
 /// A size that the log keeps below.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     pub(crate) bytes: u64,
-    /// What is free at least when room is made: a file of each worker.
+    /// The least space to free: a file of each worker.
     pub(crate) reserve: u64,
 }
 
@@ -40,18 +40,17 @@ pub(crate) struct Reclaim {
     dir: PathBuf,
     limit: Option<Limit>,
     measured: Instant,
-    /// Bytes at that time, and by how much the log grows from one time to the next: the most
-    /// lately.
+    /// Bytes when last measured, and the largest recent growth per interval.
     size: u64,
     growth: u64,
     running: Option<JoinHandle<std::result::Result<Pruned, ArchiveError>>>,
-    /// When it was last tried, and whether that was of no use.
+    /// When it was last tried, and whether in vain.
     last: Option<(Instant, bool)>,
 }
 
 impl Limit {
-    /// Fails if so many workers, each of which writes a file of `rotate_bytes`, cannot keep below
-    /// the limit.
+    /// Fails if this many workers, each writing a file of `rotate_bytes`, cannot stay below the
+    /// limit.
     pub(crate) fn check(&self, rotate_bytes: u64, workers: u16) -> Result<()> {
         let each = FILES_WITHIN_LIMIT * u64::from(workers.max(1));
         ensure!(
@@ -77,15 +76,15 @@ impl Reclaim {
         }
     }
 
-    /// Files of so many bytes are written at a time from now on.
+    /// Sets the bytes of files being written from now on.
     pub(crate) fn set_reserve(&mut self, bytes: u64) {
         if let Some(limit) = &mut self.limit {
-            // Of a log that is too small for what writes it, half is kept all the same.
+            // Even if the log is too small for its writers, half of it is kept.
             limit.reserve = bytes.min(limit.bytes / 2);
         }
     }
 
-    /// Begins to delete if that is wanted; what is to be said.
+    /// Starts deleting if needed; returns what to report.
     pub(crate) fn look(&mut self, bytes_to_remove: Option<u64>) -> Option<String> {
         if let Some(thread) = self.running.take_if(|thread| thread.is_finished()) {
             let problem = "the thread that deletes has failed";
@@ -117,7 +116,7 @@ impl Reclaim {
         }
     }
 
-    /// Bytes by which the log would be too large with what may come soon.
+    /// Bytes by which the log would exceed the limit with what may arrive soon.
     fn above_the_limit(&mut self) -> Option<u64> {
         let limit = self.limit?;
         if self.running.is_some() || self.measured.elapsed() < MEASURE_EVERY {
@@ -127,7 +126,7 @@ impl Reclaim {
         let size = bytes_below(&self.dir);
         let grown = size.saturating_sub(std::mem::replace(&mut self.size, size));
         self.growth = grown.max(self.growth - self.growth / 8);
-        // With less than half of it left there may be nothing to delete.
+        // With less than half of the log left there may be nothing to delete.
         let ahead = (self.growth * TIMES_AHEAD).min(limit.bytes / 2);
         let ahead = ahead.max(limit.reserve);
         let above = (size + ahead).saturating_sub(limit.bytes);
@@ -156,12 +155,12 @@ impl Reclaim {
             Err(problem) => (format!("cannot make room on the disk: {problem}"), true),
         };
         self.last = Some((Instant::now(), useless));
-        // Once is enough while nothing changes.
+        // Reported once, until something changes.
         (!useless || !known).then_some(text)
     }
 }
 
-/// Bytes of all files in a directory and below. What is deleted meanwhile does not count.
+/// Bytes of all files below a directory. Files deleted meanwhile are skipped.
 fn bytes_below(dir: &Path) -> u64 {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let bytes = entries.map(|entry| match entry.metadata() {

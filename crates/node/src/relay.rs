@@ -1,8 +1,7 @@
-//! A relay's disk: how full it is, how fast it takes what comes, and what follows from it.
+//! A relay's disk: how full it is, whether it keeps up, and the response to shortages.
 //!
-//! What is sensed is answered as in a recording on this machine: the same thresholds and the same
-//! pure plan ([`elastic`](strata_control::elastic)), and the same deletion of what is least
-//! important.
+//! Shortages are answered as in a local recording: the same thresholds, the same pure plan
+//! ([`elastic`](strata_control::elastic)), and the same deletion of the least important data.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -19,27 +18,27 @@ use strata_wire::exact;
 use crate::observer::disk_use;
 use crate::reclaim::{Limit, Reclaim};
 
-/// How often it is asked how full the disk is, and how busy.
+/// How often the disk's space and load are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// How the disk of a relay is kept from filling.
+/// How a relay's disk is kept from filling.
 #[derive(Clone, Debug, Default)]
 pub struct RelayDiskSpec {
     /// The log's directory.
     pub dir: PathBuf,
-    /// The configuration file, of which `[elastic]` counts.
+    /// The configuration file; only `[elastic]` is used.
     pub config: Option<PathBuf>,
     /// Bytes that the log is to stay below.
     pub bytes_max: Option<u64>,
-    /// Bytes of a block file at most.
+    /// Most bytes of a block file.
     pub rotate_bytes: u64,
 }
 
-/// Looks after the disk of a relay.
+/// Manages the disk of a relay.
 pub struct RelayDisk {
     dir: PathBuf,
     rotate_bytes: u64,
-    /// How shortages are answered; `None` if they are not.
+    /// How shortages are answered; `None` if not at all.
     options: Option<ElasticOptions>,
     room: Reclaim,
     state: ElasticState,
@@ -59,11 +58,11 @@ impl std::fmt::Debug for RelayDisk {
 }
 
 impl RelayDisk {
-    /// Reads what the spec names. To be called before anything is changed.
+    /// Reads the files that the spec names. To be called before anything is changed.
     ///
     /// # Errors
     ///
-    /// If the configuration cannot be used, or the limit not be kept.
+    /// If the configuration is unusable, or the limit cannot be kept.
     pub fn new(spec: RelayDiskSpec) -> Result<Self> {
         let config = match &spec.config {
             Some(path) => Config::read(path)?,
@@ -91,7 +90,7 @@ impl RelayDisk {
         })
     }
 
-    /// Looks at the disk once, and does what is to be done; what is to be said.
+    /// Checks the disk once, and responds; returns what to report.
     pub fn look(&mut self, relay: &Relay) -> Vec<String> {
         let now = Instant::now();
         let load = relay.disk_load();
@@ -118,7 +117,7 @@ impl RelayDisk {
 
     #[allow(clippy::cast_precision_loss)]
     fn sense(&mut self, now: Instant, load: &DiskLoad) {
-        // Without a switch nothing waits.
+        // Without a switch no blocks wait.
         let blocks = load.waiting as f64 / load.blocks.max(1) as f64;
         self.read(Resource::Blocks, Some(blocks), now);
         let elapsed = now - self.looked;
@@ -134,8 +133,7 @@ impl RelayDisk {
         self.read(Resource::DiskSpace, used, now);
     }
 
-    /// Answers what is short: switches are asked to keep less, or as much as before; what is to
-    /// be said.
+    /// Answers shortages: asks switches to keep less, or as much as before; returns what to report.
     fn answer(&mut self, relay: &Relay) -> Option<String> {
         let options = self.options.as_ref()?;
         let (state, steps) = plan(&self.state, &self.sensed, options);

@@ -1,5 +1,5 @@
-//! Gives up what a recording from interfaces does not need once it has opened them, and a relay
-//! once it listens.
+//! Drops what a live recording does not need after opening its interfaces, and a relay once it
+//! listens.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -17,12 +17,12 @@ use crate::log_dir::log_directory;
 use crate::notice::{NoSandbox, Notice, Tell};
 use crate::spec::SandboxSpec;
 
-/// Who is told what a thread of the sandboxed process cannot give up. A process is sandboxed once
-/// and for good.
+/// Receives what a thread of the sandboxed process could not drop. A process is sandboxed once,
+/// permanently.
 static TELL: OnceLock<Tell> = OnceLock::new();
 
-/// Only opens packet sockets for another process until that is gone, as this user: what a
-/// program runs with the arguments of [`SandboxSpec::helper`].
+/// Opens packet sockets, and nothing else, for another process until that is gone, as this user:
+/// run by a program started with the arguments of [`SandboxSpec::helper`].
 ///
 /// # Errors
 ///
@@ -32,7 +32,7 @@ pub fn open_sockets(user: Option<&str>) -> Result<()> {
     Ok(serve(user.as_ref())?)
 }
 
-/// Starts the helper, and gives what opens packet sockets through it.
+/// Starts the helper; returns the opener that uses it.
 pub(crate) fn opener(spec: &SandboxSpec) -> Result<SocketOpener> {
     let arguments: Vec<&str> = spec.helper.iter().map(String::as_str).collect();
     let helper =
@@ -43,12 +43,12 @@ pub(crate) fn opener(spec: &SandboxSpec) -> Result<SocketOpener> {
     }))
 }
 
-/// What a recording still reaches.
+/// What a recording can still access.
 #[derive(Debug, Default)]
 pub struct Reach<'a> {
     /// The log's directory, if it is on this machine.
     pub log: Option<&'a Path>,
-    /// The directory that was made for the socket of the API, and the one around it.
+    /// The directory created for the API's socket, and its parent.
     pub socket_dirs: Option<[PathBuf; 2]>,
     /// Files that are read again: configuration, policies.
     pub files: Vec<PathBuf>,
@@ -56,13 +56,13 @@ pub struct Reach<'a> {
     pub interfaces: &'a [String],
 }
 
-/// Makes the log for its owner, changes to that, gives up all capabilities but those to `keep`,
-/// and reaches only what it has to. To be done before threads are started.
+/// Creates the log for its owner, changes to that user, drops all capabilities except those to
+/// `keep`, and restricts access to what is needed. To be done before threads are started.
 ///
 /// # Errors
 ///
-/// If the log cannot be made, or privileges not be given up. A kernel without Landlock or seccomp
-/// is no error: that is told.
+/// If the log cannot be created, or privileges cannot be dropped. A kernel without Landlock or
+/// seccomp is not an error, but is reported.
 pub fn give_up(owner: &Owner, reach: &Reach<'_>, keep: CapabilitySet, tell: &Tell) -> Result<()> {
     let tell = TELL.get_or_init(|| Arc::clone(tell));
     if let Some(log) = reach.log {
@@ -108,8 +108,8 @@ impl Reach<'_> {
     }
 }
 
-/// The directories of sysfs with interfaces' counters: where the names are, and where these
-/// lead, also when an interface comes back.
+/// The sysfs directories with interfaces' counters: those with the names, and their link targets,
+/// which also hold an interface that comes back.
 fn counters(interfaces: &[String]) -> impl Iterator<Item = PathBuf> {
     let names = Path::new("/sys/class/net");
     let devices = interfaces.iter().filter_map(|interface| {
@@ -120,14 +120,14 @@ fn counters(interfaces: &[String]) -> impl Iterator<Item = PathBuf> {
     always.into_iter().chain(devices)
 }
 
-/// Leaves the calling thread the system calls of its role, in a recording that is confined.
+/// In a sandboxed recording, restricts the calling thread to the system calls of its role.
 pub(crate) fn thread(role: Role) {
     if let (Err(error), Some(tell)) = (restrict_thread(role), TELL.get()) {
         tell(&Notice::NoSandbox(NoSandbox::Thread, error.to_string()));
     }
 }
 
-/// Says why a file cannot be read, where confinement is why.
+/// If the sandbox is why a file cannot be read, says so.
 pub(crate) fn explain(error: anyhow::Error) -> anyhow::Error {
     let denied = |cause: &(dyn std::error::Error + 'static)| {
         cause

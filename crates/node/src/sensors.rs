@@ -1,5 +1,5 @@
-//! The sensors that TitanLog §VI-B reads each millisecond: a worker keeps them up to date, and a
-//! thread hands them to the controller.
+//! The sensors that TitanLog §VI-B reads each millisecond: workers update them, and a thread passes
+//! them on to the controller.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -17,14 +17,14 @@ use strata_wire::exact;
 
 use crate::sandbox;
 
-/// How often sensors are read while packets come.
+/// How often sensors are read while packets arrive.
 const READ_EVERY: Duration = Duration::from_millis(1);
-/// And while none come and nothing waits.
+/// The same while none arrive and nothing waits.
 const READ_IDLE_EVERY: Duration = Duration::from_millis(20);
-/// A packet does not wait longer: clocks differ.
+/// No packet waits longer: clocks differ.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// When this process first asked: atomics hold times since then.
+/// When this process first called this: atomics hold times relative to it.
 fn origin() -> Instant {
     static ORIGIN: OnceLock<Instant> = OnceLock::new();
     *ORIGIN.get_or_init(Instant::now)
@@ -34,10 +34,10 @@ fn nanos(duration: Duration) -> u64 {
     exact::<u64>(duration.as_nanos())
 }
 
-/// What a worker says each millisecond, at most.
+/// What a worker reports, at most once per millisecond.
 #[derive(Debug, Default)]
 pub(crate) struct Gauges {
-    /// When it last did, since [`origin`].
+    /// When it last did, relative to [`origin`].
     taken_ns: AtomicU64,
     /// Share of the fullest ring, as bits; meaningful once `has_ring`.
     ring_fill: AtomicU64,
@@ -46,12 +46,12 @@ pub(crate) struct Gauges {
     dropped: AtomicU64,
     rdma_sent: AtomicU64,
     rdma_again: AtomicU64,
-    /// The longest that a packet waited in a ring since that was taken.
+    /// The longest time that a packet waited in a ring since it was last taken.
     ring_wait_ns: AtomicU64,
 }
 
 impl Gauges {
-    /// Brings all up to date, unless that was done within the last millisecond.
+    /// Updates everything, unless that was done within the last millisecond.
     pub(crate) fn note(&self, live: &Live, worker: &Worker) {
         let now_ns = nanos(origin().elapsed());
         if now_ns.saturating_sub(self.taken_ns.load(Ordering::Relaxed)) < nanos(READ_EVERY) {
@@ -82,16 +82,16 @@ impl Gauges {
                     .fetch_max(nanos(*waited), Ordering::Relaxed);
             }
         }
-        // Last, so that whoever sees the time sees what belongs to it.
+        // Last, so that a reader who sees the time sees the matching values.
         self.taken_ns.store(now_ns, Ordering::Release);
     }
 
-    /// Notes how many packets the kernel has dropped so far.
+    /// Stores how many packets the kernel has dropped in total.
     pub(crate) fn note_dropped(&self, dropped: u64) {
         self.dropped.store(dropped, Ordering::Relaxed);
     }
 
-    /// The longest that a packet waited in a ring since the last call; `None` if none came.
+    /// The longest time that a packet waited in a ring since the last call; `None` if none came.
     pub(crate) fn take_ring_wait(&self) -> Option<Duration> {
         let waited = self.ring_wait_ns.swap(0, Ordering::Relaxed);
         (waited > 0).then(|| Duration::from_nanos(waited))
@@ -117,7 +117,7 @@ fn read(workers: &[Arc<Gauges>], blocks_bytes: u64, now: Instant) -> Fast {
             fast.ring_fill = Some((fill, taken));
         }
     }
-    // A worker that waits for blocks hands none over: what it said last is so now.
+    // A worker that waits for blocks hands none over: its last report is still true.
     fast.blocks = (blocks_bytes > 0).then(|| (in_flight as f64 / blocks_bytes as f64, now));
     fast.dropped = Some(dropped);
     fast.rdma = (rdma.0 > 0).then_some(rdma);
@@ -131,7 +131,7 @@ pub(crate) struct Sensors {
 }
 
 impl Sensors {
-    /// Starts to read what workers say.
+    /// Starts reading what workers report.
     pub(crate) fn start(
         controller: &Arc<Controller>,
         workers: Vec<Arc<Gauges>>,
@@ -158,7 +158,7 @@ fn watch(controller: &Controller, workers: &[Arc<Gauges>], blocks_bytes: u64, st
         let now = Instant::now();
         let fast = read(workers, blocks_bytes, now);
         controller.sense(now, &fast);
-        // Something that does not change is read less often after a while.
+        // Sensors that do not change are read less often after a while.
         let share = |reading: Option<(f64, Instant)>| reading.map(|(share, _)| share);
         let seen = (share(fast.blocks), share(fast.ring_fill), fast.rdma);
         in_vain = if last == Some(seen) { in_vain + 1 } else { 0 };

@@ -1,4 +1,4 @@
-//! What a recording is made with, whatever its input.
+//! What every recording needs, whatever its input.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -22,7 +22,7 @@ use crate::destination::Recording;
 use crate::notice::{Notice, Tell};
 use crate::spec::{InputSpec, Spec};
 
-/// What one worker has beyond modes and policies.
+/// What a worker has in addition to modes and policies.
 pub(crate) struct Equipment {
     triggers: Triggers,
     copies: Option<Box<dyn Copies>>,
@@ -30,13 +30,13 @@ pub(crate) struct Equipment {
 }
 
 impl Equipment {
-    /// Has the kernel cut packets of flows of which less is enough, where it can.
+    /// Lets the kernel cut packets of flows that are kept in part, where it can.
     pub(crate) fn cut(&mut self, table: Option<CutTable>) {
         self.enough = table.map(|table| Box::new(CutInKernel(table)) as _);
     }
 }
 
-/// Copies that leave by an interface.
+/// Mirrored copies, sent from an interface.
 #[derive(Debug)]
 struct Mirrored(Mirror);
 
@@ -54,7 +54,7 @@ impl Copies for Mirrored {
     }
 }
 
-/// The kernel's table of lengths.
+/// The kernel's cut table.
 #[derive(Debug)]
 struct CutInKernel(CutTable);
 
@@ -72,23 +72,23 @@ impl EnoughOfFlows for CutInKernel {
     }
 }
 
-/// A spec whose files are read, with what is shared by the threads of its recording.
+/// A spec with its files read, and what the threads of its recording share.
 pub(crate) struct Setup {
     pub(crate) spec: Spec,
     pub(crate) configuration: Configuration,
     pub(crate) addresses: Addresses,
     pub(crate) controller: Arc<Controller>,
     modes: Vec<Mode>,
-    /// What `--eve` tells.
+    /// The alerts from `--eve`.
     pub(crate) alerts: Arc<Alerts>,
-    /// Set when the recording is to end.
+    /// Set to end the recording.
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) tell: Tell,
 }
 
 impl Setup {
-    /// Reads what the spec names. What can be wrong comes first: a mistyped name shall not leave
-    /// a log after.
+    /// Reads the files that the spec names. Everything that can fail comes first: a mistyped name
+    /// must not leave a log behind.
     pub(crate) fn new(spec: Spec, stop: Arc<AtomicBool>, tell: Tell) -> Result<Self> {
         let configuration = Configuration::read(&spec.steering)?;
         let beginning = configuration.beginning(&spec);
@@ -116,7 +116,7 @@ impl Setup {
         })
     }
 
-    /// Goes over to the configuration as it is now.
+    /// Reloads the configuration.
     pub(crate) fn reload(&self) -> Result<()> {
         let steering = &self.spec.steering;
         if steering.config.is_none() && steering.policy.is_none() {
@@ -126,7 +126,7 @@ impl Setup {
         Ok(self.controller.reload(beginning, "configuration")?)
     }
 
-    /// What flows each of so many workers attends to.
+    /// The full-capture triggers of each worker.
     pub(crate) fn triggers(&self, workers: u16) -> Result<TriggerOptions> {
         let options = self.spec.triggers.options(workers, &self.alerts)?;
         ensure!(
@@ -140,8 +140,8 @@ impl Setup {
         Ok(options)
     }
 
-    /// What each of so many workers has beyond modes and policies. Takes a while, and
-    /// privileges, so it is made before packets come and before those are given up.
+    /// What each worker has in addition to modes and policies. Takes a while, and privileges, so it
+    /// is done before packets arrive and before privileges are dropped.
     pub(crate) fn equip(&self, workers: u16) -> Result<Vec<Equipment>> {
         let options = self.triggers(workers)?;
         let mirror = self.spec.mirror_to.as_deref();
@@ -160,8 +160,8 @@ impl Setup {
         (0..workers).map(equipment).collect()
     }
 
-    /// Starts the recording with a worker for each of `equipment`; `filter` is what they are
-    /// to evaluate.
+    /// Starts the recording with a worker for each of `equipment`; `filter` is what they must
+    /// evaluate.
     pub(crate) fn start(
         &self,
         filter: Option<Filter>,
@@ -203,7 +203,7 @@ impl Setup {
         Ok((recording, workers?))
     }
 
-    /// What the log says of the recording.
+    /// The description of the recording in the log.
     fn about(&self, equipment: &[Equipment]) -> About {
         let spec = &self.spec;
         About {

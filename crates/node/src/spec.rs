@@ -1,4 +1,4 @@
-//! What is wanted of a role: plain data, with nothing opened and nothing read.
+//! The specification of a role: plain data, with nothing opened and nothing read.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use strata_sandbox::Group;
 use strata_store::{DiskChoice, RecorderOptions};
 use strata_wire::TunnelKey;
 
-/// A recording: what is recorded, how it is classified and where it goes.
+/// A recording: what to record, how to classify it and where to store it.
 #[derive(Clone, Debug)]
 pub struct Spec {
     /// Where packets come from.
@@ -23,23 +23,23 @@ pub struct Spec {
     pub filter: Option<Filter>,
     /// The filter as the user wrote it, for the log.
     pub filter_text: String,
-    /// What classifies.
+    /// The classifier.
     pub model: ModelSpec,
     /// Names of the modes; without any, those of the configuration file, or `default`.
     pub modes: Vec<String>,
-    /// What is kept whole beyond modes and policies.
+    /// What to keep whole in addition to modes and policies.
     pub triggers: TriggerSpec,
-    /// The interface that copies leave by of packets that a policy mirrors.
+    /// The interface from which mirrored copies are sent.
     pub mirror_to: Option<String>,
     /// Configuration, policies and API.
     pub steering: SteeringSpec,
-    /// Whose flow a tunnelled packet belongs to.
+    /// Which flow a tunnelled packet belongs to.
     pub tunnel_key: TunnelKey,
     /// Key of flow fingerprints.
     pub hash_seed: [u64; 2],
-    /// Chooses which packets sampled granularities keep.
+    /// Seeds the choice of packets that sampled granularities keep.
     pub sampling_seed: u64,
-    /// It ends once so many packets have passed the filter.
+    /// End after this many packets have passed the filter.
     pub packets_max: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ pub struct Spec {
 pub enum InputSpec {
     /// Capture files, merged in time order; `-` is standard input.
     Files(Vec<PathBuf>),
-    /// Interfaces, until it is stopped.
+    /// Interfaces, until stopped.
     Interfaces(Box<InterfaceSpec>),
 }
 
@@ -57,24 +57,24 @@ pub enum InputSpec {
 pub struct InterfaceSpec {
     /// Interfaces and rings. Filter, sampling and opener are set by the node.
     pub capture: LiveOptions,
-    /// A worker for each of these: the CPU that it keeps to, if any. At least one.
+    /// One worker for each of these: the CPU that it is pinned to, if any. At least one.
     pub cores: Vec<Option<usize>>,
     /// Cores that the process may use; without it, what the configuration file says.
     pub cpu_budget: Option<f64>,
-    /// What is given up once interfaces are open; `None` for nothing.
+    /// What to drop once interfaces are open; `None` for nothing.
     pub sandbox: Option<SandboxSpec>,
-    /// It ends by itself after so long.
+    /// End after this time.
     pub duration: Option<Duration>,
 }
 
-/// What a recording keeps of its privileges.
+/// The privileges that a recording keeps.
 #[derive(Clone, Debug)]
 pub struct SandboxSpec {
     /// The user to change to.
     pub user: Option<String>,
     /// The arguments with which this program only runs
-    /// [`sandbox::open_sockets`](crate::sandbox::open_sockets). A process of them opens an
-    /// interface that comes back.
+    /// [`sandbox::open_sockets`](crate::sandbox::open_sockets). A process started with them reopens
+    /// an interface that comes back.
     pub helper: Vec<String>,
 }
 
@@ -83,44 +83,44 @@ pub struct SandboxSpec {
 pub enum DestinationSpec {
     /// Into a log on this machine.
     Log(Box<LogSpec>),
-    /// To a relay. What is recorded, the worker and when to stop are set by the node.
+    /// To a relay. The node sets what is recorded, the worker and when to stop.
     Relay(Box<LinkOptions>),
 }
 
 /// A log on this machine, and how it is written.
 #[derive(Clone, Debug)]
 pub struct LogSpec {
-    /// Its directory; made if need be.
+    /// Its directory; created if need be.
     pub dir: PathBuf,
-    /// Blocks and files. What writer threads give up is set by the node.
+    /// Blocks and files. The node sets what writer threads drop.
     pub recorder: RecorderOptions,
     /// How blocks go to the disk.
     pub disk: DiskChoice,
-    /// Bytes that the log is to stay below while interfaces are captured.
+    /// Size limit of the log in bytes while interfaces are captured.
     pub bytes_max: Option<u64>,
-    /// Whose members may read it.
+    /// The group whose members may read it.
     pub group: Option<Group>,
 }
 
-/// A model and what it was read from.
+/// A model and its source.
 #[derive(Clone, Debug)]
 pub struct ModelSpec {
     /// The model.
     pub model: Model,
-    /// The bytes of its file, which the log keeps.
+    /// The bytes of its file, which are stored in the log.
     pub json: Vec<u8>,
-    /// Whether nobody has chosen it.
+    /// Whether it is the default.
     pub is_built_in: bool,
 }
 
-/// What is kept whole beyond modes and policies.
+/// What to keep whole in addition to modes and policies.
 #[derive(Clone, Debug, Default)]
 pub struct TriggerSpec {
-    /// Memory for the packets seen last, of all workers together; 0 for none.
+    /// Memory for the latest packets, of all workers together; 0 for none.
     pub look_back_bytes: u64,
-    /// Packets that begin within so many bytes of their flow are kept whole; 0 for none.
+    /// Packets that begin within this many bytes of their flow are kept whole; 0 for none.
     pub first_bytes: u64,
-    /// Suricata's eve.json, or the Unix socket to make for it.
+    /// Suricata's eve.json, or the Unix socket to create for it.
     pub eve: Option<PathBuf>,
 }
 
@@ -129,16 +129,16 @@ pub struct TriggerSpec {
 pub struct SteeringSpec {
     /// The configuration file.
     pub config: Option<PathBuf>,
-    /// A file of the same form, of which policies and default count.
+    /// A file of the same format, of which only policies and default are used.
     pub policy: Option<PathBuf>,
-    /// What is done with packets that no policy matches; it goes before the files.
+    /// Action for packets that no policy matches; it overrides the files.
     pub default: Option<Action>,
-    /// The Unix socket of the API; it goes before the configuration file.
+    /// The Unix socket of the API; it overrides the configuration file.
     pub socket: Option<PathBuf>,
 }
 
 impl Spec {
-    /// How interfaces are captured, if they are.
+    /// How interfaces are captured, if any.
     pub(crate) fn interfaces(&self) -> Option<&InterfaceSpec> {
         match &self.input {
             InputSpec::Interfaces(interfaces) => Some(interfaces),
@@ -146,7 +146,7 @@ impl Spec {
         }
     }
 
-    /// Names of the interfaces that are captured.
+    /// Names of the captured interfaces.
     pub(crate) fn interface_names(&self) -> &[String] {
         self.interfaces()
             .map_or(&[], |interfaces| &interfaces.capture.interfaces)

@@ -1,4 +1,4 @@
-//! How a recording begins.
+//! Starts a recording.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use crate::setup::Setup;
 use crate::spec::{InputSpec, Spec};
 use crate::{files, live};
 
-/// Checks everything that a start would need, and makes or sends nothing.
+/// Checks everything that a start would need; creates and sends nothing.
 ///
 /// # Errors
 ///
@@ -23,15 +23,15 @@ pub fn check(spec: Spec, tell: &Tell) -> Result<()> {
     preflight::check(&setup, Purpose::CheckOnly)
 }
 
-/// Starts a recording. It ends by itself with its input, or soon after `stop` becomes true, as a
-/// handler of signals may make it. `tell` takes what is to be said, from any thread.
+/// Starts a recording. It ends by itself with its input, or soon after `stop` becomes true, for
+/// example by a signal handler. `tell` receives notices, from any thread.
 ///
 /// With interfaces and a sandbox, the calling thread and all threads that it starts from then on
-/// have no privileges any more and reach few files, for good.
+/// lose their privileges and access to most files, permanently.
 ///
 /// # Errors
 ///
-/// What keeps it from starting: then nothing is left behind.
+/// What prevents the start: then nothing is left behind.
 pub fn start(spec: Spec, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle> {
     let setup = Setup::new(spec, stop, tell)?;
     preflight::check(&setup, Purpose::Start)?;
@@ -41,6 +41,6 @@ pub fn start(spec: Spec, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle> {
         InputSpec::Files(paths) => files::start(&setup, paths.clone(), new),
         InputSpec::Interfaces(interfaces) => live::start(&setup, interfaces, new),
     };
-    // Threads that were begun before something failed end too.
+    // Threads started before the failure end too.
     started.inspect_err(|_| setup.stop.store(true, Ordering::Relaxed))
 }

@@ -1,19 +1,19 @@
-//! Notices workers that do not move.
+//! Detects workers that are stuck.
 
 use std::time::{Duration, Instant};
 
-/// A worker that has not moved for so long is reported.
+/// A worker without progress for this long is reported.
 const STUCK_AFTER: Duration = Duration::from_secs(5);
 
-/// What a worker was last seen to do.
+/// The last observed state of a worker.
 struct Seen {
     steps: u64,
     at: Instant,
-    /// Whether it was reported not to move.
+    /// Whether it was reported stuck.
     is_stuck: bool,
 }
 
-/// Watches the steps of workers.
+/// Monitors the steps of workers.
 pub(crate) struct Watchdog {
     seen: Vec<Seen>,
 }
@@ -30,12 +30,12 @@ impl Watchdog {
         }
     }
 
-    /// Whether a worker does not move.
+    /// Whether a worker is stuck.
     pub(crate) fn is_any_stuck(&self) -> bool {
         self.seen.iter().any(|seen| seen.is_stuck)
     }
 
-    /// Looks at the steps of each worker, and whether it has finished; what is to be said.
+    /// Checks the steps of each worker, and whether it has finished; returns what to report.
     pub(crate) fn look(&mut self, workers: impl Iterator<Item = (u64, bool)>) -> Vec<String> {
         let mut reports = Vec::new();
         for (number, ((steps, is_finished), seen)) in workers.zip(&mut self.seen).enumerate() {

@@ -15,7 +15,7 @@ use strata_store::{DiskChoice, Log, RecorderOptions};
 use strata_testkit::{data_dir, workspace_root};
 use strata_wire::TunnelKey;
 
-/// Longer than anything here takes.
+/// Longer than any step here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn trace() -> PathBuf {
@@ -51,7 +51,7 @@ fn spec(input: PathBuf, dir: &Path) -> Spec {
     }
 }
 
-/// What is told, and where it is collected.
+/// A receiver of notices, and the list it collects them in.
 fn listen() -> (Tell, Arc<Mutex<Vec<String>>>) {
     let told: Arc<Mutex<Vec<String>>> = Arc::default();
     let collected = Arc::clone(&told);
@@ -91,7 +91,7 @@ fn a_spec_becomes_a_log() {
     );
 }
 
-/// How many packets a pcap file has, by its own record headers.
+/// How many packets a pcap file has, according to its record headers.
 fn pcap_packets(path: &Path) -> u64 {
     let bytes = fs::read(path).unwrap();
     let (mut at, mut packets) = (24, 0);
@@ -103,7 +103,7 @@ fn pcap_packets(path: &Path) -> u64 {
     packets
 }
 
-/// A recording with much before it goes on until it is told to end.
+/// A recording of a long input continues until told to stop.
 #[test]
 fn a_running_recording_can_be_asked_steered_and_stopped() {
     let dir = tempfile::tempdir().unwrap();

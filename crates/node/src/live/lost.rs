@@ -1,4 +1,4 @@
-//! What did not reach the workers: full rings, and what the host counts in addition.
+//! Packets that did not reach the workers: full rings, and the host's own drop counters.
 
 use strata_capture::live::{Drops, Lost, RingCounts};
 use strata_control::LostStatus;
@@ -20,7 +20,7 @@ pub(super) fn lost(rings: &[(String, RingCounts)], drops: &Drops) -> Vec<LostSta
         .collect()
 }
 
-/// A loss as the log's manifest has it.
+/// A loss as text for the log's manifest.
 pub(super) fn text(lost: &LostStatus) -> String {
     format!(
         "lost before Strata, {} ({}): {} packets; {}",

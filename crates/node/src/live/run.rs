@@ -1,4 +1,4 @@
-//! Interfaces through a worker, until it is told to stop.
+//! Runs interfaces through a worker, until told to stop.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -8,10 +8,10 @@ use strata_capture::live::{Live, LiveError, LiveNext};
 use strata_pipeline::Worker;
 use strata_store::StoreError;
 
-/// Why capturing ended early. What was recorded before is in the log.
+/// Why capturing ended early. Packets recorded before are in the log.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RunError {
-    /// An interface cannot be captured further.
+    /// An interface cannot be captured any further.
     #[error(transparent)]
     Live(#[from] LiveError),
     /// The log cannot be written.
@@ -19,12 +19,12 @@ pub(super) enum RunError {
     Store(#[from] StoreError),
 }
 
-/// Packets are in the log's files after so long, however few there are.
+/// Packets are in the log's files after this time, however few there are.
 const FLUSH_AFTER: Duration = Duration::from_millis(900);
 
-/// Runs interfaces through a worker until `after_step` says so, and finishes the
-/// worker in all cases. `after_step` is called after each batch, and ten times a
-/// second when nothing comes. Fails with what ended it; everything before is recorded.
+/// Runs interfaces through a worker until `after_step` says stop, and finishes the worker in all
+/// cases. `after_step` is called after each batch, and ten times a second when idle. Fails with
+/// what ended it; everything before is recorded.
 pub(super) fn run_live(
     live: &mut Live,
     worker: &mut Worker,
@@ -68,7 +68,7 @@ pub(super) fn run_live(
     Ok(finished?)
 }
 
-/// A clock that is set makes entries of the cut table old, which is harmless.
+/// Setting the clock makes entries of the cut table stale, which is harmless.
 fn second_of(now: SystemTime) -> u64 {
     now.duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())

@@ -1,4 +1,4 @@
-//! A worker of interfaces: its thread, and what it says while it runs.
+//! A worker for interfaces: its thread, and its reports while it runs.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,10 +22,10 @@ use crate::sandbox;
 use crate::sensors::Gauges;
 use crate::setup::Setup;
 
-/// How often workers say how far they are.
+/// How often workers report their progress.
 const SNAPSHOT_EVERY: Duration = Duration::from_millis(100);
 
-/// What a worker says while it runs.
+/// The reports of a running worker.
 #[derive(Default)]
 pub(super) struct Status {
     /// Changes with every step.
@@ -39,18 +39,18 @@ struct Snapshot {
     ledger: Ledger,
     kept: Vec<ClassKept>,
     rings: Vec<(String, RingCounts)>,
-    /// What happened to interfaces, in order; taken by whoever reports it.
+    /// Events on interfaces, in order; taken by whatever reports them.
     events: Vec<String>,
     /// CPU time of the worker's thread.
     cpu: Duration,
-    /// How long its disk could not have taken more blocks.
+    /// How long its disk could not have taken more blocks, in total.
     disk_busy: Duration,
     ring_fill: Option<f64>,
-    /// RDMA packets sent, and sent again.
+    /// RDMA packets sent, and resent.
     rdma: (u64, u64),
-    /// The longest that a packet waited in a ring.
+    /// The longest time that a packet waited in a ring.
     ring_wait: Option<Duration>,
-    /// When all this was so.
+    /// When all this was measured.
     taken: Option<Instant>,
 }
 
@@ -60,14 +60,14 @@ impl Status {
     }
 }
 
-/// A worker that is running.
+/// A running worker.
 pub(super) struct Running {
     thread: JoinHandle<Result<WorkerOutcome>>,
     pub(super) status: Arc<Status>,
 }
 
 impl Running {
-    /// Starts a worker, on a CPU of its own if it has one.
+    /// Starts a worker, pinned to its CPU if it has one.
     pub(super) fn spawn(
         number: usize,
         mut worker: Worker,
@@ -114,7 +114,7 @@ impl Running {
         self.thread.is_finished()
     }
 
-    /// How many steps it has made, and whether it has ended.
+    /// How many steps it has taken, and whether it has ended.
     pub(super) fn steps(&self) -> (u64, bool) {
         (
             self.status.steps.load(Ordering::Relaxed),
@@ -122,7 +122,7 @@ impl Running {
         )
     }
 
-    /// What happened to its interfaces since the last call.
+    /// Events on its interfaces since the last call.
     pub(super) fn take_events(&self) -> Vec<String> {
         self.status
             .with(|snapshot| std::mem::take(&mut snapshot.events))
@@ -135,14 +135,14 @@ impl Running {
     }
 }
 
-/// What the kernel had counted for all workers, when it was booked last.
+/// The kernel's counts for all workers when last added to the counters.
 #[derive(Default)]
 struct InKernel {
     filtered: Counters,
     sampled_out: Counters,
 }
 
-/// What was added to counters.
+/// What the counters have gained.
 fn added(before: &mut Counters, now: Counters) -> Counters {
     let earlier = std::mem::replace(before, now);
     Counters {
@@ -189,7 +189,7 @@ fn publish(
     });
 }
 
-/// What all workers say.
+/// The reports of all workers, combined.
 pub(super) fn noted(running: &[Running]) -> Observation {
     let mut noted = Observation::default();
     for worker in running {
@@ -204,7 +204,7 @@ pub(super) fn noted(running: &[Running]) -> Observation {
             noted.rdma.0 += snapshot.rdma.0;
             noted.rdma.1 += snapshot.rdma.1;
             noted.ring_wait = noted.ring_wait.max(snapshot.ring_wait);
-            // As old as the oldest.
+            // As old as the oldest report.
             let taken = noted.taken.into_iter().chain(snapshot.taken);
             noted.taken = taken.min();
         });
