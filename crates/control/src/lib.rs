@@ -7,8 +7,8 @@
 //! - [`alerts`]: a webhook for what happens by itself;
 //! - [`api`]: HTTP; [`metrics`]: Prometheus; [`client`]: asks a running recording.
 //!
-//! Threads and asynchronous code are in [`alerts`], [`api`] and [`client`] only. `node` and `cli` use this; it uses
-//! `policy` and `rules`.
+//! Threads and asynchronous code are in [`alerts`], [`api`] and [`client`] only. `node` and `cli`
+//! use this; it uses `policy` and `rules`.
 #![forbid(unsafe_code)]
 
 pub mod alerts;

@@ -1,5 +1,4 @@
-//! A relay whose memory a NIC writes, and nothing else: for the guest of the test
-//! `rxe`.
+//! A bare relay with memory written by a NIC: for the guest of the test `rxe`.
 //!
 //!     verbs-relay DIR DEVICE
 

@@ -1,4 +1,4 @@
-//! A TCP connection, with TLS or without, that messages travel on.
+//! A TCP connection, with TLS or without, that carries messages.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -9,12 +9,12 @@ use rustls::{ClientConnection, Connection, ServerConnection};
 use crate::error::RelayError;
 use crate::protocol::{Decoder, Message};
 
-/// Bytes that wait to be sent at most; a peer that reads nothing is lost.
+/// Most bytes waiting to be sent; a peer that does not read is lost.
 const UNSENT_MAX: usize = 64 << 20;
-/// Bytes that are read at a time.
+/// Bytes read at a time.
 const READ_LEN: usize = 16 << 10;
 
-/// A connection that messages travel on, without waiting.
+/// A non-blocking connection that carries messages.
 pub struct Channel {
     stream: TcpStream,
     tls: Option<Connection>,
@@ -33,11 +33,11 @@ impl std::fmt::Debug for Channel {
 }
 
 impl Channel {
-    /// A channel over a connected stream; with TLS if given one of its two ends.
+    /// A channel over a connected stream; with TLS if given the state of either end.
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The operating system's error.
     pub fn new(stream: TcpStream, tls: Option<Connection>) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
@@ -51,48 +51,48 @@ impl Channel {
         })
     }
 
-    /// The switch's end, over TLS.
+    /// The switch's end, with TLS.
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The operating system's error.
     pub fn client(stream: TcpStream, tls: ClientConnection) -> io::Result<Self> {
         Self::new(stream, Some(Connection::Client(tls)))
     }
 
-    /// The relay's end, over TLS.
+    /// The relay's end, with TLS.
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// The operating system's error.
     pub fn server(stream: TcpStream, tls: ServerConnection) -> io::Result<Self> {
         Self::new(stream, Some(Connection::Server(tls)))
     }
 
-    /// The stream underneath.
+    /// The underlying stream.
     #[must_use]
     pub fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// From now on, a message whose body is longer is an error before it is read.
+    /// From now on, a message with a longer body is an error before it is read.
     pub(crate) fn set_limit(&mut self, body_len: usize) {
         self.decoder.set_limit(body_len);
     }
 
-    /// Bytes that it holds.
+    /// Bytes that it buffers.
     pub(crate) fn held_bytes(&self) -> usize {
         self.decoder.held_bytes() + self.unsent.capacity()
     }
 
-    /// The peer, as messages name it.
+    /// The peer's name in messages.
     #[must_use]
     pub fn peer(&self) -> &str {
         self.decoder.peer()
     }
 
-    /// Sends a message, as far as that can be done now; the rest with the next call
-    /// of this or [`Channel::poll`].
+    /// Sends a message, as far as possible without waiting; the rest with the next call of this or
+    /// [`Channel::poll`].
     ///
     /// # Errors
     ///
@@ -105,14 +105,14 @@ impl Channel {
         self.flush()
     }
 
-    /// The next message, if one has come.
+    /// The next message, if one has arrived.
     ///
     /// # Errors
     ///
-    /// If the connection is broken or closed, or the peer sends what is none.
+    /// If the connection is broken or closed, or the peer sends an invalid message.
     pub fn poll(&mut self) -> Result<Option<Message>, RelayError> {
         if let Err(error) = self.flush() {
-            // What the peer said before it hung up says more.
+            // What the peer sent before closing is the better explanation.
             self.fill()?;
             return match self.next_message()? {
                 Some(message) => Ok(Some(message)),
@@ -135,11 +135,11 @@ impl Channel {
         Ok(None)
     }
 
-    /// Waits for a message for so long, and as long as it is not told to end.
+    /// Waits for a message, up to `limit` or until told to stop.
     ///
     /// # Errors
     ///
-    /// As [`Channel::poll`], and if none comes.
+    /// As [`Channel::poll`], and if none arrives.
     pub fn wait(
         &mut self,
         limit: Duration,
@@ -172,7 +172,7 @@ impl Channel {
         let next = self.decoder.next_message();
         if let Err(RelayError::Version { theirs, .. }) = next {
             Decoder::refusal(theirs, &mut self.unsent);
-            // If that cannot be sent, the other end knows that it was hung up on.
+            // If that cannot be sent, the other end still sees the connection close.
             let _ = self.flush();
         }
         next
@@ -180,7 +180,7 @@ impl Channel {
 
     fn fill(&mut self) -> Result<(), RelayError> {
         let mut buffer = [0; READ_LEN];
-        // Bounded, so that other work is done in between, and no more than a message is held.
+        // Bounded, so that other work gets its turn, and no more than a message is buffered.
         for _ in 0..64 {
             if self.decoder.missing() == 0 {
                 return Ok(());
@@ -242,7 +242,7 @@ fn read_tls(tls: &mut Connection, stream: &mut TcpStream, out: &mut [u8]) -> io:
         return Ok(0);
     }
     if let Err(error) = tls.process_new_packets() {
-        // The peer is told why, if that can be done.
+        // Tell the peer why, if possible.
         let _ = tls.write_tls(stream);
         return Err(io::Error::new(ErrorKind::InvalidData, error));
     }
@@ -258,7 +258,7 @@ fn write_tls(tls: &mut Connection, stream: &mut TcpStream, unsent: &mut Vec<u8>)
                 Err(error) => return Err(error),
             }
         }
-        // Before the handshake is done, it is kept here.
+        // Until the handshake is done, it is kept here.
         if unsent.is_empty() || tls.is_handshaking() {
             return Ok(());
         }

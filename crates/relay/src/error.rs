@@ -1,4 +1,4 @@
-//! What can go wrong between switch and relay.
+//! Errors between switch and relay.
 
 use std::io;
 
@@ -6,19 +6,19 @@ use strata_rdma::Failure;
 use strata_store::StoreError;
 use strata_wire::Printable;
 
-/// Why the two do not work together.
+/// Why switch and relay do not work together.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RelayError {
-    /// The operating system refused.
+    /// The operating system returned an error.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried, on what.
+        /// The operation, and its object.
         what: String,
-        /// What the operating system says.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The peer sent what the protocol does not know.
+    /// The peer sent something outside the protocol.
     #[error("{peer}: not understood: {}; are both ends of the same version of Strata?", Printable(.problem))]
     Protocol {
         /// The peer.
@@ -32,19 +32,19 @@ pub enum RelayError {
         /// The peer.
         peer: String,
     },
-    /// The peer speaks TLS, and this end was not told to.
+    /// The peer requires TLS, which this end has not enabled.
     #[error("{peer}: wants TLS: give --tls-cert, --tls-key and --tls-ca")]
     WantsTls {
         /// The peer.
         peer: String,
     },
-    /// The peer speaks TLS, and this end was not told to.
+    /// The peer uses TLS, which this end has not enabled.
     #[error("{peer}: speaks TLS, and this end does not: give --tls-cert, --tls-key and --tls-ca")]
     SpeaksTls {
         /// The peer.
         peer: String,
     },
-    /// The peer speaks another version of the protocol.
+    /// The peer uses another version of the protocol.
     #[error(
         "{peer}: speaks version {theirs} of the control protocol and this end version {}: use the same version of Strata at both ends",
         crate::protocol::VERSION
@@ -55,7 +55,7 @@ pub enum RelayError {
         /// Its version.
         theirs: u8,
     },
-    /// The shared secret cannot be used.
+    /// The shared secret is unusable.
     #[error("{file}: {problem}")]
     Secret {
         /// The file.
@@ -69,7 +69,7 @@ pub enum RelayError {
         /// The relay.
         peer: String,
     },
-    /// The relay is another machine, and nothing says who it is.
+    /// The relay is on another machine, and not authenticated.
     #[error(
         "{peer}: is another machine, and nothing proves that it is the relay: give --secret-file, or --tls-cert, --tls-key and --tls-ca, or --insecure to send packets to whoever answers there"
     )]
@@ -77,7 +77,7 @@ pub enum RelayError {
         /// The relay.
         peer: String,
     },
-    /// The relay closed the connection instead of an answer.
+    /// The relay closed the connection instead of answering.
     #[error(
         "{peer}: hung up without a word; does it want TLS (--tls-cert, --tls-key, --tls-ca), or is it of an older version of Strata?"
     )]
@@ -85,21 +85,21 @@ pub enum RelayError {
         /// The relay.
         peer: String,
     },
-    /// The relay does not take this switch.
+    /// The relay refuses this switch.
     #[error("the relay refuses: {}", Printable(.0))]
     Refused(String),
     /// The relay cannot store what it is sent.
     #[error("{}", Printable(.0))]
     Failed(String),
-    /// The relay is connected, and does nothing.
+    /// The relay is connected, but makes no progress.
     #[error("{peer}: has not stored or said anything for {seconds} s")]
     Silent {
         /// The relay.
         peer: String,
-        /// For so long.
+        /// For this long.
         seconds: u64,
     },
-    /// It was told to end.
+    /// This end was told to stop.
     #[error("{peer}: interrupted while waiting for an answer")]
     Interrupted {
         /// The peer.
@@ -108,7 +108,7 @@ pub enum RelayError {
     /// The RDMA connection failed.
     #[error("RDMA to the relay: {0}")]
     Rdma(#[from] Failure),
-    /// Certificates or keys are not usable.
+    /// Certificates or keys are unusable.
     #[error("{file}: {problem}")]
     Tls {
         /// The file.
@@ -129,7 +129,7 @@ pub enum RelayError {
     Store(#[from] StoreError),
 }
 
-/// Wraps an I/O error with what was tried.
+/// Wraps an I/O error with the operation that failed.
 pub(crate) fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> RelayError {
     move |source| RelayError::Io {
         what: what.into(),

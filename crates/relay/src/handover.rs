@@ -1,6 +1,6 @@
-//! Hands the relay's memory to a switch on the same machine: as a descriptor, over a Unix
-//! socket. The switch opens no path but that socket's, which the user names or which follows
-//! from the relay's port; what it gets it looks at before it maps it.
+//! Hands the relay's memory to a switch on the same machine: as a descriptor, over a Unix socket.
+//! The switch opens no path but that socket's, given by the user or derived from the relay's port,
+//! and checks what it receives before mapping it.
 //!
 //! ```text
 //! switch -> relay   token 32 bytes   from the welcome, which came over the control connection
@@ -29,31 +29,30 @@ use strata_sys::shared::SharedMemory;
 use crate::error::{RelayError, io_error};
 use crate::random::random;
 
-/// Bytes of a token: as many random bits as nobody guesses, in hexadecimal.
+/// Bytes of a token: enough random bits to be unguessable, in hexadecimal.
 const TOKEN_LEN: usize = 32;
 /// How long either end waits for the other.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long is waited when a connection cannot be accepted, as without descriptors.
+/// How long to wait when a connection cannot be accepted, as without descriptors.
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 /// The name of the directory of a relay's socket.
 pub(crate) fn dir_name(port: u16) -> String {
     format!("relay-{port}")
 }
 
-/// Where the relay of this machine that listens on `port` hands its memory over, unless it was
-/// told another place.
+/// The default socket where the relay of this machine that listens on `port` hands over its memory.
 fn usual_socket(port: u16) -> PathBuf {
     runtime_dir().join(dir_name(port)).join(SOCKET_NAME)
 }
 
-/// Memory that waits to be fetched, by token.
+/// Memory waiting to be fetched, by token.
 type Offers = Arc<Mutex<HashMap<String, Weak<SharedMemory>>>>;
 
 fn lock(offers: &Offers) -> MutexGuard<'_, HashMap<String, Weak<SharedMemory>>> {
     offers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The relay's end: a thread that hands memory over to who has a token.
+/// The relay's end: a thread that hands memory over to holders of a token.
 pub(crate) struct Handover {
     offers: Offers,
     socket: Arc<SocketFile>,
@@ -68,11 +67,11 @@ impl Handover {
         let (ours, listening, stopped) =
             (Arc::clone(&offers), Arc::clone(&socket), Arc::clone(&stop));
         let work = move || {
-            // Does nothing in a relay that is not confined.
+            // Does nothing in a relay without a sandbox.
             let _ = restrict_thread(Role::Server);
             while !stopped.load(Ordering::Relaxed) {
                 match listening.listener().accept() {
-                    // Who does not speak the protocol learns nothing.
+                    // A client that does not follow the protocol learns nothing.
                     Ok((stream, _)) => drop(hand_over(stream, &ours)),
                     Err(_) => thread::park_timeout(AGAIN_AFTER),
                 }
@@ -88,11 +87,11 @@ impl Handover {
         })
     }
 
-    /// Offers memory, once, as long as it is there: the token for it.
+    /// Offers memory, to be fetched once, while it exists; returns its token.
     pub(crate) fn offer(&self, memory: &Arc<SharedMemory>) -> Result<String, RelayError> {
         let token = format!("{:016x}{:016x}", random()?, random()?);
         let mut offers = lock(&self.offers);
-        // Of switches that are gone: so there are no more than switches.
+        // Removes offers to switches that are gone: so there are no more offers than switches.
         offers.retain(|_, memory| memory.strong_count() > 0);
         offers.insert(token.clone(), Arc::downgrade(memory));
         Ok(token)
@@ -122,12 +121,12 @@ fn hand_over(mut stream: UnixStream, offers: &Offers) -> io::Result<()> {
     strata_roce::handover::send(&stream, &memory)
 }
 
-/// Whom a switch takes memory from.
+/// Which relay a switch accepts memory from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryFrom {
-    /// Where the relay hands its memory over; without it, where relays of its port do.
+    /// Where the relay hands its memory over; by default the usual socket for its port.
     pub socket: Option<PathBuf>,
-    /// A user that the relay may run as, in addition to root and the switch's own.
+    /// A user that may run the relay, in addition to root and the switch's own.
     pub user: Option<u32>,
 }
 
@@ -162,7 +161,7 @@ impl MemoryFrom {
     }
 }
 
-/// Connects; a relay that does not accept is not waited for.
+/// Connects; does not wait for a relay that does not accept.
 fn connect_to(path: &Path) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -200,7 +199,7 @@ mod tests {
         from.fetch(1, &wrong, LEN).unwrap_err();
         from.fetch(1, &token, LEN).unwrap();
         from.fetch(1, &token, LEN).unwrap_err();
-        // Memory of a switch that is gone is nobody's.
+        // Memory of a switch that is gone cannot be fetched.
         let token = handover.offer(&memory).unwrap();
         drop(memory);
         from.fetch(1, &token, LEN).unwrap_err();
@@ -208,7 +207,7 @@ mod tests {
         assert!(!path.exists());
     }
 
-    /// A switch that runs as root takes nothing from another user that listens there.
+    /// A switch run by root accepts nothing from another user that listens there.
     #[test]
     fn memory_of_another_user_is_not_taken() {
         if !geteuid().is_root() {
@@ -217,7 +216,7 @@ mod tests {
         const NOBODY: u32 = 65_534;
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("memory");
-        // Who listens is whose thread called listen(2).
+        // The listener is the thread that called listen(2).
         let bound = path.clone();
         let listener = thread::spawn(move || {
             let listener = UnixListener::bind(&bound).unwrap();

@@ -1,4 +1,4 @@
-//! The wire between the data plane and the disks (TitanLog §V): both roles.
+//! The connection between the data plane and the disks (TitanLog §V): both roles.
 //!
 //! ```text
 //! switch                                            relay
@@ -13,11 +13,11 @@
 //! - [`protocol`]: what both say to each other over TCP or TLS, and what follows from it,
 //!   without I/O; [`secret`]: how the two prove to each other that they know one.
 //!
-//! How RDMA packets travel is [`strata_roce`]'s: UDP sockets, raw frames, shared memory, and
-//! with the feature `verbs` a NIC of the operating system.
+//! RDMA packets are carried by [`strata_roce`]: UDP sockets, raw frames, shared memory, and with
+//! the feature `verbs` a NIC of the operating system.
 //!
-//! What a NIC would do is done in software by [`strata_rdma::Responder`] after a
-//! UDP socket; the blocks, their writers and the protocol know nothing of it.
+//! The work of a NIC is done in software by [`strata_rdma::Responder`] behind a UDP socket; the
+//! blocks, their writers and the protocol are unaware of it.
 #![forbid(unsafe_code)]
 
 mod channel;
@@ -40,6 +40,5 @@ pub use relay::{BoundRelay, DiskLoad, Relay, RelayCounters, RelayOptions, Totals
 #[cfg(feature = "verbs")]
 pub use strata_roce::verbs::DeviceOptions;
 
-/// The TCP port of the relay's control protocol by default: the number that RoCEv2
-/// has on UDP.
+/// The default TCP port of the relay's control protocol: the number that RoCEv2 has on UDP.
 pub const CONTROL_PORT: u16 = strata_wire::roce::UDP_PORT;

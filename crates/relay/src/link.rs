@@ -1,5 +1,5 @@
-//! The switch's end: connects [`Switch`], what the protocol says of its side, to sockets, a
-//! worker and the clock.
+//! The switch's end: connects [`Switch`], its side of the protocol, to sockets, a worker and the
+//! clock.
 
 mod open;
 
@@ -23,57 +23,56 @@ use crate::secret::Secret;
 use crate::tls::SwitchTls;
 use open::Opened;
 
-/// How packets travel.
+/// The transport of packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// RoCEv2 through a UDP socket of the kernel.
+    /// RoCEv2 through a kernel UDP socket.
     Udp(Service),
-    /// RoCEv2 in frames of our own, through this interface.
+    /// RoCEv2 in our own frames, through this interface.
     Raw(Service, String),
     /// Memory of the same machine.
     SharedMemory,
 }
 
-/// Puts something before a port: for tests that lose packets.
+/// Wraps a port: for tests that lose packets.
 pub type WrapPort = Arc<dyn Fn(Box<dyn Port>) -> Box<dyn Port> + Send + Sync>;
 
-/// Is told of a worker's link what its relay asks to be given up, whenever that changes.
+/// Called with a worker's link and what its relay asks to be given up, whenever that changes.
 pub type OnShortage = Arc<dyn Fn(u16, &Shortage) + Send + Sync>;
 
-/// How a link works.
+/// The options of a link.
 #[derive(Clone)]
 pub struct LinkOptions {
     /// The relay: `HOST:PORT`.
     pub relay: String,
     /// What is recorded.
     pub about: About,
-    /// The recording's name, by which the relay knows it again.
+    /// The recording's name, by which the relay recognizes it.
     pub session: String,
     /// The worker whose packets these are.
     pub worker: u16,
-    /// How packets travel.
+    /// The transport of packets.
     pub transport: Transport,
-    /// What is done about loss on a reliable connection.
+    /// How to respond to loss on a reliable connection.
     pub on_loss: OnLoss,
     /// How packets are cut.
     pub layout: Layout,
-    /// A block that was begun so long ago is sent to disk though it is not full.
+    /// A block open this long is sent to disk even if it is not full.
     pub flush_interval: Duration,
-    /// Once there is nothing more to record, a relay that is away is waited for so long.
+    /// How long to wait for a lost relay once there is nothing more to record.
     pub patience: Duration,
-    /// Becomes true when the recording is to end. A relay that is away, or stores nothing, is
-    /// then waited for no longer than five seconds.
+    /// Becomes true when the recording is to end. The wait for a relay that is away, or stores
+    /// nothing, is then limited to five seconds.
     pub stop: Option<Arc<AtomicBool>>,
-    /// Is told what the relay asks to be given up.
+    /// Called with what the relay asks to be given up.
     pub on_shortage: Option<OnShortage>,
     /// TLS of the control connection.
     pub tls: Option<SwitchTls>,
-    /// What both ends prove to know.
+    /// The secret that both ends prove to know.
     pub secret: Option<Secret>,
-    /// Whether packets are sent to another machine of which nothing proves that it is the
-    /// relay.
+    /// Whether packets may be sent to another machine without proof that it is the relay.
     pub insecure: bool,
-    /// Whom shared memory is taken from.
+    /// Where shared memory may come from.
     pub memory: MemoryFrom,
     /// For tests.
     pub wrap: Option<WrapPort>,
@@ -89,7 +88,7 @@ impl std::fmt::Debug for LinkOptions {
 }
 
 impl LinkOptions {
-    /// The usual values.
+    /// The default values.
     #[must_use]
     pub fn new(relay: String, about: About, session: String) -> Self {
         Self {
@@ -113,7 +112,7 @@ impl LinkOptions {
     }
 }
 
-/// A link that is running.
+/// A running link.
 #[derive(Debug)]
 pub struct Link {
     end: BlockEnd,
@@ -122,8 +121,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// Connects to the relay, and then sends what comes from `source`, whose sink
-    /// `end` is of, until it is finished.
+    /// Connects to the relay, and then sends what comes from `source`, fed by the sink of `end`,
+    /// until it is finished.
     ///
     /// # Errors
     ///
@@ -166,12 +165,12 @@ impl Link {
         })
     }
 
-    /// Waits until all that was handed over is on the relay's disk, and closes the
-    /// recording there if `ledger` has its counters.
+    /// Waits until everything handed over is on the relay's disk, and closes the recording there if
+    /// `ledger` has its counters.
     ///
     /// # Panics
     ///
-    /// If the link's thread has.
+    /// If the link's thread has panicked.
     #[must_use]
     pub fn finish(self, ledger: Option<&Ledger>, warnings: Vec<String>) -> LinkReport {
         {
@@ -190,7 +189,7 @@ impl Link {
     }
 }
 
-/// As ns, which last for 584 years.
+/// As ns, enough for 584 years.
 fn ns(duration: Duration) -> u64 {
     exact::<u64>(duration.as_nanos())
 }
@@ -205,12 +204,12 @@ struct Runner {
     switch: Switch,
     accounting: Arc<Mutex<End>>,
     started: Instant,
-    /// What was told of last.
+    /// What was last passed to the callback.
     told: Shortage,
 }
 
 impl Runner {
-    /// The time, as the protocol has it; it also hears now whether it is to end.
+    /// The time for the protocol; also checks whether to stop.
     fn now(&mut self) -> u64 {
         let now = ns(self.started.elapsed());
         if is_set(self.options.stop.as_ref()) {
@@ -225,9 +224,9 @@ impl Runner {
             let connection = &mut opened.connection;
             self.switch.lost(connection, &problem, &self.source, now);
             self.tell_shortage();
-            // If that cannot be sent, the relay knows what it was told before.
+            // If that cannot be sent, the relay knows what it was sent before.
             let _ = opened.say();
-            // Hangs up, and frees the port that answers come to.
+            // Closes the connection, and frees the port that answers come to.
             drop(opened);
             match self.search() {
                 Some(again) => opened = again,
@@ -240,7 +239,7 @@ impl Runner {
     fn serve(&mut self, opened: &mut Opened) -> Result<(), RelayError> {
         loop {
             let now = self.now();
-            // Who has heard the last word does not mind that it is hung up on.
+            // After the last message, a closed connection does not matter.
             while !self.switch.is_closed()
                 && let Some(message) = opened.channel.poll()?
             {
@@ -267,7 +266,7 @@ impl Runner {
         }
     }
 
-    /// Says what the relay asks to be given up, if that has changed.
+    /// Reports what the relay asks to be given up, if that has changed.
     fn tell_shortage(&mut self) {
         let shortage = self.switch.shortage();
         if !shortage.asks_as(&self.told) {
@@ -290,7 +289,7 @@ impl Runner {
         self.switch.take(incoming, connection);
     }
 
-    /// Connects again; `None` if it is given up.
+    /// Connects again; `None` if it gives up.
     fn search(&mut self) -> Option<Opened> {
         loop {
             let now = self.now();
@@ -313,8 +312,8 @@ impl Runner {
                     }
                 }
                 Search::Wait(until) => {
-                    // Blocks that come meanwhile stay where they are: the worker finds none
-                    // free, and waits or counts what it drops.
+                    // Blocks that come meanwhile stay where they are: the worker finds none free,
+                    // and waits or counts what it drops.
                     let wait = Duration::from_nanos(until.saturating_sub(now));
                     if self.switch.wants_block() && !self.switch.is_ending() {
                         let incoming = self.source.receive(wait);
@@ -332,7 +331,7 @@ impl Runner {
     fn give_up(&mut self) {
         loop {
             self.switch.give_up(&self.source);
-            // Blocks that were handed over before the end come before it.
+            // Blocks handed over before the end come before it.
             if self.switch.is_ending() {
                 return;
             }

@@ -1,8 +1,8 @@
 //! The relay's memory as blocks that change hands.
 //!
-//! A block belongs either to the responder, which writes into it, or to the writer
-//! threads, which put it on disk: whoever does not have it cannot touch it. So a
-//! block is never written to before it is safe, whatever the switch sends.
+//! A block belongs either to the responder, which writes into it, or to the writer threads, which
+//! put it on disk; nobody else can touch it. So a block is never overwritten before it is safe,
+//! whatever the switch sends.
 
 use std::sync::Arc;
 
@@ -17,18 +17,18 @@ use strata_sys::shared::{SharedBlock, SharedMemory};
 pub struct BlockMemory(AlignedBytes);
 
 impl BlockMemory {
-    /// Zeros, of which segments may fill `block_bytes`.
+    /// Zeros, with space for `block_bytes` of segments.
     fn new(block_bytes: usize) -> Self {
         Self(AlignedBytes::zeroed(SEGMENTS_AT + block_bytes))
     }
 
-    /// The memory that segments are in.
+    /// The memory that holds segments.
     #[must_use]
     pub fn segments(&self) -> &[u8] {
         &self.0[SEGMENTS_AT..]
     }
 
-    /// Puts the header before what will be written.
+    /// Puts the header before the data to be written.
     #[must_use]
     pub fn seal(mut self, header: &RelayedHeader) -> AnyBlock {
         self.0[..SEGMENTS_AT].copy_from_slice(&header_page(header));
@@ -36,7 +36,7 @@ impl BlockMemory {
     }
 }
 
-/// A page that begins with a header.
+/// A page that starts with a header.
 fn header_page(header: &RelayedHeader) -> [u8; SEGMENTS_AT] {
     let mut page = [0; SEGMENTS_AT];
     let emitted = header.emit();
@@ -44,8 +44,8 @@ fn header_page(header: &RelayedHeader) -> [u8; SEGMENTS_AT] {
     page
 }
 
-/// A block of memory that the switch has mapped too, or a NIC writes: puts the header before
-/// what will be written.
+/// A block of memory also mapped by the switch, or written by a NIC: puts the header before the
+/// data to be written.
 #[must_use]
 pub fn seal_shared(memory: &Arc<SharedMemory>, at: usize, header: &RelayedHeader) -> AnyBlock {
     memory.copy_in(at, &header_page(header));
@@ -60,7 +60,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// So many blocks, in which segments may fill `block_bytes`.
+    /// This many blocks, each with space for `block_bytes` of segments.
     #[must_use]
     pub fn new(blocks: usize, block_bytes: usize) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl Blocks {
         SEGMENTS_AT + self.block_bytes
     }
 
-    /// Bytes of all of them, one after the other.
+    /// Total size of all blocks, which are contiguous.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         (self.stride() * self.blocks.len()) as u64
@@ -95,7 +95,7 @@ impl Blocks {
         }
     }
 
-    /// Gives back one that was sealed, and written.
+    /// Gives back a block that was sealed and written.
     pub fn give_back_sealed(&mut self, block: usize, sealed: AnyBlock) {
         if let AnyBlock::Own(sealed) = sealed {
             self.give_back(block, BlockMemory(sealed.into_memory()));
@@ -106,7 +106,7 @@ impl Blocks {
         let at = usize::try_from(at).map_err(|_| Refused)?;
         let (block, within) = (at / self.stride(), at % self.stride());
         let end = within.checked_add(len).ok_or(Refused)?;
-        // The header's page is not the switch's.
+        // The header's page is off limits to the switch.
         if within < SEGMENTS_AT || end > self.stride() {
             return Err(Refused);
         }

@@ -1,10 +1,10 @@
-//! Random numbers of the operating system.
+//! Random numbers from the operating system.
 
 use std::io;
 
 use crate::error::RelayError;
 
-/// Random numbers that no connection has had.
+/// Random numbers that no connection has used.
 pub(crate) fn nonce() -> Result<[u64; 4], RelayError> {
     let mut nonce = [0; 4];
     for word in &mut nonce {

@@ -35,13 +35,13 @@ use crate::secret::Secret;
 use crate::tls::RelayTls;
 use admission::{Admission, Admitted};
 
-/// How a relay works.
+/// The options of a relay.
 #[derive(Clone, Debug)]
 pub struct RelayOptions {
-    /// Where switches connect. UDP packets come to the same address, port
+    /// Where switches connect. UDP packets arrive at the same address, port
     /// [`RelayOptions::rdma_port`].
     pub listen: SocketAddr,
-    /// 4791; another one, or 0 for any, is of use in tests only.
+    /// 4791; another one, or 0 for any, is useful in tests only.
     pub rdma_port: u16,
     /// Bytes of a block.
     pub block_bytes: usize,
@@ -49,30 +49,28 @@ pub struct RelayOptions {
     pub blocks: usize,
     /// Threads that write blocks to disk.
     pub writers: usize,
-    /// A new file once one holds so many bytes; 0 never.
+    /// Start a new file once one holds this many bytes; 0 never.
     pub rotate_bytes: u64,
-    /// Connections at a time.
+    /// Most connections at a time.
     pub switches_max: usize,
     /// TLS of control connections.
     pub tls: Option<RelayTls>,
-    /// What a switch must prove to know.
+    /// The secret that a switch must prove to know.
     pub secret: Option<Secret>,
-    /// Where memory is handed over to switches on this machine; without it, in
+    /// Where memory is handed over to switches on this machine; by default in
     /// `/run/strata/relay-PORT` or `$XDG_RUNTIME_DIR/strata/relay-PORT`.
     pub memory_socket: Option<PathBuf>,
     /// Who may connect there.
     pub owner: Owner,
-    /// Number of the first queue pair, for tests that have to know it before; random
-    /// otherwise.
+    /// Number of the first queue pair, for tests that need to know it in advance; random otherwise.
     pub first_qpn: Option<u32>,
-    /// The RDMA device whose NIC does the responder's work, and its port and GID
-    /// index.
+    /// The RDMA device whose NIC does the responder's work, and its port and GID index.
     #[cfg(feature = "verbs")]
     pub device: Option<strata_roce::verbs::DeviceOptions>,
 }
 
 impl RelayOptions {
-    /// The usual values.
+    /// The default values.
     #[must_use]
     pub fn new(listen: SocketAddr) -> Self {
         Self {
@@ -97,7 +95,7 @@ impl RelayOptions {
 /// What a relay has done.
 #[derive(Debug, Default)]
 pub struct RelayCounters {
-    /// Switches that are connected.
+    /// Switches currently connected.
     pub connected: AtomicU64,
     /// Connections so far.
     pub connections: AtomicU64,
@@ -105,13 +103,13 @@ pub struct RelayCounters {
     pub blocks: AtomicU64,
     /// Their bytes.
     pub bytes: AtomicU64,
-    /// Blocks of switches that were lost before they said what is in them.
+    /// Blocks of switches that were lost before announcing them.
     pub salvaged: AtomicU64,
     /// UDP packets that are not RoCEv2, or whose ICRC is wrong.
     pub bad_packets: AtomicU64,
 }
 
-/// What a relay has done in all; see [`RelayCounters`].
+/// The totals of a relay; see [`RelayCounters`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Totals {
     /// Blocks on disk.
@@ -120,24 +118,24 @@ pub struct Totals {
     pub bytes: u64,
     /// Blocks of lost switches.
     pub salvaged: u64,
-    /// Why the log could not be written to the end, if so.
+    /// Why the log could not be completed, if so.
     pub failure: Option<String>,
 }
 
-/// What a relay's disk has to do.
+/// The load of a relay's disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskLoad {
-    /// Blocks of memory of all switches that are connected.
+    /// Blocks of memory of all connected switches.
     pub blocks: u64,
     /// Of these, blocks that wait for the disk.
     pub waiting: u64,
-    /// How long writer threads have written so far, all together.
+    /// How long writer threads have been writing, in total.
     pub busy: Duration,
-    /// How many they are.
+    /// The number of writer threads.
     pub writers: usize,
 }
 
-/// Who is at the other end of a queue pair.
+/// The other end of a queue pair.
 struct Peer {
     /// Where answers go.
     address: SocketAddr,
@@ -145,8 +143,8 @@ struct Peer {
     check: IcrcCheck,
 }
 
-/// What the responder's thread and those of the switches share. Packets reach a queue pair
-/// only from the address that its switch's control connection comes from.
+/// Shared by the responder's thread and the session threads. Packets reach a queue pair only from
+/// the address of its switch's control connection.
 #[derive(Default)]
 struct Wire {
     responder: Responder<Blocks>,
@@ -166,20 +164,20 @@ struct Inner {
     wire: Mutex<Wire>,
     /// Where UDP packets arrive.
     rdma_port: u16,
-    /// How often the responder has found nothing more in its socket.
+    /// How often the responder has emptied its socket.
     emptied: AtomicU64,
     stop: AtomicBool,
     counters: RelayCounters,
-    /// Blocks of memory of all switches, and of these those that wait for the disk.
+    /// Blocks of memory of all switches, and how many of them wait for the disk.
     memory_blocks: AtomicU64,
     waiting_blocks: AtomicU64,
     /// What switches are asked to give up.
     shortage: Mutex<Shortage>,
     /// Why the log can no longer be written.
     failure: Mutex<Option<String>>,
-    /// Hands memory over, if it has a place for that.
+    /// Hands memory over, if it has a socket for that.
     handover: Option<Handover>,
-    /// What went wrong with a switch, for the caller to show.
+    /// Reports what went wrong with a switch, for the caller to show.
     report: Box<dyn Fn(&str) + Send + Sync>,
     #[cfg(feature = "verbs")]
     device: Option<strata_roce::verbs::Device>,
@@ -190,18 +188,18 @@ impl Inner {
         self.wire.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often nothing was left of what had come.
+    /// How often the receive queue was emptied.
     fn emptied(&self) -> u64 {
         self.emptied.load(Ordering::Acquire)
     }
 
-    /// Whether all that had come when it was emptied so often is in memory.
+    /// Whether everything received by the time of this count is in memory.
     fn has_taken_all(&self, emptied: u64) -> bool {
         #[cfg(feature = "verbs")]
         if self.device.is_some() {
             return true;
         }
-        // The first time after may have begun before.
+        // The next pass may already have been under way.
         self.emptied() >= emptied + 2
     }
 
@@ -214,8 +212,8 @@ impl Inner {
         failure.clone()
     }
 
-    /// If the error says that the log can no longer be written, that is the end for all
-    /// switches: what a switch is told.
+    /// If the error means that the log can no longer be written, ends service to all switches;
+    /// returns the message to the switch.
     fn note_failure(&self, error: &RelayError) -> Option<Message> {
         let reason = match error {
             RelayError::Failed(reason) => reason.clone(),
@@ -229,7 +227,7 @@ impl Inner {
     }
 }
 
-/// A relay that is running.
+/// A running relay.
 pub struct Relay {
     inner: Arc<Inner>,
     address: SocketAddr,
@@ -244,13 +242,13 @@ impl std::fmt::Debug for Relay {
     }
 }
 
-/// A relay that has its addresses, and serves nobody yet: what is to be done with privileges,
-/// or before threads are started, is done now.
+/// A relay that has bound its addresses, but serves nobody yet: now is the time for anything that
+/// needs privileges, or must precede threads.
 pub struct BoundRelay {
     options: RelayOptions,
     listener: TcpListener,
     address: SocketAddr,
-    /// Where RDMA packets come, unless a NIC takes them.
+    /// Where RDMA packets arrive, unless a NIC receives them.
     udp: Option<UdpPort>,
     rdma_port: u16,
     memory_socket: Result<SocketFile, SocketError>,
@@ -267,15 +265,15 @@ impl std::fmt::Debug for BoundRelay {
 }
 
 impl BoundRelay {
-    /// The directory that was made for the socket for shared memory, and the one around it: in
-    /// these it deletes what it made.
+    /// The directory created for the shared-memory socket, and its parent: it deletes what it
+    /// created in these.
     #[must_use]
     pub fn socket_dirs(&self) -> Option<[PathBuf; 2]> {
         self.memory_socket.as_ref().ok()?.own_dirs()
     }
 
-    /// Starts it with the log on `disk`. `report` is told of switches that come and go, from
-    /// any thread.
+    /// Starts it with the log on `disk`. `report` is called when switches come and go, from any
+    /// thread.
     ///
     /// # Errors
     ///
@@ -332,12 +330,11 @@ impl BoundRelay {
 }
 
 impl Relay {
-    /// Starts a relay that writes into the log on `disk`: [`Relay::bind`] and
-    /// [`BoundRelay::start`].
+    /// Starts a relay that writes the log on `disk`: [`Relay::bind`] and [`BoundRelay::start`].
     ///
     /// # Errors
     ///
-    /// If an address is taken, or the log cannot be written.
+    /// If an address is in use, or the log cannot be written.
     pub fn start(
         disk: Arc<dyn Disk>,
         options: RelayOptions,
@@ -346,11 +343,11 @@ impl Relay {
         Self::bind(options)?.start(disk, report)
     }
 
-    /// Takes the addresses of a relay, and its socket for shared memory.
+    /// Binds the addresses of a relay, and its shared-memory socket.
     ///
     /// # Errors
     ///
-    /// If one is taken.
+    /// If one is in use.
     pub fn bind(options: RelayOptions) -> Result<BoundRelay, RelayError> {
         let listen = options.listen;
         let listener = TcpListener::bind(listen)
@@ -405,14 +402,13 @@ impl Relay {
         &self.inner.counters
     }
 
-    /// Asks all switches to give this up, those that come later too, until they are asked for
-    /// something else.
+    /// Asks all switches to give this up, including later ones, until the next request.
     pub fn ask(&self, shortage: Shortage) {
         let asked = &self.inner.shortage;
         *asked.lock().unwrap_or_else(PoisonError::into_inner) = shortage;
     }
 
-    /// What its disk has to do.
+    /// The load of its disk.
     #[must_use]
     pub fn disk_load(&self) -> DiskLoad {
         let (busy, writers) = self.inner.writers.busy();
@@ -424,14 +420,14 @@ impl Relay {
         }
     }
 
-    /// Why the log can no longer be written, if so: no switch is served then, and the relay
-    /// is to be stopped.
+    /// Why the log can no longer be written, if so: no switch is served then, and the relay must be
+    /// stopped.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.inner.failure()
     }
 
-    /// Stops: what is in memory is written, then all switches are let go.
+    /// Stops: writes what is in memory, then disconnects all switches.
     pub fn stop(mut self) -> Totals {
         self.shut_down();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -447,7 +443,7 @@ impl Relay {
     fn shut_down(&mut self) {
         self.inner.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // One that panicked has said so.
+            // A panicked thread has already reported it.
             let _ = thread.join();
         }
     }
@@ -459,7 +455,7 @@ impl Drop for Relay {
     }
 }
 
-/// Where memory is handed over; nowhere, and why, if nobody has asked for that and it cannot be.
+/// Where memory is handed over; none, with the reason, if the default socket cannot be used.
 fn memory_socket(
     options: &RelayOptions,
     port: u16,
@@ -478,8 +474,8 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
     spawned.map_err(io_error(format!("{name}: cannot start the thread")))
 }
 
-/// Whether what went wrong with a file may be right again when the switch asks next time:
-/// the process or the machine has too many files open.
+/// Whether an error on a file may be gone when the switch asks again: the process or the machine
+/// has too many files open.
 fn passes(error: &StoreError) -> bool {
     match error {
         StoreError::Io { source, .. } => matches!(
@@ -491,7 +487,7 @@ fn passes(error: &StoreError) -> bool {
     }
 }
 
-/// How long those who connect are waited for, before a look at the stop flag.
+/// How long to wait for connections before checking the stop flag.
 const WAIT: Duration = Duration::from_millis(50);
 
 fn accept(inner: &Arc<Inner>, listener: &TcpListener) {
@@ -500,7 +496,7 @@ fn accept(inner: &Arc<Inner>, listener: &TcpListener) {
     while !inner.stopped() {
         let waited = admission.wait(listener, WAIT);
         if let Err(error) = waited.and_then(|()| admission.accept(listener)) {
-            // Of too many open files.
+            // Too many open files.
             (inner.report)(&format!("cannot accept a switch: {error}"));
             thread::sleep(Duration::from_millis(100));
         }
@@ -533,7 +529,7 @@ fn serve(inner: &Arc<Inner>, admitted: Admitted) {
     counters.connected.fetch_sub(1, Ordering::Relaxed);
 }
 
-/// What an RDMA NIC would do: UDP packets into memory, answers back.
+/// The work of an RDMA NIC: UDP packets into memory, answers back.
 fn respond(inner: &Inner, mut port: UdpPort) {
     let mut replies = Replies::default();
     let mut single = strata_rdma::PacketBatch::new();
@@ -562,7 +558,7 @@ fn respond(inner: &Inner, mut port: UdpPort) {
                 .then_some(packet)
             });
             match known {
-                // What is dropped is dropped as a NIC does it, in silence.
+                // Drops are silent, as in a NIC.
                 Some(packet) => drop(responder.receive(source.ip(), &packet, &mut replies)),
                 None => bad += 1,
             }
@@ -572,7 +568,7 @@ fn respond(inner: &Inner, mut port: UdpPort) {
             if let Some(peer) = peers.get_mut(qpn) {
                 single.clear();
                 single.push_bytes(replies.packets.get(index));
-                // An answer that cannot be sent is one that was lost.
+                // An answer that cannot be sent counts as lost.
                 let _ = port.send_to(peer.address, &mut peer.icrcs, &mut single);
             }
         }

@@ -1,7 +1,7 @@
-//! A secret that both ends know, and how each proves to the other that it does without
-//! saying it (HMAC-SHA256 over what both have said, RFC 2104).
+//! A secret that both ends know, and how each proves to the other that it does without revealing it
+//! (HMAC-SHA256 over the messages of both, RFC 2104).
 //!
-//! It keeps strangers out. It hides nothing: what travels can be read in flight.
+//! It keeps strangers out. It does not encrypt: packets in flight are readable.
 
 use std::fmt;
 use std::fs::File;
@@ -14,17 +14,17 @@ use ring::hmac;
 use crate::error::RelayError;
 use crate::protocol::{Challenge, Hello};
 
-/// Bytes of a secret at least, without white space at its ends.
+/// Fewest bytes of a secret, without surrounding white space.
 const LEN_MIN: usize = 16;
-/// And at most.
+/// Most bytes.
 const LEN_MAX: usize = 4096;
-/// Permissions of anybody but the file's owner.
+/// Permissions of everybody but the file's owner.
 const OTHERS: u32 = 0o077;
 
 /// Bytes of a proof.
 pub const PROOF_LEN: usize = 32;
 
-/// What both ends know.
+/// The shared secret.
 #[derive(Clone)]
 pub struct Secret(hmac::Key);
 
@@ -34,7 +34,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Who proves that it knows the secret. Neither's proof is one of the other.
+/// The end that proves that it knows the secret. Neither's proof is valid for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Prover {
     Switch,
@@ -42,18 +42,18 @@ pub(crate) enum Prover {
 }
 
 impl Secret {
-    /// A secret of these bytes.
+    /// A secret with these bytes.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
     }
 
-    /// The content of a file, without white space at its ends.
+    /// The content of a file, without surrounding white space.
     ///
     /// # Errors
     ///
-    /// If it cannot be read, is too short to be secret or too long, or if others than its
-    /// owner may read or write it.
+    /// If it cannot be read, is too short or too long for a secret, or if anyone but its owner may
+    /// read or write it.
     pub fn read(path: &Path) -> Result<Self, RelayError> {
         let refuse = |problem: String| RelayError::Secret {
             file: path.display().to_string(),
@@ -63,7 +63,7 @@ impl Secret {
             let file = File::open(path)?;
             let metadata = file.metadata()?;
             let mut bytes = Vec::new();
-            // One byte more, to see that it is too long.
+            // One byte more, to detect that it is too long.
             file.take(LEN_MAX as u64 + 1).read_to_end(&mut bytes)?;
             let mode = metadata.permissions().mode();
             Ok((mode, metadata.is_file(), bytes))
@@ -84,7 +84,7 @@ impl Secret {
         Ok(Self::new(secret))
     }
 
-    /// What both have said, so that a proof is good for one connection only.
+    /// The messages of both ends, so that a proof is valid for one connection only.
     fn text(prover: Prover, hello: &Hello, challenge: &Challenge) -> Vec<u8> {
         let mut text = match prover {
             Prover::Switch => b"strata control: switch\0".to_vec(),

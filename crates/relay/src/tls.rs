@@ -1,5 +1,5 @@
-//! Mutual TLS for the control connection: each end shows a certificate that the
-//! other's authority has signed.
+//! Mutual TLS for the control connection: each end shows a certificate signed by the other's
+//! authority.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,22 +10,22 @@ use strata_tls::TlsError;
 
 use crate::error::RelayError;
 
-/// Where certificate, key and authorities are, as PEM.
+/// The PEM files with certificate, key and authorities.
 #[derive(Clone, Copy, Debug)]
 pub struct TlsFiles<'a> {
-    /// The certificate of this end, and those that lead to its authority.
+    /// The certificate of this end, with its chain.
     pub certificate: &'a Path,
     /// Its private key.
     pub key: &'a Path,
-    /// The authorities that the other end's certificate must come from.
+    /// The authorities that must have issued the other end's certificate.
     pub authority: &'a Path,
 }
 
-/// TLS of the relay's end.
+/// TLS for the relay's end.
 #[derive(Clone, Debug)]
 pub struct RelayTls(Arc<ServerConfig>);
 
-/// TLS of the switch's end.
+/// TLS for the switch's end.
 #[derive(Clone, Debug)]
 pub struct SwitchTls(Arc<ClientConfig>);
 
@@ -43,7 +43,7 @@ impl RelayTls {
     ///
     /// # Errors
     ///
-    /// Which file cannot be used, and why.
+    /// Which file is unusable, and why.
     pub fn new(files: &TlsFiles<'_>) -> Result<Self, RelayError> {
         let authority = Some(files.authority);
         Ok(Self(strata_tls::server(
@@ -57,7 +57,7 @@ impl RelayTls {
     ///
     /// # Errors
     ///
-    /// What rustls says.
+    /// The error from rustls.
     pub fn connection(&self) -> Result<ServerConnection, rustls::Error> {
         ServerConnection::new(Arc::clone(&self.0))
     }
@@ -68,17 +68,17 @@ impl SwitchTls {
     ///
     /// # Errors
     ///
-    /// Which file cannot be used, and why.
+    /// Which file is unusable, and why.
     pub fn new(files: &TlsFiles<'_>) -> Result<Self, RelayError> {
         let config = strata_tls::client(files.certificate, files.key, files.authority)?;
         Ok(Self(config))
     }
 
-    /// The switch's end of a connection to the relay of this name or address.
+    /// The switch's end of a connection to the relay with this name or address.
     ///
     /// # Errors
     ///
-    /// If the name is none, or what rustls says.
+    /// If the name is invalid, or the error from rustls.
     pub fn connection(&self, host: &str) -> Result<ClientConnection, RelayError> {
         let host = host.trim_matches(['[', ']']);
         let refuse = |error: String| RelayError::Tls {

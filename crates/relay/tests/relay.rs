@@ -21,7 +21,7 @@ use strata_wire::roce::{Packet, Service};
 use strata_wire::segment::{Layout, SegmentHeader};
 use strata_wire::{Ledger, mix64};
 
-/// A packet as the tests make it from its number.
+/// The contents of a test packet, from its number.
 fn content(seq: u64) -> Vec<u8> {
     let len = match mix64(seq) % 4 {
         0 => 60,
@@ -70,7 +70,7 @@ fn strata_store_interface() -> strata_wire::Interface {
     strata_wire::Interface::new(strata_wire::LinkType(1), 65_535)
 }
 
-/// What a worker does.
+/// Plays the worker.
 struct Worker {
     sink: BlockSink,
     /// Packets on the relay's disk.
@@ -96,7 +96,7 @@ impl Worker {
         }
     }
 
-    /// Hands over packets of a range of numbers.
+    /// Hands over the packets in a range of numbers.
     fn feed(&mut self, seqs: std::ops::Range<u64>) {
         let mut block = self.take();
         for seq in seqs {
@@ -113,7 +113,7 @@ impl Worker {
         self.sink.submit(block).unwrap();
     }
 
-    /// Waits for all that was handed over.
+    /// Waits until everything handed over is settled.
     fn settle(&mut self) {
         while let Some(written) = self.sink.wait().unwrap() {
             self.account(&written);
@@ -150,7 +150,7 @@ fn start(options: LinkOptions) -> (Worker, Link) {
     (Worker { sink, stored, lost }, link)
 }
 
-/// Sends so many packets, and closes the recording.
+/// Sends this many packets, and closes the recording.
 fn send(options: LinkOptions, packets: u64) -> LinkReport {
     let (mut worker, link) = start(options);
     worker.feed(0..packets);
@@ -159,7 +159,7 @@ fn send(options: LinkOptions, packets: u64) -> LinkReport {
     link.finish(Some(&Ledger::default()), Vec::new())
 }
 
-/// What the log holds: whole packets by number, and those that end early.
+/// The contents of the log: whole packets by number, and those that end early.
 #[derive(Default)]
 struct Found {
     whole: BTreeSet<u64>,
@@ -273,7 +273,7 @@ fn everything_arrives_by_every_way() {
     }
 }
 
-/// Certificates, and the folder that they are in.
+/// Certificates, and the directory with their files.
 fn certificates() -> (Certificates, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     (Certificates::make(dir.path(), "127.0.0.1"), dir)
@@ -328,7 +328,7 @@ fn a_switch_does_not_talk_to_a_relay_of_another_authority() {
     assert!(refused.to_string().contains("certificate"), "{refused}");
 }
 
-/// What a broken or hostile switch may say, and what becomes of it.
+/// What a broken or hostile switch may send, and the consequences.
 #[test]
 fn who_breaks_the_protocol_is_let_go_and_the_relay_lives() {
     use strata_relay::Channel;
@@ -397,7 +397,7 @@ fn who_breaks_the_protocol_is_let_go_and_the_relay_lives() {
         let mut channel = connect();
         let said = format!("{messages:?}");
         for message in &messages {
-            // It may have hung up already.
+            // It may have closed the connection already.
             let _ = channel.send(message);
         }
         let over = loop {
@@ -414,7 +414,7 @@ fn who_breaks_the_protocol_is_let_go_and_the_relay_lives() {
     assert_eq!((report.packets, report.disconnections), (1000, 0));
 }
 
-/// Loses packets by a seed, and notes which segments got through.
+/// Loses packets by a seed, and records which segments got through.
 struct Lossy {
     port: Box<dyn Port>,
     seed: u64,
@@ -424,7 +424,7 @@ struct Lossy {
 
 #[derive(Default)]
 struct Notes {
-    /// By packet: its segments, and which of them were sent.
+    /// By packet: the number of its segments, and which of them were sent.
     sent: BTreeMap<u64, (u16, BTreeSet<u16>)>,
     lost: u64,
 }
@@ -461,7 +461,7 @@ impl Port for Lossy {
         if kept.is_empty() {
             return Ok(());
         }
-        // UC has no other brake: the receiver's buffer is.
+        // UC has no flow control but the receiver's buffer.
         std::thread::sleep(Duration::from_micros(300));
         self.port.send(&mut kept)
     }
@@ -554,7 +554,7 @@ fn rc_resends_what_is_lost_or_skips_and_counts_it() {
     assert!(found.whole.len() > 1000);
 }
 
-/// A socket for both families shows IPv4 addresses as mapped ones, and takes them only so.
+/// A dual-stack socket shows IPv4 addresses as mapped ones, and accepts them only in that form.
 #[test]
 fn a_relay_that_listens_on_all_addresses_is_written_to_over_ipv4_and_ipv6() {
     for host in ["127.0.0.1", "[::1]"] {
@@ -570,8 +570,8 @@ fn a_relay_that_listens_on_all_addresses_is_written_to_over_ipv4_and_ipv6() {
     }
 }
 
-/// A write that fails at any moment ends link and relay, and what the link was told is stored
-/// is there.
+/// A write that fails at any moment ends link and relay, and what was confirmed to the link is
+/// stored.
 #[test]
 fn a_failed_write_is_the_end_of_both_and_neither_waits_for_ever() {
     for operation in (8..60).step_by(4) {

@@ -1,5 +1,5 @@
-//! Against an RDMA stack that is not ours: Linux' Soft-RoCE (rdma_rxe) in a guest
-//! under QEMU's software emulation. `tests/rxe/boot.sh` makes and boots it.
+//! Against a foreign RDMA stack: Linux' Soft-RoCE (rdma_rxe) in a guest under QEMU's software
+//! emulation. `tests/rxe/boot.sh` builds and boots it.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 #![allow(clippy::print_stderr, reason = "says why it did not run")]
 
@@ -31,7 +31,7 @@ const GUEST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const NAMESPACE: &str = "strata-rxe";
 const INNER: &str = "STRATA_RXE_INNER";
 
-/// Where things that take long to make are kept from run to run.
+/// Keeps what takes long to build from run to run.
 fn work_dir() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR"));
     target.join("rxe")
@@ -42,7 +42,7 @@ fn verbs_relay() -> PathBuf {
     target.join("debug/examples/verbs-relay")
 }
 
-/// Why it cannot run here, if so.
+/// Why the test cannot run here, if so.
 fn missing() -> Option<String> {
     let has = |tool: &str| {
         let mut look = Command::new("sh");
@@ -72,7 +72,7 @@ fn ip(arguments: &str) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Takes namespace and guest down, whatever happens.
+/// Tears down namespace and guest, whatever happens.
 struct Lab {
     guest: Child,
 }
@@ -87,7 +87,7 @@ impl Drop for Lab {
 
 #[test]
 fn soft_roce_and_we_understand_each_other() {
-    // This test starts itself again in a namespace, where the guest can be reached.
+    // This test restarts itself in a namespace, where the guest can be reached.
     if std::env::var_os(INNER).is_some() {
         return within_the_namespace();
     }
@@ -133,7 +133,7 @@ fn soft_roce_and_we_understand_each_other() {
     assert!(lab.guest.try_wait().unwrap().is_none(), "the guest lived");
 }
 
-/// A shell in the guest, or what it runs.
+/// A shell in the guest, or the program it runs.
 struct Shell {
     stream: TcpStream,
     lines: BufReader<TcpStream>,
@@ -163,7 +163,7 @@ impl Shell {
             .unwrap();
     }
 
-    /// The rest of the first line that begins with a word.
+    /// The rest of the first line that starts with a word.
     fn hear(&mut self, word: &str) -> String {
         loop {
             let mut line = String::new();
@@ -216,7 +216,7 @@ impl Peer {
     }
 }
 
-/// Our requester with a UDP socket of the kernel.
+/// Our requester with a kernel UDP socket.
 struct Ours {
     requester: Requester,
     port: UdpToPeer,
@@ -251,7 +251,7 @@ impl Ours {
         posted.unwrap();
     }
 
-    /// Sends, all but the packets of these places.
+    /// Sends all packets except those at these positions.
     fn send_without(&mut self, lost: &[usize]) {
         self.requester.request_ack(&mut self.out);
         let mut kept = PacketBatch::new();
@@ -264,7 +264,7 @@ impl Ours {
         self.port.send(&mut kept).unwrap();
     }
 
-    /// Until nothing is in flight, or the queue pair failed.
+    /// Runs until nothing is in flight, or the queue pair failed.
     fn finish(&mut self) {
         let end = Instant::now() + Duration::from_secs(20);
         while self.requester.in_flight() > 0 {
@@ -311,12 +311,12 @@ fn within_the_namespace() {
 fn our_requester_writes_reliably() {
     let mut peer = Peer::start("rc", 0x111, 0xff_fff0);
     let mut ours = Ours::new(options(Service::Rc, &peer, 0xff_fff0));
-    // A run of packets that the kernel cuts, so that its numbering is in their ICRCs.
+    // A run of packets that the kernel segments, so that its numbering is in their ICRCs.
     let data = bytes(1, 40 * 1024);
     for (index, piece) in data.chunks(1024).enumerate() {
         ours.write(&peer, 4096 + index as u64 * 1024, piece);
     }
-    // FIRST, MIDDLE, LAST; one with a pad.
+    // FIRST, MIDDLE, LAST; one with padding.
     let long = bytes(2, 5000);
     ours.write(&peer, 100_000, &long);
     ours.write(&peer, 110_000, b"odd");
@@ -368,11 +368,11 @@ fn a_gap_is_mended_or_skipped() {
         ours.send_without(&[3]);
         ours.finish();
         let counters = ours.requester.counters();
-        // NAK code 0, PSN sequence error, is what the specification names.
+        // The specification prescribes NAK code 0, PSN sequence error.
         assert_eq!(counters.sequence_naks, 1);
         assert_eq!(counters.acknowledged, arrived);
         assert_eq!(counters.lost, 10 - arrived);
-        // It goes on.
+        // It carries on.
         ours.write(&peer, 1024, b"recovered");
         ours.send_without(&[]);
         ours.finish();
@@ -558,7 +558,7 @@ fn the_guest_writes_into_our_relay() {
     writer.flush(&mut put);
     let used = writer.used();
     peer.put(8192, &memory[..used]);
-    // In one message of many packets, and the rest in another.
+    // Part in one message of many packets, the rest in another.
     let (first, rest) = (used / 2 / 8 * 8, used - used / 2 / 8 * 8);
     for (offset, len) in [(0, first), (first, rest)] {
         let (to, from) = (va + offset as u64, 8192 + offset);
@@ -609,8 +609,8 @@ fn answer(control: &mut Shell) -> Message {
     }
 }
 
-/// The relay runs in the guest, its memory registered with rdma_rxe: the kernel's
-/// verbs are the NIC.
+/// The relay runs in the guest, its memory registered with rdma_rxe: the kernel's verbs act as the
+/// NIC.
 fn the_guest_is_the_relay() {
     let mut shell = Shell::open();
     shell.say("exec /extra/verbs-relay /tmp/log rxe0 2>&1");

@@ -1,4 +1,4 @@
-//! How a switch gets to a relay: sockets, and what both ends agree on.
+//! How a switch connects to a relay: sockets, and what both ends agree on.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -21,7 +21,7 @@ use crate::random::{nonce, random};
 
 use super::{LinkOptions, Transport, ns};
 
-/// How long a relay may take to be connected to.
+/// How long connecting to a relay may take.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Headers of a packet around an RDMA payload: IPv6, UDP, BTH, RETH, ICRC.
 const OVERHEAD: usize = 40 + 8 + 12 + 16 + 4;
@@ -30,7 +30,7 @@ const OVERHEAD: usize = 40 + 8 + 12 + 16 + 4;
 pub(super) struct Opened {
     pub(super) channel: Channel,
     pub(super) connection: Connection,
-    /// Where packets go; with shared memory, there are none.
+    /// The port for packets; none with shared memory.
     port: Option<Box<dyn Port>>,
 }
 
@@ -84,10 +84,10 @@ fn path_mtu(local: IpAddr, relay: SocketAddr) -> usize {
         .unwrap_or(256)
 }
 
-/// A bound UDP socket, and where it is reached.
+/// A bound UDP socket, and its address.
 type Udp = Option<(UdpPort, SocketAddr)>;
 
-/// How packets are to travel from `local` to `relay`, as the switch says it.
+/// The transport from `local` to `relay`, as the switch proposes it.
 fn own_path(
     options: &LinkOptions,
     local: SocketAddr,
@@ -115,7 +115,7 @@ fn own_path(
     Ok((path, Some((port, bound))))
 }
 
-/// The path that both ends have agreed on, and where its packets go.
+/// The path that both ends have agreed on, and the destination of its packets.
 fn agreed(
     options: &LinkOptions,
     welcome: &Welcome,
@@ -169,7 +169,7 @@ fn port_to(
     })
 }
 
-/// The next message of a relay, for which it has until `end`.
+/// The relay's next message, which must arrive before `end`.
 fn answer(
     channel: &mut Channel,
     options: &LinkOptions,
@@ -191,7 +191,7 @@ fn answer(
 }
 
 impl Opened {
-    /// Connects to the relay, and goes on with these numbers of block and packet.
+    /// Connects to the relay, continuing with these numbers of block and packet.
     pub(super) fn open(
         options: &LinkOptions,
         (block, seq): (u64, u64),
@@ -223,7 +223,7 @@ impl Opened {
         })
     }
 
-    /// Takes RDMA packets that have come.
+    /// Processes RDMA packets that have arrived.
     pub(super) fn receive_packets(&mut self, now_ns: u64) -> Result<(), RelayError> {
         let Some(port) = &mut self.port else {
             return Ok(());
@@ -241,7 +241,7 @@ impl Opened {
         result
     }
 
-    /// Sends RDMA packets that were gathered.
+    /// Sends the RDMA packets gathered so far.
     pub(super) fn send_packets(&mut self) -> Result<(), RelayError> {
         if let (Some(packets), Some(port)) = (self.connection.packets(), &mut self.port) {
             let sent = port.send(packets);
@@ -251,7 +251,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Says what is to be said.
+    /// Sends pending messages.
     pub(super) fn say(&mut self) -> Result<(), RelayError> {
         for message in self.connection.messages() {
             self.channel.send(&message)?;
@@ -259,7 +259,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Waits for so long for something to come back.
+    /// Waits up to `limit` for something to come back.
     pub(super) fn wait(&mut self, limit: Duration) -> Result<(), RelayError> {
         match &mut self.port {
             Some(port) if self.connection.awaits_packets() => port
@@ -273,7 +273,7 @@ impl Opened {
     }
 }
 
-/// Says hello, and what is recorded, and is let in.
+/// Sends hello, describes what is recorded, and is admitted.
 fn enter(
     channel: &mut Channel,
     options: &LinkOptions,
@@ -307,7 +307,7 @@ fn enter(
     let mut entry = Entry::new(peer, options.secret.clone(), hello, begin, model, &mut out)?;
     loop {
         for message in out.drain(..) {
-            // If it cannot be sent, the relay has perhaps said why.
+            // If it cannot be sent, the relay may have said why.
             let _ = channel.send(&message);
         }
         let message = answer(channel, options, end, interrupted)?;

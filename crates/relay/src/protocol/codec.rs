@@ -1,4 +1,4 @@
-//! Messages as bytes, and from the bytes of a connection to messages.
+//! Messages to bytes, and the bytes of a connection to messages.
 //!
 //! ```text
 //! 0 length u32            of the body, at most what the kind may have
@@ -7,8 +7,8 @@
 //! 12 body
 //! ```
 //!
-//! All integers are little-endian. The header, and the refusal, are the same in every version,
-//! so that ends of different versions can tell each other.
+//! All integers are little-endian. Header and refusal are the same in every version, so that ends
+//! of different versions can report the mismatch.
 
 use strata_wire::{exact, start_of};
 
@@ -21,10 +21,10 @@ use super::message::{
 /// Bytes before a message's body.
 pub const HEADER_LEN: usize = 12;
 
-/// The kind of a refusal, whatever the version.
+/// The kind of a refusal, in every version.
 const REFUSED: u8 = 3;
 
-/// Bytes of the body of a message of this kind, at most.
+/// Most bytes of the body of a message of this kind.
 fn body_len_max(kind: u8) -> usize {
     match kind {
         1 | 12 => FIRST_LEN_MAX,
@@ -57,7 +57,7 @@ impl Message {
         }
     }
 
-    /// The text of the error of who did not expect it.
+    /// The error text of a receiver that did not expect it.
     pub(crate) fn unexpected(&self) -> String {
         let name = match self {
             Self::Hello(_) => "hello",
@@ -80,12 +80,12 @@ impl Message {
         format!("a {name} message at this point")
     }
 
-    /// Appends the message, header and all, to `out`.
+    /// Appends the message with its header to `out`.
     pub fn emit(&self, out: &mut Vec<u8>) {
         self.emit_as(VERSION, out);
     }
 
-    /// As [`Message::emit`], for a peer that speaks another version.
+    /// As [`Message::emit`], for a peer with another version.
     fn emit_as(&self, version: u8, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&[0; 4]);
@@ -132,12 +132,12 @@ impl Message {
         out[start + 8..start + 12].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Reads the first message of `bytes`, and how many bytes it takes; `None` if
-    /// it is not all there yet.
+    /// Parses the first message in `bytes`, and how many bytes it takes; `None` if it is
+    /// incomplete.
     ///
     /// # Errors
     ///
-    /// What is wrong with it; what follows cannot be read either.
+    /// What is wrong with it; what follows cannot be parsed either.
     pub fn parse(bytes: &[u8]) -> Result<Option<(Self, usize)>, String> {
         let Some(header) = Header::parse(bytes) else {
             return Ok(None);
@@ -222,7 +222,7 @@ impl Message {
     }
 }
 
-/// What stands before a body.
+/// The header of a message.
 struct Header {
     body_len: usize,
     kind: u8,
@@ -245,28 +245,28 @@ impl Header {
     }
 }
 
-/// How an alert of TLS begins (RFC 8446 §5.1), with which it answers who does not
-/// speak it. A message would be of 50 MB.
+/// Start of a TLS alert (RFC 8446 §5.1), the answer to a peer that does not use TLS. As a message,
+/// it would be 50 MB long.
 const TLS_RECORD: [u8; 3] = [0x15, 0x03, 0x03];
 
-/// How the first record of a TLS client begins (RFC 8446 §5.1).
+/// Start of the first record of a TLS client (RFC 8446 §5.1).
 const TLS_HELLO: [u8; 2] = [0x16, 0x03];
 
-/// Bytes that have come, and are not a whole message yet.
+/// Received bytes that are not yet a whole message.
 #[derive(Debug)]
 pub struct Decoder {
     peer: String,
-    /// Whether the bytes are as they came, and not out of TLS.
+    /// Whether the bytes arrived without TLS.
     is_plain: bool,
     unread: Vec<u8>,
-    /// Up to here it has been read.
+    /// How far it has been parsed.
     read_to: usize,
-    /// The longest body that is taken now.
+    /// The longest body currently accepted.
     limit: usize,
 }
 
 impl Decoder {
-    /// Nothing has come yet from `peer`, as errors name it.
+    /// A decoder that has received nothing yet from `peer`, as errors name it.
     #[must_use]
     pub fn new(peer: String, is_plain: bool) -> Self {
         Self {
@@ -278,24 +278,24 @@ impl Decoder {
         }
     }
 
-    /// The peer, as errors name it.
+    /// The peer's name in errors.
     #[must_use]
     pub fn peer(&self) -> &str {
         &self.peer
     }
 
-    /// From now on, a message whose body is longer is an error before it is read.
+    /// From now on, a message with a longer body is an error before it is read.
     pub fn set_limit(&mut self, body_len: usize) {
         self.limit = body_len;
     }
 
-    /// Bytes that it holds.
+    /// Bytes that it buffers.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.unread.capacity()
     }
 
-    /// Bytes of the message that comes which are not here yet.
+    /// Bytes still missing from the current message.
     #[must_use]
     pub fn missing(&self) -> usize {
         let unread = &self.unread[self.read_to..];
@@ -304,7 +304,7 @@ impl Decoder {
         whole.saturating_sub(unread.len())
     }
 
-    /// Takes bytes that have come.
+    /// Accepts received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.read_to > 0 {
             self.unread.drain(..self.read_to);
@@ -315,12 +315,12 @@ impl Decoder {
         self.unread.extend_from_slice(bytes);
     }
 
-    /// The next message, if all of it has come.
+    /// The next message, if all of it has arrived.
     ///
     /// # Errors
     ///
-    /// If the peer sends what is none, or speaks TLS or another version
-    /// ([`Decoder::refusal`]): nothing that follows can be read.
+    /// If the peer sends an invalid message, or uses TLS or another version ([`Decoder::refusal`]):
+    /// nothing that follows can be parsed.
     pub fn next_message(&mut self) -> Result<Option<Message>, RelayError> {
         let unread = &self.unread[self.read_to..];
         let peer = || self.peer.clone();
@@ -360,8 +360,7 @@ impl Decoder {
         Ok(Some(message))
     }
 
-    /// What a peer is told, in its version, of which this end has learnt that it speaks another
-    /// one: the bytes go to `out`.
+    /// The refusal sent to a peer with another version, in that version: the bytes go to `out`.
     pub fn refusal(theirs: u8, out: &mut Vec<u8>) {
         let refusal = format!(
             "this end speaks version {theirs} of the control protocol and the other end version \
@@ -424,7 +423,7 @@ mod tests {
             for cut in 0..len {
                 assert_eq!(Message::parse(&bytes[..cut]), Ok(None));
             }
-            // The length is not covered: another one ends in a wait or a mismatch.
+            // The length is not covered: a wrong one ends in a wait or a mismatch.
             for at in 4..len {
                 let mut changed = bytes.clone();
                 changed[at] ^= 1;

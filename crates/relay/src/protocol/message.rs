@@ -12,54 +12,54 @@ use crate::secret::PROOF_LEN;
 pub const VERSION: u8 = 3;
 /// The longest body.
 pub const BODY_LEN_MAX: usize = 16 << 20;
-/// The longest body of who has not said who it is.
+/// The longest body before a peer has identified itself.
 pub const FIRST_LEN_MAX: usize = 4 << 10;
-/// The longest body of a message that describes: all but what is in packets, and the model.
+/// The longest body of a descriptive message: all but definitions and the model.
 pub(super) const TEXT_LEN_MAX: usize = 1 << 20;
 
 /// Bytes of a recording's name.
 const SESSION_LEN_MAX: usize = 64;
 /// Bytes of program and version, and of the names of a model or a class.
 const NAME_LEN_MAX: usize = 256;
-/// Bytes of the names of modes.
+/// Most bytes of the names of modes.
 const MODE_LEN_MAX: usize = 4 << 10;
-/// Bytes of a capture filter.
+/// Most bytes of a capture filter.
 const FILTER_LEN_MAX: usize = 16 << 10;
-/// Bytes of the names of all inputs.
+/// Most bytes of the names of all inputs.
 const INPUTS_LEN_MAX: usize = 64 << 10;
-/// Inputs that are named.
+/// Most inputs that are named.
 const INPUTS_MAX: usize = 1024;
-/// Classes: as many as a byte can name.
+/// Most classes: as many as a byte can name.
 const CLASSES_MAX: usize = 256;
-/// What was odd: so many, of so many bytes each.
+/// Most warnings, and most bytes of each.
 const WARNINGS_MAX: usize = 256;
 const WARNING_LEN_MAX: usize = 1 << 10;
 
-/// Bytes of why a relay is short of something.
+/// Most bytes of the reason for a relay's shortage.
 const WHY_LEN_MAX: usize = 1 << 10;
 
-/// Bytes that a block may have.
+/// Allowed sizes of a block in bytes.
 pub const BLOCK_BYTES: RangeInclusive<usize> = 1 << 20..=1 << 30;
-/// They are whole multiples of this: of pages, and of every RDMA MTU.
+/// They are multiples of this: of pages, and of every RDMA MTU.
 pub const BLOCK_UNIT: usize = 4096;
-/// How many blocks a worker of a switch may have.
+/// Allowed numbers of blocks per worker of a switch.
 pub const BLOCKS: RangeInclusive<usize> = 2..=1024;
 
-/// What a switch says first.
+/// A switch's first message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The recording's name, the same after connecting again: letters, digits and hyphens.
+    /// The recording's name, the same after reconnecting: letters, digits and hyphens.
     pub session: String,
     /// The worker whose packets come through this connection.
     pub worker: u16,
     /// Random.
     pub nonce: [u64; 4],
-    /// Whether it knows a secret, and wants the relay to prove that it does too.
+    /// Whether it has a secret, and wants the relay to prove that it knows it too.
     pub secret: bool,
 }
 
 impl Hello {
-    /// Fails if it is not what a switch says.
+    /// Fails if it is not a valid hello.
     ///
     /// # Errors
     ///
@@ -76,16 +76,16 @@ impl Hello {
     }
 }
 
-/// What the relay says to a hello.
+/// The relay's answer to a hello.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Challenge {
     /// Random.
     pub nonce: [u64; 4],
-    /// Whether it wants a proof that the switch knows the secret.
+    /// Whether the switch must prove that it knows the secret.
     pub secret: bool,
 }
 
-/// What a switch records: what it says once it is known.
+/// What a switch records: sent once it is authenticated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Begin {
     /// Program and version.
@@ -108,13 +108,12 @@ pub struct Begin {
     pub first_block: u64,
     /// Sequence number of the first packet.
     pub first_seq: u64,
-    /// How its packets travel.
+    /// The transport of its packets.
     pub path: HelloPath,
 }
 
 impl Begin {
-    /// Fails if a field is longer than it may be: what the relay keeps of a recording has a
-    /// bound.
+    /// Fails if a field is longer than allowed: what the relay keeps of a recording is bounded.
     ///
     /// # Errors
     ///
@@ -142,8 +141,7 @@ impl Begin {
         }
     }
 
-    /// Cuts what is only there to be read by people; the names of a model and its classes
-    /// stay.
+    /// Shortens texts meant only for people; the names of a model and its classes stay.
     pub(crate) fn shorten(&mut self) {
         shorten(&mut self.program, NAME_LEN_MAX);
         shorten(&mut self.filter, FILTER_LEN_MAX);
@@ -166,7 +164,7 @@ impl Begin {
     }
 }
 
-/// Cuts a text that is longer, and says so.
+/// Truncates a text that is too long, and marks it.
 fn shorten(text: &mut String, bytes_max: usize) {
     const MORE: &str = " ...";
     if text.len() > bytes_max {
@@ -175,44 +173,44 @@ fn shorten(text: &mut String, bytes_max: usize) {
     }
 }
 
-/// How a switch's packets travel.
+/// The transport of a switch's packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "transport")]
 pub enum HelloPath {
     /// RoCEv2.
     Rdma {
-        /// Reliable or not.
+        /// Whether the connection is reliable.
         reliable: bool,
         /// The switch's queue pair.
         qpn: u32,
         /// Sequence number of its first packet.
         psn: u32,
-        /// The UDP port that takes answers.
+        /// The UDP port that receives answers.
         port: u16,
-        /// The largest RDMA MTU that its path takes.
+        /// The largest RDMA MTU that its path supports.
         mtu: usize,
     },
     /// Memory of the same machine.
     SharedMemory,
 }
 
-/// What the relay answers.
+/// The relay's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
     /// Number of the recording in its log.
     pub recording: u32,
     /// Bytes of a block that segments may fill.
     pub block_bytes: usize,
-    /// From one block to the next.
+    /// Distance from one block to the next.
     pub block_stride: usize,
-    /// Blocks, filled in turn.
+    /// Number of blocks, filled in turn.
     pub blocks: usize,
     /// Where they are.
     pub path: WelcomePath,
 }
 
 impl Welcome {
-    /// Fails if these are not blocks that a switch can fill: all of it is another machine's word.
+    /// Fails unless these are blocks that a switch can fill: another machine supplied every value.
     ///
     /// # Errors
     ///
@@ -256,19 +254,19 @@ pub enum WelcomePath {
         va: u64,
         /// RDMA MTU.
         mtu: usize,
-        /// UDP port, 4791 but in tests.
+        /// UDP port, 4791 except in tests.
         port: u16,
-        /// Sequence number of the first packet that the relay sends; NICs ask for it.
+        /// Sequence number of the first packet that the relay sends; NICs require it.
         psn: u32,
     },
-    /// Memory to be mapped, which the relay hands over on a Unix socket of its machine.
+    /// Memory to be mapped, which the relay hands over through a Unix socket of its machine.
     SharedMemory {
-        /// What the switch says there, to get this memory.
+        /// What the switch sends there to get this memory.
         token: String,
     },
 }
 
-/// A block that is full.
+/// A full block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct BlockFull {
     /// Number of the block.
@@ -287,10 +285,10 @@ pub struct BlockFull {
     pub segments: u64,
 }
 
-/// How far a worker is.
+/// A worker's progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// The sequence number that the next packet will get.
+    /// The sequence number of the next packet.
     pub next_seq: u64,
     /// Packets seen.
     pub seen_packets: u64,
@@ -301,14 +299,14 @@ pub struct Progress {
 /// The end of a recording.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct End {
-    /// The counters; only the connection that closes the recording has them.
+    /// The counters; only the connection that closes the recording sends them.
     pub accounting: Option<SavedLedger>,
-    /// What was odd.
+    /// Warnings.
     pub warnings: Vec<String>,
 }
 
 impl End {
-    /// Cuts what is longer than a relay takes.
+    /// Truncates whatever exceeds a relay's limits.
     pub(crate) fn shorten(&mut self) {
         if self.warnings.len() > WARNINGS_MAX {
             let more = self.warnings.len() - (WARNINGS_MAX - 1);
@@ -321,26 +319,26 @@ impl End {
     }
 }
 
-/// What a relay asks its switches to give up while its disk is short of something; nothing, once
-/// it no longer is.
+/// What a relay asks its switches to give up while its disk is short of something; nothing once
+/// that is over.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Shortage {
-    /// Payloads are to be cut.
+    /// Cut payloads.
     pub partial: bool,
-    /// Benign packets are to be sampled.
+    /// Sample benign packets.
     pub sampled: bool,
-    /// Why, in words.
+    /// Why, in plain English.
     pub why: String,
 }
 
 impl Shortage {
-    /// Whether it asks for the same as `other`, whatever the reason.
+    /// Whether it asks for the same as `other`, regardless of the reason.
     #[must_use]
     pub fn asks_as(&self, other: &Self) -> bool {
         (self.partial, self.sampled) == (other.partial, other.sampled)
     }
 
-    /// Cuts a reason that is longer than switches take.
+    /// Truncates a reason that exceeds a switch's limit.
     pub(crate) fn shorten(&mut self) {
         shorten(&mut self.why, WHY_LEN_MAX);
     }
@@ -351,33 +349,33 @@ impl Shortage {
 pub enum Message {
     /// Switch: let me write into your memory.
     Hello(Box<Hello>),
-    /// Relay: here.
+    /// Relay: here it is.
     Welcome(Box<Welcome>),
-    /// Relay: no, because.
+    /// Relay: no, for this reason.
     Refused(String),
-    /// Switch: records that packets refer to, as they stand in a block file.
+    /// Switch: records that packets refer to, as in a block file.
     Definitions(Vec<u8>),
-    /// Switch: a block is full.
+    /// Switch: this block is full.
     BlockFull(BlockFull),
     /// Relay: this block is on disk, and may be filled again.
     BlockStored(u64),
-    /// Switch: so far, every 100 ms.
+    /// Switch: progress, every 100 ms.
     Progress(Progress),
-    /// Switch: that was all.
+    /// Switch: that was everything.
     End(Box<End>),
-    /// Relay: and all of it is on disk.
+    /// Relay: all of it is on disk.
     Ended,
-    /// Relay: nothing more can be stored, because.
+    /// Relay: nothing more can be stored, for this reason.
     Failed(String),
     /// Relay: still there, every second.
     Alive,
-    /// Relay: my disk is short, keep less; or no longer.
+    /// Relay: my disk is short, keep less; or it no longer is.
     Shortage(Box<Shortage>),
     /// Relay: who are you?
     Challenge(Challenge),
     /// Either: I know the secret.
     Proof([u8; PROOF_LEN]),
-    /// Switch: the model file's content.
+    /// Switch: the contents of the model file.
     Model(Vec<u8>),
     /// Switch: this is what I record.
     Begin(Box<Begin>),

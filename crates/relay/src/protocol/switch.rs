@@ -1,11 +1,10 @@
 //! The switch's side: a worker's blocks become segments in the relay's memory.
 //!
-//! A worker's small blocks stay in the cache: their records are read once more,
-//! cut into segments and sent. Definitions go over the control connection, which
-//! loses nothing; packets by RDMA.
+//! A worker's small blocks stay in the cache: their records are read once more, cut into segments
+//! and sent. Definitions go over the control connection, which loses nothing; packets by RDMA.
 //!
-//! [`Switch`] goes through all connections of a recording, [`Entry`] lets it into one, and
-//! [`Connection`] is what both ends share from then on.
+//! [`Switch`] lasts through all connections of a recording, [`Entry`] gets it admitted to one, and
+//! [`Connection`] is the shared state of both ends from then on.
 
 mod connection;
 mod counters;
@@ -31,15 +30,15 @@ pub(crate) use entry::ANSWER_LIMIT_NS;
 pub use entry::Entry;
 pub use path::Path;
 
-/// RDMA packets that are gathered before they are sent.
+/// RDMA packets gathered before they are sent.
 const BATCH_PACKETS: usize = 244;
-/// How often a lost relay is looked for.
+/// How often to try to reconnect to a lost relay.
 const RECONNECT_EVERY_NS: u64 = 200 * MS_NS;
-/// A relay that says nothing for so long is lost; it has to every second.
+/// A relay that is silent for this long is lost; it must send every second.
 const SILENCE_MAX_NS: u64 = 30 * SECOND_NS;
-/// How long a relay that stores nothing is waited for by who was told to end.
+/// How long a switch that was told to stop waits for a relay that stores nothing.
 const PATIENCE_STOPPED_NS: u64 = 5 * SECOND_NS;
-/// Problems that are reported in words.
+/// Most problems reported as text.
 const PROBLEMS_MAX: usize = 100;
 
 /// What a link has done.
@@ -47,106 +46,106 @@ const PROBLEMS_MAX: usize = 100;
 pub struct LinkReport {
     /// Number of the recording in the relay's log.
     pub recording: u32,
-    /// Packets that were sent.
+    /// Packets sent.
     pub packets: u64,
     /// Segments.
     pub segments: u64,
     /// Bytes of RDMA messages.
     pub bytes: u64,
-    /// Blocks that the relay has on disk.
+    /// Blocks on the relay's disk.
     pub blocks: u64,
-    /// Times the relay was lost.
+    /// How often the relay was lost.
     pub disconnections: u64,
-    /// Packets of which it is not known that the relay has them on disk.
+    /// Packets not known to be on the relay's disk.
     pub lost: BlockCounters,
     /// Of all connections.
     pub rdma: RequesterCounters,
-    /// What went wrong, in words.
+    /// Problems, in plain English.
     pub problems: Vec<String>,
     /// Why the recording did not end properly at the relay, if so.
     pub failure: Option<String>,
 }
 
-/// What there is to do for who drives a [`Switch`] that is connected, once packets and then
-/// messages of the connection are sent.
+/// What the driver of a connected [`Switch`] must do, after sending the connection's packets and
+/// then its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// The next step, at once.
     Again,
-    /// The next step, as soon as answers come or so many ns are over.
+    /// The next step, as soon as answers arrive or this many ns have passed.
     Answers(u64),
-    /// A look at the worker's blocks ([`Switch::take`]), for which it may wait so many ns, and
-    /// the next step.
+    /// Check the worker's blocks ([`Switch::take`]), waiting up to this many ns, then the next
+    /// step.
     Receive(u64),
     /// The recording is closed.
     Done,
 }
 
-/// What there is to do without a relay.
+/// What to do without a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Search {
-    /// A connection: then [`Switch::connected`] or [`Switch::refused`].
+    /// Connect: then [`Switch::connected`] or [`Switch::refused`].
     Connect,
-    /// Nothing before this time. Blocks are taken meanwhile.
+    /// Wait until this time. Blocks are taken meanwhile.
     Wait(u64),
-    /// Nothing any more: what comes is lost ([`Switch::give_up`]).
+    /// Nothing any more: what arrives is lost ([`Switch::give_up`]).
     GiveUp,
 }
 
-/// How a switch works.
+/// The options of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchOptions {
-    /// A block that was begun so many ns ago is sent to disk though it is not full.
+    /// A block open for this many ns is sent to disk even if it is not full.
     pub flush_interval_ns: u64,
-    /// Once there is nothing more to record, a relay that is away is waited for so many ns.
+    /// How long to wait for a lost relay once there is nothing more to record, ns.
     pub patience_ns: u64,
 }
 
-/// A worker's block that is being sent.
+/// A worker's block being sent.
 struct Current {
     block: Box<BlockBuilder>,
     position: (usize, u64),
 }
 
 enum State {
-    /// It has a connection.
+    /// Connected.
     Serving,
-    /// It has asked the relay to close the recording.
+    /// Has asked the relay to close the recording.
     Closing,
     /// The recording is closed.
     Closed,
-    /// It looks for a relay.
+    /// Looking for a relay.
     Searching {
         /// Why the last one was lost.
         problem: String,
-        /// There is no use in looking.
+        /// Whether looking is pointless.
         is_over: bool,
         next_try_ns: u64,
         give_up_ns: Option<u64>,
     },
 }
 
-/// The switch's end of a recording, through all of its connections.
+/// The switch's end of a recording, across all of its connections.
 pub struct Switch {
     options: SwitchOptions,
     state: State,
     current: Option<Current>,
     /// What packets refer to, by kind and reference: sent again after a reconnection.
     definitions: BTreeMap<(u8, u16), Vec<u8>>,
-    /// What inputs said of themselves, with the block that was being filled: sent
-    /// again if that did not reach the disk.
+    /// Metadata of the inputs, with the block being filled at the time: sent again if that did not
+    /// reach the disk.
     additions: Vec<(u64, Vec<u8>)>,
     /// Class by verdict.
     classes: Vec<u8>,
     next_block: u64,
     /// The sequence number of the next packet to be sent.
     next_seq: u64,
-    /// What is said at the end, once nothing more will come.
+    /// The end to send once nothing more will come.
     ending: Option<End>,
     flush: bool,
     /// When it was told to end.
     stopped_ns: Option<u64>,
-    /// What the relay asks to be given up, for as long as it is connected.
+    /// What the relay asks to be given up, while it is connected.
     shortage: Shortage,
     report: LinkReport,
 }
@@ -161,7 +160,7 @@ impl std::fmt::Debug for Switch {
 }
 
 impl Switch {
-    /// A switch that has a first connection.
+    /// A switch with its first connection.
     #[must_use]
     pub fn new(options: SwitchOptions, connection: &Connection) -> Self {
         let mut switch = Self {
@@ -189,38 +188,38 @@ impl Switch {
         &self.report
     }
 
-    /// What the relay asks to be given up now: nothing without a connection.
+    /// What the relay currently asks to be given up: nothing without a connection.
     #[must_use]
     pub fn shortage(&self) -> &Shortage {
         &self.shortage
     }
 
-    /// The numbers of block and packet that the next connection begins with.
+    /// The block and packet numbers that the next connection starts with.
     #[must_use]
     pub fn next_numbers(&self) -> (u64, u64) {
         (self.next_block, self.next_seq)
     }
 
-    /// It is to end: a relay that is away, or stores nothing, is waited for no longer than
-    /// five seconds from now on.
+    /// Tells it to end: from now on it waits at most five seconds for a relay that is away, or
+    /// stores nothing.
     pub fn stop(&mut self, now_ns: u64) {
         self.stopped_ns.get_or_insert(now_ns);
     }
 
-    /// Whether a relay has been waited for long enough by who was told to end.
+    /// Whether a switch told to end has waited long enough for a relay.
     #[must_use]
     pub fn is_out_of_patience(&self, now_ns: u64) -> bool {
         let since = self.stopped_ns;
         since.is_some_and(|since| now_ns.saturating_sub(since) > PATIENCE_STOPPED_NS)
     }
 
-    /// Whether it can take a block of the worker now.
+    /// Whether it can currently take a block of the worker.
     #[must_use]
     pub fn wants_block(&self) -> bool {
         self.current.is_none()
     }
 
-    /// Takes what has come of the worker, the end with what [`Switch::end_with`] was told.
+    /// Takes a block from the worker, or its end, with the contents of [`Switch::end_with`].
     pub fn take(&mut self, incoming: Incoming, connection: Option<&mut Connection>) {
         match incoming {
             Incoming::Block(block) => {
@@ -235,7 +234,7 @@ impl Switch {
             }
             Incoming::Flush => self.flush = true,
             Incoming::End => drop(self.ending.get_or_insert_default()),
-            // The sender has nothing more: what was gathered goes out.
+            // The sender is idle: send what was gathered.
             Incoming::Nothing => {
                 if let Some(connection) = connection {
                     connection.flush_message();
@@ -248,12 +247,12 @@ impl Switch {
         }
     }
 
-    /// Nothing more will come of the worker, and this is said to the relay.
+    /// Nothing more will come from the worker; this is the end to send to the relay.
     pub fn end_with(&mut self, end: End) {
         self.ending = Some(end);
     }
 
-    /// Whether nothing more will come of the worker.
+    /// Whether nothing more will come from the worker.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         self.ending.is_some()
@@ -265,11 +264,11 @@ impl Switch {
         matches!(self.state, State::Closed)
     }
 
-    /// Takes what the relay says.
+    /// Processes a message from the relay.
     ///
     /// # Errors
     ///
-    /// Why the connection is of no use any more: [`Switch::lost`].
+    /// Why the connection is unusable: [`Switch::lost`].
     pub fn receive(
         &mut self,
         connection: &mut Connection,
@@ -299,11 +298,11 @@ impl Switch {
         Ok(())
     }
 
-    /// Goes on as far as it can.
+    /// Makes as much progress as possible.
     ///
     /// # Errors
     ///
-    /// Why the connection is of no use any more: [`Switch::lost`].
+    /// Why the connection is unusable: [`Switch::lost`].
     pub fn step(
         &mut self,
         connection: &mut Connection,
@@ -338,7 +337,7 @@ impl Switch {
             return Ok(Turn::Answers(MS_NS));
         }
         Ok(match connection.is_idle() {
-            // Nothing comes of the worker any more.
+            // Nothing more comes from the worker.
             _ if self.ending.is_some() => {
                 connection.flush_message();
                 Turn::Answers(MS_NS * 3 / 10)
@@ -349,7 +348,7 @@ impl Switch {
         })
     }
 
-    /// When the next step is due, if nothing comes before.
+    /// When the next step is due, if nothing arrives before.
     #[must_use]
     pub fn deadline_ns(&self, connection: &Connection) -> u64 {
         let at = connection.deadline_ns();
@@ -359,7 +358,7 @@ impl Switch {
         })
     }
 
-    /// Fails if the relay is there, but nothing comes of it.
+    /// Fails if the relay is there, but makes no progress.
     fn check_patience(&self, connection: &Connection, now_ns: u64) -> Result<(), RelayError> {
         if connection.silent_ns() > SILENCE_MAX_NS {
             return Err(connection.silent(SILENCE_MAX_NS));
@@ -384,7 +383,7 @@ impl Switch {
         sum.timeouts += of.timeouts;
     }
 
-    /// Says how many packets were sent so far, for whoever steers.
+    /// Publishes how many packets were sent so far, for the controller.
     fn note_counters(&self, connection: &Connection, source: &BlockSource) {
         let (of, before) = (connection.counters(), &self.report.rdma);
         let progress = source.progress();
@@ -393,8 +392,8 @@ impl Switch {
         note(&progress.rdma_again, before.resent + of.resent);
     }
 
-    /// The connection is of no use any more: what the relay did not confirm is lost. What is
-    /// left to be said, if anything, is among its messages.
+    /// The connection is unusable: what the relay did not confirm is lost. Any last words are among
+    /// its messages.
     pub fn lost(
         &mut self,
         connection: &mut Connection,
@@ -440,7 +439,7 @@ impl Switch {
         });
     }
 
-    /// What there is to do without a relay.
+    /// What to do without a relay.
     pub fn search(&mut self, now_ns: u64) -> Search {
         let is_impatient = self.is_out_of_patience(now_ns);
         let is_waited_for = self.ending.is_some() || self.flush;
@@ -469,7 +468,7 @@ impl Switch {
         Search::Connect
     }
 
-    /// A relay could not be reached, or has not let the switch in.
+    /// A relay could not be reached, or did not admit the switch.
     pub fn refused(&mut self, error: &RelayError, now_ns: u64) {
         if let State::Searching {
             is_over,
@@ -477,7 +476,7 @@ impl Switch {
             ..
         } = &mut self.state
         {
-            // Refusals pass too: of a relay that ends, or has not yet missed others.
+            // Refusals may be temporary: of a relay that is ending, or has not yet missed others.
             if let RelayError::Failed(_) = error {
                 self.report.failure = Some(error.to_string());
                 *is_over = true;
@@ -486,7 +485,7 @@ impl Switch {
         }
     }
 
-    /// There is a relay again: it is told what packets refer to.
+    /// There is a relay again: it is sent the definitions that packets refer to.
     pub fn connected(&mut self, connection: &mut Connection) {
         let known = self.definitions.values();
         for record in known.chain(self.additions.iter().map(|(_, bytes)| bytes)) {
@@ -496,7 +495,7 @@ impl Switch {
         self.state = State::Serving;
     }
 
-    /// Without a relay, everything that still comes is lost: to be called after each
+    /// Without a relay, everything that still arrives is lost: to be called after each
     /// [`Switch::take`] until it is ending.
     pub fn give_up(&mut self, source: &BlockSource) {
         if let State::Searching { problem, .. } = &self.state {
@@ -526,8 +525,8 @@ impl Switch {
         }
     }
 
-    /// Sends packets of the current block as far as window and blocks allow;
-    /// whether it got anywhere.
+    /// Sends packets of the current block as far as window and blocks allow; returns whether it
+    /// made progress.
     fn pump(
         &mut self,
         connection: &mut Connection,
@@ -585,7 +584,7 @@ impl Switch {
                     }
                     current.position = records.position();
                 }
-                // A worker's records are right.
+                // A worker's records are valid.
                 Some(Err(_)) | None => {
                     exhausted = true;
                     break;
@@ -605,7 +604,7 @@ impl Switch {
     }
 }
 
-/// How far a worker is.
+/// The worker's progress.
 fn progress(source: &BlockSource) -> Progress {
     let worker = source.progress();
     Progress {

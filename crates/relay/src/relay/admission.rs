@@ -1,13 +1,13 @@
-//! Who is let in: connections from the first byte until a switch has said all that a session
-//! needs. One thread serves all of them, so that none takes a thread, and what they hold is
+//! Admits switches: connections from the first byte until a switch has sent all that a session
+//! needs. One thread serves all of them, so that none occupies a thread, and what they hold is
 //! bounded in number and bytes.
 //!
-//! What each says, and is answered, is [`Entrance`]'s.
+//! [`Entrance`] decides what each may send, and the answers.
 //!
-//! When there are too many, one goes that has said nothing, of the address that has most of
-//! them, and of these the oldest. One that has proved who it is goes last, and before it one
-//! that comes from where a switch was let in before. A real switch is through within
-//! milliseconds, so what goes is idle.
+//! When there are too many, one that has sent nothing is closed: of the address that has most of
+//! them, the oldest. One that has authenticated goes last, and before it one from an address that a
+//! switch was admitted from before. A real switch is through within milliseconds, so what is closed
+//! is idle.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -25,20 +25,20 @@ use crate::random::nonce;
 
 use super::Inner;
 
-/// Connections that have not begun a session, of all sources.
+/// Most connections without a session, from all sources.
 pub(super) const PENDING_MAX: usize = 64;
-/// And of one address.
+/// The same from one address.
 pub(super) const PENDING_PER_SOURCE: usize = 32;
-/// Bytes that they have sent, all together.
+/// Most bytes that they have sent, in total.
 const PENDING_BYTES_MAX: usize = 64 << 20;
-/// Addresses from which switches were let in that are remembered.
+/// Most addresses of admitted switches that are remembered.
 const KNOWN_MAX: usize = 256;
 /// How often strangers are reported.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
-/// Connections that are accepted before those that are there get their turn.
+/// Connections accepted before the existing ones get their turn.
 const ACCEPT_AT_ONCE: usize = 8;
 
-/// A switch that may begin a session.
+/// A switch that may start a session.
 pub(super) struct Admitted {
     pub(super) channel: Channel,
     source: IpAddr,
@@ -56,7 +56,7 @@ impl Pending {
         self.channel.held_bytes() + self.entrance.held_bytes()
     }
 
-    /// Says what is to be said, and takes as much as may come then.
+    /// Sends pending messages, and sets the limit for the next one.
     fn say(&mut self) -> Result<(), RelayError> {
         self.channel.set_limit(self.entrance.body_len_max());
         for message in self.entrance.messages() {
@@ -66,7 +66,7 @@ impl Pending {
     }
 }
 
-/// What becomes of a pending connection.
+/// What happens to a pending connection.
 #[allow(
     clippy::large_enum_variant,
     reason = "made once per turn, and moved on"
@@ -80,7 +80,7 @@ pub(super) struct Admission<'a> {
     inner: &'a Inner,
     pending: Vec<Pending>,
     known: VecDeque<IpAddr>,
-    /// Connections that ended without a session since the last report, and why the last did.
+    /// Connections that ended without a session since the last report, and the last reason.
     strangers: u64,
     last_stranger: String,
     reported: Option<Instant>,
@@ -100,13 +100,13 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// The time, as the protocol has it.
+    /// The time for the protocol.
     fn now(&self) -> u64 {
         let since = self.started.elapsed().as_nanos();
         u64::try_from(since).expect("no relay runs for 584 years")
     }
 
-    /// Waits until something comes, for so long.
+    /// Waits up to `limit` for something to arrive.
     pub(super) fn wait(&self, listener: &TcpListener, limit: Duration) -> io::Result<()> {
         let pending = self.pending.iter().map(|p| p.channel.stream().as_fd());
         let all = pending.chain([listener.as_fd()]);
@@ -120,13 +120,13 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// Takes connections that have come; an error is one of the process or the machine.
+    /// Accepts waiting connections; an error concerns the process or the machine.
     pub(super) fn accept(&mut self, listener: &TcpListener) -> io::Result<()> {
         for _ in 0..ACCEPT_AT_ONCE {
             match listener.accept() {
                 Ok((stream, peer)) => self.add(stream, peer.ip().to_canonical()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                // Of a connection that went away before.
+                // The connection was closed before.
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) => return Err(error),
             }
@@ -162,12 +162,12 @@ impl<'a> Admission<'a> {
         Ok(channel)
     }
 
-    /// Lets one go that waits, to make room.
+    /// Closes a pending connection to make room.
     fn remove_one(&mut self, of: Option<IpAddr>) {
         let count = |source: IpAddr| self.pending.iter().filter(|p| p.source == source).count();
         let candidates = self.pending.iter().enumerate();
         let candidates = candidates.filter(|(_, p)| of.is_none_or(|only| only == p.source));
-        // They stand in the order of their age, and the first of equals is taken.
+        // They are in order of age, and the first of equals is taken.
         let victim = candidates.min_by_key(|(_, p)| {
             let of_source = usize::MAX - count(p.source);
             let is_known = self.known.contains(&p.source);
@@ -184,7 +184,7 @@ impl<'a> Admission<'a> {
         }
     }
 
-    /// Lets connections go on, and gives those that may begin a session.
+    /// Advances the connections, and returns those that may start a session.
     pub(super) fn advance(&mut self) -> Vec<Admitted> {
         let mut admitted = Vec::new();
         let mut stay = Vec::new();
@@ -207,7 +207,7 @@ impl<'a> Admission<'a> {
         admitted
     }
 
-    /// What a connection does now.
+    /// Advances one connection.
     fn step(&self, mut pending: Pending) -> Result<Next, RelayError> {
         let now = self.now();
         let gate = Gate {
@@ -240,7 +240,7 @@ impl<'a> Admission<'a> {
         Ok(Next::Stays(pending))
     }
 
-    /// A switch that is let in no further, since all sessions are taken.
+    /// Refuses a switch since all sessions are taken.
     pub(super) fn turn_away(&mut self, admitted: Admitted) {
         let most = self.inner.options.switches_max;
         let reason = format!("it serves {most} connections of switches, and no more (--switches)");
@@ -268,7 +268,7 @@ impl<'a> Admission<'a> {
         self.last_stranger = format!("{source}: {why}");
     }
 
-    /// Says how many came in vain, not about each: their number is not ours.
+    /// Reports how many came in vain, not each of them: their number is not ours to control.
     fn report(&mut self) {
         let due = self
             .reported

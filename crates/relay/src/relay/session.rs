@@ -1,5 +1,5 @@
-//! One switch at the relay: connects [`Session`], what the protocol says of the relay's side,
-//! to its control connection, the memory that it writes into, and the log.
+//! One switch at the relay: connects [`Session`], the relay's side of the protocol, to its control
+//! connection, the memory that it writes into, and the log.
 
 mod memory;
 
@@ -26,23 +26,22 @@ use memory::Memory;
 
 /// How long a connection waits for an earlier one of the same switch to end.
 const MAKE_WAY_LIMIT: Duration = Duration::from_secs(5);
-/// How long the loop rests when nothing happens.
+/// How long the loop sleeps when nothing happens.
 const REST: Duration = Duration::from_micros(500);
-/// How long who was refused at its welcome may take to read why.
+/// How long a switch refused at its welcome may take to read why.
 const READ_LIMIT: Duration = Duration::from_secs(1);
 
-/// What a writer thread reports.
+/// A writer thread's report.
 struct Done {
     job: u64,
-    /// The relay's place of the block; definitions have none.
+    /// The relay's index of the block; definitions have none.
     place: Option<usize>,
     /// Its memory; none if the thread was lost with it.
     block: Option<AnyBlock>,
     outcome: Result<(), StoreError>,
 }
 
-/// Reports a job exactly once, also if the thread that has it panics: the session waits for
-/// each.
+/// Reports a job exactly once, even if its thread panics: the session waits for each.
 struct Reporter {
     job: u64,
     place: Option<usize>,
@@ -73,7 +72,7 @@ impl Drop for Reporter {
     }
 }
 
-/// A switch that is served.
+/// A connected switch.
 struct Server<'a> {
     inner: &'a Arc<Inner>,
     channel: Channel,
@@ -85,7 +84,7 @@ struct Server<'a> {
     started: Instant,
 }
 
-/// The memory of a switch, and how far its packets have come.
+/// The memory of a switch, and how far its packets have arrived.
 struct Seen<'a>(&'a Inner, &'a Memory);
 
 impl Arrivals for Seen<'_> {
@@ -139,7 +138,7 @@ pub(super) fn serve(inner: &Arc<Inner>, admitted: Admitted) -> Result<(), RelayE
     served
 }
 
-/// Why a switch is refused, as it is told.
+/// Why a switch is refused, as sent to it.
 fn reason(error: &RelayError) -> String {
     match error {
         RelayError::Refused(reason) => reason.clone(),
@@ -147,7 +146,7 @@ fn reason(error: &RelayError) -> String {
     }
 }
 
-/// Says the last word, and waits until the switch has hung up.
+/// Sends the last message, and waits until the switch has closed the connection.
 fn hear_out(channel: &mut Channel, last: &Message) {
     let mut listens = channel.send(last).is_ok();
     let end = Instant::now() + READ_LIMIT;
@@ -160,7 +159,7 @@ fn hear_out(channel: &mut Channel, last: &Message) {
     }
 }
 
-/// Makes room for what a switch wants to write, in memory and in the log.
+/// Prepares memory and log for what a switch will write.
 fn begin(
     inner: &Inner,
     beginning: Beginning,
@@ -214,8 +213,8 @@ fn begin(
     Ok((session, memory, stream))
 }
 
-/// The stream of a worker. An earlier connection of it, whose end the relay has not seen,
-/// makes way.
+/// The stream of a worker. An earlier connection of it, whose end the relay has not seen, makes
+/// way.
 fn stream_of(inner: &Inner, options: &StreamOptions) -> Result<RelayStream, StoreError> {
     let end = Instant::now() + MAKE_WAY_LIMIT;
     loop {
@@ -229,14 +228,14 @@ fn stream_of(inner: &Inner, options: &StreamOptions) -> Result<RelayStream, Stor
 }
 
 impl Server<'_> {
-    /// The time, as the protocol has it.
+    /// The time for the protocol.
     fn now(&self) -> u64 {
         let since = self.started.elapsed().as_nanos();
         u64::try_from(since).expect("no relay runs for 584 years")
     }
 
-    /// Works until the switch has ended its recording, or is lost and what it has left is on
-    /// disk; why it was lost.
+    /// Works until the switch has ended its recording, or is lost and its remaining data is on
+    /// disk; returns why it was lost.
     fn run(&mut self) -> Result<(), RelayError> {
         let mut served = Ok(());
         while !self.session.is_over() {
@@ -250,7 +249,7 @@ impl Server<'_> {
         served
     }
 
-    /// What the switch is told of the end, if that is of use.
+    /// What the switch is told about the end, if that is useful.
     fn last_word(&self, error: &RelayError) -> Option<Message> {
         match (self.inner.note_failure(error), error) {
             (Some(failed), _) => Some(failed),
@@ -300,7 +299,7 @@ impl Server<'_> {
         Ok(worked)
     }
 
-    /// Fails if there is a reason outside of this session to end it.
+    /// Fails if something outside this session requires it to end.
     fn look_around(&self) -> Result<(), RelayError> {
         if let Some(reason) = self.inner.failure() {
             return Err(RelayError::Failed(reason));
@@ -386,7 +385,7 @@ impl Server<'_> {
 
     fn write_block(&mut self, block: BlockWrite) -> Result<(), RelayError> {
         let BlockWrite { job, place, header } = block;
-        // The switch may have announced one that is in flight to disk.
+        // The switch may have announced a block that is still being written.
         let Some(memory) = self.memory.take(self.inner, place, &header) else {
             self.session.withdraw(job);
             return Err(RelayError::Refused("a block that was not its".into()));
@@ -397,7 +396,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// Gives a writer something, which reports it.
+    /// Gives a writer a job, which it reports on.
     fn give(
         &mut self,
         job: u64,

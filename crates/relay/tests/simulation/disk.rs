@@ -1,5 +1,5 @@
-//! What a relay senses of its disk, and asks of its switches: as `strata-node` does it, with
-//! virtual sensors.
+//! What a relay senses of its disk, and asks of its switches: as in `strata-node`, with virtual
+//! sensors.
 
 use strata_control::elastic::{
     Degradation, ElasticOptions, ElasticState, Reading, Resource, Sensed, plan,
@@ -7,7 +7,7 @@ use strata_control::elastic::{
 use strata_relay::protocol::Shortage;
 use strata_testkit::sim::SECOND;
 
-/// How often a relay looks.
+/// How often a relay checks its disk.
 pub(crate) const LOOK_EVERY: u64 = SECOND;
 
 /// How both ends answer shortages.
@@ -49,7 +49,7 @@ impl Disk {
         }
     }
 
-    /// When it is to be looked at again.
+    /// When it is to be checked next.
     pub(crate) fn next_look_ns(&self) -> u64 {
         self.looked_ns + LOOK_EVERY
     }

@@ -1,4 +1,4 @@
-//! What must hold of the log, whatever has happened.
+//! What must hold for the log, whatever happened.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ struct Found {
     incomplete: BTreeSet<u64>,
 }
 
-/// Reads a recording: each packet is right, there once, and after those before it.
+/// Reads a recording: each packet is correct, occurs once, and in order.
 fn read(log: &Log, recording: &Recording, account: &Account) -> Found {
     let (mut found, mut last, mut data) = (Found::default(), None, Vec::new());
     for block in log.blocks(recording, &Select::default()) {
@@ -47,8 +47,8 @@ fn read(log: &Log, recording: &Recording, account: &Account) -> Found {
     found
 }
 
-/// Conservation: what a switch knew to be stored is stored, once and in order; what is not
-/// there is counted.
+/// Conservation: what a switch knew to be stored is stored, once and in order; what is missing is
+/// counted.
 pub(crate) fn check(disk: &SimDisk, accounts: &[Account]) {
     let log = Log::on(Arc::new(disk.clone())).unwrap();
     for account in accounts {

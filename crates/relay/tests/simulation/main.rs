@@ -1,9 +1,9 @@
 //! A switch and a relay in a virtual world, for an hour of its time: both sides of the protocol
 //! (`strata_relay::protocol`), requester and responder, and the log on a virtual disk, while
-//! packets are lost, late and repeated, connections break, disks fail and either end dies.
+//! packets are lost, delayed and duplicated, connections break, disks fail and either end dies.
 //!
-//! What must hold is conservation (`log.rs`), and that nothing hangs: once nothing goes wrong
-//! any more, what was recorded is on disk and the recording closed within bounded time.
+//! What must hold is conservation (`log.rs`), and that nothing hangs: once faults stop, what was
+//! recorded is on disk and the recording closed within bounded time.
 //!
 //!     SEEDS=1000 cargo test -p strata-relay --test simulation     as many worlds
 //!     SEED=17 cargo test -p strata-relay --test simulation        this one
@@ -32,9 +32,9 @@ use switch::{Account, SwitchNode, Way};
 
 const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
-/// Faults come until then.
+/// Faults stop at this time.
 const CALM: u64 = HOUR - 5 * MINUTE;
-/// Packets come until then; what they need is over soon after.
+/// Packets stop at this time; their processing ends soon after.
 const END: u64 = HOUR - 3 * MINUTE;
 
 struct World {
@@ -48,7 +48,7 @@ struct World {
 }
 
 impl World {
-    /// A world in which things go wrong at random times.
+    /// A world with faults at random times.
     fn new(seed: u64) -> Self {
         let mut world = Self::calm(seed);
         let net = &mut world.net;
@@ -60,7 +60,7 @@ impl World {
         world
     }
 
-    /// A world in which nothing goes wrong by itself.
+    /// A world without faults of its own.
     fn calm(seed: u64) -> Self {
         let mut net = Net::new(seed);
         let way = match net.rng.below(8) {
@@ -102,7 +102,7 @@ impl World {
         }
     }
 
-    /// What the switch gives up now.
+    /// What the switch currently gives up.
     fn degradation(&self) -> Degradation {
         self.switch.as_ref().expect("it runs").degradation()
     }
@@ -113,9 +113,9 @@ impl World {
         &switch.account.changes
     }
 
-    /// The switch is ended, then the relay, and what is on disk is looked at.
+    /// Stops the switch, then the relay, and checks what is on disk.
     fn finish(&mut self) {
-        // Nothing goes wrong any more, and no more packets come.
+        // No more faults, and no more packets.
         self.net.weather = Weather::default();
         self.mend(Fault::FullDisk);
         self.mend(Fault::SlowDisk);
@@ -236,7 +236,7 @@ impl World {
     fn feed(&mut self) {
         let rng = &mut self.net.rng;
         let packets = match rng.below(80) {
-            // More than the relay has room for.
+            // More than fits in the relay's memory.
             0 => 3000 + rng.below(3000),
             1..10 => 50 + rng.below(200),
             _ => 1 + rng.below(20),
@@ -271,7 +271,7 @@ impl World {
         }
     }
 
-    /// Processes that have ended by themselves are started again.
+    /// Restarts processes that have ended by themselves.
     fn bury(&mut self) {
         if self
             .relay
@@ -297,7 +297,7 @@ impl World {
         }
     }
 
-    /// The relay's process is gone, with all that it had in memory.
+    /// The relay's process is gone, with everything in its memory.
     fn relay_is_gone(&mut self) {
         let Some(relay) = self.relay.take() else {
             return;
@@ -419,8 +419,8 @@ fn check_changes(changes: &[(u64, Degradation)]) {
     }
 }
 
-/// The relay's disk fills, which the switch is told of: it keeps less, whatever becomes of its
-/// connections meanwhile, and as much as before once there is room.
+/// The relay's disk fills, and the switch is told: it keeps less, even if its connections break
+/// meanwhile, and as much as before once there is space.
 #[test]
 fn switches_keep_less_while_the_relays_disk_is_nearly_full() {
     sim::seeds(10, |seed| {
@@ -458,7 +458,7 @@ fn switches_keep_less_while_the_relays_disk_is_nearly_full() {
     });
 }
 
-/// The relay's disk takes so long that all memory waits for it.
+/// The relay's disk is so slow that all memory waits for it.
 #[test]
 fn switches_keep_less_while_the_relays_disk_is_slow() {
     sim::seeds(10, |seed| {
@@ -490,7 +490,7 @@ fn switches_keep_less_while_the_relays_disk_is_slow() {
     });
 }
 
-/// A disk that is nearly full every other moment costs few changes, not one for each.
+/// A disk that is nearly full every other moment causes few changes, not one each time.
 #[test]
 fn a_shortage_that_comes_and_goes_does_not_make_modes_flap() {
     sim::seeds(10, |seed| {

@@ -1,4 +1,4 @@
-//! What is between the two, and what may happen.
+//! The network between the two, and its faults.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(crate) enum End {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Packets are lost, late or repeated.
+    /// Packets are lost, delayed or duplicated.
     Weather,
     /// Nothing gets through.
     Cut,
@@ -26,21 +26,21 @@ pub(crate) enum Fault {
     Reset,
     /// The relay's process is killed; its files stay as they are.
     KillRelay,
-    /// The relay's machine loses power: of what was not synced, anything may be gone.
+    /// The relay's machine loses power: whatever was not synced may be gone.
     PowerLoss,
-    /// The relay is told to end.
+    /// The relay is told to stop.
     StopRelay,
     /// The switch's process is killed.
     KillSwitch,
-    /// The switch is told to end.
+    /// The switch is told to stop.
     StopSwitch,
-    /// The disk has no room.
+    /// The disk is full.
     FullDisk,
     /// One write fails.
     BadWrite,
-    /// Writes take long.
+    /// Writes are slow.
     SlowDisk,
-    /// The disk is nearly full, and still takes what comes.
+    /// The disk is nearly full, but still accepts data.
     ShortDisk,
 }
 
@@ -59,7 +59,7 @@ pub(crate) const FAULTS: [Fault; 12] = [
     Fault::ShortDisk,
 ];
 
-/// A block in flight to the relay's disk.
+/// A block being written to the relay's disk.
 pub(crate) struct Writing {
     pub(crate) conn: Conn,
     pub(crate) job: u64,
@@ -69,33 +69,33 @@ pub(crate) struct Writing {
 }
 
 pub(crate) enum Event {
-    /// Packets come to the switch.
+    /// Packets arrive at the switch.
     Feed,
     Wake(End),
-    /// The switch wants to connect.
+    /// The switch tries to connect.
     Connect(Conn),
-    /// Whether it is.
+    /// Whether it succeeded.
     Connected(Conn, bool),
     Bytes(Conn, End, Vec<u8>),
     HungUp(Conn, End),
     Packet(Conn, End, Vec<u8>),
     Write(Box<Writing>),
     Fault(Fault),
-    /// What a fault did to network and disk is over.
+    /// The effect of a fault on network and disk is over.
     Mend(Fault),
     Start(End),
 }
 
-/// Network, time and chance.
+/// Network, time and randomness.
 pub(crate) struct Net {
     pub(crate) queue: Queue<Event>,
     pub(crate) rng: Rng,
     pub(crate) weather: Weather,
-    /// How long a write takes at most.
+    /// Longest duration of a write.
     pub(crate) disk_ns: u64,
-    /// Which share of the relay's disk is in use.
+    /// Used share of the relay's disk.
     pub(crate) disk_used: f64,
-    /// When what was sent last to an end of a connection arrives: nothing overtakes it.
+    /// When the last data sent to an end of a connection arrives: nothing overtakes it.
     streams: BTreeMap<(Conn, End), u64>,
     /// When an end is woken.
     wakes: [Option<u64>; 2],
@@ -120,13 +120,13 @@ impl Net {
         self.queue.now()
     }
 
-    /// Something happens after so many ns.
+    /// Schedules an event in this many ns.
     pub(crate) fn after(&mut self, ns: u64, event: Event) {
         let now = self.now();
         self.queue.at(now + ns, event);
     }
 
-    /// An end is to be woken then, or before.
+    /// Wakes an end at this time, or before.
     pub(crate) fn wake(&mut self, end: End, at: u64) {
         let at = at.max(self.now() + 1);
         let slot = &mut self.wakes[end as usize];
@@ -136,7 +136,7 @@ impl Net {
         }
     }
 
-    /// Whether this is the time at which it was to be woken.
+    /// Whether this is the time when it was to be woken.
     pub(crate) fn is_woken(&mut self, end: End) -> bool {
         let is_due = self.wakes[end as usize].is_some_and(|at| at <= self.queue.now());
         if is_due {
@@ -158,7 +158,7 @@ impl Net {
         *last
     }
 
-    /// Says something; it may arrive in pieces.
+    /// Sends a message; it may arrive in pieces.
     pub(crate) fn say(&mut self, conn: Conn, to: End, message: &Message) {
         let mut bytes = Vec::new();
         message.emit(&mut bytes);
@@ -174,7 +174,7 @@ impl Net {
         self.queue.at(at, Event::Bytes(conn, to, bytes));
     }
 
-    /// An end hangs up: the other one learns it after all that was said.
+    /// An end closes the connection: the other one learns it after everything sent before.
     pub(crate) fn hang_up(&mut self, conn: Conn, to: End) {
         let at = self.stream_time(conn, to);
         self.queue.at(at, Event::HungUp(conn, to));

@@ -1,4 +1,4 @@
-//! A relay: the protocol's machines, the software responder, and a log on a virtual disk.
+//! A relay: the protocol's state machines, the software responder, and a log on a virtual disk.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -25,10 +25,10 @@ use crate::net::{Conn, End, Net, Writing};
 
 const SWITCH: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const VA: u64 = 1 << 40;
-/// How often the responder's thread finds nothing more.
+/// How often the responder's thread empties its socket.
 const EMPTIED_EVERY: u64 = 20 * MS;
 
-/// A switch that is served.
+/// A connected switch.
 struct Served {
     session: Session,
     stream: RelayStream,
@@ -39,10 +39,10 @@ struct Served {
 #[allow(clippy::large_enum_variant, reason = "there are few")]
 enum Stage {
     Entering(Entrance),
-    /// An earlier connection of the same switch is to make way.
+    /// Waits for an earlier connection of the same switch to make way.
     Waiting(Beginning, u64),
     Serving(Box<Served>),
-    /// It was told why it is not served.
+    /// It was told why it is refused.
     Leaving(u64),
 }
 
@@ -134,7 +134,7 @@ impl RelayNode {
         net.wake(End::Relay, 0);
     }
 
-    /// Connections that find their other end gone.
+    /// Connections that will find their other end gone.
     pub(crate) fn connections(&self) -> impl Iterator<Item = Conn> {
         self.conns.keys().copied()
     }
@@ -165,7 +165,7 @@ impl RelayNode {
                 connected.decoder.push(bytes);
                 self.run(conn, net);
             }
-            // Nobody knows this connection.
+            // This connection is unknown.
             None => net.hang_up(conn, End::Switch),
         }
     }
@@ -183,7 +183,7 @@ impl RelayNode {
             return;
         };
         let responder = self.responder.get_mut();
-        // What is dropped is dropped as a NIC does it, in silence.
+        // Drops are silent, as in a NIC.
         let _ = responder.receive(SWITCH, &packet, &mut self.replies);
         responder.acknowledge(&mut self.replies);
         for index in 0..self.replies.from.len() {
@@ -194,7 +194,7 @@ impl RelayNode {
         self.run(conn, net);
     }
 
-    /// A write is done: only now is anything on the disk.
+    /// A write is complete: only now is anything on the disk.
     pub(crate) fn written(&mut self, writing: Writing, net: &mut Net) {
         let Writing {
             conn,
@@ -239,7 +239,7 @@ impl RelayNode {
         }
     }
 
-    /// What a connection does now, as far as it can.
+    /// Advances a connection as far as possible.
     fn run(&mut self, conn: Conn, net: &mut Net) {
         for _ in 0..100_000 {
             let Some(mut connected) = self.conns.remove(&conn) else {
@@ -268,7 +268,7 @@ impl RelayNode {
         panic!("a relay that never rests");
     }
 
-    /// `None` if it is hung up on.
+    /// Returns `None` if the connection is closed.
     fn enter(&mut self, conn: Conn, connected: &mut Connected, net: &mut Net) -> Option<bool> {
         let Connected {
             decoder,
@@ -416,7 +416,7 @@ impl RelayNode {
         })
     }
 
-    /// As the relay does: what a switch is told.
+    /// As the relay does: the message to a switch.
     fn note_failure(&mut self, error: &RelayError, net: &mut Net) -> Option<Message> {
         let reason = match error {
             RelayError::Failed(reason) => reason.clone(),
@@ -430,7 +430,7 @@ impl RelayNode {
         Some(Message::Failed(self.failure.get_or_insert(reason).clone()))
     }
 
-    /// As the thread of a session does.
+    /// As the session's thread does.
     fn serve(&mut self, conn: Conn, connected: &mut Connected, net: &mut Net) -> Option<bool> {
         let Stage::Serving(served) = &mut connected.stage else {
             return Some(true);
@@ -464,7 +464,7 @@ impl RelayNode {
             true => now + EMPTIED_EVERY,
             false => served.session.deadline_ns(),
         };
-        // What a writer has is reported by an event of its own.
+        // A writer's result arrives as an event of its own.
         net.wake(End::Relay, if rests <= now { now + SECOND } else { rests });
         Some(goes_on)
     }

@@ -1,4 +1,4 @@
-//! A switch: a worker whose packets are known by their numbers, and the protocol's machine.
+//! A switch: a worker with packets identified by number, and the protocol's state machine.
 
 use std::collections::VecDeque;
 use std::sync::LazyLock;
@@ -22,13 +22,13 @@ use strata_wire::{Interface, Ledger, LinkType, mix64};
 use crate::disk::{degradation, options};
 use crate::net::{Conn, End, Net};
 
-/// What packets have after their first bytes, from a place that depends on their number.
+/// The contents of packets after their first bytes, from an offset that depends on their number.
 static PATTERN: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let words = (0..2048).map(mix64);
     words.flat_map(u64::to_le_bytes).collect()
 });
 
-/// Bytes of the packets of a session, by number.
+/// The bytes of a session's packets, by number.
 pub(crate) fn content(session: u64, seq: u64, out: &mut Vec<u8>) {
     let key = mix64(session << 32 ^ seq);
     let len = match key % 16 {
@@ -59,7 +59,7 @@ pub(crate) fn record(seq: u64, data: &[u8]) -> PacketRecord<'_> {
     }
 }
 
-/// How the packets of a switch travel.
+/// The transport of a switch's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Way {
     pub(crate) reliable: bool,
@@ -67,26 +67,26 @@ pub(crate) struct Way {
 }
 
 impl Way {
-    /// Whether what is confirmed is there, all of it.
+    /// Whether everything confirmed is there in full.
     pub(crate) fn is_lossless(self) -> bool {
         self.reliable && self.on_loss == OnLoss::Resend
     }
 }
 
-/// What is known of a recording's packets when its switch is gone.
+/// What is known about a recording's packets when its switch is gone.
 #[derive(Debug)]
 pub(crate) struct Account {
     pub(crate) session: u64,
     pub(crate) way: Way,
-    /// Packets that got a number.
+    /// Packets that were numbered.
     pub(crate) numbered: u64,
-    /// Of which the switch knew that they are on disk.
+    /// Those that the switch knew to be on disk.
     pub(crate) stored: Vec<u64>,
-    /// What the switch said at its end; nothing if it was killed.
+    /// The switch's report at its end; none if it was killed.
     pub(crate) report: Option<LinkReport>,
-    /// Of which it never said what became of them.
+    /// Packets whose fate it never reported.
     pub(crate) unsettled: usize,
-    /// Packets that got none, since the relay asked for less.
+    /// Packets not numbered, since the relay asked for less.
     pub(crate) sampled_out: u64,
     /// When the mode changed, and to what.
     pub(crate) changes: Vec<(u64, Degradation)>,
@@ -117,7 +117,7 @@ pub(crate) struct SwitchNode {
     pub(crate) account: Account,
     sink: BlockSink,
     source: BlockSource,
-    /// Numbers of packets of which it is not known what became of them.
+    /// Numbers of packets whose fate is unknown.
     fed: VecDeque<u64>,
     switch: Option<Switch>,
     link: Link,
@@ -161,7 +161,7 @@ impl SwitchNode {
         }
     }
 
-    /// What it gives up now.
+    /// What it currently gives up.
     pub(crate) fn degradation(&self) -> Degradation {
         self.elastic.degradation()
     }
@@ -184,12 +184,12 @@ impl SwitchNode {
         }
     }
 
-    /// The recording as the relay knows it.
+    /// The recording's name at the relay.
     pub(crate) fn name(session: u64) -> String {
         format!("session {session}")
     }
 
-    /// Takes word of what became of packets.
+    /// Processes reports about the fate of packets.
     fn account(&mut self) {
         while let Some(written) = self.sink.poll() {
             for _ in 0..written.counters.packets {
@@ -215,7 +215,7 @@ impl SwitchNode {
         }
     }
 
-    /// Packets come; those for which there is no block are dropped, and have a number.
+    /// Packets arrive; those without a free block are dropped, and numbered.
     pub(crate) fn feed(&mut self, packets: u64, net: &mut Net) {
         if self.has_ended {
             return;
@@ -264,7 +264,7 @@ impl SwitchNode {
         net.wake(End::Switch, 0);
     }
 
-    /// Nothing more will come.
+    /// Nothing more will arrive.
     pub(crate) fn end(&mut self, net: &mut Net) {
         if !std::mem::replace(&mut self.has_ended, true) {
             self.sink.end_handle().end();
@@ -272,7 +272,7 @@ impl SwitchNode {
         net.wake(End::Switch, 0);
     }
 
-    /// It is told to end.
+    /// Tells it to stop.
     pub(crate) fn stop(&mut self, net: &mut Net) {
         if let Some(switch) = &mut self.switch {
             switch.stop(net.now());
@@ -280,12 +280,12 @@ impl SwitchNode {
         self.end(net);
     }
 
-    /// Whether its process has ended, by itself.
+    /// Whether its process has ended by itself.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self.link, Link::Over)
     }
 
-    /// What is known of its packets, now that it is gone.
+    /// What is known about its packets, now that it is gone.
     pub(crate) fn into_account(mut self, net: &mut Net) -> Account {
         self.account();
         let conn = match &self.link {
@@ -294,7 +294,7 @@ impl SwitchNode {
             }
             Link::Down | Link::Over => None,
         };
-        // A machine that is gone says nothing at all.
+        // A machine that is gone sends nothing at all.
         if let Some(conn) = conn
             && net.rng.chance(700_000)
         {
@@ -365,7 +365,7 @@ impl SwitchNode {
         self.link = Link::Down;
         match &mut self.switch {
             Some(switch) => switch.refused(error, net.now()),
-            // The user starts it again.
+            // The user restarts it.
             None => self.retry_ns = net.now() + SECOND,
         }
         net.wake(End::Switch, net.now() + SECOND / 5);
@@ -433,7 +433,7 @@ impl SwitchNode {
         self.run(net);
     }
 
-    /// Goes on as far as it can now.
+    /// Makes as much progress as possible.
     pub(crate) fn run(&mut self, net: &mut Net) {
         self.follow(net);
         for _ in 0..100_000 {
@@ -490,7 +490,7 @@ impl SwitchNode {
                     }
                     let incoming = self.source.receive(std::time::Duration::ZERO);
                     if matches!(incoming, Incoming::Nothing) {
-                        // A program that has lost its relay for good ends.
+                        // A program that has lost its relay for good exits.
                         self.sink.end_handle().end();
                     }
                     take(switch, incoming, None);
@@ -560,7 +560,7 @@ impl SwitchNode {
         }
     }
 
-    /// As the thread of a link does; whether it has something to do at once.
+    /// As a link's thread does; returns whether it has something to do at once.
     fn serve(&mut self, net: &mut Net) -> Result<bool, RelayError> {
         let now = net.now();
         let (
@@ -620,7 +620,7 @@ impl SwitchNode {
     }
 }
 
-/// As a link does: at the end, the counters are said.
+/// As a link does: at the end, the counters are sent.
 fn take(switch: &mut Switch, incoming: Incoming, connection: Option<&mut Connection>) {
     if matches!(incoming, Incoming::End) && !switch.is_ending() {
         switch.end_with(protocol::End {

@@ -1,4 +1,4 @@
-//! How a switch is let in: from its first word until it has said all that a session needs.
+//! How a switch is admitted: from its first message until it has sent all that a session needs.
 //!
 //! ```text
 //! hello -> challenge -> proof (with a secret) -> model, beginning -> session
@@ -10,44 +10,44 @@ use crate::protocol::{
 };
 use crate::secret::{Prover, Secret};
 
-/// How long it may take until a session begins, in all.
+/// How long it may take until a session starts, in total.
 const HANDSHAKE_LIMIT_NS: u64 = 5 * SECOND_NS;
-/// How long who was refused may take to read why.
+/// How long a refused switch may take to read why.
 const LEAVE_LIMIT_NS: u64 = 200 * MS_NS;
 
-/// Who may come in.
+/// Who is admitted.
 #[derive(Clone, Copy, Debug)]
 pub struct Gate<'a> {
-    /// What a switch must prove to know.
+    /// The secret that a switch must prove to know.
     pub secret: Option<&'a Secret>,
-    /// Whether it has shown a certificate already.
+    /// Whether it has already shown a certificate.
     pub has_tls: bool,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// Nothing has come.
+    /// Nothing has arrived.
     Hello,
-    /// It is to prove that it knows the secret.
+    /// It must prove that it knows the secret.
     Proof(Hello, Challenge),
-    /// It is to say what it records.
+    /// It must describe what it records.
     Begin(Hello, Vec<u8>),
     /// It was refused.
     Leaving,
 }
 
-/// What a switch has said that may begin a session.
+/// What a switch that may start a session has sent.
 #[derive(Debug)]
 pub struct Beginning {
-    /// Who it is.
+    /// Its identity.
     pub hello: Hello,
     /// What it records.
     pub begin: Begin,
-    /// The model file's content.
+    /// The contents of the model file.
     pub model: Vec<u8>,
 }
 
-/// A switch that has not been let in yet.
+/// A switch not yet admitted.
 #[derive(Debug)]
 pub struct Entrance {
     peer: String,
@@ -60,7 +60,7 @@ pub struct Entrance {
 }
 
 impl Entrance {
-    /// One that has just connected, as errors name it.
+    /// A switch that has just connected, as errors name it.
     #[must_use]
     pub fn new(peer: String, now_ns: u64) -> Self {
         Self {
@@ -73,7 +73,7 @@ impl Entrance {
         }
     }
 
-    /// One that is let in no further, though it may be who it says.
+    /// A switch that is refused, even if it is genuine.
     #[must_use]
     pub fn turned_away(peer: String, reason: String, now_ns: u64) -> Self {
         let mut entrance = Self::new(peer, now_ns);
@@ -92,7 +92,7 @@ impl Entrance {
         self.is_proved
     }
 
-    /// Whether it has said anything.
+    /// Whether it has sent anything.
     #[must_use]
     pub fn has_spoken(&self) -> bool {
         !matches!(self.stage, Stage::Hello)
@@ -104,7 +104,7 @@ impl Entrance {
         self.refused.as_deref()
     }
 
-    /// The longest body that it may send now.
+    /// The longest body currently accepted.
     #[must_use]
     pub fn body_len_max(&self) -> usize {
         match self.stage {
@@ -113,7 +113,7 @@ impl Entrance {
         }
     }
 
-    /// Bytes of what it has said that are held.
+    /// Bytes buffered from it.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         match &self.stage {
@@ -122,12 +122,12 @@ impl Entrance {
         }
     }
 
-    /// Takes what it says, and answers, a hello with these random numbers; what it records once
-    /// it may begin.
+    /// Processes a message, answering a hello with these random numbers; returns what it records
+    /// once it may start.
     ///
     /// # Errors
     ///
-    /// If it says what it may not: it is hung up on.
+    /// If the message is not allowed: the connection is to be closed.
     pub fn receive(
         &mut self,
         message: Message,
@@ -166,7 +166,7 @@ impl Entrance {
 
     fn hello(&mut self, hello: Hello, gate: Gate<'_>, nonce: [u64; 4], now_ns: u64) -> Stage {
         let secret = gate.secret.is_some();
-        // Whose certificate is not right does not get so far.
+        // Without a valid certificate it would not get this far.
         self.is_proved = gate.has_tls;
         if let Err(problem) = hello.check() {
             return self.refuse(problem, now_ns);
@@ -204,7 +204,7 @@ impl Entrance {
         Stage::Begin(hello, Vec::new())
     }
 
-    /// Says why not; it is hung up on once that was read.
+    /// Sends the reason; the connection is closed once that was read.
     fn refuse(&mut self, reason: String, now_ns: u64) -> Stage {
         self.ends_ns = now_ns + LEAVE_LIMIT_NS;
         self.out.push(Message::Refused(reason.clone()));
@@ -212,12 +212,12 @@ impl Entrance {
         Stage::Leaving
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     ///
     /// # Errors
     ///
-    /// If it has taken too long, or was refused long enough ago to have read why: it is hung up
-    /// on.
+    /// If it took too long, or was refused long enough ago to have read why: the connection is to
+    /// be closed.
     pub fn tick(&self, now_ns: u64) -> Result<(), RelayError> {
         if now_ns < self.ends_ns {
             return Ok(());

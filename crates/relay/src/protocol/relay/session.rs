@@ -1,4 +1,4 @@
-//! A session: what a switch says, and what follows.
+//! A session: messages of the switch, and what follows from them.
 
 use std::collections::VecDeque;
 
@@ -9,25 +9,25 @@ use crate::protocol::{Begin, BlockFull, End, MS_NS, Message, Progress, SECOND_NS
 
 use super::{Action, Arrivals, BlockWrite, Counts, Place, SessionOptions, Write};
 
-/// How often the relay tells a switch that it is there.
+/// How often the relay sends a sign of life to a switch.
 const ALIVE_EVERY_NS: u64 = SECOND_NS;
-/// How long a switch may take to hang up once it was told that nothing more is stored, and
-/// to say before how far its worker is.
+/// How long a switch may take to close the connection after it was told that nothing more is
+/// stored, and to send the worker's progress before that.
 const LAST_WORD_LIMIT_NS: u64 = SECOND_NS;
-/// How long packets of a full block may be under way after its message, where the
-/// relay cannot see that they were lost.
+/// How long packets of a full block may be in flight after its message, where the relay cannot see
+/// that they were lost.
 const STRAGGLERS_NS: u64 = 100 * MS_NS;
-/// And while so many others come that our own socket may still hold some of them.
+/// The same while so many others arrive that our own socket may still hold some of them.
 const STRAGGLERS_MAX_NS: u64 = 2 * SECOND_NS;
-/// A switch that says nothing for so long is lost; it has to every 100 ms.
+/// A switch that is silent for this long is lost; it must send every 100 ms.
 const SILENCE_MAX_NS: u64 = 30 * SECOND_NS;
-/// Definitions before one block, in bytes: a switch has some kilobytes, and what its
-/// inputs say of themselves.
+/// Most bytes of definitions before one block: a switch has a few kilobytes, and its inputs' own
+/// metadata.
 const DEFINITIONS_MAX: usize = 64 << 20;
 /// Numbers of packets and blocks below this never wrap.
 const NUMBER_MAX: u64 = 1 << 56;
 
-/// What was given to the writers.
+/// A job given to the writers.
 #[derive(Debug)]
 struct Job {
     number: u64,
@@ -41,35 +41,34 @@ enum JobState {
     /// A writer has it.
     Given,
     Stored,
-    /// Nothing after it counts: the file ends before it.
+    /// The file ends before it, so nothing after it counts.
     Failed,
 }
 
-/// A block that the switch has filled.
+/// A block filled by the switch.
 #[derive(Clone, Copy, Debug)]
 struct Full {
     block: BlockFull,
     since_ns: u64,
-    /// [`Arrivals::emptied`] then.
+    /// The value of [`Arrivals::emptied`] then.
     emptied: u64,
 }
 
 #[derive(Debug)]
 enum State {
-    /// The switch writes.
+    /// The switch is sending.
     Serving,
-    /// It has said that this was all, and this; nothing once it is being told that the
-    /// recording is closed.
+    /// It has sent its end, stored here; `None` once it is being told that the recording is closed.
     Draining(Option<Box<End>>),
-    /// It was told why this is the end, and may say how far its worker is.
+    /// It was told why the session ends, and may send the worker's progress.
     Hearing { until_ns: u64 },
-    /// The connection is lost; blocks that it has announced are written.
+    /// The connection is lost; announced blocks are being written.
     Salvaging,
-    /// Packets of blocks that were not announced may still be under way.
+    /// Packets of unannounced blocks may still be in flight.
     Stragglers { since_ns: u64, emptied: u64 },
-    /// Writers have what there was.
+    /// Writers have everything.
     Leaving,
-    /// All is done, but the actions that are left.
+    /// Over, except for the remaining actions.
     Over,
 }
 
@@ -80,7 +79,7 @@ pub struct Session {
     options: SessionOptions,
     begin: Numbers,
     state: State,
-    /// Full blocks that wait for stragglers.
+    /// Full blocks that wait for late packets.
     full: VecDeque<Full>,
     next_block: u64,
     next_seq: u64,
@@ -91,16 +90,16 @@ pub struct Session {
     progress: Progress,
     durable_seq: u64,
     failure: Option<RelayError>,
-    /// When the switch was last told that the relay is there, and when it last said anything.
+    /// When the switch was last sent a sign of life, and when it last sent anything.
     spoke_ns: u64,
     heard_ns: u64,
     actions: VecDeque<Action>,
     counts: Counts,
-    /// What the switch was asked to give up last.
+    /// What the switch was last asked to give up.
     asked: Shortage,
 }
 
-/// What a switch has said at its beginning that matters later.
+/// What a switch sent at the start that is needed later.
 #[derive(Clone, Copy, Debug)]
 struct Numbers {
     first_block: u64,
@@ -108,11 +107,11 @@ struct Numbers {
     hash_seed: [u64; 2],
 }
 
-/// Fails if blocks and packets of a switch begin with numbers that could wrap.
+/// Fails if the first block and packet numbers of a switch could wrap.
 ///
 /// # Errors
 ///
-/// What it is refused with.
+/// The reason for the refusal.
 pub fn check_numbers(begin: &Begin) -> Result<(), RelayError> {
     if begin.first_block >= NUMBER_MAX || begin.first_seq >= NUMBER_MAX {
         let reason = "numbers of blocks and packets begin at small ones";
@@ -122,7 +121,7 @@ pub fn check_numbers(begin: &Begin) -> Result<(), RelayError> {
 }
 
 impl Session {
-    /// The session of `peer`, which is sent `welcome`.
+    /// A session with `peer`, which is sent `welcome`.
     #[must_use]
     pub fn new(
         peer: String,
@@ -157,26 +156,25 @@ impl Session {
         }
     }
 
-    /// Whether it is asked what the switch says.
+    /// Whether the switch's messages are still wanted.
     #[must_use]
     pub fn listens(&self) -> bool {
         matches!(self.state, State::Serving | State::Hearing { .. })
     }
 
-    /// Whether the switch writes, and nothing is known to be wrong.
+    /// Whether the switch is sending, and no problem is known.
     #[must_use]
     pub fn is_serving(&self) -> bool {
         matches!(self.state, State::Serving)
     }
 
-    /// Whether nothing is left to be done.
+    /// Whether nothing is left to do.
     #[must_use]
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Over) && self.actions.is_empty()
     }
 
-    /// Asks the switch to give this up, unless it was asked for the same before; or nothing any
-    /// more.
+    /// Asks the switch to give this up, or nothing any more, unless that was the last request.
     pub fn ask(&mut self, shortage: &Shortage) {
         if let State::Serving = self.state
             && !shortage.asks_as(&self.asked)
@@ -189,7 +187,7 @@ impl Session {
         }
     }
 
-    /// What is to be done next.
+    /// The next action.
     pub fn action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
@@ -199,11 +197,11 @@ impl Session {
         std::mem::take(&mut self.counts)
     }
 
-    /// Takes what the switch says.
+    /// Processes a message from the switch.
     ///
     /// # Errors
     ///
-    /// If it says what it may not: [`Session::lose`].
+    /// If the message is not allowed: [`Session::lose`].
     pub fn receive(
         &mut self,
         message: Message,
@@ -291,7 +289,7 @@ impl Session {
         });
     }
 
-    /// A job is done; its memory, if it was a block's, is the switch's again.
+    /// A job is done; its block's memory, if any, is the switch's again.
     pub fn written(&mut self, job: u64, outcome: Result<(), RelayError>) {
         let Some(job) = self.jobs.iter_mut().find(|given| given.number == job) else {
             return;
@@ -309,7 +307,7 @@ impl Session {
         }
     }
 
-    /// The file ends before what failed: nothing that was to come after it is given to writers.
+    /// The file ends before the failed job: nothing after it is given to writers.
     fn give_nothing_more(&mut self) {
         let (writes, others): (VecDeque<_>, _) = std::mem::take(&mut self.actions)
             .into_iter()
@@ -326,13 +324,12 @@ impl Session {
         }
     }
 
-    /// A job was not given to a writer, since there was nothing to be written.
+    /// A job was not given to a writer, since there was nothing to write.
     pub fn withdraw(&mut self, job: u64) {
         self.jobs.retain(|given| given.number != job);
     }
 
-    /// Counts the blocks before which nothing is missing on disk, and tells the switch of
-    /// them.
+    /// Counts the blocks with nothing missing on disk before them, and confirms them to the switch.
     fn confirm(&mut self) {
         while let Some(job) = self.jobs.front()
             && job.state == JobState::Stored
@@ -350,11 +347,11 @@ impl Session {
         }
     }
 
-    /// Goes on as far as it can.
+    /// Makes as much progress as possible.
     ///
     /// # Errors
     ///
-    /// Why it is over: [`Session::lose`].
+    /// Why the session is over: [`Session::lose`].
     pub fn step(&mut self, arrivals: &dyn Arrivals, now_ns: u64) -> Result<(), RelayError> {
         match self.state {
             State::Serving => {
@@ -389,7 +386,7 @@ impl Session {
                 }
             }
             State::Leaving => {
-                // A job that has failed was reported, and stays in line.
+                // A failed job was reported, and stays in line.
                 if !self.jobs.iter().any(|job| job.state == JobState::Given) {
                     self.checkpoint();
                     self.actions.push_back(Action::End(None));
@@ -404,14 +401,14 @@ impl Session {
         }
     }
 
-    /// Whether it waits for packets that may still be under way.
+    /// Whether it waits for packets that may still be in flight.
     #[must_use]
     pub fn awaits_arrivals(&self) -> bool {
         !self.full.is_empty() || matches!(self.state, State::Stragglers { .. })
     }
 
-    /// When the next step is due, if nothing comes before and nothing is awaited of writers or
-    /// of memory.
+    /// When the next step is due, if nothing arrives before and neither writers nor memory are
+    /// awaited.
     #[must_use]
     pub fn deadline_ns(&self) -> u64 {
         match self.state {
@@ -421,7 +418,7 @@ impl Session {
         }
     }
 
-    /// A switch that hears nothing takes its relay for lost.
+    /// A silent relay is lost to its switch.
     fn say_alive(&mut self, now_ns: u64) {
         if now_ns.saturating_sub(self.spoke_ns) >= ALIVE_EVERY_NS {
             self.spoke_ns = now_ns;
@@ -429,7 +426,7 @@ impl Session {
         }
     }
 
-    /// Writes all that was announced, and once that is on disk, closes the recording.
+    /// Writes everything announced, and once that is on disk, closes the recording.
     fn drain(&mut self, arrivals: &dyn Arrivals, now_ns: u64) {
         self.write_arrived(arrivals, now_ns);
         if !self.full.is_empty() {
@@ -471,7 +468,7 @@ impl Session {
             || waited >= STRAGGLERS_NS && arrivals.has_taken_all(full.emptied)
     }
 
-    /// Which of the relay's blocks the one of this number is.
+    /// The place of the block with this number.
     fn place(&self, number: u64) -> Place {
         let turn = (number - self.begin.first_block) % self.options.blocks.count as u64;
         let index = usize::try_from(turn).expect("fewer than `count`, a usize");
@@ -503,7 +500,7 @@ impl Session {
         self.give(Some((place, header)));
     }
 
-    /// Gives the writers what was defined, and a block.
+    /// Gives the writers the definitions so far, and a block.
     fn give(&mut self, block: Option<(Place, RelayedHeader)>) {
         let job = self.job(None);
         let block = block.map(|(place, header)| BlockWrite {
@@ -529,16 +526,16 @@ impl Session {
         number
     }
 
-    /// It is over: the connection is lost, or of no use. The switch is told why, if there is a
-    /// `last` word, and heard out; then what it has left in memory goes to disk, unless that
-    /// has failed.
+    /// Ends the session: the connection is lost, or useless. If there is a `last` message, the
+    /// switch is sent it and heard out; then what it has left in memory goes to disk, unless the
+    /// disk has failed.
     pub fn lose(&mut self, last: Option<Message>, now_ns: u64) {
         match self.state {
             State::Serving | State::Draining(_) => {}
             State::Hearing { .. } => return self.leave(),
             _ => return,
         }
-        // What was not said yet is not of interest any more.
+        // Unsent messages no longer matter.
         self.actions
             .retain(|action| !matches!(action, Action::Send(_) | Action::End(_)));
         match last {
@@ -551,7 +548,7 @@ impl Session {
         }
     }
 
-    /// Nobody is there any more.
+    /// The switch is gone.
     fn leave(&mut self) {
         self.actions
             .retain(|action| !matches!(action, Action::Send(_)));
@@ -562,7 +559,7 @@ impl Session {
         };
     }
 
-    /// Writes what a lost switch has left in memory without having said so.
+    /// Writes what a lost switch has left in memory unannounced.
     fn salvage(&mut self, arrivals: &dyn Arrivals) {
         let definitions = std::mem::take(&mut self.definitions);
         for _ in 0..self.options.blocks.count {
@@ -571,7 +568,7 @@ impl Session {
             let Some(used @ 1..) = used else {
                 break;
             };
-            // Definitions alone are of no use.
+            // Definitions alone are useless.
             self.definitions.extend_from_slice(&definitions);
             self.counts.salvaged += 1;
             let full = BlockFull {

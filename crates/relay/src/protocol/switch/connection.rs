@@ -1,4 +1,4 @@
-//! One connection to a relay: queue pair, the blocks in use, what is said.
+//! One connection to a relay: queue pair, the blocks in use, messages.
 
 use std::collections::VecDeque;
 
@@ -15,12 +15,12 @@ use crate::protocol::{
 use super::counters::add;
 use super::path::Path;
 
-/// How often the relay is told how far the worker is.
+/// How often the relay is sent the worker's progress.
 const PROGRESS_EVERY_NS: u64 = 100 * MS_NS;
-/// Definitions are sent before there are more.
+/// Definitions are sent before they exceed this many bytes.
 const DEFINITIONS_MAX: usize = 1 << 20;
 
-/// Where a connection begins.
+/// The first numbers of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbers {
     /// Number of the first block.
@@ -31,19 +31,19 @@ pub struct Numbers {
     pub key: u32,
 }
 
-/// A block that is being filled, or is full and not known to be on disk.
+/// A block being filled, or full but not known to be on disk.
 struct Block {
     number: u64,
     /// Which of the relay's blocks it is.
     place: usize,
     full: BlockFull,
     counted: BlockCounters,
-    /// Once so many RDMA packets have settled, all of it has arrived.
+    /// Once this many RDMA packets have settled, all of it has arrived.
     end: u64,
     begun_ns: u64,
 }
 
-/// A connection to a relay that has let the switch in: the blocks in use, and what is said.
+/// A connection to a relay that has admitted the switch: the blocks in use, and messages.
 pub struct Connection {
     peer: String,
     welcome: Welcome,
@@ -53,19 +53,19 @@ pub struct Connection {
     next_block: u64,
     next_seq: u64,
     open: Option<Block>,
-    /// Full, and not announced.
+    /// Full, but not announced.
     closing: VecDeque<Block>,
-    /// Announced, and not confirmed.
+    /// Announced, but not confirmed.
     announced: VecDeque<Block>,
     definitions: Vec<u8>,
-    /// Messages that are to be sent.
+    /// Messages to be sent.
     out: Vec<Message>,
-    /// The time of the last step: what is posted before the next one counts as posted then,
-    /// since a clock per packet would cost as much as its copy.
+    /// The time of the last step: what is posted before the next one counts as posted then, since
+    /// reading the clock per packet would cost as much as copying it.
     now_ns: u64,
     last_progress_ns: u64,
-    /// When the relay last said anything, and when it last had stored something, or had
-    /// nothing to store.
+    /// When the relay last sent anything, and when it last had stored something, or had nothing to
+    /// store.
     heard_ns: u64,
     moved_ns: u64,
     counted: (u64, u64),
@@ -81,7 +81,7 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// A connection to `peer` that begins with these numbers of block and packet.
+    /// A connection to `peer` that starts with these block and packet numbers.
     #[must_use]
     pub fn new(
         peer: String,
@@ -121,12 +121,12 @@ impl Connection {
         self.welcome.recording
     }
 
-    /// Number of the block that is begun next.
+    /// Number of the next block to be opened.
     pub(super) fn next_block(&self) -> u64 {
         self.next_block
     }
 
-    /// Number of the block that is closed next: what is defined now goes before it.
+    /// Number of the next block to be closed: definitions made now go before it.
     pub(super) fn next_block_to_close(&self) -> u64 {
         self.open
             .as_ref()
@@ -137,7 +137,7 @@ impl Connection {
         self.path.counters()
     }
 
-    /// The counters of everything that is not known to be on the relay's disk.
+    /// The counters of everything not known to be on the relay's disk.
     pub(super) fn unconfirmed(&self) -> BlockCounters {
         let mut sum = BlockCounters::default();
         let blocks = self.announced.iter().chain(&self.closing).chain(&self.open);
@@ -152,12 +152,12 @@ impl Connection {
         self.open.is_none() && self.closing.is_empty() && self.announced.is_empty()
     }
 
-    /// Since when the open block has been, if one is.
+    /// Since when the open block has been open, if there is one.
     pub(super) fn open_since_ns(&self) -> Option<u64> {
         self.open.as_ref().map(|open| open.begun_ns)
     }
 
-    /// RDMA packets that wait to be sent.
+    /// RDMA packets waiting to be sent.
     pub(super) fn gathered(&self) -> usize {
         self.path.gathered()
     }
@@ -181,8 +181,8 @@ impl Connection {
         self.definitions.extend_from_slice(record);
     }
 
-    /// Puts a packet into the open block, or a new one; false if there is no room
-    /// for it now, in the window or among the blocks.
+    /// Puts a packet into the open block, or a new one; false if there is currently no space for
+    /// it, in the window or among the blocks.
     pub(super) fn push(&mut self, info: &PacketInfo, packet: &[u8]) -> Result<bool, RelayError> {
         // One more for the message that a full block leaves unfinished.
         if self.path.room() < self.writer.messages_max(packet.len()) + 1 {
@@ -216,7 +216,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Which of the relay's blocks the open one is, and how far they are apart.
+    /// The open block's index at the relay, and the distance between blocks.
     fn place(&self) -> (usize, usize) {
         let place = self.open.as_ref().map_or(0, |open| open.place);
         (place, self.welcome.block_stride)
@@ -246,8 +246,8 @@ impl Connection {
         true
     }
 
-    /// The open block is full, or old enough. It stays open while the window has no
-    /// room for its last message.
+    /// The open block is full, or old enough. It stays open while the window has no space for its
+    /// last message.
     pub(super) fn close_block(&mut self) {
         if self.path.room() == 0 {
             return;
@@ -262,7 +262,7 @@ impl Connection {
         self.closing.push_back(open);
     }
 
-    /// Posts the message that is being gathered.
+    /// Posts the message being gathered.
     fn gather_message(&mut self) {
         if self.open.is_none() {
             return;
@@ -275,14 +275,14 @@ impl Connection {
         });
     }
 
-    /// Posts the message that is being gathered too: nothing is kept back.
+    /// Posts the message being gathered, and holds nothing back.
     pub(super) fn flush_message(&mut self) {
         if self.path.room() > 0 {
             self.gather_message();
         }
     }
 
-    /// Tells the relay of blocks that have arrived whole, and how far the worker is.
+    /// Announces blocks that have arrived whole, and the worker's progress, to the relay.
     pub(super) fn announce(&mut self, worker: Progress) {
         if self.definitions.len() > DEFINITIONS_MAX {
             self.send_definitions();
@@ -302,22 +302,22 @@ impl Connection {
         }
     }
 
-    /// Says how far the worker was when this connection ended.
+    /// Sends the worker's progress at the end of this connection.
     pub(super) fn last_word(&mut self, worker: Progress) {
         self.out.push(Message::Progress(worker));
     }
 
-    /// How long the relay has said nothing.
+    /// How long the relay has been silent.
     pub(super) fn silent_ns(&self) -> u64 {
         self.now_ns - self.heard_ns
     }
 
-    /// How long the relay has stored nothing of what it was sent.
+    /// How long the relay has stored nothing it was sent.
     pub(super) fn stuck_ns(&self) -> u64 {
         self.now_ns - self.moved_ns
     }
 
-    /// The error of a relay that does nothing for so long.
+    /// The error for a relay that did nothing for this long.
     pub(super) fn silent(&self, limit_ns: u64) -> RelayError {
         RelayError::Silent {
             peer: self.peer.clone(),
@@ -332,7 +332,7 @@ impl Connection {
         }
     }
 
-    /// Takes what the relay says.
+    /// Processes a message from the relay.
     pub(super) fn receive(&mut self, message: Message) -> Result<Heard, RelayError> {
         self.heard_ns = self.now_ns;
         match message {
@@ -369,12 +369,12 @@ impl Connection {
         }
     }
 
-    /// It is now so late.
+    /// Sets the current time.
     pub(super) fn set_now(&mut self, now_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);
     }
 
-    /// Takes an RDMA packet of the relay.
+    /// Processes an RDMA packet from the relay.
     ///
     /// # Errors
     ///
@@ -384,12 +384,12 @@ impl Connection {
         self.path.receive(packet, self.now_ns)
     }
 
-    /// Lets the queue pair's time pass.
+    /// Advances the queue pair's time.
     pub(super) fn tick(&mut self) -> Result<(), RelayError> {
         self.path.tick(self.now_ns)
     }
 
-    /// When the queue pair, or the next word of how far the worker is, is due.
+    /// When the queue pair, or the next progress message, is due.
     pub(super) fn deadline_ns(&self) -> u64 {
         let progress = self.last_progress_ns + PROGRESS_EVERY_NS;
         self.path
@@ -397,7 +397,7 @@ impl Connection {
             .map_or(progress, |at| at.min(progress))
     }
 
-    /// RDMA packets to be sent, before the messages are; who has sent them clears the batch.
+    /// RDMA packets to be sent, before the messages; the caller clears the batch after sending.
     pub fn packets(&mut self) -> Option<&mut PacketBatch> {
         self.path.outgoing()
     }
@@ -414,19 +414,19 @@ impl Connection {
     }
 }
 
-/// What the relay has said.
+/// A message from the relay.
 pub(super) enum Heard {
-    /// That it is there.
+    /// It is alive.
     Alive,
     /// This block is on its disk, with these counters.
     Stored(u64, BlockCounters),
-    /// This is to be given up.
+    /// Give this up.
     Shortage(Shortage),
     /// The recording is closed.
     Ended,
 }
 
-/// The first block, if it is as asked.
+/// The first block, if it meets the condition.
 fn pop_if(blocks: &mut VecDeque<Block>, is: impl FnOnce(&Block) -> bool) -> Option<Block> {
     if blocks.front().is_some_and(is) {
         return blocks.pop_front();

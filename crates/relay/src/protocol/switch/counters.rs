@@ -1,4 +1,4 @@
-//! The counters of packets that are in flight.
+//! The counters of packets in flight.
 
 use strata_store::{BlockCounters, RawPacket};
 use strata_wire::{CutWhere, Keep};

@@ -1,10 +1,10 @@
-//! How a switch comes in: hello, proofs, and what is recorded.
+//! How a switch is admitted: hello, proofs, and what is recorded.
 
 use crate::error::RelayError;
 use crate::protocol::{BODY_LEN_MAX, Begin, Challenge, Hello, Message, SECOND_NS, Welcome};
 use crate::secret::{Prover, Secret};
 
-/// How long a relay may take to answer, in all.
+/// How long a relay may take to answer, in total.
 pub(crate) const ANSWER_LIMIT_NS: u64 = 5 * SECOND_NS;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ enum Stage {
     Welcome,
 }
 
-/// A switch that has not been let in yet.
+/// A switch not yet admitted.
 pub struct Entry {
     peer: String,
     secret: Option<Secret>,
@@ -33,11 +33,11 @@ impl std::fmt::Debug for Entry {
 }
 
 impl Entry {
-    /// Says hello to `peer`, which is to know the `secret` if there is one.
+    /// Sends hello to `peer`, which must know the `secret` if there is one.
     ///
     /// # Errors
     ///
-    /// If what is recorded is more than a relay takes.
+    /// If the description of the recording exceeds a relay's limits.
     pub fn new(
         peer: String,
         secret: Option<Secret>,
@@ -65,11 +65,11 @@ impl Entry {
         })
     }
 
-    /// Takes what the relay says, and answers; the welcome once it is let in.
+    /// Processes a message from the relay, and answers; returns the welcome once admitted.
     ///
     /// # Errors
     ///
-    /// If the relay refuses, does not know the secret, or says what it may not.
+    /// If the relay refuses, does not know the secret, or sends a message that is not allowed.
     pub fn receive(
         &mut self,
         message: Message,
@@ -108,7 +108,7 @@ impl Entry {
         Ok(None)
     }
 
-    /// The relay is who it may be: what is recorded is no secret to it.
+    /// The relay is authenticated as required: it may learn what is recorded.
     fn describe(&mut self, out: &mut Vec<Message>) {
         self.stage = Stage::Welcome;
         out.push(Message::Model(std::mem::take(&mut self.model)));

@@ -1,4 +1,4 @@
-//! How messages get to the relay's memory.
+//! How segments get to the relay's memory.
 
 use strata_rdma::{
     Event, OnLoss, PacketBatch, Psn, Requester, RequesterCounters, RequesterOptions,
@@ -9,7 +9,7 @@ use strata_wire::roce::{Packet, Service};
 use crate::error::RelayError;
 use crate::protocol::{HelloPath, WelcomePath};
 
-/// To the blocks of one connection.
+/// The path to the blocks of one connection.
 #[derive(Debug)]
 pub enum Path {
     /// RDMA WRITEs.
@@ -18,7 +18,7 @@ pub enum Path {
     Shared {
         /// The relay's blocks.
         memory: SharedToPeer,
-        /// That were written.
+        /// The number of messages written.
         messages: u64,
     },
 }
@@ -33,7 +33,7 @@ pub struct RdmaPath {
 }
 
 impl Path {
-    /// The path of RDMA that both ends have agreed on; `None` if they have not.
+    /// The RDMA path that both ends have agreed on; `None` if they have not.
     #[must_use]
     pub fn rdma(ours: &HelloPath, theirs: &WelcomePath, on_loss: OnLoss) -> Option<Self> {
         let (
@@ -70,7 +70,7 @@ impl Path {
         }
     }
 
-    /// Packets that wait to be sent.
+    /// Packets waiting to be sent.
     pub(super) fn gathered(&self) -> usize {
         match self {
             Self::Rdma(rdma) => rdma.out.len(),
@@ -86,7 +86,7 @@ impl Path {
         }
     }
 
-    /// Number of the packet that is posted next, and its sequence number.
+    /// Number of the next packet to be posted, and its sequence number.
     pub(super) fn next(&self) -> (u64, u32) {
         match self {
             Self::Rdma(rdma) => (rdma.requester.next(), rdma.requester.next_psn().get()),
@@ -94,7 +94,7 @@ impl Path {
         }
     }
 
-    /// Every packet before this one has arrived, or is given up.
+    /// Every packet before this one has arrived, or was given up.
     pub(super) fn settled(&self) -> u64 {
         match self {
             Self::Rdma(rdma) => rdma.requester.settled(),
@@ -110,7 +110,7 @@ impl Path {
         }
     }
 
-    /// Writes a message at `at` of a block; how far blocks are apart is the `stride`.
+    /// Writes a message at `at` of a block; blocks are `stride` bytes apart.
     pub(super) fn post(
         &mut self,
         (block, stride): (usize, usize),
@@ -122,8 +122,8 @@ impl Path {
             Self::Rdma(rdma) => {
                 let va = rdma.va + (block * stride + at) as u64;
                 let (rkey, out) = (rdma.rkey, &mut rdma.out);
-                // Room was asked for before. A failed queue pair ends the connection
-                // with the next answer.
+                // There was space when last checked. A failed queue pair ends the connection with
+                // the next answer.
                 let _ = rdma.requester.write(va, rkey, message, now_ns, out);
             }
             Self::Shared { memory, messages } => {
@@ -133,7 +133,7 @@ impl Path {
         }
     }
 
-    /// The packets to be sent, if there are some; who has sent them clears the batch.
+    /// The packets to be sent, if any; the caller clears the batch after sending.
     pub(super) fn outgoing(&mut self) -> Option<&mut PacketBatch> {
         let Self::Rdma(rdma) = self else {
             return None;
@@ -145,7 +145,7 @@ impl Path {
         Some(&mut rdma.out)
     }
 
-    /// Takes an answer.
+    /// Processes an answer.
     pub(super) fn receive(&mut self, packet: &Packet<'_>, now_ns: u64) -> Result<(), RelayError> {
         match self {
             Self::Rdma(rdma) => failure(rdma.requester.receive(packet, now_ns, &mut rdma.out)),
@@ -153,7 +153,7 @@ impl Path {
         }
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub(super) fn tick(&mut self, now_ns: u64) -> Result<(), RelayError> {
         match self {
             Self::Rdma(rdma) if rdma.requester.service() == Service::Rc => {

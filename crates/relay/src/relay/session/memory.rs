@@ -1,4 +1,4 @@
-//! The memory that one switch writes into, by whatever way.
+//! The memory that one switch writes into, with any transport.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -18,21 +18,21 @@ use crate::protocol::{Begin, HelloPath, WelcomePath};
 use crate::random::random;
 use crate::relay::{Inner, Peer};
 
-/// What /proc shows shared memory as.
+/// The name of shared memory in /proc.
 const MEMORY_NAME: &str = "strata-relay";
 /// Virtual address of a software region's first byte.
 const VA: u64 = 1 << 40;
 
 /// Where a switch writes.
 pub(super) enum Memory {
-    /// Blocks of a responder, by key and queue pair.
+    /// A responder's blocks, by key and queue pair.
     Software { rkey: u32, qpn: u32 },
-    /// Memory that the switch has mapped.
+    /// Memory mapped by the switch.
     Shared {
         mapping: Arc<SharedMemory>,
         stride: usize,
     },
-    /// Memory that a NIC writes.
+    /// Memory written by a NIC.
     #[cfg(feature = "verbs")]
     Nic {
         connected: strata_roce::verbs::Connected,
@@ -41,8 +41,8 @@ pub(super) enum Memory {
 }
 
 impl Memory {
-    /// Makes the memory of a switch, and says where it is, and how far its blocks are
-    /// apart.
+    /// Creates the memory of a switch; returns also where it is, and the distance between its
+    /// blocks.
     pub(super) fn new(
         inner: &Inner,
         begin: &Begin,
@@ -166,15 +166,15 @@ impl Memory {
                 let qp = wire.responder.queue_pair(*qpn);
                 qp.is_none_or(|qp| qp.expected().since(Psn::new(end_psn)) >= 0)
             }
-            // A copy is done before it is announced.
+            // A copy is complete before it is announced.
             Self::Shared { .. } => true,
-            // So is an acknowledged write; unreliable ones get their time.
+            // So is an acknowledged write; unreliable ones are given time.
             #[cfg(feature = "verbs")]
             Self::Nic { connected, .. } => connected.is_reliable(),
         }
     }
 
-    /// Takes a block from the switch, its header put before it; `None` if a writer has it.
+    /// Takes a block from the switch and sets its header; `None` if a writer has it.
     pub(super) fn take(
         &self,
         inner: &Inner,
@@ -200,7 +200,7 @@ impl Memory {
         }
     }
 
-    /// The switch may write into a block again.
+    /// Lets the switch write into a block again.
     pub(super) fn give_back(&self, inner: &Inner, index: usize, block: AnyBlock) {
         if let Self::Software { rkey, .. } = self {
             let mut wire = inner.wire();
@@ -210,8 +210,8 @@ impl Memory {
         }
     }
 
-    /// Bytes of the block of this number, written with `key`, up to its last segment;
-    /// `None` if a writer has it.
+    /// Bytes of the block with this number, written with `key`, up to its last segment; `None` if a
+    /// writer has it.
     pub(super) fn used(&self, inner: &Inner, place: Place, key: u32, number: u64) -> Option<usize> {
         #[allow(clippy::cast_possible_truncation)]
         let end = |bytes: &[u8]| {
@@ -250,12 +250,12 @@ impl Memory {
     }
 }
 
-/// The segments of a block that lies at `at`, for a look at what is in it.
+/// The segments of a block at `at`, to examine its contents.
 fn copy_segments(inner: &Inner, mapping: &SharedMemory, at: usize) -> Vec<u8> {
     mapping.copy_out(at + SEGMENTS_AT, inner.options.block_bytes)
 }
 
-/// A switch as a NIC is told of it.
+/// The switch's end, as a NIC needs it.
 #[cfg(feature = "verbs")]
 fn verbs_switch(path: &HelloPath, peer: SocketAddr, len: usize) -> strata_roce::verbs::Peer {
     let (reliable, qpn, psn, mtu) = match *path {
@@ -278,13 +278,13 @@ fn verbs_switch(path: &HelloPath, peer: SocketAddr, len: usize) -> strata_roce::
     }
 }
 
-/// An IPv4 address as such, also where a socket for both families has it.
+/// IPv4-mapped addresses as IPv4, as a dual-stack socket shows them.
 fn unmapped(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
-/// Number of a queue pair and key of its memory, both random, so that nobody can guess where
-/// another switch writes.
+/// Queue pair number and memory key, both random, so that nobody can guess where another switch
+/// writes.
 fn numbers(inner: &Inner) -> Result<(u32, u32), RelayError> {
     loop {
         let random = random()?;
@@ -293,7 +293,7 @@ fn numbers(inner: &Inner) -> Result<(u32, u32), RelayError> {
         let mut wire = inner.wire();
         let first = inner.options.first_qpn.filter(|_| wire.peers.is_empty());
         let number = first.unwrap_or(number);
-        // 0 and 1 are for management (IBTA §3.5.3).
+        // 0 and 1 are reserved for management (IBTA §3.5.3).
         if number > 1 && !wire.peers.contains_key(&number) && !wire.has_region(rkey) {
             return Ok((number, rkey));
         }
