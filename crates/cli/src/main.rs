@@ -74,11 +74,11 @@ enum Command {
     ConfigReference,
     /// Record packets to a relay, by RDMA.
     Switch(Box<switch::Args>),
-    /// Run the relay: memory for switches, written to its disks.
+    /// Run the relay: memory for switches, and the disks behind it.
     Relay(relay::Args),
     /// Show what a log contains.
     Info(info::Args),
-    /// Export packets of a log to a pcapng or pcap file, or its flows.
+    /// Export packets of a log to a pcapng or pcap file.
     Export(export::Args),
     /// Compact block files into Parquet and pcapng files, readable by all tools.
     Compact(compact::Args),
@@ -98,7 +98,7 @@ enum Command {
     Generate(generate::Args),
     /// Train a model on labelled features.
     Train(Box<train::TrainArgs>),
-    /// Evaluate a model on a labelled capture, as a page and as JSON.
+    /// Evaluate a model on a labelled capture; write a page and JSON.
     Eval(eval::Args),
     /// Compare model presets on labelled captures.
     Compare(train::CompareArgs),

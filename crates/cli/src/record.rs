@@ -102,7 +102,7 @@ pub(crate) struct DataPathArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     sampling_seed: u64,
 
-    /// Record packets that match this tcpdump filter only. Put options before it.
+    /// Record only packets that match this tcpdump filter. Put options before it.
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
     filter: Vec<String>,
 

@@ -59,15 +59,15 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     min_leaf: u32,
 
-    /// Weight an attack packet this many times.
+    /// Count an attack packet this many times.
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = positive)]
     attack_weight: f64,
 
-    /// Weight a packet of a class this many times.
+    /// Count a packet of a class this many times.
     #[arg(long, value_name = "CLASS=N", value_parser = class_weight)]
     class_weight: Vec<String>,
 
-    /// Weight small sources like large ones.
+    /// Give small sources the weight of large ones.
     #[arg(long)]
     even_sources: bool,
 

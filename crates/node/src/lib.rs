@@ -5,17 +5,17 @@
 //! nothing here prints, reads arguments or handles signals.
 //!
 //! ```text
-//! start, check     the order in which things are opened, privileges given up, threads begun
-//! Handle           a recording that is running
-//! files, live      the two kinds of recordings: of capture files, of interfaces
-//! observer         what workers report, brought together for the controller
-//! sensors, governor, watchdog, room, eve
-//!                  what is looked at while interfaces are captured, and what follows from it
-//! relay            the disk of a relay: what is sensed of it, and what follows
+//! start, check     the order: opening, dropping privileges, starting threads
+//! Handle           a running recording
+//! files, live      the two kinds of recordings: from capture files, from interfaces
+//! observer         the workers' reports, combined for the controller
+//! sensors, governor, watchdog, reclaim, eve
+//!                  what is monitored during a live capture, and the response to it
+//! relay            the disk of a relay: its sensors, and the response to shortages
 //! destination      a log on this machine, or a relay
 //! configuration    the configuration file, read once per start and once per reload
 //! preflight        what is checked before anything is changed
-//! sandbox, log_dir what is given up once all is open; what is made, and for whom
+//! sandbox, log_dir what is dropped once all is open; what is created, and for whom
 //! ```
 //!
 //! Crates above: `cli` only. This is where siblings meet: control, pipeline, capture, store,

@@ -32,8 +32,9 @@ pub(super) struct LogArgs {
         value_parser = clap::value_parser!(u64).range(..=bounded::SECONDS_MAX))]
     rotate_seconds: u64,
 
-    /// With -G: exit after N times its seconds. Without: keep the last N block files of each worker
-    /// and delete older ones, as a ring. (`strata prune` knows more ways to keep a log small.)
+    /// Limit the number of files: with -G, exit after N times its seconds; without, keep the last N
+    /// block files of each worker and delete older ones, as a ring. (`strata prune` knows more ways
+    /// to keep a log small.)
     #[arg(short = 'W', long, value_name = "N", requires = "interface")]
     filecount: Option<NonZeroU32>,
 
@@ -46,8 +47,8 @@ pub(super) struct LogArgs {
     #[arg(long, value_name = "SIZE", default_value = "1MiB")]
     block_size: String,
 
-    /// When the disk is full: stop, or drop (continue, count what does not fit, and write again
-    /// once it does). Before that, live captures degrade to modes that keep less.
+    /// Choose what to do when the disk is full: stop, or drop (continue, count what does not fit,
+    /// and write again once it does). Before that, live captures degrade to modes that keep less.
     #[arg(long, value_enum, default_value_t = WhenFullArg::Stop)]
     when_full: WhenFullArg,
 
