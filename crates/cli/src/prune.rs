@@ -25,7 +25,7 @@ pub(crate) struct RetentionArgs {
     keep: Option<String>,
 
     /// Keep one class this long: anomalous:365d. A flow with any anomalous packet is kept whole as
-    /// long as the anomalous. May be given for several classes.
+    /// long as anomalous packets. May be given for several classes.
     #[arg(long, value_name = "CLASS:TIME")]
     keep_class: Vec<String>,
 

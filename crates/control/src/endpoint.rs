@@ -1,4 +1,4 @@
-//! HTTP over TCP: where, and for whom.
+//! HTTP over TCP: the address, and permitted clients.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ pub struct TcpEndpoint {
     pub address: String,
     /// Which clients may connect.
     pub admit: Admit,
-    /// TLS, if it is to be encrypted.
+    /// TLS, if enabled.
     pub tls: Option<Arc<ServerConfig>>,
 }
 

@@ -1,11 +1,11 @@
 //! Control of a running Strata: what users ask of it, what it does by itself, and its reports.
 //!
-//! - [`elastic`]: the answer to shortages, a pure function; [`cpu`]: the CPU budget, another;
+//! - [`elastic`]: the response to shortages, and [`cpu`]: the CPU budget, both pure functions;
 //! - [`config`]: the configuration file and the page that describes it;
 //! - [`Controller`]: modes, policies, events; publishes plans for workers; [`saved`]: policies
 //!   that were added to it, for the next recording;
-//! - [`alerts`]: a webhook for what happens by itself;
-//! - [`api`]: HTTP; [`metrics`]: Prometheus; [`client`]: asks a running recording.
+//! - [`alerts`]: a webhook for unrequested events;
+//! - [`api`]: HTTP; [`metrics`]: Prometheus; [`client`]: queries a running recording.
 //!
 //! Threads and asynchronous code are in [`alerts`], [`api`] and [`client`] only. `node` and `cli`
 //! use this; it uses `policy` and `rules`.

@@ -8,10 +8,10 @@
 //! ```
 //!
 //! - [`Link`]: the switch's end: packets to segments to RDMA messages, block by
-//!   block; says when a block is full, connects again by itself;
+//!   block; announces full blocks, reconnects by itself;
 //! - [`Relay`]: memory that switches write into and that goes to disk when full;
-//! - [`protocol`]: what both say to each other over TCP or TLS, and what follows from it,
-//!   without I/O; [`secret`]: how the two prove to each other that they know one.
+//! - [`protocol`]: the messages of both over TCP or TLS, and what follows from them, without
+//!   I/O; [`secret`]: how the two prove to each other that they know one.
 //!
 //! RDMA packets are carried by [`strata_roce`]: UDP sockets, raw frames, shared memory, and with
 //! the feature `verbs` a NIC of the operating system.

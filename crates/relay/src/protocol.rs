@@ -1,9 +1,8 @@
 //! The control protocol of switch and relay: the messages of both, and what follows from them.
 //!
-//! - [`Message`]: what they say, with [`VERSION`] in every header; [`Decoder`]: from bytes to
-//!   messages;
+//! - [`Message`]: with [`VERSION`] in every header; [`Decoder`]: from bytes to messages;
 //! - [`switch`]: the switch's side, from a worker's blocks to messages and RDMA packets;
-//! - [`relay`]: the relay's side, from messages to blocks that are written, and confirmed.
+//! - [`relay`]: the relay's side, from messages to blocks written and confirmed.
 //!
 //! Nothing here does I/O, reads a clock, waits or starts a thread: messages, packets and the time
 //! go in; messages, packets and actions come out. Time is ns since any moment, the same for all

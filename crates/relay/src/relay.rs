@@ -1,8 +1,8 @@
 //! The relay: memory that switches write into, and that goes to disk when full.
 //!
 //! ```text
-//! admission --- one thread: who connects, until a session begins
-//! session ----- one thread per connection of a switch: control, whose block is whose
+//! admission --- one thread: connections, until a session starts
+//! session ----- one thread per connection of a switch: control, ownership of blocks
 //! responder --- one thread: UDP packets into blocks (with a NIC: none)
 //! writers ----- N threads: full blocks to files
 //! ```

@@ -53,7 +53,7 @@ pub(super) struct InterfaceArgs {
     direction: Way,
 
     /// Take timestamps from this clock: adapter (the card's), host (the kernel's), or auto: the
-    /// card's if it stamps every packet and agrees with this host's.
+    /// card's if it stamps every packet and its clock agrees with this host's.
     #[arg(short = 'j', long = "time-stamp-type", value_enum, value_name = "TYPE", default_value_t = StampsArg::Auto)]
     stamps: StampsArg,
 

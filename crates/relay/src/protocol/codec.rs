@@ -1,7 +1,7 @@
 //! Messages to bytes, and the bytes of a connection to messages.
 //!
 //! ```text
-//! 0 length u32            of the body, at most what the kind may have
+//! 0 length u32            of the body; its limit depends on the kind
 //! 4 kind u8 | version u8 | reserved u16
 //! 8 crc u32               CRC-32C of bytes 4..8 and the body
 //! 12 body

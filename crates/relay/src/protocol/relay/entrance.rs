@@ -1,7 +1,7 @@
 //! How a switch is admitted: from its first message until it has sent all that a session needs.
 //!
 //! ```text
-//! hello -> challenge -> proof (with a secret) -> model, beginning -> session
+//! hello -> challenge -> proof (with a secret) -> model, begin -> session
 //! ```
 
 use crate::error::RelayError;
