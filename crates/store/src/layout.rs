@@ -7,20 +7,9 @@
     reason = "derives of zerocopy, which check that every byte pattern is a value"
 )]
 
-use std::mem::offset_of;
-
+use strata_wire::layout;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
-
-/// Asserts at compile time a structure's length and the offsets of its fields.
-macro_rules! layout {
-    ($name:ident, $bytes:expr, $($field:ident at $offset:expr),+ $(,)?) => {
-        const _: () = {
-            assert!(size_of::<$name>() == $bytes && align_of::<$name>() == 1);
-            $(assert!(offset_of!($name, $field) == $offset);)+
-        };
-    };
-}
 
 /// The header of a block; the map is at [`BlockHeader`](crate::BlockHeader).
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -25,6 +25,7 @@ mod headers;
 mod ip_protocol;
 pub mod ipv4;
 pub mod ipv6;
+mod layout;
 mod ledger;
 mod link;
 mod meta;

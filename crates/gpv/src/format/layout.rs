@@ -4,21 +4,10 @@
     reason = "derives of zerocopy, which check that every byte pattern is a value"
 )]
 
-use std::mem::offset_of;
-
+use strata_wire::layout;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, big_endian, little_endian,
 };
-
-/// Asserts at compile time how long a structure is and where its fields lie.
-macro_rules! layout {
-    ($name:ident, $bytes:expr, $($field:ident at $offset:expr),+ $(,)?) => {
-        const _: () = {
-            assert!(size_of::<$name>() == $bytes && align_of::<$name>() == 1);
-            $(assert!(offset_of!($name, $field) == $offset);)+
-        };
-    };
-}
 
 /// The paper's header (section 6.2): 192 bits in network byte order.
 ///
