@@ -5,6 +5,9 @@
     reason = "helpers of tests may fail loudly too, and say why they did not run"
 )]
 
+#[path = "common/program.rs"]
+mod program;
+
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,19 +15,10 @@ use std::time::{Duration, Instant};
 
 use strata_testkit::{data_dir, workspace_root};
 
+use program::{ok, strata};
+
 const BUCKET: &str = "traffic";
 const DIRS: [&str; 5] = ["packets", "flows", "payload", "meta", "sums"];
-
-fn strata() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_strata"))
-}
-
-fn ok(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {stderr}");
-    String::from_utf8(output.stdout).unwrap()
-}
 
 fn failed(command: &mut Command) -> String {
     let output = command.output().unwrap();

@@ -1,6 +1,9 @@
 //! Why packets were kept, as shown to users: the same in both tiers, and for every packet.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
+#[path = "common/program.rs"]
+mod program;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,16 +13,7 @@ use strata_capture::{Input, InputOptions, Next};
 use strata_testkit::data_dir;
 use strata_wire::pcapng::options;
 
-fn strata() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_strata"))
-}
-
-fn ok(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {stderr}");
-    String::from_utf8(output.stdout).unwrap()
-}
+use program::{ok, strata};
 
 fn trace() -> PathBuf {
     data_dir().join("labelled/mix-test/trace.pcap")

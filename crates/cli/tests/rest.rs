@@ -5,21 +5,15 @@
     reason = "helpers of tests may fail loudly too, and say why they did not run"
 )]
 
+#[path = "common/program.rs"]
+mod program;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use strata_testkit::{data_dir, workspace_root};
 
-fn strata() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_strata"))
-}
-
-fn ok(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {stderr}");
-    String::from_utf8(output.stdout).unwrap()
-}
+use program::{ok, strata};
 
 fn failed(command: &mut Command) -> String {
     let output: Output = command.output().unwrap();
