@@ -6,6 +6,8 @@
 
 use strata_wire::{exact, mix64};
 
+use crate::bytes::{decimal, hex, letters, put};
+use crate::dns::dns;
 use crate::flow::{CLIENT, Flow, Shape};
 use crate::kind::Content;
 
@@ -61,42 +63,6 @@ const PROBE_LEN: usize = 16;
 fn ping(payload: &mut [u8]) {
     for (byte, value) in payload.iter_mut().zip(8..).skip(8) {
         *byte = value;
-    }
-}
-
-/// Copies parts one after another, as far as they fit.
-fn put<const N: usize>(out: &mut [u8], parts: [&[u8]; N]) -> usize {
-    let mut at = 0;
-    for part in parts {
-        let len = part.len().min(out.len() - at);
-        out[at..at + len].copy_from_slice(&part[..len]);
-        at += len;
-    }
-    at
-}
-
-fn hex<const N: usize>(mut number: u64) -> [u8; N] {
-    let mut digits = [b'0'; N];
-    for digit in digits.iter_mut().rev() {
-        *digit = b"0123456789abcdef"[(number & 15) as usize];
-        number >>= 4;
-    }
-    digits
-}
-
-fn decimal<const N: usize>(mut number: u64) -> [u8; N] {
-    let mut digits = [b'0'; N];
-    for digit in digits.iter_mut().rev() {
-        *digit = b"0123456789"[(number % 10) as usize];
-        number /= 10;
-    }
-    digits
-}
-
-/// Any bytes as letters.
-fn letters(bytes: &mut [u8]) {
-    for byte in bytes {
-        *byte = b'a' + (*byte & 15);
     }
 }
 
@@ -157,65 +123,5 @@ fn line(number: u64, line: &str, payload: &mut [u8]) {
             *to = b'a' + (secret & 15) as u8;
             secret >>= 4;
         }
-    }
-}
-
-const LABEL_MAX: usize = 10;
-
-/// Bytes of the first label of a name, at most [`LABEL_MAX`].
-fn label_len(number: u64) -> usize {
-    3 + (mix64(number) >> 61) as usize
-}
-
-/// Addresses in an answer.
-fn answers(number: u64) -> usize {
-    1 + (mix64(number) >> 50 & 3) as usize
-}
-
-const DNS_HEADER_LEN: usize = 12;
-const DOMAIN: &[u8] = b"\x07example\x03com\x00";
-/// Bytes of an address record whose name is a pointer.
-const RECORD_LEN: usize = 16;
-
-/// Bytes of the query or the answer of a flow.
-pub(crate) fn dns_len(number: u64, query: bool) -> u32 {
-    let question = 1 + label_len(number) + DOMAIN.len() + 4;
-    let records = if query {
-        0
-    } else {
-        answers(number) * RECORD_LEN
-    };
-    exact::<u32>(DNS_HEADER_LEN + question + records)
-}
-
-/// A query for an address, or its answer (RFC 1035 §4).
-fn dns(number: u64, query: bool, payload: &mut [u8]) {
-    let bits = mix64(number);
-    let count = answers(number) as u8;
-    let (flags, answers) = if query {
-        ([1, 0], 0)
-    } else {
-        ([0x81, 0x80], count)
-    };
-    let id = [bits as u8, (bits >> 8) as u8];
-    let label = &hex::<LABEL_MAX>(bits.rotate_left(20))[..label_len(number)];
-    let type_and_class: &[u8] = &[0, 1, 0, 1];
-    let counts = [0, 1, 0, answers, 0, 0, 0, 0];
-    let mut at = put(
-        payload,
-        [
-            &id,
-            &flags,
-            &counts,
-            &[label.len() as u8],
-            label,
-            DOMAIN,
-            type_and_class,
-        ],
-    );
-    for index in 0..answers {
-        let address = [172, 16, bits.to_be_bytes()[3], index];
-        let pointer_to_end: &[u8] = &[0xc0, 12, 0, 1, 0, 1, 0, 0, 1, 44, 0, 4];
-        at += put(&mut payload[at..], [pointer_to_end, &address]);
     }
 }

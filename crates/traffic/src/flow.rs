@@ -3,7 +3,7 @@
 use strata_wire::transport::tcp_flag::{ACK, FIN, RST, SYN};
 use strata_wire::{clamped, exact, mix64};
 
-use crate::content;
+use crate::dns::dns_len;
 use crate::kind::{Content, DATAGRAM_MAX, Ends, Kind, Length, SEGMENT_MAX, Transport};
 use crate::random::Random;
 
@@ -108,7 +108,7 @@ impl Flow {
     ) -> Self {
         let (first, second) = (random.next(), random.next());
         let (hosts, ports) = ends(number, kind, habits, random);
-        let stretches = u32::try_from(kind.stretch.len()).unwrap_or(1);
+        let stretches = length(kind.stretch.len());
         let mut flow = Self {
             number,
             hosts,
@@ -154,7 +154,7 @@ impl Flow {
             self.side = 1 ^ (self.line & 1);
         } else if self.phase == Phase::Message {
             self.side = u8::from(random.one_in_256(224));
-            self.rounds = u16::try_from(random.below(u32::from(self.rounds)) + 1).unwrap_or(1);
+            self.rounds = exact::<u16>(random.below(u32::from(self.rounds)) + 1);
         }
         self.begin_message(kind, random);
         if !matches!(kind.content, Content::Lines(_) | Content::Dns) && self.left > 0 {
@@ -328,7 +328,7 @@ impl Flow {
         let asks = usize::from(self.side) == CLIENT;
         self.left = match kind.content {
             Content::Lines(lines) => length(lines[usize::from(self.line)].len()),
-            Content::Dns => content::dns_len(self.number, asks),
+            Content::Dns => dns_len(self.number, asks),
             _ if asks != self.swapped => draw(kind.request, random),
             _ => draw(kind.answer, random),
         };

@@ -6,7 +6,7 @@
 //! profile       the traffic to generate, by name: TitanLog's Table IV, mixes, floods
 //! wheel         turns among the flows of a group
 //! flow          what one flow sends next: handshake, messages, acknowledgements
-//! frame         its bytes, with checksums;  content: payloads
+//! frame         its bytes, with checksums;  content: payloads;  dns: queries and answers
 //! kind          applications and attacks
 //! random        integers only: a seed gives the same bytes everywhere
 //! ```
@@ -15,7 +15,9 @@
 //! benchmarks and tests.
 #![forbid(unsafe_code)]
 
+mod bytes;
 mod content;
+mod dns;
 mod flow;
 mod frame;
 mod generator;

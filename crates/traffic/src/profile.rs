@@ -62,8 +62,15 @@ pub struct UnknownProfile {
 struct Day {
     active_flows: u32,
     kilopackets_per_second: u64,
-    anomalous_kilopackets_per_second: u64,
-    anomalous_megabits_per_second: u64,
+    attacks: Option<Attacks>,
+}
+
+/// The anomalous part of a day.
+struct Attacks {
+    kilopackets_per_second: u64,
+    megabits_per_second: u64,
+    small: Group,
+    large: Group,
 }
 
 const MEGABITS_PER_SECOND: u64 = 100_000;
@@ -119,89 +126,18 @@ impl Profile {
     }
 
     fn cic(name: &str) -> Option<Self> {
-        let day = |flows, kilopackets, anomalous, megabits| Day {
-            active_flows: flows,
-            kilopackets_per_second: kilopackets,
-            anomalous_kilopackets_per_second: anomalous,
-            anomalous_megabits_per_second: megabits,
-        };
-        let (day, attacks) = match name {
-            "cic-w1" => (day(33_356, 15_214, 0, 0), None),
-            "cic-w2" => (
-                day(30_865, 14_694, 344, 153),
-                Some([
-                    (30, kind::SSH_BRUTE_FORCE, 1),
-                    (10, kind::FTP_BRUTE_FORCE, 1),
-                ]),
-            ),
-            "cic-w3" => (
-                day(32_711, 14_418, 2_551, 16_621),
-                Some([(60, kind::DOS_SLOW, 1), (60, kind::DOS_HTTP_FLOOD, 1)]),
-            ),
-            "cic-w4" => (
-                day(58_638, 15_856, 163, 348),
-                Some([(20, kind::PORT_SCAN, 1), (10, kind::WEB_ATTACK, 1)]),
-            ),
-            "cic-w5" => (
-                day(295_509, 15_986, 2_135, 12_039),
-                Some([(30, kind::PORT_SCAN, 3), (100, kind::DDOS_HTTP_FLOOD, 1)]),
-            ),
-            _ => return None,
-        };
-        let botnet = name == "cic-w5";
-        let anomalous = attacks.map(|[(small_flows, small, weight), (large_flows, large, _)]| {
-            let mut kinds = vec![(small, weight)];
-            if botnet {
-                kinds.push((kind::BOTNET, 1));
-            }
-            Class {
-                small: Group {
-                    kinds,
-                    flows: small_flows,
-                },
-                large: Some(Group {
-                    kinds: vec![(large, 1)],
-                    flows: large_flows,
-                }),
-                mean_millibytes: mean_millibytes(
-                    day.anomalous_megabits_per_second,
-                    day.anomalous_kilopackets_per_second,
-                ),
-            }
+        let day = Day::named(name)?;
+        let ppm = day.attacks.as_ref().map_or(0, |attacks| {
+            attacks.kilopackets_per_second * 1_000_000 / day.kilopackets_per_second
         });
-        let attack_flows = anomalous.as_ref().map_or(0, |class| {
-            class.small.flows + class.large.as_ref().map_or(0, |group| group.flows)
-        });
-        let benign = Class {
-            small: Group {
-                kinds: vec![
-                    (kind::TLS_LIGHT, 40),
-                    (kind::DNS, 40),
-                    (kind::HTTP_LIGHT, 16),
-                    (kind::PING, 4),
-                ],
-                flows: (1000 - attack_flows) * 6 / 10,
-            },
-            large: Some(Group {
-                kinds: vec![
-                    (kind::TLS_BULK, 6),
-                    (kind::HTTP_BULK, 2),
-                    (kind::QUIC_BULK, 2),
-                ],
-                flows: (1000 - attack_flows) * 4 / 10,
-            }),
-            mean_millibytes: mean_millibytes(
-                MEGABITS_PER_SECOND - day.anomalous_megabits_per_second,
-                day.kilopackets_per_second - day.anomalous_kilopackets_per_second,
-            ),
-        };
-        let ppm = day.anomalous_kilopackets_per_second * 1_000_000 / day.kilopackets_per_second;
         Some(Self {
             name: String::from(name),
             active_flows: day.active_flows,
             packets_per_second: day.kilopackets_per_second * 1000,
-            classes: std::iter::once(benign).chain(anomalous).collect(),
             anomalous_ppm: exact::<u32>(ppm),
+            classes: std::iter::once(day.benign())
+                .chain(day.attacks.map(Attacks::class))
+                .collect(),
             ipv6: 26,
         })
     }
@@ -226,6 +162,90 @@ impl Profile {
             anomalous_ppm: u32::from(kind.anomalous) * 1_000_000,
             classes: vec![class],
             ipv6: 0,
+        }
+    }
+}
+
+impl Day {
+    fn named(name: &str) -> Option<Self> {
+        let group = |flows, kinds: &[(Kind, u32)]| Group {
+            kinds: kinds.to_vec(),
+            flows,
+        };
+        let (active_flows, kilopackets_per_second, attacks) = match name {
+            "cic-w1" => (33_356, 15_214, None),
+            "cic-w2" => {
+                let small = group(30, &[(kind::SSH_BRUTE_FORCE, 1)]);
+                let large = group(10, &[(kind::FTP_BRUTE_FORCE, 1)]);
+                (30_865, 14_694, Some((344, 153, small, large)))
+            }
+            "cic-w3" => {
+                let small = group(60, &[(kind::DOS_SLOW, 1)]);
+                let large = group(60, &[(kind::DOS_HTTP_FLOOD, 1)]);
+                (32_711, 14_418, Some((2_551, 16_621, small, large)))
+            }
+            "cic-w4" => {
+                let small = group(20, &[(kind::PORT_SCAN, 1)]);
+                let large = group(10, &[(kind::WEB_ATTACK, 1)]);
+                (58_638, 15_856, Some((163, 348, small, large)))
+            }
+            "cic-w5" => {
+                let small = group(30, &[(kind::PORT_SCAN, 3), (kind::BOTNET, 1)]);
+                let large = group(100, &[(kind::DDOS_HTTP_FLOOD, 1)]);
+                (295_509, 15_986, Some((2_135, 12_039, small, large)))
+            }
+            _ => return None,
+        };
+        let attacks = attacks.map(|(kilopackets, megabits, small, large)| Attacks {
+            kilopackets_per_second: kilopackets,
+            megabits_per_second: megabits,
+            small,
+            large,
+        });
+        Some(Self {
+            active_flows,
+            kilopackets_per_second,
+            attacks,
+        })
+    }
+
+    fn benign(&self) -> Class {
+        let (mut flows, mut megabits) = (1000, MEGABITS_PER_SECOND);
+        let mut kilopackets = self.kilopackets_per_second;
+        if let Some(attacks) = &self.attacks {
+            flows -= attacks.small.flows + attacks.large.flows;
+            megabits -= attacks.megabits_per_second;
+            kilopackets -= attacks.kilopackets_per_second;
+        }
+        Class {
+            small: Group {
+                kinds: vec![
+                    (kind::TLS_LIGHT, 40),
+                    (kind::DNS, 40),
+                    (kind::HTTP_LIGHT, 16),
+                    (kind::PING, 4),
+                ],
+                flows: flows * 6 / 10,
+            },
+            large: Some(Group {
+                kinds: vec![
+                    (kind::TLS_BULK, 6),
+                    (kind::HTTP_BULK, 2),
+                    (kind::QUIC_BULK, 2),
+                ],
+                flows: flows * 4 / 10,
+            }),
+            mean_millibytes: mean_millibytes(megabits, kilopackets),
+        }
+    }
+}
+
+impl Attacks {
+    fn class(self) -> Class {
+        Class {
+            mean_millibytes: mean_millibytes(self.megabits_per_second, self.kilopackets_per_second),
+            small: self.small,
+            large: Some(self.large),
         }
     }
 }
