@@ -54,29 +54,11 @@ impl fmt::Display for Test {
                 direction,
                 network,
             } => {
-                match scope {
-                    Some(AddressScope::Ip) => f.write_str("ip ")?,
-                    Some(AddressScope::Ip6) => f.write_str("ip6 ")?,
-                    Some(AddressScope::Arp) => f.write_str("arp ")?,
-                    Some(AddressScope::Rarp) => f.write_str("rarp ")?,
-                    None => {}
-                }
-                write!(f, "{}{network}", prefix(*direction))
+                let scope = scope.map_or("", scope_prefix);
+                write!(f, "{scope}{}{network}", prefix(*direction))
             }
             Self::Mac { direction, address } => {
-                let word = match direction {
-                    MacDirection::Either => "host",
-                    MacDirection::Both => "src and dst",
-                    MacDirection::Source => "src",
-                    MacDirection::Destination => "dst",
-                    MacDirection::Receiver => "ra",
-                    MacDirection::Transmitter => "ta",
-                    MacDirection::Address1 => "addr1",
-                    MacDirection::Address2 => "addr2",
-                    MacDirection::Address3 => "addr3",
-                    MacDirection::Address4 => "addr4",
-                };
-                write!(f, "ether {word} {address}")
+                write!(f, "ether {} {address}", mac_qualifier(*direction))
             }
             Self::Port {
                 transport,
@@ -84,13 +66,8 @@ impl fmt::Display for Test {
                 low,
                 high,
             } => {
-                match transport {
-                    Some(Transport::Tcp) => f.write_str("tcp ")?,
-                    Some(Transport::Udp) => f.write_str("udp ")?,
-                    Some(Transport::Sctp) => f.write_str("sctp ")?,
-                    None => {}
-                }
-                f.write_str(prefix(*direction))?;
+                let transport = transport.map_or("", transport_prefix);
+                write!(f, "{transport}{}", prefix(*direction))?;
                 if low == high {
                     write!(f, "port {low}")
                 } else {
@@ -138,6 +115,38 @@ impl fmt::Display for Test {
                 right,
             } => write!(f, "{left} {relation} {right}"),
         }
+    }
+}
+
+fn scope_prefix(scope: AddressScope) -> &'static str {
+    match scope {
+        AddressScope::Ip => "ip ",
+        AddressScope::Ip6 => "ip6 ",
+        AddressScope::Arp => "arp ",
+        AddressScope::Rarp => "rarp ",
+    }
+}
+
+fn mac_qualifier(direction: MacDirection) -> &'static str {
+    match direction {
+        MacDirection::Either => "host",
+        MacDirection::Both => "src and dst",
+        MacDirection::Source => "src",
+        MacDirection::Destination => "dst",
+        MacDirection::Receiver => "ra",
+        MacDirection::Transmitter => "ta",
+        MacDirection::Address1 => "addr1",
+        MacDirection::Address2 => "addr2",
+        MacDirection::Address3 => "addr3",
+        MacDirection::Address4 => "addr4",
+    }
+}
+
+fn transport_prefix(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Tcp => "tcp ",
+        Transport::Udp => "udp ",
+        Transport::Sctp => "sctp ",
     }
 }
 

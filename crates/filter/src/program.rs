@@ -143,7 +143,8 @@ impl Program {
     }
 }
 
-/// `None` is a load beyond the packet or a division by zero.
+/// `None` is a load beyond the packet or a division by zero. One match, longer than other functions:
+/// an interpreter is read step by step.
 fn run(steps: &[Step], start: u32, packet: &[u8], wire_len: u32) -> Option<bool> {
     let mut registers = [UNSET; REGISTERS];
     let mut at = start;
@@ -162,17 +163,10 @@ fn run(steps: &[Step], start: u32, packet: &[u8], wire_len: u32) -> Option<bool>
                 yes,
                 no,
             } => {
-                let loaded = load(
-                    packet,
-                    base(packet, &registers, place)?,
-                    place.offset,
-                    width,
-                )?;
-                next = if holds(relation, loaded & mask, value) {
-                    yes
-                } else {
-                    no
-                };
+                let start = base(packet, &registers, place)?;
+                let loaded = load(packet, start, place.offset, width)?;
+                let holds = holds(relation, loaded & mask, value);
+                next = if holds { yes } else { no };
             }
             Step::Compare {
                 left,
@@ -182,11 +176,8 @@ fn run(steps: &[Step], start: u32, packet: &[u8], wire_len: u32) -> Option<bool>
                 no,
             } => {
                 let (left, right) = (get(&registers, left), get(&registers, right));
-                next = if holds(relation, left, right) {
-                    yes
-                } else {
-                    no
-                };
+                let holds = holds(relation, left, right);
+                next = if holds { yes } else { no };
             }
             Step::Jump { to } => next = to,
             Step::SetNumber { to, value } => set(&mut registers, to, value),
@@ -234,11 +225,8 @@ fn run(steps: &[Step], start: u32, packet: &[u8], wire_len: u32) -> Option<bool>
                 yes,
                 no,
             } => {
-                next = if chain(packet, ip6, offset, number)? {
-                    yes
-                } else {
-                    no
-                };
+                let found = chain(packet, ip6, offset, number)?;
+                next = if found { yes } else { no };
             }
         }
         at = next;
