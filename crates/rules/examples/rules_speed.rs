@@ -13,22 +13,17 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use strata_rules::classbench::{self, Kind};
-use strata_rules::peers::{MaskArrays, MegaflowForm, Megaflows, PeerStats};
-use strata_rules::{AnswerId, BATCH, PacketFields, Rule, RuleClassifier, RuleSet, TupleSpace};
+use strata_rules::{AnswerId, BATCH, PacketFields, Rule, RuleClassifier, RuleSet};
+use support::classbench::{self, Kind};
+use support::peers::{MaskArrays, MegaflowForm, Megaflows, PeerStats, Tuples};
+
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 const CACHE: usize = 1_000;
 const PACKETS: usize = 60_000;
 const ROUNDS: usize = 5;
 const SEED: u64 = 1;
-
-/// Figures of one search on one set.
-struct Row {
-    name: &'static str,
-    ns: Vec<f64>,
-    stats: PeerStats,
-    tables: Option<f64>,
-}
 
 fn main() {
     println!("# Classification by rules\n");
@@ -118,92 +113,108 @@ fn each(packets: &[PacketFields], mut classify: impl FnMut(&PacketFields) -> Ans
     }
 }
 
-fn compare(kind: Kind, rules: &[Rule], packets: &[PacketFields], scale: f64) {
-    let policies = u32::try_from(rules.len()).unwrap();
-    let set = Arc::new(RuleSet::new(rules, policies));
-    let mut uniflows = RuleClassifier::new(Arc::clone(&set), CACHE, SEED);
-    let mut arrays = MaskArrays::new(rules, policies, CACHE);
-    let mut paper = Megaflows::new(rules, policies, MegaflowForm::Paper, CACHE);
-    let mut ovs = Megaflows::new(rules, policies, MegaflowForm::OpenVSwitch, CACHE);
-    let space = TupleSpace::new(rules);
-    let mut ns: [Vec<f64>; 5] = Default::default();
-    let mut before = [PeerStats::default(); 4];
-    let mut tables = 0;
-    for round in 0..=ROUNDS {
-        let mut found = Vec::new();
-        let times = [
-            timed(packets, || batches(&mut uniflows, packets)),
-            timed(packets, || each(packets, |p| arrays.classify(p))),
-            timed(packets, || each(packets, |p| paper.classify(p))),
-            timed(packets, || each(packets, |p| ovs.classify(p))),
-            timed(packets, || {
-                tables = packets
-                    .iter()
-                    .map(|p| space.search(p, &mut found))
-                    .sum::<usize>();
-            }),
-        ];
-        if round == 0 {
-            before = [
-                stats_of(&uniflows),
-                arrays.stats(),
-                paper.stats(),
-                ovs.stats(),
-            ];
-        } else {
-            for (all, time) in ns.iter_mut().zip(times) {
-                all.push(time);
-            }
-        }
-    }
-    let mut after = [
-        stats_of(&uniflows),
-        arrays.stats(),
-        paper.stats(),
-        ovs.stats(),
-    ];
-    // The uniflows' sizes are those of the packets, each weighing the same.
-    let sizes: f64 = packets.iter().map(|p| set.uniflows().size(p)).sum();
-    after[0].entry_size_sum = sizes / packets.len() as f64 * after[0].misses as f64;
-    let names = [
+/// The searches that are compared, over the same rules.
+struct Searches {
+    set: Arc<RuleSet>,
+    uniflows: RuleClassifier,
+    arrays: MaskArrays,
+    paper: Megaflows,
+    ovs: Megaflows,
+    space: Tuples,
+    /// Hash tables that tuple space search asked in the last round.
+    tables: usize,
+}
+
+impl Searches {
+    const NAMES: [&str; 5] = [
         "uniflows",
         "mask arrays",
         "megaflows (paper)",
         "megaflows (OVS)",
         "TSS",
     ];
-    let rows = names
-        .into_iter()
-        .zip(ns)
-        .enumerate()
-        .map(|(index, (name, ns))| Row {
-            name,
-            ns,
-            stats: match index {
-                4 => PeerStats::default(),
-                _ => difference(after[index], before[index]),
-            },
-            tables: (index == 4).then(|| tables as f64 / packets.len() as f64),
-        });
-    let rows: Vec<Row> = rows.collect();
-    let ours = median(&rows[0].ns);
-    for row in &rows {
-        let (packets, misses) = (row.stats.packets as f64, row.stats.misses as f64);
-        let (hits, lookups, entry) = match row.tables {
-            Some(tables) => ("-".into(), tables, "-".into()),
+
+    fn new(rules: &[Rule]) -> Self {
+        let policies = u32::try_from(rules.len()).unwrap();
+        let set = Arc::new(RuleSet::new(rules, policies));
+        Self {
+            uniflows: RuleClassifier::new(Arc::clone(&set), CACHE, SEED),
+            set,
+            arrays: MaskArrays::new(rules, policies, CACHE),
+            paper: Megaflows::new(rules, policies, MegaflowForm::Paper, CACHE),
+            ovs: Megaflows::new(rules, policies, MegaflowForm::OpenVSwitch, CACHE),
+            space: Tuples::new(rules),
+            tables: 0,
+        }
+    }
+
+    /// Nanoseconds per packet of each.
+    fn round(&mut self, packets: &[PacketFields]) -> [f64; 5] {
+        let mut found = Vec::new();
+        [
+            timed(packets, || batches(&mut self.uniflows, packets)),
+            timed(packets, || each(packets, |p| self.arrays.classify(p))),
+            timed(packets, || each(packets, |p| self.paper.classify(p))),
+            timed(packets, || each(packets, |p| self.ovs.classify(p))),
+            timed(packets, || {
+                self.tables = packets
+                    .iter()
+                    .map(|p| self.space.search(p, &mut found))
+                    .sum::<usize>();
+            }),
+        ]
+    }
+
+    /// Of those with a cache.
+    fn stats(&self) -> [PeerStats; 4] {
+        [
+            stats_of(&self.uniflows),
+            self.arrays.stats(),
+            self.paper.stats(),
+            self.ovs.stats(),
+        ]
+    }
+}
+
+fn compare(kind: Kind, rules: &[Rule], packets: &[PacketFields], scale: f64) {
+    let mut searches = Searches::new(rules);
+    let mut ns: [Vec<f64>; 5] = Default::default();
+    searches.round(packets);
+    let before = searches.stats();
+    for _ in 0..ROUNDS {
+        for (all, time) in ns.iter_mut().zip(searches.round(packets)) {
+            all.push(time);
+        }
+    }
+    let mut after = searches.stats();
+    // The uniflows' sizes are those of the packets, each weighing the same.
+    let uniflows = searches.set.uniflows();
+    let sizes: f64 = packets.iter().map(|p| uniflows.size(p)).sum();
+    after[0].entry_size_sum = sizes / packets.len() as f64 * after[0].misses as f64;
+    let ours = median(&ns[0]);
+    for (index, (name, ns)) in Searches::NAMES.into_iter().zip(&ns).enumerate() {
+        let (hits, lookups, entry) = match after.get(index) {
             None => (
-                format!("{:.2} %", 100.0 - misses * 100.0 / packets),
-                row.stats.fast_lookups as f64 / packets,
-                format!("2^{:.1}", row.stats.entry_size_sum.log2()),
+                "-".into(),
+                searches.tables as f64 / packets.len() as f64,
+                "-".into(),
             ),
+            Some(&after) => {
+                let stats = difference(after, before[index]);
+                let (packets, misses) = (stats.packets as f64, stats.misses as f64);
+                (
+                    format!("{:.2} %", 100.0 - misses * 100.0 / packets),
+                    stats.fast_lookups as f64 / packets,
+                    format!("2^{:.1}", stats.entry_size_sum.log2()),
+                )
+            }
         };
-        let time = median(&row.ns);
+        let time = median(ns);
         println!(
-            "| {} {} | {} | {scale} | {} | {time:.1} | {:.1} | {hits} | {lookups:.2} | {entry} | {:.2} |",
+            "| {} {} | {} | {scale} | {name} | {time:.1} | {:.1} | {hits} | {lookups:.2} | {entry} | {:.2} |",
             kind.name(),
             rules.len(),
-            space.len(),
-            row.name,
+            searches.space.len(),
             1e3 / time,
             time / ours,
         );

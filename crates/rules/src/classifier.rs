@@ -106,12 +106,6 @@ impl RuleSet {
         u32::try_from(place).is_ok_and(|number| self.removed.contains(number))
     }
 
-    /// The tuples of the slow path.
-    #[must_use]
-    pub fn tuples(&self) -> &TupleSpace {
-        &self.base.tuples
-    }
-
     /// The uniflows of the fast path.
     #[must_use]
     pub fn uniflows(&self) -> &Uniflows {
@@ -240,7 +234,7 @@ impl RuleClassifier {
         let lengths = base.uniflows.lengths(packet);
         let removed = &self.rules.removed;
         base.tuples
-            .search_pruned(packet, &lengths, removed, &mut self.found);
+            .search(packet, &lengths, removed, &mut self.found);
         let answer = self.answers.id(&self.found);
         self.cache.insert(key, answer);
         answer
@@ -258,7 +252,7 @@ impl RuleClassifier {
             let later = added.cache.get(key).unwrap_or_else(|| {
                 let lengths = added.layer.uniflows.lengths(packet);
                 let tuples = &added.layer.tuples;
-                tuples.search_pruned(packet, &lengths, &Numbers::default(), &mut self.found);
+                tuples.search(packet, &lengths, &Numbers::default(), &mut self.found);
                 let later = self.answers.id(&self.found);
                 added.cache.insert(key, later);
                 later

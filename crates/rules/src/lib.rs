@@ -16,10 +16,9 @@
 //!   and removed one at a time.
 //! - [`regions`]: an expression as [`Region`]s, each a range in every [`Field`].
 //! - [`linear_scan`]: the naive search.
-//! - [`TupleSpace`]: the slow path.
+//! - `tss`: the slow path.
 //! - [`Uniflows`], [`UniflowCache`]: the fast path.
 //! - [`RuleClassifier`]: both combined, for a worker.
-//! - [`peers`], [`classbench`]: algorithms and rule sets for benchmarks and tests.
 //!
 //! # Meaning
 //!
@@ -31,11 +30,10 @@
 //! Uses `filter` for expressions and `wire` for types; used by `pipeline` and above.
 #![forbid(unsafe_code)]
 
-pub mod classbench;
 mod classes;
 mod classifier;
 mod packet;
-pub mod peers;
+mod policies;
 mod policy;
 mod region;
 mod rule;
@@ -46,12 +44,13 @@ mod uniflow;
 
 pub use classifier::{BATCH, CacheStats, RuleClassifier, RuleSet};
 pub use packet::{Field, PacketFields, UNTAGGED};
+pub use policies::Policies;
 pub use policy::{
-    Action, Hits, INTERFACES_MAX, PRIORITY_DEFAULT, ParseActionError, Policies, Policy, PolicyError,
+    Action, Hits, INTERFACES_MAX, POLICIES_MAX, PRIORITY_DEFAULT, PROTECTED_BYTES_MAX,
+    ParseActionError, Policy, PolicyError, SET_RULES_MAX,
 };
 pub use region::{Region, Span};
 pub use rule::{AnswerId, Answers, Rule, linear_scan};
-pub use set::{Base, Merge, POLICIES_MAX, PROTECTED_BYTES_MAX, PolicySet, SET_RULES_MAX};
+pub use set::{Base, Merge, PolicySet};
 pub use translate::{PREFIX_RULES_MAX, REGIONS_MAX, TranslateError, regions};
-pub use tss::TupleSpace;
 pub use uniflow::{UniflowCache, UniflowKey, Uniflows};

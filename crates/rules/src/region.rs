@@ -71,11 +71,6 @@ impl Span {
             low = last + 1;
         }
     }
-
-    /// How many prefixes make up the span.
-    pub(crate) fn prefix_count(self, bits: u32) -> usize {
-        self.prefixes(bits).len()
-    }
 }
 
 /// The `count` lowest bits.
@@ -186,13 +181,19 @@ impl Region {
     pub fn prefix_rules(&self) -> usize {
         Field::ALL
             .iter()
-            .map(|&field| self.prefix_span(field).prefix_count(field.bits()))
+            .map(|&field| self.prefixes(field).len())
             .product()
+    }
+
+    /// The prefixes that make up the span of a field, as value and mask; at most two for each bit.
+    #[must_use]
+    pub fn prefixes(&self, field: Field) -> Vec<(u128, u128)> {
+        self.prefix_span(field).prefixes(field.bits())
     }
 
     /// The span of a field for splitting into prefixes: an IPv4 address has 32 bits, and VLAN and
     /// family have unused values, so that "up to the last" takes only one prefix.
-    pub(crate) fn prefix_span(&self, field: Field) -> Span {
+    fn prefix_span(&self, field: Field) -> Span {
         let span = self.span(field);
         let is_last = span.high == field.max();
         match field {
@@ -244,7 +245,7 @@ mod tests {
     fn the_widest_spans_are_one_prefix() {
         assert_eq!(Span::new(0, u128::MAX).prefixes(128), [(0, 0)]);
         assert_eq!(Span::one(u128::MAX).prefixes(128), [(u128::MAX, u128::MAX)]);
-        assert_eq!(Span::new(1, 65534).prefix_count(16), 30);
+        assert_eq!(Span::new(1, 65534).prefixes(16).len(), 30);
         assert_eq!(Region::ALL.prefix_rules(), 1);
         let others = Region::ALL.complement();
         assert!(others.is_empty());

@@ -12,50 +12,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use foldhash::fast::FixedState;
 
 use crate::classifier::{Layer, RuleSet};
-use crate::packet::Field;
-use crate::policy::{Action, INTERFACES_MAX, Policies, Policy, PolicyError};
-use crate::region::{Region, Span};
+use crate::policies::{Known, Policies};
+use crate::policy::{
+    Action, INTERFACES_MAX, POLICIES_MAX, PROTECTED_BYTES_MAX, Policy, PolicyError, SET_RULES_MAX,
+};
+use crate::region::Region;
 use crate::rule::Rule;
 use crate::translate::regions;
 use crate::tss::Numbers;
 
-/// Maximum policies of a set.
-pub const POLICIES_MAX: usize = 10_000;
-/// Maximum rules of prefixes of a set's policies.
-pub const SET_RULES_MAX: usize = 1 << 19;
-/// Maximum bytes of the expressions of policies that protect packets: each block of a log repeats
-/// them.
-pub const PROTECTED_BYTES_MAX: usize = 64 << 10;
 /// How many changes there may be before everything is prepared anew.
 const ADDED_MAX: usize = 64;
 const REMOVED_MAX: usize = 1024;
-
-/// A policy in a set.
-#[derive(Debug)]
-pub(crate) struct Known {
-    pub(crate) id: u32,
-    pub(crate) policy: Policy,
-    /// The expression, as displayed.
-    pub(crate) text: String,
-    regions: Vec<Region>,
-    prefix_rules: usize,
-}
-
-impl Known {
-    fn rules(&self, number: u32, interfaces: &[String]) -> impl Iterator<Item = Rule> {
-        let name = self.policy.interface.as_ref();
-        let interface = name.and_then(|name| interfaces.iter().position(|known| known == name));
-        let priority = self.policy.priority;
-        self.regions.iter().map(move |&region| Rule {
-            region: match interface {
-                None => region,
-                Some(place) => region.with(Field::Interface, Span::one(place as u128 + 1)),
-            },
-            priority,
-            policy: number,
-        })
-    }
-}
 
 /// A number below [`POLICIES_MAX`] or slightly above.
 fn number(place: usize) -> u32 {
@@ -328,5 +296,24 @@ impl PolicySet {
             default,
             interfaces,
         )
+    }
+}
+
+impl Policies {
+    /// Prepares policies, with identifiers from 1 on; `default` is for packets that none matches.
+    ///
+    /// # Errors
+    ///
+    /// [`PolicyError`], with the index of the policy at fault.
+    pub fn new(policies: &[Policy], default: Action) -> Result<Self, (usize, PolicyError)> {
+        let mut set = PolicySet::default();
+        for (place, policy) in policies.iter().enumerate() {
+            let id = u32::try_from(place + 1).map_err(|_| (place, PolicyError::TooMany))?;
+            let text = policy.filter.to_string();
+            set.add(id, policy.clone(), text)
+                .map_err(|error| (place, error))?;
+        }
+        set.install(set.merge().run());
+        Ok(set.ready(default))
     }
 }

@@ -134,97 +134,42 @@ fn minimal(regions: Vec<Region>) -> Vec<Region> {
 }
 
 fn of_test(test: &Test) -> Result<Vec<Region>, TranslateError> {
-    let refuse = |reason: &'static str| {
-        let test = Filter::from(Expr::Test(test.clone())).to_string();
-        Err(TranslateError::Test { test, reason })
-    };
-    let one = |field: Field, value: u128| Region::ALL.with(field, Span::one(value));
-    let ip = |version: u128| one(Field::Family, version);
+    supported(test).map_err(|reason| TranslateError::Test {
+        test: Filter::from(Expr::Test(test.clone())).to_string(),
+        reason,
+    })
+}
+
+fn one(field: Field, value: u128) -> Region {
+    Region::ALL.with(field, Span::one(value))
+}
+
+fn ip(version: u128) -> Region {
+    one(Field::Family, version)
+}
+
+/// The regions of a test, or why policies cannot make it.
+fn supported(test: &Test) -> Result<Vec<Region>, &'static str> {
     Ok(match test {
         Test::Address {
-            scope,
-            direction,
-            network,
-        } => {
-            if matches!(scope, Some(AddressScope::Arp | AddressScope::Rarp)) {
-                return refuse("policies know ARP by its MAC addresses only; 'arp' alone works");
-            }
-            let (family, span) = match network {
-                Network::V4 { address, mask } => {
-                    let (low, hosts) = (u32::from(*address), !u32::from(*mask));
-                    if hosts.wrapping_add(1) & hosts != 0 {
-                        return refuse("its mask is not a prefix");
-                    }
-                    (4, Span::new(low.into(), (low | hosts).into()))
-                }
-                Network::V6 { address, prefix } => {
-                    let hosts = u128::MAX.unbounded_shr(u32::from(*prefix));
-                    let low = u128::from(*address);
-                    (6, Span::new(low, low | hosts))
-                }
-            };
-            // All addresses of a family are no test of the address, only of the family.
-            let span = if span == Span::new(0, u32::MAX.into()) && family == 4 {
-                Span::all(Field::Source)
-            } else {
-                span
-            };
-            directed(
-                &ip(family),
-                *direction,
-                Field::Source,
-                Field::Destination,
-                span,
-            )
-        }
+            scope: Some(AddressScope::Arp | AddressScope::Rarp),
+            ..
+        } => return Err("policies know ARP by its MAC addresses only; 'arp' alone works"),
+        Test::Address {
+            direction, network, ..
+        } => of_address(*direction, network)?,
         Test::Port {
             transport,
             direction,
             low,
             high,
-        } => {
-            let transports = match transport {
-                None => vec![protocol::TCP, protocol::UDP, protocol::SCTP],
-                Some(Transport::Tcp) => vec![protocol::TCP],
-                Some(Transport::Udp) => vec![protocol::UDP],
-                Some(Transport::Sctp) => vec![protocol::SCTP],
-            };
-            let span = Span::new((*low).into(), (*high).into());
-            let of_transport = |number: u8| {
-                let base = one(Field::Protocol, number.into()).with(Field::Family, IP);
-                let (source, destination) = (Field::SourcePort, Field::DestinationPort);
-                directed(&base, *direction, source, destination, span)
-            };
-            transports.into_iter().flat_map(of_transport).collect()
-        }
-        Test::EtherProto(number) => match u16::try_from(*number) {
-            Ok(ethertype::IPV4) => vec![ip(4)],
-            Ok(ethertype::IPV6) => vec![ip(6)],
-            Ok(kind) if is_transparent(kind) => {
-                return refuse("policies look through this encapsulation");
-            }
-            Ok(kind) if *number > u32::from(strata_wire::ethernet::LENGTH_MAX) => {
-                let kind = kind.into();
-                let ports = one(Field::SourcePort, kind);
-                vec![
-                    ports
-                        .with(Field::DestinationPort, Span::one(kind))
-                        .with(Field::Family, Span::one(0)),
-                ]
-            }
-            _ => return refuse("policies do not look into IEEE 802.2 frames"),
-        },
-        Test::IpProto { version, number } => match u8::try_from(*number) {
-            Err(_) => Vec::new(),
-            Ok(number) => {
-                let family = match version {
-                    IpVersion::Any => IP,
-                    IpVersion::V4 => Span::one(4),
-                    IpVersion::V6 => Span::one(6),
-                };
-                vec![one(Field::Protocol, number.into()).with(Field::Family, family)]
-            }
-        },
+        } => of_ports(
+            *transport,
+            *direction,
+            Span::new((*low).into(), (*high).into()),
+        ),
+        Test::EtherProto(number) => of_ethertype(*number)?,
+        Test::IpProto { version, number } => of_protocol(*version, *number),
         Test::IpBroadcast => [0, u32::MAX]
             .map(|address| ip(4).with(Field::Destination, Span::one(address.into())))
             .to_vec(),
@@ -242,30 +187,100 @@ fn of_test(test: &Test) -> Result<Vec<Region>, TranslateError> {
         Test::Vlan(Some(id)) if *id < UNTAGGED.into() => vec![one(Field::Vlan, (*id).into())],
         Test::Vlan(Some(_)) => Vec::new(),
         Test::IfIndex(_) | Test::Inbound | Test::Outbound => {
-            return refuse("name the interface with --interface instead");
+            return Err("name the interface with --interface instead");
         }
         Test::Mac { .. } | Test::EtherBroadcast | Test::EtherMulticast => {
-            return refuse("policies do not look at MAC addresses");
+            return Err("policies do not look at MAC addresses");
         }
         Test::ProtoChain { .. } => {
-            return refuse("policies look through extension headers already; write 'proto'");
+            return Err("policies look through extension headers already; write 'proto'");
         }
         Test::Mpls(_) | Test::PppoeSession(_) | Test::PppoeDiscovery | Test::Geneve(_) => {
-            return refuse("policies look through this encapsulation");
+            return Err(ENCAPSULATION);
         }
-        Test::IsoProto(_) | Test::IsIsProto(_) | Test::Llc(_) => {
-            return refuse("policies do not look into IEEE 802.2 frames");
-        }
+        Test::IsoProto(_) | Test::IsIsProto(_) | Test::Llc(_) => return Err(IEEE_802_2),
         Test::WlanType(_) | Test::WlanSubtype(_) | Test::WlanDirection(_) => {
-            return refuse("policies do not look into 802.11 frames");
+            return Err("policies do not look into 802.11 frames");
         }
         Test::Compare { .. } => {
-            return refuse(
+            return Err(
                 "policies test addresses, ports, protocols and VLANs, not bytes or lengths; \
                  a capture filter can",
             );
         }
     })
+}
+
+const ENCAPSULATION: &str = "policies look through this encapsulation";
+const IEEE_802_2: &str = "policies do not look into IEEE 802.2 frames";
+
+fn of_address(direction: Direction, network: &Network) -> Result<Vec<Region>, &'static str> {
+    let (family, span) = match network {
+        Network::V4 { address, mask } => {
+            let (low, hosts) = (u32::from(*address), !u32::from(*mask));
+            if hosts.wrapping_add(1) & hosts != 0 {
+                return Err("its mask is not a prefix");
+            }
+            (4, Span::new(low.into(), (low | hosts).into()))
+        }
+        Network::V6 { address, prefix } => {
+            let hosts = u128::MAX.unbounded_shr(u32::from(*prefix));
+            let low = u128::from(*address);
+            (6, Span::new(low, low | hosts))
+        }
+    };
+    // All addresses of a family are no test of the address, only of the family.
+    let span = if span == Span::new(0, u32::MAX.into()) && family == 4 {
+        Span::all(Field::Source)
+    } else {
+        span
+    };
+    let (source, destination) = (Field::Source, Field::Destination);
+    Ok(directed(&ip(family), direction, source, destination, span))
+}
+
+fn of_ports(transport: Option<Transport>, direction: Direction, span: Span) -> Vec<Region> {
+    let transports = match transport {
+        None => vec![protocol::TCP, protocol::UDP, protocol::SCTP],
+        Some(Transport::Tcp) => vec![protocol::TCP],
+        Some(Transport::Udp) => vec![protocol::UDP],
+        Some(Transport::Sctp) => vec![protocol::SCTP],
+    };
+    let of_transport = |number: u8| {
+        let base = one(Field::Protocol, number.into()).with(Field::Family, IP);
+        let (source, destination) = (Field::SourcePort, Field::DestinationPort);
+        directed(&base, direction, source, destination, span)
+    };
+    transports.into_iter().flat_map(of_transport).collect()
+}
+
+/// Frames without an IP packet have their `EtherType` as ports.
+fn of_ethertype(number: u32) -> Result<Vec<Region>, &'static str> {
+    match u16::try_from(number) {
+        Ok(ethertype::IPV4) => Ok(vec![ip(4)]),
+        Ok(ethertype::IPV6) => Ok(vec![ip(6)]),
+        Ok(kind) if is_transparent(kind) => Err(ENCAPSULATION),
+        Ok(kind) if number > u32::from(strata_wire::ethernet::LENGTH_MAX) => {
+            let kind = Span::one(kind.into());
+            let both = Region::ALL
+                .with(Field::SourcePort, kind)
+                .with(Field::DestinationPort, kind);
+            Ok(vec![both.with(Field::Family, Span::one(0))])
+        }
+        _ => Err(IEEE_802_2),
+    }
+}
+
+fn of_protocol(version: IpVersion, number: u32) -> Vec<Region> {
+    let Ok(number) = u8::try_from(number) else {
+        return Vec::new();
+    };
+    let family = match version {
+        IpVersion::Any => IP,
+        IpVersion::V4 => Span::one(4),
+        IpVersion::V6 => Span::one(6),
+    };
+    vec![one(Field::Protocol, number.into()).with(Field::Family, family)]
 }
 
 fn is_transparent(kind: u16) -> bool {

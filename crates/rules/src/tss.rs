@@ -18,10 +18,10 @@ use crate::region::{Region, Span};
 use crate::rule::{Best, Rule};
 
 /// The fields of a packet in words: source, destination, and the other fields.
-pub(crate) type Words = [u128; 3];
+type Words = [u128; 3];
 
 /// Where a field is in [`Words`]: word and shift.
-pub(crate) const fn place(field: Field) -> (usize, u32) {
+const fn place(field: Field) -> (usize, u32) {
     match field {
         Field::Source => (0, 0),
         Field::Destination => (1, 0),
@@ -36,7 +36,7 @@ pub(crate) const fn place(field: Field) -> (usize, u32) {
 
 /// The fields of a packet.
 #[inline]
-pub(crate) fn words(packet: &PacketFields) -> Words {
+fn words(packet: &PacketFields) -> Words {
     let mut words = [packet.source, packet.destination, 0];
     for field in Field::ALL {
         let (word, shift) = place(field);
@@ -49,17 +49,17 @@ pub(crate) fn words(packet: &PacketFields) -> Words {
 
 /// `words` where `mask` is set.
 #[inline]
-pub(crate) fn masked(words: &Words, mask: &Words) -> Words {
+fn masked(words: &Words, mask: &Words) -> Words {
     [words[0] & mask[0], words[1] & mask[1], words[2] & mask[2]]
 }
 
 /// The rules with one mask.
 #[derive(Clone, Debug)]
-pub(crate) struct Tuple {
-    pub(crate) mask: Words,
-    pub(crate) priority_max: u16,
+struct Tuple {
+    mask: Words,
+    priority_max: u16,
     /// Priority and policy, best first.
-    pub(crate) entries: HashMap<Words, Vec<(u16, u32)>, FixedState>,
+    entries: HashMap<Words, Vec<(u16, u32)>, FixedState>,
 }
 
 /// The tuples with the same lengths of address prefixes.
@@ -153,9 +153,9 @@ pub(crate) struct Lengths(pub(crate) [LengthSet; 5]);
 
 /// All rules by their masks.
 #[derive(Clone, Debug, Default)]
-pub struct TupleSpace {
+pub(crate) struct TupleSpace {
     /// Highest priority first.
-    pub(crate) tuples: Vec<Tuple>,
+    tuples: Vec<Tuple>,
     /// Highest priority first.
     groups: Vec<Group>,
 }
@@ -163,8 +163,7 @@ pub struct TupleSpace {
 impl TupleSpace {
     /// The tuples of some rules. Memory: an entry for each of
     /// [`Region::prefix_rules`] of each rule.
-    #[must_use]
-    pub fn new(rules: &[Rule]) -> Self {
+    pub(crate) fn new(rules: &[Rule]) -> Self {
         let mut space = Self::default();
         let mut numbers: HashMap<Words, usize, FixedState> = HashMap::default();
         for rule in rules {
@@ -215,42 +214,9 @@ impl TupleSpace {
         }
     }
 
-    /// How many tuples there are.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.tuples.len()
-    }
-
-    /// Whether there is no rule.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.tuples.is_empty()
-    }
-
-    /// The policies of the matching rules of highest priority, sorted, without duplicates. Returns
-    /// the number of hash tables searched, at most [`TupleSpace::len`].
-    pub fn search(&self, packet: &PacketFields, policies: &mut Vec<u32>) -> usize {
-        let words = words(packet);
-        let mut found = Best::new(policies);
-        let mut searched = 0;
-        for tuple in &self.tuples {
-            if !found.wants(tuple.priority_max) {
-                break;
-            }
-            searched += 1;
-            if let Some(list) = tuple.entries.get(&masked(&words, &tuple.mask)) {
-                offer_all(&mut found, list);
-            }
-        }
-        found.finish();
-        searched
-    }
-}
-
-impl TupleSpace {
-    /// Like [`TupleSpace::search`], limited to the tuples that `lengths` permits, without the
-    /// policies `removed` since.
-    pub(crate) fn search_pruned(
+    /// The policies of the matching rules of highest priority, sorted, without duplicates and
+    /// without those `removed` since. Only the tuples that `lengths` permits are searched.
+    pub(crate) fn search(
         &self,
         packet: &PacketFields,
         lengths: &Lengths,
@@ -331,7 +297,7 @@ impl Numbers {
 
 /// Offers the rules of an entry, best first, unless they were removed.
 #[inline]
-pub(crate) fn offer_all(found: &mut Best<'_>, list: &[(u16, u32)]) {
+fn offer_all(found: &mut Best<'_>, list: &[(u16, u32)]) {
     for &(priority, policy) in list {
         if !found.wants(priority) {
             break;
@@ -341,8 +307,8 @@ pub(crate) fn offer_all(found: &mut Best<'_>, list: &[(u16, u32)]) {
 }
 
 /// Calls `each` with value and mask of every rule of prefixes that a region takes.
-pub(crate) fn each_prefix_rule(region: &Region, each: &mut impl FnMut(&Words, &Words)) {
-    let per_field = Field::ALL.map(|field| region.prefix_span(field).prefixes(field.bits()));
+fn each_prefix_rule(region: &Region, each: &mut impl FnMut(&Words, &Words)) {
+    let per_field = Field::ALL.map(|field| region.prefixes(field));
     let mut chosen = [0_usize; Field::ALL.len()];
     loop {
         let (mut value, mut mask) = ([0; 3], [0; 3]);

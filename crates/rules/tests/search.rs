@@ -4,13 +4,15 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use strata_rules::classbench::{self, Kind, Random};
-use strata_rules::peers::{MaskArrays, MegaflowForm, Megaflows};
 use strata_rules::{
-    AnswerId, Answers, Field, PacketFields, Region, Rule, RuleClassifier, RuleSet, Span,
-    TupleSpace, UNTAGGED, linear_scan,
+    AnswerId, Answers, Field, PacketFields, Region, Rule, RuleClassifier, RuleSet, Span, UNTAGGED,
+    linear_scan,
 };
 use strata_wire::AddressFamily;
+use support::classbench::{self, Kind, Random};
+use support::peers::{MaskArrays, MegaflowForm, Megaflows, Tuples};
+
+mod support;
 
 /// Few, close values, so that rules overlap and packets hit their edges.
 fn spans(field: Field) -> BoxedStrategy<Span> {
@@ -157,7 +159,7 @@ fn policies_of(answers: &Answers, id: AnswerId) -> Vec<u32> {
 /// All searches of arbitrary rules; the cache is so small that it must evict.
 fn check(rules: &[Rule], packets: &[PacketFields], entries: usize) {
     let policies = rules.iter().map(|rule| rule.policy + 1).max().unwrap_or(0);
-    let space = TupleSpace::new(rules);
+    let space = Tuples::new(rules);
     let mut classifier = RuleClassifier::new(Arc::new(RuleSet::new(rules, policies)), entries, 1);
     let mut peers = [MegaflowForm::Paper, MegaflowForm::OpenVSwitch]
         .map(|form| Megaflows::new(rules, policies, form, entries));

@@ -4,11 +4,13 @@
 use proptest::prelude::*;
 use strata_capture::{Input, InputOptions, Next};
 use strata_filter::{Expr, Filter};
-use strata_rules::classbench::Random;
 use strata_rules::{PacketFields, Region, TranslateError, UNTAGGED, regions};
 use strata_testkit::data_dir;
 use strata_wire::dissect::dissect;
 use strata_wire::{AddressFamily, LinkType, TunnelKey};
+use support::classbench::Random;
+
+mod support;
 
 const EXPRESSIONS: &[&str] = &[
     "",

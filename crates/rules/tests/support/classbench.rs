@@ -5,11 +5,8 @@
 
 use std::collections::HashSet;
 
+use strata_rules::{Field, PacketFields, Region, Rule, Span, UNTAGGED};
 use strata_wire::{AddressFamily, exact, mix64};
-
-use crate::packet::{Field, PacketFields, UNTAGGED};
-use crate::region::{Region, Span};
-use crate::rule::Rule;
 
 /// The kind of rule set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -147,52 +144,101 @@ fn low32(value: u64) -> u32 {
     value as u32
 }
 
+/// What the fields of a kind's rules are drawn from, each value with its weight.
+struct Shares {
+    source_lengths: &'static [(u64, u32)],
+    destination_lengths: &'static [(u64, u32)],
+    /// 256 for any.
+    protocols: &'static [(u64, u128)],
+    source_ports: &'static [(u64, Ports)],
+    destination_ports: &'static [(u64, Ports)],
+}
+
+/// How a rule tests a port.
+#[derive(Clone, Copy)]
+enum Ports {
+    WellKnown,
+    FromOn1024,
+    Range,
+    Any,
+}
+
+const ACL: Shares = Shares {
+    source_lengths: &[
+        (40, 32),
+        (12, 28),
+        (8, 27),
+        (20, 24),
+        (6, 20),
+        (6, 16),
+        (8, 0),
+    ],
+    destination_lengths: &[
+        (55, 32),
+        (10, 30),
+        (8, 28),
+        (15, 24),
+        (4, 20),
+        (5, 16),
+        (3, 0),
+    ],
+    protocols: &[(80, 6), (12, 17), (4, 1), (4, 256)],
+    source_ports: &[
+        (1, Ports::WellKnown),
+        (2, Ports::FromOn1024),
+        (97, Ports::Any),
+    ],
+    destination_ports: &[
+        (68, Ports::WellKnown),
+        (6, Ports::FromOn1024),
+        (10, Ports::Range),
+        (16, Ports::Any),
+    ],
+};
+
+const FIREWALL: Shares = Shares {
+    source_lengths: &[
+        (22, 32),
+        (6, 28),
+        (12, 24),
+        (4, 20),
+        (6, 16),
+        (2, 8),
+        (48, 0),
+    ],
+    destination_lengths: &[
+        (40, 32),
+        (10, 28),
+        (16, 24),
+        (3, 22),
+        (8, 16),
+        (2, 8),
+        (21, 0),
+    ],
+    protocols: &[(62, 6), (22, 17), (6, 1), (10, 256)],
+    source_ports: &[
+        (12, Ports::WellKnown),
+        (22, Ports::FromOn1024),
+        (4, Ports::Range),
+        (62, Ports::Any),
+    ],
+    destination_ports: &[
+        (50, Ports::WellKnown),
+        (12, Ports::FromOn1024),
+        (8, Ports::Range),
+        (30, Ports::Any),
+    ],
+};
+
 fn region(kind: Kind, random: &mut Random, sources: &[u32], destinations: &[u32]) -> Region {
-    use Field::{Destination, DestinationPort, Protocol, Source, SourcePort};
-    let source_lengths: &[(u64, u32)] = match kind {
-        Kind::Acl => &[
-            (40, 32),
-            (12, 28),
-            (8, 27),
-            (20, 24),
-            (6, 20),
-            (6, 16),
-            (8, 0),
-        ],
-        Kind::Firewall => &[
-            (22, 32),
-            (6, 28),
-            (12, 24),
-            (4, 20),
-            (6, 16),
-            (2, 8),
-            (48, 0),
-        ],
-    };
-    let destination_lengths: &[(u64, u32)] = match kind {
-        Kind::Acl => &[
-            (55, 32),
-            (10, 30),
-            (8, 28),
-            (15, 24),
-            (4, 20),
-            (5, 16),
-            (3, 0),
-        ],
-        Kind::Firewall => &[
-            (40, 32),
-            (10, 28),
-            (16, 24),
-            (3, 22),
-            (8, 16),
-            (2, 8),
-            (21, 0),
-        ],
+    let shares = match kind {
+        Kind::Acl => &ACL,
+        Kind::Firewall => &FIREWALL,
     };
     let mut region = Region::ALL.with(Field::Family, Span::one(4));
     for (field, lengths, networks) in [
-        (Source, source_lengths, sources),
-        (Destination, destination_lengths, destinations),
+        (Field::Source, shares.source_lengths, sources),
+        (Field::Destination, shares.destination_lengths, destinations),
     ] {
         let length = random.weighted(lengths);
         if length > 0 {
@@ -202,30 +248,17 @@ fn region(kind: Kind, random: &mut Random, sources: &[u32], destinations: &[u32]
             region = region.with(field, Span::new(low.into(), (low | hosts).into()));
         }
     }
-    let protocols: &[(u64, u128)] = match kind {
-        Kind::Acl => &[(80, 6), (12, 17), (4, 1), (4, 256)],
-        Kind::Firewall => &[(62, 6), (22, 17), (6, 1), (10, 256)],
-    };
-    let protocol = random.weighted(protocols);
+    let protocol = random.weighted(shares.protocols);
     if protocol < 256 {
-        region = region.with(Protocol, Span::one(protocol));
+        region = region.with(Field::Protocol, Span::one(protocol));
     }
     if protocol == 6 || protocol == 17 {
-        // Exact, 1024 and above, another range, or all.
-        let source_ports: &[(u64, u8)] = match kind {
-            Kind::Acl => &[(1, 0), (2, 1), (0, 2), (97, 3)],
-            Kind::Firewall => &[(12, 0), (22, 1), (4, 2), (62, 3)],
-        };
-        let destination_ports: &[(u64, u8)] = match kind {
-            Kind::Acl => &[(68, 0), (6, 1), (10, 2), (16, 3)],
-            Kind::Firewall => &[(50, 0), (12, 1), (8, 2), (30, 3)],
-        };
-        for (field, shapes) in [
-            (SourcePort, source_ports),
-            (DestinationPort, destination_ports),
+        for (field, ports) in [
+            (Field::SourcePort, shares.source_ports),
+            (Field::DestinationPort, shares.destination_ports),
         ] {
-            let shape = random.weighted(shapes);
-            if let Some(span) = ports(random, shape) {
+            let drawn = random.weighted(ports);
+            if let Some(span) = drawn.span(random) {
                 region = region.with(field, span);
             }
         }
@@ -233,20 +266,22 @@ fn region(kind: Kind, random: &mut Random, sources: &[u32], destinations: &[u32]
     region
 }
 
-fn ports(random: &mut Random, shape: u8) -> Option<Span> {
-    match shape {
-        0 => {
-            // The smaller of two draws: the first ports are the most frequent.
-            let last = PORTS.len() as u64;
-            let place = random.below(last).min(random.below(last));
-            Some(Span::one(PORTS[exact::<usize>(place)].into()))
+impl Ports {
+    fn span(self, random: &mut Random) -> Option<Span> {
+        match self {
+            Self::WellKnown => {
+                // The smaller of two draws: the first ports are the most frequent.
+                let last = PORTS.len() as u64;
+                let place = random.below(last).min(random.below(last));
+                Some(Span::one(PORTS[exact::<usize>(place)].into()))
+            }
+            Self::FromOn1024 => Some(Span::new(1024, 65535)),
+            Self::Range => {
+                let low = 1024 + random.below(30_000);
+                Some(Span::new(low.into(), (low + 1 + random.below(200)).into()))
+            }
+            Self::Any => None,
         }
-        1 => Some(Span::new(1024, 65535)),
-        2 => {
-            let low = 1024 + random.below(30_000);
-            Some(Span::new(low.into(), (low + 1 + random.below(200)).into()))
-        }
-        _ => None,
     }
 }
 

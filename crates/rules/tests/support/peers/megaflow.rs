@@ -4,13 +4,12 @@ use std::collections::{HashMap, HashSet};
 
 use foldhash::fast::FixedState;
 
+use strata_rules::{AnswerId, Answers, Field, PacketFields, Rule};
 use strata_wire::exact;
 
 use super::trie::{Found, Trie};
+use super::tuples::{Best, Tuples, Words, masked, place, words};
 use super::{Bounded, PeerStats};
-use crate::packet::{Field, PacketFields};
-use crate::rule::{AnswerId, Answers, Best, Rule};
-use crate::tss::{TupleSpace, Words, masked, offer_all, place, words};
 
 /// How the mask of a megaflow is found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +29,7 @@ const SORT_INTERVAL: u64 = 1 << 16;
 #[derive(Debug)]
 pub struct Megaflows {
     form: MegaflowForm,
-    space: TupleSpace,
+    space: Tuples,
     /// Of each tuple, what its rules demand up to each stage but the last.
     stages: Vec<[HashSet<Words, FixedState>; 2]>,
     /// By family (4, 6) and field (source, destination).
@@ -75,13 +74,13 @@ impl Megaflows {
     /// A cache of so many megaflows before these rules, about so many policies.
     #[must_use]
     pub fn new(rules: &[Rule], policies: u32, form: MegaflowForm, entries: usize) -> Self {
-        let space = TupleSpace::new(rules);
+        let space = Tuples::new(rules);
         let mut tries = [32, 128].map(|bits| [Trie::new(bits), Trie::new(bits)]);
         let (meta, network) = (field_mask(&META), field_mask(&NETWORK));
         let mut upto_network = meta;
         add(&mut upto_network, &network);
         let mut stages = Vec::new();
-        for tuple in &space.tuples {
+        for tuple in &space.0 {
             let upto = |stage: &Words| {
                 let keys = tuple.entries.keys();
                 keys.map(|key| masked(key, stage))
@@ -189,10 +188,10 @@ impl Megaflows {
     fn search_all(&self, words: &Words, policies: &mut Vec<u32>) -> Words {
         let mut mask = [0; 3];
         let mut found = Best::new(policies);
-        for tuple in &self.space.tuples {
+        for tuple in &self.space.0 {
             add(&mut mask, &tuple.mask);
             if let Some(list) = tuple.entries.get(&masked(words, &tuple.mask)) {
-                offer_all(&mut found, list);
+                found.offer_all(list);
             }
         }
         found.finish();
@@ -219,7 +218,7 @@ impl Megaflows {
             128
         };
         let mut found = Best::new(policies);
-        'tuples: for (tuple, stages) in self.space.tuples.iter().zip(&self.stages) {
+        'tuples: for (tuple, stages) in self.space.0.iter().zip(&self.stages) {
             if !found.wants(tuple.priority_max) {
                 break;
             }
@@ -232,10 +231,8 @@ impl Megaflows {
                 let length = tuple.mask[field].count_ones().saturating_sub(128 - bits);
                 if !trie.has(length) {
                     let looked_at = trie.looked_at;
-                    mask[field] |= (u128::MAX >> (128 - bits))
-                        & !(u128::MAX >> (128 - bits))
-                            .checked_shr(looked_at)
-                            .unwrap_or(0);
+                    let all = u128::MAX >> (128 - bits);
+                    mask[field] |= all & !all.unbounded_shr(looked_at);
                     add(&mut mask, &upto);
                     continue 'tuples;
                 }
@@ -247,7 +244,7 @@ impl Megaflows {
             }
             add(&mut mask, &tuple.mask);
             if let Some(list) = tuple.entries.get(&masked(words, &tuple.mask)) {
-                offer_all(&mut found, list);
+                found.offer_all(list);
             }
         }
         found.finish();

@@ -10,13 +10,10 @@
 //! The alignment of rules (Algorithm 1, which skips dimension 0) is not needed for
 //! caching.
 
+use strata_rules::{AnswerId, Answers, Field, PacketFields, Rule};
 use strata_wire::exact;
 
-use super::{Bounded, PeerStats};
-use crate::packet::{Field, PacketFields};
-use crate::region::Span;
-use crate::rule::{AnswerId, Answers, Rule};
-use crate::tss::TupleSpace;
+use super::{Bounded, PeerStats, Tuples};
 
 /// The fields, their bits, and X of each: §5.
 const FIELDS: [(Field, u32, u32); 5] = [
@@ -35,7 +32,7 @@ type Key = (u128, u32);
 pub struct MaskArrays {
     /// Of each field, the longest prefix in each sub-space.
     lengths: [Vec<u8>; FIELDS.len()],
-    space: TupleSpace,
+    space: Tuples,
     answers: Answers,
     cache: Bounded<Key>,
     stats: PeerStats,
@@ -49,10 +46,9 @@ impl MaskArrays {
         let lengths = FIELDS.map(|(field, bits, first)| {
             let mut lengths = vec![0_u8; 1 << first];
             for rule in rules.iter().filter(|rule| rule.region.tests(field)) {
-                let span = rule.region.prefix_span(field);
-                let span = Span::new(span.low, span.high.min((1 << bits) - 1));
-                for (value, mask) in span.prefixes(bits) {
-                    // At most 32.
+                for (value, mask) in rule.region.prefixes(field) {
+                    // Of the bits of an IPv4 header.
+                    let mask = mask & ((1 << bits) - 1);
                     let length = exact::<u8>(mask.count_ones());
                     let place = |value: u128| exact::<usize>(value >> (bits - first));
                     let last = value | (!mask & ((1 << bits) - 1));
@@ -65,7 +61,7 @@ impl MaskArrays {
         });
         Self {
             lengths,
-            space: TupleSpace::new(rules),
+            space: Tuples::new(rules),
             answers: Answers::new(policies),
             cache: Bounded::new(entries),
             stats: PeerStats::default(),

@@ -1,9 +1,9 @@
 //! What the fast path is measured against, on the same rules and the same slow path.
-//! The program uses none of it.
 
 mod mask_arrays;
 mod megaflow;
 mod trie;
+mod tuples;
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,8 +12,8 @@ use foldhash::fast::FixedState;
 
 pub use mask_arrays::MaskArrays;
 pub use megaflow::{MegaflowForm, Megaflows};
-
-use crate::rule::AnswerId;
+use strata_rules::AnswerId;
+pub use tuples::Tuples;
 
 /// What a peer has done so far.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
