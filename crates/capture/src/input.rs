@@ -1,42 +1,20 @@
 //! Several capture files read as one, merged in time order.
 
+mod batch;
+
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use strata_wire::Meta;
 
-use crate::batch::{BATCH_MAX, Batch, Descriptor};
+pub use crate::file::InputOptions;
+
 use crate::error::{CaptureError, Warning};
 use crate::file::{Filled, InterfaceIds, Source};
-
-/// How inputs are read.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct InputOptions {
-    /// Bytes of each file that are in memory at a time. Grows for larger packets and blocks, to 129
-    /// MiB at most. The default, 256 KiB, fits a core's second-level cache; clamped to between 4
-    /// KiB and 16 MiB.
-    pub window_bytes: usize,
-    /// Whether each file is read, and decompressed, by a thread of its own while its packets are
-    /// processed: four windows per file instead of one. Never for standard input.
-    pub read_ahead: bool,
-    /// Once this is set, standard input counts as ended.
-    pub stop: Option<Arc<AtomicBool>>,
-}
-
-impl Default for InputOptions {
-    fn default() -> Self {
-        Self {
-            window_bytes: 256 << 10,
-            read_ahead: false,
-            stop: None,
-        }
-    }
-}
+use crate::packet::{BATCH_MAX, Descriptor};
+pub use batch::{Batch, BatchIter};
 
 /// What [`Input::advance`] found.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,7 +14,7 @@
 //! live             network interfaces; knows nothing of input and file
 //! send             frames out of an interface, each at its time
 //! write            the writers; they know nothing of input and file
-//! batch error      the types that all of them share
+//! packet error     the types that all of them share
 //! ```
 //!
 //! Used by the pipeline and by export. What capture files hold in addition to packets is in `wire`:
@@ -50,15 +50,15 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-mod batch;
 mod error;
 mod file;
 mod input;
 pub mod live;
+mod packet;
 pub mod send;
 mod write;
 
-pub use batch::{BATCH_MAX, Batch, BatchIter, PacketRef, Packets};
 pub use error::{CaptureError, Place, Warning, WarningKind};
-pub use input::{Input, InputOptions, Next};
+pub use input::{Batch, BatchIter, Input, InputOptions, Next};
+pub use packet::{BATCH_MAX, PacketRef, Packets};
 pub use write::{PcapNgWriter, PcapWriter, WriteError};

@@ -5,9 +5,9 @@ use strata_wire::Meta;
 use strata_wire::pcapng::options::{iter, pad, push};
 use strata_wire::pcapng::{block_type, options::code};
 
+use super::interface::Local;
 use super::options::{self, Malformed};
 use super::order::Order;
-use super::pcapng::Local;
 use crate::error::WarningKind;
 
 /// A block's body, normalised.

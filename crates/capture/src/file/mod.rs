@@ -6,6 +6,7 @@
 
 mod ahead;
 mod blocks;
+mod interface;
 mod open;
 mod options;
 mod order;
@@ -15,14 +16,40 @@ mod time;
 mod window;
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use crate::batch::{BATCH_MAX, Descriptor};
 use crate::error::{CaptureError, Place, Warning, WarningKind};
-use crate::input::InputOptions;
+use crate::packet::{BATCH_MAX, Descriptor};
 use open::Format;
 use window::{Fetched, Window};
 
-use strata_wire::{LinkType, Meta};
+use strata_wire::Meta;
+
+/// How inputs are read.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct InputOptions {
+    /// Bytes of each file that are in memory at a time. Grows for larger packets and blocks, to 129
+    /// MiB at most. The default, 256 KiB, fits a core's second-level cache; clamped to between 4
+    /// KiB and 16 MiB.
+    pub window_bytes: usize,
+    /// Whether each file is read, and decompressed, by a thread of its own while its packets are
+    /// processed: four windows per file instead of one. Never for standard input.
+    pub read_ahead: bool,
+    /// Once this is set, standard input counts as ended.
+    pub stop: Option<Arc<AtomicBool>>,
+}
+
+impl Default for InputOptions {
+    fn default() -> Self {
+        Self {
+            window_bytes: 256 << 10,
+            read_ahead: false,
+            stop: None,
+        }
+    }
+}
 
 /// Maximum option bytes of all interfaces together, since readers keep them: 1 KiB for each of the
 /// possible 65,535, where a crafted file could describe that many of 16 MiB.
@@ -322,16 +349,4 @@ impl Source {
 fn offset32(at: usize) -> u32 {
     debug_assert!(at < 1 << 30);
     at as u32
-}
-
-/// Maximum bytes of a packet, by link type: as in libpcap 1.10 and Wireshark 4.0; a longer one is
-/// treated as damage.
-fn packet_bytes_max(link: LinkType) -> u32 {
-    match link.0 {
-        // DBUS, USB_LINUX, USB_LINUX_MMAPPED, USBPCAP
-        231 | 189 | 220 | 249 => 128 << 20,
-        // EBHSCR
-        279 => 32 << 20,
-        _ => 256 << 10,
-    }
 }

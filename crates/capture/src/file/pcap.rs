@@ -13,12 +13,13 @@
 use strata_wire::pcapng::options::{self, code};
 use strata_wire::{Interface, LinkType, Meta};
 
+use super::interface::packet_bytes_max;
 use super::order::{Order, u32_at};
 use super::time::NS_PER_S;
 use super::window::Window;
-use super::{InterfaceIds, Notes, Stop, Work, offset32, packet_bytes_max};
-use crate::batch::{BATCH_MAX, Descriptor};
+use super::{InterfaceIds, Notes, Stop, Work, offset32};
 use crate::error::CaptureError;
+use crate::packet::{BATCH_MAX, Descriptor};
 
 /// What the magic number says.
 #[derive(Debug, Clone, Copy)]

@@ -20,12 +20,13 @@ use strata_wire::pcapng::options::{code, iter, push, push_fixed};
 use strata_wire::{Interface, LinkType, Meta};
 
 use super::blocks;
+use super::interface::{Local, packet_bytes_max};
 use super::options;
 use super::order::{Order, u16_at, u32_at};
 use super::time::Clock;
-use super::{InterfaceIds, Notes, Stop, Work, offset32, packet_bytes_max};
-use crate::batch::{BATCH_MAX, Descriptor};
+use super::{InterfaceIds, Notes, Stop, Work, offset32};
 use crate::error::{CaptureError, WarningKind};
+use crate::packet::{BATCH_MAX, Descriptor};
 
 /// Maximum bytes of a block (as in Wireshark and libpcap), except where a link type permits packets
 /// that need more; then this much in addition to the packet.
@@ -46,16 +47,6 @@ pub(super) struct Section {
     order: Order,
     interfaces: Vec<Local>,
     block_bytes_max: u32,
-}
-
-/// An interface of this section, with the section's numbering.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Local {
-    pub(super) id: u16,
-    pub(super) clock: Clock,
-    snaplen: u32,
-    packet_bytes_max: u32,
-    link: LinkType,
 }
 
 /// What [`Section::other`] made of the block at the position.

@@ -9,7 +9,6 @@ use strata_sys::socket::packet_socket;
 use strata_wire::LinkType;
 
 use super::error::LiveError;
-use super::xsk::MTU_MAX;
 
 /// The name under which all interfaces are captured together.
 pub const ANY: &str = "any";
@@ -41,6 +40,12 @@ pub struct Device {
 const RING_BYTES_MIN: usize = 32 << 20;
 const RING_BYTES_MAX: usize = 512 << 20;
 const RING_BYTES_UNKNOWN: usize = 64 << 20;
+
+/// What an AF_XDP frame holds in addition to a packet: the kernel's `XDP_PACKET_HEADROOM`, and its
+/// `skb_shared_info` after the data.
+const XDP_OVERHEAD_BYTES: u32 = 256 + 320;
+/// The largest MTU of which each packet fits an AF_XDP frame.
+pub(super) const XDP_MTU_MAX: u32 = 4096 - XDP_OVERHEAD_BYTES - 18;
 
 impl Device {
     /// All interfaces, by number, and last [`ANY`].
@@ -206,8 +211,8 @@ impl Device {
         };
         let xdp_problem = if self.link != LinkType::ETHERNET || self.index == 0 {
             Some(String::from("its packets have no Ethernet header"))
-        } else if self.mtu > MTU_MAX {
-            Some(format!("its MTU is above {MTU_MAX}"))
+        } else if self.mtu > XDP_MTU_MAX {
+            Some(format!("its MTU is above {XDP_MTU_MAX}"))
         } else {
             packet_problem.clone()
         };

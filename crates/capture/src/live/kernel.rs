@@ -7,9 +7,12 @@
 //!                                           else   -> the snapshot length
 //! ```
 //!
-//! `cut` has that table, `spread` the program that chooses a worker.
+//! `cut` has that table, `spread` the program that chooses a worker, `sampler` the share of flows that
+//! is captured; `hash` finds flows in user space and in the programs alike.
 
 mod cut;
+mod hash;
+mod sampler;
 mod spread;
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -24,32 +27,20 @@ use strata_sys::{interface as asked, socket};
 use strata_wire::{Counters, LinkType, exact, mix64};
 
 use super::error::LiveError;
+use super::headers::{SLL2_LEN, VLAN_TAG_LEN};
 use super::interface::Device;
-use super::ring::{SLL2_LEN, VLAN_TAG_LEN};
-use super::sampler::FlowSampler;
+use super::options::{Direction, LiveOptions};
 use cut::look_up;
 pub use cut::{CUT_BYTES_MIN, CutTable};
-pub(super) use cut::{fold, raw_ipv4, raw_ipv6, step};
+pub use sampler::{FlowSampler, ShareFollower};
 use spread::spread;
 
-/// Which packets of an interface are captured, like tcpdump's `-Q`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Direction {
-    /// Those for this host.
-    In,
-    /// Those from this host.
-    Out,
-    /// Both.
-    #[default]
-    Both,
-}
-
 /// The shared memory starts with counters: for each of 64 slots, by CPU, a cache line.
-pub(super) const COUNTER_SLOTS: usize = 64;
-pub(super) const SLOT_WORDS: usize = 8;
+const COUNTER_SLOTS: usize = 64;
+const SLOT_WORDS: usize = 8;
 const COUNTER_WORDS: usize = COUNTER_SLOTS * SLOT_WORDS;
 /// In a cache line of its own.
-pub(super) const SHARE_AT: usize = cut::SECOND_AT + 8;
+const SHARE_AT: usize = cut::SECOND_AT + 8;
 /// Counters of a slot, by word.
 const FILTERED_PACKETS: i16 = 0;
 const FILTERED_BYTES: i16 = 8;
@@ -58,7 +49,7 @@ const LEFT_OUT_BYTES: i16 = 24;
 
 /// `bpf_get_smp_processor_id`, `bpf_skb_load_bytes` (linux/bpf.h).
 const CPU: i32 = 8;
-pub(super) const LOAD_BYTES: i32 = 26;
+const LOAD_BYTES: i32 = 26;
 /// For XDP: `bpf_xdp_get_buff_len`, `bpf_xdp_load_bytes`, `bpf_xdp_adjust_tail`,
 /// `bpf_xdp_adjust_meta`, `bpf_ktime_get_tai_ns`, `bpf_redirect_map`.
 const BUFFER_LENGTH: i32 = 188;
@@ -79,7 +70,7 @@ const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 /// `struct __sk_buff`.
 const SKB_LEN: i16 = 0;
 const SKB_PACKET_TYPE: i16 = 4;
-pub(super) const SKB_PROTOCOL: i16 = 16;
+const SKB_PROTOCOL: i16 = 16;
 const SKB_VLAN_PRESENT: i16 = 20;
 const SKB_IFINDEX: i16 = 40;
 /// `SKF_NET_OFF`, `SKF_LL_OFF` (linux/filter.h): offsets from the network header,
@@ -133,7 +124,7 @@ pub(super) enum Placed {
 }
 
 impl Kernel {
-    pub(super) fn new(options: &super::LiveOptions, workers: u16, key: u64) -> Self {
+    pub(super) fn new(options: &LiveOptions, workers: u16, key: u64) -> Self {
         let words = if options.cut {
             cut::WORDS
         } else {
@@ -480,15 +471,3 @@ fn count(asm: &mut Assembler, shared: &Shared, [packets, bytes]: [i16; 2]) {
 }
 
 const _: () = assert!(COUNTER_SLOTS == 64 && SLOT_WORDS * 8 == 1 << 6);
-
-const MULTIPLIER: u64 = 0x9fb2_1c65_1e98_df25;
-
-/// One step of a hash, as `cut` computes it: mixes a word into `hash`; uses `R4`.
-pub(super) fn write_step(asm: &mut Assembler, hash: Reg, word: Reg) {
-    asm.alu64(Alu::Xor, hash, word);
-    asm.set_u64(Reg::R4, MULTIPLIER);
-    asm.alu64(Alu::Mul, hash, Reg::R4);
-    asm.set(Reg::R4, hash);
-    asm.alu64(Alu::ShiftRight, Reg::R4, 32);
-    asm.alu64(Alu::Xor, hash, Reg::R4);
-}

@@ -8,143 +8,60 @@
 //!
 //! ```text
 //! Live          the interfaces of one worker: waiting, going down, coming back
+//! port          one of them, through a ring or a socket
 //! ring, xsk     one TPACKET_V3 ring; one AF_XDP socket
-//! kernel        eBPF: filter, cut, spreading over workers
-//! sampler       eBPF: sampling flow by flow
+//! kernel        eBPF: filter, cut, sampling, spreading over workers
+//! options       what is captured, and how
 //! interface     what interfaces there are
+//! batch         where packets lie; headers: what is put in front of them
 //! drops         what was lost before us, and where
 //! event, clock  waiting, and what time it is
 //! ```
 
+mod batch;
 pub(crate) mod clock;
 mod drops;
 mod error;
 mod event;
+mod headers;
 mod interface;
 mod kernel;
+mod options;
+mod port;
 mod ring;
-mod sampler;
 mod xsk;
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use drops::{DropCounts, Drops, Lost};
-pub use error::LiveError;
-pub use interface::{ANY, Device, Offers};
-pub use kernel::{CUT_BYTES_MIN, CutTable, Direction};
-pub use ring::{ClockEvent, RingCounts, Stamps};
-pub use sampler::{FlowSampler, ShareFollower};
-
-use crate::batch::{BATCH_MAX, PacketRef, Packets};
-use kernel::{Attached, Kernel, Placed};
-use ring::Ring;
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_error;
 use strata_bpf::SocketMap;
-use strata_filter::Filter;
-use strata_sys::xdp::XdpSocket;
-use strata_wire::pcapng::options::{self, code};
-use strata_wire::{Counters, Interface, LinkType, Meta, exact};
+use strata_wire::{Counters, Meta};
+
+use crate::packet::BATCH_MAX;
+pub use batch::RingBatch;
+use batch::Slot;
+pub use drops::{DropCounts, Drops, Lost};
+pub use error::LiveError;
+pub use interface::{ANY, Device, Offers};
+use kernel::{Attached, Kernel, Placed};
+pub use kernel::{CUT_BYTES_MIN, CutTable, FlowSampler, ShareFollower};
+pub use options::{Direction, LiveOptions, SocketOpener, Stamps};
+use options::{describe, find};
+pub use port::LiveEvent;
+use port::{Port, PortState, Source};
+use ring::Ring;
+pub use ring::{ClockEvent, RingCounts};
 use xsk::Xsk;
 
 /// How long a step waits for packets at most.
 const WAIT: Duration = Duration::from_millis(100);
 /// How often to look for an interface that is gone.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-
-/// How interfaces are captured.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct LiveOptions {
-    /// Names of interfaces; [`ANY`] is all of them.
-    pub interfaces: Vec<String>,
-    /// Bytes kept of each packet at most.
-    pub snaplen: u32,
-    /// Bytes of each interface's ring; by default chosen by its speed and the memory.
-    pub ring_bytes: Option<usize>,
-    /// Whether packets for other hosts are captured too.
-    pub promiscuous: bool,
-    /// Whether packets are delivered within a millisecond rather than ten.
-    pub immediate: bool,
-    /// Which packets are captured at all; evaluated by the kernel if it can.
-    pub filter: Option<Filter>,
-    /// Packets of which direction are captured.
-    pub direction: Direction,
-    /// Whose clock timestamps packets.
-    pub stamps: Stamps,
-    /// Whether packets of flows in [`Live::cut_table`] are cut before they are
-    /// copied.
-    pub cut: bool,
-    /// Whether flows can be sampled before packets are copied, with [`Live::sampler`].
-    pub sample: bool,
-    /// Who opens packet sockets; by default this process itself, which may no longer be permitted
-    /// to when an interface comes back.
-    pub opener: Option<SocketOpener>,
-    /// Whether packets are taken away from the host, through AF_XDP. Several workers then share an
-    /// interface by its receive queues.
-    pub exclusive: bool,
-}
-
-impl LiveOptions {
-    /// Most bytes kept of a packet by default, as in tcpdump.
-    pub const SNAPLEN_DEFAULT: u32 = 262_144;
-
-    /// Checks the interfaces as [`Live::open`] does, but opens none.
-    ///
-    /// # Errors
-    ///
-    /// The first that does not exist, that is down, or to which the filter cannot be applied.
-    pub fn check(&self) -> Result<(), LiveError> {
-        if self.interfaces.is_empty() {
-            return Err(LiveError::NoInterface);
-        }
-        let mut names = self.interfaces.iter();
-        names.try_for_each(|name| find(name, self).map(drop))
-    }
-}
-
-/// Opens packet sockets. Given true it opens one that omits the link-layer header; they receive
-/// nothing until they are bound.
-#[derive(Clone)]
-pub struct SocketOpener(Arc<dyn Fn(bool) -> io::Result<OwnedFd> + Send + Sync>);
-
-impl SocketOpener {
-    /// An opener that calls this.
-    #[must_use]
-    pub fn new(open: impl Fn(bool) -> io::Result<OwnedFd> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(open))
-    }
-}
-
-impl fmt::Debug for SocketOpener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SocketOpener").finish_non_exhaustive()
-    }
-}
-
-impl Default for LiveOptions {
-    fn default() -> Self {
-        Self {
-            interfaces: Vec::new(),
-            snaplen: Self::SNAPLEN_DEFAULT,
-            ring_bytes: None,
-            promiscuous: true,
-            immediate: false,
-            filter: None,
-            direction: Direction::Both,
-            stamps: Stamps::Auto,
-            cut: false,
-            sample: false,
-            opener: None,
-            exclusive: false,
-        }
-    }
-}
 
 /// What [`Live::advance`] found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,165 +72,6 @@ pub enum LiveNext {
     Meta(Meta),
     /// No packets for a while; the batch is empty.
     Idle,
-}
-
-/// Something that happened to an interface.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LiveEvent {
-    /// It was set down.
-    Down(String),
-    /// It no longer exists.
-    Gone(String),
-    /// Packets can arrive again.
-    Back(String),
-    /// The card's clock is this many ns off the host's: whether its times are still taken.
-    CardTimes(String, ClockEvent),
-}
-
-impl fmt::Display for LiveEvent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Down(name) => write!(f, "{name}: the interface went down; waiting for it"),
-            Self::Gone(name) => write!(f, "{name}: the interface is gone; waiting for it"),
-            Self::Back(name) => write!(f, "{name}: the interface is back"),
-            Self::CardTimes(name, ClockEvent { off_ns, taken }) => {
-                write!(
-                    f,
-                    "{name}: the card's clock is {} s off this host's; {}",
-                    off_ns / 1_000_000_000,
-                    if *taken {
-                        "its times are taken as asked for"
-                    } else {
-                        "times are the host's (phc2sys sets it; -j adapter takes them as they are)"
-                    }
-                )
-            }
-        }
-    }
-}
-
-/// Where one packet of a batch lies in its block, or frame.
-#[derive(Debug, Clone, Copy)]
-struct Slot {
-    ts_ns: u64,
-    at: u32,
-    len: u32,
-    wire_len: u32,
-    interface: u16,
-}
-
-impl Slot {
-    /// Makes space for `bytes` before the packet.
-    fn lengthen(&mut self, bytes: usize) {
-        // A few bytes of the gap before each packet.
-        let bytes = exact::<u32>(bytes);
-        self.at -= bytes;
-        self.len += bytes;
-        self.wire_len += bytes;
-    }
-}
-
-/// The packets of one step, borrowed from a ring.
-#[derive(Debug, Clone, Copy)]
-pub struct RingBatch<'a> {
-    memory: Memory<'a>,
-    slots: &'a [Slot],
-}
-
-/// Where the packets of a step are: memory that the kernel has handed over, until the next step.
-#[derive(Debug, Clone, Copy)]
-enum Memory<'a> {
-    /// In a block, where the slots say.
-    Block(&'a [u8]),
-    /// Each in a frame, in the order of the slots.
-    Frames(&'a XdpSocket),
-}
-
-impl Packets for RingBatch<'_> {
-    #[inline]
-    fn len(&self) -> usize {
-        self.slots.len()
-    }
-
-    #[inline]
-    fn get(&self, index: usize) -> PacketRef<'_> {
-        let slot = &self.slots[index];
-        let (at, len) = (slot.at as usize, slot.len as usize);
-        PacketRef {
-            ts_ns: slot.ts_ns,
-            interface: slot.interface,
-            wire_len: slot.wire_len,
-            data: match self.memory {
-                Memory::Block(block) => &block[at..at + len],
-                Memory::Frames(frames) => &frames.packet(index)[at..at + len],
-            },
-            options: &[],
-            has_timestamp: true,
-        }
-    }
-}
-
-/// Where the packets of a port come from.
-#[derive(Debug)]
-enum Source {
-    Ring(Ring),
-    Xsk(Xsk),
-}
-
-impl Source {
-    fn fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Ring(ring) => ring.fd(),
-            Self::Xsk(xsk) => xsk.fd(),
-        }
-    }
-
-    fn memory(&self) -> Memory<'_> {
-        match self {
-            Self::Ring(ring) => Memory::Block(ring.block()),
-            Self::Xsk(xsk) => Memory::Frames(xsk.frames()),
-        }
-    }
-
-    fn release(&mut self) {
-        match self {
-            Self::Ring(ring) => ring.release(),
-            Self::Xsk(xsk) => xsk.release(),
-        }
-    }
-
-    fn fill(&mut self, interface: u16, tai_ns: u64, slots: &mut Vec<Slot>) -> bool {
-        match self {
-            Self::Ring(ring) => ring.fill(interface, slots),
-            Self::Xsk(xsk) => xsk.fill(interface, tai_ns, slots),
-        }
-    }
-
-    fn counts(&mut self) -> io::Result<RingCounts> {
-        match self {
-            Self::Ring(ring) => ring.counts(),
-            Self::Xsk(xsk) => xsk.counts(),
-        }
-    }
-}
-
-/// An interface, or a queue of it, and its ring.
-#[derive(Debug)]
-struct Port {
-    device: Device,
-    interface: u16,
-    source: Source,
-    /// Counters of rings that this one has replaced.
-    earlier: RingCounts,
-    state: PortState,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PortState {
-    Up,
-    Down,
-    /// Nothing more comes from its ring.
-    Gone,
 }
 
 /// Interfaces being captured by one worker.
@@ -636,111 +394,4 @@ impl Live {
         }
         Ok(())
     }
-}
-
-impl Port {
-    fn new(device: &Device, interface: u16, source: Source) -> Self {
-        Self {
-            source,
-            interface,
-            device: device.clone(),
-            earlier: RingCounts::default(),
-            state: PortState::Up,
-        }
-    }
-
-    /// Compares what is captured with what exists.
-    fn look(
-        &mut self,
-        options: &LiveOptions,
-        kernel: &Kernel,
-    ) -> Result<Option<LiveEvent>, LiveError> {
-        let name = self.device.name.clone();
-        let found = match Device::named(&name) {
-            Ok(found) => found,
-            Err(LiveError::NoSuchInterface { .. }) => {
-                let events = self.state != PortState::Gone;
-                self.state = PortState::Gone;
-                return Ok(events.then_some(LiveEvent::Gone(name)));
-            }
-            Err(error) => return Err(error),
-        };
-        if found.index != self.device.index {
-            if !found.is_up || options.exclusive {
-                return Ok(None);
-            }
-            // An interface of the same name: the old ring belongs to the old one.
-            self.earlier = self.earlier.plus(self.source.counts().unwrap_or_default());
-            self.source = Source::Ring(Ring::open(&found, options)?);
-            kernel.join(self.source.fd(), &found)?;
-            kernel.admit(self.source.fd(), &found)?;
-            self.device = found;
-            self.state = PortState::Up;
-            return Ok(Some(LiveEvent::Back(name)));
-        }
-        // The kernel attaches the ring again by itself.
-        if self.state == PortState::Down && found.is_up {
-            self.state = PortState::Up;
-            return Ok(Some(LiveEvent::Back(name)));
-        }
-        Ok(None)
-    }
-}
-
-impl RingCounts {
-    /// The sum of two.
-    #[must_use]
-    pub fn plus(self, other: Self) -> Self {
-        Self {
-            received: self.received + other.received,
-            dropped: self.dropped + other.dropped,
-            full: self.full + other.full,
-        }
-    }
-}
-
-/// An interface that can be captured now, and to which the filter can be applied.
-fn find(name: &str, options: &LiveOptions) -> Result<Device, LiveError> {
-    let device = Device::named(name)?;
-    if !device.is_up {
-        return Err(LiveError::Down {
-            interface: device.name,
-        });
-    }
-    if options.exclusive && (device.link != LinkType::ETHERNET || device.index == 0) {
-        return Err(LiveError::NoXdp {
-            interface: device.name,
-            why: String::from("its packets have no Ethernet header"),
-        });
-    }
-    if let Some(filter) = &options.filter {
-        filter
-            .compile(device.link)
-            .map_err(|error| LiveError::Filter {
-                interface: device.name.clone(),
-                why: error.to_string(),
-            })?;
-    }
-    Ok(device)
-}
-
-/// The interface's description in an export.
-fn describe(device: &Device, options: &LiveOptions) -> Interface {
-    let mut interface = Interface::new(device.link, options.snaplen);
-    let mut push = |code: u16, value: &[u8]| {
-        // Names and filters are far shorter than an option can be; if not, they are skipped.
-        let _ = options::push(&mut interface.options, code, value);
-    };
-    push(code::IF_NAME, device.name.as_bytes());
-    if let Some(mbps) = device.speed_mbps {
-        let bits = u64::from(mbps) * 1_000_000;
-        push(code::IF_SPEED, &bits.to_le_bytes());
-    }
-    if let Some(filter) = &options.filter {
-        // draft-ietf-opsawg-pcapng, section 4.2: 0 is a libpcap filter string.
-        let mut value = vec![0];
-        value.extend_from_slice(filter.to_string().as_bytes());
-        push(code::IF_FILTER, &value);
-    }
-    interface
 }

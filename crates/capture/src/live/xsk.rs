@@ -15,18 +15,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use strata_sys::xdp::{FRAME_BYTES, XdpSocket};
 use strata_wire::exact;
 
+use super::batch::Slot;
 use super::error::LiveError;
-use super::interface::Device;
+use super::interface::{Device, XDP_MTU_MAX};
+use super::options::LiveOptions;
 use super::ring::RingCounts;
-use super::{LiveOptions, Slot};
-use crate::batch::BATCH_MAX;
+use crate::packet::BATCH_MAX;
 
 /// What the program puts in front of a packet: time and length, 8 bytes each.
 pub(super) const METADATA_BYTES: usize = 16;
-/// The kernel's `XDP_PACKET_HEADROOM`, and its `skb_shared_info` after the data.
-const OVERHEAD_BYTES: u32 = 256 + 320;
-/// A frame holds no longer packets: bytes of the interface's MTU.
-pub(super) const MTU_MAX: u32 = 4096 - OVERHEAD_BYTES - 18;
 
 /// The socket of one queue.
 #[derive(Debug)]
@@ -44,10 +41,13 @@ impl Xsk {
         queue: u32,
         options: &LiveOptions,
     ) -> Result<Self, LiveError> {
-        if device.mtu > MTU_MAX {
+        if device.mtu > XDP_MTU_MAX {
             return Err(LiveError::NoXdp {
                 interface: device.name.clone(),
-                why: format!("its MTU is {}, AF_XDP takes {MTU_MAX} at most", device.mtu),
+                why: format!(
+                    "its MTU is {}, AF_XDP takes {XDP_MTU_MAX} at most",
+                    device.mtu
+                ),
             });
         }
         let bytes = options.ring_bytes.unwrap_or(device.ring_bytes());

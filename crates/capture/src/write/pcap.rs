@@ -5,7 +5,7 @@ use std::io::Write;
 use strata_wire::{Interface, LinkType};
 
 use super::WriteError;
-use crate::batch::PacketRef;
+use crate::packet::PacketRef;
 
 /// Magic number of pcap with nanoseconds (draft-ietf-opsawg-pcap, section 4).
 const MAGIC_NS: u32 = 0xa1b2_3c4d;

@@ -7,7 +7,7 @@ use strata_wire::pcapng::options::{self, code};
 use strata_wire::{Interface, Meta};
 
 use super::WriteError;
-use crate::batch::PacketRef;
+use crate::packet::PacketRef;
 
 /// Writes a little-endian pcapng file of one section, timestamps in
 /// nanoseconds.

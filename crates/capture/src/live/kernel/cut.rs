@@ -15,9 +15,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use strata_bpf::{Alu, Assembler, Condition, Label, Reg, Shared, Width};
-use strata_wire::{AddressFamily, Endpoint, FlowKey, exact};
+use strata_wire::{AddressFamily, FlowKey, exact};
 
-use super::{COUNTER_WORDS, MULTIPLIER, SKB_PROTOCOL, XDP_LOAD_BYTES, write_step};
+use super::hash::{fold, raw_ipv4, raw_ipv6, step, write_step};
+use super::{COUNTER_WORDS, SKB_PROTOCOL, XDP_LOAD_BYTES};
 
 /// Places in the shared memory, in words of 8 bytes, after the counters.
 pub(super) const SECOND_AT: usize = COUNTER_WORDS;
@@ -145,37 +146,6 @@ fn is_fresh(entry: u64, second: u64) -> bool {
 #[allow(clippy::cast_possible_truncation)]
 fn place(hash: u64) -> usize {
     TABLE_AT + hash as usize % TABLE_ENTRIES
-}
-
-/// One step of the hash: mixes a word in.
-#[inline]
-pub(in crate::live) fn step(hash: u64, word: u64) -> u64 {
-    let mixed = (hash ^ word).wrapping_mul(MULTIPLIER);
-    mixed ^ mixed >> 32
-}
-
-/// An end's hash, to be added to the other end's.
-#[inline]
-pub(in crate::live) fn fold(key: u64, [a, b, port]: [u64; 3]) -> u64 {
-    step(step(step(key, a), b), port)
-}
-
-/// Address and port as a little-endian machine loads them from network order.
-#[inline]
-pub(in crate::live) fn raw_ipv4(end: Endpoint) -> u64 {
-    #[allow(clippy::cast_possible_truncation)]
-    let address = (end.address as u32).to_be();
-    u64::from(address) << 16 | u64::from(end.port.to_be())
-}
-
-#[inline]
-pub(in crate::live) fn raw_ipv6(end: Endpoint) -> [u64; 3] {
-    let bytes = end.address.to_be_bytes();
-    let word = |at: usize| {
-        let half = bytes[at..].first_chunk();
-        half.map_or(0, |half: &[u8; 8]| u64::from_ne_bytes(*half))
-    };
-    [word(0), word(8), u64::from(end.port.to_be())]
 }
 
 /// Continues at `found` with the length in the cut table in `R0`, or falls through. Fragments,

@@ -2,7 +2,8 @@
 
 use strata_bpf::{Alu, Assembler, Condition, Label, Reg, TooLarge, Width};
 
-use super::{LINK, NETWORK, SKB_PROTOCOL, write_step};
+use super::hash::write_step;
+use super::{LINK, NETWORK, SKB_PROTOCOL};
 
 /// The program of a fanout group: a number from the pair of outermost IP addresses, after VLAN
 /// tags, MPLS labels and PPPoE, else from the pair of MAC addresses. Fragments have no ports and

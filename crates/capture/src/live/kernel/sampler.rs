@@ -16,10 +16,8 @@ use std::time::Duration;
 use strata_bpf::{Alu, Assembler, Condition, Label, Program, Reg, Shared, Width, run_time_stats};
 use strata_wire::{AddressFamily, Counters, FlowKey, FlowShare, exact};
 
-use super::kernel::{
-    COUNTER_SLOTS, LOAD_BYTES, SHARE_AT, SKB_PROTOCOL, SLOT_WORDS, fold, raw_ipv4, raw_ipv6, step,
-    write_step,
-};
+use super::hash::{fold, raw_ipv4, raw_ipv6, step, write_step};
+use super::{COUNTER_SLOTS, LOAD_BYTES, SHARE_AT, SKB_PROTOCOL, SLOT_WORDS};
 
 /// `bpf_get_prandom_u32` (linux/bpf.h).
 const RANDOM: i32 = 7;

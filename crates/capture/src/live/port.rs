@@ -1,0 +1,160 @@
+//! One interface, or a queue of it, that a worker captures: going down, coming back.
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use super::batch::{Memory, Slot};
+use super::error::LiveError;
+use super::interface::Device;
+use super::kernel::Kernel;
+use super::options::LiveOptions;
+use super::ring::{ClockEvent, Ring, RingCounts};
+use super::xsk::Xsk;
+
+/// Something that happened to an interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LiveEvent {
+    /// It was set down.
+    Down(String),
+    /// It no longer exists.
+    Gone(String),
+    /// Packets can arrive again.
+    Back(String),
+    /// The card's clock is this many ns off the host's: whether its times are still taken.
+    CardTimes(String, ClockEvent),
+}
+
+impl fmt::Display for LiveEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Down(name) => write!(f, "{name}: the interface went down; waiting for it"),
+            Self::Gone(name) => write!(f, "{name}: the interface is gone; waiting for it"),
+            Self::Back(name) => write!(f, "{name}: the interface is back"),
+            Self::CardTimes(name, ClockEvent { off_ns, taken }) => {
+                write!(
+                    f,
+                    "{name}: the card's clock is {} s off this host's; {}",
+                    off_ns / 1_000_000_000,
+                    if *taken {
+                        "its times are taken as asked for"
+                    } else {
+                        "times are the host's (phc2sys sets it; -j adapter takes them as they are)"
+                    }
+                )
+            }
+        }
+    }
+}
+
+/// Where the packets of a port come from.
+#[derive(Debug)]
+pub(super) enum Source {
+    Ring(Ring),
+    Xsk(Xsk),
+}
+
+impl Source {
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Ring(ring) => ring.fd(),
+            Self::Xsk(xsk) => xsk.fd(),
+        }
+    }
+
+    pub(super) fn memory(&self) -> Memory<'_> {
+        match self {
+            Self::Ring(ring) => Memory::Block(ring.block()),
+            Self::Xsk(xsk) => Memory::Frames(xsk.frames()),
+        }
+    }
+
+    pub(super) fn release(&mut self) {
+        match self {
+            Self::Ring(ring) => ring.release(),
+            Self::Xsk(xsk) => xsk.release(),
+        }
+    }
+
+    pub(super) fn fill(&mut self, interface: u16, tai_ns: u64, slots: &mut Vec<Slot>) -> bool {
+        match self {
+            Self::Ring(ring) => ring.fill(interface, slots),
+            Self::Xsk(xsk) => xsk.fill(interface, tai_ns, slots),
+        }
+    }
+
+    pub(super) fn counts(&mut self) -> io::Result<RingCounts> {
+        match self {
+            Self::Ring(ring) => ring.counts(),
+            Self::Xsk(xsk) => xsk.counts(),
+        }
+    }
+}
+
+/// An interface, or a queue of it, and its ring.
+#[derive(Debug)]
+pub(super) struct Port {
+    pub(super) device: Device,
+    pub(super) interface: u16,
+    pub(super) source: Source,
+    /// Counters of rings that this one has replaced.
+    pub(super) earlier: RingCounts,
+    pub(super) state: PortState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PortState {
+    Up,
+    Down,
+    /// Nothing more comes from its ring.
+    Gone,
+}
+
+impl Port {
+    pub(super) fn new(device: &Device, interface: u16, source: Source) -> Self {
+        Self {
+            source,
+            interface,
+            device: device.clone(),
+            earlier: RingCounts::default(),
+            state: PortState::Up,
+        }
+    }
+
+    /// Compares what is captured with what exists.
+    pub(super) fn look(
+        &mut self,
+        options: &LiveOptions,
+        kernel: &Kernel,
+    ) -> Result<Option<LiveEvent>, LiveError> {
+        let name = self.device.name.clone();
+        let found = match Device::named(&name) {
+            Ok(found) => found,
+            Err(LiveError::NoSuchInterface { .. }) => {
+                let events = self.state != PortState::Gone;
+                self.state = PortState::Gone;
+                return Ok(events.then_some(LiveEvent::Gone(name)));
+            }
+            Err(error) => return Err(error),
+        };
+        if found.index != self.device.index {
+            if !found.is_up || options.exclusive {
+                return Ok(None);
+            }
+            // An interface of the same name: the old ring belongs to the old one.
+            self.earlier = self.earlier.plus(self.source.counts().unwrap_or_default());
+            self.source = Source::Ring(Ring::open(&found, options)?);
+            kernel.join(self.source.fd(), &found)?;
+            kernel.admit(self.source.fd(), &found)?;
+            self.device = found;
+            self.state = PortState::Up;
+            return Ok(Some(LiveEvent::Back(name)));
+        }
+        // The kernel attaches the ring again by itself.
+        if self.state == PortState::Down && found.is_up {
+            self.state = PortState::Up;
+            return Ok(Some(LiveEvent::Back(name)));
+        }
+        Ok(None)
+    }
+}
