@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use strata_wire::exact;
 use strata_wire::roce::Packet;
 use strata_wire::roce::icrc::{Ip, Outer, Stream};
 
@@ -51,16 +52,12 @@ impl IcrcCheck {
     }
 
     /// Whether the ICRC of a packet from this port is right. `place` is its place in one of the
-    /// kernel's runs.
+    /// kernel's runs, which have fewer than 2^16 bytes.
     pub fn is_right(&mut self, source_port: u16, packet: &Packet<'_>, place: usize) -> bool {
         self.icrcs.set_source_port(source_port);
         // A sender's segments count from 0; a run may have been cut or joined in flight; other
         // stacks number as they like.
-        let likely = [
-            u16::try_from(place).unwrap_or(0),
-            self.last.wrapping_add(1),
-            0,
-        ];
+        let likely = [exact::<u16>(place), self.last.wrapping_add(1), 0];
         if let Some(number) = self.icrcs.find(packet, &likely) {
             self.last = number;
             return true;

@@ -8,6 +8,7 @@ use std::io;
 use std::ops::Range;
 
 use strata_rdma::PacketBatch;
+use strata_wire::exact;
 use strata_wire::roce::icrc;
 
 /// Packets per run at most (the kernel's `UDP_MAX_SEGMENTS`).
@@ -43,7 +44,7 @@ pub(crate) fn send(
     while at < batch.len() {
         let (count, _) = batch.run(at, packets_max, BYTES_MAX);
         for place in 0..count {
-            batch.seal(at + place, u16::try_from(place).unwrap_or(0), icrcs);
+            batch.seal(at + place, exact::<u16>(place), icrcs);
         }
         places.push(at..at + count);
         at += count;

@@ -33,6 +33,8 @@ pub const IMM_LEN: usize = 4;
 pub const ICRC_LEN: usize = 4;
 /// The longest headers there are: BTH and AtomicETH.
 pub const HEADERS_LEN_MAX: usize = BTH_LEN + ATOMIC_ETH_LEN;
+/// No packet is longer: what a UDP datagram in IPv4 holds. The largest MTU is 4,096 (IBTA §9.4.1).
+pub const PACKET_LEN_MAX: usize = 65_535 - 20 - 8;
 /// The partition key that every port has (IBTA §10.9.1.2).
 pub const DEFAULT_PARTITION_KEY: u16 = 0xffff;
 /// PSNs and QPNs have 24 bits.
@@ -315,15 +317,17 @@ pub struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// A view of `bytes` if their opcode is known and they hold its headers, the
-    /// pad that the BTH names and the ICRC.
+    /// A view of `bytes` if their opcode is known, they hold its headers, the
+    /// pad that the BTH names and the ICRC, and are no longer than [`PACKET_LEN_MAX`].
     #[inline]
     #[must_use]
     pub fn new_checked(bytes: &'a [u8]) -> Option<Self> {
         let opcode = Opcode::from_code(u8_at(bytes, 0)?)?;
         let pad = usize::from(u8_at(bytes, 1)? >> 4 & 3);
         let len_min = BTH_LEN + opcode.operation.extension_len() + pad + ICRC_LEN;
-        (bytes.len() >= len_min).then_some(Self { bytes, opcode })
+        (len_min..=PACKET_LEN_MAX)
+            .contains(&bytes.len())
+            .then_some(Self { bytes, opcode })
     }
 
     /// What it is.
@@ -458,6 +462,28 @@ mod tests {
         for opcode in (0..=u8::MAX).filter_map(Opcode::from_code) {
             assert_eq!(Opcode::from_code(opcode.code()), Some(opcode));
         }
+    }
+
+    #[test]
+    fn no_packet_is_longer_than_a_datagram() {
+        use std::net::Ipv4Addr;
+        let ip = icrc::Ip::V4 {
+            source: Ipv4Addr::LOCALHOST,
+            destination: Ipv4Addr::LOCALHOST,
+            identification: 0,
+            dont_fragment: true,
+        };
+        let outer = icrc::Outer {
+            ip,
+            source_port: UDP_PORT,
+            destination_port: UDP_PORT,
+        };
+        let mut bytes = vec![0; PACKET_LEN_MAX];
+        icrc::put(&outer, &mut bytes);
+        let packet = Packet::new_checked(&bytes).unwrap();
+        assert_eq!(packet.icrc(), outer.icrc(packet.covered()));
+        bytes.push(0);
+        assert!(Packet::new_checked(&bytes).is_none());
     }
 
     #[test]

@@ -326,10 +326,8 @@ impl Section {
         for (option, value) in iter(&all) {
             match (option, value) {
                 (code::IF_TSRESOL, &[byte]) => resolution = byte,
-                (code::IF_TSOFFSET, value) if value.len() == 8 => {
-                    offset_s = value
-                        .first_chunk()
-                        .map_or(0, |bytes| i64::from_le_bytes(*bytes));
+                (code::IF_TSOFFSET, &[a, b, c, d, e, f, g, h]) => {
+                    offset_s = i64::from_le_bytes([a, b, c, d, e, f, g, h]);
                 }
                 (code::IF_TSRESOL | code::IF_TSOFFSET, _) => {}
                 _ => push(&mut interface.options, option, value).expect("it came from an option"),
@@ -369,7 +367,8 @@ impl Section {
             );
         };
         let len = if simple {
-            simple_lengths(order, interface, block).map_or(0, |(len, _)| len)
+            let lengths = simple_lengths(order, interface, block);
+            lengths.expect("the block was just found long enough").0
         } else {
             order.u32(block, 20)
         };

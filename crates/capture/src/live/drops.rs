@@ -57,7 +57,8 @@ impl Lost {
 /// What the host counts as lost, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DropCounts {
-    softnet: u64,
+    /// `None` where the kernel does not say.
+    softnet: Option<u64>,
     /// By counter: `eth0 rx_missed`.
     device: BTreeMap<String, u64>,
 }
@@ -66,7 +67,7 @@ pub struct DropCounts {
 pub type Drops = Vec<(Lost, String, u64)>;
 
 impl DropCounts {
-    /// The counters now. What the host does not report counts as zero.
+    /// The counters now, as far as the host reports them.
     #[must_use]
     pub fn now(interfaces: &[String]) -> Self {
         let mut counts = Self {
@@ -82,38 +83,38 @@ impl DropCounts {
         counts
     }
 
-    /// What was lost since `earlier`.
+    /// What was lost since `earlier`. Of a counter that was not reported at either moment nothing is
+    /// known, so it adds nothing.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Drops {
         let mut drops = Vec::new();
-        let softnet = self.softnet.saturating_sub(earlier.softnet);
-        if softnet > 0 {
-            drops.push((Lost::Softnet, "softnet_stat dropped".into(), softnet));
+        if let Some((now, before)) = self.softnet.zip(earlier.softnet)
+            && now > before
+        {
+            let counter = "softnet_stat dropped".into();
+            drops.push((Lost::Softnet, counter, now - before));
         }
         for (counter, &value) in &self.device {
-            let before = earlier.device.get(counter).copied().unwrap_or(0);
-            let lost = value.saturating_sub(before);
-            if lost > 0 {
-                drops.push((Lost::Device, counter.clone(), lost));
+            if let Some(&before) = earlier.device.get(counter)
+                && value > before
+            {
+                drops.push((Lost::Device, counter.clone(), value - before));
             }
         }
         drops
     }
 }
 
-/// The second column of each CPU's line, hexadecimal.
+/// The sum of the second column of each CPU's line, hexadecimal.
 ///
 /// The file is opened once: a recording that has given up its privileges no longer reaches any path
 /// in `/proc`.
-fn softnet_dropped() -> u64 {
+fn softnet_dropped() -> Option<u64> {
     static FILE: OnceLock<Option<File>> = OnceLock::new();
     let file = FILE.get_or_init(|| File::open("/proc/net/softnet_stat").ok());
-    let text = file.as_ref().and_then(|file| read_from_start(file).ok());
-    let text = text.unwrap_or_default();
-    text.lines()
-        .filter_map(|line| line.split_whitespace().nth(1))
-        .filter_map(|column| u64::from_str_radix(column, 16).ok())
-        .sum()
+    let text = read_from_start(file.as_ref()?).ok()?;
+    let column = |line: &str| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
+    text.lines().map(column).sum()
 }
 
 /// The current content of a kernel file.
@@ -159,11 +160,9 @@ fn ethtool_drops(name: &str) -> Vec<(String, u64)> {
         ];
         lost.iter().any(|word| counter.contains(word)) && !counter.starts_with("tx")
     };
-    let counters = ethtool_statistics(name).unwrap_or_default();
-    counters
-        .into_iter()
-        .filter(|(counter, _)| is_loss(counter))
-        .collect()
+    // A driver without statistics has no such counters.
+    let counters = ethtool_statistics(name).into_iter().flatten();
+    counters.filter(|(counter, _)| is_loss(counter)).collect()
 }
 
 /// linux/ethtool.h: `ETHTOOL_GSSET_INFO`, `ETHTOOL_GSTRINGS`, `ETHTOOL_GSTATS` of the
@@ -213,4 +212,38 @@ fn ethtool_statistics(name: &str) -> Option<Vec<(String, u64)>> {
             .map(|(name, value)| (text(name), u64::from_ne_bytes(*value)))
             .collect(),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_without_an_earlier_value_say_nothing_about_losses() {
+        let device = |pairs: &[(&str, u64)]| {
+            let pairs = pairs.iter();
+            pairs.map(|&(name, value)| (name.into(), value)).collect()
+        };
+        let earlier = DropCounts {
+            softnet: None,
+            device: device(&[("eth0 rx_missed", 7), ("eth0 rx_over", 5)]),
+        };
+        let now = DropCounts {
+            softnet: Some(1_000),
+            device: device(&[
+                ("eth0 rx_missed", 9),
+                ("eth0 rx_new", 40),
+                ("eth0 rx_over", 0),
+            ]),
+        };
+        assert_eq!(
+            now.since(&earlier),
+            [(Lost::Device, "eth0 rx_missed".into(), 2)]
+        );
+        assert_eq!(
+            earlier.since(&now),
+            [(Lost::Device, "eth0 rx_over".into(), 5)]
+        );
+        assert!(softnet_dropped().is_some(), "this kernel tells");
+    }
 }

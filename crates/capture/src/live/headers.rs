@@ -74,14 +74,16 @@ pub(super) fn put_cooked_header(
     block[at..at + SLL2_LEN].copy_from_slice(&header);
 }
 
+const WITHIN: &str = "the kernel describes packets within their block";
+
 #[inline(always)]
 pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     let found = bytes.get(at..).and_then(<[u8]>::first_chunk);
-    found.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+    u32::from_ne_bytes(*found.expect(WITHIN))
 }
 
 #[inline(always)]
 pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     let found = bytes.get(at..).and_then(<[u8]>::first_chunk);
-    found.map_or(0, |bytes| u16::from_ne_bytes(*bytes))
+    u16::from_ne_bytes(*found.expect(WITHIN))
 }

@@ -146,9 +146,13 @@ impl Device {
 }
 
 fn known_names() -> String {
-    let names = asked::names().unwrap_or_default();
-    let names: Vec<String> = names.into_iter().map(|(_, name)| name).collect();
-    names.join(", ")
+    match asked::names() {
+        Ok(names) => {
+            let names: Vec<String> = names.into_iter().map(|(_, name)| name).collect();
+            names.join(", ")
+        }
+        Err(error) => format!("interfaces that the kernel does not list ({error})"),
+    }
 }
 
 /// `ARPHRD_*` of linux/if_arp.h, as libpcap 1.10 reads them. What has no usable link-layer header
@@ -247,8 +251,7 @@ fn merges(name: &str) -> bool {
         let mut command = [0; 8];
         command[..4].copy_from_slice(&number.to_ne_bytes());
         asked::ethtool(name, &mut command).ok()?;
-        let value = command[4..].first_chunk().copied();
-        value.map(u32::from_ne_bytes)
+        Some(word_at(&command, 4))
     };
     value(ETHTOOL_GGRO).is_some_and(|on| on != 0)
         || value(ETHTOOL_GFLAGS).is_some_and(|flags| flags & LRO != 0)
@@ -264,10 +267,7 @@ pub(super) fn stamps(name: &str) -> bool {
     if asked::ethtool(name, &mut command).is_err() {
         return false;
     }
-    let word = |at: usize| {
-        let bytes = command[at..].first_chunk();
-        bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
-    };
+    let word = |at| word_at(&command, at);
     word(4) & libc::SOF_TIMESTAMPING_RAW_HARDWARE != 0 && word(28) & FILTER_ALL != 0
 }
 
@@ -279,11 +279,14 @@ pub(super) fn receive_queues(name: &str) -> u32 {
     if asked::ethtool(name, &mut command).is_err() {
         return 1;
     }
-    let count = |at: usize| {
-        let bytes = command[at..].first_chunk();
-        bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
-    };
-    (count(20) + count(32)).clamp(1, 1024)
+    let count = |at| word_at(&command, at);
+    count(20).saturating_add(count(32)).clamp(1, 1024)
+}
+
+/// A field of an ethtool command.
+fn word_at(command: &[u8], at: usize) -> u32 {
+    let bytes = command[at..].first_chunk();
+    u32::from_ne_bytes(*bytes.expect("a field lies within its command"))
 }
 
 /// This machine's memory. Determined once: when an interface is captured again, a recording no

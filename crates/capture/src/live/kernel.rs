@@ -94,7 +94,8 @@ pub(super) struct Kernel {
     /// Random: for hashes, and for the number of the fanout group.
     key: u64,
     workers: u16,
-    loopback: u32,
+    /// The loopback interface; `None` in a namespace that has renamed it.
+    loopback: Option<u32>,
 }
 
 /// What a program is for. One serves all interfaces of a kind.
@@ -147,7 +148,7 @@ impl Kernel {
             direction: options.direction,
             key,
             workers,
-            loopback: asked::index("lo").unwrap_or(0),
+            loopback: asked::index("lo").ok(),
         }
     }
 
@@ -405,11 +406,13 @@ impl Kernel {
             Direction::In => asm.jump_if(Condition::Equal, Reg::R0, outgoing, ignore),
             Direction::Out => asm.jump_if(Condition::NotEqual, Reg::R0, outgoing, ignore),
             Direction::Both => {
+                let Some(loopback) = self.loopback else {
+                    return;
+                };
                 let other = asm.label();
                 asm.jump_if(Condition::NotEqual, Reg::R0, outgoing, other);
                 asm.load(Width::Word, Reg::R0, Reg::R6, SKB_IFINDEX);
-                let loopback = self.loopback.cast_signed();
-                asm.jump_if(Condition::Equal, Reg::R0, loopback, ignore);
+                asm.jump_if(Condition::Equal, Reg::R0, loopback.cast_signed(), ignore);
                 asm.bind(other);
             }
         }

@@ -142,7 +142,9 @@ impl Port {
                 return Ok(None);
             }
             // An interface of the same name: the old ring belongs to the old one.
-            self.earlier = self.earlier.plus(self.source.counts().unwrap_or_default());
+            let counts = self.source.counts();
+            let counts = counts.map_err(self.device.error("PACKET_STATISTICS"))?;
+            self.earlier = self.earlier.plus(counts);
             self.source = Source::Ring(Ring::open(&found, options)?);
             kernel.join(self.source.fd(), &found)?;
             kernel.admit(self.source.fd(), &found)?;

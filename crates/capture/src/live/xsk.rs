@@ -88,15 +88,18 @@ impl Xsk {
         for index in 0..packets {
             let len = exact::<u32>(self.socket.packet(index).len());
             let metadata = self.socket.before_packet(index, METADATA_BYTES);
-            let (words, _) = metadata.as_chunks::<8>();
-            let word = |at: usize| words.get(at).map_or(0, |bytes| u64::from_ne_bytes(*bytes));
-            let ts_ns = word(0).saturating_sub(tai_ns).max(self.last_ts_ns);
+            let (&[stamp, whole_len], _) = metadata.as_chunks::<8>() else {
+                unreachable!("a frame has more headroom than our metadata takes");
+            };
+            let stamp_ns = u64::from_ne_bytes(stamp);
+            let whole_len = exact::<u32>(u64::from_ne_bytes(whole_len));
+            let ts_ns = stamp_ns.saturating_sub(tai_ns).max(self.last_ts_ns);
             self.last_ts_ns = ts_ns;
             slots.push(Slot {
                 ts_ns,
                 at: 0,
                 len,
-                wire_len: u32::try_from(word(1)).unwrap_or(len).max(len),
+                wire_len: whole_len.max(len),
                 interface,
             });
         }

@@ -15,8 +15,10 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crc32fast::Hasher;
 
+#[cfg(doc)]
+use super::PACKET_LEN_MAX;
 use super::{BTH_LEN, ICRC_LEN, Packet};
-use crate::{ipv4, transport::UDP_HEADER_LEN};
+use crate::{exact, ipv4, transport::UDP_HEADER_LEN};
 
 /// Bytes of ones in place of InfiniBand's local route header.
 const ONES: [u8; 8] = [0xff; 8];
@@ -75,7 +77,7 @@ impl Outer {
     /// Bytes covered before the BTH, for a UDP payload of this many bytes.
     #[inline]
     fn prefix(&self, udp_payload_len: usize) -> ([u8; PREFIX_LEN_MAX], usize) {
-        let udp_len = u16::try_from(udp_payload_len + UDP_HEADER_LEN).unwrap_or(u16::MAX);
+        let udp_len = exact::<u16>(udp_payload_len + UDP_HEADER_LEN);
         let mut out = [0xff; PREFIX_LEN_MAX];
         let ip_start = ONES.len();
         let udp_start = match self.ip {
@@ -85,7 +87,8 @@ impl Outer {
                 identification,
                 dont_fragment,
             } => {
-                let total_len = udp_len.saturating_add(20).to_be_bytes();
+                let total_len = udp_payload_len + UDP_HEADER_LEN + ipv4::HEADER_LEN_MIN;
+                let total_len = exact::<u16>(total_len).to_be_bytes();
                 let header = &mut out[ip_start..ip_start + ipv4::HEADER_LEN_MIN];
                 header[0] = 0x45;
                 header[2..4].copy_from_slice(&total_len);
@@ -120,7 +123,7 @@ impl Outer {
     ///
     /// # Panics
     ///
-    /// If `covered` is shorter than a BTH.
+    /// If `covered` is shorter than a BTH, or the packet longer than [`PACKET_LEN_MAX`].
     #[inline]
     #[must_use]
     pub fn icrc(&self, covered: &[u8]) -> u32 {
@@ -147,7 +150,7 @@ fn over(prefix: &[u8], covered: &[u8]) -> u32 {
 ///
 /// # Panics
 ///
-/// If `packet` is shorter than a BTH and an ICRC.
+/// If `packet` is shorter than a BTH and an ICRC, or longer than [`PACKET_LEN_MAX`].
 #[inline]
 pub fn put(outer: &Outer, packet: &mut [u8]) {
     let (covered, icrc) = packet.split_at_mut(packet.len() - ICRC_LEN);
@@ -206,7 +209,7 @@ impl Stream {
     ///
     /// # Panics
     ///
-    /// If `packet` is shorter than a BTH and an ICRC.
+    /// If `packet` is shorter than a BTH and an ICRC, or longer than [`PACKET_LEN_MAX`].
     #[inline]
     pub fn put(&mut self, identification: u16, packet: &mut [u8]) {
         let (covered, icrc) = packet.split_at_mut(packet.len() - ICRC_LEN);
