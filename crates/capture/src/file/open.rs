@@ -229,84 +229,90 @@ fn cut_header(notes: &Notes, what: &str) -> CaptureError {
     }
 }
 
-/// Names formats that are not supported, by their first bytes.
+const CONVERT: &str = "convert it with Wireshark's editcap: editcap -F pcapng IN OUT";
+const UNPACK: &str = "decompress it first";
+
+/// Formats that are not supported, by their first bytes: what they are, what to do.
+const UNSUPPORTED: &[(&[u8], &str, &str)] = &[
+    (b"snoop\0\0\0", "this is a snoop capture", CONVERT),
+    (
+        b"RTSS",
+        "this is a Microsoft Network Monitor 1 capture",
+        CONVERT,
+    ),
+    (
+        b"GMBU",
+        "this is a Microsoft Network Monitor 2 capture",
+        CONVERT,
+    ),
+    (b"btsnoop\0", "this is a Bluetooth btsnoop capture", CONVERT),
+    (b"TRSNIFF data", "this is a Sniffer capture", CONVERT),
+    (b"ObserverPktBuffer", "this is an Observer capture", CONVERT),
+    (b"iptrace ", "this is an AIX iptrace capture", CONVERT),
+    (
+        b"\x7fver",
+        "this is an EtherPeek or OmniPeek capture",
+        CONVERT,
+    ),
+    (b"5VW\0", "this is an Accellent 5Views capture", CONVERT),
+    (
+        b"\xa1\xb2\x34\xcd",
+        "this is a pcap file of a variant without a description (magic a1b234cd)",
+        CONVERT,
+    ),
+    (
+        b"\xcd\x34\xb2\xa1",
+        "this is a pcap file of a variant without a description (magic a1b234cd)",
+        CONVERT,
+    ),
+    (
+        b"\xa1\x2b\x3c\x4d",
+        "this is a pcap file of a variant without a description (magic a12b3c4d)",
+        CONVERT,
+    ),
+    (
+        b"\x4d\x3c\x2b\xa1",
+        "this is a pcap file of a variant without a description (magic a12b3c4d)",
+        CONVERT,
+    ),
+    (
+        b"\x1c\x00\x01\xac",
+        "this is an IXIA hardware capture",
+        CONVERT,
+    ),
+    (
+        b"\xac\x01\x00\x1c",
+        "this is an IXIA hardware capture",
+        CONVERT,
+    ),
+    (
+        b"\x1c\x00\x01\xab",
+        "this is an IXIA software capture",
+        CONVERT,
+    ),
+    (
+        b"\xab\x01\x00\x1c",
+        "this is an IXIA software capture",
+        CONVERT,
+    ),
+    (b"BZh", "this is a bzip2 file", UNPACK),
+    (b"\xfd7zXZ\0", "this is an xz file", UNPACK),
+    (b"\x04\x22\x4d\x18", "this is an lz4 file", UNPACK),
+    (b"PK\x03\x04", "this is a zip archive", UNPACK),
+    (
+        b"PAR1",
+        "this is a Parquet file",
+        "read it with a SQL engine",
+    ),
+];
+
+/// Names a format that is not supported, by its first bytes.
 fn unknown(start: &[u8], notes: &Notes) -> CaptureError {
-    const CONVERT: &str = "convert it with Wireshark's editcap: editcap -F pcapng IN OUT";
-    const UNPACK: &str = "decompress it first";
-    const KNOWN: &[(&[u8], &str, &str)] = &[
-        (b"snoop\0\0\0", "this is a snoop capture", CONVERT),
-        (
-            b"RTSS",
-            "this is a Microsoft Network Monitor 1 capture",
-            CONVERT,
-        ),
-        (
-            b"GMBU",
-            "this is a Microsoft Network Monitor 2 capture",
-            CONVERT,
-        ),
-        (b"btsnoop\0", "this is a Bluetooth btsnoop capture", CONVERT),
-        (b"TRSNIFF data", "this is a Sniffer capture", CONVERT),
-        (b"ObserverPktBuffer", "this is an Observer capture", CONVERT),
-        (b"iptrace ", "this is an AIX iptrace capture", CONVERT),
-        (
-            b"\x7fver",
-            "this is an EtherPeek or OmniPeek capture",
-            CONVERT,
-        ),
-        (b"5VW\0", "this is an Accellent 5Views capture", CONVERT),
-        (
-            b"\xa1\xb2\x34\xcd",
-            "this is a pcap file of a variant without a description (magic a1b234cd)",
-            CONVERT,
-        ),
-        (
-            b"\xcd\x34\xb2\xa1",
-            "this is a pcap file of a variant without a description (magic a1b234cd)",
-            CONVERT,
-        ),
-        (
-            b"\xa1\x2b\x3c\x4d",
-            "this is a pcap file of a variant without a description (magic a12b3c4d)",
-            CONVERT,
-        ),
-        (
-            b"\x4d\x3c\x2b\xa1",
-            "this is a pcap file of a variant without a description (magic a12b3c4d)",
-            CONVERT,
-        ),
-        (
-            b"\x1c\x00\x01\xac",
-            "this is an IXIA hardware capture",
-            CONVERT,
-        ),
-        (
-            b"\xac\x01\x00\x1c",
-            "this is an IXIA hardware capture",
-            CONVERT,
-        ),
-        (
-            b"\x1c\x00\x01\xab",
-            "this is an IXIA software capture",
-            CONVERT,
-        ),
-        (
-            b"\xab\x01\x00\x1c",
-            "this is an IXIA software capture",
-            CONVERT,
-        ),
-        (b"BZh", "this is a bzip2 file", UNPACK),
-        (b"\xfd7zXZ\0", "this is an xz file", UNPACK),
-        (b"\x04\x22\x4d\x18", "this is an lz4 file", UNPACK),
-        (b"PK\x03\x04", "this is a zip archive", UNPACK),
-        (
-            b"PAR1",
-            "this is a Parquet file",
-            "read it with a SQL engine",
-        ),
-    ];
     let place = notes.place(0);
-    if let Some((_, found, advice)) = KNOWN.iter().find(|(magic, ..)| start.starts_with(magic)) {
+    if let Some((_, found, advice)) = UNSUPPORTED
+        .iter()
+        .find(|(magic, ..)| start.starts_with(magic))
+    {
         return CaptureError::UnknownFormat {
             place,
             found: (*found).to_owned(),

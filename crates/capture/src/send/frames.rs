@@ -5,7 +5,10 @@ use std::io;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use strata_bpf::{Alu, Array, Assembler, Condition, Program, ProgramKind, Reg, Shared, Width};
+use strata_bpf::{
+    Alu, Array, Assembler, Condition, Label, Program, ProgramKind, Reg, Shared, Width,
+};
+use strata_wire::exact;
 
 use super::slots::{DUE_AT, HEADER_LEN, LEN_AT, Slots, stride};
 
@@ -19,6 +22,8 @@ const XDP_TX: i32 = 3;
 const LOOKS: i32 = 4096;
 /// Frames that the kernel collects before they leave, at most.
 const BATCH_MAX: u64 = 64;
+/// Frames sent with one call, at most; the caller asks again for the others.
+const REPEAT_MAX: u64 = 1 << 31;
 /// How long a frame may wait for those collected with it.
 const COLLECT_NS: u64 = 20_000;
 
@@ -112,9 +117,13 @@ impl LiveFrames {
     /// Each call costs 10 to 25 ms, in which the kernel takes its pages back: `frames`
     /// should be many.
     pub(super) fn send(&self, frames: u64, gap_ns: u64) -> io::Result<u64> {
-        let batch = COLLECT_NS.checked_div(gap_ns).unwrap_or(BATCH_MAX);
-        let batch = u32::try_from(batch.clamp(1, BATCH_MAX)).unwrap_or(1);
-        let repeat = u32::try_from(frames).unwrap_or(u32::MAX / 2);
+        // Frames without a gap are due at once, all of them.
+        let due_soon = match gap_ns {
+            0 => BATCH_MAX,
+            gap_ns => COLLECT_NS / gap_ns,
+        };
+        let batch = exact::<u32>(due_soon.clamp(1, BATCH_MAX));
+        let repeat = exact::<u32>(frames.min(REPEAT_MAX));
         let before = self.word(Word::Sent).load(Relaxed);
         let done = self
             .program
@@ -138,6 +147,21 @@ impl LiveFrames {
     }
 }
 
+const CONTEXT: Reg = Reg::R6;
+const WORDS: Reg = Reg::R7;
+const SLOT: Reg = Reg::R8;
+/// On the stack.
+const KEY_AT: i16 = -8;
+const LOOKS_AT: i16 = -16;
+
+fn immediate(number: usize) -> io::Result<i32> {
+    i32::try_from(number).map_err(io::Error::other)
+}
+
+fn offset(number: usize) -> io::Result<i16> {
+    i16::try_from(number).map_err(io::Error::other)
+}
+
 /// The program: takes the next frame, waits until it is due, cuts the page's frame to its length,
 /// copies it except for the tail, which is already there, and sends it out.
 fn program(
@@ -147,87 +171,36 @@ fn program(
     template_len: usize,
     tail_len: usize,
 ) -> io::Result<Vec<u64>> {
-    use Condition::{Equal, Greater, GreaterEqual, Less, NotEqual};
-    use Reg::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
-    const KEY_AT: i16 = -8;
-    const LOOKS_AT: i16 = -16;
-    let immediate = |number: usize| i32::try_from(number).map_err(io::Error::other);
-    let offset = |number: usize| i16::try_from(number).map_err(io::Error::other);
-    let (context, words, slot, due, len) = (R6, R7, R8, R9, R9);
+    use Condition::{Equal, Greater, Less, NotEqual};
+    use Reg::{R0, R1, R2, R3, R4, R9 as LEN};
     let mut asm = Assembler::new();
     let failed = asm.label();
-
-    asm.set(context, R1);
-    asm.shared_address(words, shared.number(), 0);
-    let within = asm.label();
-    asm.load(Width::Double, R1, words, Word::Next.at());
-    asm.load(Width::Double, R2, words, Word::End.at());
-    asm.jump_if(Less, R1, R2, within);
-    asm.load(Width::Double, R1, words, Word::Base.at());
-    asm.load(Width::Double, R2, words, Word::Pass.at());
-    asm.alu64(Alu::Add, R1, R2);
-    asm.store(Width::Double, words, Word::Base.at(), R1);
-    asm.set(R1, 0);
-    asm.store(Width::Double, words, Word::Next.at(), R1);
-    asm.bind(within);
-    asm.store(Width::Word, R10, KEY_AT, R1);
-    asm.map(R1, frames.number());
-    asm.set(R2, R10);
-    asm.alu64(Alu::Add, R2, i32::from(KEY_AT));
-    asm.call(MAP_LOOKUP);
-    asm.jump_if(Equal, R0, 0, failed);
-    asm.set(slot, R0);
-
-    asm.load(Width::Double, due, slot, offset(DUE_AT)?);
-    asm.load(Width::Double, R1, words, Word::Base.at());
-    asm.alu64(Alu::Add, due, R1);
-    let (again, now) = (asm.label(), asm.label());
-    asm.set(R1, LOOKS);
-    asm.bind(again);
-    asm.store(Width::Double, R10, LOOKS_AT, R1);
-    asm.call(KTIME_GET_NS);
-    asm.jump_if(GreaterEqual, R0, due, now);
-    asm.load(Width::Double, R1, R10, LOOKS_AT);
-    asm.alu64(Alu::Add, R1, -1);
-    asm.jump_if(NotEqual, R1, 0, again);
-    asm.set(R0, XDP_DROP);
-    asm.exit();
-    asm.bind(now);
-    let in_time = asm.label();
-    asm.alu64(Alu::Sub, R0, due);
-    asm.jump_if(Less, R0, LATE_NS, in_time);
-    asm.alu64(Alu::Sub, R0, LATE_NS);
-    asm.load(Width::Double, R1, words, Word::Base.at());
-    asm.alu64(Alu::Add, R1, R0);
-    asm.store(Width::Double, words, Word::Base.at(), R1);
-    asm.bind(in_time);
-
+    asm.set(CONTEXT, R1);
+    asm.shared_address(WORDS, shared.number(), 0);
+    write_next_slot(&mut asm, frames, failed);
+    write_wait(&mut asm)?;
     for counter in [Word::Next, Word::Sent] {
-        asm.load(Width::Double, R1, words, counter.at());
+        asm.load(Width::Double, R1, WORDS, counter.at());
         asm.alu64(Alu::Add, R1, 1);
-        asm.store(Width::Double, words, counter.at(), R1);
+        asm.store(Width::Double, WORDS, counter.at(), R1);
     }
-    asm.load(Width::Word, len, slot, offset(LEN_AT)?);
-    asm.jump_if(Greater, len, immediate(frame_max)?, failed);
-    asm.jump_if(
-        Less,
-        len,
-        immediate(LiveFrames::FRAME_MIN + tail_len)?,
-        failed,
-    );
+    let len_min = LiveFrames::FRAME_MIN + tail_len;
+    asm.load(Width::Word, LEN, SLOT, offset(LEN_AT)?);
+    asm.jump_if(Greater, LEN, immediate(frame_max)?, failed);
+    asm.jump_if(Less, LEN, immediate(len_min)?, failed);
     let fits = asm.label();
-    asm.set(R2, len);
+    asm.set(R2, LEN);
     asm.alu64(Alu::Sub, R2, immediate(template_len)?);
     asm.jump_if(Equal, R2, 0, fits);
-    asm.set(R1, context);
+    asm.set(R1, CONTEXT);
     asm.call(XDP_ADJUST_TAIL);
     asm.jump_if(NotEqual, R0, 0, failed);
     asm.bind(fits);
-    asm.set(R1, context);
+    asm.set(R1, CONTEXT);
     asm.set(R2, 0);
-    asm.set(R3, slot);
+    asm.set(R3, SLOT);
     asm.alu64(Alu::Add, R3, immediate(HEADER_LEN)?);
-    asm.set(R4, len);
+    asm.set(R4, LEN);
     asm.alu64(Alu::Sub, R4, immediate(tail_len)?);
     asm.call(XDP_STORE_BYTES);
     asm.jump_if(NotEqual, R0, 0, failed);
@@ -237,4 +210,57 @@ fn program(
     asm.set(R0, XDP_ABORTED);
     asm.exit();
     asm.finish().map_err(io::Error::other)
+}
+
+/// `SLOT` = the frame whose turn it is; a new pass begins after the last.
+fn write_next_slot(asm: &mut Assembler, frames: &Array, failed: Label) {
+    use Reg::{R0, R1, R2, R10};
+    let within = asm.label();
+    asm.load(Width::Double, R1, WORDS, Word::Next.at());
+    asm.load(Width::Double, R2, WORDS, Word::End.at());
+    asm.jump_if(Condition::Less, R1, R2, within);
+    asm.load(Width::Double, R1, WORDS, Word::Base.at());
+    asm.load(Width::Double, R2, WORDS, Word::Pass.at());
+    asm.alu64(Alu::Add, R1, R2);
+    asm.store(Width::Double, WORDS, Word::Base.at(), R1);
+    asm.set(R1, 0);
+    asm.store(Width::Double, WORDS, Word::Next.at(), R1);
+    asm.bind(within);
+    asm.store(Width::Word, R10, KEY_AT, R1);
+    asm.map(R1, frames.number());
+    asm.set(R2, R10);
+    asm.alu64(Alu::Add, R2, i32::from(KEY_AT));
+    asm.call(MAP_LOOKUP);
+    asm.jump_if(Condition::Equal, R0, 0, failed);
+    asm.set(SLOT, R0);
+}
+
+/// Waits until the frame in `SLOT` is due, or ends the program's turn; a frame that is very late
+/// delays all that follow.
+fn write_wait(asm: &mut Assembler) -> io::Result<()> {
+    use Reg::{R0, R1, R9 as DUE, R10};
+    asm.load(Width::Double, DUE, SLOT, offset(DUE_AT)?);
+    asm.load(Width::Double, R1, WORDS, Word::Base.at());
+    asm.alu64(Alu::Add, DUE, R1);
+    let (again, now) = (asm.label(), asm.label());
+    asm.set(R1, LOOKS);
+    asm.bind(again);
+    asm.store(Width::Double, R10, LOOKS_AT, R1);
+    asm.call(KTIME_GET_NS);
+    asm.jump_if(Condition::GreaterEqual, R0, DUE, now);
+    asm.load(Width::Double, R1, R10, LOOKS_AT);
+    asm.alu64(Alu::Add, R1, -1);
+    asm.jump_if(Condition::NotEqual, R1, 0, again);
+    asm.set(R0, XDP_DROP);
+    asm.exit();
+    asm.bind(now);
+    let in_time = asm.label();
+    asm.alu64(Alu::Sub, R0, DUE);
+    asm.jump_if(Condition::Less, R0, LATE_NS, in_time);
+    asm.alu64(Alu::Sub, R0, LATE_NS);
+    asm.load(Width::Double, R1, WORDS, Word::Base.at());
+    asm.alu64(Alu::Add, R1, R0);
+    asm.store(Width::Double, WORDS, Word::Base.at(), R1);
+    asm.bind(in_time);
+    Ok(())
 }

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use strata_bpf::{Alu, Assembler, Condition, Label, Reg, Shared, Width};
 use strata_wire::{AddressFamily, FlowKey, exact};
 
-use super::hash::{fold, raw_ipv4, raw_ipv6, step, write_step};
+use super::hash::{HEADERS_AT as AT, copy_headers, fold, raw_ipv4, raw_ipv6, step, write_step};
 use super::{COUNTER_WORDS, SKB_PROTOCOL, XDP_LOAD_BYTES};
 
 /// Places in the shared memory, in words of 8 bytes, after the counters.
@@ -157,28 +157,11 @@ pub(super) fn look_up(
     load_bytes: i32,
     found: Label,
 ) {
-    /// Where IP header and ports are stored on the stack.
-    const AT: i16 = -48;
     let (ipv6, look, whole) = (asm.label(), asm.label(), asm.label());
-    let copy = |asm: &mut Assembler, bytes: i32| {
-        asm.set(Reg::R1, Reg::R6);
-        asm.set(Reg::R2, network);
-        asm.set(Reg::R3, Reg::R10);
-        asm.alu64(Alu::Add, Reg::R3, i32::from(AT));
-        asm.set(Reg::R4, bytes);
-        asm.call(load_bytes);
-        asm.jump_if(Condition::NotEqual, Reg::R0, 0, whole);
-    };
-    let either = |asm: &mut Assembler, reg: Reg| {
-        let known = asm.label();
-        asm.jump_if(Condition::Equal, reg, 6, known);
-        asm.jump_if(Condition::NotEqual, reg, 17, whole);
-        asm.bind(known);
-    };
     if load_bytes == XDP_LOAD_BYTES {
         // The header alone tells version and protocol; after other EtherTypes there is nothing in
         // the table, except for one packet in 2^40.
-        copy(asm, 24);
+        copy_headers(asm, load_bytes, network, 24, whole);
         asm.load(Width::Byte, Reg::R0, Reg::R10, AT);
         asm.alu64(Alu::ShiftRight, Reg::R0, 4);
         asm.jump_if(Condition::Equal, Reg::R0, 6, ipv6);
@@ -187,15 +170,30 @@ pub(super) fn look_up(
         asm.network_order(Reg::R0, 16);
         asm.jump_if(Condition::Equal, Reg::R0, 0x86dd, ipv6);
         asm.jump_if(Condition::NotEqual, Reg::R0, 0x0800, whole);
-        copy(asm, 24);
+        copy_headers(asm, load_bytes, network, 24, whole);
     }
+    hash_ipv4(asm, table, whole);
+    asm.jump(look);
+    asm.bind(ipv6);
+    copy_headers(asm, load_bytes, network, 44, whole);
+    hash_ipv6(asm, table, whole);
+    asm.bind(look);
+    read_entry(asm, table, whole);
+    // A length beyond the agreed ones does not cut.
+    let agreed = i32::from(AGREED - AGREE_PACKETS);
+    asm.jump_if(Condition::LessEqual, Reg::R0, agreed, found);
+    asm.bind(whole);
+}
+
+/// `R1` = the hash of the flow whose IPv4 header is on the stack, or continues at `none`.
+fn hash_ipv4(asm: &mut Assembler, table: &CutTable, none: Label) {
     asm.load(Width::Byte, Reg::R0, Reg::R10, AT);
-    asm.jump_if(Condition::NotEqual, Reg::R0, 0x45, whole);
+    asm.jump_if(Condition::NotEqual, Reg::R0, 0x45, none);
     asm.load(Width::Half, Reg::R0, Reg::R10, AT + 6);
     asm.network_order(Reg::R0, 16);
-    asm.jump_if(Condition::AnyBit, Reg::R0, 0x3fff, whole);
+    asm.jump_if(Condition::AnyBit, Reg::R0, 0x3fff, none);
     asm.load(Width::Byte, Reg::R5, Reg::R10, AT + 9);
-    either(asm, Reg::R5);
+    tcp_or_udp(asm, Reg::R5, none);
     for (reg, address, port) in [(Reg::R2, 12, 20), (Reg::R3, 16, 22)] {
         asm.load(Width::Word, reg, Reg::R10, AT + address);
         asm.alu64(Alu::ShiftLeft, reg, 16);
@@ -213,12 +211,12 @@ pub(super) fn look_up(
     asm.set_u64(Reg::R1, table.key);
     write_step(asm, Reg::R1, Reg::R2);
     write_step(asm, Reg::R1, Reg::R3);
-    asm.jump(look);
+}
 
-    asm.bind(ipv6);
-    copy(asm, 44);
+/// `R1` = the hash of the flow whose IPv6 header is on the stack, or continues at `none`.
+fn hash_ipv6(asm: &mut Assembler, table: &CutTable, none: Label) {
     asm.load(Width::Byte, Reg::R5, Reg::R10, AT + 6);
-    either(asm, Reg::R5);
+    tcp_or_udp(asm, Reg::R5, none);
     asm.set(Reg::R3, 0);
     for (address, port) in [(8, 40), (24, 42)] {
         asm.set_u64(Reg::R1, table.key);
@@ -234,13 +232,14 @@ pub(super) fn look_up(
     write_step(asm, Reg::R1, Reg::R3);
     asm.alu64(Alu::ShiftLeft, Reg::R5, 48);
     write_step(asm, Reg::R1, Reg::R5);
+}
 
-    asm.bind(look);
-    read_entry(asm, table, whole);
-    // A length beyond the agreed ones does not cut.
-    let agreed = i32::from(AGREED - AGREE_PACKETS);
-    asm.jump_if(Condition::LessEqual, Reg::R0, agreed, found);
-    asm.bind(whole);
+/// Continues at `none` unless the protocol is TCP or UDP.
+fn tcp_or_udp(asm: &mut Assembler, protocol: Reg, none: Label) {
+    let known = asm.label();
+    asm.jump_if(Condition::Equal, protocol, 6, known);
+    asm.jump_if(Condition::NotEqual, protocol, 17, none);
+    asm.bind(known);
 }
 
 /// `R0` = the length of the entry of the hash in `R1`, if the entry is its own and valid.

@@ -1,6 +1,6 @@
 //! The keyed hash of flows, as user space and as the kernel's programs compute it.
 
-use strata_bpf::{Alu, Assembler, Reg};
+use strata_bpf::{Alu, Assembler, Condition, Label, Operand, Reg};
 use strata_wire::Endpoint;
 
 const MULTIPLIER: u64 = 0x9fb2_1c65_1e98_df25;
@@ -28,12 +28,10 @@ pub(super) fn raw_ipv4(end: Endpoint) -> u64 {
 
 #[inline]
 pub(super) fn raw_ipv6(end: Endpoint) -> [u64; 3] {
-    let bytes = end.address.to_be_bytes();
-    let word = |at: usize| {
-        let half = bytes[at..].first_chunk();
-        half.map_or(0, |half: &[u8; 8]| u64::from_ne_bytes(*half))
-    };
-    [word(0), word(8), u64::from(end.port.to_be())]
+    #[allow(clippy::cast_possible_truncation)]
+    let halves = [(end.address >> 64) as u64, end.address as u64];
+    let [high, low] = halves.map(u64::to_be);
+    [high, low, u64::from(end.port.to_be())]
 }
 
 /// [`step`] in a program: mixes a word into `hash`; uses `R4`.
@@ -44,4 +42,25 @@ pub(super) fn write_step(asm: &mut Assembler, hash: Reg, word: Reg) {
     asm.set(Reg::R4, hash);
     asm.alu64(Alu::ShiftRight, Reg::R4, 32);
     asm.alu64(Alu::Xor, hash, Reg::R4);
+}
+
+/// Where [`copy_headers`] stores headers on the stack.
+pub(super) const HEADERS_AT: i16 = -48;
+
+/// Copies `bytes` of the packet in `R6`, from `offset` on, to the stack, or continues at `none`. `load_bytes`
+/// is the helper for it. Uses `R0` to `R5`.
+pub(super) fn copy_headers(
+    asm: &mut Assembler,
+    load_bytes: i32,
+    offset: impl Into<Operand>,
+    bytes: i32,
+    none: Label,
+) {
+    asm.set(Reg::R1, Reg::R6);
+    asm.set(Reg::R2, offset);
+    asm.set(Reg::R3, Reg::R10);
+    asm.alu64(Alu::Add, Reg::R3, i32::from(HEADERS_AT));
+    asm.set(Reg::R4, bytes);
+    asm.call(load_bytes);
+    asm.jump_if(Condition::NotEqual, Reg::R0, 0, none);
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use strata_bpf::{Alu, Assembler, Condition, Label, Program, Reg, Shared, Width, run_time_stats};
 use strata_wire::{AddressFamily, Counters, FlowKey, FlowShare, exact};
 
-use super::hash::{fold, raw_ipv4, raw_ipv6, step, write_step};
+use super::hash::{HEADERS_AT as AT, copy_headers, fold, raw_ipv4, raw_ipv6, step, write_step};
 use super::{COUNTER_SLOTS, LOAD_BYTES, SHARE_AT, SKB_PROTOCOL, SLOT_WORDS};
 
 /// `bpf_get_prandom_u32` (linux/bpf.h).
@@ -161,59 +161,23 @@ impl FlowSampler {
 
     /// `R1` = the hash of the packet's flow, or continues at `none`.
     fn write_hash(&self, asm: &mut Assembler, network: i32, load_bytes: i32, none: Label) {
-        /// Where headers are stored on the stack.
-        const AT: i16 = -48;
-        let copy = |asm: &mut Assembler, offset: Reg, bytes: i32| {
-            asm.set(Reg::R1, Reg::R6);
-            asm.set(Reg::R2, offset);
-            asm.set(Reg::R3, Reg::R10);
-            asm.alu64(Alu::Add, Reg::R3, i32::from(AT));
-            asm.set(Reg::R4, bytes);
-            asm.call(load_bytes);
-            asm.jump_if(Condition::NotEqual, Reg::R0, 0, none);
-        };
-        let (ipv4, ipv6) = (asm.label(), asm.label());
-        if load_bytes == LOAD_BYTES {
-            asm.set(Reg::R8, network);
-            asm.load(Width::Word, Reg::R0, Reg::R6, SKB_PROTOCOL);
-        } else {
-            asm.set(Reg::R8, network - 2);
-            copy(asm, Reg::R8, 2);
-            asm.load(Width::Half, Reg::R0, Reg::R10, AT);
-            asm.set(Reg::R8, network);
-        }
-        asm.network_order(Reg::R0, 16);
-        for tags in 0..3 {
-            asm.jump_if(Condition::Equal, Reg::R0, 0x0800, ipv4);
-            asm.jump_if(Condition::Equal, Reg::R0, 0x86dd, ipv6);
-            if tags == 2 {
-                break;
-            }
-            let tag = asm.label();
-            asm.jump_if(Condition::Equal, Reg::R0, 0x8100, tag);
-            asm.jump_if(Condition::NotEqual, Reg::R0, 0x88a8, none);
-            asm.bind(tag);
-            copy(asm, Reg::R8, 4);
-            asm.load(Width::Half, Reg::R0, Reg::R10, AT + 2);
-            asm.network_order(Reg::R0, 16);
-            asm.alu64(Alu::Add, Reg::R8, 4);
-        }
-        asm.jump(none);
-
-        let without_ports = |asm: &mut Assembler, ports: i16, hash: Label| {
-            asm.jump_if(Condition::Equal, Reg::R5, 6, hash);
-            asm.jump_if(Condition::Equal, Reg::R5, 17, hash);
-            asm.store(Width::Word, Reg::R10, AT + ports, 0);
-            asm.bind(hash);
-            asm.set(Reg::R3, 0);
-        };
-        let end = asm.label();
+        let (ipv4, ipv6, end) = (asm.label(), asm.label(), asm.label());
+        write_network_header(asm, network, load_bytes, [ipv4, ipv6, none]);
         asm.bind(ipv4);
-        copy(asm, Reg::R8, 24);
-        let hash = asm.label();
+        self.write_ipv4(asm, load_bytes, none);
+        asm.jump(end);
+        asm.bind(ipv6);
+        self.write_ipv6(asm, load_bytes, none);
+        asm.bind(end);
+        asm.set_u64(Reg::R1, self.inner.key);
+        write_step(asm, Reg::R1, Reg::R3);
+    }
+
+    /// `R3` = the sum of both ends' hashes, of the IPv4 header at `R8`.
+    fn write_ipv4(&self, asm: &mut Assembler, load_bytes: i32, none: Label) {
+        copy_headers(asm, load_bytes, Reg::R8, 24, none);
+        let (plain, not_plain) = (asm.label(), asm.label());
         asm.load(Width::Byte, Reg::R5, Reg::R10, AT + 9);
-        let plain = asm.label();
-        let not_plain = asm.label();
         asm.load(Width::Byte, Reg::R0, Reg::R10, AT);
         asm.jump_if(Condition::NotEqual, Reg::R0, 0x45, not_plain);
         asm.load(Width::Half, Reg::R0, Reg::R10, AT + 6);
@@ -223,7 +187,7 @@ impl FlowSampler {
         asm.bind(not_plain);
         asm.set(Reg::R5, 0);
         asm.bind(plain);
-        without_ports(asm, 20, hash);
+        clear_other_ports(asm, 20);
         for (address, port) in [(12, 20), (16, 22)] {
             asm.load(Width::Word, Reg::R2, Reg::R10, AT + address);
             asm.alu64(Alu::ShiftLeft, Reg::R2, 16);
@@ -233,13 +197,13 @@ impl FlowSampler {
             write_step(asm, Reg::R1, Reg::R2);
             asm.alu64(Alu::Add, Reg::R3, Reg::R1);
         }
-        asm.jump(end);
+    }
 
-        asm.bind(ipv6);
-        copy(asm, Reg::R8, 44);
-        let hash = asm.label();
+    /// `R3` = the sum of both ends' hashes, of the IPv6 header at `R8`.
+    fn write_ipv6(&self, asm: &mut Assembler, load_bytes: i32, none: Label) {
+        copy_headers(asm, load_bytes, Reg::R8, 44, none);
         asm.load(Width::Byte, Reg::R5, Reg::R10, AT + 6);
-        without_ports(asm, 40, hash);
+        clear_other_ports(asm, 40);
         for (address, port) in [(8, 40), (24, 42)] {
             asm.set_u64(Reg::R1, self.inner.key);
             for word in [address, address + 8] {
@@ -250,10 +214,52 @@ impl FlowSampler {
             write_step(asm, Reg::R1, Reg::R2);
             asm.alu64(Alu::Add, Reg::R3, Reg::R1);
         }
-        asm.bind(end);
-        asm.set_u64(Reg::R1, self.inner.key);
-        write_step(asm, Reg::R1, Reg::R3);
     }
+}
+
+/// `R8` = where the network header starts, after at most two VLAN tags; continues with what it is.
+fn write_network_header(
+    asm: &mut Assembler,
+    network: i32,
+    load_bytes: i32,
+    [ipv4, ipv6, none]: [Label; 3],
+) {
+    if load_bytes == LOAD_BYTES {
+        asm.set(Reg::R8, network);
+        asm.load(Width::Word, Reg::R0, Reg::R6, SKB_PROTOCOL);
+    } else {
+        asm.set(Reg::R8, network - 2);
+        copy_headers(asm, load_bytes, Reg::R8, 2, none);
+        asm.load(Width::Half, Reg::R0, Reg::R10, AT);
+        asm.set(Reg::R8, network);
+    }
+    asm.network_order(Reg::R0, 16);
+    for tags in 0..3 {
+        asm.jump_if(Condition::Equal, Reg::R0, 0x0800, ipv4);
+        asm.jump_if(Condition::Equal, Reg::R0, 0x86dd, ipv6);
+        if tags == 2 {
+            break;
+        }
+        let tag = asm.label();
+        asm.jump_if(Condition::Equal, Reg::R0, 0x8100, tag);
+        asm.jump_if(Condition::NotEqual, Reg::R0, 0x88a8, none);
+        asm.bind(tag);
+        copy_headers(asm, load_bytes, Reg::R8, 4, none);
+        asm.load(Width::Half, Reg::R0, Reg::R10, AT + 2);
+        asm.network_order(Reg::R0, 16);
+        asm.alu64(Alu::Add, Reg::R8, 4);
+    }
+    asm.jump(none);
+}
+
+/// Sets the ports on the stack to 0 unless the protocol in `R5` is TCP or UDP; `R3` = 0.
+fn clear_other_ports(asm: &mut Assembler, ports: i16) {
+    let has_ports = asm.label();
+    asm.jump_if(Condition::Equal, Reg::R5, 6, has_ports);
+    asm.jump_if(Condition::Equal, Reg::R5, 17, has_ports);
+    asm.store(Width::Word, Reg::R10, AT + ports, 0);
+    asm.bind(has_ports);
+    asm.set(Reg::R3, 0);
 }
 
 /// Tells one worker when the share of flows changes.
