@@ -33,13 +33,14 @@ pub struct Config {
     pub default: Option<String>,
     /// Custom modes, by name.
     pub modes: BTreeMap<String, ModeConfig>,
-    /// Policies; of those that match a packet, the ones of the highest priority apply.
+    /// Policies; of those that match a packet, those with the highest priority apply.
     pub policy: Vec<PolicyConfig>,
     /// Response to shortages during a live capture.
     pub elastic: ElasticConfig,
     /// Control of a running recording.
     pub control: ControlConfig,
-    /// Alerts about unrequested events: shortages, the response to them, interfaces that disappear.
+    /// Alerts about events that nobody requested: shortages, the response to them, interfaces that
+    /// disappear.
     pub alerts: AlertsConfig,
 }
 
@@ -59,7 +60,7 @@ pub struct PolicyConfig {
     /// Priority, 0 to 65535; the largest number wins.
     #[serde(default = "priority_default")]
     pub priority: u16,
-    /// Match packets of the interface of this name only.
+    /// Match only packets of the interface with this name.
     #[serde(default)]
     pub interface: Option<String>,
     /// Never delete the data kept for these packets to free disk space.
@@ -163,10 +164,10 @@ pub struct AlertsConfig {
     /// URL to which each alert is sent by HTTP POST, as JSON, as in
     /// `https://alerts.example/strata`.
     pub webhook: Option<String>,
-    /// File with a token to send along, as `Authorization: Bearer TOKEN`; readable by its owner
-    /// only (mode 0600).
+    /// File with a token to send with each alert, as `Authorization: Bearer TOKEN`; readable by its
+    /// owner only (mode 0600).
     pub token_file: Option<PathBuf>,
-    /// File with the authority (PEM) that issued the server's certificate, instead of the public
+    /// File with the certificate authority (PEM) of the webhook's server, instead of the public
     /// ones.
     pub ca_file: Option<PathBuf>,
 }

@@ -17,8 +17,8 @@ pub struct ElasticConfig {
     pub blocks_percent: f64,
     /// Packet rate is short when this share of a ring's memory waits for its worker, in percent.
     pub ring_percent: f64,
-    /// Disk rate is short when the disk has as many blocks to write as it takes at once for this
-    /// share of the time, in percent.
+    /// Disk rate is short when the disk's write queue is full for this share of the time, in
+    /// percent.
     pub disk_rate_percent: f64,
     /// The path to the relay is short when this share of sent RDMA packets is resent, in percent.
     pub rdma_again_percent: f64,
@@ -28,19 +28,20 @@ pub struct ElasticConfig {
     /// CPU is short when the busiest worker uses this much, in percent of a core. Without it, CPU
     /// is short only when it makes the kernel drop packets.
     pub cpu_percent: Option<f64>,
-    /// CPU budget of the process, including its programs in the kernel, in percent of a core. It is
-    /// kept by capturing only a share of flows. Without it, no limit.
+    /// CPU budget of the process, including its programs in the kernel, in percent of a core; to
+    /// stay within it, only a share of flows is captured. Without it, no limit.
     pub cpu_budget_percent: Option<f64>,
     /// Delete the least important data of the log when this share of the file system is in use, in
     /// percent: whole files of classes that are not anomalous first, the oldest of these first;
     /// never the newest files, and never what a policy protects. Without it, nothing is deleted.
     pub remove_percent: Option<f64>,
-    /// How long a resource must be short before the mode degrades, in seconds.
+    /// How long a resource must be short before Strata steps down to a mode that keeps less, in
+    /// seconds.
     pub confirm_seconds: f64,
-    /// How long it must no longer be short before a step is undone, in seconds, initially; doubled
+    /// How long a shortage must be over before a step is undone, in seconds, initially; doubled
     /// when the shortage returns.
     pub hold_seconds: f64,
-    /// Upper limit of that time, in seconds.
+    /// Upper limit of `hold_seconds` as it doubles, in seconds.
     pub hold_seconds_max: f64,
 }
 
