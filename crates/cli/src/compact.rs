@@ -38,12 +38,12 @@ pub(crate) struct Args {
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
-    /// Keep running: compact completed block files again and again, waiting this long in between.
+    /// Keep running, and compact newly completed block files each time this long has passed: 10s.
     #[arg(long, value_name = "TIME")]
     watch: Option<String>,
 
-    /// Encrypt compacted files from now on, to this public key or those in this file; may be given
-    /// several times. The log remembers it; `none` ends it.
+    /// Encrypt compacted files from now on, to this public key (age1...) or the keys in this file;
+    /// may be given several times. The log remembers it; `none` turns it off.
     #[arg(long, value_name = "KEY")]
     encrypt_to: Vec<String>,
 

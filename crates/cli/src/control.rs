@@ -18,8 +18,8 @@ use page::word;
 /// Which recording to talk to.
 #[derive(Debug, clap::Args)]
 struct RecordingArgs {
-    /// Talk to the recording on this socket, given to it with `strata record --socket`; without it,
-    /// to the only one running.
+    /// Talk to the recording that listens on this socket (`strata record --socket`). Without it, to
+    /// the only one running.
     #[arg(long, value_name = "PATH", env = "STRATA_SOCKET")]
     socket: Option<PathBuf>,
 }
@@ -96,10 +96,11 @@ Examples:
         /// by 1/N or '1/N flows'; or mirror: send a copy to --mirror-to.
         #[arg(long)]
         action: String,
-        /// Set the priority: of the policies that match a packet, the highest ones apply.
+        /// Set the priority, 0 to 65535: of the policies that match a packet, those with the largest
+        /// number apply.
         #[arg(long = "prio", value_name = "NUMBER", default_value_t = strata_rules::PRIORITY_DEFAULT)]
         priority: u16,
-        /// Match packets of this interface only.
+        /// Match only packets of this interface.
         #[arg(long, value_name = "NAME")]
         interface: Option<String>,
         /// Never delete the data kept for these packets to free disk space.
@@ -111,7 +112,7 @@ Examples:
         #[command(flatten)]
         recording: RecordingArgs,
     },
-    /// List the policies with their hits.
+    /// List the policies with their hit counts.
     List {
         /// Print JSON.
         #[arg(long)]

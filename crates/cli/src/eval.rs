@@ -34,8 +34,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     labelled: LabelledArgs,
 
-    /// Replace the model's sketch window with this many ms: shows how the sketches do when a window
-    /// holds more, or fewer, flows.
+    /// Replace the model's sketch window with this many ms, to see how accurate the sketches are when
+    /// a window holds more flows, or fewer.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=WINDOW_MS_MAX))]
     window_ms: Option<u64>,
 
@@ -43,8 +43,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
-    /// Write the data plane's decision on each packet to this Parquet file; kept only if it is
-    /// named.
+    /// Write the data plane's decision on each packet to this Parquet file.
     #[arg(long, value_name = "FILE")]
     decisions: Option<PathBuf>,
 }

@@ -36,8 +36,8 @@ pub(crate) struct Args {
     #[arg(short = 'w', long = "write", value_name = "FILE")]
     write: PathBuf,
 
-    /// Set the file format. By default the file's name decides: pcap for .pcap and .cap; csv, json
-    /// and ipfix for these; pcapng for all others.
+    /// Set the file format. By default the file's name decides: pcap for .pcap and .cap; csv for
+    /// .csv, json for .json, ipfix for .ipfix; pcapng for all others.
     #[arg(short = 'F', long, value_enum)]
     format: Option<Format>,
 
@@ -57,7 +57,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     key: KeyArgs,
 
-    /// Select packets that match this tcpdump filter, judged by the bytes that were kept. Put
+    /// Select packets that match this tcpdump filter, which sees only the bytes that were kept. Put
     /// options before it.
     #[arg(value_name = "FILTER", trailing_var_arg = true)]
     filter: Vec<String>,
@@ -67,7 +67,7 @@ pub(crate) struct Args {
 enum Format {
     /// pcapng, with comments, interfaces and other metadata of the input.
     Pcapng,
-    /// pcap with nanoseconds; one link type only.
+    /// pcap with nanosecond timestamps; one link type only.
     Pcap,
     /// Flows as comma-separated values with a header line.
     Csv,

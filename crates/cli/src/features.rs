@@ -35,12 +35,12 @@ pub(crate) struct Args {
     #[arg(short = 'o', long = "output", value_name = "FILE", default_value = "-")]
     output: PathBuf,
 
-    /// Set the sketches' window, in ms; it becomes part of any model trained on these features. By
-    /// default that of the built-in model.
+    /// Set the sketches' window, in ms; any model trained on these features includes it. By default
+    /// that of the built-in model.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=WINDOW_MS_MAX))]
     window_ms: Option<u64>,
 
-    /// Compute averages as a switch does, within this relative error.
+    /// Compute averages as a programmable switch does, within this relative error, such as 0.01.
     #[arg(long, value_name = "DELTA")]
     switch: Option<f64>,
 
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     #[arg(long)]
     shared_buckets: bool,
 
-    /// Use exact flow tables instead of sketches, as a yardstick.
+    /// Use exact flow tables instead of sketches, to compare with.
     #[arg(long, conflicts_with_all = ["switch", "shared_buckets"])]
     exact: bool,
 }

@@ -45,7 +45,7 @@ pub(crate) struct Args {
     interface: Option<String>,
 
     /// Choose how to send; sendmmsg by default. live-frames generates up to 1M packets first, then
-    /// sends them again and again.
+    /// sends them in a loop.
     #[arg(long, value_enum, value_name = "METHOD", requires = "interface")]
     method: Option<Method>,
 
@@ -61,7 +61,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", default_value = "cic-w1")]
     profile: Profile,
 
-    /// Generate this many packets, with k or M (thousands, millions); 1M by default into a file.
+    /// Generate this many packets, with k or M (thousands, millions); by default 1M into a file, and
+    /// without end on an interface.
     #[arg(short = 'c', long = "packets", value_name = "N", value_parser = text::number)]
     packets: Option<u64>,
 
@@ -86,7 +87,7 @@ pub(crate) struct Args {
     #[arg(short = 'M', long, value_name = "N", group = "rate", value_parser = bounded::factor)]
     mbps: Option<f64>,
 
-    /// Multiply the profile's rate: everything happens that much faster.
+    /// Multiply the profile's rate: everything happens this many times faster.
     #[arg(
         short = 'x',
         long,
@@ -97,7 +98,7 @@ pub(crate) struct Args {
     )]
     time_compression: Option<f64>,
 
-    /// Fill payloads after the application headers with this.
+    /// Fill payloads, after any application header, with this.
     #[arg(long, value_enum, default_value_t = Payload::Random)]
     payload: Payload,
 
@@ -130,7 +131,7 @@ enum Payload {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// pcap with nanoseconds.
+    /// pcap with nanosecond timestamps.
     Pcap,
     /// pcapng.
     Pcapng,

@@ -89,8 +89,8 @@ enum Command {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Replace the keys of a log. Its data is unchanged: the file keys in archive.json are
-    /// encrypted anew, all or none.
+    /// Replace the keys of a log. Its data is unchanged: only the file keys in archive.json are
+    /// encrypted again, either all of them or none.
     Rotate {
         /// Change the log in this directory.
         #[arg(value_name = "LOG")]
@@ -100,8 +100,8 @@ enum Command {
         #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
         old: PathBuf,
 
-        /// Encrypt to this public key, or those in this file; may be given several times: any of
-        /// them opens the log then.
+        /// Encrypt to this public key (age1...) or the keys in this file; may be given several
+        /// times: any one of them then opens the log.
         #[arg(long, value_name = "KEY", required = true)]
         new: Vec<String>,
     },

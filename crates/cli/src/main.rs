@@ -40,7 +40,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 /// Record network traffic hierarchically: classify every packet as it arrives, and keep as much of
-/// it as its class is worth.
+/// it as its class calls for.
 #[derive(Debug, Parser)]
 #[command(
     name = "strata",

@@ -24,7 +24,7 @@ pub(crate) fn disk(dir: &Path) -> Result<Arc<dyn Disk>> {
 /// What `strata compact` moves after compacting.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MoveArgs {
-    /// Move compacted files to this place afterwards, as `strata move --to` does.
+    /// Then move compacted files to this place, as `strata move --to` does.
     #[arg(long, value_name = "URL")]
     move_to: Option<String>,
 
@@ -65,7 +65,7 @@ pub(crate) struct Args {
     #[arg(value_name = "LOG")]
     log: PathBuf,
 
-    /// Move to s3://BUCKET/PREFIX or file:///DIRECTORY, a separate place for each log.
+    /// Move to s3://BUCKET/PREFIX or file:///DIRECTORY; each log needs a place of its own.
     #[arg(long, value_name = "URL", required_unless_present = "back")]
     to: Option<String>,
 

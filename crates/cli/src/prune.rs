@@ -18,20 +18,20 @@ use crate::text::{bytes, duration_ns};
 /// What to keep.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RetentionArgs {
-    /// Delete packets that arrived longer ago: 12h, 30d, 8w. A file is deleted once its last packet
-    /// is that old, even the newest file. What a policy protects is kept for ever unless it is
-    /// given an age of its own (--keep-class protected:TIME).
+    /// Delete packets that arrived longer ago than this: 12h, 30d, 8w. A file is deleted once its
+    /// last packet is that old, even the newest file. What a policy protects is kept for ever unless
+    /// it is given an age of its own (--keep-class protected:TIME).
     #[arg(long, value_name = "TIME")]
     keep: Option<String>,
 
-    /// Keep one class this long: anomalous:365d. A flow with any anomalous packet is kept whole as
-    /// long as anomalous packets. May be given for several classes.
+    /// Keep one class this long: anomalous:365d. A flow with any anomalous packet is kept, with all
+    /// its packets, as long as anomalous ones. May be given for several classes.
     #[arg(long, value_name = "CLASS:TIME")]
     keep_class: Vec<String>,
 
-    /// Delete the least important data while the log is larger: 500G, 2T. That is the oldest of the
-    /// classes that are not anomalous, then the oldest of all. The newest file, what a policy
-    /// protects and what was moved elsewhere are never deleted for space.
+    /// Delete the least important data while the log is larger than this: 500G, 2T. The oldest data
+    /// of classes that are not anomalous goes first, then the oldest of all. The newest file, what a
+    /// policy protects and what was moved elsewhere are never deleted for space.
     #[arg(long, value_name = "SIZE")]
     max_size: Option<String>,
 }

@@ -67,17 +67,17 @@ pub(crate) struct DataPathArgs {
     model: Option<PathBuf>,
 
     /// Set the logging mode: default, log-all, log-partial, log-sampled, log-minimum, or one of the
-    /// configuration file. If given more than once, the most demanding mode decides for each
-    /// packet. By default what the configuration file says, or default.
+    /// configuration file. If given more than once, the mode that keeps the most decides for each
+    /// packet. By default the one in the configuration file, else default.
     #[arg(long, value_name = "NAME", env = "STRATA_MODE", value_delimiter = ',')]
     mode: Vec<String>,
 
     #[command(flatten)]
     triggers: triggers::TriggerArgs,
 
-    /// Send a copy of each packet that a policy mirrors (action mirror) out of this interface, like
-    /// a switch's mirror port: to a monitor there, or through a gretap, erspan or vxlan interface
-    /// to a remote one. Copies that the interface does not take at once are lost and counted
+    /// Send a copy of each packet that a policy mirrors (action mirror) out of this interface, as a
+    /// mirror port does: to a monitor there, or through a gretap, erspan or vxlan interface to a
+    /// remote one. Copies that the interface does not accept at once are lost and counted
     /// (mirror_lost). Ethernet only.
     #[arg(long, value_name = "INTERFACE")]
     mirror_to: Option<String>,
@@ -85,7 +85,7 @@ pub(crate) struct DataPathArgs {
     #[command(flatten)]
     steer: steering::SteerArgs,
 
-    /// Assign tunnelled packets (GRE, ERSPAN, VXLAN, GENEVE, GTP-U, IP in IP) to this flow.
+    /// Choose the flow of a tunnelled packet (GRE, ERSPAN, VXLAN, GENEVE, GTP-U, IP in IP).
     #[arg(long, value_enum, default_value_t = Tunnel::Inner)]
     tunnel_key: Tunnel,
 
@@ -93,12 +93,12 @@ pub(crate) struct DataPathArgs {
     #[arg(long = "nano", hide = true)]
     nano: bool,
 
-    /// Set the key of flow fingerprints, for repeatable runs; random by default, so that nobody can
-    /// target a bucket.
+    /// Set the key of flow fingerprints, for repeatable runs. Random by default, so that nobody can
+    /// make flows collide on purpose.
     #[arg(long, value_name = "N")]
     hash_seed: Option<u64>,
 
-    /// Seed the choice of packets that sampled granularities keep.
+    /// Seed the choice of packets to keep where a granularity samples.
     #[arg(long, value_name = "N", default_value_t = 0)]
     sampling_seed: u64,
 
@@ -112,9 +112,9 @@ pub(crate) struct DataPathArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Tunnel {
-    /// The innermost packet's flow.
+    /// That of the innermost packet.
     Inner,
-    /// The flow between the tunnel's ends.
+    /// That between the tunnel's ends.
     Outer,
 }
 

@@ -51,16 +51,17 @@ pub(crate) struct Args {
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     output: PathBuf,
 
-    /// Listen for switches on this address: TCP port 4791 or the one given, and UDP port 4791. Any
-    /// but a loopback address needs --secret-file, --tls-cert or --insecure.
+    /// Listen for switches on this address: TCP port 4791 or the one given, and UDP port 4791. An
+    /// address other than loopback needs --secret-file, --tls-cert or --insecure.
     #[arg(long, value_name = "HOST[:PORT]", default_value = "127.0.0.1:4791")]
     listen: String,
 
-    /// Set the block size: the most that is lost if both switch and relay are, and written at once.
+    /// Set the block size: the unit that is written to disk, and the most that is lost if both
+    /// switch and relay fail.
     #[arg(long, value_name = "SIZE", default_value = "8MiB")]
     block_size: String,
 
-    /// Set the number of memory blocks per worker of a switch; one is filled while others are
+    /// Set the number of memory blocks per worker of a switch: one is filled while the others are
     /// written.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = bounded::count::<2, 1024>)]
     blocks: usize,
@@ -79,21 +80,22 @@ pub(crate) struct Args {
     #[arg(short = 'C', long, value_name = "SIZE", default_value = "1GiB")]
     rotate_size: String,
 
-    /// Keep the log below this size: the least important data is deleted, as by `strata prune
-    /// --max-size`. At least four block files (-C) of each worker of a switch.
+    /// Keep the log below this size, by deleting the least important data as `strata prune
+    /// --max-size` does. At least the size of four block files (-C) per worker of a switch.
     #[arg(long, value_name = "SIZE")]
     disk_limit: Option<String>,
 
-    /// Read `[elastic]` of this configuration file: when the disk is short (disk_space_percent,
-    /// disk_rate_percent, blocks_percent), and when data is deleted (remove_percent).
+    /// Read `[elastic]` of this configuration file: when switches are asked to keep less
+    /// (disk_space_percent, disk_rate_percent, blocks_percent), and when data is deleted
+    /// (remove_percent).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
     #[command(flatten)]
     group: GroupArgs,
 
-    /// Hand out shared memory to switches on this machine on this Unix socket. By default, one in
-    /// /run/strata/relay-PORT or $XDG_RUNTIME_DIR/strata/relay-PORT.
+    /// Hand out shared memory to switches on this machine through this Unix socket. By default, one
+    /// in /run/strata/relay-PORT or $XDG_RUNTIME_DIR/strata/relay-PORT.
     #[arg(long, value_name = "PATH")]
     memory_socket: Option<PathBuf>,
 
@@ -106,7 +108,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
 
-    /// Accept packets from anyone who connects, though others can reach the --listen address.
+    /// Accept packets from anyone who can reach the --listen address.
     #[arg(long, conflicts_with_all = ["secret_file", "tls_cert"])]
     insecure: bool,
 

@@ -26,7 +26,8 @@ pub(crate) struct Args {
     #[arg(short = 'i', long, visible_alias = "intf1", value_name = "IF")]
     interface: String,
 
-    /// Send this capture file, read as by `strata record`. Several are merged in time order.
+    /// Send this capture file, in any format that `strata record` reads. Several are merged in time
+    /// order.
     #[arg(short = 'r', long = "read", value_name = "FILE", required = true)]
     read: Vec<PathBuf>,
 

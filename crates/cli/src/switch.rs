@@ -51,7 +51,7 @@ struct LinkArgs {
     #[arg(long, value_enum, default_value_t = Way::Udp)]
     transport: Way,
 
-    /// Send raw frames from this interface; the relay is on the same link.
+    /// Send raw frames from this interface; the relay must be on the same link.
     #[arg(
         long,
         value_name = "NAME",
@@ -65,7 +65,8 @@ struct LinkArgs {
     #[arg(long, value_name = "PATH")]
     memory_socket: Option<PathBuf>,
 
-    /// Trust a shared-memory relay run by this user, if that is neither root nor the current one.
+    /// Trust a shared-memory relay run by this user, if that is neither root nor the user running
+    /// the switch.
     #[arg(long, value_name = "USER")]
     relay_user: Option<String>,
 
@@ -74,17 +75,17 @@ struct LinkArgs {
     #[arg(long, value_enum, default_value_t = Connection::Rc)]
     service: Connection,
 
-    /// Choose what rc does about loss: resend, or skip and count it, as a switch must that keeps no
-    /// copies.
+    /// Choose what rc does about loss: resend, or skip and count it, as a switch that keeps no
+    /// copies must.
     #[arg(long, value_enum, default_value_t = Loss::Resend)]
     on_loss: Loss,
 
-    /// Choose how packets are cut: mtu fills RDMA messages; switch makes a message of each 128, 64,
-    /// 32, 16, 8 and 4 bytes, as a programmable switch does.
+    /// Choose how packets are cut into RDMA messages: mtu fills each message; switch cuts pieces of
+    /// 128, 64, 32, 16, 8 and 4 bytes, one per message, as a programmable switch does.
     #[arg(long, value_enum, default_value_t = Cut::Mtu)]
     segments: Cut,
 
-    /// Send a block to disk this many seconds after its start, even if not full.
+    /// Have a block written to disk this many seconds after its start, even if it is not full.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = flush_seconds)]
     flush: f64,
 
@@ -116,7 +117,7 @@ enum Way {
     Udp,
     /// RoCEv2 in our own frames, through a packet socket.
     Raw,
-    /// Memory of this machine, where the relay runs too.
+    /// Shared memory, with a relay on this machine.
     SharedMemory,
 }
 

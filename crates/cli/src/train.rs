@@ -27,7 +27,8 @@ pub(crate) struct TrainArgs {
     #[arg(short = 'o', long, value_name = "FILE")]
     output: PathBuf,
 
-    /// Write an HTML page on the packets of unseen flows, and its figures as JSON next to it.
+    /// Write an HTML page on how packets of unseen flows are classified, and its figures as JSON
+    /// next to it.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
@@ -43,15 +44,15 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "LIST")]
     features: Option<String>,
 
-    /// Set the number of trees and leaves per tree, such as 8x64; of several the best is taken.
+    /// Set the number of trees and of leaves per tree, such as 8x64; of several, the best is chosen.
     #[arg(long, value_name = "TREESxLEAVES", value_parser = shape)]
     shape: Vec<String>,
 
-    /// Limit the depth of a tree, 8 by default; of several the best is taken.
+    /// Limit the depth of a tree, 8 by default; of several, the best is chosen.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     depth: Vec<u32>,
 
-    /// Drop features without which unseen flows are judged no worse.
+    /// Drop features without which unseen flows are classified no worse.
     #[arg(long)]
     choose_features: bool,
 
@@ -67,7 +68,7 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "CLASS=N", value_parser = class_weight)]
     class_weight: Vec<String>,
 
-    /// Give small sources the weight of large ones.
+    /// Give small sources (the labels' source column) the weight of large ones.
     #[arg(long)]
     even_sources: bool,
 
@@ -79,15 +80,16 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = positive)]
     false_alarm_cost: f64,
 
-    /// Catch at least this share of each source.
+    /// Catch at least this share of the attack packets of each source, such as 0.95.
     #[arg(long, value_name = "SHARE", value_parser = share, group = "point")]
     target_recall: Option<f64>,
 
-    /// Keep whole at most this share of bytes.
+    /// Keep at most this share of bytes whole, such as 0.1.
     #[arg(long, value_name = "SHARE", value_parser = share, group = "point")]
     max_kept_whole: Option<f64>,
 
-    /// Call packets benign only from this score on; uncertain ones get the class 'unknown'.
+    /// Call packets benign only from this score up, such as 0.9; uncertain ones get the class
+    /// 'unknown'.
     #[arg(long, value_name = "SCORE", value_parser = share, group = "point")]
     conservative: Option<f64>,
 

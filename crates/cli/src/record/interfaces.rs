@@ -17,8 +17,8 @@ const SNAPLEN_MAX: i64 = 262_144;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Interfaces")]
 pub(super) struct InterfaceArgs {
-    /// Capture from this interface, until Ctrl-C; separate several with commas; any for all.
-    /// `strata interfaces` lists them.
+    /// Capture from this interface, until Ctrl-C; several are separated by commas; any means all of
+    /// them. `strata interfaces` lists them.
     #[arg(
         short = 'i',
         long = "interface",
@@ -34,7 +34,7 @@ pub(super) struct InterfaceArgs {
     #[arg(short = 'p', long = "no-promiscuous-mode")]
     no_promiscuous: bool,
 
-    /// Capture at most this many bytes of each packet; 0 is the default.
+    /// Capture at most this many bytes of each packet; 0 means the default.
     #[arg(short = 's', long = "snapshot-length", value_name = "BYTES", default_value_t = LiveOptions::SNAPLEN_DEFAULT,
         value_parser = clap::value_parser!(u32).range(..=SNAPLEN_MAX))]
     snaplen: u32,
@@ -52,8 +52,8 @@ pub(super) struct InterfaceArgs {
     #[arg(short = 'Q', long, value_enum, default_value_t = Way::Inout)]
     direction: Way,
 
-    /// Take timestamps from this clock: adapter (the card's), host (the kernel's), or auto: the
-    /// card's if it stamps every packet and its clock agrees with this host's.
+    /// Take timestamps from this clock: adapter (the NIC's), host (the kernel's), or auto: the NIC's
+    /// if it stamps every packet and its clock agrees with this host's.
     #[arg(short = 'j', long = "time-stamp-type", value_enum, value_name = "TYPE", default_value_t = StampsArg::Auto)]
     stamps: StampsArg,
 
@@ -62,9 +62,9 @@ pub(super) struct InterfaceArgs {
     #[arg(long, value_name = "CPUS")]
     cores: Option<String>,
 
-    /// Take the packets away from this host, through AF_XDP: faster, but no program here receives
-    /// what passes the filter, not even your own remote session. For mirror ports and taps. Sees
-    /// received packets only.
+    /// Take the packets away from this host, with AF_XDP: faster, but nothing else on this host
+    /// receives packets that pass the filter, not even your own remote session. For mirror ports
+    /// and taps. Sees received packets only.
     #[arg(long)]
     exclusive: bool,
 
@@ -77,21 +77,21 @@ pub(super) struct InterfaceArgs {
     )]
     user: Option<String>,
 
-    /// Keep all privileges and access to all files, instead of dropping what is not needed after
-    /// the interfaces are open.
+    /// Keep all privileges and access to all files, instead of dropping what is not needed once the
+    /// interfaces are open.
     #[arg(long)]
     no_sandbox: bool,
 
-    /// Limit the CPU use of this process: 10%; 100% is one core. To stay within it, the kernel
-    /// captures a share of all flows only, as large as possible; packets it skips are counted
+    /// Limit the CPU use of this process, as in 10%; 100% is one core. To stay within it, only a
+    /// share of all flows is captured, as large as possible; skipped packets are counted
     /// (dropped{cpu_budget}), and the log records that share.
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     cpu: Option<f64>,
 
     /// Let the kernel copy only the headers of flows that are confidently kept as headers. Saves
-    /// copying long packets; on a busy core, and with packets of less than a thousand bytes,
-    /// looking flows up can cost more than that. Packets that turn out to be wanted whole are
-    /// counted (wanted_but_cut).
+    /// copying long packets; on a busy core, and with packets of less than a thousand bytes, the
+    /// lookups can cost more than they save. Packets that turn out to be wanted whole are counted
+    /// (wanted_but_cut).
     #[arg(long, conflicts_with = "look_back", conflicts_with = "first_bytes")]
     early_cut: bool,
 }

@@ -22,28 +22,28 @@ pub(super) struct LogArgs {
     output: PathBuf,
 
     /// Rotate: start a new block file before one exceeds this size, in millions of bytes or with a
-    /// unit (500MB, 2GiB); 0 never. A file holds at least one block.
+    /// unit (500MB, 2GiB); 0 means never. A file holds at least one block.
     #[arg(short = 'C', long, value_name = "SIZE", default_value = "1GiB")]
     rotate_size: String,
 
-    /// Rotate: start a new block file once one spans this many seconds of packet time; 0 never.
-    /// Files end with a block, so a quiet input rotates late.
+    /// Rotate: start a new block file once one spans this many seconds of packet time; 0 means
+    /// never. Files hold whole blocks, so a quiet input rotates late.
     #[arg(short = 'G', long, value_name = "SECONDS", default_value_t = 0,
         value_parser = clap::value_parser!(u64).range(..=bounded::SECONDS_MAX))]
     rotate_seconds: u64,
 
     /// Limit the number of files: with -G, exit after N times its seconds; without, keep the last N
-    /// block files of each worker and delete older ones, as a ring. (`strata prune` knows more ways
+    /// block files of each worker and delete older ones, as a ring. (See `strata prune` for other ways
     /// to keep a log small.)
     #[arg(short = 'W', long, value_name = "N", requires = "interface")]
     filecount: Option<NonZeroU32>,
 
-    /// Keep the log below this size throughout a live capture: the least important data is deleted,
-    /// as by `strata prune --max-size`. At least four block files of each worker (-C).
+    /// Keep the log below this size throughout a live capture, by deleting the least important data
+    /// as `strata prune --max-size` does. At least the size of four block files (-C) per worker.
     #[arg(long, value_name = "SIZE", requires = "interface")]
     disk_limit: Option<String>,
 
-    /// Set the size of a memory block, which is written at once.
+    /// Set the size of a memory block, the unit that is written to disk.
     #[arg(long, value_name = "SIZE", default_value = "1MiB")]
     block_size: String,
 
@@ -65,8 +65,8 @@ pub(super) struct LogArgs {
 /// The option that lets others read a log.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GroupArgs {
-    /// Let the members of this group read the log: its files get this group; otherwise only their
-    /// owner may read and write them. The members may use a recording's socket too.
+    /// Let the members of this group read the log, whose files get this group, and use a recording's
+    /// control socket. Without it, only the owner can.
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
 }

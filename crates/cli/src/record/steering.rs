@@ -14,8 +14,8 @@ pub(super) struct SteerArgs {
     #[arg(long, value_name = "FILE", env = "STRATA_CONFIG")]
     config: Option<PathBuf>,
 
-    /// Read policies from this file, in the format of the configuration file; they follow those of
-    /// the latter.
+    /// Read policies from this file, in the format of the configuration file; they are added after
+    /// those of that file.
     #[arg(long, value_name = "FILE", env = "STRATA_POLICY")]
     policy: Option<PathBuf>,
 
@@ -24,13 +24,13 @@ pub(super) struct SteerArgs {
     #[arg(long, value_name = "ACTION", env = "STRATA_DEFAULT")]
     default: Option<String>,
 
-    /// Listen on this Unix socket for `strata status`, `mode` and `policy`. By default, for a live
-    /// capture, on one in /run/strata or $XDG_RUNTIME_DIR/strata.
+    /// Listen on this Unix socket for `strata status`, `mode`, `policy` and `rotate`. By default, a
+    /// live capture listens on one in /run/strata or $XDG_RUNTIME_DIR/strata.
     #[arg(long, value_name = "PATH", env = "STRATA_SOCKET")]
     socket: Option<PathBuf>,
 
-    /// Check everything that a start would need, and exit: command line, configuration, policies,
-    /// model, files, interfaces, addresses. Nothing is created or sent.
+    /// Check everything needed to start, and exit: command line, configuration, policies, model,
+    /// files, interfaces, addresses. Nothing is created or sent.
     #[arg(long)]
     pub(super) check: bool,
 }

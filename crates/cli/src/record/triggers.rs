@@ -12,19 +12,19 @@ use crate::{bounded, text};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Attention")]
 pub(super) struct TriggerArgs {
-    /// Remember the latest packets whole, in this much memory: 512MiB. When a packet of a flow is
-    /// kept whole (by its class, a policy or an alert), its earlier packets that are still
-    /// remembered become whole in the log too.
+    /// Hold the latest packets whole in this much memory, as in 512MiB. When a packet of a flow is
+    /// kept whole (by its class, a policy or an alert), the flow's earlier packets that are still in
+    /// memory are kept whole too.
     #[arg(long, value_name = "SIZE", id = "look_back")]
     look_back: Option<String>,
 
-    /// Keep the start of every flow whole: packets that begin within its first bytes: 4k.
+    /// Keep the start of every flow whole: packets that begin within this many bytes, as in 4k.
     #[arg(long, value_name = "SIZE", id = "first_bytes")]
     first_bytes: Option<String>,
 
     /// Keep flows whole when Suricata alerts on them. PATH is its eve.json, which is followed (with
-    /// -r: read first), or a Unix socket that is created here for its eve-log of filetype
-    /// unix_stream.
+    /// -r: read first). If PATH does not exist, it becomes a Unix socket, for an eve-log with
+    /// `filetype: unix_stream`.
     #[arg(long, value_name = "PATH")]
     eve: Option<PathBuf>,
 }

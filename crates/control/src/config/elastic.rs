@@ -17,8 +17,8 @@ pub struct ElasticConfig {
     pub blocks_percent: f64,
     /// Packet rate is short when this share of a ring's memory waits for its worker, in percent.
     pub ring_percent: f64,
-    /// Disk rate is short when the disk's write queue is full for this share of the time, in
-    /// percent.
+    /// Disk rate is short when the queue of blocks being written to the disk is full for this share
+    /// of the time, in percent.
     pub disk_rate_percent: f64,
     /// The path to the relay is short when this share of sent RDMA packets is resent, in percent.
     pub rdma_again_percent: f64,
