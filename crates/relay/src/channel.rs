@@ -2,8 +2,10 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustls::{ClientConnection, Connection, ServerConnection};
 
 use crate::error::RelayError;
@@ -145,7 +147,9 @@ impl Channel {
         limit: Duration,
         interrupted: impl Fn() -> bool,
     ) -> Result<Message, RelayError> {
-        let end = std::time::Instant::now() + limit;
+        /// How long a wait ignores `interrupted`.
+        const LOOK_EVERY: Duration = Duration::from_millis(20);
+        let end = Instant::now() + limit;
         loop {
             if let Some(message) = self.poll()? {
                 return Ok(message);
@@ -154,11 +158,39 @@ impl Channel {
                 let peer = self.peer().to_owned();
                 return Err(RelayError::Interrupted { peer });
             }
-            if std::time::Instant::now() > end {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 return Err(self.io("no answer", ErrorKind::TimedOut.into()));
             }
-            std::thread::sleep(Duration::from_millis(1));
+            self.wait_ready(left.min(LOOK_EVERY))?;
         }
+    }
+
+    /// Waits up to `limit` until [`Channel::poll`] can do something: the peer has sent something,
+    /// or can take more.
+    ///
+    /// # Errors
+    ///
+    /// The operating system's error.
+    pub fn wait_ready(&self, limit: Duration) -> Result<(), RelayError> {
+        // With TLS, bytes that wait for the end of the handshake cannot be sent yet.
+        let sends = match &self.tls {
+            None => !self.unsent.is_empty(),
+            Some(tls) => tls.wants_write(),
+        };
+        let events = if sends {
+            PollFlags::IN | PollFlags::OUT
+        } else {
+            PollFlags::IN
+        };
+        let wait = || -> io::Result<()> {
+            let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
+            match poll(&mut [PollFd::new(&self.stream, events)], Some(&limit)) {
+                Ok(_) | Err(Errno::INTR) => Ok(()),
+                Err(error) => Err(error.into()),
+            }
+        };
+        wait().map_err(|error| self.io("wait", error))
     }
 
     fn io(&self, what: &str, source: io::Error) -> RelayError {

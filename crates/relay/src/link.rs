@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use strata_rdma::OnLoss;
 use strata_roce::Port;
 use strata_store::{About, BlockEnd, BlockSource, Incoming, SavedLedger};
+use strata_sys::pause;
 use strata_wire::roce::Service;
 use strata_wire::segment::Layout;
 use strata_wire::{Ledger, exact};
@@ -319,7 +320,7 @@ impl Runner {
                         let incoming = self.source.receive(wait);
                         self.take(incoming, None);
                     } else {
-                        thread::sleep(wait);
+                        pause::backoff(wait);
                     }
                 }
                 Search::GiveUp => return None,

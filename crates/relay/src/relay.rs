@@ -15,7 +15,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use strata_roce::udp::{RUNS, UdpPort};
 use strata_sandbox::{Owner, SocketError, SocketFile, runtime_dir};
 use strata_store::{Disk, RelayLog, RelayWriters, StoreError};
 use strata_sys::disk::AnyBlock;
+use strata_sys::pause;
 use strata_wire::roce::{Packet, UDP_PORT, icrc};
 
 use crate::error::{RelayError, io_error};
@@ -171,6 +172,8 @@ struct Inner {
     /// Blocks of memory of all switches, and how many of them wait for the disk.
     memory_blocks: AtomicU64,
     waiting_blocks: AtomicU64,
+    /// Tells connections that wait for an earlier one of the same switch to end.
+    ended: Ended,
     /// What switches are asked to give up.
     shortage: Mutex<Shortage>,
     /// Why the log can no longer be written.
@@ -181,6 +184,34 @@ struct Inner {
     report: Box<dyn Fn(&str) + Send + Sync>,
     #[cfg(feature = "verbs")]
     device: Option<strata_roce::verbs::Device>,
+}
+
+/// How many sessions have ended; their streams are free.
+#[derive(Debug, Default)]
+struct Ended {
+    sessions: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Ended {
+    fn tell(&self) {
+        *self.sessions() += 1;
+        self.changed.notify_all();
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, u64> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there are more than `seen`, or `limit` is over.
+    fn wait(&self, seen: u64, limit: Duration) {
+        let sessions = self.sessions();
+        // What it returns is looked at anew.
+        drop(
+            self.changed
+                .wait_timeout_while(sessions, limit, |sessions| *sessions == seen),
+        );
+    }
 }
 
 impl Inner {
@@ -304,6 +335,7 @@ impl BoundRelay {
             counters: RelayCounters::default(),
             memory_blocks: AtomicU64::new(0),
             waiting_blocks: AtomicU64::new(0),
+            ended: Ended::default(),
             shortage: Mutex::default(),
             failure: Mutex::default(),
             handover,
@@ -489,6 +521,8 @@ fn passes(error: &StoreError) -> bool {
 
 /// How long to wait for connections before checking the stop flag.
 const WAIT: Duration = Duration::from_millis(50);
+/// How long to wait after an error of a socket, which may still be there.
+const ERROR_WAIT: Duration = Duration::from_millis(100);
 
 fn accept(inner: &Arc<Inner>, listener: &TcpListener) {
     let mut sessions: Vec<JoinHandle<()>> = Vec::new();
@@ -498,7 +532,7 @@ fn accept(inner: &Arc<Inner>, listener: &TcpListener) {
         if let Err(error) = waited.and_then(|()| admission.accept(listener)) {
             // Too many open files.
             (inner.report)(&format!("cannot accept a switch: {error}"));
-            thread::sleep(Duration::from_millis(100));
+            pause::backoff(ERROR_WAIT);
         }
         for admitted in admission.advance() {
             sessions.retain(|thread| !thread.is_finished());
@@ -527,6 +561,7 @@ fn serve(inner: &Arc<Inner>, admitted: Admitted) {
         (inner.report)(&format!("switch {peer}: {error}"));
     }
     counters.connected.fetch_sub(1, Ordering::Relaxed);
+    inner.ended.tell();
 }
 
 /// The work of an RDMA NIC: UDP packets into memory, answers back.
@@ -542,7 +577,7 @@ fn respond(inner: &Inner, mut port: UdpPort) {
             }
             Err(error) => {
                 (inner.report)(&format!("RoCEv2 socket: {error}"));
-                thread::sleep(Duration::from_millis(100));
+                pause::backoff(ERROR_WAIT);
                 continue;
             }
         }

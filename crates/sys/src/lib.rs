@@ -15,6 +15,7 @@
 //! bpf        bpf(2): programs and maps
 //! verbs      memory that a NIC writes, through libibverbs (with the feature of that name)
 //! blocked    what SIGSYS does
+//! pause      letting time pass, where there is no state to wait for
 //! mapping    mmap(2), for the others
 //! ```
 //!
@@ -31,6 +32,7 @@ pub mod disk;
 pub mod interface;
 mod mapping;
 pub mod packet;
+pub mod pause;
 pub mod shared;
 pub mod socket;
 mod uring;

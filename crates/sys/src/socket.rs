@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::pause;
+
 /// A packet socket that receives nothing until it is bound. `cooked` ones omit the link-layer
 /// header.
 ///
@@ -291,7 +293,7 @@ pub fn send_all<const N: usize>(
             }
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) && tries < TRIES => {
                 tries += 1;
-                std::thread::sleep(Duration::from_micros(50));
+                pause::backoff(Duration::from_micros(50));
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             // Caused by an earlier packet: the queue pair finds out by itself.

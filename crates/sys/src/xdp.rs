@@ -11,10 +11,10 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::mapping::Mapping;
+use crate::pause;
 use crate::socket::{bind, get_option, owned, set_number, set_option};
 
 /// Bytes of a frame.
@@ -194,7 +194,7 @@ impl XdpSocket {
                     if error.kind() == io::ErrorKind::ResourceBusy
                         && begun.elapsed() < RELEASE_MAX =>
                 {
-                    thread::sleep(Duration::from_millis(10));
+                    pause::backoff(Duration::from_millis(10));
                 }
                 Err(error) => return Err(error),
             }

@@ -20,7 +20,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use strata_sys::interface as asked;
+use strata_sys::{interface as asked, pause};
 use strata_wire::exact;
 
 use crate::live::clock::monotonic_ns;
@@ -315,7 +315,7 @@ impl Sender {
                 if left {
                     break;
                 }
-                std::thread::sleep(Duration::from_millis(1));
+                pause::backoff(Duration::from_millis(1));
             }
         }
         if !left {
@@ -364,8 +364,7 @@ fn wait_until(due_ns: u64, stop: &AtomicBool) -> bool {
         }
         let left_ns = due_ns - now_ns;
         if left_ns > SLEEP_LATE_NS {
-            let sleep_ns = (left_ns - SLEEP_LATE_NS).min(SLEEP_MAX_NS);
-            std::thread::sleep(Duration::from_nanos(sleep_ns));
+            pause::until(now_ns + (left_ns - SLEEP_LATE_NS).min(SLEEP_MAX_NS));
         } else {
             std::hint::spin_loop();
         }

@@ -2,7 +2,6 @@
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use strata_roce::Port;
@@ -265,10 +264,8 @@ impl Opened {
             Some(port) if self.connection.awaits_packets() => port
                 .wait(limit)
                 .map_err(io_error("RDMA packets: cannot wait")),
-            _ => {
-                thread::sleep(limit);
-                Ok(())
-            }
+            // Answers come as messages.
+            _ => self.channel.wait_ready(limit),
         }
     }
 }

@@ -20,13 +20,13 @@ use crate::protocol::relay::{
 };
 use crate::protocol::{End, Message, Welcome};
 
-use super::Inner;
 use super::admission::Admitted;
+use super::{Inner, WAIT};
 use memory::Memory;
 
 /// How long a connection waits for an earlier one of the same switch to end.
 const MAKE_WAY_LIMIT: Duration = Duration::from_secs(5);
-/// How long the loop sleeps when nothing happens.
+/// How long the loop waits for writers when nothing else happens.
 const REST: Duration = Duration::from_micros(500);
 /// How long a switch refused at its welcome may take to read why.
 const READ_LIMIT: Duration = Duration::from_secs(1);
@@ -153,7 +153,10 @@ fn hear_out(channel: &mut Channel, last: &Message) {
     while listens && Instant::now() < end {
         match channel.poll() {
             Ok(Some(_)) => {}
-            Ok(None) => std::thread::sleep(REST),
+            Ok(None) => {
+                let left = end.saturating_duration_since(Instant::now());
+                listens = channel.wait_ready(left).is_ok();
+            }
             Err(_) => listens = false,
         }
     }
@@ -218,9 +221,11 @@ fn begin(
 fn stream_of(inner: &Inner, options: &StreamOptions) -> Result<RelayStream, StoreError> {
     let end = Instant::now() + MAKE_WAY_LIMIT;
     loop {
+        let ended = *inner.ended.sessions();
         match inner.log.stream(options) {
             Err(StoreError::StreamTaken) if Instant::now() < end && !inner.stopped() => {
-                std::thread::sleep(REST);
+                // Not for long: the relay may be stopped.
+                inner.ended.wait(ended, WAIT);
             }
             stream => return stream,
         }
