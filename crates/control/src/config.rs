@@ -31,7 +31,7 @@ pub struct Config {
     pub mode: Vec<String>,
     /// Action for packets that no policy matches, as in `policy.action`. By default `classify`.
     pub default: Option<String>,
-    /// Custom modes, by name.
+    /// Custom modes, by name; one with the name of a built-in mode replaces it.
     pub modes: BTreeMap<String, ModeConfig>,
     /// Policies; of those that match a packet, those with the highest priority apply.
     pub policy: Vec<PolicyConfig>,
