@@ -58,23 +58,33 @@ pub fn of_gre(bytes: &[u8]) -> Option<(usize, Option<Inner>)> {
 #[inline]
 pub fn of_udp(source: u16, destination: u16, payload: &[u8]) -> Option<(usize, Inner)> {
     match destination {
-        4789 | 8472 => of_vxlan(payload),
-        6081 => of_geneve(payload),
-        2152 => of_gtp_u(payload),
-        _ if source == 2152 => of_gtp_u(payload),
+        VXLAN | VXLAN_LINUX => of_vxlan(payload),
+        GENEVE => of_geneve(payload),
+        UDP_EITHER => of_gtp_u(payload),
+        _ if source == UDP_EITHER => of_gtp_u(payload),
         _ => None,
     }
 }
+
+/// Destination ports of the tunnels that [`of_udp`] knows: VXLAN (RFC 7348 §5, and Linux's older
+/// one) and GENEVE (RFC 8926 §3.3). Vector code and tests take the ports from here.
+pub const UDP_DESTINATIONS: [u16; 3] = [VXLAN, VXLAN_LINUX, GENEVE];
+
+/// The port of GTP-U, which either end may use (TS 29.281 §4.4.2).
+pub const UDP_EITHER: u16 = 2152;
+
+const VXLAN: u16 = 4789;
+const VXLAN_LINUX: u16 = 8472;
+const GENEVE: u16 = 6081;
 
 /// Whether the ports are those of a tunnel that [`of_udp`] knows.
 #[must_use]
 pub fn has_udp_port(source: u16, destination: u16) -> bool {
     // Without a branch, as this is on the data path.
-    (destination == 4789)
-        | (destination == 8472)
-        | (destination == 6081)
-        | (destination == 2152)
-        | (source == 2152)
+    UDP_DESTINATIONS.iter().fold(
+        (source == UDP_EITHER) | (destination == UDP_EITHER),
+        |is, &port| is | (destination == port),
+    )
 }
 
 /// RFC 7348 §5: the I flag set, reserved bytes; then Ethernet.

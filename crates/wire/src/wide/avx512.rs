@@ -4,6 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::{Avx512, GROUP, GROUPS, PacketColumns, WIDE};
+use crate::tunnel::{UDP_DESTINATIONS, UDP_EITHER};
 
 /// Where the fields of plain headers are in a packet, as [`fields`] returns them: 32-bit words in
 /// the CPU's byte order. Twice, for two packets: bit 6 says which.
@@ -28,11 +29,6 @@ static PLACES: [u8; 64] = {
     }
     places
 };
-
-/// UDP ports of tunnels, as in [`has_udp_port`](crate::tunnel::has_udp_port): of destinations, and
-/// of either.
-const TUNNELS: [u32; 3] = [4789, 8472, 6081];
-const TUNNEL_EITHER: u32 = 2152;
 
 /// Everything that the functions below need; they are inlined into one that has it.
 macro_rules! vector {
@@ -223,9 +219,11 @@ fn enabled(columns: &mut PacketColumns, key: &[u64; 8], group: usize, packets: &
     let header_len = _mm512_add_epi32(transport_len, set(34));
     let source_port = and(ports, set(0xffff));
     let destination_port = _mm512_srli_epi32::<16>(ports);
-    let mut tunnel = is(destination_port, TUNNEL_EITHER) | is(source_port, TUNNEL_EITHER);
-    for port in TUNNELS {
-        tunnel |= is(destination_port, port);
+    // As `tunnel::has_udp_port`.
+    let either = u32::from(UDP_EITHER);
+    let mut tunnel = is(destination_port, either) | is(source_port, either);
+    for port in UDP_DESTINATIONS {
+        tunnel |= is(destination_port, u32::from(port));
     }
     let total_len = and(total, set(0xffff));
     let link_len = set(14);

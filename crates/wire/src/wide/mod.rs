@@ -160,6 +160,7 @@ impl PacketColumns {
 mod tests {
     use super::*;
     use crate::Plain;
+    use crate::tunnel::{UDP_DESTINATIONS, UDP_EITHER};
     use proptest::prelude::*;
 
     proptest! {
@@ -172,7 +173,9 @@ mod tests {
                 (
                     prop::collection::vec(any::<u8>(), 0..90),
                     prop::sample::select(vec![6_u8, 6, 17, 17, 1]),
-                    prop::sample::select(vec![53_u16, 443, 4789, 8472, 2152, 6081]),
+                    prop::sample::select(
+                        [&[53, 443, UDP_EITHER], &UDP_DESTINATIONS[..]].concat(),
+                    ),
                     20_u16..90, 4_u8..16, any::<u32>(),
                     prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..2),
                 ),
