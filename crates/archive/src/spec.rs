@@ -163,7 +163,8 @@ pub struct Spec {
     /// Whether it depends on earlier packets, or on all of a flow's: its rows cannot be made from
     /// some blocks alone.
     pub(crate) of_run: bool,
-    /// Whether it is made from header contents, which takes half of the time.
+    /// Whether it is made from header contents, which takes half of the time: tables of block files
+    /// parse headers only for such columns.
     pub(crate) of_headers: bool,
 }
 
@@ -245,6 +246,8 @@ impl Spec {
 
 /// Declares the columns of a table: an enum of their names in the program, in the order of the
 /// table, and their specs. `$declared` has a [`Spec`] in `spec`.
+///
+/// A column added later must be [`Spec::or_null`]: the files of older logs do not have it.
 macro_rules! columns {
     (
         $(#[$doc:meta])*

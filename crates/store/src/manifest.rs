@@ -130,6 +130,9 @@ pub struct About {
 }
 
 /// One run of `strata record`.
+///
+/// A manifest must serialise to the very bytes that were read. So a field added later is skipped
+/// (`skip_serializing_if`) where an older log has no value for it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recording {
     /// From 1.
