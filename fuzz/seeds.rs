@@ -13,8 +13,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use strata_blocks::{BlockHeader, HEADER_LEN};
 use strata_fuzz::{capture, link_index};
-use strata_store::{BlockHeader, HEADER_LEN};
 
 /// A longer input is slow to mutate.
 const BYTES_MAX: usize = 4096;

@@ -8,15 +8,16 @@ use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
 use strata_archive::{ArchiveError, compact, verify};
+use strata_blocks::{BlockBuilder, PacketRecord};
 use strata_filter::Filter;
 use strata_fuzz::{Bounded, Chooser, log_of};
 use strata_query::{
     ExportOptions, FileFormat, Find, FlowRecord, RecordFormat, RecordWriter, export, flow_records,
 };
-use strata_store::{BlockBuilder, Context, Disk, Log, PacketRecord, SimDisk};
+use strata_store::{Disk, Log, SimDisk};
 use strata_traffic::{Generator, Options, Profile, SPACE};
 use strata_wire::dissect::dissect;
-use strata_wire::{FlowShare, Keep, LinkType, TunnelKey};
+use strata_wire::{Context, FlowShare, Keep, LinkType, TunnelKey};
 
 #[global_allocator]
 static MEMORY: Bounded = Bounded::new();

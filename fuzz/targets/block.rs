@@ -6,11 +6,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use strata_blocks::{ALIGNMENT, BlockHeader, HEADER_LEN, MAGIC, Records, Summary};
 use strata_fuzz::{Bounded, Chooser, log_of};
 use strata_query::{ExportOptions, FileFormat, Find, export};
-use strata_store::{
-    ALIGNMENT, BlockHeader, HEADER_LEN, MAGIC, Records, Select, StoreError, Summary,
-};
+use strata_store::{Select, StoreError};
 use strata_wire::AddressFamily;
 
 #[global_allocator]
@@ -85,7 +84,7 @@ fn parts(bytes: &[u8], first_seq: u64) {
 /// Ends, and after a bad record at once.
 fn records(mut records: Records<'_>, body_len: usize) {
     // A record is at least its prefix.
-    for _ in 0..=body_len / strata_store::PREFIX_LEN {
+    for _ in 0..=body_len / strata_blocks::PREFIX_LEN {
         match records.next() {
             None => return,
             Some(Ok(_)) => {}

@@ -5,9 +5,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use strata_blocks::are_definitions;
 use strata_fuzz::{Bounded, Chooser};
 use strata_relay::protocol::{HEADER_LEN, Message, VERSION};
-use strata_store::are_definitions;
 
 #[global_allocator]
 static MEMORY: Bounded = Bounded::new();

@@ -8,8 +8,9 @@
 use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
+use strata_blocks::{RelayedHeader, SEGMENTS_AT};
 use strata_fuzz::{Bounded, Chooser, log_of};
-use strata_store::{RelayedHeader, SEGMENTS_AT, Select};
+use strata_store::Select;
 use strata_wire::segment::{Assembly, BlockWriter, Layout, PacketInfo, Segments, damaged};
 
 #[global_allocator]

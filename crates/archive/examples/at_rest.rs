@@ -12,13 +12,11 @@ use std::sync::Arc;
 
 use parquet::file::reader::FileReader;
 use parquet::file::serialized_reader::SerializedFileReader;
-use strata_store::{
-    About, BlockBuilder, BlockSink, Context, Disk, FileKind, Log, PACKET_HEADER_LEN, PacketRecord,
-    RealDisk, Recorder, RecorderOptions,
-};
+use strata_blocks::{BlockBuilder, BlockSink, PACKET_HEADER_LEN, PacketRecord};
+use strata_store::{About, Disk, FileKind, Log, RealDisk, Recorder, RecorderOptions};
 use strata_traffic::{Generator, Options, Profile, SPACE};
 use strata_wire::{
-    FlowHasher, Interface, Keep, Ledger, LinkType, Plain, TunnelKey, dissect::dissect,
+    Context, FlowHasher, Interface, Keep, Ledger, LinkType, Plain, TunnelKey, dissect::dissect,
 };
 
 const CLASSES: [&str; 2] = ["benign", "anomalous"];

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use parquet::data_type::ByteArray;
-use strata_store::keep_name;
+use strata_blocks::keep_name;
 use strata_wire::{AddressFamily, FlowShare};
 
 use crate::addresses::Addresses;

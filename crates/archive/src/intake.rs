@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use strata_store::{Block, Context, Damage, PacketRecord, Record, Recording, VerdictRecord};
-use strata_wire::{FlowHasher, FlowShare, Interface, LinkType, Meta};
+use strata_blocks::{PacketRecord, Record, VerdictRecord};
+use strata_store::{Block, Damage, Recording};
+use strata_wire::{Context, FlowHasher, FlowShare, Interface, LinkType, Meta};
 
 use crate::error::ArchiveError;
 use crate::pending::{PENDING_MAX, Pending};

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use parquet::data_type::ByteArray;
 use serde::{Deserialize, Serialize};
+use strata_blocks::BlockBuilder;
 use strata_capture::PacketRef;
 use strata_store::{
-    BlockBuilder, Disk, ENCRYPTED, FileKind, Part, PartCount, PartFile, Recording, STAGING,
-    is_remote,
+    Disk, ENCRYPTED, FileKind, Part, PartCount, PartFile, Recording, STAGING, is_remote,
 };
 use strata_wire::{Interface, Meta};
 

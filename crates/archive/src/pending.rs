@@ -1,6 +1,6 @@
 //! A dissected packet waiting to be added to a run.
 
-use strata_store::PacketRecord;
+use strata_blocks::PacketRecord;
 use strata_wire::dissect::{dissect, may_hide_addresses};
 use strata_wire::{FlowHasher, Headers, LinkType, Plain, TunnelKey, mix64};
 

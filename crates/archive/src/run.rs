@@ -5,7 +5,7 @@
 //! packets of another run.
 
 use parquet::data_type::ByteArray;
-use strata_store::PacketRecord;
+use strata_blocks::PacketRecord;
 use strata_wire::dissect::protocol;
 use strata_wire::transport::tcp_flag;
 use strata_wire::{AddressFamily, FlowShare, Headers, prefetch_whole};

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use parquet::data_type::ByteArray;
-use strata_store::{Context, VerdictRecord, reason};
+use strata_blocks::{VerdictRecord, reason};
+use strata_wire::Context;
 
 use crate::run::u32_of;
 

@@ -6,12 +6,10 @@ mod common;
 use std::sync::Arc;
 
 use strata_archive::{Retention, compact, prune, verify};
-use strata_store::{
-    About, BlockBuilder, BlockSink, Context, Disk, Log, PacketRecord, Promotion, Recorder,
-    RecorderOptions, SimDisk,
-};
+use strata_blocks::{BlockBuilder, BlockSink, PacketRecord, Promotion};
+use strata_store::{About, Disk, Log, Recorder, RecorderOptions, SimDisk};
 use strata_testkit::{CountingAllocator, allocations};
-use strata_wire::{Interface, Keep, Ledger, LinkType};
+use strata_wire::{Context, Interface, Keep, Ledger, LinkType};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;

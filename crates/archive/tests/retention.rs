@@ -7,12 +7,12 @@ mod common;
 use std::sync::Arc;
 
 use strata_archive::{PROTECTED, Pruned, Retention, compact, prune};
+use strata_blocks::{BlockSink, PacketRecord, Promotion};
 use strata_store::{
-    About, BlockSink, Context, Disk, Log, PacketRecord, Promotion, Recorder, RecorderOptions,
-    RelayLog, SimDisk, StreamOptions, index_name,
+    About, Disk, Log, Recorder, RecorderOptions, RelayLog, SimDisk, StreamOptions, index_name,
 };
 use strata_testkit::data_dir;
-use strata_wire::{Interface, Keep, Ledger, LinkType};
+use strata_wire::{Context, Interface, Keep, Ledger, LinkType};
 
 const DAY: u64 = 86_400_000_000_000;
 /// When packets arrive: long ago.
@@ -41,7 +41,7 @@ fn start(disk: &Arc<dyn Disk>, about: &About) -> (Recorder, BlockSink) {
 fn block(
     sink: &mut BlockSink,
     packet: Option<(u64, u64)>,
-    more: impl FnOnce(&mut strata_store::BlockBuilder),
+    more: impl FnOnce(&mut strata_blocks::BlockBuilder),
 ) {
     let mut block = loop {
         match sink.take() {

@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
-use strata_store::{
-    ClassCount, Damage, Log, Loss, Record, Recording, Select, State, StoreError, keep_name,
-};
+use strata_blocks::{ClassCount, Record, keep_name};
+use strata_store::{Damage, Log, Loss, Recording, Select, State, StoreError};
 use strata_wire::{Ledger, Meta, Printable, grouped, human_bytes};
 
 mod reasons;

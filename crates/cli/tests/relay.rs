@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use strata_store::{Log, Record, Recording, Select, State};
+use strata_blocks::Record;
+use strata_store::{Log, Recording, Select, State};
 use strata_testkit::Certificates;
 use strata_wire::mix64;
 

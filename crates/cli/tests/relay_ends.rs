@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use strata_store::{Log, Record, Select};
+use strata_blocks::Record;
+use strata_store::{Log, Select};
 use strata_testkit::may_use_kernel;
 
 const STRATA: &str = env!("CARGO_BIN_EXE_strata");

@@ -7,11 +7,12 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail};
 use rustix::thread::CapabilitySet;
+use strata_blocks::{BlockSink, block_channel};
 use strata_control::Controller;
 use strata_control::elastic::Degradation;
 use strata_relay::{Link, LinkOptions, LinkReport, OnShortage, Transport};
 use strata_sandbox::{Owner, Role, User};
-use strata_store::{About, BlockSink, DiskChoice, Recorder, RecorderOptions, block_channel};
+use strata_store::{About, DiskChoice, Recorder, RecorderOptions};
 use strata_wire::{Ledger, Printable};
 
 use crate::log_dir::log_directory;

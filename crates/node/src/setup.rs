@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail, ensure};
+use strata_blocks::BlockSink;
 use strata_capture::live::CutTable;
 use strata_capture::send::Mirror;
 use strata_control::Controller;
@@ -14,7 +15,7 @@ use strata_pipeline::{
     WorkerOptions,
 };
 use strata_policy::Mode;
-use strata_store::{About, BlockSink};
+use strata_store::About;
 use strata_wire::{Counters, FlowKey};
 
 use crate::configuration::{Addresses, Configuration};

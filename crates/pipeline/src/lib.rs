@@ -7,7 +7,7 @@
 //!
 //! - [`Worker`]: one worker, run to completion, in batches of 64; it owns its
 //!   sketch, its counters and the block it fills, and knows neither sockets nor the kernel: made of
-//!   [`Parts`], it emits blocks into a [`Sink`];
+//!   [`Parts`], it emits blocks into a [`Sink`](strata_blocks::Sink);
 //! - [`DataPath`]: which instructions it uses; logs do not depend on it;
 //! - [`FlowFinder`]: which flow a packet belongs to;
 //! - [`Classifier`]: sketch, features and forest of one model;
@@ -36,6 +36,4 @@ pub use classifier::{Classified, Classifier};
 pub use flows::{FlowFinder, wire_bytes};
 pub use path::{DataPath, PathError};
 pub use run::{RunError, run};
-pub use worker::{
-    Copies, EnoughOfFlows, Parts, Sink, TriggerOptions, Triggers, Worker, WorkerOptions,
-};
+pub use worker::{Copies, EnoughOfFlows, Parts, TriggerOptions, Triggers, Worker, WorkerOptions};

@@ -10,7 +10,7 @@
 //! Positions count bytes since the start, skipped ones too, so one comparison tells whether an
 //! entry is still there: it is while it lies within the ring's length before the end.
 
-use strata_store::Promotion;
+use strata_blocks::Promotion;
 use strata_wire::prefetch;
 
 const ENTRY_HEADER_LEN: usize = 32;

@@ -14,8 +14,7 @@ use std::collections::HashMap;
 
 use strata_classify::{Verdict, VerdictId};
 use strata_sketch::Level;
-use strata_store::Decider;
-use strata_wire::{Granularity, Keep, Outcome};
+use strata_wire::{Decider, Granularity, Keep, Outcome};
 
 /// Who decided, numbered within this worker; 0 is the class.
 pub(crate) type DeciderId = u16;

@@ -2,10 +2,10 @@
 
 use std::ops::ControlFlow;
 
+use strata_blocks::{Sink, SinkError};
 use strata_capture::{CaptureError, Input, Next};
-use strata_store::StoreError;
 
-use crate::worker::{Sink, Worker};
+use crate::worker::Worker;
 
 /// Why recording ended early. What was recorded before is in the log.
 #[derive(Debug, thiserror::Error)]
@@ -15,7 +15,7 @@ pub enum RunError {
     Capture(#[from] CaptureError),
     /// The log cannot be written.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Sink(#[from] SinkError),
 }
 
 /// Runs an input through a worker, until it ends, fails or is told to stop, and finishes the worker

@@ -8,16 +8,16 @@ mod record;
 mod triggers;
 mod wide;
 
+use strata_blocks::{BlockBuilder, BlockSink, Progress, Sink, SinkError};
 use strata_capture::{PacketRef, Packets};
 use strata_classify::{LANES, Model};
 use strata_filter::{Filter, Program};
 use strata_policy::{ClassKept, Follower, Mode, ModeDemands, ModeError, Plan};
 use strata_sketch::Pressure;
-use strata_store::{BlockBuilder, BlockSink, Decider, Progress, StoreError};
 use strata_wire::wide::WIDE;
 use strata_wire::{
-    Counters, DropReason, FlowHasher, FlowShare, Granularity, Interface, Ledger, LinkType, Meta,
-    Outcome, TunnelKey, exact, mix64, prefetch,
+    Counters, Decider, DropReason, FlowHasher, FlowShare, Granularity, Interface, Ledger, LinkType,
+    Meta, Outcome, TunnelKey, exact, mix64, prefetch,
 };
 
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use crate::reasons::{BY_CLASS, DeciderId, Reasons, join_decided};
 use accounting::in_flight;
 use classes::ByClass;
 use lanes::Lanes;
-pub use parts::{Copies, EnoughOfFlows, Parts, Sink};
+pub use parts::{Copies, EnoughOfFlows, Parts};
 pub use triggers::{TriggerOptions, Triggers};
 use wide::Wide;
 
@@ -107,7 +107,7 @@ pub struct Worker<S = BlockSink> {
     by_class: ByClass,
     next_seq: u64,
     packet_number: u64,
-    write_error: Option<StoreError>,
+    write_error: Option<SinkError>,
     /// How many packets are still wanted; `None` for all that come.
     budget: Option<Arc<Budget>>,
     /// Is told how much of a flow's packets is enough.
@@ -189,7 +189,7 @@ impl<S: Sink> Worker<S> {
     /// # Errors
     ///
     /// If the log cannot be written.
-    pub fn idle(&mut self) -> Result<(), StoreError> {
+    pub fn idle(&mut self) -> Result<(), SinkError> {
         self.switch_if_asked();
         self.apply_alerts()
     }
@@ -351,7 +351,7 @@ impl<S: Sink> Worker<S> {
     /// # Errors
     ///
     /// If the log cannot be written.
-    pub fn meta(&mut self, meta: Meta) -> Result<(), StoreError> {
+    pub fn meta(&mut self, meta: Meta) -> Result<(), SinkError> {
         let room = BlockBuilder::meta_len(&meta);
         if self.block.room() < room + DEFINITIONS_LEN && !self.block.is_empty() {
             self.next_block()?;
@@ -380,7 +380,7 @@ impl<S: Sink> Worker<S> {
     ///
     /// If the log cannot be written. The counters include every packet of the batch, unless the
     /// writer thread itself is gone.
-    pub fn batch(&mut self, batch: &(impl Packets + ?Sized)) -> Result<(), StoreError> {
+    pub fn batch(&mut self, batch: &(impl Packets + ?Sized)) -> Result<(), SinkError> {
         let Some(budget) = self.budget.clone() else {
             return self.batch_at_most(batch, u64::MAX);
         };
@@ -402,7 +402,7 @@ impl<S: Sink> Worker<S> {
         &mut self,
         batch: &(impl Packets + ?Sized),
         most: u64,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), SinkError> {
         self.switch_if_asked();
         self.apply_alerts()?;
         let end = self.passed().saturating_add(most);
@@ -442,7 +442,7 @@ impl<S: Sink> Worker<S> {
         batch: &(impl Packets + ?Sized),
         start: usize,
         count: usize,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), SinkError> {
         self.lanes.wanted = 0;
         self.lanes.is_plain = 0;
         self.lanes.dissected = 0;

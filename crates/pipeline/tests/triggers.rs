@@ -6,12 +6,13 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use strata_blocks::Record;
 use strata_capture::{Input, InputOptions, Next};
 use strata_classify::Model;
 use strata_pipeline::{Alert, Alerts, Parts, TriggerOptions, Triggers, Worker, WorkerOptions, run};
 use strata_policy::Mode;
 use strata_query::{ExportOptions, FileFormat, Find, export};
-use strata_store::{About, Disk, Log, Record, Recorder, RecorderOptions, Select, SimDisk};
+use strata_store::{About, Disk, Log, Recorder, RecorderOptions, Select, SimDisk};
 use strata_testkit::{data_dir, workspace_root};
 use strata_wire::dissect::dissect;
 use strata_wire::pcapng::options;

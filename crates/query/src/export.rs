@@ -5,7 +5,8 @@ use std::io::{ErrorKind, Write};
 
 use strata_archive::ArchiveError;
 use strata_archive::parts::{self, Input};
-use strata_store::{BlockFile, Damage, FileKind, Log, Record, Recording, Select, StoreError};
+use strata_blocks::Record;
+use strata_store::{BlockFile, Damage, FileKind, Log, Recording, Select, StoreError};
 use strata_wire::Meta;
 
 use crate::by_time::MEMORY_BYTES;

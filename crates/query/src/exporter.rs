@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 use strata_archive::ArchiveError;
+use strata_blocks::{PacketRecord, Record};
 use strata_capture::{PacketRef, PcapNgWriter, PcapWriter, WriteError};
-use strata_store::{Damage, Log, PacketRecord, Record, Select, StoreError};
+use strata_store::{Damage, Log, Select, StoreError};
 use strata_wire::pcapng::options;
 use strata_wire::{Interface, LinkType, Meta};
 

@@ -11,11 +11,9 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::io::Write;
 
 use strata_archive::ArchiveError;
-use strata_store::{
-    Block, Blocks, Context, Cursor, Damage, Head, Log, PacketRecord, Record, Recording, Select,
-    StoreError, VerdictRecord, keep_name, reason,
-};
-use strata_wire::FlowShare;
+use strata_blocks::{Head, PacketRecord, Record, VerdictRecord, keep_name, reason};
+use strata_store::{Block, Blocks, Cursor, Damage, Log, Recording, Select, StoreError};
+use strata_wire::{Context, FlowShare};
 
 use crate::by_time::Waiting;
 use crate::exporter::{Exporter, comment_text};

@@ -4,12 +4,11 @@
 use std::sync::Arc;
 
 use strata_archive::compact;
+use strata_blocks::{BlockSink, PacketRecord};
 use strata_capture::{Input, InputOptions, Next};
 use strata_query::{ExportOptions, Exported, FileFormat, Find, export};
-use strata_store::{
-    About, BlockSink, Context, Disk, Log, PacketRecord, Recorder, RecorderOptions, SimDisk,
-};
-use strata_wire::{Interface, Keep, Ledger, LinkType};
+use strata_store::{About, Disk, Log, Recorder, RecorderOptions, SimDisk};
+use strata_wire::{Context, Interface, Keep, Ledger, LinkType};
 
 /// Definitions in a block.
 const DEFINITIONS: u64 = 3;

@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use strata_blocks::{BlockEnd, BlockSource, Incoming};
 use strata_rdma::OnLoss;
 use strata_roce::Port;
-use strata_store::{About, BlockEnd, BlockSource, Incoming, SavedLedger};
+use strata_store::{About, SavedLedger};
 use strata_sys::pause;
 use strata_wire::roce::Service;
 use strata_wire::segment::Layout;

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
+use strata_blocks::{RelayedHeader, SEGMENTS_AT};
 use strata_rdma::{Memory, Refused};
-use strata_store::{RelayedHeader, SEGMENTS_AT};
 use strata_sys::AlignedBytes;
 use strata_sys::disk::{AnyBlock, OwnBlock};
 use strata_sys::shared::{SharedBlock, SharedMemory};

@@ -7,15 +7,13 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use strata_blocks::{BlockBuilder, BlockSink, PacketRecord, Record, Written, block_channel};
 use strata_rdma::{OnLoss, PacketBatch};
 use strata_relay::{
     Link, LinkOptions, LinkReport, Relay, RelayError, RelayOptions, Transport, tls,
 };
 use strata_roce::Port;
-use strata_store::{
-    About, BlockBuilder, BlockSink, Log, Loss, PacketRecord, Record, Select, SimDisk, State,
-    Written, block_channel,
-};
+use strata_store::{About, Log, Loss, Select, SimDisk, State};
 use strata_testkit::Certificates;
 use strata_wire::roce::{Packet, Service};
 use strata_wire::segment::{Layout, SegmentHeader};

@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use strata_blocks::{BlockBuilder, PacketRecord, Record, block_channel};
 use strata_rdma::{Event, Failure, OnLoss, PacketBatch, Psn, Requester, RequesterOptions};
 use strata_relay::protocol::{
     Begin, BlockFull, End, Hello, HelloPath, Message, Welcome, WelcomePath,
@@ -18,10 +19,7 @@ use strata_relay::protocol::{
 use strata_relay::{Link, LinkOptions, Relay, RelayOptions};
 use strata_roce::Port;
 use strata_roce::udp::{UdpPort, UdpToPeer};
-use strata_store::{
-    About, BlockBuilder, Log, Loss, PacketRecord, RealDisk, Record, SavedLedger, Select, SimDisk,
-    block_channel,
-};
+use strata_store::{About, Log, Loss, RealDisk, SavedLedger, Select, SimDisk};
 use strata_wire::roce::{NakCode, Service, UDP_PORT};
 use strata_wire::segment::{BlockWriter, Layout, PacketInfo};
 use strata_wire::{Ledger, mix64};
@@ -540,10 +538,10 @@ fn the_guest_writes_into_our_relay() {
     let mut put = |at: usize, message: &[u8]| {
         memory[at..at + message.len()].copy_from_slice(message);
     };
-    let mut records = strata_store::Records::new(local.body(), 0);
+    let mut records = strata_blocks::Records::new(local.body(), 0);
     while let Some(record) = records.next_raw() {
         match record.unwrap() {
-            strata_store::RawRecord::Packet(raw) => {
+            strata_blocks::RawRecord::Packet(raw) => {
                 let info = PacketInfo {
                     seq: raw.packet.seq,
                     ts_ns: raw.packet.ts_ns,
@@ -552,7 +550,7 @@ fn the_guest_writes_into_our_relay() {
                 };
                 writer.push(&info, raw.bytes, &mut put);
             }
-            strata_store::RawRecord::Other { bytes, .. } => definitions.extend_from_slice(bytes),
+            strata_blocks::RawRecord::Other { bytes, .. } => definitions.extend_from_slice(bytes),
         }
     }
     writer.flush(&mut put);

@@ -1,13 +1,12 @@
 //! `archive.json`: what compaction made of block files, and which of those are gone.
 
-use std::ops::AddAssign;
-
 use serde::{Deserialize, Serialize};
+
+use strata_blocks::ClassCount;
 
 use crate::disk::{COMPACTION_NAME, LOCK_NAME, READERS_NAME};
 use crate::flipped::explain;
 use crate::manifest::{DAMAGED, MANIFEST_NAME, NO_CRC};
-use crate::summary::ClassCount;
 
 /// The archive manifest's file name within a log.
 pub const ARCHIVE_NAME: &str = "archive.json";
@@ -144,14 +143,6 @@ impl From<&PartCount> for ClassCount {
             wire_bytes: count.wire_bytes,
             logged_bytes: count.logged_bytes,
         }
-    }
-}
-
-impl AddAssign<&ClassCount> for ClassCount {
-    fn add_assign(&mut self, other: &Self) {
-        self.packets += other.packets;
-        self.wire_bytes += other.wire_bytes;
-        self.logged_bytes += other.logged_bytes;
     }
 }
 

@@ -8,21 +8,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::sync::Arc;
 
+use strata_blocks::{
+    ALIGNMENT, BlockHeader, Definitions, HEADER_LEN, Records, RelayedHeader, SEGMENTS_AT, Summary,
+    assemble,
+};
 use strata_wire::{AddressFamily, FlowHasher, FlowKey};
 
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Damage, StoreError, io_error};
-use crate::format::{
-    ALIGNMENT, BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_HOLDS_FLOWS, FLAG_META, FLAG_PROMOTES,
-    HEADER_LEN,
-};
 use crate::index::{Entry, Index};
 use crate::log::Log;
 use crate::manifest::{BlockFile, Recording};
-use crate::promotion::Promotions;
-use crate::records::Records;
-use crate::relayed::{Definitions, RelayedHeader, SEGMENTS_AT, assemble};
-use crate::summary::Summary;
+use crate::promotions::Promotions;
 
 use ahead::{AHEAD_MAX, Ahead, Indexed, ahead, settle};
 use buffer::Buffer;
@@ -97,7 +94,7 @@ impl Select {
     /// in its summary.
     #[must_use]
     pub fn may_match(&self, header: &BlockHeader, may_hold: impl Fn(u64) -> bool) -> bool {
-        if header.flags & FLAG_META != 0 {
+        if header.holds_meta() {
             return true;
         }
         if self.metadata_only {
@@ -107,17 +104,17 @@ impl Select {
         let before = self.to_ns.is_none_or(|to| header.ts_min_ns < to);
         if header.packets == 0 {
             // Nothing but promotions: they are checked with the rest.
-            return header.flags & FLAG_PROMOTES != 0;
+            return header.promotes();
         }
         if !after || !before {
             return false;
         }
-        if header.flags & FLAG_HIDES_ADDRESSES != 0 {
+        if header.hides_addresses() {
             return true;
         }
         let hasher = FlowHasher::new(header.hash_seed);
         if let Some(flows) = &self.flows
-            && header.flags & FLAG_HOLDS_FLOWS != 0
+            && header.holds_flows()
         {
             return flows.iter().any(|flow| may_hold(hasher.flow(flow)));
         }
@@ -502,7 +499,7 @@ fn read_block(
     };
     let offset = current.offset;
     let wanted = if current.promotions_only {
-        header.flags & FLAG_PROMOTES != 0
+        header.promotes()
     } else {
         select.may_match(&header, |key| summary.may_hold(key))
     };

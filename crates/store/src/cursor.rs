@@ -1,33 +1,15 @@
 //! A position among the records of a block, which it owns: a merge of several blocks can switch
 //! between them without decoding a record twice.
 
-use zerocopy::FromBytes;
-use zerocopy::little_endian::U64;
+use strata_blocks::{BadRecord, Head, Place, Record, Records};
 
 use crate::blocks::Block;
-use crate::format::{PREFIX_LEN, kind};
-use crate::layout::Prefix;
-use crate::records::{BadRecord, Place, Record, Records};
 
 /// The records of a block, one after another.
 #[derive(Debug)]
 pub struct Cursor {
     block: Block,
     place: Place,
-}
-
-/// What the next record is, as far as its first bytes tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Head {
-    /// A packet.
-    Packet {
-        /// Its arrival, ns.
-        ts_ns: u64,
-        /// Its interface.
-        interface: u16,
-    },
-    /// Anything else: a definition, metadata of an input, or damage.
-    Other,
 }
 
 impl Cursor {
@@ -61,41 +43,16 @@ impl Cursor {
     /// What [`Cursor::advance`] will return, without decoding it; `None` at the end.
     #[must_use]
     pub fn peek(&self) -> Option<Head> {
-        let body = self.block.body();
-        let mut at = self.place.offset();
-        loop {
-            let rest = body.get(at..).filter(|rest| !rest.is_empty())?;
-            let Ok((prefix, content)) = Prefix::ref_from_prefix(rest) else {
-                return Some(Head::Other);
-            };
-            match prefix.kind {
-                kind::PACKET_OPTIONS | kind::PROMOTION => {
-                    let end = at.checked_add(PREFIX_LEN + prefix.len.get() as usize);
-                    match end.filter(|end| *end <= body.len()) {
-                        Some(end) => at = end,
-                        None => return Some(Head::Other),
-                    }
-                }
-                kind::PACKET => {
-                    let time = U64::ref_from_prefix(content);
-                    return Some(time.map_or(Head::Other, |(ts_ns, _)| Head::Packet {
-                        ts_ns: ts_ns.get(),
-                        interface: prefix.reference.get(),
-                    }));
-                }
-                _ => return Some(Head::Other),
-            }
-        }
+        self.place.peek(self.block.body())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use strata_blocks::{BlockHeader, PACKET_HEADER_LEN, Summary};
 
     use super::*;
-    use crate::format::{BlockHeader, PACKET_HEADER_LEN};
-    use crate::summary::Summary;
 
     fn block(body: Vec<u8>) -> Block {
         Block {

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use strata_blocks::SinkError;
+
 /// Why a log cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -73,18 +75,41 @@ pub enum StoreError {
     /// Bytes that differ from what was written.
     #[error("{0}")]
     Damage(#[from] Damage),
-    /// Data sent to a relay may not have reached its disk.
-    #[error("the connection to the relay was lost")]
-    RelayLost,
-    /// The relay cannot store what it receives, and says why.
-    #[error("{0}; what it had not stored is lost and counted")]
-    RelayFailed(String),
     /// Another connection of the same switch writes the stream.
     #[error("an earlier connection of this switch has not ended yet")]
     StreamTaken,
-    /// The writer thread ended on its own.
-    #[error("the log's writer thread ended unexpectedly")]
-    WriterGone,
+    /// Blocks go nowhere.
+    #[error(transparent)]
+    Sink(SinkError),
+}
+
+impl From<SinkError> for StoreError {
+    fn from(error: SinkError) -> Self {
+        match error {
+            SinkError::Full { file } => Self::DiskFull {
+                file,
+                goes_on: true,
+            },
+            SinkError::Failed(error) => match error.downcast() {
+                Ok(own) => *own,
+                Err(foreign) => Self::Sink(SinkError::Failed(foreign)),
+            },
+            other => Self::Sink(other),
+        }
+    }
+}
+
+impl From<StoreError> for SinkError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Sink(error) => error,
+            StoreError::DiskFull {
+                file,
+                goes_on: true,
+            } => Self::Full { file },
+            other => Self::Failed(Box::new(other)),
+        }
+    }
 }
 
 impl StoreError {
@@ -117,7 +142,7 @@ impl StoreError {
                 goes_on: *goes_on,
             },
             Self::Gone { dir } => Self::Gone { dir: dir.clone() },
-            _ => Self::WriterGone,
+            _ => SinkError::WriterGone.into(),
         }
     }
 }

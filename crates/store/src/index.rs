@@ -14,14 +14,13 @@ use std::io;
 use std::ops::Range;
 use std::thread;
 
+use strata_blocks::{BlockHeader, Bloom, HEADER_LEN, Summary};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::blocks::Select;
 use crate::disk::{Disk, DiskFile};
-use crate::format::{BlockHeader, FLAG_PROMOTES, HEADER_LEN};
 use crate::layout::IndexFooter;
 use crate::manifest::{BlockFile, Recording};
-use crate::summary::{Bloom, Summary};
 
 const MAGIC: [u8; 8] = *b"STRATAI1";
 const FOOTER_LEN: usize = size_of::<IndexFooter>();
@@ -150,7 +149,7 @@ impl Index {
     /// Numbers of the blocks with promotions.
     pub(crate) fn promotions(&self) -> Vec<usize> {
         let entries = self.entries.iter().enumerate();
-        let promotes = entries.filter(|(_, entry)| entry.header.flags & FLAG_PROMOTES != 0);
+        let promotes = entries.filter(|(_, entry)| entry.header.promotes());
         promotes.map(|(n, _)| n).collect()
     }
 

@@ -15,7 +15,7 @@ use crate::disk::{Disk, RealDisk};
 use crate::error::{StoreError, io_error};
 use crate::index::{Index, index_name};
 use crate::manifest::{BlockFile, MANIFEST_NAME, Manifest, Recording, State};
-use crate::promotion::Promotions;
+use crate::promotions::Promotions;
 use crate::stored::{read_all, read_manifest};
 
 /// A log, opened for reading. It may be written at the same time.

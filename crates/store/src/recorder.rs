@@ -10,13 +10,12 @@ mod writer;
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::SyncSender;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use strata_blocks::{BlockEnd, BlockSink, SinkError};
 use strata_wire::Ledger;
 
-use crate::channel::{BlockSink, ToWriter};
 use crate::disk::Disk;
 use crate::error::{StoreError, io_error, is_full};
 use crate::manifest::{About, MANIFEST_NAME, Recording, SavedLedger, State};
@@ -95,7 +94,7 @@ pub struct Recorder {
 }
 
 struct WriterThread {
-    sender: SyncSender<ToWriter>,
+    end: BlockEnd,
     thread: JoinHandle<Result<(), StoreError>>,
 }
 
@@ -177,7 +176,7 @@ impl Recorder {
         let mut writers = Vec::new();
         for worker in 0..workers.max(1) {
             let (sink, writer) = channel(&shared, worker)?;
-            let sender = sink.to_writer.clone();
+            let end = sink.end_handle();
             let on_thread = shared.options.on_thread;
             let spawned = thread::Builder::new()
                 .name(format!("strata-writer-{worker}"))
@@ -186,7 +185,7 @@ impl Recorder {
                     writer.run()
                 });
             let thread = spawned.map_err(io_error("writer thread".into(), "start"))?;
-            writers.push(WriterThread { sender, thread });
+            writers.push(WriterThread { end, thread });
             sinks.push(sink);
         }
         let recorder = Self {
@@ -217,11 +216,12 @@ impl Recorder {
     pub fn finish(mut self, ledger: &Ledger, warnings: Vec<String>) -> Result<(), StoreError> {
         for writer in &self.writers {
             // If the writer is gone, joining it tells why.
-            let _ = writer.sender.send(ToWriter::Finish);
+            writer.end.end();
         }
         let mut ended = Ok(());
         for writer in self.writers.drain(..) {
-            let joined = writer.thread.join().unwrap_or(Err(StoreError::WriterGone));
+            let joined = writer.thread.join();
+            let joined = joined.unwrap_or(Err(SinkError::WriterGone.into()));
             ended = ended.and(joined);
         }
         // After a full disk, the files' contents are known; otherwise they are found by reading.

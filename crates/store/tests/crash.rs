@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use strata_blocks::{BlockBuilder, PacketRecord, Written};
 use strata_capture::{Input, InputOptions, Next};
 use strata_store::{
-    About, BlockBuilder, Disk, Log, Loss, PacketRecord, Recorder, RecorderOptions, Select, SimDisk,
-    State, StoreError, Written,
+    About, Disk, Log, Loss, Recorder, RecorderOptions, Select, SimDisk, State, StoreError,
 };
 use strata_wire::{Interface, Ledger, LinkType, Meta, mix64};
 
@@ -221,7 +221,7 @@ fn packets_of_several_interfaces_are_exported_in_the_order_of_their_times() {
     let mut times = Vec::new();
     for (worker, sink) in (0..).zip(&mut sinks) {
         let mut next = [worker + 1; 2];
-        let mut block = empty(sink, |written| written.outcome).unwrap();
+        let mut block = empty(sink, |written| Ok(written.outcome?)).unwrap();
         for seq in 0..400_u64 {
             // Runs of packets of either interface, which overlap in time.
             let interface = u16::try_from(mix64(seq / 7 + worker) % 2).unwrap();
@@ -261,7 +261,7 @@ fn packets_of_several_interfaces_are_exported_in_the_order_of_their_times() {
             block.push_packet(&packet, 0);
             if seq % 60 == 59 || seq == 399 {
                 sink.submit(block).unwrap();
-                block = empty(sink, |written| written.outcome).unwrap();
+                block = empty(sink, |written| Ok(written.outcome?)).unwrap();
             }
         }
     }
@@ -483,7 +483,7 @@ fn blocks_are_found_by_time_and_address_without_reading_the_others() {
     let (recorder, mut sink) = Recorder::start(Arc::clone(&disk), options(0), &about).unwrap();
     let hasher = FlowHasher::new([5, 6]);
     for n in 0..10_u64 {
-        let mut block = empty(&mut sink, |written| written.outcome).unwrap();
+        let mut block = empty(&mut sink, |written| Ok(written.outcome?)).unwrap();
         push(&mut block, n);
         block.note(hasher.address(AddressFamily::Ipv4, n.into()));
         if n == 9 {
@@ -550,7 +550,7 @@ fn nested_headers_are_passed_over_not_looked_into() {
     let size = file.size().unwrap();
     let blocks = size / 4096;
     for n in 0..blocks {
-        let header = strata_store::BlockHeader {
+        let header = strata_blocks::BlockHeader {
             recording: 1,
             body_len: u32::try_from(size - n * 4096 - 128).unwrap(),
             body_crc: 1,
@@ -602,11 +602,11 @@ fn a_file_that_was_deleted_is_named_and_the_others_are_read() {
     let disk: Arc<dyn Disk> = Arc::new(strata_store::RealDisk::at(dir.path()));
     let (recorder, mut sink) =
         Recorder::start(Arc::clone(&disk), options(300_000), &About::default()).unwrap();
-    let mut block = empty(&mut sink, |written| written.outcome).unwrap();
+    let mut block = empty(&mut sink, |written| Ok(written.outcome?)).unwrap();
     for seq in 0..PACKETS {
         if block.room() < 4_096 {
             sink.submit(block).unwrap();
-            block = empty(&mut sink, |written| written.outcome).unwrap();
+            block = empty(&mut sink, |written| Ok(written.outcome?)).unwrap();
         }
         push(&mut block, seq);
     }

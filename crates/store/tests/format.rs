@@ -8,8 +8,9 @@ mod common;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use strata_blocks::Promotion;
 use strata_store::{
-    About, Disk, Log, Promotion, Recorder, RecorderOptions, SimDisk, checkpoint_name, index_name,
+    About, Disk, Log, Recorder, RecorderOptions, SimDisk, checkpoint_name, index_name,
 };
 use strata_wire::Ledger;
 

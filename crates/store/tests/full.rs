@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use strata_blocks::{BlockBuilder, BlockSink, SinkError, Written};
 use strata_store::{
-    About, BlockBuilder, BlockSink, Disk, Log, RealDisk, Recorder, RecorderOptions, SimDisk, State,
-    StoreError, WhenFull, Written,
+    About, Disk, Log, RealDisk, Recorder, RecorderOptions, SimDisk, State, StoreError, WhenFull,
 };
 use strata_testkit::may_use_kernel;
 use strata_wire::Ledger;
@@ -44,10 +44,10 @@ impl Outcome {
         let packets = written.counters.packets;
         match written.outcome {
             Ok(()) => self.written += packets,
-            Err(StoreError::DiskFull { goes_on: true, .. }) => self.dropped += packets,
+            Err(SinkError::Full { .. }) => self.dropped += packets,
             Err(error) => {
                 self.refused += packets;
-                self.ended.get_or_insert(error);
+                self.ended.get_or_insert(error.into());
             }
         }
     }
@@ -401,7 +401,7 @@ fn a_directory_that_is_removed_in_a_quiet_hour_is_noticed() {
     let start = Instant::now();
     let heard = loop {
         if let Some(written) = sink.poll() {
-            break written.outcome;
+            break written.outcome.map_err(StoreError::from);
         }
         assert!(start.elapsed() < Duration::from_secs(20), "not noticed");
         std::thread::yield_now();

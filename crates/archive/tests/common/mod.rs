@@ -7,15 +7,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use strata_archive::{Identities, compact, encrypt_to};
+use strata_blocks::PacketRecord;
 use strata_capture::{Input, InputOptions, Next};
 use strata_classify::Model;
 use strata_pipeline::{Parts, RunError, Worker, WorkerOptions, run};
 use strata_policy::Mode;
 use strata_query::{ExportOptions, FileFormat, Find};
-use strata_store::{About, Context, Disk, Log, PacketRecord, Recorder, RecorderOptions, SimDisk};
+use strata_store::{About, Disk, Log, Recorder, RecorderOptions, SimDisk};
 use strata_testkit::{data_dir, workspace_root};
 use strata_wire::dissect::dissect;
-use strata_wire::{FlowShare, Interface, Keep, Ledger, LinkType, Meta, TunnelKey};
+use strata_wire::{Context, FlowShare, Interface, Keep, Ledger, LinkType, Meta, TunnelKey};
 
 /// Time, link type, length on the wire, bytes, options.
 pub(crate) type Packet = (u64, u16, u32, Vec<u8>, Vec<u8>);

@@ -5,14 +5,13 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use serde_json::json;
+use strata_blocks::{PacketRecord, VerdictRecord, keep_name, reason};
 use strata_classify::Model;
 use strata_query::reasons_of;
 use strata_sketch::Level;
-use strata_store::{
-    Context, Log, PacketRecord, Recording, VerdictRecord, in_words, keep_name, reason,
-};
+use strata_store::{Log, Recording};
 use strata_wire::dissect::dissect;
-use strata_wire::{AddressFamily, LinkType, TunnelKey, grouped};
+use strata_wire::{AddressFamily, Context, LinkType, TunnelKey, grouped, in_words};
 
 use crate::text::time;
 

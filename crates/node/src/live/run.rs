@@ -3,10 +3,10 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use strata_blocks::SinkError;
 use strata_capture::Packets;
 use strata_capture::live::{Live, LiveError, LiveNext};
 use strata_pipeline::Worker;
-use strata_store::StoreError;
 
 /// Why capturing ended early. Packets recorded before are in the log.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +16,7 @@ pub(super) enum RunError {
     Live(#[from] LiveError),
     /// The log cannot be written.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Sink(#[from] SinkError),
 }
 
 /// Packets are in the log's files after this time, however few there are.

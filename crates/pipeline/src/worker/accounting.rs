@@ -1,13 +1,13 @@
 //! A worker's blocks being written to files, and the accounting of their packets.
 
-use strata_store::{BlockCounters, StoreError, Written};
+use strata_blocks::{BlockCounters, Sink, SinkError, Written};
 use strata_wire::{DropReason, Ledger};
 
-use super::{Sink, Worker};
+use super::Worker;
 
 impl<S: Sink> Worker<S> {
     #[cold]
-    pub(super) fn room_for(&mut self, needed: usize) -> Result<(), StoreError> {
+    pub(super) fn room_for(&mut self, needed: usize) -> Result<(), SinkError> {
         if !self.block.is_empty() {
             self.next_block()?;
         }
@@ -16,7 +16,7 @@ impl<S: Sink> Worker<S> {
     }
 
     /// Hands the block to the writer and waits for an empty one: a file can wait.
-    pub(super) fn next_block(&mut self) -> Result<(), StoreError> {
+    pub(super) fn next_block(&mut self) -> Result<(), SinkError> {
         while let Some(written) = self.sink.poll() {
             self.account(written);
         }
@@ -26,7 +26,7 @@ impl<S: Sink> Worker<S> {
             }
             match self.sink.wait()? {
                 Some(written) => self.account(written),
-                None => return Err(StoreError::WriterGone),
+                None => return Err(SinkError::WriterGone),
             }
         };
         self.blocks_handed_over += 1;
@@ -58,8 +58,8 @@ impl<S: Sink> Worker<S> {
             Err(error) => {
                 let reason = match error {
                     // It reconnects by itself.
-                    StoreError::RelayLost | StoreError::RelayFailed(_) => DropReason::RelayLost,
-                    StoreError::DiskFull { goes_on: true, .. } => DropReason::DiskFull,
+                    SinkError::RelayLost | SinkError::RelayFailed(_) => DropReason::RelayLost,
+                    SinkError::Full { .. } => DropReason::DiskFull,
                     _ => DropReason::WriteError,
                 };
                 let dropped = &mut self.ledger.dropped[reason as usize];
@@ -68,7 +68,7 @@ impl<S: Sink> Worker<S> {
                 for (sum, bytes) in self.ledger.cut_bytes.iter_mut().zip(counters.cut_bytes) {
                     *sum -= bytes;
                 }
-                let is_over = matches!(error, StoreError::RelayFailed(_));
+                let is_over = matches!(error, SinkError::RelayFailed(_));
                 if is_over || reason == DropReason::WriteError {
                     self.write_error.get_or_insert(error);
                 }
@@ -82,7 +82,7 @@ impl<S: Sink> Worker<S> {
     /// # Errors
     ///
     /// If the log cannot be written.
-    pub fn flush_old(&mut self) -> Result<(), StoreError> {
+    pub fn flush_old(&mut self) -> Result<(), SinkError> {
         while let Some(written) = self.sink.poll() {
             self.account(written);
         }
@@ -99,7 +99,7 @@ impl<S: Sink> Worker<S> {
     /// # Errors
     ///
     /// The first write error, unless [`Worker::batch`] has returned it.
-    pub fn finish(&mut self) -> Result<(), StoreError> {
+    pub fn finish(&mut self) -> Result<(), SinkError> {
         self.publish_hits();
         self.apply_alerts()?;
         if !self.block.is_empty() {

@@ -1,7 +1,7 @@
 //! How much was kept of the packets of each class.
 
+use strata_blocks::ClassCount;
 use strata_policy::ClassKept;
-use strata_store::ClassCount;
 use strata_wire::{Counters, Keep};
 
 /// Keep codes that a class can have, plus one for what is sampled out. What is dropped has the code

@@ -3,62 +3,13 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use strata_blocks::{BlockSink, Sink};
 use strata_policy::Steering;
-use strata_store::{BlockBuilder, BlockSink, Progress, StoreError, Written};
 use strata_wire::{Counters, FlowKey};
 
 use super::{Triggers, WorkerOptions};
 use crate::budget::Budget;
 use crate::path::DataPath;
-
-/// Where a worker's blocks go. A worker is compiled for its sink, so this costs nothing per packet.
-pub trait Sink {
-    /// An empty block, if one is free now. A new sink has one.
-    fn take(&mut self) -> Option<Box<BlockBuilder>>;
-
-    /// Passes a full block on.
-    ///
-    /// # Errors
-    ///
-    /// If nobody takes blocks any more.
-    fn submit(&mut self, block: Box<BlockBuilder>) -> Result<(), StoreError>;
-
-    /// What has become of blocks since the last call; does not wait.
-    fn poll(&mut self) -> Option<Written>;
-
-    /// Waits until the fate of some packets is known, or a block comes back empty; `None` if
-    /// nothing is in flight.
-    ///
-    /// # Errors
-    ///
-    /// If nobody takes blocks any more.
-    fn wait(&mut self) -> Result<Option<Written>, StoreError>;
-
-    /// The counters to keep up to date.
-    fn progress(&self) -> &Progress;
-}
-
-impl Sink for BlockSink {
-    fn take(&mut self) -> Option<Box<BlockBuilder>> {
-        Self::take(self)
-    }
-
-    fn submit(&mut self, block: Box<BlockBuilder>) -> Result<(), StoreError> {
-        Self::submit(self, block)
-    }
-
-    fn poll(&mut self) -> Option<Written> {
-        Self::poll(self)
-    }
-
-    fn wait(&mut self) -> Result<Option<Written>, StoreError> {
-        Self::wait(self)
-    }
-
-    fn progress(&self) -> &Progress {
-        Self::progress(self)
-    }
-}
 
 /// Takes copies of packets that a policy mirrors, a batch at a time, without waiting.
 pub trait Copies: Debug + Send {

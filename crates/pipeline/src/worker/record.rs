@@ -1,12 +1,12 @@
 //! The last stage of a worker: how much of a packet is kept, and its record.
 
+use strata_blocks::{PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, Sink, SinkError};
 use strata_capture::PacketRef;
 use strata_classify::VerdictId;
 use strata_sketch::Level;
-use strata_store::{PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, StoreError};
 use strata_wire::{Keep, Outcome, exact};
 
-use super::{DEFINITIONS_LEN, Demand, Sink, Worker};
+use super::{DEFINITIONS_LEN, Demand, Worker};
 use crate::flows::wire_bytes;
 use crate::reasons::{BY_CLASS, class_and_level, join_decided};
 
@@ -21,7 +21,7 @@ impl<S: Sink> Worker<S> {
         lane: usize,
         packet: &PacketRef<'_>,
         verdict: VerdictId,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), SinkError> {
         let class = self.classifier.class(verdict);
         self.packet_number += 1;
         let demand = match &self.policing {

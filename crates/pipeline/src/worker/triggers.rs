@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use strata_blocks::{PROMOTION_HEADER_LEN, Promotion, Sink, SinkError};
 use strata_capture::PacketRef;
 use strata_classify::VerdictId;
-use strata_store::{Decider, PROMOTION_HEADER_LEN, Promotion, StoreError};
-use strata_wire::{Keep, Outcome, exact};
+use strata_wire::{Decider, Keep, Outcome, exact};
 
-use super::{DEFINITIONS_LEN, Sink, Worker};
+use super::{DEFINITIONS_LEN, Worker};
 use crate::alerts::{Alerted, Alerts};
 use crate::classifier::bits;
 use crate::first_bytes::FirstBytes;
@@ -65,7 +65,7 @@ impl<S: Sink> Worker<S> {
     /// # Errors
     ///
     /// If the log cannot be written.
-    pub fn apply_alerts(&mut self) -> Result<(), StoreError> {
+    pub fn apply_alerts(&mut self) -> Result<(), SinkError> {
         let triggers = self.triggers.as_mut();
         let events = triggers.and_then(|triggers| triggers.alerted.as_mut()?.events());
         for alert in events.unwrap_or_default() {
@@ -107,7 +107,7 @@ impl<S: Sink> Worker<S> {
         packet: &PacketRef<'_>,
         decided: (Outcome, DeciderId),
         (verdict, class): (VerdictId, u8),
-    ) -> Result<(Outcome, DeciderId), StoreError> {
+    ) -> Result<(Outcome, DeciderId), SinkError> {
         const WHOLE: Outcome = Outcome::Log(Keep::Full);
         let (outcome, decider) = decided;
         let Some(triggers) = &mut self.triggers else {
@@ -159,7 +159,7 @@ impl<S: Sink> Worker<S> {
         fingerprint: u64,
         trigger: DeciderId,
         class: u8,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), SinkError> {
         // Taken out, since its packets go into the block meanwhile.
         let Some(mut triggers) = self.triggers.take() else {
             return Ok(());

@@ -3,13 +3,13 @@
 
 use std::ops::Range;
 
+use strata_blocks::{PACKET_HEADER_LEN, PREFIX_LEN, PacketRun, Sink, SinkError};
 use strata_capture::{PacketRef, Packets};
 use strata_classify::{LANES, VerdictId};
-use strata_store::{PACKET_HEADER_LEN, PREFIX_LEN, PacketRun, StoreError};
 use strata_wire::wide::{Avx512, GROUP, PacketColumns, WIDE};
 use strata_wire::{Headers, Keep, LinkType, Outcome, prefetch};
 
-use super::{DEFINITIONS_LEN, Demand, Sink, Worker, fetch};
+use super::{DEFINITIONS_LEN, Demand, Worker, fetch};
 use crate::classifier::bits;
 use crate::reasons::BY_CLASS;
 
@@ -103,7 +103,7 @@ impl<S: Sink> Worker<S> {
         batch: &(impl Packets + ?Sized),
         start: usize,
         count: usize,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool, SinkError> {
         let is_plain = self.policing.is_none() && self.triggers.is_none() && self.enough.is_none();
         if !is_plain || count < FEW {
             return Ok(false);
@@ -261,7 +261,7 @@ impl<S: Sink> Worker<S> {
         batch: &(impl Packets + ?Sized),
         start: usize,
         (interface, data): (u16, &[&[u8]]),
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), SinkError> {
         let mut rest = self.find_kept(wide, data.len());
         let mut others = 0;
         let mut at = 0;
@@ -366,7 +366,7 @@ impl<S: Sink> Worker<S> {
         wide: &Wide,
         (at, others): (usize, &mut usize),
         packet: &PacketRef<'_>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), SinkError> {
         let lanes = &mut *self.lanes;
         lanes.header_len[0] = wide.header_end[at];
         lanes.facts[0].fingerprint = wide.columns.fingerprint[at];

@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use strata_blocks::{BlockBuilder, Progress, Sink, SinkError, Written};
 use strata_capture::PacketRef;
-use strata_pipeline::Sink;
-use strata_store::{BlockBuilder, Progress, StoreError, Written};
 use strata_wire::mix64;
 
 /// Blocks as they would be in a file.
@@ -27,7 +26,7 @@ impl Sink for Blocks {
         Some(Box::new(BlockBuilder::new(64 << 10)))
     }
 
-    fn submit(&mut self, mut block: Box<BlockBuilder>) -> Result<(), StoreError> {
+    fn submit(&mut self, mut block: Box<BlockBuilder>) -> Result<(), SinkError> {
         let counters = block.counters();
         let mut sealed = self.sealed.lock().unwrap();
         let number = sealed.len() as u64;
@@ -44,7 +43,7 @@ impl Sink for Blocks {
         self.written.lock().unwrap().pop_front()
     }
 
-    fn wait(&mut self) -> Result<Option<Written>, StoreError> {
+    fn wait(&mut self) -> Result<Option<Written>, SinkError> {
         Ok(self.poll())
     }
 

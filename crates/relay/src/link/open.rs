@@ -4,11 +4,11 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 
+use strata_blocks::SEGMENTS_AT;
 use strata_roce::Port;
 use strata_roce::raw::RawToPeer;
 use strata_roce::shared::SharedToPeer;
 use strata_roce::udp::{UdpPort, UdpToPeer};
-use strata_store::SEGMENTS_AT;
 use strata_wire::roce::{MASK_24, Service, UDP_PORT};
 
 use crate::CONTROL_PORT;

@@ -7,7 +7,7 @@
 mod entrance;
 mod session;
 
-use strata_store::RelayedHeader;
+use strata_blocks::RelayedHeader;
 
 use crate::protocol::{End, Message};
 

@@ -14,10 +14,10 @@ mod path;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use strata_rdma::RequesterCounters;
-use strata_store::{
-    BlockBuilder, BlockCounters, BlockSource, Incoming, RawRecord, Records, StoreError, Written,
+use strata_blocks::{
+    BlockBuilder, BlockCounters, BlockSource, Incoming, RawRecord, Records, SinkError, Written,
 };
+use strata_rdma::RequesterCounters;
 use strata_wire::segment::PacketInfo;
 
 use crate::error::RelayError;
@@ -430,8 +430,8 @@ impl Switch {
     fn settle_lost(&mut self, counters: BlockCounters, source: &BlockSource) {
         add(&mut self.report.lost, &counters);
         let outcome = match &self.report.failure {
-            Some(reason) => StoreError::RelayFailed(reason.clone()),
-            None => StoreError::RelayLost,
+            Some(reason) => SinkError::RelayFailed(reason.clone()),
+            None => SinkError::RelayLost,
         };
         source.settle(Written {
             counters,

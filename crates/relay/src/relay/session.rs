@@ -8,6 +8,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, PoisonError, atomic::Ordering};
 use std::time::{Duration, Instant};
 
+use strata_blocks::SinkError;
 use strata_store::{About, RelayStream, StoreError, StreamOptions};
 use strata_sys::disk::{AnyBlock, DiskBlock};
 use strata_wire::Ledger;
@@ -68,7 +69,7 @@ impl Reporter {
 
 impl Drop for Reporter {
     fn drop(&mut self) {
-        self.send(None, Err(StoreError::WriterGone));
+        self.send(None, Err(SinkError::WriterGone.into()));
     }
 }
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use strata_store::{Log, Record, Recording, Select, SimDisk, State};
+use strata_blocks::Record;
+use strata_store::{Log, Recording, Select, SimDisk, State};
 
 use crate::switch::{Account, SwitchNode, content};
 

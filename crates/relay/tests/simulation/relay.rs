@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
+use strata_blocks::SEGMENTS_AT;
 use strata_rdma::{Access, Psn, QueuePairOptions, Region, Replies, Responder};
 use strata_relay::RelayError;
 use strata_relay::memory::Blocks as Memory;
@@ -13,7 +14,7 @@ use strata_relay::protocol::relay::{
     SessionOptions, Write, check_numbers,
 };
 use strata_relay::protocol::{Decoder, FIRST_LEN_MAX, HelloPath, Message, Welcome, WelcomePath};
-use strata_store::{About, RelayLog, RelayStream, SEGMENTS_AT, SimDisk, StoreError, StreamOptions};
+use strata_store::{About, RelayLog, RelayStream, SimDisk, StoreError, StreamOptions};
 use strata_sys::disk::{AnyBlock, DiskBlock};
 use strata_testkit::sim::{MS, SECOND};
 use strata_wire::Ledger;

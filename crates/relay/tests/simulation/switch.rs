@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
 
+use strata_blocks::{BlockBuilder, BlockSink, BlockSource, Incoming, PacketRecord, block_channel};
 use strata_control::elastic::{Degradation, ElasticState, follow};
 use strata_rdma::OnLoss;
 use strata_relay::RelayError;
@@ -11,9 +12,7 @@ use strata_relay::protocol::switch::{
     Connection, Entry, LinkReport, Numbers, Path, Search, Switch, SwitchOptions, Turn,
 };
 use strata_relay::protocol::{self, Begin, Decoder, Hello, HelloPath, Message};
-use strata_store::{
-    BlockBuilder, BlockSink, BlockSource, Incoming, PacketRecord, SavedLedger, block_channel,
-};
+use strata_store::SavedLedger;
 use strata_testkit::sim::{MS, SECOND};
 use strata_wire::roce::Packet;
 use strata_wire::segment::Layout;

@@ -3,11 +3,12 @@
 use std::io;
 use std::sync::mpsc::{Receiver, sync_channel};
 
+use strata_blocks::HEADER_LEN;
+
 use super::buffer::Buffer;
 use super::fetch::{self, Content, Failed, Fetcher};
 use super::{Block, Select};
 use crate::error::{Damage, StoreError, io_error};
-use crate::format::HEADER_LEN;
 use crate::index::{Entry, Index};
 use crate::log::Log;
 use crate::manifest::BlockFile;

@@ -4,7 +4,7 @@
 use std::ops::{Deref, Range};
 use std::sync::{Mutex, PoisonError};
 
-use crate::format::ALIGNMENT;
+use strata_blocks::ALIGNMENT;
 
 /// Buffers kept for reuse, at most, and bytes of one at most.
 const SPARE_MAX: usize = 16;

@@ -6,10 +6,10 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use strata_blocks::{BlockHeader, HEADER_LEN, Summary};
+
 use super::buffer::Buffer;
 use crate::disk::{Disk, DiskFile};
-use crate::format::{BlockHeader, HEADER_LEN};
-use crate::summary::Summary;
 
 /// Threads that read.
 const THREADS: usize = 2;

@@ -4,17 +4,15 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::Instant;
 
+use strata_blocks::{
+    BlockBuilder, BlockCounters, BlockHeader, BlockSink, BlockSource, Incoming, SinkError, Written,
+    block_channel,
+};
 use strata_sys::disk::{Carrying, OwnBlock};
 
-use crate::builder::{BlockBuilder, BlockCounters};
-use crate::channel::{
-    BlockSink, BlockSource, FromWriter, Progress, ToWriter, Written, block_channel,
-};
 use crate::error::{StoreError, is_full};
-use crate::format::BlockHeader;
 use crate::writer::{
     CheckpointFile, Files, InFlight, Landed, Next, OpenFile, Rotation, Written as InFile,
 };
@@ -50,9 +48,7 @@ pub(super) struct Writer {
     shared: Arc<Shared>,
     worker: u16,
     state: State,
-    inbox: Receiver<ToWriter>,
-    outbox: Sender<FromWriter>,
-    progress: Arc<Progress>,
+    source: BlockSource,
     checkpoint: CheckpointFile,
     last_checkpoint: Instant,
     in_flight: InFlight<Carrying<OwnBlock, Sealed>>,
@@ -74,11 +70,6 @@ pub(super) fn channel(
 ) -> Result<(BlockSink, Writer), StoreError> {
     let options = &shared.options;
     let (mut sink, source) = block_channel(options.block_bytes, options.blocks);
-    let BlockSource {
-        inbox,
-        outbox,
-        progress,
-    } = source;
     let disk = shared.log.disk();
     let mut in_flight = InFlight::new(disk.in_flight());
     sink.register(|memory| in_flight.register(memory));
@@ -92,9 +83,7 @@ pub(super) fn channel(
         shared: Arc::clone(shared),
         worker,
         state: State::Writing,
-        inbox,
-        outbox,
-        progress,
+        source,
         checkpoint,
         last_checkpoint: Instant::now(),
         in_flight,
@@ -113,9 +102,9 @@ impl Writer {
         let interval = self.shared.options.checkpoint_interval;
         loop {
             match self.receive() {
-                Ok(ToWriter::Block(block)) => self.begin(block),
-                Ok(ToWriter::Finish) | Err(RecvTimeoutError::Disconnected) => break,
-                Ok(ToWriter::Flush) | Err(RecvTimeoutError::Timeout) => {}
+                Incoming::Block(block) => self.begin(block),
+                Incoming::End => break,
+                Incoming::Flush | Incoming::Nothing => {}
             }
             while let Some(landed) = self.in_flight.try_complete() {
                 self.settle(landed);
@@ -177,35 +166,30 @@ impl Writer {
         if let State::Ended(_) = self.state {
             return;
         }
-        // A worker that is gone need not know.
-        let _ = self.outbox.send(FromWriter {
-            block: None,
-            written: Some(Written {
-                counters: BlockCounters::default(),
-                outcome: Err(error.again()),
-            }),
+        self.source.settle(Written {
+            counters: BlockCounters::default(),
+            outcome: Err(error.again().into()),
         });
         self.state = State::Ended(error);
     }
 
     /// Waits for the worker until the next checkpoint is due; or, while the worker is idle, for
     /// blocks in flight.
-    fn receive(&mut self) -> Result<ToWriter, RecvTimeoutError> {
+    fn receive(&mut self) -> Incoming {
         let interval = self.shared.options.checkpoint_interval;
         loop {
             let wait = interval.saturating_sub(self.last_checkpoint.elapsed());
             if self.in_flight.is_empty() {
-                return self.inbox.recv_timeout(wait);
+                return self.source.receive(wait);
             }
             if self.in_flight.has_room() {
-                match self.inbox.try_recv() {
-                    Ok(message) => return Ok(message),
-                    Err(TryRecvError::Disconnected) => return Err(RecvTimeoutError::Disconnected),
-                    Err(TryRecvError::Empty) => {}
+                match self.source.try_receive() {
+                    Incoming::Nothing => {}
+                    incoming => return incoming,
                 }
             }
             if wait.is_zero() {
-                return Err(RecvTimeoutError::Timeout);
+                return Incoming::Nothing;
             }
             self.wait_for_one();
         }
@@ -316,7 +300,7 @@ impl Writer {
         if let Some(since) = self.busy_since.take() {
             let busy_ns = u64::try_from((now - since).as_nanos());
             let busy_ns = busy_ns.expect("a recording of less than 584 years");
-            let sum = &self.progress.disk_busy_ns;
+            let sum = &self.source.progress().disk_busy_ns;
             sum.fetch_add(busy_ns, Ordering::Relaxed);
         }
         if !self.in_flight.has_room() {
@@ -327,13 +311,13 @@ impl Writer {
     /// Whether a block may be written now. A disk that was full is tried again after a while.
     fn may_write(&mut self) -> Result<(), StoreError> {
         if let State::Broken | State::Ended(_) = self.state {
-            return Err(StoreError::WriterGone);
+            return Err(SinkError::WriterGone.into());
         }
         if self.files.current().is_some_and(|file| file.has_failed()) {
             self.wait_for_all();
         }
         match self.state {
-            State::Broken | State::Ended(_) => Err(StoreError::WriterGone),
+            State::Broken | State::Ended(_) => Err(SinkError::WriterGone.into()),
             State::Full { since } if since.elapsed() < self.shared.options.full_retry => {
                 Err(StoreError::DiskFull {
                     file: self.shared.log.display(""),
@@ -400,7 +384,7 @@ impl Writer {
                         file: self.shared.log.display(file.name()),
                         goes_on: true,
                     },
-                    _ => StoreError::WriterGone,
+                    _ => SinkError::WriterGone.into(),
                 })
             }
             Ok(()) => {
@@ -429,16 +413,12 @@ impl Writer {
 
     fn give_back(
         &self,
-        mut block: Box<BlockBuilder>,
+        block: Box<BlockBuilder>,
         counters: BlockCounters,
         outcome: Result<(), StoreError>,
     ) {
-        block.reset(0);
-        // A worker that is gone needs no block back.
-        let _ = self.outbox.send(FromWriter {
-            block: Some(block),
-            written: Some(Written { counters, outcome }),
-        });
+        let outcome = outcome.map_err(SinkError::from);
+        self.source.finish(block, Written { counters, outcome });
     }
 
     fn rotate_if_asked(&mut self) -> Result<(), StoreError> {
@@ -470,11 +450,9 @@ impl Writer {
         self.last_checkpoint = Instant::now();
         // Read before the sync, so that the checkpoint never claims too little.
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let next_seq = load(&self.progress.next_seq);
-        let (packets, bytes) = (
-            load(&self.progress.seen_packets),
-            load(&self.progress.seen_bytes),
-        );
+        let progress = self.source.progress();
+        let next_seq = load(&progress.next_seq);
+        let (packets, bytes) = (load(&progress.seen_packets), load(&progress.seen_bytes));
         if let Some(file) = self.files.current() {
             file.sync().map_err(|error| self.explain(error))?;
         }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use strata_blocks::SinkError;
 use strata_sys::DiskBlock;
 
 use crate::disk::DiskFile;
@@ -119,7 +120,7 @@ impl<B: DiskBlock> RelayWriters<B> {
         if let Some(sender) = &self.sender
             && let Err(mpsc::SendError(job)) = sender.send(job)
         {
-            (job.done)(job.block, Err(StoreError::WriterGone));
+            (job.done)(job.block, Err(SinkError::WriterGone.into()));
         }
     }
 }

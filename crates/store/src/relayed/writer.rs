@@ -7,17 +7,14 @@ use std::collections::btree_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use strata_blocks::{BlockBuilder, Definitions, HEADER_LEN, SUMMARY_BYTES_MAX, align_up};
 use strata_sys::disk::OwnBlock;
 use strata_wire::Ledger;
 
-use crate::builder::BlockBuilder;
 use crate::disk::Disk;
 use crate::error::StoreError;
-use crate::format::{HEADER_LEN, align_up};
 use crate::manifest::{About, Recording, SavedLedger, State};
 use crate::recorder::take_lock;
-use crate::relayed::Definitions;
-use crate::summary::SUMMARY_BYTES_MAX;
 use crate::writer::{
     CheckpointFile, Files, LogWriter, Next, OpenFile, PlacedAt, Presence, Rotation, Settled,
     Written, now_ns,

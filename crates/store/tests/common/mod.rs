@@ -2,11 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use strata_store::{
-    BlockBuilder, BlockSink, Log, PacketRecord, Record, Select, StoreError, Written,
-};
-use strata_wire::mix64;
-use strata_wire::{Interface, LinkType};
+use strata_blocks::{BlockBuilder, BlockSink, PacketRecord, Record, Written};
+use strata_store::{Log, Select, StoreError};
+use strata_wire::{Interface, LinkType, mix64};
 
 /// The bytes of a packet, by its sequence number.
 pub(crate) fn content(seq: u64) -> Vec<u8> {

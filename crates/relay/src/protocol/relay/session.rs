@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use strata_store::{RelayedHeader, are_definitions};
+use strata_blocks::{RelayedHeader, are_definitions};
 
 use crate::error::RelayError;
 use crate::protocol::{Begin, BlockFull, End, MS_NS, Message, Progress, SECOND_NS, Shortage};

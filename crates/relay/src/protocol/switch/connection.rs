@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
+use strata_blocks::BlockCounters;
 use strata_rdma::{PacketBatch, RequesterCounters};
-use strata_store::BlockCounters;
 use strata_wire::roce::Packet;
 use strata_wire::segment::{BlockWriter, Layout, PacketInfo};
 

@@ -1,6 +1,6 @@
 //! The counters of packets in flight.
 
-use strata_store::{BlockCounters, RawPacket};
+use strata_blocks::{BlockCounters, RawPacket};
 use strata_wire::{CutWhere, Keep};
 
 /// Counts a packet as the worker's ledger does.

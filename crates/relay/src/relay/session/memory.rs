@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use strata_blocks::{RelayedHeader, SEGMENTS_AT};
 use strata_rdma::{Access, Psn, QueuePairOptions, Region};
 use strata_roce::icrc::{IcrcCheck, outer};
-use strata_store::{RelayedHeader, SEGMENTS_AT};
 use strata_sys::disk::AnyBlock;
 use strata_sys::shared::SharedMemory;
 use strata_wire::roce::{MASK_24, Service, icrc};

@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TryR
 use std::time::Duration;
 
 use crate::builder::{BlockBuilder, BlockCounters};
-use crate::error::StoreError;
+use crate::error::SinkError;
 
 /// Counters shared by a worker and its writer.
 #[derive(Debug, Default)]
@@ -31,27 +31,54 @@ pub struct Written {
     /// The counters of its packets.
     pub counters: BlockCounters,
     /// Whether it is in the file.
-    pub outcome: Result<(), StoreError>,
+    pub outcome: Result<(), SinkError>,
 }
 
-pub(crate) enum ToWriter {
+enum ToWriter {
     Block(Box<BlockBuilder>),
     /// The worker waits for the outcome of all it has submitted.
     Flush,
     Finish,
 }
 
-pub(crate) struct FromWriter {
+struct FromWriter {
     /// A block that can be filled again.
-    pub(crate) block: Option<Box<BlockBuilder>>,
+    block: Option<Box<BlockBuilder>>,
     /// The outcome for packets of this block or of earlier ones.
-    pub(crate) written: Option<Written>,
+    written: Option<Written>,
+}
+
+/// Where a worker's blocks go. A worker is compiled for its sink, so this costs nothing per packet.
+pub trait Sink {
+    /// An empty block, if one is free now. A new sink has one.
+    fn take(&mut self) -> Option<Box<BlockBuilder>>;
+
+    /// Passes a full block on.
+    ///
+    /// # Errors
+    ///
+    /// If nobody takes blocks any more.
+    fn submit(&mut self, block: Box<BlockBuilder>) -> Result<(), SinkError>;
+
+    /// What has become of blocks since the last call; does not wait.
+    fn poll(&mut self) -> Option<Written>;
+
+    /// Waits until the fate of some packets is known, or a block comes back empty; `None` if
+    /// nothing is in flight.
+    ///
+    /// # Errors
+    ///
+    /// If nobody takes blocks any more.
+    fn wait(&mut self) -> Result<Option<Written>, SinkError>;
+
+    /// The counters to keep up to date.
+    fn progress(&self) -> &Progress;
 }
 
 /// The worker's end: takes empty blocks, gives full ones.
 #[derive(Debug)]
 pub struct BlockSink {
-    pub(crate) to_writer: SyncSender<ToWriter>,
+    to_writer: SyncSender<ToWriter>,
     from_writer: Receiver<FromWriter>,
     // Boxed as they travel, so that a channel moves a pointer.
     #[allow(clippy::vec_box)]
@@ -85,10 +112,10 @@ impl BlockSink {
     /// # Errors
     ///
     /// If the writer thread is gone.
-    pub fn submit(&mut self, block: Box<BlockBuilder>) -> Result<(), StoreError> {
+    pub fn submit(&mut self, block: Box<BlockBuilder>) -> Result<(), SinkError> {
         let packets = block.counters().packets;
         let sent = self.to_writer.send(ToWriter::Block(block));
-        sent.map_err(|_| StoreError::WriterGone)?;
+        sent.map_err(|_| SinkError::WriterGone)?;
         self.outstanding += 1;
         self.packets_outstanding += packets;
         Ok(())
@@ -108,7 +135,7 @@ impl BlockSink {
     /// # Errors
     ///
     /// If the writer thread is gone.
-    pub fn wait(&mut self) -> Result<Option<Written>, StoreError> {
+    pub fn wait(&mut self) -> Result<Option<Written>, SinkError> {
         if self.outstanding == 0 && self.packets_outstanding == 0 {
             return Ok(None);
         }
@@ -116,10 +143,7 @@ impl BlockSink {
             // Every block has come back, but not the outcome of their packets.
             let _ = self.to_writer.try_send(ToWriter::Flush);
         }
-        let back = self
-            .from_writer
-            .recv()
-            .map_err(|_| StoreError::WriterGone)?;
+        let back = self.from_writer.recv().map_err(|_| SinkError::WriterGone)?;
         Ok(Some(self.take_back(back)))
     }
 
@@ -144,7 +168,7 @@ impl BlockSink {
 
     /// Registers the memory of all blocks while they are free; `register` returns whether that
     /// worked.
-    pub(crate) fn register(&mut self, register: impl FnOnce(&[&[u8]]) -> bool) {
+    pub fn register(&mut self, register: impl FnOnce(&[&[u8]]) -> bool) {
         let memory: Vec<&[u8]> = self.free.iter().map(|block| block.memory()).collect();
         if register(&memory) {
             for (number, block) in (0..).zip(&mut self.free) {
@@ -156,6 +180,28 @@ impl BlockSink {
     /// An empty block, if one is free now.
     pub fn take(&mut self) -> Option<Box<BlockBuilder>> {
         self.free.pop()
+    }
+}
+
+impl Sink for BlockSink {
+    fn take(&mut self) -> Option<Box<BlockBuilder>> {
+        Self::take(self)
+    }
+
+    fn submit(&mut self, block: Box<BlockBuilder>) -> Result<(), SinkError> {
+        Self::submit(self, block)
+    }
+
+    fn poll(&mut self) -> Option<Written> {
+        Self::poll(self)
+    }
+
+    fn wait(&mut self) -> Result<Option<Written>, SinkError> {
+        Self::wait(self)
+    }
+
+    fn progress(&self) -> &Progress {
+        Self::progress(self)
     }
 }
 
@@ -185,13 +231,12 @@ pub fn block_channel(block_bytes: usize, blocks: usize) -> (BlockSink, BlockSour
     (sink, source)
 }
 
-/// Where a worker's full blocks arrive: for writers other than a
-/// [`Recorder`](crate::Recorder).
+/// Where a worker's full blocks arrive, and where their outcome is reported.
 #[derive(Debug)]
 pub struct BlockSource {
-    pub(crate) inbox: Receiver<ToWriter>,
-    pub(crate) outbox: Sender<FromWriter>,
-    pub(crate) progress: Arc<Progress>,
+    inbox: Receiver<ToWriter>,
+    outbox: Sender<FromWriter>,
+    progress: Arc<Progress>,
 }
 
 /// Tells a [`BlockSource`] that no more will come.
@@ -219,16 +264,45 @@ pub enum Incoming {
     End,
 }
 
+impl From<ToWriter> for Incoming {
+    fn from(sent: ToWriter) -> Self {
+        match sent {
+            ToWriter::Block(block) => Self::Block(block),
+            ToWriter::Flush => Self::Flush,
+            ToWriter::Finish => Self::End,
+        }
+    }
+}
+
 impl BlockSource {
     /// Waits at most this long for a block.
     #[must_use]
     pub fn receive(&self, wait: Duration) -> Incoming {
         match self.inbox.recv_timeout(wait) {
-            Ok(ToWriter::Block(block)) => Incoming::Block(block),
-            Ok(ToWriter::Flush) => Incoming::Flush,
+            Ok(sent) => sent.into(),
             Err(RecvTimeoutError::Timeout) => Incoming::Nothing,
-            Ok(ToWriter::Finish) | Err(RecvTimeoutError::Disconnected) => Incoming::End,
+            Err(RecvTimeoutError::Disconnected) => Incoming::End,
         }
+    }
+
+    /// As [`BlockSource::receive`], without waiting.
+    #[must_use]
+    pub fn try_receive(&self) -> Incoming {
+        match self.inbox.try_recv() {
+            Ok(sent) => sent.into(),
+            Err(TryRecvError::Empty) => Incoming::Nothing,
+            Err(TryRecvError::Disconnected) => Incoming::End,
+        }
+    }
+
+    /// Returns a block to be filled again, with the outcome of its packets.
+    pub fn finish(&self, mut block: Box<BlockBuilder>, written: Written) {
+        block.reset(0);
+        // A worker that is gone needs no block back.
+        let _ = self.outbox.send(FromWriter {
+            block: Some(block),
+            written: Some(written),
+        });
     }
 
     /// Returns a block to be filled again. The outcome of its packets is still to be reported.

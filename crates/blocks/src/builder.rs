@@ -1,26 +1,20 @@
 //! Filling a block: the hot side of the log.
 
-use std::mem;
+mod definitions;
+mod notes;
+mod seal;
 
 use strata_sys::AlignedBytes;
-use strata_sys::disk::OwnBlock;
-use strata_wire::dissect::may_hide_addresses;
-use strata_wire::{
-    AddressFamily, CutWhere, FlowHasher, FlowKey, FlowShare, Headers, Interface, Keep, Meta,
-    clamped, exact, mix64,
-};
-
+use strata_wire::{CutWhere, FlowShare, Keep, clamped, exact};
 use zerocopy::IntoBytes;
 
-use crate::context::may_protect;
 use crate::format::{
-    BlockHeader, FLAG_HIDES_ADDRESSES, FLAG_HOLDS_FLOWS, FLAG_META, FLAG_PROMOTES, FLAG_PROTECTED,
-    HEADER_LEN, PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, VERDICT_DECIDED, align_up,
-    emit_packet_header, kind, record_len,
+    BlockHeader, FLAG_META, FLAG_PROMOTES, HEADER_LEN, PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord,
+    align_up, emit_packet_header, kind, record_len,
 };
 use crate::layout::Prefix;
 use crate::promotion::Promotion;
-use crate::summary::{ClassCount, SUMMARY_BYTES_MAX, Summary};
+use crate::summary::{ClassCount, SUMMARY_BYTES_MAX};
 
 /// Keep codes, and so counters per class.
 const KEEPS: usize = 4;
@@ -29,8 +23,6 @@ const KEEPS: usize = 4;
 const BYTES_PER_NOTE: usize = 64;
 /// Recently noted flows, which need not be noted again: 32 KiB.
 const RECENT: usize = 1 << 12;
-/// The same for flows and addresses while a block is sealed, when there is more time: 64 KiB.
-const NOTED: usize = 1 << 13;
 
 /// Counters of the packets in a block, which the worker then moves from `in_flight` to `logged` or
 /// `dropped`.
@@ -227,7 +219,7 @@ impl BlockBuilder {
     }
 
     /// Appends records copied from another block, none of them packets.
-    pub(crate) fn push_definitions(&mut self, records: &[u8]) {
+    pub fn push_definitions(&mut self, records: &[u8]) {
         self.grow(records.len());
         self.bytes[self.len..self.len + records.len()].copy_from_slice(records);
         self.len += records.len();
@@ -365,219 +357,6 @@ impl BlockBuilder {
         self.promoted_bytes[place as usize] += data.len() as u64 - u64::from(promotion.kept_len);
     }
 
-    /// Whether this flow was noted recently, so that it and its addresses need not be noted again.
-    #[inline]
-    #[allow(clippy::cast_possible_truncation)]
-    fn recorded_recently(&mut self, flow: u64) -> bool {
-        let slot = &mut self.recent[flow as usize % RECENT];
-        mem::replace(slot, flow) == flow
-    }
-
-    /// Notes a fingerprint for the summary.
-    #[inline]
-    pub fn note(&mut self, fingerprint: u64) {
-        if self.fingerprints.len() < 6 * self.block_bytes / BYTES_PER_NOTE {
-            self.fingerprints.push(fingerprint);
-        } else {
-            self.notes_full = true;
-        }
-    }
-
-    /// Notes the fingerprint of a flow and the IPv4 addresses of its ends, unless they were noted
-    /// recently: without a branch, as it could not be predicted.
-    #[inline(always)]
-    pub fn note_plain(&mut self, fingerprint: u64, ends: [u32; 2]) {
-        let noted = self.recorded_recently(fingerprint);
-        match self.plain.get_mut(self.plain_len) {
-            Some(note) => {
-                *note = (fingerprint, ends);
-                self.plain_len += usize::from(!noted);
-            }
-            None => self.notes_full = true,
-        }
-    }
-
-    /// Notes the flows and addresses of a packet's headers; `fingerprint` is that of its key.
-    #[inline(never)]
-    pub fn note_headers(&mut self, headers: &Headers, fingerprint: u64, hasher: &FlowHasher) {
-        if may_hide_addresses(headers) || headers.key.is_none() {
-            self.header.flags |= FLAG_HIDES_ADDRESSES;
-        }
-        let Some(key) = &headers.key else {
-            return;
-        };
-        let outer = headers.outer.map(|key| (key, hasher.flow(&key)));
-        let identity = fingerprint ^ outer.map_or(0, |(_, flow)| mix64(flow));
-        if self.recorded_recently(identity) {
-            return;
-        }
-        let mut note_flow = |key: &FlowKey, flow: u64| {
-            self.note(flow);
-            for end in [key.low, key.high] {
-                self.note(hasher.address(key.family, end.address));
-            }
-        };
-        note_flow(key, fingerprint);
-        if let Some((key, flow)) = outer {
-            note_flow(&key, flow);
-        }
-    }
-
-    /// Whether context, interface and verdict are all defined in this block.
-    #[inline(always)]
-    #[must_use]
-    pub fn defines(&self, interface: u16, verdict: u16) -> bool {
-        self.last_interface == Some(interface) && !self.needs_verdict(verdict)
-    }
-
-    /// Whether context and interface are defined in this block, and the previous packet used both.
-    #[inline(always)]
-    #[must_use]
-    pub fn refers_to(&self, interface: u16) -> bool {
-        self.last_interface == Some(interface)
-    }
-
-    /// Whether the verdict still has to be defined in this block.
-    #[inline]
-    #[must_use]
-    pub fn needs_verdict(&self, id: u16) -> bool {
-        self.verdicts_defined[usize::from(id) / 64] & 1 << (id % 64) == 0
-    }
-
-    /// Whether the interface still has to be defined in this block.
-    #[inline]
-    #[must_use]
-    pub fn needs_interface(&self, id: u16) -> bool {
-        self.interfaces_defined[usize::from(id) / 64] & 1 << (id % 64) == 0
-    }
-
-    /// Whether the context still has to be defined in this block.
-    #[must_use]
-    pub fn needs_context(&self) -> bool {
-        !self.context_defined
-    }
-
-    /// Defines a verdict that the class decided.
-    ///
-    /// # Panics
-    ///
-    /// As [`BlockBuilder::define_decided`].
-    pub fn define_verdict(&mut self, id: u16, class: u8, level: u8, score: u16, leaves: &[u16]) {
-        self.define_decided(id, (class, level, score), leaves, &[]);
-    }
-
-    /// Defines a verdict, as in [`VerdictRecord`](crate::VerdictRecord): class, level and score,
-    /// and the bytes of who decided ([`Decider::emit`](crate::Decider::emit)), empty if the class
-    /// did. Does not allocate.
-    ///
-    /// # Panics
-    ///
-    /// If there are more than 256 leaves, which no model has; or more than 65,535 bytes.
-    pub fn define_decided(
-        &mut self,
-        id: u16,
-        (class, level, score): (u8, u8, u16),
-        leaves: &[u16],
-        decider: &[u8],
-    ) {
-        let mut bytes = [0; 2 * 256];
-        let bytes = &mut bytes[..2 * leaves.len()];
-        for (bytes, leaf) in bytes.chunks_exact_mut(2).zip(leaves) {
-            bytes.copy_from_slice(&leaf.to_le_bytes());
-        }
-        let [low, high] = score.to_le_bytes();
-        let fixed = [class, level, low, high];
-        if decider.is_empty() {
-            self.push_record(kind::VERDICT, 0, id, &[&fixed, bytes]);
-        } else {
-            let len = u16::try_from(decider.len()).expect("texts of deciders are bounded");
-            let parts = [&fixed, &len.to_le_bytes()[..], decider, bytes];
-            self.push_record(kind::VERDICT, VERDICT_DECIDED, id, &parts);
-        }
-        self.verdicts_defined[usize::from(id) / 64] |= 1 << (id % 64);
-    }
-
-    /// Defines an interface.
-    pub fn define_interface(&mut self, id: u16, interface: &Interface) {
-        let link = interface.link.0.to_le_bytes();
-        let snaplen = interface.snaplen.to_le_bytes();
-        let parts = [&link[..], &[0, 0], &snaplen, &interface.options];
-        self.push_record(kind::INTERFACE, 0, id, &parts);
-        self.interfaces_defined[usize::from(id) / 64] |= 1 << (id % 64);
-    }
-
-    /// Marks the context and this interface as defined, and as those of the following packets; see
-    /// [`BlockBuilder::defines`].
-    pub fn refer_to(&mut self, interface: u16) {
-        debug_assert!(self.context_defined && !self.needs_interface(interface));
-        self.last_interface = Some(interface);
-    }
-
-    /// Says that the following packets have another context, which has to be defined.
-    pub fn forget_context(&mut self) {
-        self.context_defined = false;
-        self.last_interface = None;
-    }
-
-    /// Defines what the following packets were recorded with.
-    pub fn define_context(&mut self, json: &[u8]) {
-        self.push_record(kind::CONTEXT, 0, 0, &[json]);
-        // Nearly every block has the context of the previous one.
-        if self.context.0 != json {
-            self.context = (json.to_vec(), may_protect(json));
-        }
-        if self.context.1 {
-            self.header.flags |= FLAG_PROTECTED;
-        }
-        self.context_defined = true;
-    }
-
-    /// Defines the share of flows that the following packets belong to, unless it is already
-    /// defined. Goes before the first of them.
-    pub fn define_flow_share(&mut self, share: FlowShare) {
-        if self.flow_share != Some(share) {
-            self.push_record(kind::FLOW_SHARE, 0, 0, &[&share.0.to_le_bytes()]);
-            self.flow_share = Some(share);
-        }
-    }
-
-    /// Has definitions checked before the next packet.
-    pub fn look_again(&mut self) {
-        self.last_interface = None;
-    }
-
-    /// Appends metadata of an input.
-    pub fn push_meta(&mut self, meta: &Meta) {
-        match meta {
-            Meta::Interface { id, interface } => self.define_interface(*id, interface),
-            Meta::Section { options } => self.push_record(kind::SECTION, 0, 0, &[options]),
-            Meta::Block {
-                block_type,
-                interface,
-                body,
-            } => {
-                let (flags, reference) = match interface {
-                    Some(interface) => (1, *interface),
-                    None => (0, 0),
-                };
-                let parts = [&block_type.to_le_bytes()[..], body];
-                self.push_record(kind::PCAPNG_BLOCK, flags, reference, &parts);
-            }
-        }
-        self.header.flags |= FLAG_META;
-    }
-
-    /// Bytes that [`BlockBuilder::push_meta`] will take.
-    #[must_use]
-    pub fn meta_len(meta: &Meta) -> usize {
-        PREFIX_LEN
-            + match meta {
-                Meta::Interface { interface, .. } => 8 + interface.options.len(),
-                Meta::Section { options } => options.len(),
-                Meta::Block { body, .. } => 4 + body.len(),
-            }
-    }
-
     fn push_record(&mut self, kind: u8, flags: u8, reference: u16, parts: &[&[u8]]) {
         let body: usize = parts.iter().map(|part| part.len()).sum();
         self.grow(PREFIX_LEN + body);
@@ -611,93 +390,6 @@ impl BlockBuilder {
                 logged_bytes: count.logged_bytes,
             })
         })
-    }
-
-    /// Closes the block: writes summary, checksums and header, and returns the bytes to write to
-    /// the file.
-    ///
-    /// # Panics
-    ///
-    /// If the block is larger than 4 GiB, which even the largest record is not.
-    pub fn seal(&mut self, recording: u32, worker: u16, number: u64, hash_seed: [u64; 2]) -> &[u8] {
-        let counters = self.counters();
-        let counts: Vec<ClassCount> = self.class_counts().collect();
-        for count in &counts {
-            self.header.classes |= 1 << count.class.min(63);
-        }
-        let hasher = FlowHasher::new(hash_seed);
-        // A flow seen before adds nothing new, nor does an address shared with another flow.
-        let mut noted = vec![0_u64; NOTED];
-        #[allow(clippy::cast_possible_truncation)]
-        let mut is_new = |key: u64| {
-            let slot = mix64(key) as usize % NOTED;
-            mem::replace(&mut noted[slot], key) != key
-        };
-        for &(flow, ends) in &self.plain[..self.plain_len] {
-            if !is_new(flow) {
-                continue;
-            }
-            self.fingerprints.push(flow);
-            for end in ends {
-                // Above all addresses, so that none equals 0, an empty slot.
-                if is_new(1 << 32 | u64::from(end)) {
-                    let address = hasher.address(AddressFamily::Ipv4, u128::from(end));
-                    self.fingerprints.push(address);
-                }
-            }
-        }
-        let keys = (!self.notes_full).then_some(self.fingerprints.as_slice());
-        let mut summary = Vec::new();
-        Summary::new(counts, keys).emit(&mut summary);
-        let body = &self.bytes[HEADER_LEN..self.len];
-        let to_u32 = |len: usize| u32::try_from(len).expect("a block is below 4 GiB");
-        self.header = BlockHeader {
-            body_crc: crc32c::crc32c(body),
-            summary_crc: crc32c::crc32c(&summary),
-            flags: self.header.flags | FLAG_HOLDS_FLOWS,
-            body_len: to_u32(body.len()),
-            summary_len: to_u32(summary.len()),
-            block_number: number,
-            recording,
-            worker,
-            records: self.header.records + self.header.packets,
-            wire_bytes: counters.wire_bytes,
-            logged_bytes: counters.logged_bytes,
-            hash_seed,
-            ..self.header
-        };
-        let end = self.len + summary.len();
-        let stored_end = align_up(end);
-        self.bytes[self.len..end].copy_from_slice(&summary);
-        self.bytes[end..stored_end].fill(0);
-        self.bytes[..HEADER_LEN].copy_from_slice(&self.header.emit());
-        &self.bytes[..stored_end]
-    }
-
-    /// The memory the block is filled in, as long as no record makes it grow.
-    pub(crate) fn memory(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    /// Stores the number under which [`BlockBuilder::memory`] is registered with the kernel.
-    pub(crate) fn set_registered(&mut self, number: u16) {
-        self.registered = Some(number);
-    }
-
-    /// The first `len` bytes of the block, as [`BlockBuilder::seal`] returned them.
-    pub(crate) fn sealed(&self, len: usize) -> &[u8] {
-        &self.bytes[..len]
-    }
-
-    /// The memory of a sealed block, of which `len` bytes go to the disk. The block cannot be used
-    /// again before [`BlockBuilder::put_back`].
-    pub(crate) fn take_sealed(&mut self, len: usize) -> OwnBlock {
-        OwnBlock::new(mem::take(&mut self.bytes), len, self.registered)
-    }
-
-    /// Puts back what [`BlockBuilder::take_sealed`] took.
-    pub(crate) fn put_back(&mut self, sealed: OwnBlock) {
-        self.bytes = sealed.into_memory();
     }
 }
 

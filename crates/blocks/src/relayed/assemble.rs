@@ -17,7 +17,7 @@ use super::RelayedHeader;
 
 /// What the packets of a stream refer to, as read so far: the latest by kind and reference.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Definitions {
+pub struct Definitions {
     records: BTreeMap<(u8, u16), Vec<u8>>,
     /// Whether a policy may protect some of the following packets.
     protects: bool,
@@ -25,12 +25,12 @@ pub(crate) struct Definitions {
 
 impl Definitions {
     /// All of them.
-    pub(crate) fn records(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn records(&self) -> impl Iterator<Item = &[u8]> {
         self.records.values().map(Vec::as_slice)
     }
 
     /// Collects the definitions among a block's records.
-    pub(crate) fn read(&mut self, body: &[u8]) {
+    pub fn read(&mut self, body: &[u8]) {
         let mut records = Records::new(body, 0);
         while let Some(Ok(record)) = records.next_raw() {
             if let RawRecord::Other {
@@ -61,24 +61,24 @@ pub fn are_definitions(records: &[u8]) -> bool {
 
 /// The result for a relayed block.
 #[derive(Debug, Default)]
-pub(crate) struct Assembled {
-    pub(crate) header: BlockHeader,
-    pub(crate) summary: Summary,
-    pub(crate) body: Vec<u8>,
+pub struct Assembled {
+    /// Its header.
+    pub header: BlockHeader,
+    /// What it holds.
+    pub summary: Summary,
+    /// Its records.
+    pub body: Vec<u8>,
     /// Packets in it that end where a segment is missing.
-    pub(crate) incomplete: u32,
+    pub incomplete: u32,
     /// Offsets among the segments of damaged ones.
-    pub(crate) damaged: Vec<usize>,
+    pub damaged: Vec<usize>,
 }
 
 /// The ordinary block that `segments`, the memory after `header`, yields. A packet whose first
 /// segment is there but another is missing ends where the missing one would start, and has a
 /// comment that says so.
-pub(crate) fn assemble(
-    header: &RelayedHeader,
-    segments: &[u8],
-    definitions: &Definitions,
-) -> Assembled {
+#[must_use]
+pub fn assemble(header: &RelayedHeader, segments: &[u8], definitions: &Definitions) -> Assembled {
     let protected = definitions.protects;
     let mut block = Builder {
         definitions,

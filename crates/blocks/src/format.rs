@@ -26,7 +26,7 @@ pub const PREFIX_LEN: usize = size_of::<Prefix>();
 
 /// Rounds up to [`ALIGNMENT`].
 #[must_use]
-pub(crate) const fn align_up(len: usize) -> usize {
+pub const fn align_up(len: usize) -> usize {
     len.div_ceil(ALIGNMENT) * ALIGNMENT
 }
 
@@ -118,6 +118,37 @@ impl BlockHeader {
     #[must_use]
     pub fn is_protected(&self) -> bool {
         self.flags & FLAG_PROTECTED != 0
+    }
+
+    /// Whether it holds records other than packets and definitions of verdicts, interfaces and
+    /// context: an export must read it whatever it looks for.
+    #[must_use]
+    pub fn holds_meta(&self) -> bool {
+        self.flags & FLAG_META != 0
+    }
+
+    /// Whether some packet may have addresses that the summary does not hold.
+    #[must_use]
+    pub fn hides_addresses(&self) -> bool {
+        self.flags & FLAG_HIDES_ADDRESSES != 0
+    }
+
+    /// Whether it holds promotions of earlier packets.
+    #[must_use]
+    pub fn promotes(&self) -> bool {
+        self.flags & FLAG_PROMOTES != 0
+    }
+
+    /// Says that its promotions have been taken out of its records.
+    pub fn forget_promotions(&mut self) {
+        self.flags &= !FLAG_PROMOTES;
+    }
+
+    /// Whether the summary holds both flows of packets in tunnels, so that a search by flow may
+    /// skip the block.
+    #[must_use]
+    pub fn holds_flows(&self) -> bool {
+        self.flags & FLAG_HOLDS_FLOWS != 0
     }
 
     /// Bytes of the block in the file, padding included.

@@ -1,5 +1,7 @@
 //! A block's summary: what the block holds, without reading it.
 
+use std::ops::AddAssign;
+
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::format::{ALIGNMENT, align_up};
@@ -12,8 +14,7 @@ const PROBES: u32 = 6;
 const BLOOM_BYTES_MAX: usize = 256 << 10;
 /// The largest summary, in whole multiples of [`ALIGNMENT`]: 256 classes of 4
 /// granularities, the filter, and their lengths.
-pub(crate) const SUMMARY_BYTES_MAX: usize =
-    align_up(8 + 256 * 4 * 24 + BLOOM_BYTES_MAX) + ALIGNMENT;
+pub const SUMMARY_BYTES_MAX: usize = align_up(8 + 256 * 4 * 24 + BLOOM_BYTES_MAX) + ALIGNMENT;
 /// Bytes of one line of the filter: all bits of a key are in one cache line.
 const LINE_BYTES: usize = 64;
 
@@ -30,6 +31,14 @@ pub struct ClassCount {
     pub wire_bytes: u64,
     /// Their bytes kept.
     pub logged_bytes: u64,
+}
+
+impl AddAssign<&ClassCount> for ClassCount {
+    fn add_assign(&mut self, other: &Self) {
+        self.packets += other.packets;
+        self.wire_bytes += other.wire_bytes;
+        self.logged_bytes += other.logged_bytes;
+    }
 }
 
 /// The summary of a block.
@@ -126,16 +135,21 @@ impl Summary {
 
 /// The filter of a summary.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bloom<'a>(&'a [u8]);
+pub struct Bloom<'a>(&'a [u8]);
 
 impl<'a> Bloom<'a> {
     /// The filter in a summary's bytes.
-    pub(crate) fn of(summary: &'a [u8]) -> Result<Self, &'static str> {
+    ///
+    /// # Errors
+    ///
+    /// If the summary's lengths do not add up.
+    pub fn of(summary: &'a [u8]) -> Result<Self, &'static str> {
         split(summary).map(|(_, bloom)| bloom)
     }
 
     /// See [`Summary::may_hold`].
-    pub(crate) fn may_hold(self, fingerprint: u64) -> bool {
+    #[must_use]
+    pub fn may_hold(self, fingerprint: u64) -> bool {
         let (lines, _) = self.0.as_chunks::<LINE_BYTES>();
         let (line, mut bits) = probes(fingerprint, lines.len());
         // An empty filter has no lines.

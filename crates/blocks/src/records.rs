@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use strata_wire::{Decider, FlowShare, Interface, LinkType, Meta};
 use zerocopy::FromBytes;
+use zerocopy::little_endian::U64;
 
 use crate::format::{
     PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, Reader, VERDICT_DECIDED, VerdictRecord, kind,
@@ -44,7 +45,7 @@ pub struct Records<'a> {
 
 /// A position between two records of a body.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Place {
+pub struct Place {
     at: usize,
     /// That of the last packet, or initially of the first one.
     seq: u64,
@@ -54,7 +55,8 @@ pub(crate) struct Place {
 
 impl Place {
     /// Before the first record of a body whose first packet has this sequence number.
-    pub(crate) fn first(seq: u64) -> Self {
+    #[must_use]
+    pub fn first(seq: u64) -> Self {
         Self {
             at: 0,
             seq,
@@ -62,10 +64,48 @@ impl Place {
         }
     }
 
-    /// Bytes from the start of the body.
-    pub(crate) fn offset(&self) -> usize {
-        self.at
+    /// What the next record of this body is, without decoding it; `None` at the end.
+    #[must_use]
+    pub fn peek(&self, body: &[u8]) -> Option<Head> {
+        let mut at = self.at;
+        loop {
+            let rest = body.get(at..).filter(|rest| !rest.is_empty())?;
+            let Ok((prefix, content)) = Prefix::ref_from_prefix(rest) else {
+                return Some(Head::Other);
+            };
+            match prefix.kind {
+                kind::PACKET_OPTIONS | kind::PROMOTION => {
+                    let end = at.checked_add(PREFIX_LEN + prefix.len.get() as usize);
+                    match end.filter(|end| *end <= body.len()) {
+                        Some(end) => at = end,
+                        None => return Some(Head::Other),
+                    }
+                }
+                kind::PACKET => {
+                    let time = U64::ref_from_prefix(content);
+                    return Some(time.map_or(Head::Other, |(ts_ns, _)| Head::Packet {
+                        ts_ns: ts_ns.get(),
+                        interface: prefix.reference.get(),
+                    }));
+                }
+                _ => return Some(Head::Other),
+            }
+        }
     }
+}
+
+/// What a record is, as far as its first bytes tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// A packet.
+    Packet {
+        /// Its arrival, ns.
+        ts_ns: u64,
+        /// Its interface.
+        interface: u16,
+    },
+    /// Anything else: a definition, metadata of an input, or damage.
+    Other,
 }
 
 impl<'a> Records<'a> {
@@ -76,12 +116,14 @@ impl<'a> Records<'a> {
     }
 
     /// The records of a body from a position on.
-    pub(crate) fn at(body: &'a [u8], place: Place) -> Self {
+    #[must_use]
+    pub fn at(body: &'a [u8], place: Place) -> Self {
         Self { body, place }
     }
 
     /// The current position.
-    pub(crate) fn into_place(self) -> Place {
+    #[must_use]
+    pub fn into_place(self) -> Place {
         self.place
     }
 

@@ -1,0 +1,27 @@
+//! Why blocks go nowhere.
+
+use std::error::Error;
+
+/// Why a sink does not store a block, or takes no more.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SinkError {
+    /// No space is left; later blocks are tried again.
+    #[error("{file}: the disk is full; what does not fit is counted as lost")]
+    Full {
+        /// The file.
+        file: String,
+    },
+    /// Data sent to a relay may not have reached its disk.
+    #[error("the connection to the relay was lost")]
+    RelayLost,
+    /// The relay cannot store what it receives, and says why.
+    #[error("{0}; what it had not stored is lost and counted")]
+    RelayFailed(String),
+    /// The writer thread ended on its own.
+    #[error("the log's writer thread ended unexpectedly")]
+    WriterGone,
+    /// It cannot be written.
+    #[error(transparent)]
+    Failed(Box<dyn Error + Send + Sync>),
+}

@@ -1,0 +1,41 @@
+//! Blocks: what a worker fills, a log stores and a reader takes apart, as bytes.
+//!
+//! - [`BlockBuilder`], filled by a worker; [`BlockSink`] and [`BlockSource`], through which full
+//!   blocks travel to whoever writes them, and their outcome back; [`Sink`], what a worker needs
+//!   of such a channel;
+//! - [`BlockHeader`], [`Summary`], [`Records`]: a block's parts, read back;
+//! - [`RelayedHeader`], [`assemble`]: blocks that came through a relay, as segments.
+//!
+//! The bytes are described in `docs/formats/block-file.md`. No files, no threads: `store` has
+//! these. Uses `wire`, and aligned memory of `sys`; used by `pipeline`, `store`, `relay` and those
+//! above.
+#![deny(unsafe_code)]
+
+mod builder;
+mod channel;
+mod context;
+mod error;
+mod format;
+mod layout;
+mod promotion;
+mod records;
+mod relayed;
+mod summary;
+
+pub use builder::{BlockBuilder, BlockCounters, PacketRun};
+pub use channel::{
+    BlockEnd, BlockSink, BlockSource, Incoming, Progress, Sink, Written, block_channel,
+};
+pub use context::reason;
+pub use error::SinkError;
+pub use format::{
+    ALIGNMENT, BODY_MAX, BlockHeader, HEADER_LEN, MAGIC, PACKET_HEADER_LEN, PREFIX_LEN,
+    PacketRecord, VerdictRecord, align_up, keep_name,
+};
+pub use promotion::{PROMOTION_HEADER_LEN, Promotion, Whole, complete};
+pub use records::{BadRecord, Head, Place, RawPacket, RawRecord, Record, Records};
+pub use relayed::{
+    Assembled, Definitions, RELAYED_HEADER_LEN, RELAYED_MAGIC, RelayedHeader, SEGMENTS_AT,
+    are_definitions, assemble,
+};
+pub use summary::{Bloom, ClassCount, SUMMARY_BYTES_MAX, Summary};
