@@ -16,8 +16,8 @@ const SHARE_MIN: f64 = 1e-4;
 /// Counters of what was seen. Memory: some kilobytes.
 #[derive(Clone, Debug)]
 pub struct Drift {
-    /// Column, edges as integers, and packets by range.
-    features: Vec<(usize, Vec<u32>, Vec<u64>)>,
+    /// Column, edges as integers (`None` below all of them), and packets by range.
+    features: Vec<(usize, Vec<Option<u32>>, Vec<u64>)>,
     scores: Vec<u64>,
     samples: u64,
     expected: Distributions,
@@ -47,8 +47,8 @@ impl Drift {
         let features = expected.features.iter().map(|known| {
             let column = list.iter().position(|f| f.name() == known.name);
             let column = column.expect("checked on load");
-            let encode = |&edge: &f64| list[column].encode(edge, model.clock()).unwrap_or(0);
-            let edges: Vec<u32> = known.edges.iter().map(encode).collect();
+            let encode = |&edge: &f64| list[column].encode(edge, model.clock());
+            let edges: Vec<Option<u32>> = known.edges.iter().map(encode).collect();
             let counts = vec![0; edges.len() + 1];
             (column, edges, counts)
         });
@@ -76,7 +76,8 @@ impl Drift {
         self.samples += 1;
         for (column, edges, counts) in &mut self.features {
             let value = values[*column];
-            counts[edges.iter().filter(|&&edge| edge < value).count()] += 1;
+            // No value is at or below an edge that is negative.
+            counts[edges.iter().filter(|&&edge| edge < Some(value)).count()] += 1;
         }
         let place = (anomaly * self.scores.len() as f64) as usize;
         if let Some(last) = self.scores.len().checked_sub(1) {
@@ -147,5 +148,16 @@ mod tests {
         // 2 * 0.8 * ln 9
         assert!((moved - 1.6 * 9_f64.ln()).abs() < 1e-12, "{moved}");
         assert!(stability_index(&[1.0, 0.0], &[0, 5]) > 9.0);
+    }
+
+    #[test]
+    fn nothing_is_at_or_below_a_negative_edge() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/default.json");
+        let mut model = Model::from_json(&std::fs::read(path).unwrap()).unwrap();
+        let distributions = model.distributions.as_mut().unwrap();
+        distributions.features[0].edges = vec![-1.0, 0.0];
+        let mut drift = Drift::new(&model).unwrap();
+        drift.observe(&vec![0; model.feature_list().len()], 0.0);
+        assert_eq!(drift.features[0].2, [0, 1, 0]);
     }
 }

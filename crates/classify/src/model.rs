@@ -602,13 +602,12 @@ impl Model {
             let (Some(feature), Some(at_most)) = (node.feature, node.at_most) else {
                 continue;
             };
-            let (above, below) = bounds.get(&feature).copied().unwrap_or_default();
             if node.left == Some(at) {
-                let tighter = below.map_or(at_most, |known: f64| known.min(at_most));
-                bounds.insert(feature, (above, Some(tighter)));
+                let (_, below) = bounds.entry(feature).or_insert((None, None));
+                *below = Some(below.map_or(at_most, |known| known.min(at_most)));
             } else if node.right == Some(at) {
-                let tighter = above.map_or(at_most, |known: f64| known.max(at_most));
-                bounds.insert(feature, (Some(tighter), below));
+                let (above, _) = bounds.entry(feature).or_insert((None, None));
+                *above = Some(above.map_or(at_most, |known| known.max(at_most)));
             } else {
                 continue;
             }

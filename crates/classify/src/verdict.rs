@@ -98,10 +98,11 @@ fn shares_of(trees: &[Tree]) -> Shares {
             .map(|node| node.classes.iter().flatten().map(quantise).collect())
             .collect()
     };
-    let nodes = trees.iter().map(|tree| tree.nodes.len()).max().unwrap_or(0);
+    let bits_of = |tree: &Tree| usize::BITS - tree.nodes.len().leading_zeros();
     Shares {
         trees: trees.iter().map(of_tree).collect(),
-        leaf_bits: usize::BITS - nodes.leading_zeros(),
+        // None without trees: a key is then empty.
+        leaf_bits: trees.iter().map(bits_of).fold(0, u32::max),
     }
 }
 

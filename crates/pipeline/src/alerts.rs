@@ -2,11 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
-use strata_wire::{AddressFamily, Endpoint, FlowKey, start_of};
+use strata_wire::{AddressFamily, Endpoint, FlowKey, exact, start_of};
 
 use crate::reasons::DeciderId;
 
@@ -21,8 +22,8 @@ const SIGNATURE_MAX: usize = 256;
 pub struct Alert {
     /// The flow.
     pub flow: FlowKey,
-    /// Number of the signature; 0 if not given.
-    pub signature_id: u64,
+    /// Number of the signature, if given.
+    pub signature_id: Option<NonZeroU64>,
     /// Its text, at most 256 bytes of it; empty if not given.
     pub signature: String,
 }
@@ -58,10 +59,10 @@ impl Alerts {
     fn since(&self, seen: &mut u64) -> Vec<Alert> {
         let flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
         let count = self.count();
-        let new = usize::try_from(count - *seen).unwrap_or(usize::MAX);
+        // There may have been more since than are remembered.
+        let known = (flows.len() as u64).saturating_sub(count - *seen);
         *seen = count;
-        let known = flows.len().saturating_sub(new);
-        flows.range(known..).cloned().collect()
+        flows.range(exact::<usize>(known)..).cloned().collect()
     }
 }
 
@@ -176,12 +177,14 @@ pub fn eve_alert(line: &[u8]) -> Result<Option<Alert>, serde_json::Error> {
     if family != other {
         return Ok(None);
     }
-    let said = event.alert.unwrap_or_default();
-    let signature = said["signature"].as_str().unwrap_or("");
+    let said = |field: &str| event.alert.as_ref().and_then(|said| said.get(field));
+    let signature_id = said("signature_id").and_then(serde_json::Value::as_u64);
+    let signature = said("signature").and_then(serde_json::Value::as_str);
     Ok(Some(Alert {
         flow: FlowKey::new(family, protocol, source, destination).0,
-        signature_id: said["signature_id"].as_u64().unwrap_or(0),
-        signature: start_of(signature, SIGNATURE_MAX).to_owned(),
+        signature_id: signature_id.and_then(NonZeroU64::new),
+        signature: signature
+            .map_or_else(String::new, |text| start_of(text, SIGNATURE_MAX).to_owned()),
     }))
 }
 
@@ -221,7 +224,10 @@ mod tests {
         let server = r#""dest_ip":"10.0.0.1","dest_port":80"#;
         let there = eve_alert(line("alert", client, server).as_bytes());
         let there = there.unwrap().unwrap();
-        assert_eq!((there.signature_id, there.signature.as_str()), (1, "ET x"));
+        assert_eq!(
+            (there.signature_id, there.signature.as_str()),
+            (NonZeroU64::new(1), "ET x")
+        );
         assert_eq!(there.flow.to_string(), "10.0.0.1:80 - 10.0.0.9:40000 TCP");
         let back = line(
             "alert",
@@ -236,7 +242,7 @@ mod tests {
         let ping = br#"{"event_type":"alert","src_ip":"fe80::1","dest_ip":"fe80::2","proto":"IPv6-ICMP","icmp_type":128,"src_port":7}"#;
         let odd = br#"{"event_type":"alert","src_ip":"::1","dest_ip":"::2","proto":"UDP","alert":{"signature":7,"signature_id":-1}}"#;
         let odd = eve_alert(odd).unwrap().unwrap();
-        assert_eq!((odd.signature_id, odd.signature.as_str()), (0, ""));
+        assert_eq!((odd.signature_id, odd.signature.as_str()), (None, ""));
         let ping = eve_alert(ping).unwrap().unwrap().flow;
         assert_eq!((ping.protocol, ping.low.port, ping.high.port), (58, 0, 0));
     }
@@ -249,7 +255,7 @@ mod tests {
             let end = |port| Endpoint { address: 1, port };
             Alert {
                 flow: FlowKey::new(AddressFamily::Ipv4, 17, end(port), end(53)).0,
-                signature_id: port.into(),
+                signature_id: NonZeroU64::new(port.into()),
                 signature: String::new(),
             }
         };

@@ -30,11 +30,11 @@ impl Budget {
     /// Draws `most` packets, or as many as are left.
     pub(crate) fn draw(&self, most: u64) -> u64 {
         self.drawn.fetch_add(1, Ordering::SeqCst);
-        let draw = |left: u64| left.checked_sub(most.min(left));
+        let draw = |left: u64| Some(left.saturating_sub(most));
         let left = self
             .left
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, draw);
-        left.unwrap_or(0).min(most)
+        left.expect("every update is made").min(most)
     }
 
     /// Ends a draw of which this many packets were not used.

@@ -63,7 +63,7 @@ impl FirstBytes {
         let known = line.iter().position(|counter| counter.tag == tag);
         let index = known.unwrap_or_else(|| {
             let oldest = (0..WAYS).max_by_key(|&way| silent(&line[way]));
-            oldest.unwrap_or(0)
+            oldest.expect("a line has counters")
         });
         let counter = &mut line[index];
         let idle = silent(counter) > IDLE_SECONDS.cast_signed();

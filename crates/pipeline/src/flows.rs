@@ -3,7 +3,7 @@
 use strata_capture::PacketRef;
 use strata_sketch::PacketFacts;
 use strata_wire::dissect::dissect;
-use strata_wire::{FlowHasher, Headers, LinkType, Plain, TunnelKey};
+use strata_wire::{FlowHasher, Headers, LinkType, Plain, TunnelKey, exact};
 
 use crate::fragments::FragmentTable;
 
@@ -47,7 +47,7 @@ impl FlowFinder {
         }
         let plain = Plain::read(packet.data)?;
         let flow = plain.flow(&self.hasher);
-        let wire_len = u32::try_from(wire_bytes(packet)).unwrap_or(u32::MAX);
+        let wire_len = exact::<u32>(wire_bytes(packet));
         let facts = PacketFacts::plain(&plain, flow, packet.ts_ns, wire_len);
         Some((plain, facts))
     }
@@ -66,7 +66,7 @@ impl FlowFinder {
         }
         let facts = headers.key.as_ref().map(|key| {
             let fingerprint = self.hasher.flow(key);
-            let wire_len = u32::try_from(wire_bytes(packet)).unwrap_or(u32::MAX);
+            let wire_len = exact::<u32>(wire_bytes(packet));
             PacketFacts::new(&headers, fingerprint, packet.ts_ns, wire_len)
         });
         (headers, facts)

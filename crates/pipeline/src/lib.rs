@@ -19,6 +19,7 @@
 mod alerts;
 mod budget;
 mod classifier;
+mod demand;
 mod first_bytes;
 mod flows;
 mod fragments;

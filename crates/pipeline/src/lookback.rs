@@ -10,8 +10,8 @@
 //! Positions count bytes since the start, skipped ones too, so one comparison tells whether an
 //! entry is still there: it is while it lies within the ring's length before the end.
 
-use strata_blocks::Promotion;
-use strata_wire::prefetch;
+use strata_classify::VerdictId;
+use strata_wire::{exact, prefetch};
 
 const ENTRY_HEADER_LEN: usize = 32;
 /// Heads in one cache line.
@@ -31,10 +31,27 @@ struct Head {
 /// A packet that was logged only in part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Remembered<'a> {
-    /// What promotes it.
-    pub(crate) promotion: Promotion<'a>,
     /// Its flow.
     pub(crate) fingerprint: u64,
+    pub(crate) packet: Cut<'a>,
+}
+
+/// What is known of a packet besides its flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut<'a> {
+    /// Its sequence number.
+    pub(crate) seq: u64,
+    /// Its verdict, and that one's class.
+    pub(crate) verdict: VerdictId,
+    pub(crate) class: u8,
+    /// How much of it was kept; see [`Keep::code`](strata_wire::Keep::code).
+    pub(crate) keep_code: u8,
+    /// Bytes in its record.
+    pub(crate) kept_len: u32,
+    /// Bytes on the wire.
+    pub(crate) wire_len: u32,
+    /// Every byte that was captured.
+    pub(crate) data: &'a [u8],
 }
 
 /// The packets seen last.
@@ -90,9 +107,9 @@ impl LookBack {
     }
 
     /// Remembers a packet, unless it is longer than the ring.
-    pub(crate) fn push(&mut self, packet: &Remembered<'_>) {
-        let promotion = &packet.promotion;
-        let len = ENTRY_HEADER_LEN + promotion.data.len();
+    pub(crate) fn push(&mut self, remembered: &Remembered<'_>) {
+        let packet = &remembered.packet;
+        let len = ENTRY_HEADER_LEN + packet.data.len();
         let len = len.next_multiple_of(ENTRY_HEADER_LEN);
         let capacity = self.ring.len();
         if len > capacity {
@@ -104,17 +121,17 @@ impl LookBack {
         let position = self.end;
         let at = self.offset(position);
         self.end += len as u64;
-        let previous = self.replace_head(packet.fingerprint, position + 1);
+        let previous = self.replace_head(remembered.fingerprint, position + 1);
         let entry = &mut self.ring[at..at + len];
         entry[..8].copy_from_slice(&previous.to_le_bytes());
-        entry[8..16].copy_from_slice(&promotion.seq.to_le_bytes());
-        let captured = u32::try_from(promotion.data.len()).unwrap_or(u32::MAX);
-        entry[16..20].copy_from_slice(&captured.to_le_bytes());
-        entry[20..24].copy_from_slice(&promotion.kept_len.to_le_bytes());
-        entry[24..28].copy_from_slice(&promotion.wire_len.to_le_bytes());
-        entry[28..30].copy_from_slice(&[promotion.keep_code, promotion.class]);
-        entry[30..32].copy_from_slice(&promotion.verdict.unwrap_or(0).to_le_bytes());
-        entry[ENTRY_HEADER_LEN..][..promotion.data.len()].copy_from_slice(promotion.data);
+        entry[8..16].copy_from_slice(&packet.seq.to_le_bytes());
+        let captured_len = exact::<u32>(packet.data.len());
+        entry[16..20].copy_from_slice(&captured_len.to_le_bytes());
+        entry[20..24].copy_from_slice(&packet.kept_len.to_le_bytes());
+        entry[24..28].copy_from_slice(&packet.wire_len.to_le_bytes());
+        entry[28..30].copy_from_slice(&[packet.keep_code, packet.class]);
+        entry[30..32].copy_from_slice(&packet.verdict.to_le_bytes());
+        entry[ENTRY_HEADER_LEN..][..packet.data.len()].copy_from_slice(packet.data);
     }
 
     /// Makes an entry the newest of its flow, and returns the one that was.
@@ -143,7 +160,7 @@ impl LookBack {
     pub(crate) fn take<E>(
         &mut self,
         fingerprint: u64,
-        mut take: impl FnMut(&Promotion<'_>) -> Result<(), E>,
+        mut take: impl FnMut(&Cut<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         let line = self.line(fingerprint);
         let head = self.heads[line]
@@ -159,32 +176,30 @@ impl LookBack {
             && self.is_there(position)
         {
             found.push(position);
-            next = self.word(position, 0);
+            next = u64::from_le_bytes(self.field(position, 0));
         }
         let given = found.iter().rev().try_for_each(|&position| {
-            let at = self.offset(position);
-            let half = |from: usize| {
-                let bytes = self.ring[at + from..].first_chunk();
-                bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))
-            };
-            let data = &self.ring[at + ENTRY_HEADER_LEN..][..half(16) as usize];
-            take(&Promotion {
-                seq: self.word(position, 8),
-                class: self.ring[at + 29],
-                keep_code: self.ring[at + 28],
-                kept_len: half(20),
-                wire_len: half(24),
-                verdict: Some(u16::from_le_bytes([self.ring[at + 30], self.ring[at + 31]])),
-                data,
+            let word = |from| u32::from_le_bytes(self.field(position, from));
+            let [keep_code, class] = self.field(position, 28);
+            let data = &self.ring[self.offset(position) + ENTRY_HEADER_LEN..];
+            take(&Cut {
+                seq: u64::from_le_bytes(self.field(position, 8)),
+                verdict: VerdictId::from_le_bytes(self.field(position, 30)),
+                class,
+                keep_code,
+                kept_len: word(20),
+                wire_len: word(24),
+                data: &data[..word(16) as usize],
             })
         });
         self.found = found;
         given
     }
 
-    fn word(&self, position: u64, from: usize) -> u64 {
+    /// A field of an entry's header.
+    fn field<const LEN: usize>(&self, position: u64, from: usize) -> [u8; LEN] {
         let bytes = self.ring[self.offset(position) + from..].first_chunk();
-        bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+        *bytes.expect("an entry lies whole in the ring")
     }
 
     #[allow(clippy::cast_possible_truncation)]
@@ -237,13 +252,13 @@ mod tests {
     fn remembered(fingerprint: u64, seq: u64, data: &[u8]) -> Remembered<'_> {
         Remembered {
             fingerprint,
-            promotion: Promotion {
+            packet: Cut {
                 seq,
+                verdict: (seq % 1000) as u16,
                 class: (seq % 7) as u8,
                 keep_code: 1,
                 kept_len: 3,
                 wire_len: 9,
-                verdict: Some((seq % 1000) as u16),
                 data,
             },
         }
@@ -266,7 +281,7 @@ mod tests {
                         .take(fingerprint, |packet| {
                             assert_eq!((packet.kept_len, packet.wire_len), (3, 9));
                             assert_eq!(u64::from(packet.class), packet.seq % 7);
-                            assert_eq!(packet.verdict.map(u64::from), Some(packet.seq % 1000));
+                            assert_eq!(u64::from(packet.verdict), packet.seq % 1000);
                             taken.push((packet.seq, packet.data.to_vec()));
                             Ok::<(), ()>(())
                         })

@@ -7,10 +7,10 @@ use strata_classify::LANES;
 use strata_policy::{ModeDemands, demands};
 use strata_rules::{Action, AnswerId, BATCH, PacketFields, Policies, RuleClassifier, UNTAGGED};
 use strata_wire::ethernet::{self, ethertype};
-use strata_wire::{AddressFamily, Counters, Headers, LinkType, Outcome, Plain};
+use strata_wire::{AddressFamily, Counters, Headers, LinkType, Outcome, Plain, exact};
 
+use crate::demand::Demand;
 use crate::reasons::Reasons;
-use crate::worker::Demand;
 
 /// Uniflows cached by a worker: 87 KiB.
 const CACHE_ENTRIES: usize = 4096;
@@ -82,7 +82,7 @@ impl Policing {
     pub(crate) fn push(&mut self, fields: PacketFields) -> u8 {
         self.fields.push(fields);
         // A batch has at most 64.
-        u8::try_from(self.fields.len() - 1).unwrap_or(u8::MAX)
+        exact::<u8>(self.fields.len() - 1)
     }
 
     /// Finds the policies of the packets of the batch.

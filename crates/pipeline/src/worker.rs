@@ -12,12 +12,12 @@ use strata_blocks::{BlockBuilder, BlockSink, Progress, Sink, SinkError};
 use strata_capture::{PacketRef, Packets};
 use strata_classify::{LANES, Model};
 use strata_filter::{Filter, Program};
-use strata_policy::{ClassKept, Follower, Mode, ModeDemands, ModeError, Plan};
+use strata_policy::{ClassKept, Follower, Mode, ModeError, Plan};
 use strata_sketch::Pressure;
 use strata_wire::wide::WIDE;
 use strata_wire::{
-    Counters, Decider, DropReason, FlowHasher, FlowShare, Granularity, Interface, Ledger, LinkType,
-    Meta, Outcome, TunnelKey, exact, mix64, prefetch,
+    Counters, Decider, DropReason, FlowHasher, FlowShare, Interface, Ledger, LinkType, Meta,
+    TunnelKey, exact, mix64, prefetch,
 };
 
 use std::sync::Arc;
@@ -25,9 +25,10 @@ use std::sync::atomic::Ordering;
 
 use crate::budget::Budget;
 use crate::classifier::{Classifier, bits};
+use crate::demand::Demand;
 use crate::flows::{FlowFinder, wire_bytes};
 use crate::policing::{Policing, fields, plain_fields};
-use crate::reasons::{BY_CLASS, DeciderId, Reasons, join_decided};
+use crate::reasons::Reasons;
 
 use accounting::in_flight;
 use classes::ByClass;
@@ -53,15 +54,6 @@ pub struct WorkerOptions {
     pub hash_seed: [u64; 2],
     /// Chooses the sample for sampled granularities.
     pub sampling_seed: u64,
-}
-
-/// What one class gets.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Demand {
-    /// The same for every packet, and who decided so.
-    Always(Outcome, DeciderId),
-    /// Sampled: decided packet by packet.
-    Sampled(Vec<(Granularity, DeciderId)>),
 }
 
 /// One interface of the input and what the filter means on it.
@@ -412,9 +404,8 @@ impl<S: Sink> Worker<S> {
             fetch(batch, index, 1);
         }
         while start < batch.len() && self.passed() < end {
-            let left = usize::try_from(end - self.passed()).unwrap_or(usize::MAX);
-            let left = left.min(batch.len() - start);
-            let many = left.min(WIDE);
+            let left = (batch.len() - start).min(WIDE);
+            let many = exact::<usize>((end - self.passed()).min(left as u64));
             if self.columns(batch, start, many)? {
                 start += many;
                 continue;
@@ -562,36 +553,5 @@ impl<S: Sink> Worker<S> {
 fn fetch(batch: &(impl Packets + ?Sized), index: usize, line: usize) {
     if index < batch.len() {
         prefetch(batch.get(index).data, line * 64);
-    }
-}
-
-impl Demand {
-    /// Demands as computed; `modes` are those of the modes, which the context names.
-    pub(crate) fn new(
-        demands: Vec<(Granularity, Decider)>,
-        modes: &ModeDemands,
-        reasons: &mut Reasons,
-    ) -> Self {
-        let is_sampled = demands.iter().any(|(demand, _)| demand.sampling.is_some());
-        // Where modes alone decide, and for every packet alike, the context says who.
-        let by_class = demands == *modes && (!is_sampled || demands.len() == 1);
-        // A single mode is the one that the context names.
-        let mut number = |decider: Decider| {
-            if by_class || matches!(modes.as_slice(), [(_, only)] if *only == decider) {
-                BY_CLASS
-            } else {
-                reasons.decider(decider)
-            }
-        };
-        let demands: Vec<(Granularity, DeciderId)> = demands
-            .into_iter()
-            .map(|(demand, decider)| (demand, number(decider)))
-            .collect();
-        if is_sampled {
-            Self::Sampled(demands)
-        } else {
-            let (outcome, decider) = join_decided(&demands, 0, 0);
-            Self::Always(outcome, decider)
-        }
     }
 }

@@ -367,7 +367,7 @@ fn a_flow_that_is_alerted_is_whole_before_and_after() {
         if packets >= half as u64 && !std::mem::replace(&mut told, true) {
             alerts.raise(Alert {
                 flow: *flow,
-                signature_id: 7,
+                signature_id: std::num::NonZeroU64::new(7),
                 signature: String::from("found it"),
             });
         }

@@ -4,14 +4,19 @@ use strata_blocks::{PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, Sink, SinkError
 use strata_capture::PacketRef;
 use strata_classify::VerdictId;
 use strata_sketch::Level;
-use strata_wire::{Keep, Outcome, exact};
+use strata_wire::{Keep, Outcome, clamped, exact};
 
-use super::{DEFINITIONS_LEN, Demand, Worker};
+use super::{DEFINITIONS_LEN, Worker};
+use crate::demand::Demand;
 use crate::flows::wire_bytes;
-use crate::reasons::{BY_CLASS, class_and_level, join_decided};
+use crate::reasons::{BY_CLASS, DeciderId, class_and_level, join_decided};
 
 /// Of packets that the kernel has cut, one in this many renews what is enough of its flow.
 const RENEWED_EVERY: u64 = 4;
+/// Flows of which more than this is wanted are not cut.
+const CUT_MAX: u16 = u16::MAX / 2;
+/// Bytes that headers of one flow may differ by: TCP options (RFC 9293, section 3.1), and some.
+const TCP_OPTIONS_MAX: u32 = 64;
 
 impl<S: Sink> Worker<S> {
     /// Granularity and record of one packet.
@@ -24,21 +29,10 @@ impl<S: Sink> Worker<S> {
     ) -> Result<(), SinkError> {
         let class = self.classifier.class(verdict);
         self.packet_number += 1;
-        let demand = match &self.policing {
-            None => &self.demands[usize::from(class)],
-            Some(policing) => policing.demand(self.lanes.policed[lane], usize::from(class)),
-        };
-        let (outcome, decider) = match demand {
-            Demand::Always(outcome, decider) => (*outcome, *decider),
-            Demand::Sampled(demands) => {
-                let key = self.lanes.headers(lane).key.unwrap_or_default();
-                let number = self.packet_number ^ self.sampling_key;
-                join_decided(demands, number, self.sampling_hasher.flow(&key))
-            }
-        };
+        let decided = self.decided(lane, class);
         let (outcome, decider) = match &self.triggers {
-            None => (outcome, decider),
-            Some(_) => self.attend_to(lane, packet, (outcome, decider), (verdict, class))?,
+            None => decided,
+            Some(_) => self.attend_to(lane, packet, decided, (verdict, class))?,
         };
         let keep = match outcome {
             Outcome::Log(keep) => keep,
@@ -84,7 +78,8 @@ impl<S: Sink> Worker<S> {
             seq: self.next_seq,
             wire_len: packet.wire_len,
             captured_len,
-            header_len: u16::try_from(header_len).unwrap_or(u16::MAX),
+            // As far as a record has bits for it.
+            header_len: clamped::<u16>(header_len),
             interface: packet.interface,
             verdict: reason,
             keep_code: keep.code(),
@@ -94,6 +89,31 @@ impl<S: Sink> Worker<S> {
         };
         self.block.push_packet(&record, class);
         self.next_seq += 1;
+        self.note(lane, keep, kept);
+        Ok(())
+    }
+
+    /// What modes and policies decide about a packet of this class, and which of them.
+    #[inline(always)]
+    fn decided(&self, lane: usize, class: u8) -> (Outcome, DeciderId) {
+        let demand = match &self.policing {
+            None => &self.demands[usize::from(class)],
+            Some(policing) => policing.demand(self.lanes.policed[lane], usize::from(class)),
+        };
+        match demand {
+            Demand::Always(outcome, decider) => (*outcome, *decider),
+            Demand::Sampled(demands) => {
+                // Packets without a flow are sampled as if they were one.
+                let flow = self.lanes.headers(lane).flow_key();
+                let number = self.packet_number ^ self.sampling_key;
+                join_decided(demands, number, self.sampling_hasher.flow(&flow))
+            }
+        }
+    }
+
+    /// Stores the flow of a packet just recorded for the block's summary.
+    #[inline(always)]
+    fn note(&mut self, lane: usize, keep: Keep, kept: u32) {
         if self.lanes.is_plain & 1 << lane == 0 {
             let fingerprint = self.lanes.facts[lane].fingerprint;
             let headers = &self.lanes.headers[lane];
@@ -108,7 +128,6 @@ impl<S: Sink> Worker<S> {
             self.block
                 .note_plain(self.lanes.facts[lane].fingerprint, ends);
         }
-        Ok(())
     }
 
     /// Tells the kernel how much of the flow's packets is enough, and notices what
@@ -143,10 +162,13 @@ impl<S: Sink> Worker<S> {
             // A copy is sent on whole.
             _ if self.is_mirrored(lane) => enough.keep_whole(&key),
             Keep::Full => enough.keep_whole(&key),
-            _ if self.is_settled(lane) => enough.cut_at_once(&key, with_options(wanted)),
-            // A verdict on the packet alone is no verdict on its flow.
-            _ if self.classifier.verdict(verdict).level != Some(Level::Flow) => {}
-            _ => enough.cut(&key, with_options(wanted)),
+            _ => match with_options(wanted) {
+                None => enough.keep_whole(&key),
+                Some(bytes) if self.is_settled(lane) => enough.cut_at_once(&key, bytes),
+                // A verdict on the packet alone is no verdict on its flow.
+                Some(_) if self.classifier.verdict(verdict).level != Some(Level::Flow) => {}
+                Some(bytes) => enough.cut(&key, bytes),
+            },
         }
     }
 
@@ -198,7 +220,34 @@ impl<S: Sink> Worker<S> {
 }
 
 /// What is enough of every packet of a flow, if `wanted` is enough of one: others may have longer
-/// headers, with TCP options.
-fn with_options(wanted: u32) -> u16 {
-    u16::try_from(wanted + 64).unwrap_or(u16::MAX / 2)
+/// headers, with TCP options. `None` if it is so much that cutting would save next to nothing.
+fn with_options(wanted: u32) -> Option<u16> {
+    let bytes = wanted.saturating_add(TCP_OPTIONS_MAX);
+    u16::try_from(bytes).ok().filter(|&bytes| bytes <= CUT_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_enough_is_never_less_than_what_is_wanted() {
+        assert_eq!(with_options(54), Some(118));
+        for wanted in [
+            32_700,
+            32_703,
+            32_704,
+            40_000,
+            65_471,
+            65_472,
+            65_536,
+            u32::MAX,
+        ] {
+            let enough = with_options(wanted);
+            assert!(
+                enough.is_none_or(|enough| u32::from(enough) > wanted),
+                "{wanted}: {enough:?}"
+            );
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Packets that are kept whole because of what their flow is, or turns out to be.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use strata_blocks::{PROMOTION_HEADER_LEN, Promotion, Sink, SinkError};
@@ -12,7 +13,7 @@ use crate::alerts::{Alerted, Alerts};
 use crate::classifier::bits;
 use crate::first_bytes::FirstBytes;
 use crate::flows::wire_bytes;
-use crate::lookback::{LookBack, Remembered};
+use crate::lookback::{Cut, LookBack, Remembered};
 use crate::reasons::{BY_CLASS, DeciderId, FIRST_BYTES, class_and_level};
 
 /// What is kept whole in addition to what modes and policies ask for; by default nothing.
@@ -68,9 +69,11 @@ impl<S: Sink> Worker<S> {
     pub fn apply_alerts(&mut self) -> Result<(), SinkError> {
         let triggers = self.triggers.as_mut();
         let events = triggers.and_then(|triggers| triggers.alerted.as_mut()?.events());
-        for alert in events.unwrap_or_default() {
+        for alert in events.into_iter().flatten() {
             let fingerprint = self.flows.hasher().flow(&alert.flow);
-            let decider = Decider::alert(alert.signature_id, &alert.signature);
+            // 0 says in a log that there is no number.
+            let number = alert.signature_id.map_or(0, NonZeroU64::get);
+            let decider = Decider::alert(number, &alert.signature);
             let decider = self.reasons.decider(decider);
             let triggers = self.triggers.as_mut();
             if let Some(alerted) = triggers.and_then(|triggers| triggers.alerted.as_mut()) {
@@ -139,13 +142,13 @@ impl<S: Sink> Worker<S> {
         if kept_len < captured_len {
             look_back.push(&Remembered {
                 fingerprint,
-                promotion: Promotion {
+                packet: Cut {
                     seq: self.next_seq,
+                    verdict,
                     class,
                     keep_code: keep.code(),
                     kept_len,
-                    wire_len: u32::try_from(wire_bytes(packet)).unwrap_or(u32::MAX),
-                    verdict: Some(verdict),
+                    wire_len: exact::<u32>(wire_bytes(packet)),
                     data: packet.data,
                 },
             });
@@ -166,16 +169,21 @@ impl<S: Sink> Worker<S> {
         };
         let mut promoted = Ok(());
         if let Some(look_back) = &mut triggers.look_back {
-            promoted = look_back.take(fingerprint, |promotion| {
-                let needed = PROMOTION_HEADER_LEN + promotion.data.len() + DEFINITIONS_LEN;
+            promoted = look_back.take(fingerprint, |packet| {
+                let needed = PROMOTION_HEADER_LEN + packet.data.len() + DEFINITIONS_LEN;
                 if self.block.room() < needed {
                     self.room_for(needed)?;
                 }
-                let reason = self.reason_to_promote(promotion.verdict, trigger, class);
+                let reason = self.reason_to_promote(packet.verdict, trigger, class);
                 self.define_reason(reason);
                 self.block.push_promotion(&Promotion {
+                    seq: packet.seq,
+                    class: packet.class,
+                    keep_code: packet.keep_code,
+                    kept_len: packet.kept_len,
+                    wire_len: packet.wire_len,
                     verdict: Some(reason),
-                    ..*promotion
+                    data: packet.data,
                 });
                 Ok(())
             });
@@ -185,19 +193,13 @@ impl<S: Sink> Worker<S> {
     }
 
     /// The number for a verdict whose packet is now written whole because of a trigger.
-    fn reason_to_promote(
-        &mut self,
-        verdict: Option<VerdictId>,
-        trigger: DeciderId,
-        class: u8,
-    ) -> u16 {
+    fn reason_to_promote(&mut self, verdict: VerdictId, trigger: DeciderId, class: u8) -> u16 {
         let explicit = self.class_deciders.get(usize::from(class));
         let by_class = explicit.unwrap_or(&Decider::Class);
         let decider = self.reasons.look_back(trigger, class, by_class);
         debug_assert_ne!(decider, BY_CLASS);
         let classifier = &self.classifier;
         let known = |id| class_and_level(classifier.verdict(id));
-        self.reasons
-            .number(verdict.unwrap_or_default(), decider, known)
+        self.reasons.number(verdict, decider, known)
     }
 }

@@ -9,8 +9,9 @@ use strata_classify::{LANES, VerdictId};
 use strata_wire::wide::{Avx512, GROUP, PacketColumns, WIDE};
 use strata_wire::{Headers, Keep, LinkType, Outcome, prefetch};
 
-use super::{DEFINITIONS_LEN, Demand, Worker, fetch};
+use super::{DEFINITIONS_LEN, Worker, fetch};
 use crate::classifier::bits;
+use crate::demand::Demand;
 use crate::reasons::BY_CLASS;
 
 /// Fewer packets than this are faster one by one.
