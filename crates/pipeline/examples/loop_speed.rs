@@ -3,9 +3,11 @@
 //!
 //!     cargo run --release -p strata-pipeline --example loop_speed -- TRACE.pcap
 //!         [MODEL.json] [MODE] [ROUNDS] [look-back=BYTES] [first-bytes=BYTES] [passes=N]
+//!         [counted=PACKETS]
 //!
 //! `look-back` and `first-bytes` are those of `strata record`. `passes` runs only one worker, which
-//! goes over the packets that many times: for counting instructions.
+//! goes over the packets that many times, the last `counted` of them in a thread of that name: for
+//! counting instructions.
 //!
 //! Prints JSON: medians in ns per packet and Gb/s, and how much faster two workers
 //! are. One worker has one core; its writer thread, which seals blocks, has another.
@@ -88,6 +90,7 @@ struct Setup {
     mode: Mode,
     triggers: TriggerOptions,
     passes: usize,
+    counted: usize,
 }
 
 /// Seconds until new workers, one per part, have finished with their packets.
@@ -132,14 +135,24 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Worker>) {
         worker.meta(Meta::Interface { id: 0, interface }).unwrap();
         workers.push(worker);
     }
+    let record = |worker: &mut Worker, packets: &[PacketRef<'_>]| {
+        for batch in packets.chunks(BATCH) {
+            worker.batch(batch).unwrap();
+        }
+    };
     let begun = Instant::now();
     thread::scope(|scope| {
         for (worker, packets) in workers.iter_mut().zip(parts) {
             scope.spawn(|| {
-                for _ in 0..setup.passes {
-                    for batch in packets.chunks(BATCH) {
-                        worker.batch(batch).unwrap();
-                    }
+                for _ in 1..setup.passes {
+                    record(worker, packets);
+                }
+                let (packets, counted) = packets.split_at(packets.len() - setup.counted);
+                record(worker, packets);
+                if setup.counted > 0 {
+                    let thread = thread::Builder::new().name("counted".into());
+                    let pass = || record(worker, counted);
+                    thread.spawn_scoped(scope, pass).unwrap();
                 }
             });
         }
@@ -225,6 +238,7 @@ fn main() {
             alerts: None,
         },
         passes: number("passes").unwrap_or(1),
+        counted: number("counted").unwrap_or(0),
     };
     let trace = Trace::read(Path::new(&trace));
     let packets = trace.refs();
