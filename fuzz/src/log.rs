@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use strata_store::{BlockFile, Disk, Log, MANIFEST_NAME, Manifest, Recording, SimDisk, State};
+use strata_store::{BlockFile, Disk, Log, MANIFEST_NAME, Manifest, Recording, State};
+use strata_testkit_disk::SimDisk;
 
 const FILE: &str = "blocks/1-0-0.blk";
 

@@ -14,7 +14,8 @@ use strata_fuzz::{Bounded, Chooser, log_of};
 use strata_query::{
     ExportOptions, FileFormat, Find, FlowRecord, RecordFormat, RecordWriter, export, flow_records,
 };
-use strata_store::{Disk, Log, SimDisk};
+use strata_store::{Disk, Log};
+use strata_testkit_disk::SimDisk;
 use strata_traffic::{Generator, Options, Profile, SPACE};
 use strata_wire::dissect::dissect;
 use strata_wire::{Context, FlowShare, Keep, LinkType, TunnelKey};

@@ -11,8 +11,9 @@ use arrow_array::{ArrayRef, RecordBatch};
 use strata_archive::{
     Coding, ElementForm, FlowColumn, Rows, Spec, Table, TakeRows, rows_of_blocks,
 };
-use strata_store::{Damage, Disk, Log, Select, SimDisk};
+use strata_store::{Damage, Disk, Log, Select};
 use strata_testkit::{check_golden, data_dir, workspace_root};
+use strata_testkit_disk::SimDisk;
 
 use common::{model, record};
 

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use strata_archive::{PROTECTED, Retention, compact, make_room, prune, verify};
 use strata_filter::Filter;
 use strata_query::Find;
-use strata_store::{Disk, Log, SimDisk};
+use strata_store::{Disk, Log};
 use strata_testkit::data_dir;
+use strata_testkit_disk::SimDisk;
 
 use common::{Packet, exported, model, record, record_protected};
 

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use strata_archive::{ArchiveError, ClearDisk, Identities, compact, encrypt_to, rotate, verify};
 use strata_filter::Filter;
 use strata_query::{ExportOptions, FileFormat, Find, export};
-use strata_store::{Disk, FileKind, Log, SimDisk};
+use strata_store::{Disk, FileKind, Log};
 use strata_testkit::{data_dir, format_captures};
+use strata_testkit_disk::SimDisk;
 
 use common::{Capture, compacted, exported, model, record};
 

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use strata_archive::{ArchiveError, FlowColumn, compact};
 use strata_filter::Filter;
 use strata_query::{Find, FlowRecord, flow_records};
-use strata_store::{Disk, FileKind, Log, SimDisk};
+use strata_store::{Disk, FileKind, Log};
 use strata_testkit::{data_dir, format_captures};
+use strata_testkit_disk::SimDisk;
 use strata_wire::dissect::dissect;
 use strata_wire::{Endpoint, FlowShare, LinkType, TunnelKey, ip_addr};
 

@@ -12,8 +12,9 @@ use bytes::Bytes;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use strata_archive::{Table, compact};
 use strata_query::{Find, FlowRecord, RecordFormat, RecordWriter, flow_records};
-use strata_store::{Disk, FileKind, Log, SimDisk};
+use strata_store::{Disk, FileKind, Log};
 use strata_testkit::{check_golden, data_dir, format_captures};
+use strata_testkit_disk::SimDisk;
 
 use common::{model, record};
 

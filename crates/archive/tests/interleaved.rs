@@ -13,7 +13,8 @@ use strata_archive::{ClearDisk, Identities, Place, compact, encrypt_to, relocate
 use strata_capture::{PacketRef, PcapNgWriter};
 use strata_filter::Filter;
 use strata_query::{ExportOptions, FileFormat, Find, export_within};
-use strata_store::{Disk, FileKind, Log, SimDisk};
+use strata_store::{Disk, FileKind, Log};
+use strata_testkit_disk::SimDisk;
 use strata_wire::{Interface, LinkType, mix64};
 
 use common::{model, read, record};

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use strata_archive::{Retention, compact, prune, verify};
 use strata_blocks::{BlockBuilder, BlockSink, PacketRecord, Promotion};
-use strata_store::{About, Disk, Log, Recorder, RecorderOptions, SimDisk};
+use strata_store::{About, Disk, Log, Recorder, RecorderOptions};
 use strata_testkit::{CountingAllocator, allocations};
+use strata_testkit_disk::SimDisk;
 use strata_wire::{Context, Interface, Keep, Ledger, LinkType};
 
 #[global_allocator]

@@ -10,7 +10,8 @@ use strata_archive::{
     ClearDisk, Identities, Place, Retention, compact, make_room, prune, relocate, verify,
 };
 use strata_query::Find;
-use strata_store::{Disk, Log, SimDisk};
+use strata_store::{Disk, Log};
+use strata_testkit_disk::SimDisk;
 
 use common::{Packet, compacted, exported};
 

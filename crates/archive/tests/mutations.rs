@@ -11,8 +11,9 @@ use strata_archive::{
     ArchiveError, ClearDisk, Identities, Place, compact, encrypt_to, relocate, verify,
 };
 use strata_query::{ExportOptions, Exported, FileFormat, Find, export, flow_records};
-use strata_store::{Disk, FileKind, Log, SimDisk, drift_name, seal_drift};
+use strata_store::{Disk, FileKind, Log, drift_name, seal_drift};
 use strata_testkit::data_dir;
+use strata_testkit_disk::SimDisk;
 use strata_wire::mix64;
 
 use common::{Packet, model, read, record};

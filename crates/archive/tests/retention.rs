@@ -9,9 +9,10 @@ use std::sync::Arc;
 use strata_archive::{PROTECTED, Pruned, Retention, compact, prune};
 use strata_blocks::{BlockSink, PacketRecord, Promotion};
 use strata_store::{
-    About, Disk, Log, Recorder, RecorderOptions, RelayLog, SimDisk, StreamOptions, index_name,
+    About, Disk, Log, Recorder, RecorderOptions, RelayLog, StreamOptions, index_name,
 };
 use strata_testkit::data_dir;
+use strata_testkit_disk::SimDisk;
 use strata_wire::{Context, Interface, Keep, Ledger, LinkType};
 
 const DAY: u64 = 86_400_000_000_000;

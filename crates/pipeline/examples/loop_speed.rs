@@ -31,7 +31,8 @@ use strata_pipeline::{
     DataPath, FlowFinder, Parts, TriggerOptions, Triggers, Worker, WorkerOptions,
 };
 use strata_policy::Mode;
-use strata_store::{About, NullDisk, Recorder, RecorderOptions};
+use strata_store::{About, Recorder, RecorderOptions};
+use strata_testkit_disk::NullDisk;
 use strata_wire::{Interface, Ledger, LinkType, Meta, TunnelKey};
 
 const ROUNDS: usize = 7;

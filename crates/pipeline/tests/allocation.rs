@@ -8,8 +8,9 @@ use strata_capture::{Input, InputOptions, Next, PacketRef};
 use strata_classify::Model;
 use strata_pipeline::{Parts, Worker, WorkerOptions};
 use strata_policy::Mode;
-use strata_store::{About, NullDisk, Recorder, RecorderOptions};
+use strata_store::{About, Recorder, RecorderOptions};
 use strata_testkit::{CountingAllocator, allocations, data_dir, workspace_root};
+use strata_testkit_disk::NullDisk;
 use strata_wire::{Interface, LinkType, Meta, TunnelKey};
 
 #[global_allocator]

@@ -12,8 +12,9 @@ use strata_filter::Filter;
 use strata_pipeline::{Parts, RunError, Worker, WorkerOptions, run};
 use strata_policy::Mode;
 use strata_query::{ExportOptions, FileFormat, Find, export};
-use strata_store::{About, Disk, Log, Recorder, RecorderOptions, Select, SimDisk};
+use strata_store::{About, Disk, Log, Recorder, RecorderOptions, Select};
 use strata_testkit::{data_dir, format_captures, workspace_root};
+use strata_testkit_disk::SimDisk;
 use strata_wire::pcapng::options;
 use strata_wire::{AddressFamily, Ledger, LinkType, Meta, TunnelKey};
 

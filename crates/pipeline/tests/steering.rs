@@ -16,8 +16,9 @@ use strata_pipeline::{Parts, Worker, WorkerOptions, run};
 use strata_policy::{Mode, Plan, Steering};
 use strata_query::{ExportOptions, FileFormat, Find, export};
 use strata_rules::{Action, PacketFields, Policies, Policy, UNTAGGED, regions};
-use strata_store::{About, Disk, Log, Recorder, RecorderOptions, SimDisk};
+use strata_store::{About, Disk, Log, Recorder, RecorderOptions};
 use strata_testkit::{data_dir, workspace_root};
+use strata_testkit_disk::SimDisk;
 use strata_wire::dissect::dissect;
 use strata_wire::{Ledger, LinkType, TunnelKey};
 

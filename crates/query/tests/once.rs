@@ -7,7 +7,8 @@ use strata_archive::compact;
 use strata_blocks::{BlockSink, PacketRecord};
 use strata_capture::{Input, InputOptions, Next};
 use strata_query::{ExportOptions, Exported, FileFormat, Find, export};
-use strata_store::{About, Disk, Log, Recorder, RecorderOptions, SimDisk};
+use strata_store::{About, Disk, Log, Recorder, RecorderOptions};
+use strata_testkit_disk::SimDisk;
 use strata_wire::{Context, Interface, Keep, Ledger, LinkType};
 
 /// Definitions in a block.

@@ -13,8 +13,9 @@ use strata_relay::{
     Link, LinkOptions, LinkReport, Relay, RelayError, RelayOptions, Transport, tls,
 };
 use strata_roce::Port;
-use strata_store::{About, Log, Loss, Select, SimDisk, State};
+use strata_store::{About, Log, Loss, Select, State};
 use strata_testkit::Certificates;
+use strata_testkit_disk::SimDisk;
 use strata_wire::roce::{Packet, Service};
 use strata_wire::segment::{Layout, SegmentHeader};
 use strata_wire::{Ledger, mix64};

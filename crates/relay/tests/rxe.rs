@@ -19,7 +19,8 @@ use strata_relay::protocol::{
 use strata_relay::{Link, LinkOptions, Relay, RelayOptions};
 use strata_roce::Port;
 use strata_roce::udp::{UdpPort, UdpToPeer};
-use strata_store::{About, Log, Loss, RealDisk, SavedLedger, Select, SimDisk};
+use strata_store::{About, Log, Loss, RealDisk, SavedLedger, Select};
+use strata_testkit_disk::SimDisk;
 use strata_wire::roce::{NakCode, Service, UDP_PORT};
 use strata_wire::segment::{BlockWriter, Layout, PacketInfo};
 use strata_wire::{Ledger, mix64};

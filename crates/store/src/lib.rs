@@ -25,12 +25,10 @@ mod index;
 mod layout;
 mod log;
 mod manifest;
-mod nulldisk;
 mod output;
 mod promotions;
 mod recorder;
 mod relayed;
-mod simdisk;
 mod stored;
 mod writer;
 
@@ -49,8 +47,6 @@ pub use log::{Log, Loss, read_archive};
 pub use manifest::{
     About, BlockFile, MANIFEST_NAME, Manifest, Overwritten, Recording, SavedLedger, State,
 };
-pub use nulldisk::NullDisk;
 pub use output::{OutputError, Sources};
 pub use recorder::{CHECKPOINT_INTERVAL, Recorder, RecorderOptions, WhenFull};
 pub use relayed::{BlockDone, Placed, RelayLog, RelayStream, RelayWriters, StreamOptions};
-pub use simdisk::SimDisk;

@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use strata_blocks::{BlockBuilder, PacketRecord, Written};
 use strata_capture::{Input, InputOptions, Next};
-use strata_store::{
-    About, Disk, Log, Loss, Recorder, RecorderOptions, Select, SimDisk, State, StoreError,
-};
+use strata_store::{About, Disk, Log, Loss, Recorder, RecorderOptions, Select, State, StoreError};
+use strata_testkit_disk::SimDisk;
 use strata_wire::{Interface, Ledger, LinkType, Meta, mix64};
 
 use common::{content, empty, push, read};

@@ -9,9 +9,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use strata_blocks::Promotion;
-use strata_store::{
-    About, Disk, Log, Recorder, RecorderOptions, SimDisk, checkpoint_name, index_name,
-};
+use strata_store::{About, Disk, Log, Recorder, RecorderOptions, checkpoint_name, index_name};
+use strata_testkit_disk::SimDisk;
 use strata_wire::Ledger;
 
 const DOCS: &str = include_str!("../../../docs/formats/block-file.md");

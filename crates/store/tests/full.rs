@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 
 use strata_blocks::{BlockBuilder, BlockSink, SinkError, Written};
 use strata_store::{
-    About, Disk, Log, RealDisk, Recorder, RecorderOptions, SimDisk, State, StoreError, WhenFull,
+    About, Disk, Log, RealDisk, Recorder, RecorderOptions, State, StoreError, WhenFull,
 };
 use strata_testkit::may_use_kernel;
+use strata_testkit_disk::SimDisk;
 use strata_wire::Ledger;
 
 use common::{empty, push, read};

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use strata_store::{About, Disk, RelayLog, SimDisk, StoreError, StreamOptions};
+use strata_store::{About, Disk, RelayLog, StoreError, StreamOptions};
+use strata_testkit_disk::SimDisk;
 
 /// A switch that reconnects before the relay has seen its first connection end: two streams would
 /// write the same files, and the second would collide with the first one's.

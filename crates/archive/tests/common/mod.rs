@@ -13,8 +13,9 @@ use strata_classify::Model;
 use strata_pipeline::{Parts, RunError, Worker, WorkerOptions, run};
 use strata_policy::Mode;
 use strata_query::{ExportOptions, FileFormat, Find};
-use strata_store::{About, Disk, Log, Recorder, RecorderOptions, SimDisk};
+use strata_store::{About, Disk, Log, Recorder, RecorderOptions};
 use strata_testkit::{data_dir, workspace_root};
+use strata_testkit_disk::SimDisk;
 use strata_wire::dissect::dissect;
 use strata_wire::{Context, FlowShare, Interface, Keep, Ledger, LinkType, Meta, TunnelKey};
 

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use strata_blocks::Record;
-use strata_store::{Log, Recording, Select, SimDisk, State};
+use strata_store::{Log, Recording, Select, State};
+use strata_testkit_disk::SimDisk;
 
 use crate::switch::{Account, SwitchNode, content};
 

@@ -23,8 +23,8 @@ use std::io::ErrorKind;
 
 use strata_control::elastic::Degradation;
 use strata_rdma::OnLoss;
-use strata_store::SimDisk;
 use strata_testkit::sim::{self, MS, SECOND, Weather};
+use strata_testkit_disk::SimDisk;
 
 use net::{End, Event, FAULTS, Fault, Net};
 use relay::RelayNode;

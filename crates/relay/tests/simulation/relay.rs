@@ -14,9 +14,10 @@ use strata_relay::protocol::relay::{
     SessionOptions, Write, check_numbers,
 };
 use strata_relay::protocol::{Decoder, FIRST_LEN_MAX, HelloPath, Message, Welcome, WelcomePath};
-use strata_store::{About, RelayLog, RelayStream, SimDisk, StoreError, StreamOptions};
+use strata_store::{About, RelayLog, RelayStream, StoreError, StreamOptions};
 use strata_sys::disk::{AnyBlock, DiskBlock};
 use strata_testkit::sim::{MS, SECOND};
+use strata_testkit_disk::SimDisk;
 use strata_wire::Ledger;
 use strata_wire::roce::{Packet, Service};
 use strata_wire::segment::Segments;

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::io;
 
-use crate::disk::{Disk, DiskFile};
+use strata_store::{Disk, DiskFile};
 
 /// A disk that discards what is written, to measure everything but the disk.
 #[derive(Clone, Copy, Debug, Default)]

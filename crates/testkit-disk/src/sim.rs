@@ -1,4 +1,4 @@
-//! A disk in memory that drops what was not synced, for tests.
+//! A disk in memory that drops what was not synced.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -6,9 +6,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use strata_store::{Disk, DiskFile};
 use strata_wire::mix64;
-
-use crate::disk::{Disk, DiskFile};
 
 /// What a real disk writes atomically.
 const SECTOR: usize = 512;
