@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use strata_blocks::ClassCount;
 
-use crate::disk::{COMPACTION_NAME, LOCK_NAME, READERS_NAME};
 use crate::flipped::explain;
 use crate::manifest::{DAMAGED, MANIFEST_NAME, NO_CRC};
+use crate::names::{COMPACTION_NAME, LOCK_NAME, READERS_NAME, is_file_name, is_remote};
 
 /// The archive manifest's file name within a log.
 pub const ARCHIVE_NAME: &str = "archive.json";
@@ -200,21 +200,6 @@ pub struct PartFile {
     pub crc: u32,
 }
 
-/// Whether a name is a URL, because the file is stored outside the log's directory.
-#[must_use]
-pub fn is_remote(name: &str) -> bool {
-    name.contains("://")
-}
-
-/// Whether Strata could have chosen this name: letters, digits and `-_./=`, below the log's
-/// directory, `s3://` or `file:///`.
-#[must_use]
-pub fn is_file_name(name: &str) -> bool {
-    let elsewhere = ["s3://", "file:///"].iter();
-    let mut elsewhere = elsewhere.filter_map(|scheme| name.strip_prefix(scheme));
-    crate::manifest::is_safe_name(elsewhere.next().unwrap_or(name))
-}
-
 /// The suffix of encrypted files.
 pub const ENCRYPTED: &str = ".age";
 
@@ -319,27 +304,6 @@ impl Archive {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_stay_below_where_files_lie() {
-        for name in [
-            "packets/hour=2026-01-31T13/retention=benign/00000001.parquet.age",
-            "s3://bucket/a/b/packets/1.parquet",
-            "file:///mnt/cold/meta/1.strata",
-        ] {
-            assert!(is_file_name(name), "{name}");
-        }
-        for name in [
-            "/etc/passwd",
-            "../x",
-            "s3://b/../x",
-            "file:///a/../b",
-            "http://h/x",
-            "a b",
-        ] {
-            assert!(!is_file_name(name), "{name}");
-        }
-    }
 
     #[test]
     fn every_flipped_bit_of_the_manifest_is_noticed() {

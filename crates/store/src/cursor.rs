@@ -3,7 +3,7 @@
 
 use strata_blocks::{BadRecord, Head, Place, Record, Records};
 
-use crate::blocks::Block;
+use crate::block::Block;
 
 /// The records of a block, one after another.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-use crate::archive::is_remote;
+use crate::names::{COMPACTION_NAME, LOCK_NAME, READERS_NAME, is_remote};
 use held::{Held, is_same, is_shortage};
 
 pub use measure::{DiskChoice, DiskReport};
@@ -263,13 +263,6 @@ fn make_dirs(path: &Path) -> io::Result<()> {
         .mode(DIR_MODE)
         .create(path)
 }
-
-/// The file whose lock keeps a second writer away.
-pub(crate) const LOCK_NAME: &str = "lock";
-/// The file that readers lock shared, and whoever deletes files exclusively.
-pub(crate) const READERS_NAME: &str = "readers";
-/// The file whose lock keeps a second compaction away.
-pub(crate) const COMPACTION_NAME: &str = "compaction";
 
 impl RealDisk {
     /// The directory at `root`, made if need be.

@@ -17,10 +17,10 @@ use std::thread;
 use strata_blocks::{BlockHeader, Bloom, HEADER_LEN, Summary};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::blocks::Select;
 use crate::disk::{Disk, DiskFile};
 use crate::layout::IndexFooter;
 use crate::manifest::{BlockFile, Recording};
+use crate::select::Select;
 
 const MAGIC: [u8; 8] = *b"STRATAI1";
 const FOOTER_LEN: usize = size_of::<IndexFooter>();

@@ -14,8 +14,10 @@
 #![deny(unsafe_code)]
 
 mod archive;
+mod block;
 mod blocks;
 mod checkpoint;
+mod content;
 mod cursor;
 mod disk;
 mod drift;
@@ -25,18 +27,22 @@ mod index;
 mod layout;
 mod log;
 mod manifest;
+mod names;
 mod output;
 mod promotions;
 mod recorder;
 mod relayed;
+mod scan;
+mod select;
 mod stored;
 mod writer;
 
 pub use archive::{
     ARCHIVE_NAME, Archive, ENCRYPTED, FileKind, Gone, LOG_ENTRIES, Part, PartCount, PartFile,
-    STAGING, WrappedKey, is_file_name, is_remote,
+    STAGING, WrappedKey,
 };
-pub use blocks::{Block, Blocks, Select};
+pub use block::Block;
+pub use blocks::Blocks;
 pub use checkpoint::{Checkpoint, checkpoint_name};
 pub use cursor::Cursor;
 pub use disk::{Disk, DiskChoice, DiskFile, DiskReport, RealDisk, WriteQueue};
@@ -47,6 +53,8 @@ pub use log::{Log, Loss, read_archive};
 pub use manifest::{
     About, BlockFile, MANIFEST_NAME, Manifest, Overwritten, Recording, SavedLedger, State,
 };
+pub use names::{is_file_name, is_remote};
 pub use output::{OutputError, Sources};
 pub use recorder::{CHECKPOINT_INTERVAL, Recorder, RecorderOptions, WhenFull};
 pub use relayed::{BlockDone, Placed, RelayLog, RelayStream, RelayWriters, StreamOptions};
+pub use select::Select;

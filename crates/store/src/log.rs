@@ -4,18 +4,19 @@ use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use strata_wire::Ledger;
 
 use crate::archive::{ARCHIVE_NAME, Archive, Part};
-use crate::blocks::{Blocks, Select, Step, open_file, step};
+use crate::blocks::Blocks;
 use crate::checkpoint::{Checkpoint, checkpoint_name};
 use crate::disk::{Disk, RealDisk};
 use crate::error::{StoreError, io_error};
-use crate::index::{Index, index_name};
+use crate::index::index_name;
 use crate::manifest::{BlockFile, MANIFEST_NAME, Manifest, Recording, State};
-use crate::promotions::Promotions;
+use crate::promotions::Promoted;
+use crate::select::Select;
 use crate::stored::{read_all, read_manifest};
 
 /// A log, opened for reading. It may be written at the same time.
@@ -23,8 +24,7 @@ pub struct Log {
     disk: Arc<dyn Disk>,
     manifest: Manifest,
     archive: Archive,
-    /// By recording, once needed.
-    promotions: Mutex<BTreeMap<u32, Arc<Promotions>>>,
+    promoted: Promoted,
     /// While this is held, no file is deleted.
     _reading: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -98,7 +98,7 @@ impl Log {
             disk,
             manifest,
             archive,
-            promotions: Mutex::default(),
+            promoted: Promoted::default(),
             _reading: reading,
         })
     }
@@ -244,50 +244,14 @@ impl Log {
     /// The blocks of a recording in order, except those that cannot hold what is wanted. An error
     /// names file and offset; the blocks after it follow.
     pub fn blocks<'a>(&'a self, recording: &'a Recording, select: &'a Select) -> Blocks<'a> {
-        Blocks::new(self, recording, &recording.files, None, select)
-    }
-
-    /// The promotions of a recording, which may be in any of its files. Damaged blocks are skipped:
-    /// whoever reads the blocks gets the error.
-    pub(crate) fn promotions(&self, recording: &Recording) -> Result<Arc<Promotions>, StoreError> {
-        let mut known = self
-            .promotions
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = known.get(&recording.id) {
-            return Ok(Arc::clone(found));
-        }
-        let mut found = Promotions::default();
-        let select = Select::default();
-        let definitions = BTreeMap::new();
-        for entry in recording.files.iter().filter(|_| recording.look_back) {
-            let mut current = match open_file(self.disk.as_ref(), entry) {
-                Ok(opened) => opened,
-                Err(StoreError::Damage(_)) => continue,
-                Err(error) => return Err(error),
-            };
-            if let Some(index) = Index::read(self.disk.as_ref(), recording, entry) {
-                for number in index.promotions() {
-                    // Damaged ones are skipped.
-                    if let Ok(block) = current.indexed(&index.entries[number]) {
-                        found.add(&entry.name, &block);
-                    }
-                }
-                continue;
-            }
-            current.promotions_only = true;
-            loop {
-                match step(&mut current, recording, &select, &definitions) {
-                    Ok(Step::Block(block)) => found.add(&entry.name, &block),
-                    Ok(Step::Skipped) | Err(StoreError::Damage(_)) => {}
-                    Ok(Step::EndOfFile) => break,
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-        let found = Arc::new(found);
-        known.insert(recording.id, Arc::clone(&found));
-        Ok(found)
+        Blocks::new(
+            &self.disk,
+            &self.promoted,
+            recording,
+            &recording.files,
+            None,
+            select,
+        )
     }
 
     /// As [`Log::blocks`], for one worker.
@@ -297,7 +261,14 @@ impl Log {
         worker: u16,
         select: &'a Select,
     ) -> Blocks<'a> {
-        Blocks::new(self, recording, &recording.files, Some(worker), select)
+        Blocks::new(
+            &self.disk,
+            &self.promoted,
+            recording,
+            &recording.files,
+            Some(worker),
+            select,
+        )
     }
 
     /// As [`Log::blocks`], for one file, which need not be listed in the manifest.
@@ -307,7 +278,14 @@ impl Log {
         file: &'a BlockFile,
         select: &'a Select,
     ) -> Blocks<'a> {
-        Blocks::new(self, recording, std::slice::from_ref(file), None, select)
+        Blocks::new(
+            &self.disk,
+            &self.promoted,
+            recording,
+            std::slice::from_ref(file),
+            None,
+            select,
+        )
     }
 }
 

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use strata_wire::{Counters, CutWhere, DropReason, Ledger};
 
 use crate::flipped::explain;
+use crate::names::is_safe_name;
 
 /// The manifest's file name within a log.
 pub const MANIFEST_NAME: &str = "manifest.json";
@@ -87,12 +88,6 @@ impl Manifest {
 pub(crate) const NO_CRC: &str = "00000000";
 /// The problem of a manifest whose checksum is wrong.
 pub(crate) const DAMAGED: &str = "its checksum does not match: it was damaged or edited";
-
-/// Whether a name stays within the log.
-pub(crate) fn is_safe_name(name: &str) -> bool {
-    let safe = |c: char| c.is_ascii_alphanumeric() || "-_./=".contains(c);
-    !name.contains("..") && !name.starts_with('/') && name.chars().all(safe)
-}
 
 /// How a recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

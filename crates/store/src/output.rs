@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::archive::is_remote;
 use crate::log::Log;
+use crate::names::is_remote;
 
 /// Why a file is not written.
 #[derive(Debug, thiserror::Error)]

@@ -2,13 +2,18 @@
 //! putting them in their packets' places.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use strata_blocks::{ClassCount, Promotion, RawRecord, Records, Whole, complete};
 use strata_wire::{Keep, exact};
 
-use crate::blocks::Block;
+use crate::block::Block;
 use crate::disk::Disk;
 use crate::error::{StoreError, io_error};
+use crate::index::Index;
+use crate::manifest::Recording;
+use crate::scan::{Step, open_file, step};
+use crate::select::Select;
 
 /// Location of the whole bytes of a packet.
 #[derive(Clone, Copy, Debug)]
@@ -159,6 +164,56 @@ fn count(counts: &mut Vec<ClassCount>, place: &Place) {
     after.packets = after.packets.saturating_add(1);
     after.wire_bytes = after.wire_bytes.saturating_add(wire_bytes);
     after.logged_bytes = after.logged_bytes.saturating_add(place.len.into());
+}
+
+/// The promotions of a log's recordings, by recording, read once they are needed.
+#[derive(Debug, Default)]
+pub(crate) struct Promoted(Mutex<BTreeMap<u32, Arc<Promotions>>>);
+
+impl Promoted {
+    /// The promotions of a recording, which may be in any of its files. Damaged blocks are skipped:
+    /// whoever reads the blocks gets the error.
+    pub(crate) fn of(
+        &self,
+        disk: &dyn Disk,
+        recording: &Recording,
+    ) -> Result<Arc<Promotions>, StoreError> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = known.get(&recording.id) {
+            return Ok(Arc::clone(found));
+        }
+        let mut found = Promotions::default();
+        let select = Select::default();
+        let definitions = BTreeMap::new();
+        for entry in recording.files.iter().filter(|_| recording.look_back) {
+            let mut current = match open_file(disk, entry) {
+                Ok(opened) => opened,
+                Err(StoreError::Damage(_)) => continue,
+                Err(error) => return Err(error),
+            };
+            if let Some(index) = Index::read(disk, recording, entry) {
+                for number in index.promotions() {
+                    // Damaged ones are skipped.
+                    if let Ok(block) = current.indexed(&index.entries[number]) {
+                        found.add(&entry.name, &block);
+                    }
+                }
+                continue;
+            }
+            current.promotions_only = true;
+            loop {
+                match step(&mut current, recording, &select, &definitions) {
+                    Ok(Step::Block(block)) => found.add(&entry.name, &block),
+                    Ok(Step::Skipped) | Err(StoreError::Damage(_)) => {}
+                    Ok(Step::EndOfFile) => break,
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        let found = Arc::new(found);
+        known.insert(recording.id, Arc::clone(&found));
+        Ok(found)
+    }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use strata_blocks::{BlockEnd, BlockSink, SinkError};
+use strata_sys::pause;
 use strata_wire::Ledger;
 
 use crate::disk::Disk;
@@ -250,7 +251,7 @@ impl Recorder {
                         let count = warnings.len();
                         warnings = vec![format!("{count} warnings: no room for them on the disk")];
                     } else {
-                        thread::sleep(self.shared.options.full_retry);
+                        pause::backoff(self.shared.options.full_retry);
                     }
                 }
                 closed => return closed,
@@ -268,7 +269,7 @@ pub(crate) fn take_lock(disk: &dyn Disk) -> Result<Box<dyn Any + Send>, StoreErr
         if let Some(lock) = lock {
             return Ok(lock);
         }
-        thread::sleep(LOCK_WAIT);
+        pause::backoff(LOCK_WAIT);
     }
     Err(StoreError::Locked { dir })
 }

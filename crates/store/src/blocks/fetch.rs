@@ -6,51 +6,13 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use strata_blocks::{BlockHeader, HEADER_LEN, Summary};
+use strata_blocks::BlockHeader;
 
-use super::buffer::Buffer;
+use crate::content::{Content, Failed, content};
 use crate::disk::{Disk, DiskFile};
 
 /// Threads that read.
 const THREADS: usize = 2;
-
-/// What follows a block's header.
-pub(crate) struct Content {
-    pub(crate) body: Buffer,
-    pub(crate) summary: Summary,
-}
-
-/// Why there is no content.
-pub(crate) enum Failed {
-    Disk(io::Error),
-    Damaged(&'static str),
-}
-
-/// Reads the content of the block at `offset`, whose header is known from the index.
-pub(crate) fn content(
-    file: &dyn DiskFile,
-    header: &BlockHeader,
-    offset: u64,
-) -> Result<Content, Failed> {
-    let body_len = header.body_len as usize;
-    let mut body = Buffer::of_any_content(header.stored_len());
-    let read = file.read_at(body.as_mut_slice(), offset);
-    if read.map_err(Failed::Disk)? < body.len() {
-        return Err(Failed::Damaged("the file ends within a block"));
-    }
-    let summary_at = HEADER_LEN + body_len;
-    let records = &body[HEADER_LEN..summary_at];
-    let summary = &body[summary_at..summary_at + header.summary_len as usize];
-    if crc32c::crc32c(records) != header.body_crc {
-        return Err(Failed::Damaged("the records' checksum does not match"));
-    }
-    if crc32c::crc32c(summary) != header.summary_crc {
-        return Err(Failed::Damaged("the summary's checksum does not match"));
-    }
-    let summary = Summary::parse(summary).map_err(Failed::Damaged)?;
-    body.keep(HEADER_LEN..summary_at);
-    Ok(Content { body, summary })
-}
 
 struct Job {
     name: String,

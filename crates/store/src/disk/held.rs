@@ -6,11 +6,11 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, FallocateFlags, RenameFlags, fallocate, renameat_with, unlinkat};
 use rustix::io::Errno;
+use strata_sys::pause;
 
 use super::writing;
 use crate::error::is_full;
@@ -103,7 +103,7 @@ impl Held {
                     if is_out_of_descriptors(&error) && waited < RETRY_FOR && self.is_patient() =>
                 {
                     if !self.give_up_one() {
-                        thread::sleep(wait);
+                        pause::backoff(wait);
                         waited += wait;
                         wait = (wait * 2).min(RETRY_MAX);
                     }

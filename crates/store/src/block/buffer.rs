@@ -24,11 +24,9 @@ impl Buffer {
     /// `len` bytes with arbitrary content, to be overwritten, aligned for direct reads.
     pub(crate) fn of_any_content(len: usize) -> Self {
         let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut bytes = spare.unwrap_or_default();
         let start = |bytes: &Vec<u8>| bytes.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT);
-        if bytes.len() < start(&bytes) + len {
-            bytes = vec![0; len + ALIGNMENT];
-        }
+        let spare = spare.filter(|bytes| bytes.len() >= start(bytes) + len);
+        let bytes = spare.unwrap_or_else(|| vec![0; len + ALIGNMENT]);
         let start = start(&bytes);
         Self {
             used: start..start + len,
