@@ -245,10 +245,12 @@ impl SketchErrors {
     }
 
     fn add(&mut self, facts: &PacketFacts) {
-        let truth = self.exact.insert(facts).unwrap_or_default();
+        let truth = self.exact.insert(facts);
         self.flows_max = self.flows_max.max(self.exact.flows());
         let clock = self.sketch.clock();
-        let Some(known) = self.sketch.insert(facts).map(|bucket| bucket.stats()) else {
+        let known = self.sketch.insert(facts).map(|bucket| bucket.stats());
+        // A packet without a flow is in neither; one without a bucket has nothing to compare.
+        let (Some(known), Some(truth)) = (known, truth) else {
             return;
         };
         self.packets += 1;

@@ -114,15 +114,16 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         Flows::Sketch(Box::new(like.new_sketch(BITS_DEFAULT)))
     };
     let mut output = Snapshots::create(args, &like)?;
+    // As the column has_bucket says: without a bucket, flow features are 0.
+    let without_bucket = FlowStats::default();
     let (_, without_flow) = labelled::read(&args.labelled, |seen| {
         let flow = flows.insert(seen);
-        let has_bucket = flow.is_some();
-        let flow = flow.unwrap_or_default();
+        let known = flow.as_ref().unwrap_or(&without_bucket);
         let values = Feature::ALL.iter().map(|&feature| {
-            let value = feature.value(&seen.facts, &flow, clock, averages.as_ref());
+            let value = feature.value(&seen.facts, known, clock, averages.as_ref());
             cell(feature, value, clock)
         });
-        output.push(leading(seen, has_bucket).into_iter().chain(values))
+        output.push(leading(seen, flow.is_some()).into_iter().chain(values))
     })?;
     if without_flow > 0 {
         info!("{without_flow} packets have no flow and are left out");

@@ -9,11 +9,11 @@ use strata_capture::send::{self, Run, Sender};
 use strata_capture::{PacketRef, PcapNgWriter, PcapWriter, WriteError};
 use strata_store::Sources;
 use strata_traffic::{FRAME_MAX, Generator, Options, Packet, Profile, Rate, SPACE};
-use strata_wire::{Interface, LinkType, grouped, human_bytes};
+use strata_wire::{Interface, LinkType, exact, grouped, human_bytes};
 use tracing::info;
 
 use crate::output::{Content, Output, suffix};
-use crate::sending::{Method, Sending};
+use crate::sending::{Method, NO_LIMIT, Sending};
 use crate::{bounded, text};
 
 /// Arguments of `strata generate`.
@@ -205,10 +205,17 @@ const SLOTS: usize = 2_048;
 /// Live frames, whose system call is expensive, are repeated, so there are more of them.
 const SLOTS_LIVE: usize = 1 << 20;
 
+/// This many packets, or as many as there are slots.
+fn at_most(packets: u64, slots: usize) -> usize {
+    exact::<usize>(packets.min(slots as u64))
+}
+
 fn send(args: &Args, generator: &mut Generator, interface: &str) -> Result<()> {
-    let wanted = usize::try_from(args.packets.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
-    let open = |method: Option<_>, slots| {
-        Sender::open(interface, method, wanted.clamp(1, slots), FRAME_MAX, &[])
+    let open = |method: Option<_>, slots: usize| {
+        let wanted = args
+            .packets
+            .map_or(slots, |packets| at_most(packets, slots));
+        Sender::open(interface, method, wanted.max(1), FRAME_MAX, &[])
     };
     let method = args.method.map(Into::into);
     let repeat = method == Some(send::Method::LiveFrames);
@@ -219,12 +226,13 @@ fn send(args: &Args, generator: &mut Generator, interface: &str) -> Result<()> {
     };
     let mut sending = Sending::start(sender, args.duration)?;
     let mut frame = [0; SPACE];
-    let mut left = args.packets.unwrap_or(u64::MAX);
+    // Without a number, until stopped.
+    let mut left = args.packets;
     let start_ns = Options::default().start_ns;
     let mut base_ns = None;
-    while left > 0 && !sending.stopped() {
+    while left != Some(0) && !sending.stopped() {
         let slots = sending.sender().slots();
-        let slots = usize::try_from(left).map_or(slots, |left| slots.min(left));
+        let slots = left.map_or(slots, |left| at_most(left, slots));
         let mut due_ns = 0;
         for slot in 0..slots {
             let packet = generator.packet_into(&mut frame);
@@ -236,14 +244,17 @@ fn send(args: &Args, generator: &mut Generator, interface: &str) -> Result<()> {
             let data = &frame[..usize::from(packet.len)];
             sending.sender().put(slot, data, due_ns)?;
         }
-        let frames = if repeat { left } else { slots as u64 };
+        let frames = match repeat {
+            true => left.unwrap_or(NO_LIMIT),
+            false => slots as u64,
+        };
         sending.send(&Run {
             slots,
             frames,
             base_ns: *base_ns.get_or_insert_with(Sender::now_ns),
             pass_ns: due_ns,
         })?;
-        left -= frames;
+        left = left.map(|left| left - frames);
     }
     sending.finish(interface);
     Ok(())
@@ -326,7 +337,7 @@ impl CaptureFile {
         let packet = PacketRef {
             ts_ns,
             interface: 0,
-            wire_len: u32::try_from(data.len()).unwrap_or(u32::MAX),
+            wire_len: exact::<u32>(data.len()),
             data: &data[..data.len().min(self.snaplen)],
             options: &[],
             has_timestamp: true,

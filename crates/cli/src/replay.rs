@@ -8,7 +8,7 @@ use strata_capture::{Input, InputOptions, Next};
 use strata_wire::{LinkType, Meta, grouped};
 use tracing::warn;
 
-use crate::sending::{Method, Sending};
+use crate::sending::{Method, NO_LIMIT, Sending};
 use crate::{bounded, text};
 
 /// Arguments of `strata replay`.
@@ -230,9 +230,6 @@ impl Trace {
         }
     }
 }
-
-/// Never reached.
-const NO_LIMIT: u64 = u64::MAX;
 
 /// A trace being sent.
 struct Replay {

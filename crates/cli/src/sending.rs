@@ -30,6 +30,9 @@ impl From<Method> for send::Method {
     }
 }
 
+/// A number of frames that is never reached.
+pub(crate) const NO_LIMIT: u64 = u64::MAX;
+
 /// Sends until told to stop.
 pub(crate) struct Sending {
     sender: Sender,

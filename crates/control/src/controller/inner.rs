@@ -66,7 +66,7 @@ impl Asked {
             partial: a.partial && b.partial,
             sampled: a.sampled && b.sampled,
         });
-        let all = degradation.and(asked.unwrap_or_default());
+        let all = asked.map_or(degradation, |asked| degradation.and(asked));
         all.mode()
             .map_or_else(|| self.modes.clone(), |name| vec![name.to_owned()])
     }
