@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use jiff::SignedDuration;
 use strata_control::client::Client;
+use strata_control::config::PolicyConfig;
 use strata_control::{MODE_PERIOD_MAX, ModeRequest, PolicyRequest};
 
 use crate::listing::Reader;
@@ -185,11 +186,13 @@ pub(crate) fn policy(args: &PolicyArgs) -> Result<()> {
             recording,
         } => {
             let added = recording.client()?.add_policy(&PolicyRequest {
-                matches: filter.join(" "),
-                action: action.clone(),
-                priority: *priority,
-                interface: interface.clone(),
-                protect: *protect,
+                policy: PolicyConfig {
+                    matches: filter.join(" "),
+                    action: action.clone(),
+                    priority: *priority,
+                    interface: interface.clone(),
+                    protect: *protect,
+                },
                 why: why.clone(),
             })?;
             println!("policy {}", added.id);

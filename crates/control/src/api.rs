@@ -22,7 +22,6 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use utoipa::OpenApi;
 
-use crate::config::PolicyConfig;
 use crate::controller::{ControlError, Controller, Event};
 use crate::metrics::{self, Format};
 use crate::request::{ModeRequest, PolicyAdded, PolicyRequest, Refusal};
@@ -294,14 +293,7 @@ async fn add_policy(
     Extension(Who(who)): Extension<Who>,
     Json(request): Json<PolicyRequest>,
 ) -> Result<(StatusCode, Json<PolicyAdded>), ControlError> {
-    let config = PolicyConfig {
-        matches: request.matches,
-        action: request.action,
-        priority: request.priority,
-        interface: request.interface,
-        protect: request.protect,
-    };
-    let id = controller.add_policy(&config, &who, &request.why)?;
+    let id = controller.add_policy(&request.policy, &who, &request.why)?;
     Ok((StatusCode::CREATED, Json(PolicyAdded { id })))
 }
 

@@ -14,6 +14,7 @@ use strata_filter::Filter;
 use strata_policy::ModeConfig;
 use strata_rules::{Action, Policy, PolicyError};
 use strata_sandbox::{SecretError, read_secret};
+use utoipa::ToSchema;
 
 use crate::endpoint::{Admit, TcpEndpoint};
 use reference::{schema, unknown_key};
@@ -45,7 +46,7 @@ pub struct Config {
 }
 
 /// One policy.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyConfig {
     /// Packets to match: an expression in tcpdump's filter language, on addresses, ports, protocols

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::config::PolicyConfig;
+
 /// What went wrong.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 pub struct Refusal {
@@ -25,30 +27,16 @@ pub struct ModeRequest {
 }
 
 /// A policy to add.
+// What `flatten` leaves over is refused too: the test below sees to that.
 #[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyRequest {
-    /// Packets to match, in tcpdump's filter language.
-    #[serde(rename = "match")]
-    pub matches: String,
-    /// Action on them.
-    pub action: String,
-    /// Priority; the largest number wins.
-    #[serde(default = "priority_default")]
-    pub priority: u16,
-    /// Match packets of this interface only.
-    #[serde(default)]
-    pub interface: Option<String>,
-    /// Never delete the data kept for them to free disk space.
-    #[serde(default)]
-    pub protect: bool,
+    /// The policy itself.
+    #[serde(flatten)]
+    pub policy: PolicyConfig,
     /// Reason, for the events.
     #[serde(default)]
     pub why: String,
-}
-
-fn priority_default() -> u16 {
-    strata_rules::PRIORITY_DEFAULT
 }
 
 /// The number of a new policy.
@@ -56,4 +44,34 @@ fn priority_default() -> u16 {
 pub struct PolicyAdded {
     /// Its number.
     pub id: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_for_policies_have_no_other_fields() {
+        let read = |text: &str| serde_json::from_str::<PolicyRequest>(text);
+        let request = read(r#"{"match": "tcp", "action": "drop", "why": "noise"}"#).unwrap();
+        assert_eq!(request.policy.priority, strata_rules::PRIORITY_DEFAULT);
+        assert_eq!((&*request.policy.matches, &*request.why), ("tcp", "noise"));
+        let written = serde_json::to_value(&request).unwrap();
+        let keys: Vec<&String> = written.as_object().unwrap().keys().collect();
+        assert_eq!(
+            keys,
+            ["action", "interface", "match", "priority", "protect", "why"]
+        );
+        for (text, problem) in [
+            (r#"{"match": "tcp", "action": "drop", "prio": 7}"#, "prio"),
+            (r#"{"match": "tcp"}"#, "action"),
+            (
+                r#"{"match": "tcp", "action": "drop", "priority": 65536}"#,
+                "65536",
+            ),
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains(problem), "{error}");
+        }
+    }
 }
