@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use strata_archive::{Compacted, Retention, compact, encrypt_to};
-use strata_node::log_dir::log_directory;
+use strata_node::log_directory;
 use strata_store::Disk;
 use strata_wire::{grouped, human_bytes};
 use tracing::{error, warn};

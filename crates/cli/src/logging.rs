@@ -15,7 +15,7 @@ use rustix::fs::fstat;
 use strata_node::Notice;
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
-use tracing::{Event, Level, Subscriber, info, warn};
+use tracing::{Event, Level, Subscriber, error, info, warn};
 use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
@@ -261,6 +261,7 @@ pub(crate) fn notice(notice: &Notice) {
         | Notice::NoSteering(_)
         | Notice::NotReopened(_)
         | Notice::NotEve(_) => warn!(target: HAPPENED, kind, "{notice}"),
+        Notice::Ending { failed: true } => error!(kind, "{notice}"),
         _ if notice.is_warning() => warn!(kind, "{notice}"),
         _ => info!(kind, "{notice}"),
     }
@@ -270,7 +271,7 @@ pub(crate) fn notice(notice: &Notice) {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use tracing::{debug, error};
+    use tracing::debug;
 
     use super::*;
 

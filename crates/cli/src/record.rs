@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use strata_node::{DestinationSpec, InputSpec, ModelSpec, Spec, Tell};
+use strata_node::{DestinationSpec, InputSpec, ModelSpec, RecordSpec, Tell};
 use strata_wire::TunnelKey;
 use tracing::{info, warn};
 
@@ -131,9 +131,9 @@ impl DataPathArgs {
     }
 
     /// What to record, where to, and for interfaces, how long.
-    fn spec(&self, destination: DestinationSpec, duration: Option<Duration>) -> Result<Spec> {
+    fn spec(&self, destination: DestinationSpec, duration: Option<Duration>) -> Result<RecordSpec> {
         let loaded = crate::model::load(self.model.as_deref())?;
-        Ok(Spec {
+        Ok(RecordSpec {
             input: match self.read.is_empty() {
                 true => InputSpec::Interfaces(Box::new(self.live.spec(duration)?)),
                 false => InputSpec::Files(self.read.clone()),
@@ -174,7 +174,7 @@ pub(crate) struct HelperArgs {
 
 /// Opens packet sockets for another process until that is gone.
 pub(crate) fn helper(args: &HelperArgs) -> Result<()> {
-    strata_node::sandbox::open_sockets(args.user.as_deref())
+    Ok(strata_node::sandbox::open_sockets(args.user.as_deref())?)
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -205,7 +205,7 @@ pub(crate) fn run_to(
         if signals.take_reload()
             && let Err(error) = handle.reload()
         {
-            warn!(target: HAPPENED, "goes on as before: {}", text::chain(&error));
+            warn!(target: HAPPENED, "goes on as before: {}", text::chain(&error.into()));
         }
         let counts = handle.counts();
         bar.set_position(counts.ledger.seen.packets);
@@ -217,5 +217,5 @@ pub(crate) fn run_to(
     let outcome = handle.wait()?;
     let shown = show::outcome(&outcome);
     // A failure is returned even where nobody reads the summary.
-    outcome.failure.map_or(shown, Err)
+    outcome.failure.map_or(shown, |failure| Err(failure.into()))
 }

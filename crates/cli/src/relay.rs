@@ -3,22 +3,14 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::thread::CapabilitySet;
-use strata_node::Tell;
-use strata_node::log_dir::{NewDirectory, log_directory};
-use strata_node::relay::{RelayDisk, RelayDiskSpec};
-use strata_node::sandbox::{Reach, give_up};
+use strata_node::RelaySpec;
 use strata_relay::protocol::{BLOCK_BYTES, BLOCK_UNIT};
 use strata_relay::secret::Secret;
 use strata_relay::tls::{RelayTls, TlsFiles};
-use strata_relay::{CONTROL_PORT, Relay, RelayOptions};
-use strata_wire::{Printable, grouped, human_bytes};
-use tracing::{error, info};
+use strata_relay::{CONTROL_PORT, RelayOptions};
+use strata_wire::{grouped, human_bytes};
 
 use crate::logging::{self, LoggingArgs};
 use crate::record::{DiskWay, GroupArgs, rotate_bytes};
@@ -153,22 +145,30 @@ fn listen(text: &str) -> Result<SocketAddr> {
     first.with_context(|| format!("--listen: {text} is no address of this machine"))
 }
 
-/// What manages the disk of the log, whose files have at most this many bytes.
-fn log_disk(args: &Args, rotate_bytes: u64) -> Result<RelayDisk> {
+/// The relay that the command line describes.
+fn spec(args: &Args) -> Result<RelaySpec> {
+    let options = options(args)?;
     let bytes_max = args.disk_limit.as_deref().map(text::bytes).transpose()?;
     if let Some(limit) = bytes_max {
         bounded::size(limit, "--disk-limit", &(1..=bounded::BYTES_MAX))?;
     }
-    RelayDisk::new(RelayDiskSpec {
+    // How many descriptors a NIC's library opens later is unknown.
+    #[cfg(feature = "verbs")]
+    let sandboxed = !args.no_sandbox && options.device.is_none();
+    #[cfg(not(feature = "verbs"))]
+    let sandboxed = !args.no_sandbox;
+    Ok(RelaySpec {
+        options,
         dir: args.output.clone(),
+        disk: args.disk.into(),
         config: args.config.clone(),
         bytes_max,
-        rotate_bytes,
+        sandboxed,
     })
 }
 
-/// The relay options that the command line gives.
-fn relay_options(args: &Args) -> Result<RelayOptions> {
+/// Its addresses, memory and block files.
+fn options(args: &Args) -> Result<RelayOptions> {
     let mut options = RelayOptions::new(listen(&args.listen)?);
     options.block_bytes = usize::try_from(text::bytes(&args.block_size)?)?;
     ensure!(
@@ -212,67 +212,16 @@ fn relay_options(args: &Args) -> Result<RelayOptions> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let options = relay_options(args)?;
-    let mut log_disk = log_disk(args, options.rotate_bytes)?;
-    let stop = stop_on_signal()?;
-    // How many descriptors a NIC's library opens later is unknown.
-    #[cfg(feature = "verbs")]
-    let sandboxed = !args.no_sandbox && options.device.is_none();
-    #[cfg(not(feature = "verbs"))]
-    let sandboxed = !args.no_sandbox;
-    let owner = options.owner.clone();
-    let bound = Relay::bind(options)?;
-    let new = NewDirectory::at(&args.output);
-    let mut disk = log_directory(&args.output, &owner)?;
-    if sandboxed {
-        let reach = Reach {
-            log: Some(&args.output),
-            socket_dirs: bound.socket_dirs(),
-            ..Reach::default()
-        };
-        let tell: Tell = Arc::new(logging::notice);
-        give_up(&owner, &reach, CapabilitySet::empty(), &tell)?;
-    }
-    let chosen = disk.choose(args.disk.into());
-    let chosen = chosen.with_context(|| format!("{}: --disk", args.output.display()))?;
-    info!("{chosen}");
-    let relay = bound.start(Arc::new(disk), |event| {
-        info!("{}", Printable(event));
-    })?;
-    new.keep();
-    info!(
-        "relay on {}, log in {}; Ctrl-C ends it",
-        relay.address(),
-        args.output.display()
-    );
-    while !stop.load(Ordering::Relaxed) && relay.failure().is_none() {
-        thread::sleep(Duration::from_millis(50));
-        for event in log_disk.look(&relay) {
-            info!("{}", Printable(&event));
-        }
-    }
-    end(relay)
-}
-
-/// Stops the relay, and prints what it did.
-fn end(relay: Relay) -> Result<()> {
-    let counters = relay.counters();
-    let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-    let connections = load(&counters.connections);
-    let failure = relay.failure();
-    match &failure {
-        Some(_) => error!("ending: the log cannot be written"),
-        None => info!("ending; writing what is in memory"),
-    }
-    let done = relay.stop();
+    let handle = strata_node::start(spec(args)?, stop_on_signal()?, Arc::new(logging::notice))?;
+    let outcome = handle.wait()?;
     println!(
         "{} connections of switches; {} blocks ({}) written, {} of lost switches",
-        grouped(connections),
-        grouped(done.blocks),
-        human_bytes(done.bytes),
-        grouped(done.salvaged),
+        grouped(outcome.connections),
+        grouped(outcome.totals.blocks),
+        human_bytes(outcome.totals.bytes),
+        grouped(outcome.totals.salvaged),
     );
-    if let Some(failure) = failure.or(done.failure) {
+    if let Some(failure) = outcome.failure {
         bail!("{failure}; what switches were told is stored is in the log");
     }
     Ok(())

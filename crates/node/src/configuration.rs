@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
 use strata_control::alerts::{AlertSender, Webhook};
 use strata_control::api::{Endpoints, Server, TcpEndpoint, serve};
 use strata_control::config::Config;
@@ -12,9 +11,10 @@ use strata_control::{Beginning, Controller, client};
 use strata_rules::{Action, Policy};
 use strata_sandbox::{Owner, SocketFile};
 
+use crate::error::{At as _, Result};
 use crate::notice::{Notice, Tell};
 use crate::sandbox::Reach;
-use crate::spec::{Spec, SteeringSpec};
+use crate::spec::{RecordSpec, SteeringSpec};
 
 /// The contents of the files, checked.
 pub(crate) struct Configuration {
@@ -56,7 +56,7 @@ impl Configuration {
     }
 
     /// The initial or reloaded settings of a recording: the spec overrides the files.
-    pub(crate) fn beginning(&self, spec: &Spec) -> Beginning {
+    pub(crate) fn beginning(&self, spec: &RecordSpec) -> Beginning {
         let mut modes = spec.modes.clone();
         if modes.is_empty() {
             modes.clone_from(&self.file.mode);
@@ -96,7 +96,7 @@ impl Configuration {
     }
 
     /// What a recording can access once its socket is created.
-    pub(crate) fn reach<'a>(&self, spec: &'a Spec, socket: Option<&SocketFile>) -> Reach<'a> {
+    pub(crate) fn reach<'a>(&self, spec: &'a RecordSpec, socket: Option<&SocketFile>) -> Reach<'a> {
         let (control, alerts) = (&self.file.control, &self.file.alerts);
         let files = [
             &spec.steering.config,
@@ -119,7 +119,7 @@ impl Addresses {
     /// Creates the API's socket, if wanted.
     pub(crate) fn bind(
         &self,
-        spec: &Spec,
+        spec: &RecordSpec,
         owner: &Owner,
         tell: &Tell,
     ) -> Result<Option<SocketFile>> {
@@ -155,6 +155,6 @@ impl Addresses {
             return Ok(None);
         };
         let alerts = AlertSender::start(webhook, log);
-        Ok(Some(alerts.context("alerts.webhook")?))
+        Ok(Some(alerts.at("alerts.webhook")?))
     }
 }

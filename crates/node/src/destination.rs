@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result, bail};
 use rustix::thread::CapabilitySet;
 use strata_blocks::{BlockSink, block_channel};
 use strata_control::Controller;
@@ -15,6 +14,7 @@ use strata_sandbox::{Owner, Role, User};
 use strata_store::{About, DiskChoice, Recorder, RecorderOptions};
 use strata_wire::{Ledger, Printable};
 
+use crate::error::{At as _, NodeError, Result};
 use crate::log_dir::log_directory;
 use crate::notice::{Notice, Tell};
 use crate::reclaim::Limit;
@@ -146,7 +146,7 @@ fn start_log(
     // A recording of files waits for the disk, and would be over before the disk is measured.
     if log.disk != DiskChoice::Auto || about.live {
         let chosen = disk.choose(log.disk);
-        let chosen = chosen.with_context(|| format!("{}: --disk", log.dir.display()))?;
+        let chosen = chosen.at_with(|| format!("{}: --disk", log.dir.display()))?;
         tell(&Notice::Disk(chosen));
     }
     let options = RecorderOptions {
@@ -195,7 +195,7 @@ impl Recording {
             }
             Self::Relay { relay, mut links } => {
                 // The last link to end closes the recording, with the counters of all.
-                let last = links.pop().context("a recording has a worker")?;
+                let last = links.pop().expect("a recording has a worker");
                 let mut reports: Vec<LinkReport> = links
                     .into_iter()
                     .map(|link| link.finish(None, Vec::new()))
@@ -236,7 +236,10 @@ impl Closed {
             return Ok(());
         };
         match reports.iter().find_map(|report| report.failure.as_ref()) {
-            Some(failure) => bail!("{relay}: {}", Printable(failure)),
+            Some(failure) => {
+                let failure = Printable(failure);
+                Err(NodeError::Refused(format!("{relay}: {failure}")))
+            }
             None => Ok(()),
         }
     }

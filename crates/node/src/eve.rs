@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use strata_pipeline::{Alerts, TriggerOptions, eve_alert};
 use strata_sandbox::{Owner, Role, SocketFile};
 
+use crate::error::{At as _, NodeError, Result};
 use crate::notice::{Notice, Tell};
 use crate::sandbox;
 use crate::spec::TriggerSpec;
@@ -28,7 +28,11 @@ const CONNECTIONS_MAX: usize = 16;
 impl TriggerSpec {
     /// The trigger options of each worker.
     pub(crate) fn options(&self, workers: u16, alerts: &Arc<Alerts>) -> Result<TriggerOptions> {
-        let look_back = usize::try_from(self.look_back_bytes).context("--look-back")?;
+        let look_back = usize::try_from(self.look_back_bytes).map_err(|_| {
+            NodeError::Refused(String::from(
+                "--look-back: more memory than this machine addresses",
+            ))
+        })?;
         Ok(TriggerOptions {
             look_back_bytes: look_back / usize::from(workers.max(1)),
             first_bytes: self.first_bytes,
@@ -42,7 +46,7 @@ impl TriggerSpec {
         let Some(path) = &self.eve else {
             return Ok(None);
         };
-        let source = Source::open(path, whole, owner).context("--eve")?;
+        let source = Source::open(path, whole, owner).at("--eve")?;
         Ok(Some(EveSource(source)))
     }
 
@@ -73,7 +77,7 @@ impl EveSource {
         let thread = thread::Builder::new().name("strata-eve".into()).spawn(work);
         Ok(EveReader {
             stop,
-            thread: Some(thread.context("cannot start a thread")?),
+            thread: Some(thread.map_err(NodeError::Thread)?),
         })
     }
 }
@@ -112,21 +116,18 @@ impl Source {
         match fs::metadata(path) {
             Ok(found) if found.file_type().is_socket() => {}
             Ok(_) => {
-                let mut file = File::open(path).with_context(named)?;
+                let mut file = File::open(path).at_with(named)?;
                 if !whole {
-                    file.seek(SeekFrom::End(0)).with_context(named)?;
+                    file.seek(SeekFrom::End(0)).at_with(named)?;
                 }
                 let path = path.to_owned();
                 return Ok(Self::Followed { path, file });
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => return Err(error).with_context(named),
+            Err(error) => return Err(error).at_with(named),
         }
         let socket = SocketFile::bind(path, owner)?;
-        socket
-            .listener()
-            .set_nonblocking(true)
-            .with_context(named)?;
+        socket.listener().set_nonblocking(true).at_with(named)?;
         Ok(Self::Socket {
             socket,
             connections: Vec::new(),

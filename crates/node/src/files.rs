@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result};
 use strata_capture::{Input, InputOptions};
 use strata_pipeline::{Worker, run as run_worker};
 
+use crate::error::{NodeError, Result};
 use crate::handle::Handle;
 use crate::log_dir::NewDirectory;
 use crate::observer::{Observation, Observer, Ticker};
-use crate::outcome::{FilterFitsNowhere, Outcome, WorkerOutcome, finish};
+use crate::outcome::{RecordOutcome, WorkerOutcome, finish};
 use crate::setup::Setup;
+use crate::spec::RecordSpec;
 
 /// Most files that are read ahead.
 const READ_AHEAD_MAX: usize = 4;
@@ -28,7 +29,7 @@ pub(crate) fn start(
     setup: &Arc<Setup>,
     paths: Vec<PathBuf>,
     new: Option<NewDirectory>,
-) -> Result<Handle> {
+) -> Result<Handle<RecordSpec>> {
     let owner = setup.spec.destination.owner(None);
     let eve = setup.spec.triggers.open(true, &owner)?;
     let eve = eve.map(|eve| eve.start(&setup.alerts, &setup.tell));
@@ -50,13 +51,13 @@ pub(crate) fn start(
         let _ticker = ticker;
         let ended = record(&shared, &paths, &observed, is_steered);
         if let (Some(new), Err(error)) = (&new, &ended)
-            && error.is::<FilterFitsNowhere>()
+            && matches!(error, NodeError::FilterFitsNowhere(_))
         {
             new.take_back();
         }
         ended
     };
-    Handle::run(Arc::clone(setup), observer, work)
+    Handle::record(setup, observer, work)
 }
 
 fn record(
@@ -64,11 +65,11 @@ fn record(
     paths: &[PathBuf],
     observer: &Observer,
     is_steered: bool,
-) -> Result<Outcome> {
+) -> Result<RecordOutcome> {
     let mut input = open(setup, paths)?;
     let equipment = setup.equip(1)?;
     let (recording, mut workers) = setup.start(setup.spec.filter.clone(), equipment)?;
-    let mut worker = workers.pop().context("a recording has a worker")?;
+    let mut worker = workers.pop().expect("a recording has a worker");
     let started = Instant::now();
     let mut said = started;
     let say = |worker: &Worker| {
@@ -103,7 +104,7 @@ fn record(
     if setup.stop.load(Ordering::Relaxed) {
         warnings.push(String::from("interrupted by a signal: the input has more"));
     }
-    let outcome = WorkerOutcome::of(&worker, ran.map_err(Error::from));
+    let outcome = WorkerOutcome::of(&worker, ran.map_err(NodeError::from));
     finish(recording, vec![outcome], warnings, started, &setup.tell)
 }
 

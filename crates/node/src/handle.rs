@@ -1,47 +1,57 @@
-//! A running recording, for its caller.
+//! A running role, for its caller.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
-use strata_control::{ControlError, Status};
-use strata_wire::Ledger;
+use crate::error::{NodeError, Result};
+use crate::notice::Tell;
 
-use crate::observer::Observer;
-use crate::outcome::Outcome;
-use crate::sandbox;
-use crate::setup::Setup;
+/// A description of a role that a node can run: plain data, with nothing opened and nothing read.
+pub trait Spec: Sized {
+    /// What its caller can ask and change while it runs.
+    type Running;
+    /// What it leaves behind, complete or not.
+    type Outcome: Send + 'static;
 
-/// A running recording. It ends, and is closed properly, when this is dropped.
-pub struct Handle {
-    setup: Arc<Setup>,
-    observer: Arc<Observer>,
-    started: Instant,
+    /// Starts it: see [`start`].
+    ///
+    /// # Errors
+    ///
+    /// What prevents the start.
+    fn start(self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>>;
+}
+
+/// Starts a role. It ends by itself with its input, or soon after `stop` becomes true, for
+/// example by a signal handler. `tell` receives notices, from any thread.
+///
+/// With a sandbox, the calling thread and all threads that it starts from then on lose their
+/// privileges and access to most files, permanently.
+///
+/// # Errors
+///
+/// What prevents the start: then nothing is left behind.
+pub fn start<R: Spec>(role: R, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<R>> {
+    role.start(stop, tell)
+}
+
+/// A running role. It ends, and is closed properly, when this is dropped.
+pub struct Handle<R: Spec> {
+    pub(crate) running: R::Running,
+    stop: Arc<AtomicBool>,
     /// Closed when the thread ends.
     ended: Receiver<()>,
-    thread: Option<JoinHandle<Result<Outcome>>>,
+    thread: Option<JoinHandle<Result<R::Outcome>>>,
 }
 
-/// The counters so far.
-#[derive(Clone, Debug)]
-pub struct Counts {
-    /// Time since its start.
-    pub elapsed: Duration,
-    /// Where packets ended.
-    pub ledger: Ledger,
-    /// Interfaces: name, packets received and dropped by the kernel.
-    pub rings: Vec<(String, u64, u64)>,
-}
-
-impl Handle {
-    /// Runs the rest of a recording in a thread of its own.
+impl<R: Spec> Handle<R> {
+    /// Runs what is left of a role, until `stop`, in a thread of its own.
     pub(crate) fn run(
-        setup: Arc<Setup>,
-        observer: Arc<Observer>,
-        work: impl FnOnce() -> Result<Outcome> + Send + 'static,
+        running: R::Running,
+        stop: Arc<AtomicBool>,
+        work: impl FnOnce() -> Result<R::Outcome> + Send + 'static,
     ) -> Result<Self> {
         let (ending, ended): (Sender<()>, _) = mpsc::channel();
         let thread = thread::Builder::new()
@@ -51,52 +61,16 @@ impl Handle {
                 work()
             });
         Ok(Self {
-            setup,
-            observer,
-            started: Instant::now(),
+            running,
+            stop,
             ended,
-            thread: Some(thread.context("cannot start a thread")?),
+            thread: Some(thread.map_err(NodeError::Thread)?),
         })
     }
 
-    /// The status, as its API returns it.
-    #[must_use]
-    pub fn status(&self) -> Status {
-        self.setup.controller.status()
-    }
-
-    /// The counters so far.
-    #[must_use]
-    pub fn counts(&self) -> Counts {
-        let (ledger, rings) = self.observer.counted();
-        Counts {
-            elapsed: self.started.elapsed(),
-            ledger,
-            rings,
-        }
-    }
-
-    /// Ends it soon: everything captured by then is recorded properly.
+    /// Ends it soon: everything captured or received by then is recorded properly.
     pub fn stop(&self) {
-        self.setup.stop.store(true, Ordering::Relaxed);
-    }
-
-    /// Starts new files of the log, on behalf of `who`.
-    ///
-    /// # Errors
-    ///
-    /// If the log is not on this machine.
-    pub fn rotate(&self, who: &str) -> Result<(), ControlError> {
-        self.setup.controller.rotate(who)
-    }
-
-    /// Reloads the configuration files.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with them: then it continues as before.
-    pub fn reload(&self) -> Result<()> {
-        self.setup.reload().map_err(sandbox::explain)
+        self.stop.store(true, Ordering::Relaxed);
     }
 
     /// Waits until it has ended, or this long; returns whether it has ended.
@@ -110,26 +84,28 @@ impl Handle {
     /// # Errors
     ///
     /// If it could not start after all, or a thread has failed. Other failures are in the outcome.
-    pub fn wait(mut self) -> Result<Outcome> {
-        self.join()
-    }
-
-    fn join(&mut self) -> Result<Outcome> {
-        let thread = self
-            .thread
-            .take()
-            .context("a recording is waited for once")?;
-        let ended = thread.join();
-        ended.map_err(|_| anyhow!("the thread of the recording failed; its counters are lost"))?
+    pub fn wait(mut self) -> Result<R::Outcome> {
+        match self.thread.take() {
+            Some(thread) => join(thread),
+            None => unreachable!("only this and the drop take the thread"),
+        }
     }
 }
 
-impl Drop for Handle {
+fn join<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
+    let problem = "the thread of the role failed; its counters are lost";
+    thread
+        .join()
+        .map_err(|_| NodeError::Panicked(problem))
+        .flatten()
+}
+
+impl<R: Spec> Drop for Handle<R> {
     fn drop(&mut self) {
-        if self.thread.is_some() {
-            self.stop();
+        if let Some(thread) = self.thread.take() {
+            self.stop.store(true, Ordering::Relaxed);
             // Nobody is interested in the outcome any more.
-            let _ = self.join();
+            let _ = join(thread);
         }
     }
 }

@@ -1,21 +1,22 @@
-//! Runs a role: from a [`Spec`] to a log.
+//! Runs a role: [`RecordSpec`] (also of a switch), [`RelaySpec`].
 //!
-//! The caller (the command line, a test) describes the role in a [`Spec`], and gets a [`Handle`] to
-//! query, change and end it. Progress is reported as [`Notice`]s, and the result as an [`Outcome`];
-//! nothing here prints, reads arguments or handles signals.
+//! The caller (the command line, a test) describes the role in a [`Spec`], plain data, [`start`]s it and gets
+//! a [`Handle`] to query, change and end it. Progress is reported as [`Notice`]s, and the result as
+//! the role's outcome; nothing here prints, reads arguments or handles signals.
 //!
 //! ```text
-//! start, check     the order: opening, dropping privileges, starting threads
-//! Handle           a running recording
+//! handle           a role, started and running
+//! record           the role that records, to a log or as a switch to a relay: the order of its start
 //! files, live      the two kinds of recordings: from capture files, from interfaces
 //! observer         the workers' reports, combined for the controller
 //! sensors, governor, watchdog, reclaim, eve
 //!                  what is monitored during a live capture, and the response to it
-//! relay            the disk of a relay: its sensors, and the response to shortages
+//! relay            the role of a relay: memory for switches, and the response to a short disk
 //! destination      a log on this machine, or a relay
 //! configuration    the configuration file, read once per start and once per reload
 //! preflight        what is checked before anything is changed
 //! sandbox, log_dir what is dropped once all is open; what is created, and for whom
+//! error            why a role could not start, or failed
 //! ```
 //!
 //! Crates above: `cli` only. This is where siblings meet: control, pipeline, capture, store,
@@ -24,32 +25,36 @@
 
 mod configuration;
 mod destination;
+mod error;
 mod eve;
 mod files;
 mod governor;
 mod handle;
 mod journal;
 mod live;
-pub mod log_dir;
+mod log_dir;
 mod notice;
 mod observer;
 mod outcome;
 mod preflight;
 mod reclaim;
-pub mod relay;
+mod record;
+mod relay;
 pub mod sandbox;
 mod sensors;
 mod setup;
 mod spec;
-mod start;
 mod watchdog;
 
 pub use destination::Closed;
-pub use handle::{Counts, Handle};
+pub use error::NodeError;
+pub use handle::{Handle, Spec, start};
+pub use log_dir::log_directory;
 pub use notice::{Notice, Tell};
-pub use outcome::Outcome;
+pub use outcome::RecordOutcome;
+pub use record::{RecordCounts, Recorded, check};
+pub use relay::{RelayOutcome, RelaySpec};
 pub use spec::{
-    DestinationSpec, InputSpec, InterfaceSpec, LogSpec, ModelSpec, SandboxSpec, Spec, SteeringSpec,
-    TriggerSpec,
+    DestinationSpec, InputSpec, InterfaceSpec, LogSpec, ModelSpec, RecordSpec, SandboxSpec,
+    SteeringSpec, TriggerSpec,
 };
-pub use start::{check, start};

@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
 use sd_notify::NotifyState;
 use strata_capture::live::{DropCounts, Drops, Live, LiveOptions, SocketOpener};
 use strata_control::alerts::AlertSender;
@@ -18,6 +17,7 @@ use strata_filter::Filter;
 use strata_sandbox::{SocketFile, User};
 
 use crate::destination::Recording;
+use crate::error::Result;
 use crate::eve::EveReader;
 use crate::governor::Governor;
 use crate::handle::Handle;
@@ -25,12 +25,12 @@ use crate::journal::Told;
 use crate::log_dir::NewDirectory;
 use crate::notice::Notice;
 use crate::observer::{Observation, Observer};
-use crate::outcome::{Outcome, finish};
+use crate::outcome::{RecordOutcome, finish};
 use crate::reclaim::Reclaim;
 use crate::sandbox;
 use crate::sensors::Sensors;
 use crate::setup::Setup;
-use crate::spec::InterfaceSpec;
+use crate::spec::{InterfaceSpec, RecordSpec};
 use crate::watchdog::Watchdog;
 use worker::Running;
 
@@ -123,10 +123,10 @@ pub(crate) fn start(
     setup: &Arc<Setup>,
     spec: &InterfaceSpec,
     new: Option<NewDirectory>,
-) -> Result<Handle> {
+) -> Result<Handle<RecordSpec>> {
     let tell = &setup.tell;
     let destination = &setup.spec.destination;
-    let count = u16::try_from(spec.cores.len())?;
+    let count = spec.workers()?;
     destination.check_limit(count)?;
     if spec.capture.exclusive {
         tell(&Notice::Exclusive(setup.spec.interface_names().to_vec()));
@@ -179,7 +179,7 @@ pub(crate) fn start(
         _opener: opened.opener,
         _new: new,
     };
-    Handle::run(Arc::clone(setup), observer, move || supervisor.run())
+    Handle::record(setup, observer, move || supervisor.run())
 }
 
 /// Supervises the workers until all have ended. Fields are dropped in order.
@@ -209,7 +209,7 @@ struct Supervisor {
 }
 
 impl Supervisor {
-    fn run(mut self) -> Result<Outcome> {
+    fn run(mut self) -> Result<RecordOutcome> {
         // Does nothing unless systemd waits for it.
         let _ = sd_notify::notify(&[NotifyState::Ready]);
         while !self.running.iter().all(Running::is_finished) {

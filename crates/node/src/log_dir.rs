@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
 use strata_sandbox::{Owner, make_log_dir};
 use strata_store::{Disk as _, LOG_ENTRIES, Log, MANIFEST_NAME, RealDisk, StoreError};
+
+use crate::error::{At as _, Result};
 
 /// Fails if the directory contains something other than a log.
 pub(crate) fn refuse_foreign(dir: &Path) -> Result<()> {
@@ -40,22 +41,21 @@ pub(crate) fn refuse_foreign(dir: &Path) -> Result<()> {
 /// If it cannot be created, or contains something else.
 pub fn log_directory(dir: &Path, owner: &Owner) -> Result<RealDisk> {
     refuse_foreign(dir)?;
-    make_log_dir(dir, MANIFEST_NAME, &LOG_ENTRIES, owner).context("cannot make the log")?;
+    make_log_dir(dir, MANIFEST_NAME, &LOG_ENTRIES, owner).at("cannot make the log")?;
     Ok(RealDisk::at(dir))
 }
 
 /// A log's directory that may not exist yet. Until a recording has started in it, whatever was
 /// created is removed when this is dropped: a failed start leaves nothing behind.
 #[derive(Debug)]
-pub struct NewDirectory {
+pub(crate) struct NewDirectory {
     /// Directories that did not exist, the innermost first.
     missing: Vec<PathBuf>,
 }
 
 impl NewDirectory {
     /// To be called before anything is created there.
-    #[must_use]
-    pub fn at(dir: &Path) -> Self {
+    pub(crate) fn at(dir: &Path) -> Self {
         let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
         let missing = dir.ancestors().take_while(|dir| !dir.exists());
         Self {
@@ -64,7 +64,7 @@ impl NewDirectory {
     }
 
     /// Keeps what was created.
-    pub fn keep(mut self) {
+    pub(crate) fn keep(mut self) {
         self.missing.clear();
     }
 

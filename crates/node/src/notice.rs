@@ -1,6 +1,7 @@
 //! Notices from a node while it starts and runs.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -8,6 +9,7 @@ use strata_control::Event;
 use strata_store::DiskReport;
 use strata_wire::Printable;
 
+use crate::error::NodeError;
 use crate::journal;
 
 /// Takes notices, from any thread of a node.
@@ -27,7 +29,7 @@ pub enum Notice {
     /// Packets are taken away from the host.
     Exclusive(Vec<String>),
     /// No process can reopen interfaces that come back.
-    NotReopened(anyhow::Error),
+    NotReopened(NodeError),
     /// Why the kernel does not evaluate the filter.
     FilterAfterCopy(String),
     /// Part of the sandbox cannot be set up.
@@ -43,6 +45,20 @@ pub enum Notice {
     },
     /// An event, requested or not.
     Event(Event),
+    /// A relay serves switches from now on.
+    Serving {
+        /// Where it listens.
+        address: SocketAddr,
+        /// The log's directory.
+        log: PathBuf,
+    },
+    /// A switch came, went or failed, or the relay's disk runs short.
+    Relay(String),
+    /// A relay ends: it writes what is in memory, unless the log cannot be written.
+    Ending {
+        /// Whether the log cannot be written.
+        failed: bool,
+    },
     /// A line of `--eve` is not an event; reported once per stream.
     NotEve(String),
     /// The model's drift cannot be written: the disk is full.
@@ -77,6 +93,9 @@ impl Notice {
             Self::NoSteering(_) => "no-steering",
             Self::Capturing { .. } => "capturing",
             Self::Event(_) => "event",
+            Self::Serving { .. } => "serving",
+            Self::Relay(_) => "relay",
+            Self::Ending { .. } => "ending",
             Self::NotEve(_) => "not-eve",
             Self::DriftNotWritten(..) => "drift-not-written",
             Self::Warning(_) => "warning",
@@ -111,7 +130,7 @@ impl fmt::Display for Notice {
                 names.join(", ")
             ),
             Self::NotReopened(error) => {
-                let error = format!("{error:#}");
+                let error = error.chain();
                 let error = Printable(&error);
                 write!(
                     f,
@@ -142,6 +161,14 @@ impl fmt::Display for Notice {
                 Printable(ways)
             ),
             Self::Event(event) => f.write_str(&journal::line(event)),
+            Self::Serving { address, log } => write!(
+                f,
+                "relay on {address}, log in {}; Ctrl-C ends it",
+                log.display()
+            ),
+            Self::Relay(event) => write!(f, "{}", Printable(event)),
+            Self::Ending { failed: true } => f.write_str("ending: the log cannot be written"),
+            Self::Ending { failed: false } => f.write_str("ending; writing what is in memory"),
             Self::NotEve(problem) => {
                 write!(f, "--eve: a line is not an event of Suricata: {problem}")
             }

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
 use rustix::fs::statvfs;
 use strata_control::{Controller, LostStatus, Observed};
 use strata_policy::ClassKept;
 use strata_wire::Ledger;
 
+use crate::error::{NodeError, Result};
 use crate::notice::{Notice, Tell};
 use crate::spec::DestinationSpec;
 
@@ -169,7 +169,7 @@ impl Ticker {
             .spawn(work);
         Ok(Self {
             stop,
-            thread: Some(thread.context("cannot start a thread")?),
+            thread: Some(thread.map_err(NodeError::Thread)?),
         })
     }
 }

@@ -1,11 +1,9 @@
 //! The outcome of a recording.
 
-use std::fmt;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result};
 use strata_classify::{Drift, DriftReport};
 use strata_pipeline::Worker;
 use strata_sketch::Pressure;
@@ -13,11 +11,12 @@ use strata_store::{Disk as _, RealDisk, drift_name, seal_drift};
 use strata_wire::{Ledger, LinkType};
 
 use crate::destination::{Closed, Recording};
+use crate::error::{At as _, NodeError, Result};
 use crate::notice::{Notice, Tell};
 
 /// The outcome of a recording, complete or not.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct RecordOutcome {
     /// Where every packet ended.
     pub ledger: Ledger,
     /// Pressure on the sketch's buckets.
@@ -27,23 +26,7 @@ pub struct Outcome {
     /// The finished recording; `None` if it could not be closed.
     pub closed: Option<Closed>,
     /// The first failure. Packets recorded before it are in the log.
-    pub failure: Option<Error>,
-}
-
-/// The filter could be applied to no packet of the input, so none was recorded.
-#[derive(Debug)]
-pub(crate) struct FilterFitsNowhere(String);
-
-impl std::error::Error for FilterFitsNowhere {}
-
-impl fmt::Display for FilterFitsNowhere {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let why = &self.0;
-        write!(
-            f,
-            "the filter cannot be applied to any interface of the input: {why}"
-        )
-    }
+    pub failure: Option<NodeError>,
 }
 
 /// What a worker leaves behind.
@@ -69,10 +52,10 @@ impl WorkerOutcome {
     }
 
     /// An error if packets came and the filter could be applied to none of them.
-    fn check_filter(&self) -> Result<(), FilterFitsNowhere> {
+    fn check_filter(&self) -> Result<()> {
         match &self.filter_fits_nowhere {
             Some(problem) if self.ledger.seen.packets > 0 => {
-                Err(FilterFitsNowhere(problem.clone()))
+                Err(NodeError::FilterFitsNowhere(problem.clone()))
             }
             _ => Ok(()),
         }
@@ -87,7 +70,7 @@ pub(crate) fn finish(
     mut warnings: Vec<String>,
     started: Instant,
     tell: &Tell,
-) -> Result<Outcome> {
+) -> Result<RecordOutcome> {
     let mut ledger = Ledger::default();
     let mut pressure = Pressure::default();
     let mut drift: Option<Drift> = None;
@@ -133,9 +116,9 @@ pub(crate) fn finish(
         .and(not_closed)
         .and(stored)
         .and(noted)
-        .and(ledger.check().map_err(Error::from))
+        .and(ledger.check().map_err(NodeError::from))
         .err();
-    Ok(Outcome {
+    Ok(RecordOutcome {
         ledger,
         pressure,
         took: started.elapsed(),
@@ -149,7 +132,7 @@ pub(crate) fn finish(
 fn write_drift(log: &Path, recording: u32, report: &DriftReport, tell: &Tell) -> Result<()> {
     let name = drift_name(recording);
     // Whole or not at all: a partial file would be unreadable.
-    let sealed = seal_drift(&serde_json::to_vec_pretty(report)?);
+    let sealed = seal_drift(&serde_json::to_vec_pretty(report).map_err(std::io::Error::from)?);
     match RealDisk::at(log).replace(&name, &sealed) {
         Err(error)
             if matches!(
@@ -160,6 +143,6 @@ fn write_drift(log: &Path, recording: u32, report: &DriftReport, tell: &Tell) ->
             tell(&Notice::DriftNotWritten(log.join(name), error));
             Ok(())
         }
-        written => written.with_context(|| format!("{}: cannot write", log.join(name).display())),
+        written => written.at_with(|| format!("{}: cannot write", log.join(name).display())),
     }
 }

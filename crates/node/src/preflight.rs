@@ -8,7 +8,6 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{Access, access};
 use strata_capture::live::Device;
 use strata_capture::send::Mirror;
@@ -17,6 +16,7 @@ use strata_control::api::TcpEndpoint;
 use strata_sandbox::User;
 use strata_store::{Log, MANIFEST_NAME};
 
+use crate::error::{At as _, NodeError, Result, require};
 use crate::live;
 use crate::log_dir::refuse_foreign;
 use crate::notice::Notice;
@@ -60,26 +60,26 @@ pub(crate) fn check(setup: &Setup, purpose: Purpose) -> Result<()> {
     }
     setup.triggers(1)?;
     if let Some(name) = &spec.mirror_to {
-        Mirror::open(name).context("--mirror-to")?;
+        Mirror::open(name).at("--mirror-to")?;
     }
     if let Some(path) = &spec.triggers.eve {
-        eve(path).with_context(|| format!("--eve {}", path.display()))?;
+        eve(path).at_with(|| format!("--eve {}", path.display()))?;
     }
     let addresses = &setup.addresses;
     if let Some(path) = &addresses.socket {
-        socket(path, running).with_context(|| path.display().to_string())?;
+        socket(path, running).at(path.display())?;
     }
     if let Some(tcp) = &addresses.tcp {
         listen(tcp, running)?;
     }
     if let Some(webhook) = &addresses.webhook {
-        webhook.check().context("alerts.webhook")?;
+        webhook.check().at("alerts.webhook")?;
     }
     Ok(())
 }
 
 fn interfaces(setup: &Setup, spec: &InterfaceSpec) -> Result<()> {
-    let workers = u16::try_from(spec.cores.len())?;
+    let workers = spec.workers()?;
     setup.spec.destination.check_limit(workers)?;
     live::options(setup, spec).check()?;
     for name in &spec.capture.interfaces {
@@ -89,11 +89,11 @@ fn interfaces(setup: &Setup, spec: &InterfaceSpec) -> Result<()> {
             false => offers.packet_problem,
         };
         if let Some(problem) = problem {
-            bail!("{name}: {problem}");
+            return Err(NodeError::Refused(format!("{name}: {problem}")));
         }
     }
     if let Some(user) = spec.sandbox.as_ref().and_then(|s| s.user.as_deref()) {
-        User::named(user).context("-Z")?;
+        User::named(user).at("-Z")?;
     }
     Ok(())
 }
@@ -115,11 +115,13 @@ fn output(dir: &Path) -> Result<Running> {
     refuse_foreign(dir)?;
     let cannot = || format!("{}: cannot make the log", dir.display());
     if !dir.exists() {
-        may_make(dir).with_context(cannot)?;
+        may_make(dir).at_with(cannot)?;
         return Ok(Running::No);
     }
-    ensure!(dir.is_dir(), "{}: is no directory", dir.display());
-    may_write(dir).with_context(cannot)?;
+    require(dir.is_dir(), || {
+        format!("{}: is not a directory", dir.display())
+    })?;
+    may_write(dir).at_with(cannot)?;
     if !dir.join(MANIFEST_NAME).exists() {
         return Ok(Running::No);
     }
@@ -146,21 +148,24 @@ fn may_write(dir: &Path) -> io::Result<()> {
 
 const NO_SOCKET: &str = "this exists and is not a socket, so it stays as it is: name another path";
 
+fn refuse(problem: &str) -> Result<()> {
+    Err(NodeError::Refused(problem.to_owned()))
+}
+
 fn eve(path: &Path) -> Result<()> {
     match fs::metadata(path) {
         Ok(found) if found.file_type().is_socket() => {
-            ensure!(
-                UnixStream::connect(path).is_err(),
-                "another program listens there: name another socket"
-            );
-            Ok(())
+            let is_free = UnixStream::connect(path).is_err();
+            require(is_free, || {
+                String::from("another program listens there: name another socket")
+            })
         }
-        Ok(found) if found.is_dir() => bail!("is a directory"),
+        Ok(found) if found.is_dir() => refuse("is a directory"),
         Ok(found) if found.is_file() => Ok(File::open(path).map(drop)?),
         Ok(_) => Ok(()),
         // A dangling link is no place for a socket either.
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            ensure!(!path.is_symlink(), "{NO_SOCKET}");
+            require(!path.is_symlink(), || NO_SOCKET.to_owned())?;
             Ok(may_make(path)?)
         }
         Err(error) => Err(error.into()),
@@ -171,13 +176,11 @@ fn socket(path: &Path, running: Running) -> Result<()> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => {
             let is_free = UnixStream::connect(path).is_err();
-            ensure!(
-                is_free || running == Running::Yes,
-                "another program listens there"
-            );
-            Ok(())
+            require(is_free || running == Running::Yes, || {
+                String::from("another program listens there")
+            })
         }
-        Ok(_) => bail!("{NO_SOCKET}"),
+        Ok(_) => refuse(NO_SOCKET),
         Err(_) => Ok(may_make(path)?),
     }
 }
@@ -187,7 +190,7 @@ fn listen(tcp: &TcpEndpoint, running: Running) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::AddrInUse && running == Running::Yes => Ok(()),
         bound => {
             let named = || format!("control.listen: {}: cannot listen", tcp.address);
-            bound.map(drop).with_context(named)
+            bound.map(drop).at_with(named)
         }
     }
 }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
 use strata_archive::{ArchiveError, Pruned, make_room};
 use strata_sandbox::Role;
 use strata_store::{Disk, RealDisk};
 use strata_wire::{grouped, human_bytes};
 
+use crate::error::{Result, require};
 use crate::sandbox;
 
 /// How long to wait before trying again.
@@ -43,7 +43,7 @@ pub(crate) struct Reclaim {
     /// Bytes when last measured, and the largest recent growth per interval.
     size: u64,
     growth: u64,
-    running: Option<JoinHandle<std::result::Result<Pruned, ArchiveError>>>,
+    running: Option<JoinHandle<Result<Pruned, ArchiveError>>>,
     /// When it was last tried, and whether in vain.
     last: Option<(Instant, bool)>,
 }
@@ -53,13 +53,14 @@ impl Limit {
     /// limit.
     pub(crate) fn check(&self, rotate_bytes: u64, workers: u16) -> Result<()> {
         let each = FILES_WITHIN_LIMIT * u64::from(workers.max(1));
-        ensure!(
-            rotate_bytes > 0 && self.bytes >= rotate_bytes.saturating_mul(each),
-            "--disk-limit must be at least {FILES_WITHIN_LIMIT} block files of each worker: \
-             make them smaller with -C, as in -C {}",
-            (self.bytes / each).max(1 << 20)
-        );
-        Ok(())
+        let enough = rotate_bytes > 0 && self.bytes >= rotate_bytes.saturating_mul(each);
+        require(enough, || {
+            format!(
+                "--disk-limit must be at least {FILES_WITHIN_LIMIT} block files of each worker: \
+                 make them smaller with -C, as in -C {}",
+                (self.bytes / each).max(1 << 20)
+            )
+        })
     }
 }
 
@@ -133,7 +134,7 @@ impl Reclaim {
         (above > 0).then_some(above)
     }
 
-    fn tell(&mut self, outcome: std::result::Result<Pruned, String>) -> Option<String> {
+    fn tell(&mut self, outcome: Result<Pruned, String>) -> Option<String> {
         let known = self.last.is_some_and(|(_, useless)| useless);
         let (text, useless) = match outcome {
             Ok(pruned) if pruned.parts + pruned.block_files > 0 => {

@@ -1,41 +1,125 @@
-//! A relay's disk: how full it is, whether it keeps up, and the response to shortages.
+//! The role of a relay: memory for switches, written to a log; and its disk: how full it is, whether
+//! it keeps up, and the response to shortages.
 //!
 //! Shortages are answered as in a local recording: the same thresholds, the same pure plan
 //! ([`elastic`](strata_control::elastic)), and the same deletion of the least important data.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use rustix::thread::CapabilitySet;
 use strata_control::config::Config;
 use strata_control::elastic::{
     ElasticOptions, ElasticState, Reading, Resource, Sensed, Step, plan,
 };
 use strata_relay::protocol::Shortage;
-use strata_relay::{DiskLoad, Relay};
+use strata_relay::{DiskLoad, Relay, RelayOptions, Totals};
+use strata_store::DiskChoice;
 use strata_wire::exact;
 
+use crate::error::{At as _, Result};
+use crate::handle::{Handle, Spec};
+use crate::log_dir::{NewDirectory, log_directory};
+use crate::notice::{Notice, Tell};
 use crate::observer::disk_use;
 use crate::reclaim::{Limit, Reclaim};
+use crate::sandbox::{Reach, give_up};
 
-/// How often the disk's space and load are checked.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often the relay is checked.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// How often the disk's space and load are measured.
+const MEASURE_EVERY: Duration = Duration::from_millis(500);
 
-/// How a relay's disk is kept from filling.
-#[derive(Clone, Debug, Default)]
-pub struct RelayDiskSpec {
-    /// The log's directory.
+/// A relay: memory that switches write into, and the log that it goes to.
+#[derive(Debug)]
+pub struct RelaySpec {
+    /// Addresses, memory, block files and their owner.
+    pub options: RelayOptions,
+    /// The log's directory; created if need be.
     pub dir: PathBuf,
+    /// How blocks go to the disk.
+    pub disk: DiskChoice,
     /// The configuration file; only `[elastic]` is used.
     pub config: Option<PathBuf>,
     /// Bytes that the log is to stay below.
     pub bytes_max: Option<u64>,
-    /// Most bytes of a block file.
-    pub rotate_bytes: u64,
+    /// Whether to drop what is not needed once the relay listens.
+    pub sandboxed: bool,
+}
+
+/// What a relay did.
+#[derive(Clone, Debug)]
+pub struct RelayOutcome {
+    /// Connections of switches.
+    pub connections: u64,
+    /// What it wrote.
+    pub totals: Totals,
+    /// Why the log can no longer be written. What switches were told is stored is in it.
+    pub failure: Option<String>,
+}
+
+impl Spec for RelaySpec {
+    type Running = ();
+    type Outcome = RelayOutcome;
+
+    fn start(self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
+        let watched = RelayDisk::new(&self)?;
+        let owner = self.options.owner.clone();
+        let bound = Relay::bind(self.options)?;
+        let new = NewDirectory::at(&self.dir);
+        let mut disk = log_directory(&self.dir, &owner)?;
+        if self.sandboxed {
+            let reach = Reach {
+                log: Some(&self.dir),
+                socket_dirs: bound.socket_dirs(),
+                ..Reach::default()
+            };
+            give_up(&owner, &reach, CapabilitySet::empty(), &tell)?;
+        }
+        let chosen = disk.choose(self.disk);
+        let chosen = chosen.at_with(|| format!("{}: --disk", self.dir.display()))?;
+        tell(&Notice::Disk(chosen));
+        let to_tell = Arc::clone(&tell);
+        let relay = bound.start(Arc::new(disk), move |event| {
+            to_tell(&Notice::Relay(event.to_owned()));
+        })?;
+        new.keep();
+        tell(&Notice::Serving {
+            address: relay.address(),
+            log: self.dir,
+        });
+        let stopped = Arc::clone(&stop);
+        Handle::run((), stop, move || Ok(serve(relay, watched, &stopped, &tell)))
+    }
+}
+
+/// Watches the relay until it is stopped or its log cannot be written, and ends it.
+fn serve(relay: Relay, mut disk: RelayDisk, stop: &AtomicBool, tell: &Tell) -> RelayOutcome {
+    while !stop.load(Ordering::Relaxed) && relay.failure().is_none() {
+        thread::sleep(LOOK_EVERY);
+        for event in disk.look(&relay) {
+            tell(&Notice::Relay(event));
+        }
+    }
+    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let connections = load(&relay.counters().connections);
+    let failure = relay.failure();
+    tell(&Notice::Ending {
+        failed: failure.is_some(),
+    });
+    let totals = relay.stop();
+    RelayOutcome {
+        connections,
+        failure: failure.or_else(|| totals.failure.clone()),
+        totals,
+    }
 }
 
 /// Manages the disk of a relay.
-pub struct RelayDisk {
+struct RelayDisk {
     dir: PathBuf,
     rotate_bytes: u64,
     /// How shortages are answered; `None` if not at all.
@@ -49,37 +133,26 @@ pub struct RelayDisk {
     disk_bytes: u64,
 }
 
-impl std::fmt::Debug for RelayDisk {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RelayDisk")
-            .field("dir", &self.dir)
-            .finish_non_exhaustive()
-    }
-}
-
 impl RelayDisk {
-    /// Reads the files that the spec names. To be called before anything is changed.
-    ///
-    /// # Errors
-    ///
-    /// If the configuration is unusable, or the limit cannot be kept.
-    pub fn new(spec: RelayDiskSpec) -> Result<Self> {
+    /// Reads the configuration. To be called before anything is changed.
+    fn new(spec: &RelaySpec) -> Result<Self> {
         let config = match &spec.config {
             Some(path) => Config::read(path)?,
             None => Config::default(),
         };
+        let rotate_bytes = spec.options.rotate_bytes;
         let limit = spec.bytes_max.map(|bytes| Limit {
             bytes,
-            reserve: spec.rotate_bytes,
+            reserve: rotate_bytes,
         });
         if let Some(limit) = &limit {
-            limit.check(spec.rotate_bytes, 1)?;
+            limit.check(rotate_bytes, 1)?;
         }
         let now = Instant::now();
         Ok(Self {
             room: Reclaim::new(&spec.dir, limit),
-            dir: spec.dir,
-            rotate_bytes: spec.rotate_bytes,
+            dir: spec.dir.clone(),
+            rotate_bytes,
             options: config.elastic.enabled.then(|| config.elastic.options()),
             state: ElasticState::default(),
             sensed: Sensed::default(),
@@ -91,7 +164,7 @@ impl RelayDisk {
     }
 
     /// Checks the disk once, and responds; returns what to report.
-    pub fn look(&mut self, relay: &Relay) -> Vec<String> {
+    fn look(&mut self, relay: &Relay) -> Vec<String> {
         let now = Instant::now();
         let load = relay.disk_load();
         let mut said = Vec::new();
@@ -99,10 +172,7 @@ impl RelayDisk {
             self.sense(now, &load);
             said.extend(self.answer(relay));
         }
-        let switches = relay
-            .counters()
-            .connected
-            .load(std::sync::atomic::Ordering::Relaxed);
+        let switches = relay.counters().connected.load(Ordering::Relaxed);
         self.room
             .set_reserve(self.rotate_bytes.saturating_mul(switches.max(1)));
         let to_remove = self.bytes_to_remove();
@@ -121,7 +191,7 @@ impl RelayDisk {
         let blocks = load.waiting as f64 / load.blocks.max(1) as f64;
         self.read(Resource::Blocks, Some(blocks), now);
         let elapsed = now - self.looked;
-        if elapsed < LOOK_EVERY {
+        if elapsed < MEASURE_EVERY {
             return;
         }
         let busy = load.busy.saturating_sub(self.busy).as_secs_f64();
@@ -162,11 +232,5 @@ impl RelayDisk {
         self.options
             .as_ref()?
             .bytes_to_remove(used, self.disk_bytes)
-    }
-
-    /// The log's directory.
-    #[must_use]
-    pub fn dir(&self) -> &Path {
-        &self.dir
     }
 }

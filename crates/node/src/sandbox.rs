@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use anyhow::{Context, Result};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::thread::CapabilitySet;
 use strata_capture::live::SocketOpener;
@@ -13,6 +12,7 @@ use strata_sandbox::{
     restrict_thread, serve,
 };
 
+use crate::error::{At as _, NodeError, Result};
 use crate::log_dir::log_directory;
 use crate::notice::{NoSandbox, Notice, Tell};
 use crate::spec::SandboxSpec;
@@ -35,8 +35,7 @@ pub fn open_sockets(user: Option<&str>) -> Result<()> {
 /// Starts the helper; returns the opener that uses it.
 pub(crate) fn opener(spec: &SandboxSpec) -> Result<SocketOpener> {
     let arguments: Vec<&str> = spec.helper.iter().map(String::as_str).collect();
-    let helper =
-        Helper::start(&arguments).context("cannot start the process that opens sockets")?;
+    let helper = Helper::start(&arguments).at("cannot start the process that opens sockets")?;
     let helper = Arc::new(helper);
     Ok(SocketOpener::new(move |cooked| {
         helper.packet_socket(cooked)
@@ -45,25 +44,26 @@ pub(crate) fn opener(spec: &SandboxSpec) -> Result<SocketOpener> {
 
 /// What a recording can still access.
 #[derive(Debug, Default)]
-pub struct Reach<'a> {
+pub(crate) struct Reach<'a> {
     /// The log's directory, if it is on this machine.
-    pub log: Option<&'a Path>,
+    pub(crate) log: Option<&'a Path>,
     /// The directory created for the API's socket, and its parent.
-    pub socket_dirs: Option<[PathBuf; 2]>,
+    pub(crate) socket_dirs: Option<[PathBuf; 2]>,
     /// Files that are read again: configuration, policies.
-    pub files: Vec<PathBuf>,
+    pub(crate) files: Vec<PathBuf>,
     /// The interfaces whose counters are read.
-    pub interfaces: &'a [String],
+    pub(crate) interfaces: &'a [String],
 }
 
 /// Creates the log for its owner, changes to that user, drops all capabilities except those to
 /// `keep`, and restricts access to what is needed. To be done before threads are started.
-///
-/// # Errors
-///
-/// If the log cannot be created, or privileges cannot be dropped. A kernel without Landlock or
-/// seccomp is not an error, but is reported.
-pub fn give_up(owner: &Owner, reach: &Reach<'_>, keep: CapabilitySet, tell: &Tell) -> Result<()> {
+/// A kernel without Landlock or seccomp is not an error, but is reported.
+pub(crate) fn give_up(
+    owner: &Owner,
+    reach: &Reach<'_>,
+    keep: CapabilitySet,
+    tell: &Tell,
+) -> Result<()> {
     let tell = TELL.get_or_init(|| Arc::clone(tell));
     if let Some(log) = reach.log {
         log_directory(log, owner)?;
@@ -73,7 +73,7 @@ pub fn give_up(owner: &Owner, reach: &Reach<'_>, keep: CapabilitySet, tell: &Tel
     if let (Some(_), Some(log)) = (user, reach.log) {
         let writes = Access::WRITE_OK | Access::EXEC_OK;
         let may = accessat(CWD, log, writes, AtFlags::EACCESS);
-        may.with_context(|| {
+        may.map_err(std::io::Error::from).at_with(|| {
             format!(
                 "{}: the user of -Z cannot write here: make it the owner (chown), or name a \
                  directory that does not exist yet",
@@ -128,17 +128,15 @@ pub(crate) fn thread(role: Role) {
 }
 
 /// If the sandbox is why a file cannot be read, says so.
-pub(crate) fn explain(error: anyhow::Error) -> anyhow::Error {
-    let denied = |cause: &(dyn std::error::Error + 'static)| {
-        cause
-            .downcast_ref::<std::io::Error>()
-            .is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
-    };
-    if error.chain().any(denied) {
-        return error.context(
+pub(crate) fn explain(error: NodeError) -> NodeError {
+    if !error.is_denied() {
+        return error;
+    }
+    NodeError::At {
+        what: String::from(
             "a recording reaches only its log, its socket and the directories of the files it \
              was started with; start it anew with other files, or with --no-sandbox",
-        );
+        ),
+        source: Box::new(error),
     }
-    error
 }

@@ -6,7 +6,6 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result};
 use strata_capture::Packets;
 use strata_capture::live::Live;
 use strata_control::{Controller, Fast};
@@ -15,6 +14,7 @@ use strata_sandbox::Role;
 
 use strata_wire::exact;
 
+use crate::error::{NodeError, Result};
 use crate::sandbox;
 
 /// How often sensors are read while packets arrive.
@@ -147,7 +147,7 @@ impl Sensors {
             });
         Ok(Self {
             stop,
-            thread: Some(thread.context("cannot start a thread")?),
+            thread: Some(thread.map_err(NodeError::Thread)?),
         })
     }
 }

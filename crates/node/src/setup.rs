@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result, bail, ensure};
 use strata_blocks::BlockSink;
 use strata_capture::live::CutTable;
 use strata_capture::send::Mirror;
@@ -16,12 +15,13 @@ use strata_pipeline::{
 };
 use strata_policy::Mode;
 use strata_store::About;
-use strata_wire::{Counters, FlowKey};
+use strata_wire::{Counters, FlowKey, exact};
 
 use crate::configuration::{Addresses, Configuration};
 use crate::destination::Recording;
+use crate::error::{At as _, NodeError, Result, require};
 use crate::notice::{Notice, Tell};
-use crate::spec::{InputSpec, Spec};
+use crate::spec::{InputSpec, RecordSpec};
 
 /// What a worker has in addition to modes and policies.
 pub(crate) struct Equipment {
@@ -75,7 +75,7 @@ impl EnoughOfFlows for CutInKernel {
 
 /// A spec with its files read, and what the threads of its recording share.
 pub(crate) struct Setup {
-    pub(crate) spec: Spec,
+    pub(crate) spec: RecordSpec,
     pub(crate) configuration: Configuration,
     pub(crate) addresses: Addresses,
     pub(crate) controller: Arc<Controller>,
@@ -90,7 +90,7 @@ pub(crate) struct Setup {
 impl Setup {
     /// Reads the files that the spec names. Everything that can fail comes first: a mistyped name
     /// must not leave a log behind.
-    pub(crate) fn new(spec: Spec, stop: Arc<AtomicBool>, tell: Tell) -> Result<Self> {
+    pub(crate) fn new(spec: RecordSpec, stop: Arc<AtomicBool>, tell: Tell) -> Result<Self> {
         let configuration = Configuration::read(&spec.steering)?;
         let beginning = configuration.beginning(&spec);
         let modes: Result<Vec<Mode>, _> = beginning
@@ -130,13 +130,18 @@ impl Setup {
     /// The full-capture triggers of each worker.
     pub(crate) fn triggers(&self, workers: u16) -> Result<TriggerOptions> {
         let options = self.spec.triggers.options(workers, &self.alerts)?;
-        ensure!(
-            options.look_back_bytes == 0 || self.spec.destination.dir().is_some(),
-            "--look-back needs a log on this machine: what is at a relay is not changed any more"
-        );
+        let has_log = self.spec.destination.dir().is_some();
+        require(options.look_back_bytes == 0 || has_log, || {
+            String::from(
+                "--look-back needs a log on this machine: what is at a relay is not changed any \
+                 more",
+            )
+        })?;
         let mirror = self.spec.mirror_to.as_deref();
         if let Some(name) = mirror.filter(|name| self.spec.captures(name)) {
-            bail!("--mirror-to {name}: copies that leave there would be captured again");
+            return Err(NodeError::Refused(format!(
+                "--mirror-to {name}: copies that leave there would be captured again"
+            )));
         }
         Ok(options)
     }
@@ -148,7 +153,7 @@ impl Setup {
         let mirror = self.spec.mirror_to.as_deref();
         let copies = || -> Result<Option<Box<dyn Copies>>> {
             let opened = mirror.map(Mirror::open).transpose();
-            let mirror = opened.context("--mirror-to")?;
+            let mirror = opened.at("--mirror-to")?;
             Ok(mirror.map(|mirror| Box::new(Mirrored(mirror)) as _))
         };
         let equipment = |_| {
@@ -174,7 +179,7 @@ impl Setup {
             (self.tell)(&Notice::BuiltInModel);
         }
         let about = self.about(&equipment);
-        let workers = u16::try_from(equipment.len())?;
+        let workers = exact::<u16>(equipment.len());
         let started =
             spec.destination
                 .start(&about, workers, &self.controller, &self.stop, &self.tell);

@@ -12,9 +12,11 @@ use strata_sandbox::Group;
 use strata_store::{DiskChoice, RecorderOptions};
 use strata_wire::TunnelKey;
 
+use crate::error::{NodeError, Result};
+
 /// A recording: what to record, how to classify it and where to store it.
 #[derive(Clone, Debug)]
-pub struct Spec {
+pub struct RecordSpec {
     /// Where packets come from.
     pub input: InputSpec,
     /// Where they go.
@@ -137,7 +139,19 @@ pub struct SteeringSpec {
     pub socket: Option<PathBuf>,
 }
 
-impl Spec {
+impl InterfaceSpec {
+    /// How many workers it has.
+    pub(crate) fn workers(&self) -> Result<u16> {
+        let count = self.cores.len();
+        u16::try_from(count).map_err(|_| {
+            NodeError::Refused(format!(
+                "--cores: {count} workers are too many, 65535 are the most"
+            ))
+        })
+    }
+}
+
+impl RecordSpec {
     /// How interfaces are captured, if any.
     pub(crate) fn interfaces(&self) -> Option<&InterfaceSpec> {
         match &self.input {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use strata_classify::Model;
 use strata_node::{
-    Closed, DestinationSpec, InputSpec, LogSpec, ModelSpec, Notice, Spec, SteeringSpec, Tell,
+    Closed, DestinationSpec, InputSpec, LogSpec, ModelSpec, Notice, RecordSpec, SteeringSpec, Tell,
     check, start,
 };
 use strata_store::{DiskChoice, Log, RecorderOptions};
@@ -22,9 +22,9 @@ fn trace() -> PathBuf {
     data_dir().join("labelled/mix-test/trace.pcap")
 }
 
-fn spec(input: PathBuf, dir: &Path) -> Spec {
+fn spec(input: PathBuf, dir: &Path) -> RecordSpec {
     let json = fs::read(workspace_root().join("models/default.json")).unwrap();
-    Spec {
+    RecordSpec {
         input: InputSpec::Files(vec![input]),
         destination: DestinationSpec::Log(Box::new(LogSpec {
             dir: dir.to_owned(),

@@ -3,13 +3,13 @@
 use std::io::{Write, stdout};
 
 use anyhow::Result;
-use strata_node::{Closed, Counts, Outcome};
+use strata_node::{Closed, RecordCounts, RecordOutcome};
 use strata_wire::{Printable, grouped, human_bytes};
 
 use crate::text;
 
 /// What USR1 prints.
-pub(super) fn counts(counts: &Counts) -> String {
+pub(super) fn counts(counts: &RecordCounts) -> String {
     let mut text = format!("after {:.0} s\n", counts.elapsed.as_secs_f64());
     text += &counts.ledger.to_string();
     for (name, received, dropped) in &counts.rings {
@@ -22,7 +22,7 @@ pub(super) fn counts(counts: &Counts) -> String {
 }
 
 /// What became of a recording.
-pub(super) fn outcome(outcome: &Outcome) -> Result<()> {
+pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
     let mut out = stdout().lock();
     let (ledger, pressure) = (&outcome.ledger, &outcome.pressure);
     write!(

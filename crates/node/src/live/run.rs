@@ -3,21 +3,11 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use strata_blocks::SinkError;
 use strata_capture::Packets;
-use strata_capture::live::{Live, LiveError, LiveNext};
+use strata_capture::live::{Live, LiveNext};
 use strata_pipeline::Worker;
 
-/// Why capturing ended early. Packets recorded before are in the log.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum RunError {
-    /// An interface cannot be captured any further.
-    #[error(transparent)]
-    Live(#[from] LiveError),
-    /// The log cannot be written.
-    #[error(transparent)]
-    Sink(#[from] SinkError),
-}
+use crate::error::Result;
 
 /// Packets are in the log's files after this time, however few there are.
 const FLUSH_AFTER: Duration = Duration::from_millis(900);
@@ -29,8 +19,8 @@ pub(super) fn run_live(
     live: &mut Live,
     worker: &mut Worker,
     mut after_step: impl FnMut(&mut Live, &mut Worker) -> ControlFlow<()>,
-) -> Result<(), RunError> {
-    let mut step = || -> Result<(), RunError> {
+) -> Result<()> {
+    let mut step = || -> Result<()> {
         let mut flushed = Instant::now();
         let cut = live.cut_table();
         let mut shares = live.sampler().map(|sampler| sampler.follow());

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Error, Result, anyhow};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use strata_capture::live::{Live, RingCounts};
@@ -16,6 +15,7 @@ use strata_sandbox::Role;
 use strata_wire::{Counters, Ledger};
 
 use super::run::run_live;
+use crate::error::{At as _, NodeError, Result};
 use crate::observer::Observation;
 use crate::outcome::WorkerOutcome;
 use crate::sandbox;
@@ -100,12 +100,13 @@ impl Running {
                 ControlFlow::Continue(())
             });
             publish(&shared, &mut live, &mut worker, &mut in_kernel);
-            Ok(WorkerOutcome::of(&worker, ran.map_err(Error::from)))
+            Ok(WorkerOutcome::of(&worker, ran))
         };
         let thread = thread::Builder::new()
             .name(format!("strata-worker-{number}"))
             .spawn(work)
-            .context("cannot start a worker thread")?;
+            .map_err(NodeError::Thread)
+            .at("cannot start a worker")?;
         Ok(Self { thread, status })
     }
 
@@ -131,7 +132,7 @@ impl Running {
     /// Waits until it has ended.
     pub(super) fn join(self) -> Result<WorkerOutcome> {
         let joined = self.thread.join();
-        joined.map_err(|_| anyhow!("a worker failed; its accounting are lost"))?
+        joined.map_err(|_| NodeError::Panicked("a worker failed; its counters are lost"))?
     }
 }
 
@@ -232,5 +233,6 @@ pub(super) fn rings(running: &[Running]) -> Vec<(String, RingCounts)> {
 fn pin(core: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(core);
-    sched_setaffinity(None, &set).with_context(|| format!("--cores: CPU {core}"))
+    let pinned = sched_setaffinity(None, &set).map_err(std::io::Error::from);
+    pinned.at_with(|| format!("--cores: CPU {core}"))
 }
