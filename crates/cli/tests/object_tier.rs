@@ -15,21 +15,10 @@ use std::time::{Duration, Instant};
 
 use strata_testkit::{data_dir, workspace_root};
 
-use program::{ok, strata};
+use program::{failed, ok, strata};
 
 const BUCKET: &str = "traffic";
 const DIRS: [&str; 5] = ["packets", "flows", "payload", "meta", "sums"];
-
-fn failed(command: &mut Command) -> String {
-    let output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{command:?}");
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        stderr.contains("strata: ") && !stderr.contains("panicked"),
-        "{stderr}"
-    );
-    stderr
-}
 
 /// A log of a trace, compacted, and its export.
 fn compacted(dir: &Path, trace: &str, compact: &[&str]) -> PathBuf {

@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 #![allow(clippy::print_stderr, reason = "says why it did not run")]
 
+#[path = "common/listening.rs"]
+mod listening;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
@@ -18,6 +21,8 @@ use strata_blocks::Record;
 use strata_store::{Log, Recording, Select, State};
 use strata_testkit::Certificates;
 use strata_wire::mix64;
+
+use listening::listening;
 
 const STRATA: &str = env!("CARGO_BIN_EXE_strata");
 
@@ -138,20 +143,7 @@ fn largest_capture() -> PathBuf {
 
 /// Starts a relay, and waits until it listens.
 fn relay(command: &mut Command) -> Process {
-    let stderr = Stdio::piped();
-    let mut relay = command
-        .stdout(Stdio::null())
-        .stderr(stderr)
-        .spawn()
-        .unwrap();
-    let mut errors = relay.stderr.take().unwrap();
-    let mut seen = Vec::new();
-    let mut byte = [0];
-    while !seen.ends_with(b"ends it") {
-        let len = errors.read(&mut byte).unwrap();
-        assert!(len > 0, "no relay: {}", String::from_utf8_lossy(&seen));
-        seen.extend(byte);
-    }
+    let (relay, mut errors) = listening(command.stdout(Stdio::null()));
     // Its further output is discarded, and must not block it.
     thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
     Process(relay)

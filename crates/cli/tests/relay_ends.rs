@@ -2,6 +2,9 @@
 //! stopped while the other one hangs: soon, with the reason, and every packet counted.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+#[path = "common/listening.rs"]
+mod listening;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -14,6 +17,8 @@ use std::time::{Duration, Instant};
 use strata_blocks::Record;
 use strata_store::{Log, Select};
 use strata_testkit::may_use_kernel;
+
+use listening::listening;
 
 const STRATA: &str = env!("CARGO_BIN_EXE_strata");
 /// What should end has ended by then, even while other tests use the CPU.
@@ -59,20 +64,10 @@ impl Process {
 
     /// A listening relay.
     fn relay(command: &mut Command) -> Self {
-        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let said = child.stdout.take().map(collect);
-        let mut errors = child.stderr.take().unwrap();
-        let mut seen = Vec::new();
-        let mut byte = [0];
-        while !seen.ends_with(b"ends it") {
-            let len = errors.read(&mut byte).unwrap();
-            assert!(len > 0, "no relay: {}", String::from_utf8_lossy(&seen));
-            seen.extend(byte);
-        }
+        let (mut child, errors) = listening(command.stdout(Stdio::piped()));
         Self {
+            said: child.stdout.take().map(collect),
             child,
-            said,
             errors: Some(collect(errors)),
         }
     }

@@ -2,6 +2,9 @@
 //! there for get in.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+#[path = "common/listening.rs"]
+mod listening;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,6 +17,8 @@ use std::time::{Duration, Instant};
 use strata_relay::protocol::{Challenge, Hello, Message};
 use strata_store::Log;
 use strata_testkit::{Namespace, may_use_kernel};
+
+use listening::listening;
 
 const STRATA: &str = env!("CARGO_BIN_EXE_strata");
 const LIMIT: Duration = Duration::from_secs(40);
@@ -30,16 +35,7 @@ impl Relay {
     }
 
     fn spawn(command: &mut Command) -> Self {
-        let command = command.stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let mut errors = child.stderr.take().unwrap();
-        let mut seen = Vec::new();
-        let mut byte = [0];
-        while !seen.ends_with(b"ends it") {
-            let len = errors.read(&mut byte).unwrap();
-            assert!(len > 0, "no relay: {}", String::from_utf8_lossy(&seen));
-            seen.extend(byte);
-        }
+        let (child, mut errors) = listening(command.stdout(Stdio::null()));
         thread::spawn(move || std::io::copy(&mut errors, &mut std::io::sink()));
         Self(child)
     }

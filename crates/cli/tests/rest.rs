@@ -9,19 +9,11 @@
 mod program;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use strata_testkit::{data_dir, workspace_root};
 
-use program::{ok, strata};
-
-fn failed(command: &mut Command) -> String {
-    let output: Output = command.output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{command:?}");
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stderr.contains("strata: ") && !stderr.contains("panicked"));
-    stderr
-}
+use program::{failed, ok, strata};
 
 /// A log of the test mix, compacted.
 fn compacted(dir: &Path) -> PathBuf {

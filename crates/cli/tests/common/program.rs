@@ -1,4 +1,5 @@
 //! Runs the program.
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::process::Command;
 
@@ -12,4 +13,16 @@ pub(crate) fn ok(command: &mut Command) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {stderr}");
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// What a command that fails says.
+pub(crate) fn failed(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{command:?}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        stderr.contains("strata: ") && !stderr.contains("panicked"),
+        "{stderr}"
+    );
+    stderr
 }
