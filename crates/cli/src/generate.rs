@@ -5,15 +5,16 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use strata_capture::send::{self, Run, Sender};
 use strata_capture::{PacketRef, PcapNgWriter, PcapWriter, WriteError};
+use strata_node::GenerateSpec;
 use strata_store::Sources;
-use strata_traffic::{FRAME_MAX, Generator, Options, Packet, Profile, Rate, SPACE};
+use strata_traffic::{Generator, Options, Packet, Profile, Rate, SPACE};
 use strata_wire::{Interface, LinkType, exact, grouped, human_bytes};
 use tracing::info;
 
 use crate::output::{Content, Output, suffix};
-use crate::sending::{Method, NO_LIMIT, Sending};
+use crate::sending::{self, Method};
+use crate::signals::stop_on_signal;
 use crate::{bounded, text};
 
 /// Arguments of `strata generate`.
@@ -191,76 +192,31 @@ fn scaled(number: f64, scale: f64, option: &str) -> Result<u64> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let mut generator = Generator::new(&args.profile, &args.options()?);
     match (&args.interface, &args.output) {
-        (Some(interface), _) => send(args, &mut generator, interface),
-        (None, Some(output)) => write(args, &mut generator, output),
+        (Some(interface), _) => send(args, interface),
+        (None, Some(output)) => write(args, output),
         // The command line requires one of them.
         (None, None) => Ok(()),
     }
 }
 
-/// Frames generated before they are sent.
-const SLOTS: usize = 2_048;
-/// Live frames, whose system call is expensive, are repeated, so there are more of them.
-const SLOTS_LIVE: usize = 1 << 20;
-
-/// This many packets, or as many as there are slots.
-fn at_most(packets: u64, slots: usize) -> usize {
-    exact::<usize>(packets.min(slots as u64))
-}
-
-fn send(args: &Args, generator: &mut Generator, interface: &str) -> Result<()> {
-    let open = |method: Option<_>, slots: usize| {
-        let wanted = args
-            .packets
-            .map_or(slots, |packets| at_most(packets, slots));
-        Sender::open(interface, method, wanted.max(1), FRAME_MAX, &[])
+fn send(args: &Args, interface: &str) -> Result<()> {
+    let spec = GenerateSpec {
+        profile: args.profile.clone(),
+        options: args.options()?,
+        interface: interface.to_owned(),
+        method: args.method.map(Into::into),
+        packets: args.packets,
+        top_speed: args.topspeed,
+        duration: sending::duration(args.duration)?,
     };
-    let method = args.method.map(Into::into);
-    let repeat = method == Some(send::Method::LiveFrames);
-    // Traffic that never repeats needs packets generated while others are sent.
-    let sender = match method {
-        None => open(Some(send::Method::Sendmmsg), SLOTS)?,
-        Some(_) => open(method, if repeat { SLOTS_LIVE } else { SLOTS })?,
-    };
-    let mut sending = Sending::start(sender, args.duration)?;
-    let mut frame = [0; SPACE];
-    // Without a number, until stopped.
-    let mut left = args.packets;
-    let start_ns = Options::default().start_ns;
-    let mut base_ns = None;
-    while left != Some(0) && !sending.stopped() {
-        let slots = sending.sender().slots();
-        let slots = left.map_or(slots, |left| at_most(left, slots));
-        let mut due_ns = 0;
-        for slot in 0..slots {
-            let packet = generator.packet_into(&mut frame);
-            due_ns = if args.topspeed {
-                0
-            } else {
-                packet.ts_ns - start_ns
-            };
-            let data = &frame[..usize::from(packet.len)];
-            sending.sender().put(slot, data, due_ns)?;
-        }
-        let frames = match repeat {
-            true => left.unwrap_or(NO_LIMIT),
-            false => slots as u64,
-        };
-        sending.send(&Run {
-            slots,
-            frames,
-            base_ns: *base_ns.get_or_insert_with(Sender::now_ns),
-            pass_ns: due_ns,
-        })?;
-        left = left.map(|left| left - frames);
-    }
-    sending.finish(interface);
+    let outcome = strata_node::generate(&spec, stop_on_signal()?)?;
+    sending::print(&outcome, interface);
     Ok(())
 }
 
-fn write(args: &Args, generator: &mut Generator, path: &Path) -> Result<()> {
+fn write(args: &Args, path: &Path) -> Result<()> {
+    let mut generator = Generator::new(&args.profile, &args.options()?);
     let packets = args.packets.unwrap_or(1_000_000);
     let format = args.format.unwrap_or_else(|| Format::of(path));
     let mut output = CaptureFile::create(path, format, args.snaplen)?;

@@ -33,25 +33,25 @@ pub trait Spec: Sized {
 /// # Errors
 ///
 /// What prevents the start: then nothing is left behind.
-pub fn start<R: Spec>(role: R, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<R>> {
-    role.start(stop, tell)
+pub fn start<S: Spec>(spec: S, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<S>> {
+    spec.start(stop, tell)
 }
 
 /// A running role. It ends, and is closed properly, when this is dropped.
-pub struct Handle<R: Spec> {
-    pub(crate) running: R::Running,
+pub struct Handle<S: Spec> {
+    pub(crate) running: S::Running,
     stop: Arc<AtomicBool>,
     /// Closed when the thread ends.
     ended: Receiver<()>,
-    thread: Option<JoinHandle<Result<R::Outcome>>>,
+    thread: Option<JoinHandle<Result<S::Outcome>>>,
 }
 
-impl<R: Spec> Handle<R> {
+impl<S: Spec> Handle<S> {
     /// Runs what is left of a role, until `stop`, in a thread of its own.
     pub(crate) fn run(
-        running: R::Running,
+        running: S::Running,
         stop: Arc<AtomicBool>,
-        work: impl FnOnce() -> Result<R::Outcome> + Send + 'static,
+        work: impl FnOnce() -> Result<S::Outcome> + Send + 'static,
     ) -> Result<Self> {
         let (ending, ended): (Sender<()>, _) = mpsc::channel();
         let thread = thread::Builder::new()
@@ -84,7 +84,7 @@ impl<R: Spec> Handle<R> {
     /// # Errors
     ///
     /// If it could not start after all, or a thread has failed. Other failures are in the outcome.
-    pub fn wait(mut self) -> Result<R::Outcome> {
+    pub fn wait(mut self) -> Result<S::Outcome> {
         match self.thread.take() {
             Some(thread) => join(thread),
             None => unreachable!("only this and the drop take the thread"),
@@ -100,7 +100,7 @@ fn join<T>(thread: JoinHandle<Result<T>>) -> Result<T> {
         .flatten()
 }
 
-impl<R: Spec> Drop for Handle<R> {
+impl<S: Spec> Drop for Handle<S> {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
             self.stop.store(true, Ordering::Relaxed);

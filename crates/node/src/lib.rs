@@ -1,8 +1,9 @@
 //! Runs a role: [`RecordSpec`] (also of a switch), [`RelaySpec`].
 //!
-//! The caller (the command line, a test) describes the role in a [`Spec`], plain data, [`start`]s it and gets
-//! a [`Handle`] to query, change and end it. Progress is reported as [`Notice`]s, and the result as
-//! the role's outcome; nothing here prints, reads arguments or handles signals.
+//! The caller (the command line, a test) describes the role in a [`Spec`], [`start`]s it and gets a
+//! [`Handle`] to query, change and end it. Progress is reported as [`Notice`]s, and the result as the
+//! role's outcome; nothing here prints, reads arguments or handles signals. [`replay`] and
+//! [`generate`] send on the calling thread.
 //!
 //! ```text
 //! handle           a role, started and running
@@ -11,6 +12,7 @@
 //! observer         the workers' reports, combined for the controller
 //! sensors, governor, watchdog, reclaim, eve
 //!                  what is monitored during a live capture, and the response to it
+//! sending          replay and generated traffic, on the calling thread
 //! relay            the role of a relay: memory for switches, and the response to a short disk
 //! destination      a log on this machine, or a relay
 //! configuration    the configuration file, read once per start and once per reload
@@ -41,6 +43,7 @@ mod reclaim;
 mod record;
 mod relay;
 pub mod sandbox;
+mod sending;
 mod sensors;
 mod setup;
 mod spec;
@@ -54,6 +57,7 @@ pub use notice::{Notice, Tell};
 pub use outcome::RecordOutcome;
 pub use record::{RecordCounts, Recorded, check};
 pub use relay::{RelayOutcome, RelaySpec};
+pub use sending::{GenerateSpec, Pace, ReplaySpec, SendOutcome, generate, replay};
 pub use spec::{
     DestinationSpec, InputSpec, InterfaceSpec, LogSpec, ModelSpec, RecordSpec, SandboxSpec,
     SteeringSpec, TriggerSpec,
