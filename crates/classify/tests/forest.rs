@@ -161,6 +161,7 @@ fn small() -> Model {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn every_fault_is_refused_and_named() {
     let good: Value = serde_json::from_str(&small().to_json()).unwrap();
     let faults: &[(&str, Value, &str)] = &[

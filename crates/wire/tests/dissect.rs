@@ -164,6 +164,7 @@ fn link_types_lead_to_ip() {
 
 /// What precedes IP, by link type, in the forms that are too rare in real captures.
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn rare_link_types_lead_to_ip() {
     let ip = ip4(1, 2, protocol::UDP, &udp(1, 2, b"payload"));
     let llc = [0xaa, 0xaa, 3, 0, 0, 0, 8, 0];
