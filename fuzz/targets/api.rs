@@ -10,7 +10,7 @@ use axum::body::Body;
 use axum::http::{Method, Request, StatusCode, header};
 use libfuzzer_sys::{Corpus, fuzz_target};
 use strata_classify::Model;
-use strata_control::{Beginning, Controller, api};
+use strata_control::{Controller, Settings, api};
 use strata_fuzz::Bounded;
 use tower::ServiceExt;
 
@@ -32,9 +32,9 @@ fn controller() -> Arc<Controller> {
         let json = include_bytes!("../../models/default.json");
         Model::from_json(json).expect("the model of the program")
     });
-    let beginning = Beginning {
+    let beginning = Settings {
         modes: vec![String::from("default")],
-        ..Beginning::default()
+        ..Settings::default()
     };
     Arc::new(Controller::new(model.clone(), beginning).expect("a mode of the program"))
 }

@@ -16,7 +16,7 @@ use strata_query::{
 };
 use strata_store::{Disk, Log};
 use strata_testkit_disk::SimDisk;
-use strata_traffic::{Generator, Options, Profile, SPACE};
+use strata_traffic::{Generator, GeneratorOptions, Profile, SPACE};
 use strata_wire::dissect::dissect;
 use strata_wire::{Context, FlowShare, Keep, LinkType, TunnelKey};
 
@@ -50,7 +50,7 @@ static FILES: LazyLock<Vec<(String, Vec<u8>)>> = LazyLock::new(|| {
 /// Generated packets, every third one whole.
 fn blocks() -> Vec<u8> {
     let profile: Profile = "cic-w2".parse().expect("a profile");
-    let mut generator = Generator::new(&profile, &Options::default());
+    let mut generator = Generator::new(&profile, &GeneratorOptions::default());
     let mut frame = [0; SPACE];
     let mut block = BlockBuilder::new(1 << 20);
     let context = Context {

@@ -14,7 +14,7 @@ use parquet::file::reader::FileReader;
 use parquet::file::serialized_reader::SerializedFileReader;
 use strata_blocks::{BlockBuilder, BlockSink, PACKET_HEADER_LEN, PacketRecord};
 use strata_store::{About, Disk, FileKind, Log, RealDisk, Recorder, RecorderOptions};
-use strata_traffic::{Generator, Options, Profile, SPACE};
+use strata_traffic::{Generator, GeneratorOptions, Profile, SPACE};
 use strata_wire::{
     Context, FlowHasher, Interface, Keep, Ledger, LinkType, Plain, TunnelKey, dissect::dissect,
 };
@@ -85,7 +85,7 @@ fn record(disk: &Arc<dyn Disk>, profile: &Profile, packets: u64) -> Result<u64, 
     let hasher = FlowHasher::new(about.hash_seed);
     let (recorder, mut sink) =
         Recorder::start(Arc::clone(disk), RecorderOptions::default(), &about)?;
-    let mut generator = Generator::new(profile, &Options::default());
+    let mut generator = Generator::new(profile, &GeneratorOptions::default());
     let mut frame = [0; SPACE];
     let mut block = free(&mut sink)?;
     let mut captured_bytes = 0;

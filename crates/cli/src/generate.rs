@@ -8,7 +8,7 @@ use clap::ValueEnum;
 use strata_capture::{PacketRef, PcapNgWriter, PcapWriter, WriteError};
 use strata_node::GenerateSpec;
 use strata_store::Sources;
-use strata_traffic::{Generator, Options, Packet, Profile, Rate, SPACE};
+use strata_traffic::{Generator, GeneratorOptions, Packet, Profile, Rate, SPACE};
 use strata_wire::{Interface, LinkType, exact, grouped, human_bytes};
 use tracing::info;
 
@@ -149,14 +149,14 @@ impl Format {
 }
 
 impl Args {
-    fn options(&self) -> Result<Options> {
+    fn options(&self) -> Result<GeneratorOptions> {
         let rate = match (self.pps, self.mbps, self.time_compression) {
             (Some(rate), _, _) => Rate::PacketsPerSecond(positive(rate, "--pps")?),
             (_, Some(rate), _) => Rate::BitsPerSecond(scaled(rate, 1e6, "--mbps")?),
             (_, _, Some(factor)) => Rate::Profile {
                 permille: scaled(factor, 1e3, "--time-compression")?,
             },
-            _ => Options::default().rate,
+            _ => GeneratorOptions::default().rate,
         };
         let flows = self.flows.map(|flows| {
             let fits = u32::try_from(flows)
@@ -164,13 +164,13 @@ impl Args {
                 .filter(|flows| (1..=1 << 26).contains(flows));
             fits.context("--flows must be from 1 to 67108864")
         });
-        Ok(Options {
+        Ok(GeneratorOptions {
             seed: self.seed,
             flows: flows.transpose()?,
             rate,
             random_payload: self.payload == Payload::Random,
             ipv6_percent: self.ipv6,
-            ..Options::default()
+            ..GeneratorOptions::default()
         })
     }
 }

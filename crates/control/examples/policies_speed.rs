@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use strata_classify::Model;
 use strata_control::config::PolicyConfig;
-use strata_control::{Beginning, Controller};
+use strata_control::{Controller, Settings};
 use strata_testkit::workspace_root;
 
 fn policy(number: u32) -> PolicyConfig {
@@ -30,9 +30,9 @@ fn main() {
     let json = std::fs::read(workspace_root().join("models/default.json")).unwrap();
     println!("| policies | add: median | add: longest | remove: median |\n|---|---|---|---|");
     for count in [100_u32, 1_500, 10_000] {
-        let beginning = Beginning {
+        let beginning = Settings {
             modes: vec!["default".into()],
-            ..Beginning::default()
+            ..Settings::default()
         };
         let controller = Controller::new(Model::from_json(&json).unwrap(), beginning).unwrap();
         let timed = |work: &dyn Fn()| {

@@ -142,9 +142,9 @@ pub struct Controller {
     can_rotate: bool,
 }
 
-/// The initial settings of a recording.
+/// The settings of a recording: at its start, or as reloaded.
 #[derive(Clone, Debug, Default)]
-pub struct Beginning {
+pub struct Settings {
     /// The directory of the log, as shown.
     pub log: String,
     /// Names of the modes.
@@ -165,7 +165,7 @@ pub struct Beginning {
     pub cpu_budget: Option<f64>,
 }
 
-impl Beginning {
+impl Settings {
     /// The requested settings, and the policies.
     fn into_asked(self) -> (Asked, Vec<Policy>) {
         let asked = Asked {
@@ -186,8 +186,8 @@ impl Controller {
     /// # Errors
     ///
     /// If modes or policies are unusable.
-    pub fn new(model: Model, beginning: Beginning) -> Result<Self, ControlError> {
-        Self::with_saved(model, beginning, None)
+    pub fn new(model: Model, settings: Settings) -> Result<Self, ControlError> {
+        Self::with_saved(model, settings, None)
     }
 
     /// A controller that continues with the saved policies, and saves those that are added.
@@ -197,12 +197,12 @@ impl Controller {
     /// If modes or policies of the configuration are unusable.
     pub fn with_saved(
         model: Model,
-        beginning: Beginning,
+        settings: Settings,
         saved: Option<Saved>,
     ) -> Result<Self, ControlError> {
-        let (log, can_rotate) = (beginning.log.clone(), beginning.can_rotate);
-        let can_mirror = beginning.can_mirror;
-        let (asked, configured) = beginning.into_asked();
+        let (log, can_rotate) = (settings.log.clone(), settings.can_rotate);
+        let can_mirror = settings.can_mirror;
+        let (asked, configured) = settings.into_asked();
         asked.check(&model)?;
         let mut actions = configured.iter().map(|policy| policy.action);
         let mirrors = asked.default == Action::Mirror;

@@ -25,7 +25,7 @@ pub mod saved;
 mod status;
 
 pub use controller::{
-    Beginning, ControlError, Controller, Event, Fast, MATCH_BYTES_MAX, MODE_PERIOD_MAX, Observed,
+    ControlError, Controller, Event, Fast, MATCH_BYTES_MAX, MODE_PERIOD_MAX, Observed, Settings,
     WHY_BYTES_MAX,
 };
 pub use request::{ModeRequest, PolicyAdded, PolicyRequest, Refusal};

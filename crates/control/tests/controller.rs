@@ -10,7 +10,7 @@ use strata_classify::Model;
 use strata_control::config::PolicyConfig;
 use strata_control::elastic::ElasticOptions;
 use strata_control::saved::Saved;
-use strata_control::{Beginning, Controller, CpuStatus, Fast, Observed, PolicyOrigin, metrics};
+use strata_control::{Controller, CpuStatus, Fast, Observed, PolicyOrigin, Settings, metrics};
 use strata_filter::Filter;
 use strata_policy::{ClassKept, ModeConfig};
 use strata_rules::{Action, Policy};
@@ -18,10 +18,10 @@ use strata_testkit::workspace_root;
 use strata_wire::Counters;
 
 fn controller(elastic: bool) -> Controller {
-    let beginning = Beginning {
+    let beginning = Settings {
         modes: vec!["default".into()],
         elastic: elastic.then(ElasticOptions::default),
-        ..Beginning::default()
+        ..Settings::default()
     };
     Controller::new(model(), beginning).unwrap()
 }
@@ -243,11 +243,11 @@ fn a_refused_reload_changes_nothing_whatever_is_at_work() {
 #[test]
 fn a_mode_of_a_class_that_does_not_exist_is_refused_while_something_is_short() {
     let start = Instant::now();
-    let beginning = Beginning {
+    let beginning = Settings {
         modes: vec!["default".into()],
         own_modes: BTreeMap::from([("mine".into(), mode_of_no_class())]),
         elastic: Some(ElasticOptions::default()),
-        ..Beginning::default()
+        ..Settings::default()
     };
     let controller = Controller::new(model(), beginning).unwrap();
     for step in 0..30_u32 {
@@ -261,14 +261,14 @@ fn a_mode_of_a_class_that_does_not_exist_is_refused_while_something_is_short() {
 }
 
 /// A configuration.
-fn configured(mode: &str, wanted: &[PolicyConfig]) -> Beginning {
-    Beginning {
+fn configured(mode: &str, wanted: &[PolicyConfig]) -> Settings {
+    Settings {
         modes: vec![mode.into()],
         policies: wanted
             .iter()
             .map(|policy| policy.policy().unwrap())
             .collect(),
-        ..Beginning::default()
+        ..Settings::default()
     }
 }
 
@@ -488,13 +488,13 @@ fn the_dashboard_finds_its_metrics() {
 fn a_rate_that_is_too_high_once_is_one_step() {
     let path = workspace_root().join("models/default.json");
     let model = Model::from_json(&std::fs::read(path).unwrap()).unwrap();
-    let beginning = Beginning {
+    let beginning = Settings {
         modes: vec!["default".into()],
         elastic: Some(ElasticOptions {
             bits_per_second: Some(8e6),
             ..ElasticOptions::default()
         }),
-        ..Beginning::default()
+        ..Settings::default()
     };
     let controller = Controller::new(model, beginning).unwrap();
     let start = Instant::now();

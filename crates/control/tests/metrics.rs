@@ -10,7 +10,7 @@ use std::time::Instant;
 use strata_classify::Model;
 use strata_control::config::PolicyConfig;
 use strata_control::metrics::{self, Format};
-use strata_control::{Beginning, Controller, CpuStatus, LostStatus, Observed};
+use strata_control::{Controller, CpuStatus, LostStatus, Observed, Settings};
 use strata_policy::ClassKept;
 use strata_testkit::workspace_root;
 use strata_wire::Counters;
@@ -18,9 +18,9 @@ use strata_wire::Counters;
 /// A recording with every value set, and texts that need escaping.
 fn controller(policies: u32) -> Controller {
     let json = std::fs::read(workspace_root().join("models/default.json")).unwrap();
-    let beginning = Beginning {
+    let beginning = Settings {
         modes: vec!["default".into()],
-        ..Beginning::default()
+        ..Settings::default()
     };
     let controller = Controller::new(Model::from_json(&json).unwrap(), beginning).unwrap();
     for number in 0..policies {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use strata_classify::Model;
 use strata_control::api::{Endpoints, Server, serve};
-use strata_control::{Beginning, Controller, MODE_PERIOD_MAX, Observed};
+use strata_control::{Controller, MODE_PERIOD_MAX, Observed, Settings};
 use strata_sandbox::{Owner, SocketFile};
 use strata_testkit::workspace_root;
 
@@ -57,9 +57,9 @@ impl Api {
     fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let json = std::fs::read(workspace_root().join("models/default.json")).unwrap();
-        let beginning = Beginning {
+        let beginning = Settings {
             modes: vec!["default".into()],
-            ..Beginning::default()
+            ..Settings::default()
         };
         let model = Model::from_json(&json).unwrap();
         let controller = Arc::new(Controller::new(model, beginning).unwrap());

@@ -13,7 +13,7 @@ use rustls::{ClientConnection, StreamOwned};
 use strata_classify::Model;
 use strata_control::api::{Endpoints, Server, serve};
 use strata_control::config::{ControlConfig, EndpointError};
-use strata_control::{Beginning, Controller};
+use strata_control::{Controller, Settings};
 
 /// An authority, and certificates from it and from another one.
 struct Files(tempfile::TempDir);
@@ -55,9 +55,9 @@ impl Files {
 fn controller() -> Arc<Controller> {
     let path = strata_testkit::workspace_root().join("models/default.json");
     let model = Model::from_json(&fs::read(path).unwrap()).unwrap();
-    let beginning = Beginning {
+    let beginning = Settings {
         modes: vec![String::from("default")],
-        ..Beginning::default()
+        ..Settings::default()
     };
     Arc::new(Controller::new(model, beginning).unwrap())
 }

@@ -108,7 +108,7 @@ impl Parameters {
 
 /// What a cache did. `packets` are the tuples of all vectors and of what is still held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
+pub struct CacheCounters {
     /// Packets taken.
     pub packets: u64,
     /// Vectors given, by [`Reason`](crate::Reason): full, collision, time, flushed.
@@ -121,7 +121,7 @@ pub struct Counters {
     pub denied: u64,
 }
 
-impl Counters {
+impl CacheCounters {
     /// Vectors given.
     #[must_use]
     pub fn vectors_total(&self) -> u64 {

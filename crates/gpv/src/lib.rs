@@ -29,7 +29,7 @@ mod packet;
 mod tuple;
 mod vector;
 
-pub use cache::{Cache, Counters, Parameters, ParametersError, SwitchCache};
+pub use cache::{Cache, CacheCounters, Parameters, ParametersError, SwitchCache};
 pub use key::{Key, KeyHasher};
 pub use packet::{Packet, Seen};
 pub use tuple::{Basic, Column, Columns, Full, Sequenced, Tuple};

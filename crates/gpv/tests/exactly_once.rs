@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use common::{captured, random_packets};
 use strata_gpv::{
-    Basic, Cache, Column, Counters, Full, Key, Packet, Parameters, ParametersError, Reason,
+    Basic, Cache, CacheCounters, Column, Full, Key, Packet, Parameters, ParametersError, Reason,
     Sequenced, SwitchCache, Tuple, Vector,
 };
 use strata_testkit::sim::{self, Rng};
@@ -32,7 +32,7 @@ fn keep<T: Tuple>(vector: &Vector<'_, T>) -> Kept<T> {
 fn hold<T: Tuple>(
     packets: &[Packet],
     vectors: &[Kept<T>],
-    counters: &Counters,
+    counters: &CacheCounters,
     parameters: Parameters,
 ) {
     let mut flows: HashMap<Key, Vec<&Packet>> = HashMap::new();

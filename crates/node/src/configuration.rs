@@ -7,7 +7,7 @@ use std::sync::Arc;
 use strata_control::alerts::{AlertSender, Webhook};
 use strata_control::api::{Endpoints, Server, TcpEndpoint, serve};
 use strata_control::config::Config;
-use strata_control::{Beginning, Controller, client};
+use strata_control::{Controller, Settings, client};
 use strata_rules::{Action, Policy};
 use strata_sandbox::{Owner, SocketFile};
 
@@ -56,7 +56,7 @@ impl Configuration {
     }
 
     /// The initial or reloaded settings of a recording: the spec overrides the files.
-    pub(crate) fn beginning(&self, spec: &RecordSpec) -> Beginning {
+    pub(crate) fn settings(&self, spec: &RecordSpec) -> Settings {
         let mut modes = spec.modes.clone();
         if modes.is_empty() {
             modes.clone_from(&self.file.mode);
@@ -72,7 +72,7 @@ impl Configuration {
         });
         // Recording a file waits for the disk, so nothing runs short.
         let answers = elastic.enabled && interfaces.is_some();
-        Beginning {
+        Settings {
             log: spec.destination.name(),
             modes,
             own_modes: self.file.modes.clone(),

@@ -4,8 +4,8 @@ use std::error::Error;
 use std::fmt::Display;
 use std::io;
 
-use strata_capture::CaptureError;
 use strata_blocks::SinkError;
+use strata_capture::CaptureError;
 use strata_capture::live::LiveError;
 use strata_capture::send::SendError;
 use strata_control::ControlError;

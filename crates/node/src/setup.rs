@@ -92,11 +92,11 @@ impl Setup {
     /// must not leave a log behind.
     pub(crate) fn new(spec: RecordSpec, stop: Arc<AtomicBool>, tell: Tell) -> Result<Self> {
         let configuration = Configuration::read(&spec.steering)?;
-        let beginning = configuration.beginning(&spec);
-        let modes: Result<Vec<Mode>, _> = beginning
+        let settings = configuration.settings(&spec);
+        let modes: Result<Vec<Mode>, _> = settings
             .modes
             .iter()
-            .map(|name| Mode::by_name(name, &beginning.own_modes))
+            .map(|name| Mode::by_name(name, &settings.own_modes))
             .collect();
         let modes = modes?;
         let addresses = configuration.addresses(&spec.steering)?;
@@ -104,7 +104,7 @@ impl Setup {
         for problem in problems.into_iter().flatten() {
             tell(&Notice::Warning(problem));
         }
-        let controller = Controller::with_saved(spec.model.model.clone(), beginning, saved)?;
+        let controller = Controller::with_saved(spec.model.model.clone(), settings, saved)?;
         Ok(Self {
             spec,
             configuration,
@@ -123,8 +123,8 @@ impl Setup {
         if steering.config.is_none() && steering.policy.is_none() {
             return Ok(());
         }
-        let beginning = Configuration::read(steering)?.beginning(&self.spec);
-        Ok(self.controller.reload(beginning, "configuration")?)
+        let settings = Configuration::read(steering)?.settings(&self.spec);
+        Ok(self.controller.reload(settings, "configuration")?)
     }
 
     /// The full-capture triggers of each worker.

@@ -6,7 +6,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use strata_traffic::{Generator, Options, Profile, SPACE, UnknownProfile};
+use strata_traffic::{Generator, GeneratorOptions, Profile, SPACE, UnknownProfile};
 
 fn main() -> Result<(), UnknownProfile> {
     let mut arguments = std::env::args().skip(1);
@@ -15,7 +15,7 @@ fn main() -> Result<(), UnknownProfile> {
         .next()
         .and_then(|n| n.parse().ok())
         .unwrap_or(10_000_000);
-    let mut generator = Generator::new(&profile, &Options::default());
+    let mut generator = Generator::new(&profile, &GeneratorOptions::default());
     let mut frame = [0; SPACE];
     let mut bytes = 0;
     let started = Instant::now();

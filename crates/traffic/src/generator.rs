@@ -28,7 +28,7 @@ pub enum Rate {
 
 /// What to generate, in addition to the profile.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct GeneratorOptions {
     /// The same seed gives the same packets.
     pub seed: u64,
     /// Flows active at a time; the profile's own if `None`.
@@ -43,7 +43,7 @@ pub struct Options {
     pub start_ns: u64,
 }
 
-impl Default for Options {
+impl Default for GeneratorOptions {
     fn default() -> Self {
         Self {
             seed: 1,
@@ -197,10 +197,10 @@ impl Mixture {
 /// active flows is constant: when one ends, another starts.
 ///
 /// ```
-/// use strata_traffic::{Generator, Options, SPACE};
+/// use strata_traffic::{Generator, GeneratorOptions, SPACE};
 ///
 /// let profile = "cic-w3".parse().unwrap();
-/// let mut generator = Generator::new(&profile, &Options::default());
+/// let mut generator = Generator::new(&profile, &GeneratorOptions::default());
 /// let mut frame = [0; SPACE];
 /// let packet = generator.packet_into(&mut frame);
 /// println!("{} ns: {:02x?}", packet.ts_ns, &frame[..usize::from(packet.len)]);
@@ -231,7 +231,7 @@ struct Pace {
 impl Generator {
     /// A generator at the start of its sequence. Takes about 50 ns for each active flow.
     #[must_use]
-    pub fn new(profile: &Profile, options: &Options) -> Self {
+    pub fn new(profile: &Profile, options: &GeneratorOptions) -> Self {
         let mut random = Random::new(options.seed);
         let flows = options.flows.unwrap_or(profile.active_flows).max(1);
         let ipv6 = options
@@ -314,7 +314,7 @@ impl Generator {
 }
 
 impl Pace {
-    fn new(profile: &Profile, options: &Options) -> Self {
+    fn new(profile: &Profile, options: &GeneratorOptions) -> Self {
         let ns_of = |rate: u64| (1_000_000_000 << 32) / rate.max(1);
         let (gap, gap_per_bit) = match options.rate {
             Rate::Profile { permille } => {

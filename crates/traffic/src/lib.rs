@@ -27,5 +27,5 @@ mod random;
 mod wheel;
 
 pub use frame::{FRAME_MAX, SPACE};
-pub use generator::{Generator, Options, Packet, Rate};
+pub use generator::{Generator, GeneratorOptions, Packet, Rate};
 pub use profile::{Profile, UnknownProfile};

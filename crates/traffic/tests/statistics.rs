@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use strata_traffic::{Generator, Options, Profile, Rate, SPACE};
+use strata_traffic::{Generator, GeneratorOptions, Profile, Rate, SPACE};
 use strata_wire::{FlowHasher, LinkType, TunnelKey, dissect};
 
 struct Counted {
@@ -32,7 +32,7 @@ impl Counted {
     }
 }
 
-fn count(profile: &Profile, options: &Options, packets: u64) -> Counted {
+fn count(profile: &Profile, options: &GeneratorOptions, packets: u64) -> Counted {
     let mut generator = Generator::new(profile, options);
     let hasher = FlowHasher::new([1, 2]);
     let mut counted = Counted {
@@ -89,7 +89,7 @@ fn profiles_match_table_iv() {
         let profile: Profile = name.parse().unwrap();
         // Enough for several turns of each flow.
         let wanted = if flows > 1e5 { 3_000_000 } else { 800_000 };
-        let counted = count(&profile, &Options::default(), wanted);
+        let counted = count(&profile, &GeneratorOptions::default(), wanted);
         let [benign, anomalous] = counted.classes;
         near("active flows", counted.active() as f64, flows, 0.05);
         near(
@@ -129,10 +129,10 @@ fn profiles_match_table_iv() {
 fn a_seed_gives_the_same_packets_and_another_gives_others() {
     let bytes = |seed| {
         let profile: Profile = "cic-w5".parse().unwrap();
-        let options = Options {
+        let options = GeneratorOptions {
             seed,
             flows: Some(1000),
-            ..Options::default()
+            ..GeneratorOptions::default()
         };
         let mut generator = Generator::new(&profile, &options);
         let mut frame = [0; SPACE];
@@ -154,10 +154,10 @@ fn a_seed_gives_the_same_packets_and_another_gives_others() {
 #[test]
 fn rates_and_flows_are_as_requested() {
     let profile: Profile = "cic-w1".parse().unwrap();
-    let options = |rate| Options {
+    let options = |rate| GeneratorOptions {
         flows: Some(5_000),
         rate,
-        ..Options::default()
+        ..GeneratorOptions::default()
     };
     let counted = count(
         &profile,
@@ -195,7 +195,7 @@ fn floods_and_mixes_have_their_lengths() {
         ("imix", 339.8),
     ] {
         let profile: Profile = name.parse().unwrap();
-        let counted = count(&profile, &Options::default(), 100_000);
+        let counted = count(&profile, &GeneratorOptions::default(), 100_000);
         let class = usize::from(counted.classes[1].0 > 0);
         near(name, counted.mean(class), mean, 0.02);
     }
@@ -210,9 +210,9 @@ fn one_flow_is_enough() {
         let profile: Profile = name.parse().unwrap();
         count(
             &profile,
-            &Options {
+            &GeneratorOptions {
                 flows: Some(1),
-                ..Options::default()
+                ..GeneratorOptions::default()
             },
             10_000,
         );

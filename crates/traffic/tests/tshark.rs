@@ -7,10 +7,10 @@ use std::path::Path;
 use std::process::Command;
 
 use strata_capture::{PacketRef, PcapWriter};
-use strata_traffic::{Generator, Options, Profile, SPACE};
+use strata_traffic::{Generator, GeneratorOptions, Profile, SPACE};
 use strata_wire::{Interface, LinkType};
 
-fn write(path: &Path, profile: &str, options: &Options, packets: u32) {
+fn write(path: &Path, profile: &str, options: &GeneratorOptions, packets: u32) {
     let profile: Profile = profile.parse().unwrap();
     let mut generator = Generator::new(&profile, options);
     let mut writer = PcapWriter::new(BufWriter::new(File::create(path).unwrap()));
@@ -59,10 +59,10 @@ fn nothing_is_malformed_and_every_checksum_is_right() {
     {
         let path = directory.path().join("generated.pcap");
         // Few flows, so that each is seen from start to end.
-        let options = Options {
+        let options = GeneratorOptions {
             flows: Some(300),
             random_payload: payload,
-            ..Options::default()
+            ..GeneratorOptions::default()
         };
         write(&path, name, &options, 10_000);
         let wrong = found(&path, WRONG);
@@ -75,9 +75,9 @@ fn nothing_is_malformed_and_every_checksum_is_right() {
 fn tcp_flows_are_dialogues() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("generated.pcap");
-    let options = Options {
+    let options = GeneratorOptions {
         flows: Some(300),
-        ..Options::default()
+        ..GeneratorOptions::default()
     };
     write(&path, "cic-w3", &options, 20_000);
     // Nothing is out of order, retransmitted, lost, or acknowledged before it was sent.

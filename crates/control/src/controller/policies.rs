@@ -11,7 +11,7 @@ use strata_rules::{Action, Policy, PolicyError, PolicySet};
 use strata_wire::Counters;
 
 use super::inner::{Inner, Registry};
-use super::{Beginning, ControlError, Controller, bounded};
+use super::{ControlError, Controller, Settings, bounded};
 use crate::config::PolicyConfig;
 use crate::elastic::ElasticState;
 use crate::saved::{Saved, SavedPolicy};
@@ -291,9 +291,9 @@ impl Controller {
     /// # Errors
     ///
     /// If it is unusable: then nothing changes.
-    pub fn reload(&self, beginning: Beginning, who: &str) -> Result<(), ControlError> {
+    pub fn reload(&self, settings: Settings, who: &str) -> Result<(), ControlError> {
         let requested = Instant::now();
-        let (mut next, configured) = beginning.into_asked();
+        let (mut next, configured) = settings.into_asked();
         let mut inner = self.lock();
         // A timed mode requested by a user continues, then gives way to the configured one.
         if let Some((until, _)) = inner.asked.timed {

@@ -2,7 +2,7 @@
 
 use strata_wire::{prefetch, prefetch_whole};
 
-use super::{Counters, Parameters, ParametersError, set_of};
+use super::{CacheCounters, Parameters, ParametersError, set_of};
 use crate::key::{Key, KeyHasher};
 use crate::packet::Packet;
 use crate::tuple::Tuple;
@@ -51,7 +51,7 @@ pub struct Cache<T, const WAYS: usize = 1> {
     narrow_len: u16,
     wide_len: u16,
     hasher: KeyHasher,
-    counters: Counters,
+    counters: CacheCounters,
 }
 
 impl<T: Tuple, const WAYS: usize> Cache<T, WAYS> {
@@ -83,13 +83,13 @@ impl<T: Tuple, const WAYS: usize> Cache<T, WAYS> {
             narrow_len: parameters.narrow,
             wide_len: parameters.wide,
             hasher: KeyHasher::new(seed),
-            counters: Counters::default(),
+            counters: CacheCounters::default(),
         })
     }
 
     /// What it did.
     #[must_use]
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &CacheCounters {
         &self.counters
     }
 

@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Counters, Parameters, ParametersError, set_of};
+use super::{CacheCounters, Parameters, ParametersError, set_of};
 use crate::key::{Key, KeyHasher};
 use crate::packet::Packet;
 use crate::tuple::Tuple;
@@ -86,7 +86,7 @@ pub struct SwitchCache<T> {
     /// Blocks to be freed by packets in flight back, and before which packet they arrive.
     resubmitted: VecDeque<(u64, u32)>,
     resubmit_after: u64,
-    counters: Counters,
+    counters: CacheCounters,
 }
 
 impl<T: Tuple> SwitchCache<T> {
@@ -128,13 +128,13 @@ impl<T: Tuple> SwitchCache<T> {
             pass: 0,
             resubmitted: VecDeque::with_capacity(usize::from(resubmit_after) + 1),
             resubmit_after: u64::from(resubmit_after),
-            counters: Counters::default(),
+            counters: CacheCounters::default(),
         })
     }
 
     /// What it did.
     #[must_use]
-    pub fn counters(&self) -> &Counters {
+    pub fn counters(&self) -> &CacheCounters {
         &self.counters
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use strata_capture::send::{Method, Run, Sender};
-use strata_traffic::{FRAME_MAX, Generator, Options, Profile, SPACE};
+use strata_traffic::{FRAME_MAX, Generator, GeneratorOptions, Profile, SPACE};
 use strata_wire::exact;
 
 use super::{NO_LIMIT, SendOutcome, Sending};
@@ -17,7 +17,7 @@ pub struct GenerateSpec {
     /// The traffic.
     pub profile: Profile,
     /// Its seed, flows and rate.
-    pub options: Options,
+    pub options: GeneratorOptions,
     /// The interface.
     pub interface: String,
     /// How to send; a packet socket if `None`.
