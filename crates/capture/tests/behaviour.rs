@@ -292,6 +292,72 @@ proptest! {
     }
 }
 
+/// Bytes that look like headers of records around the same time, well-formed or not.
+fn fake_headers(numbers: &[u32]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for &number in numbers {
+        let len = match number % 4 {
+            0 => 0,
+            1 => number >> 20,
+            2 => 262_144,
+            _ => number,
+        };
+        let seconds = 1_700_000_000 + number % 300;
+        for field in [seconds, number % 1_000_000, len, len] {
+            bytes.extend_from_slice(&field.to_le_bytes());
+        }
+        for field in [6, len, 0, 0x0006_0a24, number, len, len] {
+            bytes.extend_from_slice(&field.to_le_bytes());
+        }
+        bytes.truncate(bytes.len() - (number % 5) as usize);
+    }
+    bytes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Files of several windows whose payload looks like records, some damaged: read ahead, with
+    /// headers fetched by several walkers, they are what they are read in place.
+    #[test]
+    fn payload_that_looks_like_headers_changes_nothing(
+        numbers in prop::collection::vec(any::<u32>(), 1..60),
+        lens in prop::collection::vec(0..3_000_usize, 400..900),
+        is_pcapng: bool,
+        damage in prop::option::of((any::<prop::sample::Index>(), any::<u8>())),
+        cut in prop::option::of(any::<prop::sample::Index>()),
+    ) {
+        let fake = fake_headers(&numbers);
+        let packets: Vec<Packet> = (0_u64..)
+            .zip(&lens)
+            .map(|(index, &len)| {
+                let data: Vec<u8> = fake.iter().cycle().skip(len % 50).take(len).copied().collect();
+                packet(1_700_000_000_000_000_000 + index * 1_000_000, 0, &data)
+            })
+            .collect();
+        let mut bytes = if is_pcapng { pcapng_of(&packets) } else { pcap_of(&packets) };
+        if let Some((at, byte)) = damage {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut.index(bytes.len()));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = file(&folder, "hostile", &bytes);
+        let reading = read(&path);
+        for window_bytes in [256 << 10, 1 << 20] {
+            let mut options = InputOptions::default();
+            (options.window_bytes, options.read_ahead) = (window_bytes, true);
+            let ahead = read_all(std::slice::from_ref(&path), &options);
+            prop_assert!(reading.items == ahead.items);
+            prop_assert_eq!(&reading.warnings, &ahead.warnings);
+            let text = |reading: &common::Reading| reading.error.as_ref().map(ToString::to_string);
+            prop_assert_eq!(text(&reading), text(&ahead));
+        }
+    }
+}
+
 /// Packets larger than a window, one after another, read ahead.
 #[test]
 fn large_packets_are_read_ahead_whole() {

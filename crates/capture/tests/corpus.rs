@@ -49,7 +49,7 @@ fn every_file_is_read_or_refused() {
 /// thread or not.
 #[test]
 fn the_window_size_changes_nothing() {
-    for (window_bytes, read_ahead) in [(0, false), (0, true), (256 << 10, true)] {
+    for (window_bytes, read_ahead) in [(0, false), (0, true), (256 << 10, true), (1 << 20, true)] {
         let mut options = InputOptions::default();
         options.window_bytes = window_bytes;
         options.read_ahead = read_ahead;

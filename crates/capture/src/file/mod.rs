@@ -13,6 +13,7 @@ mod order;
 mod pcap;
 mod pcapng;
 mod time;
+mod walkers;
 mod window;
 
 use std::path::Path;
@@ -24,7 +25,7 @@ use crate::packet::{BATCH_MAX, Descriptor};
 use open::Format;
 use window::{Fetched, Window};
 
-use strata_wire::Meta;
+use strata_wire::{Meta, prefetch};
 
 /// How inputs are read.
 #[derive(Debug, Clone)]
@@ -315,12 +316,27 @@ impl Source {
         }
     }
 
+    /// Brings headers that another core has read into this one's cache, as a hint.
+    fn fetch_headers(&self) {
+        let bytes = self.window.bytes();
+        self.walk(|at| prefetch(bytes, at));
+    }
+
+    fn walk(&self, touch: impl FnMut(usize)) {
+        let (bytes, at) = (self.window.bytes(), self.window.position());
+        match &self.format {
+            Format::Pcap(pcap) => pcap.walk(bytes, at, touch),
+            Format::PcapNg(section) => section.walk(bytes, at, touch),
+        }
+    }
+
     /// Reads more of the file into the window, so that `bytes` from the position are there, or
     /// finishes.
     fn fetch(&mut self, bytes: usize) -> Result<(), CaptureError> {
         let fetched = self.window.fetch(bytes);
         self.notes.base.offset = self.window.base();
         match fetched {
+            Ok(Fetched::Enough) if self.window.is_read_ahead() => self.fetch_headers(),
             Ok(Fetched::Enough) => {}
             Ok(Fetched::End { cut }) => {
                 self.finished = true;
@@ -349,4 +365,149 @@ impl Source {
 fn offset32(at: usize) -> u32 {
     debug_assert!(at < 1 << 30);
     at as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    /// How a file of a format begins, and what is before and after a packet's bytes.
+    struct Kind {
+        name: &'static str,
+        start: Vec<u8>,
+        header: fn(u32, u32) -> Vec<u8>,
+        trailer: fn(u32) -> Vec<u8>,
+    }
+
+    fn words(numbers: &[u32], big: bool) -> Vec<u8> {
+        let bytes = |number: &u32| match big {
+            true => number.to_be_bytes(),
+            false => number.to_le_bytes(),
+        };
+        numbers.iter().flat_map(bytes).collect()
+    }
+
+    fn pcap(magic: u32, big: bool) -> Vec<u8> {
+        let mut start = words(&[magic, 0, 0, 0, 262_144, 1], big);
+        start[4..8].copy_from_slice(if big { &[0, 2, 0, 4] } else { &[2, 0, 4, 0] });
+        start
+    }
+
+    fn pcapng(big: bool) -> Vec<u8> {
+        let mut start = words(&[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 0, !0, !0, 28], big);
+        start[12..16].copy_from_slice(if big { &[0, 1, 0, 0] } else { &[1, 0, 0, 0] });
+        let interface = words(&[1, 20, if big { 1 << 16 } else { 1 }, 262_144, 20], big);
+        start.extend_from_slice(&interface);
+        start
+    }
+
+    fn block(index: u32, len: u32, big: bool) -> Vec<u8> {
+        let total = 32 + len.next_multiple_of(4);
+        words(&[6, total, 0, 0x0005_e5c0, index, len, len], big)
+    }
+
+    fn block_end(len: u32, big: bool) -> Vec<u8> {
+        let mut end = vec![0; len.next_multiple_of(4) as usize - len as usize];
+        end.extend_from_slice(&words(&[32 + len.next_multiple_of(4)], big));
+        end
+    }
+
+    fn kinds() -> [Kind; 6] {
+        const SECONDS: u32 = 0x6553_f100;
+        let kind = |name, start, header, trailer| Kind {
+            name,
+            start,
+            header,
+            trailer,
+        };
+        let none: fn(u32) -> Vec<u8> = |_| Vec::new();
+        [
+            kind(
+                "pcap, us",
+                pcap(0xa1b2_c3d4, false),
+                |index, len| words(&[SECONDS + index % 200, index, len, len], false),
+                none,
+            ),
+            kind(
+                "pcap, us, big-endian",
+                pcap(0xa1b2_c3d4, true),
+                |index, len| words(&[SECONDS + index % 200, index, len, len], true),
+                none,
+            ),
+            kind(
+                "pcap, ns, big-endian",
+                pcap(0xa1b2_3c4d, true),
+                |index, len| words(&[SECONDS + index % 200, index, len, len + 1], true),
+                none,
+            ),
+            kind(
+                "pcap, modified",
+                pcap(0xa1b2_cd34, false),
+                |index, len| words(&[SECONDS + index % 200, index, len, len, 0, 0], false),
+                none,
+            ),
+            kind(
+                "pcapng",
+                pcapng(false),
+                |index, len| block(index, len, false),
+                |len| block_end(len, false),
+            ),
+            kind(
+                "pcapng, big-endian",
+                pcapng(true),
+                |index, len| block(index, len, true),
+                |len| block_end(len, true),
+            ),
+        ]
+    }
+
+    /// In files of each format walkers go to each header that is described afterwards, and to no
+    /// other place.
+    #[test]
+    fn walkers_find_the_headers_of_each_format() {
+        for Kind {
+            name,
+            start,
+            header,
+            trailer,
+        } in kinds()
+        {
+            let mut bytes = start;
+            for index in 0..3_000_u32 {
+                let len = 40 + index * 7 % 1_400;
+                bytes.extend(header(index, len));
+                bytes.extend((0..len).map(|n| n.to_le_bytes()[0]));
+                bytes.extend(trailer(len));
+            }
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            file.write_all(&bytes).unwrap();
+            let options = InputOptions {
+                window_bytes: 4 << 20,
+                ..InputOptions::default()
+            };
+            let (mut source, mut ids) = (
+                Source::open(file.path(), 0, &options).unwrap(),
+                InterfaceIds::default(),
+            );
+            while !matches!(source.fill(&mut ids).unwrap(), Filled::Packets) {}
+            assert_eq!(
+                source.window.base() + source.window.bytes().len() as u64,
+                bytes.len() as u64
+            );
+            let mut walked = Vec::new();
+            source.walk(|at| walked.push(at));
+            let back = walked.windows(2).filter(|pair| pair[1] < pair[0]);
+            assert!(back.count() > 150, "{name}: one walker went alone");
+            walked.sort_unstable();
+            let header_bytes = header(0, 0).len();
+            let mut described = Vec::new();
+            while matches!(source.fill(&mut ids).unwrap(), Filled::Packets) {
+                let offsets = source.queue().iter().map(|found| found.offset as usize);
+                described.extend(offsets.map(|at| at - header_bytes));
+            }
+            assert_eq!(walked, described, "{name}");
+        }
+    }
 }

@@ -10,12 +10,15 @@
 //! The "modified" pcap of Alexey Kuznetzov has 8 more bytes per record:
 //! interface index (4), protocol (2), packet type (1), padding (1).
 
+use std::ops::Range;
+
 use strata_wire::pcapng::options::{self, code};
 use strata_wire::{Interface, LinkType, Meta};
 
 use super::interface::packet_bytes_max;
 use super::order::{Order, u32_at};
 use super::time::NS_PER_S;
+use super::walkers::{self, Chain};
 use super::window::Window;
 use super::{InterfaceIds, Notes, Stop, Work, offset32};
 use crate::error::CaptureError;
@@ -147,6 +150,14 @@ impl Pcap {
         Stop::Full
     }
 
+    /// Passes the headers of the packets in `bytes` to `touch`, from the one at `at` on.
+    pub(super) fn walk(&self, bytes: &[u8], at: usize, touch: impl FnMut(usize)) {
+        match self.magic.order {
+            Order::Little => walkers::walk(bytes, at, &Records::<false>(self), touch),
+            Order::Big => walkers::walk(bytes, at, &Records::<true>(self), touch),
+        }
+    }
+
     /// Captured length, length on the wire.
     #[inline(always)]
     fn lengths(&self, first: u32, second: u32) -> (u32, u32) {
@@ -180,6 +191,25 @@ impl Pcap {
             self.packet_bytes_max, self.interface.link
         );
         Err(notes.damaged(window.position(), what))
+    }
+}
+
+/// The packets of a file in either byte order.
+struct Records<'a, const BIG: bool>(&'a Pcap);
+
+impl<const BIG: bool> Chain for Records<'_, BIG> {
+    /// The upper bytes of the seconds.
+    fn alike(&self) -> Range<usize> {
+        if BIG { 0..3 } else { 1..4 }
+    }
+
+    #[inline(always)]
+    fn after(&self, bytes: &[u8], at: usize) -> Option<usize> {
+        let header = bytes.get(at..)?.first_chunk::<16>()?;
+        let lengths = (u32_at::<BIG>(header, 8), u32_at::<BIG>(header, 12));
+        let (len, _) = self.0.lengths(lengths.0, lengths.1);
+        let whole = self.0.magic.record_header_bytes + len as usize;
+        (len <= self.0.packet_bytes_max).then_some(at + whole)
     }
 }
 

@@ -15,6 +15,8 @@
 //! padding from the total length although it is there; Wireshark reads such blocks, so they are
 //! accepted here.
 
+use std::ops::Range;
+
 use strata_wire::pcapng::block_type;
 use strata_wire::pcapng::options::{code, iter, push, push_fixed};
 use strata_wire::{Interface, LinkType, Meta};
@@ -24,6 +26,7 @@ use super::interface::{Local, packet_bytes_max};
 use super::options;
 use super::order::{Order, u16_at, u32_at};
 use super::time::Clock;
+use super::walkers::{self, Chain};
 use super::{InterfaceIds, Notes, Stop, Work, offset32};
 use crate::error::{CaptureError, WarningKind};
 use crate::packet::{BATCH_MAX, Descriptor};
@@ -77,6 +80,14 @@ impl Section {
             |_| Ok(SECTION_BYTES_MIN),
             |start| section_len(start).map(|(_, len)| len),
         ]
+    }
+
+    /// Passes the headers of the blocks in `bytes` to `touch`, from the one at `at` on.
+    pub(super) fn walk(&self, bytes: &[u8], at: usize, touch: impl FnMut(usize)) {
+        match self.order {
+            Order::Little => walkers::walk(bytes, at, &Blocks::<false>(self), touch),
+            Order::Big => walkers::walk(bytes, at, &Blocks::<true>(self), touch),
+        }
     }
 
     /// Describes the packets in the window.
@@ -382,6 +393,24 @@ impl Section {
             "a packet of {len} captured bytes does not fit its block of {} bytes",
             block.len()
         )
+    }
+}
+
+/// The blocks of a section in either byte order.
+struct Blocks<'a, const BIG: bool>(&'a Section);
+
+impl<const BIG: bool> Chain for Blocks<'_, BIG> {
+    /// The upper bytes of the upper half of an enhanced packet's time.
+    fn alike(&self) -> Range<usize> {
+        if BIG { 12..15 } else { 13..16 }
+    }
+
+    #[inline(always)]
+    fn after(&self, bytes: &[u8], at: usize) -> Option<usize> {
+        let head = bytes.get(at..)?.first_chunk::<8>()?;
+        let total = u32_at::<BIG>(head, 4);
+        let known = (BLOCK_BYTES_MIN..=self.0.block_bytes_max).contains(&total);
+        known.then_some(at + total.next_multiple_of(4) as usize)
     }
 }
 

@@ -82,6 +82,11 @@ impl Window {
         &self.buffer[self.start..self.end]
     }
 
+    /// Whether a thread of its own reads the file.
+    pub(crate) fn is_read_ahead(&self) -> bool {
+        matches!(self.feed, Feed::Ahead(_))
+    }
+
     /// The bytes not yet used.
     pub(crate) fn rest(&self) -> &[u8] {
         &self.bytes()[self.position..]
