@@ -99,6 +99,54 @@ impl IntCodes {
     }
 }
 
+/// Which rows of a chunk have a value.
+#[derive(Clone, Copy)]
+enum Present {
+    All,
+    Some,
+    None,
+}
+
+/// How a chunk's data pages are laid out.
+#[derive(Clone, Copy)]
+struct Form {
+    /// Bits of a value's number.
+    width: u8,
+    /// Whether the column may lack values.
+    is_optional: bool,
+    values: Present,
+}
+
+impl Form {
+    /// For a chunk with this many distinct values, and this many rows without one.
+    fn of(column: &ColumnDescPtr, used: usize, nulls: u64) -> Result<Self, Source> {
+        let width = 32 - u32::try_from(used.saturating_sub(1))?.leading_zeros();
+        Ok(Self {
+            width: u8::try_from(width)?,
+            is_optional: column.max_def_level() == 1,
+            values: match (nulls, used) {
+                (0, _) => Present::All,
+                (_, 0) => Present::None,
+                _ => Present::Some,
+            },
+        })
+    }
+}
+
+/// Bytes of a chunk's pages.
+#[derive(Default)]
+struct Sizes {
+    compressed: usize,
+    uncompressed: usize,
+}
+
+impl Sizes {
+    fn add(&mut self, page: &PageWriteSpec) {
+        self.compressed += page.compressed_size;
+        self.uncompressed += page.uncompressed_size;
+    }
+}
+
 /// Writes column chunks.
 pub(crate) struct ChunkWriter {
     zstd: Compressor<'static>,
@@ -125,71 +173,19 @@ impl ChunkWriter {
     ) -> Result<(Bytes, ColumnCloseResult), Source> {
         let (used, nulls) = self.renumber(coded);
         let codes = &coded.codes;
-        let width = 32 - u32::try_from(used.len().saturating_sub(1))?.leading_zeros();
-        let width = u8::try_from(width)?;
-        let optional = column.max_def_level() == 1;
-
+        let form = Form::of(column, used.len(), nulls)?;
         let mut sink = Vec::with_capacity(64 << 10);
         let mut pages = Pages(&mut sink);
-        let mut offsets = OffsetIndexBuilder::new();
-        let (mut compressed, mut uncompressed) = (0, 0);
-        let mut count = |spec: &PageWriteSpec| {
-            compressed += spec.compressed_size;
-            uncompressed += spec.uncompressed_size;
-        };
-        self.page.clear();
-        plain(
-            &coded.entries,
-            &used,
-            column.physical_type(),
-            &mut self.page,
-        )?;
-        let dictionary = CompressedPage::new(
-            Page::DictionaryPage {
-                buf: self.zstd.compress(&self.page)?.into(),
-                num_values: u32::try_from(used.len())?,
-                encoding: Encoding::PLAIN,
-                is_sorted: false,
-            },
-            self.page.len(),
-        );
+        let mut sizes = Sizes::default();
+        let dictionary = self.dictionary_page(&coded.entries, &used, column.physical_type())?;
         let dictionary = pages.write_page(dictionary)?;
-        count(&dictionary);
+        sizes.add(&dictionary);
+        let mut offsets = OffsetIndexBuilder::new();
         let mut data_page_offset = None;
         for codes in codes.chunks(page_rows) {
-            self.page.clear();
-            if optional {
-                self.page.extend_from_slice(&[0; 4]);
-                if nulls == 0 || used.is_empty() {
-                    repeated(u32::from(nulls == 0), codes.len(), 1, &mut self.page);
-                } else {
-                    let levels = codes.iter().map(|code| u32::from(*code != NULL));
-                    hybrid(levels, 1, &mut self.page);
-                }
-                let len = u32::try_from(self.page.len() - 4)?;
-                self.page[..4].copy_from_slice(&len.to_le_bytes());
-            }
-            self.page.push(width);
-            if nulls == 0 {
-                hybrid(codes.iter().copied(), width, &mut self.page);
-            } else {
-                let there = codes.iter().copied().filter(|code| *code != NULL);
-                hybrid(there, width, &mut self.page);
-            }
-            let page = CompressedPage::new(
-                Page::DataPage {
-                    buf: self.zstd.compress(&self.page)?.into(),
-                    num_values: u32::try_from(codes.len())?,
-                    encoding: Encoding::RLE_DICTIONARY,
-                    def_level_encoding: Encoding::RLE,
-                    rep_level_encoding: Encoding::RLE,
-                    statistics: None,
-                },
-                self.page.len(),
-            );
-            let spec = pages.write_page(page)?;
+            let spec = pages.write_page(self.data_page(codes, form)?)?;
             debug_assert_eq!(spec.page_type, PageType::DATA_PAGE);
-            count(&spec);
+            sizes.add(&spec);
             data_page_offset.get_or_insert(spec.offset);
             offsets.append_row_count(i64::try_from(codes.len())?);
             offsets.append_offset_and_size(
@@ -205,8 +201,8 @@ impl ChunkWriter {
                 Encoding::RLE_DICTIONARY,
             ])
             .set_num_values(i64::try_from(codes.len())?)
-            .set_total_compressed_size(i64::try_from(compressed)?)
-            .set_total_uncompressed_size(i64::try_from(uncompressed)?)
+            .set_total_compressed_size(i64::try_from(sizes.compressed)?)
+            .set_total_uncompressed_size(i64::try_from(sizes.uncompressed)?)
             .set_dictionary_page_offset(Some(i64::try_from(dictionary.offset)?))
             .set_data_page_offset(i64::try_from(
                 data_page_offset.ok_or("a column without a page")?,
@@ -223,6 +219,58 @@ impl ChunkWriter {
             offset_index: Some(offsets.build()),
         };
         Ok((bytes, close))
+    }
+
+    /// The values in use.
+    fn dictionary_page(
+        &mut self,
+        entries: &Entries,
+        used: &[u32],
+        kind: Type,
+    ) -> Result<CompressedPage, Source> {
+        self.page.clear();
+        plain(entries, used, kind, &mut self.page)?;
+        let page = Page::DictionaryPage {
+            buf: self.zstd.compress(&self.page)?.into(),
+            num_values: u32::try_from(used.len())?,
+            encoding: Encoding::PLAIN,
+            is_sorted: false,
+        };
+        Ok(CompressedPage::new(page, self.page.len()))
+    }
+
+    /// Numbers of values, row by row; before them which rows have one, if that is a question.
+    fn data_page(&mut self, codes: &[u32], form: Form) -> Result<CompressedPage, Source> {
+        self.page.clear();
+        if form.is_optional {
+            self.page.extend_from_slice(&[0; 4]);
+            match form.values {
+                Present::All => repeated(1, codes.len(), 1, &mut self.page),
+                Present::None => repeated(0, codes.len(), 1, &mut self.page),
+                Present::Some => {
+                    let levels = codes.iter().map(|code| u32::from(*code != NULL));
+                    hybrid(levels, 1, &mut self.page);
+                }
+            }
+            let len = u32::try_from(self.page.len() - 4)?;
+            self.page[..4].copy_from_slice(&len.to_le_bytes());
+        }
+        self.page.push(form.width);
+        if let Present::All = form.values {
+            hybrid(codes.iter().copied(), form.width, &mut self.page);
+        } else {
+            let there = codes.iter().copied().filter(|code| *code != NULL);
+            hybrid(there, form.width, &mut self.page);
+        }
+        let page = Page::DataPage {
+            buf: self.zstd.compress(&self.page)?.into(),
+            num_values: u32::try_from(codes.len())?,
+            encoding: Encoding::RLE_DICTIONARY,
+            def_level_encoding: Encoding::RLE,
+            rep_level_encoding: Encoding::RLE,
+            statistics: None,
+        };
+        Ok(CompressedPage::new(page, self.page.len()))
     }
 
     /// Numbers the used entries in order of first use, each value once, and replaces the codes by

@@ -186,21 +186,21 @@ impl Run {
     }
 
     fn push_one(&mut self, pending: &Pending<'_>, number: u32) {
-        let Pending {
-            packet,
-            link,
-            headers,
-            verdict: (code, class, score),
-            ..
-        } = pending;
-        let (link, code, class, score) = (*link, *code, *class, *score);
-        let kept = packet.data;
-        let header_len = usize::from(packet.header_len).min(kept.len());
-        let (header, payload) = kept.split_at(header_len);
+        let packet = &pending.packet;
+        let header_len = usize::from(packet.header_len).min(packet.data.len());
+        let (header, payload) = packet.data.split_at(header_len);
         let direction = pending.direction();
-
         self.tick(packet.ts_ns);
         self.slot.push(number * 2 + u32::from(direction == 1));
+        self.verdict.push(pending.verdict.0);
+        self.packet(packet, header_len, payload);
+        self.count_in_flow(pending, number, header_len, payload);
+        let extra = self.header(pending, number as usize, header, payload);
+        self.extra(extra);
+    }
+
+    /// Stores what a packet's record says of it, and its payload.
+    fn packet(&mut self, packet: &PacketRecord<'_>, header_len: usize, payload: &[u8]) {
         self.interface.push(packet.interface);
         self.wire.push(packet.wire_len);
         self.captured.push(packet.captured_len);
@@ -212,11 +212,9 @@ impl Run {
         if !payload.is_empty() {
             let row = u32_of(self.len() - 1);
             self.with_payload.push(row);
-            self.kept.extend_from_slice(kept);
+            self.kept.extend_from_slice(packet.data);
         }
-        self.verdict.push(code);
         self.keep.push(packet.keep_code);
-
         let share = self.current_share;
         self.share.push(share.0);
         self.any_has |= if share == FlowShare::ALL {
@@ -224,24 +222,47 @@ impl Run {
         } else {
             has::SHARE
         };
+    }
 
+    /// Adds a packet to its flow's counters.
+    fn count_in_flow(
+        &mut self,
+        pending: &Pending<'_>,
+        number: u32,
+        header_len: usize,
+        payload: &[u8],
+    ) {
+        let Pending {
+            packet,
+            headers,
+            verdict: (_, class, score),
+            ..
+        } = pending;
+        let (kept_len, direction) = (packet.data.len(), pending.direction());
         let flow = &mut self.flows[number as usize];
-        flow.hides_addresses |= hides_addresses(headers, header_len, kept.len());
+        flow.hides_addresses |= hides_addresses(headers, header_len, kept_len);
         let stats = &mut flow.stats;
-        stats.count(direction, packet.ts_ns, packet.wire_len, kept.len() as u64);
-        stats.class(class);
-        stats.share_max = stats.share_max.max(share);
-        stats.score_max = stats.score_max.max(score);
+        stats.count(direction, packet.ts_ns, packet.wire_len, kept_len as u64);
+        stats.class(*class);
+        stats.share_max = stats.share_max.max(self.current_share);
+        stats.score_max = stats.score_max.max(*score);
         stats.tcp_flags[direction] |= u16::from(headers.tcp_flags);
         if !payload.is_empty() && headers.transport_len > 0 {
             let ports = [flow.key.low.port, flow.key.high.port];
             flow.names.look(flow.is_tcp(), ports, payload);
         }
+    }
 
-        let around = Around {
-            wire_len: packet.wire_len,
-            payload,
-        };
+    /// Stores a header: in columns if they yield it again, else as bytes. Returns what has no
+    /// column of its own.
+    fn header(
+        &mut self,
+        pending: &Pending<'_>,
+        number: usize,
+        header: &[u8],
+        payload: &[u8],
+    ) -> Extra {
+        let (packet, headers) = (&pending.packet, &pending.headers);
         let mut extra = Extra::default();
         if !packet.options.is_empty() {
             extra.packet_options = Some(ByteArray::from(packet.options.to_vec()));
@@ -255,16 +276,19 @@ impl Run {
         } else {
             self.any_has |= has::NO_TIME;
         }
-        let fields = if self.without_headers {
-            None
-        } else {
-            Fields::of(link, header, around)
+        if self.without_headers {
+            self.raw(has, 0, 0, 0);
+            return extra;
+        }
+        let around = Around {
+            wire_len: packet.wire_len,
+            payload,
         };
-        let fields = fields.filter(|fields| self.comes_back(fields, headers, header, around));
-        match fields {
-            None if self.without_headers => self.raw(has, 0, 0, 0),
+        let fields = Fields::of(pending.link, header, around);
+        match fields.filter(|fields| self.comes_back(fields, headers, header, around)) {
             Some(fields) => {
-                self.fields(&fields, number as usize, direction, packet, has, &mut extra);
+                let direction = pending.direction();
+                self.fields(&fields, number, direction, packet, has, &mut extra);
             }
             None => {
                 let tcp_flags = u16::from(headers.tcp_flags);
@@ -275,6 +299,11 @@ impl Run {
                 self.raw(has, tcp_flags, headers.tos, headers.ttl);
             }
         }
+        extra
+    }
+
+    /// Stores a row's bytes besides its fields, if it has any.
+    fn extra(&mut self, extra: Extra) {
         let any = extra.header.is_some()
             || extra.transport.is_some()
             || extra.ip_options.is_some()
@@ -286,8 +315,8 @@ impl Run {
                 | of(extra.packet_options.is_some(), has::EXTRA_PACKET_OPTIONS);
             self.extras.push(extra);
         }
-        let extra = if any { self.extras.len() } else { 0 };
-        self.extra.push(u32_of(extra));
+        let place = if any { self.extras.len() } else { 0 };
+        self.extra.push(u32_of(place));
     }
 
     /// Stores a packet's arrival, and its position among packets of the same time.
@@ -410,24 +439,49 @@ impl Run {
         mut has: u32,
         extra: &mut Extra,
     ) {
-        let flow = &mut self.flows[number];
-        let last = &mut flow.last_codes[direction];
+        let last = &mut self.flows[number].last_codes[direction];
         if !self.links.is(last[0], fields.link) {
             last[0] = self.links.code(fields.link);
         }
         self.link_code.push(last[0]);
         self.tos.push(fields.tos);
         self.ttl.push(fields.ttl);
-        // Where `has` says that there is no value, it is not read.
-        let mut note = |value: Option<u16>, bit: u32| {
-            value.map_or(0, |value| {
-                has |= bit;
-                value
-            })
+        self.ip_len
+            .push(noted(fields.ip_len, has::IP_LEN, &mut has));
+        self.checksum
+            .push(noted(fields.checksum, has::CHECKSUM, &mut has));
+        let network = self.network(&fields.network, number, direction, &mut has, extra);
+        let transport = match &fields.transport {
+            Transport::Tcp(tcp) => {
+                let len = fields.transport_len(packet.wire_len);
+                has |= self.tcp(tcp, number, direction, len, packet.ts_ns);
+                layout::TCP
+            }
+            Transport::Udp { .. } => {
+                self.no_tcp(0);
+                layout::UDP
+            }
+            Transport::Other(bytes) => {
+                self.other_transport(bytes, number, extra);
+                0
+            }
         };
-        self.ip_len.push(note(fields.ip_len, has::IP_LEN));
-        self.checksum.push(note(fields.checksum, has::CHECKSUM));
-        let mut layout = match &fields.network {
+        self.layout.push(network + transport);
+        self.any_has |= has;
+        self.has.push(has);
+    }
+
+    /// Stores an IP header; returns its layout.
+    fn network(
+        &mut self,
+        network: &Network<'_>,
+        number: usize,
+        direction: usize,
+        has: &mut u32,
+        extra: &mut Extra,
+    ) -> u8 {
+        let flow = &mut self.flows[number];
+        let (layout, options) = match network {
             Network::V4 {
                 identification,
                 fragment,
@@ -435,20 +489,18 @@ impl Run {
                 options,
                 ..
             } => {
-                self.ip_checksum.push(note(*checksum, has::IP_CHECKSUM));
+                self.ip_checksum
+                    .push(noted(*checksum, has::IP_CHECKSUM, has));
                 let own = &mut flow.directions[direction];
                 let step = identification.wrapping_sub(own.identification());
                 own.learn_identification(*identification);
                 if step != 0 {
-                    has |= has::IP_ID;
+                    *has |= has::IP_ID;
                 }
                 self.ip_id.push(step.cast_signed());
                 self.fragment.push(u32::from(*fragment));
                 self.next_header.push(0);
-                if !options.is_empty() {
-                    extra.ip_options = Some(ByteArray::from(options.to_vec()));
-                }
-                layout::V4
+                (layout::V4, options)
             }
             Network::V6 {
                 next_header,
@@ -461,39 +513,29 @@ impl Run {
                 self.fragment.push(*flow_label);
                 self.next_header.push(*next_header);
                 if *next_header != flow.key.protocol {
-                    has |= has::NEXT_HEADER;
+                    *has |= has::NEXT_HEADER;
                 }
-                if !extensions.is_empty() {
-                    extra.ip_options = Some(ByteArray::from(extensions.to_vec()));
-                }
-                layout::V6
+                (layout::V6, extensions)
             }
         };
-        match &fields.transport {
-            Transport::Tcp(tcp) => {
-                layout += layout::TCP;
-                let len = fields.transport_len(packet.wire_len);
-                has |= self.tcp(tcp, number, direction, len, packet.ts_ns);
-            }
-            Transport::Udp { .. } => {
-                layout += layout::UDP;
-                self.no_tcp(0);
-            }
-            Transport::Other(bytes) => {
-                if !bytes.is_empty() {
-                    if let (Some(kind), Some(code)) = (bytes.first(), bytes.get(1))
-                        && matches!(flow.key.protocol, protocol::ICMP | protocol::ICMPV6)
-                    {
-                        flow.icmp.get_or_insert([*kind, *code]);
-                    }
-                    extra.transport = Some(ByteArray::from(bytes.to_vec()));
-                }
-                self.no_tcp(0);
-            }
+        if !options.is_empty() {
+            extra.ip_options = Some(ByteArray::from(options.to_vec()));
         }
-        self.layout.push(layout);
-        self.any_has |= has;
-        self.has.push(has);
+        layout
+    }
+
+    /// Stores what follows an IP header and is neither TCP nor UDP.
+    fn other_transport(&mut self, bytes: &[u8], number: usize, extra: &mut Extra) {
+        let flow = &mut self.flows[number];
+        if !bytes.is_empty() {
+            if let (Some(kind), Some(code)) = (bytes.first(), bytes.get(1))
+                && matches!(flow.key.protocol, protocol::ICMP | protocol::ICMPV6)
+            {
+                flow.icmp.get_or_insert([*kind, *code]);
+            }
+            extra.transport = Some(ByteArray::from(bytes.to_vec()));
+        }
+        self.no_tcp(0);
     }
 
     /// Stores a TCP header; returns which values differ from the prediction.
@@ -540,6 +582,14 @@ impl Run {
         self.options_code.push(last[1]);
         has
     }
+}
+
+/// A value, whose bit is set in `has` if there is one; where there is none, it is not read.
+fn noted(value: Option<u16>, bit: u32, has: &mut u32) -> u16 {
+    value.map_or(0, |value| {
+        *has |= bit;
+        value
+    })
 }
 
 /// The number of a row, flow or entry of a run.
