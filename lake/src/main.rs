@@ -4,18 +4,20 @@
 //! made while the query runs (`tiers`).
 #![forbid(unsafe_code)]
 
+#[path = "../../crates/cli/src/query/args.rs"]
+mod args;
 mod files;
 mod tiers;
 
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::arrow::{csv, ipc, json, util::pretty};
@@ -27,6 +29,7 @@ use strata_archive::{ClearDisk, Identities};
 use strata_objects::ObjectDisk;
 use strata_store::{Log, OutputError, RealDisk, Sources};
 
+use args::{EXAMPLES, Format, Line};
 use tiers::Tiers;
 
 /// Query a log with SQL. Its tables are `packets`, one row per logged packet, and `flows`.
@@ -35,50 +38,11 @@ use tiers::Tiers;
     name = "strata query",
     version,
     max_term_width = 100,
-    after_help = "\
-Examples:
-  strata query log/ \"SELECT dst, count(*), sum(wire_bytes) FROM packets
-      WHERE class = 'anomalous' GROUP BY dst ORDER BY 2 DESC LIMIT 20\"
-  strata query log/ \"SELECT * FROM flows WHERE tls_server_name LIKE '%.example'\" --format csv
-  strata query log/ \"SELECT * FROM packets LIMIT 1000\" -w some.parquet
-  strata query log/ \"DESCRIBE packets\""
+    after_help = EXAMPLES
 )]
 struct Args {
-    /// Query the log in this directory.
-    #[arg(value_name = "LOG")]
-    log: PathBuf,
-
-    /// Run this one statement, in DataFusion's dialect, which is close to PostgreSQL's.
-    #[arg(value_name = "SQL")]
-    sql: String,
-
-    /// Set the format of the result. By default the file's name decides: csv, json, parquet and
-    /// arrow for these; table for all others.
-    #[arg(long, value_enum)]
-    format: Option<Format>,
-
-    /// Decrypt the log with the secret key in this file.
-    #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
-    key: Option<PathBuf>,
-
-    /// Write to this file, replacing it; - is standard output. Files of the log are never
-    /// overwritten.
-    #[arg(short = 'w', long = "write", value_name = "FILE", default_value = "-")]
-    write: PathBuf,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// For people.
-    Table,
-    /// With a header line.
-    Csv,
-    /// One object per line.
-    Json,
-    /// A Parquet file.
-    Parquet,
-    /// An Arrow IPC stream.
-    Arrow,
+    #[command(flatten)]
+    line: Line,
 }
 
 impl Format {
@@ -113,11 +77,11 @@ impl fmt::Display for Refused {
 impl std::error::Error for Refused {}
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let Args { line } = Args::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread().build();
     let result = runtime
         .context("cannot start threads")
-        .and_then(|runtime| runtime.block_on(run(&args)));
+        .and_then(|runtime| runtime.block_on(run(&line)));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
@@ -138,7 +102,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
         .any(|cause| cause.downcast_ref::<io::Error>().is_some_and(of))
 }
 
-async fn run(args: &Args) -> Result<()> {
+async fn run(args: &Line) -> Result<()> {
     let mut config = SessionConfig::new().with_information_schema(true);
     config.options_mut().execution.parquet.pushdown_filters = true;
     config.options_mut().execution.parquet.reorder_filters = true;
@@ -179,7 +143,7 @@ fn output(path: &Path, format: Format, sources: &Sources) -> Result<Box<dyn Writ
     Ok(Box::new(BufWriter::new(file)))
 }
 
-fn open(args: &Args) -> Result<Log> {
+fn open(args: &Line) -> Result<Log> {
     // If there is no log, this says what is missing.
     drop(Log::open(&args.log)?);
     let named = |file: &Path| file.display().to_string();

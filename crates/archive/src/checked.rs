@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use strata_store::{Disk, DiskFile, FileKind, Part, PartFile};
+use strata_store::{Disk, DiskFile, FileKind, Part, PartFile, ReadOnlyFile};
 
 use crate::files::{SUM_BYTES, Sums};
 use crate::part::{SumsFile, name_of};
@@ -119,7 +119,7 @@ fn sums_of(file: &dyn DiskFile, listed: &PartFile) -> io::Result<Arc<[u32]>> {
     Ok(sums.pieces.into())
 }
 
-impl DiskFile for CheckedFile {
+impl ReadOnlyFile for CheckedFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let left = self.len.saturating_sub(offset);
         let wanted = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
@@ -150,19 +150,7 @@ impl DiskFile for CheckedFile {
         Ok(done)
     }
 
-    fn write_at(&mut self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn set_len(&mut self, _len: u64) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn size(&self) -> io::Result<u64> {
-        Ok(self.len)
+    fn len(&self) -> u64 {
+        self.len
     }
 }

@@ -1,7 +1,6 @@
 //! The disk of a log at rest, on which files of parts are checked as they are read, and encrypted
 //! ones are decrypted.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use age::DecryptError;
 use age::stream::StreamReader;
 use strata_store::{
-    Disk, DiskFile, ENCRYPTED, FileKind, Part, PartFile, STAGING, WrappedKey, read_archive,
+    Disk, DiskFile, ENCRYPTED, FileKind, Layer, Part, PartFile, ReadOnlyFile, STAGING, WrappedKey,
+    read_archive,
 };
 
 use crate::checked::{CheckedFile, Pieces, pieces_of};
@@ -173,7 +173,11 @@ fn part_of(name: &str) -> Option<u32> {
     file.split('.').next()?.parse().ok()
 }
 
-impl Disk for ClearDisk {
+impl Layer for ClearDisk {
+    fn below(&self) -> &dyn Disk {
+        self.below.as_ref()
+    }
+
     fn open(&self, name: &str, writable: bool) -> io::Result<Box<dyn DiskFile>> {
         let file = self.below.open(name, writable)?;
         if writable {
@@ -185,66 +189,6 @@ impl Disk for ClearDisk {
         }
         let key = self.key_of(name)?;
         Ok(Box::new(ClearFile::new(file, &key)?))
-    }
-
-    fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
-        self.below.create(name)
-    }
-
-    fn create_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
-        self.below.create_for_blocks(name)
-    }
-
-    fn open_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
-        self.below.open_for_blocks(name)
-    }
-
-    fn open_direct(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
-        self.below.open_direct(name)
-    }
-
-    fn in_flight(&self) -> usize {
-        self.below.in_flight()
-    }
-
-    fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        self.below.replace(name, content)
-    }
-
-    fn exists(&self, name: &str) -> bool {
-        self.below.exists(name)
-    }
-
-    fn lock(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
-        self.below.lock()
-    }
-
-    fn lock_for_compacting(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
-        self.below.lock_for_compacting()
-    }
-
-    fn lock_for_reading(&self) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
-        self.below.lock_for_reading()
-    }
-
-    fn lock_for_deleting(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
-        self.below.lock_for_deleting()
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.below.remove(name)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.below.rename(from, to)
-    }
-
-    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
-        self.below.list(dir)
-    }
-
-    fn display(&self, name: &str) -> String {
-        self.below.display(name)
     }
 }
 
@@ -280,7 +224,7 @@ impl ClearFile {
     }
 }
 
-impl DiskFile for ClearFile {
+impl ReadOnlyFile for ClearFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let left = self.len.saturating_sub(offset);
         let wanted = usize::try_from(left).map_or(buffer.len(), |left| left.min(buffer.len()));
@@ -306,20 +250,8 @@ impl DiskFile for ClearFile {
         Ok(done)
     }
 
-    fn write_at(&mut self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn sync(&mut self) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn set_len(&mut self, _len: u64) -> io::Result<()> {
-        Err(io::ErrorKind::ReadOnlyFilesystem.into())
-    }
-
-    fn size(&self) -> io::Result<u64> {
-        Ok(self.len)
+    fn len(&self) -> u64 {
+        self.len
     }
 }
 

@@ -1,13 +1,12 @@
 //! A log's disk together with its object tier.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path as FilePath;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use object_store::path::Path;
-use strata_store::{Disk, DiskFile, RealDisk, is_remote};
+use strata_store::{Disk, DiskFile, Layer, RealDisk, is_remote};
 
 use crate::bucket::{Bucket, Tasks};
 use crate::pieces::Pieces;
@@ -83,7 +82,12 @@ impl ObjectDisk {
     }
 }
 
-impl Disk for ObjectDisk {
+// Everything else applies only to the log's own files.
+impl Layer for ObjectDisk {
+    fn below(&self) -> &dyn Disk {
+        self.below.as_ref()
+    }
+
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         match self.place(name)? {
             Place::Own => self.below.create(name),
@@ -122,51 +126,5 @@ impl Disk for ObjectDisk {
             return name.to_owned();
         }
         self.below.display(name)
-    }
-
-    // The rest applies only to the log's own files.
-
-    fn create_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
-        self.below.create_for_blocks(name)
-    }
-
-    fn open_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
-        self.below.open_for_blocks(name)
-    }
-
-    fn open_direct(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
-        self.below.open_direct(name)
-    }
-
-    fn in_flight(&self) -> usize {
-        self.below.in_flight()
-    }
-
-    fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        self.below.replace(name, content)
-    }
-
-    fn lock(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
-        self.below.lock()
-    }
-
-    fn lock_for_compacting(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
-        self.below.lock_for_compacting()
-    }
-
-    fn lock_for_reading(&self) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
-        self.below.lock_for_reading()
-    }
-
-    fn lock_for_deleting(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
-        self.below.lock_for_deleting()
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        self.below.rename(from, to)
-    }
-
-    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
-        self.below.list(dir)
     }
 }

@@ -1,12 +1,14 @@
 //! The directory that a log lives in, behind a trait so that tests can pull the plug.
 //!
 //! ```text
+//! layer     disks and files that change some of what lies below them
 //! held      descriptors and space that a recording reserves in advance
 //! measure   which way of writing blocks is fastest here
 //! queue     several blocks in flight at once
 //! ```
 
 mod held;
+mod layer;
 mod measure;
 mod queue;
 
@@ -23,6 +25,7 @@ use rustix::io::Errno;
 use crate::names::{COMPACTION_NAME, LOCK_NAME, READERS_NAME, is_remote};
 use held::{Held, is_same, is_shortage};
 
+pub use layer::{Layer, ReadOnlyFile};
 pub use measure::{DiskChoice, DiskReport};
 pub use queue::WriteQueue;
 

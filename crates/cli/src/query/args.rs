@@ -1,0 +1,53 @@
+//! The arguments of `strata query` and of `strata-sql`, which it runs: both include this file.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  strata query log/ \"SELECT dst, count(*), sum(wire_bytes) FROM packets
+      WHERE class = 'anomalous' GROUP BY dst ORDER BY 2 DESC LIMIT 20\"
+  strata query log/ \"SELECT * FROM flows WHERE tls_server_name LIKE '%.example'\" --format csv
+  strata query log/ \"SELECT * FROM packets LIMIT 1000\" -w some.parquet
+  strata query log/ \"DESCRIBE packets\"";
+
+// Not a doc comment, which would be the command's description.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Line {
+    /// Query the log in this directory.
+    #[arg(value_name = "LOG")]
+    pub(crate) log: PathBuf,
+
+    /// Run this one statement, in DataFusion's dialect, which is close to PostgreSQL's.
+    #[arg(value_name = "SQL", allow_hyphen_values = true)]
+    pub(crate) sql: String,
+
+    /// Set the format of the result. By default the file's name decides: csv, json, parquet and
+    /// arrow for these; table for all others.
+    #[arg(long, value_enum)]
+    pub(crate) format: Option<Format>,
+
+    /// Decrypt the log with the secret key in this file.
+    #[arg(long, value_name = "FILE", env = "STRATA_KEY")]
+    pub(crate) key: Option<PathBuf>,
+
+    /// Write to this file, replacing it; - is standard output. Files of the log are never
+    /// overwritten.
+    #[arg(short = 'w', long = "write", value_name = "FILE", default_value = "-")]
+    pub(crate) write: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    Table,
+    /// With a header line.
+    Csv,
+    /// One object per line.
+    Json,
+    /// A Parquet file.
+    Parquet,
+    /// An Arrow IPC stream.
+    Arrow,
+}

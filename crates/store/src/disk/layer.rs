@@ -1,0 +1,167 @@
+//! Disks and files that change some of what lies below them, and leave the rest.
+
+use std::any::Any;
+use std::io;
+
+use super::{Disk, DiskFile};
+
+/// A disk that treats some files in its own way; all others are on the disk below.
+pub trait Layer: Send + Sync {
+    /// The disk below.
+    fn below(&self) -> &dyn Disk;
+
+    /// As [`Disk::create`].
+    ///
+    /// # Errors
+    ///
+    /// The error of the operating system.
+    fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        self.below().create(name)
+    }
+
+    /// As [`Disk::open`].
+    ///
+    /// # Errors
+    ///
+    /// The error of the operating system.
+    fn open(&self, name: &str, writable: bool) -> io::Result<Box<dyn DiskFile>> {
+        self.below().open(name, writable)
+    }
+
+    /// As [`Disk::exists`].
+    fn exists(&self, name: &str) -> bool {
+        self.below().exists(name)
+    }
+
+    /// As [`Disk::remove`].
+    ///
+    /// # Errors
+    ///
+    /// The error of the operating system.
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.below().remove(name)
+    }
+
+    /// As [`Disk::display`].
+    fn display(&self, name: &str) -> String {
+        self.below().display(name)
+    }
+}
+
+impl<L: Layer> Disk for L {
+    fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        Layer::create(self, name)
+    }
+
+    fn open(&self, name: &str, writable: bool) -> io::Result<Box<dyn DiskFile>> {
+        Layer::open(self, name, writable)
+    }
+
+    fn exists(&self, name: &str) -> bool {
+        Layer::exists(self, name)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        Layer::remove(self, name)
+    }
+
+    fn display(&self, name: &str) -> String {
+        Layer::display(self, name)
+    }
+
+    fn create_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        self.below().create_for_blocks(name)
+    }
+
+    fn open_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        self.below().open_for_blocks(name)
+    }
+
+    fn open_direct(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
+        self.below().open_direct(name)
+    }
+
+    fn in_flight(&self) -> usize {
+        self.below().in_flight()
+    }
+
+    fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        self.below().replace(name, content)
+    }
+
+    fn lock(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
+        self.below().lock()
+    }
+
+    fn lock_for_compacting(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
+        self.below().lock_for_compacting()
+    }
+
+    fn lock_for_reading(&self) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
+        self.below().lock_for_reading()
+    }
+
+    fn lock_for_deleting(&self) -> io::Result<Option<Box<dyn Any + Send>>> {
+        self.below().lock_for_deleting()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.below().rename(from, to)
+    }
+
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        self.below().list(dir)
+    }
+
+    fn hold_ahead(&self, name: &str, descriptors: usize) -> io::Result<()> {
+        self.below().hold_ahead(name, descriptors)
+    }
+
+    fn let_go(&self) {
+        self.below().let_go();
+    }
+
+    fn leads_to(&self, name: &str, file: &dyn DiskFile) -> bool {
+        self.below().leads_to(name, file)
+    }
+}
+
+/// A file that can only be read.
+pub trait ReadOnlyFile: Send {
+    /// As [`DiskFile::read_at`].
+    ///
+    /// # Errors
+    ///
+    /// The error of the operating system, or of whoever checks what is read.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Its length in bytes.
+    fn len(&self) -> u64;
+
+    /// Whether it is empty.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<F: ReadOnlyFile> DiskFile for F {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        ReadOnlyFile::read_at(self, buffer, offset)
+    }
+
+    fn write_at(&mut self, _bytes: &[u8], _offset: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn set_len(&mut self, _len: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.len())
+    }
+}
