@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
 use strata_archive::{ArchiveError, compact, verify};
-use strata_blocks::{BlockBuilder, PacketRecord};
+use strata_blocks::{BlockBuilder, PacketRecord, Trees};
 use strata_filter::Filter;
 use strata_fuzz::{Bounded, Chooser, log_of};
 use strata_query::{
@@ -60,8 +60,8 @@ fn blocks() -> Vec<u8> {
     };
     block.define_context(&serde_json::to_vec(&context).expect("plain"));
     block.define_interface(0, &strata_wire::Interface::new(LinkType::ETHERNET, 0));
-    block.define_verdict(0, 0, 2, 9, &[1]);
-    block.define_verdict(1, 1, 2, 65_535, &[2]);
+    block.define_verdict(0, 0, Trees::Flow, 9, &[1]);
+    block.define_verdict(1, 1, Trees::Flow, 65_535, &[2]);
     block.define_flow_share(FlowShare::of(0.5));
     for seq in 0..PACKETS {
         let packet = generator.packet_into(&mut frame);
@@ -82,7 +82,7 @@ fn blocks() -> Vec<u8> {
             header_len: u16::try_from(header_len).expect("short"),
             interface: 0,
             verdict: u16::from(packet.anomalous),
-            keep_code: keep.code(),
+            keep: keep.kind(),
             has_timestamp: true,
             data: kept,
             options: &[],

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use parquet::file::reader::FileReader;
 use parquet::file::serialized_reader::SerializedFileReader;
-use strata_blocks::{BlockBuilder, BlockSink, PACKET_HEADER_LEN, PacketRecord};
+use strata_blocks::{BlockBuilder, BlockSink, PACKET_HEADER_LEN, PacketRecord, Trees};
 use strata_store::{About, Disk, FileKind, Log, RealDisk, Recorder, RecorderOptions};
 use strata_traffic::{Generator, GeneratorOptions, Profile, SPACE};
 use strata_wire::{
@@ -114,7 +114,13 @@ fn record(disk: &Arc<dyn Disk>, profile: &Profile, packets: u64) -> Result<u64, 
         }
         let verdict = u16::from(class);
         if block.needs_verdict(verdict) {
-            block.define_verdict(verdict, class, 2, u16::MAX * u16::from(class), &[verdict]);
+            block.define_verdict(
+                verdict,
+                class,
+                Trees::Flow,
+                u16::MAX * u16::from(class),
+                &[verdict],
+            );
         }
         match Plain::read(data) {
             Some(plain) => {
@@ -139,7 +145,7 @@ fn record(disk: &Arc<dyn Disk>, profile: &Profile, packets: u64) -> Result<u64, 
             header_len: u16::try_from(header_len)?,
             interface: 0,
             verdict,
-            keep_code: keep.code(),
+            keep: keep.kind(),
             has_timestamp: true,
             data: kept,
             options: &[],

@@ -5,12 +5,14 @@
 //! log; then the parts' files are renamed and the block files deleted. Whatever is interrupted, a
 //! packet is in exactly one tier, and the next compaction cleans up.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use strata_store::{
     Archive, BlockFile, Damage, Disk, Gone, Log, Part, Recording, Select, StoreError,
 };
+use strata_wire::Interface;
 
 use crate::addresses::addresses;
 use crate::anomalous::Anomalous;
@@ -22,7 +24,7 @@ use crate::flow::Flow;
 use crate::intake::{Intake, Runs};
 use crate::keys::Recipients;
 use crate::part::{Counters, Job, PartWriter, Share};
-use crate::retention::{PROTECTED, retention_name};
+use crate::retention::{FlowRetention, retention_name};
 use crate::sorted::Sorted;
 
 /// Bytes of block files compacted in one go, to be redone after a crash.
@@ -267,9 +269,6 @@ struct Work<'a> {
     next_part: u32,
 }
 
-/// A retention class besides those of models, of which there are fewer.
-const PROTECTED_CODE: u8 = u8::MAX - 1;
-
 impl Runs for Work<'_> {
     /// Sorts the run and writes it into the parts of its hour.
     fn run(&mut self, intake: &Intake) -> Result<(), ArchiveError> {
@@ -312,30 +311,9 @@ impl Runs for Work<'_> {
                 keeps: &keeps,
                 class_names: &context.classes,
             };
-            let job = Job {
-                disk: self.output.disk,
-                encrypt_to: self.output.encrypt_to,
-                recording: self.recording,
-                interfaces: &intake.interfaces,
-            };
-            let names = &context.classes;
-            let retention = if class == PROTECTED_CODE {
-                PROTECTED.to_owned()
-            } else {
-                retention_name(names.get(usize::from(class)).map(String::as_str))
-            };
-            let key = (hour.clone(), retention);
-            let writer = match self.open.entry(key) {
-                std::collections::btree_map::Entry::Occupied(open) => open.into_mut(),
-                std::collections::btree_map::Entry::Vacant(vacant) => {
-                    let (hour, retention) = vacant.key();
-                    let id = self.next_part;
-                    self.next_part += 1;
-                    let mode = &context.mode;
-                    let writer = PartWriter::create(&job, id, hour, retention, mode)?;
-                    vacant.insert(writer)
-                }
-            };
+            let job = self.job(&intake.interfaces);
+            let retention = class.name(&context.classes);
+            let writer = self.writer(&job, &hour, retention, &context.mode)?;
             writer.write(&job, &share)?;
             flows = &flows[flow_count..];
             rows = &rows[row_count..];
@@ -345,12 +323,7 @@ impl Runs for Work<'_> {
     }
 
     fn close(&mut self, intake: &Intake) -> Result<(), ArchiveError> {
-        let job = Job {
-            disk: self.output.disk,
-            encrypt_to: self.output.encrypt_to,
-            recording: self.recording,
-            interfaces: &intake.interfaces,
-        };
+        let job = self.job(&intake.interfaces);
         for writer in std::mem::take(&mut self.open).into_values() {
             self.parts.push(writer.finish(&job, &intake.metas)?);
         }
@@ -358,10 +331,43 @@ impl Runs for Work<'_> {
     }
 }
 
-impl Work<'_> {
-    /// Each flow's retention class: [`PROTECTED`] if a policy says so; an anomalous one if any of
+impl<'a> Work<'a> {
+    /// What its parts have to know.
+    fn job<'b>(&self, interfaces: &'b HashMap<u16, Interface>) -> Job<'b>
+    where
+        'a: 'b,
+    {
+        Job {
+            disk: self.output.disk,
+            encrypt_to: self.output.encrypt_to,
+            recording: self.recording,
+            interfaces,
+        }
+    }
+
+    /// The part of an hour and retention class, begun if need be.
+    fn writer(
+        &mut self,
+        job: &Job<'_>,
+        hour: &str,
+        retention: String,
+        mode: &str,
+    ) -> Result<&mut PartWriter, ArchiveError> {
+        match self.open.entry((hour.to_owned(), retention)) {
+            Entry::Occupied(open) => Ok(open.into_mut()),
+            Entry::Vacant(vacant) => {
+                let (hour, retention) = vacant.key();
+                let id = self.next_part;
+                self.next_part += 1;
+                let writer = PartWriter::create(job, id, hour, retention, mode)?;
+                Ok(vacant.insert(writer))
+            }
+        }
+    }
+
+    /// Each flow's retention class: protected if a policy says so; an anomalous one if any of
     /// its packets is anomalous, so that a flow stays together; else that of most packets.
-    fn retentions(&self, intake: &Intake) -> Vec<u8> {
+    fn retentions(&self, intake: &Intake) -> Vec<FlowRetention> {
         let names = &intake.context.classes;
         let is_anomalous = |class: u8| {
             let name = names.get(usize::from(class));
@@ -369,14 +375,16 @@ impl Work<'_> {
         };
         let of = |flow: &Flow| {
             if intake.protection.may_cover(&flow.key) {
-                return PROTECTED_CODE;
+                return FlowRetention::Protected;
             }
             let most = flow
                 .stats
                 .classes
                 .iter()
                 .max_by_key(|(class, packets)| (is_anomalous(*class), *packets));
-            most.map_or(u8::MAX, |(class, _)| *class)
+            most.map_or(FlowRetention::Unknown, |(class, _)| {
+                FlowRetention::Class(*class)
+            })
         };
         let flows = intake.run.flows.iter();
         flows.map(of).collect()
@@ -387,12 +395,7 @@ impl Work<'_> {
         let only_metas = self.open.is_empty() && self.parts.is_empty() && !intake.metas.is_empty();
         if only_metas {
             // The inputs' metadata are kept even if there were no packets.
-            let job = Job {
-                disk: self.output.disk,
-                encrypt_to: self.output.encrypt_to,
-                recording: self.recording,
-                interfaces: &intake.interfaces,
-            };
+            let job = self.job(&intake.interfaces);
             let hour = hour_name(self.recording.started_ns);
             let mode = &intake.context.mode;
             let retention = retention_name(intake.context.classes.first().map(String::as_str));

@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 
 use parquet::data_type::ByteArray;
-use strata_blocks::keep_name;
-use strata_wire::{AddressFamily, FlowShare};
+use strata_wire::{AddressFamily, FlowShare, KeepKind};
 
 use crate::addresses::Addresses;
 use crate::coded::{Coded, Entries, IntCodes, NULL};
@@ -71,7 +70,7 @@ impl Filling<'_> {
 
 /// The names of the granularities by code.
 pub(crate) fn keeps() -> [ByteArray; 4] {
-    [0, 1, 2, 3].map(|code| ByteArray::from(keep_name(code)))
+    KeepKind::ALL.map(|keep| ByteArray::from(keep.name()))
 }
 
 /// The row being filled in: its number in the run, and what many columns need.

@@ -291,7 +291,7 @@ columns! {
         ),
         Granularity: column(
             Spec::new("granularity", Text, Codes, "as in an export's comments"),
-            |f, c| f.coded(c, f.keeps(), |of, at| u32::from(of.run.keep[at.row()] & 3)),
+            |f, c| f.coded(c, f.keeps(), |of, at| of.run.keep[at.row()].code().into()),
             text!(granularity),
         ),
         Reason: column(

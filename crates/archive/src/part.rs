@@ -4,12 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use parquet::data_type::ByteArray;
 use serde::{Deserialize, Serialize};
-use strata_blocks::BlockBuilder;
+use strata_blocks::{BlockBuilder, ClassCount};
 use strata_capture::PacketRef;
-use strata_store::{
-    Disk, ENCRYPTED, FileKind, Part, PartCount, PartFile, Recording, STAGING, is_remote,
-};
-use strata_wire::{Interface, Meta};
+use strata_store::{Disk, ENCRYPTED, FileKind, Part, PartFile, Recording, STAGING, is_remote};
+use strata_wire::{Interface, KeepKind, Meta};
 
 use crate::addresses::Addresses;
 use crate::error::ArchiveError;
@@ -19,6 +17,7 @@ use crate::flows::{self, FlowColumn};
 use crate::keys::{PartKey, Recipients};
 use crate::packets::{self, PacketColumn};
 use crate::payload::PayloadWriter;
+use crate::retention::FlowRetention;
 use crate::run::Run;
 use crate::table::TableWriter;
 use crate::verdicts::Verdict;
@@ -53,8 +52,8 @@ pub(crate) struct Job<'a> {
     pub(crate) encrypt_to: &'a Recipients,
 }
 
-/// Granularities, by code.
-const KEEPS: usize = 4;
+/// Counters per class.
+const KEEPS: usize = KeepKind::ALL.len();
 
 /// A part being written.
 pub(crate) struct PartWriter {
@@ -70,7 +69,7 @@ pub(crate) struct PartWriter {
 /// Counters for the packets of a run that go into one part, or of a whole part.
 pub(crate) struct Counters {
     /// By class and granularity: [`KEEPS`] entries per class.
-    counts: Vec<PartCount>,
+    counts: Vec<ClassCount>,
     ts_min_ns: u64,
     ts_max_ns: u64,
 }
@@ -78,7 +77,7 @@ pub(crate) struct Counters {
 impl Default for Counters {
     fn default() -> Self {
         Self {
-            counts: vec![PartCount::default(); 256 * KEEPS],
+            counts: vec![ClassCount::default(); 256 * KEEPS],
             ts_min_ns: u64::MAX,
             ts_max_ns: 0,
         }
@@ -88,8 +87,12 @@ impl Default for Counters {
 impl Counters {
     /// Counts the rows of a run by the retention class of their flows, in order of arrival, which
     /// is their order in memory.
-    pub(crate) fn of(run: &Run, verdicts: &[Verdict], retentions: &[u8]) -> BTreeMap<u8, Self> {
-        let mut counters: Vec<(u8, Self)> = Vec::new();
+    pub(crate) fn of(
+        run: &Run,
+        verdicts: &[Verdict],
+        retentions: &[FlowRetention],
+    ) -> BTreeMap<FlowRetention, Self> {
+        let mut counters: Vec<(FlowRetention, Self)> = Vec::new();
         for row in 0..run.len() {
             let retention = retentions[(run.slot[row] / 2) as usize];
             let known = counters.iter().position(|(of, _)| *of == retention);
@@ -104,8 +107,8 @@ impl Counters {
 
     fn count(&mut self, run: &Run, verdicts: &[Verdict], row: usize) {
         let class = verdicts[run.verdict[row] as usize].class;
-        let keep = run.keep[row] & 3;
-        let count = &mut self.counts[usize::from(class) * KEEPS + usize::from(keep)];
+        let keep = run.keep[row];
+        let count = &mut self.counts[usize::from(class) * KEEPS + usize::from(keep.code())];
         (count.class, count.keep) = (class, keep);
         count.packets += 1;
         count.wire_bytes += u64::from(run.wire[row].max(run.captured[row]));

@@ -8,7 +8,7 @@ use parquet::data_type::ByteArray;
 use strata_blocks::PacketRecord;
 use strata_wire::dissect::protocol;
 use strata_wire::transport::tcp_flag;
-use strata_wire::{AddressFamily, FlowShare, Headers, prefetch_whole};
+use strata_wire::{AddressFamily, FlowShare, Headers, KeepKind, prefetch_whole};
 
 use crate::dictionary::Dictionary;
 use crate::flow::Flow;
@@ -85,7 +85,7 @@ pub(crate) struct Run {
     /// Where the kept bytes are in `kept`, for packets with payload.
     pub(crate) kept_at: Vec<usize>,
     pub(crate) verdict: Vec<u32>,
-    pub(crate) keep: Vec<u8>,
+    pub(crate) keep: Vec<KeepKind>,
     pub(crate) has: Vec<u32>,
     pub(crate) layout: Vec<u8>,
     pub(crate) tos: Vec<u8>,
@@ -214,7 +214,7 @@ impl Run {
             self.with_payload.push(row);
             self.kept.extend_from_slice(packet.data);
         }
-        self.keep.push(packet.keep_code);
+        self.keep.push(packet.keep);
         let share = self.current_share;
         self.share.push(share.0);
         self.any_has |= if share == FlowShare::ALL {

@@ -2,6 +2,7 @@
 
 use strata_wire::FlowKey;
 
+use crate::retention::FlowRetention;
 use crate::run::{Run, u32_of};
 
 /// A run's flows and rows in table order.
@@ -15,7 +16,7 @@ pub(crate) struct Sorted {
 }
 
 impl Sorted {
-    pub(crate) fn of(run: &Run, retentions: &[u8]) -> Self {
+    pub(crate) fn of(run: &Run, retentions: &[FlowRetention]) -> Self {
         let mut flows: Vec<u32> = (0..u32_of(run.flows.len())).collect();
         let order = |key: &FlowKey| (key.family as u8, key.protocol, key.low, key.high);
         flows.sort_by_cached_key(|flow| {

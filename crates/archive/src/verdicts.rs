@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use parquet::data_type::ByteArray;
-use strata_blocks::{VerdictRecord, reason};
+use strata_blocks::{Trees, VerdictRecord, reason};
 use strata_wire::Context;
 
 use crate::run::u32_of;
@@ -31,7 +31,7 @@ impl Verdicts {
         let name = verdict.and_then(|v| context.classes.get(usize::from(v.class)));
         let class_name = name.map_or("unknown", String::as_str);
         let class = verdict.map_or(u8::MAX, |verdict| verdict.class);
-        let score = verdict.filter(|v| v.level > 0).map(|v| v.score);
+        let score = verdict.filter(|v| v.trees != Trees::None).map(|v| v.score);
         let reason = reason(verdict, context);
         let next = u32_of(self.all.len());
         let key = (class, class_name.to_owned(), score, reason);

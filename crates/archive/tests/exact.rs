@@ -13,7 +13,7 @@ use strata_store::{Disk, FileKind, Log};
 use strata_testkit::{data_dir, format_captures};
 use strata_testkit_disk::SimDisk;
 use strata_wire::dissect::dissect;
-use strata_wire::{Endpoint, FlowShare, LinkType, TunnelKey, ip_addr};
+use strata_wire::{Endpoint, FlowShare, KeepKind, LinkType, TunnelKey, ip_addr};
 
 use common::{Capture, Packet, exported, model, record, record_headers};
 
@@ -295,8 +295,11 @@ fn a_header_only_packet_of_mix_test_costs_at_most_24_bytes() {
             }
         }
         packets += part.packets;
-        let counts = part.counts.iter().filter(|count| count.keep == 1);
-        header_only += counts.map(|count| count.packets).sum::<u64>();
+        let headers = part
+            .counts
+            .iter()
+            .filter(|count| count.keep == KeepKind::Header);
+        header_only += headers.map(|count| count.packets).sum::<u64>();
     }
     eprintln!("{bytes} bytes beside payload for {packets} packets, {header_only} header only");
     assert!(header_only > 10_000);

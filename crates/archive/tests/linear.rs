@@ -6,77 +6,27 @@ mod common;
 use std::sync::Arc;
 
 use strata_archive::{Retention, compact, prune, verify};
-use strata_blocks::{BlockBuilder, BlockSink, PacketRecord, Promotion};
-use strata_store::{About, Disk, Log, Recorder, RecorderOptions};
+use strata_blocks::Promotion;
+use strata_store::{About, Disk, Log};
 use strata_testkit::{CountingAllocator, allocations};
 use strata_testkit_disk::SimDisk;
-use strata_wire::{Context, Interface, Keep, Ledger, LinkType};
+use strata_testkit_disk::small::{about, packet, start, write};
+use strata_wire::{KeepKind, Ledger};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const HOUR: u64 = 3_600_000_000_000;
 
-fn about(look_back: bool) -> About {
-    About {
-        hash_seed: [1, 2],
-        model_json: br#"{"classes":[{"name":"benign","anomalous":false}]}"#.to_vec(),
-        classes: vec!["benign".to_owned()],
-        look_back,
-        ..About::default()
-    }
-}
-
-/// A recording of two workers whose files hold one block each.
-fn start(disk: &Arc<dyn Disk>, about: &About) -> (Recorder, Vec<BlockSink>) {
-    let options = RecorderOptions {
-        block_bytes: 16 << 10,
-        rotate_bytes: 1,
-        ..RecorderOptions::default()
-    };
-    Recorder::start_workers(Arc::clone(disk), options, about, 2).unwrap()
-}
-
-fn write(sink: &mut BlockSink, fill: impl FnOnce(&mut BlockBuilder)) {
-    let mut block = loop {
-        match sink.take() {
-            Some(block) => break block,
-            None => drop(sink.wait().unwrap()),
-        }
-    };
-    block.define_context(&serde_json::to_vec(&Context::default()).unwrap());
-    block.define_verdict(0, 0, 1, 0, &[0]);
-    block.define_interface(0, &Interface::new(LinkType::ETHERNET, 0));
-    fill(&mut block);
-    sink.submit(block).unwrap();
-    while sink.wait().unwrap().is_some() {}
-}
-
-fn packet(seq: u64, ts_ns: u64, data: &[u8]) -> PacketRecord<'_> {
-    PacketRecord {
-        ts_ns,
-        seq,
-        wire_len: 60,
-        captured_len: 60,
-        header_len: 14,
-        interface: 0,
-        verdict: 0,
-        keep_code: Keep::Header.code(),
-        has_timestamp: true,
-        data,
-        options: &[],
-    }
-}
-
 /// A log of this many files, half from each worker, with 8 packets each.
 fn log_of(files: u64) -> Arc<dyn Disk> {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
-    let (recorder, mut sinks) = start(&disk, &about(false));
+    let (recorder, mut sinks) = start(&disk, &about(), 16 << 10, 2);
     for file in 0..files / 2 {
         for sink in &mut sinks {
             write(sink, |block| {
                 for seq in file * 8..(file + 1) * 8 {
-                    block.push_packet(&packet(seq, HOUR + seq * 1_000, &[7; 14]), 0);
+                    block.push_packet(&packet(seq, HOUR + seq * 1_000), 0);
                 }
             });
         }
@@ -129,10 +79,14 @@ fn four_times_the_files_take_four_times_the_work() {
 #[test]
 fn a_packet_is_compacted_whole_when_it_was_promoted_in_a_later_file() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
-    let (recorder, mut sinks) = start(&disk, &about(true));
+    let about = About {
+        look_back: true,
+        ..about()
+    };
+    let (recorder, mut sinks) = start(&disk, &about, 16 << 10, 2);
     for seq in 0..3 {
         write(&mut sinks[0], |block| {
-            block.push_packet(&packet(seq, HOUR + seq, &[7; 14]), 0);
+            block.push_packet(&packet(seq, HOUR + seq), 0);
         });
     }
     for seq in 0..2 {
@@ -140,7 +94,7 @@ fn a_packet_is_compacted_whole_when_it_was_promoted_in_a_later_file() {
             block.push_promotion(&Promotion {
                 seq,
                 class: 0,
-                keep_code: Keep::Header.code(),
+                keep: KeepKind::Header,
                 kept_len: 14,
                 wire_len: 60,
                 verdict: None,

@@ -7,71 +7,26 @@ mod common;
 use std::sync::Arc;
 
 use strata_archive::{PROTECTED, Pruned, Retention, compact, prune};
-use strata_blocks::{BlockSink, PacketRecord, Promotion};
-use strata_store::{
-    About, Disk, Log, Recorder, RecorderOptions, RelayLog, StreamOptions, index_name,
-};
+use strata_blocks::{BlockSink, Promotion};
+use strata_store::{About, Disk, Log, Recorder, RelayLog, StreamOptions, index_name};
 use strata_testkit::data_dir;
 use strata_testkit_disk::SimDisk;
-use strata_wire::{Context, Interface, Keep, Ledger, LinkType};
+use strata_testkit_disk::small::{self, about, packet, write};
+use strata_wire::{KeepKind, Ledger};
 
 const DAY: u64 = 86_400_000_000_000;
 /// When packets arrive: long ago.
 const THEN: u64 = 1_000 * DAY;
 
-fn about() -> About {
-    About {
-        hash_seed: [1, 2],
-        model_json: br#"{"classes":[{"name":"benign","anomalous":false}]}"#.to_vec(),
-        classes: vec!["benign".to_owned()],
-        ..About::default()
-    }
-}
-
-/// Files of a block each.
+/// The only sink of a recording whose files hold a block each.
 fn start(disk: &Arc<dyn Disk>, about: &About) -> (Recorder, BlockSink) {
-    let options = RecorderOptions {
-        block_bytes: 64 << 10,
-        rotate_bytes: 1,
-        ..RecorderOptions::default()
-    };
-    Recorder::start(Arc::clone(disk), options, about).unwrap()
+    let (recorder, mut sinks) = small::start(disk, about, 64 << 10, 1);
+    (recorder, sinks.pop().unwrap())
 }
 
-/// A block with a packet or without, plus whatever `more` adds; on disk on return.
-fn block(
-    sink: &mut BlockSink,
-    packet: Option<(u64, u64)>,
-    more: impl FnOnce(&mut strata_blocks::BlockBuilder),
-) {
-    let mut block = loop {
-        match sink.take() {
-            Some(block) => break block,
-            None => drop(sink.wait().unwrap()),
-        }
-    };
-    block.define_context(&serde_json::to_vec(&Context::default()).unwrap());
-    block.define_verdict(0, 0, 1, 0, &[0]);
-    block.define_interface(0, &Interface::new(LinkType::ETHERNET, 0));
-    if let Some((seq, ts_ns)) = packet {
-        let record = PacketRecord {
-            ts_ns,
-            seq,
-            wire_len: 60,
-            captured_len: 60,
-            header_len: 14,
-            interface: 0,
-            verdict: 0,
-            keep_code: Keep::Header.code(),
-            has_timestamp: true,
-            data: &[7; 14],
-            options: &[],
-        };
-        block.push_packet(&record, 0);
-    }
-    more(&mut block);
-    sink.submit(block).unwrap();
-    while sink.wait().unwrap().is_some() {}
+/// A block with one packet; on disk on return.
+fn one_packet(sink: &mut BlockSink, seq: u64, ts_ns: u64) {
+    write(sink, |block| block.push_packet(&packet(seq, ts_ns), 0));
 }
 
 fn log_of(disk: &Arc<dyn Disk>) -> Log {
@@ -95,7 +50,7 @@ fn a_file_that_is_being_written_stays_until_it_is_complete() {
     let disk: Arc<dyn Disk> = Arc::new(sim.clone());
     let (recorder, mut sink) = start(&disk, &about());
     for seq in 0..3 {
-        block(&mut sink, Some((seq, THEN + seq)), |_| ());
+        one_packet(&mut sink, seq, THEN + seq);
     }
     let complete = {
         let log = log_of(&disk);
@@ -153,18 +108,18 @@ fn a_file_without_a_packet_that_can_be_read_is_as_old_as_the_one_before() {
         ..about()
     };
     let (recorder, mut sink) = start(&disk, &about);
-    block(&mut sink, Some((0, THEN)), |_| ());
+    one_packet(&mut sink, 0, THEN);
     let promotion = Promotion {
         seq: 0,
         class: 0,
-        keep_code: Keep::Header.code(),
+        keep: KeepKind::Header,
         kept_len: 14,
         wire_len: 60,
         verdict: None,
         data: &[7; 60],
     };
-    block(&mut sink, None, |block| block.push_promotion(&promotion));
-    block(&mut sink, Some((1, THEN + DAY)), |_| ());
+    write(&mut sink, |block| block.push_promotion(&promotion));
+    one_packet(&mut sink, 1, THEN + DAY);
     drop(sink);
     recorder.finish(&Ledger::default(), Vec::new()).unwrap();
     let names: Vec<String> = {
@@ -209,7 +164,7 @@ fn what_may_be_evidence_is_kept_where_the_model_cannot_be_read() {
     for recording in 0..2 {
         let (recorder, mut sink) = start(&disk, &about());
         for seq in 0..3 {
-            block(&mut sink, Some((seq, THEN + recording * DAY + seq)), |_| ());
+            one_packet(&mut sink, seq, THEN + recording * DAY + seq);
         }
         drop(sink);
         recorder.finish(&Ledger::default(), Vec::new()).unwrap();
@@ -242,7 +197,7 @@ fn what_may_be_evidence_is_kept_where_the_model_cannot_be_read() {
         .sum();
     let third = THEN + 2 * DAY;
     let (recorder, mut sink) = start(&disk, &about());
-    block(&mut sink, Some((0, third)), |_| ());
+    one_packet(&mut sink, 0, third);
     drop(sink);
     recorder.finish(&Ledger::default(), Vec::new()).unwrap();
     let newest = log_of(&disk)

@@ -5,7 +5,7 @@ mod notes;
 mod seal;
 
 use strata_sys::AlignedBytes;
-use strata_wire::{CutWhere, FlowShare, Keep, clamped, exact};
+use strata_wire::{CutWhere, FlowShare, KeepKind, clamped, exact};
 use zerocopy::IntoBytes;
 
 use crate::format::{
@@ -16,8 +16,8 @@ use crate::layout::Prefix;
 use crate::promotion::Promotion;
 use crate::summary::{ClassCount, SUMMARY_BYTES_MAX};
 
-/// Keep codes, and so counters per class.
-const KEEPS: usize = 4;
+/// Counters per class.
+const KEEPS: usize = KeepKind::ALL.len();
 /// A block notes one fingerprint per this many of its bytes before it gives up on its filter: as
 /// many as it can hold packets.
 const BYTES_PER_NOTE: usize = 64;
@@ -70,7 +70,7 @@ pub struct PacketRun<'a> {
     pub kept_len: &'a [u32],
     /// Who decided, and how: numbers of verdicts already defined.
     pub verdicts: &'a [u16],
-    /// See [`Keep::code`].
+    /// See [`KeepKind::code`].
     pub keep_codes: &'a [u8],
     /// The verdicts' classes.
     pub classes: &'a [u8],
@@ -193,13 +193,13 @@ impl BlockBuilder {
             ..BlockCounters::default()
         };
         for row in &self.counts[..self.classes] {
-            for (keep, count) in (0..).zip(row) {
+            for (keep, count) in KeepKind::ALL.into_iter().zip(row) {
                 counters.packets += count.packets;
                 counters.wire_bytes += count.wire_bytes;
                 counters.logged_bytes += count.logged_bytes;
                 let cut = &mut counters.cut_bytes;
                 cut[CutWhere::Snaplen as usize] += count.wire_bytes - count.captured_bytes;
-                let place = cut_where(keep);
+                let place = keep.cut_where();
                 cut[place as usize] += count.captured_bytes - count.logged_bytes;
             }
         }
@@ -275,7 +275,7 @@ impl BlockBuilder {
         self.header.ts_max_ns = self.header.ts_max_ns.max(packet.ts_ns);
         self.header.packets += 1;
         self.classes = self.classes.max(usize::from(class) + 1);
-        let count = &mut self.counts[usize::from(class)][usize::from(packet.keep_code & 3)];
+        let count = &mut self.counts[usize::from(class)][usize::from(packet.keep.code())];
         count.packets += 1;
         count.wire_bytes += u64::from(packet.wire_len.max(packet.captured_len));
         count.captured_bytes += u64::from(packet.captured_len);
@@ -298,7 +298,7 @@ impl BlockBuilder {
         for (at, data) in run.data.iter().enumerate() {
             let (ts_ns, wire_len) = (run.ts_ns[at], run.wire_len[at]);
             let kept = run.kept_len[at] as usize;
-            let (class, keep_code) = (run.classes[at], run.keep_codes[at]);
+            let (class, keep) = (run.classes[at], KeepKind::of_flags(run.keep_codes[at]));
             let captured_len = exact::<u32>(data.len());
             let Some((header, rest)) = place.split_first_chunk_mut() else {
                 unreachable!("there is room for all of them");
@@ -311,7 +311,7 @@ impl BlockBuilder {
                 header_len: clamped::<u16>(run.header_len[at]),
                 interface: run.interface,
                 verdict: run.verdicts[at],
-                keep_code,
+                keep,
                 has_timestamp: true,
                 data: &data[..kept],
                 options: &[],
@@ -323,7 +323,7 @@ impl BlockBuilder {
             seq += 1;
             (ts_min, ts_max) = (ts_min.min(ts_ns), ts_max.max(ts_ns));
             class_max = class_max.max(class);
-            let count = &mut self.counts[usize::from(class)][usize::from(keep_code & 3)];
+            let count = &mut self.counts[usize::from(class)][usize::from(keep.code())];
             count.packets += 1;
             count.wire_bytes += u64::from(wire_len.max(captured_len));
             count.captured_bytes += u64::from(captured_len);
@@ -353,7 +353,7 @@ impl BlockBuilder {
         self.header.records += 1;
         self.header.flags |= FLAG_PROMOTES;
         self.promoted_packets += 1;
-        let place = cut_where(promotion.keep_code);
+        let place = promotion.keep.cut_where();
         self.promoted_bytes[place as usize] += data.len() as u64 - u64::from(promotion.kept_len);
     }
 
@@ -381,24 +381,16 @@ impl BlockBuilder {
     pub fn class_counts(&self) -> impl Iterator<Item = ClassCount> {
         let rows = (0..=u8::MAX).zip(&self.counts[..self.classes]);
         rows.flat_map(|(class, row)| {
-            let counts = (0..).zip(row).filter(|(_, count)| count.packets > 0);
-            counts.map(move |(keep_code, count)| ClassCount {
+            let counts = KeepKind::ALL.into_iter().zip(row);
+            let counts = counts.filter(|(_, count)| count.packets > 0);
+            counts.map(move |(keep, count)| ClassCount {
                 class,
-                keep_code,
+                keep,
                 packets: count.packets,
                 wire_bytes: count.wire_bytes,
                 logged_bytes: count.logged_bytes,
             })
         })
-    }
-}
-
-/// Where packets of a granularity are cut.
-fn cut_where(keep_code: u8) -> CutWhere {
-    if keep_code == Keep::Partial(0).code() {
-        CutWhere::Partial
-    } else {
-        CutWhere::Header
     }
 }
 

@@ -2,7 +2,7 @@
 
 use strata_wire::{Context, Decider, Printable};
 
-use crate::format::VerdictRecord;
+use crate::format::{Trees, VerdictRecord};
 
 /// Whether a policy may protect packets recorded with this context. If it cannot be read, assume
 /// so.
@@ -32,10 +32,10 @@ pub fn reason(verdict: Option<&VerdictRecord>, context: &Context) -> String {
 
 /// Which trees decided on the class, and the leaf of each.
 fn trees(verdict: &VerdictRecord) -> String {
-    let level = match verdict.level {
-        0 => return String::from("not-dissected"),
-        1 => "packet-trees",
-        _ => "flow-trees",
+    let level = match verdict.trees {
+        Trees::None => return String::from("not-dissected"),
+        Trees::Packet => "packet-trees",
+        Trees::Flow => "flow-trees",
     };
     let leaves: Vec<String> = verdict.leaves.iter().map(ToString::to_string).collect();
     if leaves.is_empty() {

@@ -5,7 +5,7 @@
 //! A block can be read by itself: whatever its records refer to (verdicts,
 //! interfaces, the context) is defined in the same block before it is used.
 
-use strata_wire::{Decider, Keep};
+use strata_wire::{Decider, KeepKind};
 use zerocopy::little_endian::U64;
 use zerocopy::{IntoBytes, transmute};
 
@@ -269,7 +269,7 @@ pub(crate) mod kind {
     pub(crate) const PROMOTION: u8 = 9;
 }
 
-/// Flags of a packet record; bits 0 and 1 are [`Keep::code`].
+/// Flags of a packet record; bits 0 and 1 are [`KeepKind::code`].
 pub(crate) mod packet_flag {
     /// A `PACKET_OPTIONS` record precedes this one.
     pub(crate) const HAS_OPTIONS: u8 = 4;
@@ -294,8 +294,8 @@ pub struct PacketRecord<'a> {
     pub interface: u16,
     /// Verdict, by the number of its definition.
     pub verdict: u16,
-    /// How much was kept; see [`Keep::code`].
-    pub keep_code: u8,
+    /// How much was kept.
+    pub keep: KeepKind,
     /// Whether the capture gave a time.
     pub has_timestamp: bool,
     /// The bytes kept.
@@ -311,12 +311,44 @@ pub struct VerdictRecord {
     pub class: u8,
     /// The class's share, in 1/65 535.
     pub score: u16,
-    /// 0 not dissected, 1 packet-level trees, 2 flow-level trees.
-    pub level: u8,
+    /// Which trees voted.
+    pub trees: Trees,
     /// The leaf of each tree.
     pub leaves: Vec<u16>,
     /// Who decided how much of the packet is kept.
     pub decider: Decider,
+}
+
+/// Which trees of the model voted for a verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Trees {
+    /// None: the packet was not dissected.
+    #[default]
+    None,
+    /// Those that see a packet alone.
+    Packet,
+    /// Those that see its flow too.
+    Flow,
+}
+
+impl Trees {
+    /// Its number in a record.
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        match self {
+            Self::None => 0,
+            Self::Packet => 1,
+            Self::Flow => 2,
+        }
+    }
+
+    pub(crate) const fn of_code(code: u8) -> Self {
+        match code {
+            0 => Self::None,
+            1 => Self::Packet,
+            _ => Self::Flow,
+        }
+    }
 }
 
 /// Flag of a verdict record: who decided precedes the leaves.
@@ -336,7 +368,7 @@ pub(crate) const VERDICT_DECIDED: u8 = 1;
 /// ```
 #[inline]
 pub(crate) fn emit_packet_header(packet: &PacketRecord<'_>, out: &mut [u8; PACKET_HEADER_LEN]) {
-    let mut flags = packet.keep_code;
+    let mut flags = packet.keep.code();
     if !packet.options.is_empty() {
         flags |= packet_flag::HAS_OPTIONS;
     }
@@ -372,12 +404,6 @@ pub(crate) fn emit_packet_header(packet: &PacketRecord<'_>, out: &mut [u8; PACKE
 #[inline]
 pub(crate) fn record_len(bytes: usize) -> u32 {
     u32::try_from(bytes).expect("a record is smaller than 4 GiB")
-}
-
-/// The name of a packet record's granularity.
-#[must_use]
-pub fn keep_name(code: u8) -> &'static str {
-    Keep::code_name(code)
 }
 
 #[cfg(test)]

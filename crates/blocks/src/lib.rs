@@ -30,7 +30,7 @@ pub use context::reason;
 pub use error::SinkError;
 pub use format::{
     ALIGNMENT, BODY_MAX, BlockHeader, HEADER_LEN, MAGIC, PACKET_HEADER_LEN, PREFIX_LEN,
-    PacketRecord, VerdictRecord, align_up, keep_name,
+    PacketRecord, Trees, VerdictRecord, align_up,
 };
 pub use promotion::{PROMOTION_HEADER_LEN, Promotion, Whole, complete};
 pub use records::{BadRecord, Head, Place, RawPacket, RawRecord, Record, Records};

@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use strata_wire::Keep;
+use strata_wire::KeepKind;
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -35,8 +35,8 @@ pub struct Promotion<'a> {
     pub seq: u64,
     /// Its verdict's class.
     pub class: u8,
-    /// How much of it was kept; see [`Keep::code`].
-    pub keep_code: u8,
+    /// How much of it was kept.
+    pub keep: KeepKind,
     /// Bytes in its own record.
     pub kept_len: u32,
     /// Bytes on the wire.
@@ -58,7 +58,7 @@ impl<'a> Promotion<'a> {
         let head = PromotionBytes {
             prefix: Prefix {
                 kind: kind::PROMOTION,
-                flags: self.keep_code,
+                flags: self.keep.code(),
                 reference: u16::from_le_bytes([self.class, flags]).into(),
                 len: record_len(len - PREFIX_LEN + self.data.len()).into(),
             },
@@ -99,7 +99,7 @@ impl<'a> Promotion<'a> {
                 let promotion = Self {
                     seq: head.seq.get(),
                     class,
-                    keep_code: prefix.flags & 3,
+                    keep: KeepKind::of_flags(prefix.flags),
                     kept_len: head.kept_len.get(),
                     wire_len: head.wire_len.get(),
                     verdict,
@@ -159,7 +159,7 @@ fn push_whole(body: &mut Vec<u8>, raw: &RawPacket<'_>, whole: &Whole<'_>) {
     body.extend_from_slice(&raw.bytes[..before]);
     let at = start + before - PACKET_HEADER_LEN;
     let len = PACKET_HEADER_LEN - PREFIX_LEN + whole.data.len();
-    body[at + 1] = raw.flags & !3 | Keep::Full.code();
+    body[at + 1] = raw.flags & !3 | KeepKind::Full.code();
     body[at + 4..at + 8].copy_from_slice(&record_len(len).to_le_bytes());
     if let Some((verdict, _)) = whole.verdict {
         body[at + 28..at + 30].copy_from_slice(&verdict.to_le_bytes());

@@ -2,13 +2,13 @@
 
 use std::ops::Range;
 
-use strata_wire::{Decider, FlowShare, Interface, LinkType, Meta};
+use strata_wire::{Decider, FlowShare, Interface, KeepKind, LinkType, Meta};
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U64;
 
 use crate::format::{
-    PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, Reader, VERDICT_DECIDED, VerdictRecord, kind,
-    packet_flag,
+    PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, Reader, Trees, VERDICT_DECIDED, VerdictRecord,
+    kind, packet_flag,
 };
 use crate::layout::{PacketBytes, Prefix};
 
@@ -212,7 +212,7 @@ impl<'a> Records<'a> {
             header_len: head.header_len.get(),
             interface: head.prefix.reference.get(),
             verdict: head.verdict.get(),
-            keep_code: flags & 3,
+            keep: KeepKind::of_flags(flags),
             has_timestamp: flags & packet_flag::NO_TIMESTAMP == 0,
             data,
             options,
@@ -238,7 +238,7 @@ fn verdict(flags: u8, body: &[u8]) -> Result<VerdictRecord, &'static str> {
     Ok(VerdictRecord {
         class,
         score,
-        level,
+        trees: Trees::of_code(level),
         leaves: leaves.collect(),
         decider,
     })

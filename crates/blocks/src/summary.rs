@@ -2,6 +2,8 @@
 
 use std::ops::AddAssign;
 
+use serde::{Deserialize, Serialize};
+use strata_wire::KeepKind;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::format::{ALIGNMENT, align_up};
@@ -19,12 +21,12 @@ pub const SUMMARY_BYTES_MAX: usize = align_up(8 + 256 * 4 * 24 + BLOOM_BYTES_MAX
 const LINE_BYTES: usize = 64;
 
 /// Packets and bytes of one class and granularity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ClassCount {
     /// Index of the class.
     pub class: u8,
-    /// [`strata_wire::Keep::code`].
-    pub keep_code: u8,
+    /// How much of the packets was kept.
+    pub keep: KeepKind,
     /// Packets.
     pub packets: u64,
     /// Their bytes on the wire.
@@ -102,7 +104,7 @@ impl Summary {
             let packets = u32::try_from(count.packets).expect("a block has fewer");
             let bytes = CountBytes {
                 class: count.class,
-                keep_code: count.keep_code,
+                keep_code: count.keep.code(),
                 reserved: 0.into(),
                 packets: packets.into(),
                 wire_bytes: count.wire_bytes.into(),
@@ -117,17 +119,19 @@ impl Summary {
     ///
     /// # Errors
     ///
-    /// If its lengths do not add up.
+    /// If its lengths do not add up, or a granularity is none.
     pub fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
         let (counts, bloom) = split(bytes)?;
         let mut summary = Self::default();
-        summary.counts.extend(counts.iter().map(|count| ClassCount {
-            class: count.class,
-            keep_code: count.keep_code,
-            packets: count.packets.get().into(),
-            wire_bytes: count.wire_bytes.get(),
-            logged_bytes: count.logged_bytes.get(),
-        }));
+        for count in counts {
+            summary.counts.push(ClassCount {
+                class: count.class,
+                keep: KeepKind::try_from(count.keep_code)?,
+                packets: count.packets.get().into(),
+                wire_bytes: count.wire_bytes.get(),
+                logged_bytes: count.logged_bytes.get(),
+            });
+        }
         summary.bloom = bloom.0.to_vec();
         Ok(summary)
     }
@@ -246,7 +250,7 @@ mod tests {
     fn summaries_round_trip() {
         let count = ClassCount {
             class: 1,
-            keep_code: 3,
+            keep: KeepKind::Full,
             packets: 10,
             wire_bytes: 1 << 40,
             logged_bytes: 99,

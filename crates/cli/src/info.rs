@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
-use strata_blocks::{ClassCount, Record, keep_name};
+use strata_blocks::{ClassCount, Record};
 use strata_store::{Damage, Log, Loss, Recording, Select, State, StoreError};
-use strata_wire::{Ledger, Meta, Printable, grouped, human_bytes};
+use strata_wire::{KeepKind, Ledger, Meta, Printable, grouped, human_bytes};
 
 mod reasons;
 
@@ -50,7 +50,7 @@ struct Contents {
     classes: Vec<String>,
     first_ns: Option<u64>,
     last_ns: u64,
-    counts: BTreeMap<(u8, u8), ClassCount>,
+    counts: BTreeMap<(u8, KeepKind), ClassCount>,
     damage: Vec<Damage>,
     /// Packets in Parquet files.
     compacted: u64,
@@ -84,7 +84,7 @@ impl Contents {
             contents.last_ns = contents.last_ns.max(part.ts_max_ns);
             for count in &part.counts {
                 let entry = contents.counts.entry((count.class, count.keep));
-                *entry.or_default() += &ClassCount::from(count);
+                *entry.or_default() += count;
             }
         }
         let select = Select {
@@ -105,7 +105,7 @@ impl Contents {
                 contents.last_ns = contents.last_ns.max(block.header.ts_max_ns);
             }
             for count in &block.summary.counts {
-                let entry = contents.counts.entry((count.class, count.keep_code));
+                let entry = contents.counts.entry((count.class, count.keep));
                 *entry.or_default() += count;
             }
             contents.reasons.begin_block(block.header.worker);
@@ -270,7 +270,7 @@ fn table(contents: &Contents, stored: u64, ledger: Option<&Ledger>) -> String {
     };
     for (&(class, keep), counts) in &contents.counts {
         let class = Printable(contents.class_name(class)).to_string();
-        row(&class, keep_name(keep), counts);
+        row(&class, keep.name(), counts);
     }
     let total = contents.total();
     row("all", "", &total);
@@ -338,7 +338,7 @@ fn json_of(
     let counts = contents.counts.iter().map(|(&(class, keep), c)| {
         json!({
             "class": contents.class_name(class),
-            "granularity": keep_name(keep),
+            "granularity": keep.name(),
             "packets": c.packets,
             "wire_bytes": c.wire_bytes,
             "kept_bytes": c.logged_bytes,

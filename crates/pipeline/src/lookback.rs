@@ -11,7 +11,7 @@
 //! entry is still there: it is while it lies within the ring's length before the end.
 
 use strata_classify::VerdictId;
-use strata_wire::{exact, prefetch};
+use strata_wire::{KeepKind, exact, prefetch};
 
 const ENTRY_HEADER_LEN: usize = 32;
 /// Heads in one cache line.
@@ -44,8 +44,8 @@ pub(crate) struct Cut<'a> {
     /// Its verdict, and that one's class.
     pub(crate) verdict: VerdictId,
     pub(crate) class: u8,
-    /// How much of it was kept; see [`Keep::code`](strata_wire::Keep::code).
-    pub(crate) keep_code: u8,
+    /// How much of it was kept.
+    pub(crate) keep: KeepKind,
     /// Bytes in its record.
     pub(crate) kept_len: u32,
     /// Bytes on the wire.
@@ -129,7 +129,7 @@ impl LookBack {
         entry[16..20].copy_from_slice(&captured_len.to_le_bytes());
         entry[20..24].copy_from_slice(&packet.kept_len.to_le_bytes());
         entry[24..28].copy_from_slice(&packet.wire_len.to_le_bytes());
-        entry[28..30].copy_from_slice(&[packet.keep_code, packet.class]);
+        entry[28..30].copy_from_slice(&[packet.keep.code(), packet.class]);
         entry[30..32].copy_from_slice(&packet.verdict.to_le_bytes());
         entry[ENTRY_HEADER_LEN..][..packet.data.len()].copy_from_slice(packet.data);
     }
@@ -180,13 +180,13 @@ impl LookBack {
         }
         let given = found.iter().rev().try_for_each(|&position| {
             let word = |from| u32::from_le_bytes(self.field(position, from));
-            let [keep_code, class] = self.field(position, 28);
+            let [keep, class] = self.field(position, 28);
             let data = &self.ring[self.offset(position) + ENTRY_HEADER_LEN..];
             take(&Cut {
                 seq: u64::from_le_bytes(self.field(position, 8)),
                 verdict: VerdictId::from_le_bytes(self.field(position, 30)),
                 class,
-                keep_code,
+                keep: KeepKind::of_flags(keep),
                 kept_len: word(20),
                 wire_len: word(24),
                 data: &data[..word(16) as usize],
@@ -256,7 +256,7 @@ mod tests {
                 seq,
                 verdict: (seq % 1000) as u16,
                 class: (seq % 7) as u8,
-                keep_code: 1,
+                keep: KeepKind::Header,
                 kept_len: 3,
                 wire_len: 9,
                 data,

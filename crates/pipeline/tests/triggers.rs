@@ -17,7 +17,7 @@ use strata_testkit::{data_dir, workspace_root};
 use strata_testkit_disk::SimDisk;
 use strata_wire::dissect::dissect;
 use strata_wire::pcapng::options;
-use strata_wire::{FlowKey, Ledger, LinkType, TunnelKey};
+use strata_wire::{FlowKey, KeepKind, Ledger, LinkType, TunnelKey};
 
 /// A packet as it was captured, or as an export has it.
 #[derive(Clone, Debug, PartialEq)]
@@ -252,7 +252,7 @@ fn kept_whole(log: &Log) -> HashSet<u64> {
     for block in log.blocks(&log.recordings()[0], &Select::default()) {
         for record in block.unwrap().records() {
             if let Record::Packet(packet) = record.unwrap()
-                && packet.keep_code == 3
+                && packet.keep == KeepKind::Full
             {
                 full.insert(packet.seq);
             }
@@ -286,7 +286,11 @@ fn a_damaged_log_with_promotions_is_read_as_far_as_it_goes() {
                 if let Record::Packet(packet) = record.unwrap() {
                     assert!(seen.insert(packet.seq), "packet {} twice", packet.seq);
                     let whole = packet.data.len() == packet.captured_len as usize;
-                    assert!(whole || packet.keep_code != 3, "packet {}", packet.seq);
+                    assert!(
+                        whole || packet.keep != KeepKind::Full,
+                        "packet {}",
+                        packet.seq
+                    );
                 }
             }
         }

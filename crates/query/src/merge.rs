@@ -11,9 +11,9 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::io::Write;
 
 use strata_archive::ArchiveError;
-use strata_blocks::{Head, PacketRecord, Record, VerdictRecord, keep_name, reason};
+use strata_blocks::{Head, PacketRecord, Record, Trees, VerdictRecord, reason};
 use strata_store::{Block, Blocks, Cursor, Damage, Log, Recording, Select, StoreError};
-use strata_wire::{Context, FlowShare};
+use strata_wire::{Context, FlowShare, KeepKind};
 
 use crate::by_time::Waiting;
 use crate::exporter::{Exporter, comment_text};
@@ -252,11 +252,11 @@ impl Known {
             let class = self.context.classes.get(usize::from(verdict.class));
             class.map_or("unknown", String::as_str)
         });
-        let score = verdict.filter(|verdict| verdict.level > 0);
+        let score = verdict.filter(|verdict| verdict.trees != Trees::None);
         comment_text(
             class,
             score.map(|verdict| f64::from(verdict.score) / 65_535.0),
-            keep_name(packet.keep_code),
+            packet.keep.name(),
             &reason(verdict, &self.context),
             &self.context.mode,
             self.share.ratio(),
@@ -283,7 +283,7 @@ fn record<'a>(packet: &Waiting<'a>) -> PacketRecord<'a> {
         header_len: packet.header_len,
         interface: packet.interface,
         verdict: 0,
-        keep_code: 0,
+        keep: KeepKind::Nothing,
         has_timestamp: packet.has_timestamp,
         data: packet.data,
         options: packet.options,

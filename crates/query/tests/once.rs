@@ -7,60 +7,25 @@ use strata_archive::compact;
 use strata_blocks::{BlockSink, PacketRecord};
 use strata_capture::{Input, InputOptions, Next};
 use strata_query::{ExportOptions, Exported, FileFormat, Find, export};
-use strata_store::{About, Disk, Log, Recorder, RecorderOptions};
+use strata_store::{Disk, Log};
 use strata_testkit_disk::SimDisk;
-use strata_wire::{Context, Interface, Keep, Ledger, LinkType};
+use strata_testkit_disk::small::{self, DEFINITIONS, about, start};
+use strata_wire::{KeepKind, Ledger};
 
-/// Definitions in a block.
-const DEFINITIONS: u64 = 3;
-
-/// A recording of this many workers whose files hold one block each.
-fn start(disk: &Arc<dyn Disk>, workers: u16) -> (Recorder, Vec<BlockSink>) {
-    let about = About {
-        hash_seed: [1, 2],
-        model_json: br#"{"classes":[{"name":"benign","anomalous":false}]}"#.to_vec(),
-        classes: vec!["benign".to_owned()],
-        ..About::default()
-    };
-    let options = RecorderOptions {
-        block_bytes: 64 << 10,
-        rotate_bytes: 1,
-        ..RecorderOptions::default()
-    };
-    Recorder::start_workers(Arc::clone(disk), options, &about, workers).unwrap()
-}
-
-/// Writes a block with packets of these sequence numbers and times.
+/// Writes a block with packets of these sequence numbers and times, kept whole.
 fn write(sink: &mut BlockSink, packets: impl IntoIterator<Item = (u64, u64)>) {
-    let mut block = loop {
-        match sink.take() {
-            Some(block) => break block,
-            None => drop(sink.wait().unwrap()),
-        }
-    };
-    block.define_context(&serde_json::to_vec(&Context::default()).unwrap());
-    block.define_verdict(0, 0, 1, 0, &[0]);
-    block.define_interface(0, &Interface::new(LinkType::ETHERNET, 0));
-    for (seq, ts_ns) in packets {
-        block.push_packet(
-            &PacketRecord {
-                ts_ns,
-                seq,
+    small::write(sink, |block| {
+        for (seq, ts_ns) in packets {
+            let packet = PacketRecord {
                 wire_len: 600,
                 captured_len: 600,
-                header_len: 14,
-                interface: 0,
-                verdict: 0,
-                keep_code: Keep::Full.code(),
-                has_timestamp: true,
+                keep: KeepKind::Full,
                 data: &[7; 600],
-                options: &[],
-            },
-            0,
-        );
-    }
-    sink.submit(block).unwrap();
-    while sink.wait().unwrap().is_some() {}
+                ..small::packet(seq, ts_ns)
+            };
+            block.push_packet(&packet, 0);
+        }
+    });
 }
 
 /// The result of an export, and the times of its packets.
@@ -88,7 +53,7 @@ fn each_block_is_read_once_and_each_record_decoded_once() {
     const PACKETS: u64 = 40;
     let sim = SimDisk::new();
     let disk: Arc<dyn Disk> = Arc::new(sim.clone());
-    let (recorder, mut sinks) = start(&disk, 2);
+    let (recorder, mut sinks) = start(&disk, &about(), 64 << 10, 2);
     for file in 0..FILES / 2 {
         for (worker, sink) in (0..).zip(&mut sinks) {
             let seqs = file * PACKETS..(file + 1) * PACKETS;
@@ -117,7 +82,7 @@ fn each_block_is_read_once_and_each_record_decoded_once() {
 #[test]
 fn what_one_worker_has_compacted_goes_between_what_another_has_not() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
-    let (recorder, mut sinks) = start(&disk, 2);
+    let (recorder, mut sinks) = start(&disk, &about(), 64 << 10, 2);
     // The other's only file is still being written.
     write(&mut sinks[1], [(0, 5), (1, 15)]);
     for seq in 0..4 {
@@ -137,7 +102,7 @@ fn what_one_worker_has_compacted_goes_between_what_another_has_not() {
 #[test]
 fn one_worker_keeps_its_order_across_tiers() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
-    let (recorder, mut sinks) = start(&disk, 1);
+    let (recorder, mut sinks) = start(&disk, &about(), 64 << 10, 1);
     for (seq, ts_ns) in [(0, 100), (1, 110), (2, 50)] {
         write(&mut sinks[0], [(seq, ts_ns)]);
     }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use strata_blocks::{BlockBuilder, BlockSink, PacketRecord, Record, Written, block_channel};
+use strata_blocks::{BlockBuilder, BlockSink, PacketRecord, Record, Trees, Written, block_channel};
 use strata_rdma::{OnLoss, PacketBatch};
 use strata_relay::{
     Link, LinkOptions, LinkReport, Relay, RelayError, RelayOptions, Transport, tls,
@@ -18,7 +18,7 @@ use strata_testkit::Certificates;
 use strata_testkit_disk::SimDisk;
 use strata_wire::roce::{Packet, Service};
 use strata_wire::segment::{Layout, SegmentHeader};
-use strata_wire::{Ledger, mix64};
+use strata_wire::{KeepKind, Ledger, mix64};
 
 /// The contents of a test packet, from its number.
 fn content(seq: u64) -> Vec<u8> {
@@ -41,7 +41,7 @@ fn record(seq: u64, data: &[u8]) -> PacketRecord<'_> {
         header_len: 54,
         interface: u16::from(seq.is_multiple_of(3)),
         verdict: u16::try_from(seq % 5).unwrap(),
-        keep_code: 3,
+        keep: KeepKind::Full,
         has_timestamp: true,
         data,
         options: &[],
@@ -61,7 +61,7 @@ fn define(block: &mut BlockBuilder, seq: u64) {
     }
     if block.needs_verdict(packet.verdict) {
         let class = u8::try_from(packet.verdict).unwrap();
-        block.define_verdict(packet.verdict, class, 1, 9, &[1, 2, 3]);
+        block.define_verdict(packet.verdict, class, Trees::Packet, 9, &[1, 2, 3]);
     }
 }
 

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use strata_blocks::{BlockBuilder, PacketRecord, Record, block_channel};
+use strata_blocks::{BlockBuilder, PacketRecord, Record, Trees, block_channel};
 use strata_rdma::{Event, Failure, OnLoss, PacketBatch, Psn, Requester, RequesterOptions};
 use strata_relay::protocol::{
     Begin, BlockFull, End, Hello, HelloPath, Message, Welcome, WelcomePath,
@@ -23,7 +23,7 @@ use strata_store::{About, Log, Loss, RealDisk, SavedLedger, Select};
 use strata_testkit_disk::SimDisk;
 use strata_wire::roce::{NakCode, Service, UDP_PORT};
 use strata_wire::segment::{BlockWriter, Layout, PacketInfo};
-use strata_wire::{Ledger, mix64};
+use strata_wire::{KeepKind, Ledger, mix64};
 
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const GUEST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
@@ -432,7 +432,7 @@ fn packet(seq: u64, data: &[u8]) -> PacketRecord<'_> {
         header_len: 14,
         interface: 0,
         verdict: 0,
-        keep_code: 3,
+        keep: KeepKind::Full,
         has_timestamp: true,
         data,
         options: &[],
@@ -448,7 +448,7 @@ fn fill(block: &mut BlockBuilder, seqs: std::ops::Range<u64>) {
     block.define_context(b"{\"mode\":\"\",\"model\":\"\",\"classes\":[],\"granularities\":[]}");
     let link = strata_wire::LinkType(1);
     block.define_interface(0, &strata_wire::Interface::new(link, 0));
-    block.define_verdict(0, 0, 0, 0, &[]);
+    block.define_verdict(0, 0, Trees::None, 0, &[]);
     for seq in seqs {
         let data = data_of(seq);
         block.push_packet(&packet(seq, &data), 0);

@@ -82,7 +82,7 @@ pub struct Part {
     /// Flows.
     pub flows: u64,
     /// Packets and bytes by class and granularity.
-    pub counts: Vec<PartCount>,
+    pub counts: Vec<ClassCount>,
     /// The key of its encrypted files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<WrappedKey>,
@@ -116,33 +116,6 @@ impl Part {
     #[must_use]
     pub fn file(&self, kind: FileKind) -> Option<&PartFile> {
         self.files.iter().find(|file| file.kind == kind)
-    }
-}
-
-/// [`ClassCount`] as stored in the manifest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct PartCount {
-    /// Index of the class in the recording.
-    pub class: u8,
-    /// [`strata_wire::Keep::code`].
-    pub keep: u8,
-    /// Packets.
-    pub packets: u64,
-    /// Their bytes on the wire.
-    pub wire_bytes: u64,
-    /// Their bytes kept.
-    pub logged_bytes: u64,
-}
-
-impl From<&PartCount> for ClassCount {
-    fn from(count: &PartCount) -> Self {
-        Self {
-            class: count.class,
-            keep_code: count.keep,
-            packets: count.packets,
-            wire_bytes: count.wire_bytes,
-            logged_bytes: count.logged_bytes,
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use strata_blocks::{ClassCount, Promotion, RawRecord, Records, Whole, complete};
-use strata_wire::{Keep, exact};
+use strata_wire::{KeepKind, exact};
 
 use crate::block::Block;
 use crate::disk::Disk;
@@ -25,7 +25,7 @@ struct Place {
     kept_len: u32,
     wire_len: u32,
     class: u8,
-    keep_code: u8,
+    keep: KeepKind,
     verdict: Option<u16>,
 }
 
@@ -54,7 +54,7 @@ impl Promotions {
                 kept_len: promotion.kept_len,
                 wire_len: promotion.wire_len,
                 class: promotion.class,
-                keep_code: promotion.keep_code,
+                keep: promotion.keep,
                 verdict: promotion.verdict,
             };
             self.places
@@ -140,26 +140,27 @@ impl Promotions {
 
 /// Moves a packet from one granularity to the other.
 fn count(counts: &mut Vec<ClassCount>, place: &Place) {
-    let full = Keep::Full.code();
-    let of = |keep_code: u8| {
-        move |count: &ClassCount| count.class == place.class && count.keep_code == keep_code
-    };
+    let of =
+        |keep: KeepKind| move |count: &ClassCount| count.class == place.class && count.keep == keep;
     let wire_bytes = u64::from(place.wire_len.max(place.len));
-    let Some(before) = counts.iter_mut().find(|count| of(place.keep_code)(count)) else {
+    let Some(before) = counts.iter_mut().find(|count| of(place.keep)(count)) else {
         return;
     };
     before.packets = before.packets.saturating_sub(1);
     before.wire_bytes = before.wire_bytes.saturating_sub(wire_bytes);
     before.logged_bytes = before.logged_bytes.saturating_sub(place.kept_len.into());
     counts.retain(|count| count.packets > 0);
-    let index = counts.iter().position(of(full)).unwrap_or_else(|| {
-        counts.push(ClassCount {
-            class: place.class,
-            keep_code: full,
-            ..ClassCount::default()
+    let index = counts
+        .iter()
+        .position(of(KeepKind::Full))
+        .unwrap_or_else(|| {
+            counts.push(ClassCount {
+                class: place.class,
+                keep: KeepKind::Full,
+                ..ClassCount::default()
+            });
+            counts.len() - 1
         });
-        counts.len() - 1
-    });
     let after = &mut counts[index];
     after.packets = after.packets.saturating_add(1);
     after.wire_bytes = after.wire_bytes.saturating_add(wire_bytes);
@@ -233,7 +234,7 @@ mod tests {
             kept_len: 40,
             wire_len: 60,
             class: 0,
-            keep_code: 1,
+            keep: KeepKind::Header,
             verdict: None,
         };
         promotions.places.insert((0, 5), place);

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use strata_blocks::{BlockBuilder, PacketRecord, Written};
+use strata_blocks::{BlockBuilder, PacketRecord, Trees, Written};
 use strata_capture::{Input, InputOptions, Next};
 use strata_store::{About, Disk, Log, Loss, Recorder, RecorderOptions, Select, State, StoreError};
 use strata_testkit_disk::SimDisk;
-use strata_wire::{Interface, Ledger, LinkType, Meta, mix64};
+use strata_wire::{Interface, KeepKind, Ledger, LinkType, Meta, mix64};
 
 use common::{content, empty, push, read};
 
@@ -240,7 +240,7 @@ fn packets_of_several_interfaces_are_exported_in_the_order_of_their_times() {
                 block.define_context(b"{}");
             }
             if block.needs_verdict(0) {
-                block.define_verdict(0, 0, 0, 0, &[]);
+                block.define_verdict(0, 0, Trees::None, 0, &[]);
             }
             let data = content(seq);
             let len = u32::try_from(data.len()).unwrap();
@@ -252,7 +252,7 @@ fn packets_of_several_interfaces_are_exported_in_the_order_of_their_times() {
                 header_len: 0,
                 interface,
                 verdict: 0,
-                keep_code: 3,
+                keep: KeepKind::Full,
                 has_timestamp: true,
                 data: &data,
                 options: &[],

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use strata_blocks::Promotion;
 use strata_store::{About, Disk, Log, Recorder, RecorderOptions, checkpoint_name, index_name};
 use strata_testkit_disk::SimDisk;
-use strata_wire::Ledger;
+use strata_wire::{KeepKind, Ledger};
 
 const DOCS: &str = include_str!("../../../docs/formats/block-file.md");
 
@@ -74,7 +74,7 @@ fn log() -> (SimDisk, Log) {
             block.push_promotion(&Promotion {
                 seq: 6,
                 class: 3,
-                keep_code: 1,
+                keep: KeepKind::Header,
                 kept_len: 40,
                 wire_len: 77,
                 verdict: Some(2),

@@ -3,7 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::flow::mix64;
+use crate::ledger::CutWhere;
 
 /// How much of one packet is kept. Ordered: a larger value meets every demand that a smaller one
 /// meets, so demands are joined by `max`.
@@ -34,28 +37,94 @@ impl Keep {
         }
     }
 
-    /// A number for files: 0 nothing, 1 header, 2 partial, 3 full.
+    /// It without the number of bytes, as records have it.
     #[inline]
     #[must_use]
-    pub fn code(self) -> u8 {
+    pub fn kind(self) -> KeepKind {
         match self {
-            Self::Nothing => 0,
-            Self::Header => 1,
-            Self::Partial(_) => 2,
-            Self::Full => 3,
+            Self::Nothing => KeepKind::Nothing,
+            Self::Header => KeepKind::Header,
+            Self::Partial(_) => KeepKind::Partial,
+            Self::Full => KeepKind::Full,
+        }
+    }
+}
+
+/// What was kept of a packet: a [`Keep`] without its number of bytes.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+#[serde(into = "u8", try_from = "u8")]
+#[repr(u8)]
+pub enum KeepKind {
+    /// Nothing.
+    #[default]
+    Nothing = 0,
+    /// The headers.
+    Header = 1,
+    /// The headers and some bytes after them.
+    Partial = 2,
+    /// Every captured byte.
+    Full = 3,
+}
+
+impl KeepKind {
+    /// All of them, by code.
+    pub const ALL: [Self; 4] = [Self::Nothing, Self::Header, Self::Partial, Self::Full];
+
+    /// Its number in files.
+    #[inline]
+    #[must_use]
+    pub const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// The one that the low two bits of a record's flags say.
+    #[inline]
+    #[must_use]
+    pub const fn of_flags(flags: u8) -> Self {
+        match flags & 3 {
+            0 => Self::Nothing,
+            1 => Self::Header,
+            2 => Self::Partial,
+            _ => Self::Full,
         }
     }
 
-    /// The name of a [`Keep::code`].
+    /// Its name in tables and messages.
     #[must_use]
-    pub fn code_name(code: u8) -> &'static str {
-        match code {
-            0 => "nothing",
-            1 => "header",
-            2 => "partial",
-            3 => "full",
-            _ => "unknown",
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Header => "header",
+            Self::Partial => "partial",
+            Self::Full => "full",
         }
+    }
+
+    /// Where packets kept so are cut.
+    #[inline]
+    #[must_use]
+    pub const fn cut_where(self) -> CutWhere {
+        match self {
+            Self::Partial => CutWhere::Partial,
+            Self::Nothing | Self::Header | Self::Full => CutWhere::Header,
+        }
+    }
+}
+
+impl From<KeepKind> for u8 {
+    fn from(kind: KeepKind) -> Self {
+        kind.code()
+    }
+}
+
+impl TryFrom<u8> for KeepKind {
+    type Error = &'static str;
+
+    fn try_from(code: u8) -> Result<Self, Self::Error> {
+        let kind = Self::ALL.get(usize::from(code)).copied();
+        kind.ok_or("a granularity has a number from 0 to 3")
     }
 }
 

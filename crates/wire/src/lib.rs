@@ -49,7 +49,7 @@ pub use decider::{Decider, in_words};
 pub use dissect::{Headers, TunnelKey};
 pub use flow::{AddressFamily, Endpoint, FlowHasher, FlowKey, ip_addr, mix64};
 pub use granularity::{
-    Granularity, Keep, Outcome, ParseGranularityError, SampleBy, Sampling, join,
+    Granularity, Keep, KeepKind, Outcome, ParseGranularityError, SampleBy, Sampling, join,
 };
 pub use ledger::{Counters, CutWhere, DropReason, Imbalance, Ledger};
 pub use link::LinkType;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use strata_archive::{Identities, compact, encrypt_to};
-use strata_blocks::PacketRecord;
+use strata_blocks::{PacketRecord, Trees};
 use strata_capture::{Input, InputOptions, Next};
 use strata_classify::Model;
 use strata_pipeline::{Parts, RunError, Worker, WorkerOptions, run};
@@ -15,7 +15,7 @@ use strata_policy::Mode;
 use strata_query::{ExportOptions, FileFormat, Find};
 use strata_store::{About, Disk, Log, Recorder, RecorderOptions};
 use strata_testkit::{data_dir, workspace_root};
-use strata_testkit_disk::SimDisk;
+use strata_testkit_disk::{SimDisk, small};
 use strata_wire::dissect::dissect;
 use strata_wire::{Context, FlowShare, Interface, Keep, Ledger, LinkType, Meta, TunnelKey};
 
@@ -138,15 +138,9 @@ pub(crate) fn record_headers(
     protected: &[&str],
     share_of: impl Fn(u64) -> Option<FlowShare>,
 ) {
-    let classes = vec!["benign".to_owned()];
-    let about = About {
-        hash_seed: [1, 2],
-        model_json: br#"{"classes":[{"name":"benign","anomalous":false}]}"#.to_vec(),
-        classes: classes.clone(),
-        ..About::default()
-    };
+    let about = small::about();
     let context = Context {
-        classes,
+        classes: about.classes.clone(),
         protected: protected.iter().map(|&text| text.to_owned()).collect(),
         ..Context::default()
     };
@@ -154,7 +148,7 @@ pub(crate) fn record_headers(
     let (recorder, mut sink) = Recorder::start(Arc::clone(disk), options, &about).unwrap();
     let mut block = sink.take().unwrap();
     block.define_context(&serde_json::to_vec(&context).unwrap());
-    block.define_verdict(0, 0, 1, 0, &[0]);
+    block.define_verdict(0, 0, Trees::Packet, 0, &[0]);
     for (seq, packet) in (0..).zip(read(path).packets) {
         let (ts_ns, link, wire_len, bytes, _) = packet;
         let link = LinkType(link);
@@ -177,7 +171,7 @@ pub(crate) fn record_headers(
             header_len: u16::try_from(data.len()).unwrap(),
             interface: 0,
             verdict: 0,
-            keep_code: Keep::Header.code(),
+            keep: Keep::Header.kind(),
             has_timestamp: true,
             data,
             options: &[],

@@ -4,7 +4,7 @@ use strata_wire::{FlowShare, Interface, Meta};
 
 use super::BlockBuilder;
 use crate::context::may_protect;
-use crate::format::{FLAG_META, FLAG_PROTECTED, PREFIX_LEN, VERDICT_DECIDED, kind};
+use crate::format::{FLAG_META, FLAG_PROTECTED, PREFIX_LEN, Trees, VERDICT_DECIDED, kind};
 
 impl BlockBuilder {
     /// Whether context, interface and verdict are all defined in this block.
@@ -46,11 +46,11 @@ impl BlockBuilder {
     /// # Panics
     ///
     /// As [`BlockBuilder::define_decided`].
-    pub fn define_verdict(&mut self, id: u16, class: u8, level: u8, score: u16, leaves: &[u16]) {
-        self.define_decided(id, (class, level, score), leaves, &[]);
+    pub fn define_verdict(&mut self, id: u16, class: u8, trees: Trees, score: u16, leaves: &[u16]) {
+        self.define_decided(id, (class, trees, score), leaves, &[]);
     }
 
-    /// Defines a verdict, as in [`VerdictRecord`](crate::VerdictRecord): class, level and score,
+    /// Defines a verdict, as in [`VerdictRecord`](crate::VerdictRecord): class, trees and score,
     /// and the bytes of who decided ([`Decider::emit`](crate::Decider::emit)), empty if the class
     /// did. Does not allocate.
     ///
@@ -60,7 +60,7 @@ impl BlockBuilder {
     pub fn define_decided(
         &mut self,
         id: u16,
-        (class, level, score): (u8, u8, u16),
+        (class, trees, score): (u8, Trees, u16),
         leaves: &[u16],
         decider: &[u8],
     ) {
@@ -70,7 +70,7 @@ impl BlockBuilder {
             bytes.copy_from_slice(&leaf.to_le_bytes());
         }
         let [low, high] = score.to_le_bytes();
-        let fixed = [class, level, low, high];
+        let fixed = [class, trees.code(), low, high];
         if decider.is_empty() {
             self.push_record(kind::VERDICT, 0, id, &[&fixed, bytes]);
         } else {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use strata_wire::KeepKind;
 use strata_wire::pcapng::options::push_comment;
 use strata_wire::segment::{Assembly, Packet, damaged};
 
@@ -131,7 +132,7 @@ pub fn assemble(header: &RelayedHeader, segments: &[u8], definitions: &Definitio
 struct Builder<'a> {
     definitions: &'a Definitions,
     defined: BTreeSet<(u8, u16)>,
-    counts: BTreeMap<(u8, u8), ClassCount>,
+    counts: BTreeMap<(u8, KeepKind), ClassCount>,
     assembled: Assembled,
 }
 
@@ -162,9 +163,9 @@ impl Builder<'_> {
         header.logged_bytes += packet.data.len() as u64;
         let class = segments.header().class;
         header.classes |= 1 << class.min(63);
-        let count = self.counts.entry((class, packet.keep_code)).or_default();
+        let count = self.counts.entry((class, packet.keep)).or_default();
         count.class = class;
-        count.keep_code = packet.keep_code;
+        count.keep = packet.keep;
         count.packets += 1;
         count.wire_bytes += wire_bytes;
         count.logged_bytes += packet.data.len() as u64;

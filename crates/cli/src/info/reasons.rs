@@ -5,13 +5,13 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 use serde_json::json;
-use strata_blocks::{PacketRecord, VerdictRecord, keep_name, reason};
+use strata_blocks::{PacketRecord, Trees, VerdictRecord, reason};
 use strata_classify::Model;
 use strata_query::reasons_of;
 use strata_sketch::Level;
 use strata_store::{Log, Recording};
 use strata_wire::dissect::dissect;
-use strata_wire::{AddressFamily, Context, LinkType, TunnelKey, grouped, in_words};
+use strata_wire::{AddressFamily, Context, KeepKind, LinkType, TunnelKey, grouped, in_words};
 
 use crate::text::time;
 
@@ -27,7 +27,7 @@ struct Counted {
 }
 
 /// Granularity, class, reason, and the bits of the score if the forest decided.
-type Key = (u8, String, String, u32);
+type Key = (KeepKind, String, String, u32);
 
 /// Counts of reasons.
 #[derive(Debug, Default)]
@@ -38,7 +38,7 @@ pub(super) struct Reasons {
     /// Verdicts of all workers; each worker numbers its own.
     defined: HashMap<(u16, u16), VerdictRecord>,
     /// By worker, verdict and granularity, in the current context: index into `counts`.
-    places: HashMap<(u16, u16, u8), usize>,
+    places: HashMap<(u16, u16, KeepKind), usize>,
     known: HashMap<Key, usize>,
     counts: Vec<(Key, Counted)>,
     /// Compacted packets that cannot be read without a key.
@@ -80,14 +80,14 @@ impl Reasons {
     }
 
     pub(super) fn count(&mut self, packet: &PacketRecord<'_>) {
-        let number = (self.worker, packet.verdict, packet.keep_code);
+        let number = (self.worker, packet.verdict, packet.keep);
         let place = match self.places.get(&number) {
             Some(&place) => place,
             None => {
                 let verdict = self.defined.get(&(self.worker, packet.verdict));
                 let class = verdict.and_then(|v| self.context.classes.get(usize::from(v.class)));
                 let class = class.map_or("unknown", String::as_str).to_owned();
-                let score = verdict.filter(|v| v.level > 0);
+                let score = verdict.filter(|v| v.trees != Trees::None);
                 let score = score.map(|v| f32::from(v.score) / 65_535.0);
                 let link = self.links.get(&packet.interface).copied();
                 let counted = Counted {
@@ -97,7 +97,7 @@ impl Reasons {
                     score,
                 };
                 let text = reason(verdict, &self.context);
-                let place = self.add((packet.keep_code, class, text), counted);
+                let place = self.add((packet.keep, class, text), counted);
                 self.places.insert(number, place);
                 place
             }
@@ -106,7 +106,11 @@ impl Reasons {
     }
 
     /// Adds packets; returns the index of their count.
-    fn add(&mut self, (keep, class, reason): (u8, String, String), mut more: Counted) -> usize {
+    fn add(
+        &mut self,
+        (keep, class, reason): (KeepKind, String, String),
+        mut more: Counted,
+    ) -> usize {
         if in_words(&reason).is_some() {
             more.score = None;
         }
@@ -146,8 +150,8 @@ impl Reasons {
                 }
             };
             for found in counts {
-                let code = (0..=3).find(|code| keep_name(*code) == found.granularity);
-                let Some(code) = code else {
+                let named = |keep: &KeepKind| keep.name() == found.granularity;
+                let Some(keep) = KeepKind::ALL.into_iter().find(named) else {
                     let problem = format!("no granularity is called {}", found.granularity);
                     self.problems.push(problem);
                     continue;
@@ -158,7 +162,7 @@ impl Reasons {
                     first_flow: found.first_flow,
                     score: found.score,
                 };
-                self.add((code, found.class, found.reason), counted);
+                self.add((keep, found.class, found.reason), counted);
             }
         }
         Ok(())
@@ -171,7 +175,7 @@ impl Reasons {
             .into_iter()
             .map(|((keep, class, reason, _), counted)| {
                 json!({
-                    "granularity": keep_name(*keep),
+                    "granularity": keep.name(),
                     "class": class,
                     "reason": reason,
                     "score": counted.score,
@@ -197,11 +201,11 @@ impl Reasons {
                 grouped(self.encrypted)
             );
         }
-        for keep in (0..=3).rev() {
+        for keep in KeepKind::ALL.into_iter().rev() {
             let mut rows: Vec<&(Key, Counted)> = self
                 .counts
                 .iter()
-                .filter(|((code, ..), counted)| *code == keep && counted.packets > 0)
+                .filter(|((of, ..), counted)| *of == keep && counted.packets > 0)
                 .collect();
             if rows.is_empty() {
                 continue;
@@ -210,7 +214,7 @@ impl Reasons {
             let _ = writeln!(
                 text,
                 "why {}, {} reasons, most frequent first:",
-                keep_name(keep),
+                keep.name(),
                 rows.len()
             );
             for (key, counted) in rows.into_iter().take(most) {

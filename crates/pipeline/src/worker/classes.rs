@@ -2,7 +2,7 @@
 
 use strata_blocks::ClassCount;
 use strata_policy::ClassKept;
-use strata_wire::{Counters, Keep};
+use strata_wire::{Counters, KeepKind};
 
 /// Keep codes that a class can have, plus one for what is sampled out. What is dropped has the code
 /// for nothing.
@@ -32,14 +32,14 @@ impl ByClass {
 
     #[inline]
     pub(super) fn dropped(&mut self, class: u8, bytes: u64) {
-        let nothing = usize::from(Keep::Nothing.code());
+        let nothing = usize::from(KeepKind::Nothing.code());
         self.0[usize::from(class)][nothing].captured.add(bytes);
     }
 
     /// Adds the packets of a block.
     pub(super) fn merge(&mut self, block: impl Iterator<Item = ClassCount>) {
         for block in block {
-            let count = &mut self.0[usize::from(block.class)][usize::from(block.keep_code)];
+            let count = &mut self.0[usize::from(block.class)][usize::from(block.keep.code())];
             count.captured.packets += block.packets;
             count.captured.bytes += block.wire_bytes;
             count.kept_bytes += block.logged_bytes;
@@ -56,7 +56,7 @@ impl ByClass {
                     granularity: match code {
                         0 => "drop",
                         4 => "sampled_out",
-                        code => Keep::code_name(code),
+                        code => KeepKind::of_flags(code).name(),
                     },
                     captured: count.captured,
                     kept_bytes: count.kept_bytes,

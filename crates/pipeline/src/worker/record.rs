@@ -1,6 +1,6 @@
 //! The last stage of a worker: how much of a packet is kept, and its record.
 
-use strata_blocks::{PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, Sink, SinkError};
+use strata_blocks::{PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, Sink, SinkError, Trees};
 use strata_capture::PacketRef;
 use strata_classify::VerdictId;
 use strata_sketch::Level;
@@ -82,7 +82,7 @@ impl<S: Sink> Worker<S> {
             header_len: clamped::<u16>(header_len),
             interface: packet.interface,
             verdict: reason,
-            keep_code: keep.code(),
+            keep: keep.kind(),
             has_timestamp: packet.has_timestamp,
             data,
             options: packet.options,
@@ -208,13 +208,13 @@ impl<S: Sink> Worker<S> {
         }
         let (verdict, decider, has_leaves) = self.reasons.resolve(reason);
         let known = self.classifier.verdict(verdict);
-        let level = match known.level {
-            None => 0,
-            Some(Level::Packet) => 1,
-            Some(Level::Flow) => 2,
+        let trees = match known.level {
+            None => Trees::None,
+            Some(Level::Packet) => Trees::Packet,
+            Some(Level::Flow) => Trees::Flow,
         };
         let leaves: &[u16] = if has_leaves { &known.leaves } else { &[] };
-        let fixed = (known.class, level, known.score);
+        let fixed = (known.class, trees, known.score);
         self.block.define_decided(reason, fixed, leaves, decider);
     }
 }

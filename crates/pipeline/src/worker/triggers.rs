@@ -146,7 +146,7 @@ impl<S: Sink> Worker<S> {
                     seq: self.next_seq,
                     verdict,
                     class,
-                    keep_code: keep.code(),
+                    keep: keep.kind(),
                     kept_len,
                     wire_len: exact::<u32>(wire_bytes(packet)),
                     data: packet.data,
@@ -179,7 +179,7 @@ impl<S: Sink> Worker<S> {
                 self.block.push_promotion(&Promotion {
                     seq: packet.seq,
                     class: packet.class,
-                    keep_code: packet.keep_code,
+                    keep: packet.keep,
                     kept_len: packet.kept_len,
                     wire_len: packet.wire_len,
                     verdict: Some(reason),

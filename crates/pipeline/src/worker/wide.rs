@@ -7,7 +7,7 @@ use strata_blocks::{PACKET_HEADER_LEN, PREFIX_LEN, PacketRun, Sink, SinkError};
 use strata_capture::{PacketRef, Packets};
 use strata_classify::{LANES, VerdictId};
 use strata_wire::wide::{Avx512, GROUP, PacketColumns, WIDE};
-use strata_wire::{Headers, Keep, LinkType, Outcome, prefetch};
+use strata_wire::{Headers, Keep, KeepKind, LinkType, Outcome, prefetch};
 
 use super::{DEFINITIONS_LEN, Worker, fetch};
 use crate::classifier::bits;
@@ -74,7 +74,7 @@ impl Wide {
                 self.kept = None;
                 return;
             };
-            kept.codes[class] = keep.code();
+            kept.codes[class] = keep.kind().code();
             kept.payload[class] = match keep {
                 Keep::Nothing => {
                     self.kept = None;
@@ -335,7 +335,7 @@ impl<S: Sink> Worker<S> {
         let mut noted = lanes.start;
         while let Some((at, headers)) = wide.others.get(*others).filter(|(at, _)| *at < lanes.end) {
             self.note_plain(columns, noted..*at);
-            let is_whole = wide.codes[*at] == Keep::Full.code();
+            let is_whole = wide.codes[*at] == KeepKind::Full.code();
             if headers.has_no_network() && !is_whole {
                 let kept_len = u64::from(wide.kept_len[*at]);
                 self.ledger.header_fallback.add(kept_len);

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
 
-use strata_blocks::{BlockBuilder, BlockSink, BlockSource, Incoming, PacketRecord, block_channel};
+use strata_blocks::{
+    BlockBuilder, BlockSink, BlockSource, Incoming, PacketRecord, Trees, block_channel,
+};
 use strata_control::elastic::{Degradation, ElasticState, follow};
 use strata_rdma::OnLoss;
 use strata_relay::RelayError;
@@ -16,7 +18,7 @@ use strata_store::SavedLedger;
 use strata_testkit::sim::{MS, SECOND};
 use strata_wire::roce::Packet;
 use strata_wire::segment::Layout;
-use strata_wire::{Interface, Ledger, LinkType, mix64};
+use strata_wire::{Interface, KeepKind, Ledger, LinkType, mix64};
 
 use crate::disk::{degradation, options};
 use crate::net::{Conn, End, Net};
@@ -51,7 +53,7 @@ pub(crate) fn record(seq: u64, data: &[u8]) -> PacketRecord<'_> {
         header_len: 54,
         interface: 0,
         verdict: (seq % 5) as u16,
-        keep_code: 3,
+        keep: KeepKind::Full,
         has_timestamp: true,
         data,
         options: &[],
@@ -210,7 +212,13 @@ impl SwitchNode {
             block.define_interface(packet.interface, &Interface::new(LinkType(1), 65_535));
         }
         if block.needs_verdict(packet.verdict) {
-            block.define_verdict(packet.verdict, packet.verdict as u8, 1, 9, &[1, 2, 3]);
+            block.define_verdict(
+                packet.verdict,
+                packet.verdict as u8,
+                Trees::Packet,
+                9,
+                &[1, 2, 3],
+            );
         }
     }
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use strata_blocks::{BlockBuilder, BlockSink, PacketRecord, Record, Written};
+use strata_blocks::{BlockBuilder, BlockSink, PacketRecord, Record, Trees, Written};
 use strata_store::{Log, Select, StoreError};
-use strata_wire::{Interface, LinkType, mix64};
+use strata_wire::{Interface, KeepKind, LinkType, mix64};
 
 /// The bytes of a packet, by its sequence number.
 pub(crate) fn content(seq: u64) -> Vec<u8> {
@@ -21,7 +21,7 @@ pub(crate) fn push(block: &mut BlockBuilder, seq: u64) {
         block.define_interface(0, &Interface::new(LinkType::ETHERNET, 0));
     }
     if block.needs_verdict(0) {
-        block.define_verdict(0, 0, 0, 0, &[]);
+        block.define_verdict(0, 0, Trees::None, 0, &[]);
     }
     let data = content(seq);
     let len = u32::try_from(data.len()).unwrap();
@@ -33,7 +33,7 @@ pub(crate) fn push(block: &mut BlockBuilder, seq: u64) {
         header_len: 0,
         interface: 0,
         verdict: 0,
-        keep_code: 3,
+        keep: KeepKind::Full,
         has_timestamp: true,
         data: &data,
         options: &[],

@@ -1,7 +1,7 @@
 //! The counters of packets in flight.
 
 use strata_blocks::{BlockCounters, RawPacket};
-use strata_wire::{CutWhere, Keep};
+use strata_wire::CutWhere;
 
 /// Counts a packet as the worker's ledger does.
 pub(super) fn count(counters: &mut BlockCounters, raw: &RawPacket<'_>) {
@@ -12,11 +12,7 @@ pub(super) fn count(counters: &mut BlockCounters, raw: &RawPacket<'_>) {
     counters.wire_bytes += wire;
     counters.logged_bytes += kept;
     counters.cut_bytes[CutWhere::Snaplen as usize] += wire - captured;
-    let place = if packet.keep_code == Keep::Partial(0).code() {
-        CutWhere::Partial
-    } else {
-        CutWhere::Header
-    };
+    let place = packet.keep.cut_where();
     counters.cut_bytes[place as usize] += captured - kept;
 }
 
