@@ -105,14 +105,7 @@ impl Compiler {
             _ => 0x0800,
         };
         let next = self.label();
-        self.ether_proto(
-            test,
-            ether,
-            Exits {
-                yes: next,
-                no: exits.no,
-            },
-        )?;
+        self.ether_proto(test, ether, exits.and_then(next))?;
         self.bind(next);
         let (version, number) = match header {
             Header::Tcp => (IpVersion::Any, 6),
@@ -126,35 +119,16 @@ impl Compiler {
             Header::Icmp6 => {
                 let next = self.label();
                 let place = self.layers.network(6);
-                self.equal(
-                    place,
-                    Width::Byte,
-                    58,
-                    Exits {
-                        yes: next,
-                        no: exits.no,
-                    },
-                )?;
+                self.equal(place, Width::Byte, 58, exits.and_then(next))?;
                 self.bind(next);
                 return Ok(());
             }
             _ => return Ok(()),
         };
         let (protocol, fragment) = (self.label(), self.label());
-        self.ip_proto(
-            test,
-            version,
-            number,
-            Exits {
-                yes: protocol,
-                no: exits.no,
-            },
-        )?;
+        self.ip_proto(test, version, number, exits.and_then(protocol))?;
         self.bind(protocol);
-        self.first_fragment(Exits {
-            yes: fragment,
-            no: exits.no,
-        })?;
+        self.first_fragment(exits.and_then(fragment))?;
         self.bind(fragment);
         Ok(())
     }

@@ -25,6 +25,31 @@ pub(crate) struct Exits {
     pub(crate) no: Label,
 }
 
+impl Exits {
+    /// The exits of a first test if another one, at `next`, must hold too.
+    pub(crate) fn and_then(self, next: Label) -> Self {
+        Self { yes: next, ..self }
+    }
+
+    /// As [`Exits::and_then`], if there is another one.
+    pub(crate) fn and_maybe(self, more: bool, next: Label) -> Self {
+        if more { self.and_then(next) } else { self }
+    }
+
+    /// The exits of a first test if otherwise another one, at `next`, may hold.
+    pub(crate) fn or_else(self, next: Label) -> Self {
+        Self { no: next, ..self }
+    }
+
+    /// The exits of a first test that must not hold, before another one at `next`.
+    pub(crate) fn unless(self, next: Label) -> Self {
+        Self {
+            yes: self.no,
+            no: next,
+        }
+    }
+}
+
 pub(crate) fn compile(expr: &Expr, link: LinkType) -> Result<Program, CompileError> {
     let mut compiler = Compiler::new(link);
     let exits = Exits {
@@ -98,15 +123,9 @@ impl Compiler {
         for index in 0..count - 1 {
             let next = self.label();
             let inner = if all {
-                Exits {
-                    yes: next,
-                    no: exits.no,
-                }
+                exits.and_then(next)
             } else {
-                Exits {
-                    yes: exits.yes,
-                    no: next,
-                }
+                exits.or_else(next)
             };
             emit(self, index, inner)?;
             self.bind(next);

@@ -35,14 +35,7 @@ impl Compiler {
             let (protocol, source, destination) = all[index];
             this.directed(direction, exits, |this, is_source, exits| {
                 let inner = this.label();
-                this.ether_proto(
-                    test,
-                    protocol,
-                    Exits {
-                        yes: inner,
-                        no: exits.no,
-                    },
-                )?;
+                this.ether_proto(test, protocol, exits.and_then(inner))?;
                 this.bind(inner);
                 let at = this
                     .layers
@@ -106,14 +99,7 @@ impl Compiler {
     pub(crate) fn ip_cast(&mut self, test: &Test, exits: Exits) -> Result<(), CompileError> {
         let protocol = if *test == Test::Ip6Multicast { IP6 } else { IP };
         let inner = self.label();
-        self.ether_proto(
-            test,
-            protocol,
-            Exits {
-                yes: inner,
-                no: exits.no,
-            },
-        )?;
+        self.ether_proto(test, protocol, exits.and_then(inner))?;
         self.bind(inner);
         let layers = self.layers;
         match test {
@@ -150,49 +136,19 @@ impl Compiler {
             }),
             IpVersion::V4 => {
                 let inner = self.label();
-                self.ether_proto(
-                    test,
-                    IP,
-                    Exits {
-                        yes: inner,
-                        no: exits.no,
-                    },
-                )?;
+                self.ether_proto(test, IP, exits.and_then(inner))?;
                 self.bind(inner);
                 self.equal(self.layers.network(9), Width::Byte, number, exits)
             }
             IpVersion::V6 => {
                 let (inner, other, fragment) = (self.label(), self.label(), self.label());
-                self.ether_proto(
-                    test,
-                    IP6,
-                    Exits {
-                        yes: inner,
-                        no: exits.no,
-                    },
-                )?;
+                self.ether_proto(test, IP6, exits.and_then(inner))?;
                 self.bind(inner);
                 let next = self.layers.network(6);
-                self.equal(
-                    next,
-                    Width::Byte,
-                    number,
-                    Exits {
-                        yes: exits.yes,
-                        no: other,
-                    },
-                )?;
+                self.equal(next, Width::Byte, number, exits.or_else(other))?;
                 self.bind(other);
                 // RFC 8200 section 4.5: a fragment header (44) directly after the IPv6 header.
-                self.equal(
-                    next,
-                    Width::Byte,
-                    44,
-                    Exits {
-                        yes: fragment,
-                        no: exits.no,
-                    },
-                )?;
+                self.equal(next, Width::Byte, 44, exits.and_then(fragment))?;
                 self.bind(fragment);
                 self.equal(self.layers.network(40), Width::Byte, number, exits)
             }
@@ -221,14 +177,7 @@ impl Compiler {
         let ip6 = version == IpVersion::V6;
         let inner = self.label();
         let protocol = if ip6 { IP6 } else { IP };
-        self.ether_proto(
-            test,
-            protocol,
-            Exits {
-                yes: inner,
-                no: exits.no,
-            },
-        )?;
+        self.ether_proto(test, protocol, exits.and_then(inner))?;
         self.bind(inner);
         let offset = self.layers.network(0).offset;
         self.step(Step::Chain {
@@ -266,14 +215,7 @@ impl Compiler {
             let ip6 = index == 0;
             let inner = this.label();
             let protocol = if ip6 { IP6 } else { IP };
-            this.ether_proto(
-                test,
-                protocol,
-                Exits {
-                    yes: inner,
-                    no: exits.no,
-                },
-            )?;
+            this.ether_proto(test, protocol, exits.and_then(inner))?;
             this.bind(inner);
             this.sequence(transports.len(), exits, false, |this, index, exits| {
                 this.transport_port(ip6, transports[index], direction, range, exits)
@@ -291,22 +233,11 @@ impl Compiler {
     ) -> Result<(), CompileError> {
         let ports = self.label();
         let place = self.layers.network(if ip6 { 6 } else { 9 });
-        self.equal(
-            place,
-            Width::Byte,
-            number,
-            Exits {
-                yes: ports,
-                no: exits.no,
-            },
-        )?;
+        self.equal(place, Width::Byte, number, exits.and_then(ports))?;
         self.bind(ports);
         if !ip6 {
             let first = self.label();
-            self.first_fragment(Exits {
-                yes: first,
-                no: exits.no,
-            })?;
+            self.first_fragment(exits.and_then(first))?;
             self.bind(first);
         }
         self.directed(direction, exits, |this, is_source, exits| {
@@ -320,10 +251,7 @@ impl Compiler {
                 return this.equal(place, Width::Half, low.into(), exits);
             }
             let rest = this.label();
-            let enough = Exits {
-                yes: rest,
-                no: exits.no,
-            };
+            let enough = exits.and_then(rest);
             let (low, high) = (low.into(), high.into());
             let all = u32::MAX;
             this.field(place, Width::Half, all, Relation::GreaterEqual, low, enough)?;
@@ -368,25 +296,14 @@ impl Compiler {
         let checks = 4 + usize::from(vni.is_some());
         self.sequence(
             checks,
-            Exits {
-                yes: inner,
-                no: exits.no,
-            },
+            exits.and_then(inner),
             true,
             |this, index, exits| match index {
                 0 => this.ether_proto(test, if ip6 { IP6 } else { IP }, exits),
                 1 => {
                     let udp_only = this.label();
                     let place = layers.network(if ip6 { 6 } else { 9 });
-                    this.equal(
-                        place,
-                        Width::Byte,
-                        17,
-                        Exits {
-                            yes: udp_only,
-                            no: exits.no,
-                        },
-                    )?;
+                    this.equal(place, Width::Byte, 17, exits.and_then(udp_only))?;
                     this.bind(udp_only);
                     if ip6 {
                         this.constant(true, exits)

@@ -37,10 +37,7 @@ impl Compiler {
             Link::LinuxCooked2 => self.equal(link_type, Width::Half, number, exits),
             Link::Wlan(_) => {
                 let llc = self.label();
-                self.data_frame(Exits {
-                    yes: llc,
-                    no: exits.no,
-                })?;
+                self.data_frame(exits.and_then(llc))?;
                 self.bind(llc);
                 self.llc_proto(number, exits)
             }
@@ -126,22 +123,11 @@ impl Compiler {
         if with_type {
             let number = if number == IPX_SAP { IPX } else { number };
             let other = self.label();
-            self.equal(
-                link_type,
-                Width::Half,
-                number,
-                Exits {
-                    yes: exits.yes,
-                    no: other,
-                },
-            )?;
+            self.equal(link_type, Width::Half, number, exits.or_else(other))?;
             self.bind(other);
         }
         let llc = self.label();
-        let long = Exits {
-            yes: exits.no,
-            no: llc,
-        };
+        let long = exits.unless(llc);
         self.field(
             link_type,
             Width::Half,
@@ -154,25 +140,10 @@ impl Compiler {
         match number {
             IPX_SAP => {
                 let (sap, raw) = (self.label(), self.label());
-                self.snap(
-                    0,
-                    IPX,
-                    Exits {
-                        yes: exits.yes,
-                        no: sap,
-                    },
-                )?;
+                self.snap(0, IPX, exits.or_else(sap))?;
                 self.bind(sap);
                 let place = self.layers.payload.place(0);
-                self.equal(
-                    place,
-                    Width::Byte,
-                    IPX_SAP,
-                    Exits {
-                        yes: exits.yes,
-                        no: raw,
-                    },
-                )?;
+                self.equal(place, Width::Byte, IPX_SAP, exits.or_else(raw))?;
                 self.bind(raw);
                 self.equal(place, Width::Half, 0xffff, exits)
             }
@@ -201,41 +172,17 @@ impl Compiler {
         };
         for known in types {
             let other = self.label();
-            self.equal(
-                link_type,
-                Width::Half,
-                *known,
-                Exits {
-                    yes: exits.yes,
-                    no: other,
-                },
-            )?;
+            self.equal(link_type, Width::Half, *known, exits.or_else(other))?;
             self.bind(other);
         }
         let llc = self.label();
-        self.equal(
-            link_type,
-            Width::Half,
-            4,
-            Exits {
-                yes: llc,
-                no: exits.no,
-            },
-        )?;
+        self.equal(link_type, Width::Half, 4, exits.and_then(llc))?;
         self.bind(llc);
         let place = self.layers.payload.place(0);
         match number {
             IPX_SAP => {
                 let snap = self.label();
-                self.equal(
-                    place,
-                    Width::Byte,
-                    IPX_SAP,
-                    Exits {
-                        yes: exits.yes,
-                        no: snap,
-                    },
-                )?;
+                self.equal(place, Width::Byte, IPX_SAP, exits.or_else(snap))?;
                 self.bind(snap);
                 self.snap(0, IPX, exits)
             }
@@ -271,15 +218,7 @@ impl Compiler {
         let payload = self.layers.payload;
         let first = self.label();
         let rest = (oui & 0xffff) << 16 | protocol;
-        self.equal(
-            payload.place(4),
-            Width::Word,
-            rest,
-            Exits {
-                yes: first,
-                no: exits.no,
-            },
-        )?;
+        self.equal(payload.place(4), Width::Word, rest, exits.and_then(first))?;
         self.bind(first);
         self.equal(
             payload.place(0),
@@ -301,10 +240,7 @@ impl Compiler {
             }
         };
         let bottom = self.label();
-        let more = Exits {
-            yes: bottom,
-            no: exits.no,
-        };
+        let more = exits.and_then(bottom);
         self.field(
             self.layers.last_label(2),
             Width::Byte,
@@ -334,14 +270,7 @@ impl Compiler {
             return self.nlpid(number, exits);
         }
         let inner = self.label();
-        self.ether_proto(
-            test,
-            ISO_SAP,
-            Exits {
-                yes: inner,
-                no: exits.no,
-            },
-        )?;
+        self.ether_proto(test, ISO_SAP, exits.and_then(inner))?;
         self.bind(inner);
         // On Cisco HDLC a byte of padding comes first.
         let padding = u32::from(self.layers.link == Link::CiscoHdlc);
@@ -356,14 +285,7 @@ impl Compiler {
         exits: Exits,
     ) -> Result<(), CompileError> {
         let inner = self.label();
-        self.iso_proto(
-            test,
-            0x83,
-            Exits {
-                yes: inner,
-                no: exits.no,
-            },
-        )?;
+        self.iso_proto(test, 0x83, exits.and_then(inner))?;
         self.bind(inner);
         self.equal(self.layers.network_no_snap(4), Width::Byte, number, exits)
     }
@@ -373,18 +295,12 @@ impl Compiler {
         let enter = if kind == Llc::Any {
             exits
         } else {
-            Exits {
-                yes: inner,
-                no: exits.no,
-            }
+            exits.and_then(inner)
         };
         match self.layers.link {
             Link::Ethernet => {
                 let short = self.label();
-                let long = Exits {
-                    yes: exits.no,
-                    no: short,
-                };
+                let long = exits.unless(short);
                 let link_type = self.layers.link_type.place(0);
                 self.field(
                     link_type,
@@ -439,14 +355,7 @@ impl Compiler {
             _ => return Err(self.unsupported(test, "VLAN tags are in Ethernet and 802.11 only")),
         }
         let tagged = self.label();
-        let inner = if id.is_some() {
-            Exits {
-                yes: tagged,
-                no: exits.no,
-            }
-        } else {
-            exits
-        };
+        let inner = exits.and_maybe(id.is_some(), tagged);
         // IEEE 802.1Q C-tag and S-tag, and the earlier type of S-tags.
         let types = [0x8100, 0x88a8, 0x9100];
         self.sequence(types.len(), inner, false, |this, index, exits| {
@@ -468,14 +377,7 @@ impl Compiler {
         exits: Exits,
     ) -> Result<(), CompileError> {
         let labelled = self.label();
-        let inner = if label.is_some() {
-            Exits {
-                yes: labelled,
-                no: exits.no,
-            }
-        } else {
-            exits
-        };
+        let inner = exits.and_maybe(label.is_some(), labelled);
         if self.layers.mpls_labels > 0 {
             // The label before this one is not the last.
             self.field(
@@ -526,14 +428,7 @@ impl Compiler {
         exits: Exits,
     ) -> Result<(), CompileError> {
         let found = self.label();
-        let inner = if session.is_some() {
-            Exits {
-                yes: found,
-                no: exits.no,
-            }
-        } else {
-            exits
-        };
+        let inner = exits.and_maybe(session.is_some(), found);
         self.ether_proto(test, 0x8864, inner)?;
         self.bind(found);
         if let Some(session) = session {

@@ -111,18 +111,10 @@ impl Compiler {
             return self.mac_at(6, address, exits);
         }
         // IEEE 802.11-2020 table 9-30: address 2 unless From DS, then 3, or 4 with To DS as well.
-        let (frame, data) = (self.label(), self.label());
+        let data = self.label();
         let control = self.layers.link_header.place(0);
         let flags = self.layers.link_header.place(1);
-        self.any_bit(
-            control,
-            0x04,
-            Exits {
-                yes: exits.no,
-                no: frame,
-            },
-        )?;
-        self.bind(frame);
+        self.no_control_frame(exits)?;
         self.unless_then(control, 0x08, exits, data, |this, exits| {
             this.mac_at(10, address, exits)
         })?;
@@ -154,18 +146,10 @@ impl Compiler {
         exits: Exits,
         mut test: impl FnMut(&mut Self, u32, Exits) -> Result<(), CompileError>,
     ) -> Result<(), CompileError> {
-        let (frame, data, to_ds) = (self.label(), self.label(), self.label());
+        let (data, to_ds) = (self.label(), self.label());
         let control = self.layers.link_header.place(0);
         let flags = self.layers.link_header.place(1);
-        self.any_bit(
-            control,
-            0x04,
-            Exits {
-                yes: exits.no,
-                no: frame,
-            },
-        )?;
-        self.bind(frame);
+        self.no_control_frame(exits)?;
         self.unless_then(control, 0x08, exits, data, |this, exits| {
             test(this, 4, exits)
         })?;
@@ -194,22 +178,9 @@ impl Compiler {
             },
         )?;
         self.bind(without);
-        test(
-            self,
-            Exits {
-                yes: exits.yes,
-                no: again,
-            },
-        )?;
+        test(self, exits.or_else(again))?;
         self.bind(again);
-        self.any_bit(
-            place,
-            bit,
-            Exits {
-                yes: next,
-                no: exits.no,
-            },
-        )?;
+        self.any_bit(place, bit, exits.and_then(next))?;
         self.bind(next);
         Ok(())
     }
@@ -226,23 +197,13 @@ impl Compiler {
             direction,
             MacDirection::Receiver | MacDirection::Transmitter
         ) {
-            self.any_bit(
-                control,
-                0x08,
-                Exits {
-                    yes: start,
-                    no: exits.no,
-                },
-            )?;
+            self.any_bit(control, 0x08, exits.and_then(start))?;
         }
         self.bind(start);
         let found = self.label();
         let at = match direction {
             MacDirection::Address3 => {
-                let control_frame = Exits {
-                    yes: exits.no,
-                    no: found,
-                };
+                let control_frame = exits.unless(found);
                 self.field(
                     control,
                     Width::Byte,
@@ -255,10 +216,7 @@ impl Compiler {
             }
             MacDirection::Address4 => {
                 let flags = self.layers.link_header.place(1);
-                let both = Exits {
-                    yes: found,
-                    no: exits.no,
-                };
+                let both = exits.and_then(found);
                 self.field(flags, Width::Byte, 0x03, Relation::Equal, 0x03, both)?;
                 24
             }
@@ -271,16 +229,10 @@ impl Compiler {
                 self.field(control, Width::Byte, 0x0c, Relation::Equal, 0x04, kind)?;
                 self.bind(control_frame);
                 // CTS and ACK frames have one address.
-                let cts = Exits {
-                    yes: exits.no,
-                    no: not_cts,
-                };
+                let cts = exits.unless(not_cts);
                 self.field(control, Width::Byte, 0xf0, Relation::Equal, 0xc0, cts)?;
                 self.bind(not_cts);
-                let ack = Exits {
-                    yes: exits.no,
-                    no: found,
-                };
+                let ack = exits.unless(found);
                 self.field(control, Width::Byte, 0xf0, Relation::Equal, 0xd0, ack)?;
                 10
             }
@@ -296,15 +248,7 @@ impl Compiler {
         let header = self.layers.link_header;
         let rest = self.label();
         let low = u32::from_be_bytes([c, d, e, f]);
-        self.equal(
-            header.place(at + 2),
-            Width::Word,
-            low,
-            Exits {
-                yes: rest,
-                no: exits.no,
-            },
-        )?;
+        self.equal(header.place(at + 2), Width::Word, low, exits.and_then(rest))?;
         self.bind(rest);
         self.equal(
             header.place(at),
@@ -316,18 +260,18 @@ impl Compiler {
 
     /// An 802.11 data frame, which alone has an LLC header.
     pub(crate) fn data_frame(&mut self, exits: Exits) -> Result<(), CompileError> {
+        self.no_control_frame(exits)?;
         let control = self.layers.link_header.place(0);
-        let next = self.label();
-        self.any_bit(
-            control,
-            0x04,
-            Exits {
-                yes: exits.no,
-                no: next,
-            },
-        )?;
-        self.bind(next);
         self.any_bit(control, 0x08, exits)
+    }
+
+    /// Rejects 802.11 control frames.
+    fn no_control_frame(&mut self, exits: Exits) -> Result<(), CompileError> {
+        let next = self.label();
+        let control = self.layers.link_header.place(0);
+        self.any_bit(control, 0x04, exits.unless(next))?;
+        self.bind(next);
+        Ok(())
     }
 
     pub(crate) fn frame_control(
