@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use strata_classify::Model;
 use strata_node::{
-    Closed, DestinationSpec, InputSpec, LogSpec, ModelSpec, Notice, RecordSpec, SteeringSpec, Tell,
-    check, start,
+    Closed, DestinationSpec, InputSpec, LogSpec, ModelSpec, NodeError, Notice, RecordSpec,
+    SteeringSpec, Tell, check, start,
 };
 use strata_store::{DiskChoice, Log, RecorderOptions};
 use strata_testkit::{data_dir, workspace_root};
@@ -175,4 +175,33 @@ fn who_drops_a_recording_ends_it_properly() {
     until("packets", || handle.counts().ledger.seen.packets > 0);
     drop(handle);
     assert!(!Log::open(&log).unwrap().is_being_written());
+}
+
+/// A caller can tell what is wrong without reading the message.
+#[test]
+fn errors_are_typed() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let fails = |spec: RecordSpec| {
+        let (tell, _) = listen();
+        let error = start(spec, Arc::default(), tell).err().unwrap();
+        assert!(!log.exists(), "{error}");
+        error
+    };
+    let error = fails(spec(dir.path().join("nosuch.pcap"), &log));
+    assert!(matches!(error, NodeError::Input(_)), "{error:?}");
+    let error = fails(RecordSpec {
+        modes: vec![String::from("nosuch")],
+        ..spec(trace(), &log)
+    });
+    assert!(matches!(error, NodeError::Mode(_)), "{error:?}");
+    let error = fails(RecordSpec {
+        mirror_to: Some(String::from("nosuch0")),
+        ..spec(trace(), &log)
+    });
+    let NodeError::At { what, source } = &error else {
+        panic!("{error:?}");
+    };
+    assert_eq!(what, "--mirror-to");
+    assert!(matches!(**source, NodeError::Send(_)), "{error:?}");
 }
