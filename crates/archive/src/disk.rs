@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use age::DecryptError;
 use age::stream::StreamReader;
 use strata_store::{
-    Disk, DiskFile, ENCRYPTED, FileKind, Layer, Part, PartFile, ReadOnlyFile, STAGING, WrappedKey,
-    read_archive,
+    Disk, DiskFile, DiskLayer, ENCRYPTED, FileKind, Part, PartFile, ReadOnlyFile, STAGING,
+    WrappedKey, read_archive,
 };
 
 use crate::checked::{CheckedFile, Pieces, pieces_of};
@@ -173,7 +173,7 @@ fn part_of(name: &str) -> Option<u32> {
     file.split('.').next()?.parse().ok()
 }
 
-impl Layer for ClearDisk {
+impl DiskLayer for ClearDisk {
     fn below(&self) -> &dyn Disk {
         self.below.as_ref()
     }

@@ -60,7 +60,8 @@ pub use keys::{Identities, KeyError, Recipients};
 pub use moving::{Moved, Place, relocate};
 pub use packets::PacketColumn;
 pub use prune::{
-    Importance, Piece, PieceKind, Plan, Pruned, Retention, make_room, plan, prune, retention_class,
+    Importance, Piece, PieceKind, PrunePlan, Pruned, Retention, make_room, plan, prune,
+    retention_class,
 };
 pub use retention::PROTECTED;
 pub use spec::{Coding, Element, ElementForm, Kind, Narrows, Spec, Unit};

@@ -108,7 +108,7 @@ pub enum PieceKind {
 
 /// What to delete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct PrunePlan {
     /// Which pieces to delete, by index, in order of deletion.
     pub delete: Vec<usize>,
     /// Bytes that are left.
@@ -121,7 +121,7 @@ pub struct Plan {
 /// that is too old at `now_ns`, then the least important, oldest first, until the log is small
 /// enough. Of what is not too old, the newest piece and what is protected stay.
 #[must_use]
-pub fn plan(pieces: &[Piece], held: u64, retention: &Retention, now_ns: u64) -> Plan {
+pub fn plan(pieces: &[Piece], held: u64, retention: &Retention, now_ns: u64) -> PrunePlan {
     let mut order: Vec<usize> = (0..pieces.len()).collect();
     order.sort_by_key(|&at| (pieces[at].last_ns, at));
     let too_old = |piece: &Piece| {
@@ -152,7 +152,7 @@ pub fn plan(pieces: &[Piece], held: u64, retention: &Retention, now_ns: u64) -> 
         bytes_left -= pieces[at].bytes;
         delete.push(at);
     }
-    Plan {
+    PrunePlan {
         delete,
         bytes_left,
         still_too_large: is_too_large(bytes_left),
@@ -254,7 +254,7 @@ fn carry_out(
     disk: &dyn Disk,
     mut archive: Archive,
     pieces: &[Piece],
-    plan: Plan,
+    plan: PrunePlan,
     dry_run: bool,
 ) -> Result<Pruned, ArchiveError> {
     let mut pruned = Pruned {

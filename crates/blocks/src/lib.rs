@@ -33,7 +33,7 @@ pub use format::{
     PacketRecord, Trees, VerdictRecord, align_up,
 };
 pub use promotion::{PROMOTION_HEADER_LEN, Promotion, Whole, complete};
-pub use records::{BadRecord, Head, Place, RawPacket, RawRecord, Record, Records};
+pub use records::{BadRecord, Head, RawPacket, RawRecord, Record, RecordPlace, Records};
 pub use relayed::{
     Assembled, Definitions, RELAYED_HEADER_LEN, RELAYED_MAGIC, RelayedHeader, SEGMENTS_AT,
     are_definitions, assemble,

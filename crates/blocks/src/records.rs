@@ -40,12 +40,12 @@ pub struct BadRecord {
 #[derive(Clone, Debug)]
 pub struct Records<'a> {
     body: &'a [u8],
-    place: Place,
+    place: RecordPlace,
 }
 
 /// A position between two records of a body.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
+pub struct RecordPlace {
     at: usize,
     /// That of the last packet, or initially of the first one.
     seq: u64,
@@ -53,7 +53,7 @@ pub struct Place {
     options: Range<usize>,
 }
 
-impl Place {
+impl RecordPlace {
     /// Before the first record of a body whose first packet has this sequence number.
     #[must_use]
     pub fn first(seq: u64) -> Self {
@@ -112,18 +112,18 @@ impl<'a> Records<'a> {
     /// The records of `body`, whose first packet has sequence number `first_seq`.
     #[must_use]
     pub fn new(body: &'a [u8], first_seq: u64) -> Self {
-        Self::at(body, Place::first(first_seq))
+        Self::at(body, RecordPlace::first(first_seq))
     }
 
     /// The records of a body from a position on.
     #[must_use]
-    pub fn at(body: &'a [u8], place: Place) -> Self {
+    pub fn at(body: &'a [u8], place: RecordPlace) -> Self {
         Self { body, place }
     }
 
     /// The current position.
     #[must_use]
-    pub fn into_place(self) -> Place {
+    pub fn into_place(self) -> RecordPlace {
         self.place
     }
 
@@ -276,7 +276,7 @@ impl<'a> Records<'a> {
     /// The records of `body` from a [`Records::position`] on.
     #[must_use]
     pub fn resume(body: &'a [u8], position: (usize, u64)) -> Self {
-        let mut place = Place::first(position.1);
+        let mut place = RecordPlace::first(position.1);
         place.at = position.0.min(body.len());
         Self::at(body, place)
     }

@@ -6,7 +6,7 @@ use std::path::Path as FilePath;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use object_store::path::Path;
-use strata_store::{Disk, DiskFile, Layer, RealDisk, is_remote};
+use strata_store::{Disk, DiskFile, DiskLayer, RealDisk, is_remote};
 
 use crate::bucket::{Bucket, Tasks};
 use crate::pieces::Pieces;
@@ -83,7 +83,7 @@ impl ObjectDisk {
 }
 
 // Everything else applies only to the log's own files.
-impl Layer for ObjectDisk {
+impl DiskLayer for ObjectDisk {
     fn below(&self) -> &dyn Disk {
         self.below.as_ref()
     }

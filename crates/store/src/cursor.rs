@@ -1,7 +1,7 @@
 //! A position among the records of a block, which it owns: a merge of several blocks can switch
 //! between them without decoding a record twice.
 
-use strata_blocks::{BadRecord, Head, Place, Record, Records};
+use strata_blocks::{BadRecord, Head, Record, RecordPlace, Records};
 
 use crate::block::Block;
 
@@ -9,7 +9,7 @@ use crate::block::Block;
 #[derive(Debug)]
 pub struct Cursor {
     block: Block,
-    place: Place,
+    place: RecordPlace,
 }
 
 impl Cursor {
@@ -17,7 +17,7 @@ impl Cursor {
     #[must_use]
     pub fn new(block: Block) -> Self {
         Self {
-            place: Place::first(block.header.first_seq),
+            place: RecordPlace::first(block.header.first_seq),
             block,
         }
     }

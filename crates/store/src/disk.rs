@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use crate::names::{COMPACTION_NAME, LOCK_NAME, READERS_NAME, is_remote};
 use held::{Held, is_same, is_shortage};
 
-pub use layer::{Layer, ReadOnlyFile};
+pub use layer::{DiskLayer, ReadOnlyFile};
 pub use measure::{DiskChoice, DiskReport};
 pub use queue::WriteQueue;
 

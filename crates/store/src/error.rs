@@ -175,3 +175,31 @@ pub(crate) fn io_error(file: String, action: &'static str) -> impl FnOnce(io::Er
         source,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_worker_is_told_is_what_happened() {
+        let goes_on = |goes_on| StoreError::DiskFull {
+            file: "a".into(),
+            goes_on,
+        };
+        let told = SinkError::from(goes_on(true));
+        assert!(matches!(told, SinkError::Full { .. }), "{told:?}");
+        for error in [
+            goes_on(true),
+            goes_on(false),
+            StoreError::Gone { dir: "b".into() },
+            SinkError::RelayLost.into(),
+        ] {
+            let (debug, text) = (format!("{error:?}"), error.to_string());
+            let told = SinkError::from(error);
+            if !matches!(told, SinkError::Full { .. }) {
+                assert_eq!(told.to_string(), text);
+            }
+            assert_eq!(format!("{:?}", StoreError::from(told)), debug);
+        }
+    }
+}

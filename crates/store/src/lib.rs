@@ -45,7 +45,9 @@ pub use block::Block;
 pub use blocks::Blocks;
 pub use checkpoint::{Checkpoint, checkpoint_name};
 pub use cursor::Cursor;
-pub use disk::{Disk, DiskChoice, DiskFile, DiskReport, Layer, ReadOnlyFile, RealDisk, WriteQueue};
+pub use disk::{
+    Disk, DiskChoice, DiskFile, DiskLayer, DiskReport, ReadOnlyFile, RealDisk, WriteQueue,
+};
 pub use drift::{check_drift, drift_name, seal_drift};
 pub use error::{Damage, StoreError};
 pub use index::{index_name, verify_index};

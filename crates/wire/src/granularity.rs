@@ -388,4 +388,17 @@ mod tests {
         assert_eq!(Keep::Full.kept_len(54, 1500), 1500);
         assert_eq!(Keep::Nothing.kept_len(54, 1500), 0);
     }
+
+    #[test]
+    fn each_kind_has_its_number_and_no_other_number_is_one() {
+        for kind in KeepKind::ALL {
+            assert_eq!(KeepKind::try_from(kind.code()), Ok(kind));
+            assert_eq!(KeepKind::of_flags(0xfc | kind.code()), kind);
+            let json = serde_json::to_string(&kind).unwrap();
+            assert_eq!(json, kind.code().to_string());
+            assert_eq!(serde_json::from_str::<KeepKind>(&json).unwrap(), kind);
+        }
+        assert!(KeepKind::try_from(4).is_err());
+        assert!(serde_json::from_str::<KeepKind>("4").is_err());
+    }
 }

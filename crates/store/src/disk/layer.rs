@@ -6,7 +6,7 @@ use std::io;
 use super::{Disk, DiskFile};
 
 /// A disk that treats some files in its own way; all others are on the disk below.
-pub trait Layer: Send + Sync {
+pub trait DiskLayer: Send + Sync {
     /// The disk below.
     fn below(&self) -> &dyn Disk;
 
@@ -48,25 +48,25 @@ pub trait Layer: Send + Sync {
     }
 }
 
-impl<L: Layer> Disk for L {
+impl<L: DiskLayer> Disk for L {
     fn create(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
-        Layer::create(self, name)
+        DiskLayer::create(self, name)
     }
 
     fn open(&self, name: &str, writable: bool) -> io::Result<Box<dyn DiskFile>> {
-        Layer::open(self, name, writable)
+        DiskLayer::open(self, name, writable)
     }
 
     fn exists(&self, name: &str) -> bool {
-        Layer::exists(self, name)
+        DiskLayer::exists(self, name)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        Layer::remove(self, name)
+        DiskLayer::remove(self, name)
     }
 
     fn display(&self, name: &str) -> String {
-        Layer::display(self, name)
+        DiskLayer::display(self, name)
     }
 
     fn create_for_blocks(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
