@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 mod common;
+#[path = "common/program.rs"]
+mod program;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,22 +11,12 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use common::wait_for;
+use program::{ok, record, strata};
 use serde_json::Value;
 use strata_testkit::data_dir;
 
-fn strata() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_strata"))
-}
-
 fn run(command: &mut Command) -> Output {
     command.output().unwrap()
-}
-
-fn ok(command: &mut Command) -> String {
-    let output = run(command);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {stderr}");
-    String::from_utf8(output.stdout).unwrap()
 }
 
 /// The message of a failing command, checked to be short and without a backtrace.
@@ -146,12 +138,7 @@ fn what_is_not_dissected_keeps_its_first_bytes_as_header() {
 fn what_is_recorded_is_reported_weighed_and_exported() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
-    let text = ok(strata()
-        .arg("record")
-        .arg("-r")
-        .arg(mix_test())
-        .arg("-o")
-        .arg(&log));
+    let text = ok(&mut record(mix_test(), &log));
     assert!(text.contains("seen 67690 = filtered 0"), "{text}");
     let report = info(&log);
     let recording = &report[0];
@@ -256,13 +243,7 @@ fn a_second_recording_adds_to_the_log() {
     let log = dir.path().join("log");
     let sqli = data_dir().join("labelled/cic2017-sqli/trace.pcap");
     for _ in 0..2 {
-        ok(strata()
-            .arg("record")
-            .arg("-r")
-            .arg(&sqli)
-            .arg("-o")
-            .arg(&log)
-            .args(["--mode", "log-all"]));
+        ok(record(&sqli, &log).args(["--mode", "log-all"]));
     }
     assert_eq!(info(&log).as_array().unwrap().len(), 2);
     let out = dir.path().join("out.pcapng");
@@ -282,13 +263,7 @@ fn own_modes_and_several_modes_at_once() {
     .unwrap();
     let record = |modes: &[&str], name: &str| {
         let log = dir.path().join(name);
-        let mut command = strata();
-        command
-            .arg("record")
-            .arg("-r")
-            .arg(mix_test())
-            .arg("-o")
-            .arg(&log);
+        let mut command = record(mix_test(), &log);
         command
             .arg("--config")
             .arg(&config)
@@ -316,13 +291,7 @@ fn the_sampling_seed_chooses_the_sample_and_the_hash_seed_does_not() {
     let dir = tempfile::tempdir().unwrap();
     let sample = |name: &str, hash_seed: &str, sampling_seed: &str| {
         let log = dir.path().join(name);
-        let mut command = strata();
-        command
-            .arg("record")
-            .arg("-r")
-            .arg(mix_test())
-            .arg("-o")
-            .arg(&log);
+        let mut command = record(mix_test(), &log);
         command.args(["--mode", "log-sampled", "--hash-seed", hash_seed]);
         ok(command.args(["--sampling-seed", sampling_seed, "udp"]));
         let export = run(strata()
@@ -347,13 +316,7 @@ fn failures_are_told_also_where_nobody_reads_the_summary() {
     let bad = dir.path().join("bad.pcap");
     std::fs::write(&bad, &bytes).unwrap();
     let log = dir.path().join("log");
-    let mut command = strata();
-    command
-        .arg("record")
-        .arg("-r")
-        .arg(&bad)
-        .arg("-o")
-        .arg(&log);
+    let mut command = record(&bad, &log);
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -438,13 +401,7 @@ fn mistakes_are_answered_with_what_to_do() {
 fn a_damaged_block_is_named_and_the_rest_is_exported() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
-    let mut command = strata();
-    command
-        .arg("record")
-        .arg("-r")
-        .arg(mix_test())
-        .arg("-o")
-        .arg(&log);
+    let mut command = record(mix_test(), &log);
     ok(command.args(["--mode", "log-all", "--block-size", "256KiB"]));
     let file = log.join("blocks/r0001-w00-000000.strata");
     let mut bytes = std::fs::read(&file).unwrap();
@@ -468,12 +425,7 @@ fn a_truncated_capture_is_recorded_up_to_its_end_with_a_warning() {
     let cut = dir.path().join("cut.pcap");
     std::fs::write(&cut, &whole[..1_000_000]).unwrap();
     let log = dir.path().join("log");
-    let output = run(strata()
-        .arg("record")
-        .arg("-r")
-        .arg(&cut)
-        .arg("-o")
-        .arg(&log));
+    let output = run(&mut record(&cut, &log));
     assert!(output.status.success());
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use strata_testkit::{data_dir, workspace_root};
 
-use program::{failed, ok, strata};
+use program::{failed, ok, record, strata};
 
 const BUCKET: &str = "traffic";
 const DIRS: [&str; 5] = ["packets", "flows", "payload", "meta", "sums"];
@@ -323,11 +323,7 @@ fn a_store_that_does_not_answer_holds_no_compaction_up() {
         .spawn();
     let mut watch = Running(watch.unwrap());
     let trace = data_dir().join("labelled/cic2017-sqli/trace.pcap");
-    ok(strata()
-        .args(["record", "-r"])
-        .arg(trace)
-        .arg("-o")
-        .arg(&log));
+    ok(&mut record(trace, &log));
     let until = Instant::now() + Duration::from_secs(60);
     let is_block_file = |file: &PathBuf| file.extension().is_some_and(|ending| ending == "strata");
     while files(&log.join("blocks")).iter().any(is_block_file) {

@@ -13,18 +13,13 @@ use std::process::Command;
 
 use strata_testkit::{data_dir, workspace_root};
 
-use program::{failed, ok, strata};
+use program::{failed, ok, record, strata};
 
 /// A log of the test mix, compacted.
 fn compacted(dir: &Path) -> PathBuf {
     let log = dir.join("log");
     let trace = data_dir().join("labelled/mix-test/trace.pcap");
-    ok(strata()
-        .arg("record")
-        .arg("-r")
-        .arg(trace)
-        .arg("-o")
-        .arg(&log));
+    ok(&mut record(trace, &log));
     let text = ok(strata().arg("compact").arg(&log));
     assert!(
         text.contains("67 690 packets of 1 block files compacted"),
@@ -109,12 +104,7 @@ fn what_is_too_old_is_deleted_from_block_files_too_and_a_misspelt_class_is_said(
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
     let trace = data_dir().join("labelled/mix-test/trace.pcap");
-    ok(strata()
-        .arg("record")
-        .arg("-r")
-        .arg(trace)
-        .arg("-o")
-        .arg(&log));
+    ok(&mut record(trace, &log));
     let prune = |args: &[&str]| {
         let output = strata().arg("prune").args(args).arg(&log).output().unwrap();
         assert!(output.status.success());
@@ -264,12 +254,7 @@ fn flows_come_as_csv_json_and_ipfix_from_both_tiers() {
     let log = compacted(dir.path());
     let sqli = data_dir().join("labelled/cic2017-sqli/trace.pcap");
     // A second recording that stays in block files.
-    ok(strata()
-        .arg("record")
-        .arg("-r")
-        .arg(sqli)
-        .arg("-o")
-        .arg(&log));
+    ok(&mut record(sqli, &log));
     let export = |format: &str| {
         let file = dir.path().join(format);
         ok(strata()
@@ -323,12 +308,7 @@ fn an_encrypted_log_is_read_with_its_key_and_by_age() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
     let trace = data_dir().join("labelled/cic2017-sqli/trace.pcap");
-    ok(strata()
-        .arg("record")
-        .arg("-r")
-        .arg(trace)
-        .arg("-o")
-        .arg(&log));
+    ok(&mut record(trace, &log));
     let export = |key: Option<&Path>| {
         let mut command = strata();
         command.args(["export", "-w", "-"]).arg(&log);

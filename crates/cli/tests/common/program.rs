@@ -1,10 +1,19 @@
 //! Runs the program.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+use std::ffi::OsStr;
 use std::process::Command;
 
 pub(crate) fn strata() -> Command {
     Command::new(env!("CARGO_BIN_EXE_strata"))
+}
+
+/// Records a capture file into a log.
+pub(crate) fn record(trace: impl AsRef<OsStr>, log: impl AsRef<OsStr>) -> Command {
+    let mut command = strata();
+    command.args(["record", "-r"]).arg(trace);
+    command.arg("-o").arg(log);
+    command
 }
 
 /// What a command that succeeds prints.
