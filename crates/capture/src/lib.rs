@@ -14,6 +14,7 @@
 //! live             network interfaces; knows nothing of input and file
 //! send             frames out of an interface, each at its time
 //! write            the writers; they know nothing of input and file
+//! walkers          headers into the cache, several at once
 //! packet error     the types that all of them share
 //! ```
 //!
@@ -56,6 +57,7 @@ mod input;
 pub mod live;
 mod packet;
 pub mod send;
+mod walkers;
 mod write;
 
 pub use error::{CaptureError, Place, Warning, WarningKind};

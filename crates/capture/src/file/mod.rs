@@ -13,7 +13,6 @@ mod order;
 mod pcap;
 mod pcapng;
 mod time;
-mod walkers;
 mod window;
 
 use std::path::Path;

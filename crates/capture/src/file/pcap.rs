@@ -18,11 +18,11 @@ use strata_wire::{Interface, LinkType, Meta};
 use super::interface::packet_bytes_max;
 use super::order::{Order, u32_at};
 use super::time::NS_PER_S;
-use super::walkers::{self, Chain};
 use super::window::Window;
 use super::{InterfaceIds, Notes, Stop, Work, offset32};
 use crate::error::CaptureError;
 use crate::packet::{BATCH_MAX, Descriptor};
+use crate::walkers::{self, Chain};
 
 /// What the magic number says.
 #[derive(Debug, Clone, Copy)]

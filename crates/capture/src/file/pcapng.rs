@@ -26,10 +26,10 @@ use super::interface::{Local, packet_bytes_max};
 use super::options;
 use super::order::{Order, u16_at, u32_at};
 use super::time::Clock;
-use super::walkers::{self, Chain};
 use super::{InterfaceIds, Notes, Stop, Work, offset32};
 use crate::error::{CaptureError, WarningKind};
 use crate::packet::{BATCH_MAX, Descriptor};
+use crate::walkers::{self, Chain};
 
 /// Maximum bytes of a block (as in Wireshark and libpcap), except where a link type permits packets
 /// that need more; then this much in addition to the packet.

@@ -11,6 +11,7 @@
 //! Source: linux/if_packet.h and Documentation/networking/packet_mmap.rst.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use super::headers::{
 use super::interface::{self, Device};
 use super::options::{Direction, LiveOptions, Stamps};
 use crate::packet::BATCH_MAX;
+use crate::walkers::{self, Chain};
 
 /// Bytes of a block: large enough for the largest packet that Linux merges
 /// (512 KiB), small enough to be handed over soon.
@@ -208,6 +210,8 @@ impl Ring {
             // Offsets count from the start of the block.
             self.left = u32_at(block, 12 - PacketRing::BODY_AT);
             self.at = u32_at(block, 16 - PacketRing::BODY_AT) as usize - PacketRing::BODY_AT;
+            let len = u32_at(block, 20 - PacketRing::BODY_AT) as usize - PacketRing::BODY_AT;
+            fetch_headers(&block[..len], self.at);
         }
         let cooked = self.link == LinkType::LINUX_SLL2;
         if self.card_times == CardTimes::Asked {
@@ -293,6 +297,38 @@ fn ask_for_card_times(
     }
 }
 
+/// Brings the headers of the packets of a block into the cache, as a hint: the core that received
+/// them has them in its own.
+fn fetch_headers(block: &[u8], at: usize) {
+    /// The last byte of a header that is used: of the VLAN tag.
+    const LAST: usize = 37;
+    walkers::walk(block, at, &Headers, |at| {
+        prefetch(block, at);
+        prefetch(block, at + LAST);
+    });
+}
+
+/// The packets of a block, one after another.
+struct Headers;
+
+impl Chain for Headers {
+    /// The upper bytes of the seconds.
+    fn alike(&self) -> Range<usize> {
+        if cfg!(target_endian = "big") {
+            4..7
+        } else {
+            5..8
+        }
+    }
+
+    /// The last packet says 0.
+    #[inline(always)]
+    fn after(&self, block: &[u8], at: usize) -> Option<usize> {
+        let next = u32::from_ne_bytes(*block.get(at..)?.first_chunk()?);
+        (next > 0).then_some(at + next as usize)
+    }
+}
+
 /// Whether the card has timestamped a packet.
 #[inline(always)]
 fn is_stamped_by_card(block: &[u8], header_at: usize) -> bool {
@@ -337,4 +373,42 @@ fn map_ring(fd: BorrowedFd<'_>, bytes: usize, immediate: bool) -> io::Result<Pac
 fn offset32(at: usize) -> u32 {
     debug_assert!(at <= BLOCK_BYTES);
     at as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Walkers go to each packet of a block, several at a time, and stop at the last one, which
+    /// leads nowhere.
+    #[test]
+    fn walkers_find_the_headers_of_a_block() {
+        const HEADER_LEN: u32 = 82;
+        let mut block = vec![0; 16];
+        let mut starts = Vec::new();
+        let lens = (0..900_u32).map(|index| 60 + index * 7 % 1_400);
+        for (index, len) in (0_u32..).zip(lens) {
+            let whole = (HEADER_LEN + len).next_multiple_of(16);
+            let next = if index == 899 { 0 } else { whole };
+            starts.push(block.len());
+            let words = [next, 0x6553_f100 + index % 200, index, len, len];
+            block.extend(words.iter().flat_map(|word| word.to_ne_bytes()));
+            // A packet whose payload could be headers.
+            let fake = [0x40_u32, 0x6553_f155, 7, 9, 9];
+            let fake: Vec<u8> = fake.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let rest = whole as usize - 20;
+            block.extend(
+                fake.iter()
+                    .cycle()
+                    .take(if index % 10 == 0 { rest } else { 0 }),
+            );
+            block.resize(starts[starts.len() - 1] + whole as usize, 0);
+        }
+        let mut walked = Vec::new();
+        walkers::walk(&block, starts[0], &Headers, |at| walked.push(at));
+        let back = walked.windows(2).filter(|pair| pair[1] < pair[0]);
+        assert!(back.count() > 30, "one walker went alone");
+        walked.sort_unstable();
+        assert_eq!(walked, starts);
+    }
 }

@@ -1,7 +1,7 @@
-//! Fetching a window's headers into the cache, several at once.
+//! Fetching headers into the cache, several at once.
 //!
-//! Where a record ends is known only from its header, so going through a window that another core
-//! has filled is one cache miss after the other. Here the window is cut into pieces. A walker in each
+//! Where a record ends is known only from its header, so going through a window of a file that another
+//! core has read, or a block of a ring, is one cache miss after the other. Here it is cut into pieces. A walker in each
 //! piece finds something that looks like a record and goes on from there, all in turns, so that
 //! their misses overlap.
 //!
@@ -10,7 +10,7 @@
 //! 1 > > > > > 2 > > > > > 3 > > > > > > > > > > > > > 4 > > > > end
 //! ```
 //!
-//! Nothing depends on what walkers find. Packets are described as without them, from the window's
+//! Nothing depends on what walkers find. Packets are described as without them, from the
 //! start, header by header; a walker that takes payload for a record has wasted its time, at most as
 //! much as the window's packets would take if they were empty.
 
@@ -27,7 +27,7 @@ const SEARCH_BYTES_MAX: usize = 64 << 10;
 const CANDIDATES_MAX: usize = 32;
 
 /// The records of a format, one after another.
-pub(super) trait Chain {
+pub(crate) trait Chain {
     /// Bytes of a header that neighbours have in common: all but the lowest ones of a time.
     fn alike(&self) -> Range<usize>;
 
@@ -37,8 +37,8 @@ pub(super) trait Chain {
 
 /// Goes through the records of `bytes` from the one at `from` on, and passes the places of their
 /// headers to `touch`, in no order.
-pub(super) fn walk(bytes: &[u8], from: usize, chain: &impl Chain, mut touch: impl FnMut(usize)) {
-    let piece_bytes = (bytes.len() - from) / WALKERS;
+pub(crate) fn walk(bytes: &[u8], from: usize, chain: &impl Chain, mut touch: impl FnMut(usize)) {
+    let piece_bytes = bytes.len().saturating_sub(from) / WALKERS;
     if piece_bytes < PIECE_BYTES_MIN {
         return;
     }
@@ -102,7 +102,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::file::order::u32_at;
 
     /// A record is a time, its length, and that many bytes.
     struct Plain<const BIG: bool>;
@@ -117,7 +116,12 @@ mod tests {
 
         fn after(&self, bytes: &[u8], at: usize) -> Option<usize> {
             let header = bytes.get(at..)?.first_chunk::<HEADER_BYTES>()?;
-            let len = u32_at::<BIG>(header, 4) as usize;
+            let [.., a, b, c, d] = *header;
+            let len = match BIG {
+                true => u32::from_be_bytes([a, b, c, d]),
+                false => u32::from_le_bytes([a, b, c, d]),
+            };
+            let len = len as usize;
             (len <= 262_144).then_some(at + HEADER_BYTES + len)
         }
     }
