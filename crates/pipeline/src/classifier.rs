@@ -138,8 +138,8 @@ impl Classifier {
         let flow = Side::new(model, Level::Flow, path.kernel());
         let packet = Side::new(model, Level::Packet, path.kernel());
         let wide = path
-            .avx512()
-            .map(|avx512| Box::new(Wide::new(avx512, &packet, &flow)));
+            .simd()
+            .map(|simd| Box::new(Wide::new(simd, &packet, &flow)));
         Self {
             wide,
             sketch: model.new_sketch(BITS_DEFAULT),

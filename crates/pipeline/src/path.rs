@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::sync::OnceLock;
 
 use strata_classify::Kernel;
-use strata_wire::wide::Avx512;
+use strata_wire::wide::Simd;
 
 /// Names a path, for tests: all paths that a machine can run write the same log, byte for byte.
 const VARIABLE: &str = "STRATA_PATH";
@@ -15,7 +15,7 @@ pub enum DataPath {
     /// Packet by packet, without vector instructions of our own: what the others are checked
     /// against.
     Reference,
-    /// x86-64 with AVX2: the forest takes 64 packets at a time.
+    /// x86-64 with AVX2: batches in columns, 16 packets in two registers; the forest takes 64.
     Avx2,
     /// x86-64 with AVX-512: batches in columns, 16 packets at a time; the forest takes 64.
     Avx512,
@@ -42,7 +42,8 @@ impl DataPath {
     pub fn available() -> Vec<Self> {
         let kernels = Kernel::available();
         let runs = |path: &Self| {
-            kernels.contains(&path.kernel()) && (*path != Self::Avx512 || path.avx512().is_some())
+            let is_wide = matches!(path, Self::Avx512 | Self::Avx2);
+            kernels.contains(&path.kernel()) && (!is_wide || path.simd().is_some())
         };
         Self::ALL.into_iter().filter(runs).collect()
     }
@@ -92,10 +93,11 @@ impl DataPath {
     }
 
     /// The instructions for batches in columns, if they are used.
-    pub(crate) fn avx512(self) -> Option<Avx512> {
+    pub(crate) fn simd(self) -> Option<Simd> {
         match self {
-            Self::Avx512 => Avx512::detect(),
-            _ => None,
+            Self::Avx512 => Simd::avx512(),
+            Self::Avx2 => Simd::avx2(),
+            Self::Reference | Self::Neon => None,
         }
     }
 

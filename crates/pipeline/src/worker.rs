@@ -169,7 +169,7 @@ impl<S: Sink> Worker<S> {
             blocks_handed_over: 0,
             blocks_at_flush: 0,
             lanes: Box::new(Lanes::new()),
-            wide: path.avx512().map(|avx512| Box::new(Wide::new(avx512))),
+            wide: path.simd().map(|simd| Box::new(Wide::new(simd))),
             options,
         };
         worker.adopt(&plan);

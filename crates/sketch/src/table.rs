@@ -1,8 +1,7 @@
 //! The sketch: the heavy part of Elastic Sketch in two layers, with a window.
 
-#[cfg(target_arch = "x86_64")]
-mod avx512;
 mod gathered;
+mod kernel;
 mod wide;
 
 use std::hint::select_unpredictable;

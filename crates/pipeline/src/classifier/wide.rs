@@ -3,14 +3,14 @@
 
 use strata_classify::{LANES, VerdictId, Verdicts};
 use strata_sketch::{Gathered, Level};
-use strata_wire::wide::{Avx512, GROUP, GROUPS, PacketColumns, WIDE};
+use strata_wire::wide::{GROUP, GROUPS, PacketColumns, Simd, WIDE};
 
 use super::{Classifier, Side, bits};
 
 /// What the packets of a batch in columns need until they have verdicts.
 #[derive(Debug)]
 pub(super) struct Wide {
-    avx512: Avx512,
+    simd: Simd,
     /// Packets without a bucket, and with one.
     sides: [WideSide; 2],
     /// By place in the batch: the key by which a verdict is found.
@@ -42,9 +42,9 @@ impl WideSide {
 }
 
 impl Wide {
-    pub(super) fn new(avx512: Avx512, packet: &Side, flow: &Side) -> Self {
+    pub(super) fn new(simd: Simd, packet: &Side, flow: &Side) -> Self {
         Self {
-            avx512,
+            simd,
             sides: [WideSide::new(packet), WideSide::new(flow)],
             keys: [0; WIDE],
             places: [0; WIDE],
@@ -81,7 +81,7 @@ impl Classifier {
             let [packet, flow] = &mut wide.sides;
             let (flow, packet) = (&mut flow.gathered, &mut packet.gathered);
             self.sketch
-                .count_group(wide.avx512, packets, (group, wanted), flow, packet);
+                .count_group(wide.simd, packets, (group, wanted), flow, packet);
             for side in 0..2 {
                 if wide.sides[side].gathered.is_full() {
                     self.evaluate_block(&mut wide, side);

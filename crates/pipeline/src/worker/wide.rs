@@ -6,7 +6,7 @@ use std::ops::Range;
 use strata_blocks::{PACKET_HEADER_LEN, PREFIX_LEN, PacketRun, Sink, SinkError};
 use strata_capture::{PacketRef, Packets};
 use strata_classify::{LANES, VerdictId};
-use strata_wire::wide::{Avx512, GROUP, PacketColumns, WIDE};
+use strata_wire::wide::{GROUP, PacketColumns, Simd, WIDE};
 use strata_wire::{Headers, Keep, KeepKind, LinkType, Outcome, prefetch};
 
 use super::{DEFINITIONS_LEN, Worker, fetch};
@@ -33,7 +33,7 @@ const WHOLE: u32 = 1 << 30;
 /// A batch in columns.
 #[derive(Debug)]
 pub(super) struct Wide {
-    avx512: Avx512,
+    simd: Simd,
     columns: PacketColumns,
     /// Bytes up to the end of the headers, or what stands for them
     /// ([`Headers::kept_header_len`]).
@@ -49,9 +49,9 @@ pub(super) struct Wide {
 }
 
 impl Wide {
-    pub(super) fn new(avx512: Avx512) -> Self {
+    pub(super) fn new(simd: Simd) -> Self {
         Self {
-            avx512,
+            simd,
             columns: PacketColumns::default(),
             header_end: [0; WIDE],
             kept_len: [0; WIDE],
@@ -190,7 +190,7 @@ impl<S: Sink> Worker<S> {
                 }
                 let packets = &data.as_chunks::<GROUP>().0[group];
                 let columns = &mut wide.columns;
-                columns.look(wide.avx512, &hasher, group, packets);
+                columns.look(wide.simd, &hasher, group, packets);
                 let here = (count - group * GROUP).min(GROUP);
                 columns.plain[group] &= u16::MAX >> (GROUP - here);
                 columns.dissected[group] = columns.plain[group];

@@ -2,12 +2,13 @@
 //!
 //! [`Sketch::count_group`] does what [`Sketch::insert`] and
 //! [`Feature::value`](crate::Feature::value) do packet by packet; the vector code is in
-//! [`avx512`](super::avx512) alone.
+//! [`kernel`](super::kernel).
 
-use strata_wire::wide::{Avx512, GROUPS, PacketColumns};
+use strata_wire::wide::{GROUPS, PacketColumns, Simd};
 
 use super::Sketch;
 use super::gathered::Gathered;
+use super::kernel::Count;
 use crate::switch::Arithmetic;
 
 impl Sketch {
@@ -30,30 +31,28 @@ impl Sketch {
     #[inline]
     pub fn count_group(
         &mut self,
-        avx512: Avx512,
+        simd: Simd,
         packets: &PacketColumns,
         (group, wanted): (usize, u16),
         flow: &mut Gathered,
         packet: &mut Gathered,
     ) {
         assert!(group < GROUPS && !flow.is_full() && !packet.is_full());
-        #[cfg(target_arch = "x86_64")]
-        {
-            super::avx512::count(self, avx512, packets, (group, wanted), [flow, packet]);
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        {
-            let _ = (packets, wanted);
-            avx512.never()
-        }
+        simd.run(Count {
+            sketch: self,
+            packets,
+            group,
+            wanted,
+            flow,
+            packet,
+        });
     }
 }
 
 #[cfg(test)]
-#[allow(clippy::print_stdout, reason = "says what does not run")]
 mod tests {
     use super::*;
-    use crate::{BLOCK, Bucket, Clock, Feature, Level, PacketFacts};
+    use crate::{BLOCK, Clock, Feature, Level, PacketFacts};
     use proptest::prelude::*;
     use strata_wire::wide::{GROUP, WIDE};
 
@@ -86,22 +85,14 @@ mod tests {
             ),
             flows in 1_u64..12, bits in 1_u32..5, dissected in any::<u64>(),
         ) {
-            let Some(avx512) = Avx512::detect() else {
-                println!("not run: this machine has no AVX-512");
-                return Ok(());
-            };
             let clock = Clock::new(10_000_000_000);
-            let mut sketches = [0, 1].map(|_| Sketch::new(bits, clock, Arithmetic::Exact));
+            let new_sketch = || Sketch::new(bits, clock, Arithmetic::Exact);
+            let mut reference = new_sketch();
             let all = || Feature::ALL.iter().copied().enumerate();
-            let mut sides = [Level::Packet, Level::Flow].map(|level| {
-                Gathered::new(all().filter(|(_, f)| level == Level::Flow || f.level() == level))
-            });
             // Starts the window.
             let mut ts_ns = 20_000_000_000;
             let first = PacketFacts { ts_ns, ..PacketFacts::default() };
-            for sketch in &mut sketches {
-                let _ = sketch.insert(&first);
-            }
+            let _ = reference.insert(&first);
 
             let (mut columns, mut expected) = (PacketColumns::default(), [Vec::new(), Vec::new()]);
             for (lane, &(flow, size, window, ports, delay, flags)) in packets.iter().enumerate() {
@@ -141,7 +132,7 @@ mod tests {
                     continue;
                 }
                 columns.dissected[group] |= 1 << bit;
-                let bucket = sketches[0].insert(&facts).copied();
+                let bucket = reference.insert(&facts).copied();
                 let stats = bucket.unwrap_or_default().stats();
                 let side = usize::from(bucket.is_some());
                 let values = all().map(|(_, feature)| match (side, feature.level()) {
@@ -150,25 +141,30 @@ mod tests {
                 });
                 expected[side].push((u8::try_from(lane).unwrap(), values.collect::<Vec<u32>>()));
             }
-            let mut found = [Vec::new(), Vec::new()];
-            for group in 0..GROUPS {
-                let [packet, flow] = &mut sides;
-                let wanted = columns.dissected[group];
-                sketches[1].count_group(avx512, &columns, (group, wanted), flow, packet);
-                for (side, found) in sides.iter_mut().zip(&mut found) {
-                    if side.is_full() {
-                        found.extend(taken(side));
+            for simd in Simd::available() {
+                let mut sketch = new_sketch();
+                let _ = sketch.insert(&first);
+                let mut sides = [Level::Packet, Level::Flow].map(|level| {
+                    Gathered::new(all().filter(|(_, f)| level == Level::Flow || f.level() == level))
+                });
+                let mut found = [Vec::new(), Vec::new()];
+                for group in 0..GROUPS {
+                    let [packet, flow] = &mut sides;
+                    let wanted = columns.dissected[group];
+                    sketch.count_group(simd, &columns, (group, wanted), flow, packet);
+                    for (side, found) in sides.iter_mut().zip(&mut found) {
+                        if side.is_full() {
+                            found.extend(taken(side));
+                        }
                     }
                 }
+                for (side, found) in sides.iter_mut().zip(&mut found) {
+                    found.extend(taken(side));
+                }
+                prop_assert_eq!(&found, &expected);
+                prop_assert_eq!(reference.pressure, sketch.pressure);
+                prop_assert!(reference.layers == sketch.layers);
             }
-            for (side, found) in sides.iter_mut().zip(&mut found) {
-                found.extend(taken(side));
-            }
-            prop_assert_eq!(found, expected);
-            let [reference, wide] = sketches;
-            prop_assert_eq!(reference.pressure, wide.pressure);
-            let same: [Vec<Bucket>; 2] = wide.layers;
-            prop_assert!(reference.layers == same);
         }
     }
 }

@@ -1,10 +1,19 @@
 //! Headers and flows of a batch as columns, found 16 packets at a time.
 //!
 //! Plain packets are read as [`Plain::read`](crate::Plain::read) and
-//! [`Plain::flow`](crate::Plain::flow) read them; the vector code is in `avx512` alone.
+//! [`Plain::flow`](crate::Plain::flow) read them. Vector code is written once, in [`Lanes`], and run
+//! with the instructions of the machine, [`Simd`]; those are in `avx512` and `avx2` alone.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
+mod lanes;
+mod look;
+
+pub use lanes::{Kernel, Lanes};
+
+use look::Look;
 
 use crate::flow::FlowHasher;
 
@@ -15,20 +24,33 @@ pub const GROUP: usize = 16;
 /// Groups of a batch.
 pub const GROUPS: usize = WIDE / GROUP;
 
-/// Proof that this machine has the parts of AVX-512 that the data path uses (F, BW, DQ, VL, CD,
-/// VBMI) and all earlier ones: whoever holds the value may call functions compiled for it.
+/// Instructions for 16 lanes at once that this machine has: whoever holds the value may run kernels
+/// with them.
 #[derive(Clone, Copy, Debug)]
-pub struct Avx512(Proof);
+pub enum Simd {
+    /// A register for each 16 numbers of 32 bits.
+    #[cfg(target_arch = "x86_64")]
+    Avx512(Avx512),
+    /// Two registers for them.
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Avx2),
+}
 
+/// Proof that this machine has the parts of AVX-512 that the data path uses (F, BW, DQ, VL, CD,
+/// VBMI) and all earlier instructions.
 #[cfg(target_arch = "x86_64")]
-type Proof = ();
-#[cfg(not(target_arch = "x86_64"))]
-type Proof = std::convert::Infallible;
+#[derive(Clone, Copy, Debug)]
+pub struct Avx512(());
 
-impl Avx512 {
-    /// The proof, on a machine that has them.
+/// Proof that this machine has AVX2 and what came with it (BMI1, BMI2, LZCNT, POPCNT).
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Avx2(());
+
+impl Simd {
+    /// AVX-512, on a machine that has it.
     #[must_use]
-    pub fn detect() -> Option<Self> {
+    pub fn avx512() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
         {
             let has_all = is_x86_feature_detected!("avx512f")
@@ -36,22 +58,49 @@ impl Avx512 {
                 && is_x86_feature_detected!("avx512dq")
                 && is_x86_feature_detected!("avx512vl")
                 && is_x86_feature_detected!("avx512cd")
-                && is_x86_feature_detected!("avx512vbmi")
-                && is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("bmi1")
-                && is_x86_feature_detected!("bmi2")
-                && is_x86_feature_detected!("lzcnt")
-                && is_x86_feature_detected!("popcnt");
-            has_all.then_some(Self(()))
+                && is_x86_feature_detected!("avx512vbmi");
+            (has_all && Self::avx2().is_some()).then_some(Self::Avx512(Avx512(())))
         }
         #[cfg(not(target_arch = "x86_64"))]
         None
     }
 
-    /// Stands in for code that only such a machine has.
-    #[cfg(not(target_arch = "x86_64"))]
-    pub fn never(self) -> ! {
-        match self.0 {}
+    /// AVX2, on a machine that has it.
+    #[must_use]
+    pub fn avx2() -> Option<Self> {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let has_all = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("bmi1")
+                && is_x86_feature_detected!("bmi2")
+                && is_x86_feature_detected!("lzcnt")
+                && is_x86_feature_detected!("popcnt");
+            has_all.then_some(Self::Avx2(Avx2(())))
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        None
+    }
+
+    /// Those that this machine has.
+    #[must_use]
+    pub fn available() -> Vec<Self> {
+        [Self::avx2(), Self::avx512()]
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    /// Runs a kernel with these instructions.
+    #[inline]
+    pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        #[cfg(not(target_arch = "x86_64"))]
+        drop(kernel);
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512(proof) => avx512::run(proof, kernel),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2(proof) => avx2::run(proof, kernel),
+        }
     }
 }
 
@@ -137,26 +186,22 @@ impl PacketColumns {
     #[inline]
     pub fn look(
         &mut self,
-        avx512: Avx512,
+        simd: Simd,
         hasher: &FlowHasher,
         group: usize,
         packets: &[&[u8]; GROUP],
     ) {
         assert!(group < GROUPS);
-        #[cfg(target_arch = "x86_64")]
-        {
-            avx512::look(self, avx512, hasher.key(), (group, packets));
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        {
-            let _ = (hasher, packets);
-            avx512.never()
-        }
+        simd.run(Look {
+            columns: self,
+            key: hasher.key(),
+            group,
+            packets,
+        });
     }
 }
 
 #[cfg(test)]
-#[allow(clippy::print_stdout, reason = "says what does not run")]
 mod tests {
     use super::*;
     use crate::Plain;
@@ -183,10 +228,6 @@ mod tests {
             ),
             group in 0..GROUPS,
         ) {
-            let Some(avx512) = Avx512::detect() else {
-                println!("not run: this machine has no AVX-512");
-                return Ok(());
-            };
             let mut columns = PacketColumns::default();
             let mut all = Vec::new();
             for (lane, (mut packet, number, port, total_len, offset, wire_len, changes)) in packets.into_iter().enumerate() {
@@ -208,29 +249,54 @@ mod tests {
             }
             let heads: Vec<&[u8]> = all.iter().map(Vec::as_slice).collect();
             let hasher = FlowHasher::new([3, 4]);
-            columns.look(avx512, &hasher, group, heads.as_slice().try_into().unwrap());
+            let packets = heads.as_slice().try_into().unwrap();
             let expected: Vec<Option<Plain>> = all.iter().map(|packet| Plain::read(packet)).collect();
-            for (lane, plain) in expected.into_iter().enumerate() {
-                let at = group * GROUP + lane;
-                prop_assert_eq!(columns.plain[group] >> lane & 1 != 0, plain.is_some(), "lane {}", lane);
-                let Some(plain) = plain else { continue };
-                let (fingerprint, low_to_high) = plain.flow(&hasher);
-                prop_assert_eq!(columns.fingerprint[at], fingerprint);
-                prop_assert_eq!(columns.low_to_high[group] >> lane & 1 != 0, low_to_high);
-                prop_assert_eq!(columns.answers[group] >> lane & 1 != 0, plain.tcp_flags & 0x12 == 0x12);
-                let size = columns.wire_len[at].max(columns.captured_len[at]).min(65_535);
-                prop_assert_eq!(columns.size[at], size);
-                prop_assert_eq!(columns.header_len[at], u32::from(plain.header_len()));
-                prop_assert_eq!(columns.source[at], plain.source);
-                prop_assert_eq!(columns.destination[at], plain.destination);
-                prop_assert_eq!(columns.source_port[at], u32::from(plain.source_port));
-                prop_assert_eq!(columns.destination_port[at], u32::from(plain.destination_port));
-                prop_assert_eq!(columns.protocol[at], u32::from(plain.protocol));
-                prop_assert_eq!(columns.tcp_flags[at], u32::from(plain.tcp_flags));
-                prop_assert_eq!(columns.tcp_window[at], u32::from(plain.tcp_window));
-                prop_assert_eq!(columns.ttl[at], u32::from(plain.ttl));
-                prop_assert_eq!(columns.tos[at], u32::from(plain.tos));
+            for simd in Simd::available() {
+                columns.look(simd, &hasher, group, packets);
+                assert_columns(&columns, group, &expected, &hasher);
             }
+        }
+    }
+
+    /// Compares a group of columns with [`Plain`] one by one.
+    fn assert_columns(
+        columns: &PacketColumns,
+        group: usize,
+        expected: &[Option<Plain>],
+        hasher: &FlowHasher,
+    ) {
+        for (lane, plain) in expected.iter().enumerate() {
+            let at = group * GROUP + lane;
+            assert_eq!(
+                columns.plain[group] >> lane & 1 != 0,
+                plain.is_some(),
+                "lane {lane}"
+            );
+            let Some(plain) = plain else { continue };
+            let (fingerprint, low_to_high) = plain.flow(hasher);
+            assert_eq!(columns.fingerprint[at], fingerprint);
+            assert_eq!(columns.low_to_high[group] >> lane & 1 != 0, low_to_high);
+            assert_eq!(
+                columns.answers[group] >> lane & 1 != 0,
+                plain.tcp_flags & 0x12 == 0x12
+            );
+            let size = columns.wire_len[at]
+                .max(columns.captured_len[at])
+                .min(65_535);
+            assert_eq!(columns.size[at], size);
+            assert_eq!(columns.header_len[at], u32::from(plain.header_len()));
+            assert_eq!(columns.source[at], plain.source);
+            assert_eq!(columns.destination[at], plain.destination);
+            assert_eq!(columns.source_port[at], u32::from(plain.source_port));
+            assert_eq!(
+                columns.destination_port[at],
+                u32::from(plain.destination_port)
+            );
+            assert_eq!(columns.protocol[at], u32::from(plain.protocol));
+            assert_eq!(columns.tcp_flags[at], u32::from(plain.tcp_flags));
+            assert_eq!(columns.tcp_window[at], u32::from(plain.tcp_window));
+            assert_eq!(columns.ttl[at], u32::from(plain.ttl));
+            assert_eq!(columns.tos[at], u32::from(plain.tos));
         }
     }
 }
