@@ -8,6 +8,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use strata_store::{
     Archive, BlockFile, Damage, Disk, Gone, Log, Part, Recording, Select, StoreError,
@@ -46,6 +47,8 @@ pub struct Compacted {
     /// Models that cannot be read. Their recordings were left alone: it is not known which of their
     /// packets are evidence.
     pub unknown_models: Vec<Damage>,
+    /// Whether it was told to stop before everything was compacted.
+    pub interrupted: bool,
 }
 
 /// Compacts every block file that is no longer written to, encrypted if
@@ -56,6 +59,23 @@ pub struct Compacted {
 /// If another process does the same, or files cannot be read or written. Work done so far is kept.
 pub fn compact(
     disk: &Arc<dyn Disk>,
+    progress: impl FnMut(&Compacted),
+) -> Result<Compacted, ArchiveError> {
+    compact_until(disk, &NEVER, progress)
+}
+
+/// Never set.
+static NEVER: AtomicBool = AtomicBool::new(false);
+
+/// As [`compact`], but ends soon after `stop` is set: with the block file that it has begun.
+/// Files compacted by then stay so.
+///
+/// # Errors
+///
+/// As [`compact`].
+pub fn compact_until(
+    disk: &Arc<dyn Disk>,
+    stop: &AtomicBool,
     mut progress: impl FnMut(&Compacted),
 ) -> Result<Compacted, ArchiveError> {
     let _lock = lock(disk.as_ref())?;
@@ -77,9 +97,14 @@ pub fn compact(
             continue;
         }
         while !files.is_empty() {
+            if stop.load(Ordering::Relaxed) {
+                done.interrupted = true;
+                break;
+            }
             let output = Target {
                 disk: disk.as_ref(),
                 encrypt_to: &to,
+                stop,
             };
             let outcome = run_job(&log, output, recording, &files, archive.next_part);
             if outcome.is_err() {
@@ -89,6 +114,9 @@ pub fn compact(
             }
             match outcome? {
                 Outcome::Parts(parts, gone) => {
+                    // Fewer than there are, if it was told to stop.
+                    done.interrupted |= gone.len() < files.len();
+                    files.truncate(gone.len());
                     done.files += files.len() as u64;
                     done.bytes_before += size_of(disk.as_ref(), &files)?;
                     done.packets += parts.iter().map(|part| part.packets).sum::<u64>();
@@ -121,6 +149,7 @@ pub fn snapshot(log: &Log, output: &dyn Disk) -> Result<(Vec<Part>, Vec<Damage>)
     let target = Target {
         disk: output,
         encrypt_to: &Recipients::default(),
+        stop: &NEVER,
     };
     let (mut all, mut damage) = (Vec::new(), Vec::new());
     for recording in log.recordings() {
@@ -193,14 +222,16 @@ enum Outcome {
     Damaged(Damage, String),
 }
 
-/// Where parts are written, and to whom they are encrypted, if at all.
+/// Where parts are written, to whom they are encrypted, if at all, and when to write no more.
 #[derive(Clone, Copy)]
 struct Target<'a> {
     disk: &'a dyn Disk,
     encrypt_to: &'a Recipients,
+    stop: &'a AtomicBool,
 }
 
-/// Makes parts from block files, in `staging/`.
+/// Makes parts from block files, in `staging/`. If told to stop, from the first of them only: what
+/// is gone says from which.
 fn run_job(
     log: &Log,
     output: Target<'_>,
@@ -219,6 +250,9 @@ fn run_job(
     };
     let mut gone = Vec::new();
     for file in files {
+        if !gone.is_empty() && output.stop.load(Ordering::Relaxed) {
+            break;
+        }
         let mut this = Gone {
             name: file.name.clone(),
             recording: recording.id,

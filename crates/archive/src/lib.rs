@@ -51,7 +51,7 @@ mod tables;
 mod verdicts;
 mod verify;
 
-pub use compact::{Compacted, compact, snapshot};
+pub use compact::{Compacted, compact, compact_until, snapshot};
 pub use disk::ClearDisk;
 pub use encryption::{encrypt_to, rotate};
 pub use error::ArchiveError;

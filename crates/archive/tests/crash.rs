@@ -4,8 +4,9 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use strata_archive::{PROTECTED, Retention, compact, make_room, prune, verify};
+use strata_archive::{PROTECTED, Retention, compact, compact_until, make_room, prune, verify};
 use strata_filter::Filter;
 use strata_query::Find;
 use strata_store::{Disk, Log};
@@ -276,4 +277,34 @@ fn no_room_is_made_of_what_a_policy_protects() {
         (dns..dns + dns / 10).contains(&kept),
         "{kept} kept, {dns} match"
     );
+}
+
+/// Told to stop, it keeps what is complete; the next one does the rest.
+#[test]
+fn what_is_compacted_before_it_is_stopped_stays_so() {
+    let whole = common::compacted(None);
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+    let path = data_dir().join("labelled/cic2017-sqli/trace.pcap");
+    for mode in ["default", "log-all"] {
+        assert!(record(&disk, &path, &model(), mode, 60_000));
+    }
+    let stop = AtomicBool::new(true);
+    let nothing = compact_until(&disk, &stop, |_| ()).unwrap();
+    assert!(nothing.interrupted && nothing.files == 0, "{nothing:?}");
+    stop.store(false, Ordering::Relaxed);
+    let first = compact_until(&disk, &stop, |_| stop.store(true, Ordering::Relaxed)).unwrap();
+    assert!(first.interrupted && first.files > 0, "{first:?}");
+    let second = compact(&disk, |_| ()).unwrap();
+    assert!(!second.interrupted && second.files > 0, "{second:?}");
+    let packets = |disk: &Arc<dyn Disk>| {
+        let log = Log::on(Arc::clone(disk)).unwrap();
+        log.archive()
+            .parts
+            .iter()
+            .map(|part| part.packets)
+            .sum::<u64>()
+    };
+    let whole: Arc<dyn Disk> = Arc::new(whole);
+    assert_eq!(packets(&disk), packets(&whole));
+    assert_eq!(first.packets + second.packets, packets(&whole));
 }

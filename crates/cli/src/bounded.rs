@@ -2,7 +2,9 @@
 
 use std::ops::RangeInclusive;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
+
+use crate::output::refuse;
 
 /// The longest duration accepted anywhere: 366 days.
 pub(crate) const SECONDS_MAX: u64 = 366 * 86_400;
@@ -41,13 +43,11 @@ pub(crate) fn count<const LOW: usize, const HIGH: usize>(text: &str) -> Result<u
 
 /// A size, named by its option, within a range.
 pub(crate) fn size(bytes: u64, option: &str, range: &RangeInclusive<u64>) -> Result<u64> {
-    ensure!(
-        range.contains(&bytes),
-        "{option} must be from {} to {}",
-        binary(*range.start()),
-        binary(*range.end())
-    );
-    Ok(bytes)
+    if range.contains(&bytes) {
+        return Ok(bytes);
+    }
+    let (low, high) = (binary(*range.start()), binary(*range.end()));
+    Err(refuse(format!("{option} must be from {low} to {high}")))
 }
 
 /// Bytes in the largest binary unit that divides them.

@@ -1,22 +1,23 @@
 //! `strata compact`: block files into Parquet and pcapng.
 
-use std::io::{self, ErrorKind, Write, stdout};
+use std::io::{self, ErrorKind, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use strata_archive::{Compacted, Retention, compact, encrypt_to};
+use strata_archive::{Compacted, Retention, compact_until, encrypt_to};
 use strata_node::log_directory;
 use strata_store::Disk;
 use strata_wire::{grouped, human_bytes};
-use tracing::{error, warn};
+use tracing::{error, info, warn};
 
 use crate::key;
 use crate::logging::LoggingArgs;
 use crate::object_tier::{self, MoveArgs};
+use crate::output::{refuse, standard};
 use crate::prune::{self, RetentionArgs};
 use crate::record::GroupArgs;
 use crate::signals::stop_on_signal;
@@ -28,11 +29,11 @@ use crate::text::{chain, duration_ns, percent};
 Examples:
   strata compact log/
   strata compact log/ --encrypt-to age1...                    # a public key of `strata key new`
-  strata compact log/ --watch 10s --keep 30d --max-size 2T    # beside a running record
+  strata compact log/ --watch 10s --keep 30d --max-size 2T    # alongside a recording
   duckdb -c \"SELECT * FROM 'log/flows/**/*.parquet' LIMIT 5\"  # no Strata needed
 
 What was compacted stays readable by export, query and info. A block file that is
-still being written, or that is damaged, is left alone.")]
+still being written, or that is damaged, is left as it is.")]
 pub(crate) struct Args {
     /// Read the log in this directory.
     #[arg(value_name = "LOG")]
@@ -68,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     let moving = args.moving.parse()?;
     let retention = args.retention.parse()?;
-    let pause = args.watch.as_deref().map(duration_ns).transpose()?;
+    let pause = args.watch.as_deref().map(pause).transpose()?;
     if !args.encrypt_to.is_empty() {
         let nobody = args.encrypt_to == ["none"];
         let keys: &[String] = if nobody { &[] } else { &args.encrypt_to };
@@ -78,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     // Reported once, until it changes.
     let (mut known, mut known_full) = (None, None);
     loop {
-        let done = turn(&disk, retention.as_ref());
+        let done = turn(&disk, retention.as_ref(), &stop);
         let full = done
             .as_ref()
             .err()
@@ -89,6 +90,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         let done = if full.is_some() { None } else { Some(done?) };
         known_full = full;
+        if stop.load(Ordering::Relaxed) {
+            if done.as_ref().is_some_and(|done| done.interrupted) {
+                info!("interrupted: what is compacted stays so, the rest comes with the next run");
+            }
+            return Ok(());
+        }
         if let Some((place, age_ns)) = &moving {
             let moved = object_tier::apply(&disk, place, *age_ns, false);
             if pause.is_none() {
@@ -115,7 +122,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             );
             return Ok(());
         };
-        let until = Instant::now() + Duration::from_nanos(pause);
+        let until = Instant::now() + pause;
         while Instant::now() < until {
             if stop.load(Ordering::Relaxed) {
                 return Ok(());
@@ -125,14 +132,27 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
+/// How long to wait between two turns.
+fn pause(text: &str) -> Result<Duration> {
+    let pause = Duration::from_nanos(duration_ns(text)?);
+    if pause.is_zero() {
+        return Err(refuse("--watch must be above 0, as in 10s"));
+    }
+    Ok(pause)
+}
+
 /// Compacts, then deletes what has expired, which frees space even if compaction finds none.
-fn turn(disk: &Arc<dyn Disk>, retention: Option<&Retention>) -> Result<Compacted> {
+fn turn(
+    disk: &Arc<dyn Disk>,
+    retention: Option<&Retention>,
+    stop: &AtomicBool,
+) -> Result<Compacted> {
     let started = Instant::now();
-    let done = compact(disk, |_| ());
+    let done = compact_until(disk, stop, |_| ());
     if let Ok(done) = &done {
         report(done, started.elapsed())?;
     }
-    if let Some(retention) = retention {
+    if let Some(retention) = retention.filter(|_| !stop.load(Ordering::Relaxed)) {
         prune::apply(disk, retention, false, false)?;
     }
     Ok(done?)
@@ -157,7 +177,7 @@ fn report(done: &Compacted, took: Duration) -> Result<()> {
     }
     if done.files > 0 {
         writeln!(
-            stdout().lock(),
+            standard(),
             "{} packets of {} block files compacted in {:.2} s: {} -> {} ({})",
             grouped(done.packets),
             grouped(done.files),

@@ -14,6 +14,7 @@ use strata_control::config::PolicyConfig;
 use strata_control::{MODE_PERIOD_MAX, ModeRequest, PolicyRequest};
 
 use crate::listing::Reader;
+use crate::output::standard;
 use page::word;
 
 /// Which recording to talk to.
@@ -133,8 +134,8 @@ Examples:
 /// Arguments of `strata rotate`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What is in memory is written, the files that there are end, and new ones begin: those can
-be moved away then.")]
+Writes what is in memory, closes the current files and starts new ones. The closed files
+can then be moved.")]
 pub(crate) struct RotateArgs {
     #[command(flatten)]
     recording: RecordingArgs,
@@ -142,7 +143,7 @@ pub(crate) struct RotateArgs {
 
 pub(crate) fn rotate(args: &RotateArgs) -> Result<()> {
     args.recording.client()?.rotate()?;
-    println!("new files begin");
+    writeln!(standard(), "new files begin")?;
     Ok(())
 }
 
@@ -158,9 +159,11 @@ pub(crate) fn mode(args: &ModeArgs) -> Result<()> {
         seconds: period.as_deref().map(seconds).transpose()?,
         why: why.clone(),
     })?;
-    println!("mode {}", word(&status.asked_mode));
+    let mut out = standard();
+    writeln!(out, "mode {}", word(&status.asked_mode))?;
     if status.mode != status.asked_mode {
-        println!("at work is {} until nothing is short", word(&status.mode));
+        let mode = word(&status.mode);
+        writeln!(out, "until nothing is short, mode {mode} is active")?;
     }
     Ok(())
 }
@@ -195,7 +198,7 @@ pub(crate) fn policy(args: &PolicyArgs) -> Result<()> {
                 },
                 why: why.clone(),
             })?;
-            println!("policy {}", added.id);
+            writeln!(standard(), "policy {}", added.id)?;
         }
         PolicyCommand::List { json, recording } => {
             let list = recording.client()?.policies()?;
@@ -203,11 +206,11 @@ pub(crate) fn policy(args: &PolicyArgs) -> Result<()> {
                 true => format!("{:#}\n", serde_json::to_value(&list)?),
                 false => page::policies(&list, Reader::of_stdout()),
             };
-            write!(stdout().lock(), "{page}")?;
+            write!(standard(), "{page}")?;
         }
         PolicyCommand::Remove { id, recording } => {
             recording.client()?.remove_policy(*id)?;
-            println!("policy {id} removed");
+            writeln!(standard(), "policy {id} removed")?;
         }
     }
     Ok(())
@@ -221,8 +224,8 @@ pub(crate) fn status(args: &StatusArgs) -> Result<()> {
             true => format!("{:#}\n", serde_json::to_value(&status)?),
             false => page::status(&status, &client.events()?, Reader::of_stdout()),
         };
-        let mut out = stdout().lock();
-        if args.watch && out.is_terminal() {
+        let mut out = standard();
+        if args.watch && stdout().is_terminal() {
             // Move to the top left corner and clear everything below.
             write!(out, "\x1b[H\x1b[2J")?;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -16,6 +16,7 @@ mod reasons;
 use self::reasons::Reasons;
 use crate::key::KeyArgs;
 
+use crate::output::standard;
 use crate::text::{percent, time};
 
 /// Arguments of `strata info`.
@@ -142,7 +143,7 @@ impl Contents {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let mut out = stdout().lock();
+    let mut out = standard();
     // Reasons of compacted packets are in files that may be encrypted, or elsewhere.
     let log = match args.reasons {
         Some(_) => args.key.open(&args.log)?,

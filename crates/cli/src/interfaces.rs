@@ -1,10 +1,12 @@
 //! `strata interfaces`: which interfaces can be captured, how, and why not.
 
-use std::io::{Write, stdout};
+use std::io::Write;
 
 use anyhow::Result;
 use strata_capture::live::{ANY, Device};
 use strata_wire::Printable;
+
+use crate::output::standard;
 
 /// Arguments of `strata interfaces`.
 #[derive(Debug, clap::Args)]
@@ -24,7 +26,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let named = args.names.iter().map(|name| Device::named(name));
         named.collect::<Result<_, _>>()?
     };
-    let mut out = stdout().lock();
+    let mut out = standard();
     for device in devices {
         write!(out, "{}", text(&device))?;
     }

@@ -1,7 +1,7 @@
 //! `strata key`: keys of encrypted logs, and the key options of other subcommands.
 
 use std::fs::{self, OpenOptions};
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use strata_wire::grouped;
 use tracing::info;
 
 use crate::object_tier;
+use crate::output::standard;
 
 /// The secret key of an encrypted log, for commands that read it.
 #[derive(Debug, clap::Args)]
@@ -108,7 +109,7 @@ enum Command {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let mut out = stdout().lock();
+    let mut out = standard();
     match &args.command {
         Command::New { file } => {
             let identities = Identities::generate();
@@ -116,10 +117,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             let mut options = OpenOptions::new();
             let options = options.write(true).create_new(true).mode(0o600);
             let mut written = options.open(file).with_context(named)?;
-            written
-                .write_all(identities.to_file().as_bytes())
-                .and_then(|()| written.sync_all())
-                .with_context(named)?;
+            let done = written.write_all(identities.to_file().as_bytes());
+            let done = done.and_then(|()| written.sync_all());
+            if done.is_err() {
+                // It is no key, and would be in the way of the next attempt.
+                let _ = fs::remove_file(file);
+            }
+            done.with_context(named)?;
             for key in identities.recipients().texts() {
                 writeln!(out, "{key}")?;
             }

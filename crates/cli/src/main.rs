@@ -1,6 +1,6 @@
 //! The program `strata`: one file per subcommand.
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stdout, clippy::print_stderr)]
+#![allow(clippy::print_stderr)]
 
 mod bounded;
 mod compact;
@@ -35,6 +35,7 @@ mod text;
 mod train;
 mod verify;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -47,8 +48,8 @@ use clap::{Parser, Subcommand};
     version,
     max_term_width = 100,
     after_help = "\
-Exit status: 0 when done; 1 if something failed or was damaged, standard error says what; 2 if the
-command line cannot be done as it stands."
+Exit status: 0 on success; 1 if something failed or was damaged (standard error says what); 2 if
+the command line is refused."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -148,8 +149,9 @@ fn main() -> ExitCode {
         Command::Policy(args) => control::policy(&args),
         Command::Rotate(args) => control::rotate(&args),
         Command::ConfigReference => {
-            print!("{}", strata_control::config::reference());
-            Ok(())
+            let page = strata_control::config::reference();
+            let mut out = output::standard();
+            out.write_all(page.as_bytes()).map_err(Into::into)
         }
         Command::Switch(args) => switch::run(&args),
         Command::Relay(args) => relay::run(&args),

@@ -1,6 +1,6 @@
 //! `strata move`: compacted files to an object store or another disk, and back.
 
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,6 +12,7 @@ use strata_store::{Disk, Log, RealDisk};
 use strata_wire::{grouped, human_bytes};
 use tracing::{error, info};
 
+use crate::output::standard;
 use crate::text::duration_ns;
 
 /// The disk of the log in a directory, including what is stored elsewhere.
@@ -57,8 +58,8 @@ Examples:
   strata move log/ --back
   strata compact log/ --watch 10s --move-to s3://traffic/sensor-7 --move-after 7d
 
-A log is used as before wherever its files lie: export, query, verify and prune read of an
-object store what they need. Where the store is and who asks is said by the usual variables:
+A log is used as before wherever its files are: export, query, verify and prune read what they
+need from the object store. The store and the credentials come from the usual variables:
 AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN.")]
 pub(crate) struct Args {
     /// Move files of the log in this directory.
@@ -94,7 +95,7 @@ pub(crate) fn apply(disk: &Arc<dyn Disk>, place: &Place, age_ns: u64, always: bo
     let moved = relocate(disk, place, now_ns.saturating_sub(age_ns), |_| ())?;
     if always || moved.parts > 0 {
         writeln!(
-            stdout().lock(),
+            standard(),
             "moved {} parts, {} packets, {}",
             grouped(moved.parts),
             grouped(moved.packets),

@@ -3,13 +3,15 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, IsTerminal, Write, stdout};
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write, stdout};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::{Context, Result};
 use flate2::write::GzEncoder;
 use strata_store::{OutputError, Sources};
+use strata_wire::Printable;
 
 /// The command line cannot be executed as given: the program exits with 2, as for an invalid
 /// option.
@@ -23,6 +25,37 @@ impl fmt::Display for Refused {
 }
 
 impl std::error::Error for Refused {}
+
+/// An error for a command line that cannot be executed as given.
+pub(crate) fn refuse(problem: impl Into<String>) -> anyhow::Error {
+    Refused(problem.into()).into()
+}
+
+/// Standard output, with errors that name it.
+pub(crate) struct Standard(StdoutLock<'static>);
+
+/// Locks standard output. `print!` would panic where this returns an error.
+pub(crate) fn standard() -> Standard {
+    Standard(stdout().lock())
+}
+
+impl Write for Standard {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(|error| named(STANDARD, &error))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(|error| named(STANDARD, &error))
+    }
+}
+
+const STANDARD: &str = "standard output";
+
+/// The error of a write, with the name of what is written. Its kind stays: the caller may react to
+/// a closed pipe or a full disk.
+fn named(name: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{name}: cannot write: {error}"))
+}
 
 /// What kind of data is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +139,7 @@ impl Output {
     pub(crate) fn create(path: &Path, content: Content, sources: &Sources) -> Result<Self> {
         let is_stdout = path.as_os_str() == "-";
         let name = match is_stdout {
-            true => String::from("standard output"),
+            true => String::from(STANDARD),
             false => path.display().to_string(),
         };
         let file = if is_stdout {
@@ -140,7 +173,7 @@ impl Output {
         Ok(Self {
             writer: BufWriter::with_capacity(BUFFER_BYTES, sink),
             name,
-            unfinished: Unfinished(unfinished),
+            unfinished: Unfinished::new(unfinished)?,
         })
     }
 
@@ -153,30 +186,72 @@ impl Output {
         } = self;
         let sink = writer.into_inner().map_err(io::IntoInnerError::into_error);
         let done = sink.and_then(Sink::finish);
-        done.with_context(|| format!("{name}: cannot write"))?;
-        unfinished.0 = None;
+        done.map_err(|error| named(&name, &error))?;
+        unfinished.keep();
         Ok(())
     }
 }
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.writer.write(bytes)
+        let written = self.writer.write(bytes);
+        written.map_err(|error| named(&self.name, &error))
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.writer.flush()
+        let flushed = self.writer.flush();
+        flushed.map_err(|error| named(&self.name, &error))
     }
 }
 
-/// A file that is deleted when this is dropped.
+/// A file that is deleted when this is dropped, or when a signal ends the program.
 struct Unfinished(Option<PathBuf>);
+
+/// The files to delete if a signal ends the program. A handful at most.
+static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+impl Unfinished {
+    fn new(path: Option<PathBuf>) -> Result<Self> {
+        static WATCHED: OnceLock<()> = OnceLock::new();
+        if let Some(path) = &path {
+            unfinished().push(path.clone());
+            if WATCHED.set(()).is_ok() {
+                crate::signals::before_ending(delete_unfinished)?;
+            }
+        }
+        Ok(Self(path))
+    }
+
+    /// Keeps the file.
+    fn keep(&mut self) {
+        if let Some(path) = self.0.take() {
+            unfinished().retain(|other| *other != path);
+        }
+    }
+}
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        if let Some(path) = &self.0 {
+        if let Some(path) = self.0.clone() {
+            self.keep();
             // Whatever gave up reports why.
             let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn delete_unfinished() {
+    for path in unfinished().drain(..) {
+        if fs::remove_file(&path).is_ok() {
+            let name = path.display().to_string();
+            tracing::warn!(
+                "interrupted: {} was unfinished, and is removed",
+                Printable(&name)
+            );
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `strata prune`: retention by age, class and size.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,6 +13,7 @@ use strata_wire::{Printable, grouped, human_bytes};
 use tracing::{info, warn};
 
 use crate::object_tier;
+use crate::output::standard;
 use crate::text::{bytes, duration_ns};
 
 /// What to keep.
@@ -85,9 +86,9 @@ Examples:
   strata prune log/ --keep 30d --keep-class anomalous:365d
   strata prune log/ --max-size 500G --dry-run
 
-Compacted files go by the hour and class. A block file holds packets of all classes
+Compacted files are deleted by hour and class. A block file holds packets of all classes
 and stays as long as the class that is kept longest. A file that is still being written
-stays until it is complete: `strata record -G 3600` completes one each hour. What is left of
+stays until it is complete: `strata record -G 3600` completes one every hour. What remains of
 a recording is its entry in manifest.json (counts and names), its model, and statistics
 without packets or addresses (checkpoint, drift).")]
 pub(crate) struct Args {
@@ -126,7 +127,7 @@ pub(crate) fn apply(
     }
     if always || pruned.parts + pruned.block_files > 0 {
         writeln!(
-            stdout().lock(),
+            standard(),
             "{} {} parts and {} block files, {} packets, {}; {} left",
             if dry_run { "would delete" } else { "deleted" },
             grouped(pruned.parts),

@@ -6,6 +6,7 @@ mod show;
 mod steering;
 mod triggers;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use tracing::{info, warn};
 pub(crate) use log::{DiskWay, GroupArgs, rotate_bytes};
 
 use crate::logging::{self, HAPPENED, LoggingArgs};
+use crate::output::standard;
 use crate::signals::Signals;
 use crate::text;
 
@@ -35,9 +37,9 @@ Examples:
   strata record -i eth0 -o log/ 'not port 22'
   strata record -i eth0,eth1 --cores 1,2 -o log/
 
-While interfaces are captured: INT and TERM (Ctrl-C) finish the log and print the
-accounting, USR1 prints counts, HUP reads the configuration again. `strata status`, `mode`,
-`policy` and `rotate` (new files) talk to it meanwhile.")]
+While interfaces are captured: INT (Ctrl-C) and TERM finish the log and print the
+accounting, USR1 prints counters, HUP reloads the configuration. Meanwhile `strata status`,
+`mode`, `policy` and `rotate` control it.")]
 pub(crate) struct Args {
     #[command(flatten)]
     road: DataPathArgs,
@@ -178,6 +180,9 @@ pub(crate) fn helper(args: &HelperArgs) -> Result<()> {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    if !args.road.read.is_empty() {
+        args.log.check_for_files()?;
+    }
     let destination = DestinationSpec::Log(Box::new(args.log.spec()?));
     run_to(&args.road, destination, args.log.duration())
 }
@@ -188,11 +193,14 @@ pub(crate) fn run_to(
     destination: DestinationSpec,
     duration: Option<Duration>,
 ) -> Result<()> {
+    if !args.read.is_empty() {
+        args.live.check_for_files()?;
+    }
     let spec = args.spec(destination, duration)?;
     let tell: Tell = Arc::new(logging::notice);
     if args.steer.check {
         strata_node::check(spec, &tell)?;
-        println!("configuration OK");
+        writeln!(standard(), "configuration OK")?;
         return Ok(());
     }
     let bar = logging::progress_bar();

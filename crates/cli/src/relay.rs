@@ -1,5 +1,6 @@
 //! `strata relay`: memory for switches, written to disk.
 
+use std::io::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use strata_relay::{CONTROL_PORT, RelayOptions};
 use strata_wire::{grouped, human_bytes};
 
 use crate::logging::{self, LoggingArgs};
+use crate::output::standard;
 use crate::record::{DiskWay, GroupArgs, rotate_bytes};
 use crate::signals::stop_on_signal;
 use crate::{bounded, text};
@@ -27,17 +29,17 @@ Examples:
   strata relay -o log/ --listen 192.0.2.10 --tls-cert relay.crt --tls-key relay.key --tls-ca ca.crt
 
 Without --listen, only switches on this machine reach the relay. On another address it
-wants to know who they are: with --secret-file both ends prove that they know a secret
+requires authentication: with --secret-file both ends prove that they know a secret
 (`umask 077; openssl rand -hex 32 >relay.secret`), with --tls-cert both show certificates
 and the control connection is encrypted. Packets themselves travel unencrypted.
 
 Switches (`strata switch --relay`) connect by TCP, and write packets into the
 relay's memory by RDMA, RoCEv2 on UDP port 4791. Full blocks go to disk as they
 are; `strata info` and `strata export` put the packets together. Ctrl-C writes
-what is in memory and ends.
+what is in memory and exits.
 
 While the disk is nearly full or too slow, switches that capture interfaces are asked
-to keep less; they go back to their modes once it no longer is.")]
+to keep less; afterwards they return to their modes.")]
 pub(crate) struct Args {
     /// Write the log to this directory, created if need be.
     #[arg(short = 'o', long = "output", value_name = "DIR")]
@@ -214,13 +216,14 @@ fn options(args: &Args) -> Result<RelayOptions> {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let handle = strata_node::start(spec(args)?, stop_on_signal()?, Arc::new(logging::notice))?;
     let outcome = handle.wait()?;
-    println!(
+    writeln!(
+        standard(),
         "{} connections of switches; {} blocks ({}) written, {} of lost switches",
         grouped(outcome.connections),
         grouped(outcome.totals.blocks),
         human_bytes(outcome.totals.bytes),
         grouped(outcome.totals.salvaged),
-    );
+    )?;
     if let Some(failure) = outcome.failure {
         bail!("{failure}; what switches were told is stored is in the log");
     }

@@ -2,10 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::SignalOnly;
+use signal_hook::low_level::emulate_default_handler;
 
 /// Set by the first interrupt or termination signal, so that what was read is recorded properly.
 /// The second one ends the program at once.
@@ -21,6 +25,21 @@ pub(crate) fn stop_on_signal() -> Result<Arc<AtomicBool>> {
         flag::register(signal, Arc::clone(&stop))?;
     }
     Ok(stop)
+}
+
+/// Runs `work` when an interrupt or termination signal comes, and then lets it end the program.
+pub(crate) fn before_ending(work: fn()) -> Result<()> {
+    let mut signals = SignalsInfo::<SignalOnly>::new([SIGINT, SIGTERM])?;
+    let wait = move || {
+        if let Some(signal) = signals.forever().next() {
+            work();
+            // It ends the program, so there is nobody to tell.
+            let _ = emulate_default_handler(signal);
+        }
+    };
+    let thread = thread::Builder::new().name("strata-signals".into());
+    thread.spawn(wait).context("cannot start a thread")?;
+    Ok(())
 }
 
 /// What signals ask of a running recording.

@@ -30,8 +30,8 @@ Examples:
   strata switch --relay localhost --transport shared-memory -i eth0
 
 The relay is `strata relay` on the machine with the disks. Packets go to it as
-RoCEv2 RDMA WRITEs (UDP port 4791), all else over TCP. If the relay is lost, the
-switch connects again by itself and says what was lost between.")]
+RoCEv2 RDMA WRITEs (UDP port 4791), everything else over TCP. If the relay is lost, the
+switch reconnects by itself and reports what was lost meanwhile.")]
 pub(crate) struct Args {
     #[command(flatten)]
     link: LinkArgs,

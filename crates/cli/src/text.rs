@@ -172,7 +172,11 @@ pub(crate) fn warn(text: &str) {
 /// Whether the error is that nobody reads our output any more.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
-        let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        let mut kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        // This one does not give its cause.
+        if let Some(csv::ErrorKind::Io(error)) = cause.downcast_ref().map(csv::Error::kind) {
+            kind = Some(error.kind());
+        }
         kind == Some(io::ErrorKind::BrokenPipe)
     })
 }

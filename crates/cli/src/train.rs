@@ -114,8 +114,8 @@ pub(crate) struct TrainArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 FOLDER holds a folder per capture with trace.pcap and labels.csv. X-train and X-test belong
-together; another with benign and attack packets is split by time; one of attacks only is judged
-by the model of the first pair.
+together; any other capture with benign and attack packets is split by time; one with attacks only
+is classified by the model of the first pair.
 
 Needs the Python package, which `make python` installs.")]
 pub(crate) struct CompareArgs {

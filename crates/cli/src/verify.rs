@@ -1,6 +1,6 @@
 //! `strata verify`: checks that every byte is as it was written.
 
-use std::io::{Write, stdout};
+use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
@@ -11,6 +11,7 @@ use tracing::{error, warn};
 
 use crate::key::KeyArgs;
 use crate::object_tier;
+use crate::output::standard;
 
 /// Arguments of `strata verify`.
 #[derive(Debug, clap::Args)]
@@ -40,7 +41,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         );
     }
     writeln!(
-        stdout().lock(),
+        standard(),
         "{} files with {} packets, {}: all as they were written",
         grouped(verified.files),
         grouped(verified.packets),
@@ -48,7 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     )?;
     if verified.not_decrypted > 0 {
         writeln!(
-            stdout().lock(),
+            standard(),
             "{} of them are encrypted: with --key what they hold is checked too",
             grouped(verified.not_decrypted),
         )?;

@@ -478,6 +478,37 @@ fn interrupted_the_log_is_closed_properly() {
     assert!((5_000..20_000).contains(&seen), "{seen} packets");
 }
 
+/// An input that has sent nothing yet does not hold up Ctrl-C.
+#[test]
+fn interrupted_before_the_first_packet_it_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status().unwrap();
+    assert!(made.success());
+    for input in ["-", fifo.to_str().unwrap()] {
+        let (log, socket) = (dir.path().join("log"), dir.path().join("socket"));
+        let mut command = strata();
+        command.args(["record", "-r", input, "-o"]).arg(&log);
+        command.arg("--socket").arg(&socket);
+        command.stdin(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+        let pipe = child.stdin.take();
+        wait_for(&socket, "it listens", |_| true);
+        let id = child.id().to_string();
+        let sent = Command::new("kill").args(["-INT", &id]).status().unwrap();
+        assert!(sent.success());
+        let output = child.wait_with_output().unwrap();
+        drop(pipe);
+        assert_eq!(output.status.code(), Some(1), "{input}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            text.contains("interrupted before the first packet"),
+            "{text}"
+        );
+        assert!(!log.exists(), "{input}");
+    }
+}
+
 /// kill -9 while packets arrive through a pipe: what was written is readable, nothing else is, and
 /// the loss is bounded by the checkpoint.
 #[test]

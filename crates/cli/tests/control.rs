@@ -413,7 +413,7 @@ fn tcp_asks_for_the_token_and_has_metrics() {
     let refused = refused.args(["--config", &config_text]).output().unwrap();
     assert!(!refused.status.success(), "{}", text(&refused));
 
-    fs::write(&token, "secret\n").unwrap();
+    fs::write(&token, "0123456789abcdef\n").unwrap();
     fs::write(
         &config,
         format!(
@@ -445,8 +445,8 @@ fn tcp_asks_for_the_token_and_has_metrics() {
         );
         http(&address, &request)
     };
-    assert!(get("/metrics", "wrong!").starts_with("HTTP/1.1 401"));
-    let metrics = get("/metrics", "secret");
+    assert!(get("/metrics", "0123456789abcdeX").starts_with("HTTP/1.1 401"));
+    let metrics = get("/metrics", "0123456789abcdef");
     for line in [
         "content-type: text/plain; version=0.0.4",
         "# TYPE strata_packets_total counter",
@@ -456,14 +456,14 @@ fn tcp_asks_for_the_token_and_has_metrics() {
     ] {
         assert!(metrics.contains(line), "{line} in {metrics}");
     }
-    let description = get("/api/v1/openapi.json", "secret");
+    let description = get("/api/v1/openapi.json", "0123456789abcdef");
     assert!(
         description.contains("/api/v1/policies/{id}"),
         "{description}"
     );
     let body = "{\"mode\":\"log-all\",\"why\":\"curl\"}";
     let put = format!(
-        "PUT /api/v1/mode HTTP/1.1\r\nhost: x\r\nauthorization: Bearer secret\r\nconnection: close\r\n\
+        "PUT /api/v1/mode HTTP/1.1\r\nhost: x\r\nauthorization: Bearer 0123456789abcdef\r\nconnection: close\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
@@ -471,6 +471,30 @@ fn tcp_asks_for_the_token_and_has_metrics() {
     assert_eq!(running.json(&["status", "--json"])["mode"], "log-all");
     running.feed(&bytes[middle..]);
     running.finish();
+}
+
+/// A client of a recording that is suspended gets an answer.
+#[test]
+fn a_recording_that_does_not_answer_is_said_not_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = Running::start(dir.path(), &[]);
+    running.until_listening();
+    let signal = |name: &str| {
+        let id = running.child.id().to_string();
+        let mut kill = Command::new("kill");
+        assert!(kill.args([name, &id]).status().unwrap().success());
+    };
+    signal("-STOP");
+    let start = Instant::now();
+    let output = running.ask(&["status"]);
+    let took = start.elapsed();
+    signal("-CONT");
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    let wanted = "no answer within 5 s";
+    assert!(text(&output).contains(wanted), "{}", text(&output));
+    assert!(took < Duration::from_secs(40), "{took:?}");
+    running.ok(&["status"]);
+    running.finish_early();
 }
 
 #[test]
@@ -491,7 +515,7 @@ fn a_file_is_not_replaced_by_a_socket() {
         let mut command = strata();
         command.args(["record", "-r", "-", "-o"]);
         command.arg(dir.path().join("log")).arg(option);
-        let link = dir.path().join("link");
+        let link = dir.path().join("link.sock");
         let _ = std::os::unix::fs::symlink(dir.path().join("nowhere"), &link);
         let output = command.arg(&link).stdin(Stdio::null()).output().unwrap();
         assert!(!output.status.success(), "{option}: {}", text(&output));

@@ -273,7 +273,7 @@ fn an_alert_makes_earlier_packets_of_its_flow_whole() {
     };
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
-    let eve = dir.path().join("eve");
+    let eve = dir.path().join("eve.sock");
     let arguments = [
         "--default",
         "header",

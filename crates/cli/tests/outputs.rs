@@ -227,6 +227,79 @@ fn a_terminal_gets_text_alone() {
     assert_eq!(command(&none, file).0, Some(0));
 }
 
+/// Standard output that cannot be written is an error with its name; one that nobody reads any
+/// more is none.
+#[test]
+fn standard_output_may_be_full_or_closed() {
+    for arguments in [&["config-reference"][..], &["interfaces"]] {
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let (code, stderr) = run(strata().args(arguments).stdout(full));
+        assert_eq!(code, Some(1), "{stderr}");
+        assert!(
+            stderr.starts_with("strata: standard output: cannot write: "),
+            "{stderr}"
+        );
+        assert!(!stderr.contains("panicked"), "{stderr}");
+    }
+    for arguments in [&["config-reference"][..], &["features", "-r"]] {
+        let mut command = strata();
+        command.args(arguments);
+        command.args(arguments.contains(&"-r").then(sqli));
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let (code, stderr) = run(command.stdout(writer));
+        assert_eq!((code, &*stderr), (Some(0), ""), "{arguments:?}");
+    }
+}
+
+/// A signal leaves no file that would pass for a whole one.
+#[test]
+fn an_interrupted_output_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (fifo, file) = (dir.path().join("fifo"), dir.path().join("x.parquet"));
+    assert!(
+        Command::new("mkfifo")
+            .arg(&fifo)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let mut command = strata();
+    command
+        .args(["features", "-r"])
+        .arg(&fifo)
+        .arg("-o")
+        .arg(&file);
+    let mut child = command
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let start = std::time::Instant::now();
+    while !file.exists() {
+        assert!(start.elapsed().as_secs() < 60 && child.try_wait().unwrap().is_none());
+        std::thread::yield_now();
+    }
+    // The file may be there a moment before the signal is handled.
+    let mut writer = OpenOptions::new().write(true).open(&fifo).unwrap();
+    let capture = fs::read(sqli()).unwrap();
+    std::io::Write::write_all(&mut writer, &capture).unwrap();
+    let id = child.id().to_string();
+    assert!(
+        Command::new("kill")
+            .args(["-INT", &id])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && !file.exists(), "{text}");
+    assert!(
+        text.contains("x.parquet was unfinished, and is removed"),
+        "{text}"
+    );
+}
+
 #[test]
 fn flows_in_json_have_types() {
     let dir = tempfile::tempdir().unwrap();

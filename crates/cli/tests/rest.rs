@@ -20,6 +20,10 @@ fn compacted(dir: &Path) -> PathBuf {
     let log = dir.join("log");
     let trace = data_dir().join("labelled/mix-test/trace.pcap");
     ok(&mut record(trace, &log));
+    // Without a pause it would do nothing but look.
+    let mut watch = strata();
+    watch.arg("compact").arg(&log).args(["--watch", "0s"]);
+    assert_eq!(watch.status().unwrap().code(), Some(2));
     let text = ok(strata().arg("compact").arg(&log));
     assert!(
         text.contains("67 690 packets of 1 block files compacted"),

@@ -34,7 +34,7 @@ impl Recording {
             .unwrap();
         let token = dir.path().join("token");
         let config = dir.path().join("strata.toml");
-        fs::write(&token, "secret\n").unwrap();
+        fs::write(&token, "0123456789abcdef\n").unwrap();
         let mut private = fs::metadata(&token).unwrap().permissions();
         std::os::unix::fs::PermissionsExt::set_mode(&mut private, 0o600);
         fs::set_permissions(&token, private).unwrap();
@@ -79,7 +79,7 @@ impl Recording {
     fn metrics(&self) -> (String, Duration) {
         let start = Instant::now();
         let mut stream = TcpStream::connect(self.address).unwrap();
-        let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nauthorization: Bearer secret\r\n\
+        let request = "GET /metrics HTTP/1.1\r\nhost: x\r\nauthorization: Bearer 0123456789abcdef\r\n\
                        connection: close\r\n\r\n";
         stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
@@ -163,7 +163,7 @@ fn bodies_are_bounded() {
     let ask = |length: usize, body: &[u8]| {
         let mut stream = TcpStream::connect(recording.address).unwrap();
         let head = format!(
-            "PUT /api/v1/mode HTTP/1.1\r\nhost: x\r\nauthorization: Bearer secret\r\n\
+            "PUT /api/v1/mode HTTP/1.1\r\nhost: x\r\nauthorization: Bearer 0123456789abcdef\r\n\
              content-type: application/json\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).unwrap();

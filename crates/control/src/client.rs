@@ -20,7 +20,11 @@ use crate::status::{PolicyStatus, Status};
 
 /// Most bytes of an answer: more than the largest list of policies has.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
-/// How long an exchange may take.
+/// How long the first bytes of an answer may take: those of a status are there within milliseconds,
+/// those of a change when all workers have it.
+const ANSWER_BEGINS: Duration = Duration::from_secs(5);
+const CHANGE_BEGINS: Duration = Duration::from_secs(20);
+/// How long a whole exchange may take.
 const EXCHANGE: Duration = Duration::from_secs(60);
 
 /// Why there is no answer.
@@ -45,13 +49,30 @@ pub enum ClientError {
         sockets: Vec<PathBuf>,
     },
     /// It cannot be reached.
-    #[error("{}: {source}", socket.display())]
+    #[error(
+        "{}: {source}: is this the control socket of a running recording? `strata record` makes \
+         one (--socket); without --socket, the recording that runs is found", socket.display()
+    )]
     Connect {
         /// The socket.
         socket: PathBuf,
         /// Why.
         source: io::Error,
     },
+    /// It does not answer.
+    #[error(
+        "{}: no answer within {} s: is the recording stopped (Ctrl-Z, SIGSTOP), or the machine \
+         overloaded?", socket.display(), after.as_secs()
+    )]
+    Silent {
+        /// The socket.
+        socket: PathBuf,
+        /// How long was waited.
+        after: Duration,
+    },
+    /// The request cannot be made.
+    #[error("cannot ask the recording: {0}")]
+    Runtime(io::Error),
     /// The exchange failed.
     #[error("the recording does not answer as expected: {0}")]
     Http(#[from] hyper::Error),
@@ -242,13 +263,17 @@ impl Client {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
-        let runtime = runtime.map_err(|error| self.cannot_connect(error))?;
+        let runtime = runtime.map_err(ClientError::Runtime)?;
         let answer = runtime
             .block_on(async { timeout(EXCHANGE, self.exchange_in_time(method, path, body)).await });
-        answer.unwrap_or_else(|_| {
-            let message = format!("no answer after {} s", EXCHANGE.as_secs());
-            Err(self.cannot_connect(io::Error::new(io::ErrorKind::TimedOut, message)))
-        })
+        answer.unwrap_or_else(|_| Err(self.silent(EXCHANGE)))
+    }
+
+    fn silent(&self, after: Duration) -> ClientError {
+        ClientError::Silent {
+            socket: self.socket.clone(),
+            after,
+        }
     }
 
     async fn exchange_in_time(
@@ -262,6 +287,10 @@ impl Client {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
+        let begins = match method {
+            Method::GET => ANSWER_BEGINS,
+            _ => CHANGE_BEGINS,
+        };
         let request = Request::builder()
             .method(method)
             .uri(path)
@@ -269,7 +298,8 @@ impl Client {
             .header("content-type", "application/json")
             .body(Full::new(body));
         let request = request.map_err(|error| ClientError::Refused(error.to_string()))?;
-        let answer = sender.send_request(request).await?;
+        let answer = timeout(begins, sender.send_request(request)).await;
+        let answer = answer.map_err(|_| self.silent(begins))??;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX);
         let body = body.collect().await.map_err(|_| ClientError::Incomplete {

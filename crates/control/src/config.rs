@@ -88,6 +88,9 @@ impl PolicyConfig {
     }
 }
 
+/// Fewest bytes of a token, as of a relay's secret.
+const TOKEN_BYTES_MIN: usize = 16;
+
 /// Control of a running recording.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -98,8 +101,8 @@ pub struct ControlConfig {
     /// Address and port to serve HTTP over TCP, as in `127.0.0.1:9477`; needs `token_file` or
     /// `tls_ca`.
     pub listen: Option<String>,
-    /// File with the token required for HTTP over TCP, as `Authorization: Bearer TOKEN`; readable
-    /// by its owner only (mode 0600).
+    /// File with the token required for HTTP over TCP, as `Authorization: Bearer TOKEN`; at least
+    /// 16 bytes, readable by its owner only (mode 0600).
     pub token_file: Option<PathBuf>,
     /// Server certificate and its chain (PEM) for HTTP over TCP, which makes it HTTPS.
     pub tls_cert: Option<PathBuf>,
@@ -131,7 +134,13 @@ impl ControlConfig {
         let admit = match &self.token_file {
             _ if self.tls_ca.is_some() => Admit::Certificate,
             None => return Err(EndpointError::Open),
-            Some(path) => Admit::Token(read_secret(path)?),
+            Some(path) => {
+                let token = read_secret(path)?;
+                if token.len() < TOKEN_BYTES_MIN {
+                    return Err(EndpointError::ShortToken { file: path.clone() });
+                }
+                Admit::Token(token)
+            }
         };
         Ok(Some(TcpEndpoint {
             address,
@@ -153,6 +162,15 @@ pub enum EndpointError {
     /// The token cannot be used.
     #[error("control.token_file: {0}")]
     Token(#[from] SecretError),
+    /// The token could be guessed.
+    #[error(
+        "control.token_file: {}: a token has at least {TOKEN_BYTES_MIN} bytes: make one with \
+         `openssl rand -hex 32`", file.display()
+    )]
+    ShortToken {
+        /// The file.
+        file: PathBuf,
+    },
     /// A certificate or key cannot be used.
     #[error(transparent)]
     Tls(#[from] strata_tls::TlsError),

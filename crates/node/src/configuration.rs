@@ -1,15 +1,19 @@
 //! The configuration of a recording: its file, read once at start and once per reload, and what
 //! overrides it.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use strata_capture::live::Device;
 use strata_control::alerts::{AlertSender, Webhook};
 use strata_control::api::{Endpoints, Server, TcpEndpoint, serve};
 use strata_control::config::Config;
 use strata_control::{Controller, Settings, client};
+use strata_policy::Mode;
 use strata_rules::{Action, Policy};
 use strata_sandbox::{Owner, SocketFile};
+use strata_wire::Keep;
 
 use crate::error::{At as _, Result};
 use crate::notice::{Notice, Tell};
@@ -83,6 +87,33 @@ impl Configuration {
             elastic: answers.then(|| elastic.options()),
             cpu_budget,
         }
+    }
+
+    /// What is valid, but hardly meant.
+    pub(crate) fn doubts(&self, spec: &RecordSpec) -> Vec<String> {
+        let mut doubts = Vec::new();
+        for name in self.file.modes.keys() {
+            let mode = Mode::by_name(name, &self.file.modes).ok();
+            let kept = mode.and_then(|mode| mode.granularities(&spec.model.model).ok());
+            if kept.is_some_and(|kept| kept.iter().all(|kept| kept.keep == Keep::Nothing)) {
+                doubts.push(format!(
+                    "mode {name} drops every class: while it is active, only packets that a \
+                     policy, --first-bytes or an alert keeps are recorded"
+                ));
+            }
+        }
+        if spec.interfaces().is_some() {
+            let named = self.policies.iter().filter_map(|p| p.interface.as_ref());
+            let unseen = named.filter(|name| !spec.captures(name) || Device::named(name).is_err());
+            let unseen: BTreeSet<&String> = unseen.collect();
+            doubts.extend(unseen.into_iter().map(|name| {
+                format!(
+                    "a policy is for interface {name}, which this recording does not capture: it \
+                     matches nothing"
+                )
+            }));
+        }
+        doubts
     }
 
     /// Where to serve the API and send alerts.

@@ -56,6 +56,12 @@ impl TriggerSpec {
     }
 }
 
+/// Whether a path is to become a socket if nothing is there: any other is meant to be a file.
+pub(crate) fn is_named_socket(path: &Path) -> bool {
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    matches!(ending, Some("sock" | "socket"))
+}
+
 /// Where alerts come from, opened.
 pub(crate) struct EveSource(Source);
 
@@ -123,7 +129,7 @@ impl Source {
                 let path = path.to_owned();
                 return Ok(Self::Followed { path, file });
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) if error.kind() == ErrorKind::NotFound && is_named_socket(path) => {}
             Err(error) => return Err(error).at_with(named),
         }
         let socket = SocketFile::bind(path, owner)?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use strata_capture::{Input, InputOptions};
 use strata_pipeline::{Worker, run as run_worker};
 
-use crate::error::{NodeError, Result};
+use crate::error::{NodeError, Result, require};
 use crate::handle::Handle;
 use crate::log_dir::NewDirectory;
 use crate::observer::{Observation, Observer, Ticker};
@@ -66,7 +66,12 @@ fn record(
     observer: &Observer,
     is_steered: bool,
 ) -> Result<RecordOutcome> {
-    let mut input = open(setup, paths)?;
+    let opened = open(setup, paths);
+    require(
+        opened.is_ok() || !setup.stop.load(Ordering::Relaxed),
+        || String::from("interrupted before the first packet: nothing is recorded"),
+    )?;
+    let mut input = opened?;
     let equipment = setup.equip(1)?;
     let (recording, mut workers) = setup.start(setup.spec.filter.clone(), equipment)?;
     let mut worker = workers.pop().expect("a recording has a worker");

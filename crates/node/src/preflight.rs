@@ -1,15 +1,16 @@
 //! The checks before a recording changes anything: run by `--check`, and first at each start, so
 //! that a failed start leaves nothing behind.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
-use strata_capture::live::Device;
+use strata_capture::live::{ANY, Device};
 use strata_capture::send::Mirror;
 use strata_capture::{Input, InputOptions};
 use strata_control::api::TcpEndpoint;
@@ -17,6 +18,7 @@ use strata_sandbox::User;
 use strata_store::{Log, MANIFEST_NAME};
 
 use crate::error::{At as _, NodeError, Result, require};
+use crate::eve::is_named_socket;
 use crate::live;
 use crate::log_dir::refuse_foreign;
 use crate::notice::Notice;
@@ -56,7 +58,10 @@ pub(crate) fn check(setup: &Setup, purpose: Purpose) -> Result<()> {
     }
     match &spec.input {
         InputSpec::Interfaces(spec) => interfaces(setup, spec)?,
-        InputSpec::Files(paths) => paths.iter().try_for_each(file)?,
+        InputSpec::Files(paths) => {
+            paths.iter().try_for_each(file)?;
+            each_once(paths)?;
+        }
     }
     setup.triggers(1)?;
     if let Some(name) = &spec.mirror_to {
@@ -82,8 +87,17 @@ fn interfaces(setup: &Setup, spec: &InterfaceSpec) -> Result<()> {
     let workers = spec.workers()?;
     setup.spec.destination.check_limit(workers)?;
     live::options(setup, spec).check()?;
+    let mut known = HashSet::new();
     for name in &spec.capture.interfaces {
-        let offers = Device::named(name)?.offers();
+        let device = Device::named(name)?;
+        let others = spec.capture.interfaces.len() > 1;
+        let is_new = known.insert(device.index) && !(others && name == ANY);
+        require(is_new, || {
+            format!(
+                "-i {name}: this interface is named twice, and each packet would be recorded twice"
+            )
+        })?;
+        let offers = device.offers();
         let problem = match spec.capture.exclusive {
             true => offers.xdp_problem,
             false => offers.packet_problem,
@@ -94,6 +108,25 @@ fn interfaces(setup: &Setup, spec: &InterfaceSpec) -> Result<()> {
     }
     if let Some(user) = spec.sandbox.as_ref().and_then(|s| s.user.as_deref()) {
         User::named(user).at("-Z")?;
+    }
+    Ok(())
+}
+
+/// Refuses a file that is named twice: each of its packets would be recorded twice.
+fn each_once(paths: &[PathBuf]) -> Result<()> {
+    let mut known = HashSet::new();
+    for path in paths {
+        let is_new = match fs::metadata(path) {
+            Ok(found) if found.is_file() => known.insert((found.dev(), found.ino())),
+            _ => true,
+        };
+        let names = paths.iter().filter(|other| *other == path).count();
+        require(is_new && names == 1, || {
+            format!(
+                "{}: this input is named twice, and each packet would be recorded twice",
+                path.display()
+            )
+        })?;
     }
     Ok(())
 }
@@ -165,6 +198,12 @@ fn eve(path: &Path) -> Result<()> {
         Ok(_) => Ok(()),
         // A dangling link is no place for a socket either.
         Err(error) if error.kind() == ErrorKind::NotFound => {
+            require(is_named_socket(path), || {
+                String::from(
+                    "no such file: start Suricata first, or name a socket to create (one that ends \
+                     in .sock or .socket)",
+                )
+            })?;
             require(!path.is_symlink(), || NO_SOCKET.to_owned())?;
             Ok(may_make(path)?)
         }

@@ -53,12 +53,16 @@ impl Limit {
     /// limit.
     pub(crate) fn check(&self, rotate_bytes: u64, workers: u16) -> Result<()> {
         let each = FILES_WITHIN_LIMIT * u64::from(workers.max(1));
+        let mib = (self.bytes / each) >> 20;
+        let advice = match mib {
+            0 => format!("make it larger: with -C 1MiB, {each}MiB is enough"),
+            mib => format!("make them smaller with -C, as in -C {mib}MiB"),
+        };
         let enough = rotate_bytes > 0 && self.bytes >= rotate_bytes.saturating_mul(each);
         require(enough, || {
             format!(
                 "--disk-limit must be at least {FILES_WITHIN_LIMIT} block files of each worker: \
-                 make them smaller with -C, as in -C {}",
-                (self.bytes / each).max(1 << 20)
+                 {advice}"
             )
         })
     }

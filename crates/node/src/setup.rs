@@ -100,6 +100,9 @@ impl Setup {
             .collect();
         let modes = modes?;
         let addresses = configuration.addresses(&spec.steering)?;
+        for problem in configuration.doubts(&spec) {
+            tell(&Notice::Warning(problem));
+        }
         let (saved, problems) = spec.destination.dir().map(Saved::load).unzip();
         for problem in problems.into_iter().flatten() {
             tell(&Notice::Warning(problem));

@@ -37,7 +37,7 @@ pub struct InputOptions {
     /// Whether each file is read, and decompressed, by a thread of its own while its packets are
     /// processed: four windows per file instead of one. Never for standard input.
     pub read_ahead: bool,
-    /// Once this is set, standard input counts as ended.
+    /// Once this is set, standard input, pipes and devices count as ended.
     pub stop: Option<Arc<AtomicBool>>,
 }
 

@@ -1,13 +1,16 @@
 //! From a path to a recognised format.
 
-use std::fs::File;
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, Cursor, ErrorKind, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use flate2::bufread::MultiGzDecoder;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use strata_wire::pcapng::block_type;
 
@@ -36,13 +39,7 @@ pub(super) fn open(
         path: path.to_owned(),
         source,
     };
-    let mut raw: Box<dyn Read + Send + Sync> = if path.as_os_str() == "-" {
-        Box::new(Stdin {
-            stop: stop.cloned(),
-        })
-    } else {
-        Box::new(File::open(path).map_err(failed)?)
-    };
+    let mut raw = open_raw(path, stop).map_err(failed)?;
     let start = first_bytes(&mut raw).map_err(failed)?;
     let kind = Compression::by_magic(&start);
     let whole = Cursor::new(start).chain(raw);
@@ -59,9 +56,34 @@ pub(super) fn open(
     })
 }
 
-/// Standard input, which ends when `stop` is set: a user who interrupts the program must not have
-/// to wait for the next packet.
-struct Stdin {
+/// Opens without decompressing.
+fn open_raw(
+    path: &Path,
+    stop: Option<&Arc<AtomicBool>>,
+) -> io::Result<Box<dyn Read + Send + Sync>> {
+    let file = if path.as_os_str() == "-" {
+        // The standard library's own has a buffer, of which poll knows nothing.
+        File::from(io::stdin().as_fd().try_clone_to_owned()?)
+    } else if fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        // Else opening a named pipe waits for its writer, uninterrupted.
+        let flags = OFlags::NONBLOCK.bits().cast_signed();
+        OpenOptions::new()
+            .read(true)
+            .custom_flags(flags)
+            .open(path)?
+    } else {
+        return Ok(Box::new(File::open(path)?));
+    };
+    Ok(Box::new(Stream {
+        file,
+        stop: stop.cloned(),
+    }))
+}
+
+/// Standard input, a pipe or a device, which ends when `stop` is set: a user who interrupts the
+/// program must not have to wait for the next packet.
+struct Stream {
+    file: File,
     stop: Option<Arc<AtomicBool>>,
 }
 
@@ -71,22 +93,25 @@ const STOP_CHECK: Timespec = Timespec {
     tv_nsec: 50_000_000,
 };
 
-impl Read for Stdin {
+impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let stdin = io::stdin();
-        if let Some(stop) = &self.stop {
-            let mut waits = [PollFd::new(&stdin, PollFlags::IN)];
-            loop {
-                match poll(&mut waits, Some(&STOP_CHECK)) {
-                    Ok(0) | Err(Errno::INTR) if stop.load(Ordering::Relaxed) => return Ok(0),
-                    Ok(0) | Err(Errno::INTR) => {}
-                    Ok(_) => break,
-                    Err(error) => return Err(error.into()),
-                }
+        let is_stopped = || {
+            let stop = self.stop.as_ref();
+            stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
+        };
+        loop {
+            let mut waits = [PollFd::new(&self.file, PollFlags::IN)];
+            match poll(&mut waits, Some(&STOP_CHECK)) {
+                Ok(0) | Err(Errno::INTR) if is_stopped() => return Ok(0),
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => match rustix::io::read(&self.file, &mut *buffer) {
+                    // Another reader was faster.
+                    Err(Errno::AGAIN) => {}
+                    read => return Ok(read?),
+                },
+                Err(error) => return Err(error.into()),
             }
         }
-        // Bypasses the standard library's buffer, of which poll knows nothing.
-        Ok(rustix::io::read(&stdin, buffer)?)
     }
 }
 

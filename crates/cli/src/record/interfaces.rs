@@ -8,6 +8,8 @@ use strata_capture::live::{Direction, LiveOptions, Stamps};
 use strata_control::config::CPU_PERCENT_MAX;
 use strata_node::{InterfaceSpec, SandboxSpec};
 
+use crate::output::refuse;
+use crate::text::warn;
 use crate::{bounded, text};
 
 /// Most bytes captured of a packet, as in tcpdump and libpcap.
@@ -126,6 +128,30 @@ impl InterfaceArgs {
         })
     }
 
+    /// Refuses what has no meaning for capture files. What tcpdump accepts then without a word is
+    /// accepted too, with a warning.
+    pub(super) fn check_for_files(&self) -> Result<()> {
+        only_live(&[
+            ("--cores", self.cores.is_some()),
+            ("--exclusive", self.exclusive),
+            ("--cpu", self.cpu.is_some()),
+            ("--early-cut", self.early_cut),
+        ])?;
+        let snaplen = self.snaplen != 0 && self.snaplen != LiveOptions::SNAPLEN_DEFAULT;
+        for (option, given) in [
+            ("-s", snaplen),
+            ("-B", self.buffer_size.is_some()),
+            ("-Q", self.direction != Way::Inout),
+            ("-j", self.stamps != StampsArg::Auto),
+            ("-Z", self.user.is_some()),
+        ] {
+            if given {
+                warn(&format!("{option} has no effect on files (-r)"));
+            }
+        }
+        Ok(())
+    }
+
     fn capture(&self) -> Result<LiveOptions> {
         let mut options = LiveOptions::default();
         options.interfaces.clone_from(&self.interfaces);
@@ -161,6 +187,16 @@ impl InterfaceArgs {
             user: self.user.clone(),
             helper,
         }
+    }
+}
+
+/// Refuses options that are given, but only apply to interfaces.
+pub(super) fn only_live(options: &[(&str, bool)]) -> Result<()> {
+    match options.iter().find(|(_, given)| *given) {
+        Some((option, _)) => Err(refuse(format!(
+            "{option} applies to interfaces (-i) only, and the input is files (-r)"
+        ))),
+        None => Ok(()),
     }
 }
 

@@ -4,13 +4,14 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use rustix::fs::Mode;
 use rustix::process::umask;
 use strata_node::LogSpec;
 use strata_sandbox::{Group, Owner};
 use strata_store::{DiskChoice, RecorderOptions, WhenFull};
 
+use super::interfaces::only_live;
 use crate::{bounded, text};
 
 /// Log options of `strata record`.
@@ -35,12 +36,12 @@ pub(super) struct LogArgs {
     /// Limit the number of files: with -G, exit after N times its seconds; without, keep the last N
     /// block files of each worker and delete older ones, as a ring. (See `strata prune` for other ways
     /// to keep a log small.)
-    #[arg(short = 'W', long, value_name = "N", requires = "interface")]
+    #[arg(short = 'W', long, value_name = "N")]
     filecount: Option<NonZeroU32>,
 
     /// Keep the log below this size throughout a live capture, by deleting the least important data
     /// as `strata prune --max-size` does. At least the size of four block files (-C) per worker.
-    #[arg(long, value_name = "SIZE", requires = "interface")]
+    #[arg(long, value_name = "SIZE")]
     disk_limit: Option<String>,
 
     /// Set the size of a memory block, the unit that is written to disk.
@@ -121,12 +122,17 @@ pub(crate) fn rotate_bytes(text: &str) -> Result<u64> {
 }
 
 impl LogArgs {
+    /// Refuses what has no meaning for capture files.
+    pub(super) fn check_for_files(&self) -> Result<()> {
+        only_live(&[
+            ("-W", self.filecount.is_some()),
+            ("--disk-limit", self.disk_limit.is_some()),
+        ])
+    }
+
     pub(super) fn spec(&self) -> Result<LogSpec> {
         let block_bytes = usize::try_from(text::bytes(&self.block_size)?)?;
-        ensure!(
-            (64 << 10..=256 << 20).contains(&block_bytes),
-            "--block-size must be from 64KiB to 256MiB"
-        );
+        bounded::size(block_bytes as u64, "--block-size", &(64 << 10..=256 << 20))?;
         let bytes_max = self.disk_limit.as_deref().map(text::bytes).transpose()?;
         if let Some(limit) = bytes_max {
             bounded::size(limit, "--disk-limit", &(1..=bounded::BYTES_MAX))?;

@@ -1,11 +1,12 @@
 //! What is printed about a recording: its counters, and its summary.
 
-use std::io::{Write, stdout};
+use std::io::Write;
 
 use anyhow::Result;
 use strata_node::{Closed, RecordCounts, RecordOutcome};
 use strata_wire::{Printable, grouped, human_bytes};
 
+use crate::output::standard;
 use crate::text;
 
 /// What USR1 prints.
@@ -23,7 +24,7 @@ pub(super) fn counts(counts: &RecordCounts) -> String {
 
 /// What became of a recording.
 pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
-    let mut out = stdout().lock();
+    let mut out = standard();
     let (ledger, pressure) = (&outcome.ledger, &outcome.pressure);
     write!(
         out,

@@ -10,7 +10,7 @@ use crate::{bounded, text};
 
 /// Options of `strata record` for full-capture triggers.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Attention")]
+#[command(next_help_heading = "Full-capture triggers")]
 pub(super) struct TriggerArgs {
     /// Hold the latest packets whole in this much memory, as in 512MiB. When a packet of a flow is
     /// kept whole (by its class, a policy or an alert), the flow's earlier packets that are still in
@@ -23,8 +23,8 @@ pub(super) struct TriggerArgs {
     first_bytes: Option<String>,
 
     /// Keep flows whole when Suricata alerts on them. PATH is its eve.json, which is followed (with
-    /// -r: read first). If PATH does not exist, it becomes a Unix socket, for an eve-log with
-    /// `filetype: unix_stream`.
+    /// -r: read first) and must exist. A PATH that ends in .sock or .socket becomes a Unix socket if
+    /// nothing is there, for an eve-log with `filetype: unix_stream`.
     #[arg(long, value_name = "PATH")]
     eve: Option<PathBuf>,
 }
