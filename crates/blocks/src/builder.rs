@@ -288,7 +288,13 @@ impl BlockBuilder {
     /// # Panics
     ///
     /// If there is not enough space, or a column is shorter than another.
+    #[inline(always)]
     pub fn push_run(&mut self, run: &PacketRun<'_>) -> usize {
+        let count = run.data.len();
+        let (ts_ns, wire_len) = (&run.ts_ns[..count], &run.wire_len[..count]);
+        let (kept_len, header_len) = (&run.kept_len[..count], &run.header_len[..count]);
+        let (classes, keep_codes) = (&run.classes[..count], &run.keep_codes[..count]);
+        let verdicts = &run.verdicts[..count];
         let begin = self.len;
         let mut place = &mut self.bytes[begin..];
         let room = place.len();
@@ -296,9 +302,9 @@ impl BlockBuilder {
         let mut class_max = 0;
         let mut seq = run.first_seq;
         for (at, data) in run.data.iter().enumerate() {
-            let (ts_ns, wire_len) = (run.ts_ns[at], run.wire_len[at]);
-            let kept = run.kept_len[at] as usize;
-            let (class, keep) = (run.classes[at], KeepKind::of_flags(run.keep_codes[at]));
+            let (ts_ns, wire_len) = (ts_ns[at], wire_len[at]);
+            let kept = kept_len[at] as usize;
+            let (class, keep) = (classes[at], KeepKind::of_flags(keep_codes[at]));
             let captured_len = exact::<u32>(data.len());
             let Some((header, rest)) = place.split_first_chunk_mut() else {
                 unreachable!("there is room for all of them");
@@ -308,9 +314,9 @@ impl BlockBuilder {
                 seq,
                 wire_len,
                 captured_len,
-                header_len: clamped::<u16>(run.header_len[at]),
+                header_len: clamped::<u16>(header_len[at]),
                 interface: run.interface,
-                verdict: run.verdicts[at],
+                verdict: verdicts[at],
                 keep,
                 has_timestamp: true,
                 data: &data[..kept],

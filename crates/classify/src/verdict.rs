@@ -173,7 +173,7 @@ impl Verdicts {
     /// # Panics
     ///
     /// If there are more than [`LANES`] places.
-    #[inline]
+    #[inline(always)]
     pub fn keys(&self, level: Level, leaves: &[[u16; LANES]], keys: &mut [u64]) {
         assert!(keys.len() <= LANES);
         let slot = slot_of(level);

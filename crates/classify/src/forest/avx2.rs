@@ -52,49 +52,76 @@ unsafe fn greater(rank: __m256i, at_most: __m256i) -> __m256i {
     }
 }
 
-/// The rank of 8 values by a search of `depth` steps, as [`Ranks::rank`].
+/// The ranks of values, 8 to a register, by a search of `depth` steps, as [`Ranks::rank`]. Several
+/// registers at a time, since each step waits for the one before.
 ///
 /// # Safety
 ///
 /// AVX2.
 #[inline(always)]
-unsafe fn search(nodes: &[u32; 256], depth: u32, values: __m256i) -> __m256i {
+unsafe fn search<const REGISTERS: usize>(
+    nodes: &[u32; 256],
+    depth: u32,
+    values: [__m256i; REGISTERS],
+) -> [__m256i; REGISTERS] {
     // SAFETY: the first 8 nodes are within the table, and so is every k that is
     // gathered: below 2^depth, at most 256.
     unsafe {
         let sign = _mm256_set1_epi32(SIGN);
-        let values = _mm256_xor_si256(values, sign);
-        let top = _mm256_loadu_si256(nodes.as_ptr().cast());
-        let mut k = _mm256_set1_epi32(1);
-        for step in 0..depth {
-            let thresholds = if step < 3 {
-                _mm256_permutevar8x32_epi32(top, k)
-            } else {
-                _mm256_i32gather_epi32::<4>(nodes.as_ptr().cast(), k)
-            };
-            let greater = _mm256_cmpgt_epi32(values, _mm256_xor_si256(thresholds, sign));
-            // A compare gives -1 where it is true.
-            k = _mm256_sub_epi32(_mm256_add_epi32(k, k), greater);
+        let mut values = values;
+        for values in &mut values {
+            *values = _mm256_xor_si256(*values, sign);
         }
-        k
+        let top = _mm256_loadu_si256(nodes.as_ptr().cast());
+        let top = _mm256_xor_si256(top, sign);
+        let mut found = [_mm256_set1_epi32(1); REGISTERS];
+        for _ in 0..depth.min(3) {
+            for (k, values) in found.iter_mut().zip(values) {
+                let thresholds = _mm256_permutevar8x32_epi32(top, *k);
+                // A compare gives -1 where it is true.
+                let greater = _mm256_cmpgt_epi32(values, thresholds);
+                *k = _mm256_sub_epi32(_mm256_add_epi32(*k, *k), greater);
+            }
+        }
+        for _ in 3..depth {
+            for (k, values) in found.iter_mut().zip(values) {
+                let thresholds = _mm256_i32gather_epi32::<4>(nodes.as_ptr().cast(), *k);
+                let greater = _mm256_cmpgt_epi32(values, _mm256_xor_si256(thresholds, sign));
+                *k = _mm256_sub_epi32(_mm256_add_epi32(*k, *k), greater);
+            }
+        }
+        let steps = _mm256_set1_epi32(1 << depth);
+        for k in &mut found {
+            *k = _mm256_sub_epi32(*k, steps);
+        }
+        found
     }
 }
 
-/// The ranks of 8 values.
+/// The ranks of some values, 8 to a register.
 ///
 /// # Safety
 ///
 /// AVX2.
 #[inline(always)]
-unsafe fn rank_8(ranks: &Ranks, values: __m256i) -> __m256i {
-    // SAFETY: the caller guarantees the instruction set.
+unsafe fn rank<const REGISTERS: usize>(
+    ranks: &Ranks,
+    values: &[[u32; 8]; REGISTERS],
+) -> [__m256i; REGISTERS] {
+    // SAFETY: the caller guarantees the instruction set; loads of 8 values each.
     unsafe {
+        let mut all = [_mm256_setzero_si256(); REGISTERS];
+        for (all, values) in all.iter_mut().zip(values) {
+            *all = _mm256_loadu_si256(values.as_ptr().cast());
+        }
         match ranks {
-            Ranks::Value => _mm256_min_epu32(values, _mm256_set1_epi32(255)),
-            Ranks::Search { depth, nodes } => {
-                let k = search(nodes, *depth, values);
-                _mm256_sub_epi32(k, _mm256_set1_epi32(1 << *depth))
+            Ranks::Value => {
+                for all in &mut all {
+                    *all = _mm256_min_epu32(*all, _mm256_set1_epi32(255));
+                }
+                all
             }
+            Ranks::Search { depth, nodes } => search(nodes, *depth, all),
         }
     }
 }
@@ -127,10 +154,18 @@ impl Bytes for Ymms {
     unsafe fn rank(ranks: &Ranks, column: &[u32; LANES], packets: usize) -> Self {
         // SAFETY: as above.
         let mut wide = [unsafe { _mm256_setzero_si256() }; 8];
-        let values = column.as_chunks::<8>().0.iter().take(packets.div_ceil(8));
-        for (wide, values) in wide.iter_mut().zip(values) {
-            // SAFETY: as above; a load of 8 values.
-            *wide = unsafe { rank_8(ranks, _mm256_loadu_si256(values.as_ptr().cast())) };
+        let eights = column.as_chunks::<8>().0;
+        if packets > LANES - 8 {
+            let (wide, values) = (wide.as_chunks_mut::<4>().0, eights.as_chunks::<4>().0);
+            for (wide, values) in wide.iter_mut().zip(values) {
+                // SAFETY: as above.
+                *wide = unsafe { rank(ranks, values) };
+            }
+        } else {
+            for (wide, values) in wide.iter_mut().zip(eights).take(packets.div_ceil(8)) {
+                // SAFETY: as above.
+                [*wide] = unsafe { rank(ranks, &[*values]) };
+            }
         }
         // SAFETY: as above.
         Self(unsafe {

@@ -80,8 +80,10 @@ pub(super) struct LevelTable {
 #[derive(Clone, Debug)]
 #[repr(C, align(64))]
 pub(super) struct LeafTable {
+    /// Low and high bytes, for wide lookups.
     pub(super) low: [u8; 2 * WIDTH_MAX],
     pub(super) high: [u8; 2 * WIDTH_MAX],
+    nodes: [u16; 2 * WIDTH_MAX],
     pub(super) count: usize,
 }
 
@@ -298,10 +300,12 @@ impl LeafTable {
         let mut table = Self {
             low: [0; 2 * WIDTH_MAX],
             high: [0; 2 * WIDTH_MAX],
+            nodes: [0; 2 * WIDTH_MAX],
             count: leaves.len(),
         };
         for (place, leaf) in leaves.iter().enumerate() {
             [table.low[place], table.high[place]] = leaf.to_le_bytes();
+            table.nodes[place] = *leaf;
         }
         table
     }
@@ -310,8 +314,7 @@ impl LeafTable {
     #[inline(always)]
     pub(super) fn file_nodes(&self, at: &[u8; LANES], row: &mut [u16; LANES]) {
         for (leaf, &place) in row.iter_mut().zip(at) {
-            let place = usize::from(place);
-            *leaf = u16::from_le_bytes([self.low[place], self.high[place]]);
+            *leaf = self.nodes[usize::from(place)];
         }
     }
 }

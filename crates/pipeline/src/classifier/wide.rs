@@ -94,10 +94,10 @@ impl Classifier {
     /// Finds the leaves of the packets in the first block of a side.
     fn evaluate_block(&mut self, wide: &mut Wide, side: usize) {
         let Wide {
+            simd,
             sides,
             keys,
             places,
-            ..
         } = wide;
         let side = &mut sides[side];
         let (block, lanes) = side.gathered.block();
@@ -111,8 +111,9 @@ impl Classifier {
         };
         forest.leaves(block, lanes.len(), leaves);
         let mut found = [0; LANES];
-        self.verdicts
-            .keys(side.level, leaves, &mut found[..lanes.len()]);
+        let (verdicts, level) = (&self.verdicts, side.level);
+        let wanted = &mut found[..lanes.len()];
+        simd.call(|| verdicts.keys(level, leaves, wanted));
         for ((place, &lane), key) in (0..).zip(lanes).zip(found) {
             keys[usize::from(lane)] = key;
             places[usize::from(lane)] = place;

@@ -293,17 +293,35 @@ impl<S: Sink> Worker<S> {
 
     /// How much is kept of each packet; returns how many bytes their records take.
     fn find_kept(&self, wide: &mut Wide, count: usize) -> usize {
-        let Some(kept) = &wide.kept else { return 0 };
-        let mut bytes = count * PACKET_HEADER_LEN;
-        for at in 0..count.min(WIDE) {
-            let class = self.classifier.class(wide.verdicts[at]);
-            let wanted = wide.header_end[at].saturating_add(kept.payload[usize::from(class)]);
-            let kept_len = wanted.min(wide.columns.captured_len[at]);
-            wide.classes[at] = class;
-            wide.codes[at] = kept.codes[usize::from(class)];
-            wide.kept_len[at] = kept_len;
-            bytes += kept_len as usize;
+        let Wide {
+            simd,
+            kept: Some(kept),
+            verdicts,
+            classes,
+            codes,
+            kept_len,
+            header_end,
+            columns,
+            ..
+        } = wide
+        else {
+            return 0;
+        };
+        for ((&id, class), code) in verdicts.iter().zip(&mut *classes).zip(codes).take(count) {
+            *class = self.classifier.class(id);
+            *code = kept.codes[usize::from(*class)];
         }
+        let mut bytes = count * PACKET_HEADER_LEN;
+        let ends = header_end.iter().zip(&columns.captured_len);
+        simd.call(|| {
+            for ((kept_len, (&end, &captured)), &class) in
+                kept_len.iter_mut().zip(ends).zip(&*classes).take(count)
+            {
+                let wanted = end.saturating_add(kept.payload[usize::from(class)]);
+                *kept_len = wanted.min(captured);
+                bytes += *kept_len as usize;
+            }
+        });
         bytes
     }
 
@@ -317,7 +335,7 @@ impl<S: Sink> Worker<S> {
         others: &mut usize,
     ) -> usize {
         let columns = &wide.columns;
-        let len = self.block.push_run(&PacketRun {
+        let run = PacketRun {
             interface,
             first_seq: self.next_seq,
             data: &data[lanes.clone()],
@@ -328,7 +346,9 @@ impl<S: Sink> Worker<S> {
             verdicts: &wide.verdicts[lanes.clone()],
             keep_codes: &wide.codes[lanes.clone()],
             classes: &wide.classes[lanes.clone()],
-        });
+        };
+        let block = &mut self.block;
+        let len = wide.simd.call(|| block.push_run(&run));
         self.next_seq += lanes.len() as u64;
         self.packet_number += lanes.len() as u64;
         let hasher = self.flows.hasher();

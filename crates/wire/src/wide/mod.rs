@@ -90,6 +90,23 @@ impl Simd {
             .collect()
     }
 
+    /// Calls a function compiled for these instructions, as far as it is inlined.
+    #[inline]
+    pub fn call<R>(self, function: impl FnOnce() -> R) -> R {
+        struct Call<F>(F);
+
+        impl<R, F: FnOnce() -> R> Kernel for Call<F> {
+            type Output = R;
+
+            #[inline(always)]
+            fn run<L: Lanes>(self, _: L) -> R {
+                self.0()
+            }
+        }
+
+        self.run(Call(function))
+    }
+
     /// Runs a kernel with these instructions.
     #[inline]
     pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
