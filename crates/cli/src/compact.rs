@@ -21,7 +21,7 @@ use crate::output::{refuse, standard};
 use crate::prune::{self, RetentionArgs};
 use crate::record::GroupArgs;
 use crate::signals::stop_on_signal;
-use crate::text::{chain, duration_ns, percent};
+use crate::text::{chain, count_of, duration_ns, percent};
 
 /// Arguments of `strata compact`.
 #[derive(Debug, clap::Args)]
@@ -114,7 +114,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             let unknown = done.map_or(0, |done| done.unknown_models.len());
             ensure!(
                 damaged == 0,
-                "{damaged} damaged block files were left as they are"
+                "{} left as it is because of damage",
+                count_of(damaged as u64, "block file")
             );
             ensure!(
                 unknown == 0,
@@ -178,9 +179,9 @@ fn report(done: &Compacted, took: Duration) -> Result<()> {
     if done.files > 0 {
         writeln!(
             standard(),
-            "{} packets of {} block files compacted in {:.2} s: {} -> {} ({})",
+            "{} packets of {} compacted in {:.2} s: {} -> {} ({})",
             grouped(done.packets),
-            grouped(done.files),
+            count_of(done.files, "block file"),
             took.as_secs_f64(),
             human_bytes(done.bytes_before),
             human_bytes(done.bytes_after),

@@ -7,14 +7,15 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 use jiff::SignedDuration;
 use strata_control::client::Client;
 use strata_control::config::PolicyConfig;
 use strata_control::{MODE_PERIOD_MAX, ModeRequest, PolicyRequest};
 
 use crate::listing::Reader;
-use crate::output::standard;
+use crate::output::{refuse, standard};
+use crate::text::not_a_duration;
 use page::word;
 
 /// Which recording to talk to.
@@ -125,6 +126,7 @@ Examples:
     /// Remove a policy.
     Remove {
         /// Remove the policy with this number, as listed.
+        #[arg(value_parser = policy_number)]
         id: u32,
         #[command(flatten)]
         recording: RecordingArgs,
@@ -168,12 +170,22 @@ pub(crate) fn mode(args: &ModeArgs) -> Result<()> {
     Ok(())
 }
 
+/// The number of a policy.
+fn policy_number(text: &str) -> Result<u32, String> {
+    let number = text.trim().parse();
+    number.map_err(|_| String::from("write the number that `strata policy list` shows"))
+}
+
 /// How long a mode stays active.
 fn seconds(text: &str) -> Result<f64> {
-    let period: SignedDuration = text.parse().with_context(|| format!("--for '{text}'"))?;
+    let Ok(period) = text.parse::<SignedDuration>() else {
+        return Err(refuse(format!("--for {}", not_a_duration(text))));
+    };
     match Duration::try_from(period) {
         Ok(period) if !period.is_zero() && period <= MODE_PERIOD_MAX => Ok(period.as_secs_f64()),
-        _ => bail!("--for '{text}': write a time of at most 365 days, as in 90s, 10m or 2h"),
+        _ => Err(refuse(format!(
+            "--for '{text}': write a time of at most 365 days, as in 90s, 10m or 2h"
+        ))),
     }
 }
 

@@ -14,7 +14,7 @@ use strata_wire::{LinkType, grouped};
 use tracing::{error, info, warn};
 
 use crate::key::KeyArgs;
-use crate::output::{Content, Output, suffix};
+use crate::output::{Content, Output, refuse, suffix};
 use crate::text;
 
 /// Arguments of `strata export`.
@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// Write to this file, replacing it; - is standard output. A name ending in .gz or .zst is
     /// compressed. Files of the log are never overwritten.
     #[arg(short = 'w', long = "write", value_name = "FILE")]
-    write: PathBuf,
+    write: Option<PathBuf>,
 
     /// Set the file format. By default the file's name decides: pcap for .pcap and .cap; csv for
     /// .csv, json for .json, ipfix for .ipfix; pcapng for all others.
@@ -102,6 +102,17 @@ impl Format {
     }
 }
 
+impl Args {
+    /// Where to write. Required, but checked here: a filter before it takes it as its own.
+    fn write(&self) -> Result<&Path> {
+        let problem = match self.filter.iter().any(|word| text::is_option(word)) {
+            true => "options go before the filter: strata export LOG -w FILE FILTER",
+            false => "where to write is missing: -w FILE, or -w - for standard output",
+        };
+        self.write.as_deref().ok_or_else(|| refuse(problem))
+    }
+}
+
 /// Filters compiled per link type, as packets of new types appear.
 struct ByLink {
     filter: Filter,
@@ -128,6 +139,7 @@ impl ByLink {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let write = args.write()?;
     let filter = text::filter(&args.filter)?;
     let log = args.key.open(&args.log)?;
     let reference = first_packet_ns(&log)?;
@@ -159,9 +171,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }),
         comments: !args.no_comments,
     };
-    let format = args.format.unwrap_or_else(|| Format::of(&args.write));
+    let format = args.format.unwrap_or_else(|| Format::of(write));
     let sources = args.key.sources(&args.log, &log);
-    let mut output = Output::create(&args.write, format.content(), &sources)?;
+    let mut output = Output::create(write, format.content(), &sources)?;
     let packets = |format| {
         let exported = export(&log, &mut output, format, &find, options)?;
         anyhow::Ok((exported.packets, exported.damage))
@@ -216,7 +228,10 @@ fn report(damaged: &[Damage]) -> Result<()> {
         error!("{damage}");
     }
     if !damaged.is_empty() {
-        bail!("{} damaged places in the log", damaged.len());
+        bail!(
+            "{} in the log",
+            text::count_of(damaged.len() as u64, "damaged place")
+        );
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! `strata generate`: synthetic traffic from a seed.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -12,7 +13,7 @@ use strata_traffic::{Generator, GeneratorOptions, Packet, Profile, Rate, SPACE};
 use strata_wire::{Interface, LinkType, exact, grouped, human_bytes};
 use tracing::info;
 
-use crate::output::{Content, Output, suffix};
+use crate::output::{Content, Output, refuse, suffix};
 use crate::sending::{self, Method};
 use crate::signals::stop_on_signal;
 use crate::{bounded, text};
@@ -176,8 +177,10 @@ impl Args {
 }
 
 fn positive(number: u64, option: &str) -> Result<u64> {
-    anyhow::ensure!(number > 0, "{option} must be above 0");
-    Ok(number)
+    match number {
+        0 => Err(refuse(format!("{option} must be above 0"))),
+        number => Ok(number),
+    }
 }
 
 /// A number given by the user, in units of 1 / `scale`.
@@ -224,13 +227,12 @@ fn write(args: &Args, path: &Path) -> Result<()> {
     let labels = labels.map(|labels| Labels::create(labels, path));
     let mut labels = labels.transpose()?;
     let started = Instant::now();
-    let named = || format!("{}: cannot write", path.display());
     let mut frame = [0; SPACE];
     let (mut bytes, mut anomalous) = (0, 0);
     for number in 1..=packets {
         let packet = generator.packet_into(&mut frame);
         let data = &frame[..usize::from(packet.len)];
-        output.packet(packet.ts_ns, data).with_context(named)?;
+        output.packet(packet.ts_ns, data)?;
         if let Some(labels) = &mut labels {
             labels.write(number, &packet, generator.source(&packet))?;
         }
@@ -313,17 +315,23 @@ impl CaptureFile {
 }
 
 /// The labels, in the format that `strata train` reads.
-struct Labels<'a> {
-    path: &'a Path,
+struct Labels {
     writer: csv::Writer<Output>,
 }
 
-impl<'a> Labels<'a> {
-    fn create(path: &'a Path, capture: &Path) -> Result<Self> {
-        let sources = Sources::default().file(capture);
-        let output = Output::create(path, Content::Text, &sources)?;
+impl Labels {
+    fn create(path: &Path, capture: &Path) -> Result<Self> {
+        // The capture file exists by now.
+        let real = |path: &Path| fs::canonicalize(path).ok();
+        if path == capture || real(path).is_some_and(|path| real(capture) == Some(path)) {
+            let name = path.display();
+            return Err(refuse(format!(
+                "--labels {name}: packets go there too (-o): name another file"
+            )));
+        }
+        let output = Output::create(path, Content::Text, &Sources::default())?;
         let writer = csv::Writer::from_writer(output);
-        let mut labels = Self { path, writer };
+        let mut labels = Self { writer };
         labels.row(["frame", "label", "source"])?;
         Ok(labels)
     }
@@ -334,18 +342,11 @@ impl<'a> Labels<'a> {
     }
 
     fn row(&mut self, cells: [&str; 3]) -> Result<()> {
-        let written = self.writer.write_record(cells);
-        written.with_context(|| self.cannot_write())
+        Ok(self.writer.write_record(cells)?)
     }
 
     fn finish(self) -> Result<()> {
-        let named = self.cannot_write();
         let output = self.writer.into_inner();
-        let output = output.map_err(csv::IntoInnerError::into_error);
-        output.context(named)?.finish()
-    }
-
-    fn cannot_write(&self) -> String {
-        format!("{}: cannot write", self.path.display())
+        output.map_err(csv::IntoInnerError::into_error)?.finish()
     }
 }

@@ -17,7 +17,7 @@ use self::reasons::Reasons;
 use crate::key::KeyArgs;
 
 use crate::output::standard;
-use crate::text::{percent, time};
+use crate::text::{count_of, percent, time};
 
 /// Arguments of `strata info`.
 #[derive(Debug, clap::Args)]
@@ -194,7 +194,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             crate::drift::print(&mut out, drift)?;
         }
         for warning in &recording.warnings {
-            writeln!(out, "warning: {}", Printable(warning))?;
+            // As events are worded that somebody asked for.
+            let is_requested = warning.ends_with(')') && warning.contains(" (by ");
+            let what = if is_requested { "event" } else { "warning" };
+            writeln!(out, "{what}: {}", Printable(warning))?;
         }
         for damage in &contents.damage {
             writeln!(out, "{}", Printable(&damage.to_string()))?;
@@ -208,7 +211,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         writeln!(out, "{}", serde_json::to_string_pretty(&as_json)?)?;
     }
     if damaged > 0 {
-        bail!("{damaged} damaged places in {}", args.log.display());
+        let damaged = count_of(damaged as u64, "damaged place");
+        bail!("{damaged} in {}", args.log.display());
     }
     Ok(())
 }

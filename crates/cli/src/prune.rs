@@ -13,8 +13,8 @@ use strata_wire::{Printable, grouped, human_bytes};
 use tracing::{info, warn};
 
 use crate::object_tier;
-use crate::output::standard;
-use crate::text::{bytes, duration_ns};
+use crate::output::{refuse, standard};
+use crate::text::{bytes, count_of, duration_ns};
 
 /// What to keep.
 #[derive(Debug, clap::Args)]
@@ -107,7 +107,11 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let disk = object_tier::disk(&args.log)?;
     let retention = args.retention.parse()?;
-    let retention = retention.context("say what to keep: --keep, --keep-class or --max-size")?;
+    let Some(retention) = retention else {
+        return Err(refuse(
+            "say what to keep: --keep, --keep-class or --max-size",
+        ));
+    };
     warn_of_unknown_classes(&disk, &retention)?;
     apply(&disk, &retention, args.dry_run, true)
 }
@@ -128,10 +132,10 @@ pub(crate) fn apply(
     if always || pruned.parts + pruned.block_files > 0 {
         writeln!(
             standard(),
-            "{} {} parts and {} block files, {} packets, {}; {} left",
+            "{} {} and {}, {} packets, {}; {} left",
             if dry_run { "would delete" } else { "deleted" },
-            grouped(pruned.parts),
-            grouped(pruned.block_files),
+            count_of(pruned.parts, "part"),
+            count_of(pruned.block_files, "block file"),
             grouped(pruned.packets),
             human_bytes(pruned.bytes),
             human_bytes(pruned.bytes_left),

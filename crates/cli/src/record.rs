@@ -9,10 +9,11 @@ mod triggers;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::ValueEnum;
+use clap::builder::Resettable;
 use strata_node::{DestinationSpec, InputSpec, ModelSpec, RecordSpec, Tell};
 use strata_wire::TunnelKey;
 use tracing::{info, warn};
@@ -26,6 +27,9 @@ use crate::text;
 
 /// How often signals are checked and the progress is updated.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// How long to wait for fresh counters before printing the last ones.
+const REPORT_WITHIN: Duration = Duration::from_secs(3);
 
 /// Arguments of `strata record`.
 #[derive(Debug, clap::Args)]
@@ -48,6 +52,9 @@ pub(crate) struct Args {
     log: log::LogArgs,
 }
 
+/// Heading of options in the help text.
+const CLASSIFICATION: &str = "Classification";
+
 /// What to record, and how to classify it.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("input").required(true))]
@@ -61,17 +68,18 @@ pub(crate) struct DataPathArgs {
     live: interfaces::InterfaceArgs,
 
     /// Exit after this many packets have passed the filter.
-    #[arg(short = 'c', long, value_name = "PACKETS")]
+    #[arg(short = 'c', long, value_name = "PACKETS", help_heading = Resettable::Reset)]
     count: Option<u64>,
 
     /// Use this model file; without it, the built-in model, which is conservative.
-    #[arg(short = 'm', long = "model", value_name = "FILE")]
+    #[arg(short = 'm', long = "model", value_name = "FILE", help_heading = CLASSIFICATION)]
     model: Option<PathBuf>,
 
     /// Set the logging mode: default, log-all, log-partial, log-sampled, log-minimum, or one of the
     /// configuration file. If given more than once, the mode that keeps the most decides for each
     /// packet. By default the one in the configuration file, else default.
-    #[arg(long, value_name = "NAME", env = "STRATA_MODE", value_delimiter = ',')]
+    #[arg(long, value_name = "NAME", env = "STRATA_MODE", value_delimiter = ',',
+        help_heading = CLASSIFICATION)]
     mode: Vec<String>,
 
     #[command(flatten)]
@@ -81,14 +89,14 @@ pub(crate) struct DataPathArgs {
     /// mirror port does: to a monitor there, or through a gretap, erspan or vxlan interface to a
     /// remote one. Copies that the interface does not accept at once are lost and counted
     /// (mirror_lost). Ethernet only.
-    #[arg(long, value_name = "INTERFACE")]
+    #[arg(long, value_name = "INTERFACE", help_heading = "Steering")]
     mirror_to: Option<String>,
 
     #[command(flatten)]
     steer: steering::SteerArgs,
 
     /// Choose the flow of a tunnelled packet (GRE, ERSPAN, VXLAN, GENEVE, GTP-U, IP in IP).
-    #[arg(long, value_enum, default_value_t = Tunnel::Inner)]
+    #[arg(long, value_enum, default_value_t = Tunnel::Inner, help_heading = CLASSIFICATION)]
     tunnel_key: Tunnel,
 
     /// Accept tcpdump's option; times are always kept in nanoseconds.
@@ -97,15 +105,15 @@ pub(crate) struct DataPathArgs {
 
     /// Set the key of flow fingerprints, for repeatable runs. Random by default, so that nobody can
     /// make flows collide on purpose.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = CLASSIFICATION)]
     hash_seed: Option<u64>,
 
     /// Seed the choice of packets to keep where a granularity samples.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = CLASSIFICATION)]
     sampling_seed: u64,
 
     /// Record only packets that match this tcpdump filter. Put options before it.
-    #[arg(value_name = "FILTER", trailing_var_arg = true)]
+    #[arg(value_name = "FILTER", trailing_var_arg = true, help_heading = Resettable::Reset)]
     filter: Vec<String>,
 
     #[command(flatten)]
@@ -209,15 +217,28 @@ pub(crate) fn run_to(
         signals.also_steer()?;
     }
     let handle = strata_node::start(spec, Arc::clone(&signals.stop), tell)?;
+    let mut asked = None;
     while !handle.wait_timeout(LOOK_EVERY) {
         if signals.take_reload()
             && let Err(error) = handle.reload()
         {
-            warn!(target: HAPPENED, "goes on as before: {}", text::chain(&error.into()));
+            warn!(
+                target: HAPPENED,
+                "configuration not reloaded, nothing has changed: {}",
+                text::chain(&error.into())
+            );
         }
         let counts = handle.counts();
         bar.set_position(counts.ledger.seen.packets);
         if signals.take_report() {
+            // Packets wait in the kernel's ring for some milliseconds.
+            asked = Some(Instant::now() + LOOK_EVERY);
+        }
+        // Counters from after the signal, if workers report in time.
+        if let Some(at) = asked
+            && (counts.taken > Some(at) || at.elapsed() > REPORT_WITHIN)
+        {
+            asked = None;
             info!("{}", show::counts(&counts));
         }
     }

@@ -1,7 +1,7 @@
 //! `strata relay`: memory for switches, written to disk.
 
 use std::io::Write;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use strata_relay::{CONTROL_PORT, RelayOptions};
 use strata_wire::{grouped, human_bytes};
 
 use crate::logging::{self, LoggingArgs};
-use crate::output::standard;
+use crate::output::{refuse, standard};
 use crate::record::{DiskWay, GroupArgs, rotate_bytes};
 use crate::signals::stop_on_signal;
 use crate::{bounded, text};
@@ -138,13 +138,25 @@ pub(crate) struct Args {
 }
 
 fn listen(text: &str) -> Result<SocketAddr> {
-    let port = CONTROL_PORT;
-    let mut found = text.to_socket_addrs().or_else(|_| {
-        let bare = text.trim_matches(['[', ']']);
-        (bare, port).to_socket_addrs()
-    });
+    let bare = text.trim_matches(['[', ']']);
+    // An IPv6 address has colons of its own.
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if bare.parse::<Ipv6Addr>().is_err() => {
+            let Ok(port) = port.parse::<u16>() else {
+                return Err(refuse(format!(
+                    "--listen {text}: '{port}' is not a port: write HOST or HOST:PORT, with a port \
+                     from 1 to 65535"
+                )));
+            };
+            (host.trim_matches(['[', ']']), port)
+        }
+        _ => (bare, CONTROL_PORT),
+    };
+    let mut found = (host, port).to_socket_addrs();
     let first = found.as_mut().ok().and_then(Iterator::next);
-    first.with_context(|| format!("--listen: {text} is no address of this machine"))
+    first.with_context(|| {
+        format!("--listen {text}: no address is known for '{host}': write one of this machine's")
+    })
 }
 
 /// The relay that the command line describes.
@@ -173,11 +185,12 @@ fn spec(args: &Args) -> Result<RelaySpec> {
 fn options(args: &Args) -> Result<RelayOptions> {
     let mut options = RelayOptions::new(listen(&args.listen)?);
     options.block_bytes = usize::try_from(text::bytes(&args.block_size)?)?;
-    ensure!(
-        BLOCK_BYTES.contains(&options.block_bytes)
-            && options.block_bytes.is_multiple_of(BLOCK_UNIT),
-        "--block-size must be from 1MiB to 1GiB, in whole pages of 4KiB"
-    );
+    let bytes = options.block_bytes;
+    if !BLOCK_BYTES.contains(&bytes) || !bytes.is_multiple_of(BLOCK_UNIT) {
+        return Err(refuse(
+            "--block-size must be from 1MiB to 1GiB, in whole pages of 4KiB",
+        ));
+    }
     options.blocks = args.blocks;
     options.writers = args.writers;
     options.rotate_bytes = rotate_bytes(&args.rotate_size)?;
@@ -218,9 +231,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let outcome = handle.wait()?;
     writeln!(
         standard(),
-        "{} connections of switches; {} blocks ({}) written, {} of lost switches",
-        grouped(outcome.connections),
-        grouped(outcome.totals.blocks),
+        "{} of switches; {} ({}) written, {} of lost switches",
+        text::count_of(outcome.connections, "connection"),
+        text::count_of(outcome.totals.blocks, "block"),
         human_bytes(outcome.totals.bytes),
         grouped(outcome.totals.salvaged),
     )?;

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use strata_node::{Pace, ReplaySpec};
 use strata_wire::grouped;
 use tracing::warn;
 
+use crate::output::refuse;
 use crate::sending::{self, Method};
 use crate::signals::stop_on_signal;
 use crate::{bounded, text};
@@ -66,9 +67,9 @@ pub(crate) struct Args {
 
 impl Args {
     fn pace(&self) -> Result<Pace> {
-        let positive = |rate: f64, name: &str| {
-            ensure!(rate > 0.0 && rate.is_finite(), "{name} must be above 0");
-            Ok(rate)
+        let positive = |rate: f64, name: &str| match rate > 0.0 && rate.is_finite() {
+            true => Ok(rate),
+            false => Err(refuse(format!("{name} must be above 0"))),
         };
         #[allow(clippy::cast_precision_loss)]
         Ok(match (self.pps, self.mbps, self.topspeed) {

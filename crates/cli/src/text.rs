@@ -1,12 +1,13 @@
 //! Words and numbers as users read and write them.
 
 use std::io;
+use std::num::{IntErrorKind, ParseIntError};
 
 use anyhow::{Context, Result, bail};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use strata_filter::Filter;
-use strata_wire::Printable;
+use strata_wire::{Printable, grouped};
 
 /// A filter from trailing arguments, as in tcpdump; `None` without any.
 pub(crate) fn filter(words: &[String]) -> Result<Option<Filter>> {
@@ -15,10 +16,16 @@ pub(crate) fn filter(words: &[String]) -> Result<Option<Filter>> {
         return Ok(None);
     }
     let parsed = Filter::parse(&expression);
-    if words.iter().any(|word| word.starts_with("--")) {
+    if words.iter().any(|word| is_option(word)) {
         return Ok(Some(parsed.context("options go before the filter")?));
     }
     Ok(Some(parsed?))
+}
+
+/// Whether a word of a filter looks like an option.
+pub(crate) fn is_option(word: &str) -> bool {
+    let name = word.trim_start_matches('-');
+    name.len() < word.len() && name.starts_with(|c: char| c.is_ascii_alphabetic())
 }
 
 /// A number of bytes: digits, optionally with k, M, G, T (1000) or Ki, Mi, Gi, Ti
@@ -38,9 +45,9 @@ pub(crate) fn bytes(text: &str) -> Result<u64> {
         "Ti" => 1 << 40,
         _ => bail!("'{text}' is not a size: write digits and k, M, G, T, Ki, Mi, Gi or Ti"),
     };
-    let number: u64 = digits
-        .parse()
-        .with_context(|| format!("'{text}' is not a size"))?;
+    let Ok(number) = whole(digits) else {
+        bail!("'{text}' is not a size: write one like 500k, 64MiB or 2G");
+    };
     number
         .checked_mul(factor)
         .with_context(|| format!("'{text}' is too large"))
@@ -65,14 +72,35 @@ pub(crate) fn duration_ns(text: &str) -> Result<u64> {
         "h" => 3_600,
         "d" => 86_400,
         "w" => 7 * 86_400,
-        _ => bail!("'{text}' is not a length of time: write digits and s, min, h, d or w"),
+        _ => bail!("{}", not_a_duration(text)),
     };
-    let number: u64 = digits
-        .parse()
-        .with_context(|| format!("'{text}' is not a length of time"))?;
+    let Ok(number) = whole(digits) else {
+        bail!("{}", not_a_duration(text));
+    };
     number
         .checked_mul(seconds * 1_000_000_000)
         .with_context(|| format!("'{text}' is too long"))
+}
+
+/// A number of digits; the largest one if it has too many, so that its range is what is said to be
+/// wrong.
+fn whole(digits: &str) -> Result<u64, ParseIntError> {
+    let parsed = digits.parse::<u64>();
+    parsed.or_else(|error| match error.kind() {
+        IntErrorKind::PosOverflow => Ok(u64::MAX),
+        _ => Err(error),
+    })
+}
+
+/// The message for an invalid duration.
+pub(crate) fn not_a_duration(text: &str) -> String {
+    format!("'{text}' is not a length of time: write one like 90s, 10m, 2h, 7d or 4w")
+}
+
+/// A number of things, as in `1 block file` and `2 block files`.
+pub(crate) fn count_of(number: u64, thing: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {thing}{plural}", grouped(number))
 }
 
 /// A share as a percentage.

@@ -12,6 +12,7 @@ use tracing::{error, warn};
 use crate::key::KeyArgs;
 use crate::object_tier;
 use crate::output::standard;
+use crate::text::count_of;
 
 /// Arguments of `strata verify`.
 #[derive(Debug, clap::Args)]
@@ -35,15 +36,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if !verified.damage.is_empty() {
         bail!(
-            "{} damaged places in {}",
-            verified.damage.len(),
+            "{} in {}",
+            count_of(verified.damage.len() as u64, "damaged place"),
             args.log.display()
         );
     }
     writeln!(
         standard(),
-        "{} files with {} packets, {}: all as they were written",
-        grouped(verified.files),
+        "{} with {} packets, {}: all as they were written",
+        count_of(verified.files, "file"),
         grouped(verified.packets),
         human_bytes(verified.bytes),
     )?;

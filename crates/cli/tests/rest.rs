@@ -26,7 +26,7 @@ fn compacted(dir: &Path) -> PathBuf {
     assert_eq!(watch.status().unwrap().code(), Some(2));
     let text = ok(strata().arg("compact").arg(&log));
     assert!(
-        text.contains("67 690 packets of 1 block files compacted"),
+        text.contains("67 690 packets of 1 block file compacted"),
         "{text}"
     );
     log
@@ -123,7 +123,7 @@ fn what_is_too_old_is_deleted_from_block_files_too_and_a_misspelt_class_is_said(
     );
     let (done, warning) = prune(&["--keep", "1d", "--dry-run"]);
     assert!(
-        done.contains("would delete 0 parts and 1 block files"),
+        done.contains("would delete 0 parts and 1 block file,"),
         "{done}"
     );
     assert!(warning.is_empty(), "{warning}");

@@ -306,7 +306,7 @@ fn reloading_keeps_what_stays() {
     assert_eq!(controller.status().mode, "log-all");
     let what = controller.events().pop().unwrap().what;
     assert!(
-        what.contains("1 policies added, 1 kept, 1 removed; 1 of run time stay"),
+        what.contains("1 policies added, 1 kept, 1 removed; 1 added at run time remain"),
         "{what}"
     );
     // A refused configuration changes nothing.

@@ -110,7 +110,14 @@ fn record(
         warnings.push(String::from("interrupted by a signal: the input has more"));
     }
     let outcome = WorkerOutcome::of(&worker, ran.map_err(NodeError::from));
-    finish(recording, vec![outcome], warnings, started, &setup.tell)
+    finish(
+        recording,
+        vec![outcome],
+        Vec::new(),
+        warnings,
+        started,
+        &setup.tell,
+    )
 }
 
 fn open(setup: &Setup, paths: &[PathBuf]) -> Result<Input> {

@@ -218,12 +218,19 @@ impl Supervisor {
         }
         let names = self.setup.spec.interface_names();
         let drops = DropCounts::now(names).since(&self.before);
-        let mut warnings = self.told.into_lines();
         let lost = lost::lost(&worker::rings(&self.running), &drops);
-        warnings.extend(lost.iter().map(lost::text));
+        let warnings = lost.iter().map(lost::text).collect();
         let outcomes: Result<Vec<_>> = self.running.into_iter().map(Running::join).collect();
         let tell = &self.setup.tell;
-        finish(self.recording, outcomes?, warnings, self.started, tell)
+        let told = self.told.into_lines();
+        finish(
+            self.recording,
+            outcomes?,
+            told,
+            warnings,
+            self.started,
+            tell,
+        )
     }
 
     /// Checks everything once.

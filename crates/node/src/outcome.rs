@@ -63,10 +63,12 @@ impl WorkerOutcome {
 }
 
 /// Closes the recording with the results of all workers. Fails if the filter could not be applied
-/// at all: then there is nothing to report about it.
+/// at all: then there is nothing to report about it. `told` goes into the log only: it was reported
+/// when it happened.
 pub(crate) fn finish(
     recording: Recording,
     outcomes: Vec<WorkerOutcome>,
+    told: Vec<String>,
     mut warnings: Vec<String>,
     started: Instant,
     tell: &Tell,
@@ -95,6 +97,7 @@ pub(crate) fn finish(
     for warning in &warnings {
         tell(&Notice::Warning(warning.clone()));
     }
+    warnings.splice(..0, told);
     warnings.extend(
         ran.as_ref()
             .err()

@@ -23,7 +23,7 @@ use crate::live;
 use crate::log_dir::refuse_foreign;
 use crate::notice::Notice;
 use crate::setup::Setup;
-use crate::spec::{DestinationSpec, InputSpec, InterfaceSpec};
+use crate::spec::{DestinationSpec, InputSpec, InterfaceSpec, RecordSpec};
 
 /// The purpose of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +81,14 @@ pub(crate) fn check(setup: &Setup, purpose: Purpose) -> Result<()> {
         webhook.check().at("alerts.webhook")?;
     }
     Ok(())
+}
+
+/// Checks the directory of the log. This comes before its files are read, since what is wrong with
+/// it is the reason why they cannot be.
+pub(crate) fn directory(spec: &RecordSpec) -> Result<()> {
+    spec.destination
+        .dir()
+        .map_or(Ok(()), |dir| output(dir).map(drop))
 }
 
 fn interfaces(setup: &Setup, spec: &InterfaceSpec) -> Result<()> {

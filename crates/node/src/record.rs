@@ -25,6 +25,7 @@ use crate::{files, live};
 ///
 /// The first thing that is wrong.
 pub fn check(spec: RecordSpec, tell: &Tell) -> Result<()> {
+    preflight::directory(&spec)?;
     let setup = Setup::new(spec, Arc::default(), Arc::clone(tell))?;
     preflight::check(&setup, Purpose::CheckOnly)
 }
@@ -34,6 +35,7 @@ impl Spec for RecordSpec {
     type Outcome = RecordOutcome;
 
     fn start(self, stop: Arc<AtomicBool>, tell: Tell) -> Result<Handle<Self>> {
+        preflight::directory(&self)?;
         let setup = Setup::new(self, stop, tell)?;
         preflight::check(&setup, Purpose::Start)?;
         let new = setup.spec.destination.dir().map(NewDirectory::at);
@@ -59,6 +61,8 @@ pub struct Recorded {
 pub struct RecordCounts {
     /// Time since its start.
     pub elapsed: Duration,
+    /// When workers reported what follows; `None` if they have not yet.
+    pub taken: Option<Instant>,
     /// Where packets ended.
     pub ledger: Ledger,
     /// Interfaces: name, packets received and dropped by the kernel.
@@ -89,9 +93,10 @@ impl Handle<RecordSpec> {
     /// The counters so far.
     #[must_use]
     pub fn counts(&self) -> RecordCounts {
-        let (ledger, rings) = self.running.observer.counted();
+        let (taken, ledger, rings) = self.running.observer.counted();
         RecordCounts {
             elapsed: self.running.started.elapsed(),
+            taken,
             ledger,
             rings,
         }

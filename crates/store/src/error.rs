@@ -55,7 +55,10 @@ pub enum StoreError {
         dir: String,
     },
     /// The manifest cannot be understood.
-    #[error("{file}: not the manifest of a log: {problem}")]
+    #[error(
+        "{file}: damaged, or not the manifest of a log: {problem}; without it the log cannot be \
+         read: restore it from a copy"
+    )]
     Manifest {
         /// The file.
         file: String,

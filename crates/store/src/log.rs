@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashSet};
+use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
@@ -57,11 +58,17 @@ impl Log {
     /// If there is none, or its manifest cannot be understood.
     pub fn open(dir: &Path) -> Result<Self, StoreError> {
         let disk = RealDisk::at(dir);
-        if !disk.exists(MANIFEST_NAME) {
-            return Err(StoreError::Missing {
-                dir: dir.display().to_string(),
-                file: MANIFEST_NAME.into(),
-            });
+        match fs::metadata(dir.join(MANIFEST_NAME)) {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                return Err(io_error(disk.display(MANIFEST_NAME), "read")(error));
+            }
+            Err(_) => {
+                return Err(StoreError::Missing {
+                    dir: dir.display().to_string(),
+                    file: MANIFEST_NAME.into(),
+                });
+            }
+            Ok(_) => {}
         }
         Self::on(Arc::new(disk))
     }

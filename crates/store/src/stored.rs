@@ -30,6 +30,10 @@ pub(crate) fn read_manifest(disk: &dyn Disk) -> Result<Option<Manifest>, StoreEr
                 before = Some(content);
             }
             Err(problem) => {
+                let problem = match content.is_empty() {
+                    true => String::from("it is empty"),
+                    false => problem,
+                };
                 return Err(StoreError::Manifest {
                     file: named,
                     problem,

@@ -15,7 +15,7 @@ use strata_wire::LinkType;
 #[non_exhaustive]
 pub enum WriteError {
     /// The output failed.
-    #[error("cannot write the capture file: {0}")]
+    #[error("{0}")]
     Io(#[from] io::Error),
     /// A pcap file has one link type for all its packets.
     #[error(

@@ -136,7 +136,16 @@ fn resource(resource: &ResourceStatus) -> Option<Row> {
         steps => format!(", short: {steps} steps of degradation"),
     };
     let name = word(&resource.name);
-    Some(row("resource", format!("{name}: {used:.0} %{short}")))
+    let about = match &*resource.name {
+        "ring" => " (packets dropped by the kernel)",
+        "ring_fill" => " (fullest ring of an interface)",
+        "blocks" => " (memory that waits for the disk)",
+        _ => "",
+    };
+    Some(row(
+        "resource",
+        format!("{name}{about}: {used:.0} %{short}"),
+    ))
 }
 
 fn cpu(cpu: &CpuStatus) -> Row {

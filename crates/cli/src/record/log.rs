@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use clap::builder::Resettable;
 use rustix::fs::Mode;
 use rustix::process::umask;
 use strata_node::LogSpec;
@@ -16,10 +17,17 @@ use crate::{bounded, text};
 
 /// Log options of `strata record`.
 #[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Log")]
 pub(super) struct LogArgs {
     /// Write the log to this directory, created if need be. Recording into an existing log adds to
     /// it.
-    #[arg(short = 'o', long = "output", value_name = "DIR")]
+    #[arg(
+        short = 'o',
+        long = "output",
+        value_name = "DIR",
+        help_heading = Resettable::Reset,
+        display_order = 0
+    )]
     output: PathBuf,
 
     /// Rotate: start a new block file before one exceeds this size, in millions of bytes or with a

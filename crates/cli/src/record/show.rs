@@ -41,8 +41,8 @@ pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
     if pressure.packets > 0 {
         writeln!(
             out,
-            "sketch: {} windows, {} flow buckets taken, {} of them from another flow, {} packets without a bucket ({})",
-            grouped(pressure.windows),
+            "sketch: {}, {} flow buckets taken, {} of them from another flow, {} packets without a bucket ({})",
+            text::count_of(pressure.windows, "window"),
             grouped(pressure.claimed),
             grouped(pressure.replaced),
             grouped(pressure.without_bucket),
@@ -73,8 +73,8 @@ fn print_closed(out: &mut impl Write, closed: &Closed) -> Result<()> {
             if report.disconnections > 0 {
                 writeln!(
                     out,
-                    "the relay was lost {} times, and with it {} packets of which it is not known that they are on its disk",
-                    report.disconnections,
+                    "the connection to the relay was lost {}; {} packets may not be on its disk",
+                    text::count_of(report.disconnections, "time"),
                     grouped(report.lost.packets),
                 )?;
             }

@@ -135,8 +135,8 @@ impl Registry {
         }
         next.set.install(next.set.merge().run());
         let what = format!(
-            "configuration read again: {added} policies added, {kept} kept, {} removed; {} of run \
-             time stay",
+            "configuration reloaded: {added} policies added, {kept} kept, {} removed; {} added at run \
+             time remain",
             old.len(),
             stay.len()
         );

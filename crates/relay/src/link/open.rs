@@ -50,7 +50,9 @@ fn connect(options: &LinkOptions) -> Result<TcpStream, RelayError> {
     let (host, port) = host_and_port(relay);
     let bare = host.trim_matches(['[', ']']);
     let addresses = (bare, port).to_socket_addrs();
-    let addresses = addresses.map_err(io_error(format!("{relay}: cannot find the relay")))?;
+    let addresses = addresses.map_err(io_error(format!(
+        "--relay {relay}: no address is known for this name; write HOST or HOST:PORT"
+    )))?;
     let mut last = None;
     for address in addresses {
         if !is_protected && !address.ip().to_canonical().is_loopback() {
