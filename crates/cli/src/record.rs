@@ -9,7 +9,7 @@ mod triggers;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::ValueEnum;
@@ -27,9 +27,6 @@ use crate::text;
 
 /// How often signals are checked and the progress is updated.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-
-/// How long to wait for fresh counters before printing the last ones.
-const REPORT_WITHIN: Duration = Duration::from_secs(3);
 
 /// Arguments of `strata record`.
 #[derive(Debug, clap::Args)]
@@ -217,7 +214,6 @@ pub(crate) fn run_to(
         signals.also_steer()?;
     }
     let handle = strata_node::start(spec, Arc::clone(&signals.stop), tell)?;
-    let mut asked = None;
     while !handle.wait_timeout(LOOK_EVERY) {
         if signals.take_reload()
             && let Err(error) = handle.reload()
@@ -231,14 +227,6 @@ pub(crate) fn run_to(
         let counts = handle.counts();
         bar.set_position(counts.ledger.seen.packets);
         if signals.take_report() {
-            // Packets wait in the kernel's ring for some milliseconds.
-            asked = Some(Instant::now() + LOOK_EVERY);
-        }
-        // Counters from after the signal, if workers report in time.
-        if let Some(at) = asked
-            && (counts.taken > Some(at) || at.elapsed() > REPORT_WITHIN)
-        {
-            asked = None;
             info!("{}", show::counts(&counts));
         }
     }

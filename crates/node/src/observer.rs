@@ -111,14 +111,10 @@ impl Observer {
         });
     }
 
-    /// The counts of workers and interfaces: when they were reported, ledger, and per interface the packets received and
+    /// The counts of workers and interfaces: ledger, and per interface the packets received and
     /// dropped.
-    pub(crate) fn counted(&self) -> (Option<Instant>, Ledger, Vec<(String, u64, u64)>) {
-        self.with(|latest| {
-            let observed = &latest.observed;
-            let taken = observed.workers_taken;
-            (taken, observed.ledger, observed.rings.clone())
-        })
+    pub(crate) fn counted(&self) -> (Ledger, Vec<(String, u64, u64)>) {
+        self.with(|latest| (latest.observed.ledger, latest.observed.rings.clone()))
     }
 
     /// The latest reports, and how full the disk is now.

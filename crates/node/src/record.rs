@@ -61,8 +61,6 @@ pub struct Recorded {
 pub struct RecordCounts {
     /// Time since its start.
     pub elapsed: Duration,
-    /// When workers reported what follows; `None` if they have not yet.
-    pub taken: Option<Instant>,
     /// Where packets ended.
     pub ledger: Ledger,
     /// Interfaces: name, packets received and dropped by the kernel.
@@ -93,10 +91,9 @@ impl Handle<RecordSpec> {
     /// The counters so far.
     #[must_use]
     pub fn counts(&self) -> RecordCounts {
-        let (taken, ledger, rings) = self.running.observer.counted();
+        let (ledger, rings) = self.running.observer.counted();
         RecordCounts {
             elapsed: self.running.started.elapsed(),
-            taken,
             ledger,
             rings,
         }
