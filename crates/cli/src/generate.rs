@@ -1,6 +1,7 @@
 //! `strata generate`: synthetic traffic from a seed.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -322,11 +323,12 @@ struct Labels {
 impl Labels {
     fn create(path: &Path, capture: &Path) -> Result<Self> {
         // The capture file exists by now.
-        let real = |path: &Path| fs::canonicalize(path).ok();
-        if path == capture || real(path).is_some_and(|path| real(capture) == Some(path)) {
-            let name = path.display();
+        let file = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+        if path == capture || file(path).is_ok_and(|path| file(capture).is_ok_and(|it| it == path))
+        {
+            let (name, capture) = (path.display(), capture.display());
             return Err(refuse(format!(
-                "--labels {name}: packets go there too (-o): name another file"
+                "--labels {name}: packets go there too (-o {capture}): name another file"
             )));
         }
         let output = Output::create(path, Content::Text, &Sources::default())?;

@@ -6,7 +6,10 @@ mod show;
 mod steering;
 mod triggers;
 
+use std::collections::HashSet;
+use std::fs;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +24,7 @@ use tracing::{info, warn};
 pub(crate) use log::{DiskWay, GroupArgs, rotate_bytes};
 
 use crate::logging::{self, HAPPENED, LoggingArgs};
-use crate::output::standard;
+use crate::output::{refuse, standard};
 use crate::signals::Signals;
 use crate::text;
 
@@ -200,6 +203,7 @@ pub(crate) fn run_to(
 ) -> Result<()> {
     if !args.read.is_empty() {
         args.live.check_for_files()?;
+        each_once(&args.read)?;
     }
     let spec = args.spec(destination, duration)?;
     let tell: Tell = Arc::new(logging::notice);
@@ -235,4 +239,23 @@ pub(crate) fn run_to(
     let shown = show::outcome(&outcome);
     // A failure is returned even where nobody reads the summary.
     outcome.failure.map_or(shown, |failure| Err(failure.into()))
+}
+
+/// Refuses a file that is named twice: each of its packets would be recorded twice.
+fn each_once(paths: &[PathBuf]) -> Result<()> {
+    let mut known = HashSet::new();
+    for path in paths {
+        let is_new = match fs::metadata(path) {
+            Ok(found) if found.is_file() => known.insert((found.dev(), found.ino())),
+            _ => true,
+        };
+        let names = paths.iter().filter(|other| *other == path).count();
+        if !is_new || names > 1 {
+            return Err(refuse(format!(
+                "{}: this input is named twice, and each packet would be recorded twice",
+                path.display()
+            )));
+        }
+    }
+    Ok(())
 }

@@ -199,6 +199,10 @@ fn the_check_looks_at_interfaces_and_users() {
             case("", &["-Z", "nobody-of-this-name"], "nobody-of-this-name"),
         ),
         (["-i", "lo"], case("", &["--cores", "9-x"], "--cores")),
+        (
+            ["-i", "lo"],
+            case("", &["--cores", "1023"], "CPU 1023 cannot be used; online"),
+        ),
         (["-i", "lo"], case("", &["-B", "much"], "much")),
         (["-i", "lo,lo"], case("", &[], "named twice")),
         (["-i", "any,lo"], case("", &[], "named twice")),

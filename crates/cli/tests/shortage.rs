@@ -507,7 +507,7 @@ fn a_disk_limit_holds_all_the_time() {
     let refused = record("4MiB").output().unwrap();
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
-        !refused.status.success() && text.contains("-C 1048576"),
+        !refused.status.success() && text.contains("-C 1MiB"),
         "{text}"
     );
     let recording = spawn(&mut record("16MiB"));
@@ -573,7 +573,7 @@ fn a_disk_limit_of_a_relay_holds_all_the_time() {
     let refused = refused.arg(&log).output().unwrap();
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(
-        !refused.status.success() && text.contains("-C 1048576") && !log.exists(),
+        !refused.status.success() && text.contains("-C 1MiB") && !log.exists(),
         "{text}"
     );
     let relay = relay(&namespace, &log, &["-C", "2MiB", "--disk-limit", "16MiB"]);

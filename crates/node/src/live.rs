@@ -34,6 +34,8 @@ use crate::spec::{InterfaceSpec, RecordSpec};
 use crate::watchdog::Watchdog;
 use worker::Running;
 
+pub(crate) use worker::pin;
+
 /// How often a recording checks its workers.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often the host's drop counters are read.

@@ -5,9 +5,10 @@ use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use rustix::fs::{Access, access};
 use strata_capture::live::{ANY, Device};
@@ -58,10 +59,7 @@ pub(crate) fn check(setup: &Setup, purpose: Purpose) -> Result<()> {
     }
     match &spec.input {
         InputSpec::Interfaces(spec) => interfaces(setup, spec)?,
-        InputSpec::Files(paths) => {
-            paths.iter().try_for_each(file)?;
-            each_once(paths)?;
-        }
+        InputSpec::Files(paths) => paths.iter().try_for_each(file)?,
     }
     setup.triggers(1)?;
     if let Some(name) = &spec.mirror_to {
@@ -95,6 +93,20 @@ fn interfaces(setup: &Setup, spec: &InterfaceSpec) -> Result<()> {
     let workers = spec.workers()?;
     setup.spec.destination.check_limit(workers)?;
     live::options(setup, spec).check()?;
+    for &core in spec.cores.iter().flatten() {
+        // In a thread of its own, which ends with it.
+        let pinned = thread::scope(|scope| scope.spawn(|| live::pin(core)).join());
+        let online = || fs::read_to_string("/sys/devices/system/cpu/online");
+        require(pinned.is_ok_and(|pinned| pinned.is_ok()), || {
+            match online() {
+                Ok(online) => format!(
+                    "--cores: CPU {core} cannot be used; online on this machine: {}",
+                    online.trim()
+                ),
+                Err(_) => format!("--cores: CPU {core} cannot be used"),
+            }
+        })?;
+    }
     let mut known = HashSet::new();
     for name in &spec.capture.interfaces {
         let device = Device::named(name)?;
@@ -116,25 +128,6 @@ fn interfaces(setup: &Setup, spec: &InterfaceSpec) -> Result<()> {
     }
     if let Some(user) = spec.sandbox.as_ref().and_then(|s| s.user.as_deref()) {
         User::named(user).at("-Z")?;
-    }
-    Ok(())
-}
-
-/// Refuses a file that is named twice: each of its packets would be recorded twice.
-fn each_once(paths: &[PathBuf]) -> Result<()> {
-    let mut known = HashSet::new();
-    for path in paths {
-        let is_new = match fs::metadata(path) {
-            Ok(found) if found.is_file() => known.insert((found.dev(), found.ino())),
-            _ => true,
-        };
-        let names = paths.iter().filter(|other| *other == path).count();
-        require(is_new && names == 1, || {
-            format!(
-                "{}: this input is named twice, and each packet would be recorded twice",
-                path.display()
-            )
-        })?;
     }
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! A worker for interfaces: its thread, and its reports while it runs.
 
-use std::fs;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -231,13 +230,9 @@ pub(super) fn rings(running: &[Running]) -> Vec<(String, RingCounts)> {
 }
 
 /// Keeps the calling thread on one CPU.
-fn pin(core: usize) -> Result<()> {
+pub(crate) fn pin(core: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(core);
     let pinned = sched_setaffinity(None, &set).map_err(std::io::Error::from);
-    pinned.at_with(|| {
-        let online = fs::read_to_string("/sys/devices/system/cpu/online");
-        let online = online.map_or(String::from("not known"), |list| list.trim().to_owned());
-        format!("--cores: CPU {core} cannot be used; online on this machine: {online}")
-    })
+    pinned.at_with(|| format!("--cores: CPU {core} cannot be used"))
 }
