@@ -121,7 +121,7 @@ impl Policies {
     ///
     /// # Panics
     ///
-    /// Never: policies name at most [`INTERFACES_MAX`].
+    /// Never: policies name at most [`INTERFACES_MAX`](crate::INTERFACES_MAX).
     #[must_use]
     pub fn interface(&self, name: Option<&str>) -> u8 {
         let place = self

@@ -28,7 +28,7 @@ enum Source<'a> {
     Failed(StoreError),
 }
 
-/// Iterator over blocks; see [`Log::blocks`].
+/// Iterator over blocks; see [`Log::blocks`](crate::Log::blocks).
 pub struct Blocks<'a> {
     disk: &'a Arc<dyn Disk>,
     promoted: &'a Promoted,

@@ -6,7 +6,7 @@ use strata_blocks::{BlockBuilder, BlockSink, PacketRecord, Trees};
 use strata_store::{About, Disk, Recorder, RecorderOptions};
 use strata_wire::{Context, Interface, KeepKind, LinkType};
 
-/// Definitions in each block that [`write`] fills.
+/// Definitions in each block that [`write()`] fills.
 pub const DEFINITIONS: u64 = 3;
 
 /// A recording with a model of one class, `benign`.

@@ -51,7 +51,7 @@ impl BlockBuilder {
     }
 
     /// Defines a verdict, as in [`VerdictRecord`](crate::VerdictRecord): class, trees and score,
-    /// and the bytes of who decided ([`Decider::emit`](crate::Decider::emit)), empty if the class
+    /// and the bytes of who decided ([`Decider::emit`](strata_wire::Decider::emit)), empty if the class
     /// did. Does not allocate.
     ///
     /// # Panics

@@ -11,7 +11,7 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Packets in the batch, [`BATCH_MAX`] at most.
+    /// Packets in the batch, [`BATCH_MAX`](crate::BATCH_MAX) at most.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
