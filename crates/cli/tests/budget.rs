@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 mod common;
+#[path = "common/signal.rs"]
+mod signal;
 
 use std::process::{Child, Command, Output, Stdio};
 
@@ -9,6 +11,7 @@ use serde_json::Value;
 use strata_testkit::{Namespace, may_use_kernel};
 
 use common::wait_for;
+use signal::signal;
 
 fn strata() -> Command {
     Command::new(env!("CARGO_BIN_EXE_strata"))
@@ -21,11 +24,9 @@ fn inside(namespace: &Namespace) -> Command {
     command
 }
 
-fn ended(child: Child, signal: &str) -> Output {
+fn ended(child: Child, name: &str) -> Output {
     // The child of `ip netns exec` is the program itself.
-    let id = child.id().to_string();
-    let sent = Command::new("kill").args([signal, &id]).status().unwrap();
-    assert!(sent.success());
+    signal(&child, name);
     child.wait_with_output().unwrap()
 }
 
@@ -86,12 +87,12 @@ fn flows_are_sampled_under_load_and_the_log_says_so() {
         status["cpu"]["flow_share"].as_f64() < Some(0.8) && dropped(status) > 20_000
     });
     assert!((loaded["cpu"]["budget"].as_f64().unwrap() - 0.03).abs() < 1e-9);
-    ended(sending, "-INT");
+    ended(sending, "INT");
     let calm = wait_for(&socket, "all flows again", |status| {
         status["cpu"]["flow_share"] == 1.0
     });
     assert!(dropped(&calm) >= dropped(&loaded));
-    let output = ended(recording, "-INT");
+    let output = ended(recording, "INT");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let heard = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}{heard}");

@@ -4,6 +4,8 @@
 mod common;
 #[path = "common/program.rs"]
 mod program;
+#[path = "common/signal.rs"]
+mod signal;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -13,6 +15,7 @@ use std::time::Duration;
 use common::wait_for;
 use program::{ok, record, strata};
 use serde_json::Value;
+use signal::signal;
 use strata_testkit::data_dir;
 
 fn run(command: &mut Command) -> Output {
@@ -457,14 +460,7 @@ fn interrupted_the_log_is_closed_properly() {
         let ends = status["packets"].as_array().into_iter().flatten();
         ends.filter_map(|end| end["packets"].as_u64()).sum::<u64>() >= 5_000
     });
-    let id = child.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-INT", &id])
-            .status()
-            .unwrap()
-            .success()
-    );
+    signal(&child, "INT");
     // The pipe stays open but nothing more arrives.
     let output = child.wait_with_output().unwrap();
     drop(pipe);
@@ -494,9 +490,7 @@ fn interrupted_before_the_first_packet_it_ends() {
         let mut child = command.stdout(Stdio::null()).spawn().unwrap();
         let pipe = child.stdin.take();
         wait_for(&socket, "it listens", |_| true);
-        let id = child.id().to_string();
-        let sent = Command::new("kill").args(["-INT", &id]).status().unwrap();
-        assert!(sent.success());
+        signal(&child, "INT");
         let output = child.wait_with_output().unwrap();
         drop(pipe);
         assert_eq!(output.status.code(), Some(1), "{input}");

@@ -1,6 +1,9 @@
 //! Recording from an interface as a user does, in a network of the test's own.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
+#[path = "common/signal.rs"]
+mod signal;
+
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -9,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use signal::signal;
 use strata_testkit::{Namespace, data_dir, may_use_kernel};
 
 const NEAR: &str = "st-live-c";
@@ -100,14 +104,7 @@ impl Recording {
     }
 
     fn signal(&self, name: &str) {
-        let id = self.child.id().to_string();
-        assert!(
-            Command::new("kill")
-                .args([name, &id])
-                .status()
-                .unwrap()
-                .success()
-        );
+        signal(&self.child, name);
     }
 
     /// What it printed, once it has ended successfully.
@@ -235,9 +232,9 @@ fn mirrored_packets_arrive_whole_at_a_monitor() {
     until("everything is mirrored", || {
         monitor.seen() == u64::try_from(expected.len()).ok()
     });
-    recording.signal("-INT");
+    recording.signal("INT");
     let (out, _) = recording.ended();
-    monitor.signal("-INT");
+    monitor.signal("INT");
     monitor.ended();
     assert_eq!(lengths(&seen, "tcp port 80"), expected);
     assert_eq!(lengths(&seen, "tcp and not port 80"), []);
@@ -309,7 +306,7 @@ fn an_alert_makes_earlier_packets_of_its_flow_whole() {
     until("the flow is promoted", || {
         recording.packets("promoted", "") > 0
     });
-    recording.signal("-INT");
+    recording.signal("INT");
     let (out, _) = recording.ended();
     assert!(
         out.contains("logged 94 + dropped 0") && out.contains("promoted: "),
@@ -339,7 +336,7 @@ fn what_a_policy_keeps_as_headers_is_cut_before_the_copy() {
     let recording = Recording::start(&namespace, &log, &arguments);
     recording.send(&namespace);
     recording.send(&namespace);
-    recording.signal("-INT");
+    recording.signal("INT");
     let (out, _) = recording.ended();
     assert!(!out.contains("wanted_but_cut"), "{out}");
     // Packets at the snapshot length were cut by the kernel: of the second round at least all of
@@ -369,13 +366,13 @@ fn a_recording_that_was_suspended_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
     let recording = Recording::start(&namespace, &log, &[]);
-    recording.signal("-STOP");
+    recording.signal("STOP");
     send(&namespace);
-    recording.signal("-CONT");
+    recording.signal("CONT");
     until("everything is logged", || {
         recording.packets("logged", "") == PACKETS
     });
-    recording.signal("-INT");
+    recording.signal("INT");
     let (out, _) = recording.ended();
     assert!(out.contains("logged 94 + dropped 0 + in_flight 0"), "{out}");
 }
@@ -438,17 +435,17 @@ fn what_is_sent_is_logged_and_signals_are_followed() {
     let arguments = ["--mode", "log-all", "--cores", "0,1"];
     let recording = Recording::start(&namespace, &log, &arguments);
     recording.send(&namespace);
-    recording.signal("-USR1");
+    recording.signal("USR1");
     // They are written to a file before long, though the block is not full.
     until("everything is in files", || {
         recording.packets("logged", "") == PACKETS
     });
-    recording.signal("-HUP");
+    recording.signal("HUP");
     let mut rotate = Command::new(env!("CARGO_BIN_EXE_strata"));
     rotate.arg("rotate").arg("--socket").arg(&recording.socket);
     assert!(rotate.status().unwrap().success());
     recording.send(&namespace);
-    recording.signal("-INT");
+    recording.signal("INT");
     let (out, err) = recording.ended();
     assert!(err.contains("packets: seen 94 ="), "{err}");
     assert!(
@@ -610,7 +607,7 @@ fn a_disk_that_is_full_for_a_while_costs_what_is_counted() {
         recording.send(&namespace);
         recording.packets("logged", "") > before
     });
-    recording.signal("-INT");
+    recording.signal("INT");
     let (out, err) = recording.ended();
     assert!(out.contains("dropped{disk_full}: "), "{out} {err}");
     let accounting = info(&log)[0]["accounting"].clone();
@@ -642,7 +639,7 @@ fn on_a_disk_that_stays_full_the_accounts_are_closed() {
     let mut filler = std::fs::File::create(place.join("filler")).unwrap();
     while filler.write_all(&[7; 512]).is_ok() {}
     recording.send(&namespace);
-    recording.signal("-INT");
+    recording.signal("INT");
     let (out, err) = recording.ended();
     let recorded = info(&log)[0].clone();
     assert_eq!(recorded["state"], "closed", "{out} {err}");
@@ -745,7 +742,7 @@ fn without_descriptors_to_spare_new_files_are_begun() {
         send(&namespace);
         files() > before + 4
     });
-    recording.signal("-INT");
+    recording.signal("INT");
     let (out, err) = recording.ended();
     assert!(!out.contains("dropped{"), "{out} {err}");
     let accounting = info(&log)[0]["accounting"].clone();
@@ -784,7 +781,7 @@ fn a_change_reaches_a_worker_without_packets_soon() {
     let changes = recording.status()["changes"].clone();
     // Without the wake-up, half of its 100 ms wait.
     assert!(changes["median_ms"].as_f64().unwrap() < 20.0, "{changes}");
-    recording.signal("-INT");
+    recording.signal("INT");
     let (out, _) = recording.ended();
     assert!(out.starts_with("0 packets"), "{out}");
 }

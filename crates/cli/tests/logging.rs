@@ -14,8 +14,11 @@ use serde_json::Value;
 use strata_testkit::{Namespace, data_dir, may_use_kernel};
 
 mod common;
+#[path = "common/signal.rs"]
+mod signal;
 
 use common::wait_for;
+use signal::signal;
 
 const NEAR: &str = "st-log-c";
 const FAR: &str = "st-log-d";
@@ -321,14 +324,7 @@ fn the_journal_gets_priorities_and_fields() {
         ("4", "strata"),
         "{alert:?}"
     );
-    let id = running.child.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-INT", &id])
-            .status()
-            .unwrap()
-            .success()
-    );
+    signal(&running.child, "INT");
     assert!(running.child.wait().unwrap().success());
     let lines = fs::read_to_string(dir.path().join("stderr")).unwrap();
     assert_eq!(lines, "", "everything is in the journal");

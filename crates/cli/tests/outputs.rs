@@ -1,6 +1,9 @@
 //! What commands write, and what they must not overwrite.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
+#[path = "common/signal.rs"]
+mod signal;
+
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -8,6 +11,7 @@ use std::process::{Command, Output};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use serde_json::Value;
+use signal::signal;
 use strata_testkit::data_dir;
 
 fn strata() -> Command {
@@ -283,14 +287,7 @@ fn an_interrupted_output_is_removed() {
     let mut writer = OpenOptions::new().write(true).open(&fifo).unwrap();
     let capture = fs::read(sqli()).unwrap();
     std::io::Write::write_all(&mut writer, &capture).unwrap();
-    let id = child.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-INT", &id])
-            .status()
-            .unwrap()
-            .success()
-    );
+    signal(&child, "INT");
     let output = child.wait_with_output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success() && !file.exists(), "{text}");

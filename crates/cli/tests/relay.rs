@@ -5,6 +5,8 @@
 
 #[path = "common/listening.rs"]
 mod listening;
+#[path = "common/signal.rs"]
+mod signal;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,6 +25,7 @@ use strata_testkit::Certificates;
 use strata_wire::mix64;
 
 use listening::listening;
+use signal::signal;
 
 const STRATA: &str = env!("CARGO_BIN_EXE_strata");
 
@@ -57,8 +60,7 @@ impl Process {
     }
 
     fn signal(&mut self, name: &str) {
-        let pid = self.0.id().to_string();
-        assert!(succeeds(Command::new("kill").args(["-s", name, &pid])));
+        signal(&self.0, name);
         let end = Instant::now() + Duration::from_secs(30);
         while self.0.try_wait().unwrap().is_none() {
             assert!(Instant::now() < end, "it does not end");

@@ -4,6 +4,8 @@
 
 #[path = "common/listening.rs"]
 mod listening;
+#[path = "common/signal.rs"]
+mod signal;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -19,6 +21,7 @@ use strata_store::{Log, Select};
 use strata_testkit::may_use_kernel;
 
 use listening::listening;
+use signal::signal;
 
 const STRATA: &str = env!("CARGO_BIN_EXE_strata");
 /// What should end has ended by then, even while other tests use the CPU.
@@ -73,9 +76,7 @@ impl Process {
     }
 
     fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-s", name, &pid]).status();
-        assert!(sent.unwrap().success());
+        signal(&self.child, name);
     }
 
     /// Waits until it has ended by itself.

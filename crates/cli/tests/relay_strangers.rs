@@ -4,6 +4,8 @@
 
 #[path = "common/listening.rs"]
 mod listening;
+#[path = "common/signal.rs"]
+mod signal;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,6 +21,7 @@ use strata_store::Log;
 use strata_testkit::{Namespace, may_use_kernel};
 
 use listening::listening;
+use signal::signal;
 
 const STRATA: &str = env!("CARGO_BIN_EXE_strata");
 const LIMIT: Duration = Duration::from_secs(40);
@@ -53,9 +56,7 @@ impl Relay {
     }
 
     fn signal(&self, name: &str) {
-        let pid = self.0.id().to_string();
-        let sent = Command::new("kill").args(["-s", name, &pid]).status();
-        assert!(sent.unwrap().success());
+        signal(&self.0, name);
     }
 
     fn interrupt(mut self) {

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
 
 mod common;
+#[path = "common/signal.rs"]
+mod signal;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -9,6 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
+use signal::signal;
 use strata_testkit::{Namespace, may_use_kernel};
 
 const STRATA: &str = env!("CARGO_BIN_EXE_strata");
@@ -24,13 +27,11 @@ impl Recording {
     }
 
     fn signal(&self, name: &str) {
-        let id = self.id().to_string();
-        let sent = Command::new("kill").args([name, &id]).status().unwrap();
-        assert!(sent.success());
+        signal(self.0.as_ref().unwrap(), name);
     }
 
     fn ended(mut self) -> Output {
-        self.signal("-INT");
+        self.signal("INT");
         self.0.take().unwrap().wait_with_output().unwrap()
     }
 }
@@ -183,7 +184,7 @@ fn without_any_privilege_it_goes_on_recording() {
         wait_for(dir, "packets", |status| received(status) == 200);
 
         fs::write(&config, "mode = ['log-partial']\n").unwrap();
-        recording.signal("-HUP");
+        recording.signal("HUP");
         wait_for(dir, "the new mode", |status| {
             status["mode"] == "log-partial"
         });
@@ -192,7 +193,7 @@ fn without_any_privilege_it_goes_on_recording() {
         fs::write(&other, "mode = ['log-minimum']\n").unwrap();
         fs::remove_file(&config).unwrap();
         std::os::unix::fs::symlink(&other, &config).unwrap();
-        recording.signal("-HUP");
+        recording.signal("HUP");
         // The file that starts at the signal is there when the configuration has been checked.
         send(&namespace, 100);
         wait_for(dir, "packets", |status| received(status) == 300);

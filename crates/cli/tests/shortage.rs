@@ -3,6 +3,8 @@
 #![allow(clippy::print_stderr, reason = "says why it did not run")]
 
 mod common;
+#[path = "common/signal.rs"]
+mod signal;
 
 use std::cell::Cell;
 use std::fs;
@@ -18,6 +20,7 @@ use strata_bpf::{Alu, Assembler, Condition, Program, ProgramKind, Reg};
 use strata_testkit::{Disk, Namespace, may_use_kernel};
 
 use common::wait_for;
+use signal::signal;
 
 const STRATA: &str = env!("CARGO_BIN_EXE_strata");
 
@@ -118,9 +121,7 @@ impl Process {
     }
 
     fn ended(mut self) -> Output {
-        let id = self.child().id().to_string();
-        let sent = Command::new("kill").args(["-INT", &id]).status();
-        assert!(sent.unwrap().success());
+        signal(self.child(), "INT");
         self.0.take().unwrap().wait_with_output().unwrap()
     }
 

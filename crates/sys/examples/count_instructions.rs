@@ -101,7 +101,7 @@ mod stepper {
     /// Where a program's file is mapped.
     fn base_of(process: pid_t) -> io::Result<u64> {
         let maps = fs::read_to_string(format!("/proc/{process}/maps"))?;
-        let start = maps.split('-').next().unwrap_or_default();
+        let (start, _) = maps.split_once('-').ok_or(io::ErrorKind::InvalidData)?;
         u64::from_str_radix(start, 16).map_err(io::Error::other)
     }
 

@@ -21,19 +21,6 @@ fn enabled<K: Kernel>(lanes: Avx512, kernel: K) -> K::Output {
     kernel.run(lanes)
 }
 
-/// Methods each of which is some instructions.
-macro_rules! methods {
-    ($(fn $name:ident($this:ident $(, $argument:ident: $kind:ty)*) -> $result:ty $body:block)*) => {
-        $(#[inline(always)]
-        #[allow(unused_unsafe, reason = "some need none")]
-        fn $name($this $(, $argument: $kind)*) -> $result {
-            // SAFETY: holding `self` proves that the machine has the instructions; loads and
-            // stores are within the arrays.
-            unsafe { $body }
-        })*
-    };
-}
-
 type U64 = [__m512i; 2];
 type F64 = [__m512d; 2];
 

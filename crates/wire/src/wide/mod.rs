@@ -4,6 +4,20 @@
 //! [`Plain::flow`](crate::Plain::flow) read them. Vector code is written once, in [`Lanes`], and run
 //! with the instructions of the machine, [`Simd`]; those are in `avx512` and `avx2` alone.
 
+/// Methods of [`Lanes`] each of which is some instructions.
+#[cfg(target_arch = "x86_64")]
+macro_rules! methods {
+    ($(fn $name:ident($this:ident $(, $argument:ident: $kind:ty)*) -> $result:ty $body:block)*) => {
+        $(#[inline(always)]
+        #[allow(unused_unsafe, reason = "some need none")]
+        fn $name($this $(, $argument: $kind)*) -> $result {
+            // SAFETY: holding `self` proves that the machine has the instructions; loads and
+            // stores are within the arrays.
+            unsafe { $body }
+        })*
+    };
+}
+
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
