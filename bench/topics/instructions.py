@@ -23,8 +23,8 @@ VARIANTS = {
 
 # Threads of `loop_speed` in the order of their start: main reads the trace.
 WORKER, WRITER = 3, 2
-# Packets that are single-stepped: 40 batches. A step takes 2 us, or 20 in some virtual machines.
-STEPPED = 10_240
+# Packets that are single-stepped: 16 batches. A step takes 2 us, or 20 in some virtual machines.
+STEPPED = 4_096
 NO_AVX512 = "not run: no AVX-512"
 
 
