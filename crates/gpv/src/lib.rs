@@ -10,6 +10,7 @@
 //! application   what is computed from vectors, beside queries: a trait, and the host profiler
 //! marple    a query language over vectors
 //! agent     vectors of datagrams in order, put together into records
+//! export    which packets go into the cache, and which vectors to whom: rules at run time
 //! cache     packets in, vectors out: for software, and as a switch runs it
 //! format    vectors as bytes: the paper's form, and ours in datagrams (docs/formats/gpv.md)
 //! vector    a vector; why it left the cache
@@ -22,6 +23,7 @@
 pub mod agent;
 pub mod application;
 mod cache;
+pub mod export;
 pub mod format;
 mod key;
 pub mod marple;

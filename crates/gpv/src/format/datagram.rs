@@ -20,6 +20,8 @@ const VECTOR_HEADER_LEN: usize = size_of::<VectorHeader>();
 /// Bit of a vector's flags.
 const SATURATED: u8 = 1;
 
+/// Bytes of a datagram with a vector of one tuple of every column, over IPv6.
+pub const LEN_MIN: usize = HEADER_LEN + VECTOR_HEADER_LEN + 2 * 16 + size_of::<Full>();
 /// Bytes of a datagram: what fits into Ethernet's 1,500 with IPv6 and UDP.
 pub const LEN_USUAL: usize = 1452;
 /// The largest payload of UDP over IPv4.
@@ -45,6 +47,37 @@ impl DatagramWriter {
     /// If `room` is not within a datagram header and [`LEN_MAX`], or [`Column::Time`] is not chosen.
     #[must_use]
     pub fn new(cache: u32, columns: Columns, room: usize) -> Self {
+        Self::resume(cache, columns, room, 0)
+    }
+
+    /// As [`DatagramWriter::new`], with vectors that are numbered from `next_seq`: for a
+    /// destination that was there before.
+    ///
+    /// # Panics
+    ///
+    /// As [`DatagramWriter::new`].
+    #[must_use]
+    pub fn resume(cache: u32, columns: Columns, room: usize, next_seq: u64) -> Self {
+        let mut writer = Self {
+            cache,
+            columns,
+            room,
+            next_seq,
+            in_datagram: 0,
+            bytes: Vec::new(),
+        };
+        writer.reshape(columns, room, |_| ());
+        writer.bytes.reserve(room);
+        writer
+    }
+
+    /// Sends the datagram that is begun; those that follow have these columns and at most `room`
+    /// bytes. Numbers go on.
+    ///
+    /// # Panics
+    ///
+    /// As [`DatagramWriter::new`].
+    pub fn reshape(&mut self, columns: Columns, room: usize, send: impl FnMut(&[u8])) {
         assert!(
             (HEADER_LEN..=LEN_MAX).contains(&room),
             "{room} bytes are no datagram"
@@ -53,14 +86,9 @@ impl DatagramWriter {
             columns.has(Column::Time),
             "tuples without times have no order"
         );
-        Self {
-            cache,
-            columns: Columns(columns.0 & Columns::ALL.0),
-            room,
-            next_seq: 0,
-            in_datagram: 0,
-            bytes: Vec::with_capacity(room),
-        }
+        self.finish(send);
+        self.columns = Columns(columns.0 & Columns::ALL.0);
+        self.room = room;
     }
 
     /// The number of the next vector: so many were written.

@@ -49,15 +49,37 @@ pub(crate) fn random_packets(rng: &mut Rng, count: usize, flows: u64) -> Vec<Pac
 
 /// The packets of a capture that have a flow, `None` if it is none; at most `max` of them.
 pub(crate) fn captured(path: &Path, max: usize) -> Option<Vec<Packet>> {
+    let mut packets = Vec::new();
+    walk(path, |packet, _| {
+        packets.push(packet);
+        packets.len() < max
+    })?;
+    Some(packets)
+}
+
+/// Calls `take` for each packet of a capture that has a flow, with its bytes.
+pub(crate) fn for_each_packet(path: &Path, mut take: impl FnMut(Packet, &[u8])) {
+    walk(path, |packet, bytes| {
+        take(packet, bytes);
+        true
+    })
+    .unwrap();
+}
+
+/// Calls `take` for each packet that has a flow until it says false; `None` if there is no capture.
+fn walk(path: &Path, mut take: impl FnMut(Packet, &[u8]) -> bool) -> Option<()> {
     let mut input = Input::open(&[path.to_owned()], &InputOptions::default()).ok()?;
     let mut links = Vec::new();
-    let mut packets = Vec::new();
-    while packets.len() < max {
+    loop {
         match input.advance() {
             Ok(Next::Packets) => {
                 for packet in input.batch() {
                     let link = links[usize::from(packet.interface)];
-                    packets.extend(read(link, packet.data, packet.ts_ns, packet.wire_len));
+                    if let Some(features) = read(link, packet.data, packet.ts_ns, packet.wire_len)
+                        && !take(features, packet.data)
+                    {
+                        return Some(());
+                    }
                 }
             }
             Ok(Next::Meta(Meta::Interface { id, interface })) => {
@@ -66,10 +88,9 @@ pub(crate) fn captured(path: &Path, max: usize) -> Option<Vec<Packet>> {
             }
             Ok(Next::Meta(_)) => {}
             // A damaged capture: what came before the damage.
-            Ok(Next::End) | Err(_) => break,
+            Ok(Next::End) | Err(_) => return Some(()),
         }
     }
-    Some(packets)
 }
 
 /// A packet's features; both ways to read them agree.
