@@ -5,11 +5,15 @@
 mod common;
 
 use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{captured, random_packets};
+use strata_gpv::agent::{Sequencer, SequencerOptions};
+use strata_gpv::format::datagram::{Datagram, DatagramWriter};
 use strata_gpv::{
-    Basic, Cache, CacheCounters, Column, Full, Key, Packet, Parameters, ParametersError, Reason,
-    Sequenced, SwitchCache, Tuple, Vector,
+    Basic, Cache, CacheCounters, Column, Columns, Full, Key, Packet, Parameters, ParametersError,
+    Reason, Sequenced, SwitchCache, Tuple, Vector,
 };
 use strata_testkit::sim::{self, Rng};
 
@@ -148,26 +152,112 @@ fn random_packets_come_out_once() {
     });
 }
 
-/// Every capture there is, settings by its number.
+/// Every capture there is, the compressed ones too.
+fn corpus() -> Vec<PathBuf> {
+    let mut paths = strata_testkit::format_captures();
+    let folders = std::fs::read_dir(strata_testkit::data_dir().join("labelled")).unwrap();
+    let files = folders.flat_map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap());
+    let files = files.map(|file| file.unwrap().path());
+    paths.extend(files.filter(|file| {
+        file.file_name()
+            .unwrap()
+            .as_encoded_bytes()
+            .starts_with(b"trace.")
+    }));
+    paths.sort();
+    paths
+}
+
+/// Whole captures, settings at random.
 #[test]
 fn captures_come_out_once() {
-    let mut paths = strata_testkit::format_captures();
-    paths.extend(strata_testkit::labelled_captures());
-    let total = std::sync::atomic::AtomicUsize::new(0);
+    let paths = corpus();
+    let total = AtomicU64::new(0);
     sim::seeds(paths.len() as u64, |number| {
         let path = &paths[usize::try_from(number).unwrap()];
         let mut rng = Rng::new(number);
-        let Some(packets) = captured(path, 20_000) else {
+        let Some(packets) = captured(path, usize::MAX) else {
             return;
         };
-        total.fetch_add(packets.len(), std::sync::atomic::Ordering::Relaxed);
-        let parameters = random_parameters(&mut rng);
-        match number % 2 {
-            0 => all_ways::<Sequenced>(&packets, parameters, &mut rng),
+        total.fetch_add(packets.len() as u64, Ordering::Relaxed);
+        let mut parameters = random_parameters(&mut rng);
+        if number % 5 == 0 {
+            parameters.slots *= 64;
+        }
+        match number % 3 {
+            0 => all_ways::<Basic>(&packets, parameters, &mut rng),
+            1 => all_ways::<Sequenced>(&packets, parameters, &mut rng),
             _ => all_ways::<Full>(&packets, parameters, &mut rng),
         }
     });
-    assert!(total.into_inner() > 100_000 || std::env::var_os("SEED").is_some());
+    assert!(total.into_inner() > 450_000 || std::env::var_os("SEED").is_some());
+}
+
+/// Whole captures over a network that loses: which vectors a reader counts as lost are those
+/// whose datagrams were, and what it has is the rest, packet by packet.
+#[test]
+fn captures_over_a_lossy_network_count_every_vector() {
+    let paths = corpus();
+    let lost = AtomicU64::new(0);
+    sim::seeds(paths.len() as u64, |number| {
+        let path = &paths[usize::try_from(number).unwrap()];
+        let mut rng = Rng::new(number);
+        if let Some(packets) = captured(path, usize::MAX) {
+            let count = over_a_lossy_network(&packets, &mut rng);
+            lost.fetch_add(count, Ordering::Relaxed);
+        }
+    });
+    assert!(lost.into_inner() > 1000 || std::env::var_os("SEED").is_some());
+}
+
+/// How many vectors were lost.
+fn over_a_lossy_network(packets: &[Packet], rng: &mut Rng) -> u64 {
+    let mut cache = Cache::<Full>::new(random_parameters(rng), 5).unwrap();
+    let room = 200 + usize::try_from(rng.below(2000)).unwrap();
+    let mut writer = DatagramWriter::new(3, Columns::ALL, room);
+    // Of each vector its packets, or none if it fits into no datagram.
+    let (mut sent, mut datagrams) = (Vec::new(), Vec::new());
+    let mut out = |vector: &Vector<'_, Full>| {
+        let mut kept = keep(vector);
+        let put = writer.put(vector, |bytes| datagrams.push(bytes.to_vec()));
+        if put.is_err() {
+            kept.2.clear();
+        }
+        sent.push(kept);
+    };
+    cache.push(packets, &mut out);
+    cache.flush(&mut out);
+    writer.finish(|bytes| datagrams.push(bytes.to_vec()));
+    assert_eq!(writer.next_seq(), sent.len() as u64);
+
+    let loss = rng.below(400);
+    let mut wanted: Vec<Kept<Full>> = Vec::new();
+    let mut sequencer = Sequencer::new(SequencerOptions::default());
+    let mut given = Vec::new();
+    for bytes in &datagrams {
+        if rng.below(1000) < loss {
+            continue;
+        }
+        let header = Datagram::new_checked(bytes).unwrap();
+        let first = usize::try_from(header.first_seq).unwrap();
+        wanted.extend_from_slice(&sent[first..first + usize::from(header.vectors)]);
+        sequencer
+            .datagram(bytes, |_, vector| given.push(keep(vector)))
+            .unwrap();
+    }
+    let end_seq = Some(writer.next_seq());
+    sequencer
+        .finish(3, end_seq, |_, vector| given.push(keep(vector)))
+        .unwrap();
+    assert_eq!(given, wanted);
+    let counters = sequencer.counters();
+    let missing = (sent.len() - wanted.len()) as u64;
+    // A reader that never heard of the cache knows nothing of it.
+    if !wanted.is_empty() {
+        assert_eq!((counters.lost, counters.damaged), (missing, 0));
+    }
+    assert_eq!(counters.vectors, wanted.len() as u64);
+    missing
 }
 
 /// A wide buffer continues the narrow one, is kept while the flow stays, and freed with it.
