@@ -51,6 +51,10 @@ pub struct RequesterOptions {
     pub timeout_ns: u64,
     /// How many times in a row, before the queue pair is given up.
     pub retries: u32,
+    /// Maximum atomic operations in flight: as many answers as the responder can repeat (IBTA
+    /// §9.7.5.1.3, its "responder resources"; 16 for ours and for common NICs). With more, an
+    /// answer that is lost could never be had again.
+    pub atomics_max: usize,
 }
 
 impl RequesterOptions {
@@ -67,6 +71,7 @@ impl RequesterOptions {
             ack_interval: 32,
             timeout_ns: 50_000_000,
             retries: 100,
+            atomics_max: 16,
         }
     }
 }
@@ -96,7 +101,8 @@ pub enum PostError {
 /// What a response or a timeout has caused, other than progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// The atomic operation of this packet was executed; the value before it.
+    /// The atomic operation of this packet was executed; the value before it. Answers that
+    /// overtake each other are reported in the order of their arrival.
     AtomicDone {
         /// The packet's number.
         number: u64,
@@ -143,6 +149,18 @@ enum State {
     Failed(Failure),
 }
 
+/// A packet in flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Slot {
+    /// Not an atomic operation: an acknowledgement is all it needs.
+    #[default]
+    Plain,
+    /// An atomic operation without an answer.
+    Unanswered,
+    /// One with an answer, which has to wait for what was posted before.
+    Answered,
+}
+
 /// The requester's side of a queue pair. Memory: `window` packets if copies are kept.
 #[derive(Debug)]
 pub struct Requester {
@@ -156,11 +174,18 @@ pub struct Requester {
     timeouts_in_row: u32,
     /// The gap reported by a NAK, until something settles.
     gap: Option<Psn>,
+    /// All packets before this number were executed. What has not settled of them are atomic
+    /// operations whose answers are missing, and what was posted after such.
+    executed: u64,
+    /// Answers missing before this number were asked for again, until the next timeout.
+    asked: u64,
     /// Copies, by packet number modulo window.
     copies: Vec<u8>,
     lens: Vec<u32>,
-    /// Atomic operations in flight, by packet number modulo window.
-    atomic: Vec<bool>,
+    /// What is in flight, by packet number modulo window.
+    slots: Vec<Slot>,
+    /// Atomic operations in flight, answered or not.
+    atomics: usize,
     counters: RequesterCounters,
 }
 
@@ -186,15 +211,18 @@ impl Requester {
             progress_ns: 0,
             timeouts_in_row: 0,
             gap: None,
+            executed: 0,
+            asked: 0,
             copies: Vec::new(),
             lens: Vec::new(),
-            atomic: Vec::new(),
+            slots: Vec::new(),
+            atomics: 0,
             counters: RequesterCounters::default(),
             options,
         };
         if requester.options.service == Service::Rc {
             let window = requester.options.window;
-            requester.atomic = vec![false; window];
+            requester.slots = vec![Slot::Plain; window];
             if requester.options.on_loss == OnLoss::Resend {
                 requester.copies = vec![0; window * requester.stride()];
                 requester.lens = vec![0; window];
@@ -217,6 +245,13 @@ impl Requester {
             State::Ready => self.options.window - self.in_flight(),
             State::Waiting { .. } | State::Probing | State::Failed(_) => 0,
         }
+    }
+
+    /// Atomic operations that can be posted now.
+    #[inline]
+    #[must_use]
+    pub fn atomic_room(&self) -> usize {
+        self.room().min(self.options.atomics_max - self.atomics)
     }
 
     /// Packets in flight.
@@ -335,6 +370,9 @@ impl Requester {
     ) -> Result<u64, PostError> {
         assert_eq!(self.options.service, Service::Rc, "UC has no atomics");
         self.check_room(1)?;
+        if self.atomic_room() == 0 {
+            return Err(PostError::WindowFull);
+        }
         let atomic_eth = AtomicEth {
             va,
             rkey,
@@ -347,6 +385,7 @@ impl Requester {
         };
         let number = self.next;
         self.post(Operation::FetchAdd, extensions, &[], now_ns, out);
+        self.atomics += 1;
         Ok(number)
     }
 
@@ -387,13 +426,17 @@ impl Requester {
         self.counters.posted += 1;
         if !reliable {
             self.settled = self.next;
+            self.executed = self.next;
             return;
         }
         if self.settled == number {
             self.progress_ns = now_ns;
         }
         let slot = self.slot(number);
-        self.atomic[slot] = is_atomic;
+        self.slots[slot] = match is_atomic {
+            true => Slot::Unanswered,
+            false => Slot::Plain,
+        };
         if self.options.on_loss == OnLoss::Resend {
             let packet = out.get(out.len() - 1);
             let at = slot * self.stride();
@@ -441,23 +484,21 @@ impl Requester {
                     return self.skip(now_ns);
                 }
                 if !all {
-                    // The answer of an atomic operation was lost: it is replayed.
-                    self.resend(now_ns, out);
+                    self.ask_again(now_ns, out);
                 }
                 None
             }
             (Operation::AtomicAcknowledge, Syndrome::Ack(_)) => {
                 let original = packet.atomic_original()?;
-                if !self.settle(number, now_ns) {
-                    self.resend(now_ns, out);
-                    return None;
-                }
                 let slot = self.slot(number);
-                if !std::mem::replace(&mut self.atomic[slot], false) {
-                    return None;
+                let is_awaited = self.slots[slot] == Slot::Unanswered;
+                if is_awaited {
+                    self.slots[slot] = Slot::Answered;
                 }
-                self.settle(number + 1, now_ns);
-                Some(Event::AtomicDone { number, original })
+                if !self.settle(number + 1, now_ns) {
+                    self.ask_again(now_ns, out);
+                }
+                is_awaited.then_some(Event::AtomicDone { number, original })
             }
             (_, Syndrome::Nak(NakCode::PsnSequence)) => self.gap(number, now_ns, out),
             (_, Syndrome::Nak(code)) => {
@@ -479,8 +520,8 @@ impl Requester {
     fn gap(&mut self, number: u64, now_ns: u64, out: &mut PacketBatch) -> Option<Event> {
         let psn = self.psn(number);
         // A responder says so once (IBTA §9.7.5.1.2): another one is a duplicate, perhaps from
-        // before a resend.
-        if self.gap == Some(psn) {
+        // before a resend. It may also have been overtaken by a later answer.
+        if self.gap == Some(psn) || number < self.executed {
             return None;
         }
         self.counters.sequence_naks += 1;
@@ -495,21 +536,54 @@ impl Requester {
         }
     }
 
-    /// Everything before `number` has arrived. Stops and returns false at an atomic operation that
-    /// has not been answered.
+    /// Everything before `number` was executed. Settles up to an atomic operation without an
+    /// answer, and returns false if there is one.
     fn settle(&mut self, number: u64, now_ns: u64) -> bool {
-        while self.settled < number {
+        if number > self.executed {
+            self.executed = number;
+            self.gap = None;
+        }
+        while self.settled < self.executed {
             let slot = self.slot(self.settled);
-            if self.atomic[slot] {
-                return false;
+            match self.slots[slot] {
+                Slot::Unanswered => return false,
+                Slot::Answered => self.atomics -= 1,
+                Slot::Plain => {}
             }
             self.settled += 1;
             self.counters.acknowledged += 1;
             self.progress_ns = now_ns;
             self.timeouts_in_row = 0;
-            self.gap = None;
         }
         true
+    }
+
+    /// Answers of atomic operations were lost, or overtaken: repeats these operations and nothing
+    /// else, each once until the next timeout. Were all that is in flight repeated whenever an
+    /// answer is missing, each repetition would be answered by many packets, and each of these
+    /// overtaken by another be a reason to repeat it all: more packets with every round.
+    fn ask_again(&mut self, now_ns: u64, out: &mut PacketBatch) {
+        if self.options.on_loss == OnLoss::Skip {
+            if self.state == State::Ready {
+                self.resend(now_ns, out);
+            }
+            return;
+        }
+        for number in self.settled.max(self.asked)..self.executed {
+            if self.slots[self.slot(number)] == Slot::Unanswered {
+                self.repeat(number, out);
+            }
+        }
+        self.asked = self.executed;
+    }
+
+    /// Sends the copy of a packet.
+    fn repeat(&mut self, number: u64, out: &mut PacketBatch) {
+        let slot = self.slot(number);
+        let at = slot * self.stride();
+        let len = self.lens[slot] as usize;
+        out.push_bytes(&self.copies[at..at + len]);
+        self.counters.resent += 1;
     }
 
     /// Gives up everything in flight. The sequence number steps back to where the responder is, so
@@ -520,18 +594,18 @@ impl Requester {
         if packets == 0 {
             return None;
         }
-        for number in self.settled..self.next {
-            let slot = self.slot(number);
-            self.atomic[slot] = false;
-        }
         self.base = self.base.minus(packets);
         self.settled = self.next;
+        self.executed = self.next;
+        self.asked = self.next;
+        self.atomics = 0;
         self.counters.lost += packets;
         self.progress_ns = now_ns;
         Some(Event::Lost { first, packets })
     }
 
-    /// Resends everything in flight. Without copies, an empty packet with an acknowledged number
+    /// Resends everything in flight, except what is known to have been executed and needs no
+    /// answer. Without copies, an empty packet with an acknowledged number
     /// asks the responder where it is (IBTA §9.7.5.1.3: a duplicate is acknowledged with the latest
     /// number).
     fn resend(&mut self, now_ns: u64, out: &mut PacketBatch) {
@@ -549,14 +623,15 @@ impl Requester {
             out.push(&probe, &[]);
             return;
         }
+        let before = out.len();
         for number in self.settled..self.next {
             let slot = self.slot(number);
-            let at = slot * self.stride();
-            let len = self.lens[slot] as usize;
-            out.push_bytes(&self.copies[at..at + len]);
-            self.counters.resent += 1;
+            if number >= self.executed || self.slots[slot] == Slot::Unanswered {
+                self.repeat(number, out);
+            }
         }
-        if self.next > self.settled {
+        self.asked = self.executed;
+        if out.len() > before {
             set_ack_request(out.get_mut(out.len() - 1));
         }
     }

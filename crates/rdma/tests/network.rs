@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use strata_rdma::{
-    Access, Event, Failure, Memory, OnLoss, PacketBatch, Psn, QueuePairOptions, QueuePairState,
-    Refused, Region, Replies, Requester, RequesterOptions, Responder,
+    Access, Event, Failure, Memory, OnLoss, PacketBatch, PostError, Psn, QueuePairOptions,
+    QueuePairState, Refused, Region, Replies, Requester, RequesterOptions, Responder,
 };
 use strata_wire::mix64;
 use strata_wire::roce::icrc::{self, Ip, Outer};
@@ -386,14 +386,16 @@ fn atomics_are_executed_once_and_answered() {
     let at = usize::try_from(ATOMIC_AT).unwrap();
     let sum = u64::from_ne_bytes(region.memory.bytes[at..at + 8].try_into().unwrap());
     assert_eq!(sum, count * (count + 1) / 2);
-    // In order, and each sees the sum of those before it.
-    let mut before = 0;
-    let mut done = 0;
-    for event in &world.events {
-        let Event::AtomicDone { number, original } = event else {
-            panic!("{event:?}");
-        };
-        assert_eq!((*number, *original), (done, before));
+    // Each once, and each sees the sum of those before it.
+    let done_of = |event: &Event| match event {
+        Event::AtomicDone { number, original } => (*number, *original),
+        other => panic!("{other:?}"),
+    };
+    let mut all: Vec<_> = world.events.iter().map(done_of).collect();
+    all.sort_unstable();
+    let (mut before, mut done) = (0, 0);
+    for event in all {
+        assert_eq!(event, (done, before));
         done += 1;
         before += done;
     }
@@ -553,5 +555,115 @@ fn arbitrary_packets_write_inside_or_nowhere() {
             let qp = world.responder.disconnect(0x11).unwrap();
             world.responder.connect(qp.options().clone());
         }
+    }
+}
+
+/// A responder with one counter and its requester.
+fn counter() -> (Requester, Responder<Vec<u8>>) {
+    let access = Access {
+        write: true,
+        atomic: true,
+    };
+    let mut responder = Responder::new();
+    responder.register(Region {
+        rkey: RKEY,
+        va: VA,
+        len: 64,
+        domain: 1,
+        access,
+        memory: vec![0_u8; 64],
+    });
+    responder.connect(QueuePairOptions {
+        number: 5,
+        peer_number: 6,
+        peer: IpAddr::V4(CLIENT),
+        service: Service::Rc,
+        first_psn: Psn::new(0),
+        mtu: 1024,
+        domain: 1,
+        access,
+    });
+    let options = RequesterOptions::new(Service::Rc, 5, Psn::new(0), 1024);
+    (Requester::new(options), responder)
+}
+
+/// What the responder answers to these packets.
+fn answers(responder: &mut Responder<Vec<u8>>, requests: &mut PacketBatch) -> Vec<Vec<u8>> {
+    let mut replies = Replies::default();
+    for request in requests.iter() {
+        let request = Packet::new_checked(request).unwrap();
+        responder
+            .receive(IpAddr::V4(CLIENT), &request, &mut replies)
+            .unwrap();
+    }
+    responder.acknowledge(&mut replies);
+    requests.clear();
+    replies.packets.iter().map(<[u8]>::to_vec).collect()
+}
+
+const ADDITIONS: u64 = 16;
+
+/// Only the operation whose answer was lost is repeated, once: repeating everything in flight
+/// would have every repetition answered, and each answer be a reason for more.
+#[test]
+fn a_lost_answer_of_an_atomic_operation_is_asked_for_once() {
+    let (mut requester, mut responder) = counter();
+    let mut out = PacketBatch::new();
+    for _ in 0..ADDITIONS {
+        requester.fetch_add(VA, RKEY, 1, 0, &mut out).unwrap();
+    }
+    // More answers than these could not be repeated.
+    let another = requester.fetch_add(VA, RKEY, 1, 0, &mut out);
+    assert_eq!(another, Err(PostError::WindowFull));
+    let first = answers(&mut responder, &mut out);
+    let mut done = 0;
+    let mut take = |requester: &mut Requester, answer: &[u8], out: &mut PacketBatch| {
+        let event = requester.receive(&Packet::new_checked(answer).unwrap(), 1, out);
+        done += u64::from(matches!(event, Some(Event::AtomicDone { .. })));
+        done
+    };
+    for answer in &first[1..] {
+        take(&mut requester, answer, &mut out);
+    }
+    assert_eq!(out.len(), 1, "one repetition of one operation");
+    // Those that were answered still count: a 17th would cost the responder the first answer.
+    let another = requester.fetch_add(VA, RKEY, 1, 0, &mut out);
+    assert_eq!(another, Err(PostError::WindowFull));
+    let again = answers(&mut responder, &mut out);
+    assert_eq!(take(&mut requester, &again[0], &mut out), ADDITIONS);
+    assert_eq!((requester.in_flight(), requester.atomic_room()), (0, 16));
+    // What comes twice is done once.
+    assert_eq!(take(&mut requester, &first[0], &mut out), ADDITIONS);
+}
+
+/// Answers that overtake each other cost at most one repetition per operation, however often.
+#[test]
+fn answers_in_any_order_settle_additions_without_a_storm() {
+    for seed in 0..200 {
+        let mut draw = seed << 32;
+        let (mut requester, mut responder) = counter();
+        let mut out = PacketBatch::new();
+        let (mut posted, mut done, mut pending) = (0, 0, Vec::new());
+        while done < 500 {
+            while posted < 500 && requester.atomic_room() > 0 {
+                // A WRITE between additions, of which an acknowledgement is requested.
+                requester.write(VA + 8, RKEY, &[1], 0, &mut out).unwrap();
+                requester.fetch_add(VA, RKEY, 1, 0, &mut out).unwrap();
+                requester.request_ack(&mut out);
+                posted += 1;
+            }
+            pending.extend(answers(&mut responder, &mut out));
+            draw += 1;
+            let next = usize::try_from(mix64(draw) % pending.len() as u64).unwrap();
+            let answer = pending.swap_remove(next);
+            let answer = Packet::new_checked(&answer).unwrap();
+            let event = requester.receive(&answer, 1, &mut out);
+            done += u64::from(matches!(event, Some(Event::AtomicDone { .. })));
+        }
+        assert_eq!(requester.in_flight(), 0, "seed {seed}");
+        let resent = requester.counters().resent;
+        assert!(resent <= posted, "seed {seed}: {resent} of {posted}");
+        let memory = &responder.region_mut(RKEY).unwrap().memory;
+        assert_eq!(memory[..8], 500_u64.to_ne_bytes(), "seed {seed}");
     }
 }
