@@ -1,0 +1,266 @@
+//! Key-Increment: counters of a key, as a Count-Min sketch (paper §4, algorithms 5 and 6;
+//! Cormode and Muthukrishnan 2005).
+//!
+//! ```text
+//! counter u64, in the byte order of the collector's CPU, which does the additions
+//! ```
+//!
+//! Counters are 8 bytes apart. (Algorithm 5 has a stride of 4, for atomic operations of 8 bytes:
+//! neighbours would overlap, and every other one would be refused as misaligned.)
+
+use strata_wire::exact;
+
+use crate::hash::{KeyHash, REDUNDANCY_MAX};
+use crate::protocol::Refusal;
+use crate::sink::{Origin, Sink};
+
+const COUNTER_LEN: u64 = 8;
+
+/// Where the counters lie: the same at translator and collector.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeyIncrement {
+    base: u64,
+    counters: u32,
+    redundancy: u8,
+}
+
+/// What the counters say of a key: never less than what was added, and rarely much more.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Count {
+    /// The smallest of the key's counters.
+    pub at_most: u64,
+    /// By how much that is too large at most, with the probability below.
+    pub excess_max: f64,
+    /// Probability that the excess is larger.
+    pub doubt: f64,
+}
+
+impl KeyIncrement {
+    /// A sketch of `counters` counters, of which every key has at least `redundancy`, at `base`
+    /// of the memory.
+    ///
+    /// # Panics
+    ///
+    /// If there are no counters, or the redundancy is not 1 to 4.
+    #[must_use]
+    pub fn new(base: u64, counters: u32, redundancy: u8) -> Self {
+        assert!(counters > 0, "a sketch has counters");
+        assert!((1..=REDUNDANCY_MAX).contains(&redundancy), "redundancy");
+        assert!(base.is_multiple_of(64), "stores begin at cache lines");
+        Self {
+            base,
+            counters,
+            redundancy,
+        }
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub fn memory_len(&self) -> u64 {
+        u64::from(self.counters) * COUNTER_LEN
+    }
+
+    /// Additions that a report costs at most.
+    #[inline]
+    #[must_use]
+    pub fn operations(&self, redundancy: u8) -> u8 {
+        redundancy.clamp(self.redundancy, REDUNDANCY_MAX)
+    }
+
+    #[inline(always)]
+    fn at(&self, key: KeyHash, n: u8) -> u64 {
+        self.base + key.place(n, self.counters) * COUNTER_LEN
+    }
+
+    /// The operations of a report: an addition to each of the key's counters. A report with a
+    /// smaller redundancy than the sketch's is raised to it, since a counter that some reports
+    /// leave out would be too small; where two of a key's counters are the same one, it is added
+    /// to once.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Redundancy`].
+    #[inline(always)]
+    pub fn add<S: Sink>(
+        &self,
+        key: KeyHash,
+        redundancy: u8,
+        counter: u64,
+        origin: Origin,
+        sink: &mut S,
+    ) -> Result<(), Refusal> {
+        if redundancy == 0 {
+            return Err(Refusal::Redundancy);
+        }
+        let mut places = [u64::MAX; REDUNDANCY_MAX as usize];
+        // From the last to the first: the first is never left out, so it names the report.
+        let count = self.operations(redundancy);
+        for n in (1..count).rev() {
+            places[usize::from(n)] = self.at(key, n);
+        }
+        places[0] = self.at(key, 0);
+        for n in (1..usize::from(count)).rev() {
+            if !places[..n].contains(&places[n]) {
+                sink.fetch_add(places[n], counter, &[]);
+            }
+        }
+        sink.fetch_add(places[0], counter, &[origin]);
+        Ok(())
+    }
+
+    /// Asks for the lines of memory that a query will read.
+    #[inline]
+    pub fn prefetch(&self, memory: &[u8], key: KeyHash) {
+        for n in 0..self.redundancy {
+            let at = exact::<usize>(self.at(key, n));
+            strata_wire::prefetch(memory, at);
+        }
+    }
+
+    #[inline]
+    fn counter(memory: &[u8], at: u64) -> u64 {
+        let start = exact::<usize>(at);
+        let bytes = memory[start..].first_chunk();
+        u64::from_ne_bytes(*bytes.expect("the memory holds the store"))
+    }
+
+    /// What was added for a key, at most: the smallest of its counters.
+    ///
+    /// # Panics
+    ///
+    /// If the memory ends before the sketch.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, memory: &[u8], key: KeyHash) -> u64 {
+        let counters = (0..self.redundancy).map(|n| Self::counter(memory, self.at(key, n)));
+        counters.min().expect("a key has a counter")
+    }
+
+    /// [`KeyIncrement::get`] with its bound: of all that was added (`sum`, of
+    /// [`KeyIncrement::sum`]), a counter gets `sum / counters` from others on average, so more than
+    /// e times that with probability 1/e at most, and all N do with e^-N.
+    #[must_use]
+    #[allow(clippy::cast_precision_loss, reason = "a bound need not be exact")]
+    pub fn get_bounded(&self, memory: &[u8], key: KeyHash, sum: u64) -> Count {
+        let mean = sum as f64 / f64::from(self.counters);
+        Count {
+            at_most: self.get(memory, key),
+            excess_max: std::f64::consts::E * mean,
+            doubt: (-f64::from(self.redundancy)).exp(),
+        }
+    }
+
+    /// Sum of all counters, saturating. Reads the whole sketch.
+    ///
+    /// # Panics
+    ///
+    /// If the memory ends before the sketch.
+    #[must_use]
+    pub fn sum(&self, memory: &[u8]) -> u64 {
+        let places = (0..u64::from(self.counters)).map(|n| self.base + n * COUNTER_LEN);
+        places.fold(0, |sum: u64, at| {
+            sum.saturating_add(Self::counter(memory, at))
+        })
+    }
+
+    /// Makes counters `from..to` smaller by a share of what `memory` says they are: by all of it
+    /// (`halve` false) or half. These are additions too, so what is added meanwhile is not lost.
+    /// The caller walks through the sketch in pieces that the sink has room for.
+    ///
+    /// # Panics
+    ///
+    /// If the memory ends before the sketch, or there are no such counters.
+    pub fn fade<S: Sink>(
+        &self,
+        memory: &[u8],
+        counters: std::ops::Range<u32>,
+        halve: bool,
+        sink: &mut S,
+    ) {
+        assert!(counters.end <= self.counters, "no such counters");
+        for n in counters {
+            let at = self.base + u64::from(n) * COUNTER_LEN;
+            let value = Self::counter(memory, at);
+            let less = if halve { value.div_ceil(2) } else { value };
+            if less > 0 {
+                sink.fetch_add(at, less.wrapping_neg(), &[]);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::KeyHasher;
+    use crate::sink::Local;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    fn key(n: u32) -> KeyHash {
+        KeyHasher::new([5, 6]).hash(&n.to_be_bytes())
+    }
+
+    #[test]
+    fn a_key_whose_counters_coincide_is_counted_once() {
+        let sketch = KeyIncrement::new(0, 2, 4);
+        let mut memory = vec![0; 16];
+        let mut local = Local::new(&mut memory);
+        sketch.add(key(1), 1, 10, Origin(0), &mut local).unwrap();
+        drop(local);
+        assert_eq!(sketch.get(&memory, key(1)), 10);
+    }
+
+    #[test]
+    fn fading_keeps_what_is_added_meanwhile() {
+        let sketch = KeyIncrement::new(0, 100, 2);
+        let mut memory = vec![0; 800];
+        let mut local = Local::new(&mut memory);
+        sketch.add(key(1), 2, 101, Origin(0), &mut local).unwrap();
+        drop(local);
+        let seen = memory.clone();
+        let mut local = Local::new(&mut memory);
+        sketch.add(key(1), 2, 7, Origin(0), &mut local).unwrap();
+        sketch.fade(&seen, 0..100, true, &mut local);
+        drop(local);
+        assert_eq!(sketch.get(&memory, key(1)), 50 + 7);
+        let seen = memory.clone();
+        let mut local = Local::new(&mut memory);
+        sketch.fade(&seen, 0..100, false, &mut local);
+        drop(local);
+        assert_eq!(sketch.sum(&memory), 0);
+    }
+
+    proptest! {
+        /// Never less than the truth, and the mean excess is what the load makes it.
+        #[test]
+        fn never_less_than_was_added(
+            reports in prop::collection::vec((0_u32..200, 0_u8..6, 0_u64..1000), 1..400),
+            redundancy in 1_u8..5,
+        ) {
+            let sketch = KeyIncrement::new(0, 512, redundancy);
+            let mut memory = vec![0; 4096];
+            let mut local = Local::new(&mut memory);
+            let mut exact = HashMap::<u32, u64>::new();
+            for &(n, copies, add) in &reports {
+                let added = sketch.add(key(n), copies, add, Origin(0), &mut local);
+                prop_assert_eq!(added.is_err(), copies == 0);
+                if copies > 0 {
+                    *exact.entry(n).or_default() += add;
+                }
+            }
+            drop(local);
+            let sum = sketch.sum(&memory);
+            let mut beyond = 0;
+            for (&n, &truth) in &exact {
+                let count = sketch.get_bounded(&memory, key(n), sum);
+                prop_assert!(count.at_most >= truth);
+                #[allow(clippy::cast_precision_loss)]
+                let excess = (count.at_most - truth) as f64;
+                beyond += usize::from(excess > count.excess_max);
+            }
+            // Far above what the bound allows on average.
+            prop_assert!(beyond <= 3 + exact.len() / 2, "{} of {}", beyond, exact.len());
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Why a datagram or a report is refused, and how many were.
+
+/// Why something was refused. What it was refused for is not stored, and is counted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[repr(u8)]
+pub enum Refusal {
+    /// A datagram without any byte.
+    #[error("the datagram is empty")]
+    Empty,
+    /// No version of the protocol has this opcode.
+    #[error("the opcode is not one of DTA: 0x01 to 0x04, or 0x21 to 0x24")]
+    Opcode,
+    /// The length of the UDP payload fits neither header form, or not the count.
+    #[error("the length of the UDP payload does not fit the opcode")]
+    Length,
+    /// A packed datagram with a count of 0.
+    #[error("the datagram says that it holds no report")]
+    Count,
+    /// A key that is empty, or longer than 40 bytes, or given where there is none.
+    #[error("the length of keys is not 1 to 40 bytes, or not 0 for Append")]
+    KeyLen,
+    /// Data that are empty, longer than 64 bytes, or longer than the store's.
+    #[error("the length of the data does not fit the primitive or its store")]
+    DataLen,
+    /// A redundancy of 0: the report would be stored nowhere.
+    #[error("the redundancy is 0")]
+    Redundancy,
+    /// A list that the collector does not have.
+    #[error("there is no such list")]
+    List,
+    /// A hop beyond the configured path length, or beyond the report's own.
+    #[error("the hop is beyond the end of the path")]
+    Hop,
+    /// A path that is longer than configured.
+    #[error("the path is longer than configured")]
+    PathLen,
+    /// The sender is not one of the allowed reporters, or there is no room for one more.
+    #[error("the sender is not an allowed reporter")]
+    Reporter,
+    /// The primitive is not served.
+    #[error("the collector has no memory for this primitive")]
+    NotServed,
+    /// Numbered reports that came before, or so late that they are no longer awaited.
+    #[error("the reports were received before")]
+    Duplicate,
+}
+
+impl Refusal {
+    /// All, in the order of their codes.
+    pub const ALL: [Self; 13] = [
+        Self::Empty,
+        Self::Opcode,
+        Self::Length,
+        Self::Count,
+        Self::KeyLen,
+        Self::DataLen,
+        Self::Redundancy,
+        Self::List,
+        Self::Hop,
+        Self::PathLen,
+        Self::Reporter,
+        Self::NotServed,
+        Self::Duplicate,
+    ];
+}
+
+/// How much was refused, by reason.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Refusals([u64; Refusal::ALL.len()]);
+
+impl Refusals {
+    /// Counts some more.
+    pub fn add(&mut self, reason: Refusal, count: u64) {
+        self.0[reason as usize] += count;
+    }
+
+    /// How many for one reason.
+    #[must_use]
+    pub fn get(&self, reason: Refusal) -> u64 {
+        self.0[reason as usize]
+    }
+
+    /// How many in all.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_its_own_place() {
+        let mut refusals = Refusals::default();
+        for (index, reason) in Refusal::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index);
+            refusals.add(reason, 1);
+        }
+        assert_eq!(refusals.total(), 13);
+        assert!(Refusal::ALL.iter().all(|&reason| refusals.get(reason) == 1));
+    }
+}

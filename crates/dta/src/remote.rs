@@ -1,0 +1,235 @@
+//! A collector at the other end of an RDMA connection.
+
+use std::collections::VecDeque;
+
+use strata_rdma::{Event, Failure, PacketBatch, PostError, Requester};
+use strata_wire::roce::Packet;
+
+use crate::sink::{Operation, Origin, Room, Sink};
+
+/// What became of one reporter's reports, once they were operations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RemoteCounters {
+    /// Acknowledged: in the collector's memory.
+    pub confirmed: u64,
+    /// Not acknowledged when the connection ended, or known to be lost. Some may have arrived.
+    pub lost: u64,
+}
+
+/// An operation in flight: the number after its last packet, and how many reports it completes.
+#[derive(Clone, Copy, Debug)]
+struct InFlight {
+    end: u64,
+    reports: usize,
+}
+
+/// A collector behind a requester. Packets to be sent gather in [`Remote::packets`].
+#[derive(Debug)]
+pub struct Remote {
+    /// Or why there is none, until the next.
+    requester: Result<Requester, Failure>,
+    va: u64,
+    rkey: u32,
+    /// Packets of the longest write.
+    packets_max: usize,
+    now_ns: u64,
+    packets: PacketBatch,
+    in_flight: VecDeque<InFlight>,
+    origins: VecDeque<Origin>,
+    counters: Vec<RemoteCounters>,
+}
+
+impl Remote {
+    /// Writes through `requester` to the region `rkey` that begins at `va`. The longest write has
+    /// `write_len_max` bytes, and packets have `mtu`; reporters are fewer than `reporters`.
+    #[must_use]
+    pub fn new(
+        requester: Requester,
+        va: u64,
+        rkey: u32,
+        write_len_max: usize,
+        mtu: usize,
+        reporters: usize,
+    ) -> Self {
+        Self {
+            requester: Ok(requester),
+            va,
+            rkey,
+            packets_max: write_len_max.div_ceil(mtu).max(1),
+            now_ns: 0,
+            packets: PacketBatch::new(),
+            in_flight: VecDeque::new(),
+            origins: VecDeque::new(),
+            counters: vec![RemoteCounters::default(); reporters],
+        }
+    }
+
+    /// By reporter.
+    #[must_use]
+    pub fn counters(&self) -> &[RemoteCounters] {
+        &self.counters
+    }
+
+    /// Reports whose operations are in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.origins.len()
+    }
+
+    /// Why there is no connection.
+    #[must_use]
+    pub fn failure(&self) -> Option<Failure> {
+        self.requester.as_ref().err().copied()
+    }
+
+    /// What is to be sent. The caller takes it out.
+    pub fn packets(&mut self) -> &mut PacketBatch {
+        &mut self.packets
+    }
+
+    /// The time, before operations are given to it.
+    pub fn set_now(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+    }
+
+    /// Asks for an acknowledgement of what was posted last: at the end of a burst, before the
+    /// packets are taken out.
+    pub fn finish_burst(&mut self) {
+        if let Ok(requester) = &mut self.requester
+            && !self.in_flight.is_empty()
+        {
+            requester.request_ack(&mut self.packets);
+        }
+    }
+
+    /// Takes a packet of the responder.
+    pub fn receive(&mut self, packet: &Packet<'_>, now_ns: u64) {
+        let Ok(requester) = &mut self.requester else {
+            return;
+        };
+        let event = requester.receive(packet, now_ns, &mut self.packets);
+        self.after(event);
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self, now_ns: u64) {
+        let Ok(requester) = &mut self.requester else {
+            return;
+        };
+        let event = requester.tick(now_ns, &mut self.packets);
+        self.after(event);
+    }
+
+    /// When [`Remote::tick`] is due.
+    #[must_use]
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.requester.as_ref().ok()?.deadline_ns()
+    }
+
+    /// Goes on with a new connection; what was in flight on the old one is lost.
+    pub fn reconnect(&mut self, requester: Requester) {
+        self.settle(u64::MAX, false);
+        self.packets.clear();
+        self.requester = Ok(requester);
+    }
+
+    fn after(&mut self, event: Option<Event>) {
+        match event {
+            Some(Event::Lost { first, packets }) => {
+                self.settle(first, true);
+                self.settle(first + packets, false);
+            }
+            Some(Event::Failed(failure)) => self.fail(failure),
+            Some(Event::AtomicDone { .. }) | None => {
+                let settled = self.requester.as_ref().map(Requester::settled);
+                if let Ok(settled) = settled {
+                    self.settle(settled, true);
+                }
+            }
+        }
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        let settled = self.requester.as_ref().map(Requester::settled);
+        if let Ok(settled) = settled {
+            self.settle(settled, true);
+        }
+        self.settle(u64::MAX, false);
+        self.requester = Err(failure);
+    }
+
+    /// What ends before this packet number was acknowledged, or is lost.
+    fn settle(&mut self, number: u64, confirmed: bool) {
+        while let Some(front) = self.in_flight.front()
+            && front.end <= number
+        {
+            let InFlight { reports, .. } = *front;
+            self.in_flight.pop_front();
+            for origin in self.origins.drain(..reports) {
+                let counters = &mut self.counters[usize::from(origin.0)];
+                match confirmed {
+                    true => counters.confirmed += 1,
+                    false => counters.lost += 1,
+                }
+            }
+        }
+    }
+
+    fn posted(&mut self, result: Result<u64, PostError>, origins: &[Origin]) {
+        match result {
+            Ok(end) => {
+                self.origins.extend(origins);
+                self.in_flight.push_back(InFlight {
+                    end,
+                    reports: origins.len(),
+                });
+            }
+            // Gone meanwhile, or without room although room was asked for.
+            Err(_) => {
+                for origin in origins {
+                    self.counters[usize::from(origin.0)].lost += 1;
+                }
+            }
+        }
+    }
+}
+
+impl Sink for Remote {
+    const KEEPS_ORIGINS: bool = true;
+
+    fn room(&self, operation: Operation) -> Room {
+        let Ok(requester) = &self.requester else {
+            return Room::Gone;
+        };
+        Room::Operations(match operation {
+            Operation::Write => requester.room() / self.packets_max,
+            Operation::FetchAdd => requester.atomic_room(),
+        })
+    }
+
+    fn write(&mut self, at: u64, bytes: &[u8], origins: &[Origin]) {
+        let result = match &mut self.requester {
+            Ok(requester) => requester
+                .write(
+                    self.va + at,
+                    self.rkey,
+                    bytes,
+                    self.now_ns,
+                    &mut self.packets,
+                )
+                .map(|()| requester.next()),
+            Err(failure) => Err(PostError::Failed(*failure)),
+        };
+        self.posted(result, origins);
+    }
+
+    fn fetch_add(&mut self, at: u64, add: u64, origins: &[Origin]) {
+        let result = match &mut self.requester {
+            Ok(requester) => requester
+                .fetch_add(self.va + at, self.rkey, add, self.now_ns, &mut self.packets)
+                .map(|number| number + 1),
+            Err(failure) => Err(PostError::Failed(*failure)),
+        };
+        self.posted(result, origins);
+    }
+}

@@ -1,0 +1,553 @@
+//! The translator: datagrams of reporters in, operations on the collectors' memories out.
+//!
+//! Every report of an allowed reporter is counted once (see [`ReporterCounters`]):
+//!
+//! ```text
+//! reports = accepted + refused + dropped_by_rate + dropped_without_room + dropped_without_collector
+//! ```
+//!
+//! and each numbered report that did not come at all is in `missing`. So a reporter that numbers
+//! its reports and has sent S, without repetitions, finds
+//!
+//! ```text
+//! S = reports - refused as duplicates - again + missing + those after the last that came
+//! ```
+//! What is accepted is an
+//! operation, or waits in the cache of postcards or a batch of a list to become one; a [`Remote`]
+//! counts by reporter what became of it.
+//!
+//! [`Remote`]: crate::Remote
+
+mod limit;
+mod sequence;
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use crate::append::{Append, End, Lists};
+use crate::hash::{KeyHash, KeyHasher, REDUNDANCY_MAX};
+use crate::key_increment::KeyIncrement;
+use crate::key_write::KeyWrite;
+use crate::postcarding::{CACHE_ROWS, Cache, Postcarding};
+use crate::protocol::{Datagram, Nack, Refusal, Refusals, Report, packed};
+use crate::sink::{Operation, Origin, Room, Sink};
+use limit::Limit;
+use sequence::{Arrival, Sequence};
+
+/// Rows and lists that are looked at for their age in one tick.
+const LOOKED_AT: usize = 4096;
+/// Negative acknowledgements of a report at most. Without a bound, reporters that answer each at once
+/// and a network that duplicates datagrams would keep a translator at its limit busy with what it
+/// drops, for ever.
+const NACKS_MAX: u8 = 8;
+
+/// How many operations may be asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rate {
+    /// In a second.
+    pub operations_per_second: u32,
+    /// At once, after less was asked for.
+    pub burst: u32,
+}
+
+/// What a translator serves. All collectors have the same stores at the same places.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Number of collectors: keys are spread over them by hash, lists in turn.
+    pub collectors: usize,
+    /// The hasher that the collectors know too.
+    pub hasher: KeyHasher,
+    /// Key-Write.
+    pub key_write: Option<KeyWrite>,
+    /// Postcarding.
+    pub postcarding: Option<Postcarding>,
+    /// Rows of its cache, a power of two.
+    pub cache_rows: usize,
+    /// Append.
+    pub append: Option<Append>,
+    /// Key-Increment.
+    pub key_increment: Option<KeyIncrement>,
+    /// Postcards and entries wait at most about this long.
+    pub age_ns_max: u64,
+    /// No more operations than this.
+    pub rate: Option<Rate>,
+    /// Reporters that are listened to; anyone, if there is no such list.
+    pub allowed: Option<BTreeSet<IpAddr>>,
+    /// Reporters at most.
+    pub reporters_max: u16,
+}
+
+impl Options {
+    /// One collector, no store, no limits, up to 1,024 reporters.
+    #[must_use]
+    pub fn new(hasher: KeyHasher) -> Self {
+        Self {
+            collectors: 1,
+            hasher,
+            key_write: None,
+            postcarding: None,
+            cache_rows: CACHE_ROWS,
+            append: None,
+            key_increment: None,
+            age_ns_max: 100_000_000,
+            rate: None,
+            allowed: None,
+            reporters_max: 1024,
+        }
+    }
+}
+
+/// What is counted of a reporter, in reports unless it says otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ReporterCounters {
+    /// Datagrams.
+    pub datagrams: u64,
+    /// Datagrams that were refused whole, since what they hold cannot be told.
+    pub refused_datagrams: Refusals,
+    /// Reports in the others.
+    pub reports: u64,
+    /// Those that became operations, or will.
+    pub accepted: u64,
+    /// Of the accepted ones, postcards in the place of which a later one of the same hop came.
+    pub superseded: u64,
+    /// Refused.
+    pub refused: Refusals,
+    /// Dropped because of the rate limit.
+    pub dropped_by_rate: u64,
+    /// Dropped because the collector's connection had no room.
+    pub dropped_without_room: u64,
+    /// Dropped because their collector is gone.
+    pub dropped_without_collector: u64,
+    /// Of the dropped ones, those that the reporter was asked to send again.
+    pub nacked: u64,
+    /// Reports that came again because of that.
+    pub again: u64,
+    /// Numbered reports that have not come (yet).
+    pub missing: u64,
+}
+
+impl ReporterCounters {
+    /// Dropped, for any reason.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.dropped_by_rate + self.dropped_without_room + self.dropped_without_collector
+    }
+
+    /// Whether every report is accounted for.
+    #[must_use]
+    pub fn balances(&self) -> bool {
+        self.reports == self.accepted + self.refused.total() + self.dropped()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Reporter {
+    counters: ReporterCounters,
+    sequence: Option<Sequence>,
+}
+
+/// Why a report was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum NotTaken {
+    Refused(Refusal),
+    Rate,
+    NoRoom,
+    Gone,
+}
+
+impl From<Refusal> for NotTaken {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// The translator. Memory is fixed at start: the cache, a batch per list, and about 1.5 KiB per
+/// reporter at most.
+#[derive(Debug)]
+pub struct Translator {
+    options: Options,
+    cache: Option<Cache>,
+    lists: Option<Lists>,
+    limit: Option<Limit>,
+    by_address: HashMap<IpAddr, Origin>,
+    reporters: Vec<Reporter>,
+    /// Datagrams of senders that are not listened to.
+    strangers: u64,
+}
+
+impl Translator {
+    /// A translator whose operations go to sinks of type `S`. Lists go on where `end` says.
+    ///
+    /// # Panics
+    ///
+    /// If there are no collectors, or the cache's rows are no power of two.
+    #[must_use]
+    pub fn new<S: Sink>(options: Options, end: impl Fn(u32) -> End) -> Self {
+        assert!(options.collectors > 0, "collectors");
+        let cache = options
+            .postcarding
+            .map(|store| Cache::new(store, options.cache_rows, S::KEEPS_ORIGINS));
+        let lists = options
+            .append
+            .map(|store| Lists::new(store, options.collectors, S::KEEPS_ORIGINS, end));
+        let limit = options
+            .rate
+            .map(|rate| Limit::new(rate.operations_per_second, rate.burst));
+        Self {
+            cache,
+            lists,
+            limit,
+            by_address: HashMap::new(),
+            reporters: Vec::new(),
+            strangers: 0,
+            options,
+        }
+    }
+
+    /// The number of a reporter; `None` if it is not listened to.
+    pub fn reporter(&mut self, address: IpAddr) -> Option<Origin> {
+        if let Some(&origin) = self.by_address.get(&address) {
+            return Some(origin);
+        }
+        let allowed = self.options.allowed.as_ref();
+        let is_allowed = allowed.is_none_or(|allowed| allowed.contains(&address));
+        let number = u16::try_from(self.reporters.len()).ok()?;
+        if !is_allowed || number >= self.options.reporters_max {
+            return None;
+        }
+        self.reporters.push(Reporter::default());
+        self.by_address.insert(address, Origin(number));
+        Some(Origin(number))
+    }
+
+    /// What was counted of a reporter.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such one.
+    #[must_use]
+    pub fn counters(&self, origin: Origin) -> ReporterCounters {
+        self.reporters[usize::from(origin.0)].counters
+    }
+
+    /// All reporters with their counters.
+    pub fn reporters(&self) -> impl Iterator<Item = (IpAddr, ReporterCounters)> + '_ {
+        let counters = |origin: &Origin| self.reporters[usize::from(origin.0)].counters;
+        self.by_address
+            .iter()
+            .map(move |(&address, origin)| (address, counters(origin)))
+    }
+
+    /// Datagrams of senders that are not listened to.
+    #[must_use]
+    pub fn strangers(&self) -> u64 {
+        self.strangers
+    }
+
+    /// The cache of postcards.
+    #[must_use]
+    pub fn cache(&self) -> Option<&Cache> {
+        self.cache.as_ref()
+    }
+
+    /// The lists.
+    #[must_use]
+    pub fn lists(&self) -> Option<&Lists> {
+        self.lists.as_ref()
+    }
+
+    /// Takes the payload of a UDP datagram from `source`. Operations go to `sinks`, one for each
+    /// collector; what is to be sent back to the reporter, to its port
+    /// [`NACK_PORT`](crate::protocol::NACK_PORT), is added to `nacks`.
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many sinks as collectors.
+    pub fn receive<S: Sink>(
+        &mut self,
+        source: IpAddr,
+        datagram: &[u8],
+        now_ns: u64,
+        sinks: &mut [S],
+        nacks: &mut Vec<Nack>,
+    ) {
+        match self.reporter(source) {
+            Some(origin) => self.receive_from(origin, datagram, now_ns, sinks, nacks),
+            None => self.strangers += 1,
+        }
+    }
+
+    /// [`Translator::receive`] from a reporter whose number is known.
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many sinks as collectors, or no such reporter.
+    #[inline]
+    pub fn receive_from<S: Sink>(
+        &mut self,
+        origin: Origin,
+        datagram: &[u8],
+        now_ns: u64,
+        sinks: &mut [S],
+        nacks: &mut Vec<Nack>,
+    ) {
+        assert_eq!(sinks.len(), self.options.collectors, "a sink per collector");
+        let counters = &mut self.reporters[usize::from(origin.0)].counters;
+        counters.datagrams += 1;
+        match Datagram::new_checked(datagram) {
+            Ok(Datagram::Published(packet)) => {
+                counters.reports += 1;
+                let taken = match packet.report() {
+                    Ok(report) => self.put(report, origin, now_ns, sinks),
+                    Err(refusal) => Err(refusal.into()),
+                };
+                let dropped = self.count(origin, taken);
+                if dropped
+                    && packet.flags().retransmittable
+                    && let Some(sequence) = packet.sequence()
+                {
+                    self.reporters[usize::from(origin.0)].counters.nacked += 1;
+                    nacks.push(Nack::Published { sequence });
+                }
+            }
+            Ok(Datagram::Packed(packet)) => self.packed(&packet, origin, now_ns, sinks, nacks),
+            Err(refusal) => counters.refused_datagrams.add(refusal, 1),
+        }
+    }
+
+    fn packed<S: Sink>(
+        &mut self,
+        packet: &packed::Packet<'_>,
+        origin: Origin,
+        now_ns: u64,
+        sinks: &mut [S],
+        nacks: &mut Vec<Nack>,
+    ) {
+        let (first, count) = (packet.sequence(), packet.count());
+        let (session, time_ns) = (packet.session(), packet.time_ns());
+        let reporter = &mut self.reporters[usize::from(origin.0)];
+        let counters = &mut reporter.counters;
+        counters.reports += u64::from(count);
+        let arrival = match &mut reporter.sequence {
+            Some(sequence) => sequence.arrive(session, time_ns, first, u32::from(count)),
+            begun @ None => {
+                *begun = Some(Sequence::new(session, time_ns, first, u32::from(count)));
+                Arrival::New { missing: 0 }
+            }
+        };
+        let mut drops = 0;
+        match arrival {
+            Arrival::New { missing } => counters.missing += u64::from(missing),
+            Arrival::Late => counters.missing -= u64::from(count),
+            Arrival::Again { drops: before } => {
+                drops = before;
+                counters.again += u64::from(count);
+            }
+            Arrival::Seen => {
+                counters.refused.add(Refusal::Duplicate, u64::from(count));
+                return;
+            }
+        }
+        // Dropped ones, as runs of numbers.
+        let mut run: Option<(u32, u16)> = None;
+        let can_nack = packet.flags().retransmittable && drops < NACKS_MAX;
+        drops = drops.saturating_add(1);
+        for (number, report) in (0..count).zip(packet.reports()) {
+            let taken = self.put(report, origin, now_ns, sinks);
+            let dropped = self.count(origin, taken);
+            run = match (dropped && can_nack, run) {
+                (true, Some((first, count))) => Some((first, count + 1)),
+                (true, None) => Some((first.wrapping_add(u32::from(number)), 1)),
+                (false, Some(ended)) => {
+                    self.nack(origin, ended, drops, nacks);
+                    None
+                }
+                (false, None) => None,
+            };
+        }
+        if let Some(ended) = run {
+            self.nack(origin, ended, drops, nacks);
+        }
+    }
+
+    fn nack(
+        &mut self,
+        origin: Origin,
+        (sequence, count): (u32, u16),
+        drops: u8,
+        nacks: &mut Vec<Nack>,
+    ) {
+        let reporter = &mut self.reporters[usize::from(origin.0)];
+        reporter.counters.nacked += u64::from(count);
+        if let Some(numbers) = &mut reporter.sequence {
+            numbers.reopen(sequence, u32::from(count), drops);
+        }
+        nacks.push(Nack::Packed { sequence, count });
+    }
+
+    /// Counts what became of a report; whether it was dropped.
+    #[inline]
+    fn count(&mut self, origin: Origin, taken: Result<Option<Origin>, NotTaken>) -> bool {
+        let counters = &mut self.reporters[usize::from(origin.0)].counters;
+        match taken {
+            Ok(superseded) => {
+                counters.accepted += 1;
+                if let Some(other) = superseded {
+                    self.reporters[usize::from(other.0)].counters.superseded += 1;
+                }
+                return false;
+            }
+            Err(NotTaken::Refused(refusal)) => {
+                counters.refused.add(refusal, 1);
+                return false;
+            }
+            Err(NotTaken::Rate) => counters.dropped_by_rate += 1,
+            Err(NotTaken::NoRoom) => counters.dropped_without_room += 1,
+            Err(NotTaken::Gone) => counters.dropped_without_collector += 1,
+        }
+        true
+    }
+
+    /// Takes a report, or says why not.
+    #[inline]
+    fn put<S: Sink>(
+        &mut self,
+        report: Report<'_>,
+        origin: Origin,
+        now_ns: u64,
+        sinks: &mut [S],
+    ) -> Result<Option<Origin>, NotTaken> {
+        if let Some(limit) = &mut self.limit
+            && !limit.has_room(now_ns)
+        {
+            return Err(NotTaken::Rate);
+        }
+        let operations = match report {
+            Report::KeyWrite {
+                redundancy,
+                key,
+                data,
+            } => {
+                let store = self.options.key_write.as_ref();
+                let store = store.ok_or(Refusal::NotServed)?;
+                let key = self.options.hasher.hash(key);
+                let copies = redundancy.min(REDUNDANCY_MAX);
+                let sink = of_key(sinks, key, Operation::Write, usize::from(copies))?;
+                store.put(key, redundancy, data, origin, sink)?;
+                u64::from(copies)
+            }
+            Report::KeyIncrement {
+                redundancy,
+                key,
+                counter,
+            } => {
+                let store = self.options.key_increment.as_ref();
+                let store = store.ok_or(Refusal::NotServed)?;
+                let key = self.options.hasher.hash(key);
+                let additions = store.operations(redundancy);
+                let sink = of_key(sinks, key, Operation::FetchAdd, usize::from(additions))?;
+                store.add(key, redundancy, counter, origin, sink)?;
+                u64::from(additions)
+            }
+            Report::Append { list, data } => {
+                let lists = self.lists.as_mut().ok_or(Refusal::NotServed)?;
+                let collector = list as usize % sinks.len();
+                check(&sinks[collector], Operation::Write, 1)?;
+                let before = lists.counters().full;
+                lists.put(list, data, origin, now_ns, sinks)?;
+                lists.counters().full - before
+            }
+            Report::Postcard {
+                key,
+                hop,
+                path_len,
+                value,
+            } => {
+                let cache = self.cache.as_mut().ok_or(Refusal::NotServed)?;
+                let key = self.options.hasher.hash(key);
+                let copies = cache.copies();
+                // Of both rows, if they belong to the same collector.
+                if S::KEEPS_ORIGINS {
+                    of_key(sinks, key, Operation::Write, 2 * copies)?;
+                    if let Some(victim) = cache.victim(key) {
+                        let sink = &sinks[victim.collector(sinks.len())];
+                        let full = check(sink, Operation::Write, copies) == Err(NotTaken::NoRoom);
+                        if full {
+                            return Err(NotTaken::NoRoom);
+                        }
+                    }
+                }
+                let before = cache.counters();
+                let superseded = cache.put(key, hop, path_len, value, origin, now_ns, sinks)?;
+                let after = cache.counters();
+                let rows = after.complete - before.complete + after.collided - before.collided;
+                if let Some(limit) = &mut self.limit {
+                    limit.take(rows * copies as u64);
+                }
+                return Ok(superseded);
+            }
+        };
+        if let Some(limit) = &mut self.limit {
+            limit.take(operations);
+        }
+        Ok(None)
+    }
+
+    /// Lets time pass: what waits for too long is written, as far as there is room and the rate
+    /// allows. To be called some hundred times within `age_ns_max`.
+    pub fn tick<S: Sink>(&mut self, now_ns: u64, sinks: &mut [S]) {
+        if let Some(limit) = &mut self.limit
+            && !limit.has_room(now_ns)
+        {
+            return;
+        }
+        let Some(before_ns) = now_ns.checked_sub(self.options.age_ns_max) else {
+            return;
+        };
+        self.write_older(before_ns, LOOKED_AT, sinks);
+    }
+
+    /// Writes all that waits, as far as there is room: at the end.
+    pub fn finish<S: Sink>(&mut self, sinks: &mut [S]) {
+        self.write_older(u64::MAX, usize::MAX, sinks);
+    }
+
+    fn write_older<S: Sink>(&mut self, before_ns: u64, looked_at: usize, sinks: &mut [S]) {
+        let mut operations = 0;
+        if let Some(cache) = &mut self.cache {
+            let before = cache.counters().aged;
+            cache.expire(before_ns, looked_at, sinks);
+            operations += (cache.counters().aged - before) * cache.copies() as u64;
+        }
+        if let Some(lists) = &mut self.lists {
+            let before = lists.counters().aged;
+            lists.expire(before_ns, looked_at, sinks);
+            operations += lists.counters().aged - before;
+        }
+        if let Some(limit) = &mut self.limit {
+            limit.take(operations);
+        }
+    }
+}
+
+/// The sink of a key, if it has room.
+#[inline(always)]
+fn of_key<S: Sink>(
+    sinks: &mut [S],
+    key: KeyHash,
+    operation: Operation,
+    operations: usize,
+) -> Result<&mut S, NotTaken> {
+    let collector = key.collector(sinks.len());
+    check(&sinks[collector], operation, operations)?;
+    Ok(&mut sinks[collector])
+}
+
+#[inline(always)]
+fn check<S: Sink>(sink: &S, operation: Operation, operations: usize) -> Result<(), NotTaken> {
+    match sink.room(operation) {
+        Room::Gone => Err(NotTaken::Gone),
+        Room::Operations(room) if room < operations => Err(NotTaken::NoRoom),
+        Room::Operations(_) => Ok(()),
+    }
+}
