@@ -6,7 +6,8 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use strata_capture::live::{
-    CUT_BYTES_MIN, Device, Direction, Live, LiveError, LiveEvent, LiveNext, LiveOptions, Stamps,
+    CUT_BYTES_MIN, Device, Direction, Exclusive, Live, LiveError, LiveEvent, LiveNext, LiveOptions,
+    Stamps,
 };
 use strata_capture::{Input, InputOptions, Next, Packets};
 use strata_filter::Filter;
@@ -416,11 +417,11 @@ fn packets_are_taken_away_through_af_xdp() {
     sent.retain(|packet| packet.len() <= 1_500);
     namespace.enter(|| {
         let mut with = options(FAR);
-        with.exclusive = true;
+        with.exclusive = Exclusive::Yes;
         let mut live = open(&with);
         assert_eq!(
-            live.ways(),
-            [format!("{FAR}: AF_XDP, native program, copy")]
+            live.ways()[0].to_string(),
+            format!("{FAR}: AF_XDP, native program, copy")
         );
         let mut host = open(&options(FAR));
         let now = || {
@@ -642,7 +643,7 @@ fn without_a_clock_on_the_card_times_are_the_kernels() {
                 u64::try_from(since.as_nanos()).unwrap()
             };
             let mut live = Live::open(&options, 1).unwrap().remove(0);
-            assert_eq!(live.ways(), [format!("{FAR}: AF_PACKET")]);
+            assert_eq!(live.ways()[0].to_string(), format!("{FAR}: AF_PACKET"));
             let before = now();
             send(&sent);
             let mut times = Vec::new();

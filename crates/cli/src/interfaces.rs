@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use anyhow::Result;
-use strata_capture::live::{ANY, Device};
+use strata_capture::live::{ANY, Device, HostUses};
 use strata_wire::Printable;
 
 use crate::output::standard;
@@ -26,14 +26,23 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let named = args.names.iter().map(|name| Device::named(name));
         named.collect::<Result<_, _>>()?
     };
+    let uses = match &devices[..] {
+        [device] => HostUses::of_device(device),
+        _ => HostUses::now(),
+    };
     let mut out = standard();
     for device in devices {
-        write!(out, "{}", text(&device))?;
+        let exclusive = match &uses {
+            Ok(uses) => device.exclusivity(uses).to_string(),
+            Err(error) => format!("cannot tell what uses it: {error}"),
+        };
+        write!(out, "{}", text(&device, &exclusive))?;
     }
     Ok(())
 }
 
-fn text(device: &Device) -> String {
+/// `exclusive`: whether its packets could be taken away from the host.
+fn text(device: &Device, exclusive: &str) -> String {
     let offers = device.offers();
     // Linux allows almost any character in interface names.
     let name = Printable(&device.name).to_string();
@@ -70,8 +79,10 @@ fn text(device: &Device) -> String {
         format!("can be tried, {queues}; native if the driver has XDP, else generic"),
     );
     let mut text = format!(
-        "{name}: {}\n    AF_PACKET: {packet}\n    AF_XDP (--exclusive): {xdp}\n",
-        facts.join(", ")
+        "{name}: {}\n    AF_PACKET: {packet}\n    AF_XDP (--exclusive): {xdp}\n    \
+         exclusive capture: {}\n",
+        facts.join(", "),
+        Printable(exclusive),
     );
     if offers.merges {
         text += &format!(

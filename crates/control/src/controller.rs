@@ -79,6 +79,17 @@ pub enum ControlError {
     NoMirror,
 }
 
+/// How an interface is captured, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CaptureWay {
+    /// Its name.
+    pub interface: String,
+    /// `AF_PACKET`, or `AF_XDP` with details.
+    pub how: String,
+    /// Whether its packets are taken away from the host, or could be.
+    pub exclusive: String,
+}
+
 /// What a recording regularly reports about itself.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
@@ -88,6 +99,8 @@ pub struct Observed {
     pub kept: Vec<ClassKept>,
     /// Interfaces: name, packets received and dropped by the kernel, in total.
     pub rings: Vec<(String, u64, u64)>,
+    /// How they are captured.
+    pub ways: Vec<CaptureWay>,
     /// What was lost before it reached Strata.
     pub lost: Vec<LostStatus>,
     /// Bytes of all memory blocks.
@@ -533,16 +546,7 @@ impl Controller {
             bytes_per_second: inner.rate.bytes_per_second,
             logged_bytes_per_second: inner.rate.logged_bytes_per_second,
             packets: results(&inner.observed.ledger),
-            interfaces: inner
-                .observed
-                .rings
-                .iter()
-                .map(|(name, received, dropped)| InterfaceStatus {
-                    name: name.clone(),
-                    received: *received,
-                    dropped: *dropped,
-                })
-                .collect(),
+            interfaces: interfaces(&inner.observed),
             lost: inner.observed.lost.clone(),
             classes: classes(&inner.observed.kept, &self.model.class_names()),
             of_logged: of_logged(&inner.observed.ledger),
@@ -561,6 +565,21 @@ impl Controller {
                 .map(|wait| wait.as_secs_f64() * 1e3),
         }
     }
+}
+
+fn interfaces(observed: &Observed) -> Vec<InterfaceStatus> {
+    let status = |(name, received, dropped): &(String, u64, u64)| {
+        let mut ways = observed.ways.iter();
+        let way = ways.find(|way| way.interface == *name);
+        InterfaceStatus {
+            name: name.clone(),
+            received: *received,
+            dropped: *dropped,
+            capture: way.map(|way| way.how.clone()),
+            exclusive: way.map(|way| way.exclusive.clone()),
+        }
+    };
+    observed.rings.iter().map(status).collect()
 }
 
 /// Refuses a text in a request that is too long.

@@ -25,8 +25,8 @@ pub mod saved;
 mod status;
 
 pub use controller::{
-    ControlError, Controller, Event, Fast, MATCH_BYTES_MAX, MODE_PERIOD_MAX, Observed, Settings,
-    WHY_BYTES_MAX,
+    CaptureWay, ControlError, Controller, Event, Fast, MATCH_BYTES_MAX, MODE_PERIOD_MAX, Observed,
+    Settings, WHY_BYTES_MAX,
 };
 pub use request::{ModeRequest, PolicyAdded, PolicyRequest, Refusal};
 pub use status::{

@@ -93,6 +93,10 @@ pub struct InterfaceStatus {
     pub received: u64,
     /// Packets dropped by the kernel in total, since the ring was full.
     pub dropped: u64,
+    /// How it is captured: `AF_PACKET`, or `AF_XDP` with details.
+    pub capture: Option<String>,
+    /// Whether its packets are taken away from the host, or could be, as found at the start.
+    pub exclusive: Option<String>,
 }
 
 /// Packets lost before they reached Strata.

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
-use strata_capture::live::{DropCounts, Drops, Live, LiveOptions, SocketOpener};
+use strata_capture::live::{DropCounts, Drops, Exclusive, Live, LiveOptions, SocketOpener};
 use strata_control::alerts::AlertSender;
 use strata_control::api::Server;
 use strata_filter::Filter;
@@ -59,7 +59,7 @@ fn open(
     workers: u16,
 ) -> Result<(Vec<Live>, Option<SocketOpener>)> {
     let mut options = options(setup, spec);
-    if let Some(sandbox) = spec.sandbox.as_ref().filter(|_| !options.exclusive) {
+    if let Some(sandbox) = &spec.sandbox {
         match sandbox::opener(sandbox) {
             Ok(opener) => options.opener = Some(opener),
             Err(error) => (setup.tell)(&Notice::NotReopened(error)),
@@ -130,11 +130,20 @@ pub(crate) fn start(
     let destination = &setup.spec.destination;
     let count = spec.workers()?;
     destination.check_limit(count)?;
-    if spec.capture.exclusive {
+    if spec.capture.exclusive == Exclusive::Yes {
         tell(&Notice::Exclusive(setup.spec.interface_names().to_vec()));
     }
     let mut equipment = setup.equip(count)?;
     let opened = Opened::new(setup, spec, count)?;
+    let ways = opened.lives[0].ways();
+    let mut told = Told::default();
+    if spec.capture.exclusive == Exclusive::Auto {
+        for way in &ways {
+            let notice = Notice::Decided(way.clone());
+            tell(&notice);
+            told.push(notice.to_string());
+        }
+    }
     for (equipment, live) in equipment.iter_mut().zip(&opened.lives) {
         equipment.cut(live.cut_table());
     }
@@ -144,7 +153,11 @@ pub(crate) fn start(
     let alerts = setup.addresses.alerts(destination.name())?;
     let (recording, workers) = setup.start(opened.filter, equipment)?;
     tell(&Notice::Capturing {
-        ways: opened.lives[0].ways().join("; "),
+        ways: ways
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("; "),
         snaplen: spec.capture.snaplen,
     });
     let started = Instant::now();
@@ -173,7 +186,7 @@ pub(crate) fn start(
         before: opened.before,
         drops: Drops::new(),
         looked_at_drops: started,
-        told: Told::default(),
+        told,
         alerts,
         _sensors: sensors,
         _server: server,

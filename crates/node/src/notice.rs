@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use strata_capture::live::{Exclusivity, Way};
 use strata_control::Event;
 use strata_store::DiskReport;
 use strata_wire::Printable;
@@ -28,6 +29,8 @@ pub enum Notice {
     Disk(DiskReport),
     /// Packets are taken away from the host.
     Exclusive(Vec<String>),
+    /// Whether they are was to be decided: how this interface is captured, and why.
+    Decided(Way),
     /// No process can reopen interfaces that come back.
     NotReopened(NodeError),
     /// Why the kernel does not evaluate the filter.
@@ -86,7 +89,7 @@ impl Notice {
             Self::LogInUse(_) => "log-in-use",
             Self::BuiltInModel => "built-in-model",
             Self::Disk(_) => "disk",
-            Self::Exclusive(_) => "exclusive",
+            Self::Exclusive(_) | Self::Decided(_) => "exclusive",
             Self::NotReopened(_) => "not-reopened",
             Self::FilterAfterCopy(_) => "filter-after-copy",
             Self::NoSandbox(..) => "no-sandbox",
@@ -129,6 +132,23 @@ impl fmt::Display for Notice {
                 "--exclusive: what passes the filter on {} is taken away from this host",
                 names.join(", ")
             ),
+            // Worded as an event that somebody asked for, which it is in the log.
+            Self::Decided(way) => {
+                let name = Printable(&way.interface);
+                match &way.exclusive {
+                    Exclusivity::No(why) => write!(
+                        f,
+                        "{name}: shared with this host, through AF_PACKET: {}",
+                        Printable(why)
+                    ),
+                    _ => write!(
+                        f,
+                        "{name}: what passes the filter is taken away from this host, where \
+                         nothing else uses it"
+                    ),
+                }?;
+                f.write_str(" (by --exclusive=auto)")
+            }
             Self::NotReopened(error) => {
                 let error = error.chain();
                 let error = Printable(&error);

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::fs::statvfs;
-use strata_control::{Controller, LostStatus, Observed};
+use strata_control::{CaptureWay, Controller, LostStatus, Observed};
 use strata_policy::ClassKept;
 use strata_wire::Ledger;
 
@@ -35,6 +35,8 @@ pub(crate) struct Observation {
     pub(crate) kept: Vec<ClassKept>,
     /// Interfaces: name, packets received and dropped so far.
     pub(crate) rings: Vec<(String, u64, u64)>,
+    /// How they are captured.
+    pub(crate) ways: Vec<CaptureWay>,
     /// What was lost before it reached Strata.
     pub(crate) lost: Vec<LostStatus>,
     /// CPU time of the busiest worker so far.
@@ -89,6 +91,7 @@ impl Observer {
             observed.ledger = noted.ledger;
             observed.kept = noted.kept;
             observed.rings = noted.rings;
+            observed.ways = noted.ways;
             observed.lost = noted.lost;
             observed.ring_fill = noted.ring_fill;
             observed.ring_wait = noted.ring_wait;

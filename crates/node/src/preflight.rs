@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use rustix::fs::{Access, access};
-use strata_capture::live::{ANY, Device};
+use strata_capture::live::{ANY, Device, Exclusive};
 use strata_capture::send::Mirror;
 use strata_capture::{Input, InputOptions};
 use strata_control::api::TcpEndpoint;
@@ -119,8 +119,8 @@ fn interfaces(setup: &Setup, spec: &InterfaceSpec) -> Result<()> {
         })?;
         let offers = device.offers();
         let problem = match spec.capture.exclusive {
-            true => offers.xdp_problem,
-            false => offers.packet_problem,
+            Exclusive::Yes => offers.xdp_problem,
+            Exclusive::Auto | Exclusive::No => offers.packet_problem,
         };
         if let Some(problem) = problem {
             return Err(NodeError::Refused(format!("{name}: {problem}")));

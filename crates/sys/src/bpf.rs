@@ -20,12 +20,15 @@ mod uapi {
     pub(super) const PROG_LOAD: libc::c_int = 5;
     pub(super) const PROG_TEST_RUN: libc::c_int = 10;
     pub(super) const INFO_BY_FD: libc::c_int = 15;
+    pub(super) const PROG_QUERY: libc::c_int = 16;
     pub(super) const LINK_CREATE: libc::c_int = 28;
     pub(super) const ENABLE_STATS: libc::c_int = 32;
     pub(super) const MAP_ARRAY: u32 = 2;
     pub(super) const MAP_XSKMAP: u32 = 17;
     pub(super) const MMAPABLE: u32 = 1 << 10;
     pub(super) const ATTACH_XDP: u32 = 37;
+    pub(super) const ATTACH_TCX_INGRESS: u32 = 46;
+    pub(super) const ATTACH_TCX_EGRESS: u32 = 47;
     pub(super) const TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
 }
 
@@ -154,6 +157,23 @@ struct InfoAttr {
     fd: u32,
     bytes: u32,
     info: u64,
+}
+
+/// The part of `union bpf_attr` for queries.
+#[repr(C)]
+#[derive(Default)]
+struct QueryAttr {
+    target: u32,
+    kind: u32,
+    flags: u32,
+    attach_flags: u32,
+    programs: u64,
+    count: u32,
+    padding: u32,
+    program_flags: u64,
+    links: u64,
+    link_flags: u64,
+    revision: u64,
 }
 
 /// The part of `union bpf_attr` for statistics.
@@ -457,6 +477,33 @@ impl SocketMap {
     }
 }
 
+/// Whether programs are attached to an interface's traffic control by `tcx`, without a queueing
+/// discipline that shows them.
+///
+/// # Errors
+///
+/// The kernel's error; `CAP_NET_ADMIN` is needed.
+pub fn has_tcx(ifindex: u32) -> io::Result<bool> {
+    for kind in [uapi::ATTACH_TCX_INGRESS, uapi::ATTACH_TCX_EGRESS] {
+        let mut attr = QueryAttr {
+            target: ifindex,
+            kind,
+            ..QueryAttr::default()
+        };
+        // SAFETY: no addresses: only the number is asked for.
+        match unsafe { bpf(uapi::PROG_QUERY, &mut attr) } {
+            Ok(_) if attr.count > 0 => return Ok(true),
+            // Nothing is attached; the interface is gone; before Linux 6.6 there is no tcx.
+            Ok(_) => {}
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ENOENT | libc::ENODEV | libc::EINVAL) => {}
+                _ => return Err(error),
+            },
+        }
+    }
+    Ok(false)
+}
+
 /// Makes the kernel measure the run time of all programs while the returned descriptor is open.
 /// That costs two clock readings per run.
 ///
@@ -501,4 +548,47 @@ fn u32_of(len: usize) -> u32 {
 
 fn raw(fd: BorrowedFd<'_>) -> u32 {
     u32::try_from(fd.as_raw_fd()).expect("open descriptors are not negative")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In a network namespace of the thread's own, where the loopback interface is number 1.
+    #[test]
+    fn programs_of_tcx_are_found() {
+        const LOOPBACK: u32 = 1;
+        let found = std::thread::spawn(|| {
+            // SAFETY: no pointer is passed; only this thread moves.
+            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+                let why = io::Error::last_os_error();
+                assert!(std::env::var_os("CI").is_none(), "{why}");
+                eprintln!("not run: {why}");
+                return;
+            }
+            assert!(!has_tcx(LOOPBACK).unwrap());
+            // r0 = TCX_NEXT; exit
+            let next = [0xffff_ffff_0000_00b7, 0x95];
+            let program = Program::load(ProgramKind::Classifier, "next", &next).unwrap();
+            for kind in [uapi::ATTACH_TCX_INGRESS, uapi::ATTACH_TCX_EGRESS] {
+                let mut attr = LinkAttr {
+                    program: raw(program.as_fd()),
+                    target: LOOPBACK,
+                    kind,
+                    flags: 0,
+                };
+                // SAFETY: plain numbers.
+                let link = match unsafe { bpf(uapi::LINK_CREATE, &mut attr) } {
+                    Ok(link) => owned(link),
+                    // Before Linux 6.6.
+                    Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return,
+                    Err(error) => panic!("{error}"),
+                };
+                assert!(has_tcx(LOOPBACK).unwrap());
+                drop(link);
+                assert!(!has_tcx(LOOPBACK).unwrap());
+            }
+        });
+        found.join().unwrap();
+    }
 }

@@ -245,6 +245,14 @@ impl XdpSocket {
         self.packets.len()
     }
 
+    /// The share of places that hold a packet which waits for [`XdpSocket::receive`].
+    #[must_use]
+    pub fn fill(&self) -> f64 {
+        let end = self.receive.producer().load(Ordering::Relaxed);
+        let at = self.receive.consumer().load(Ordering::Relaxed);
+        f64::from(end.wrapping_sub(at)) / (f64::from(self.receive.mask) + 1.0)
+    }
+
     /// A packet received since [`XdpSocket::release`], by its number.
     ///
     /// # Panics

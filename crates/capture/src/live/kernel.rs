@@ -85,6 +85,7 @@ pub(super) struct Kernel {
     filter: Option<Filter>,
     snaplen: u32,
     direction: Direction,
+    promiscuous: bool,
     cut: Option<CutTable>,
     /// What was loaded, for interfaces that come back: by then loading may not be permitted.
     loaded: Mutex<Vec<(Purpose, Arc<Program>)>>,
@@ -107,10 +108,22 @@ enum Purpose {
     Spread { ethernet: bool },
 }
 
+/// Where XDP programs may run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum XdpModes {
+    /// In the driver only: later, the kernel may already have merged packets into ones that no
+    /// frame holds.
+    Native,
+    /// After the driver, too.
+    Any,
+}
+
 /// A program on an interface; detached when the value is dropped.
 #[derive(Debug)]
 pub(super) struct Attached {
     _link: OwnedFd,
+    /// Keeps the interface promiscuous.
+    _promiscuous: Option<OwnedFd>,
     /// In the driver, before the kernel makes a socket buffer for a packet.
     pub(super) native: bool,
 }
@@ -146,6 +159,7 @@ impl Kernel {
             filter: options.filter.clone(),
             snaplen: options.snaplen,
             direction: options.direction,
+            promiscuous: options.promiscuous,
             key,
             workers,
             loopback: asked::index("lo").ok(),
@@ -297,11 +311,14 @@ impl Kernel {
         &self,
         device: &Device,
         sockets: &SocketMap,
+        modes: XdpModes,
     ) -> Result<Attached, LiveError> {
         let fail = |why: String| LiveError::NoXdp {
             interface: device.name.clone(),
             why,
         };
+        self.prepare(device)?;
+        let promiscuous = self.promiscuous.then(|| promiscuous(device)).transpose()?;
         let words = self.assemble_xdp(sockets).map_err(fail)?;
         let program = Program::load(ProgramKind::Xdp, "strata_xdp", &words)
             .map_err(|error| fail(error.to_string()))?;
@@ -311,8 +328,14 @@ impl Kernel {
                 self.measure(Arc::new(program));
                 return Ok(Attached {
                     _link: link,
+                    _promiscuous: promiscuous,
                     native: true,
                 });
+            }
+            Err(error) if modes == XdpModes::Native => {
+                return Err(fail(format!(
+                    "its driver does not run the XDP program: {error}"
+                )));
             }
             Err(error) => error,
         };
@@ -321,6 +344,7 @@ impl Kernel {
                 self.measure(Arc::new(program));
                 Ok(Attached {
                     _link: link,
+                    _promiscuous: promiscuous,
                     native: false,
                 })
             }
@@ -436,15 +460,41 @@ impl Kernel {
         let argument = u32::from(group) | libc::PACKET_FANOUT_EBPF << 16;
         socket::set_number(fd, libc::SOL_PACKET, libc::PACKET_FANOUT, argument)
             .map_err(fail("PACKET_FANOUT"))?;
-        let ethernet = device.link == LinkType::ETHERNET;
-        let program = self.loaded(Purpose::Spread { ethernet }, "strata_spread", || {
-            spread(ethernet, mix64(self.key ^ 1)).map_err(|error| error.to_string())
-        });
-        let program = program.map_err(no_bpf)?;
+        let program = self.spreader(device).map_err(no_bpf)?;
         let number = program.as_fd().as_raw_fd().cast_unsigned();
         socket::set_number(fd, libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, number)
             .map_err(fail("PACKET_FANOUT_DATA"))
     }
+}
+
+impl Kernel {
+    fn spreader(&self, device: &Device) -> Result<Arc<Program>, String> {
+        let ethernet = device.link == LinkType::ETHERNET;
+        self.loaded(Purpose::Spread { ethernet }, "strata_spread", || {
+            spread(ethernet, mix64(self.key ^ 1)).map_err(|error| error.to_string())
+        })
+    }
+
+    /// Loads what a ring on this interface will need, should it replace an AF_XDP socket: by then
+    /// loading may not be permitted.
+    fn prepare(&self, device: &Device) -> Result<(), LiveError> {
+        let mut loaded = self.load(device).map(drop);
+        if self.workers > 1 {
+            loaded = loaded.and_then(|()| self.spreader(device).map(drop));
+        }
+        loaded.map_err(|why| LiveError::NoXdp {
+            interface: device.name.clone(),
+            why,
+        })
+    }
+}
+
+/// A packet socket that receives nothing, and makes an interface promiscuous while it is open.
+fn promiscuous(device: &Device) -> Result<OwnedFd, LiveError> {
+    let opened = socket::packet_socket(false).map_err(device.error("socket"))?;
+    socket::set_promiscuous(opened.as_fd(), device.index)
+        .map_err(device.error("PACKET_MR_PROMISC"))?;
+    Ok(opened)
 }
 
 /// `R7` = the packet's final length: with the tag that the kernel has taken out, and the header

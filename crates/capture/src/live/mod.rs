@@ -12,6 +12,8 @@
 //! ring, xsk     one TPACKET_V3 ring; one AF_XDP socket
 //! kernel        eBPF: filter, cut, sampling, spreading over workers
 //! options       what is captured, and how
+//! exclusive     whether packets may be taken away from the host
+//! uses, netlink what else on this host uses an interface
 //! interface     what interfaces there are
 //! batch         where packets lie; headers: what is put in front of them
 //! drops         what was lost before us, and where
@@ -23,15 +25,18 @@ pub(crate) mod clock;
 mod drops;
 mod error;
 mod event;
+mod exclusive;
 mod headers;
 mod interface;
 mod kernel;
+mod netlink;
 mod options;
 mod port;
 mod ring;
+mod uses;
 mod xsk;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -47,8 +52,9 @@ pub use batch::RingBatch;
 use batch::Slot;
 pub use drops::{DropCounts, Drops, Lost};
 pub use error::LiveError;
+pub use exclusive::{Exclusive, Exclusivity, Way};
 pub use interface::{ANY, Device, Offers};
-use kernel::{Attached, Kernel, Placed};
+use kernel::{Attached, Kernel, Placed, XdpModes};
 pub use kernel::{CUT_BYTES_MIN, CutTable, FlowSampler, ShareFollower};
 pub use options::{Direction, LiveOptions, SocketOpener, Stamps};
 use options::{describe, find};
@@ -56,6 +62,7 @@ pub use port::LiveEvent;
 use port::{Port, PortState, Source};
 use ring::Ring;
 pub use ring::{ClockEvent, RingCounts};
+pub use uses::{HostUses, Use};
 use xsk::Xsk;
 
 /// How long a step waits for packets at most.
@@ -85,7 +92,9 @@ pub struct Live {
     options: LiveOptions,
     kernel: Arc<Kernel>,
     /// The programs that take packets away, by interface.
-    attached: Arc<Vec<Attached>>,
+    attached: Arc<BTreeMap<u16, Attached>>,
+    /// Whether packets could be taken away, by interface.
+    exclusivity: Vec<Exclusivity>,
     /// How far the clock of AF_XDP's timestamps is ahead.
     tai_ns: u64,
     /// Why the kernel does not evaluate the filter on some interface.
@@ -137,44 +146,23 @@ impl Live {
         let kernel = Arc::new(Kernel::new(options, workers, key));
         let mut all = Vec::new();
         for _ in 0..workers.max(1) {
-            all.push(Self::joined(&devices, options, &kernel)?);
+            all.push(Self::without_ports(&devices, options, &kernel)?);
         }
-        if options.exclusive {
-            Self::take_away(&mut all, &devices, &kernel)?;
-            return Ok(all);
-        }
-        for live in &mut all {
-            for port in &live.ports {
-                let placed = kernel.admit(port.source.fd(), &port.device)?;
-                if let Placed::InUserSpace(why) = placed {
-                    live.filter_in_user_space = Some(why);
+        let mut attached = BTreeMap::new();
+        for (id, device) in (0_u16..).zip(&devices) {
+            let exclusivity = match Self::take_away(&mut all, id, device, workers)? {
+                Ok(program) => {
+                    attached.insert(id, program);
+                    Exclusivity::Taken
                 }
+                Err(exclusivity) => {
+                    Self::share(&mut all, id, device)?;
+                    exclusivity
+                }
+            };
+            for live in &mut all {
+                live.exclusivity.push(exclusivity.clone());
             }
-        }
-        Ok(all)
-    }
-
-    /// Gives each worker its share of the interfaces' queues, and then attaches the programs that
-    /// send packets there.
-    fn take_away(
-        all: &mut [Self],
-        devices: &[Device],
-        kernel: &Arc<Kernel>,
-    ) -> Result<(), LiveError> {
-        let workers = all.len();
-        let mut attached = Vec::new();
-        for (id, device) in (0_u16..).zip(devices) {
-            let queues = interface::receive_queues(&device.name);
-            let sockets = SocketMap::new(queues).map_err(device.error("XSKMAP"))?;
-            for (queue, worker) in (0..queues).zip((0..workers).cycle()) {
-                let live = &mut all[worker];
-                let xsk = Xsk::open(device, queue, &live.options)?;
-                sockets
-                    .set(queue, xsk.fd())
-                    .map_err(device.error("XSKMAP"))?;
-                live.ports.push(Port::new(device, id, Source::Xsk(xsk)));
-            }
-            attached.push(kernel.take_away(device, &sockets)?);
         }
         if let Some(idle) = all.iter().find(|live| live.ports.is_empty()) {
             return Err(LiveError::NoXdp {
@@ -183,66 +171,149 @@ impl Live {
             });
         }
         let attached = Arc::new(attached);
-        for live in all {
+        for live in &mut all {
             live.attached = Arc::clone(&attached);
+            live.admit()?;
+        }
+        Ok(all)
+    }
+
+    /// Takes the packets of an interface away from the host if that is wanted, or says why they are
+    /// shared with it.
+    fn take_away(
+        all: &mut [Self],
+        id: u16,
+        device: &Device,
+        workers: u16,
+    ) -> Result<Result<Attached, Exclusivity>, LiveError> {
+        let options = all[0].options.clone();
+        let look = || {
+            let uses = HostUses::of_device(device)?;
+            Ok(device.exclusivity_for(&options, workers, &uses))
+        };
+        let (ports, attached) = match options.exclusive {
+            Exclusive::No => {
+                let unknown = |error: LiveError| Exclusivity::No(error.to_string());
+                return Ok(Err(look().unwrap_or_else(unknown)));
+            }
+            Exclusive::Yes => Self::attach(all, id, device, XdpModes::Any)?,
+            Exclusive::Auto => {
+                let mut looked = false;
+                let look = || {
+                    let uses = HostUses::of_device(device)?;
+                    // The second time, the program is ours.
+                    let uses = match std::mem::replace(&mut looked, true) {
+                        true => uses.without_xdp(),
+                        false => uses,
+                    };
+                    Ok(device.exclusivity_for(&options, workers, &uses))
+                };
+                let take = || Self::attach(all, id, device, XdpModes::Native);
+                match exclusive::take_unused(look, take) {
+                    Ok(taken) => taken,
+                    Err(why) => return Ok(Err(Exclusivity::No(why))),
+                }
+            }
+        };
+        for (live, port) in ports {
+            all[live].ports.push(port);
+        }
+        Ok(Ok(attached))
+    }
+
+    /// Opens sockets for an interface's queues, each for a worker, and then attaches the program
+    /// that sends packets there.
+    fn attach(
+        all: &[Self],
+        id: u16,
+        device: &Device,
+        modes: XdpModes,
+    ) -> Result<(Vec<(usize, Port)>, Attached), LiveError> {
+        let mut ports = Vec::new();
+        let queues = interface::receive_queues(&device.name);
+        let sockets = SocketMap::new(queues).map_err(device.error("XSKMAP"))?;
+        for (queue, worker) in (0..queues).zip((0..all.len()).cycle()) {
+            let xsk = Xsk::open(device, queue, &all[worker].options)?;
+            sockets
+                .set(queue, xsk.fd())
+                .map_err(device.error("XSKMAP"))?;
+            ports.push((worker, Port::new(device, id, Source::Xsk(xsk))));
+        }
+        let attached = all[0].kernel.take_away(device, &sockets, modes)?;
+        Ok((ports, attached))
+    }
+
+    /// Opens a ring on an interface for each worker, which admit nothing yet.
+    fn share(all: &mut [Self], id: u16, device: &Device) -> Result<(), LiveError> {
+        for live in all {
+            let ring = Ring::open(device, &live.options)?;
+            live.kernel.join(ring.fd(), device)?;
+            live.ports.push(Port::new(device, id, Source::Ring(ring)));
         }
         Ok(())
     }
 
-    /// How each interface is captured, in plain English.
-    #[must_use]
-    pub fn ways(&self) -> Vec<String> {
-        let way = |port: &Port| match &port.source {
-            Source::Ring(ring) if ring.has_card_times() => {
-                format!("{}: AF_PACKET, times of the card", port.device.name)
+    /// Lets the rings admit packets, once those of all workers are there.
+    fn admit(&mut self) -> Result<(), LiveError> {
+        for port in &self.ports {
+            if let Source::Ring(ring) = &port.source {
+                let placed = self.kernel.admit(ring.fd(), &port.device)?;
+                if let Placed::InUserSpace(why) = placed {
+                    self.filter_in_user_space = Some(why);
+                }
             }
-            Source::Ring(_) => format!("{}: AF_PACKET", port.device.name),
+        }
+        Ok(())
+    }
+
+    /// How each interface is captured.
+    #[must_use]
+    pub fn ways(&self) -> Vec<Way> {
+        let how = |port: &Port| match &port.source {
+            Source::Ring(ring) if ring.has_card_times() => {
+                String::from("AF_PACKET, times of the card")
+            }
+            Source::Ring(_) => String::from("AF_PACKET"),
             Source::Xsk(xsk) => {
-                let program = self.attached.get(usize::from(port.interface));
-                let native = program.is_some_and(|program| program.native);
+                let native = self.attached.get(&port.interface).is_some_and(|a| a.native);
                 format!(
-                    "{}: AF_XDP, {} program, {}",
-                    port.device.name,
+                    "AF_XDP, {} program, {}",
                     if native { "native" } else { "generic" },
                     if xsk.zero_copy { "zero-copy" } else { "copy" },
                 )
             }
         };
-        let mut ways: Vec<String> = self.ports.iter().map(way).collect();
+        let way = |port: &Port| Way {
+            interface: port.device.name.clone(),
+            how: how(port),
+            exclusive: self.exclusivity[usize::from(port.interface)].clone(),
+        };
+        let mut ways: Vec<Way> = self.ports.iter().map(way).collect();
         ways.dedup();
         ways
     }
 
-    /// One worker's rings, which admit nothing yet.
-    fn joined(
+    /// A worker without rings or sockets.
+    fn without_ports(
         devices: &[Device],
         options: &LiveOptions,
         kernel: &Arc<Kernel>,
     ) -> Result<Self, LiveError> {
-        let mut ports = Vec::new();
-        let mut metas = VecDeque::new();
-        for (id, device) in (0_u16..).zip(devices) {
-            metas.push_back(Meta::Interface {
-                id,
-                interface: describe(device, options),
-            });
-            if options.exclusive {
-                continue;
-            }
-            let ring = Ring::open(device, options)?;
-            kernel.join(ring.fd(), device)?;
-            ports.push(Port::new(device, id, Source::Ring(ring)));
-        }
+        let meta = |(id, device)| Meta::Interface {
+            id,
+            interface: describe(device, options),
+        };
         Ok(Self {
-            ports,
+            ports: Vec::new(),
             attached: Arc::default(),
+            exclusivity: Vec::new(),
             tai_ns: clock::tai_ahead_ns(),
             options: options.clone(),
             kernel: Arc::clone(kernel),
             filter_in_user_space: None,
             slots: Vec::with_capacity(BATCH_MAX),
             current: 0,
-            metas,
+            metas: (0_u16..).zip(devices).map(meta).collect(),
             events: Vec::new(),
             looked: Instant::now(),
             waker: Waker::new().map_err(devices[0].error("eventfd"))?,
@@ -351,13 +422,12 @@ impl Live {
         Ok(all)
     }
 
-    /// The share of a ring's memory that waits to be processed, for the fullest one; `None` without
-    /// rings.
+    /// The share of a ring's memory that waits to be processed, for the fullest one.
     #[must_use]
     pub fn ring_fill(&self) -> Option<f64> {
-        let shares = self.ports.iter().filter_map(|port| match &port.source {
-            Source::Ring(ring) => Some(ring.fill_share()),
-            Source::Xsk(_) => None,
+        let shares = self.ports.iter().map(|port| match &port.source {
+            Source::Ring(ring) => ring.fill_share(),
+            Source::Xsk(xsk) => xsk.fill_share(),
         });
         shares.reduce(f64::max)
     }
@@ -376,7 +446,8 @@ impl Live {
                 Ok(()) => {}
                 Err(Errno::NETDOWN) => {
                     port.state = PortState::Down;
-                    self.events.push(LiveEvent::Down(port.device.name.clone()));
+                    let event = LiveEvent::Down(port.device.name.clone());
+                    add_event(&mut self.events, event);
                 }
                 Err(error) => return Err(port.device.error("receiving")(error.into())),
             }
@@ -385,13 +456,66 @@ impl Live {
             return Ok(());
         }
         self.looked = Instant::now();
+        // One ring replaces the sockets of all queues.
+        let mut shared = Vec::new();
         for port in &mut self.ports {
-            if port.device.index != 0
-                && let Some(event) = port.look(&self.options, &self.kernel)?
-            {
-                self.events.push(event);
+            if port.device.index == 0 || shared.contains(&port.interface) {
+                continue;
             }
+            let Some(event) = port.look(&self.options, &self.kernel)? else {
+                continue;
+            };
+            if matches!(event, LiveEvent::BackShared(_)) {
+                shared.push(port.interface);
+                let why = String::from("the interface was replaced");
+                self.exclusivity[usize::from(port.interface)] = Exclusivity::No(why);
+            }
+            add_event(&mut self.events, event);
+        }
+        if !shared.is_empty() {
+            self.forget_queues();
         }
         Ok(())
+    }
+
+    /// Drops the sockets of queues whose interface has come back, with a ring for all of them, and
+    /// keeps their counters.
+    fn forget_queues(&mut self) {
+        let has_ring = |ports: &[Port], id: u16| {
+            let mut rings = ports.iter().filter(|p| matches!(p.source, Source::Ring(_)));
+            rings.any(|port| port.interface == id)
+        };
+        let (mut kept, mut old) = (Vec::new(), Vec::new());
+        let ports = std::mem::take(&mut self.ports);
+        let is_old: Vec<bool> = ports
+            .iter()
+            .map(|port| matches!(port.source, Source::Xsk(_)) && has_ring(&ports, port.interface))
+            .collect();
+        for (port, is_old) in ports.into_iter().zip(is_old) {
+            match is_old {
+                true => old.push(port),
+                false => kept.push(port),
+            }
+        }
+        for mut port in old {
+            // An error here means that there is nothing more to learn.
+            let counts = port.source.counts().unwrap_or(RingCounts::default());
+            let ring = kept
+                .iter_mut()
+                .find(|ring| ring.interface == port.interface);
+            if let Some(ring) = ring {
+                ring.earlier = ring.earlier.plus(port.earlier).plus(counts);
+            }
+        }
+        self.ports = kept;
+        // No slots refer to a port now.
+        self.current = 0;
+    }
+}
+
+/// An interface may have several queues, each of which notices.
+fn add_event(events: &mut Vec<LiveEvent>, event: LiveEvent) {
+    if !events.contains(&event) {
+        events.push(event);
     }
 }

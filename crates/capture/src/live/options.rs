@@ -10,6 +10,7 @@ use strata_wire::pcapng::options::{self, code};
 use strata_wire::{Interface, LinkType};
 
 use super::error::LiveError;
+use super::exclusive::Exclusive;
 use super::interface::Device;
 
 /// How interfaces are captured.
@@ -40,9 +41,8 @@ pub struct LiveOptions {
     /// Who opens packet sockets; by default this process itself, which may no longer be permitted
     /// to when an interface comes back.
     pub opener: Option<SocketOpener>,
-    /// Whether packets are taken away from the host, through AF_XDP. Several workers then share an
-    /// interface by its receive queues.
-    pub exclusive: bool,
+    /// Whether packets are taken away from the host, through AF_XDP.
+    pub exclusive: Exclusive,
 }
 
 impl LiveOptions {
@@ -100,7 +100,7 @@ impl Default for LiveOptions {
             cut: false,
             sample: false,
             opener: None,
-            exclusive: false,
+            exclusive: Exclusive::No,
         }
     }
 }
@@ -138,10 +138,12 @@ pub(super) fn find(name: &str, options: &LiveOptions) -> Result<Device, LiveErro
             interface: device.name,
         });
     }
-    if options.exclusive && (device.link != LinkType::ETHERNET || device.index == 0) {
+    if options.exclusive == Exclusive::Yes
+        && let Some(why) = no_xdp(&device, options)
+    {
         return Err(LiveError::NoXdp {
             interface: device.name,
-            why: String::from("its packets have no Ethernet header"),
+            why: String::from(why),
         });
     }
     if let Some(filter) = &options.filter {
@@ -153,6 +155,18 @@ pub(super) fn find(name: &str, options: &LiveOptions) -> Result<Device, LiveErro
             })?;
     }
     Ok(device)
+}
+
+/// What AF_XDP cannot do of what is asked for.
+fn no_xdp(device: &Device, options: &LiveOptions) -> Option<&'static str> {
+    if device.link != LinkType::ETHERNET || device.index == 0 {
+        return Some("its packets have no Ethernet header");
+    }
+    match (options.direction, options.stamps) {
+        (Direction::Out, _) => Some("it sees received packets only (-Q out)"),
+        (_, Stamps::Adapter) => Some("it has no times of the card (-j adapter)"),
+        _ => None,
+    }
 }
 
 /// The interface's description in an export.

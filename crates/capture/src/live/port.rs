@@ -21,6 +21,8 @@ pub enum LiveEvent {
     Gone(String),
     /// Packets can arrive again.
     Back(String),
+    /// Packets can arrive again, and are no longer taken away from the host.
+    BackShared(String),
     /// The card's clock is this many ns off the host's: whether its times are still taken.
     CardTimes(String, ClockEvent),
 }
@@ -31,6 +33,11 @@ impl fmt::Display for LiveEvent {
             Self::Down(name) => write!(f, "{name}: the interface went down; waiting for it"),
             Self::Gone(name) => write!(f, "{name}: the interface is gone; waiting for it"),
             Self::Back(name) => write!(f, "{name}: the interface is back"),
+            Self::BackShared(name) => write!(
+                f,
+                "{name}: the interface is back, captured through AF_PACKET from now on: start anew \
+                 to take its packets away from this host again"
+            ),
             Self::CardTimes(name, ClockEvent { off_ns, taken }) => {
                 write!(
                     f,
@@ -138,19 +145,25 @@ impl Port {
             Err(error) => return Err(error),
         };
         if found.index != self.device.index {
-            if !found.is_up || options.exclusive {
+            if !found.is_up {
                 return Ok(None);
             }
             // An interface of the same name: the old ring belongs to the old one.
             let counts = self.source.counts();
             let counts = counts.map_err(self.device.error("PACKET_STATISTICS"))?;
             self.earlier = self.earlier.plus(counts);
+            // Attaching an XDP program may no longer be permitted, and something else may use the
+            // new interface: the ring works in any case.
+            let was_exclusive = matches!(self.source, Source::Xsk(_));
             self.source = Source::Ring(Ring::open(&found, options)?);
             kernel.join(self.source.fd(), &found)?;
             kernel.admit(self.source.fd(), &found)?;
             self.device = found;
             self.state = PortState::Up;
-            return Ok(Some(LiveEvent::Back(name)));
+            return Ok(Some(match was_exclusive {
+                true => LiveEvent::BackShared(name),
+                false => LiveEvent::Back(name),
+            }));
         }
         // The kernel attaches the ring again by itself.
         if self.state == PortState::Down && found.is_up {

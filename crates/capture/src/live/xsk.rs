@@ -72,6 +72,11 @@ impl Xsk {
         self.socket.as_fd()
     }
 
+    /// The share of its frames that wait for us.
+    pub(super) fn fill_share(&self) -> f64 {
+        self.socket.fill()
+    }
+
     /// Where the packets of the last [`Xsk::fill`] are, in the order of slots.
     pub(super) fn frames(&self) -> &XdpSocket {
         &self.socket

@@ -114,12 +114,16 @@ fn packets(status: &Status) -> impl Iterator<Item = Row> {
 
 /// What arrived, and what was lost before that.
 fn arrivals(status: &Status) -> impl Iterator<Item = Row> {
-    let interfaces = status.interfaces.iter().map(|interface| {
+    let interfaces = status.interfaces.iter().flat_map(|interface| {
         let (received, dropped) = (grouped(interface.received), grouped(interface.dropped));
-        row(
-            &word(&interface.name),
-            format!("{received} packets received, {dropped} dropped by kernel"),
-        )
+        let name = word(&interface.name);
+        let counts = format!("{received} packets received, {dropped} dropped by kernel");
+        let way = interface.capture.as_ref().zip(interface.exclusive.as_ref());
+        let way = way.map(|(how, exclusive)| {
+            let text = format!("{}; exclusive capture: {}", word(how), word(exclusive));
+            row(&name, text)
+        });
+        [row(&name, counts)].into_iter().chain(way)
     });
     let lost = status.lost.iter().map(|lost| {
         let place = with_reason(&lost.place, &lost.counter);
@@ -264,6 +268,8 @@ mod tests {
                 name: "eth0".into(),
                 received: 12_348,
                 dropped: 1,
+                capture: Some("AF_PACKET".into()),
+                exclusive: Some("no: has address 192.0.2.1/24".into()),
             }],
             lost: vec![LostStatus {
                 place: "device".into(),
@@ -312,6 +318,7 @@ packets  logged: 12 345, 1.2 MB
 of them  promoted: 4
 mirrored sent: 5
 eth0     12 348 packets received, 1 dropped by kernel
+eth0     AF_PACKET; exclusive capture: no: has address 192.0.2.1/24
 lost     device (rx_missed_errors): 6 packets; make the receive ring of the network interface longer
 resource disk: 95 %, short: 2 steps of degradation
 cpu      25.0 % of a core, budget 50.0 %; 100.0 % of flows are captured

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use rustix::thread::CpuSet;
-use strata_capture::live::{Direction, LiveOptions, Stamps};
+use strata_capture::live::{Direction, Exclusive, LiveOptions, Stamps};
 use strata_control::config::CPU_PERCENT_MAX;
 use strata_node::{InterfaceSpec, SandboxSpec};
 
@@ -66,9 +66,19 @@ pub(super) struct InterfaceArgs {
 
     /// Take the packets away from this host, with AF_XDP: faster, but nothing else on this host
     /// receives packets that pass the filter, not even your own remote session. For mirror ports
-    /// and taps. Sees received packets only.
-    #[arg(long)]
-    exclusive: bool,
+    /// and taps. Sees received packets only. With =auto, only from interfaces that nothing else on
+    /// this host uses when the recording starts: without address, route, bridge or bond, VLAN or
+    /// macvlan on top, XDP or tc program and packet socket, and with XDP in the driver; what begins
+    /// to use one later receives nothing. Others are captured as usual.
+    #[arg(
+        long,
+        value_name = "WHEN",
+        value_enum,
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "always"
+    )]
+    exclusive: Option<ExclusiveArg>,
 
     /// Change to this user after opening the interfaces, as tcpdump does. It will own the log.
     #[arg(
@@ -106,6 +116,12 @@ enum Way {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ExclusiveArg {
+    Always,
+    Auto,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum StampsArg {
     Auto,
     Host,
@@ -133,7 +149,7 @@ impl InterfaceArgs {
     pub(super) fn check_for_files(&self) -> Result<()> {
         only_live(&[
             ("--cores", self.cores.is_some()),
-            ("--exclusive", self.exclusive),
+            ("--exclusive", self.exclusive.is_some()),
             ("--cpu", self.cpu.is_some()),
             ("--early-cut", self.early_cut),
         ])?;
@@ -158,7 +174,11 @@ impl InterfaceArgs {
         options.promiscuous = !self.no_promiscuous;
         options.immediate = self.immediate_mode;
         options.cut = self.early_cut;
-        options.exclusive = self.exclusive;
+        options.exclusive = match self.exclusive {
+            Some(ExclusiveArg::Always) => Exclusive::Yes,
+            Some(ExclusiveArg::Auto) => Exclusive::Auto,
+            None => Exclusive::No,
+        };
         options.stamps = match self.stamps {
             StampsArg::Auto => Stamps::Auto,
             StampsArg::Host => Stamps::Host,

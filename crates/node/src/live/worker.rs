@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
-use strata_capture::live::{Live, RingCounts};
+use strata_capture::live::{Live, RingCounts, Way};
+use strata_control::CaptureWay;
 use strata_pipeline::Worker;
 use strata_policy::{ClassKept, merge_kept};
 use strata_sandbox::Role;
@@ -39,6 +40,8 @@ struct Snapshot {
     ledger: Ledger,
     kept: Vec<ClassKept>,
     rings: Vec<(String, RingCounts)>,
+    /// How interfaces are captured.
+    ways: Vec<Way>,
     /// Events on interfaces, in order; taken by whatever reports them.
     events: Vec<String>,
     /// CPU time of the worker's thread.
@@ -165,7 +168,7 @@ fn publish(
         }
     }
     let events = live.take_events();
-    let rings = live.counts();
+    let (rings, ways) = (live.counts(), live.ways());
     worker.publish_hits();
     let cpu = clock_gettime(ClockId::ThreadCPUTime);
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -175,6 +178,7 @@ fn publish(
         snapshot.disk_busy = Duration::from_nanos(load(&progress.disk_busy_ns));
         snapshot.rdma = (load(&progress.rdma_sent), load(&progress.rdma_again));
         snapshot.ring_fill = live.ring_fill();
+        snapshot.ways = ways;
         snapshot.ledger = worker.ledger();
         snapshot.kept = worker.kept();
         snapshot.ring_wait = status.gauges.take_ring_wait();
@@ -201,6 +205,19 @@ pub(super) fn noted(running: &[Running]) -> Observation {
             noted.disk_busy = noted.disk_busy.max(Some(snapshot.disk_busy));
             if let Some(fill) = snapshot.ring_fill {
                 noted.ring_fill = Some(noted.ring_fill.map_or(fill, |all| all.max(fill)));
+            }
+            for way in &snapshot.ways {
+                if !noted
+                    .ways
+                    .iter()
+                    .any(|known| known.interface == way.interface)
+                {
+                    noted.ways.push(CaptureWay {
+                        interface: way.interface.clone(),
+                        how: way.how.clone(),
+                        exclusive: way.exclusive.to_string(),
+                    });
+                }
             }
             noted.rdma.0 += snapshot.rdma.0;
             noted.rdma.1 += snapshot.rdma.1;
