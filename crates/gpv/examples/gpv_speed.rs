@@ -182,6 +182,7 @@ fn queries(arena: &Arena<Full>) {
             program,
             Limits {
                 groups_max: 1 << 24,
+                bytes_max: u64::MAX,
                 ..Limits::default()
             },
         )
@@ -198,7 +199,7 @@ fn queries(arena: &Arena<Full>) {
         say(shipped.name, seconds, arena);
     }
     let seconds = best(|| {
-        let mut queries: Vec<Query> = SHIPPED.iter().map(query).collect();
+        let mut queries: Vec<Query> = SHIPPED[..6].iter().map(query).collect();
         for vector in arena.vectors() {
             queries.iter_mut().for_each(|query| query.take(0, &vector));
         }

@@ -21,8 +21,8 @@
 //!   one, or if both are written as numbers (`2/10` is 0.2); else it rounds down, as in
 //!   `tin/128`, and division by 0 is 0. State begins at 0.
 //! - Times (`tin`) are in ns; `5ms` is written for 5,000,000, so are `ns`, `us` and `s`.
-//! - Also accepted: `<=`, `>=`, decimals, addresses (`10.0.0.1`), comments from `#`, and `$name` for
-//!   parameters.
+//! - Also accepted: `<=`, `>=`, decimals, addresses (`10.0.0.1`, `"2001:db8::1"`), comments from
+//!   `#`, and `$name` for parameters.
 //! - A fold sees the packets of a flow in their order. Packets of several flows in one group come
 //!   as their vectors do.
 //!
@@ -44,5 +44,5 @@ mod token;
 pub use compile::compile;
 pub use engine::{Answer, Limits, Query, QueryCounters, Value};
 pub use error::QueryError;
-pub use program::{Program, Unanswerable};
+pub use program::{Program, Unanswerable, ValueKind};
 pub use shipped::{SHIPPED, Shipped, shipped};

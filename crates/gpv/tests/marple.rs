@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use common::{captured, random_packets};
 use proptest::prelude::*;
 use strata_gpv::agent::{Reassembly, ReassemblyOptions, Record};
-use strata_gpv::marple::{Limits, Query, SHIPPED, Value, compile, shipped};
+use strata_gpv::marple::{Limits, Query, SHIPPED, Value, ValueKind, compile, shipped};
 use strata_gpv::{Basic, Cache, Column, Full, Key, Packet, Parameters, Vector};
 use strata_testkit::sim::{self, Rng};
 use strata_wire::{AddressFamily, Endpoint, ip_addr};
@@ -141,6 +141,40 @@ fn naive(name: &str, packets: &[Packet]) -> Rows {
                 .map(|(flow, (count, next))| format!("{flow} 7 {count} {next}"))
                 .collect()
         }
+        "byte-counts-per-flow" => {
+            let mut flows: HashMap<String, u64> = HashMap::new();
+            for packet in packets {
+                *flows.entry(flow(&packet.key)).or_default() += u64::from(packet.size.min(65_535));
+            }
+            let rows = flows.iter();
+            rows.map(|(flow, bytes)| format!("{flow} {bytes}"))
+                .collect()
+        }
+        "payload-length-averages" => {
+            let mut averages: HashMap<String, f64> = HashMap::new();
+            for packet in packets {
+                let average = averages.entry(flow(&packet.key)).or_default();
+                let len = f64::from(packet.payload_len.min(65_535));
+                *average = 0.25 * *average + 0.75 * len;
+            }
+            averages
+                .iter()
+                .map(|(flow, average)| format!("{flow} 7 {average:e}"))
+                .collect()
+        }
+        "tcp-timeouts" => {
+            let mut flows: HashMap<String, (u64, u64)> = HashMap::new();
+            for packet in packets.iter().filter(|packet| packet.key.protocol() == 6) {
+                let (count, last_ns) = flows.entry(flow(&packet.key)).or_default();
+                let pause = i128::from(packet.ts_ns) - i128::from(*last_ns);
+                *count += u64::from((200_000_001..320_000_000).contains(&pause));
+                *last_ns = packet.ts_ns;
+            }
+            flows
+                .iter()
+                .map(|(flow, (count, last_ns))| format!("{flow} 7 {count} {last_ns}"))
+                .collect()
+        }
         other => panic!("no naive program for {other}"),
     };
     rows.sort();
@@ -169,7 +203,7 @@ fn ask(packets: &[Packet], rng: &mut Rng, through_agent: bool) -> HashMap<&'stat
     let mut guests: Vec<Query> = Vec::new();
     for batch in packets.chunks(500) {
         if rng.below(2) == 0 {
-            let name = SHIPPED[usize::try_from(rng.below(6)).unwrap()].name;
+            let name = SHIPPED[usize::try_from(rng.below(SHIPPED.len() as u64)).unwrap()].name;
             guests.push(query(name, &[]));
         } else if !guests.is_empty() {
             guests.swap_remove(usize::try_from(rng.below(guests.len() as u64)).unwrap());
@@ -281,7 +315,7 @@ fn errors_say_what_is_wrong_and_where() {
         ),
         (
             "R = filter(T, proto == 7x);",
-            "1:24: \"x\" is no unit: ns, us, ms and s are",
+            "1:24: \"x\" is not a unit: ns, us, ms and s are",
         ),
         (
             "R = filter(T, $x == 1);",
@@ -359,6 +393,7 @@ fn state_and_output_are_bounded_and_what_is_beyond_is_counted() {
     let limits = Limits {
         groups_max: 3,
         rows_max: 10,
+        ..Limits::default()
     };
     let mut query = run(count, limits, &small(40));
     assert_eq!(query.answer().rows.len(), 3);
@@ -369,6 +404,83 @@ fn state_and_output_are_bounded_and_what_is_beyond_is_counted() {
     let mut query = run("R = filter(T, pkt_len > 3);", limits, &small(40));
     assert_eq!(query.answer().rows.len(), 10);
     assert_eq!(query.counters().cut, 26);
+}
+
+#[test]
+fn large_groups_and_rows_are_bounded_by_their_bytes() {
+    let limits = Limits {
+        bytes_max: 4000,
+        ..Limits::default()
+    };
+    // A group of 2 words of key, 1 of state and 2 of index; half of the bytes each.
+    let two = "def c([n], []): n = n + 1; emit()\nR = groupby(T, [srcip], c);\n\
+               S = groupby(R, [srcip], c);";
+    let query = run(two, limits, &small(4));
+    assert_eq!(query.limits().groups_max, 2000 / 40);
+    // 9 words: two addresses and five numbers.
+    let mut query = run("R = filter(T, true);", limits, &small(100));
+    assert_eq!(query.limits().rows_max, 4000 / 72);
+    assert_eq!((query.answer().rows.len(), query.counters().cut), (55, 45));
+}
+
+#[test]
+fn a_program_says_what_its_answer_is() {
+    let of = |text: &str| compile(text, &[]).unwrap_or_else(|error| panic!("{error}"));
+    let rows = of("R = filter(T, proto == TCP);");
+    use ValueKind::{Address, Int, Real, Time};
+    assert!(rows.is_of_packets());
+    assert_eq!(rows.kinds(), [Address, Address, Int, Int, Int, Time, Int]);
+    assert_eq!(rows.key_columns(), 0);
+    let groups = of(
+        "def f([avg, n], [pkt_len]): avg = avg * 0.5 + pkt_len; n = n + 1\n\
+                     R = groupby(T, [srcip, proto], f);",
+    );
+    assert!(!groups.is_of_packets());
+    assert_eq!(groups.kinds(), [Address, Int, Real, Int]);
+    assert_eq!(groups.key_columns(), 2);
+    assert_eq!(groups.fields(), ["pkt_len", "proto", "srcip"]);
+}
+
+#[test]
+fn a_long_line_is_shown_around_the_place() {
+    let text = format!(
+        "R = filter(T, {}srcpi == 1{});",
+        "tin > 1 and ".repeat(50),
+        " or true".repeat(50)
+    );
+    let error = compile(&text, &[]).unwrap_err().to_string();
+    let lines: Vec<&str> = error.lines().collect();
+    assert!(lines[1].len() < 130, "{error}");
+    let caret = lines[2].find('^').unwrap();
+    assert!(lines[1][caret..].starts_with("srcpi == 1"), "{error}");
+    let huge = "R = filter(T, true);".repeat(60_000);
+    assert!(compile(&huge, &[]).unwrap_err().to_string().len() < 300);
+}
+
+#[test]
+fn addresses_of_both_families() {
+    let end = |address, port| Endpoint { address, port };
+    let [one, two] = [AddressFamily::Ipv6, AddressFamily::Ipv4].map(|family| Packet {
+        key: Key::new(family, 17, end(0x2001_0db8 << 96 | 1, 1), end(9, 2), 0),
+        ..Packet::default()
+    });
+    let count = |text: &str| {
+        run(text, Limits::default(), &[one, two])
+            .answer()
+            .rows
+            .len()
+    };
+    assert_eq!(count("R = filter(T, srcip == \"2001:db8::1\");"), 1);
+    assert_eq!(
+        count("R = filter(T, dstip == \"0.0.0.9\" or dstip == 0.0.0.9);"),
+        1
+    );
+    for wrong in ["\"", "\"\"", "\"x\"", "\"::1\nT\""] {
+        let error = error(&format!("R = filter(T, srcip == {wrong});"));
+        assert!(error.contains("quotes are for addresses"), "{error}");
+    }
+    let text = "R = filter(T, srcip == $host);";
+    assert!(compile(text, &[("host", "2001:db8::1")]).is_ok());
 }
 
 #[test]

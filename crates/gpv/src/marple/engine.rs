@@ -17,14 +17,38 @@ pub struct Limits {
     pub groups_max: u32,
     /// Rows of an answer that is of packets.
     pub rows_max: u32,
+    /// Bytes of all groups and rows together: with large groups or rows, fewer are allowed than
+    /// the other two say.
+    pub bytes_max: u64,
 }
 
 impl Default for Limits {
-    /// A hundred thousand groups, a million rows.
+    /// A hundred thousand groups, a million rows, 256 MiB.
     fn default() -> Self {
         Self {
             groups_max: 100_000,
             rows_max: 1_000_000,
+            bytes_max: 256 << 20,
+        }
+    }
+}
+
+impl Limits {
+    /// The limits of a program: `bytes_max` is shared equally by its groupbys, and by its rows if
+    /// the answer is of packets.
+    #[must_use]
+    pub fn of(self, program: &Program) -> Self {
+        let rows = u64::from(program.is_of_packets());
+        let share = self.bytes_max / (program.group_bytes().count() as u64 + rows).max(1);
+        let at_most = |most: u32, bytes: u64| {
+            let fitting = share / bytes.max(1);
+            u32::try_from(fitting).map_or(most, |fitting| fitting.min(most))
+        };
+        let largest = program.group_bytes().max().unwrap_or(8);
+        Self {
+            groups_max: at_most(self.groups_max, largest),
+            rows_max: at_most(self.rows_max, program.row_bytes()),
+            ..self
         }
     }
 }
@@ -109,6 +133,7 @@ impl Query {
         for &(register, value) in &program.constants {
             registers[usize::from(register)] = value;
         }
+        let limits = limits.of(&program);
         let max = limits.groups_max.min(1 << 30);
         let groups = program.groups.iter().map(|spec| Groups {
             spec: spec.clone(),
@@ -128,6 +153,18 @@ impl Query {
             limits,
             counters: QueryCounters::default(),
         })
+    }
+
+    /// The program that it runs.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// How much it may hold, given the size of its groups and rows.
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.limits
     }
 
     /// What it did.
@@ -157,7 +194,8 @@ impl Query {
                 for &(field, register) in &self.program.each {
                     let value = match field {
                         Field::Of(column) => u64::from(tuple.get(column)),
-                        _ => start_ns + tuple.delta_ns(),
+                        // A vector from elsewhere may begin at any time.
+                        _ => start_ns.saturating_add(tuple.delta_ns()),
                     };
                     self.registers[usize::from(register)] = value;
                 }

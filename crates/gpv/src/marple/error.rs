@@ -11,20 +11,42 @@ pub struct QueryError {
     pub line: usize,
     /// Character of the line, from 1.
     pub column: usize,
-    /// The line.
+    /// The line, or what is around the place if the line is long.
     pub text: String,
+    /// Characters of `text` before the place.
+    caret: usize,
 }
+
+/// Characters of a line that are shown before the place, and after it.
+const SHOWN_BEFORE: usize = 60;
+const SHOWN_AFTER: usize = 40;
 
 impl QueryError {
     /// Of the byte `at` of a query's text.
-    pub(super) fn new(text: &str, at: usize, message: impl Into<String>) -> Self {
+    #[must_use]
+    pub fn new(text: &str, at: usize, message: impl Into<String>) -> Self {
         let before = text.get(..at).unwrap_or(text);
         let line_at = before.rfind('\n').map_or(0, |end| end + 1);
+        let column = before[line_at..].chars().count();
+        let skipped = column.saturating_sub(SHOWN_BEFORE);
+        let line = text[line_at..].lines().next().unwrap_or("");
+        let mut shown = line.chars().skip(skipped);
+        let (before_it, after_it) = (column - skipped, SHOWN_AFTER);
+        let mut clipped: String = shown.by_ref().take(before_it + after_it).collect();
+        let mut caret = before_it;
+        if skipped > 0 {
+            clipped.insert_str(0, "... ");
+            caret += 4;
+        }
+        if shown.next().is_some() {
+            clipped.push_str(" ...");
+        }
         Self {
             message: message.into(),
             line: before.matches('\n').count() + 1,
-            column: before[line_at..].chars().count() + 1,
-            text: text[line_at..].lines().next().unwrap_or("").to_owned(),
+            column: column + 1,
+            text: clipped,
+            caret,
         }
     }
 }
@@ -36,10 +58,11 @@ impl fmt::Display for QueryError {
             line,
             column,
             text,
+            caret,
         } = self;
         writeln!(f, "line {line}, column {column}: {message}")?;
         writeln!(f, "    {}", text.replace(|c: char| c.is_control(), " "))?;
-        write!(f, "    {:>column$}", "^")
+        write!(f, "    {:>width$}", "^", width = caret + 1)
     }
 }
 

@@ -87,6 +87,16 @@ pub(super) const FIELDS: [(&str, Field); 20] = [
     ("class", Field::Of(Column::Class)),
 ];
 
+/// The name of the column of `T` that needs this column of vectors.
+pub(super) fn name_of(column: Column) -> &'static str {
+    let found = FIELDS.iter().find(|(_, field)| match field {
+        Field::Arrival => column == Column::Time,
+        Field::Of(of) => *of == column,
+        _ => false,
+    });
+    found.expect("every column has a name").0
+}
+
 /// What an answer shows of packets: the first of [`FIELDS`].
 pub(super) const SHOWN: usize = 7;
 

@@ -1,6 +1,6 @@
 //! The compact form of a query: registers, and instructions that only go forward.
 
-use super::fields::{Field, Kind};
+use super::fields::{FIELDS, Field, Kind, name_of};
 use crate::tuple::{Column, Columns};
 
 /// Registers of a program.
@@ -163,13 +163,101 @@ pub(super) enum AnswerOf {
 
 /// A query that needs what vectors do not carry.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("the query needs {missing:?}, which these vectors do not carry")]
+#[error("the query needs {}, which these vectors do not carry", self.fields().join(", "))]
 pub struct Unanswerable {
     /// What is missing.
     pub missing: Vec<Column>,
 }
 
+impl Unanswerable {
+    /// What is missing, as queries name it.
+    #[must_use]
+    pub fn fields(&self) -> Vec<&'static str> {
+        self.missing.iter().map(|&column| name_of(column)).collect()
+    }
+}
+
+/// What the values of an answer's column are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ValueKind {
+    /// Integers.
+    Int,
+    /// Times of arrival, ns since 1970.
+    Time,
+    /// Real numbers.
+    Real,
+    /// Conditions.
+    Bool,
+    /// Addresses.
+    Address,
+}
+
 impl Program {
+    /// The columns of `T` that it reads, as queries name them.
+    #[must_use]
+    pub fn fields(&self) -> Vec<&'static str> {
+        let read = self.fixed.iter().chain(&self.each);
+        let mut names: Vec<&str> = read
+            .filter_map(|(field, _)| FIELDS.iter().find(|(_, known)| known == field))
+            .map(|(name, _)| *name)
+            .collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// Whether a row of the answer is a packet; else it is a group.
+    #[must_use]
+    pub fn is_of_packets(&self) -> bool {
+        matches!(self.answer, AnswerOf::Packets(_))
+    }
+
+    /// How many of the answer's first columns are the key of its groups; 0 if it is of packets.
+    #[must_use]
+    pub fn key_columns(&self) -> usize {
+        match self.answer {
+            AnswerOf::Packets(_) => 0,
+            AnswerOf::Group(index) => {
+                let key = self.groups[usize::from(index)].key.len();
+                let mut words = 0;
+                let fits = |slot: &&Slot| {
+                    words += slot.kind.words();
+                    words <= key
+                };
+                self.slots.iter().take_while(fits).count()
+            }
+        }
+    }
+
+    /// What the values of the answer's columns are.
+    #[must_use]
+    pub fn kinds(&self) -> Vec<ValueKind> {
+        let arrival = self
+            .each
+            .iter()
+            .find(|(field, _)| *field == Field::Arrival)
+            .map(|(_, register)| *register);
+        let kind = |slot: &Slot| match slot.kind {
+            Kind::Int if Some(slot.at) == arrival => ValueKind::Time,
+            Kind::Int => ValueKind::Int,
+            Kind::Real => ValueKind::Real,
+            Kind::Bool => ValueKind::Bool,
+            Kind::Address => ValueKind::Address,
+        };
+        self.slots.iter().map(kind).collect()
+    }
+
+    /// Bytes of a group of each `groupby` in turn: its key, its state, its place in the index.
+    pub(super) fn group_bytes(&self) -> impl Iterator<Item = u64> {
+        let words = |group: &GroupSpec| (group.key.len() + group.state.len() + 2) as u64;
+        self.groups.iter().map(move |group| words(group) * 8)
+    }
+
+    /// Bytes of a row, if the answer is of packets.
+    pub(super) fn row_bytes(&self) -> u64 {
+        let words: usize = self.slots.iter().map(|slot| slot.kind.words()).sum();
+        words as u64 * 8
+    }
+
     /// What vectors must carry for it.
     #[must_use]
     pub fn columns(&self) -> Columns {

@@ -1,4 +1,5 @@
-//! Queries by name: those of Table 4 of the paper, as Marple's authors publish them.
+//! Queries by name: those of Table 4 of the paper, as Marple's authors publish them, and others of
+//! their examples that vectors can answer.
 
 /// A query that comes with Strata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,7 +53,7 @@ impl Shipped {
     }
 }
 
-/// All of them.
+/// All of them; the six of Table 4 first.
 pub const SHIPPED: &[Shipped] = &[
     Shipped {
         name: "concurrent-connections",
@@ -135,6 +136,42 @@ def oos_count([count, lastseq], [tcpseq, payload_len]):
 
 tcps = filter(T, proto == TCP);
 result = groupby(tcps, [srcip, dstip, srcport, dstport, proto, switch], oos_count);
+",
+    },
+    Shipped {
+        name: "byte-counts-per-flow",
+        about: "bytes on the wire of each flow",
+        parameters: &[],
+        text: "\
+def count([bytes], [pkt_len]):
+    bytes = bytes + pkt_len
+
+result = groupby(T, [srcip, dstip, srcport, dstport, proto], count);
+",
+    },
+    Shipped {
+        name: "payload-length-averages",
+        about: "moving average of the payload length of each flow's packets",
+        parameters: &[("alpha", "0.25")],
+        text: "\
+def ewma([avg], [payload_len]):
+    avg = $alpha * avg + (1 - $alpha) * payload_len
+
+result = groupby(T, [srcip, dstip, srcport, dstport, proto, switch], ewma);
+",
+    },
+    Shipped {
+        name: "tcp-timeouts",
+        about: "pauses of each TCP flow that are as long as a retransmission timeout",
+        parameters: &[("low", "200ms"), ("high", "320ms")],
+        text: "\
+def timeout([count, last_time], [tin]):
+    pause = tin - last_time
+    if pause > $low and pause < $high { count = count + 1; }
+    last_time = tin
+
+tcps = filter(T, proto == TCP);
+result = groupby(tcps, [srcip, dstip, srcport, dstport, proto, switch], timeout);
 ",
     },
 ];

@@ -1,6 +1,9 @@
 //! A query's words.
 
+use std::net::IpAddr;
+
 use super::error::QueryError;
+use super::fields::address_words;
 
 /// Bytes of a query at most.
 const TEXT_MAX: usize = 64 * 1024;
@@ -50,6 +53,15 @@ pub(super) fn tokens<'a>(
             let word = &rest[..end.unwrap_or(rest.len())];
             tokens.push((number(word).map_err(|m| QueryError::new(text, at, m))?, at));
             at += word.len();
+        } else if first == '"' {
+            let end = rest[1..]
+                .find(['"', '\n'])
+                .map_or(rest.len(), |end| end + 1);
+            let address = quoted(&rest[1..end.max(1)]).filter(|_| rest[end..].starts_with('"'));
+            let message = "quotes are for addresses, such as \"2001:db8::1\"";
+            let words = address.ok_or_else(|| QueryError::new(text, at, message))?;
+            tokens.push((Token::Address(words), at));
+            at += end + 1;
         } else if first.is_ascii_alphabetic() || first == '_' || first == '$' {
             let end = rest[1..].find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
             let word = &rest[..end.map_or(rest.len(), |end| end + 1)];
@@ -80,13 +92,25 @@ fn parameter<'a>(name: &str, parameters: &[(&str, &'a str)]) -> Result<Token<'a>
     }
 }
 
+/// An address of either family.
+fn quoted(word: &str) -> Option<[u64; 2]> {
+    Some(match word.parse().ok()? {
+        IpAddr::V4(v4) => address_words(u128::from(v4.to_bits()), 4),
+        IpAddr::V6(v6) => address_words(v6.to_bits(), 6),
+    })
+}
+
 /// `7`, `0.2`, `5ms`, `10.0.0.1`.
 fn number<'a>(word: &str) -> Result<Token<'a>, String> {
+    if word.contains(':') {
+        let words = quoted(word).ok_or_else(|| format!("{word} is not an address"))?;
+        return Ok(Token::Address(words));
+    }
     if word.matches('.').count() == 3 {
         let address: std::net::Ipv4Addr = word
             .parse()
-            .map_err(|_| format!("{word} is no IPv4 address"))?;
-        return Ok(Token::Address(super::fields::address_words(
+            .map_err(|_| format!("{word} is not an IPv4 address"))?;
+        return Ok(Token::Address(address_words(
             u128::from(address.to_bits()),
             4,
         )));
@@ -98,9 +122,9 @@ fn number<'a>(word: &str) -> Result<Token<'a>, String> {
         "us" => 1_000,
         "ms" => 1_000_000,
         "s" => 1_000_000_000,
-        other => return Err(format!("{other:?} is no unit: ns, us, ms and s are")),
+        other => return Err(format!("{other:?} is not a unit: ns, us, ms and s are")),
     };
-    let wrong = || format!("{word} is no number that fits");
+    let wrong = || format!("{word} is not a number that fits");
     if digits.contains('.') {
         let real: f64 = digits.parse().map_err(|_| wrong())?;
         return Ok(Token::Real(real * f64::from(unit)));
