@@ -1,7 +1,7 @@
 //! From both tiers of a log to a capture file.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 
 use strata_archive::ArchiveError;
 use strata_archive::parts::{self, Input};
@@ -10,7 +10,9 @@ use strata_store::{BlockFile, Damage, FileKind, Log, Recording, Select, StoreErr
 use strata_wire::Meta;
 
 use crate::by_time::MEMORY_BYTES;
-use crate::exporter::{ExportOptions, Exported, Exporter, FileFormat, Sections};
+use crate::exporter::{
+    ExportOptions, Exported, Exporter, FileFormat, Output, Sections, TakePacket,
+};
 use crate::find::Find;
 use crate::merge;
 use crate::parts::{Parts, parts_of};
@@ -72,6 +74,33 @@ pub fn export_within<W: Write>(
             exporter.meta(recording.id, meta)?;
         }
         let parts = Parts::new(log, recording, find, memory_bytes);
+        merge::write(log, recording, parts, &select, &mut exporter)?;
+    }
+    exporter.finish()
+}
+
+/// Hands out the wanted packets of a log in the order of [`export`], with the same bounds.
+///
+/// # Errors
+///
+/// If the log cannot be read, or `take` fails: a write error then.
+pub fn packets<'a>(
+    log: &Log,
+    find: &Find<'_>,
+    options: ExportOptions<'a>,
+    take: &'a mut TakePacket<'a>,
+) -> Result<Exported, ArchiveError> {
+    let select = options.select.clone();
+    let mut exporter = Exporter::<'_, io::Sink>::to(Output::Packets(take), options);
+    for recording in log.recordings() {
+        let mut damage = Vec::new();
+        for meta in metas_of(log, recording, &mut damage)? {
+            exporter.meta(recording.id, meta)?;
+        }
+        for problem in damage {
+            exporter.damage(problem);
+        }
+        let parts = Parts::new(log, recording, find, MEMORY_BYTES);
         merge::write(log, recording, parts, &select, &mut exporter)?;
     }
     exporter.finish()

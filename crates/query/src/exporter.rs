@@ -1,8 +1,8 @@
-//! Writes packets and the inputs' metadata to a capture file.
+//! Writes packets and the inputs' metadata to a capture file, or hands packets out one by one.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::io::Write;
+use std::io::{self, Write};
 
 use strata_archive::ArchiveError;
 use strata_blocks::{PacketRecord, Record};
@@ -55,9 +55,51 @@ pub struct Exported {
     pub damage: Vec<Damage>,
 }
 
-enum Output<W: Write> {
+/// A packet of a log, as far as it was kept.
+#[derive(Clone, Copy, Debug)]
+pub struct LoggedPacket<'a> {
+    /// Number of its recording.
+    pub recording: u32,
+    /// Number of its interface, of all interfaces of the log.
+    pub interface: u16,
+    /// The interface's link type.
+    pub link: LinkType,
+    /// Arrival, ns since 1970; 0 without a timestamp.
+    pub ts_ns: u64,
+    /// False where the input gave no time.
+    pub has_timestamp: bool,
+    /// Length on the wire.
+    pub wire_len: u32,
+    /// How much of it was captured; as much or less was kept.
+    pub captured_len: u32,
+    /// The bytes kept.
+    pub data: &'a [u8],
+    /// Name of its class; `None` if it has none.
+    pub class: Option<&'a str>,
+    /// The share of all flows that was captured then, up to 1.
+    pub flow_share: f64,
+}
+
+/// Takes packets of a log. An error ends the reading.
+pub type TakePacket<'a> = dyn FnMut(&LoggedPacket<'_>) -> io::Result<()> + 'a;
+
+/// What was decided on a packet.
+pub(crate) trait Judgement {
+    /// Name of its class; `None` if it has none.
+    fn class(&self) -> Option<&str>;
+
+    /// The share of all flows that was captured then, up to 1.
+    fn flow_share(&self) -> f64;
+
+    /// All of it, as text.
+    fn comment(&self) -> String;
+}
+
+/// Where packets go.
+pub(crate) enum Output<'a, W: Write> {
     PcapNg(PcapNgWriter<W>),
     Pcap(PcapWriter<W>),
+    Packets(&'a mut TakePacket<'a>),
 }
 
 /// Bytes of comments of further sections: with more, no program could read the section header.
@@ -118,7 +160,7 @@ impl Sections {
 
 /// Writes packets and the inputs' metadata to a capture file.
 pub(crate) struct Exporter<'a, W: Write> {
-    output: Output<W>,
+    output: Output<'a, W>,
     options: ExportOptions<'a>,
     /// By recording and interface: number in the export, and link type.
     interfaces: HashMap<(u32, u16), (u16, Interface)>,
@@ -149,17 +191,23 @@ impl<'a, W: Write> Exporter<'a, W> {
         options: ExportOptions<'a>,
     ) -> Result<Self, ArchiveError> {
         let section = sections.merged.as_deref().unwrap_or(&[]);
-        Ok(Self {
-            output: match format {
-                FileFormat::PcapNg => Output::PcapNg(PcapNgWriter::new(output, section)?),
-                FileFormat::Pcap => Output::Pcap(PcapWriter::new(output)),
-            },
+        let output = match format {
+            FileFormat::PcapNg => Output::PcapNg(PcapNgWriter::new(output, section)?),
+            FileFormat::Pcap => Output::Pcap(PcapWriter::new(output)),
+        };
+        Ok(Self::to(output, options))
+    }
+
+    /// Puts packets there.
+    pub(crate) fn to(output: Output<'a, W>, options: ExportOptions<'a>) -> Self {
+        Self {
+            output,
             options,
             interfaces: HashMap::new(),
             last_link: None,
             packet_options: Vec::new(),
             exported: Exported::default(),
-        })
+        }
     }
 
     /// Records a damaged place that was skipped.
@@ -181,6 +229,7 @@ impl<'a, W: Write> Exporter<'a, W> {
         match self.output {
             Output::PcapNg(writer) => drop(writer.finish()?),
             Output::Pcap(writer) => drop(writer.finish()?),
+            Output::Packets(_) => {}
         }
         Ok(self.exported)
     }
@@ -225,7 +274,7 @@ impl<'a, W: Write> Exporter<'a, W> {
         Ok(())
     }
 
-    /// Writes a packet, if it is wanted; `comment` returns its comment.
+    /// Writes a packet, if it is wanted.
     ///
     /// # Errors
     ///
@@ -234,11 +283,10 @@ impl<'a, W: Write> Exporter<'a, W> {
         &mut self,
         recording: u32,
         packet: &PacketRecord<'_>,
-        comment: impl FnOnce() -> String,
+        judged: &impl Judgement,
     ) -> Result<(), ArchiveError> {
         if let Some(interface) = self.wanted(recording, packet) {
-            let comment = self.options.comments.then(comment);
-            self.write(interface, packet, comment.as_deref())?;
+            self.write(interface, packet, judged)?;
         }
         Ok(())
     }
@@ -271,19 +319,35 @@ impl<'a, W: Write> Exporter<'a, W> {
 
     fn write(
         &mut self,
-        interface: (u32, u16),
+        (recording, interface): (u32, u16),
         packet: &PacketRecord<'_>,
-        comment: Option<&str>,
+        judged: &impl Judgement,
     ) -> Result<(), ArchiveError> {
-        let Some((number, interface)) = self.interfaces.get(&interface) else {
+        let Some((number, interface)) = self.interfaces.get(&(recording, interface)) else {
             return Ok(());
         };
         let number = *number;
+        if let Output::Packets(take) = &mut self.output {
+            self.exported.packets += 1;
+            let logged = LoggedPacket {
+                recording,
+                interface: number,
+                link: interface.link,
+                ts_ns: packet.ts_ns,
+                has_timestamp: packet.has_timestamp,
+                wire_len: packet.wire_len,
+                captured_len: packet.captured_len,
+                data: packet.data,
+                class: judged.class(),
+                flow_share: judged.flow_share(),
+            };
+            return Ok(take(&logged).map_err(WriteError::Io)?);
+        }
         self.packet_options.clear();
         self.packet_options.extend_from_slice(packet.options);
-        if let Some(comment) = comment {
+        if self.options.comments {
             // Only a crafted log has names too long for an option.
-            let _ = options::push_comment(&mut self.packet_options, comment);
+            let _ = options::push_comment(&mut self.packet_options, &judged.comment());
         }
         let written = PacketRef {
             ts_ns: packet.ts_ns,
@@ -299,6 +363,7 @@ impl<'a, W: Write> Exporter<'a, W> {
                 writer.interface(number, interface)?;
                 writer.packet(&written)?;
             }
+            Output::Packets(_) => {}
         }
         self.exported.packets += 1;
         Ok(())

@@ -2,6 +2,7 @@
 //!
 //! - [`export`]: packets into a capture file, in one order ([`Find`] selects them, a merge of parts
 //!   and of each worker's blocks orders them);
+//! - [`packets`]: the same packets, handed out one by one;
 //! - [`flow_records`], [`RecordWriter`]: flows as CSV, JSON, IPFIX;
 //! - [`reasons_of`]: why packets were kept.
 //!
@@ -12,7 +13,7 @@
 //! merge            the packets of a recording, from both tiers
 //! parts            the packets of its parts
 //! by_time          a merge sort in memory and on disk
-//! exporter         the capture file
+//! exporter         the capture file, or whoever takes packets
 //! records reasons  rows of the tables
 //! ipfix            rows of flows as IPFIX messages
 //! find             which rows may be wanted
@@ -34,8 +35,8 @@ mod reasons;
 mod record;
 mod records;
 
-pub use export::{export, export_within};
-pub use exporter::{ExportOptions, Exported, FileFormat};
+pub use export::{export, export_within, packets};
+pub use exporter::{ExportOptions, Exported, FileFormat, LoggedPacket, TakePacket};
 pub use find::Find;
 pub use reasons::{ReasonCount, reasons_of};
 pub use record::FlowRecord;

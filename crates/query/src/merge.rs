@@ -16,7 +16,7 @@ use strata_store::{Block, Blocks, Cursor, Damage, Log, Recording, Select, StoreE
 use strata_wire::{Context, FlowShare, KeepKind};
 
 use crate::by_time::Waiting;
-use crate::exporter::{Exporter, comment_text};
+use crate::exporter::{Exporter, Judgement, comment_text};
 use crate::parts::Parts;
 
 /// One of the sources that are merged.
@@ -133,7 +133,7 @@ impl Source<'_> {
             Self::Blocks(blocks) => blocks.take(recording, exporter),
             Self::Parts(parts) => {
                 if let Some(packet) = parts.next()? {
-                    exporter.packet(recording, &record(&packet), || of_row(&packet))?;
+                    exporter.packet(recording, &record(&packet), &packet)?;
                 }
                 Ok(())
             }
@@ -220,7 +220,8 @@ impl<'a> WorkerBlocks<'a> {
         match record {
             Ok(Record::Packet(packet)) => {
                 if self.interface.is_none_or(|own| own == packet.interface) {
-                    exporter.packet(recording, &packet, || known.of(&packet))?;
+                    let judged = known.of(&packet);
+                    exporter.packet(recording, &packet, &judged)?;
                 }
             }
             Ok(Record::Verdict(id, verdict)) => {
@@ -244,22 +245,46 @@ impl<'a> WorkerBlocks<'a> {
     }
 }
 
+/// A packet of a block, and what is known of it.
+struct OfBlock<'a> {
+    known: &'a Known,
+    verdict: Option<&'a VerdictRecord>,
+    granularity: &'static str,
+}
+
 impl Known {
-    /// The comment of a packet.
-    fn of(&self, packet: &PacketRecord<'_>) -> String {
-        let verdict = self.verdicts.get(&packet.verdict);
-        let class = verdict.map(|verdict| {
-            let class = self.context.classes.get(usize::from(verdict.class));
+    fn of(&self, packet: &PacketRecord<'_>) -> OfBlock<'_> {
+        OfBlock {
+            known: self,
+            verdict: self.verdicts.get(&packet.verdict),
+            granularity: packet.keep.name(),
+        }
+    }
+}
+
+impl Judgement for OfBlock<'_> {
+    fn class(&self) -> Option<&str> {
+        self.verdict.map(|verdict| {
+            let classes = &self.known.context.classes;
+            let class = classes.get(usize::from(verdict.class));
             class.map_or("unknown", String::as_str)
-        });
-        let score = verdict.filter(|verdict| verdict.trees != Trees::None);
+        })
+    }
+
+    fn flow_share(&self) -> f64 {
+        self.known.share.ratio()
+    }
+
+    fn comment(&self) -> String {
+        let context = &self.known.context;
+        let score = self.verdict.filter(|verdict| verdict.trees != Trees::None);
         comment_text(
-            class,
+            self.class(),
             score.map(|verdict| f64::from(verdict.score) / 65_535.0),
-            packet.keep.name(),
-            &reason(verdict, &self.context),
-            &self.context.mode,
-            self.share.ratio(),
+            self.granularity,
+            &reason(self.verdict, context),
+            &context.mode,
+            self.flow_share(),
         )
     }
 }
@@ -290,17 +315,32 @@ fn record<'a>(packet: &Waiting<'a>) -> PacketRecord<'a> {
     }
 }
 
-/// The comment of a compacted packet.
-fn of_row(packet: &Waiting<'_>) -> String {
-    let [class, granularity, reason, mode] = packet
-        .texts
-        .map(|bytes| std::str::from_utf8(bytes).unwrap_or("damaged"));
-    // A packet whose verdict was lost has no class.
-    let class = (reason != "not-recorded").then_some(class);
-    // Scores were stored in 65,535ths.
-    let score = packet
-        .score
-        .map(|score| (f64::from(score) * 65_535.0).round() / 65_535.0);
-    let share = f64::from(packet.flow_share);
-    comment_text(class, score, granularity, reason, mode, share)
+impl Waiting<'_> {
+    /// Class, granularity, reason, mode.
+    fn texts(&self) -> [&str; 4] {
+        self.texts
+            .map(|bytes| std::str::from_utf8(bytes).unwrap_or("damaged"))
+    }
+}
+
+impl Judgement for Waiting<'_> {
+    fn class(&self) -> Option<&str> {
+        let [class, _, reason, _] = self.texts();
+        // A packet whose verdict was lost has no class.
+        (reason != "not-recorded").then_some(class)
+    }
+
+    fn flow_share(&self) -> f64 {
+        f64::from(self.flow_share)
+    }
+
+    fn comment(&self) -> String {
+        let [_, granularity, reason, mode] = self.texts();
+        // Scores were stored in 65,535ths.
+        let score = self
+            .score
+            .map(|score| (f64::from(score) * 65_535.0).round() / 65_535.0);
+        let share = Judgement::flow_share(self);
+        comment_text(self.class(), score, granularity, reason, mode, share)
+    }
 }
