@@ -114,14 +114,21 @@ impl Args {
 }
 
 /// Filters compiled per link type, as packets of new types appear.
-struct ByLink {
+pub(crate) struct ByLink {
     filter: Filter,
     /// Short: searched for every packet.
     programs: Vec<(LinkType, Option<strata_filter::Program>)>,
 }
 
 impl ByLink {
-    fn matches(&mut self, link: LinkType, packet: &[u8], wire_len: u32) -> bool {
+    pub(crate) fn new(filter: Filter) -> Self {
+        Self {
+            filter,
+            programs: Vec::new(),
+        }
+    }
+
+    pub(crate) fn matches(&mut self, link: LinkType, packet: &[u8], wire_len: u32) -> bool {
         let known = self.programs.iter().position(|(of, _)| *of == link);
         let at = known.unwrap_or_else(|| {
             let compiled = self.filter.compile(link);
@@ -159,10 +166,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             "--from is not before --to: give dates with the times"
         );
     }
-    let mut by_link = filter.clone().map(|filter| ByLink {
-        filter,
-        programs: Vec::new(),
-    });
+    let mut by_link = filter.clone().map(ByLink::new);
     let options = ExportOptions {
         select: find.select(),
         matches: by_link.as_mut().map(|by_link| {

@@ -65,6 +65,15 @@ pub(crate) fn listing<const N: usize>(
     columns: [ColumnForm; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
+    table(reader, &columns, rows.into_iter().map(Vec::from))
+}
+
+/// As [`listing`], where the number of columns is not known before.
+pub(crate) fn table(
+    reader: Reader,
+    columns: &[ColumnForm],
+    rows: impl Iterator<Item = Vec<String>>,
+) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING);
     match reader {

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stderr)]
 
+mod ask;
 mod bounded;
 mod compact;
 mod control;
@@ -85,6 +86,8 @@ enum Command {
     Compact(compact::Args),
     /// Query a log with SQL; needs strata-sql, which `make sql` builds.
     Query(query::Args),
+    /// Ask a question of packets: of a capture, an interface or a log.
+    Ask(Box<ask::Args>),
     /// Check every byte of a log against its checksums.
     Verify(verify::Args),
     /// Make keys for encrypted logs, and replace the keys of a log.
@@ -120,7 +123,7 @@ impl Command {
                 | Self::Relay(_)
                 | Self::Generate(_)
                 | Self::Replay(_)
-        )
+        ) || matches!(self, Self::Ask(args) if args.is_live())
     }
 
     /// Its logging options, if it is long-running.
@@ -159,6 +162,7 @@ fn main() -> ExitCode {
         Command::Export(args) => export::run(&args),
         Command::Compact(args) => compact::run(&args),
         Command::Query(args) => query::run(&args),
+        Command::Ask(args) => ask::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Key(args) => key::run(&args),
         Command::Prune(args) => prune::run(&args),

@@ -1,0 +1,333 @@
+//! Answers: as tables, as text for programs, as files.
+
+mod files;
+
+use std::cmp::Ordering;
+use std::io::{IsTerminal, Write, stdout};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use strata_gpv::marple::{Answer, Program, Value, ValueKind};
+use strata_store::Sources;
+use strata_wire::Printable;
+
+use super::Args;
+use super::asking::Asking;
+use crate::listing::{ColumnForm, Reader, table};
+use crate::output::{Content, Output, refuse, standard, suffix};
+use crate::text;
+
+/// How often a terminal shows the answer so far.
+const SHOW_EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Format {
+    /// For people.
+    Table,
+    /// With a header line.
+    Csv,
+    /// One object per line.
+    Json,
+    /// An Arrow IPC stream.
+    Arrow,
+    /// A Parquet file.
+    Parquet,
+}
+
+impl Format {
+    fn of(args: &Args) -> Self {
+        args.format
+            .unwrap_or_else(|| match suffix(&args.write).as_str() {
+                "csv" => Self::Csv,
+                "json" | "jsonl" | "ndjson" => Self::Json,
+                "arrow" | "arrows" => Self::Arrow,
+                "parquet" => Self::Parquet,
+                _ => Self::Table,
+            })
+    }
+
+    fn content(self) -> Content {
+        match self {
+            Self::Table | Self::Csv | Self::Json => Content::Text,
+            Self::Arrow | Self::Parquet => Content::Binary,
+        }
+    }
+
+    /// Whether answers with different columns fit into one file.
+    fn has_room_for_several(self) -> bool {
+        matches!(self, Self::Table | Self::Json)
+    }
+}
+
+/// By which column of its answer a query's rows are sorted.
+#[derive(Clone, Copy, Debug)]
+struct Sorted {
+    column: usize,
+    largest_first: bool,
+}
+
+/// An answer, sorted and cut as asked for.
+pub(super) struct Answered {
+    pub(super) name: String,
+    pub(super) text: String,
+    pub(super) kinds: Vec<ValueKind>,
+    pub(super) answer: Answer,
+    /// What was said about its sampling.
+    pub(super) remarks: Vec<String>,
+}
+
+/// Where answers go.
+pub(super) struct Answers {
+    format: Format,
+    write: PathBuf,
+    sources: Sources,
+    sorted: Vec<Option<Sorted>>,
+    top: usize,
+    /// One for each query, or one for all.
+    outputs: Vec<Output>,
+    names: Vec<String>,
+    shown: Instant,
+}
+
+impl Answers {
+    /// Refuses what cannot be written; opens nothing yet.
+    pub(super) fn new(args: &Args, asking: &Asking) -> Result<Self> {
+        let format = Format::of(args);
+        let is_pattern = args.write.to_string_lossy().contains("{}");
+        let several = asking.queries.len() > 1;
+        if several && !format.has_room_for_several() && !is_pattern {
+            return Err(refuse(
+                "several queries have different columns: write a file for each, as in \
+                 -w 'answer-{}.csv', or use -F json or table",
+            ));
+        }
+        let queries = asking.queries.iter();
+        let sorted = queries.map(|asked| sorted(args, &asked.name, asked.query.program()));
+        let top = args.top.map_or(Ok(usize::MAX), usize::try_from);
+        Ok(Self {
+            format,
+            write: args.write.clone(),
+            sources: super::sources(args),
+            sorted: sorted.collect::<Result<_>>()?,
+            top: top.unwrap_or(usize::MAX),
+            outputs: Vec::new(),
+            names: asking
+                .queries
+                .iter()
+                .map(|asked| asked.name.clone())
+                .collect(),
+            shown: Instant::now(),
+        })
+    }
+
+    /// What the source reads, and must not be overwritten.
+    pub(super) fn reads(&mut self, sources: Sources) {
+        self.sources = sources;
+    }
+
+    /// Creates the files, once the input was opened: before work that may be long.
+    pub(super) fn open(&mut self) -> Result<()> {
+        let write = self.write.to_string_lossy().into_owned();
+        let paths: Vec<PathBuf> = match write.contains("{}") {
+            true => {
+                let safe = |name: &String| name.replace(['/', '\0'], "_");
+                let names = self.names.iter().map(safe);
+                names
+                    .map(|name| write.replace("{}", &name).into())
+                    .collect()
+            }
+            false => vec![self.write.clone()],
+        };
+        for path in paths {
+            let output = Output::create(&path, self.format.content(), &self.sources)?;
+            self.outputs.push(output);
+        }
+        self.shown = Instant::now();
+        Ok(())
+    }
+
+    /// Whether there is somewhere to write to.
+    pub(super) fn is_open(&self) -> bool {
+        !self.outputs.is_empty()
+    }
+
+    /// Shows the answers so far if it is time for that, on a terminal.
+    pub(super) fn show(&mut self, asking: &mut Asking) -> Result<()> {
+        let is_shown = self.format == Format::Table
+            && self.write.as_os_str() == "-"
+            && stdout().is_terminal()
+            && self.shown.elapsed() >= SHOW_EVERY;
+        if !is_shown {
+            return Ok(());
+        }
+        self.shown = Instant::now();
+        asking.flush();
+        let height = rustix::termios::tcgetwinsize(stdout()).map_or(24, |size| size.ws_row);
+        let room = usize::from(height).saturating_sub(2).max(3);
+        let page = pages(&self.answered(asking));
+        let lines: Vec<&str> = page.lines().collect();
+        let mut out = standard();
+        // Move to the top left corner and clear everything below, as `strata status --watch` does.
+        write!(out, "\x1b[H\x1b[2J")?;
+        for line in lines.iter().take(room) {
+            writeln!(out, "{line}")?;
+        }
+        if lines.len() > room {
+            write!(out, "... {} more lines (--top, --sort)", lines.len() - room)?;
+        }
+        Ok(out.flush()?)
+    }
+
+    /// Writes the answers.
+    pub(super) fn give(&mut self, asking: &mut Asking) -> Result<()> {
+        let answered = self.answered(asking);
+        let outputs = std::mem::take(&mut self.outputs);
+        if outputs.len() == answered.len() && !self.format.has_room_for_several()
+            || outputs.len() > 1
+        {
+            for (mut output, answered) in outputs.into_iter().zip(&answered) {
+                self.write(&mut output, std::slice::from_ref(answered))?;
+                output.finish()?;
+            }
+            return Ok(());
+        }
+        for mut output in outputs {
+            self.write(&mut output, &answered)?;
+            output.finish()?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, output: &mut Output, answered: &[Answered]) -> Result<()> {
+        match self.format {
+            Format::Table => Ok(output.write_all(pages(answered).as_bytes())?),
+            Format::Json => files::json(output, answered),
+            Format::Csv => answered.iter().try_for_each(|a| files::csv(output, a)),
+            Format::Arrow => answered.iter().try_for_each(|a| files::arrow(output, a)),
+            Format::Parquet => answered.iter().try_for_each(|a| files::parquet(output, a)),
+        }
+    }
+
+    fn answered(&self, asking: &mut Asking) -> Vec<Answered> {
+        let answers = asking.answers();
+        let mut all = Vec::new();
+        for ((asked, mut answer), sorted) in asking.queries.iter().zip(answers).zip(&self.sorted) {
+            let kinds = asked.query.program().kinds();
+            sort(&mut answer.rows, &kinds, asked.query.program(), *sorted);
+            answer.rows.truncate(self.top);
+            all.push(Answered {
+                name: asked.name.clone(),
+                text: asked.text.clone(),
+                kinds,
+                answer,
+                remarks: asking.remarks.clone(),
+            });
+        }
+        all
+    }
+}
+
+fn sorted(args: &Args, name: &str, program: &Program) -> Result<Option<Sorted>> {
+    let Some(text) = &args.sort else {
+        return Ok(None);
+    };
+    let column = text.trim_start_matches('-');
+    let names = program.names();
+    let at = names.iter().position(|known| known == column);
+    let at = at.ok_or_else(|| {
+        let names = names.join(", ");
+        refuse(format!("--sort {text}: the columns of {name} are {names}"))
+    })?;
+    Ok(Some(Sorted {
+        column: at,
+        largest_first: text.starts_with('-'),
+    }))
+}
+
+/// Rows in an order that does not depend on how they were found: by all columns, those of packets
+/// by their time first; before that, by the column asked for.
+fn sort(rows: &mut [Vec<Value>], kinds: &[ValueKind], program: &Program, by: Option<Sorted>) {
+    let time = kinds.iter().position(|kind| *kind == ValueKind::Time);
+    let time = time.filter(|_| program.is_of_packets());
+    rows.sort_by(|a, b| {
+        let by_column = by.map_or(Ordering::Equal, |by| {
+            let order = compare(&a[by.column], &b[by.column]);
+            if by.largest_first {
+                order.reverse()
+            } else {
+                order
+            }
+        });
+        let by_time = || time.map_or(Ordering::Equal, |at| compare(&a[at], &b[at]));
+        let all = || {
+            let pairs = a.iter().zip(b);
+            pairs
+                .map(|(a, b)| compare(a, b))
+                .find(|order| order.is_ne())
+                .unwrap_or(Ordering::Equal)
+        };
+        by_column.then_with(by_time).then_with(all)
+    });
+}
+
+fn compare(a: &Value, b: &Value) -> Ordering {
+    match (a, b) {
+        (Value::Int(a), Value::Int(b)) => a.cmp(b),
+        (Value::Real(a), Value::Real(b)) => a.total_cmp(b),
+        (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
+        (Value::Address(a), Value::Address(b)) => a.cmp(b),
+        _ => unreachable!("a column has one kind"),
+    }
+}
+
+/// All answers as tables; with several, each after its name.
+fn pages(answered: &[Answered]) -> String {
+    let mut page = String::new();
+    for (number, one) in answered.iter().enumerate() {
+        if answered.len() > 1 {
+            let gap = if number > 0 { "\n" } else { "" };
+            page += &format!("{gap}{}:\n", Printable(&one.name));
+        }
+        page += &page_of(one);
+    }
+    page
+}
+
+fn page_of(answered: &Answered) -> String {
+    let columns: Vec<ColumnForm> = answered
+        .kinds
+        .iter()
+        .map(|kind| match kind {
+            ValueKind::Int | ValueKind::Real => ColumnForm::numbers(0).apart(),
+            ValueKind::Time | ValueKind::Bool | ValueKind::Address => ColumnForm::words(0).apart(),
+        })
+        .collect();
+    let cell = |(value, kind): (&Value, &ValueKind)| match (value, kind) {
+        (Value::Int(ns), ValueKind::Time) => {
+            u64::try_from(*ns).map_or_else(|_| ns.to_string(), text::time)
+        }
+        (Value::Int(int), _) => int.to_string(),
+        (Value::Real(real), _) => real_text(*real),
+        (Value::Bool(bool), _) => bool.to_string(),
+        (Value::Address(address), _) => address.to_string(),
+    };
+    let rows = answered.answer.rows.iter();
+    let rows = rows.map(|row| row.iter().zip(&answered.kinds).map(cell).collect());
+    let head = answered.answer.names.clone();
+    table(
+        Reader::of_stdout(),
+        &columns,
+        std::iter::once(head).chain(rows),
+    )
+}
+
+/// A number for people: up to six decimals.
+fn real_text(real: f64) -> String {
+    let text = format!("{real:.6}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    match text {
+        "" | "-0" => String::from("0"),
+        text => text.to_owned(),
+    }
+}
