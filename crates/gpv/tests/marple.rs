@@ -425,9 +425,10 @@ fn large_groups_and_rows_are_bounded_by_their_bytes() {
 
 #[test]
 fn a_program_says_what_its_answer_is() {
+    use ValueKind::{Address, Int, Real, Time};
     let of = |text: &str| compile(text, &[]).unwrap_or_else(|error| panic!("{error}"));
     let rows = of("R = filter(T, proto == TCP);");
-    use ValueKind::{Address, Int, Real, Time};
+
     assert!(rows.is_of_packets());
     assert_eq!(rows.kinds(), [Address, Address, Int, Int, Int, Time, Int]);
     assert_eq!(rows.key_columns(), 0);
