@@ -117,6 +117,36 @@ fn naive(name: &str, packets: &[Packet]) -> Rows {
                 .map(|(source, count)| format!("{source} {count}"))
                 .collect()
         }
+        "byte-counts-per-flow" => {
+            let mut flows: HashMap<String, u64> = HashMap::new();
+            for packet in packets {
+                *flows.entry(flow(&packet.key)).or_default() += u64::from(packet.size.min(65_535));
+            }
+            let rows = flows.iter();
+            rows.map(|(flow, bytes)| format!("{flow} {bytes}"))
+                .collect()
+        }
+        "payload-length-averages" => {
+            let mut averages: HashMap<String, f64> = HashMap::new();
+            for packet in packets {
+                let average = averages.entry(flow(&packet.key)).or_default();
+                let len = f64::from(packet.payload_len.min(65_535));
+                *average = 0.25 * *average + 0.75 * len;
+            }
+            averages
+                .iter()
+                .map(|(flow, average)| format!("{flow} 7 {average:e}"))
+                .collect()
+        }
+        _ => naive_tcp(name, packets),
+    };
+    rows.sort();
+    rows
+}
+
+/// As [`naive`], of queries about TCP.
+fn naive_tcp(name: &str, packets: &[Packet]) -> Rows {
+    match name {
         "tcp-non-monotonic" => {
             let mut flows: HashMap<String, (u32, u64)> = HashMap::new();
             for packet in packets.iter().filter(|packet| packet.key.protocol() == 6) {
@@ -141,27 +171,6 @@ fn naive(name: &str, packets: &[Packet]) -> Rows {
                 .map(|(flow, (count, next))| format!("{flow} 7 {count} {next}"))
                 .collect()
         }
-        "byte-counts-per-flow" => {
-            let mut flows: HashMap<String, u64> = HashMap::new();
-            for packet in packets {
-                *flows.entry(flow(&packet.key)).or_default() += u64::from(packet.size.min(65_535));
-            }
-            let rows = flows.iter();
-            rows.map(|(flow, bytes)| format!("{flow} {bytes}"))
-                .collect()
-        }
-        "payload-length-averages" => {
-            let mut averages: HashMap<String, f64> = HashMap::new();
-            for packet in packets {
-                let average = averages.entry(flow(&packet.key)).or_default();
-                let len = f64::from(packet.payload_len.min(65_535));
-                *average = 0.25 * *average + 0.75 * len;
-            }
-            averages
-                .iter()
-                .map(|(flow, average)| format!("{flow} 7 {average:e}"))
-                .collect()
-        }
         "tcp-timeouts" => {
             let mut flows: HashMap<String, (u64, u64)> = HashMap::new();
             for packet in packets.iter().filter(|packet| packet.key.protocol() == 6) {
@@ -176,9 +185,7 @@ fn naive(name: &str, packets: &[Packet]) -> Rows {
                 .collect()
         }
         other => panic!("no naive program for {other}"),
-    };
-    rows.sort();
-    rows
+    }
 }
 
 /// Runs queries over vectors, or over records that the agent put together of them, while others
