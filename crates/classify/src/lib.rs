@@ -2,12 +2,14 @@
 //!
 //! - [`Model`]: the model file (JSON, `docs/formats/model.md`), fully checked when it is loaded;
 //!   its naive evaluation is the twin of
-//! - [`Forest`]: the same trees laid out for batches of packets;
+//! - [`Forest`]: the same trees laid out for batches of packets, and
+//! - [`RowForest`]: for larger ones, as operations on rows of bits;
 //! - [`Drift`]: whether the traffic is still what the model was trained on;
 //! - [`Verdicts`]: from the leaves that a packet reached to its class, score and the reason, each
 //!   combination computed once.
 //!
-//! Uses `sketch` for the names and codings of features; used by `pipeline`.
+//! Uses `sketch` for the names and codings of features, `wire` for vector instructions; used by
+//! `pipeline`.
 #![deny(unsafe_code)]
 
 mod drift;
@@ -16,7 +18,7 @@ mod model;
 mod verdict;
 
 pub use drift::{DRIFTED, Drift, DriftReport, SAMPLES_MIN};
-pub use forest::{Columns, Forest, Kernel, LANES};
+pub use forest::{Columns, Forest, Kernel, LANES, RowForest};
 pub use model::{
     Buckets, Class, Decision, Distribution, Distributions, FeatureUse, Leaves, Model,
     ModelArithmetic, ModelError, Node, Rule, Tree,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use strata_sketch::Level;
 
-use crate::forest::LANES;
+use crate::forest::{LANES, RowForest};
 use crate::model::{Leaves, Model, Tree};
 
 /// The class of packets that are not dissected, which no model names.
@@ -16,8 +16,8 @@ const COMBINATIONS_MAX: usize = 40_000;
 /// The most verdicts there can be: those, one for what is not dissected, and the shared ones of two
 /// levels and at most 251 classes. A record has numbers for more, for who else decided.
 pub const VERDICTS_MAX: usize = COMBINATIONS_MAX + 1 + 2 * 251;
-/// Direct-mapped cache in front of the table: 16 bytes each, 64 KiB.
-const CACHE_SLOTS: usize = 4_096;
+/// Direct-mapped caches in front of the table: of 128 KiB for leaves, of 80 KiB for keys.
+const CACHE_SLOTS: usize = 8_192;
 /// A leaf's share of a class in fixed point.
 const SHARE_ONE: u32 = 65_535;
 
@@ -56,6 +56,35 @@ impl Shares {
     }
 }
 
+/// Verdicts by keys that stand for one combination of leaves each.
+struct KeyCache {
+    keys: Box<[u64; CACHE_SLOTS]>,
+    verdicts: Box<[VerdictId; CACHE_SLOTS]>,
+    /// All of them.
+    all: HashMap<u64, VerdictId>,
+}
+
+impl KeyCache {
+    /// Without any: each slot has the key of another one.
+    fn new() -> Self {
+        let mut keys = Box::new([0; CACHE_SLOTS]);
+        keys[cache_slot(0)] = 1;
+        debug_assert_ne!(cache_slot(0), cache_slot(1));
+        Self {
+            keys,
+            verdicts: Box::new([0; CACHE_SLOTS]),
+            all: HashMap::new(),
+        }
+    }
+}
+
+/// The slot of a key in a direct-mapped cache.
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation, reason = "13 bits")]
+fn cache_slot(key: u64) -> usize {
+    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 51) as usize % CACHE_SLOTS
+}
+
 /// All verdicts of a run. Memory: at most 40 000 combinations of leaves.
 pub struct Verdicts {
     table: Vec<Verdict>,
@@ -63,6 +92,8 @@ pub struct Verdicts {
     classes_of: Vec<u8>,
     by_leaves: [HashMap<Leaves, VerdictId>; 2],
     cache: Vec<(u64, VerdictId)>,
+    /// By level, for keys of a [`RowForest`].
+    by_key: [KeyCache; 2],
     /// The leaves being looked up; kept, so that nothing is allocated.
     sought: Leaves,
     shares: [Shares; 2],
@@ -129,6 +160,7 @@ impl Verdicts {
             }],
             by_leaves: [HashMap::new(), HashMap::new()],
             cache: vec![(0, 0); CACHE_SLOTS],
+            by_key: [KeyCache::new(), KeyCache::new()],
             sought: Leaves::new(),
             shares: [shares_of(&model.packet_trees), shares_of(&model.flow_trees)],
             rules: rules.map(|r| (index(&r.class), r.score_at_least)).collect(),
@@ -218,9 +250,7 @@ impl Verdicts {
         leaves: &[[u16; LANES]],
         lane: usize,
     ) -> VerdictId {
-        let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
-        #[allow(clippy::cast_possible_truncation)]
-        let place = mixed as usize % CACHE_SLOTS;
+        let place = cache_slot(key);
         let (cached, known) = self.cache[place];
         let exact = self.shares[slot_of(level)].is_exact();
         if cached == key && (exact || self.is_known(known, level, leaves, lane)) {
@@ -228,6 +258,33 @@ impl Verdicts {
         }
         let found = self.look_up(level, leaves, lane);
         self.cache[place] = (key, found);
+        found
+    }
+
+    /// The verdict in the cache's slot of a key, and 0 if it is the key's own.
+    #[inline(always)]
+    #[must_use]
+    pub fn probe_key(&self, level: Level, key: u64) -> (VerdictId, u64) {
+        let cache = &self.by_key[slot_of(level)];
+        let slot = cache_slot(key);
+        (cache.verdicts[slot], cache.keys[slot] ^ key)
+    }
+
+    /// The verdict by a key that was not in the cache. Numbers are given in the order of calls, as by
+    /// [`Verdicts::find`].
+    #[cold]
+    pub fn learn_key(&mut self, level: Level, key: u64, forest: &RowForest) -> VerdictId {
+        let known = self.by_key[slot_of(level)].all.get(&key).copied();
+        let found = known.unwrap_or_else(|| {
+            forest.leaves(key, &mut self.sought);
+            self.look_up_sought(level)
+        });
+        let (cache, slot) = (&mut self.by_key[slot_of(level)], cache_slot(key));
+        if known.is_none() && cache.all.len() < COMBINATIONS_MAX {
+            cache.all.insert(key, found);
+        }
+        cache.keys[slot] = key;
+        cache.verdicts[slot] = found;
         found
     }
 
@@ -241,9 +298,14 @@ impl Verdicts {
 
     #[cold]
     fn look_up(&mut self, level: Level, rows: &[[u16; LANES]], lane: usize) -> VerdictId {
-        let slot = slot_of(level);
         self.sought.clear();
         self.sought.extend(rows.iter().map(|row| row[lane]));
+        self.look_up_sought(level)
+    }
+
+    /// The verdict on the leaves in `sought`.
+    fn look_up_sought(&mut self, level: Level) -> VerdictId {
+        let slot = slot_of(level);
         if let Some(&id) = self.by_leaves[slot].get(&self.sought) {
             return id;
         }

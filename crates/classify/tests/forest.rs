@@ -4,9 +4,11 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use strata_classify::{
-    Class, Columns, Decision, FeatureUse, Forest, Kernel, LANES, Model, Node, Rule, Tree, Verdicts,
+    Class, Columns, Decision, FeatureUse, Forest, Kernel, LANES, Model, Node, RowForest, Rule,
+    Tree, Verdicts,
 };
 use strata_sketch::{Feature, Level};
+use strata_wire::wide::{Simd, WIDE};
 
 fn used(feature: Feature) -> FeatureUse {
     FeatureUse {
@@ -63,13 +65,21 @@ const DEEPEST: usize = 60;
 
 /// A random tree: splits until the depth is used up or chance picks a leaf.
 fn tree(features: usize) -> impl Strategy<Value = Tree> {
-    let step = (any::<bool>(), 0..features, -5.0..3_000.0_f64, 0.0..=1.0_f64);
-    prop::collection::vec(step, 1..500).prop_map(|steps| {
+    tree_of_depth(features, DEEPEST, -5.0..3_000.0_f64)
+}
+
+fn tree_of_depth(
+    features: usize,
+    deepest: usize,
+    thresholds: impl Strategy<Value = f64>,
+) -> impl Strategy<Value = Tree> {
+    let step = (any::<bool>(), 0..features, thresholds, 0.0..=1.0_f64);
+    prop::collection::vec(step, 1..500).prop_map(move |steps| {
         let mut nodes = vec![Node::default()];
         let mut open = vec![(0, 0)];
         for (splits, feature, at_most, share) in steps {
             let Some((at, depth)) = open.pop() else { break };
-            if splits && depth < DEEPEST {
+            if splits && depth < deepest {
                 let left = nodes.len();
                 nodes[at] = Node {
                     feature: Some(feature),
@@ -90,6 +100,86 @@ fn tree(features: usize) -> impl Strategy<Value = Tree> {
         }
         Tree { nodes }
     })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// A batch of several blocks, some not full; thresholds of all widths, and values next to them.
+    #[test]
+    fn rows_of_bits_reach_the_leaves_of_the_naive_walk(
+        trees in prop::collection::vec(
+            tree_of_depth(4, 8, prop_oneof![
+                -5.0..300.0_f64, 65_500.0..65_600.0_f64, 0.0..16_777_216.0_f64,
+                prop::sample::select(vec![253.0, 254.0, 255.0, 65_533.0, 65_534.0, 65_535.0, 4_294_967_295.0]),
+            ]),
+            0..=8,
+        ),
+        values in prop::collection::vec(
+            prop::array::uniform4(prop_oneof![
+                0_u32..300, 65_500_u32..65_600, any::<u32>(),
+                prop::sample::select(vec![254_u32, 255, 256, 65_534, 65_535, 65_536, u32::MAX]),
+            ]),
+            1..=WIDE,
+        ),
+    ) {
+        let model = model(trees, vec![Tree { nodes: vec![leaf(1.0)] }]);
+        let model = Model::from_json(model.to_json().as_bytes()).unwrap();
+        for simd in Simd::available() {
+            let mut forest = RowForest::new(&model, Level::Flow, simd).expect("trees that fit");
+            for (block, values) in values.chunks(LANES).enumerate() {
+                let mut columns: Columns = [0; 64 * LANES];
+                for (lane, values) in values.iter().enumerate() {
+                    for (column, value) in values.iter().enumerate() {
+                        columns[column * LANES + lane] = *value;
+                    }
+                }
+                forest.compare(&columns, block);
+            }
+            forest.find_keys();
+            for (block, values) in values.chunks(LANES).enumerate() {
+                let mut keys = vec![None; values.len()];
+                forest.each_key(block, values.len(), |place, key| keys[place] = Some(key));
+                for (key, values) in keys.into_iter().zip(values) {
+                    let mut leaves = Vec::new();
+                    forest.leaves(key.expect("each packet has a key"), &mut leaves);
+                    prop_assert_eq!(leaves, model.leaves_naive(Level::Flow, values));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_forest_with_more_heights_than_a_key_has_bits_has_no_rows() {
+    let chain = |splits: usize| {
+        let mut nodes = Vec::new();
+        for n in 0..splits {
+            nodes.push(Node {
+                feature: Some(0),
+                at_most: Some(10.0 * n as f64),
+                left: Some(2 * n + 1),
+                right: Some(2 * n + 2),
+                classes: None,
+            });
+            nodes.push(leaf(0.5));
+        }
+        nodes.push(leaf(0.5));
+        Tree { nodes }
+    };
+    for simd in Simd::available() {
+        for (heights, fits) in [([32, 32], true), ([32, 33], false)] {
+            let trees = heights.map(chain).to_vec();
+            let model = model(
+                trees,
+                vec![Tree {
+                    nodes: vec![leaf(1.0)],
+                }],
+            );
+            let model = Model::from_json(model.to_json().as_bytes()).unwrap();
+            assert_eq!(RowForest::new(&model, Level::Flow, simd).is_some(), fits);
+        }
+    }
 }
 
 proptest! {

@@ -139,7 +139,7 @@ impl Classifier {
         let packet = Side::new(model, Level::Packet, path.kernel());
         let wide = path
             .simd()
-            .map(|simd| Box::new(Wide::new(simd, &packet, &flow)));
+            .map(|simd| Box::new(Wide::new(simd, model, &packet, &flow)));
         Self {
             wide,
             sketch: model.new_sketch(BITS_DEFAULT),

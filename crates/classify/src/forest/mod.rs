@@ -3,7 +3,8 @@
 //! - [`walk`]: from node to node, any tree, any machine: the portable form;
 //! - [`levels`]: trees of bounded width as tables of bytes, one per level;
 //! - [`bytes`]: the kernel over those tables, 64 packets at a time, generic over
-//! - [`avx512`], [`avx2`], [`neon`]: what each instruction set offers it.
+//! - [`avx512`], [`avx2`], [`neon`]: what each instruction set offers it;
+//! - [`rows`]: trees of bounded height as operations on rows of bits, 256 packets at a time.
 //!
 //! All give the leaves of [`Model::leaves_naive`](crate::Model::leaves_naive).
 
@@ -19,12 +20,14 @@ mod bytes;
 mod levels;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod rows;
 mod walk;
 
 use strata_sketch::{Clock, Feature, Level};
 
 use crate::model::{FEATURES_MAX, Model, Tree};
 use levels::Group;
+pub use rows::RowForest;
 use walk::FlatTree;
 
 /// Packets of a batch.

@@ -1,11 +1,14 @@
 //! The classifier for batches in columns: what [`Classifier::classify`] does, 16 and 64 packets
 //! at a time across a batch of 256.
 
-use strata_classify::{LANES, VerdictId, Verdicts};
+use strata_classify::{LANES, Model, RowForest, VerdictId, Verdicts};
 use strata_sketch::{Gathered, Level};
 use strata_wire::wide::{GROUP, GROUPS, PacketColumns, Simd, WIDE};
 
 use super::{Classifier, Side, bits};
+
+/// Blocks of a batch.
+const BLOCKS: usize = WIDE / LANES;
 
 /// What the packets of a batch in columns need until they have verdicts.
 #[derive(Debug)]
@@ -13,10 +16,28 @@ pub(super) struct Wide {
     simd: Simd,
     /// Packets without a bucket, and with one.
     sides: [WideSide; 2],
-    /// By place in the batch: the key by which a verdict is found.
+    unknown: Unknown,
+}
+
+/// Packets whose verdicts are not known by their keys alone, by place in the batch.
+#[derive(Debug)]
+struct Unknown {
+    /// By side and group.
+    lanes: [[u16; GROUPS]; 2],
+    /// The key by which a verdict is found.
     keys: [u64; WIDE],
-    /// Where its leaves are, among those of its side.
+    /// Where its leaves are, among those of its side, if it has [`Found::Leaves`].
     places: [u8; WIDE],
+}
+
+impl Unknown {
+    #[inline]
+    fn add(&mut self, side: usize, lane: u8, key: u64, place: u8) {
+        let at = usize::from(lane);
+        self.lanes[side][at / GROUP] |= 1 << (at % GROUP);
+        self.keys[at] = key;
+        self.places[at] = place;
+    }
 }
 
 /// The packets of one side.
@@ -24,30 +45,55 @@ pub(super) struct Wide {
 struct WideSide {
     level: Level,
     gathered: Gathered,
-    /// For each block of the batch so far, the leaves of every tree.
-    leaves: [Vec<[u16; LANES]>; WIDE / LANES],
+    found: Found,
     blocks: usize,
 }
 
+/// How the leaves of a side's packets are found.
+#[derive(Debug)]
+enum Found {
+    /// As keys, for all blocks together.
+    Keys {
+        forest: Box<RowForest>,
+        /// By block: the packets' places in the batch.
+        lanes: [[u8; LANES]; BLOCKS],
+        counts: [usize; BLOCKS],
+    },
+    /// For each block of the batch so far, the leaves of every tree.
+    Leaves([Vec<[u16; LANES]>; BLOCKS]),
+}
+
 impl WideSide {
-    fn new(side: &Side) -> Self {
+    fn new(simd: Simd, model: &Model, side: &Side) -> Self {
         let leaves = || vec![[0; LANES]; side.forest.tree_count()];
+        let found = match RowForest::new(model, side.level, simd) {
+            Some(forest) => Found::Keys {
+                forest: Box::new(forest),
+                lanes: [[0; LANES]; BLOCKS],
+                counts: [0; BLOCKS],
+            },
+            None => Found::Leaves([leaves(), leaves(), leaves(), leaves()]),
+        };
         Self {
             level: side.level,
             gathered: Gathered::new(side.asked.iter().copied()),
-            leaves: [leaves(), leaves(), leaves(), leaves()],
+            found,
             blocks: 0,
         }
     }
 }
 
 impl Wide {
-    pub(super) fn new(simd: Simd, packet: &Side, flow: &Side) -> Self {
+    pub(super) fn new(simd: Simd, model: &Model, packet: &Side, flow: &Side) -> Self {
+        let side = |side| WideSide::new(simd, model, side);
         Self {
             simd,
-            sides: [WideSide::new(packet), WideSide::new(flow)],
-            keys: [0; WIDE],
-            places: [0; WIDE],
+            sides: [side(packet), side(flow)],
+            unknown: Unknown {
+                lanes: [[0; GROUPS]; 2],
+                keys: [0; WIDE],
+                places: [0; WIDE],
+            },
         }
     }
 }
@@ -91,69 +137,124 @@ impl Classifier {
         self.wide = Some(wide);
     }
 
-    /// Finds the leaves of the packets in the first block of a side.
+    /// Evaluates the first block of a side.
     fn evaluate_block(&mut self, wide: &mut Wide, side: usize) {
         let Wide {
             simd,
             sides,
-            keys,
-            places,
+            unknown,
         } = wide;
+        let number = side;
         let side = &mut sides[side];
         let (block, lanes) = side.gathered.block();
-        let leaves = &mut side.leaves[side.blocks];
-        let forest = match side.level {
-            Level::Packet => &self.packet.forest,
-            Level::Flow => {
-                self.samples.take(block, lanes);
-                &self.flow.forest
-            }
-        };
-        forest.leaves(block, lanes.len(), leaves);
-        let mut found = [0; LANES];
-        let (verdicts, level) = (&self.verdicts, side.level);
-        let wanted = &mut found[..lanes.len()];
-        simd.call(|| verdicts.keys(level, leaves, wanted));
-        for ((place, &lane), key) in (0..).zip(lanes).zip(found) {
-            keys[usize::from(lane)] = key;
-            places[usize::from(lane)] = place;
+        if side.level == Level::Flow {
+            self.samples.take(block, lanes);
         }
-        let first = (side.blocks * LANES).to_le_bytes()[0];
-        for &lane in lanes {
-            places[usize::from(lane)] |= first;
+        match &mut side.found {
+            Found::Keys {
+                forest,
+                lanes: all,
+                counts,
+            } => {
+                forest.compare(block, side.blocks);
+                all[side.blocks][..lanes.len()].copy_from_slice(lanes);
+                counts[side.blocks] = lanes.len();
+            }
+            Found::Leaves(leaves) => {
+                let leaves = &mut leaves[side.blocks];
+                let forest = match side.level {
+                    Level::Packet => &self.packet.forest,
+                    Level::Flow => &self.flow.forest,
+                };
+                forest.leaves(block, lanes.len(), leaves);
+                let mut found = [0; LANES];
+                let (verdicts, level) = (&self.verdicts, side.level);
+                let wanted = &mut found[..lanes.len()];
+                simd.call(|| verdicts.keys(level, leaves, wanted));
+                let first = (side.blocks * LANES).to_le_bytes()[0];
+                for ((place, &lane), key) in (first..=u8::MAX).zip(lanes).zip(found) {
+                    unknown.add(number, lane, key, place);
+                }
+            }
         }
         side.blocks += 1;
         side.gathered.advance();
     }
 
     /// Gives the packets of a batch their verdicts, in order.
-    pub(crate) fn finish_columns(
-        &mut self,
-        dissected: &[u16; GROUPS],
-        verdicts: &mut [VerdictId; WIDE],
-    ) {
+    pub(crate) fn finish_columns(&mut self, verdicts: &mut [VerdictId; WIDE]) {
         let Some(mut wide) = self.wide.take() else {
             return;
         };
+        *verdicts = [Verdicts::UNCLASSIFIED_ID; WIDE];
         for side in 0..2 {
             if !wide.sides[side].gathered.block().1.is_empty() {
                 self.evaluate_block(&mut wide, side);
             }
-            wide.sides[side].blocks = 0;
+            self.find_known(&mut wide, side, verdicts);
         }
-        let all = verdicts.as_chunks_mut::<GROUP>().0;
-        for ((group, &dissected), verdicts) in dissected.iter().enumerate().zip(all) {
-            *verdicts = [Verdicts::UNCLASSIFIED_ID; GROUP];
-            for lane in bits(dissected.into()) {
+        for group in 0..GROUPS {
+            let [packet, flow] = [0, 1].map(|side| wide.unknown.lanes[side][group]);
+            for lane in bits(u64::from(packet | flow)) {
+                let side = &wide.sides[usize::from(flow >> lane & 1)];
                 let at = group * GROUP + lane;
-                let (key, place) = (wide.keys[at], usize::from(wide.places[at]));
-                let side = &wide.sides[Verdicts::level_of(key) as usize];
-                let leaves = &side.leaves[place / LANES];
-                verdicts[lane] = self.verdicts.find(side.level, key, leaves, place % LANES);
+                verdicts[at] = self.find_unknown(side, &wide.unknown, at);
             }
         }
+        wide.unknown.lanes = [[0; GROUPS]; 2];
+        wide.sides.iter_mut().for_each(|side| side.blocks = 0);
         let known = &self.verdicts;
         self.samples.count(|lane| known.anomaly(verdicts[lane]));
         self.wide = Some(wide);
+    }
+
+    /// The verdicts that are known by the keys of a side.
+    #[inline]
+    fn find_known(&self, wide: &mut Wide, side: usize, verdicts: &mut [VerdictId; WIDE]) {
+        let Wide { sides, unknown, .. } = wide;
+        let WideSide {
+            level,
+            found:
+                Found::Keys {
+                    forest,
+                    lanes,
+                    counts,
+                },
+            blocks: blocks @ 1..,
+            ..
+        } = &mut sides[side]
+        else {
+            return;
+        };
+        forest.find_keys();
+        for block in 0..*blocks {
+            let lanes = &lanes[block];
+            let mut differences = 0;
+            forest.each_key(block, counts[block], |place, key| {
+                let (verdict, difference) = self.verdicts.probe_key(*level, key);
+                verdicts[usize::from(lanes[place % LANES])] = verdict;
+                differences |= difference;
+            });
+            if differences != 0 {
+                forest.each_key(block, counts[block], |place, key| {
+                    if self.verdicts.probe_key(*level, key).1 != 0 {
+                        unknown.add(side, lanes[place % LANES], key, 0);
+                    }
+                });
+            }
+        }
+    }
+
+    /// The verdict of a packet in [`Unknown`].
+    fn find_unknown(&mut self, side: &WideSide, unknown: &Unknown, at: usize) -> VerdictId {
+        let key = unknown.keys[at];
+        match &side.found {
+            Found::Keys { forest, .. } => self.verdicts.learn_key(side.level, key, forest),
+            Found::Leaves(leaves) => {
+                let place = usize::from(unknown.places[at]);
+                let leaves = &leaves[place / LANES];
+                self.verdicts.find(side.level, key, leaves, place % LANES)
+            }
+        }
     }
 }

@@ -212,13 +212,11 @@ impl<S: Sink> Worker<S> {
             }
             self.classifier.count_columns(&wide.columns, groups);
         }
-        wide.columns.dissected[count.div_ceil(GROUP)..].fill(0);
         wide.header_end = wide.columns.header_len;
         for (at, headers) in &wide.others {
             wide.header_end[*at] = headers.kept_header_len(wide.columns.captured_len[*at]);
         }
-        self.classifier
-            .finish_columns(&wide.columns.dissected, &mut wide.verdicts);
+        self.classifier.finish_columns(&mut wide.verdicts);
     }
 
     /// Headers and flow of a packet that is not plain.
@@ -267,28 +265,35 @@ impl<S: Sink> Worker<S> {
         let mut others = 0;
         let mut at = 0;
         while at < data.len() {
-            let has_room = self.block.room() >= rest + PREFIX_LEN + DEFINITIONS_LEN;
-            let end = if has_room && self.block.refers_to(interface) {
-                let undefined = |&id: &VerdictId| self.block.needs_verdict(id);
-                let verdicts = &wide.verdicts[at..data.len()];
-                at + verdicts
-                    .iter()
-                    .position(undefined)
-                    .unwrap_or(verdicts.len())
-            } else {
-                at
-            };
+            let end = self.end_of_run(&wide.verdicts[at..data.len()], interface, rest) + at;
             if at < end {
                 rest -= self.push_run(wide, (interface, data), at..end, &mut others);
+                at = end;
+                continue;
             }
-            if end < data.len() {
-                // It refers to what is not defined yet, or there may not be space for all.
-                rest -= PACKET_HEADER_LEN + wide.kept_len[end] as usize;
-                self.record_one(wide, (end, &mut others), &batch.get(start + end))?;
-            }
-            at = end + 1;
+            // There may not be space for all, or it refers to what is defined with it.
+            rest -= PACKET_HEADER_LEN + wide.kept_len[at] as usize;
+            self.record_one(wide, (at, &mut others), &batch.get(start + at))?;
+            at += 1;
         }
         Ok(())
+    }
+
+    /// How many of these packets, whose records take `bytes`, can be recorded as a run. Defines the
+    /// verdict of the first one where that makes it one of them.
+    fn end_of_run(&mut self, verdicts: &[VerdictId], interface: u16, bytes: usize) -> usize {
+        let room = self.block.room();
+        let fits = |definitions: usize| room >= bytes + PREFIX_LEN + definitions;
+        if !fits(DEFINITIONS_LEN) || !self.block.refers_to(interface) {
+            return 0;
+        }
+        // As much space is needed for the next one.
+        if self.block.needs_verdict(verdicts[0]) && fits(2 * DEFINITIONS_LEN) {
+            self.define_reason(verdicts[0]);
+        }
+        let undefined = |&id: &VerdictId| self.block.needs_verdict(id);
+        let end = verdicts.iter().position(undefined);
+        end.unwrap_or(verdicts.len())
     }
 
     /// How much is kept of each packet; returns how many bytes their records take.

@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::lanes::{Kernel, Lanes};
-use super::{Avx2, GROUP};
+use super::{Avx2, BitRow, GROUP};
 
 /// Runs a kernel compiled for these instructions.
 #[inline]
@@ -194,12 +194,48 @@ fn heads_8(packets: &[&[u8]; 8]) -> [__m256i; 7] {
     ]
 }
 
+/// Packs the results of comparisons of eight times 8 numbers: a bit each.
+#[inline(always)]
+fn store_bits(greater: [__m256i; 4], to: &mut u64) {
+    let [a, b, c, d] = greater;
+    // SAFETY: inlined into functions that hold the proof; both halves are within the word.
+    unsafe {
+        let bits = |a, b| _mm256_movemask_epi8(_mm256_packs_epi16(a, b));
+        let to = std::ptr::from_mut(to).cast::<i32>();
+        to.write(bits(a, b));
+        to.add(1).write(bits(c, d));
+    }
+}
+
+/// Numbers clamped to less than 2^16, 16 to a register, in the order of [`Lanes::FOURS`].
+#[inline(always)]
+fn pack_halves(values: &[u32; 64], most: u32) -> [__m256i; 4] {
+    let values = values.as_chunks::<16>().0;
+    // SAFETY: inlined into functions that hold the proof; loads of 8 numbers of 16.
+    let pack = |n: usize| unsafe {
+        let start = values[n].as_ptr().cast::<__m256i>();
+        let most = _mm256_set1_epi32(most.cast_signed());
+        let low = _mm256_min_epu32(_mm256_loadu_si256(start), most);
+        let high = _mm256_min_epu32(_mm256_loadu_si256(start.add(1)), most);
+        _mm256_packus_epi32(low, high)
+    };
+    [pack(0), pack(1), pack(2), pack(3)]
+}
+
 impl Lanes for Avx2 {
     type U32 = U32;
     type U64 = U64;
     type F64 = F64;
     type Mask = U32;
     type Packing = Packing;
+    // With their top bits inverted, since comparisons are of signed numbers.
+    type Words = [__m256i; 8];
+    type Halves = [__m256i; 4];
+    type Bytes = [__m256i; 2];
+    type Row = __m256i;
+
+    // Packing works by halves of registers.
+    const FOURS: [u8; 16] = [0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15];
 
     methods! {
         fn set(self, value: u32) -> U32 { [_mm256_set1_epi32(value.cast_signed()); 2] }
@@ -433,6 +469,57 @@ impl Lanes for Avx2 {
                 _mm256_castps_si256(_mm256_set_m128(b, a)),
                 _mm256_castps_si256(_mm256_set_m128(d, c)),
             ]
+        }
+        fn words(self, values: &[u32; 64]) -> [__m256i; 8] {
+            let values = values.as_chunks::<8>().0;
+            let part = |n: usize| {
+                let part = _mm256_loadu_si256(values[n].as_ptr().cast());
+                _mm256_xor_si256(part, _mm256_set1_epi32(i32::MIN))
+            };
+            [part(0), part(1), part(2), part(3), part(4), part(5), part(6), part(7)]
+        }
+        fn halves(self, values: &[u32; 64]) -> [__m256i; 4] {
+            let top = _mm256_set1_epi16(i16::MIN);
+            four(pack_halves(values, 65_535), [top; 4], |part, top| _mm256_xor_si256(part, top))
+        }
+        fn bytes(self, values: &[u32; 64]) -> [__m256i; 2] {
+            let [a, b, c, d] = pack_halves(values, 255);
+            let packed = [_mm256_packus_epi16(a, b), _mm256_packus_epi16(c, d)];
+            two(packed, [_mm256_set1_epi8(i8::MIN); 2], |part, top| _mm256_xor_si256(part, top))
+        }
+        fn words_above(self, values: [__m256i; 8], than: i32, to: &mut u64) -> () {
+            let than = _mm256_set1_epi32(than);
+            let [a, b, c, d, e, f, g, h] = values;
+            let greater = |low, high| {
+                let (low, high) = (_mm256_cmpgt_epi32(low, than), _mm256_cmpgt_epi32(high, than));
+                _mm256_packs_epi32(low, high)
+            };
+            store_bits([greater(a, b), greater(c, d), greater(e, f), greater(g, h)], to);
+        }
+        fn halves_above(self, values: [__m256i; 4], than: i16, to: &mut u64) -> () {
+            let than = _mm256_set1_epi16(than);
+            store_bits(four(values, [than; 4], |part, than| _mm256_cmpgt_epi16(part, than)), to);
+        }
+        fn bytes_above(self, values: [__m256i; 2], than: i8, to: &mut u64) -> () {
+            let than = _mm256_set1_epi8(than);
+            let bits = |part| _mm256_movemask_epi8(_mm256_cmpgt_epi8(part, than));
+            let to = std::ptr::from_mut(to).cast::<i32>();
+            to.write(bits(values[0]));
+            to.add(1).write(bits(values[1]));
+        }
+        fn row(self, row: &BitRow) -> __m256i { _mm256_load_si256(row.0.as_ptr().cast()) }
+        fn store_row(self, row: __m256i, to: &mut BitRow) -> () {
+            _mm256_store_si256(to.0.as_mut_ptr().cast(), row);
+        }
+        fn and_rows(self, a: __m256i, b: __m256i) -> __m256i { _mm256_and_si256(a, b) }
+        fn without(self, a: __m256i, b: __m256i) -> __m256i { _mm256_andnot_si256(b, a) }
+        fn or_rows(self, a: __m256i, b: __m256i) -> __m256i { _mm256_or_si256(a, b) }
+        fn xor_rows(self, a: __m256i, b: __m256i) -> __m256i { _mm256_xor_si256(a, b) }
+        fn shl_row(self, row: __m256i, bits: u32) -> __m256i {
+            _mm256_sllv_epi64(row, _mm256_set1_epi64x(bits.into()))
+        }
+        fn shr_row(self, row: __m256i, bits: u32) -> __m256i {
+            _mm256_srlv_epi64(row, _mm256_set1_epi64x(bits.into()))
         }
         fn heads(self, packets: &[&[u8]; GROUP]) -> [U32; 7] {
             let halves = packets.as_chunks::<8>().0;

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use super::lanes::{Kernel, Lanes};
 use super::look::PLACES;
-use super::{Avx512, GROUP};
+use super::{Avx512, BitRow, GROUP};
 
 /// Runs a kernel compiled for these instructions.
 #[inline]
@@ -66,6 +66,12 @@ impl Lanes for Avx512 {
     type F64 = F64;
     type Mask = u16;
     type Packing = u16;
+    type Words = [__m512i; 4];
+    type Halves = [__m512i; 2];
+    type Bytes = __m512i;
+    type Row = __m256i;
+
+    const FOURS: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 
     methods! {
         fn set(self, value: u32) -> __m512i { _mm512_set1_epi32(value.cast_signed()) }
@@ -219,6 +225,56 @@ impl Lanes for Avx512 {
         fn short_bits(self, values: F64) -> __m512i {
             let [low, high] = values.map(|half| _mm256_castps_si256(_mm512_cvtpd_ps(half)));
             join(low, high)
+        }
+        fn words(self, values: &[u32; 64]) -> [__m512i; 4] {
+            let values = values.as_chunks::<GROUP>().0;
+            let top = _mm512_set1_epi32(i32::MIN);
+            let part = |n: usize| _mm512_xor_si512(self.load(&values[n]), top);
+            [part(0), part(1), part(2), part(3)]
+        }
+        fn halves(self, values: &[u32; 64]) -> [__m512i; 2] {
+            let values = values.as_chunks::<GROUP>().0;
+            let part = |n: usize| _mm512_cvtusepi32_epi16(self.load(&values[n]));
+            let top = _mm512_set1_epi16(i16::MIN);
+            let halves = [join(part(0), part(1)), join(part(2), part(3))];
+            each(halves, [top; 2], |half, top| _mm512_xor_si512(half, top))
+        }
+        fn bytes(self, values: &[u32; 64]) -> __m512i {
+            let values = values.as_chunks::<GROUP>().0;
+            let part = |n: usize| _mm512_cvtusepi32_epi8(self.load(&values[n]));
+            let all = join(_mm256_set_m128i(part(1), part(0)), _mm256_set_m128i(part(3), part(2)));
+            _mm512_xor_si512(all, _mm512_set1_epi8(i8::MIN))
+        }
+        fn words_above(self, values: [__m512i; 4], than: i32, to: &mut u64) -> () {
+            let than = _mm512_set1_epi32(than);
+            // Mask registers are stored as they are.
+            let to = std::ptr::from_mut(to).cast::<u16>();
+            for (place, part) in values.into_iter().enumerate() {
+                to.add(place).write(_mm512_cmpgt_epi32_mask(part, than));
+            }
+        }
+        fn halves_above(self, values: [__m512i; 2], than: i16, to: &mut u64) -> () {
+            let than = _mm512_set1_epi16(than);
+            let to = std::ptr::from_mut(to).cast::<u32>();
+            to.write(_mm512_cmpgt_epi16_mask(values[0], than));
+            to.add(1).write(_mm512_cmpgt_epi16_mask(values[1], than));
+        }
+        fn bytes_above(self, values: __m512i, than: i8, to: &mut u64) -> () {
+            *to = _mm512_cmpgt_epi8_mask(values, _mm512_set1_epi8(than));
+        }
+        fn row(self, row: &BitRow) -> __m256i { _mm256_load_si256(row.0.as_ptr().cast()) }
+        fn store_row(self, row: __m256i, to: &mut BitRow) -> () {
+            _mm256_store_si256(to.0.as_mut_ptr().cast(), row);
+        }
+        fn and_rows(self, a: __m256i, b: __m256i) -> __m256i { _mm256_and_si256(a, b) }
+        fn without(self, a: __m256i, b: __m256i) -> __m256i { _mm256_andnot_si256(b, a) }
+        fn or_rows(self, a: __m256i, b: __m256i) -> __m256i { _mm256_or_si256(a, b) }
+        fn xor_rows(self, a: __m256i, b: __m256i) -> __m256i { _mm256_xor_si256(a, b) }
+        fn shl_row(self, row: __m256i, bits: u32) -> __m256i {
+            _mm256_sllv_epi64(row, _mm256_set1_epi64x(bits.into()))
+        }
+        fn shr_row(self, row: __m256i, bits: u32) -> __m256i {
+            _mm256_srlv_epi64(row, _mm256_set1_epi64x(bits.into()))
         }
         fn heads(self, packets: &[&[u8]; GROUP]) -> [__m512i; 7] {
             let places = _mm512_loadu_si512(PLACES.as_ptr().cast());

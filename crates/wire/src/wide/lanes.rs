@@ -6,7 +6,7 @@
 //! library's: kernels live from masks, packing, byte permutations and repeated values, which
 //! those offer for none or one of the instruction sets.
 
-use super::GROUP;
+use super::{BitRow, GROUP};
 
 /// What is done for any [`Lanes`].
 pub trait Kernel {
@@ -30,6 +30,17 @@ pub trait Lanes: Copy {
     type Mask: Copy;
     /// How the lanes of a mask are put next to each other.
     type Packing: Copy;
+    /// 64 numbers of 32 bits that are compared with many others.
+    type Words: Copy;
+    /// The same of 16 bits.
+    type Halves: Copy;
+    /// The same of 8 bits.
+    type Bytes: Copy;
+    /// A bit for each packet of a batch.
+    type Row: Copy;
+
+    /// Which four of 64 numbers the bits of a comparison stand for, from the lowest four bits on.
+    const FOURS: [u8; 16];
 
     /// The same in all lanes.
     fn set(self, value: u32) -> Self::U32;
@@ -155,6 +166,37 @@ pub trait Lanes: Copy {
     fn whole(self, values: Self::F64) -> Self::U32;
     /// The bits of the nearest 32-bit floating-point numbers.
     fn short_bits(self, values: Self::F64) -> Self::U32;
+
+    /// 64 numbers to compare; their comparisons are in the order of [`Lanes::FOURS`]. What they are
+    /// compared with has its top bit inverted, since most machines compare signed numbers.
+    fn words(self, values: &[u32; 64]) -> Self::Words;
+    /// The same, at most 65,535 each.
+    fn halves(self, values: &[u32; 64]) -> Self::Halves;
+    /// The same, at most 255 each.
+    fn bytes(self, values: &[u32; 64]) -> Self::Bytes;
+    /// Which numbers are greater.
+    fn words_above(self, values: Self::Words, than: i32, to: &mut u64);
+    /// Which numbers are greater.
+    fn halves_above(self, values: Self::Halves, than: i16, to: &mut u64);
+    /// Which numbers are greater.
+    fn bytes_above(self, values: Self::Bytes, than: i8, to: &mut u64);
+
+    /// A row from memory.
+    fn row(self, row: &BitRow) -> Self::Row;
+    /// A row to memory.
+    fn store_row(self, row: Self::Row, to: &mut BitRow);
+    /// Bits in both.
+    fn and_rows(self, a: Self::Row, b: Self::Row) -> Self::Row;
+    /// Bits in `a` that are not in `b`.
+    fn without(self, a: Self::Row, b: Self::Row) -> Self::Row;
+    /// Bits in either.
+    fn or_rows(self, a: Self::Row, b: Self::Row) -> Self::Row;
+    /// Bits in one of both.
+    fn xor_rows(self, a: Self::Row, b: Self::Row) -> Self::Row;
+    /// Bits of each word shifted to higher ones, by less than 64.
+    fn shl_row(self, row: Self::Row, bits: u32) -> Self::Row;
+    /// Bits of each word shifted to lower ones, by less than 64.
+    fn shr_row(self, row: Self::Row, bits: u32) -> Self::Row;
 
     /// The words of plain headers, of 16 packets each: source and destination address, ports,
     /// EtherType to type of service, length and fragment, time to live to TCP flags, TCP window.

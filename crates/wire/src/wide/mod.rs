@@ -38,6 +38,11 @@ pub const GROUP: usize = 16;
 /// Groups of a batch.
 pub const GROUPS: usize = WIDE / GROUP;
 
+/// A bit for each packet of a batch, 64 to a word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C, align(32))]
+pub struct BitRow(pub [u64; WIDE / 64]);
+
 /// Instructions for 16 lanes at once that this machine has: whoever holds the value may run kernels
 /// with them.
 #[derive(Clone, Copy, Debug)]
@@ -119,6 +124,23 @@ impl Simd {
         }
 
         self.run(Call(function))
+    }
+
+    /// [`Lanes::FOURS`] of these instructions.
+    #[must_use]
+    pub fn fours(self) -> [u8; 16] {
+        struct Fours;
+
+        impl Kernel for Fours {
+            type Output = [u8; 16];
+
+            #[inline(always)]
+            fn run<L: Lanes>(self, _: L) -> [u8; 16] {
+                L::FOURS
+            }
+        }
+
+        self.run(Fours)
     }
 
     /// Runs a kernel with these instructions.
