@@ -13,6 +13,9 @@ from typing import Any
 from .program import ProgramError
 from .snapshots import SnapshotError
 
+# Exit status of a model that was made, but does not do what was asked.
+MISSED = 3
+
 
 def parser() -> argparse.ArgumentParser:
     """The arguments of the commands."""
@@ -84,6 +87,7 @@ def parser() -> argparse.ArgumentParser:
     point = train.add_mutually_exclusive_group()
     point.add_argument(
         "--target-recall",
+        "--recall",
         type=_share,
         metavar="SHARE",
         help="catch at least this share of each source",
@@ -99,6 +103,25 @@ def parser() -> argparse.ArgumentParser:
         type=_share,
         metavar="SCORE",
         help="call packets benign only from this score on; uncertain ones get the class 'unknown'",
+    )
+    train.add_argument(
+        "--min-precision",
+        type=_share,
+        metavar="SHARE",
+        help="exit with 3 if less than this share of what is called an attack is one",
+    )
+    train.add_argument(
+        "--min-f1",
+        type=_share,
+        metavar="SHARE",
+        help="exit with 3 if the mean F1 of the sources is lower",
+    )
+    train.add_argument(
+        "--confidence",
+        type=_share,
+        default=0.95,
+        metavar="SHARE",
+        help="confidence with which a share has to be met on other flows",
     )
     train.add_argument(
         "--folds", type=int, default=5, metavar="N", help="number of cross-validation folds"
@@ -206,6 +229,9 @@ def _train(args: argparse.Namespace) -> None:
         "target_recall": args.target_recall,
         "max_kept_whole": args.max_kept_whole,
         "conservative": args.conservative,
+        "min_precision": args.min_precision,
+        "min_f1": args.min_f1,
+        "confidence": args.confidence,
         "folds": args.folds,
         "seed": args.seed,
         "jobs": args.jobs,
@@ -228,11 +254,16 @@ def _train(args: argparse.Namespace) -> None:
     )
     made = model["training"]
     shape = made["shape"]
+    from . import report
+
+    print(report.training_as_text(made))
     print(
         f"{args.output}: {shape['trees']} trees of up to {shape['leaves']} leaves, anomalous "
         f"from a score of {made['anomaly_score_at_least']} on, from {made['packets']:,} packets "
         f"of {made['flows']:,} flows"
     )
+    if not made["verdict"]["met"]:
+        sys.exit(MISSED)
 
 
 def _evaluate(args: argparse.Namespace) -> None:

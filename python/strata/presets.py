@@ -17,6 +17,7 @@ from tqdm import tqdm
 from . import evaluation, program, report
 from . import snapshots as snapshots_module
 from .evaluation import Decisions
+from .folds import first_half
 from .model import dumps, split_json
 from .snapshots import BENIGN, Snapshots
 from .training import FEATURES, SHAPES, Options, Trainer
@@ -137,8 +138,8 @@ class Task:
     name: str
     train: Path
     test: Path
-    split_ns: int | None = None
-    """Train before, test from then on, in one capture."""
+    split: bool = False
+    """Train on the first half of each source's flows, test on the others, in one capture."""
     attacks_only: bool = False
 
 
@@ -193,8 +194,7 @@ def tasks(folder: Path, workshop: Workshop) -> list[Task]:
         if data.attack.all():
             alone.append(path)
         else:
-            middle = int(np.median(data.columns["ts_ns"]))
-            pairs.append(Task(path.name, path, path, split_ns=middle))
+            pairs.append(Task(path.name, path, path, split=True))
     if not pairs:
         raise ValueError(f"{folder}: no capture has benign and attack packets")
     return pairs + [Task(path.name, pairs[0].train, path, attacks_only=True) for path in alone]
@@ -254,8 +254,8 @@ def _run(
 ) -> Decisions:
     if (name, task.train) not in models:
         data = workshop.snapshots(task.train, preset.flags)
-        if task.split_ns is not None:
-            data = data.where(data.columns["ts_ns"] < task.split_ns)
+        if task.split:
+            data = data.where(_first_half(data))
         if preset.train is None:
             forest = RandomForestClassifier(300, random_state=seed, n_jobs=jobs)
             forest.fit(data.values(FEATURES), data.attack)
@@ -274,9 +274,16 @@ def _run(
         decisions = _exact(workshop.snapshots(task.test, preset.flags), model)
     else:
         decisions = workshop.decisions(task.test, model)
-    if task.split_ns is not None:
-        decisions = decisions.where(decisions.ts_ns >= task.split_ns)
+    if task.split:
+        data = workshop.snapshots(task.train, preset.flags)
+        known = np.unique(data.columns["flow"][_first_half(data)])
+        decisions = decisions.where(~np.isin(decisions.flow, known))
     return decisions
+
+
+def _first_half(data: Snapshots) -> np.ndarray:
+    """The packets to train on, of a capture that is split."""
+    return first_half(data.columns["flow"], data.strata(), data.columns["ts_ns"])
 
 
 def _exact(data: Snapshots, forest: RandomForestClassifier) -> Decisions:
@@ -301,8 +308,8 @@ def _judge(
     task: Task, decided: dict[str, Decisions], workshop: Workshop, seed: int
 ) -> dict[str, Any]:
     trained = workshop.snapshots(task.train, PRESETS[next(iter(decided))].flags)
-    if task.split_ns is not None:
-        trained = trained.where(trained.columns["ts_ns"] < task.split_ns)
+    if task.split:
+        trained = trained.where(_first_half(trained))
     known = sorted({str(s) for s in trained.source[trained.attack]})
     figures = {name: evaluation.judge(d, known, seed) for name, d in decided.items()}
     for judged in figures.values():
@@ -322,8 +329,8 @@ def _judge(
                 row["precision_of_strata_at_this_recall"] = round(at, 4)
     return {
         "name": task.name,
-        "train": task.train.name + (", first half by time" if task.split_ns else ""),
-        "test": task.test.name + (", second half by time" if task.split_ns else ""),
+        "train": task.train.name + (", first half of each source's flows" if task.split else ""),
+        "test": task.test.name + (", the other flows" if task.split else ""),
         "attacks_only": task.attacks_only,
         "presets": figures,
     }

@@ -193,6 +193,64 @@ def as_text(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def training_as_text(made: dict[str, Any]) -> str:
+    """What a model was trained on and how it does on flows that its forests have not seen, for a
+    terminal; `made` is the model's `training`."""
+    verdict, labels = made["verdict"], made["labels"]
+    classes = (
+        f"{_words(name)} {row['packets']:,} packets of {row['flows']:,} flows"
+        for name, row in labels["classes"].items()
+    )
+    lines = [f"labels: {'; '.join(classes)}"]
+    lines.append(
+        f"not used: {labels.get('unlabelled', 0):,} packets without a label, "
+        f"{labels.get('without_flow', 0):,} without a flow, {labels.get('double', 0):,} that "
+        f"another file has; {labels.get('repeated', 0):,} label lines repeat another"
+    )
+    if labels["mixed_flows"]:
+        lines.append(f"{labels['mixed_flows']:,} flows have packets of several classes")
+    lines.append(
+        f"cross-validated, {made['folds']} folds, each on flows that its forest has not seen; "
+        f"bounds hold with {verdict['confidence']:.0%} confidence, a flow being one observation:"
+    )
+    rows = [*verdict["sources"], {**verdict["together"], "source": "all attacks"}]
+    names = [_words(row["source"]) for row in rows]
+    width = max(6, *map(len, names))
+    lines.append(
+        f"  {'source':{width}} {'packets':>10} {'flows':>8} {'recall':>7} {'at least':>8} "
+        f"{'precision':>9} {'F1':>6}"
+    )
+    for name, row in zip(names, rows, strict=True):
+        lines.append(
+            f"  {name:{width}} {row['packets']:>10,} {row['flows']:>8,} {row['recall']:>7.3f} "
+            f"{row['recall_at_least']:>8.3f} {row['precision']:>9.3f} {row['f1']:>6.3f}"
+            + (f"  {row['verdict']}" if "verdict" in row else "")
+        )
+    lines.append(
+        f"mean F1 of the sources {verdict['together']['macro_f1']:.3f} "
+        f"({verdict['without_bucket_macro_f1']:.3f} for packets without a bucket); false alarms "
+        f"{_percent(verdict['false_alarm_rate'], 2)} of benign packets; keeps "
+        f"{verdict['bytes_kept_whole']:.1%} of bytes whole"
+    )
+    lines.append(_verdict(verdict))
+    return "\n".join(lines)
+
+
+def _verdict(verdict: dict[str, Any]) -> str:
+    findings = [f"  {_words(finding)}" for finding in verdict["findings"]]
+    advice = [f"  to do: {line}" for line in verdict["advice"]]
+    if verdict["met"]:
+        head = "verdict: met" + (", except as follows" if findings else "")
+    else:
+        head = "verdict: MISSED (exit status 3)"
+    return "\n".join([head, *findings, *advice])
+
+
+def _words(text: str) -> str:
+    """A name from a label file, without what a terminal would act on."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
 def _macro(judged: dict[str, Any]) -> dict[str, list[float]]:
     return {row["source"]: row["f1"] for row in judged["sources"] if row.get("macro")}
 

@@ -1,7 +1,9 @@
 """Snapshots: the features of each packet at the moment it arrived, and its label."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,9 @@ class Snapshots:
     """Window (ns), arithmetic and buckets of the sketches, as a model has them."""
     names: list[str]
     """Of the files."""
+    counts: dict[str, int] = dataclass_field(default_factory=dict)
+    """Of packets and labels that are not rows: `unlabelled`, `without_flow`, `repeated` lines of
+    label files, `double` packets that several files have."""
 
     def __len__(self) -> int:
         return len(self.columns["frame"])
@@ -57,10 +62,33 @@ class Snapshots:
         """Rows by features, float64."""
         return np.column_stack([self.columns[name].astype(np.float64) for name in features])
 
+    def strata(self) -> np.ndarray:
+        """Class and source of each row, in a word."""
+        return np.char.add(np.char.add(self.label, "\n"), self.source)
+
     def where(self, rows: np.ndarray) -> "Snapshots":
         """The rows of a mask or of indices."""
         columns = {name: column[rows] for name, column in self.columns.items()}
-        return Snapshots(columns, self.units, self.settings, self.names)
+        return Snapshots(columns, self.units, self.settings, self.names, self.counts)
+
+    def labels(self) -> dict[str, Any]:
+        """Packets and flows by class, what has no label, and flows with packets of several
+        classes."""
+        flow = self.columns["flow"]
+        classes = {}
+        for name in np.unique(self.label):
+            here = self.label == name
+            classes[str(name)] = {
+                "packets": int(here.sum()),
+                "flows": len(np.unique(flow[here])),
+            }
+        flows = sum(row["flows"] for row in classes.values())
+        _, number = np.unique(flow, return_inverse=True)
+        _, kind = np.unique(self.label, return_inverse=True)
+        pairs = np.unique(number * len(classes) + kind) // len(classes)
+        mixed = int(np.sum(np.bincount(pairs) > 1))
+        assert flows == len(pairs)
+        return {"classes": classes, "mixed_flows": mixed, **self.counts}
 
 
 def words(column: pa.ChunkedArray, missing: str = "") -> np.ndarray:
@@ -69,16 +97,25 @@ def words(column: pa.ChunkedArray, missing: str = "") -> np.ndarray:
 
 
 def load(paths: Sequence[str | Path]) -> Snapshots:
-    """Reads labelled snapshots; rows without label are skipped. Raises `SnapshotError`
-    if a file is something else, has no labels, or was made with another window."""
+    """Reads labelled snapshots; rows without label are skipped, and so are packets that an
+    earlier file has. The same addresses and ports in several files are one flow: a capture may be
+    in several files. Raises `SnapshotError` if a file is something else, has no labels, or was
+    made with another window, or if files contradict each other."""
     parts, settings, units = [], None, {}
-    for number, path in enumerate(paths):
+    counts = {"unlabelled": 0, "without_flow": 0, "repeated": 0, "double": 0}
+    for path in paths:
         try:
             table = pq.read_table(path)
         except (OSError, pa.ArrowInvalid) as error:
             raise SnapshotError(f"{path}: cannot read: {error}") from error
         about = {k.decode(): v.decode() for k, v in (table.schema.metadata or {}).items()}
         here = {k: v for k, v in about.items() if k.startswith("strata.")}
+        # Counts are known at the end of a file.
+        told = pq.read_metadata(path).metadata.get(b"strata.labels", b"{}")
+        here.pop("strata.labels", None)
+        for name, count in json.loads(told).items():
+            if name in ("without_flow", "repeated"):
+                counts[name] += count
         if "strata.window_ns" not in here or "label" not in table.column_names:
             raise SnapshotError(f"{path}: was not made by `strata features -o FILE.parquet`")
         if settings is not None and here != settings:
@@ -90,14 +127,40 @@ def load(paths: Sequence[str | Path]) -> Snapshots:
             is_word = pa.types.is_dictionary(field.type)
             columns[field.name] = words(column) if is_word else column.to_numpy()
             units[field.name] = (field.metadata or {}).get(b"unit", b"").decode()
-        # Flows of different captures are different flows.
-        columns["flow"] = columns["flow"] ^ np.uint64(number * 0x9E3779B97F4A7C15 % 2**64)
         parts.append(columns)
     if settings is None:
         raise SnapshotError("no snapshots given")
     merged = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    number = np.repeat(np.arange(len(parts)), [len(part["frame"]) for part in parts])
     rows = merged["label"] != ""
+    counts["unlabelled"] = int(np.sum(~rows))
     if not rows.any():
         raise SnapshotError(f"{paths[0]}: no packet has a label; give --labels to strata features")
-    all_rows = Snapshots(merged, units, settings, [Path(path).name for path in paths])
-    return all_rows.where(rows)
+    names = [Path(path).name for path in paths]
+    labelled = Snapshots(merged, units, settings, names, counts).where(rows)
+    first = _first_of(labelled)
+    double = first != np.arange(len(first))
+    counts["double"] = int(double.sum())
+    contradicts = np.flatnonzero(labelled.label != labelled.label[first])
+    if len(contradicts):
+        here, there = contradicts[0], first[contradicts[0]]
+        files = number[rows]
+        raise SnapshotError(
+            f"{paths[files[here]]}: packet {labelled.columns['frame'][here]} is "
+            f"'{labelled.label[here]}', but '{labelled.label[there]}' as packet "
+            f"{labelled.columns['frame'][there]} of {paths[files[there]]}; {len(contradicts)} "
+            "packets contradict each other: leave one of the files out, or correct its labels"
+        )
+    return labelled.where(~double)
+
+
+def _first_of(data: Snapshots) -> np.ndarray:
+    """For each row the first row with the same packet."""
+    packet = np.zeros(len(data), np.uint64)
+    for name in ("ts_ns", "flow", "in_flow", "wire_len"):
+        # A 64-bit hash of the four: odd factors and shifts mix them.
+        packet ^= data.columns[name].astype(np.uint64)
+        packet *= np.uint64(0x9E3779B97F4A7C15)
+        packet ^= packet >> np.uint64(29)
+    _, first, inverse = np.unique(packet, return_index=True, return_inverse=True)
+    return first[inverse]

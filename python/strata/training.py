@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import sklearn
 from sklearn.ensemble import RandomForestClassifier
-from sklearn.model_selection import StratifiedGroupKFold
 from tqdm import tqdm
 
+from . import folds as folds_module
 from . import snapshots as snapshots_module
+from . import verdict as verdict_module
 from .evaluation import Decisions, evaluate
 from .model import PACKET_LEVEL, Bins, dumps, stretch, tree_json
 from .snapshots import BENIGN, SnapshotError, Snapshots
@@ -55,6 +56,8 @@ GROUPS = {
 # not seen.
 SHAPES = ((8, 64), (16, 64))
 DEPTH = 8
+# A source of fewer flows does not decide on shapes and operating points.
+FLOWS_MIN = 20
 # A cheaper shape is chosen if it is this close to the best.
 CLOSE_ENOUGH = 0.005
 # Trees, leaves per tree, depth.
@@ -83,9 +86,16 @@ class Options:
     miss_cost: float = 1.0
     false_alarm_cost: float = 1.0
     target_recall: float | None = None
-    """At least this, for each attack source of enough flows."""
+    """At least this, for each attack source: the lower bound where there are flows enough to show
+    it, else the recall itself; sources of very few flows are judged, but do not set the point."""
     max_kept_whole: float | None = None
     """Share of all bytes."""
+    min_precision: float | None = None
+    """Of the verdict; does not set the operating point."""
+    min_f1: float | None = None
+    """The mean over attack sources; of the verdict, like `min_precision`."""
+    confidence: float = 0.95
+    """Of bounds, one-sided."""
     conservative: float | None = None
     """Benign only with at least this score; everything else unknown."""
     point: float | None = None
@@ -142,12 +152,22 @@ class Trainer:
         self.features = tuple(options.features)
         self.values = snapshots.values(self.features)
         self.weights = self._weights()
-        self.fold_of = np.zeros(len(snapshots), int)
-        for fold, (_, test) in enumerate(self.folds):
-            self.fold_of[test] = fold
+        flow = snapshots.columns["flow"]
+        count = max(2, min(self.options.folds, len(np.unique(flow))))
+        self.fold_of = folds_module.assign(flow, snapshots.strata(), count, self.options.seed)
         self.known_folds = np.unique(self.fold_of)
+        self.decisive = self._decisive()
         # On unseen flows, once trained.
         self.scores, self.point = np.zeros(len(snapshots)), 1.0
+
+    def _decisive(self) -> np.ndarray:
+        """Attack sources of flows enough to choose shapes and operating points by; all, if none
+        has. What others score in cross-validation is chance."""
+        attack, flow = self.data.attack, self.data.columns["flow"]
+        names = np.unique(self.data.source[attack])
+        flows = [len(np.unique(flow[attack & (self.data.source == name)])) for name in names]
+        enough = np.array(flows) >= FLOWS_MIN
+        return names[enough] if enough.any() else names
 
     def unseen(self) -> Decisions:
         """The decisions of the folds' forests on flows that they have not seen."""
@@ -165,6 +185,26 @@ class Trainer:
             has_bucket=columns["has_bucket"],
             summary={},
         )
+
+    def verdict(self) -> dict[str, Any]:
+        """How the folds' forests do on flows that they have not seen, against what was asked."""
+        options, columns = self.options, self.data.columns
+        seen = verdict_module.Unseen(
+            attack=self.data.attack,
+            alarm=self.scores >= self.point,
+            source=self.data.source,
+            label=self.data.label,
+            flow=columns["flow"],
+            wire_len=columns["wire_len"].astype(float),
+        )
+        asked = verdict_module.Asked(
+            recall=options.target_recall,
+            precision=options.min_precision,
+            f1=options.min_f1,
+            kept_whole=options.max_kept_whole,
+            confidence=options.confidence,
+        )
+        return verdict_module.judge(seen, asked)
 
     def _weights(self) -> np.ndarray:
         weights = np.ones(len(self.data))
@@ -197,11 +237,11 @@ class Trainer:
 
     @cached_property
     def folds(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Pairs of rows; a flow is on one side only."""
-        groups = self.data.columns["flow"]
-        count = min(self.options.folds, len(np.unique(groups)))
-        folds = StratifiedGroupKFold(count, shuffle=True, random_state=self.options.seed)
-        return list(folds.split(self.values, self.target, groups))
+        """Pairs of rows; a flow is on one side only. None if there is only one flow."""
+        if len(self.known_folds) < 2:
+            return []
+        sides = (self.fold_of == fold for fold in self.known_folds)
+        return [(np.flatnonzero(~test), np.flatnonzero(test)) for test in sides]
 
     def out_of_fold(self, values: np.ndarray, shape: Shape, progress: tqdm) -> np.ndarray:
         """The anomaly score of each packet from forests that have not seen its flow."""
@@ -211,7 +251,9 @@ class Trainer:
             forest = self.forest(shape)
             forest.fit(bins.ranks(values[train]), self.target[train], self.weights[train])
             shares = forest.predict_proba(bins.ranks(values[test]))
-            scores[test] = 1 - shares[:, list(forest.classes_).index(0)]
+            # A side with a single benign flow leaves the other without any.
+            benign = np.flatnonzero(forest.classes_ == 0)
+            scores[test] = 1 - shares[:, benign].sum(axis=1)
             progress.update()
         return scores
 
@@ -237,7 +279,11 @@ class Trainer:
             packet_scores = self.out_of_fold(self.values[:, packet], shape, bar)
         point = self.operating_point(scores)
         self.scores, self.point = scores, point
+        verdict = self.verdict()
         packet_point = self.operating_point(packet_scores)
+        verdict["without_bucket_macro_f1"] = round(
+            macro_f1(self.data.attack, self.data.source, packet_scores >= packet_point), 4
+        )
         flow_trees = self.trees(list(range(len(self.features))), shape, point, point)
         packet_trees = self.trees(packet, shape, packet_point, point)
         units = self.data.units
@@ -278,6 +324,9 @@ class Trainer:
                     for (t, n, d), _, q in tried
                 ],
                 "anomaly_score_at_least": round(point, 4),
+                "labels": self.data.labels(),
+                "folds": len(self.folds),
+                "verdict": verdict,
                 "options": {
                     k: _plain(v)
                     for k, v in vars(options).items()
@@ -318,8 +367,8 @@ class Trainer:
     def quality(self, scores: np.ndarray) -> float:
         """Macro-average over attack sources of F1 at the operating point; each source
         against all benign packets."""
-        point = self.operating_point(scores)
-        return macro_f1(self.data.attack, self.data.source, scores >= point)
+        alarm = scores >= self.operating_point(scores)
+        return macro_f1(self.data.attack, self.data.source, alarm, self.decisive)
 
     def operating_point(self, scores: np.ndarray) -> float:
         """The anomaly score from which on a packet is anomalous."""
@@ -331,12 +380,7 @@ class Trainer:
         if options.target_recall is not None:
             return self._point_of_recall(scores, options.target_recall)
         if options.max_kept_whole is not None:
-            order = np.argsort(-scores, kind="stable")
-            bytes_kept = np.cumsum(self.data.columns["wire_len"][order].astype(float))
-            allowed = np.searchsorted(bytes_kept, options.max_kept_whole * bytes_kept[-1], "right")
-            allowed = min(int(allowed), len(order) - 1)
-            # Packets of one score are kept or not kept together.
-            return float(np.nextafter(scores[order[allowed]], 2))
+            return self._point_of_kept(scores, options.max_kept_whole)
         candidates = np.unique(np.round(np.linspace(0.02, 0.98, 97), 2))
         everywhere = np.ones(len(scores), bool)
         costs = np.array([self._cost(scores >= point, everywhere) for point in candidates])
@@ -355,25 +399,44 @@ class Trainer:
         if not attack.any():
             return float("nan")
         if options.miss_cost == options.false_alarm_cost:
-            return -macro_f1(attack, self.data.source[rows], alarm)
+            return -macro_f1(attack, self.data.source[rows], alarm, self.decisive)
         missed = np.mean(self.weights[rows][attack] * ~alarm[attack])
         alarms = np.mean(alarm[~attack]) if not attack.all() else 0.0
         return float(options.miss_cost * missed + options.false_alarm_cost * alarms)
 
+    def _point_of_kept(self, scores: np.ndarray, most: float) -> float:
+        """The lowest score from which on at most this share of bytes is kept whole: its upper
+        bound, where there are flows enough."""
+        wire_len = self.data.columns["wire_len"].astype(float)
+        flows = verdict_module.effective_flows(self.data.columns["flow"], wire_len)
+        least = verdict_module.needed(1 - most, flows, self.options.confidence)
+        if least is not None:
+            most = 1 - least
+        order = np.argsort(-scores, kind="stable")
+        kept = np.cumsum(wire_len[order])
+        allowed = min(int(np.searchsorted(kept, most * kept[-1], "right")), len(order) - 1)
+        # Packets of one score are kept or not kept together.
+        return float(np.nextafter(scores[order[allowed]], 2))
+
     def _point_of_recall(self, scores: np.ndarray, target: float) -> float:
-        point = 1.0
         attack, source, flow = self.data.attack, self.data.source, self.data.columns["flow"]
-        for name in np.unique(source[attack]):
-            here = attack & (source == name)
-            # A source with few flows says little about future flows.
-            if len(np.unique(flow[here])) < 20:
-                continue
-            ordered = np.sort(scores[here])
-            point = min(point, float(ordered[int((1 - target) * len(ordered))]))
-        if point == 1.0:
-            ordered = np.sort(scores[attack])
-            point = float(ordered[int((1 - target) * len(ordered))])
-        return max(point, 1e-4)
+        enough = [
+            attack & (source == name)
+            for name in self.decisive
+            if len(np.unique(flow[attack & (source == name)])) >= FLOWS_MIN
+        ]
+        points = [self._point_of(scores, here, target) for here in enough or [attack]]
+        # A score of 0 is that of leaves without attacks: from there on everything is anomalous.
+        return max(min(points), 1e-4)
+
+    def _point_of(self, scores: np.ndarray, here: np.ndarray, target: float) -> float:
+        """The highest score from which on the target is met, with a margin for other flows if
+        there are enough to know it."""
+        flows = verdict_module.effective_flows(self.data.columns["flow"][here])
+        share = verdict_module.needed(target, flows, self.options.confidence)
+        ordered = np.sort(scores[here])
+        misses = int((1 - (target if share is None else share)) * len(ordered) + 1e-9)
+        return float(ordered[misses])
 
     def trees(
         self, columns: list[int], shape: Shape, own: float, common: float
@@ -425,11 +488,19 @@ class Trainer:
         }
 
 
-def macro_f1(attack: np.ndarray, source: np.ndarray, alarm: np.ndarray) -> float:
-    """The mean over attack sources of F1, each against all benign packets."""
+def macro_f1(
+    attack: np.ndarray,
+    source: np.ndarray,
+    alarm: np.ndarray,
+    names: np.ndarray | None = None,
+) -> float:
+    """The mean over attack sources (those named, if one of them is there) of F1, each against all
+    benign packets."""
     false_alarms = int(np.sum(alarm & ~attack))
     values = []
-    for name in np.unique(source[attack]):
+    there = np.unique(source[attack])
+    chosen = there if names is None else there[np.isin(there, names)]
+    for name in chosen if len(chosen) else there:
         caught = alarm[attack & (source == name)]
         hits = int(caught.sum())
         values.append(2 * hits / (hits + len(caught) + false_alarms) if hits else 0.0)

@@ -114,7 +114,7 @@ fn decide(model: &Model, labelled: &LabelledArgs, output: Output) -> Result<()> 
     let about = HashMap::from([(String::from("strata.model"), model.name.clone())]);
     let mut table = Table::create(output, &COLUMNS, about)?;
     let mut batch = Vec::with_capacity(LANES);
-    let (frames, without_flow) = labelled::read(labelled, |seen| {
+    let read = labelled::read(labelled, |seen| {
         errors.add(&seen.facts);
         batch.push(Pending::new(seen));
         if batch.len() == LANES {
@@ -127,8 +127,8 @@ fn decide(model: &Model, labelled: &LabelledArgs, output: Output) -> Result<()> 
     table.about(
         "strata.summary",
         json!({
-            "frames": frames,
-            "without_flow": without_flow,
+            "frames": read.frames,
+            "without_flow": read.without_flow,
             "windows": pressure.windows,
             "flows_max": errors.flows_max,
             "without_bucket": pressure.without_bucket,

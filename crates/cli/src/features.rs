@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
+use serde_json::json;
 use strata_classify::{Buckets, Model, ModelArithmetic};
 use strata_query::not_formula;
 use strata_sketch::{
@@ -13,7 +14,7 @@ use strata_sketch::{
 use tracing::info;
 
 use crate::labelled::{
-    self, FLOW, FRAME, IN_FLOW, LABEL, LabelledArgs, SOURCE, Seen, TS_NS, WIRE_LEN,
+    self, FLOW, FRAME, IN_FLOW, LABEL, LabelledArgs, Read, SOURCE, Seen, TS_NS, WIRE_LEN,
 };
 use crate::model::WINDOW_MS_MAX;
 use crate::output::{Content, Output, suffix};
@@ -116,7 +117,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut output = Snapshots::create(args, &like)?;
     // As the column has_bucket says: without a bucket, flow features are 0.
     let without_bucket = FlowStats::default();
-    let (_, without_flow) = labelled::read(&args.labelled, |seen| {
+    let read = labelled::read(&args.labelled, |seen| {
         let flow = flows.insert(seen);
         let known = flow.as_ref().unwrap_or(&without_bucket);
         let values = Feature::ALL.iter().map(|&feature| {
@@ -125,10 +126,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         });
         output.push(leading(seen, flow.is_some()).into_iter().chain(values))
     })?;
-    if without_flow > 0 {
-        info!("{without_flow} packets have no flow and are left out");
+    if read.without_flow > 0 {
+        info!(
+            "{} packets have no flow and are left out",
+            read.without_flow
+        );
     }
-    output.close()
+    output.close(&read)
 }
 
 fn leading<'a>(seen: &Seen<'a>, has_bucket: bool) -> [Cell<'a>; 8] {
@@ -221,9 +225,22 @@ impl Snapshots {
         Ok(writer.write_record(None::<&[u8]>)?)
     }
 
-    fn close(self) -> Result<()> {
+    fn close(self, read: &Read) -> Result<()> {
         match self {
-            Self::Parquet(table) => table.close(),
+            Self::Parquet(mut table) => {
+                let usage = read.usage.unwrap_or_default();
+                let counts = json!({
+                    "frames": read.frames,
+                    "without_flow": read.without_flow,
+                    "labelled": usage.labelled,
+                    "unlabelled": usage.unlabelled,
+                    "repeated": usage.repeated,
+                    "entries": usage.entries,
+                    "unmatched": usage.unmatched,
+                });
+                table.about("strata.labels", counts.to_string());
+                table.close()
+            }
             Self::Csv(writer) => {
                 let output = writer.into_inner();
                 output.map_err(csv::IntoInnerError::into_error)?.finish()

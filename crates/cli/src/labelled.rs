@@ -143,12 +143,21 @@ pub(crate) struct Seen<'a> {
     pub(crate) captured_len: u64,
 }
 
-/// Calls `each` for every packet that has a flow. Returns the number of frames read and of those
-/// without a flow.
+/// What was read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Read {
+    pub(crate) frames: u64,
+    /// Frames without a flow, which are not used.
+    pub(crate) without_flow: u64,
+    /// Of the labels, if there are any.
+    pub(crate) usage: Option<Usage>,
+}
+
+/// Calls `each` for every packet that has a flow.
 pub(crate) fn read(
     args: &LabelledArgs,
     mut each: impl FnMut(&Seen<'_>) -> Result<()>,
-) -> Result<(u64, u64)> {
+) -> Result<Read> {
     if !(1e-6..=1e9).contains(&args.time_compression) {
         bail!(
             "--time-compression {} is not within 1e-6 and 1e9",
@@ -197,11 +206,18 @@ pub(crate) fn read(
     for warning in input.take_warnings() {
         text::warn(&warning.to_string());
     }
+    let mut read = Read {
+        frames: frame,
+        without_flow,
+        usage: None,
+    };
     if let (Some(labels), Some(path)) = (&labels, &args.labels.labels) {
         let usage = labels.usage(frame);
-        say_usage(&usage.with_context(|| path.display().to_string())?);
+        let usage = usage.with_context(|| path.display().to_string())?;
+        say_usage(&usage);
+        read.usage = Some(usage);
     }
-    Ok((frame, without_flow))
+    Ok(read)
 }
 
 /// Reports how many packets have labels, and how many labels have packets.
@@ -225,7 +241,7 @@ fn say_usage(usage: &Usage) {
     }
     if *unmatched > 0 {
         said += &format!(
-            "; {} of {} rules or flows of the labels are of no packet",
+            "; {} of {} rules or flows of the labels match no packet",
             grouped(*unmatched),
             grouped(*entries)
         );

@@ -180,6 +180,9 @@ fn main() -> ExitCode {
         // The reader of our output has seen enough: `strata export -w - | head`.
         Err(error) if text::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
+            if let Some(python::Ended(status)) = error.downcast_ref() {
+                return ExitCode::from(*status);
+            }
             tracing::error!("{}", text::chain(&error));
             if error.is::<output::Refused>() {
                 return ExitCode::from(2);

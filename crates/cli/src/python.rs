@@ -1,10 +1,23 @@
 //! The Python package `strata`, which trains and draws.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+
+/// The package ended with this exit status, and has said why.
+#[derive(Debug)]
+pub(crate) struct Ended(pub(crate) u8);
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the package `strata` ended with exit status {}", self.0)
+    }
+}
+
+impl std::error::Error for Ended {}
 
 /// The interpreter: `$STRATA_PYTHON`; the one that `make python` installs, next to the program that
 /// `make` built; or `python3`.
@@ -22,7 +35,8 @@ fn interpreter() -> PathBuf {
     built.unwrap_or_else(|| "python3".into())
 }
 
-/// Runs `python -m strata ARGUMENTS...` with our standard output and error.
+/// Runs `python -m strata ARGUMENTS...` with our standard output and error. Fails with [`Ended`] if
+/// that does.
 pub(crate) fn run(arguments: Vec<OsString>) -> Result<()> {
     let python = interpreter();
     let has_package = Command::new(&python)
@@ -49,7 +63,7 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<()> {
         .context("cannot run the package `strata`")?;
     match status.code() {
         Some(0) => Ok(()),
-        Some(code) => std::process::exit(code),
+        Some(code) => Err(Ended(u8::try_from(code).unwrap_or(1)).into()),
         None => bail!("the package `strata` was ended by a signal"),
     }
 }

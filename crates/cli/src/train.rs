@@ -15,7 +15,11 @@ use crate::output;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Example:
-  strata train snapshots.parquet -o model.json --report report.html --target-recall 0.95
+  strata train snapshots.parquet -o model.json --report report.html --recall 0.95
+
+Prints the labels by class, recall, precision and F1 of each source on flows that the forests have
+not seen, and a verdict. Exit status: 0 if the model does what was asked and is of use, 3 if not
+(it is written all the same), 1 if there is no model.
 
 Needs the Python package, which `make python` installs.")]
 pub(crate) struct TrainArgs {
@@ -80,8 +84,9 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = positive)]
     false_alarm_cost: f64,
 
-    /// Catch at least this share of the attack packets of each source, such as 0.95.
-    #[arg(long, value_name = "SHARE", value_parser = share, group = "point")]
+    /// Catch at least this share of the attack packets of each source, such as 0.95, with a margin
+    /// for other flows.
+    #[arg(long, visible_alias = "recall", value_name = "SHARE", value_parser = share, group = "point")]
     target_recall: Option<f64>,
 
     /// Keep at most this share of bytes whole, such as 0.1.
@@ -92,6 +97,19 @@ pub(crate) struct TrainArgs {
     /// 'unknown'.
     #[arg(long, value_name = "SCORE", value_parser = share, group = "point")]
     conservative: Option<f64>,
+
+    /// Exit with status 3 if less than this share of the packets that are called attacks are
+    /// attacks, in cross-validation.
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    min_precision: Option<f64>,
+
+    /// Exit with status 3 if the mean F1 of the sources is lower, in cross-validation.
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    min_f1: Option<f64>,
+
+    /// Set the confidence with which a recall or a share of bytes has to be met on other flows.
+    #[arg(long, value_name = "SHARE", value_parser = share, default_value_t = 0.95)]
+    confidence: f64,
 
     /// Set the number of folds of cross-validation.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(2..))]
@@ -114,8 +132,9 @@ pub(crate) struct TrainArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 FOLDER holds a folder per capture with trace.pcap and labels.csv. X-train and X-test belong
-together; any other capture with benign and attack packets is split by time; one with attacks only
-is classified by the model of the first pair.
+together; any other capture with benign and attack packets is split: the first half of each source's
+flows to train on, the others to test; one with attacks only is classified by the model of the first
+pair.
 
 Needs the Python package, which `make python` installs.")]
 pub(crate) struct CompareArgs {
@@ -249,11 +268,14 @@ pub(crate) fn train(args: &TrainArgs) -> Result<()> {
         ("--target-recall", args.target_recall),
         ("--max-kept-whole", args.max_kept_whole),
         ("--conservative", args.conservative),
+        ("--min-precision", args.min_precision),
+        ("--min-f1", args.min_f1),
     ] {
         if let Some(share) = share {
             line.number(name, &share);
         }
     }
+    line.number("--confidence", &args.confidence);
     line.number("--folds", &args.folds);
     line.number("--seed", &args.seed);
     line.number("--jobs", &args.jobs);

@@ -152,6 +152,14 @@ impl Labels {
             }
             Form::Flows(flows) => (usage.entries, usage.unmatched) = flows.unmatched(),
         }
+        let none_match = usage.entries > 0 && usage.unmatched == usage.entries;
+        if none_match && packets > 0 && self.otherwise.is_none() {
+            bail!(
+                "none of its {} rules or flows matches one of the {packets} packets: it belongs to \
+                 another capture, or its clock differs (--labels-utc-offset)",
+                usage.entries
+            );
+        }
         Ok(usage)
     }
 }
