@@ -60,6 +60,8 @@ DEPTH = 8
 FLOWS_MIN = 20
 # A cheaper shape is chosen if it is this close to the best.
 CLOSE_ENOUGH = 0.005
+# Operating points whose F1 is this close to the best are as good.
+PLATEAU_F1 = 0.02
 # Trees, leaves per tree, depth.
 Shape = tuple[int, int, int | None]
 
@@ -384,11 +386,15 @@ class Trainer:
         candidates = np.unique(np.round(np.linspace(0.02, 0.98, 97), 2))
         everywhere = np.ones(len(scores), bool)
         costs = np.array([self._cost(scores >= point, everywhere) for point in candidates])
-        # The cost on unseen traffic varies from fold to fold: of all points within one standard
-        # error of the best, the middle one.
+        # The cost on unseen traffic varies from fold to fold: points within one standard error of
+        # the best are as good.
         best = candidates[int(np.argmin(costs))]
         parts = [self._cost(scores >= best, self.fold_of == fold) for fold in self.known_folds]
         error = float(np.nanstd(parts) / np.sqrt(len(parts)))
+        if options.miss_cost == options.false_alarm_cost:
+            # F1 has a plateau. A link has far more ordinary traffic than a capture, of more kinds:
+            # the end with the fewest false alarms.
+            return float(candidates[costs <= costs.min() + max(error, PLATEAU_F1)][-1])
         near = candidates[costs <= costs.min() + error]
         return float(near[len(near) // 2])
 

@@ -125,14 +125,18 @@ def test_the_best_depth_is_chosen(snapshots):
 
 
 def test_useless_features_are_dropped(snapshots):
-    model = train(snapshots, **small(choose_features=True, seed=5))
-    assert "size" in [feature["name"] for feature in model["features"]]
-    everything = train(snapshots, **small(seed=5))
-    assert len(model["features"]) < len(everything["features"])
-    # Trees and distributions are of the features that stayed.
-    used = {n["feature"] for t in model["flow_trees"] for n in t["nodes"] if "feature" in n}
-    assert used <= set(range(len(model["features"])))
-    assert len(model["distributions"]["features"]) == len(model["features"])
+    dropped = []
+    # What noise adds to a forest of 4 trees is chance.
+    for seed in (1, 2, 3, 4):
+        model = train(snapshots, **small(choose_features=True, seed=seed))
+        names = [feature["name"] for feature in model["features"]]
+        assert "size" in names
+        dropped += sorted(set(FEATURES) - set(names))
+        # Trees and distributions are of the features that stayed.
+        used = {n["feature"] for t in model["flow_trees"] for n in t["nodes"] if "feature" in n}
+        assert used <= set(range(len(names)))
+        assert len(model["distributions"]["features"]) == len(names)
+    assert dropped
 
 
 def test_targets_are_met_on_unseen_flows(snapshots):
