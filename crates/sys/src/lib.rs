@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! aligned    memory at an address suitable for direct writes
+//! growing    memory that grows where it is, and which another thread makes present
 //! shared     memory that another process or a NIC writes too: copied, never borrowed
 //! disk       blocks being written to a disk, kept until the kernel has released them
 //! uring      io_uring(7)
@@ -29,6 +30,7 @@ mod aligned;
 pub mod blocked;
 pub mod bpf;
 pub mod disk;
+mod growing;
 pub mod interface;
 mod mapping;
 pub mod packet;
@@ -42,3 +44,4 @@ pub mod xdp;
 
 pub use aligned::{ALIGNMENT, AlignedBytes};
 pub use disk::DiskBlock;
+pub use growing::{Beyond, Growing};

@@ -2,9 +2,13 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
+
+/// Reading and writing.
+const ACCESS: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
 /// Memory that is unmapped when dropped.
 #[derive(Debug)]
@@ -29,17 +33,27 @@ impl Mapping {
         populate: bool,
     ) -> io::Result<Self> {
         let populate = if populate { libc::MAP_POPULATE } else { 0 };
-        Self::map(fd.as_raw_fd(), len, libc::MAP_SHARED | populate, offset)
+        let flags = libc::MAP_SHARED | populate;
+        Self::map(fd.as_raw_fd(), len, ACCESS, flags, offset)
     }
 
     /// Our own memory, initially zero.
     pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
-        Self::map(-1, len, flags, 0)
+        Self::map(-1, len, ACCESS, flags, 0)
     }
 
-    fn map(fd: i32, len: usize, flags: i32, offset: i64) -> io::Result<Self> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
+    /// Our own address space, without memory: nothing can be read or written before
+    /// [`Mapping::allow`]. Where the system has huge pages, it prefers them.
+    pub(crate) fn reserved(len: usize) -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let mapping = Self::map(-1, len, libc::PROT_NONE, flags, 0)?;
+        // SAFETY: advice about our own mapping. Without huge pages it fails, and changes nothing.
+        unsafe { libc::madvise(mapping.start.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+        Ok(mapping)
+    }
+
+    fn map(fd: i32, len: usize, protection: i32, flags: i32, offset: i64) -> io::Result<Self> {
         // SAFETY: a new mapping at an address that the kernel chooses; it overlaps nothing.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, fd, offset) };
         if start == libc::MAP_FAILED {
@@ -61,6 +75,38 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         Ok(())
+    }
+
+    /// These bytes can be read and written from now on; to the pages that they touch.
+    pub(crate) fn allow(&self, bytes: Range<usize>) -> io::Result<()> {
+        let (start, len) = self.pages(bytes);
+        // SAFETY: within the mapping; more access than before makes no reference invalid.
+        let done = unsafe { libc::mprotect(start, len, ACCESS) };
+        if done < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Makes these bytes, which can be read and written, present in memory; they keep their values.
+    /// Fails with `EINVAL` before Linux 5.14.
+    pub(crate) fn populate(&self, bytes: Range<usize>) -> io::Result<()> {
+        let (start, len) = self.pages(bytes);
+        // SAFETY: within the mapping; it changes no value.
+        let done = unsafe { libc::madvise(start, len, libc::MADV_POPULATE_WRITE) };
+        if done < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// The pages that hold these bytes.
+    fn pages(&self, bytes: Range<usize>) -> (*mut libc::c_void, usize) {
+        assert!(bytes.start <= bytes.end && bytes.end <= self.len);
+        let start = bytes.start - bytes.start % rustix::param::page_size();
+        // SAFETY: within the mapping, which starts at a page.
+        let first = unsafe { self.start.as_ptr().add(start) };
+        (first.cast(), bytes.end - start)
     }
 
     pub(crate) fn len(&self) -> usize {
