@@ -1,10 +1,10 @@
 //! The model file and everything that can be wrong with it.
 
 use std::collections::{BTreeMap, HashSet};
-use std::fmt;
+use std::{fmt, io};
 
 use serde::{Deserialize, Serialize};
-use strata_sketch::{Arithmetic, Clock, Feature, Level, Sketch};
+use strata_sketch::{Arithmetic, BITS_DEFAULT, Clock, Feature, Level, Sketch, TableSize};
 
 /// Bounds of a model; larger ones are rejected.
 const TREES_MAX: usize = 256;
@@ -275,13 +275,18 @@ impl Model {
         }
     }
 
-    /// An empty sketch for this model, with layers of 2^`bits` buckets.
-    #[must_use]
-    pub fn new_sketch(&self, bits: u32) -> Sketch {
-        let sketch = Sketch::new(bits, self.clock(), self.sketch_arithmetic());
+    /// An empty sketch for this model, of this size. Where flows share buckets, features depend on
+    /// how many buckets there are: then there are always the 2^16 of each layer that such models
+    /// are trained with ([`BITS_DEFAULT`]).
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses memory.
+    pub fn new_sketch(&self, size: TableSize) -> io::Result<Sketch> {
+        let of = |size| Sketch::growing(size, self.clock(), self.sketch_arithmetic());
         match self.buckets {
-            Buckets::Voting => sketch,
-            Buckets::Shared => sketch.with_shared_buckets(),
+            Buckets::Voting => of(size),
+            Buckets::Shared => Ok(of(TableSize::fixed(BITS_DEFAULT))?.with_shared_buckets()),
         }
     }
 

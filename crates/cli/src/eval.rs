@@ -10,7 +10,7 @@ use strata_classify::{Drift, LANES, Model};
 use strata_pipeline::Classifier;
 use strata_sketch::{
     Arithmetic, BITS_DEFAULT, ExactTable, Feature, FlowStats, Level, PacketFacts, RangeTable,
-    Sketch,
+    Sketch, TableSize,
 };
 
 use crate::labelled::{
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Runs the data plane over a capture and writes its decisions.
 fn decide(model: &Model, labelled: &LabelledArgs, output: Output) -> Result<()> {
     let mut plane = Plane::new(model);
-    let mut errors = SketchErrors::new(model);
+    let mut errors = SketchErrors::new(model)?;
     let about = HashMap::from([(String::from("strata.model"), model.name.clone())]);
     let mut table = Table::create(output, &COLUMNS, about)?;
     let mut batch = Vec::with_capacity(LANES);
@@ -225,10 +225,10 @@ struct SketchErrors {
 }
 
 impl SketchErrors {
-    fn new(model: &Model) -> Self {
+    fn new(model: &Model) -> Result<Self> {
         let flow = |feature: &&Feature| feature.level() == Level::Flow;
-        Self {
-            sketch: model.new_sketch(BITS_DEFAULT),
+        Ok(Self {
+            sketch: model.new_sketch(TableSize::fixed(BITS_DEFAULT))?,
             exact: ExactTable::new(model.clock()),
             averages: match model.sketch_arithmetic() {
                 Arithmetic::Exact => None,
@@ -241,7 +241,7 @@ impl SketchErrors {
                 .collect(),
             packets: 0,
             flows_max: 0,
-        }
+        })
     }
 
     fn add(&mut self, facts: &PacketFacts) {

@@ -9,7 +9,7 @@ use serde_json::json;
 use strata_classify::{Buckets, Model, ModelArithmetic};
 use strata_query::not_formula;
 use strata_sketch::{
-    Arithmetic, BITS_DEFAULT, Clock, ExactTable, Feature, FlowStats, RangeTable, Sketch,
+    Arithmetic, BITS_DEFAULT, Clock, ExactTable, Feature, FlowStats, RangeTable, Sketch, TableSize,
 };
 use tracing::info;
 
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let mut flows = if args.exact {
         Flows::Exact(ExactTable::new(clock))
     } else {
-        Flows::Sketch(Box::new(like.new_sketch(BITS_DEFAULT)))
+        Flows::Sketch(Box::new(like.new_sketch(TableSize::fixed(BITS_DEFAULT))?))
     };
     let mut output = Snapshots::create(args, &like)?;
     // As the column has_bucket says: without a bucket, flow features are 0.

@@ -3,9 +3,10 @@
 //!
 //!     cargo run --release -p strata-pipeline --example loop_speed -- TRACE.pcap
 //!         [MODEL.json] [MODE] [ROUNDS] [look-back=BYTES] [first-bytes=BYTES] [passes=N]
-//!         [counted=PACKETS]
+//!         [counted=PACKETS] [warm=N] [memory=BYTES]
 //!
-//! `look-back` and `first-bytes` are those of `strata record`. `passes` runs only one worker, which
+//! `memory` is the limit of a worker's table of flows (512 MiB); `warm` passes come before each one
+//! that is measured, so that the table has grown. `look-back` and `first-bytes` are those of `strata record`. `passes` runs only one worker, which
 //! goes over the packets that many times, the last `counted` of them in a thread of that name: for
 //! counting instructions.
 //!
@@ -31,6 +32,7 @@ use strata_pipeline::{
     DataPath, FlowFinder, Parts, TriggerOptions, Triggers, Worker, WorkerOptions,
 };
 use strata_policy::Mode;
+use strata_sketch::{Pressure, TableSize};
 use strata_store::{About, Recorder, RecorderOptions};
 use strata_testkit_disk::NullDisk;
 use strata_wire::{Interface, Ledger, LinkType, Meta, TunnelKey};
@@ -92,10 +94,18 @@ struct Setup {
     triggers: TriggerOptions,
     passes: usize,
     counted: usize,
+    warm: usize,
+    table: TableSize,
+}
+
+/// A worker, and its pressure before what is measured.
+struct Ran {
+    worker: Worker,
+    before: Pressure,
 }
 
 /// Seconds until new workers, one per part, have finished with their packets.
-fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Worker>) {
+fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Ran>) {
     let (model, mode) = (&setup.model, &setup.mode);
     let about = About {
         program: String::new(),
@@ -126,7 +136,10 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Worker>) {
     .unwrap();
     let mut workers = Vec::new();
     for sink in sinks {
+        let mut sketch = model.new_sketch(setup.table).unwrap();
+        sketch.make_present().unwrap();
         let parts = Parts {
+            sketch: Some(sketch),
             triggers: Some(Triggers::new(&setup.triggers)),
             path: DataPath::chosen().unwrap(),
             ..Parts::new(options.clone(), sink)
@@ -141,6 +154,12 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Worker>) {
             worker.batch(batch).unwrap();
         }
     };
+    thread::scope(|scope| {
+        for (worker, packets) in workers.iter_mut().zip(parts) {
+            scope.spawn(|| (0..setup.warm).for_each(|_| record(worker, packets)));
+        }
+    });
+    let pressures: Vec<Pressure> = workers.iter().map(Worker::pressure).collect();
     let begun = Instant::now();
     thread::scope(|scope| {
         for (worker, packets) in workers.iter_mut().zip(parts) {
@@ -165,7 +184,9 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Worker>) {
         ledger.merge(&worker.ledger());
     }
     recorder.finish(&ledger, Vec::new()).unwrap();
-    (seconds, workers)
+    let ran = workers.into_iter().zip(pressures);
+    let ran = ran.map(|(worker, before)| Ran { worker, before });
+    (seconds, ran.collect())
 }
 
 /// The packets in two parts, with flows kept together, as a capture's fanout would spread them.
@@ -240,6 +261,8 @@ fn main() {
         },
         passes: number("passes").unwrap_or(1),
         counted: number("counted").unwrap_or(0),
+        warm: number("warm").unwrap_or(0),
+        table: TableSize::within(number("memory").unwrap_or(512 << 20) as u64),
     };
     let trace = Trace::read(Path::new(&trace));
     let packets = trace.refs();
@@ -254,29 +277,32 @@ fn main() {
     let mut last = None;
     let (one, two) = ([packets.clone()], halves(&packets));
     for _ in 0..rounds {
-        let (seconds, worker) = run(&one, &setup);
+        let (seconds, ran) = run(&one, &setup);
         times[0].push(seconds);
         times[3].push(run(&two, &setup).0);
         times[1].push(copy(&packets, &mut buffer));
         times[2].push(touch(&packets));
-        last = worker.into_iter().next();
+        last = ran.into_iter().next();
     }
-    let worker = last.unwrap();
+    let Ran { worker, before } = last.unwrap();
     let [road, memcpy, touch, both] = &mut times;
     let count = packets.len() as f64;
     let ns = |seconds: f64| seconds * 1e9 / count;
     let gbits = |seconds: f64| bytes as f64 * 8.0 / seconds / 1e9;
     let (road, memcpy, touch) = (median(road), median(memcpy), median(touch));
     let both = median(both);
-    let ledger = worker.ledger();
+    let (ledger, pressure) = (worker.ledger(), worker.pressure());
+    let passes = (setup.warm + setup.passes) as f64;
     println!(
         "{{\"packets\": {}, \"mean_bytes\": {:.1}, \"logged_share\": {:.4}, \"without_bucket\": {:.4}, \
+         \"table_bytes\": {}, \
          \"loop_ns\": {:.1}, \"loop_mpps\": {:.2}, \"loop_gbits\": {:.1}, \
          \"memcpy_ns\": {:.1}, \"memcpy_gbits\": {:.1}, \"touch_ns\": {:.1}, \"loop_over_memcpy\": {:.3}, \"two_workers_over_one\": {:.3}}}",
         packets.len(),
         bytes as f64 / count,
-        ledger.logged.bytes as f64 / bytes as f64,
-        worker.pressure().without_bucket as f64 / count,
+        ledger.logged.bytes as f64 / passes / bytes as f64,
+        (pressure.without_bucket - before.without_bucket) as f64 / count,
+        pressure.bytes(),
         ns(road),
         count / road / 1e6,
         gbits(road),

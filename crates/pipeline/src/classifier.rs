@@ -4,8 +4,8 @@ mod wide;
 
 use strata_classify::{Columns, Drift, Forest, Kernel, LANES, Model, Verdict, VerdictId, Verdicts};
 use strata_sketch::{
-    Arithmetic, BITS_DEFAULT, Bucket, Clock, Feature, Level, PacketFacts, Pressure, RangeTable,
-    Sketch,
+    Arithmetic, BITS_DEFAULT, Bucket, Clock, Feature, Level, PacketFacts, Preparation, Pressure,
+    RangeTable, Sketch, TableSize,
 };
 
 use crate::path::DataPath;
@@ -116,19 +116,30 @@ impl Side {
 pub type Classified = [VerdictId; LANES];
 
 impl Classifier {
-    /// A classifier with empty sketches, for the best path on this machine.
+    /// A classifier for the best path on this machine, with an empty sketch of layers of 2^16
+    /// buckets ([`BITS_DEFAULT`]).
+    ///
+    /// # Panics
+    ///
+    /// If there is no memory.
     #[must_use]
     pub fn new(model: &Model) -> Self {
-        Self::on(DataPath::best(), model)
+        Self::on(DataPath::best(), model, Self::small(model))
     }
 
-    /// A classifier with empty sketches, for this path.
+    /// An empty sketch of layers of 2^16 buckets.
+    pub(crate) fn small(model: &Model) -> Sketch {
+        let sketch = model.new_sketch(TableSize::fixed(BITS_DEFAULT));
+        sketch.expect("memory for a small table of flows")
+    }
+
+    /// A classifier for this path, with a sketch made for this model ([`Model::new_sketch`]).
     ///
     /// # Panics
     ///
     /// If the machine does not support the path.
     #[must_use]
-    pub fn on(path: DataPath, model: &Model) -> Self {
+    pub fn on(path: DataPath, model: &Model, sketch: Sketch) -> Self {
         let clock = model.clock();
         let arithmetic = model.sketch_arithmetic();
         let averages = match arithmetic {
@@ -142,7 +153,7 @@ impl Classifier {
             .map(|simd| Box::new(Wide::new(simd, model, &packet, &flow)));
         Self {
             wide,
-            sketch: model.new_sketch(BITS_DEFAULT),
+            sketch,
             verdicts: Verdicts::new(model),
             features: Features {
                 clock,
@@ -181,6 +192,12 @@ impl Classifier {
     #[must_use]
     pub fn pressure(&self) -> Pressure {
         self.sketch.pressure()
+    }
+
+    /// Memory for more flows, to be prepared by another thread; see [`Sketch::preparation`].
+    #[inline]
+    pub(crate) fn preparation(&mut self) -> Option<Preparation> {
+        self.sketch.preparation()
     }
 
     /// Fetches a flow's bucket ahead of [`Classifier::classify`].
@@ -281,7 +298,7 @@ mod tests {
             let path = strata_testkit::workspace_root().join("models/default.json");
             let model = Model::from_json(&std::fs::read(path).unwrap()).unwrap();
             let mut classifier = Classifier::new(&model);
-            let mut sketch = model.new_sketch(BITS_DEFAULT);
+            let mut sketch = Classifier::small(&model);
             let verdicts = Verdicts::new(&model);
             let mut ts_ns = 1_000_000_000;
             for (packets, some, more) in batches {

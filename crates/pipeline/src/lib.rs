@@ -37,4 +37,6 @@ pub use classifier::{Classified, Classifier};
 pub use flows::{FlowFinder, wire_bytes};
 pub use path::{DataPath, PathError};
 pub use run::{RunError, run};
-pub use worker::{Copies, EnoughOfFlows, Parts, TriggerOptions, Triggers, Worker, WorkerOptions};
+pub use worker::{
+    Copies, EnoughOfFlows, Parts, Prepares, TriggerOptions, Triggers, Worker, WorkerOptions,
+};

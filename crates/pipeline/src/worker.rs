@@ -33,7 +33,7 @@ use crate::reasons::Reasons;
 use accounting::in_flight;
 use classes::ByClass;
 use lanes::Lanes;
-pub use parts::{Copies, EnoughOfFlows, Parts};
+pub use parts::{Copies, EnoughOfFlows, Parts, Prepares};
 pub use triggers::{TriggerOptions, Triggers};
 use wide::Wide;
 
@@ -106,6 +106,8 @@ pub struct Worker<S = BlockSink> {
     enough: Option<Box<dyn EnoughOfFlows>>,
     /// Takes copies of packets that a policy mirrors.
     copies: Option<Box<dyn Copies>>,
+    /// Prepares memory for more flows.
+    memory: Option<Box<dyn Prepares>>,
     /// The share of flows that is captured, where it may be less than all.
     flow_share: Option<FlowShare>,
     /// What else is kept whole; `None` for nothing else.
@@ -133,6 +135,8 @@ impl<S: Sink> Worker<S> {
             options,
             path,
             mut sink,
+            sketch,
+            memory,
             steering,
             triggers,
             budget,
@@ -141,8 +145,9 @@ impl<S: Sink> Worker<S> {
         } = parts;
         let plan = Plan::new(model, &options.modes)?;
         let block = sink.take().expect("a new sink has free blocks");
+        let sketch = sketch.unwrap_or_else(|| Classifier::small(model));
         let mut worker = Self {
-            classifier: Classifier::on(path, model),
+            classifier: Classifier::on(path, model, sketch),
             demands: Vec::new(),
             reasons: Reasons::new(),
             class_deciders: Vec::new(),
@@ -164,6 +169,7 @@ impl<S: Sink> Worker<S> {
             budget,
             enough,
             copies,
+            memory,
             flow_share: None,
             triggers: triggers.filter(Triggers::is_asked).map(Box::new),
             blocks_handed_over: 0,
@@ -416,6 +422,11 @@ impl<S: Sink> Worker<S> {
                 self.lanes(batch, start, count)?;
                 start += count;
             }
+        }
+        if let Some(memory) = &mut self.memory
+            && let Some(preparation) = self.classifier.preparation()
+        {
+            memory.prepare(preparation);
         }
         let progress = self.sink.progress();
         progress.next_seq.store(self.next_seq, Ordering::Relaxed);

@@ -14,6 +14,7 @@ use strata_pipeline::{
     DataPath, Parts, RunError, TriggerOptions, Triggers, Worker, WorkerOptions, run,
 };
 use strata_policy::Mode;
+use strata_sketch::{BITS_DEFAULT, Pressure, TableSize};
 use strata_testkit::{format_captures, labelled_captures, workspace_root};
 use strata_wire::{Interface, Ledger, LinkType, Meta, TunnelKey};
 
@@ -30,6 +31,7 @@ struct Setup {
     modes: Vec<&'static str>,
     filter: Option<&'static str>,
     look_back_bytes: usize,
+    table: TableSize,
 }
 
 impl Setup {
@@ -38,6 +40,7 @@ impl Setup {
             modes: vec![name],
             filter: None,
             look_back_bytes: 0,
+            table: TableSize::fixed(BITS_DEFAULT),
         }
     }
 
@@ -57,6 +60,7 @@ impl Setup {
         };
         let parts = Parts {
             path,
+            sketch: Some(model.new_sketch(self.table).unwrap()),
             triggers: Some(Triggers::new(&triggers)),
             ..Parts::new(options, sink.clone())
         };
@@ -69,6 +73,7 @@ impl Setup {
 struct Left {
     blocks: Vec<Vec<u8>>,
     ledger: Ledger,
+    pressure: Pressure,
     drift: Option<String>,
 }
 
@@ -78,6 +83,7 @@ fn left(worker: &Worker<Blocks>, sink: &Blocks) -> Left {
     Left {
         blocks: sink.sealed(),
         ledger,
+        pressure: worker.pressure(),
         drift: worker
             .classifier()
             .drift()
@@ -97,6 +103,9 @@ fn difference(a: &Left, b: &Left) -> Option<String> {
     }
     if a.ledger != b.ledger {
         return Some(format!("{:?}\n{:?}", a.ledger, b.ledger));
+    }
+    if a.pressure != b.pressure {
+        return Some(format!("{:?}\n{:?}", a.pressure, b.pressure));
     }
     (a.drift != b.drift).then(|| "drift differs".into())
 }
@@ -155,16 +164,41 @@ proptest! {
         ]),
         filter in prop::sample::select(vec![None, None, None, Some("tcp or ip6")]),
         look_back_bytes in prop::sample::select(vec![0_usize, 0, 0, 1 << 16]),
+        // Most windows of packets like these are too much for the smallest.
+        bits in prop::sample::select(vec![(16, 16), (2, 9), (1, 3)]),
     ) {
         let model = model();
         let packets = packets(seed, count, flows, odd_one_in);
-        let setup = Setup { modes, filter, look_back_bytes };
+        let table = TableSize::growing(bits.0, bits.1);
+        let setup = Setup { modes, filter, look_back_bytes, table };
         let expected = record(&model, &setup, DataPath::Reference, &packets, &[64]);
         for path in paths() {
             let found = record(&model, &setup, path, &packets, &sizes);
             if let Some(difference) = difference(&expected, &found) {
                 prop_assert!(false, "{}: {difference}", path.name());
             }
+        }
+    }
+}
+
+/// The table of flows grows with the packets, wherever batches end: within a batch too.
+#[test]
+fn logs_of_all_paths_are_equal_while_the_table_of_flows_grows() {
+    let mut model = model();
+    // Packets are 100 us apart on average: a new window every 300 of them.
+    model.window_ns = 30_000_000;
+    let packets = packets(5, 20_000, 5_000, u64::MAX);
+    let setup = Setup {
+        table: TableSize::growing(2, 8),
+        ..Setup::mode("default")
+    };
+    let expected = record(&model, &setup, DataPath::Reference, &packets, &[64]);
+    // 2^8 in each layer are needed for 300 flows, and it grows through all sizes.
+    assert_eq!(expected.pressure.buckets, 2 << 8);
+    for path in paths() {
+        for sizes in [&[256][..], &[1, 255, 17, 64], &[700]] {
+            let found = record(&model, &setup, path, &packets, sizes);
+            assert_eq!(difference(&expected, &found), None, "{}", path.name());
         }
     }
 }

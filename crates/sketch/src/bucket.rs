@@ -1,4 +1,10 @@
 //! One flow's registers: a bucket of exactly one cache line.
+#![allow(
+    unsafe_code,
+    reason = "a derive of zerocopy, which checks that zeros are a value"
+)]
+
+use zerocopy::FromZeros;
 
 use crate::facts::{FlowStats, PacketFacts};
 use crate::switch::{Arithmetic, approximate_square, register_16};
@@ -37,7 +43,7 @@ const SQUARES_MAX: u64 = (1 << 48) - 1;
 ///
 /// Every sum saturates. A window is at most 2^24 ticks (see `Clock`), so sums of
 /// delays and of their squares, at most 2^24 and 2^48, cannot overflow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromZeros)]
 #[repr(C, align(64))]
 pub struct Bucket {
     pub(crate) tag: u64,

@@ -6,7 +6,7 @@
 //!   into the numbers that a model compares;
 //! - [`Arithmetic::Switch`] gives the numbers that a programmable switch would.
 //!
-//! Uses `wire`; used by `classify` (for the names of features) and `pipeline`.
+//! Uses `wire`, and memory of `sys` that grows; used by `classify` (for the names of features) and `pipeline`.
 #![deny(unsafe_code)]
 
 mod bucket;
@@ -21,4 +21,6 @@ pub use exact::ExactTable;
 pub use facts::{FlowStats, PacketFacts};
 pub use feature::{Feature, Level};
 pub use switch::{Arithmetic, RangeTable};
-pub use table::{BITS_DEFAULT, BLOCK, Block, Clock, Gathered, Pressure, Sketch};
+pub use table::{
+    BITS_DEFAULT, BLOCK, Block, Clock, Gathered, Preparation, Pressure, Sketch, TableSize,
+};

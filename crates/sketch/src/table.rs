@@ -1,18 +1,24 @@
 //! The sketch: the heavy part of Elastic Sketch in two layers, with a window.
 
 mod gathered;
+mod growth;
 mod kernel;
 mod wide;
 
 use std::hint::select_unpredictable;
+use std::io;
 
+use strata_sys::Growing;
 use strata_wire::prefetch;
 
 use crate::bucket::Bucket;
 use crate::facts::PacketFacts;
 use crate::switch::Arithmetic;
 
+use growth::Growth;
+
 pub use gathered::{BLOCK, Block, Gathered};
+pub use growth::{Preparation, TableSize};
 
 /// Votes needed per packet of a bucket's owner to replace it. The Elastic Sketch paper uses 8; but
 /// there a light part keeps what a bucket loses. Here a flow that comes late has lost its first
@@ -20,6 +26,11 @@ pub use gathered::{BLOCK, Block, Gathered};
 const LAMBDA: u32 = 64;
 /// Bits of identity that a tag holds, in addition to those implied by the position.
 const IDENTITY_MASK: u64 = (1 << 48) - 1;
+/// Old tags are looked for in this part of the buckets at each window's start. Windows are numbered
+/// in 16 bits. A bucket is looked at again after this many windows; with each doubling meanwhile,
+/// after up to half as many more. There are fewer than 24, so before a number returns.
+const SWEEP: usize = 1 << 12;
+const _: () = assert!(SWEEP + TableSize::BITS_LIMIT as usize * SWEEP / 2 < 1 << 16);
 
 /// Time within a window, in ticks: the smallest power of two of ns for which a window holds at most
 /// 2^24. 1 ns for the 10 ms of TitanLog §III-B, 4.1 us for a minute.
@@ -89,31 +100,52 @@ pub struct Pressure {
     pub without_bucket: u64,
     /// Windows started.
     pub windows: u64,
+    /// Buckets that there are now.
+    pub buckets: u64,
+    /// How often there were to be more buckets, but no memory for them.
+    pub growths_refused: u64,
 }
 
 impl Pressure {
+    /// Memory of the buckets that there are now.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.buckets * size_of::<Bucket>() as u64
+    }
+
     /// Adds what another sketch has counted.
     pub fn merge(&mut self, other: Self) {
         self.packets += other.packets;
         self.claimed += other.claimed;
         self.replaced += other.replaced;
         self.without_bucket += other.without_bucket;
+        self.buckets += other.buckets;
+        self.growths_refused += other.growths_refused;
         // Windows depend on time, which is the same for all.
         self.windows = self.windows.max(other.windows);
     }
 }
 
-/// Two layers of buckets, one bucket to a cache line. Memory: 128 bytes times
-/// 2^bits; 8 MiB at the default of 16 bits.
+/// Two layers of buckets, one bucket to a cache line. Memory: 128 bytes times 2^bits, taken as
+/// buckets are used; 8 MiB for 16 bits, 128 MiB for 20 and 512 MiB for 22.
+///
+/// When a window ends in which more than 1 % of the packets had no bucket, there are twice as many
+/// in the next one, up to the limit of its [`TableSize`]: what buckets hold is void then anyway.
+/// This depends on the packets alone, unless the system refuses memory or another thread prepares
+/// it ([`Sketch::grow_when_prepared`]).
 ///
 /// A flow's 64-bit fingerprint gives its place in each layer (the top bits in the first, the low
 /// bits in the second); the other 48 bits are in the bucket's tag, with the 16-bit number of the
-/// window, so that one compare tells "this flow, in this window", and a new window touches no
-/// memory, except for one clearing every 65 535 windows when the numbers start again.
+/// window, so that one compare tells "this flow, in this window", and a new window touches little
+/// memory: it clears the tags of old windows in a few buckets, before the numbers start again.
 #[derive(Debug)]
 pub struct Sketch {
-    layers: [Vec<Bucket>; 2],
+    /// Each at least as long as `bits` says.
+    layers: [Growing<Bucket>; 2],
     bits: u32,
+    growth: Growth,
+    /// The bucket of each layer up to which old tags were cleared.
+    swept: usize,
     epoch: u16,
     window_start: u64,
     clock: Clock,
@@ -123,29 +155,52 @@ pub struct Sketch {
     pressure: Pressure,
 }
 
-/// Bits of a bucket's index by default: layers of 2^16 buckets (TitanLog §VII).
+/// Bits of a bucket's index in TitanLog §VII: layers of 2^16 buckets.
 pub const BITS_DEFAULT: u32 = 16;
 
 impl Sketch {
-    /// An empty sketch of two layers of 2^`bits` buckets.
+    /// An empty sketch of two layers of 2^`bits` buckets, which stays so.
     ///
     /// # Panics
     ///
-    /// If `bits` is not between 1 and 24.
+    /// If `bits` is not between 1 and 24, or there is no memory.
     #[must_use]
     pub fn new(bits: u32, clock: Clock, arithmetic: Arithmetic) -> Self {
-        assert!((1..=24).contains(&bits), "2^{bits} buckets");
-        let layer = || vec![Bucket::default(); 1 << bits];
-        Self {
-            layers: [layer(), layer()],
-            bits,
+        let fixed = TableSize::fixed(bits);
+        Self::growing(fixed, clock, arithmetic).expect("memory for a table of flows")
+    }
+
+    /// An empty sketch of this size. If the system refuses address space for the largest, the limit
+    /// is lower.
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses memory even for the smallest.
+    pub fn growing(size: TableSize, clock: Clock, arithmetic: Arithmetic) -> io::Result<Self> {
+        let layer = |size: TableSize| Growing::new(1 << size.bits(), 1 << size.bits_max());
+        let mut size = size;
+        let layers = loop {
+            match layer(size).and_then(|first| Ok([first, layer(size)?])) {
+                Ok(layers) => break layers,
+                Err(error) => size = size.halved().ok_or(error)?,
+            }
+        };
+        let pressure = Pressure {
+            buckets: 2 << size.bits(),
+            ..Pressure::default()
+        };
+        Ok(Self {
+            layers,
+            bits: size.bits(),
+            growth: Growth::new(size),
+            swept: 0,
             epoch: 1,
             window_start: 0,
             clock,
             arithmetic,
             identity_mask: IDENTITY_MASK,
-            pressure: Pressure::default(),
-        }
+            pressure,
+        })
     }
 
     /// Without flow identity, as in the published switch program of TitanLog: flows whose
@@ -207,10 +262,10 @@ impl Sketch {
     /// Worst case: two cache lines.
     #[inline]
     pub fn insert(&mut self, facts: &PacketFacts) -> Option<&Bucket> {
-        self.pressure.packets += 1;
         if self.clock.leaves(self.window_start, facts.ts_ns) {
             self.begin_window(facts.ts_ns);
         }
+        self.pressure.packets += 1;
         if facts.fingerprint == 0 {
             self.pressure.without_bucket += 1;
             return None;
@@ -265,12 +320,23 @@ impl Sketch {
     fn begin_window(&mut self, ts_ns: u64) {
         self.window_start = self.clock.window_start(ts_ns);
         self.pressure.windows += 1;
-        self.epoch = self.epoch.wrapping_add(1);
-        if self.epoch == 0 {
-            self.epoch = 1;
-            for layer in &mut self.layers {
-                layer.fill(Bucket::default());
+        self.end_window();
+        self.epoch = self.epoch.wrapping_add(1).max(1);
+        self.sweep();
+    }
+
+    /// Clears the tags in the next few buckets of each layer: they are of windows before this one.
+    fn sweep(&mut self) {
+        let len = 1 << self.bits;
+        let until = (self.swept + (len / SWEEP).max(1)).min(len);
+        for layer in &mut self.layers {
+            for bucket in &mut layer[self.swept..until] {
+                // Memory that was never touched stays so.
+                if bucket.tag != 0 {
+                    bucket.tag = 0;
+                }
             }
         }
+        self.swept = if until < len { until } else { 0 };
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use strata_blocks::{BlockSink, Sink};
 use strata_policy::Steering;
+use strata_sketch::{Preparation, Sketch};
 use strata_wire::{Counters, FlowKey};
 
 use super::{Triggers, WorkerOptions};
@@ -35,6 +36,12 @@ pub trait EnoughOfFlows: Debug + Send {
     fn cut_at_once(&self, flow: &FlowKey, bytes: u16);
 }
 
+/// Prepares memory for more flows, in another thread.
+pub trait Prepares: Debug + Send {
+    /// Runs it soon, without making the caller wait.
+    fn prepare(&mut self, preparation: Preparation);
+}
+
 /// What a worker is made of.
 #[derive(Debug)]
 pub struct Parts<S = BlockSink> {
@@ -44,6 +51,10 @@ pub struct Parts<S = BlockSink> {
     pub path: DataPath,
     /// Where its blocks go; not used before.
     pub sink: S,
+    /// Counts flows: made for the model (`Model::new_sketch`); `None` for a small one.
+    pub sketch: Option<Sketch>,
+    /// Prepares memory for more flows; without it, the sketch takes memory when it grows.
+    pub memory: Option<Box<dyn Prepares>>,
     /// The plans that it follows, from its first batch on, instead of the modes in its options.
     pub steering: Option<Arc<Steering>>,
     /// What it keeps whole in addition to what modes and policies ask for.
@@ -64,6 +75,8 @@ impl<S: Sink> Parts<S> {
             options,
             path: DataPath::best(),
             sink,
+            sketch: None,
+            memory: None,
             steering: None,
             triggers: None,
             budget: None,

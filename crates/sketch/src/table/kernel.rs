@@ -161,7 +161,7 @@ fn find<L: Lanes>(
         let fingerprint = fingerprints[lane];
         let tag = (fingerprint & identity_mask) << 16 | epoch;
         let other_tag = (fingerprint >> 16 & identity_mask) << 16 | epoch;
-        // SAFETY: places have as many bits as the layers' lengths; there are as many spare
+        // SAFETY: places have no more bits than the layers' lengths; there are as many spare
         // buckets as lanes. Nothing else refers to them meanwhile.
         unsafe {
             let own = spare.add(lane);
