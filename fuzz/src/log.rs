@@ -53,6 +53,7 @@ pub fn log_of(
         session: session.map(str::to_owned),
         overwritten: Vec::new(),
         look_back,
+        flow_table: None,
         live: false,
     };
     let manifest = Manifest {

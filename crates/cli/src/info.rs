@@ -181,6 +181,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         } else {
             writeln!(out, "{}", loss_text(loss, log.being_written()(recording)))?;
         }
+        if let Some(table) = &recording.flow_table {
+            writeln!(
+                out,
+                "flow table: {}, {} of packets without an entry",
+                human_bytes(table.bytes),
+                percent(table.without_entry, table.packets),
+            )?;
+        }
         for deleted in &recording.overwritten {
             writeln!(
                 out,
@@ -366,6 +374,7 @@ fn json_of(
         "lost_packets": loss.packets,
         "incomplete_packets": loss.incomplete,
         "overwritten_packets": recording.overwritten.iter().map(|o| o.packets).sum::<u64>(),
+        "flow_table": recording.flow_table,
         "checkpoint_ns": loss.checkpoint_ns,
         "warnings": recording.warnings,
         "damage": contents.damage.iter().map(ToString::to_string).collect::<Vec<_>>(),

@@ -85,6 +85,15 @@ pub(crate) struct DataPathArgs {
     #[command(flatten)]
     triggers: triggers::TriggerArgs,
 
+    /// Use at most this much memory for flow tables, of all workers together, as in 2GB. In its
+    /// table a worker counts the packets of each flow, by which they are classified. It starts with
+    /// at most 128 MiB (for about a million flows in a window of the model) and doubles, up to
+    /// 512 MiB, while more than 1 % of the packets find no entry. By default a sixteenth of the
+    /// memory of this machine, or of its control group.
+    #[arg(long, value_name = "SIZE", value_parser = strata_wire::parse_bytes,
+        help_heading = CLASSIFICATION)]
+    memory: Option<u64>,
+
     /// Send a copy of each packet that a policy mirrors (action mirror) out of this interface, as a
     /// mirror port does: to a monitor there, or through a gretap, erspan or vxlan interface to a
     /// remote one. Copies that the interface does not accept at once are lost and counted
@@ -159,6 +168,7 @@ impl DataPathArgs {
             modes: self.mode.clone(),
             triggers: self.triggers.spec()?,
             mirror_to: self.mirror_to.clone(),
+            memory_max: self.memory,
             steering: self.steer.spec()?,
             tunnel_key: match self.tunnel_key {
                 Tunnel::Inner => TunnelKey::Inner,

@@ -31,26 +31,7 @@ pub(crate) fn is_option(word: &str) -> bool {
 /// A number of bytes: digits, optionally with k, M, G, T (1000) or Ki, Mi, Gi, Ti
 /// (1024), and B.
 pub(crate) fn bytes(text: &str) -> Result<u64> {
-    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let unit = text[digits.len()..].trim().trim_end_matches('B');
-    let factor: u64 = match unit {
-        "" => 1,
-        "k" | "K" => 1_000,
-        "M" => 1_000_000,
-        "G" => 1_000_000_000,
-        "T" => 1_000_000_000_000,
-        "Ki" => 1 << 10,
-        "Mi" => 1 << 20,
-        "Gi" => 1 << 30,
-        "Ti" => 1 << 40,
-        _ => bail!("'{text}' is not a size: write digits and k, M, G, T, Ki, Mi, Gi or Ti"),
-    };
-    let Ok(number) = whole(digits) else {
-        bail!("'{text}' is not a size: write one like 500k, 64MiB or 2G");
-    };
-    number
-        .checked_mul(factor)
-        .with_context(|| format!("'{text}' is too large"))
+    strata_wire::parse_bytes(text).map_err(anyhow::Error::msg)
 }
 
 /// A number of packets, flows or bits: digits, optionally with k, M or G (1000).

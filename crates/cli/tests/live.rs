@@ -492,6 +492,36 @@ fn a_filter_and_a_number_of_packets_end_it() {
     assert!(out.contains("logged 7 + dropped 0"), "{out}");
 }
 
+/// Both by the option and by the configuration file, which the option overrides.
+#[test]
+fn the_table_of_flows_is_as_large_as_allowed_and_reported() {
+    let Some(namespace) = namespace("memory") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("strata.toml");
+    std::fs::write(&config, "memory = '4MiB'\n").unwrap();
+    let config = config.to_str().unwrap();
+    for (name, option, bytes) in [("one", None, 4 << 20), ("two", Some("3MB"), 2 << 20)] {
+        let log = dir.path().join(name);
+        let mut arguments = vec!["--config", config];
+        arguments.extend(option.map(|size| ["--memory", size]).into_iter().flatten());
+        let recording = Recording::start(&namespace, &log, &arguments);
+        recording.send(&namespace);
+        let status = recording.status();
+        let table = &status["flow_table"];
+        assert_eq!(table["bytes"], bytes, "{status}");
+        assert!(table["packets"].as_u64().unwrap() >= PACKETS, "{table}");
+        assert_eq!(table["packets_without_entry"], 0);
+        recording.signal("INT");
+        let (out, _) = recording.ended();
+        let closed = info(&log)[0]["flow_table"].clone();
+        assert_eq!(closed["bytes"], bytes, "{closed}");
+        assert_eq!(closed["without_entry"], 0);
+        assert!(out.contains(" of memory, "), "{out}");
+    }
+}
+
 #[test]
 fn an_interface_that_is_not_there_leaves_no_log() {
     if !may_use_kernel("recording from an interface") {

@@ -40,6 +40,9 @@ pub struct Config {
     pub elastic: ElasticConfig,
     /// Control of a running recording.
     pub control: ControlConfig,
+    /// Most memory for flow tables, of all workers together, as in `2GB`; `--memory` overrides it.
+    /// Read at the start only. By default a sixteenth of the machine's memory.
+    pub memory: Option<String>,
     /// Alerts about events that nobody requested: shortages, the response to them, interfaces that
     /// disappear.
     pub alerts: AlertsConfig,
@@ -220,6 +223,7 @@ impl Config {
         })?;
         config.policies(path)?;
         config.default_action(path)?;
+        config.memory_max(path)?;
         Ok(config)
     }
 
@@ -259,6 +263,20 @@ impl Config {
             })?);
         }
         Ok(policies)
+    }
+
+    /// Most bytes of the tables of flows, if the file says so.
+    ///
+    /// # Errors
+    ///
+    /// If the text is not a size.
+    pub fn memory_max(&self, path: &Path) -> Result<Option<u64>, ConfigError> {
+        let bytes = self.memory.as_deref().map(strata_wire::parse_bytes);
+        bytes.transpose().map_err(|problem| ConfigError::Bounds {
+            path: path.into(),
+            key: "memory".into(),
+            problem,
+        })
     }
 
     /// The action for packets that no policy matches.
@@ -316,6 +334,7 @@ mod tests {
             ),
             ("default = 'all'", "default: 'all' is not an action"),
             ("[elastic]\nenabled = 3", "line 2"),
+            ("memory = 'much'", "memory: 'much' is not a size"),
         ] {
             let error = parse(text).unwrap_err().to_string();
             assert!(

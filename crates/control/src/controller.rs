@@ -24,8 +24,8 @@ use crate::elastic::{
 };
 use crate::saved::Saved;
 use crate::status::{
-    ChangeStatus, CpuStatus, InterfaceStatus, LostStatus, ResourceStatus, Status, classes,
-    mirrored, of_logged, results,
+    ChangeStatus, CpuStatus, FlowTableStatus, InterfaceStatus, LostStatus, ResourceStatus, Status,
+    classes, mirrored, of_logged, results,
 };
 
 /// How long all flows must be captured before that is reported: the share changes often.
@@ -97,6 +97,8 @@ pub struct Observed {
     pub ledger: Ledger,
     /// How much of each class was kept.
     pub kept: Vec<ClassKept>,
+    /// The tables of flows; `None` before workers have reported them.
+    pub flow_table: Option<FlowTableStatus>,
     /// Interfaces: name, packets received and dropped by the kernel, in total.
     pub rings: Vec<(String, u64, u64)>,
     /// How they are captured.
@@ -546,6 +548,7 @@ impl Controller {
             bytes_per_second: inner.rate.bytes_per_second,
             logged_bytes_per_second: inner.rate.logged_bytes_per_second,
             packets: results(&inner.observed.ledger),
+            flow_table: inner.observed.flow_table.clone(),
             interfaces: interfaces(&inner.observed),
             lost: inner.observed.lost.clone(),
             classes: classes(&inner.observed.kept, &self.model.class_names()),

@@ -30,6 +30,6 @@ pub use controller::{
 };
 pub use request::{ModeRequest, PolicyAdded, PolicyRequest, Refusal};
 pub use status::{
-    ChangeStatus, ClassStatus, CpuStatus, InterfaceStatus, LostStatus, PacketStatus, PolicyOrigin,
-    PolicyStatus, ResourceStatus, Status,
+    ChangeStatus, ClassStatus, CpuStatus, FlowTableStatus, InterfaceStatus, LostStatus,
+    PacketStatus, PolicyOrigin, PolicyStatus, ResourceStatus, Status,
 };

@@ -9,8 +9,8 @@ use strata_wire::Printable;
 
 use crate::controller::Controller;
 use crate::status::{
-    ClassStatus, CpuStatus, InterfaceStatus, LostStatus, PacketStatus, PolicyStatus,
-    ResourceStatus, Status,
+    ClassStatus, CpuStatus, FlowTableStatus, InterfaceStatus, LostStatus, PacketStatus,
+    PolicyStatus, ResourceStatus, Status,
 };
 
 /// Most samples of one metric, which keeps the page small in any case: further classes, interfaces
@@ -148,7 +148,7 @@ const fn metric(name: &'static str, help: &'static str, samples: Samples) -> Met
 }
 
 /// All metrics, in page order.
-const METRICS: [Metric; 23] = [
+const METRICS: [Metric; 27] = [
     metric(
         "packets",
         "Packets by where they ended",
@@ -196,6 +196,21 @@ const METRICS: [Metric; 23] = [
         Counter(|moment| kinds("result", &moment.status.mirrored)),
     ),
     metric(
+        "flow_table_packets",
+        "Packets counted in the tables of flows",
+        Counter(|moment| flow_table(moment, |table| table.packets)),
+    ),
+    metric(
+        "flow_table_packets_without_entry",
+        "Of these, packets whose flow found no entry: classified by their own headers alone",
+        Counter(|moment| flow_table(moment, |table| table.packets_without_entry)),
+    ),
+    metric(
+        "flow_table_growths_refused",
+        "How often a table of flows was to grow, but the system had no memory for it",
+        Counter(|moment| flow_table(moment, |table| table.growths_refused)),
+    ),
+    metric(
         "lost_before_packets",
         "Packets lost before Strata: kernel, softnet, device",
         Counter(lost),
@@ -229,6 +244,11 @@ const METRICS: [Metric; 23] = [
         "plan_change_delay_p99_seconds",
         "99th percentile of the latest of them",
         Gauge(|moment| maybe(moment.status.changes.p99_ms.map(|ms| ms / 1e3))),
+    ),
+    metric(
+        "flow_table_bytes",
+        "Memory of the tables of flows",
+        Gauge(|moment| flow_table(moment, |table| amount(table.bytes))),
     ),
     metric("mode", "1 for the mode at work", Gauge(mode)),
     metric(
@@ -317,6 +337,16 @@ fn maybe(value: Option<f64>) -> Vec<Sample<f64>> {
 #[allow(clippy::cast_precision_loss)]
 fn real(count: usize) -> f64 {
     count as f64
+}
+
+#[allow(clippy::cast_precision_loss)]
+fn amount(bytes: u64) -> f64 {
+    bytes as f64
+}
+
+fn flow_table<V>(moment: &Moment, value: fn(&FlowTableStatus) -> V) -> Vec<Sample<V>> {
+    let table = moment.status.flow_table.as_ref();
+    table.map(value).into_iter().flat_map(one).collect()
 }
 
 fn results(moment: &Moment, value: fn(&PacketStatus) -> u64) -> Vec<Sample<u64>> {

@@ -45,6 +45,8 @@ pub struct Status {
     pub interfaces: Vec<InterfaceStatus>,
     /// What was lost before it reached Strata.
     pub lost: Vec<LostStatus>,
+    /// The tables of flows of all workers, once they have reported them.
+    pub flow_table: Option<FlowTableStatus>,
     /// What can run short.
     pub resources: Vec<ResourceStatus>,
     /// The CPU budget, if there is one.
@@ -110,6 +112,20 @@ pub struct LostStatus {
     pub packets: u64,
     /// What to do about it.
     pub advice: String,
+}
+
+/// The tables in which workers count the packets of each flow, to classify by more than single
+/// packets. They grow when more than 1 % of the packets have no entry.
+#[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
+pub struct FlowTableStatus {
+    /// Their memory.
+    pub bytes: u64,
+    /// Packets counted in total.
+    pub packets: u64,
+    /// Of these, those whose flow found no entry: classified by their own headers alone.
+    pub packets_without_entry: u64,
+    /// How often a table was to grow, but the system had no memory for it.
+    pub growths_refused: u64,
 }
 
 /// Something that can run short.

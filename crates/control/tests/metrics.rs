@@ -10,7 +10,7 @@ use std::time::Instant;
 use strata_classify::Model;
 use strata_control::config::PolicyConfig;
 use strata_control::metrics::{self, Format};
-use strata_control::{Controller, CpuStatus, LostStatus, Observed, Settings};
+use strata_control::{Controller, CpuStatus, FlowTableStatus, LostStatus, Observed, Settings};
 use strata_policy::ClassKept;
 use strata_testkit::workspace_root;
 use strata_wire::Counters;
@@ -56,6 +56,12 @@ fn controller(policies: u32) -> Controller {
             advice: String::new(),
         }],
         disk_used: Some(0.5),
+        flow_table: Some(FlowTableStatus {
+            bytes: 128 << 20,
+            packets: 1_000,
+            packets_without_entry: 12,
+            growths_refused: 1,
+        }),
         ..Observed::default()
     };
     controller.tick(Instant::now(), observed);

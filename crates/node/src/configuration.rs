@@ -23,6 +23,7 @@ use crate::spec::{RecordSpec, SteeringSpec};
 /// The contents of the files, checked.
 pub(crate) struct Configuration {
     file: Config,
+    path: PathBuf,
     policies: Vec<Policy>,
     default: Action,
 }
@@ -54,6 +55,7 @@ impl Configuration {
         }
         Ok(Self {
             file,
+            path: path.into(),
             policies,
             default: spec.default.unwrap_or(default),
         })
@@ -87,6 +89,11 @@ impl Configuration {
             elastic: answers.then(|| elastic.options()),
             cpu_budget,
         }
+    }
+
+    /// Most bytes of the tables of flows, if the file says so.
+    pub(crate) fn memory_max(&self) -> Result<Option<u64>> {
+        Ok(self.file.memory_max(&self.path)?)
     }
 
     /// What is valid, but hardly meant.

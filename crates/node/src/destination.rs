@@ -11,7 +11,8 @@ use strata_control::Controller;
 use strata_control::elastic::Degradation;
 use strata_relay::{Link, LinkOptions, LinkReport, OnShortage, Transport};
 use strata_sandbox::{Owner, Role, User};
-use strata_store::{About, DiskChoice, Recorder, RecorderOptions};
+use strata_sketch::Pressure;
+use strata_store::{About, DiskChoice, FlowTable, Recorder, RecorderOptions};
 use strata_wire::{Ledger, Printable};
 
 use crate::error::{At as _, NodeError, Result};
@@ -184,12 +185,18 @@ impl Recording {
     pub(crate) fn finish(
         self,
         ledger: &Ledger,
+        pressure: &Pressure,
         warnings: Vec<String>,
         tell: &Tell,
     ) -> Result<Closed> {
         match self {
-            Self::Log { dir, recorder } => {
+            Self::Log { dir, mut recorder } => {
                 let recording = recorder.id();
+                recorder.describe_flow_table(FlowTable {
+                    bytes: pressure.bytes(),
+                    packets: pressure.packets,
+                    without_entry: pressure.without_bucket,
+                });
                 recorder.finish(ledger, warnings)?;
                 Ok(Closed::Log { dir, recording })
             }

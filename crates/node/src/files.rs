@@ -12,7 +12,8 @@ use strata_pipeline::{Worker, run as run_worker};
 use crate::error::{NodeError, Result, require};
 use crate::handle::Handle;
 use crate::log_dir::NewDirectory;
-use crate::observer::{Observation, Observer, Ticker};
+use crate::memory;
+use crate::observer::{Observation, Observer, Ticker, flow_table};
 use crate::outcome::{RecordOutcome, WorkerOutcome, finish};
 use crate::setup::Setup;
 use crate::spec::RecordSpec;
@@ -72,7 +73,7 @@ fn record(
         || String::from("interrupted before the first packet: nothing is recorded"),
     )?;
     let mut input = opened?;
-    let equipment = setup.equip(1)?;
+    let equipment = setup.equip()?;
     let (recording, mut workers) = setup.start(setup.spec.filter.clone(), equipment)?;
     let mut worker = workers.pop().expect("a recording has a worker");
     let started = Instant::now();
@@ -81,6 +82,7 @@ fn record(
         observer.note(Observation {
             ledger: worker.ledger(),
             kept: worker.kept(),
+            flow_table: Some(flow_table(&worker.pressure())),
             ..Observation::default()
         });
     };
@@ -108,6 +110,10 @@ fn record(
         .collect();
     if setup.stop.load(Ordering::Relaxed) {
         warnings.push(String::from("interrupted by a signal: the input has more"));
+    }
+    let pressure = worker.pressure();
+    if pressure.growths_refused > 0 {
+        warnings.push(memory::refused(&pressure));
     }
     let outcome = WorkerOutcome::of(&worker, ran.map_err(NodeError::from));
     finish(

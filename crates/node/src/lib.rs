@@ -18,6 +18,7 @@
 //! configuration    the configuration file, read once per start and once per reload
 //! preflight        what is checked before anything is changed
 //! sandbox, log_dir what is dropped once all is open; what is created, and for whom
+//! memory, cpus     tables of flows; which CPU a thread runs on
 //! error            why a role could not start, or failed
 //! ```
 //!
@@ -26,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod configuration;
+mod cpus;
 mod destination;
 mod error;
 mod eve;
@@ -35,6 +37,7 @@ mod handle;
 mod journal;
 mod live;
 mod log_dir;
+mod memory;
 mod notice;
 mod observer;
 mod outcome;
@@ -53,6 +56,7 @@ pub use destination::Closed;
 pub use error::NodeError;
 pub use handle::{Handle, Spec, start};
 pub use log_dir::log_directory;
+pub use memory::machine_bytes;
 pub use notice::{Notice, Tell};
 pub use outcome::RecordOutcome;
 pub use record::{RecordCounts, Recorded, check};

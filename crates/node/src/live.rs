@@ -23,8 +23,9 @@ use crate::governor::Governor;
 use crate::handle::Handle;
 use crate::journal::Told;
 use crate::log_dir::NewDirectory;
+use crate::memory;
 use crate::notice::Notice;
-use crate::observer::{Observation, Observer};
+use crate::observer::{Observation, Observer, flow_table};
 use crate::outcome::{RecordOutcome, finish};
 use crate::reclaim::Reclaim;
 use crate::sandbox;
@@ -33,8 +34,6 @@ use crate::setup::Setup;
 use crate::spec::{InterfaceSpec, RecordSpec};
 use crate::watchdog::Watchdog;
 use worker::Running;
-
-pub(crate) use worker::pin;
 
 /// How often a recording checks its workers.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -133,7 +132,7 @@ pub(crate) fn start(
     if spec.capture.exclusive == Exclusive::Yes {
         tell(&Notice::Exclusive(setup.spec.interface_names().to_vec()));
     }
-    let mut equipment = setup.equip(count)?;
+    let mut equipment = setup.equip()?;
     let opened = Opened::new(setup, spec, count)?;
     let ways = opened.lives[0].ways();
     let mut told = Told::default();
@@ -187,6 +186,7 @@ pub(crate) fn start(
         drops: Drops::new(),
         looked_at_drops: started,
         told,
+        told_refused: false,
         alerts,
         _sensors: sensors,
         _server: server,
@@ -214,6 +214,8 @@ struct Supervisor {
     drops: Drops,
     looked_at_drops: Instant,
     told: Told,
+    /// Whether it was reported that the table of flows cannot grow.
+    told_refused: bool,
     alerts: Option<AlertSender>,
     _sensors: Sensors,
     _server: Option<Server>,
@@ -289,7 +291,13 @@ impl Supervisor {
             self.drops = DropCounts::now(names).since(&self.before);
         }
         let rings = worker::rings(&self.running);
+        let pressure = worker::pressure(&self.running);
+        if pressure.growths_refused > 0 && !self.told_refused {
+            self.told_refused = true;
+            self.setup.controller.report(memory::refused(&pressure));
+        }
         self.observer.note(Observation {
+            flow_table: Some(flow_table(&pressure)),
             lost: lost::lost(&rings, &self.drops),
             rings: rings
                 .into_iter()

@@ -7,8 +7,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::fs::statvfs;
-use strata_control::{CaptureWay, Controller, LostStatus, Observed};
+use strata_control::{CaptureWay, Controller, FlowTableStatus, LostStatus, Observed};
 use strata_policy::ClassKept;
+use strata_sketch::Pressure;
 use strata_wire::Ledger;
 
 use crate::error::{NodeError, Result};
@@ -33,6 +34,8 @@ pub(crate) struct Observation {
     pub(crate) ledger: Ledger,
     /// How much of each class was kept.
     pub(crate) kept: Vec<ClassKept>,
+    /// The tables of flows; `None` before they were first reported.
+    pub(crate) flow_table: Option<FlowTableStatus>,
     /// Interfaces: name, packets received and dropped so far.
     pub(crate) rings: Vec<(String, u64, u64)>,
     /// How they are captured.
@@ -51,6 +54,16 @@ pub(crate) struct Observation {
     pub(crate) ring_wait: Option<Duration>,
     /// When workers reported this.
     pub(crate) taken: Option<Instant>,
+}
+
+/// The tables of flows, as the status shows them.
+pub(crate) fn flow_table(pressure: &Pressure) -> FlowTableStatus {
+    FlowTableStatus {
+        bytes: pressure.bytes(),
+        packets: pressure.packets,
+        packets_without_entry: pressure.without_bucket,
+        growths_refused: pressure.growths_refused,
+    }
 }
 
 struct Latest {
@@ -90,6 +103,7 @@ impl Observer {
             let observed = &mut latest.observed;
             observed.ledger = noted.ledger;
             observed.kept = noted.kept;
+            observed.flow_table = noted.flow_table;
             observed.rings = noted.rings;
             observed.ways = noted.ways;
             observed.lost = noted.lost;

@@ -108,7 +108,7 @@ pub(crate) fn finish(
         (Some(report), Some((dir, id))) => write_drift(dir, id, report, tell),
         _ => Ok(()),
     };
-    let (closed, not_closed) = match recording.finish(&ledger, warnings, tell) {
+    let (closed, not_closed) = match recording.finish(&ledger, &pressure, warnings, tell) {
         Ok(closed) => (Some(closed), Ok(())),
         Err(error) => (None, Err(error)),
     };

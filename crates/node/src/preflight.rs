@@ -20,11 +20,11 @@ use strata_store::{Log, MANIFEST_NAME};
 
 use crate::error::{At as _, NodeError, Result, require};
 use crate::eve::is_named_socket;
-use crate::live;
 use crate::log_dir::refuse_foreign;
 use crate::notice::Notice;
 use crate::setup::Setup;
 use crate::spec::{DestinationSpec, InputSpec, InterfaceSpec, RecordSpec};
+use crate::{cpus, live};
 
 /// The purpose of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ fn interfaces(setup: &Setup, spec: &InterfaceSpec) -> Result<()> {
     live::options(setup, spec).check()?;
     for &core in spec.cores.iter().flatten() {
         // In a thread of its own, which ends with it.
-        let pinned = thread::scope(|scope| scope.spawn(|| live::pin(core)).join());
+        let pinned = thread::scope(|scope| scope.spawn(|| cpus::pin(core)).join());
         let online = || fs::read_to_string("/sys/devices/system/cpu/online");
         require(pinned.is_ok_and(|pinned| pinned.is_ok()), || {
             match online() {

@@ -14,17 +14,20 @@ use strata_pipeline::{
     WorkerOptions,
 };
 use strata_policy::Mode;
+use strata_sketch::{Sketch, TableSize};
 use strata_store::About;
 use strata_wire::{Counters, FlowKey, exact};
 
 use crate::configuration::{Addresses, Configuration};
 use crate::destination::Recording;
 use crate::error::{At as _, NodeError, Result, require};
+use crate::memory::{self, Memory};
 use crate::notice::{Notice, Tell};
 use crate::spec::{InputSpec, RecordSpec};
 
 /// What a worker has in addition to modes and policies.
 pub(crate) struct Equipment {
+    sketch: Sketch,
     triggers: Triggers,
     copies: Option<Box<dyn Copies>>,
     enough: Option<Box<dyn EnoughOfFlows>>,
@@ -80,6 +83,8 @@ pub(crate) struct Setup {
     pub(crate) addresses: Addresses,
     pub(crate) controller: Arc<Controller>,
     modes: Vec<Mode>,
+    /// The size of a worker's table of flows.
+    table: TableSize,
     /// The alerts from `--eve`.
     pub(crate) alerts: Arc<Alerts>,
     /// Set to end the recording.
@@ -100,6 +105,8 @@ impl Setup {
             .collect();
         let modes = modes?;
         let addresses = configuration.addresses(&spec.steering)?;
+        let limit = spec.memory_max.or(configuration.memory_max()?);
+        let table = memory::table_size(limit, memory::machine_bytes(), spec.workers()?)?;
         for problem in configuration.doubts(&spec) {
             tell(&Notice::Warning(problem));
         }
@@ -114,6 +121,7 @@ impl Setup {
             addresses,
             controller: Arc::new(controller),
             modes,
+            table,
             alerts: Arc::default(),
             stop,
             tell,
@@ -151,22 +159,32 @@ impl Setup {
 
     /// What each worker has in addition to modes and policies. Takes a while, and privileges, so it
     /// is done before packets arrive and before privileges are dropped.
-    pub(crate) fn equip(&self, workers: u16) -> Result<Vec<Equipment>> {
-        let options = self.triggers(workers)?;
+    pub(crate) fn equip(&self) -> Result<Vec<Equipment>> {
+        let model = &self.spec.model.model;
+        let sketches = match self.spec.interfaces() {
+            Some(interfaces) => memory::present(model, self.table, &interfaces.cores)?,
+            // A file can wait, and may be small: memory is taken as flows come.
+            None => {
+                let sketch = model.new_sketch(self.table);
+                vec![sketch.at("no memory for the table of flows (--memory)")?]
+            }
+        };
+        let options = self.triggers(exact::<u16>(sketches.len()))?;
         let mirror = self.spec.mirror_to.as_deref();
         let copies = || -> Result<Option<Box<dyn Copies>>> {
             let opened = mirror.map(Mirror::open).transpose();
             let mirror = opened.at("--mirror-to")?;
             Ok(mirror.map(|mirror| Box::new(Mirrored(mirror)) as _))
         };
-        let equipment = |_| {
+        let equipment = |sketch| {
             Ok(Equipment {
+                sketch,
                 copies: copies()?,
                 triggers: Triggers::new(&options),
                 enough: None,
             })
         };
-        (0..workers).map(equipment).collect()
+        sketches.into_iter().map(equipment).collect()
     }
 
     /// Starts the recording with a worker for each of `equipment`; `filter` is what they must
@@ -194,12 +212,16 @@ impl Setup {
             hash_seed: spec.hash_seed,
             sampling_seed: spec.sampling_seed,
         };
+        // While interfaces are captured, nobody waits for memory.
+        let memory = spec.interfaces().map(|_| Memory::start()).transpose()?;
         let budget = spec.packets_max.map(Budget::new).map(Arc::new);
         let worker = |(sink, equipment): (BlockSink, Equipment)| {
             let parts = Parts {
                 options: options.clone(),
                 path,
                 sink,
+                sketch: Some(equipment.sketch),
+                memory: memory.clone().map(|memory| Box::new(memory) as _),
                 steering: Some(Arc::clone(self.controller.steering())),
                 triggers: Some(equipment.triggers),
                 budget: budget.clone(),

@@ -33,6 +33,9 @@ pub struct RecordSpec {
     pub triggers: TriggerSpec,
     /// The interface from which mirrored copies are sent.
     pub mirror_to: Option<String>,
+    /// Most bytes of the tables of flows, of all workers together; without it, what the
+    /// configuration file says, else a sixteenth of the machine's memory.
+    pub memory_max: Option<u64>,
     /// Configuration, policies and API.
     pub steering: SteeringSpec,
     /// Which flow a tunnelled packet belongs to.
@@ -152,6 +155,11 @@ impl InterfaceSpec {
 }
 
 impl RecordSpec {
+    /// How many workers it has.
+    pub(crate) fn workers(&self) -> Result<u16> {
+        self.interfaces().map_or(Ok(1), InterfaceSpec::workers)
+    }
+
     /// How interfaces are captured, if any.
     pub(crate) fn interfaces(&self) -> Option<&InterfaceSpec> {
         match &self.input {

@@ -43,6 +43,8 @@ pub enum Role {
     Files,
     /// Opens packet sockets and hands them over.
     Helper,
+    /// Makes memory present.
+    Memory,
 }
 
 impl Role {
@@ -54,6 +56,7 @@ impl Role {
             Self::Server => &[BASIC, LOOK, CHANGE, NETWORK, THREADS],
             Self::Files => &[BASIC, LOOK, CHANGE, URING, NETWORK, THREADS],
             Self::Helper => &[BASIC, HELPER],
+            Self::Memory => &[BASIC],
         }
     }
 }

@@ -176,6 +176,9 @@ pub struct Recording {
     /// Whether the inputs are captured interfaces: each has its own packet order.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub live: bool,
+    /// The tables of flows, once closed; not known of a switch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow_table: Option<FlowTable>,
 }
 
 impl Recording {
@@ -202,8 +205,20 @@ impl Recording {
             overwritten: Vec::new(),
             look_back: about.look_back,
             live: about.live,
+            flow_table: None,
         }
     }
+}
+
+/// The tables in which workers count the packets of each flow, at the end of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowTable {
+    /// Their memory.
+    pub bytes: u64,
+    /// Packets counted.
+    pub packets: u64,
+    /// Of these, those whose flow found no entry: classified by their own headers alone.
+    pub without_entry: u64,
 }
 
 /// Files of a worker that were deleted to make space for new ones.

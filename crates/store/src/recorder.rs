@@ -19,7 +19,7 @@ use strata_wire::Ledger;
 
 use crate::disk::Disk;
 use crate::error::{StoreError, io_error, is_full};
-use crate::manifest::{About, MANIFEST_NAME, Recording, SavedLedger, State};
+use crate::manifest::{About, FlowTable, MANIFEST_NAME, Recording, SavedLedger, State};
 use crate::writer::{LogWriter, Presence, now_ns};
 
 use writer::channel;
@@ -91,6 +91,7 @@ impl Default for RecorderOptions {
 pub struct Recorder {
     shared: Arc<Shared>,
     writers: Vec<WriterThread>,
+    flow_table: Option<FlowTable>,
     _lock: Box<dyn Any + Send>,
 }
 
@@ -192,6 +193,7 @@ impl Recorder {
         let recorder = Self {
             shared,
             writers,
+            flow_table: None,
             _lock: lock,
         };
         Ok((recorder, sinks))
@@ -201,6 +203,11 @@ impl Recorder {
     #[must_use]
     pub fn id(&self) -> u32 {
         self.shared.id
+    }
+
+    /// Stores what is known about the tables of flows, for when the recording is closed.
+    pub fn describe_flow_table(&mut self, table: FlowTable) {
+        self.flow_table = Some(table);
     }
 
     /// Seals the files being written; later blocks go to new ones.
@@ -243,6 +250,7 @@ impl Recorder {
                 recording.ended_ns = Some(now_ns());
                 recording.ledger = Some(SavedLedger::from(ledger));
                 recording.warnings.clone_from(&warnings);
+                recording.flow_table = self.flow_table;
             });
             tries += 1;
             match closed {

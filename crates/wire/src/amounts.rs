@@ -1,4 +1,6 @@
-//! Amounts as people read them.
+//! Amounts as people read and write them.
+
+use std::num::IntErrorKind;
 
 /// A number with its thousands separated.
 #[must_use]
@@ -34,6 +36,46 @@ pub fn human_bytes(bytes: u64) -> String {
     }
 }
 
+/// A number of bytes as people write it: digits, optionally with k, M, G, T (1000) or Ki, Mi, Gi,
+/// Ti (1024), and B.
+///
+/// # Errors
+///
+/// What is wrong with it, in plain English.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let unit = text[digits.len()..].trim().trim_end_matches('B');
+    let factor: u64 = match unit {
+        "" => 1,
+        "k" | "K" => 1_000,
+        "M" => 1_000_000,
+        "G" => 1_000_000_000,
+        "T" => 1_000_000_000_000,
+        "Ki" => 1 << 10,
+        "Mi" => 1 << 20,
+        "Gi" => 1 << 30,
+        "Ti" => 1 << 40,
+        _ => {
+            return Err(format!(
+                "'{text}' is not a size: write digits and k, M, G, T, Ki, Mi, Gi or Ti"
+            ));
+        }
+    };
+    let number = match digits.parse::<u64>() {
+        // `parse` accepts a sign.
+        Ok(number) if !digits.starts_with('+') => number,
+        // Its range is what is wrong.
+        Err(error) if *error.kind() == IntErrorKind::PosOverflow => u64::MAX,
+        _ => {
+            return Err(format!(
+                "'{text}' is not a size: write one like 500k, 64MiB or 2G"
+            ));
+        }
+    };
+    let bytes = number.checked_mul(factor);
+    bytes.ok_or_else(|| format!("'{text}' is too large"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,5 +86,22 @@ mod tests {
         assert_eq!(human_bytes(1_234_567), "1.2 MB");
         assert_eq!(grouped(1_234_567), "1 234 567");
         assert_eq!(grouped(123), "123");
+    }
+
+    #[test]
+    fn sizes_have_units_of_1000_or_1024() {
+        assert_eq!(parse_bytes("4096"), Ok(4096));
+        assert_eq!(parse_bytes("2GB"), Ok(2_000_000_000));
+        assert_eq!(parse_bytes("8 MiB"), Ok(8 << 20));
+        for text in ["", "ten", "-5", "+5", "5 parsecs", "5kk", "1.5G"] {
+            let refused = parse_bytes(text).unwrap_err();
+            assert!(refused.contains("is not a size"), "{refused}");
+        }
+        assert!(
+            parse_bytes("99999999999T")
+                .unwrap_err()
+                .contains("too large")
+        );
+        assert_eq!(parse_bytes("99999999999999999999"), Ok(u64::MAX));
     }
 }

@@ -43,7 +43,7 @@ mod walk;
 pub mod wide;
 pub mod wlan;
 
-pub use amounts::{grouped, human_bytes};
+pub use amounts::{grouped, human_bytes, parse_bytes};
 pub use context::Context;
 pub use decider::{Decider, in_words};
 pub use dissect::{Headers, TunnelKey};

@@ -1,12 +1,13 @@
 //! The status of a recording and its policies, as pages for people.
 
 use strata_control::{
-    ChangeStatus, CpuStatus, Event, PacketStatus, PolicyOrigin, PolicyStatus, ResourceStatus,
-    Status,
+    ChangeStatus, CpuStatus, Event, FlowTableStatus, PacketStatus, PolicyOrigin, PolicyStatus,
+    ResourceStatus, Status,
 };
 use strata_wire::{Printable, grouped, human_bytes};
 
 use crate::listing::{ColumnForm, Reader, listing};
+use crate::text::{count_of, percent};
 
 /// How many of the latest events are shown.
 const EVENTS_SHOWN: usize = 5;
@@ -59,6 +60,7 @@ pub(super) fn status(status: &Status, events: &[Event], reader: Reader) -> Strin
     ];
     rows.extend(packets(status));
     rows.extend(arrivals(status));
+    rows.extend(status.flow_table.as_ref().map(flow_table));
     rows.extend(status.resources.iter().filter_map(resource));
     rows.extend(status.cpu.as_ref().map(cpu));
     rows.extend(changes(&status.changes));
@@ -131,6 +133,19 @@ fn arrivals(status: &Status) -> impl Iterator<Item = Row> {
         row("lost", format!("{place}: {packets} packets; {advice}"))
     });
     interfaces.chain(lost)
+}
+
+fn flow_table(table: &FlowTableStatus) -> Row {
+    let refused = match table.growths_refused {
+        0 => String::new(),
+        count => format!("; {} refused by the system", count_of(count, "growth")),
+    };
+    let text = format!(
+        "table of {}, {} of packets without an entry{refused}",
+        human_bytes(table.bytes),
+        percent(table.packets_without_entry, table.packets),
+    );
+    row("flows", text)
 }
 
 fn resource(resource: &ResourceStatus) -> Option<Row> {
@@ -283,6 +298,12 @@ mod tests {
                 short_at: Some(0.9),
                 degradation_steps: 2,
             }],
+            flow_table: Some(FlowTableStatus {
+                bytes: 128 << 20,
+                packets: 1_000,
+                packets_without_entry: 12,
+                growths_refused: 2,
+            }),
             cpu: Some(CpuStatus {
                 budget: 0.5,
                 used: 0.25,
@@ -320,6 +341,7 @@ mirrored sent: 5
 eth0     12 348 packets received, 1 dropped by kernel
 eth0     AF_PACKET; exclusive capture: no: has address 192.0.2.1/24
 lost     device (rx_missed_errors): 6 packets; make the receive ring of the network interface longer
+flows    table of 134.2 MB, 1.20 % of packets without an entry; 2 growths refused by the system
 resource disk: 95 %, short: 2 steps of degradation
 cpu      25.0 % of a core, budget 50.0 %; 100.0 % of flows are captured
 changes  2, from request to packet 1.50 ms (median), 3.00 ms (p99)

@@ -41,8 +41,9 @@ pub(super) fn outcome(outcome: &RecordOutcome) -> Result<()> {
     if pressure.packets > 0 {
         writeln!(
             out,
-            "sketch: {}, {} flow buckets taken, {} of them from another flow, {} packets without a bucket ({})",
+            "sketch: {}, {} of memory, {} flow buckets taken, {} of them from another flow, {} packets without a bucket ({})",
             text::count_of(pressure.windows, "window"),
+            human_bytes(pressure.bytes()),
             grouped(pressure.claimed),
             grouped(pressure.replaced),
             grouped(pressure.without_bucket),

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use rustix::system::sysinfo;
 use strata_node::TriggerSpec;
 
 use crate::{bounded, text};
@@ -35,7 +34,7 @@ impl TriggerArgs {
         let look_back_bytes = bytes(&self.look_back).context("--look-back")?;
         if look_back_bytes > 0 {
             // All of it is touched before packets arrive; the other half is for everything else.
-            let most = sysinfo().totalram.max(4 << 20) / 2;
+            let most = strata_node::machine_bytes().max(4 << 20) / 2;
             bounded::size(
                 look_back_bytes,
                 "--look-back",

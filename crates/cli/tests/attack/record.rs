@@ -36,6 +36,12 @@ const BOUNDS_OF_REQUESTS: Bounds = Bounds {
     said: 16 << 20,
     ..BOUNDS
 };
+/// The table of flows takes its first 128 MiB as flows come; while interfaces are captured, it has
+/// them from the start.
+const BOUNDS_OF_INPUT: Bounds = Bounds {
+    memory_growth: BOUNDS.memory_growth + (128 << 20),
+    ..BOUNDS
+};
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// Packets that arrive all the time, each counted.
@@ -791,7 +797,8 @@ impl Site for Pipe {
         let log = dir.path().join("log");
         let mut command = strata();
         command.args(["record", "-r", "-", "-o"]).arg(&log);
-        let mut victim = namespace.enter(|| Victim::start(dir.path(), "record", BOUNDS, &command));
+        let mut victim =
+            namespace.enter(|| Victim::start(dir.path(), "record", BOUNDS_OF_INPUT, &command));
         let input = Mutex::new(Some(victim.take_stdin()));
         victim.has_begun();
         victim.is_ready();

@@ -6,16 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use strata_capture::live::{Live, RingCounts, Way};
 use strata_control::CaptureWay;
 use strata_pipeline::Worker;
 use strata_policy::{ClassKept, merge_kept};
 use strata_sandbox::Role;
+use strata_sketch::Pressure;
 use strata_wire::{Counters, Ledger};
 
 use super::run::run_live;
+use crate::cpus::pin;
 use crate::error::{At as _, NodeError, Result};
 use crate::observer::Observation;
 use crate::outcome::WorkerOutcome;
@@ -39,6 +40,7 @@ pub(super) struct Status {
 struct Snapshot {
     ledger: Ledger,
     kept: Vec<ClassKept>,
+    pressure: Pressure,
     rings: Vec<(String, RingCounts)>,
     /// How interfaces are captured.
     ways: Vec<Way>,
@@ -181,6 +183,7 @@ fn publish(
         snapshot.ways = ways;
         snapshot.ledger = worker.ledger();
         snapshot.kept = worker.kept();
+        snapshot.pressure = worker.pressure();
         snapshot.ring_wait = status.gauges.take_ring_wait();
         snapshot.taken = Some(Instant::now());
         snapshot
@@ -230,6 +233,15 @@ pub(super) fn noted(running: &[Running]) -> Observation {
     noted
 }
 
+/// Pressure on the tables of flows, over all workers.
+pub(super) fn pressure(running: &[Running]) -> Pressure {
+    let mut all = Pressure::default();
+    for worker in running {
+        worker.status.with(|snapshot| all.merge(snapshot.pressure));
+    }
+    all
+}
+
 /// By interface, over all workers.
 pub(super) fn rings(running: &[Running]) -> Vec<(String, RingCounts)> {
     let mut all: Vec<(String, RingCounts)> = Vec::new();
@@ -244,12 +256,4 @@ pub(super) fn rings(running: &[Running]) -> Vec<(String, RingCounts)> {
         });
     }
     all
-}
-
-/// Keeps the calling thread on one CPU.
-pub(crate) fn pin(core: usize) -> Result<()> {
-    let mut set = CpuSet::new();
-    set.set(core);
-    let pinned = sched_setaffinity(None, &set).map_err(std::io::Error::from);
-    pinned.at_with(|| format!("--cores: CPU {core} cannot be used"))
 }
