@@ -17,6 +17,8 @@
 //!   ([`Remote`]);
 //! - [`reporter`]: packs reports, and sends again what a translator had to drop;
 //! - [`translator`]: reporters, rate limit, negative acknowledgements, several collectors;
+//! - [`int`]: INT of the P4.org applications group, and which of it becomes which report;
+//! - [`key`]: keys as bytes, and as people write them;
 //! - [`theory`]: the paper's error bounds.
 //!
 //! Nothing here does I/O, reads a clock or waits: bytes and `now` go in, operations come out.
@@ -28,6 +30,8 @@
 
 pub mod append;
 mod hash;
+pub mod int;
+pub mod key;
 pub mod key_increment;
 pub mod key_write;
 pub mod postcarding;

@@ -1,0 +1,323 @@
+//! Keys as bytes, and as people write them.
+//!
+//! ```text
+//! address        4 or 16 bytes                                    10.0.0.1
+//! flow           source, destination, their ports u16, protocol   10.0.0.1:1024 > 10.0.0.2:80 tcp
+//! node           u32                                              node 7, or 7
+//! queue          node u32, egress interface u32, queue u8         node 7 port 3 queue 1
+//! flow at node   node u32, flow (of IPv6: without protocol)       node 7 10.0.0.1:1024 > 10.0.0.2:80 tcp
+//! any bytes      1 to 40                                          0x0a000001
+//! ```
+//!
+//! All big-endian. A flow has a direction. The protocol is TCP unless it is named.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use strata_wire::exact;
+
+use crate::protocol::KEY_LEN_MAX;
+
+/// A flow, in one direction.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FiveTuple {
+    /// Where packets come from.
+    pub source: IpAddr,
+    /// Where they go; of the same family.
+    pub destination: IpAddr,
+    /// Source port, 0 if the protocol has none.
+    pub source_port: u16,
+    /// Destination port.
+    pub destination_port: u16,
+    /// IP protocol number.
+    pub protocol: u8,
+}
+
+impl fmt::Display for FiveTuple {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let source = std::net::SocketAddr::new(self.source, self.source_port);
+        let destination = std::net::SocketAddr::new(self.destination, self.destination_port);
+        write!(f, "{source} > {destination} ")?;
+        match self.protocol {
+            1 => f.write_str("icmp"),
+            6 => f.write_str("tcp"),
+            17 => f.write_str("udp"),
+            58 => f.write_str("icmp6"),
+            132 => f.write_str("sctp"),
+            other => write!(f, "proto {other}"),
+        }
+    }
+}
+
+/// The bytes of a key: 1 to 40.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key {
+    bytes: [u8; KEY_LEN_MAX],
+    len: u8,
+}
+
+impl Key {
+    /// These bytes.
+    ///
+    /// # Panics
+    ///
+    /// If there are none, or more than 40.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Self {
+        assert!((1..=KEY_LEN_MAX).contains(&bytes.len()), "key length");
+        let mut key = [0; KEY_LEN_MAX];
+        key[..bytes.len()].copy_from_slice(bytes);
+        Self {
+            bytes: key,
+            len: exact::<u8>(bytes.len()),
+        }
+    }
+
+    /// The key of an address.
+    #[must_use]
+    pub fn address(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => Self::new(&address.octets()),
+            IpAddr::V6(address) => Self::new(&address.octets()),
+        }
+    }
+
+    /// The key of a flow: 13 bytes, of IPv6 37.
+    #[must_use]
+    pub fn flow(flow: &FiveTuple) -> Self {
+        let mut bytes = Vec::with_capacity(KEY_LEN_MAX);
+        push_flow(flow, &mut bytes);
+        bytes.push(flow.protocol);
+        Self::new(&bytes)
+    }
+
+    /// The key of a node.
+    #[must_use]
+    pub fn node(node: u32) -> Self {
+        Self::new(&node.to_be_bytes())
+    }
+
+    /// The key of a queue of a node's port.
+    #[must_use]
+    pub fn queue(node: u32, egress_interface: u32, queue: u8) -> Self {
+        let [a, b, c, d] = node.to_be_bytes();
+        let [e, f, g, h] = egress_interface.to_be_bytes();
+        Self::new(&[a, b, c, d, e, f, g, h, queue])
+    }
+
+    /// The key of a flow at a node: 17 bytes, of IPv6 40.
+    #[must_use]
+    pub fn flow_at(node: u32, flow: &FiveTuple) -> Self {
+        let mut bytes = node.to_be_bytes().to_vec();
+        push_flow(flow, &mut bytes);
+        if flow.source.is_ipv4() {
+            bytes.push(flow.protocol);
+        }
+        Self::new(&bytes)
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("0x")?;
+        self.bytes()
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+fn push_flow(flow: &FiveTuple, out: &mut Vec<u8>) {
+    for address in [flow.source, flow.destination] {
+        out.extend_from_slice(Key::address(address).bytes());
+    }
+    out.extend_from_slice(&flow.source_port.to_be_bytes());
+    out.extend_from_slice(&flow.destination_port.to_be_bytes());
+}
+
+/// Why a text is not a key.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum KeyError {
+    /// No known form.
+    #[error(
+        "{0:?} is not a key: write an address (10.0.0.1), a flow (10.0.0.1:1024 > 10.0.0.2:80 tcp), \
+         a node (node 7), a queue (node 7 port 3 queue 1), or bytes (0x0a000001)"
+    )]
+    Form(String),
+    /// A protocol that is neither a number nor known by name.
+    #[error("{0:?} is not a protocol: tcp, udp, icmp, icmp6, sctp or a number below 256")]
+    Protocol(String),
+    /// Addresses of two families.
+    #[error("source and destination of a flow are both IPv4 or both IPv6")]
+    Families,
+    /// Bytes: odd digits, none, too many.
+    #[error("after 0x, a key has 1 to 40 bytes of two hexadecimal digits each")]
+    Bytes,
+}
+
+/// `10.0.0.1:80`, `[2001:db8::1]:80`, or an address alone.
+fn endpoint(text: &str) -> Option<(IpAddr, u16)> {
+    if let Ok(address) = text.parse::<std::net::SocketAddr>() {
+        return Some((address.ip(), address.port()));
+    }
+    let address = text.trim_start_matches('[').trim_end_matches(']');
+    address.parse::<IpAddr>().ok().map(|address| (address, 0))
+}
+
+fn protocol(text: &str) -> Result<u8, KeyError> {
+    Ok(match text.to_ascii_lowercase().as_str() {
+        "icmp" => 1,
+        "tcp" => 6,
+        "udp" => 17,
+        "icmp6" => 58,
+        "sctp" => 132,
+        other => other
+            .parse()
+            .map_err(|_| KeyError::Protocol(text.to_owned()))?,
+    })
+}
+
+impl FromStr for FiveTuple {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        let form = || KeyError::Form(text.to_owned());
+        let spaced = text.replace("->", " ").replace(['>', '/', ','], " ");
+        let mut words = spaced
+            .split_whitespace()
+            .filter(|&word| word != "-" && word != "proto");
+        let (source, source_port) = words.next().and_then(endpoint).ok_or_else(form)?;
+        let (destination, destination_port) = words.next().and_then(endpoint).ok_or_else(form)?;
+        let protocol = words.next().map_or(Ok(6), protocol)?;
+        if words.next().is_some() {
+            return Err(form());
+        }
+        if source.is_ipv4() != destination.is_ipv4() {
+            return Err(KeyError::Families);
+        }
+        Ok(Self {
+            source,
+            destination,
+            source_port,
+            destination_port,
+            protocol,
+        })
+    }
+}
+
+fn bytes_of(digits: &str) -> Result<Key, KeyError> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16);
+    let digits: Option<Vec<u32>> = digits.as_bytes().iter().map(digit).collect();
+    let digits = digits.ok_or(KeyError::Bytes)?;
+    let len = digits.len() / 2;
+    if digits.len() % 2 == 1 || !(1..=KEY_LEN_MAX).contains(&len) {
+        return Err(KeyError::Bytes);
+    }
+    let byte = |pair: &[u32]| exact::<u8>(pair[0] << 4 | pair[1]);
+    let bytes: Vec<u8> = digits.chunks(2).map(byte).collect();
+    Ok(Key::new(&bytes))
+}
+
+impl FromStr for Key {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        let text = text.trim();
+        if let Some(digits) = text.strip_prefix("0x") {
+            return bytes_of(digits);
+        }
+        let number = |word: Option<&&str>| word.and_then(|word| word.parse::<u32>().ok());
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let form = || KeyError::Form(text.to_owned());
+        match words[..] {
+            ["node" | "switch", _] => number(words.get(1)).map(Self::node).ok_or_else(form),
+            ["node" | "switch", _, "port", _, "queue", queue] => {
+                let node = number(words.get(1)).ok_or_else(form)?;
+                let port = number(words.get(3)).ok_or_else(form)?;
+                let queue = queue.parse().map_err(|_| form())?;
+                Ok(Self::queue(node, port, queue))
+            }
+            ["node" | "switch", _, ..] => {
+                let node = number(words.get(1)).ok_or_else(form)?;
+                let flow = words[2..].join(" ").parse()?;
+                Ok(Self::flow_at(node, &flow))
+            }
+            [word] => {
+                if let Ok(address) = word.parse::<IpAddr>() {
+                    return Ok(Self::address(address));
+                }
+                if let Ok(node) = word.parse::<u32>() {
+                    return Ok(Self::node(node));
+                }
+                word.parse().map(|flow| Self::flow(&flow))
+            }
+            _ => text.parse().map(|flow| Self::flow(&flow)),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_read_as_people_write_them() {
+        let flow = "0a000001 0a000002 0400 0050 06".replace(' ', "");
+        for (text, bytes) in [
+            ("10.0.0.1", "0a000001"),
+            ("2001:db8::1", "20010db8000000000000000000000001"),
+            ("7", "00000007"),
+            ("node 7", "00000007"),
+            ("switch 7 port 3 queue 1", "000000070000000301"),
+            ("10.0.0.1:1024 > 10.0.0.2:80 tcp", &flow),
+            ("10.0.0.1:1024->10.0.0.2:80/tcp", &flow),
+            ("10.0.0.1:1024 10.0.0.2:80", &flow),
+            ("10.0.0.1:1024 - 10.0.0.2:80 6", &flow),
+            (
+                "node 7 10.0.0.1:1024 > 10.0.0.2:80",
+                &format!("00000007{flow}"),
+            ),
+            ("0x0A0b", "0a0b"),
+        ] {
+            let key: Key = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
+            assert_eq!(format!("{key:?}"), format!("0x{bytes}"), "{text}");
+        }
+        let six: Key = "node 1 [2001:db8::1]:5 > [2001:db8::2]:6 udp"
+            .parse()
+            .unwrap();
+        assert_eq!(six.bytes().len(), KEY_LEN_MAX);
+        let flow: FiveTuple = "[2001:db8::1]:5 > [2001:db8::2]:6 udp".parse().unwrap();
+        assert_eq!(flow.to_string().parse(), Ok(flow));
+        assert_eq!(Key::flow(&flow).bytes().len(), 37);
+    }
+
+    #[test]
+    fn what_is_not_a_key_is_refused_with_the_reason() {
+        let error = |text: &str| text.parse::<Key>().unwrap_err();
+        for text in [
+            "",
+            "host",
+            "node",
+            "node x",
+            "10.0.0.1 to 10.0.0.2",
+            "10.0.0.300",
+        ] {
+            assert!(matches!(error(text), KeyError::Form(_)), "{text:?}");
+        }
+        assert!(matches!(
+            error("10.0.0.1:1 10.0.0.2:2 tpc"),
+            KeyError::Protocol(_)
+        ));
+        assert_eq!(error("10.0.0.1:1 > [::1]:2"), KeyError::Families);
+        for text in ["0x", "0x1", "0xzz", &format!("0x{}", "00".repeat(41))] {
+            assert_eq!(error(text), KeyError::Bytes, "{text}");
+        }
+    }
+}
