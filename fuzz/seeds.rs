@@ -172,6 +172,43 @@ fn of_filters(source: &Path, packets: &[Vec<u8>], corpus: &Path) -> io::Result<(
     Ok(())
 }
 
+/// A report of each kind and version, an INT report, a negative acknowledgement.
+fn of_telemetry(corpus: &Path) -> io::Result<()> {
+    let header = |opcode: u8, key_len: u8, data_len: u8, redundancy: u8| {
+        let mut header = vec![opcode, 0x40, 0, 1, 0, 0, 0, 0];
+        header.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 9, key_len, data_len, redundancy, 1]);
+        header
+    };
+    let with = |mut header: Vec<u8>, body: &[u8]| {
+        header.extend_from_slice(body);
+        header
+    };
+    let int = [
+        0x21, 0x40, 0, 1, 0, 0, 0, 7, 0x14, 14, 2, 0x60, 0x50, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 4, 1,
+        0, 0, 9, 0x45, 0, 0, 40, 0, 0, 0, 0, 63, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 4, 0, 0, 80, 0,
+        0, 0, 0, 0, 0, 0, 0, 0x50, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    let mut all = vec![0x20, 0];
+    for (kind, datagram) in [
+        (0, b"\x01\0\x02\x0a\0\0\x33\xde\xad\xbe\xef".to_vec()),
+        (0, b"\x02\x07\0\0\0\0\x01\xde\xad\xbe\xef".to_vec()),
+        (0, b"\x03\0\x04\x0a\0\0\x33\0\0\0\0\0\0\0\x08".to_vec()),
+        (0, b"\x04\0\x0a\0\0\x33\x05\xde\xad\xbe\xef".to_vec()),
+        (0, with(header(0x21, 3, 5, 2), b"abchello")),
+        (0, with(header(0x22, 0, 4, 0), b"\0\0\0\x01data")),
+        (0, with(header(0x23, 4, 8, 2), b"key!\0\0\0\0\0\0\0\x05")),
+        (0, with(header(0x24, 4, 4, 0), b"flow\x01\x05\0\0\0\x07")),
+        (2, int.to_vec()),
+        (3, b"\x2f\x80\0\x01\0\0\0\0".to_vec()),
+    ] {
+        let len = u16::try_from(datagram.len()).unwrap_or(0);
+        all.extend_from_slice(&len.to_le_bytes());
+        all.push(kind);
+        all.extend_from_slice(&datagram);
+    }
+    seed(corpus, "dta", &all)
+}
+
 /// What passes between switch and relay: a write, its answer, packets in a block, a
 /// message of each kind.
 fn of_the_wire(packets: &[Vec<u8>], corpus: &Path) -> io::Result<()> {
@@ -185,6 +222,7 @@ fn of_the_wire(packets: &[Vec<u8>], corpus: &Path) -> io::Result<()> {
         datagrams.extend_from_slice(&datagram);
     }
     seed(corpus, "roce", &datagrams)?;
+    of_telemetry(corpus)?;
     for layout in [0_u8, 1, 2] {
         let mut block = vec![layout, 0, 7, 0, 0, 0, 3, 0];
         for packet in packets.iter().take(8) {

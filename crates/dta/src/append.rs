@@ -29,6 +29,9 @@ pub const BATCH_MAX: usize = 64;
 
 const HEADER_LEN: usize = 16;
 const TRAILER_LEN: usize = 8;
+/// Batches of a list in all, far more than can ever be written: so numbers are added without
+/// overflow, whatever memory holds.
+const NUMBERS: u64 = 1 << 56;
 /// Slots that a reader looks ahead for a batch that did arrive, when one is missing.
 const LOOK_AHEAD: u64 = 64;
 
@@ -148,7 +151,9 @@ impl<'m> Batch<'m> {
         let number = word(0).checked_sub(1)?;
         let header = word(8);
         let count = usize::try_from(header >> 56).expect("a count has 8 bits");
-        let is_whole = word(store.trailer_at()) == word(0) && count <= store.batch;
+        // Nobody writes that many batches: memory of something else.
+        let is_possible = number < NUMBERS && count <= store.batch;
+        let is_whole = word(store.trailer_at()) == word(0) && is_possible;
         is_whole.then(|| Self {
             number,
             before: header << 8 >> 8,
@@ -532,6 +537,32 @@ mod tests {
         world.memory[64 + 4 * slot - 8] ^= 1;
         let (entries, missed) = world.read(&mut Cursor::new(0));
         assert_eq!((entries, missed), (vec![0, 1, 4, 5, 8, 9], 4));
+    }
+
+    #[test]
+    fn memory_of_something_else_has_no_batches_or_some_and_never_ends_a_reader() {
+        let mut world = World::new(1, 4, 2, 4);
+        for byte in [0xff_u8, 0xfe, 0x01, 0x00] {
+            world.memory.fill(byte);
+            let mut cursor = Cursor::new(0);
+            for _ in 0..10 {
+                world.read(&mut cursor);
+            }
+            let (store, memory) = (world.store, world.memory.clone());
+            world.lists = Lists::new(store, 1, false, |list| store.end(&memory, list));
+            for n in 0..20_u32 {
+                world.put(0, &n.to_be_bytes()).unwrap();
+            }
+        }
+        // The largest number there is, in a slot that is otherwise whole.
+        let slot = world.store.slot_len();
+        world.memory.fill(0);
+        world.memory[64..72].fill(0xff);
+        world.memory[64 + 15] = 1;
+        world.memory[64 + slot - 8..64 + slot].fill(0xff);
+        let mut cursor = Cursor::new(0);
+        assert_eq!(world.read(&mut cursor), (vec![], 0));
+        assert_eq!(world.store.end(&world.memory, 0), End::default());
     }
 
     proptest! {
