@@ -443,3 +443,37 @@ fn each_interface_is_decided_by_itself() {
         assert!(matches!(loopback.exclusivity(&uses), Exclusivity::No(_)));
     });
 }
+
+/// What does not fit the memory is counted once, and as received, as with a ring.
+#[test]
+fn packets_without_space_are_counted() {
+    let Some(namespace) = namespace("full") else {
+        return;
+    };
+    namespace.enter(|| {
+        let mut options = options(FAR);
+        // The smallest: 512 frames.
+        options.ring_bytes = Some(1);
+        let mut live = Live::open(&options, 1).unwrap().remove(0);
+        assert_eq!(live.ways()[0].how, TAKEN);
+        let mut sent = 0;
+        // As many as fit the other end's queue; more, until some were dropped.
+        eventually("packets are dropped", || {
+            send(&vec![frame(1); 100]);
+            sent += 100;
+            let dropped = live.counts().unwrap()[0].1.dropped;
+            (dropped >= 500)
+                .then_some(())
+                .ok_or(format!("{dropped} of {sent}"))
+        });
+        let fill = live.ring_fill().unwrap();
+        assert!(fill > 0.99, "{fill}");
+        let received = receive(&mut live, 512, None).len();
+        let counts = eventually("all are counted", || {
+            let counts = live.counts().unwrap()[0].1;
+            let all = counts.received == sent;
+            all.then_some(counts).ok_or(format!("{counts:?} of {sent}"))
+        });
+        assert_eq!(counts.dropped, sent - received as u64);
+    });
+}

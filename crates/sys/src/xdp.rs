@@ -43,9 +43,9 @@ pub struct XdpSocket {
 /// What the kernel has counted since the socket was made.
 #[derive(Clone, Copy, Debug)]
 pub struct XdpCounts {
-    /// Packets; counted in 32 bits.
+    /// Packets that [`XdpSocket::receive`] has returned; counted in 32 bits.
     pub received: u32,
-    /// Packets for which there was no space.
+    /// Packets for which there was no frame, or no place in the ring.
     pub dropped: u64,
     /// How often the ring was full.
     pub full: u64,
@@ -293,7 +293,9 @@ impl XdpSocket {
             unsafe { get_option(self.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS) }?;
         Ok(XdpCounts {
             received: self.receive.consumer().load(Ordering::Relaxed),
-            dropped: found.rx_dropped + found.rx_ring_full + found.rx_fill_ring_empty_descs,
+            // Those that found no frame are counted in `rx_dropped`, and once more in
+            // `rx_fill_ring_empty_descs`.
+            dropped: found.rx_dropped + found.rx_ring_full,
             full: found.rx_ring_full,
         })
     }

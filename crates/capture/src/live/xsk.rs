@@ -30,6 +30,8 @@ pub(super) const METADATA_BYTES: usize = 16;
 pub(super) struct Xsk {
     socket: XdpSocket,
     last_ts_ns: u64,
+    /// Packets received until they were last counted, and the kernel's number of them then.
+    received: (u64, u32),
     /// Whether the driver writes directly into our memory.
     pub(super) zero_copy: bool,
 }
@@ -64,6 +66,7 @@ impl Xsk {
         Ok(Self {
             socket,
             last_ts_ns: 0,
+            received: (0, 0),
             zero_copy,
         })
     }
@@ -111,11 +114,15 @@ impl Xsk {
         packets > 0
     }
 
-    /// What the kernel has counted since the socket was made.
-    pub(super) fn counts(&self) -> io::Result<RingCounts> {
+    /// What the kernel has counted since the socket was made. To be called more often than every
+    /// 2^32 packets.
+    pub(super) fn counts(&mut self) -> io::Result<RingCounts> {
         let found = self.socket.counts()?;
+        let (received, last) = self.received;
+        let received = received + u64::from(found.received.wrapping_sub(last));
+        self.received = (received, found.received);
         Ok(RingCounts {
-            received: found.received.into(),
+            received: received + found.dropped,
             dropped: found.dropped,
             full: found.full,
         })
