@@ -377,6 +377,36 @@ fn a_recording_that_was_suspended_goes_on() {
     assert!(out.contains("logged 94 + dropped 0 + in_flight 0"), "{out}");
 }
 
+/// What the kernel spends on receiving is known in the sandbox too, for each CPU that receives, and
+/// is a share of the time that /proc/stat counts.
+#[test]
+fn the_kernels_share_of_time_is_in_the_status() {
+    let Some(namespace) = namespace("receive") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let recording = Recording::start(&namespace, &dir.path().join("log"), &[]);
+    until("a CPU has received", || {
+        send(&namespace);
+        let status = recording.status();
+        let cpus = status["receive"].as_array().unwrap();
+        for cpu in cpus {
+            let share = |name: &str| cpu[name].as_f64().unwrap();
+            assert!(share("packets_per_second") >= 0.0, "{cpu}");
+            assert!(
+                (0.0..=1.0).contains(&(share("softirq") + share("idle"))),
+                "{cpu}"
+            );
+            let name = format!("cpu{} ", cpu["cpu"]);
+            let stat = std::fs::read_to_string("/proc/stat").unwrap();
+            assert!(stat.lines().any(|line| line.starts_with(&name)), "{cpu}");
+        }
+        !cpus.is_empty()
+    });
+    recording.signal("INT");
+    recording.ended();
+}
+
 #[test]
 fn interfaces_are_listed_with_how_they_can_be_captured_and_why_not() {
     let Some(namespace) = namespace("list") else {

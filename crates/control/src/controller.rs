@@ -24,8 +24,8 @@ use crate::elastic::{
 };
 use crate::saved::Saved;
 use crate::status::{
-    ChangeStatus, CpuStatus, FlowTableStatus, InterfaceStatus, LostStatus, ResourceStatus, Status,
-    classes, mirrored, of_logged, results,
+    ChangeStatus, CpuStatus, FlowTableStatus, InterfaceStatus, LostStatus, ReceiveStatus,
+    ResourceStatus, Status, classes, mirrored, of_logged, results,
 };
 
 /// How long all flows must be captured before that is reported: the share changes often.
@@ -105,6 +105,8 @@ pub struct Observed {
     pub ways: Vec<CaptureWay>,
     /// What was lost before it reached Strata.
     pub lost: Vec<LostStatus>,
+    /// The CPUs that receive packets.
+    pub receive: Vec<ReceiveStatus>,
     /// Bytes of all memory blocks.
     pub blocks_bytes: u64,
     /// Share of the log's file system in use, if known.
@@ -551,6 +553,7 @@ impl Controller {
             flow_table: inner.observed.flow_table.clone(),
             interfaces: interfaces(&inner.observed),
             lost: inner.observed.lost.clone(),
+            receive: inner.observed.receive.clone(),
             classes: classes(&inner.observed.kept, &self.model.class_names()),
             of_logged: of_logged(&inner.observed.ledger),
             mirrored: mirrored(&inner.observed.ledger),

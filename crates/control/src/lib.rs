@@ -31,5 +31,5 @@ pub use controller::{
 pub use request::{ModeRequest, PolicyAdded, PolicyRequest, Refusal};
 pub use status::{
     ChangeStatus, ClassStatus, CpuStatus, FlowTableStatus, InterfaceStatus, LostStatus,
-    PacketStatus, PolicyOrigin, PolicyStatus, ResourceStatus, Status,
+    PacketStatus, PolicyOrigin, PolicyStatus, ReceiveStatus, ResourceStatus, Status,
 };

@@ -10,7 +10,7 @@ use strata_wire::Printable;
 use crate::controller::Controller;
 use crate::status::{
     ClassStatus, CpuStatus, FlowTableStatus, InterfaceStatus, LostStatus, PacketStatus,
-    PolicyStatus, ResourceStatus, Status,
+    PolicyStatus, ReceiveStatus, ResourceStatus, Status,
 };
 
 /// Most samples of one metric, which keeps the page small in any case: further classes, interfaces
@@ -148,7 +148,7 @@ const fn metric(name: &'static str, help: &'static str, samples: Samples) -> Met
 }
 
 /// All metrics, in page order.
-const METRICS: [Metric; 27] = [
+const METRICS: [Metric; 30] = [
     metric(
         "packets",
         "Packets by where they ended",
@@ -270,6 +270,21 @@ const METRICS: [Metric; 27] = [
         "cpu_used_cores",
         "Cores that it uses",
         Gauge(|moment| cpu(moment, |cpu| cpu.used)),
+    ),
+    metric(
+        "receive_cpu_softirq_ratio",
+        "Share of a CPU's time in software interrupts, of CPUs that receive packets",
+        Gauge(|moment| receive(moment, |cpu| cpu.softirq)),
+    ),
+    metric(
+        "receive_cpu_idle_ratio",
+        "Share of its time without anything to do",
+        Gauge(|moment| receive(moment, |cpu| cpu.idle)),
+    ),
+    metric(
+        "receive_cpu_packets_per_second",
+        "Packets that it receives, from all interfaces of the machine",
+        Gauge(|moment| receive(moment, |cpu| cpu.packets_per_second)),
     ),
     metric(
         "captured_flows_ratio",
@@ -432,6 +447,11 @@ fn resources(moment: &Moment, value: fn(&ResourceStatus) -> Option<f64>) -> Vec<
         Some((labels, value(resource)?))
     };
     moment.status.resources.iter().filter_map(sample).collect()
+}
+
+fn receive(moment: &Moment, value: fn(&ReceiveStatus) -> f64) -> Vec<Sample<f64>> {
+    let sample = |cpu: &ReceiveStatus| (vec![("cpu", cpu.cpu.to_string())], value(cpu));
+    moment.status.receive.iter().map(sample).collect()
 }
 
 fn cpu(moment: &Moment, value: fn(&CpuStatus) -> f64) -> Vec<Sample<f64>> {

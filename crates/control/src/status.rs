@@ -47,6 +47,8 @@ pub struct Status {
     pub lost: Vec<LostStatus>,
     /// The tables of flows of all workers, once they have reported them.
     pub flow_table: Option<FlowTableStatus>,
+    /// What receiving packets costs the kernel, on the CPUs that do it.
+    pub receive: Vec<ReceiveStatus>,
     /// What can run short.
     pub resources: Vec<ResourceStatus>,
     /// The CPU budget, if there is one.
@@ -126,6 +128,22 @@ pub struct FlowTableStatus {
     pub packets_without_entry: u64,
     /// How often a table was to grow, but the system had no memory for it.
     pub growths_refused: u64,
+}
+
+/// A CPU that receives packets, over the last second: the kernel's work, before packets reach
+/// Strata.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ReceiveStatus {
+    /// The CPU.
+    pub cpu: u32,
+    /// Packets per second that it received, from all interfaces of the machine, but for those that
+    /// are taken away in the driver.
+    pub packets_per_second: f64,
+    /// Share of its time in software interrupts (`softirq` in `/proc/stat`), in the main for
+    /// received packets. Close to 1, the kernel is the limit.
+    pub softirq: f64,
+    /// Share of its time without anything to do.
+    pub idle: f64,
 }
 
 /// Something that can run short.

@@ -10,7 +10,9 @@ use strata_classify::Model;
 use strata_control::config::PolicyConfig;
 use strata_control::elastic::ElasticOptions;
 use strata_control::saved::Saved;
-use strata_control::{Controller, CpuStatus, Fast, Observed, PolicyOrigin, Settings, metrics};
+use strata_control::{
+    Controller, CpuStatus, Fast, Observed, PolicyOrigin, ReceiveStatus, Settings, metrics,
+};
 use strata_filter::Filter;
 use strata_policy::{ClassKept, ModeConfig};
 use strata_rules::{Action, Policy};
@@ -455,6 +457,7 @@ fn the_dashboard_finds_its_metrics() {
         captured: Counters::default(),
         kept_bytes: 0,
     });
+    observed.receive.push(ReceiveStatus::default());
     controller.tick(Instant::now(), observed);
     let cpu = CpuStatus {
         budget: 0.1,

@@ -10,7 +10,9 @@ use std::time::Instant;
 use strata_classify::Model;
 use strata_control::config::PolicyConfig;
 use strata_control::metrics::{self, Format};
-use strata_control::{Controller, CpuStatus, FlowTableStatus, LostStatus, Observed, Settings};
+use strata_control::{
+    Controller, CpuStatus, FlowTableStatus, LostStatus, Observed, ReceiveStatus, Settings,
+};
 use strata_policy::ClassKept;
 use strata_testkit::workspace_root;
 use strata_wire::Counters;
@@ -54,6 +56,12 @@ fn controller(policies: u32) -> Controller {
             counter: "eth0 ring".into(),
             packets: 3,
             advice: String::new(),
+        }],
+        receive: vec![ReceiveStatus {
+            cpu: 3,
+            packets_per_second: 1e6,
+            softirq: 0.75,
+            idle: 0.25,
         }],
         disk_used: Some(0.5),
         flow_table: Some(FlowTableStatus {

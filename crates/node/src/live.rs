@@ -10,7 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
-use strata_capture::live::{DropCounts, Drops, Exclusive, Live, LiveOptions, SocketOpener};
+use strata_capture::live::{
+    DropCounts, Drops, Exclusive, Live, LiveOptions, ReceiveCpu, ReceiveCpus, SocketOpener,
+};
+use strata_control::ReceiveStatus;
 use strata_control::alerts::AlertSender;
 use strata_control::api::Server;
 use strata_filter::Filter;
@@ -37,8 +40,8 @@ use worker::Running;
 
 /// How often a recording checks its workers.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How often the host's drop counters are read.
-const LOOK_AT_DROPS_EVERY: Duration = Duration::from_secs(1);
+/// How often the host's counters are read: drops, and time of the CPUs.
+const LOOK_AT_HOST_EVERY: Duration = Duration::from_secs(1);
 
 /// The capture options for this spec.
 pub(crate) fn options(setup: &Setup, spec: &InterfaceSpec) -> LiveOptions {
@@ -72,6 +75,7 @@ struct Opened {
     lives: Vec<Live>,
     opener: Option<SocketOpener>,
     before: DropCounts,
+    cpus: ReceiveCpus,
     room: Option<Reclaim>,
     governor: Governor,
     /// The filter, if the kernel does not evaluate it.
@@ -90,6 +94,8 @@ impl Opened {
         let eve = setup.spec.triggers.open(false, &owner)?;
         let (lives, opener) = open(setup, spec, workers)?;
         let before = DropCounts::now(setup.spec.interface_names());
+        let mut cpus = ReceiveCpus::default();
+        cpus.since_last();
         let room = destination.dir();
         let room = room.map(|dir| Reclaim::new(dir, destination.limit(workers)));
         let governor = Governor::new(lives[0].sampler());
@@ -110,6 +116,7 @@ impl Opened {
             lives,
             opener,
             before,
+            cpus,
             room,
             governor,
             filter,
@@ -184,7 +191,9 @@ pub(crate) fn start(
         room: opened.room,
         before: opened.before,
         drops: Drops::new(),
-        looked_at_drops: started,
+        cpus: opened.cpus,
+        receive: Vec::new(),
+        looked_at_host: started,
         told,
         told_refused: false,
         alerts,
@@ -212,7 +221,10 @@ struct Supervisor {
     /// The host's drops before the start, and since.
     before: DropCounts,
     drops: Drops,
-    looked_at_drops: Instant,
+    /// What receiving costs the kernel.
+    cpus: ReceiveCpus,
+    receive: Vec<ReceiveStatus>,
+    looked_at_host: Instant,
     told: Told,
     /// Whether it was reported that the table of flows cannot grow.
     told_refused: bool,
@@ -285,8 +297,10 @@ impl Supervisor {
 
     /// Passes the workers' reports on to the controller.
     fn observe(&mut self) {
-        if self.looked_at_drops.elapsed() > LOOK_AT_DROPS_EVERY {
-            self.looked_at_drops = Instant::now();
+        if self.looked_at_host.elapsed() > LOOK_AT_HOST_EVERY {
+            self.looked_at_host = Instant::now();
+            let cpus = self.cpus.since_last().into_iter();
+            self.receive = cpus.map(receive_status).collect();
             let names = self.setup.spec.interface_names();
             self.drops = DropCounts::now(names).since(&self.before);
         }
@@ -299,6 +313,7 @@ impl Supervisor {
         self.observer.note(Observation {
             flow_table: Some(flow_table(&pressure)),
             lost: lost::lost(&rings, &self.drops),
+            receive: self.receive.clone(),
             rings: rings
                 .into_iter()
                 .map(|(name, ring)| (name, ring.received, ring.dropped))
@@ -320,5 +335,14 @@ impl Supervisor {
                 alerts.send(event);
             }
         }
+    }
+}
+
+fn receive_status(cpu: ReceiveCpu) -> ReceiveStatus {
+    ReceiveStatus {
+        cpu: cpu.cpu,
+        packets_per_second: cpu.packets_per_second,
+        softirq: cpu.softirq,
+        idle: cpu.idle,
     }
 }

@@ -7,7 +7,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::fs::statvfs;
-use strata_control::{CaptureWay, Controller, FlowTableStatus, LostStatus, Observed};
+use strata_control::{
+    CaptureWay, Controller, FlowTableStatus, LostStatus, Observed, ReceiveStatus,
+};
 use strata_policy::ClassKept;
 use strata_sketch::Pressure;
 use strata_wire::Ledger;
@@ -42,6 +44,8 @@ pub(crate) struct Observation {
     pub(crate) ways: Vec<CaptureWay>,
     /// What was lost before it reached Strata.
     pub(crate) lost: Vec<LostStatus>,
+    /// The CPUs that receive packets.
+    pub(crate) receive: Vec<ReceiveStatus>,
     /// CPU time of the busiest worker so far.
     pub(crate) cpu: Option<Duration>,
     /// How long the busiest disk could not have taken more blocks, in total.
@@ -107,6 +111,7 @@ impl Observer {
             observed.rings = noted.rings;
             observed.ways = noted.ways;
             observed.lost = noted.lost;
+            observed.receive = noted.receive;
             observed.ring_fill = noted.ring_fill;
             observed.ring_wait = noted.ring_wait;
             observed.workers_taken = noted.taken;

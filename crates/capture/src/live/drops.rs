@@ -105,20 +105,23 @@ impl DropCounts {
     }
 }
 
-/// The sum of the second column of each CPU's line, hexadecimal.
-///
-/// The file is opened once: a recording that has given up its privileges no longer reaches any path
-/// in `/proc`.
-fn softnet_dropped() -> Option<u64> {
+/// `/proc/net/softnet_stat`. It is opened once: a recording that has given up its privileges no
+/// longer reaches any path in `/proc`.
+pub(super) fn softnet_file() -> Option<&'static File> {
     static FILE: OnceLock<Option<File>> = OnceLock::new();
     let file = FILE.get_or_init(|| File::open("/proc/net/softnet_stat").ok());
-    let text = read_from_start(file.as_ref()?).ok()?;
+    file.as_ref()
+}
+
+/// The sum of the second column of each CPU's line, hexadecimal.
+fn softnet_dropped() -> Option<u64> {
+    let text = read_from_start(softnet_file()?).ok()?;
     let column = |line: &str| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok();
     text.lines().map(column).sum()
 }
 
 /// The current content of a kernel file.
-fn read_from_start(file: &File) -> io::Result<String> {
+pub(super) fn read_from_start(file: &File) -> io::Result<String> {
     let mut bytes = Vec::new();
     let mut piece = [0; 4096];
     loop {

@@ -16,12 +16,13 @@
 //! uses, netlink what else on this host uses an interface
 //! interface     what interfaces there are
 //! batch         where packets lie; headers: what is put in front of them
-//! drops         what was lost before us, and where
+//! drops, cpus   what was lost before us, and where; what receiving costs the kernel
 //! event, clock  waiting, and what time it is
 //! ```
 
 mod batch;
 pub(crate) mod clock;
+mod cpus;
 mod drops;
 mod error;
 mod event;
@@ -50,6 +51,7 @@ use strata_wire::{Counters, Meta};
 use crate::packet::BATCH_MAX;
 pub use batch::RingBatch;
 use batch::Slot;
+pub use cpus::{ReceiveCpu, ReceiveCpus};
 pub use drops::{DropCounts, Drops, Lost};
 pub use error::LiveError;
 pub use exclusive::{Exclusive, Exclusivity, Way};

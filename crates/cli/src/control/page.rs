@@ -2,7 +2,7 @@
 
 use strata_control::{
     ChangeStatus, CpuStatus, Event, FlowTableStatus, PacketStatus, PolicyOrigin, PolicyStatus,
-    ResourceStatus, Status,
+    ReceiveStatus, ResourceStatus, Status,
 };
 use strata_wire::{Printable, grouped, human_bytes};
 
@@ -62,6 +62,7 @@ pub(super) fn status(status: &Status, events: &[Event], reader: Reader) -> Strin
     rows.extend(arrivals(status));
     rows.extend(status.flow_table.as_ref().map(flow_table));
     rows.extend(status.resources.iter().filter_map(resource));
+    rows.extend(status.receive.iter().map(receive));
     rows.extend(status.cpu.as_ref().map(cpu));
     rows.extend(changes(&status.changes));
     let latest = events.len().saturating_sub(EVENTS_SHOWN);
@@ -165,6 +166,27 @@ fn resource(resource: &ResourceStatus) -> Option<Row> {
         "resource",
         format!("{name}{about}: {used:.0} %{short}"),
     ))
+}
+
+/// A CPU whose receive work leaves it this little time is what limits the recording.
+const RECEIVE_IS_LIMIT: f64 = 0.9;
+
+/// What receiving packets costs the kernel.
+fn receive(cpu: &ReceiveStatus) -> Row {
+    let mut text = format!(
+        "CPU {}: {:.0} % of its time in the kernel's receive work (softirq), {:.0} % idle",
+        cpu.cpu,
+        cpu.softirq * 100.0,
+        cpu.idle * 100.0,
+    );
+    // Those that are taken away in the driver are not counted.
+    if cpu.packets_per_second >= 1.0 {
+        text += &format!("; {} packets/s", grouped(whole(cpu.packets_per_second)));
+    }
+    if cpu.softirq > RECEIVE_IS_LIMIT {
+        text += "; the kernel is the limit, not Strata: spread interrupts over more CPUs";
+    }
+    row("receive", text)
 }
 
 fn cpu(cpu: &CpuStatus) -> Row {
@@ -292,6 +314,20 @@ mod tests {
                 packets: 6,
                 advice: "make the receive ring of the network interface longer".into(),
             }],
+            receive: vec![
+                ReceiveStatus {
+                    cpu: 0,
+                    packets_per_second: 812_345.6,
+                    softirq: 0.954,
+                    idle: 0.01,
+                },
+                ReceiveStatus {
+                    cpu: 12,
+                    packets_per_second: 0.0,
+                    softirq: 0.05,
+                    idle: 0.9,
+                },
+            ],
             resources: vec![ResourceStatus {
                 name: "disk".into(),
                 used: Some(0.95),
@@ -343,6 +379,8 @@ eth0     AF_PACKET; exclusive capture: no: has address 192.0.2.1/24
 lost     device (rx_missed_errors): 6 packets; make the receive ring of the network interface longer
 flows    table of 134.2 MB, 1.20 % of packets without an entry; 2 growths refused by the system
 resource disk: 95 %, short: 2 steps of degradation
+receive  CPU 0: 95 % of its time in the kernel's receive work (softirq), 1 % idle; 812 345 packets/s; the kernel is the limit, not Strata: spread interrupts over more CPUs
+receive  CPU 12: 5 % of its time in the kernel's receive work (softirq), 90 % idle
 cpu      25.0 % of a core, budget 50.0 %; 100.0 % of flows are captured
 changes  2, from request to packet 1.50 ms (median), 3.00 ms (p99)
 event    2026-01-31T13:05:00Z event 2 (by uid 0)
