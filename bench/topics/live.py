@@ -3,7 +3,8 @@
 Parts: `a`, the kernel's receive work and the capture share one core, at the rate where
 tcpdump loses 60 %; `d`, the same at a million packets a second; `b`, the sender's core does the
 receive work: the highest rate that each captures without loss; `c`, the same with frames of 64
-bytes. All with 300 thousand flows. Files are written to the disk."""
+bytes. All with 300 thousand flows. Files are written to the disk. Beside each figure stands the
+sender's ceiling: what it sends as fast as it can to an XDP program that drops everything."""
 
 import os
 import re
@@ -11,11 +12,12 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from harness import CORES, DISTURBED, Disturbance, HERE, have, median, remove, version
 
 TITLE = "Live capture"
+EXCLUSIVE = "strata --exclusive"
 SENDING, RECEIVING = "st-tr0", "st-tr1"
 SENDER, RECEIVER = "st-tr-send", "st-tr-recv"
 CAPTURE_CORE, SEND_CORE = "0", str(min(1, CORES - 1))
@@ -63,11 +65,12 @@ def keep_reclaim_away():
 
 
 @contextmanager
-def link(shared):
+def link(shared, passing=True):
     """A veth pair between two namespaces. `shared`: the kernel's receive work runs on the
-    capture's core, like a card whose interrupts go there, otherwise on the sender's."""
+    capture's core, like a card whose interrupts go there, otherwise on the sender's. `passing`:
+    with an XDP program that lets packets pass."""
     unmake()
-    passing, reclaim = None, {}
+    reclaim = {}
     backlog = quietly("sysctl", "-n", BACKLOG_KEY).stdout.strip()
     try:
         for namespace in (SENDER, RECEIVER):
@@ -77,25 +80,77 @@ def link(shared):
              "peer", "name", RECEIVING, "netns", RECEIVER)
         must("ip", "-n", SENDER, "link", "set", SENDING, "up")
         must("ip", "-n", RECEIVER, "link", "set", RECEIVING, "up")
-        command = inside(RECEIVER, sys.executable, HERE / "xdp_pass.py", RECEIVING)
-        passing = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        if passing.stdout.readline().strip() != "ready":
-            raise RuntimeError("the receiving end does not support XDP programs")
         if shared:
             reclaim = keep_reclaim_away()
             must("sysctl", "-qw", f"{BACKLOG_KEY}={BACKLOG}")
             path = f"/sys/class/net/{RECEIVING}/queues/rx-0/rps_cpus"
             mask = f"{1 << int(CAPTURE_CORE):x}"
             must(*inside(RECEIVER, "sh", "-c", f"echo {mask} > {path}"))
-        yield
+        with program("pass") if passing else nullcontext():
+            yield
     finally:
         must("sysctl", "-qw", f"{BACKLOG_KEY}={backlog}")
         for pid, cores in reclaim.items():
             os.sched_setaffinity(pid, cores)
-        if passing:
-            passing.kill()
-            passing.wait()
         unmake()
+
+
+@contextmanager
+def program(action):
+    """An XDP program on the receiving end that lets packets pass, or drops them: without any, the
+    pair does not take the sender's frames."""
+    command = inside(RECEIVER, sys.executable, HERE / "xdp_pass.py", RECEIVING, action)
+    held = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        if held.stdout.readline().strip() != "ready":
+            raise RuntimeError("the receiving end does not support XDP programs")
+        yield
+    finally:
+        held.kill()
+        held.wait()
+
+
+def receive_on(core):
+    """Moves the receive work of an exclusive capture, which is done where the sender is, to a
+    thread on this core that is as urgent as interrupts. With None it goes back."""
+    path = f"/sys/class/net/{RECEIVING}/threaded"
+    if core is None:
+        quietly(*inside(RECEIVER, "sh", "-c", f"echo 0 > {path}"))
+        return
+    must(*inside(RECEIVER, "sh", "-c", f"echo 1 > {path}"))
+    threads = quietly("pgrep", f"^napi/{RECEIVING}").stdout.split()
+    if not threads:
+        raise RuntimeError("this kernel has no threads for receive work")
+    for pid in map(int, threads):
+        os.sched_setaffinity(pid, {int(core)})
+        os.sched_setscheduler(pid, os.SCHED_FIFO, os.sched_param(1))
+
+
+def sent_by(context, trace, pps, seconds):
+    """Sends the trace; returns how many packets, and in how many seconds."""
+    rate = ["--topspeed"] if pps is None else ["--pps", str(pps)]
+    said = subprocess.run(
+        inside(SENDER, "taskset", "-c", SEND_CORE, context.strata, "replay", "-i", SENDING,
+               "-r", trace, *rate, "--duration", str(seconds), "--method", "live-frames"),
+        capture_output=True, text=True, check=False,
+    ).stderr
+    found = re.search(r"Actual: ([\d ]+) packets .* sent in ([\d.]+) seconds", said)
+    if not found:
+        raise RuntimeError(f"no packets were sent: {said.strip()}")
+    return int(found[1].replace(" ", "")), float(found[2])
+
+
+def ceiling(context, trace, seconds):
+    """Packets per second that arrive at a dropping XDP program, sent as fast as the sender can."""
+    path = f"/sys/class/net/{RECEIVING}/statistics/rx_packets"
+
+    def received():
+        return int(quietly(*inside(RECEIVER, "cat", path)).stdout)
+
+    with program("drop"):
+        before = received()
+        _, took = sent_by(context, trace, None, seconds)
+        return (received() - before) / took
 
 
 def captures(strata, directory):
@@ -107,6 +162,7 @@ def captures(strata, directory):
         "strata": (record, [log], counted),
         "strata --mode log-all": ([*record, "--mode", "log-all"], [log], counted),
         "strata --early-cut": ([*record, "--early-cut"], [log], counted),
+        EXCLUSIVE: ([*record, "--exclusive"], [log], counted),
         "tcpdump": (["tcpdump", "-i", RECEIVING, "-w", file], [file], r"(\d+) packets captured"),
         "tcpdump -s 96": (
             ["tcpdump", "-i", RECEIVING, "-s", "96", "-w", file], [file], r"(\d+) packets captured"),
@@ -122,8 +178,18 @@ def captures(strata, directory):
     }
 
 
-def run(context, capture, trace, pps, seconds):
-    """Share of the packets that were lost, and the disturbance."""
+def run(context, capture, trace, pps, seconds, shared=False):
+    """Share of the packets that were lost, packets sent per second, and the disturbance."""
+    if "--exclusive" in capture[0]:
+        # It has a program of its own.
+        return run_receiver(context, capture, trace, pps, seconds, shared)
+    with program("pass"):
+        return run_receiver(context, capture, trace, pps, seconds, False)
+
+
+def run_receiver(context, capture, trace, pps, seconds, moved):
+    """`run` with a program on the receiving end, or without; `moved`: the receive work is moved
+    to the capture's core."""
     command, outputs, pattern = capture
     remove(outputs)
     # What the previous run wrote must not be flushed during this one.
@@ -134,29 +200,25 @@ def run(context, capture, trace, pps, seconds):
     )
     try:
         time.sleep(1.5)
+        if moved:
+            receive_on(CAPTURE_CORE)
         disturbance = Disturbance()
-        rate = ["--topspeed"] if pps is None else ["--pps", str(pps)]
-        sent = subprocess.run(
-            inside(SENDER, "taskset", "-c", SEND_CORE, context.strata, "replay", "-i", SENDING,
-                   "-r", trace, *rate, "--duration", str(seconds), "--method", "live-frames"),
-            capture_output=True, text=True, check=False,
-        ).stderr
-        if "Actual: " not in sent:
-            raise RuntimeError(f"no packets were sent: {sent.strip()}")
+        offered, took = sent_by(context, trace, pps, seconds)
         share = disturbance.share()
         time.sleep(1.0)
+        if moved:
+            receive_on(None)
         receiver.send_signal(signal.SIGINT)
         said, _ = receiver.communicate(timeout=60)
     finally:
         receiver.kill()
         receiver.wait()
         remove(outputs)
-    offered = int(re.search(r"Actual: ([\d ]+) packets", sent)[1].replace(" ", ""))
     found = re.search(pattern, said)
     if not found:
         raise RuntimeError(f"{command[0]} does not report how many packets it captured: {said[-300:]}")
     captured = int(found[1].replace(" ", ""))
-    return max(0.0, 1 - captured / offered), offered / seconds, share
+    return max(0.0, 1 - captured / offered), offered / took, share
 
 
 class Discarded:
@@ -174,12 +236,12 @@ class Discarded:
         return text
 
 
-def undisturbed(context, capture, trace, pps, seconds, discarded):
+def undisturbed(context, capture, trace, pps, seconds, discarded, shared=False):
     """Runs until one is undisturbed, RETRIES more times at most; else the least disturbed
     counts."""
     tries = []
     for _ in range(1 if context.quick else 1 + RETRIES):
-        loss, rate, share = run(context, capture, trace, pps, seconds)
+        loss, rate, share = run(context, capture, trace, pps, seconds, shared)
         tries.append((share, loss, rate))
         if share <= DISTURBED:
             break
@@ -220,7 +282,8 @@ def overloading(context, programs, trace, seconds, discarded):
     if "tcpdump" not in programs or context.quick:
         return OVERLOAD_PPS
     for rate in range(200_000, OVERLOAD_PPS, 100_000):
-        loss, _ = undisturbed(context, programs["tcpdump"], trace, rate, seconds, discarded)
+        capture = programs["tcpdump"]
+        loss, _ = undisturbed(context, capture, trace, rate, seconds, discarded, shared=True)
         print(f"  shared core: tcpdump: {loss:.2%} of {rate / 1e6} Mpps", file=sys.stderr)
         if loss >= TCPDUMP_LOSES:
             return rate
@@ -232,10 +295,44 @@ def shared_core(context, programs, trace, rate, seconds, rounds, discarded):
     lost = {}
     for _ in range(rounds):
         for name, capture in programs.items():
-            loss, actual = undisturbed(context, capture, trace, rate, seconds, discarded)
+            loss, actual = undisturbed(
+                context, capture, trace, rate, seconds, discarded, shared=True)
             lost.setdefault(name, []).append(loss)
             print(f"  shared core: {name}: {loss:.2%} of {actual / 1e6:.2f} Mpps", file=sys.stderr)
     return lost
+
+
+def peers(found):
+    """Of {name: figure} the figures of other programs."""
+    return [figure for name, figure in found.items() if not name.startswith("strata")]
+
+
+def ratio(figure, of):
+    """A ratio as text."""
+    return f"{figure / of:.2f}" if of else "-"
+
+
+def mpps(rate):
+    return f"{rate / 1e6:.2f}"
+
+
+def shared_rows(lost, top):
+    """The rows of losses on a shared core; `top` is the sender's ceiling."""
+    medians = {name: median(losses) for name, losses in lost.items()}
+    best = min(peers(medians), default=None)
+    return [
+        [name, f"{medians[name]:.2%}", f"{min(losses):.2%} to {max(losses):.2%}",
+         ratio(medians[name], best), mpps(top)]
+        for name, losses in lost.items()
+    ]
+
+
+def two_core_rows(found, top):
+    """The rows of the highest rates without loss; `top` is the sender's ceiling, and what a
+    dropping XDP program receives."""
+    best = max(peers(found), default=None)
+    return [[name, pps / 1e6, ratio(pps, best), ratio(pps, top), mpps(top)]
+            for name, pps in found.items()]
 
 
 def measure(context):
@@ -249,23 +346,24 @@ def measure(context):
         programs = {name: programs[name] for name in wanted.split(",")}
     discarded, tables, charts, more = Discarded(), [], [], {}
     full = context.generate("live788.pcap", "flood788", 300_000, "--payload", "zero")
-    with link(shared=False):
+    with link(shared=False, passing=False):
         usable(context, programs, full)
+        top = ceiling(context, full, seconds)
+        print(f"  sender's ceiling: {mpps(top)} Mpps", file=sys.stderr)
     for part in (part for part in parts if part in "ad"):
         whole = {name: capture for name, capture in programs.items() if "-s" not in name}
-        with link(shared=True):
+        with link(shared=True, passing=False):
             rate = OVERLOAD_PPS
             if part == "a":
                 rate = overloading(context, whole, full, seconds, discarded)
             lost = shared_core(context, whole, full, rate, seconds, rounds, discarded)
-        more[f"lost_{part}"] = {"pps": rate, "lost": lost}
-        rows = [[n, f"{median(losses):.2%}", f"{min(losses):.2%} to {max(losses):.2%}"]
-                for n, losses in lost.items()]
+        more[f"lost_{part}"] = {"pps": rate, "lost": lost, "ceiling_pps": top}
         tables.append({
             "title": "One core for the kernel's receive work and the capture, "
             f"788 B at {rate / 1e6} Mpps",
-            "columns": ["program", "lost, median", "range"],
-            "rows": rows,
+            "columns": ["program", "lost, median", "range", "of the best peer's loss",
+                        "sender's ceiling, Mpps"],
+            "rows": shared_rows(lost, top),
         })
         charts.append({
             "name": f"live-loss-{part}",
@@ -284,16 +382,20 @@ def measure(context):
         cutting = {n.split()[0] for n in programs if "-s" in n}
         tried = {n: c for n, c in programs.items()
                  if ("-s" in n or n not in cutting if size > 96 else "-s" not in n)}
-        with link(shared=False):
+        with link(shared=False, passing=False):
+            # Right before what is compared with it.
+            top = ceiling(context, trace, seconds)
             for name, capture in tried.items():
                 found[name] = lossless(context, capture, trace, steps, seconds, discarded)
                 print(f"  two cores: {name}: {found[name] / 1e6:.1f} Mpps", file=sys.stderr)
         more[f"lossless_pps_{size}"] = found
+        more[f"ceiling_pps_{size}"] = top
         tables.append({
             "title": f"Two cores: the highest rate of {size} B without loss, "
             f"in steps of {(steps[1] - steps[0]) / 1e6} Mpps",
-            "columns": ["program", "Mpps"],
-            "rows": [[n, pps / 1e6] for n, pps in found.items()],
+            "columns": ["program", "Mpps", "of the best peer's", "of what a dropping XDP program "
+                        "receives", "sender's ceiling, Mpps"],
+            "rows": two_core_rows(found, top),
         })
         charts.append({
             "name": f"live-lossless-{size}",
@@ -305,7 +407,10 @@ def measure(context):
         "title": TITLE,
         "setup": "Two network namespaces, XDP live frames with payloads of zeros, 300 000 "
         f"flows, runs of {seconds} s, files on the disk; {discarded}. "
-        "Packets that overflow the receiving end of the veth pair count as lost.",
+        "Packets that overflow the receiving end of the veth pair count as lost. On one core, the "
+        "receive work of an exclusive capture is a NAPI thread there with real-time priority, as "
+        "urgent as interrupts; others receive by RPS. The sender's ceiling is what an XDP program "
+        "that drops everything receives from it.",
         "versions": {n: version(n) for n in programs if " " not in n and n != "strata"},
         **more,
         "tables": tables,

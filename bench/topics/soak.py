@@ -24,7 +24,7 @@ def resident_kib(pid):
 def half_of_lossless(context, trace):
     programs = {"strata": live.captures(context.strata, context.directory)["strata"]}
     steps = [n * 100_000 for n in range(2, 82, 4)]
-    with live.link(shared=False):
+    with live.link(shared=False, passing=False):
         live.usable(context, programs, trace)
         return live.lossless(context, programs["strata"], trace, steps, 5, live.Discarded()) // 2
 
