@@ -171,18 +171,23 @@ impl Sketch {
     }
 
     /// An empty sketch of this size. If the system refuses address space for the largest, the limit
-    /// is lower.
+    /// is half of what it grants, or less.
     ///
     /// # Errors
     ///
     /// If the system refuses memory even for the smallest.
     pub fn growing(size: TableSize, clock: Clock, arithmetic: Arithmetic) -> io::Result<Self> {
         let layer = |size: TableSize| Growing::new(1 << size.bits(), 1 << size.bits_max());
-        let mut size = size;
+        let (mut size, mut was_refused) = (size, false);
         let layers = loop {
             match layer(size).and_then(|first| Ok([first, layer(size)?])) {
+                // Others need some of the little that there is.
+                Ok(layers) if was_refused => match size.halved() {
+                    Some(less) => (size, was_refused) = (less, false),
+                    None => break layers,
+                },
                 Ok(layers) => break layers,
-                Err(error) => size = size.halved().ok_or(error)?,
+                Err(error) => (size, was_refused) = (size.halved().ok_or(error)?, true),
             }
         };
         let pressure = Pressure {
