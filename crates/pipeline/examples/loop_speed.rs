@@ -161,11 +161,13 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Ran>) {
             worker.batch(batch).unwrap();
         }
     };
-    thread::scope(|scope| {
-        for (worker, packets) in workers.iter_mut().zip(parts) {
-            scope.spawn(|| (0..setup.warm).for_each(|_| record(worker, packets)));
-        }
-    });
+    if setup.warm > 0 {
+        thread::scope(|scope| {
+            for (worker, packets) in workers.iter_mut().zip(parts) {
+                scope.spawn(|| (0..setup.warm).for_each(|_| record(worker, packets)));
+            }
+        });
+    }
     let pressures: Vec<Pressure> = workers.iter().map(Worker::pressure).collect();
     let mut cpu = vec![0; workers.len()];
     let begun = Instant::now();
