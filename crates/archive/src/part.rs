@@ -269,7 +269,8 @@ impl PartWriter {
                 none => {
                     let key = self.key.as_ref();
                     let name = staging_name(self.part.id, FileKind::Payload, key.is_some());
-                    none.insert(PayloadWriter::new(Output::create(job.disk, &name, key)?)?)
+                    let output = Output::create(job.disk, &name, key)?;
+                    none.insert(PayloadWriter::new(output, job.disk.display(&name))?)
                 }
             };
             payload_at.insert(number, writer.packet(&packet, interface)?);

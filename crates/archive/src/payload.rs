@@ -14,6 +14,7 @@ use flate2::write::GzEncoder;
 use strata_capture::{PacketRef, PcapNgWriter, WriteError};
 use strata_wire::Interface;
 
+use crate::error::ArchiveError;
 use crate::files::{Input, InputAt, Output, Sums};
 
 /// Uncompressed bytes after which a member ends.
@@ -70,20 +71,23 @@ pub(crate) struct PayloadWriter {
     members: Rc<RefCell<Members>>,
     writer: PcapNgWriter<Shared>,
     announced: HashSet<u16>,
+    /// The file, as messages show it.
+    named: String,
 }
 
 impl PayloadWriter {
-    pub(crate) fn new(output: Output) -> Result<Self, WriteError> {
+    pub(crate) fn new(output: Output, named: String) -> Result<Self, ArchiveError> {
         let members = Rc::new(RefCell::new(Members {
             output,
             pending: Vec::with_capacity(MEMBER_BYTES + (64 << 10)),
             at: 0,
         }));
-        let writer = PcapNgWriter::new(Shared(Rc::clone(&members)), &[])?;
+        let writer = PcapNgWriter::new(Shared(Rc::clone(&members)), &[]);
         Ok(Self {
             members,
-            writer,
+            writer: writer.map_err(|error| unwritten(error, &named))?,
             announced: HashSet::new(),
+            named,
         })
     }
 
@@ -92,7 +96,12 @@ impl PayloadWriter {
         &mut self,
         packet: &PacketRef<'_>,
         interface: &Interface,
-    ) -> Result<u64, WriteError> {
+    ) -> Result<u64, ArchiveError> {
+        let place = self.place(packet, interface);
+        place.map_err(|error| unwritten(error, &self.named))
+    }
+
+    fn place(&mut self, packet: &PacketRef<'_>, interface: &Interface) -> Result<u64, WriteError> {
         if self.announced.insert(packet.interface) {
             self.writer.interface(packet.interface, interface)?;
         }
@@ -107,14 +116,23 @@ impl PayloadWriter {
         Ok(place)
     }
 
-    pub(crate) fn finish(self) -> Result<Sums, WriteError> {
+    pub(crate) fn finish(self) -> Result<Sums, ArchiveError> {
         drop(self.writer);
         let members = Rc::into_inner(self.members).map(RefCell::into_inner);
         let Some(mut members) = members else {
             unreachable!("the writer that shared it is gone");
         };
-        members.end_member()?;
-        Ok(members.output.finish()?)
+        let ended = members.end_member();
+        let written = ended.and_then(|()| members.output.finish());
+        written.map_err(ArchiveError::io(self.named, "write"))
+    }
+}
+
+/// Says which file an error is about.
+fn unwritten(error: WriteError, named: &str) -> ArchiveError {
+    match error {
+        WriteError::Io(source) => ArchiveError::io(named.to_owned(), "write")(source),
+        other => other.into(),
     }
 }
 

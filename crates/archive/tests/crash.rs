@@ -32,6 +32,38 @@ fn packets(sim: &SimDisk) -> Vec<Packet> {
 }
 
 #[test]
+fn a_full_disk_is_reported_with_the_file_that_did_not_fit() {
+    let sim = recorded();
+    let whole = sim.after_power_loss(0);
+    let before = whole.operations();
+    let disk: Arc<dyn Disk> = Arc::new(whole.clone());
+    compact(&disk, |_| ()).unwrap();
+    let mut refused = 0;
+    for operation in 0..whole.operations() - before {
+        let full = sim.after_power_loss(0);
+        full.fail(operation, u64::MAX, std::io::ErrorKind::StorageFull);
+        let disk: Arc<dyn Disk> = Arc::new(full);
+        if let Err(error) = compact(&disk, |_| ()) {
+            let text = error.to_string();
+            let files = [
+                "staging/",
+                "manifest.json",
+                "archive.json",
+                "packets/",
+                "flows/",
+                "payload/",
+                "meta/",
+                "sums/",
+            ];
+            let named = files.iter().any(|name| text.contains(name));
+            assert!(named, "{operation}: {text}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 10, "{refused} refused");
+}
+
+#[test]
 fn each_packet_is_in_exactly_one_tier_wherever_compaction_is_killed() {
     let sim = recorded();
     let all = packets(&sim);
