@@ -54,6 +54,7 @@ fn a_full_disk_is_reported_with_the_file_that_did_not_fit() {
                 "payload/",
                 "meta/",
                 "sums/",
+                "blocks/",
             ];
             let named = files.iter().any(|name| text.contains(name));
             assert!(named, "{operation}: {text}");

@@ -2,12 +2,16 @@
 
 mod definitions;
 mod notes;
+mod run;
 mod seal;
 
+pub use run::PacketRun;
+
 use strata_sys::AlignedBytes;
-use strata_wire::{CutWhere, FlowShare, KeepKind, clamped, exact};
+use strata_wire::{CutWhere, FlowShare, KeepKind, exact};
 use zerocopy::IntoBytes;
 
+use crate::compact::{Compact, TIME_SLACK_NS};
 use crate::format::{
     BlockHeader, FLAG_META, FLAG_PROMOTES, HEADER_LEN, PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord,
     align_up, emit_packet_header, kind, record_len,
@@ -18,9 +22,13 @@ use crate::summary::{ClassCount, SUMMARY_BYTES_MAX};
 
 /// Counters per class.
 const KEEPS: usize = KeepKind::ALL.len();
-/// A block notes one fingerprint per this many of its bytes before it gives up on its filter: as
+/// A block notes one plain flow per this many of its bytes before it gives up on its filter: as
 /// many as it can hold packets.
-const BYTES_PER_NOTE: usize = 64;
+const BYTES_PER_PLAIN: usize = 44;
+/// The same for other packets, whose headers are longer.
+const BYTES_PER_OTHER: usize = 64;
+/// Fingerprints noted for each of them: two flows, with their addresses.
+const NOTES_PER_OTHER: usize = 6;
 /// Recently noted flows, which need not be noted again: 32 KiB.
 const RECENT: usize = 1 << 12;
 
@@ -51,31 +59,6 @@ struct Count {
     logged_bytes: u64,
 }
 
-/// A run of packets to record, one column per field.
-#[derive(Clone, Copy, Debug)]
-pub struct PacketRun<'a> {
-    /// The interface of all of them.
-    pub interface: u16,
-    /// Sequence number of the first.
-    pub first_seq: u64,
-    /// Captured bytes.
-    pub data: &'a [&'a [u8]],
-    /// Arrival, ns since 1970.
-    pub ts_ns: &'a [u64],
-    /// Bytes on the wire, according to the capture.
-    pub wire_len: &'a [u32],
-    /// Bytes of the headers.
-    pub header_len: &'a [u32],
-    /// How many of the captured bytes are kept.
-    pub kept_len: &'a [u32],
-    /// Who decided, and how: numbers of verdicts already defined.
-    pub verdicts: &'a [u16],
-    /// See [`KeepKind::code`].
-    pub keep_codes: &'a [u8],
-    /// The verdicts' classes.
-    pub classes: &'a [u8],
-}
-
 /// A block being filled. Allocates only when created, and for a record larger than the whole block.
 #[derive(Debug)]
 pub struct BlockBuilder {
@@ -100,11 +83,20 @@ pub struct BlockBuilder {
     plain: Box<[(u64, [u32; 2])]>,
     plain_len: usize,
     notes_full: bool,
+    /// Of plain flows, while `seal` makes the filter.
+    addresses: Box<[u32]>,
     recent: Box<[u64; RECENT]>,
+    /// Added to what is in `recent`; another one for each filling.
+    salt: u64,
+    generation: u32,
+    /// What times of compact records count from; `None` before the first.
+    time_ns: Option<u64>,
     /// The interface of the last packet; it and the context are defined.
     last_interface: Option<u16>,
-    /// Which verdicts are defined in this block, by number.
-    verdicts_defined: Vec<u64>,
+    /// 1 for each verdict defined in this block, by number.
+    verdicts_defined: Box<[u8; 1 << 16]>,
+    /// Their numbers.
+    verdicts: Vec<u16>,
     interfaces_defined: Vec<u64>,
     context_defined: bool,
     /// The number under which `bytes` is registered with the kernel.
@@ -119,7 +111,7 @@ impl BlockBuilder {
     #[must_use]
     pub fn new(block_bytes: usize) -> Self {
         let block_bytes = align_up(block_bytes.max(64 << 10));
-        let notes = block_bytes / BYTES_PER_NOTE;
+        let notes = block_bytes / BYTES_PER_PLAIN;
         let mut builder = Self {
             bytes: AlignedBytes::touched(block_bytes + SUMMARY_BYTES_MAX),
             len: HEADER_LEN,
@@ -130,14 +122,18 @@ impl BlockBuilder {
             classes: 0,
             promoted_packets: 0,
             promoted_bytes: [0; 3],
-            // Three for each plain flow, and six for every other.
-            fingerprints: touched(9 * notes),
+            fingerprints: touched(NOTES_PER_OTHER * block_bytes / BYTES_PER_OTHER),
             plain: vec![(1, [1; 2]); notes].into_boxed_slice(),
             plain_len: 0,
             notes_full: false,
+            addresses: vec![1; 2 * notes].into_boxed_slice(),
             recent: Box::new([0; RECENT]),
+            salt: 0,
+            generation: 0,
+            time_ns: None,
             last_interface: None,
-            verdicts_defined: vec![0; 1 << 10],
+            verdicts_defined: Box::new([0; 1 << 16]),
+            verdicts: touched(1 << 16),
             interfaces_defined: vec![0; 1 << 10],
             context_defined: false,
             registered: None,
@@ -170,9 +166,12 @@ impl BlockBuilder {
         self.fingerprints.clear();
         self.plain_len = 0;
         self.notes_full = false;
-        self.recent.fill(0);
+        self.next_salt();
+        self.time_ns = None;
         self.last_interface = None;
-        self.verdicts_defined.fill(0);
+        for id in self.verdicts.drain(..) {
+            self.verdicts_defined[usize::from(id)] = 0;
+        }
         self.interfaces_defined.fill(0);
         self.context_defined = false;
         self.flow_share = None;
@@ -256,17 +255,31 @@ impl BlockBuilder {
     /// If there is not enough space.
     #[inline(always)]
     pub fn push_packet(&mut self, packet: &PacketRecord<'_>, class: u8) {
+        let kept = packet.data.len();
+        // Else it does not follow from the packet before.
+        let is_next = self.header.packets == 0 || packet.seq == self.header.next_seq;
+        let mut compact = Compact::of(packet).filter(|_| is_next);
+        if let Some(compact) = &mut compact {
+            compact.set_time(self.since_time(packet.ts_ns));
+        }
         if !packet.options.is_empty() {
             self.push_record(kind::PACKET_OPTIONS, 0, 0, &[packet.options]);
         }
-        let kept = packet.data.len();
         let place = &mut self.bytes[self.len..];
-        let (header, place) = place.split_at_mut(PACKET_HEADER_LEN);
-        if let Ok(header) = header.try_into() {
-            emit_packet_header(packet, header);
-        }
-        copy(packet.data, &mut place[..kept]);
-        self.len += PACKET_HEADER_LEN + kept;
+        let header_len = match compact {
+            Some(compact) => {
+                place[..compact.bytes.len()].copy_from_slice(&compact.bytes);
+                compact.len
+            }
+            None => {
+                if let Some(header) = place.first_chunk_mut() {
+                    emit_packet_header(packet, header);
+                }
+                PACKET_HEADER_LEN
+            }
+        };
+        copy(packet.data, &mut place[header_len..][..kept]);
+        self.len += header_len + kept;
         if self.header.packets == 0 {
             self.header.first_seq = packet.seq;
         }
@@ -280,71 +293,6 @@ impl BlockBuilder {
         count.wire_bytes += u64::from(packet.wire_len.max(packet.captured_len));
         count.captured_bytes += u64::from(packet.captured_len);
         count.logged_bytes += kept as u64;
-    }
-
-    /// Appends packets of one interface, without options and all with timestamps. There must be
-    /// space for 32 bytes and the data of each. Returns how many bytes were used.
-    ///
-    /// # Panics
-    ///
-    /// If there is not enough space, or a column is shorter than another.
-    #[inline(always)]
-    pub fn push_run(&mut self, run: &PacketRun<'_>) -> usize {
-        let count = run.data.len();
-        let (ts_ns, wire_len) = (&run.ts_ns[..count], &run.wire_len[..count]);
-        let (kept_len, header_len) = (&run.kept_len[..count], &run.header_len[..count]);
-        let (classes, keep_codes) = (&run.classes[..count], &run.keep_codes[..count]);
-        let verdicts = &run.verdicts[..count];
-        let begin = self.len;
-        let mut place = &mut self.bytes[begin..];
-        let room = place.len();
-        let (mut ts_min, mut ts_max) = (self.header.ts_min_ns, self.header.ts_max_ns);
-        let mut class_max = 0;
-        let mut seq = run.first_seq;
-        for (at, data) in run.data.iter().enumerate() {
-            let (ts_ns, wire_len) = (ts_ns[at], wire_len[at]);
-            let kept = kept_len[at] as usize;
-            let (class, keep) = (classes[at], KeepKind::of_flags(keep_codes[at]));
-            let captured_len = exact::<u32>(data.len());
-            let Some((header, rest)) = place.split_first_chunk_mut() else {
-                unreachable!("there is room for all of them");
-            };
-            let record = PacketRecord {
-                ts_ns,
-                seq,
-                wire_len,
-                captured_len,
-                header_len: clamped::<u16>(header_len[at]),
-                interface: run.interface,
-                verdict: verdicts[at],
-                keep,
-                has_timestamp: true,
-                data: &data[..kept],
-                options: &[],
-            };
-            emit_packet_header(&record, header);
-            let (bytes, rest) = rest.split_at_mut(kept);
-            copy(record.data, bytes);
-            place = rest;
-            seq += 1;
-            (ts_min, ts_max) = (ts_min.min(ts_ns), ts_max.max(ts_ns));
-            class_max = class_max.max(class);
-            let count = &mut self.counts[usize::from(class)][usize::from(keep.code())];
-            count.packets += 1;
-            count.wire_bytes += u64::from(wire_len.max(captured_len));
-            count.captured_bytes += u64::from(captured_len);
-            count.logged_bytes += kept as u64;
-        }
-        let taken = room - place.len();
-        self.len += taken;
-        self.classes = self.classes.max(usize::from(class_max) + 1);
-        if self.header.packets == 0 {
-            self.header.first_seq = run.first_seq;
-        }
-        self.header.next_seq = seq;
-        (self.header.ts_min_ns, self.header.ts_max_ns) = (ts_min, ts_max);
-        self.header.packets += exact::<u32>(run.data.len());
-        taken
     }
 
     /// Appends all bytes of an earlier packet; the block grows if need be.
@@ -361,6 +309,27 @@ impl BlockBuilder {
         self.promoted_packets += 1;
         let place = promotion.keep.cut_where();
         self.promoted_bytes[place as usize] += data.len() as u64 - u64::from(promotion.kept_len);
+    }
+
+    /// An arrival in ns after the time that compact records count from, which is recorded anew if
+    /// need be.
+    #[inline(always)]
+    fn since_time(&mut self, ts_ns: u64) -> u32 {
+        let since = self.time_ns.and_then(|time| ts_ns.checked_sub(time));
+        match since.map(u32::try_from) {
+            Some(Ok(since)) => since,
+            _ => self.begin_time(ts_ns),
+        }
+    }
+
+    /// Records the time that the following compact records count from: somewhat earlier than this.
+    #[inline(never)]
+    fn begin_time(&mut self, ts_ns: u64) -> u32 {
+        let slack = ts_ns.min(u64::from(TIME_SLACK_NS));
+        let time = ts_ns - slack;
+        self.push_record(kind::TIME, 0, 0, &[&time.to_le_bytes()]);
+        self.time_ns = Some(time);
+        exact(slack)
     }
 
     fn push_record(&mut self, kind: u8, flags: u8, reference: u16, parts: &[&[u8]]) {

@@ -19,8 +19,10 @@ pub const MAGIC: [u8; 8] = *b"STRATAB1";
 pub const HEADER_LEN: usize = size_of::<BlockHeaderBytes>();
 /// The largest body that is read; larger length fields are treated as corruption.
 pub const BODY_MAX: usize = 512 << 20;
-/// Bytes of a packet record before its data.
+/// Bytes of a full packet record before its data: no packet has more.
 pub const PACKET_HEADER_LEN: usize = size_of::<PacketBytes>();
+/// The form of records that is written: with compact packets. Those up to it are read.
+pub const FORM: u16 = 1;
 /// Bytes of every record's prefix: kind, flags, reference, length.
 pub const PREFIX_LEN: usize = size_of::<Prefix>();
 
@@ -45,7 +47,7 @@ pub const fn align_up(len: usize) -> usize {
 ///  32 block_number u64     within the worker's recording, from 0
 ///  40 recording u32
 ///  44 worker u16
-///  46 reserved u16
+///  46 form u16             of the records: 0 without kinds 10 and 11, 1 with them
 ///  48 first_seq u64        sequence number of the first packet
 ///  56 next_seq u64         one more than that of the last
 ///  64 ts_min_ns u64
@@ -77,6 +79,8 @@ pub struct BlockHeader {
     pub recording: u32,
     /// The worker that filled the block.
     pub worker: u16,
+    /// The form of its records: 0 without compact ones, else [`FORM`].
+    pub form: u16,
     /// Sequence number of the first packet.
     pub first_seq: u64,
     /// One more than the sequence number of the last packet.
@@ -171,7 +175,7 @@ impl BlockHeader {
             block_number: self.block_number.into(),
             recording: self.recording.into(),
             worker: self.worker.into(),
-            reserved: 0.into(),
+            form: self.form.into(),
             first_seq: self.first_seq.into(),
             next_seq: self.next_seq.into(),
             ts_min_ns: self.ts_min_ns.into(),
@@ -209,6 +213,7 @@ impl BlockHeader {
             block_number: read.block_number.get(),
             recording: read.recording.get(),
             worker: read.worker.get(),
+            form: read.form.get(),
             first_seq: read.first_seq.get(),
             next_seq: read.next_seq.get(),
             ts_min_ns: read.ts_min_ns.get(),
@@ -220,6 +225,9 @@ impl BlockHeader {
             classes: read.classes.get(),
             hash_seed: read.hash_seed.map(U64::get),
         };
+        if header.form > FORM {
+            return Err("the block was written by a newer version of Strata, which can read it");
+        }
         if header.body_len as usize > BODY_MAX || header.summary_len as usize > BODY_MAX {
             return Err("the block claims to be larger than any block is");
         }
@@ -267,14 +275,18 @@ pub(crate) mod kind {
     pub(crate) const CONTEXT: u8 = 7;
     pub(crate) const FLOW_SHARE: u8 = 8;
     pub(crate) const PROMOTION: u8 = 9;
+    pub(crate) const COMPACT: u8 = 10;
+    pub(crate) const TIME: u8 = 11;
 }
 
-/// Flags of a packet record; bits 0 and 1 are [`KeepKind::code`].
+/// Flags of packet records; bits 0 and 1 are [`KeepKind::code`].
 pub(crate) mod packet_flag {
     /// A `PACKET_OPTIONS` record precedes this one.
     pub(crate) const HAS_OPTIONS: u8 = 4;
     /// The capture gave no time.
     pub(crate) const NO_TIMESTAMP: u8 = 8;
+    /// A compact record says how long the packet was on the wire, and how many bytes are kept.
+    pub(crate) const LENGTHS: u8 = 16;
 }
 
 /// One packet to be added to a block.
@@ -302,6 +314,45 @@ pub struct PacketRecord<'a> {
     pub data: &'a [u8],
     /// Options of the packet in a pcapng input, little-endian.
     pub options: &'a [u8],
+}
+
+impl PacketRecord<'_> {
+    /// The flags of its record.
+    #[inline(always)]
+    #[must_use]
+    pub fn flags(&self) -> u8 {
+        let mut flags = self.keep.code();
+        if !self.options.is_empty() {
+            flags |= packet_flag::HAS_OPTIONS;
+        }
+        if !self.has_timestamp {
+            flags |= packet_flag::NO_TIMESTAMP;
+        }
+        flags
+    }
+
+    /// Appends its record in full, which depends on no other, after one with its options if it has
+    /// any.
+    ///
+    /// # Panics
+    ///
+    /// If data or options have 4 GiB or more.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        if !self.options.is_empty() {
+            let prefix = Prefix {
+                kind: kind::PACKET_OPTIONS,
+                flags: 0,
+                reference: 0.into(),
+                len: record_len(self.options.len()).into(),
+            };
+            out.extend_from_slice(prefix.as_bytes());
+            out.extend_from_slice(self.options);
+        }
+        let mut header = [0; PACKET_HEADER_LEN];
+        emit_packet_header(self, &mut header);
+        out.extend_from_slice(&header);
+        out.extend_from_slice(self.data);
+    }
 }
 
 /// Why a packet was kept as it was: the definition behind a verdict's number.
@@ -368,13 +419,6 @@ pub(crate) const VERDICT_DECIDED: u8 = 1;
 /// ```
 #[inline]
 pub(crate) fn emit_packet_header(packet: &PacketRecord<'_>, out: &mut [u8; PACKET_HEADER_LEN]) {
-    let mut flags = packet.keep.code();
-    if !packet.options.is_empty() {
-        flags |= packet_flag::HAS_OPTIONS;
-    }
-    if !packet.has_timestamp {
-        flags |= packet_flag::NO_TIMESTAMP;
-    }
     #[allow(
         clippy::cast_possible_truncation,
         reason = "the low half of the number"
@@ -383,7 +427,7 @@ pub(crate) fn emit_packet_header(packet: &PacketRecord<'_>, out: &mut [u8; PACKE
     *out = transmute!(PacketBytes {
         prefix: Prefix {
             kind: kind::PACKET,
-            flags,
+            flags: packet.flags(),
             reference: packet.interface.into(),
             len: record_len(PACKET_HEADER_LEN - PREFIX_LEN + packet.data.len()).into(),
         },
@@ -421,6 +465,7 @@ mod tests {
             block_number: 6,
             recording: 7,
             worker: 8,
+            form: FORM,
             first_seq: 9,
             next_seq: 10,
             ts_min_ns: 11,
@@ -439,5 +484,15 @@ mod tests {
             flipped[bit / 8] ^= 1 << (bit % 8);
             assert!(BlockHeader::parse(&flipped).is_err(), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn a_block_of_a_later_form_is_refused_with_advice() {
+        let header = BlockHeader {
+            form: FORM + 1,
+            ..BlockHeader::default()
+        };
+        let refused = BlockHeader::parse(&header.emit()).unwrap_err();
+        assert!(refused.contains("newer version of Strata"), "{refused}");
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct BlockHeaderBytes {
     pub(crate) block_number: U64,
     pub(crate) recording: U32,
     pub(crate) worker: U16,
-    pub(crate) reserved: U16,
+    pub(crate) form: U16,
     pub(crate) first_seq: U64,
     pub(crate) next_seq: U64,
     pub(crate) ts_min_ns: U64,
@@ -40,7 +40,7 @@ pub(crate) struct BlockHeaderBytes {
 layout!(
     BlockHeaderBytes, 128,
     magic at 0, header_crc at 8, body_crc at 12, summary_crc at 16, flags at 20, body_len at 24,
-    summary_len at 28, block_number at 32, recording at 40, worker at 44, reserved at 46,
+    summary_len at 28, block_number at 32, recording at 40, worker at 44, form at 46,
     first_seq at 48, next_seq at 56, ts_min_ns at 64, ts_max_ns at 72, packets at 80,
     records at 84, wire_bytes at 88, logged_bytes at 96, classes at 104, hash_seed at 112,
 );
@@ -103,6 +103,34 @@ layout!(
     header_len at 30,
 );
 
+/// A compact packet record before its lengths, which are optional, and its data.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct CompactBytes {
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) interface: u8,
+    pub(crate) header_len: u8,
+    /// ns after the time of the record before that has one.
+    pub(crate) time: U32,
+    pub(crate) verdict: U16,
+    pub(crate) captured_len: U16,
+}
+layout!(
+    CompactBytes, 12,
+    kind at 0, flags at 1, interface at 2, header_len at 3, time at 4, verdict at 8,
+    captured_len at 10,
+);
+
+/// The lengths in a compact packet record.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct LengthsBytes {
+    pub(crate) wire_len: U16,
+    pub(crate) kept_len: U16,
+}
+layout!(LengthsBytes, 4, wire_len at 0, kept_len at 2);
+
 /// A promotion before its verdict, which is optional, and its data.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -120,10 +148,10 @@ layout!(PromotionBytes, 24, prefix at 0, seq at 8, kept_len at 16, wire_len at 2
 #[repr(C)]
 pub(crate) struct SummaryHeader {
     pub(crate) counts: U16,
-    pub(crate) reserved: U16,
+    pub(crate) filter: U16,
     pub(crate) bloom_len: U32,
 }
-layout!(SummaryHeader, 8, counts at 0, reserved at 2, bloom_len at 4);
+layout!(SummaryHeader, 8, counts at 0, filter at 2, bloom_len at 4);
 
 /// Packets of one class and granularity, in a summary.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

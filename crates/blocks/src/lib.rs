@@ -13,8 +13,10 @@
 
 mod builder;
 mod channel;
+mod compact;
 mod context;
 mod error;
+mod filter;
 mod format;
 mod layout;
 mod promotion;
@@ -28,14 +30,15 @@ pub use channel::{
 };
 pub use context::reason;
 pub use error::SinkError;
+pub use filter::Bloom;
 pub use format::{
-    ALIGNMENT, BODY_MAX, BlockHeader, HEADER_LEN, MAGIC, PACKET_HEADER_LEN, PREFIX_LEN,
+    ALIGNMENT, BODY_MAX, BlockHeader, FORM, HEADER_LEN, MAGIC, PACKET_HEADER_LEN, PREFIX_LEN,
     PacketRecord, Trees, VerdictRecord, align_up,
 };
 pub use promotion::{PROMOTION_HEADER_LEN, Promotion, Whole, complete};
-pub use records::{BadRecord, Head, RawPacket, RawRecord, Record, RecordPlace, Records};
+pub use records::{BadRecord, Head, RawRecord, Record, RecordPlace, Records};
 pub use relayed::{
     Assembled, Definitions, RELAYED_HEADER_LEN, RELAYED_MAGIC, RelayedHeader, SEGMENTS_AT,
     are_definitions, assemble,
 };
-pub use summary::{Bloom, ClassCount, SUMMARY_BYTES_MAX, Summary};
+pub use summary::{ClassCount, SUMMARY_BYTES_MAX, Summary};

@@ -17,9 +17,10 @@ use strata_wire::KeepKind;
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::format::{PACKET_HEADER_LEN, PREFIX_LEN, kind, record_len};
+use crate::compact::stored_len;
+use crate::format::{PREFIX_LEN, PacketRecord, kind, record_len};
 use crate::layout::{Prefix, PromotionBytes};
-use crate::records::{RawPacket, RawRecord, Records};
+use crate::records::{RawRecord, Records};
 
 /// Bytes of a promotion before the packet's bytes, at most.
 pub const PROMOTION_HEADER_LEN: usize = 26;
@@ -80,15 +81,14 @@ impl<'a> Promotion<'a> {
         std::iter::from_fn(move || {
             loop {
                 let rest = body.get(at..)?;
-                let (prefix, _) = Prefix::ref_from_prefix(rest).ok()?;
-                let len = PREFIX_LEN.checked_add(prefix.len.get() as usize)?;
-                let record = rest.get(..len)?;
+                let record = rest.get(..stored_len(rest)?)?;
                 let start = at;
                 at += record.len();
-                if prefix.kind != kind::PROMOTION {
+                if record.first() != Some(&kind::PROMOTION) {
                     continue;
                 }
                 let (head, data) = PromotionBytes::ref_from_prefix(record).ok()?;
+                let prefix = &head.prefix;
                 let [class, flags] = prefix.reference.get().to_le_bytes();
                 let (verdict, data) = if flags & HAS_VERDICT != 0 {
                     let (verdict, data) = U16::read_from_prefix(data).ok()?;
@@ -120,7 +120,8 @@ pub struct Whole<'a> {
     pub verdict: Option<(u16, &'a [u8])>,
 }
 
-/// The records of a block with these packets, by sequence number, whole, and without promotions.
+/// The records of a block with these packets, by sequence number, whole, and without promotions; all
+/// packets in full records.
 /// The reasons for keeping them whole are defined before the first packet that refers to them.
 #[must_use]
 pub fn complete(records: &[u8], first_seq: u64, whole: &BTreeMap<u64, Whole<'_>>) -> Vec<u8> {
@@ -130,16 +131,23 @@ pub fn complete(records: &[u8], first_seq: u64, whole: &BTreeMap<u64, Whole<'_>>
     let mut walk = Records::new(records, first_seq);
     while let Some(record) = walk.next_raw() {
         match record {
-            Ok(RawRecord::Packet(raw)) => match whole.get(&raw.packet.seq) {
+            Ok(RawRecord::Packet(packet)) => match whole.get(&packet.seq) {
                 Some(whole) => {
                     if let Some((id, definition)) = whole.verdict
                         && defined.insert(id)
                     {
                         body.extend_from_slice(definition);
                     }
-                    push_whole(&mut body, &raw, whole);
+                    let verdict = whole.verdict.map_or(packet.verdict, |(id, _)| id);
+                    let packet = PacketRecord {
+                        keep: KeepKind::Full,
+                        verdict,
+                        data: &whole.data,
+                        ..packet
+                    };
+                    packet.emit(&mut body);
                 }
-                None => body.extend_from_slice(raw.bytes),
+                None => packet.emit(&mut body),
             },
             Ok(RawRecord::Other { bytes, .. }) => body.extend_from_slice(bytes),
             // Copied unchanged, so that whoever reads it gets the error.
@@ -150,19 +158,4 @@ pub fn complete(records: &[u8], first_seq: u64, whole: &BTreeMap<u64, Whole<'_>>
         }
     }
     body
-}
-
-/// Appends a packet's record with all its bytes.
-fn push_whole(body: &mut Vec<u8>, raw: &RawPacket<'_>, whole: &Whole<'_>) {
-    let start = body.len();
-    let before = raw.bytes.len() - raw.packet.data.len();
-    body.extend_from_slice(&raw.bytes[..before]);
-    let at = start + before - PACKET_HEADER_LEN;
-    let len = PACKET_HEADER_LEN - PREFIX_LEN + whole.data.len();
-    body[at + 1] = raw.flags & !3 | KeepKind::Full.code();
-    body[at + 4..at + 8].copy_from_slice(&record_len(len).to_le_bytes());
-    if let Some((verdict, _)) = whole.verdict {
-        body[at + 28..at + 30].copy_from_slice(&verdict.to_le_bytes());
-    }
-    body.extend_from_slice(&whole.data);
 }

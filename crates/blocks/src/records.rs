@@ -6,9 +6,9 @@ use strata_wire::{Decider, FlowShare, Interface, KeepKind, LinkType, Meta};
 use zerocopy::FromBytes;
 use zerocopy::little_endian::U64;
 
+use crate::compact::{self, stored_len};
 use crate::format::{
-    PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, Reader, Trees, VERDICT_DECIDED, VerdictRecord,
-    kind, packet_flag,
+    PREFIX_LEN, PacketRecord, Reader, Trees, VERDICT_DECIDED, VerdictRecord, kind, packet_flag,
 };
 use crate::layout::{PacketBytes, Prefix};
 
@@ -44,11 +44,15 @@ pub struct Records<'a> {
 }
 
 /// A position between two records of a body.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordPlace {
     at: usize,
     /// That of the last packet, or initially of the first one.
     seq: u64,
+    /// Whether a packet was read.
+    is_begun: bool,
+    /// What times of compact packets count from.
+    time: Option<u64>,
     /// Where the options of the next packet are.
     options: Range<usize>,
 }
@@ -58,40 +62,49 @@ impl RecordPlace {
     #[must_use]
     pub fn first(seq: u64) -> Self {
         Self {
-            at: 0,
             seq,
-            options: 0..0,
+            ..Self::default()
         }
     }
 
     /// What the next record of this body is, without decoding it; `None` at the end.
     #[must_use]
     pub fn peek(&self, body: &[u8]) -> Option<Head> {
-        let mut at = self.at;
+        let (mut at, mut time) = (self.at, self.time);
         loop {
             let rest = body.get(at..).filter(|rest| !rest.is_empty())?;
-            let Ok((prefix, content)) = Prefix::ref_from_prefix(rest) else {
-                return Some(Head::Other);
-            };
-            match prefix.kind {
-                kind::PACKET_OPTIONS | kind::PROMOTION => {
-                    let end = at.checked_add(PREFIX_LEN + prefix.len.get() as usize);
-                    match end.filter(|end| *end <= body.len()) {
-                        Some(end) => at = end,
-                        None => return Some(Head::Other),
-                    }
+            let record = stored_len(rest).map(|len| &rest[..len]);
+            match (rest[0], record) {
+                (kind::PACKET_OPTIONS | kind::PROMOTION, Some(record)) => at += record.len(),
+                (kind::TIME, Some(record)) => {
+                    time = compact::time_of(record);
+                    at += record.len();
                 }
-                kind::PACKET => {
-                    let time = U64::ref_from_prefix(content);
-                    return Some(time.map_or(Head::Other, |(ts_ns, _)| Head::Packet {
-                        ts_ns: ts_ns.get(),
-                        interface: prefix.reference.get(),
-                    }));
+                (kind::COMPACT, Some(record)) => {
+                    return Some(compact_head(record, time).unwrap_or(Head::Other));
                 }
+                (kind::PACKET, _) => return Some(full_head(rest).unwrap_or(Head::Other)),
                 _ => return Some(Head::Other),
             }
         }
     }
+}
+
+fn full_head(rest: &[u8]) -> Option<Head> {
+    let (prefix, content) = Prefix::ref_from_prefix(rest).ok()?;
+    let (ts_ns, _) = U64::ref_from_prefix(content).ok()?;
+    Some(Head::Packet {
+        ts_ns: ts_ns.get(),
+        interface: prefix.reference.get(),
+    })
+}
+
+fn compact_head(record: &[u8], time: Option<u64>) -> Option<Head> {
+    let head = compact::parse(record)?.head;
+    Some(Head::Packet {
+        ts_ns: time?.checked_add(head.time.get().into())?,
+        interface: head.interface.into(),
+    })
 }
 
 /// What a record is, as far as its first bytes tell.
@@ -132,6 +145,9 @@ impl<'a> Records<'a> {
             let rest = &self.body[self.place.at..];
             if rest.is_empty() {
                 return Ok(None);
+            }
+            if rest[0] == kind::COMPACT {
+                return self.compact_packet(rest).map(Record::Packet).map(Some);
             }
             let split = Prefix::ref_from_prefix(rest).ok();
             let (prefix, after) = split.ok_or("a record reaches beyond its block")?;
@@ -175,12 +191,58 @@ impl<'a> Records<'a> {
                     let bytes = body.first_chunk().ok_or("a share is too short")?;
                     Record::FlowShare(FlowShare(u32::from_le_bytes(*bytes)))
                 }
+                kind::TIME => {
+                    let time = compact::time_of(&rest[..PREFIX_LEN + len]);
+                    self.place.time = Some(time.ok_or("a time is too short")?);
+                    continue;
+                }
                 // Not a packet of its own.
                 kind::PROMOTION => continue,
                 _ => return Err("a record of unknown kind"),
             };
             return Ok(Some(record));
         }
+    }
+
+    /// The options of a packet with these flags.
+    fn options(&mut self, flags: u8) -> &'a [u8] {
+        if flags & packet_flag::HAS_OPTIONS != 0 {
+            &self.body[std::mem::take(&mut self.place.options)]
+        } else {
+            &[]
+        }
+    }
+
+    fn compact_packet(&mut self, rest: &'a [u8]) -> Result<PacketRecord<'a>, &'static str> {
+        let parsed = compact::parse(rest).ok_or("a record reaches beyond its block")?;
+        let head = parsed.head;
+        let time = self
+            .place
+            .time
+            .ok_or("a compact packet without a time before it")?;
+        let ts_ns = time.checked_add(head.time.get().into());
+        let ts_ns = ts_ns.ok_or("the time of a packet is out of range")?;
+        let captured_len = head.captured_len.get();
+        if parsed.data.len() > usize::from(captured_len) {
+            return Err("a packet record holds more than was captured");
+        }
+        let step = u64::from(self.place.is_begun);
+        self.place.seq = self.place.seq.checked_add(step).ok_or(OUT_OF_RANGE)?;
+        self.place.is_begun = true;
+        self.place.at += parsed.len;
+        Ok(PacketRecord {
+            ts_ns,
+            seq: self.place.seq,
+            wire_len: parsed.wire_len.into(),
+            captured_len: captured_len.into(),
+            header_len: head.header_len.into(),
+            interface: head.interface.into(),
+            verdict: head.verdict.get(),
+            keep: KeepKind::of_flags(head.flags),
+            has_timestamp: true,
+            data: parsed.data,
+            options: self.options(head.flags),
+        })
     }
 
     #[allow(clippy::cast_possible_truncation)]
@@ -194,16 +256,13 @@ impl<'a> Records<'a> {
             .place
             .seq
             .checked_add(step.into())
-            .ok_or("a sequence number is out of range")?;
+            .ok_or(OUT_OF_RANGE)?;
+        self.place.is_begun = true;
         let captured_len = head.captured_len.get();
         if data.len() > captured_len as usize {
             return Err("a packet record holds more than was captured");
         }
-        let options = if flags & packet_flag::HAS_OPTIONS != 0 {
-            &self.body[std::mem::take(&mut self.place.options)]
-        } else {
-            &[]
-        };
+        let options = self.options(flags);
         Ok(PacketRecord {
             ts_ns: head.ts_ns.get(),
             seq: self.place.seq,
@@ -219,6 +278,9 @@ impl<'a> Records<'a> {
         })
     }
 }
+
+/// A worker does not number so many packets.
+const OUT_OF_RANGE: &str = "a sequence number is out of range";
 
 fn verdict(flags: u8, body: &[u8]) -> Result<VerdictRecord, &'static str> {
     const SHORT: &str = "a verdict is too short";
@@ -244,22 +306,11 @@ fn verdict(flags: u8, body: &[u8]) -> Result<VerdictRecord, &'static str> {
     })
 }
 
-/// A packet's record, with the record of its options before it if it has any.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RawPacket<'a> {
-    /// Both records.
-    pub bytes: &'a [u8],
-    /// The decoded record; its data are the end of `bytes`.
-    pub packet: PacketRecord<'a>,
-    /// The record's flags.
-    pub flags: u8,
-}
-
-/// A record in its stored form.
+/// A packet, or another record in its stored form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawRecord<'a> {
-    /// A packet.
-    Packet(RawPacket<'a>),
+    /// A packet, in whatever form it is stored.
+    Packet(PacketRecord<'a>),
     /// Anything else: verdict, interface, context, metadata of an input.
     Other {
         /// The verdict's number and class, if it defines one.
@@ -273,57 +324,41 @@ pub enum RawRecord<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// The records of `body` from a [`Records::position`] on.
+    /// The position of the next record.
     #[must_use]
-    pub fn resume(body: &'a [u8], position: (usize, u64)) -> Self {
-        let mut place = RecordPlace::first(position.1);
-        place.at = position.0.min(body.len());
-        Self::at(body, place)
+    pub fn place(&self) -> &RecordPlace {
+        &self.place
     }
 
-    /// Offset of the next record, and the sequence number so far.
-    #[must_use]
-    pub fn position(&self) -> (usize, u64) {
-        (self.place.at, self.place.seq)
-    }
-
-    fn pass_over_promotions(&mut self) {
+    /// Passes over promotions and times, so that the next record is another one. Decoding it will
+    /// tell if anything is wrong.
+    fn pass_over(&mut self) {
         while let Some(rest) = self.body.get(self.place.at..)
-            && rest.first() == Some(&kind::PROMOTION)
+            && let Some(&kind) = rest.first()
+            && matches!(kind, kind::PROMOTION | kind::TIME)
+            && let Some(len) = stored_len(rest)
         {
-            // Decoding the next record will tell what is wrong.
-            let Ok((prefix, _)) = Prefix::ref_from_prefix(rest) else {
-                return;
-            };
-            match PREFIX_LEN.checked_add(prefix.len.get() as usize) {
-                Some(len) if len <= rest.len() => self.place.at += len,
-                // Decoding the next record will tell what is wrong.
-                _ => return,
+            if kind == kind::TIME {
+                let Some(time) = compact::time_of(&rest[..len]) else {
+                    return;
+                };
+                self.place.time = Some(time);
             }
+            self.place.at += len;
         }
     }
 
-    /// The next record in its stored form; promotions are skipped.
+    /// The next record, in its stored form unless it is a packet; promotions are skipped.
     ///
     /// # Errors
     ///
     /// What is wrong with the record; no record follows.
     pub fn next_raw(&mut self) -> Option<Result<RawRecord<'a>, BadRecord>> {
-        self.pass_over_promotions();
+        self.pass_over();
         let start = self.place.at;
         match self.next()? {
             Err(bad) => Some(Err(bad)),
-            Ok(Record::Packet(packet)) => {
-                let bytes = &self.body[start..self.place.at];
-                let at = bytes.len() - packet.data.len() - PACKET_HEADER_LEN;
-                let flags = bytes[at + 1];
-                let raw = RawPacket {
-                    bytes,
-                    packet,
-                    flags,
-                };
-                Some(Ok(RawRecord::Packet(raw)))
-            }
+            Ok(Record::Packet(packet)) => Some(Ok(RawRecord::Packet(packet))),
             Ok(record) => {
                 let bytes = &self.body[start..self.place.at];
                 let reference = u16::from_le_bytes([bytes[2], bytes[3]]);

@@ -6,19 +6,13 @@ use serde::{Deserialize, Serialize};
 use strata_wire::KeepKind;
 use zerocopy::{FromBytes, IntoBytes};
 
+use crate::filter::{BLOOM_BYTES_MAX, Bloom, Distinct, Filter, FilterKind};
 use crate::format::{ALIGNMENT, align_up};
 use crate::layout::{CountBytes, SummaryHeader};
 
-/// Bits of a Bloom filter per key, and how many a key sets.
-const BITS_PER_KEY: usize = 12;
-const PROBES: u32 = 6;
-/// The largest filter; blocks with more keys get a less selective one.
-const BLOOM_BYTES_MAX: usize = 256 << 10;
 /// The largest summary, in whole multiples of [`ALIGNMENT`]: 256 classes of 4
 /// granularities, the filter, and their lengths.
 pub const SUMMARY_BYTES_MAX: usize = align_up(8 + 256 * 4 * 24 + BLOOM_BYTES_MAX) + ALIGNMENT;
-/// Bytes of one line of the filter: all bits of a key are in one cache line.
-const LINE_BYTES: usize = 64;
 
 /// Packets and bytes of one class and granularity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -46,16 +40,17 @@ impl AddAssign<&ClassCount> for ClassCount {
 /// The summary of a block.
 ///
 /// ```text
-/// 0 counts u16 | reserved u16 | bloom_len u32
+/// 0 counts u16 | filter u16 | bloom_len u32
 /// 8 counts * (class u8, keep u8, reserved u16, packets u32, wire u64, logged u64)
-///   bloom_len bytes: blocked Bloom filter over fingerprints of flows and addresses
+///   bloom_len bytes: Bloom filter over fingerprints of flows and addresses
 /// ```
 ///
-/// An empty filter rules nothing out.
+/// The filter is one of [`FilterKind`]; an empty one rules nothing out.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Summary {
     /// One entry per class and granularity that occurs.
     pub counts: Vec<ClassCount>,
+    kind: FilterKind,
     bloom: Vec<u8>,
 }
 
@@ -64,26 +59,24 @@ impl Summary {
     /// that there were too many to note.
     #[must_use]
     pub fn new(counts: Vec<ClassCount>, fingerprints: Option<&[u64]>) -> Self {
-        let mut bloom = Vec::new();
-        if let Some(keys) = fingerprints {
-            let bytes = (distinct(keys) * BITS_PER_KEY).div_ceil(8 * LINE_BYTES) * LINE_BYTES;
-            bloom = vec![0_u8; bytes.clamp(LINE_BYTES, BLOOM_BYTES_MAX)];
-            let (lines, _) = bloom.as_chunks_mut::<LINE_BYTES>();
-            for &key in keys {
-                let (line, bits) = probes(key, lines.len());
-                let line = &mut lines[line];
-                for bit in bits {
-                    line[bit / 8] |= 1 << (bit % 8);
-                }
-            }
+        let filter = fingerprints.map(|keys| {
+            let mut distinct = Distinct::among(keys.len());
+            keys.iter().for_each(|&key| distinct.add(key));
+            let mut filter = Filter::for_keys(distinct.count());
+            keys.iter().for_each(|&key| filter.insert(key));
+            filter
+        });
+        Self {
+            counts,
+            kind: FilterKind::Split,
+            bloom: filter.map_or_else(Vec::new, |filter| filter.bytes().to_vec()),
         }
-        Self { counts, bloom }
     }
 
     /// Whether the block may hold this flow or address. If false, it does not.
     #[must_use]
     pub fn may_hold(&self, fingerprint: u64) -> bool {
-        Bloom(&self.bloom).may_hold(fingerprint)
+        Bloom::new(self.kind, &self.bloom).may_hold(fingerprint)
     }
 
     /// Appends the summary to `out`.
@@ -92,27 +85,9 @@ impl Summary {
     ///
     /// If a block has over 65 535 classes or 2^32 packets, which its header cannot have.
     pub fn emit(&self, out: &mut Vec<u8>) {
-        let counts = u16::try_from(self.counts.len()).expect("256 classes, 4 granularities");
-        let bloom_len = u32::try_from(self.bloom.len()).expect("bounded");
-        let header = SummaryHeader {
-            counts: counts.into(),
-            reserved: 0.into(),
-            bloom_len: bloom_len.into(),
-        };
-        out.extend_from_slice(header.as_bytes());
-        for count in &self.counts {
-            let packets = u32::try_from(count.packets).expect("a block has fewer");
-            let bytes = CountBytes {
-                class: count.class,
-                keep_code: count.keep.code(),
-                reserved: 0.into(),
-                packets: packets.into(),
-                wire_bytes: count.wire_bytes.into(),
-                logged_bytes: count.logged_bytes.into(),
-            };
-            out.extend_from_slice(bytes.as_bytes());
-        }
-        out.extend_from_slice(&self.bloom);
+        emit(&self.counts, Bloom::new(self.kind, &self.bloom), |bytes| {
+            out.extend_from_slice(bytes);
+        });
     }
 
     /// Reads a summary.
@@ -132,33 +107,45 @@ impl Summary {
                 logged_bytes: count.logged_bytes.get(),
             });
         }
-        summary.bloom = bloom.0.to_vec();
+        summary.kind = bloom.kind();
+        summary.bloom = bloom.bytes().to_vec();
         Ok(summary)
     }
 }
 
-/// The filter of a summary.
-#[derive(Clone, Copy, Debug)]
-pub struct Bloom<'a>(&'a [u8]);
+/// Passes on a summary's bytes, part by part.
+pub(crate) fn emit(counts: &[ClassCount], bloom: Bloom<'_>, mut put: impl FnMut(&[u8])) {
+    let count = u16::try_from(counts.len()).expect("256 classes, 4 granularities");
+    let bloom_len = u32::try_from(bloom.bytes().len()).expect("bounded");
+    let header = SummaryHeader {
+        counts: count.into(),
+        filter: bloom.kind().code().into(),
+        bloom_len: bloom_len.into(),
+    };
+    put(header.as_bytes());
+    for count in counts {
+        let packets = u32::try_from(count.packets).expect("a block has fewer");
+        let bytes = CountBytes {
+            class: count.class,
+            keep_code: count.keep.code(),
+            reserved: 0.into(),
+            packets: packets.into(),
+            wire_bytes: count.wire_bytes.into(),
+            logged_bytes: count.logged_bytes.into(),
+        };
+        put(bytes.as_bytes());
+    }
+    put(bloom.bytes());
+}
 
 impl<'a> Bloom<'a> {
     /// The filter in a summary's bytes.
     ///
     /// # Errors
     ///
-    /// If the summary's lengths do not add up.
+    /// If the summary's lengths do not add up, or its filter is of an unknown kind.
     pub fn of(summary: &'a [u8]) -> Result<Self, &'static str> {
         split(summary).map(|(_, bloom)| bloom)
-    }
-
-    /// See [`Summary::may_hold`].
-    #[must_use]
-    pub fn may_hold(self, fingerprint: u64) -> bool {
-        let (lines, _) = self.0.as_chunks::<LINE_BYTES>();
-        let (line, mut bits) = probes(fingerprint, lines.len());
-        // An empty filter has no lines.
-        let line = lines.get(line);
-        line.is_none_or(|line| bits.all(|bit| line[bit / 8] & 1 << (bit % 8) != 0))
     }
 }
 
@@ -168,47 +155,18 @@ fn split(summary: &[u8]) -> Result<(&[CountBytes], Bloom<'_>), &'static str> {
         let (header, rest) = SummaryHeader::ref_from_prefix(summary).ok()?;
         let counts = usize::from(header.counts.get());
         let (counts, bloom) = <[CountBytes]>::ref_from_prefix_with_elems(rest, counts).ok()?;
-        let len = header.bloom_len.get() as usize;
-        let right = bloom.len() == len && len.is_multiple_of(LINE_BYTES);
-        right.then_some((counts, Bloom(bloom)))
+        let is_right = bloom.len() == header.bloom_len.get() as usize;
+        is_right.then_some((header.filter.get(), counts, bloom))
     };
-    parts().ok_or("the summary's lengths do not add up")
-}
-
-/// Approximate number of distinct fingerprints, by linear counting (Whang, Vander-Zanden and Taylor
-/// 1990): exact enough to size a filter, while sorting costs ten times as much.
-#[allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss
-)]
-fn distinct(keys: &[u64]) -> usize {
-    // Eight times as many bits as keys, so that few share one.
-    let places = (8 * keys.len()).next_power_of_two().max(64);
-    let mut taken = vec![0_u64; places / 64];
-    for &key in keys {
-        let place = (key >> (64 - places.trailing_zeros())) as usize;
-        taken[place / 64] |= 1 << (place % 64);
+    let (kind, counts, bloom) = parts().ok_or(LENGTHS)?;
+    let kind = FilterKind::of_code(kind).ok_or("the summary's filter is of an unknown kind")?;
+    if !bloom.len().is_multiple_of(kind.line_bytes()) {
+        return Err(LENGTHS);
     }
-    let taken: u32 = taken.iter().map(|word| word.count_ones()).sum();
-    let places = places as f64;
-    (-places * (-f64::from(taken) / places).ln_1p()).round() as usize
+    Ok((counts, Bloom::new(kind, bloom)))
 }
 
-/// The line of a key in a filter of this many lines, by the high half of the key; and its bits in
-/// that line, by double hashing of the low half (Kirsch and Mitzenmacher).
-#[inline]
-#[allow(clippy::cast_possible_truncation)]
-fn probes(key: u64, lines: usize) -> (usize, impl Iterator<Item = usize>) {
-    let line = (u128::from(key) * lines as u128) >> 64;
-    let step = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 | 1;
-    let bits = (0..PROBES).scan(key & 0xffff_ffff, move |next, _| {
-        let bit = *next as usize % (8 * LINE_BYTES);
-        *next = next.wrapping_add(step);
-        Some(bit)
-    });
-    (line as usize, bits)
-}
+const LENGTHS: &str = "the summary's lengths do not add up";
 
 #[cfg(test)]
 mod tests {
@@ -225,19 +183,6 @@ mod tests {
                 .filter(|n| summary.may_hold(mix64(n + (1 << 40))))
                 .count();
             assert!(wrong < 300, "{wrong} of 10 000 with {keys} keys");
-        }
-    }
-
-    #[test]
-    fn a_filter_is_as_large_as_its_different_fingerprints_ask_for() {
-        for keys in [1_u64, 7, 100, 3_000, 90_000] {
-            let once: Vec<u64> = (0..keys).map(|n| mix64(n + 1)).collect();
-            let often = [once.as_slice(), &once, &once].concat();
-            for fingerprints in [once, often] {
-                let found = distinct(&fingerprints) as f64;
-                let wrong = (found - keys as f64).abs();
-                assert!(wrong < 2.0 + 0.02 * keys as f64, "{found} for {keys}");
-            }
         }
     }
 

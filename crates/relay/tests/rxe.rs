@@ -543,14 +543,16 @@ fn the_guest_writes_into_our_relay() {
     let mut records = strata_blocks::Records::new(local.body(), 0);
     while let Some(record) = records.next_raw() {
         match record.unwrap() {
-            strata_blocks::RawRecord::Packet(raw) => {
+            strata_blocks::RawRecord::Packet(packet) => {
                 let info = PacketInfo {
-                    seq: raw.packet.seq,
-                    ts_ns: raw.packet.ts_ns,
+                    seq: packet.seq,
+                    ts_ns: packet.ts_ns,
                     class: 0,
-                    flags: raw.flags,
+                    flags: packet.flags(),
                 };
-                writer.push(&info, raw.bytes, &mut put);
+                let mut record = Vec::new();
+                packet.emit(&mut record);
+                writer.push(&info, &record, &mut put);
             }
             strata_blocks::RawRecord::Other { bytes, .. } => definitions.extend_from_slice(bytes),
         }

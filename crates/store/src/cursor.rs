@@ -71,8 +71,8 @@ mod tests {
     fn record() -> impl Strategy<Value = Vec<u8>> {
         let len = 0..2 * PACKET_HEADER_LEN;
         (
-            0..11_u8,
-            0..16_u8,
+            0..13_u8,
+            0..32_u8,
             any::<u16>(),
             prop::collection::vec(any::<u8>(), len),
         )

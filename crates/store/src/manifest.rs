@@ -9,12 +9,16 @@ use crate::names::is_safe_name;
 /// The manifest's file name within a log.
 pub const MANIFEST_NAME: &str = "manifest.json";
 
+/// The version of logs with new recordings. Those up to it are read; programs that know only
+/// earlier ones refuse the log.
+pub(crate) const VERSION: u32 = 2;
+
 /// The manifest of a log. It is replaced atomically.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
     /// Always `strata-log`.
     pub format: String,
-    /// Always 1.
+    /// 1, or [`VERSION`] once a recording began whose blocks may hold compact packets.
     pub version: u32,
     /// CRC-32C of this file with eight zeros in this place, in hexadecimal.
     pub crc: String,
@@ -26,7 +30,7 @@ impl Default for Manifest {
     fn default() -> Self {
         Self {
             format: "strata-log".into(),
-            version: 1,
+            version: VERSION,
             crc: NO_CRC.into(),
             recordings: Vec::new(),
         }
@@ -45,9 +49,11 @@ impl Manifest {
 
     fn read(bytes: &[u8]) -> Result<Self, String> {
         let manifest: Self = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-        if manifest.format != "strata-log" || manifest.version != 1 {
+        let is_known = (1..=VERSION).contains(&manifest.version);
+        if manifest.format != "strata-log" || !is_known {
             return Err(format!(
-                "format '{}' version {}, this Strata reads 'strata-log' version 1",
+                "format '{}' version {}, this Strata reads 'strata-log' version 1 to {VERSION}; \
+                 a newer one may read it",
                 manifest.format, manifest.version
             ));
         }

@@ -8,7 +8,7 @@ mod common;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use strata_blocks::Promotion;
+use strata_blocks::{PacketRecord, Promotion};
 use strata_store::{About, Disk, Log, Recorder, RecorderOptions, checkpoint_name, index_name};
 use strata_testkit_disk::SimDisk;
 use strata_wire::{KeepKind, Ledger};
@@ -36,7 +36,7 @@ fn map_after(line: &str) -> HashMap<&'static str, (usize, usize)> {
                 Some("u64" | "\"STRATAB1\"") => 8,
                 // `hash_seed 2 * u64`, `kind 1`.
                 Some("2") => 16,
-                Some("1" | "9") => 1,
+                Some("1" | "9" | "10" | "11") => 1,
                 _ => continue,
             };
             let name = DOCS[start..].find(words[0]).unwrap() + start;
@@ -53,7 +53,8 @@ fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
     bytes.fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// The log of one worker: a block of three packets, the second promoted in the next block.
+/// The log of one worker: a block of four packets, the second promoted in the next block; the last
+/// has no time, so it is recorded in full.
 fn log() -> (SimDisk, Log) {
     let sim = SimDisk::new();
     let disk: Arc<dyn Disk> = Arc::new(sim.clone());
@@ -70,6 +71,7 @@ fn log() -> (SimDisk, Log) {
             for seq in 5..8 {
                 common::push(&mut block, seq);
             }
+            block.push_packet(&without_time(&common::content(8)), 0);
         } else {
             block.push_promotion(&Promotion {
                 seq: 6,
@@ -90,11 +92,78 @@ fn log() -> (SimDisk, Log) {
     (sim, log)
 }
 
+fn without_time(data: &[u8]) -> PacketRecord<'_> {
+    PacketRecord {
+        ts_ns: 7_000,
+        seq: 8,
+        wire_len: 70_000,
+        captured_len: u32::try_from(data.len()).unwrap(),
+        header_len: 300,
+        interface: 0,
+        verdict: 0,
+        keep: KeepKind::Full,
+        has_timestamp: false,
+        data,
+        options: &[],
+    }
+}
+
 fn content(sim: &SimDisk, name: &str) -> Vec<u8> {
     let file = sim.open(name, false).unwrap();
     let mut bytes = vec![0; usize::try_from(file.size().unwrap()).unwrap()];
     assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
     bytes
+}
+
+/// The records of the first block, and how many they are.
+fn check_records(bytes: &[u8], summary_at: usize, packets: &[Vec<u8>]) -> u64 {
+    // Records: kind u8 | flags u8 | reference u16 | length u32, and what follows.
+    let full = map_after("A full packet, from the start of its record:");
+    let compact = map_after("A compact packet, from the start of its record:");
+    let (mut at, mut records, mut found, mut time) = (128, 0, 0, None);
+    while at < summary_at {
+        let mut len = 8 + usize::try_from(number(bytes, at + 4, 4)).unwrap();
+        let data = &packets[found.min(3)];
+        let of = |map: &HashMap<_, (usize, usize)>, name| {
+            let (place, len) = map[name];
+            number(bytes, at + place, len)
+        };
+        match bytes[at] {
+            11 => time = Some(number(bytes, at + 8, 8)),
+            10 => {
+                let of = |name| of(&compact, name);
+                let ts_ns = time.unwrap() + of("time");
+                assert_eq!(ts_ns, 1_000 * (5 + found as u64));
+                assert_eq!(of("captured_len"), data.len() as u64);
+                assert_eq!(
+                    (of("verdict"), of("header_len"), of("interface")),
+                    (0, 0, 0)
+                );
+                assert_eq!(of("flags"), 3, "whole, and without lengths");
+                len = 12 + data.len();
+                assert_eq!(&bytes[at + 12..at + len], &data[..]);
+                found += 1;
+            }
+            1 => {
+                let of = |name| of(&full, name);
+                assert_eq!((found, of("ts_ns"), of("seq")), (3, 7_000, 8));
+                assert_eq!(of("wire_len"), 70_000);
+                assert_eq!(of("captured_len"), data.len() as u64);
+                assert_eq!(
+                    (of("verdict"), of("header_len"), of("interface")),
+                    (0, 300, 0)
+                );
+                assert_eq!(of("flags"), 3 | 8);
+                assert_eq!(&bytes[at + 32..at + len], &data[..]);
+                found += 1;
+            }
+            _ => {}
+        }
+        records += 1;
+        at += len;
+    }
+    assert_eq!((at, found), (summary_at, 4));
+    records
 }
 
 #[test]
@@ -108,7 +177,7 @@ fn a_block_file_is_as_its_documentation_says() {
         number(&bytes, block + at, len)
     };
     assert_eq!(fields.len(), 21, "{fields:?}");
-    let packets: Vec<Vec<u8>> = (5..8).map(common::content).collect();
+    let packets: Vec<Vec<u8>> = (5..9).map(common::content).collect();
     let kept: usize = packets.iter().map(Vec::len).sum();
     assert_eq!(&bytes[..8], b"STRATAB1");
     assert_eq!(
@@ -118,13 +187,15 @@ fn a_block_file_is_as_its_documentation_says() {
     );
     assert_eq!(field(0, "recording"), u64::from(recording.id));
     assert_eq!((field(0, "block_number"), field(0, "worker")), (0, 0));
-    assert_eq!((field(0, "first_seq"), field(0, "next_seq")), (5, 8));
+    assert_eq!(field(0, "form"), 1, "with compact packets");
+    assert_eq!((field(0, "first_seq"), field(0, "next_seq")), (5, 9));
     assert_eq!(
         (field(0, "ts_min_ns"), field(0, "ts_max_ns")),
         (5_000, 7_000)
     );
-    assert_eq!((field(0, "packets"), field(0, "classes")), (3, 1));
-    assert_eq!(field(0, "wire_bytes"), kept as u64);
+    assert_eq!((field(0, "packets"), field(0, "classes")), (4, 1));
+    let wire_bytes = (kept - packets[3].len()) as u64 + 70_000;
+    assert_eq!(field(0, "wire_bytes"), wire_bytes);
     assert_eq!(field(0, "logged_bytes"), kept as u64);
     let (seed_at, _) = fields["hash_seed"];
     assert_eq!(number(&bytes, seed_at, 8), 0x1122_3344_5566_7788);
@@ -138,44 +209,21 @@ fn a_block_file_is_as_its_documentation_says() {
     assert_eq!(field(0, "body_crc"), crc(&bytes[128..summary_at]));
     let summary = &bytes[summary_at..summary_at + summary_len];
     assert_eq!(field(0, "summary_crc"), crc(summary));
-    // counts u16 | reserved u16 | bloom_len u32, then 24 bytes for each.
-    assert_eq!(number(summary, 0, 2), 1);
+    // counts u16 | filter u16 | bloom_len u32, then 24 bytes for each.
+    assert_eq!((number(summary, 0, 2), number(summary, 2, 2)), (1, 1));
     assert_eq!(number(summary, 4, 4), (summary_len - 8 - 24) as u64);
     assert_eq!(
         &summary[8..12],
         [0, 3, 0, 0],
         "class, granularity, reserved"
     );
-    assert_eq!(number(summary, 12, 4), 3);
-    assert_eq!(number(summary, 16, 8), kept as u64);
+    assert_eq!(number(summary, 12, 4), 4);
+    assert_eq!(number(summary, 16, 8), wire_bytes);
     assert_eq!(number(summary, 24, 8), kept as u64);
 
-    // Records: kind u8 | flags u8 | reference u16 | length u32, and what follows.
-    let map = map_after("A packet, from the start of its record:");
-    let (mut at, mut records, mut found) = (128, 0, 0);
-    while at < summary_at {
-        let len = usize::try_from(number(&bytes, at + 4, 4)).unwrap();
-        if bytes[at] == 1 {
-            let of = |name: &str| number(&bytes, at + map[name].0, map[name].1);
-            let data = &packets[found];
-            assert_eq!(of("ts_ns"), 1_000 * (5 + found as u64));
-            assert_eq!(of("seq"), 5 + found as u64);
-            assert_eq!(of("wire_len"), data.len() as u64);
-            assert_eq!(of("captured_len"), data.len() as u64);
-            assert_eq!(
-                (of("verdict"), of("header_len"), of("interface")),
-                (0, 0, 0)
-            );
-            assert_eq!(of("flags"), 3);
-            assert_eq!(&bytes[at + 32..at + 8 + len], &data[..]);
-            found += 1;
-        }
-        records += 1;
-        at += 8 + len;
-    }
-    assert_eq!((at, found), (summary_at, 3));
+    let records = check_records(&bytes, summary_at, &packets);
     assert_eq!(field(0, "records"), records);
-    assert_eq!(records, 6, "context, interface, verdict, packets");
+    assert_eq!(records, 8, "context, interface, verdict, time, packets");
 
     // The promotion, in the next block, which starts at a multiple of 4,096.
     let second = (summary_at + summary_len).next_multiple_of(4_096);
@@ -232,6 +280,6 @@ fn index_and_checkpoint_are_as_their_byte_maps_say() {
         number(last, 24, 8) > 1_000_000_000_000_000_000,
         "ns since 1970"
     );
-    assert_eq!(number(last, 40, 8), 8, "all are durable");
+    assert_eq!(number(last, 40, 8), 9, "all are durable");
     assert!(last[64..].iter().all(|byte| *byte == 0));
 }

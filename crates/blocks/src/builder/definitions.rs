@@ -25,7 +25,7 @@ impl BlockBuilder {
     #[inline]
     #[must_use]
     pub fn needs_verdict(&self, id: u16) -> bool {
-        self.verdicts_defined[usize::from(id) / 64] & 1 << (id % 64) == 0
+        self.verdicts_defined[usize::from(id)] == 0
     }
 
     /// Whether the interface still has to be defined in this block.
@@ -78,7 +78,9 @@ impl BlockBuilder {
             let parts = [&fixed, &len.to_le_bytes()[..], decider, bytes];
             self.push_record(kind::VERDICT, VERDICT_DECIDED, id, &parts);
         }
-        self.verdicts_defined[usize::from(id) / 64] |= 1 << (id % 64);
+        if std::mem::replace(&mut self.verdicts_defined[usize::from(id)], 1) == 0 {
+            self.verdicts.push(id);
+        }
     }
 
     /// Defines an interface.

@@ -3,13 +3,12 @@
 use std::mem;
 
 use strata_wire::dissect::may_hide_addresses;
+use strata_wire::wide::{Kernel, Lanes, Simd};
 use strata_wire::{AddressFamily, FlowHasher, FlowKey, Headers, mix64};
 
-use super::{BYTES_PER_NOTE, BlockBuilder, RECENT};
+use super::{BYTES_PER_OTHER, BlockBuilder, NOTES_PER_OTHER, RECENT};
+use crate::filter::{Distinct, Filter};
 use crate::format::FLAG_HIDES_ADDRESSES;
-
-/// Flows and addresses remembered while a block is sealed, when there is more time: 64 KiB.
-const NOTED: usize = 1 << 13;
 
 impl BlockBuilder {
     /// Whether this flow was noted recently, so that it and its addresses need not be noted again.
@@ -17,13 +16,16 @@ impl BlockBuilder {
     #[allow(clippy::cast_possible_truncation)]
     fn recorded_recently(&mut self, flow: u64) -> bool {
         let slot = &mut self.recent[flow as usize % RECENT];
-        mem::replace(slot, flow) == flow
+        // What earlier fillings have left there has other salts: it equals by chance alone, as
+        // fingerprints do.
+        let salted = flow.wrapping_add(self.salt);
+        mem::replace(slot, salted) == salted
     }
 
     /// Notes a fingerprint for the summary.
     #[inline]
     pub fn note(&mut self, fingerprint: u64) {
-        if self.fingerprints.len() < 6 * self.block_bytes / BYTES_PER_NOTE {
+        if self.fingerprints.len() < NOTES_PER_OTHER * self.block_bytes / BYTES_PER_OTHER {
             self.fingerprints.push(fingerprint);
         } else {
             self.notes_full = true;
@@ -70,27 +72,83 @@ impl BlockBuilder {
         }
     }
 
-    /// Adds the fingerprints of the plain flows and their addresses.
-    pub(super) fn add_plain_fingerprints(&mut self, hasher: &FlowHasher) {
-        // A flow seen before adds nothing new, nor does an address shared with another flow.
-        let mut noted = vec![0_u64; NOTED];
-        #[allow(clippy::cast_possible_truncation)]
-        let mut is_new = |key: u64| {
-            let slot = mix64(key) as usize % NOTED;
-            mem::replace(&mut noted[slot], key) != key
+    /// The filter of all flows and addresses noted, which is what the recent ones were for.
+    pub(super) fn filter(&mut self, hasher: &FlowHasher) -> Filter {
+        self.next_salt();
+        let fill = Fill {
+            plain: &self.plain[..self.plain_len],
+            others: &self.fingerprints,
+            addresses: &mut self.addresses,
+            recent: &mut self.recent,
+            // In the high half, so that only an address found before equals it, but for chance.
+            tag: u64::from(self.generation) << 32,
+            hasher,
         };
-        for &(flow, ends) in &self.plain[..self.plain_len] {
-            if !is_new(flow) {
-                continue;
-            }
-            self.fingerprints.push(flow);
+        match Simd::best() {
+            Some(simd) => simd.run(fill),
+            None => fill.filter(),
+        }
+    }
+
+    /// Forgets what was noted recently, without touching it.
+    pub(super) fn next_salt(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+        self.salt = mix64(self.generation.into());
+    }
+}
+
+/// Makes a filter of what a block has noted.
+struct Fill<'a> {
+    plain: &'a [(u64, [u32; 2])],
+    others: &'a [u64],
+    addresses: &'a mut [u32],
+    recent: &'a mut [u64; RECENT],
+    tag: u64,
+    hasher: &'a FlowHasher,
+}
+
+impl Fill<'_> {
+    #[inline(always)]
+    fn filter(self) -> Filter {
+        let mut distinct = Distinct::among(self.plain.len() + self.others.len());
+        let mut addresses = 0;
+        for &(flow, ends) in self.plain {
+            distinct.add(flow);
             for end in ends {
-                // Above all addresses, so that none equals 0, an empty slot.
-                if is_new(1 << 32 | u64::from(end)) {
-                    let address = hasher.address(AddressFamily::Ipv4, u128::from(end));
-                    self.fingerprints.push(address);
-                }
+                self.addresses[addresses] = end;
+                addresses += usize::from(is_new(self.recent, self.tag, end));
             }
         }
+        self.others.iter().for_each(|&key| distinct.add(key));
+        let mut filter = Filter::for_keys(distinct.count() + addresses);
+        for &(flow, _) in self.plain {
+            filter.insert(flow);
+        }
+        for &key in self.others {
+            filter.insert(key);
+        }
+        for &address in &self.addresses[..addresses] {
+            let address = u128::from(address);
+            filter.insert(self.hasher.address(AddressFamily::Ipv4, address));
+        }
+        filter
+    }
+}
+
+/// Whether an address was not found recently.
+#[inline(always)]
+fn is_new(recent: &mut [u64; RECENT], tag: u64, address: u32) -> bool {
+    const BITS: u32 = RECENT.trailing_zeros();
+    let slot = address.wrapping_mul(0x9e37_79b1) >> (u32::BITS - BITS);
+    let entry = tag | u64::from(address);
+    mem::replace(&mut recent[slot as usize % RECENT], entry) != entry
+}
+
+impl Kernel for Fill<'_> {
+    type Output = Filter;
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, _: L) -> Filter {
+        self.filter()
     }
 }

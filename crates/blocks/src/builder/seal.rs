@@ -6,8 +6,9 @@ use strata_sys::disk::OwnBlock;
 use strata_wire::FlowHasher;
 
 use super::BlockBuilder;
-use crate::format::{BlockHeader, FLAG_HOLDS_FLOWS, HEADER_LEN, align_up};
-use crate::summary::{ClassCount, Summary};
+use crate::filter::{Bloom, Filter, FilterKind};
+use crate::format::{BlockHeader, FLAG_HOLDS_FLOWS, FORM, HEADER_LEN, align_up};
+use crate::summary::{ClassCount, emit};
 
 impl BlockBuilder {
     /// Closes the block: writes summary, checksums and header, and returns the bytes to write to
@@ -22,30 +23,33 @@ impl BlockBuilder {
         for count in &counts {
             self.header.classes |= 1 << count.class.min(63);
         }
-        self.add_plain_fingerprints(&FlowHasher::new(hash_seed));
-        let keys = (!self.notes_full).then_some(self.fingerprints.as_slice());
-        let mut summary = Vec::new();
-        Summary::new(counts, keys).emit(&mut summary);
+        let filter = (!self.notes_full).then(|| self.filter(&FlowHasher::new(hash_seed)));
+        let bloom = filter.as_ref().map_or(&[][..], Filter::bytes);
+        let mut end = self.len;
+        emit(&counts, Bloom::new(FilterKind::Split, bloom), |part| {
+            self.bytes[end..end + part.len()].copy_from_slice(part);
+            end += part.len();
+        });
         let body = &self.bytes[HEADER_LEN..self.len];
+        let summary = &self.bytes[self.len..end];
         let to_u32 = |len: usize| u32::try_from(len).expect("a block is below 4 GiB");
         self.header = BlockHeader {
             body_crc: crc32c::crc32c(body),
-            summary_crc: crc32c::crc32c(&summary),
+            summary_crc: crc32c::crc32c(summary),
             flags: self.header.flags | FLAG_HOLDS_FLOWS,
             body_len: to_u32(body.len()),
             summary_len: to_u32(summary.len()),
             block_number: number,
             recording,
             worker,
+            form: FORM,
             records: self.header.records + self.header.packets,
             wire_bytes: counters.wire_bytes,
             logged_bytes: counters.logged_bytes,
             hash_seed,
             ..self.header
         };
-        let end = self.len + summary.len();
         let stored_end = align_up(end);
-        self.bytes[self.len..end].copy_from_slice(&summary);
         self.bytes[end..stored_end].fill(0);
         self.bytes[..HEADER_LEN].copy_from_slice(&self.header.emit());
         &self.bytes[..stored_end]

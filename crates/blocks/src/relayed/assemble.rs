@@ -140,18 +140,17 @@ impl Builder<'_> {
     /// Appends a packet; false if `bytes` are not a packet.
     fn packet(&mut self, seq: u64, segments: &Packet<'_, '_>, bytes: &[u8]) -> bool {
         let mut records = Records::new(bytes, seq);
-        let Some(Ok(RawRecord::Packet(raw))) = records.next_raw() else {
+        let Some(Ok(RawRecord::Packet(packet))) = records.next_raw() else {
             return false;
         };
-        let packet = &raw.packet;
-        if packet.seq != seq || raw.bytes.len() != bytes.len() {
+        if packet.seq != seq || records.next_raw().is_some() {
             return false;
         }
         self.define((kind::CONTEXT, 0));
         self.define((kind::FLOW_SHARE, 0));
         self.define((kind::INTERFACE, packet.interface));
         self.define((kind::VERDICT, packet.verdict));
-        self.assembled.body.extend_from_slice(bytes);
+        packet.emit(&mut self.assembled.body);
         let wire_bytes = u64::from(packet.wire_len.max(packet.captured_len));
         let header = &mut self.assembled.header;
         header.next_seq = header.next_seq.max(seq.saturating_add(1));

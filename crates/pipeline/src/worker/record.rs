@@ -1,15 +1,18 @@
 //! The last stage of a worker: how much of a packet is kept, and its record.
 
-use strata_blocks::{PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, Sink, SinkError, Trees};
+use strata_blocks::{
+    BlockBuilder, PACKET_HEADER_LEN, PREFIX_LEN, PacketRecord, Sink, SinkError, Trees,
+};
 use strata_capture::PacketRef;
 use strata_classify::VerdictId;
 use strata_sketch::Level;
 use strata_wire::{Keep, Outcome, clamped, exact};
 
 use super::{DEFINITIONS_LEN, Worker};
+use crate::classifier::Classifier;
 use crate::demand::Demand;
 use crate::flows::wire_bytes;
-use crate::reasons::{BY_CLASS, DeciderId, class_and_level, join_decided};
+use crate::reasons::{BY_CLASS, DeciderId, Reasons, class_and_level, join_decided};
 
 /// Of packets that the kernel has cut, one in this many renews what is enough of its flow.
 const RENEWED_EVERY: u64 = 4;
@@ -203,20 +206,30 @@ impl<S: Sink> Worker<S> {
 
     /// Defines in the block who decided about a packet, and its verdict.
     pub(super) fn define_reason(&mut self, reason: u16) {
-        if !self.block.needs_verdict(reason) {
-            return;
-        }
-        let (verdict, decider, has_leaves) = self.reasons.resolve(reason);
-        let known = self.classifier.verdict(verdict);
-        let trees = match known.level {
-            None => Trees::None,
-            Some(Level::Packet) => Trees::Packet,
-            Some(Level::Flow) => Trees::Flow,
-        };
-        let leaves: &[u16] = if has_leaves { &known.leaves } else { &[] };
-        let fixed = (known.class, trees, known.score);
-        self.block.define_decided(reason, fixed, leaves, decider);
+        define_reason(&mut self.block, &self.classifier, &self.reasons, reason);
     }
+}
+
+/// Defines in a block who decided about a packet, and its verdict.
+pub(super) fn define_reason(
+    block: &mut BlockBuilder,
+    classifier: &Classifier,
+    reasons: &Reasons,
+    reason: u16,
+) {
+    if !block.needs_verdict(reason) {
+        return;
+    }
+    let (verdict, decider, has_leaves) = reasons.resolve(reason);
+    let known = classifier.verdict(verdict);
+    let trees = match known.level {
+        None => Trees::None,
+        Some(Level::Packet) => Trees::Packet,
+        Some(Level::Flow) => Trees::Flow,
+    };
+    let leaves: &[u16] = if has_leaves { &known.leaves } else { &[] };
+    let fixed = (known.class, trees, known.score);
+    block.define_decided(reason, fixed, leaves, decider);
 }
 
 /// What is enough of every packet of a flow, if `wanted` is enough of one: others may have longer

@@ -3,12 +3,13 @@
 
 use std::ops::Range;
 
-use strata_blocks::{PACKET_HEADER_LEN, PREFIX_LEN, PacketRun, Sink, SinkError};
+use strata_blocks::{BlockBuilder, PacketRun, Sink, SinkError};
 use strata_capture::{PacketRef, Packets};
 use strata_classify::{LANES, VerdictId};
-use strata_wire::wide::{GROUP, PacketColumns, Simd, WIDE};
+use strata_wire::wide::{GROUP, Kernel, Lanes, PacketColumns, Simd, WIDE};
 use strata_wire::{Headers, Keep, KeepKind, LinkType, Outcome, prefetch};
 
+use super::record::define_reason;
 use super::{DEFINITIONS_LEN, Worker, fetch};
 use crate::classifier::bits;
 use crate::demand::Demand;
@@ -24,7 +25,8 @@ const LONG: usize = 1 << 24;
 struct Kept {
     /// Bytes after the headers; [`WHOLE`] for all.
     payload: [u32; 256],
-    codes: [u8; 256],
+    /// The class, and [`KeepKind::code`] from bit 8 on.
+    kinds: [u32; 256],
 }
 
 /// More than any packet in a batch has.
@@ -40,8 +42,8 @@ pub(super) struct Wide {
     header_end: [u32; WIDE],
     kept_len: [u32; WIDE],
     verdicts: [VerdictId; WIDE],
-    classes: [u8; WIDE],
-    codes: [u8; WIDE],
+    /// See [`PacketRun::kinds`].
+    kinds: [u32; WIDE],
     /// Where those are that are not plain, and their headers.
     others: Vec<(usize, Headers)>,
     /// `None` if classes alone do not say what is kept.
@@ -56,8 +58,7 @@ impl Wide {
             header_end: [0; WIDE],
             kept_len: [0; WIDE],
             verdicts: [0; WIDE],
-            classes: [0; WIDE],
-            codes: [0; WIDE],
+            kinds: [0; WIDE],
             others: Vec::with_capacity(WIDE),
             kept: None,
         }
@@ -67,14 +68,15 @@ impl Wide {
     pub(super) fn adopt(&mut self, demands: &[Demand]) {
         let mut kept = Kept {
             payload: [0; 256],
-            codes: [0; 256],
+            kinds: [0; 256],
         };
-        for (class, demand) in demands.iter().enumerate() {
+        for (number, demand) in (0_u32..256).zip(demands) {
+            let class = number as usize;
             let &Demand::Always(Outcome::Log(keep), BY_CLASS) = demand else {
                 self.kept = None;
                 return;
             };
-            kept.codes[class] = keep.kind().code();
+            kept.kinds[class] = number | u32::from(keep.kind().code()) << 8;
             kept.payload[class] = match keep {
                 Keep::Nothing => {
                     self.kept = None;
@@ -86,6 +88,31 @@ impl Wide {
             };
         }
         self.kept = Some(kept);
+    }
+}
+
+/// Turns how many bytes after the headers are wanted into how many bytes are kept.
+struct KeptLen<'a> {
+    kept_len: &'a mut [u32; WIDE],
+    header_end: &'a [u32; WIDE],
+    captured_len: &'a [u32; WIDE],
+}
+
+impl Kernel for KeptLen<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, l: L) {
+        let chunks = self.kept_len.as_chunks_mut().0.iter_mut();
+        let headers = self.header_end.as_chunks().0;
+        let captured = self.captured_len.as_chunks().0;
+        for (kept_len, (header, captured)) in chunks.zip(headers.iter().zip(captured)) {
+            let captured = l.load(captured);
+            // Neither is so long that a sum overflows.
+            let header = l.min(l.load(header), captured);
+            let wanted = l.add(header, l.load(kept_len));
+            l.store(l.min(wanted, captured), kept_len);
+        }
     }
 }
 
@@ -120,7 +147,7 @@ impl<S: Sink> Worker<S> {
                 self.ledger.seen.packets += count as u64;
                 self.ledger.seen.bytes += scanned.wire_bytes;
                 self.look_and_count(&mut wide, batch, start, (&data, count));
-                self.record_columns(&mut wide, batch, start, (scanned.interface, &data[..count]))
+                self.record_columns(&mut wide, batch, start, (&scanned, &data[..count]))
                     .map(|()| true)
             }
         };
@@ -259,108 +286,86 @@ impl<S: Sink> Worker<S> {
         wide: &mut Wide,
         batch: &(impl Packets + ?Sized),
         start: usize,
-        (interface, data): (u16, &[&[u8]]),
+        (scanned, data): (&Scanned, &[&[u8]]),
     ) -> Result<(), SinkError> {
-        let mut rest = self.find_kept(wide, data.len());
+        self.find_kept(wide, data.len());
         let mut others = 0;
         let mut at = 0;
         while at < data.len() {
-            let end = self.end_of_run(&wide.verdicts[at..data.len()], interface, rest) + at;
-            if at < end {
-                rest -= self.push_run(wide, (interface, data), at..end, &mut others);
-                at = end;
-                continue;
+            let end = self.push_run(wide, (scanned, data), at, &mut others);
+            if end < data.len() {
+                // It refers to what is not defined yet, or does not fit.
+                self.record_one(wide, (end, &mut others), &batch.get(start + end))?;
             }
-            // There may not be space for all, or it refers to what is defined with it.
-            rest -= PACKET_HEADER_LEN + wide.kept_len[at] as usize;
-            self.record_one(wide, (at, &mut others), &batch.get(start + at))?;
-            at += 1;
+            at = end + 1;
         }
         Ok(())
     }
 
-    /// How many of these packets, whose records take `bytes`, can be recorded as a run. Defines the
-    /// verdict of the first one where that makes it one of them.
-    fn end_of_run(&mut self, verdicts: &[VerdictId], interface: u16, bytes: usize) -> usize {
-        let room = self.block.room();
-        let fits = |definitions: usize| room >= bytes + PREFIX_LEN + definitions;
-        if !fits(DEFINITIONS_LEN) || !self.block.refers_to(interface) {
-            return 0;
-        }
-        // As much space is needed for the next one.
-        if self.block.needs_verdict(verdicts[0]) && fits(2 * DEFINITIONS_LEN) {
-            self.define_reason(verdicts[0]);
-        }
-        let undefined = |&id: &VerdictId| self.block.needs_verdict(id);
-        let end = verdicts.iter().position(undefined);
-        end.unwrap_or(verdicts.len())
-    }
-
-    /// How much is kept of each packet; returns how many bytes their records take.
-    fn find_kept(&self, wide: &mut Wide, count: usize) -> usize {
+    /// How much is kept of each packet.
+    fn find_kept(&self, wide: &mut Wide, count: usize) {
         let Wide {
             simd,
             kept: Some(kept),
             verdicts,
-            classes,
-            codes,
+            kinds,
             kept_len,
             header_end,
             columns,
             ..
         } = wide
         else {
-            return 0;
+            return;
         };
-        for ((&id, class), code) in verdicts.iter().zip(&mut *classes).zip(codes).take(count) {
-            *class = self.classifier.class(id);
-            *code = kept.codes[usize::from(*class)];
+        let lens = kept_len.iter_mut().zip(kinds);
+        for ((kept_len, kind), &id) in lens.zip(&*verdicts).take(count) {
+            let class = usize::from(self.classifier.class(id));
+            (*kept_len, *kind) = (kept.payload[class], kept.kinds[class]);
         }
-        let mut bytes = count * PACKET_HEADER_LEN;
-        let ends = header_end.iter().zip(&columns.captured_len);
-        simd.call(|| {
-            for ((kept_len, (&end, &captured)), &class) in
-                kept_len.iter_mut().zip(ends).zip(&*classes).take(count)
-            {
-                let wanted = end.saturating_add(kept.payload[usize::from(class)]);
-                *kept_len = wanted.min(captured);
-                bytes += *kept_len as usize;
-            }
+        simd.run(KeptLen {
+            kept_len,
+            header_end,
+            captured_len: &columns.captured_len,
         });
-        bytes
     }
 
-    /// Records of packets that refer only to what is defined, and for which there is space.
-    /// `others` counts those before that are not plain.
+    /// Records of packets from one on, as long as they need no check of their own; returns the
+    /// first that does. `others` counts those before that are not plain.
     fn push_run(
         &mut self,
         wide: &Wide,
-        (interface, data): (u16, &[&[u8]]),
-        lanes: Range<usize>,
+        (scanned, data): (&Scanned, &[&[u8]]),
+        from: usize,
         others: &mut usize,
     ) -> usize {
         let columns = &wide.columns;
         let run = PacketRun {
-            interface,
-            first_seq: self.next_seq,
-            data: &data[lanes.clone()],
-            ts_ns: &columns.ts_ns[lanes.clone()],
-            wire_len: &columns.wire_len[lanes.clone()],
-            header_len: &wide.header_end[lanes.clone()],
-            kept_len: &wide.kept_len[lanes.clone()],
-            verdicts: &wide.verdicts[lanes.clone()],
-            keep_codes: &wide.codes[lanes.clone()],
-            classes: &wide.classes[lanes.clone()],
+            interface: scanned.interface,
+            data,
+            ts_ns: &columns.ts_ns,
+            ts_range_ns: scanned.ts_ns,
+            wire_len: &columns.wire_len,
+            captured_len: &columns.captured_len,
+            header_len: &wide.header_end,
+            kept_len: &wide.kept_len,
+            verdicts: &wide.verdicts,
+            kinds: &wide.kinds,
+        };
+        let (simd, seq) = (wide.simd, self.next_seq);
+        let (classifier, reasons) = (&self.classifier, &self.reasons);
+        let define = |block: &mut BlockBuilder, reason| {
+            define_reason(block, classifier, reasons, reason);
         };
         let block = &mut self.block;
-        let len = wide.simd.call(|| block.push_run(&run));
+        let end = block.push_run(simd, &run, (from, seq), DEFINITIONS_LEN, define);
+        let lanes = from..end;
         self.next_seq += lanes.len() as u64;
         self.packet_number += lanes.len() as u64;
         let hasher = self.flows.hasher();
         let mut noted = lanes.start;
         while let Some((at, headers)) = wide.others.get(*others).filter(|(at, _)| *at < lanes.end) {
             self.note_plain(columns, noted..*at);
-            let is_whole = wide.codes[*at] == KeepKind::Full.code();
+            let is_whole = wide.kinds[*at] >> 8 == u32::from(KeepKind::Full.code());
             if headers.has_no_network() && !is_whole {
                 let kept_len = u64::from(wide.kept_len[*at]);
                 self.ledger.header_fallback.add(kept_len);
@@ -371,7 +376,7 @@ impl<S: Sink> Worker<S> {
             *others += 1;
         }
         self.note_plain(columns, noted..lanes.end);
-        len
+        end
     }
 
     /// Stores the flows of plain packets.

@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use strata_blocks::{
-    BlockBuilder, BlockCounters, BlockSource, Incoming, RawRecord, Records, SinkError, Written,
+    BlockBuilder, BlockCounters, BlockSource, Incoming, RawRecord, RecordPlace, Records, SinkError,
+    Written,
 };
 use strata_rdma::RequesterCounters;
 use strata_wire::segment::PacketInfo;
@@ -104,7 +105,7 @@ pub struct SwitchOptions {
 /// A worker's block being sent.
 struct Current {
     block: Box<BlockBuilder>,
-    position: (usize, u64),
+    place: RecordPlace,
 }
 
 enum State {
@@ -137,6 +138,8 @@ pub struct Switch {
     additions: Vec<(u64, Vec<u8>)>,
     /// Class by verdict.
     classes: Vec<u8>,
+    /// A packet's record, as it is sent.
+    record: Vec<u8>,
     next_block: u64,
     /// The sequence number of the next packet to be sent.
     next_seq: u64,
@@ -170,6 +173,7 @@ impl Switch {
             definitions: BTreeMap::new(),
             additions: Vec::new(),
             classes: vec![0; 1 << 16],
+            record: Vec::new(),
             next_block: 0,
             next_seq: 0,
             ending: None,
@@ -229,7 +233,7 @@ impl Switch {
                 let (first_seq, _) = block.sequence_range();
                 self.current = Some(Current {
                     block,
-                    position: (0, first_seq),
+                    place: RecordPlace::first(first_seq),
                 });
             }
             Incoming::Flush => self.flush = true,
@@ -503,11 +507,11 @@ impl Switch {
             self.report.failure.get_or_insert(failure);
         }
         if let Some(current) = self.current.take() {
-            let mut records = Records::resume(current.block.body(), current.position);
+            let mut records = Records::at(current.block.body(), current.place);
             let mut counters = BlockCounters::default();
             while let Some(Ok(record)) = records.next_raw() {
-                if let RawRecord::Packet(raw) = record {
-                    count(&mut counters, &raw);
+                if let RawRecord::Packet(packet) = record {
+                    count(&mut counters, &packet);
                 }
             }
             source.give_back(current.block);
@@ -535,20 +539,22 @@ impl Switch {
         let Some(mut current) = self.current.take() else {
             return Ok(false);
         };
-        let mut records = Records::resume(current.block.body(), current.position);
+        let start = current.place.clone();
+        let mut records = Records::at(current.block.body(), start.clone());
         let mut exhausted = false;
-        let start = current.position;
         while connection.gathered() < BATCH_PACKETS {
             match records.next_raw() {
-                Some(Ok(RawRecord::Packet(raw))) => {
-                    let class = self.classes[usize::from(raw.packet.verdict)];
+                Some(Ok(RawRecord::Packet(packet))) => {
+                    let class = self.classes[usize::from(packet.verdict)];
                     let info = PacketInfo {
-                        seq: raw.packet.seq,
-                        ts_ns: raw.packet.ts_ns,
+                        seq: packet.seq,
+                        ts_ns: packet.ts_ns,
                         class,
-                        flags: raw.flags,
+                        flags: packet.flags(),
                     };
-                    let pushed = connection.push(&info, raw.bytes);
+                    self.record.clear();
+                    packet.emit(&mut self.record);
+                    let pushed = connection.push(&info, &self.record);
                     match pushed {
                         Ok(true) => {}
                         Ok(false) => break,
@@ -557,10 +563,10 @@ impl Switch {
                             return Err(error);
                         }
                     }
-                    count(connection.counted(), &raw);
-                    self.next_seq = raw.packet.seq + 1;
+                    count(connection.counted(), &packet);
+                    self.next_seq = packet.seq + 1;
                     self.report.packets += 1;
-                    current.position = records.position();
+                    current.place = records.place().clone();
                 }
                 Some(Ok(RawRecord::Other {
                     verdict,
@@ -582,7 +588,7 @@ impl Switch {
                             connection.define(bytes);
                         }
                     }
-                    current.position = records.position();
+                    current.place = records.place().clone();
                 }
                 // A worker's records are valid.
                 Some(Err(_)) | None => {
@@ -591,7 +597,7 @@ impl Switch {
                 }
             }
         }
-        let worked = exhausted || current.position != start;
+        let worked = exhausted || current.place != start;
         let (segments, bytes) = connection.take_counts();
         self.report.segments += segments;
         self.report.bytes += bytes;

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::disk::Disk;
 use crate::error::{StoreError, io_error};
-use crate::manifest::{About, MANIFEST_NAME, Manifest, Recording};
+use crate::manifest::{About, MANIFEST_NAME, Manifest, Recording, VERSION};
 use crate::stored::read_manifest;
 
 /// How to tell, before the manifest is replaced, that the log is still there.
@@ -114,6 +114,7 @@ impl LogWriter {
         let mut recording = Recording::begun(id, about, model_file, now_ns());
         recording.session = session.map(str::to_owned);
         manifest.recordings.push(recording);
+        manifest.version = VERSION;
         self.write(&manifest)?;
         Ok(id)
     }

@@ -100,6 +100,12 @@ impl Simd {
         None
     }
 
+    /// The widest that this machine has.
+    #[must_use]
+    pub fn best() -> Option<Self> {
+        Self::avx512().or_else(Self::avx2)
+    }
+
     /// Those that this machine has.
     #[must_use]
     pub fn available() -> Vec<Self> {

@@ -1,11 +1,10 @@
 //! The counters of packets in flight.
 
-use strata_blocks::{BlockCounters, RawPacket};
+use strata_blocks::{BlockCounters, PacketRecord};
 use strata_wire::CutWhere;
 
 /// Counts a packet as the worker's ledger does.
-pub(super) fn count(counters: &mut BlockCounters, raw: &RawPacket<'_>) {
-    let packet = &raw.packet;
+pub(super) fn count(counters: &mut BlockCounters, packet: &PacketRecord<'_>) {
     let wire = u64::from(packet.wire_len.max(packet.captured_len));
     let (captured, kept) = (u64::from(packet.captured_len), packet.data.len() as u64);
     counters.packets += 1;

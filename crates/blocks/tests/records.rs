@@ -1,0 +1,374 @@
+//! Whatever is recorded of packets comes back, in compact and in full records, and packets in
+//! columns are recorded as one by one.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may fail loudly too")]
+
+use proptest::prelude::*;
+use strata_blocks::{
+    BlockBuilder, FORM, HEADER_LEN, PacketRecord, PacketRun, Promotion, Record, RecordPlace,
+    Records, Summary, Trees,
+};
+use strata_wire::wide::{Simd, WIDE};
+use strata_wire::{AddressFamily, FlowHasher, Interface, KeepKind, LinkType, mix64};
+
+const BLOCK_BYTES: usize = 256 << 10;
+/// 2023-11-14.
+const BEGUN_NS: u64 = 1_700_000_000_000_000_000;
+
+/// A packet of which every field is known.
+#[derive(Clone, Debug)]
+struct Packet {
+    record: PacketRecord<'static>,
+    data: Vec<u8>,
+    options: Vec<u8>,
+    class: u8,
+}
+
+impl Packet {
+    fn record(&self) -> PacketRecord<'_> {
+        PacketRecord {
+            data: &self.data,
+            options: &self.options,
+            ..self.record
+        }
+    }
+}
+
+/// Mostly usual packets; and each way to be unusual.
+fn packet() -> impl Strategy<Value = Packet> {
+    let len = prop_oneof![8 => 0..1_600_u32, 1 => 65_500..65_600_u32];
+    let gap = prop_oneof![20 => 0..2_000_i64, 1 => -2_000_000_000..10_000_000_000_i64];
+    let wire = prop_oneof![6 => Just(0), 1 => -9..1_500_i64, 1 => Just(1 << 17)];
+    let header = prop_oneof![8 => 14..120_u16, 1 => 250..260_u16, 1 => any::<u16>()];
+    let interface = prop_oneof![9 => 0..3_u16, 1 => 254..258_u16];
+    let seq = prop_oneof![19 => Just(0_u64), 1 => 1..1_u64 << 31];
+    let options = prop_oneof![9 => Just(Vec::new()), 1 => prop::collection::vec(any::<u8>(), 4..9)];
+    let kept = prop_oneof![6 => Just(None), 1 => any::<prop::sample::Index>().prop_map(Some)];
+    (
+        (len, gap, wire, header, interface),
+        (
+            seq,
+            options,
+            kept,
+            0..4_u8,
+            any::<u16>(),
+            prop::bool::weighted(0.95),
+        ),
+    )
+        .prop_map(
+            |(
+                (len, gap, wire, header_len, interface),
+                (seq, options, kept, code, verdict, timed),
+            )| {
+                let keep = KeepKind::of_flags(code);
+                let usual = match keep {
+                    KeepKind::Full => len,
+                    KeepKind::Header => len.min(header_len.into()),
+                    KeepKind::Nothing | KeepKind::Partial => 0,
+                };
+                let kept = kept.map_or(usual as usize, |index| index.index(len as usize + 1));
+                let wire_len = u32::try_from((i64::from(len) + wire).max(0)).unwrap();
+                Packet {
+                    record: PacketRecord {
+                        ts_ns: u64::try_from(gap + 2_000_000_000).unwrap(),
+                        seq,
+                        wire_len,
+                        captured_len: len,
+                        header_len,
+                        interface,
+                        verdict,
+                        keep,
+                        has_timestamp: timed,
+                        data: &[],
+                        options: &[],
+                    },
+                    data: (0..kept as u64)
+                        .map(|n| mix64(n).to_le_bytes()[0])
+                        .collect(),
+                    options,
+                    class: code,
+                }
+            },
+        )
+}
+
+/// Times and sequence numbers that follow from gaps.
+fn packets() -> impl Strategy<Value = Vec<Packet>> {
+    prop::collection::vec(packet(), 1..60).prop_map(|mut packets| {
+        let (mut ts_ns, mut seq) = (BEGUN_NS, 7);
+        for packet in &mut packets {
+            ts_ns = ts_ns + packet.record.ts_ns - 2_000_000_000;
+            seq += packet.record.seq;
+            (packet.record.ts_ns, packet.record.seq) = (ts_ns, seq);
+            seq += 1;
+        }
+        packets
+    })
+}
+
+fn push(block: &mut BlockBuilder, packet: &Packet) {
+    block.grow(64 + packet.data.len() + packet.options.len());
+    block.push_packet(&packet.record(), packet.class);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn every_field_of_every_packet_comes_back(packets in packets(), promoted in any::<u8>()) {
+        let mut block = BlockBuilder::new(BLOCK_BYTES);
+        block.reset(packets[0].record.seq);
+        for (n, packet) in packets.iter().enumerate() {
+            push(&mut block, packet);
+            if n % 16 == usize::from(promoted % 16) {
+                let packet = packet.record();
+                let (seq, kept_len, wire_len) = (packet.seq, 1, packet.wire_len);
+                let (class, keep, verdict) = (3, packet.keep, Some(packet.verdict));
+                let data = &[9; 30];
+                block.push_promotion(&Promotion { seq, class, keep, kept_len, wire_len, verdict, data });
+            }
+        }
+        let first_seq = block.sequence_range().0;
+        let mut place = RecordPlace::first(first_seq);
+        for packet in &packets {
+            // Each from the position after the one before, as a merge reads them.
+            let mut records = Records::at(block.body(), place);
+            prop_assert_eq!(records.next(), Some(Ok(Record::Packet(packet.record()))));
+            place = records.into_place();
+        }
+        prop_assert_eq!(place.peek(block.body()), None);
+        let mut raw = Records::new(block.body(), first_seq);
+        let mut full = Vec::new();
+        while let Some(record) = raw.next_raw() {
+            let strata_blocks::RawRecord::Packet(packet) = record.unwrap() else {
+                unreachable!("there are only packets")
+            };
+            packet.emit(&mut full);
+        }
+        let expected = packets.iter().map(|packet| Ok(Record::Packet(packet.record())));
+        prop_assert!(Records::new(&full, first_seq).eq(expected));
+        let promotions = packets.len().saturating_sub(usize::from(promoted % 16)).div_ceil(16);
+        prop_assert_eq!(Promotion::all(block.body()).count(), promotions);
+        // Cut anywhere, what is whole is read, and no more.
+        let cut = block.body().len() * usize::from(promoted) / 256;
+        let whole = Records::new(&block.body()[..cut], first_seq).take_while(Result::is_ok);
+        for (record, packet) in whole.zip(&packets) {
+            prop_assert_eq!(record, Ok(Record::Packet(packet.record())));
+        }
+    }
+
+    /// The naive twin of a run is one packet after the other.
+    #[test]
+    fn a_run_is_recorded_as_packet_by_packet(
+        packets in prop::collection::vec(packet(), 1..=WIDE),
+        calm in any::<bool>(),
+        room in prop_oneof![Just(BLOCK_BYTES), 0..BLOCK_BYTES],
+    ) {
+        let mut packets = packets;
+        let mut ts_ns = BEGUN_NS;
+        for (seq, packet) in (0..).zip(&mut packets) {
+            let step = packet.record.ts_ns;
+            ts_ns = if calm { ts_ns + step % 2_000 } else { ts_ns + step - 2_000_000_000 };
+            packet.record.ts_ns = ts_ns;
+            packet.record.seq = seq;
+            packet.record.interface = 1;
+            packet.record.has_timestamp = true;
+            packet.record.verdict %= 4 + u16::from(!calm) * 200;
+            packet.options.clear();
+            // A run has what was captured, not only what is kept.
+            packet.data.resize(packet.record.captured_len as usize, 5);
+        }
+        for simd in Simd::available() {
+            let (mut wide, mut naive) = (BlockBuilder::new(BLOCK_BYTES), BlockBuilder::new(BLOCK_BYTES));
+            for block in [&mut wide, &mut naive] {
+                begin(block, BLOCK_BYTES - room);
+            }
+            append(&mut wide, Some(simd), &packets);
+            append(&mut naive, None, &packets);
+            prop_assert!(wide.body() == naive.body());
+            prop_assert_eq!(wide.counters(), naive.counters());
+            prop_assert_eq!(wide.sequence_range(), naive.sequence_range());
+            let sealed = wide.seal(1, 2, 3, [4, 5]).to_vec();
+            prop_assert!(sealed == naive.seal(1, 2, 3, [4, 5]));
+        }
+    }
+}
+
+/// Defines what the packets of a run refer to, but for some verdicts, and fills the block in part.
+fn begin(block: &mut BlockBuilder, fill: usize) {
+    block.define_context(b"{}");
+    block.define_interface(1, &Interface::new(LinkType::ETHERNET, 0));
+    for id in 0..4 {
+        block.define_verdict(id, 0, Trees::None, 0, &[]);
+    }
+    block.refer_to(1);
+    let fill = fill.min(block.room() - 64);
+    block.push_definitions(&filler(fill));
+}
+
+/// A record of a context of so many bytes.
+fn filler(bytes: usize) -> Vec<u8> {
+    let mut record = vec![7, 0, 0, 0];
+    record.extend_from_slice(&u32::try_from(bytes).unwrap().to_le_bytes());
+    record.resize(8 + bytes, b' ');
+    record
+}
+
+const RESERVE: usize = 100;
+
+fn define(block: &mut BlockBuilder, verdict: u16) {
+    block.define_verdict(verdict, 0, Trees::None, 0, &[1, 2, 3]);
+}
+
+/// Appends packets as a worker does, in runs or one by one, until the block is full.
+fn append(block: &mut BlockBuilder, simd: Option<Simd>, packets: &[Packet]) {
+    let data: Vec<&[u8]> = packets
+        .iter()
+        .map(|packet| packet.data.as_slice())
+        .collect();
+    let column = |of: &dyn Fn(&Packet) -> u32| {
+        let mut column = [u32::MAX; WIDE];
+        for (to, packet) in column.iter_mut().zip(packets) {
+            *to = of(packet);
+        }
+        column
+    };
+    let kept = |packet: &Packet| {
+        let all = packet.record.captured_len;
+        match packet.record.keep {
+            KeepKind::Nothing => 0,
+            KeepKind::Header => all.min(packet.record.header_len.into()),
+            KeepKind::Partial => all.min(u32::from(packet.record.header_len) + 20),
+            KeepKind::Full => all,
+        }
+    };
+    let mut ts_ns = [0; WIDE];
+    let mut verdicts = [0; WIDE];
+    for (n, packet) in packets.iter().enumerate() {
+        (ts_ns[n], verdicts[n]) = (packet.record.ts_ns, packet.record.verdict);
+    }
+    let times = packets.iter().map(|packet| packet.record.ts_ns);
+    let kinds = column(&|p| u32::from(p.class) | u32::from(p.record.keep.code()) << 8);
+    let run = PacketRun {
+        interface: 1,
+        data: &data,
+        ts_ns: &ts_ns,
+        ts_range_ns: [times.clone().min().unwrap(), times.max().unwrap()],
+        wire_len: &column(&|p| p.record.wire_len),
+        captured_len: &column(&|p| p.record.captured_len),
+        header_len: &column(&|p| p.record.header_len.into()),
+        kept_len: &column(&kept),
+        verdicts: &verdicts,
+        kinds: &kinds,
+    };
+    let mut at = 0;
+    while at < packets.len() {
+        if let Some(simd) = simd {
+            at = block.push_run(simd, &run, (at, at as u64), RESERVE, define);
+        }
+        let Some(packet) = packets.get(at) else {
+            return;
+        };
+        let kept = kept(packet) as usize;
+        if block.room() < 32 + kept + 8 + RESERVE {
+            return;
+        }
+        if block.needs_verdict(packet.record.verdict) {
+            define(block, packet.record.verdict);
+        }
+        let record = PacketRecord {
+            data: &packet.data[..kept],
+            ..packet.record
+        };
+        block.push_packet(&record, packet.class);
+        at += 1;
+    }
+}
+
+#[test]
+fn a_usual_packet_costs_12_bytes_and_one_of_another_length_16() {
+    let mut block = BlockBuilder::new(BLOCK_BYTES);
+    let packet = PacketRecord {
+        ts_ns: BEGUN_NS,
+        seq: 0,
+        wire_len: 60,
+        captured_len: 60,
+        header_len: 54,
+        interface: 0,
+        verdict: 9,
+        keep: KeepKind::Header,
+        has_timestamp: true,
+        data: &[1; 54],
+        options: &[],
+    };
+    let mut lens = Vec::new();
+    for (seq, wire_len) in [(0, 60), (1, 60), (2, 1_500), (3, 70_000), (4, 60)] {
+        let before = block.body().len();
+        block.push_packet(
+            &PacketRecord {
+                seq,
+                wire_len,
+                ..packet
+            },
+            0,
+        );
+        lens.push(block.body().len() - before - 54);
+    }
+    // The first one has a time before it.
+    assert_eq!(lens, [16 + 12, 12, 16, 32, 12]);
+}
+
+/// All that was noted is found again, block after block in the same memory.
+#[test]
+fn a_summary_holds_every_flow_and_address_of_its_block() {
+    let seed = [4, 5];
+    let hasher = FlowHasher::new(seed);
+    let mut block = BlockBuilder::new(BLOCK_BYTES);
+    for filling in 0..4_u64 {
+        block.reset(0);
+        // The same flows in the second filling, with repetitions that are far apart.
+        let flows = (0..4_000).map(|n| mix64(((filling / 2) << 32) + n % 2_500));
+        let noted: Vec<(u64, [u32; 2])> = flows
+            .map(|flow| {
+                let ends = flow.to_le_bytes();
+                let end = |n: usize| u32::from_le_bytes([ends[n], ends[n + 1], 0, 10]);
+                (flow, [end(0), end(4)])
+            })
+            .collect();
+        for (flow, ends) in &noted {
+            block.note_plain(*flow, *ends);
+        }
+        block.note(mix64(77));
+        let bytes = block.seal(1, 0, filling, seed);
+        let header = strata_blocks::BlockHeader::parse(bytes.first_chunk().unwrap()).unwrap();
+        assert_eq!(header.form, FORM);
+        let at = HEADER_LEN + header.body_len as usize;
+        let summary = Summary::parse(&bytes[at..at + header.summary_len as usize]).unwrap();
+        for (flow, ends) in noted {
+            assert!(summary.may_hold(flow));
+            for end in ends {
+                assert!(summary.may_hold(hasher.address(AddressFamily::Ipv4, end.into())));
+            }
+        }
+        assert!(summary.may_hold(mix64(77)));
+        let wrong = (0..10_000_u64)
+            .filter(|n| summary.may_hold(mix64(n + (1 << 50))))
+            .count();
+        assert!(wrong < 200, "{wrong} of 10 000");
+        // Some 7,500 keys of 12 bits.
+        assert!(
+            (8_000..14_000).contains(&header.summary_len),
+            "{}",
+            header.summary_len
+        );
+    }
+}
+
+#[test]
+fn a_compact_packet_before_any_time_is_an_error() {
+    let body = [10, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+    let bad = Records::new(&body, 0).next().unwrap().unwrap_err();
+    assert_eq!(
+        (bad.at, bad.problem),
+        (0, "a compact packet without a time before it")
+    );
+}
