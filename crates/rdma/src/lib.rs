@@ -24,6 +24,6 @@ pub use requester::{
     Event, Failure, OnLoss, PostError, Requester, RequesterCounters, RequesterOptions,
 };
 pub use responder::{
-    Access, Dropped, Memory, QueuePair, QueuePairOptions, QueuePairState, Refused, Region, Replies,
-    Responder, ResponderCounters,
+    Access, Dropped, Memory, QueuePair, QueuePairOptions, QueuePairState, Received, Refused,
+    Region, Replies, Responder, ResponderCounters,
 };

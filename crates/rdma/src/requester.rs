@@ -18,6 +18,28 @@ use strata_wire::exact;
 use crate::batch::PacketBatch;
 use crate::psn::Psn;
 
+/// The packets of a message; the last, and the only one, without and with immediate data.
+struct Operations {
+    first: Operation,
+    middle: Operation,
+    last: [Operation; 2],
+    only: [Operation; 2],
+}
+
+const WRITE: Operations = Operations {
+    first: Operation::WriteFirst,
+    middle: Operation::WriteMiddle,
+    last: [Operation::WriteLast, Operation::WriteLastImm],
+    only: [Operation::WriteOnly, Operation::WriteOnlyImm],
+};
+
+const SEND: Operations = Operations {
+    first: Operation::SendFirst,
+    middle: Operation::SendMiddle,
+    last: [Operation::SendLast, Operation::SendLastImm],
+    only: [Operation::SendOnly, Operation::SendOnlyImm],
+};
+
 /// What a requester of a reliable connection does when packets are lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnLoss {
@@ -323,29 +345,84 @@ impl Requester {
         now_ns: u64,
         out: &mut PacketBatch,
     ) -> Result<(), PostError> {
-        let mtu = self.options.mtu;
-        let packets = data.len().div_ceil(mtu).max(1);
-        self.check_room(packets)?;
         let reth = Reth {
             va,
             rkey,
             dma_len: exact::<u32>(data.len()),
         };
-        let reth = Extensions {
-            reth: Some(reth),
+        self.message(&WRITE, Some(reth), data, None, now_ns, out)
+    }
+
+    /// As [`Requester::write`], and tells the responder's CPU once the data are there: it finds
+    /// `immediate` in [`Responder::take_received`](crate::Responder::take_received), which costs
+    /// it a posted receive.
+    ///
+    /// # Errors
+    ///
+    /// As [`Requester::write`].
+    pub fn write_immediate(
+        &mut self,
+        va: u64,
+        rkey: u32,
+        data: &[u8],
+        immediate: u32,
+        now_ns: u64,
+        out: &mut PacketBatch,
+    ) -> Result<(), PostError> {
+        let reth = Reth {
+            va,
+            rkey,
+            dma_len: exact::<u32>(data.len()),
+        };
+        self.message(&WRITE, Some(reth), data, Some(immediate), now_ns, out)
+    }
+
+    /// Sends `data` to a receive that the responder has posted, and perhaps 4 bytes with it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Requester::write`].
+    pub fn send(
+        &mut self,
+        data: &[u8],
+        immediate: Option<u32>,
+        now_ns: u64,
+        out: &mut PacketBatch,
+    ) -> Result<(), PostError> {
+        self.message(&SEND, None, data, immediate, now_ns, out)
+    }
+
+    /// Posts a message as one packet, or as FIRST, MIDDLE and LAST ones.
+    #[inline]
+    fn message(
+        &mut self,
+        operations: &Operations,
+        reth: Option<Reth>,
+        data: &[u8],
+        immediate: Option<u32>,
+        now_ns: u64,
+        out: &mut PacketBatch,
+    ) -> Result<(), PostError> {
+        let mtu = self.options.mtu;
+        let packets = data.len().div_ceil(mtu).max(1);
+        self.check_room(packets)?;
+        let extensions = Extensions {
+            reth,
+            immediate,
             ..Extensions::default()
         };
+        let with = usize::from(immediate.is_some());
         if packets == 1 {
-            self.post(Operation::WriteOnly, reth, data, now_ns, out);
+            self.post(operations.only[with], extensions, data, now_ns, out);
             return Ok(());
         }
         for (index, piece) in data.chunks(mtu).enumerate() {
             let operation = match index {
-                0 => Operation::WriteFirst,
-                n if n + 1 == packets => Operation::WriteLast,
-                _ => Operation::WriteMiddle,
+                0 => operations.first,
+                n if n + 1 == packets => operations.last[with],
+                _ => operations.middle,
             };
-            self.post(operation, reth, piece, now_ns, out);
+            self.post(operation, extensions, piece, now_ns, out);
         }
         Ok(())
     }

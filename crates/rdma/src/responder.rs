@@ -138,6 +138,26 @@ pub struct ResponderCounters {
     pub answers: u64,
 }
 
+/// A message that has taken a posted receive.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Received {
+    /// The data of a SEND; none of a WRITE with immediate data, which are in the region.
+    pub data: Vec<u8>,
+    /// Immediate data.
+    pub immediate: Option<u32>,
+}
+
+/// Receives that were posted, and what they have received: never more than were posted.
+#[derive(Debug, Default)]
+struct Receives {
+    posted: usize,
+    /// Bytes that each can hold.
+    len_max: usize,
+    /// A SEND of several packets, in progress.
+    gathered: Option<Vec<u8>>,
+    received: VecDeque<Received>,
+}
+
 /// A WRITE of several packets, in progress.
 #[derive(Clone, Copy, Debug)]
 struct Message {
@@ -158,6 +178,7 @@ pub struct QueuePair {
     gap_reported: bool,
     ack_due: bool,
     atomics: VecDeque<(Psn, u64)>,
+    receives: Receives,
     counters: ResponderCounters,
 }
 
@@ -195,6 +216,7 @@ impl QueuePair {
             gap_reported: false,
             ack_due: false,
             atomics: VecDeque::with_capacity(ATOMICS_KEPT),
+            receives: Receives::default(),
             counters: ResponderCounters::default(),
             options,
         }
@@ -247,6 +269,7 @@ impl QueuePair {
     fn refuse(&mut self, psn: Psn, code: NakCode, out: &mut Replies) {
         self.counters.refused += 1;
         self.message = None;
+        self.receives.gathered = None;
         match self.options.service {
             Service::Rc => {
                 if std::mem::take(&mut self.ack_due) {
@@ -257,6 +280,29 @@ impl QueuePair {
             }
             Service::Uc => self.expected = psn.plus(1),
         }
+    }
+}
+
+impl QueuePair {
+    /// Asks the requester to come again later, since no receive is posted (IBTA §9.7.5.2.8). What
+    /// it has sent after this packet is dropped without a word: it will be resent too.
+    fn not_ready(&mut self, psn: Psn, out: &mut Replies) {
+        if self.options.service == Service::Uc {
+            return self.refuse(psn, NakCode::InvalidRequest, out);
+        }
+        if std::mem::take(&mut self.ack_due) {
+            self.acknowledge(out);
+        }
+        self.counters.refused += 1;
+        self.gap_reported = true;
+        self.answer(psn, Syndrome::RnrNak(RNR_TIMER), None, out);
+    }
+
+    fn complete(&mut self, data: Vec<u8>, immediate: Option<u32>) {
+        self.receives.posted -= 1;
+        self.receives
+            .received
+            .push_back(Received { data, immediate });
     }
 }
 
@@ -345,6 +391,23 @@ impl<M: Memory> Responder<M> {
         self.queue_pairs.get(&number)
     }
 
+    /// Posts `count` more receives of a queue pair, of `len_max` bytes each, for SEND and immediate
+    /// data. Returns whether there is such a queue pair. Memory: as much as is posted.
+    pub fn post_receives(&mut self, number: u32, count: usize, len_max: usize) -> bool {
+        let Some(qp) = self.queue_pairs.get_mut(&number) else {
+            return false;
+        };
+        qp.receives.posted += count;
+        qp.receives.len_max = len_max;
+        true
+    }
+
+    /// The next message of a queue pair that has taken a posted receive.
+    pub fn take_received(&mut self, number: u32) -> Option<Received> {
+        let qp = self.queue_pairs.get_mut(&number)?;
+        qp.receives.received.pop_front()
+    }
+
     /// Processes a request from `source` with a valid ICRC. Answers go to `out`, except plain
     /// acknowledgements, which wait for [`Responder::acknowledge`].
     ///
@@ -380,6 +443,7 @@ impl<M: Memory> Responder<M> {
             Service::Uc => {
                 if ahead != 0 {
                     qp.message = None;
+                    qp.receives.gathered = None;
                     qp.counters.missing += exact::<u64>(ahead.max(0));
                 }
             }
@@ -415,11 +479,19 @@ impl<M: Memory> Responder<M> {
             return;
         };
         match packet.opcode().operation {
+            Operation::WriteLastImm | Operation::WriteOnlyImm if qp.receives.posted == 0 => {
+                qp.not_ready(psn, out);
+            }
             Operation::WriteFirst
             | Operation::WriteMiddle
             | Operation::WriteLast
-            | Operation::WriteOnly => match write(qp, &mut self.regions, packet) {
+            | Operation::WriteLastImm
+            | Operation::WriteOnly
+            | Operation::WriteOnlyImm => match write(qp, &mut self.regions, packet) {
                 Ok(completes) => {
+                    if let Some(immediate) = packet.immediate() {
+                        qp.complete(Vec::new(), Some(immediate));
+                    }
                     qp.advance(psn, completes);
                     qp.ack_due |= packet.ack_request() && qp.options.service == Service::Rc;
                 }
@@ -444,17 +516,54 @@ impl<M: Memory> Responder<M> {
             }
             // Like a NIC whose regions were registered without remote read.
             Operation::ReadRequest => qp.refuse(psn, NakCode::RemoteAccess, out),
-            // No receive is ever posted for a SEND or immediate data.
-            _ if qp.options.service == Service::Rc => {
-                if std::mem::take(&mut qp.ack_due) {
-                    qp.acknowledge(out);
+            _ if qp.receives.posted == 0 => qp.not_ready(psn, out),
+            _ => match send(qp, packet) {
+                Ok(completes) => {
+                    qp.advance(psn, completes);
+                    qp.ack_due |= packet.ack_request() && qp.options.service == Service::Rc;
                 }
-                qp.counters.refused += 1;
-                qp.answer(psn, Syndrome::RnrNak(RNR_TIMER), None, out);
-            }
-            _ => qp.refuse(psn, NakCode::InvalidRequest, out),
+                Err(code) => qp.refuse(psn, code, out),
+            },
         }
     }
+}
+
+/// Takes a packet of a SEND into a posted receive; whether it ends its message.
+fn send(qp: &mut QueuePair, packet: &Packet<'_>) -> Result<bool, NakCode> {
+    use Operation::{SendFirst, SendLast, SendLastImm, SendMiddle, SendOnly, SendOnlyImm};
+    let operation = packet.opcode().operation;
+    let payload = packet.payload();
+    let begins = matches!(operation, SendFirst | SendOnly | SendOnlyImm);
+    let completes = matches!(operation, SendLast | SendLastImm | SendOnly | SendOnlyImm);
+    if !begins && !completes && operation != SendMiddle {
+        return Err(NakCode::InvalidRequest);
+    }
+    // One that is not completed is given up by the next (IBTA §9.8.2.2), of UC alone.
+    let pending = qp.receives.gathered.take();
+    let is_interrupted = qp.message.take().is_some() || (begins && pending.is_some());
+    if is_interrupted && qp.options.service == Service::Rc {
+        return Err(NakCode::InvalidRequest);
+    }
+    let mut gathered = match begins {
+        true => Vec::new(),
+        false => pending.ok_or(NakCode::InvalidRequest)?,
+    };
+    let mtu = qp.options.mtu;
+    let length_is_right = match completes {
+        true => payload.len() <= mtu && (begins || !payload.is_empty()),
+        false => payload.len() == mtu,
+    };
+    if !length_is_right || gathered.len() + payload.len() > qp.receives.len_max {
+        return Err(NakCode::InvalidRequest);
+    }
+    gathered.extend_from_slice(payload);
+    qp.counters.bytes += payload.len() as u64;
+    if completes {
+        qp.complete(gathered, packet.immediate());
+    } else {
+        qp.receives.gathered = Some(gathered);
+    }
+    Ok(completes)
 }
 
 /// A request that was executed before (IBTA §9.7.5.1.3).
@@ -483,6 +592,9 @@ fn write<M: Memory>(
     let payload = packet.payload();
     let len = payload.len() as u64;
     let mtu = qp.options.mtu as u64;
+    if qp.receives.gathered.take().is_some() && qp.options.service == Service::Rc {
+        return Err(NakCode::InvalidRequest);
+    }
     let message = match (packet.reth(), qp.message.take()) {
         // A message starts when none is in progress.
         (Some(reth), None) => {
@@ -505,9 +617,11 @@ fn write<M: Memory>(
         (None, Some(message)) => message,
         (Some(_), Some(_)) | (None, None) => return Err(NakCode::InvalidRequest),
     };
-    let completes = matches!(operation, Operation::WriteOnly | Operation::WriteLast);
+    let is_only = matches!(operation, Operation::WriteOnly | Operation::WriteOnlyImm);
+    let is_last = matches!(operation, Operation::WriteLast | Operation::WriteLastImm);
+    let completes = is_only || is_last;
     let length_is_right = if completes {
-        len == message.remaining && len <= mtu && (operation == Operation::WriteOnly || len > 0)
+        len == message.remaining && len <= mtu && (is_only || len > 0)
     } else {
         len == mtu && len < message.remaining
     };
@@ -565,7 +679,8 @@ fn atomic<M: Memory>(
     packet: &Packet<'_>,
 ) -> Result<u64, NakCode> {
     let request = packet.atomic_eth().ok_or(NakCode::InvalidRequest)?;
-    if qp.message.is_some() || !request.va.is_multiple_of(8) || !packet.payload().is_empty() {
+    let is_interrupted = qp.message.is_some() || qp.receives.gathered.is_some();
+    if is_interrupted || !request.va.is_multiple_of(8) || !packet.payload().is_empty() {
         return Err(NakCode::InvalidRequest);
     }
     let region = regions.get_mut(&request.rkey);

@@ -667,3 +667,96 @@ fn answers_in_any_order_settle_additions_without_a_storm() {
         assert_eq!(memory[..8], 500_u64.to_ne_bytes(), "seed {seed}");
     }
 }
+
+/// Everything sent is received once and in order, with its immediate data; what a WRITE announces is in
+/// the region by then. Receives are posted a few at a time, so the requester also has to wait.
+#[test]
+fn messages_and_announced_writes_are_received_once_and_in_order() {
+    let mut world = World::new(51, HARSH, options(Service::Rc, OnLoss::Resend));
+    let count = 5_000_u32;
+    let (mut posted, mut received) = (0_u32, 0_u32);
+    for round in 0..2_000_000_u32 {
+        while posted < count {
+            let now = world.network.now_ns;
+            let bytes = posted.to_le_bytes();
+            let (requester, out) = (&mut world.requester, &mut world.out);
+            let long = bytes.repeat(700);
+            let (va, message) = World::message(u64::from(posted));
+            let result = match posted % 4 {
+                0 => requester.send(&bytes, None, now, out),
+                1 => requester.send(&long, Some(posted), now, out),
+                2 => requester.write_immediate(va, RKEY, &message, posted, now, out),
+                _ => requester.send(&[], Some(posted), now, out),
+            };
+            if result.is_err() {
+                break;
+            }
+            posted += 1;
+        }
+        world.requester.request_ack(&mut world.out);
+        world.flush();
+        if round % 8 == 0 {
+            assert!(world.responder.post_receives(0x11, 3, 4096));
+        }
+        world.pass(50 * US);
+        while let Some(message) = world.responder.take_received(0x11) {
+            let bytes = received.to_le_bytes();
+            let expected = match received % 4 {
+                0 => (bytes.to_vec(), None),
+                1 => (bytes.repeat(700), Some(received)),
+                _ => (Vec::new(), Some(received)),
+            };
+            assert_eq!((message.data, message.immediate), expected, "{received}");
+            if received % 4 == 2 {
+                let (va, bytes) = World::message(u64::from(received));
+                let at = usize::try_from(va - VA).unwrap();
+                let region = world.responder.region_mut(RKEY).unwrap();
+                assert_eq!(region.memory.bytes[at..at + MESSAGE], bytes);
+            }
+            received += 1;
+        }
+        if received == count && world.requester.in_flight() == 0 {
+            return;
+        }
+    }
+    panic!("{received} of {count}: {:?}", world.requester.counters());
+}
+
+#[test]
+fn a_message_without_a_receive_waits_and_one_that_is_too_long_is_refused() {
+    let (mut requester, mut responder) = counter();
+    let mut out = PacketBatch::new();
+    requester.send(b"hello", Some(7), 0, &mut out).unwrap();
+    requester.write(VA, RKEY, &[1; 8], 0, &mut out).unwrap();
+    let answered = answers(&mut responder, &mut out);
+    assert_eq!(
+        answered.len(),
+        1,
+        "what came after is dropped without a word"
+    );
+    let answer = Packet::new_checked(&answered[0]).unwrap();
+    assert!(requester.receive(&answer, 0, &mut out).is_none());
+    assert!(requester.room() == 0 && out.is_empty(), "it waits");
+    assert!(responder.post_receives(5, 1, 8));
+    let due = requester.deadline_ns().unwrap();
+    assert!(requester.tick(due, &mut out).is_none());
+    for answer in answers(&mut responder, &mut out) {
+        requester.receive(&Packet::new_checked(&answer).unwrap(), due, &mut out);
+    }
+    assert_eq!(requester.in_flight(), 0);
+    let received = responder.take_received(5).unwrap();
+    assert_eq!(
+        (&received.data[..], received.immediate),
+        (&b"hello"[..], Some(7))
+    );
+    assert!(responder.take_received(5).is_none() && !responder.post_receives(6, 1, 8));
+
+    assert!(responder.post_receives(5, 1, 8));
+    requester.send(&[0; 9], None, due, &mut out).unwrap();
+    let answered = answers(&mut responder, &mut out);
+    let answer = Packet::new_checked(&answered[0]).unwrap();
+    let event = requester.receive(&answer, due, &mut out);
+    let failure = Failure::Nak(NakCode::InvalidRequest);
+    assert_eq!(event, Some(Event::Failed(failure)));
+    assert!(responder.take_received(5).is_none());
+}
