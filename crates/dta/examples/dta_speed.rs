@@ -1,5 +1,11 @@
-//! Reports in memory into stores in memory, on one core, beside a hash map and a cuckoo table:
-//! `cargo run --release -p strata-dta --example dta_speed [STORE_MIB] [MILLION_REPORTS]`.
+//! Reports in memory into stores in memory, on one core, next to a hash map and a cuckoo table:
+//! `cargo run --release -p strata-dta --example dta_speed [STORE_MIB] [MILLION_REPORTS] [ONLY]`,
+//! where ONLY is a part of the names of lines, such as "Append".
+//!
+//! Instructions per report, which do not depend on who else uses the machine: those of `translate` in
+//! `CARGO_PROFILE_RELEASE_STRIP=none cargo build --release -p strata-dta --example dta_speed` and
+//! `valgrind --tool=callgrind target/release/examples/dta_speed 64 1 "Key-Write N=1, packed"`,
+//! then `callgrind_annotate --inclusive=yes`.
 //!
 //! Reports lie as datagrams in one buffer, as a socket would leave them, and go through the whole
 //! translator: header, sequence, hash, store. The limit is said first: random lines of the same
@@ -17,7 +23,7 @@ use strata_dta::key_write::{Agreement, KeyWrite};
 use strata_dta::postcarding::Postcarding;
 use strata_dta::protocol::{Flags, Report, packed, published};
 use strata_dta::translator::{Options, Translator};
-use strata_dta::{KeyHasher, Local};
+use strata_dta::{KeyHasher, Local, Origin};
 use strata_wire::{mix64, prefetch};
 
 /// Reports whose flows come in any order, for Postcards.
@@ -96,19 +102,38 @@ impl Datagrams {
     }
 
     /// Through a translator into `memory`.
-    fn run(&self, options: &Options, memory: &mut [u8]) -> f64 {
+    fn run(&self, what: &str, bar: f64, options: &Options, memory: &mut [u8], limit: f64) {
+        if !wanted(what) {
+            return;
+        }
         let mut translator = Translator::new::<Local<'_>>(options.clone(), |_| End::default());
         let origin = translator.reporter([127, 0, 0, 1].into()).unwrap();
         let mut sinks = [Local::new(memory)];
-        let mut nacks = Vec::new();
-        let seconds = seconds(|| {
-            self.each(|bytes| translator.receive_from(origin, bytes, 1, &mut sinks, &mut nacks));
-            translator.finish(&mut sinks);
-            sinks[0].flush();
-        });
+        let seconds = seconds(|| translate(self, &mut translator, origin, &mut sinks));
+        assert!(sinks[0].memory().len() >= 64);
         assert_eq!(translator.counters(origin).accepted, self.reports as u64);
-        seconds
+        line(what, self.reports, seconds, Some(bar), limit);
     }
+}
+
+/// What is measured: a function of its own, so that its instructions can be counted.
+#[inline(never)]
+fn translate(
+    datagrams: &Datagrams,
+    translator: &mut Translator,
+    origin: Origin,
+    sinks: &mut [Local<'_>; 1],
+) {
+    let mut nacks = Vec::new();
+    datagrams.each(|bytes| translator.receive_from(origin, bytes, 1, sinks, &mut nacks));
+    translator.finish(sinks);
+    sinks[0].flush();
+}
+
+/// Whether a line is asked for.
+fn wanted(what: &str) -> bool {
+    let only = std::env::args().nth(3);
+    only.is_none_or(|only| what.contains(&only))
 }
 
 fn keys(count: usize) -> Vec<[u8; 4]> {
@@ -169,6 +194,7 @@ impl Cuckoo {
 fn main() {
     let mut arguments = std::env::args()
         .skip(1)
+        .take(2)
         .map(|n| n.parse::<usize>().unwrap());
     let mib = arguments.next().map_or(1024, |n| n);
     let count = arguments.next().map_or(10, |n| n) * 1_000_000;
@@ -190,25 +216,25 @@ fn main() {
         };
         let reports: Vec<_> = keys.iter().map(|key| report(&key[..])).collect();
         let datagrams = Datagrams::published(reports.iter().copied());
-        let time = datagrams.run(&options, &mut memory);
-        line(
+        datagrams.run(
             &format!("Key-Write N={redundancy}, published"),
-            count,
-            time,
-            Some(bar),
+            bar,
+            &options,
+            &mut memory,
             limit,
         );
         let datagrams = Datagrams::packed(&reports, 4, 4, redundancy);
-        let time = datagrams.run(&options, &mut memory);
-        line(
+        datagrams.run(
             &format!("Key-Write N={redundancy}, packed"),
-            count,
-            time,
-            Some(bar),
+            bar,
+            &options,
+            &mut memory,
             limit,
         );
     }
-    queries(&options, &memory, &keys, limit);
+    if wanted("queries") {
+        queries(&options, &memory, &keys, limit);
+    }
     for (redundancy, bar) in [(1, 25.0), (2, 15.0)] {
         let report = |key| Report::KeyIncrement {
             redundancy,
@@ -217,19 +243,20 @@ fn main() {
         };
         let reports: Vec<_> = keys.iter().map(|key| report(&key[..])).collect();
         let datagrams = Datagrams::packed(&reports, 4, 8, redundancy);
-        let time = datagrams.run(&options, &mut memory);
-        line(
+        datagrams.run(
             &format!("Key-Increment N={redundancy}, packed"),
-            count,
-            time,
-            Some(bar),
+            bar,
+            &options,
+            &mut memory,
             limit,
         );
     }
     postcards(&mut memory, hasher, count, limit);
     append(&mut memory, hasher, count, limit);
     drop(memory);
-    tables(&keys, limit);
+    if wanted("tables") {
+        tables(&keys, limit);
+    }
 }
 
 fn queries(options: &Options, memory: &[u8], keys: &[[u8; 4]], limit: f64) {
@@ -283,11 +310,9 @@ fn postcards(memory: &mut [u8], hasher: KeyHasher, count: usize, limit: f64) {
         })
         .collect();
     let datagrams = Datagrams::packed(&reports, 4, 4, 0);
-    let time = datagrams.run(&options, memory);
-    line("Postcards B=5, packed", count, time, Some(60.0), limit);
+    datagrams.run("Postcards B=5, packed", 60.0, &options, memory, limit);
     let datagrams = Datagrams::published(reports.iter().copied());
-    let time = datagrams.run(&options, memory);
-    line("Postcards B=5, published", count, time, Some(60.0), limit);
+    datagrams.run("Postcards B=5, published", 60.0, &options, memory, limit);
 }
 
 fn append(memory: &mut [u8], hasher: KeyHasher, count: usize, limit: f64) {
@@ -301,12 +326,11 @@ fn append(memory: &mut [u8], hasher: KeyHasher, count: usize, limit: f64) {
     };
     let reports: Vec<_> = (0..count).map(report).collect();
     let datagrams = Datagrams::packed(&reports, 0, 4, 0);
-    let time = datagrams.run(&options, memory);
-    line(
+    datagrams.run(
         "Append 4 B, 256 lists at random, batch 16",
-        count,
-        time,
-        Some(300.0),
+        300.0,
+        &options,
+        memory,
         limit,
     );
 }
@@ -321,7 +345,7 @@ fn tables(keys: &[[u8; 4]], limit: f64) {
     });
     black_box(&map);
     line(
-        "beside it: HashMap of std (SipHash)",
+        "for comparison: HashMap of std (SipHash)",
         keys.len(),
         time,
         None,
@@ -337,7 +361,7 @@ fn tables(keys: &[[u8; 4]], limit: f64) {
     });
     black_box(&cuckoo.entries);
     line(
-        "beside it: cuckoo table, 2 x 4",
+        "for comparison: cuckoo table, 2 x 4",
         keys.len(),
         time,
         None,
