@@ -163,7 +163,7 @@ fn agent<T: Tuple>(what: &str, arena: &Arena<T>) {
 }
 
 fn profiler(arena: &Arena<Basic>) {
-    let mut profiler = Profiler::new(ProfilerOptions::default());
+    let mut profiler = Profiler::new(ProfilerOptions::default(), 1);
     let seconds = best(|| {
         for vector in arena.vectors() {
             profiler.take(0, &vector);

@@ -1,8 +1,15 @@
 //! Applications (section 6.2 of the paper): each measures what it likes from the same vectors, and
 //! comes and goes without the others.
 
+mod bursts;
+mod classifier;
+mod hosts;
 mod profiler;
 
+pub use bursts::{Burst, BurstCounters, BurstOptions, BurstSource, Bursts, Congestion};
+pub use classifier::{
+    Classifier, FLOW_FEATURES, FlowFeatures, FlowRecord, Forest, ForestError, flow_features,
+};
 pub use profiler::{Profile, Profiler, ProfilerCounters, ProfilerOptions};
 
 use crate::marple::Query;

@@ -1,11 +1,10 @@
 //! The host timing profiler (section 6.2): when each packet of a host came, for protocol
 //! optimisers, simulators and experiments. One look-up a vector, however many packets it has.
 
-use std::collections::HashMap;
-
 use strata_wire::AddressFamily;
 
 use super::Application;
+use super::hosts::Hosts;
 use crate::tuple::Tuple;
 use crate::vector::Grouped;
 
@@ -51,10 +50,10 @@ pub struct Profile<'a> {
 }
 
 /// When each packet of each host came, by source address.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Profiler {
     options: ProfilerOptions,
-    hosts: HashMap<(AddressFamily, u128), u32>,
+    hosts: Hosts,
     times: Vec<Vec<u64>>,
     counters: ProfilerCounters,
 }
@@ -62,10 +61,12 @@ pub struct Profiler {
 impl Profiler {
     /// A profiler that has seen nothing.
     #[must_use]
-    pub fn new(options: ProfilerOptions) -> Self {
+    pub fn new(options: ProfilerOptions, seed: u64) -> Self {
         Self {
             options,
-            ..Self::default()
+            hosts: Hosts::new(options.hosts_max, seed),
+            times: Vec::new(),
+            counters: ProfilerCounters::default(),
         }
     }
 
@@ -77,8 +78,8 @@ impl Profiler {
 
     /// Gives the profiles of this interval and begins the next. Memory that was used is kept.
     pub fn end_interval(&mut self, mut take: impl FnMut(Profile<'_>)) {
-        for (&(family, address), &index) in &self.hosts {
-            let times_ns = &self.times[index as usize][..];
+        for (number, times_ns) in (0..).zip(&self.times[..self.hosts.len()]) {
+            let (family, address) = self.hosts.host(number);
             take(Profile {
                 family,
                 address,
@@ -98,25 +99,18 @@ impl<T: Tuple> Application<T> for Profiler {
     fn take<G: Grouped<T>>(&mut self, _switch: u32, group: &G) {
         let count = group.count() as u64;
         self.counters.groups += 1;
-        let (key, hosts) = (group.key(), self.hosts.len());
+        let (key, counters) = (group.key(), &mut self.counters);
+        let has_room = counters.packets + count <= self.options.packets_max;
         let host = (key.family(), key.source().address);
-        let known = self.hosts.get(&host).copied();
-        let has_room = self.counters.packets + count <= self.options.packets_max
-            && (known.is_some() || hosts < self.options.hosts_max as usize);
-        if !has_room {
-            self.counters.cut += count;
+        let Some(number) = has_room.then(|| self.hosts.number(host)).flatten() else {
+            counters.cut += count;
             return;
+        };
+        counters.packets += count;
+        if number as usize == self.times.len() {
+            self.times.push(Vec::new());
         }
-        self.counters.packets += count;
-        let index = known.unwrap_or_else(|| {
-            let index = strata_wire::exact(hosts);
-            self.hosts.insert(host, index);
-            if self.times.len() == hosts {
-                self.times.push(Vec::new());
-            }
-            index
-        });
-        let times = &mut self.times[index as usize];
+        let times = &mut self.times[number as usize];
         group.for_each_run(|start_ns, tuples| {
             times.extend(tuples.iter().map(|tuple| start_ns + tuple.delta_ns()));
         });

@@ -1,6 +1,9 @@
 //! Applications over vectors, each against a naive program over packets.
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
+mod bursts;
+mod classifier;
+#[path = "../common/mod.rs"]
 mod common;
 
 use std::collections::HashMap;
@@ -17,7 +20,7 @@ fn profile(packets: &[Packet], options: ProfilerOptions) -> Profiler {
         blocks: 32,
     };
     let mut cache = Cache::<Full>::new(parameters, 1).unwrap();
-    let mut profiler = Profiler::new(options);
+    let mut profiler = Profiler::new(options, 1);
     let mut out = |vector: &Vector<'_, Full>| profiler.take(0, vector);
     cache.push(packets, &mut out);
     cache.flush(&mut out);
