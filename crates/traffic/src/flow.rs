@@ -5,7 +5,7 @@ use strata_wire::{clamped, exact, mix64};
 
 use crate::dns::dns_len;
 use crate::kind::{Content, DATAGRAM_MAX, Ends, Kind, Length, SEGMENT_MAX, Transport};
-use crate::random::Random;
+use crate::random::{Random, Tail};
 
 /// TCP PSH (RFC 9293 §3.1).
 const PSH: u8 = 0x08;
@@ -95,7 +95,14 @@ pub(crate) struct Habits {
     pub(crate) ipv6: u32,
     /// Ticks between the packets of the smallest messages.
     pub(crate) delay_max: u16,
+    /// What a link of a core network shows: packets in trains, and one direction.
+    pub(crate) is_core: bool,
 }
+
+/// How many mean delays a pause between trains takes: a long tail.
+const TRAIN_PAUSE: Tail = Tail::new(1, 160, 10);
+/// In how many of 256 packets the trains of the smallest messages end.
+const TRAIN_END: u32 = 100;
 
 impl Flow {
     /// The flow with this number, about to start.
@@ -166,13 +173,36 @@ impl Flow {
 
     /// Ticks until its next packet: mostly close to the mean, now and then a pause.
     #[inline]
-    pub(crate) fn pause(&self, random: &mut Random) -> u32 {
+    pub(crate) fn pause(&self, habits: &Habits, random: &mut Random) -> u32 {
+        if habits.is_core {
+            return self.train_pause(random);
+        }
         let bits = random.next();
         let mean = u32::from(self.delay);
         let [low, high] = halves(bits);
         #[allow(clippy::cast_possible_truncation)]
         let ticks = mean / 2 + ((u64::from(low) * u64::from(mean + 1)) >> 32) as u32;
         if high & 31 == 0 { ticks * 4 } else { ticks }
+    }
+
+    /// As [`Flow::pause`], in trains. Large messages have longer trains and shorter pauses: rates
+    /// grow with sizes (Zhang et al., SIGCOMM 2002), here with their power 1.5.
+    #[inline]
+    fn train_pause(&self, random: &mut Random) -> u32 {
+        let delay_max = u32::from(self.delay_max);
+        let faster = (delay_max / u32::from(self.delay)).ilog2();
+        let delay = (delay_max >> (faster * 2).min(15)).max(1);
+        if random.one_in_256((delay * TRAIN_END / delay_max).max(1)) {
+            delay * TRAIN_PAUSE.draw(random)
+        } else {
+            1 + random.below(3)
+        }
+    }
+
+    /// Whether a link that carries one direction of each flow carries what this side sends.
+    #[inline]
+    pub(crate) fn is_seen(&self, side: usize) -> bool {
+        mix64(self.number) & 1 == side as u64
     }
 
     /// The packet it sends now.

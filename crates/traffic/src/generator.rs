@@ -138,23 +138,29 @@ impl Population {
         noise: Option<&mut Noise>,
         random: &mut Random,
     ) -> (usize, u8) {
-        let (index, ahead) = self.wheel.turn();
-        if let Some(ahead) = ahead {
-            prefetch(&self.flows, ahead as usize);
+        let mut noise = noise;
+        loop {
+            let (index, ahead) = self.wheel.turn();
+            if let Some(ahead) = ahead {
+                prefetch(&self.flows, ahead as usize);
+            }
+            let flow = &mut self.flows[index as usize];
+            let (id, kind) = &self.kinds[usize::from(flow.kind)];
+            let shape = flow.step(kind, random);
+            let len = frame::build(out, flow, kind, &shape, now_ms, noise.as_deref_mut());
+            let is_seen = !self.habits.is_core || flow.is_seen(shape.side);
+            let (id, pause) = (*id, flow.pause(&self.habits, random));
+            if shape.last {
+                // Immediately, so that the number of active flows is constant.
+                self.flows[index as usize] = self.start_flow(random).0;
+                self.wheel.wait(index, 1);
+            } else {
+                self.wheel.wait(index, pause);
+            }
+            if is_seen {
+                return (len, id);
+            }
         }
-        let flow = &mut self.flows[index as usize];
-        let (id, kind) = &self.kinds[usize::from(flow.kind)];
-        let shape = flow.step(kind, random);
-        let len = frame::build(out, flow, kind, &shape, now_ms, noise);
-        let (id, pause) = (*id, flow.pause(random));
-        if shape.last {
-            // Immediately, so that the number of active flows is constant.
-            self.flows[index as usize] = self.start_flow(random).0;
-            self.wheel.wait(index, 1);
-        } else {
-            self.wheel.wait(index, pause);
-        }
-        (len, id)
     }
 }
 
@@ -246,6 +252,7 @@ impl Generator {
             clients: 1,
             ipv6,
             delay_max: 1,
+            is_core: profile.is_core,
         };
         let mut sources: Vec<(&'static str, bool)> = Vec::new();
         let mut number = 0;

@@ -158,6 +158,12 @@ pub(crate) const TLS_LIGHT: Kind = Kind {
     ..BENIGN
 };
 
+/// The same, some of which go on for very long.
+pub(crate) const TLS_LONG: Kind = Kind {
+    rounds: Tail::new(2, 175, 12),
+    ..TLS_LIGHT
+};
+
 pub(crate) const HTTP_LIGHT: Kind = Kind {
     name: "http-light",
     ports: &[80],

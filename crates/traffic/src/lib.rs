@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! generator     which flow sends next, and when: shares, mean lengths, rate
-//! profile       the traffic to generate, by name: TitanLog's Table IV, mixes, floods
+//! profile       the traffic to generate, by name: TitanLog's Table IV, a core link, mixes, floods
 //! wheel         turns among the flows of a group
 //! flow          what one flow sends next: handshake, messages, acknowledgements
 //! frame         its bytes, with checksums;  content: payloads;  dns: queries and answers

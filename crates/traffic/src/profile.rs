@@ -49,6 +49,8 @@ pub struct Profile {
     pub(crate) anomalous_ppm: u32,
     /// IPv6 flows of 256.
     pub(crate) ipv6: u32,
+    /// A link of a core network: one direction of each flow, in trains of packets.
+    pub(crate) is_core: bool,
 }
 
 /// There is no such profile.
@@ -77,12 +79,13 @@ const MEGABITS_PER_SECOND: u64 = 100_000;
 
 impl Profile {
     /// Names of profiles. `floodN`, frames of N bytes on the wire, goes from 64 to 1518.
-    pub const NAMES: [&'static str; 8] = [
+    pub const NAMES: [&'static str; 9] = [
         "cic-w1",
         "cic-w2",
         "cic-w3",
         "cic-w4",
         "cic-w5",
+        "core-2015",
         "imix",
         "syn-flood",
         "flood64",
@@ -139,6 +142,7 @@ impl Profile {
                 .chain(day.attacks.map(Attacks::class))
                 .collect(),
             ipv6: 26,
+            is_core: false,
         })
     }
 
@@ -162,6 +166,44 @@ impl Profile {
             anomalous_ppm: u32::from(kind.anomalous) * 1_000_000,
             classes: vec![class],
             ipv6: 0,
+            is_core: false,
+        }
+    }
+
+    /// A 10 Gb/s link of a core router in 2015, as the *Flow paper (Sonchack et al., USENIX ATC
+    /// 2018, section 7) has CAIDA's traces: 1.5 billion packets an hour, under 20,000 flows a
+    /// second, of 33 packets on average. Bytes of a packet are those of Jurkiewicz et al.
+    /// (arXiv:1809.03486): 275 TB in 4 billion flows of 78 packets.
+    fn core() -> Self {
+        let small = Group {
+            kinds: vec![
+                (kind::TLS_LONG, 50),
+                (kind::DNS, 5),
+                (kind::HTTP_LIGHT, 8),
+                (kind::PING, 2),
+            ],
+            flows: 500,
+        };
+        let large = Group {
+            kinds: vec![
+                (kind::TLS_BULK, 6),
+                (kind::HTTP_BULK, 4),
+                (kind::QUIC_BULK, 2),
+            ],
+            flows: 500,
+        };
+        Self {
+            name: String::from("core-2015"),
+            active_flows: 35_000,
+            packets_per_second: 1_500_000_000 / 3600,
+            classes: vec![Class {
+                small,
+                large: Some(large),
+                mean_millibytes: 880_000,
+            }],
+            anomalous_ppm: 0,
+            ipv6: 8,
+            is_core: true,
         }
     }
 }
@@ -262,6 +304,7 @@ impl FromStr for Profile {
             return Ok(profile);
         }
         match name {
+            "core-2015" => return Ok(Self::core()),
             "imix" => return Ok(Self::uniform(name, kind::IMIX, 10_000, 339_833)),
             "syn-flood" => return Ok(Self::uniform(name, kind::SYN_FLOOD, 1_000, 57_000)),
             _ => {}

@@ -218,3 +218,39 @@ fn one_flow_is_enough() {
         );
     }
 }
+
+/// What the *Flow paper says of 10 Gb/s core links (section 7): 1.5 billion packets an hour, fewer
+/// than 20,000 new flows a second, 33 packets of a flow; and what Jurkiewicz et al. say of sizes.
+#[test]
+fn a_core_link_has_the_published_statistics() {
+    let profile: Profile = "core-2015".parse().unwrap();
+    for seed in 1..=3 {
+        let options = GeneratorOptions {
+            seed,
+            ..GeneratorOptions::default()
+        };
+        let packets = 2_000_000;
+        let counted = count(&profile, &options, packets);
+        near(
+            "packet rate",
+            packets as f64 / counted.seconds,
+            1.5e9 / 3600.0,
+            0.01,
+        );
+        near("bytes of a packet", counted.mean(0), 880.0, 0.01);
+        // Flows that began within the trace; the others were there before.
+        let flows = counted.flows.len() as f64 - f64::from(profile.active_flows());
+        let rate = flows / counted.seconds;
+        assert!((8_000.0..20_000.0).contains(&rate), "{rate} flows a second");
+        near("packets of a flow", packets as f64 / flows, 33.0, 0.3);
+        let mut sizes: Vec<u64> = counted.flows.values().map(|flow| flow.2).collect();
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        let largest: u64 = sizes[..sizes.len() / 10].iter().sum();
+        assert!(
+            largest as f64 > 0.7 * packets as f64,
+            "a heavy tail: {largest}"
+        );
+        let small = sizes.iter().filter(|&&size| size <= 10).count();
+        assert!(small * 2 > sizes.len(), "most flows are small: {small}");
+    }
+}

@@ -1,0 +1,169 @@
+//! The paper's Figures 6 to 8 on generated traffic of a core link: vectors per packet by memory
+//! and by length of vectors, for static and dynamic buffers, with one way and with 8.
+//!
+//!     cargo run --release -p strata-gpv --example gpv_curves [PACKETS] [SEED]
+//!
+//! One line of JSON a point.
+#![allow(clippy::print_stdout, reason = "this is what it is for")]
+#![allow(clippy::cast_precision_loss, reason = "figures to read")]
+
+use strata_gpv::{Basic, Cache, Packet, Parameters, Seen, Vector};
+use strata_traffic::{Generator, GeneratorOptions, Profile, SPACE};
+use strata_wire::Plain;
+
+const MIB: u64 = 1 << 20;
+const TUPLE_LEN: usize = 4;
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let mut number = |usual: u64| {
+        let given = arguments.next();
+        given.map_or(usual, |text| text.parse().expect("a number"))
+    };
+    let (count, seed) = (number(4_000_000), number(1));
+    let packets = generated(count, seed);
+    let flows: std::collections::HashSet<_> = packets.iter().map(|packet| packet.key).collect();
+    let first = packets.first().expect("there are packets").ts_ns;
+    let seconds = (packets[packets.len() - 1].ts_ns - first) as f64 / 1e9;
+    let bytes: u64 = packets.iter().map(|packet| u64::from(packet.size)).sum();
+    println!(
+        "{{\"packets\": {count}, \"flows\": {}, \"seconds\": {seconds:.2}, \"mean_bytes\": {}}}",
+        flows.len(),
+        bytes / count,
+    );
+    for memory in [
+        MIB / 4,
+        MIB / 2,
+        MIB,
+        2 * MIB,
+        4 * MIB,
+        8 * MIB,
+        16 * MIB,
+        32 * MIB,
+    ] {
+        figure("memory", &packets, memory, 28);
+    }
+    for length in [4, 8, 12, 16, 20, 24, 28, 32] {
+        figure("length", &packets, MIB, length);
+    }
+}
+
+fn figure(what: &str, packets: &[Packet], memory: u64, length: u16) {
+    for buffers in [Buffers::Fixed, Buffers::Shorter, Buffers::Dynamic] {
+        for ways in [1, 8] {
+            let best = candidates(memory, length, buffers)
+                .map(|parameters| (ratio(packets, parameters, ways), parameters))
+                .min_by(|a, b| a.0.total_cmp(&b.0));
+            let Some((ratio, parameters)) = best else {
+                continue;
+            };
+            let Parameters {
+                slots,
+                narrow,
+                wide,
+                blocks,
+            } = parameters;
+            println!(
+                "{{\"figure\": \"{what}\", \"memory\": {memory}, \"length\": {length}, \
+                 \"buffers\": \"{buffers:?}\", \"ways\": {ways}, \"ratio\": {ratio:.4}, \
+                 \"slots\": {slots}, \"narrow\": {narrow}, \"wide\": {wide}, \"blocks\": {blocks}}}"
+            );
+        }
+    }
+}
+
+/// How memory is divided: buffers of the stated length; of any length up to it; narrow ones, and
+/// wide ones from a pool.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Buffers {
+    Fixed,
+    Shorter,
+    Dynamic,
+}
+
+/// Divisions of so much memory.
+fn candidates(memory: u64, length: u16, buffers: Buffers) -> impl Iterator<Item = Parameters> {
+    let slots = move |share: u64, slot_len: u64| {
+        let slots = memory * share / 100 / slot_len;
+        strata_wire::exact::<u32>(slots / 8 * 8)
+    };
+    let tuple_len = TUPLE_LEN as u64;
+    let fixed = [4, 6, 8, 12, 16, 20, 24, 28, 32].into_iter();
+    let fixed = fixed.filter(move |&narrow| match buffers {
+        Buffers::Fixed => narrow == length,
+        Buffers::Shorter => narrow < length,
+        Buffers::Dynamic => false,
+    });
+    let fixed = fixed.map(move |narrow: u16| Parameters {
+        slots: slots(100, 24 + u64::from(narrow) * tuple_len),
+        narrow,
+        wide: 0,
+        blocks: 0,
+    });
+    let narrow = [3, 4, 5, 6, 8].into_iter();
+    let narrow = narrow.filter(move |&narrow| buffers == Buffers::Dynamic && narrow < length);
+    let dynamic = narrow.flat_map(move |narrow: u16| {
+        [45, 53, 61, 69, 77].map(|share| {
+            let wide = length - narrow;
+            let slot_len = 28 + u64::from(narrow) * tuple_len;
+            let block_len = 4 + u64::from(wide) * tuple_len;
+            Parameters {
+                slots: slots(share, slot_len),
+                narrow,
+                wide,
+                blocks: strata_wire::exact(memory * (100 - share) / 100 / block_len),
+            }
+        })
+    });
+    fixed.chain(dynamic)
+}
+
+fn ratio(packets: &[Packet], parameters: Parameters, ways: usize) -> f64 {
+    assert!(parameters.slots > 0, "memory for a slot");
+    let mut out = |_: &Vector<'_, Basic>| ();
+    let counters = if ways == 1 {
+        let mut cache = Cache::<Basic, 1>::new(parameters, 1).expect("checked parameters");
+        cache.push(packets, &mut out);
+        *cache.counters()
+    } else {
+        let mut cache = Cache::<Basic, 8>::new(parameters, 1).expect("checked parameters");
+        cache.push(packets, &mut out);
+        *cache.counters()
+    };
+    counters.vectors_total() as f64 / counters.packets as f64
+}
+
+fn generated(count: u64, seed: u64) -> Vec<Packet> {
+    let profile: Profile = "core-2015".parse().expect("a profile");
+    let options = GeneratorOptions {
+        seed,
+        ipv6_percent: Some(0),
+        ..GeneratorOptions::default()
+    };
+    let mut generator = Generator::new(&profile, &options);
+    let mut frame = [0; SPACE];
+    (0..count)
+        .map(|_| {
+            let packet = generator.packet_into(&mut frame);
+            let bytes = &frame[..usize::from(packet.len)];
+            let seen = Seen {
+                ts_ns: packet.ts_ns,
+                wire_len: u32::from(packet.len),
+                ingress: 0,
+            };
+            match Plain::read(bytes) {
+                Some(plain) => Packet::plain(&plain, bytes, seen),
+                None => Packet::read(
+                    &strata_wire::dissect::dissect(
+                        strata_wire::LinkType::ETHERNET,
+                        bytes,
+                        strata_wire::TunnelKey::Inner,
+                    ),
+                    bytes,
+                    seen,
+                )
+                .expect("generated packets have flows"),
+            }
+        })
+        .collect()
+}
