@@ -16,7 +16,7 @@ cd "$(dirname "$0")"
 SECONDS_EACH=${SECONDS_EACH:-600}
 JOBS=${JOBS:-1}
 captures=${STRATA_DATA:-../../shared/data}/formats
-all="pcap pcapng dissect model block filter labels rules config api roce dta segments control archive eve"
+all="pcap pcapng dissect model block filter labels rules config api roce dta segments control archive eve vectors marple"
 triple=$(rustc -vV | sed -n 's/^host: //p')
 [ $# -gt 0 ] || set -- $all
 for target; do
@@ -99,7 +99,7 @@ fuzz() {
     set -- "$1" "-max_total_time=$SECONDS_EACH" -timeout=10 -rss_limit_mb=2048 \
         "-artifact_prefix=artifacts/$1/" -print_final_stats=1
     case $1 in
-        block | segments) set -- "$@" -max_len=16384 ;;
+        block | segments | vectors) set -- "$@" -max_len=16384 ;;
         model) set -- "$@" -max_len=65536 ;;
         *) set -- "$@" -max_len=4096 ;;
     esac

@@ -15,6 +15,12 @@ use std::path::{Path, PathBuf};
 
 use strata_blocks::{BlockHeader, HEADER_LEN};
 use strata_fuzz::{capture, link_index};
+use strata_gpv::format::datagram::DatagramWriter;
+use strata_gpv::format::paper::emit;
+use strata_gpv::marple::SHIPPED;
+use strata_gpv::{Basic, Cache, Columns, Full, Packet, Parameters, Seen, Vector};
+use strata_wire::TunnelKey;
+use strata_wire::dissect::dissect;
 
 /// A longer input is slow to mutate.
 const BYTES_MAX: usize = 4096;
@@ -36,6 +42,7 @@ fn main() -> io::Result<()> {
     of_configuration(corpus)?;
     of_alerts(corpus)?;
     of_the_wire(&packets, corpus)?;
+    of_vectors(&captures, corpus)?;
     for file in files_below(logs)? {
         if file
             .parent()
@@ -65,6 +72,63 @@ fn of_alerts(corpus: &Path) -> io::Result<()> {
         seed(corpus, "eve", line.as_bytes())?;
     }
     seed(corpus, "eve", lines.join("\n").as_bytes())
+}
+
+/// Vectors of short captures in each format, and queries with tuples.
+fn of_vectors(captures: &[PathBuf], corpus: &Path) -> io::Result<()> {
+    for path in captures.iter().step_by(20) {
+        let Some(reading) = capture::read(std::slice::from_ref(path), 1 << 16) else {
+            continue;
+        };
+        let interfaces = reading.interfaces();
+        let packets = reading.packets().take(40).filter_map(|packet| {
+            let link = interfaces[usize::from(packet.interface)].link;
+            let headers = dissect(link, &packet.data, TunnelKey::Inner);
+            let seen = Seen {
+                ts_ns: packet.ts_ns,
+                wire_len: packet.wire_len,
+                ingress: 1,
+            };
+            Packet::read(&headers, &packet.data, seen)
+        });
+        let packets: Vec<Packet> = packets.collect();
+        let mut bytes = vec![0];
+        let mut paper = |vector: &Vector<'_, Basic>| {
+            let _ = emit(vector, &mut bytes);
+        };
+        let mut cache = Cache::<Basic>::new(Parameters::PAPER, 1).map_err(io::Error::other)?;
+        cache.push(&packets, &mut paper);
+        cache.flush(&mut paper);
+        if bytes.len() > 1 {
+            seed(corpus, "vectors", &bytes)?;
+        }
+        let mut stream = vec![2];
+        let mut send = |bytes: &[u8]| {
+            let len = u16::try_from(bytes.len()).expect("a datagram");
+            stream.extend_from_slice(&len.to_le_bytes());
+            stream.extend_from_slice(bytes);
+        };
+        let mut writer = DatagramWriter::new(1, Columns::ALL, 600);
+        let mut ours = |vector: &Vector<'_, Full>| {
+            let _ = writer.put(vector, &mut send);
+        };
+        let mut cache = Cache::<Full>::new(Parameters::PAPER, 1).map_err(io::Error::other)?;
+        cache.push(&packets, &mut ours);
+        cache.flush(&mut ours);
+        writer.finish(&mut send);
+        if stream.len() > 1 {
+            seed(corpus, "vectors", &stream)?;
+        }
+    }
+    let tuples: Vec<u8> = (0..=255).collect();
+    for query in SHIPPED {
+        seed(
+            corpus,
+            "marple",
+            &[query.text.as_bytes(), &[0], &tuples].concat(),
+        )?;
+    }
+    Ok(())
 }
 
 /// Policies of every kind of field, with two packets.
