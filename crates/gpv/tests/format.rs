@@ -274,3 +274,44 @@ proptest! {
         }
     }
 }
+
+/// A start time from which a packet's time would overflow is no time: whoever adds them would panic.
+#[test]
+fn start_times_past_64_bits_are_refused() {
+    let tuples = [Full {
+        delta_ns: u32::MAX,
+        ..Full::default()
+    }];
+    let mut vector = Vector {
+        key: Key::new(
+            AddressFamily::Ipv4,
+            6,
+            Endpoint::default(),
+            Endpoint::default(),
+            1,
+        ),
+        start_ns: u64::MAX,
+        pieces: [&tuples, &[]],
+        reason: Reason::Full,
+        saturated: false,
+        slot: 0,
+    };
+    let mut read = |vector: &Vector<'_, Full>| {
+        let (mut writer, mut sent) = (DatagramWriter::new(1, Columns::ALL, 1452), Vec::new());
+        writer.put(vector, |_| ()).unwrap();
+        writer.finish(|bytes| sent = bytes.to_vec());
+        let datagram = Datagram::new_checked(&sent).unwrap();
+        let mut times = Vec::new();
+        let result = datagram.for_each(&mut Vec::new(), |vector| times.extend(vector.times_ns()));
+        result.map(|()| times)
+    };
+    assert_eq!(read(&vector).unwrap_err().offset, 24);
+    vector.start_ns = u64::MAX - u64::from(u32::MAX);
+    assert_eq!(read(&vector), Ok(vec![u64::MAX]));
+
+    let mut bytes = vec![0; 28];
+    bytes[15] = 1;
+    bytes[16..24].copy_from_slice(&u64::MAX.to_be_bytes());
+    let error = paper::parse::<Basic>(&bytes, &mut Vec::new()).unwrap_err();
+    assert_eq!(error.offset, 16);
+}

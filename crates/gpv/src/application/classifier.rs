@@ -53,7 +53,7 @@ impl Sums {
     fn of<T: Tuple, G: Grouped<T>>(group: &G) -> Self {
         let mut sums = Self::default();
         group.for_each_run(|start_ns, tuples| {
-            let known = sums.packets.min(FIRST as u64) as usize;
+            let known = strata_wire::exact::<usize>(sums.packets.min(FIRST as u64));
             for (first, tuple) in sums.first[known..].iter_mut().zip(tuples) {
                 *first = tuple.get(Column::Size);
             }

@@ -8,7 +8,7 @@ use super::layout::{DatagramHeader, VectorHeader};
 use super::paper::count;
 use super::{FormatError, NotCarried};
 use crate::key::Key;
-use crate::tuple::{Column, Columns, Full};
+use crate::tuple::{Column, Columns, Full, Tuple};
 use crate::vector::{Grouped, Reason, Vector};
 
 /// "Strata, grouped packet vectors".
@@ -188,7 +188,7 @@ impl DatagramWriter {
 }
 
 fn value(tuple: &Full, column: Column) -> u32 {
-    crate::tuple::Tuple::get(tuple, column)
+    tuple.get(column)
 }
 
 /// Bytes of an address.
@@ -295,6 +295,10 @@ impl<'a> Datagram<'a> {
         let count = usize::from(header.count.get());
         if count == 0 {
             return Err(wrong("an empty vector", at + 12));
+        }
+        // So that no packet's time overflows.
+        if header.start_ns.get() > u64::MAX - Full::DELTA_MAX_NS {
+            return Err(wrong("a start time past the year 2554", at));
         }
         let family = match header.family {
             0 => AddressFamily::Mac,

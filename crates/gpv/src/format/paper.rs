@@ -105,7 +105,8 @@ pub(super) fn count(count: usize) -> Result<u16, NotCarried> {
 ///
 /// # Errors
 ///
-/// If the bytes are cut short or the vector is empty. Every other pattern is a vector.
+/// If the bytes are cut short, the vector is empty, or its times are past 64 bits. Every other
+/// pattern is a vector.
 pub fn parse<'a, T: PaperTuple>(
     bytes: &[u8],
     tuples: &'a mut Vec<T>,
@@ -116,6 +117,10 @@ pub fn parse<'a, T: PaperTuple>(
     let count = usize::from(header.count.get());
     if count == 0 {
         return Err(wrong("an empty vector", 14));
+    }
+    // So that no packet's time overflows.
+    if header.start_ns.get() > u64::MAX - T::DELTA_MAX_NS {
+        return Err(wrong("a start time past the year 2554", 16));
     }
     let body = rest
         .get(..count * T::LEN)

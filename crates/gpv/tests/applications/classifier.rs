@@ -76,7 +76,10 @@ fn features_are_those_of_the_packets() {
         let whole = FlowRecord::of(record);
         assert_eq!(
             (whole.packets, whole.bytes),
-            (flow.len() as u64, sizes.iter().sum::<f64>() as u64)
+            (
+                flow.len() as u64,
+                flow.iter().map(|p| u64::from(p.size)).sum()
+            )
         );
         assert_eq!(whole.size_max, flow.iter().map(|p| p.size).max().unwrap());
         let duration = flow[flow.len() - 1].ts_ns.saturating_sub(flow[0].ts_ns);

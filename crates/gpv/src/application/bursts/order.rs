@@ -37,7 +37,7 @@ impl Held {
 }
 
 /// Intervals that packets wait in: twice the time that they may.
-const INTERVALS: u64 = 8192;
+const INTERVALS: usize = 8192;
 /// Packets of a chunk: 4 cache lines.
 const CHUNK: usize = 16;
 const NONE: u32 = u32::MAX;
@@ -75,12 +75,12 @@ pub(super) struct Order {
 impl Order {
     pub(super) fn new(hold_ns: u64, packets_max: u32) -> Self {
         // Packets of a vector may each need a chunk of their own.
-        let count = (packets_max as usize).div_ceil(CHUNK) + INTERVALS as usize;
-        let hold_ns = hold_ns.clamp(INTERVALS, 1 << 50);
-        let shift = (hold_ns * 2 / INTERVALS).next_power_of_two().ilog2();
+        let count = (packets_max as usize).div_ceil(CHUNK) + INTERVALS;
+        let hold_ns = hold_ns.clamp(INTERVALS as u64, 1 << 50);
+        let shift = (hold_ns * 2 / INTERVALS as u64).next_power_of_two().ilog2();
         let next = (1..=count).map(strata_wire::exact::<u32>).collect();
         Self {
-            intervals: vec![EMPTY; INTERVALS as usize],
+            intervals: vec![EMPTY; INTERVALS],
             chunks: vec![[Held::default(); CHUNK]; count],
             next,
             free: 0,
@@ -128,10 +128,10 @@ impl Order {
                 first
             }
         };
-        if number < oldest || number - oldest >= INTERVALS {
+        if number < oldest || number - oldest >= INTERVALS as u64 {
             return false;
         }
-        let interval = &mut self.intervals[(number % INTERVALS) as usize];
+        let interval = &mut self.intervals[place(number)];
         if interval.chunk == NONE || interval.filled as usize == CHUNK {
             let chunk = self.free;
             self.free = self.next[chunk as usize];
@@ -152,7 +152,7 @@ impl Order {
             return;
         };
         for _ in 0..INTERVALS {
-            let interval = &mut self.intervals[(*oldest % INTERVALS) as usize];
+            let interval = &mut self.intervals[place(*oldest)];
             *oldest += 1;
             let Interval { mut chunk, filled } = std::mem::replace(interval, EMPTY);
             let mut filled = filled as usize;
@@ -171,4 +171,11 @@ impl Order {
         self.len -= sorted.len();
         sorted.sort_unstable();
     }
+}
+
+/// Where the interval of this number is.
+#[inline(always)]
+#[allow(clippy::cast_possible_truncation, reason = "the low bits are meant")]
+fn place(number: u64) -> usize {
+    number as usize % INTERVALS
 }
