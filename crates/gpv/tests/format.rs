@@ -296,7 +296,7 @@ fn start_times_past_64_bits_are_refused() {
         saturated: false,
         slot: 0,
     };
-    let mut read = |vector: &Vector<'_, Full>| {
+    let read = |vector: &Vector<'_, Full>| {
         let (mut writer, mut sent) = (DatagramWriter::new(1, Columns::ALL, 1452), Vec::new());
         writer.put(vector, |_| ()).unwrap();
         writer.finish(|bytes| sent = bytes.to_vec());
