@@ -12,7 +12,7 @@ use libfuzzer_sys::fuzz_target;
 use strata_fuzz::{Bounded, Chooser};
 use strata_wire::{AddressFamily, Endpoint, FlowKey, Headers};
 
-use labels::{Label, Labels};
+use labels::{AlarmClass, AlarmOptions, How, Label, Labels};
 
 #[global_allocator]
 static MEMORY: Bounded = Bounded::new();
@@ -26,7 +26,7 @@ fuzz_target!(|bytes: &[u8]| {
     let file = choose.rest();
     let offset = OFFSETS[usize::from(choice >> 4) % OFFSETS.len()];
     let otherwise = (choice & 1 != 0).then_some("other");
-    let mut read = match Labels::read(file, offset, otherwise) {
+    let mut read = match read_labels(file, offset, otherwise) {
         Ok(read) => read,
         Err(error) => {
             assert!(!error.to_string().is_empty());
@@ -43,11 +43,23 @@ fuzz_target!(|bytes: &[u8]| {
     }
     // A line that ends once more, as editors leave it, says nothing.
     if file.ends_with(b"\n") && !file.contains(&b'"') && !file.contains(&b'\r') {
-        let longer = Labels::read(&[file, b"\n"].concat(), offset, otherwise);
+        let longer = read_labels(&[file, b"\n"].concat(), offset, otherwise);
         let mut longer = longer.expect("read without the empty line");
         assert_eq!(longer.of(frame, ts_ns, &headers), label);
     }
 });
+
+fn read_labels(file: &[u8], offset: &str, otherwise: Option<&str>) -> anyhow::Result<Labels> {
+    let how = How {
+        utc_offset: Some(offset),
+        otherwise,
+        alarms: AlarmOptions {
+            class: AlarmClass::Category,
+            ..AlarmOptions::default()
+        },
+    };
+    Labels::read(vec![(String::from("labels"), Box::new(file))], &how)
+}
 
 /// Packets between the hosts of the seeds.
 fn headers(choice: u8) -> Headers {

@@ -207,6 +207,16 @@ def training_as_text(made: dict[str, Any]) -> str:
         f"{labels.get('without_flow', 0):,} without a flow, {labels.get('double', 0):,} that "
         f"another file has; {labels.get('repeated', 0):,} label lines repeat another"
     )
+    if labels.get("near_alarm"):
+        lines.append(
+            f"{labels['near_alarm']:,} of the packets without a label are near an alarm; "
+            "what it says nothing about counts as benign, so attacks that it missed do too"
+        )
+    if labels.get("logged"):
+        lines.append(
+            f"from logs: {labels['logged']:,} packets, {labels['cut'] / labels['logged']:.1%} of "
+            f"them as headers, which are exact; {labels.get('not_logged', 0):,} were not logged"
+        )
     if labels["mixed_flows"]:
         lines.append(f"{labels['mixed_flows']:,} flows have packets of several classes")
     lines.append(

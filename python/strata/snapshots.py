@@ -12,6 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 BENIGN = "benign"
+# See `Snapshots.counts`.
+COUNTS = (
+    *("unlabelled", "near_alarm", "without_flow", "repeated", "double"),
+    *("logged", "cut", "not_logged"),
+)
 # Columns that are not features.
 LEADING = ("frame", "ts_ns", "flow", "in_flow", "has_bucket", "wire_len", "label", "source")
 
@@ -32,8 +37,9 @@ class Snapshots:
     names: list[str]
     """Of the files."""
     counts: dict[str, int] = dataclass_field(default_factory=dict)
-    """Of packets and labels that are not rows: `unlabelled`, `without_flow`, `repeated` lines of
-    label files, `double` packets that several files have."""
+    """Of packets and labels that are not rows: `unlabelled`, some `near_alarm`, `without_flow`,
+    `repeated` lines of label files, `double` packets that several files have; of packets that come
+    from logs: `logged`, `cut` after the headers, `not_logged`."""
 
     def __len__(self) -> int:
         return len(self.columns["frame"])
@@ -102,7 +108,7 @@ def load(paths: Sequence[str | Path]) -> Snapshots:
     in several files. Raises `SnapshotError` if a file is something else, has no labels, or was
     made with another window, or if files contradict each other."""
     parts, settings, units = [], None, {}
-    counts = {"unlabelled": 0, "without_flow": 0, "repeated": 0, "double": 0}
+    counts = dict.fromkeys(COUNTS, 0)
     for path in paths:
         try:
             table = pq.read_table(path)
@@ -113,9 +119,12 @@ def load(paths: Sequence[str | Path]) -> Snapshots:
         # Counts are known at the end of a file.
         told = pq.read_metadata(path).metadata.get(b"strata.labels", b"{}")
         here.pop("strata.labels", None)
-        for name, count in json.loads(told).items():
-            if name in ("without_flow", "repeated"):
-                counts[name] += count
+        told = json.loads(told)
+        for name, count in {**told, **(told.get("of_logs") or {})}.items():
+            # Rows tell the others.
+            if name in COUNTS and name != "unlabelled":
+                # Null without labels.
+                counts[name] += count or 0
         if "strata.window_ns" not in here or "label" not in table.column_names:
             raise SnapshotError(f"{path}: was not made by `strata features -o FILE.parquet`")
         if settings is not None and here != settings:

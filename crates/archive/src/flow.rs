@@ -197,13 +197,20 @@ pub(crate) fn community_id(flow: &Flow) -> Option<String> {
         number,
         ends,
         with_ports,
+        0,
     ))
 }
 
 /// The Community ID of a flow that has ports.
 #[must_use]
 pub fn community_id_of(key: &FlowKey) -> String {
-    community_id_between(key.family, key.protocol, [key.low, key.high], true)
+    community_id_seeded(key, 0)
+}
+
+/// The Community ID of a flow that has ports, with a seed: other tools may be set to one.
+#[must_use]
+pub fn community_id_seeded(key: &FlowKey, seed: u16) -> String {
+    community_id_between(key.family, key.protocol, [key.low, key.high], true, seed)
 }
 
 fn community_id_between(
@@ -211,10 +218,11 @@ fn community_id_between(
     number: u8,
     [source, destination]: [Endpoint; 2],
     with_ports: bool,
+    seed: u16,
 ) -> String {
     let skipped = if family == AddressFamily::Ipv4 { 12 } else { 0 };
     let mut digest = Sha1::new();
-    digest.update([0, 0]);
+    digest.update(seed.to_be_bytes());
     digest.update(&source.address.to_be_bytes()[skipped..]);
     digest.update(&destination.address.to_be_bytes()[skipped..]);
     digest.update([number, 0]);

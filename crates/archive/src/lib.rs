@@ -72,7 +72,7 @@ pub use verify::{Verified, verify};
 /// beyond headers.
 pub mod parts {
     pub use crate::files::{Input, InputAt};
-    pub use crate::flow::{community_id_of, icmp_counterpart};
+    pub use crate::flow::{community_id_of, community_id_seeded, icmp_counterpart};
     pub use crate::packets::rows;
     pub use crate::part::{name_of, open};
     pub use crate::payload::{PayloadReader, Unreadable};

@@ -86,6 +86,18 @@ const LEADING: [ColumnSpec; 8] = [
     SOURCE,
 ];
 
+/// Writes snapshots of labelled captures and logs to a Parquet file, with the built-in model's window.
+pub(crate) fn snapshots(labelled: LabelledArgs, output: PathBuf) -> Result<()> {
+    run(&Args {
+        labelled,
+        output,
+        window_ms: None,
+        switch: None,
+        shared_buckets: false,
+        exact: false,
+    })
+}
+
 pub(crate) fn run(args: &Args) -> Result<()> {
     let built_in = crate::model::load(None)?.model;
     let window_ms = args.window_ms.unwrap_or(built_in.window_ns / 1_000_000);
@@ -228,15 +240,16 @@ impl Snapshots {
     fn close(self, read: &Read) -> Result<()> {
         match self {
             Self::Parquet(mut table) => {
-                let usage = read.usage.unwrap_or_default();
                 let counts = json!({
                     "frames": read.frames,
                     "without_flow": read.without_flow,
-                    "labelled": usage.labelled,
-                    "unlabelled": usage.unlabelled,
-                    "repeated": usage.repeated,
-                    "entries": usage.entries,
-                    "unmatched": usage.unmatched,
+                    "of_logs": read.of_logs,
+                    "labelled": read.usage.map(|usage| usage.labelled),
+                    "unlabelled": read.usage.map(|usage| usage.unlabelled),
+                    "repeated": read.usage.map(|usage| usage.repeated),
+                    "entries": read.usage.map(|usage| usage.entries),
+                    "unmatched": read.usage.map(|usage| usage.unmatched),
+                    "near_alarm": read.usage.map(|usage| usage.near_alarm),
                 });
                 table.about("strata.labels", counts.to_string());
                 table.close()

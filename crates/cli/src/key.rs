@@ -16,7 +16,7 @@ use crate::object_tier;
 use crate::output::standard;
 
 /// The secret key of an encrypted log, for commands that read it.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct KeyArgs {
     /// Decrypt the log with the secret key in this file.
     #[arg(long, value_name = "FILE", env = "STRATA_KEY")]

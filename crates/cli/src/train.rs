@@ -4,18 +4,24 @@
 
 use std::ffi::OsString;
 use std::fmt::Display;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use strata_store::Sources;
 
+use crate::features;
+use crate::labelled::{LabelArgs, LabelledArgs};
 use crate::output;
 
 /// Arguments of `strata train`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Example:
+Examples:
   strata train snapshots.parquet -o model.json --report report.html --recall 0.95
+  strata train trace.pcap --labels labels.csv -o model.json
+  strata train log/ --labels /var/log/suricata/eve.json -o model.json
 
 Prints the labels by class, recall, precision and F1 of each source on flows that the forests have
 not seen, and a verdict. Exit status: 0 if the model does what was asked and is of use, 3 if not
@@ -23,9 +29,13 @@ not seen, and a verdict. Exit status: 0 if the model does what was asked and is 
 
 Needs the Python package, which `make python` installs.")]
 pub(crate) struct TrainArgs {
-    /// Train on these files of `strata features -o FILE.parquet`.
-    #[arg(value_name = "SNAPSHOTS", required = true)]
-    snapshots: Vec<PathBuf>,
+    /// Train on these files of `strata features -o FILE.parquet`; or, with --labels, on captures
+    /// and logs.
+    #[arg(value_name = "INPUT", required = true)]
+    inputs: Vec<PathBuf>,
+
+    #[command(flatten)]
+    labels: LabelArgs,
 
     /// Write the model to this file.
     #[arg(short = 'o', long, value_name = "FILE")]
@@ -232,12 +242,42 @@ fn check_report(report: &Path, sources: &Sources) -> Result<()> {
     output::check(&report.with_extension("figures.json"), sources)
 }
 
+/// Whether it is a Parquet file; what cannot be read is taken for one, and then reported.
+fn is_snapshots(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    let has_name = path.extension().is_some_and(|ending| ending == "parquet");
+    has_name
+        || File::open(path)
+            .and_then(|mut file| file.read_exact(&mut magic))
+            .is_ok_and(|()| magic == *b"PAR1")
+}
+
 /// Trains a model.
 pub(crate) fn train(args: &TrainArgs) -> Result<()> {
-    let sources = Sources::default().files(&args.snapshots);
+    let (snapshots, rest): (Vec<_>, Vec<_>) = args
+        .inputs
+        .iter()
+        .cloned()
+        .partition(|path| is_snapshots(path));
+    let labelled = LabelledArgs::of(&rest, &args.labels);
+    let sources = labelled.sources().files(&snapshots);
     output::check(&args.output, &sources)?;
     if let Some(report) = &args.report {
         check_report(report, &sources)?;
+    }
+    match (rest.first(), args.labels.is_given()) {
+        (Some(first), false) => {
+            return Err(output::refuse(format!(
+                "{}: not a file of `strata features -o FILE.parquet`: a capture or a log needs --labels",
+                first.display()
+            )));
+        }
+        (None, true) => {
+            return Err(output::refuse(
+                "--labels is for captures and logs: snapshots have their labels already",
+            ));
+        }
+        _ => {}
     }
     let mut line = Line(vec!["train".into()]);
     line.option("--output", &args.output);
@@ -280,7 +320,17 @@ pub(crate) fn train(args: &TrainArgs) -> Result<()> {
     line.number("--seed", &args.seed);
     line.number("--jobs", &args.jobs);
     line.flag("--quiet", args.quiet);
-    crate::python::run(line.names(args.snapshots.clone()))
+    let scratch = tempfile::tempdir().context("no room for temporary files")?;
+    let mut names = snapshots;
+    if let Some(first) = rest.first() {
+        let stem = first.file_name().unwrap_or(first.as_os_str());
+        let mut file = stem.to_owned();
+        file.push(".parquet");
+        let file = scratch.path().join(file);
+        features::snapshots(labelled, file.clone())?;
+        names.push(file);
+    }
+    crate::python::run(line.names(names))
 }
 
 /// Compares presets of models.

@@ -249,7 +249,7 @@ fn what_cannot_be_written_is_said_before_the_work() {
 #[test]
 fn help_needs_nothing_that_may_not_be_installed() {
     for (command, required) in [
-        ("train", "--output <FILE> <SNAPSHOTS>..."),
+        ("train", "--output <FILE> <INPUT>..."),
         ("compare", "--report <FILE> <FOLDER>"),
         ("query", "<LOG> <SQL>"),
         ("generate", "<--output <FILE>|--interface <IF>>"),

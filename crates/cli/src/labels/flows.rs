@@ -12,7 +12,7 @@ use super::rules::protocol;
 use super::{Columns, Label, duration_ns, rows, time_ns};
 
 /// How much longer than stated a flow may last, in ns: clock skew and rounding.
-const SLACK_NS: i128 = 1_000_000_000;
+pub(super) const SLACK_NS: i128 = 1_000_000_000;
 
 /// Flows by their direction-independent key.
 #[derive(Debug, Default)]
@@ -194,7 +194,8 @@ impl FlowLabels {
     }
 }
 
-fn key(source: (IpAddr, u16), destination: (IpAddr, u16), protocol: u8) -> FlowKey {
+/// The key of a flow as the data path has it, where ICMP has no ports.
+pub(super) fn key(source: (IpAddr, u16), destination: (IpAddr, u16), protocol: u8) -> FlowKey {
     let family = match source.0 {
         IpAddr::V4(_) => AddressFamily::Ipv4,
         IpAddr::V6(_) => AddressFamily::Ipv6,

@@ -2,21 +2,45 @@
 //!
 //! - by frame: CSV with `frame`, `label` and, if need be, `source`;
 //! - [`rules`]: CSV of conditions on addresses, ports, protocol and time;
-//! - [`flows`]: the flow CSVs of CICFlowMeter and Zeek's `conn.log`.
+//! - [`flows`]: the flow CSVs of CICFlowMeter and Zeek's `conn.log` with labels;
+//! - [`ids`]: the alarms of an IDS: Suricata's EVE events, Zeek's `notice.log` and `conn.log`.
 //!
-//! A file's first line says which one it is.
+//! A file's first lines say which one it is.
 
 mod flows;
+mod ids;
 mod rules;
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::io::{BufRead, Cursor, Read};
 
 use anyhow::{Context, Result, bail};
 use strata_wire::Headers;
 
 use flows::FlowLabels;
+use ids::{Format, Ids, Said};
 use rules::Rule;
+
+pub(crate) use ids::{AlarmClass, Options as AlarmOptions};
+
+/// What tells the format of a file is within this many bytes.
+const HEAD_BYTES: u64 = 64 << 10;
+/// A larger file that is not an IDS's is not read: it would have to fit into memory.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+
+/// How to read label files.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct How<'a> {
+    /// +HH:MM, of times without a zone; none is UTC.
+    pub(crate) utc_offset: Option<&'a str>,
+    /// The label of packets that no rule or flow matches.
+    pub(crate) otherwise: Option<&'a str>,
+    pub(crate) alarms: AlarmOptions,
+}
+
+/// A label file: its name in messages, and its content.
+pub(crate) type LabelFile<'f> = (String, Box<dyn BufRead + 'f>);
 
 /// What one packet is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +57,8 @@ pub(crate) struct Labels {
     form: Form,
     /// For packets that no rule or flow matches.
     otherwise: Option<Label>,
+    /// Whether no match at all is possible: the user said what such packets are.
+    may_match_none: bool,
     usage: Usage,
 }
 
@@ -41,6 +67,7 @@ enum Form {
     Frames(Frames),
     Rules(Vec<Rule>),
     Flows(FlowLabels),
+    Ids(Box<Ids>),
 }
 
 /// Labels by packet number.
@@ -64,6 +91,8 @@ pub(crate) struct Usage {
     /// Rules or flows in the file, and those that match no packet.
     pub(crate) entries: u64,
     pub(crate) unmatched: u64,
+    /// Of the packets without a label, those near an alarm.
+    pub(crate) near_alarm: u64,
 }
 
 impl Form {
@@ -93,30 +122,103 @@ impl Form {
 }
 
 impl Labels {
-    /// Reads a label file. `utc_offset` (+HH:MM) applies to times without a zone; `otherwise` is
-    /// the label of packets that no rule or flow matches.
+    /// Reads a label file, or several of an IDS.
     ///
     /// # Errors
     ///
-    /// What is wrong, with its line.
-    pub(crate) fn read(bytes: &[u8], utc_offset: &str, otherwise: Option<&str>) -> Result<Self> {
+    /// What is wrong, with its file and line.
+    pub(crate) fn read(files: Vec<LabelFile<'_>>, how: &How<'_>) -> Result<Self> {
+        let offset_s = offset_s(how.utc_offset.unwrap_or("+00:00"))?;
+        let mut known = Vec::new();
+        for (name, mut file) in files {
+            let mut head = Vec::new();
+            let read = file.by_ref().take(HEAD_BYTES).read_to_end(&mut head);
+            read.with_context(|| format!("{name}: cannot read"))?;
+            let format = Format::of(&String::from_utf8_lossy(&head));
+            known.push((format, name, Cursor::new(head).chain(file)));
+        }
+        let count = known.len();
+        if known.iter().all(|(format, ..)| format.is_some()) {
+            return Self::of_ids(known, offset_s, how);
+        }
+        let is_alone = count == 1;
+        let other = known.into_iter().find(|(format, ..)| format.is_none());
+        let (_, name, file) = other.context("no label file")?;
+        if !is_alone {
+            bail!(
+                "{name}: several label files have to be those of an IDS: Suricata's eve.json, \
+                 Zeek's notice.log and conn.log without labels"
+            );
+        }
+        let mut bytes = Vec::new();
+        let read = file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes);
+        read.with_context(|| format!("{name}: cannot read"))?;
+        if bytes.len() as u64 > FILE_BYTES_MAX {
+            bail!("{name}: larger than 1 GiB: give the labels of part of the packets");
+        }
         // Data sets contain Latin-1 names: one odd byte is no reason to stop.
-        let text = String::from_utf8_lossy(bytes);
+        let text = String::from_utf8_lossy(&bytes);
         Ok(Self {
-            form: Form::read(&text, offset_s(utc_offset)?)?,
-            otherwise: otherwise.map(Label::new),
+            form: Form::read(&text, offset_s).context(name)?,
+            otherwise: how.otherwise.map(Label::new),
+            may_match_none: how.otherwise.is_some(),
             usage: Usage::default(),
         })
     }
 
+    fn of_ids<R: BufRead>(
+        mut files: Vec<(Option<Format>, String, R)>,
+        offset_s: i64,
+        how: &How<'_>,
+    ) -> Result<Self> {
+        // Connections after the alarms, since only those with one are remembered.
+        files.sort_by_key(|(format, ..)| *format);
+        let mut reader = ids::Reader::new(how.alarms, offset_s);
+        let mut names = Vec::new();
+        for (format, name, file) in files {
+            let format = format.context("no format")?;
+            reader.read(file, format, &name)?;
+            names.push(name);
+        }
+        let ids = reader.finish().with_context(|| names.join(", "))?;
+        let clean = Label {
+            class: class_name("benign"),
+            source: String::from("no alarm"),
+        };
+        Ok(Self {
+            form: Form::Ids(Box::new(ids)),
+            otherwise: Some(how.otherwise.map_or(clean, Label::new)),
+            may_match_none: false,
+            usage: Usage::default(),
+        })
+    }
+
+    /// Whether packets are named by their number in the capture.
+    pub(crate) fn are_by_frame(&self) -> bool {
+        matches!(self.form, Form::Frames(_))
+    }
+
+    /// What a user is told about the files.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        match &self.form {
+            Form::Ids(ids) => ids.problems(),
+            _ => Vec::new(),
+        }
+    }
+
     /// The label of a packet; `ts_ns` as captured.
     pub(crate) fn of(&mut self, frame: u64, ts_ns: u64, headers: &Headers) -> Option<&Label> {
-        let found = match &mut self.form {
-            Form::Frames(frames) => frames.labels.get(&frame),
-            Form::Rules(rules) => rules::first(rules, ts_ns, headers),
-            Form::Flows(flows) => flows.of(ts_ns, headers),
+        let otherwise = self.otherwise.as_ref();
+        let label = match &mut self.form {
+            Form::Frames(frames) => frames.labels.get(&frame).or(otherwise),
+            Form::Rules(rules) => rules::first(rules, ts_ns, headers).or(otherwise),
+            Form::Flows(flows) => flows.of(ts_ns, headers).or(otherwise),
+            Form::Ids(ids) => match ids.of(ts_ns, headers) {
+                Said::Alarm(label) => Some(label),
+                Said::Near => None,
+                Said::Nothing => otherwise,
+            },
         };
-        let label = found.or(self.otherwise.as_ref());
         match label {
             Some(_) => self.usage.labelled += 1,
             None => self.usage.unlabelled += 1,
@@ -151,9 +253,13 @@ impl Labels {
                 usage.unmatched = rules.iter().filter(|rule| !rule.is_used()).count() as u64;
             }
             Form::Flows(flows) => (usage.entries, usage.unmatched) = flows.unmatched(),
+            Form::Ids(ids) => {
+                (usage.entries, usage.unmatched) = ids.unmatched();
+                usage.near_alarm = ids.quarantined();
+            }
         }
         let none_match = usage.entries > 0 && usage.unmatched == usage.entries;
-        if none_match && packets > 0 && self.otherwise.is_none() {
+        if none_match && packets > 0 && !self.may_match_none {
             bail!(
                 "none of its {} rules or flows matches one of the {packets} packets: it belongs to \
                  another capture, or its clock differs (--labels-utc-offset)",
