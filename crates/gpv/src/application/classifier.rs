@@ -1,6 +1,6 @@
 //! The traffic classifier (section 6.2): which application a flow is of, by the sizes of its first
 //! packets and the mean and deviation of sizes and delays. Training reads the features that this
-//! module measures (`strata gpv features`), so both ends see the same.
+//! module measures (its names are `FLOW_FEATURES`), so both ends see the same.
 
 mod forest;
 
