@@ -8,20 +8,6 @@ use super::interface::Device;
 use super::options::{Direction, LiveOptions, Stamps};
 use super::uses::{HostUses, Use};
 
-/// Whether packets are taken away from the host, through AF_XDP. Several workers then share an
-/// interface by its receive queues.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Exclusive {
-    /// The host receives them too.
-    #[default]
-    No,
-    /// They are taken away from interfaces that nothing else on this host uses, if the driver runs
-    /// XDP programs itself.
-    Auto,
-    /// They are taken away, whatever uses the interface.
-    Yes,
-}
-
 /// Whether the packets of an interface are taken away from the host, or could be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Exclusivity {

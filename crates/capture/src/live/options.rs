@@ -10,7 +10,6 @@ use strata_wire::pcapng::options::{self, code};
 use strata_wire::{Interface, LinkType};
 
 use super::error::LiveError;
-use super::exclusive::Exclusive;
 use super::interface::Device;
 
 /// How interfaces are captured.
@@ -103,6 +102,20 @@ impl Default for LiveOptions {
             exclusive: Exclusive::No,
         }
     }
+}
+
+/// Whether packets are taken away from the host, through AF_XDP. Several workers then share an
+/// interface by its receive queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Exclusive {
+    /// The host receives them too.
+    #[default]
+    No,
+    /// They are taken away from interfaces that nothing else on this host uses, if the driver runs
+    /// XDP programs itself.
+    Auto,
+    /// They are taken away, whatever uses the interface.
+    Yes,
 }
 
 /// Which packets of an interface are captured, like tcpdump's `-Q`.
