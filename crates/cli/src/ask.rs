@@ -10,6 +10,7 @@
 
 mod answer;
 mod asking;
+mod attached;
 mod captured;
 mod live;
 mod logged;
@@ -38,6 +39,7 @@ use questions::Questions;
 strata ask -r FILE QUERY [FILTER]
        strata ask -i IF QUERY [FILTER]
        strata ask LOG QUERY [FILTER]
+       strata ask --running QUERY
        strata ask --list [NAME]",
     after_help = "\
 QUERY is the name of a query that comes with Strata, or a query in Marple's language. FILTER is a
@@ -51,6 +53,7 @@ Examples:
   strata ask -r trace.pcap -q tcp-non-monotonic -q tcp-timeouts -F json | jq .
   strata ask log/ tcp-out-of-sequence --from 13:05 --to 13:20
   strata ask -i eth0 -f question.marple
+  strata ask --running concurrent-connections --sort -epoch --top 20
 
 Exit status: 0 if the answer is complete; 1 if it is not, or the input is damaged (standard error
 says what); 2 if the command line or the query is refused."
@@ -72,7 +75,17 @@ pub(crate) struct Args {
     )]
     interfaces: Vec<String>,
 
-    /// LOG, unless -r or -i is given; QUERY, unless -q or -f is given; FILTER.
+    /// Ask of what the recording that listens on this socket (`strata record --socket`) records,
+    /// from now on, until it ends or Ctrl-C. It does not wait: what is not taken in time is lost
+    /// here alone, and counted.
+    #[arg(long, value_name = "PATH", group = "source")]
+    socket: Option<PathBuf>,
+
+    /// As --socket, of the only recording that runs.
+    #[arg(long, group = "source")]
+    running: bool,
+
+    /// LOG, unless -r, -i, --socket or --running is given; QUERY, unless -q or -f is given; FILTER.
     #[arg(value_name = "LOG|QUERY|FILTER")]
     words: Vec<String>,
 
@@ -188,10 +201,15 @@ impl Args {
         !self.interfaces.is_empty()
     }
 
+    /// Whether a running recording is asked.
+    fn is_attached(&self) -> bool {
+        self.socket.is_some() || self.running
+    }
+
     /// The log, the queries and the filter among the words.
     fn split(&self) -> Result<Split<'_>> {
         let mut words = self.words.as_slice();
-        let has_source = !self.read.is_empty() || !self.interfaces.is_empty();
+        let has_source = !self.read.is_empty() || self.is_live() || self.is_attached();
         let log = match (has_source, words) {
             (true, _) => None,
             (false, [log, rest @ ..]) => {
@@ -200,7 +218,7 @@ impl Args {
             }
             (false, []) => {
                 return Err(refuse(
-                    "nothing to ask: name a log, -r FILE or -i INTERFACE, and a query; \
+                    "nothing to ask: name a log, -r FILE, -i INTERFACE or --running, and a query; \
                      `strata ask --list` lists queries, --help has examples",
                 ));
             }
@@ -211,7 +229,7 @@ impl Args {
                 return Err(refuse(match log {
                     Some(log) if questions::is_query(log) => format!(
                         "'{log}' is a query: say of what it is asked, with a log before it, \
-                         -r FILE or -i INTERFACE"
+                         -r FILE, -i INTERFACE or --running"
                     ),
                     _ => "no query: `strata ask --list` lists those that come with Strata, --help \
                           has examples"
@@ -245,11 +263,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         return Err(refuse("--from and --to select packets of a log"));
     }
     let questions = Questions::new(args, split.query)?;
-    let filter = text::filter(split.filter)?;
+    let filter = match args.is_attached() {
+        true => None,
+        false => text::filter(split.filter)?,
+    };
     let mut asking = Asking::new(questions.compiled()?, args.skip_incomplete, args.count)?;
     let mut answers = Answers::new(args, &asking)?;
     let asked = match split.log {
         Some(log) => logged::ask(args, log, filter.as_ref(), &mut asking, &mut answers),
+        None if args.is_attached() => attached::ask(args, split.filter, &mut asking, &mut answers),
         None if args.is_live() => live::ask(args, filter, &mut asking, &mut answers),
         None => captured::ask(args, filter, &mut asking, &mut answers),
     };

@@ -86,7 +86,7 @@ enum Command {
     Compact(compact::Args),
     /// Query a log with SQL; needs strata-sql, which `make sql` builds.
     Query(query::Args),
-    /// Ask a question of packets: of a capture, an interface or a log.
+    /// Ask a question of packets: of a capture, a log, an interface or a running recording.
     Ask(Box<ask::Args>),
     /// Check every byte of a log against its checksums.
     Verify(verify::Args),

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use axum::body::HttpBody as _;
+use axum::body::{Body, HttpBody as _};
 use axum::extract::{DefaultBodyLimit, Path as UrlPath, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
@@ -36,6 +36,9 @@ const BODY_BYTES: usize = 64 << 10;
 const BACKLOG: i32 = 1024;
 /// How long a request may take, including its body.
 const REQUEST: Duration = Duration::from_secs(10);
+
+/// How long those who are attached may take for what waits for them when the recording ends.
+const LAST_VECTORS: Duration = Duration::from_secs(2);
 
 /// Where the API listens.
 #[derive(Debug, Default)]
@@ -111,6 +114,7 @@ pub fn serve(controller: Arc<Controller>, endpoints: Endpoints) -> Result<Server
                 "the API runs without its own system-call filter: {error}"
             ));
         }
+        let subscribers = Arc::clone(controller.subscribers());
         runtime.block_on(async move {
             if let Some(listener) = unix {
                 let app = router(Arc::clone(&controller));
@@ -123,6 +127,8 @@ pub fn serve(controller: Arc<Controller>, endpoints: Endpoints) -> Result<Server
             }
             // Requests in progress when the recording ends are dropped with the runtime.
             let _ = stopped.await;
+            subscribers.close();
+            let _ = timeout(LAST_VECTORS, subscribers.all_gone()).await;
         });
     };
     let thread = thread::Builder::new().name("strata-api".into()).spawn(work);
@@ -159,6 +165,7 @@ fn router(controller: Arc<Controller>) -> Router {
         .route("/api/v1/policies/{id}", delete(remove_policy))
         .route("/api/v1/events", get(events))
         .route("/api/v1/rotate", post(rotate))
+        .route("/api/v1/vectors", get(vectors))
         .route(
             "/api/v1/openapi.json",
             get(|| async { Json(Description::openapi()) }),
@@ -326,6 +333,37 @@ async fn rotate(
     Ok(StatusCode::ACCEPTED)
 }
 
+/// Sends grouped packet vectors of what is recorded, until the client goes: datagrams as in
+/// docs/formats/gpv.md, each after its length in 4 bytes, little-endian. What the client does not
+/// take in time is lost, and counted by its sequence numbers. At the end of the recording, JSON says
+/// how many were sent.
+#[utoipa::path(get, path = "/api/v1/vectors",
+    params(("columns" = u16, Query, description = "Columns, by the bits of docs/formats/gpv.md")),
+    responses((status = 200, body = Vec<u8>, content_type = "application/octet-stream"),
+        (status = 400, body = Refusal), (status = 503, body = Refusal)))]
+async fn vectors(
+    State(controller): State<Arc<Controller>>,
+    connection: Option<Extension<Connection>>,
+    uri: Uri,
+) -> Response {
+    let query = uri.query().unwrap_or("");
+    let columns = query.strip_prefix("columns=").map(str::parse::<u16>);
+    let Some(Ok(columns)) = columns else {
+        let message = "write ?columns= and the columns as one number: docs/formats/gpv.md";
+        return refused(StatusCode::BAD_REQUEST, message);
+    };
+    match controller.subscribers().attach(columns) {
+        Ok(attached) => {
+            if let Some(Extension(connection)) = connection {
+                connection.lasts();
+            }
+            let kind = [(header::CONTENT_TYPE, "application/octet-stream")];
+            (kind, Body::new(attached)).into_response()
+        }
+        Err(error) => refused(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
+    }
+}
+
 /// Returns metrics for Prometheus: in its text format, or as OpenMetrics if `Accept` asks for that.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain")))]
 async fn metrics_page(State(controller): State<Arc<Controller>>, headers: HeaderMap) -> Response {
@@ -350,6 +388,7 @@ async fn metrics_page(State(controller): State<Arc<Controller>>, headers: Header
         remove_policy,
         events,
         rotate,
+        vectors,
         metrics_page
     )
 )]

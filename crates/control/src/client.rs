@@ -5,18 +5,20 @@ use std::time::Duration;
 use std::{fs, io};
 
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Bytes;
-use hyper::{Method, Request, StatusCode};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use strata_sandbox::{Owner, SOCKET_NAME, SocketError, SocketFile, runtime_dir};
 use tokio::net::UnixStream;
+use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
 use crate::controller::Event;
 use crate::request::{ModeRequest, PolicyAdded, PolicyRequest, Refusal};
 use crate::status::{PolicyStatus, Status};
+use crate::vectors::{DATAGRAM_BYTES, FRAME_HEAD, VectorsEnd};
 
 /// Most bytes of an answer: more than the largest list of policies has.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
@@ -222,6 +224,30 @@ impl Client {
         self.exchange(Method::POST, path, Bytes::new()).map(drop)
     }
 
+    /// Attaches to the recording: vectors of its packets with these columns, from now on.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::status`].
+    pub fn vectors(&self, columns: u16) -> Result<Vectors, ClientError> {
+        let runtime = runtime()?;
+        let path = format!("/api/v1/vectors?columns={columns}");
+        let request = self.answer(Method::GET, &path, Bytes::new());
+        let answer = runtime.block_on(async {
+            let answer = request.await?;
+            match answer.status().is_success() {
+                true => Ok(answer.into_body()),
+                false => Err(self.refusal(&path, answer).await),
+            }
+        });
+        Ok(Vectors {
+            body: answer?,
+            runtime,
+            socket: self.socket.clone(),
+            waiting: Vec::new(),
+        })
+    }
+
     fn get<A: DeserializeOwned>(&self, path: &str) -> Result<A, ClientError> {
         let answer = self.exchange(Method::GET, path, Bytes::new())?;
         self.understood(path, &answer)
@@ -260,11 +286,7 @@ impl Client {
 
     /// Sends a request; returns the body of the answer.
     fn exchange(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-        let runtime = runtime.map_err(ClientError::Runtime)?;
-        let answer = runtime
+        let answer = runtime()?
             .block_on(async { timeout(EXCHANGE, self.exchange_in_time(method, path, body)).await });
         answer.unwrap_or_else(|_| Err(self.silent(EXCHANGE)))
     }
@@ -276,12 +298,13 @@ impl Client {
         }
     }
 
-    async fn exchange_in_time(
+    /// Sends a request; returns the answer, whose body is still to come.
+    async fn answer(
         &self,
         method: Method,
         path: &str,
         body: Bytes,
-    ) -> Result<Bytes, ClientError> {
+    ) -> Result<Response<Incoming>, ClientError> {
         let stream = UnixStream::connect(&self.socket).await;
         let stream = stream.map_err(|error| self.cannot_connect(error))?;
         let (mut sender, connection) =
@@ -299,25 +322,133 @@ impl Client {
             .body(Full::new(body));
         let request = request.map_err(|error| ClientError::Refused(error.to_string()))?;
         let answer = timeout(begins, sender.send_request(request)).await;
-        let answer = answer.map_err(|_| self.silent(begins))??;
-        let status = answer.status();
+        Ok(answer.map_err(|_| self.silent(begins))??)
+    }
+
+    async fn whole(&self, answer: Response<Incoming>) -> Result<Bytes, ClientError> {
         let body = Limited::new(answer.into_body(), ANSWER_BYTES_MAX);
         let body = body.collect().await.map_err(|_| ClientError::Incomplete {
             socket: self.socket.clone(),
         })?;
-        let body = body.to_bytes();
-        if status.is_success() {
-            return Ok(body);
+        Ok(body.to_bytes())
+    }
+
+    async fn exchange_in_time(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Bytes, ClientError> {
+        let answer = self.answer(method, path, body).await?;
+        match answer.status().is_success() {
+            true => self.whole(answer).await,
+            false => Err(self.refusal(path, answer).await),
         }
+    }
+
+    /// Why a request was refused.
+    async fn refusal(&self, path: &str, answer: Response<Incoming>) -> ClientError {
+        let status = answer.status();
+        let body = match self.whole(answer).await {
+            Ok(body) => body,
+            Err(error) => return error,
+        };
         let refusal = serde_json::from_slice::<Refusal>(&body);
         let message = match refusal {
             Ok(refusal) => refusal.error,
             Err(_) => String::from_utf8_lossy(&body).into_owned(),
         };
-        Err(ClientError::Refused(match message.is_empty() {
+        ClientError::Refused(match message.is_empty() {
             true if status == StatusCode::NOT_FOUND => format!("{path}: not known there"),
             true => format!("{path}: {status}"),
             false => message,
-        }))
+        })
+    }
+}
+
+fn runtime() -> Result<Runtime, ClientError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.map_err(ClientError::Runtime)
+}
+
+/// Vectors of a running recording, as it sends them.
+#[derive(Debug)]
+pub struct Vectors {
+    body: Incoming,
+    runtime: Runtime,
+    socket: PathBuf,
+    /// What came of frames that are not complete.
+    waiting: Vec<u8>,
+}
+
+/// What [`Vectors::next`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VectorsNext {
+    /// A datagram, in the format of `docs/formats/gpv.md`.
+    Datagram(Vec<u8>),
+    /// Nothing came in time.
+    Nothing,
+    /// The recording has ended, and says how much it sent.
+    End(VectorsEnd),
+    /// The recording is gone.
+    Gone,
+}
+
+impl Vectors {
+    /// The next datagram, if it comes within this time.
+    ///
+    /// # Errors
+    ///
+    /// If what comes is no vectors.
+    pub fn next(&mut self, wait: Duration) -> Result<VectorsNext, ClientError> {
+        loop {
+            if let Some(frame) = self.whole()? {
+                return match frame.first() {
+                    Some(b'{') => match serde_json::from_slice(&frame) {
+                        Ok(end) => Ok(VectorsNext::End(end)),
+                        Err(source) => Err(ClientError::Answer {
+                            socket: self.socket.clone(),
+                            path: String::from("/api/v1/vectors"),
+                            source,
+                        }),
+                    },
+                    _ => Ok(VectorsNext::Datagram(frame)),
+                };
+            }
+            let body = &mut self.body;
+            let next = async { timeout(wait, body.frame()).await };
+            match self.runtime.block_on(next) {
+                Err(_) => return Ok(VectorsNext::Nothing),
+                // A recording that was killed cuts its answer off.
+                Ok(None | Some(Err(_))) => return Ok(VectorsNext::Gone),
+                Ok(Some(Ok(frame))) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.waiting.extend_from_slice(&data);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The first frame, if it is complete.
+    fn whole(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
+        let Some(head) = self.waiting.first_chunk::<FRAME_HEAD>() else {
+            return Ok(None);
+        };
+        let len = usize::try_from(u32::from_le_bytes(*head));
+        let len = len.ok().filter(|len| *len <= DATAGRAM_BYTES);
+        let len = len.ok_or_else(|| {
+            let what = "the recording sends a frame that is too long for vectors";
+            ClientError::Refused(format!("{}: {what}", self.socket.display()))
+        })?;
+        if self.waiting.len() < FRAME_HEAD + len {
+            return Ok(None);
+        }
+        let rest = self.waiting.split_off(FRAME_HEAD + len);
+        let mut frame = std::mem::replace(&mut self.waiting, rest);
+        frame.drain(..FRAME_HEAD);
+        Ok(Some(frame))
     }
 }

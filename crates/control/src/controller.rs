@@ -27,6 +27,7 @@ use crate::status::{
     ChangeStatus, CpuStatus, FlowTableStatus, InterfaceStatus, LostStatus, ReceiveStatus,
     ResourceStatus, Status, classes, mirrored, of_logged, results,
 };
+use crate::vectors::Subscribers;
 
 /// How long all flows must be captured before that is reported: the share changes often.
 const ALL_CAPTURED: Duration = Duration::from_secs(10);
@@ -157,6 +158,7 @@ pub struct Controller {
     /// Whether new files were requested, and whether that is possible.
     rotate: AtomicBool,
     can_rotate: bool,
+    subscribers: Arc<Subscribers>,
 }
 
 /// The settings of a recording: at its start, or as reloaded.
@@ -268,7 +270,14 @@ impl Controller {
             merging: Arc::default(),
             rotate: AtomicBool::new(false),
             can_rotate,
+            subscribers: Arc::default(),
         })
+    }
+
+    /// Those who get vectors of what is recorded.
+    #[must_use]
+    pub fn subscribers(&self) -> &Arc<Subscribers> {
+        &self.subscribers
     }
 
     /// Where workers find their instructions.
@@ -559,6 +568,7 @@ impl Controller {
             mirrored: mirrored(&inner.observed.ledger),
             resources: resources.to_vec(),
             cpu: inner.cpu.clone(),
+            vectors: self.subscribers.status(),
             changes: ChangeStatus {
                 count: delays.count(),
                 seconds_sum: delays.sum().as_secs_f64(),

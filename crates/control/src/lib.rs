@@ -5,6 +5,7 @@
 //! - [`Controller`]: modes, policies, events; publishes plans for workers; [`saved`]: policies
 //!   that were added to it, for the next recording;
 //! - [`alerts`]: a webhook for unrequested events;
+//! - [`vectors`]: who gets vectors of what is recorded;
 //! - [`api`]: HTTP; [`metrics`]: Prometheus; [`client`]: queries a running recording.
 //!
 //! Threads and asynchronous code are in [`alerts`], [`api`] and [`client`] only. `node` and `cli`
@@ -23,6 +24,7 @@ pub mod metrics;
 mod request;
 pub mod saved;
 mod status;
+pub mod vectors;
 
 pub use controller::{
     CaptureWay, ControlError, Controller, Event, Fast, MATCH_BYTES_MAX, MODE_PERIOD_MAX, Observed,
@@ -31,5 +33,5 @@ pub use controller::{
 pub use request::{ModeRequest, PolicyAdded, PolicyRequest, Refusal};
 pub use status::{
     ChangeStatus, ClassStatus, CpuStatus, FlowTableStatus, InterfaceStatus, LostStatus,
-    PacketStatus, PolicyOrigin, PolicyStatus, ReceiveStatus, ResourceStatus, Status,
+    PacketStatus, PolicyOrigin, PolicyStatus, ReceiveStatus, ResourceStatus, Status, VectorStatus,
 };

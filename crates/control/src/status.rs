@@ -58,6 +58,20 @@ pub struct Status {
     /// Recent maximum time that packets wait in the kernel's ring for their worker: a change
     /// applies from the next packet that a worker takes.
     pub ring_wait_ms: Option<f64>,
+    /// Who is attached to ask questions (`strata ask --socket`).
+    #[serde(default)]
+    pub vectors: VectorStatus,
+}
+
+/// Those who are attached to a recording, and get vectors of its packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct VectorStatus {
+    /// How many are attached now.
+    pub attached: usize,
+    /// Datagrams that they, and those before them, were sent.
+    pub datagrams_sent: u64,
+    /// Datagrams for which they had no room.
+    pub datagrams_lost: u64,
 }
 
 /// Where packets ended.

@@ -50,6 +50,7 @@ mod sending;
 mod sensors;
 mod setup;
 mod spec;
+mod vectors;
 mod watchdog;
 
 pub use destination::Closed;

@@ -24,6 +24,7 @@ use crate::error::{At as _, NodeError, Result, require};
 use crate::memory::{self, Memory};
 use crate::notice::{Notice, Tell};
 use crate::spec::{InputSpec, RecordSpec};
+use crate::vectors::VectorTap;
 
 /// What a worker has in addition to modes and policies.
 pub(crate) struct Equipment {
@@ -215,7 +216,9 @@ impl Setup {
         // While interfaces are captured, nobody waits for memory.
         let memory = spec.interfaces().map(|_| Memory::start()).transpose()?;
         let budget = spec.packets_max.map(Budget::new).map(Arc::new);
-        let worker = |(sink, equipment): (BlockSink, Equipment)| {
+        let seed = getrandom::u64().map_err(|error| NodeError::Refused(error.to_string()))?;
+        let worker = |(number, (sink, equipment)): (u32, (BlockSink, Equipment))| {
+            let tap = VectorTap::new(self.controller.subscribers(), number, seed);
             let parts = Parts {
                 options: options.clone(),
                 path,
@@ -227,10 +230,14 @@ impl Setup {
                 budget: budget.clone(),
                 copies: equipment.copies,
                 enough: equipment.enough,
+                tap: Some(Box::new(tap)),
             };
             Ok(Worker::new(&spec.model.model, parts)?)
         };
-        let workers: Result<Vec<Worker>> = sinks.into_iter().zip(equipment).map(worker).collect();
+        let workers: Result<Vec<Worker>> = (0..)
+            .zip(sinks.into_iter().zip(equipment))
+            .map(worker)
+            .collect();
         Ok((recording, workers?))
     }
 

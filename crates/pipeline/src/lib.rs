@@ -13,6 +13,7 @@
 //! - [`Classifier`]: sketch, features and forest of one model;
 //! - [`Triggers`], [`Alerts`]: what is kept whole beyond that, including packets that have already
 //!   gone by;
+//! - [`Tap`]: is shown packets while they are recorded;
 //! - [`run`]: an [`Input`](strata_capture::Input) through a worker; `node` runs interfaces.
 #![forbid(unsafe_code)]
 
@@ -29,6 +30,7 @@ mod policing;
 mod reasons;
 mod run;
 mod samples;
+mod tap;
 mod worker;
 
 pub use alerts::{Alert, Alerts, eve_alert};
@@ -37,6 +39,7 @@ pub use classifier::{Classified, Classifier};
 pub use flows::{FlowFinder, wire_bytes};
 pub use path::{DataPath, PathError};
 pub use run::{RunError, run};
+pub use tap::{NO_CLASS, Tap, Tapped, TappedHeaders};
 pub use worker::{
     Copies, EnoughOfFlows, Parts, Prepares, TriggerOptions, Triggers, Worker, WorkerOptions,
 };

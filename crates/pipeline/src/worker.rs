@@ -29,6 +29,7 @@ use crate::demand::Demand;
 use crate::flows::{FlowFinder, wire_bytes};
 use crate::policing::{Policing, fields, plain_fields};
 use crate::reasons::Reasons;
+use crate::tap::{NO_CLASS, Tap, Tapped, TappedHeaders};
 
 use accounting::in_flight;
 use classes::ByClass;
@@ -108,6 +109,9 @@ pub struct Worker<S = BlockSink> {
     copies: Option<Box<dyn Copies>>,
     /// Prepares memory for more flows.
     memory: Option<Box<dyn Prepares>>,
+    /// Is shown packets, and whether it wants them now.
+    tap: Option<Box<dyn Tap>>,
+    is_tapped: bool,
     /// The share of flows that is captured, where it may be less than all.
     flow_share: Option<FlowShare>,
     /// What else is kept whole; `None` for nothing else.
@@ -142,6 +146,7 @@ impl<S: Sink> Worker<S> {
             budget,
             copies,
             enough,
+            tap,
         } = parts;
         let plan = Plan::new(model, &options.modes)?;
         let block = sink.take().expect("a new sink has free blocks");
@@ -170,6 +175,8 @@ impl<S: Sink> Worker<S> {
             enough,
             copies,
             memory,
+            tap,
+            is_tapped: false,
             flow_share: None,
             triggers: triggers.filter(Triggers::is_asked).map(Box::new),
             blocks_handed_over: 0,
@@ -189,7 +196,13 @@ impl<S: Sink> Worker<S> {
     /// If the log cannot be written.
     pub fn idle(&mut self) -> Result<(), SinkError> {
         self.switch_if_asked();
+        self.look_at_tap();
         self.apply_alerts()
+    }
+
+    /// Whether somebody wants to see packets, until this is called again.
+    fn look_at_tap(&mut self) {
+        self.is_tapped = self.tap.as_mut().is_some_and(|tap| tap.is_wanted());
     }
 
     /// Switches to the plan published last.
@@ -402,6 +415,7 @@ impl<S: Sink> Worker<S> {
         most: u64,
     ) -> Result<(), SinkError> {
         self.switch_if_asked();
+        self.look_at_tap();
         self.apply_alerts()?;
         let end = self.passed().saturating_add(most);
         let mut start = 0;
@@ -412,7 +426,7 @@ impl<S: Sink> Worker<S> {
         while start < batch.len() && self.passed() < end {
             let left = (batch.len() - start).min(WIDE);
             let many = exact::<usize>((end - self.passed()).min(left as u64));
-            if self.columns(batch, start, many)? {
+            if !self.is_tapped && self.columns(batch, start, many)? {
                 start += many;
                 continue;
             }
@@ -454,11 +468,15 @@ impl<S: Sink> Worker<S> {
             fetch(batch, start + LANES + lane, 0);
             self.look(lane, &batch.get(start + lane));
         }
+        let passed = self.lanes.wanted;
         if self.policing.is_some() {
             self.apply_policies(batch, start);
         }
         let facts = &self.lanes.facts[..count];
         self.classifier.classify(facts, self.lanes.dissected);
+        if self.is_tapped {
+            self.show(batch, start, passed);
+        }
         self.prefetch_triggers();
         for lane in bits(self.lanes.wanted) {
             fetch(batch, start + LANES + lane, 1);
@@ -510,6 +528,30 @@ impl<S: Sink> Worker<S> {
             && copied > 0
         {
             taker.send(&copies[..copied]);
+        }
+    }
+
+    /// Shows the packets that passed the filter, also those that policies discard.
+    #[inline(never)]
+    fn show(&mut self, batch: &(impl Packets + ?Sized), start: usize, passed: u64) {
+        let Some(tap) = &mut self.tap else {
+            return;
+        };
+        let lanes = &self.lanes;
+        for lane in bits(passed) {
+            let headers = match lanes.is_plain & 1 << lane != 0 {
+                true => TappedHeaders::Plain(&lanes.plain[lane]),
+                false => TappedHeaders::Other(&lanes.headers[lane]),
+            };
+            let class = match lanes.wanted & 1 << lane != 0 {
+                true => self.classifier.class(self.classifier.classified()[lane]),
+                false => NO_CLASS,
+            };
+            tap.take(&Tapped {
+                packet: batch.get(start + lane),
+                headers,
+                class,
+            });
         }
     }
 

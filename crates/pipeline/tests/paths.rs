@@ -11,7 +11,7 @@ use strata_capture::{Input, InputOptions, Next, PacketRef};
 use strata_classify::Model;
 use strata_filter::Filter;
 use strata_pipeline::{
-    DataPath, Parts, RunError, TriggerOptions, Triggers, Worker, WorkerOptions, run,
+    DataPath, Parts, RunError, Tap, Tapped, TriggerOptions, Triggers, Worker, WorkerOptions, run,
 };
 use strata_policy::Mode;
 use strata_sketch::{BITS_DEFAULT, Pressure, TableSize};
@@ -23,6 +23,25 @@ use common::{Blocks, Packet, packets};
 fn model() -> Model {
     let json = std::fs::read(workspace_root().join("models/default.json")).unwrap();
     Model::from_json(&json).unwrap()
+}
+
+/// Wants to see the packets of each third batch, which must not change what is recorded.
+#[derive(Debug, Default)]
+struct Flickering {
+    batches: u32,
+}
+
+impl Tap for Flickering {
+    fn is_wanted(&mut self) -> bool {
+        self.batches += 1;
+        self.batches.is_multiple_of(3)
+    }
+
+    fn take(&mut self, packet: &Tapped<'_>) {
+        assert!(self.batches.is_multiple_of(3), "{packet:?}");
+    }
+
+    fn finish(&mut self) {}
 }
 
 /// How a recording is made.
@@ -62,6 +81,7 @@ impl Setup {
             path,
             sketch: Some(model.new_sketch(self.table).unwrap()),
             triggers: Some(Triggers::new(&triggers)),
+            tap: Some(Box::new(Flickering::default())),
             ..Parts::new(options, sink.clone())
         };
         (Worker::new(model, parts).unwrap(), sink)

@@ -15,7 +15,7 @@ use strata_wire::Printable;
 use super::Args;
 use super::asking::Asking;
 use crate::listing::{ColumnForm, Reader, table};
-use crate::output::{Content, Output, refuse, standard, suffix};
+use crate::output::{Content, Output, check, refuse, standard, suffix};
 use crate::text;
 
 /// How often a terminal shows the answer so far.
@@ -84,9 +84,10 @@ pub(super) struct Answers {
     sources: Sources,
     sorted: Vec<Option<Sorted>>,
     top: usize,
-    /// One for each query, or one for all.
+    /// Standard output, if that is where answers go.
     outputs: Vec<Output>,
     names: Vec<String>,
+    is_open: bool,
     shown: Instant,
 }
 
@@ -117,6 +118,7 @@ impl Answers {
                 .iter()
                 .map(|asked| asked.name.clone())
                 .collect(),
+            is_open: false,
             shown: Instant::now(),
         })
     }
@@ -126,30 +128,38 @@ impl Answers {
         self.sources = sources;
     }
 
-    /// Creates the files, once the input was opened: before work that may be long.
+    /// Checks that the files can be written, once the input was opened: before work that may be
+    /// long. They are created when there is an answer: a signal would remove them until then.
     pub(super) fn open(&mut self) -> Result<()> {
-        let write = self.write.to_string_lossy().into_owned();
-        let paths: Vec<PathBuf> = match write.contains("{}") {
-            true => {
-                let safe = |name: &String| name.replace(['/', '\0'], "_");
-                let names = self.names.iter().map(safe);
-                names
-                    .map(|name| write.replace("{}", &name).into())
-                    .collect()
-            }
-            false => vec![self.write.clone()],
-        };
-        for path in paths {
-            let output = Output::create(&path, self.format.content(), &self.sources)?;
+        if self.write.as_os_str() == "-" {
+            let output = Output::create(&self.write, self.format.content(), &self.sources)?;
             self.outputs.push(output);
+        } else {
+            for path in self.paths() {
+                check(&path, &self.sources)?;
+            }
         }
+        self.is_open = true;
         self.shown = Instant::now();
         Ok(())
     }
 
+    /// The files to write: one for each query, or one for all.
+    fn paths(&self) -> Vec<PathBuf> {
+        let write = self.write.to_string_lossy().into_owned();
+        if !write.contains("{}") {
+            return vec![self.write.clone()];
+        }
+        let safe = |name: &String| name.replace(['/', '\0'], "_");
+        let names = self.names.iter().map(safe);
+        names
+            .map(|name| write.replace("{}", &name).into())
+            .collect()
+    }
+
     /// Whether there is somewhere to write to.
     pub(super) fn is_open(&self) -> bool {
-        !self.outputs.is_empty()
+        self.is_open
     }
 
     /// Shows the answers so far if it is time for that, on a terminal.
@@ -182,18 +192,20 @@ impl Answers {
     /// Writes the answers.
     pub(super) fn give(&mut self, asking: &mut Asking) -> Result<()> {
         let answered = self.answered(asking);
-        let outputs = std::mem::take(&mut self.outputs);
-        if outputs.len() == answered.len() && !self.format.has_room_for_several()
-            || outputs.len() > 1
-        {
-            for (mut output, answered) in outputs.into_iter().zip(&answered) {
-                self.write(&mut output, std::slice::from_ref(answered))?;
-                output.finish()?;
+        let mut outputs = std::mem::take(&mut self.outputs);
+        if outputs.is_empty() {
+            for path in self.paths() {
+                let output = Output::create(&path, self.format.content(), &self.sources)?;
+                outputs.push(output);
             }
-            return Ok(());
         }
-        for mut output in outputs {
-            self.write(&mut output, &answered)?;
+        let one_each = outputs.len() == answered.len();
+        for (number, mut output) in outputs.into_iter().enumerate() {
+            let these = match one_each {
+                true => &answered[number..=number],
+                false => &answered,
+            };
+            self.write(&mut output, these)?;
             output.finish()?;
         }
         Ok(())

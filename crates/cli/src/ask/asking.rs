@@ -41,6 +41,8 @@ pub(super) struct Asking {
     pub(super) counted: Counted,
     /// What is to be said about the answer in addition to counts: its sampling.
     pub(super) remarks: Vec<String>,
+    /// What was lost before it was asked of.
+    pub(super) incomplete: Vec<String>,
 }
 
 /// What became of packets.
@@ -119,6 +121,7 @@ impl Asking {
             left: count.unwrap_or(u64::MAX),
             counted: Counted::default(),
             remarks: Vec::new(),
+            incomplete: Vec::new(),
         })
     }
 
@@ -228,6 +231,14 @@ impl Asking {
         )))
     }
 
+    /// Takes a vector from elsewhere.
+    pub(super) fn vector(&mut self, vector: &Vector<'_, Full>) {
+        let packets = vector.tuples().count() as u64;
+        self.counted.packets += packets;
+        self.left = self.left.saturating_sub(packets);
+        take(&mut self.queries, 0, vector);
+    }
+
     fn push(&mut self) {
         let queries = &mut self.queries;
         let mut ask = |vector: &Vector<'_, Full>| take(queries, 0, vector);
@@ -303,11 +314,12 @@ impl Asking {
                 );
             }
         }
-        for remark in &self.remarks {
+        for remark in self.remarks.iter().chain(&self.incomplete) {
             warn!("{remark}");
         }
         let mut queries = self.queries.iter().map(|asked| asked.query.counters());
-        match queries.any(|counters| counters.refused + counters.cut > 0) {
+        let is_cut = queries.any(|counters| counters.refused + counters.cut > 0);
+        match is_cut || !self.incomplete.is_empty() {
             true => Err(anyhow::anyhow!("the answer is incomplete")),
             false => Ok(()),
         }

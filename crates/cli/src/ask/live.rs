@@ -61,7 +61,7 @@ pub(super) fn ask(
     }
     for (name, counts) in live.counts()? {
         if counts.dropped > 0 {
-            asking.remarks.push(format!(
+            asking.incomplete.push(format!(
                 "{name}: {} came faster than they were asked of, and are in no answer",
                 count_of(counts.dropped, "packet")
             ));

@@ -52,7 +52,8 @@ pub(super) fn ask(
     let dir = Path::new(dir);
     if !dir.exists() && is_query(&dir.to_string_lossy()) {
         return Err(refuse(
-            "say of what the query is asked, with a log before it, -r FILE or -i INTERFACE",
+            "say of what the query is asked, with a log before it, -r FILE, -i INTERFACE or \
+             --running",
         ));
     }
     if dir.is_file() {

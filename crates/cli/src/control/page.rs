@@ -133,7 +133,20 @@ fn arrivals(status: &Status) -> impl Iterator<Item = Row> {
         let (packets, advice) = (grouped(lost.packets), word(&lost.advice));
         row("lost", format!("{place}: {packets} packets; {advice}"))
     });
-    interfaces.chain(lost)
+    let vectors = &status.vectors;
+    let is_asked = vectors.attached > 0 || vectors.datagrams_lost > 0;
+    let asked = is_asked.then(|| {
+        row(
+            "asked",
+            format!(
+                "by {}; {} datagrams sent, {} lost for want of reading",
+                vectors.attached,
+                grouped(vectors.datagrams_sent),
+                grouped(vectors.datagrams_lost)
+            ),
+        )
+    });
+    interfaces.chain(lost).chain(asked)
 }
 
 fn flow_table(table: &FlowTableStatus) -> Row {
@@ -266,7 +279,7 @@ fn policy(policy: &PolicyStatus) -> [String; 7] {
 
 #[cfg(test)]
 mod tests {
-    use strata_control::{InterfaceStatus, LostStatus};
+    use strata_control::{InterfaceStatus, LostStatus, VectorStatus};
 
     use super::*;
 
@@ -281,6 +294,7 @@ mod tests {
 
     fn full() -> Status {
         Status {
+            vectors: VectorStatus::default(),
             version: "0.1.0".into(),
             pid: 7,
             log: "log/\u{1b}[2J".into(),

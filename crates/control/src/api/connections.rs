@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Resource, getrlimit};
@@ -163,6 +164,7 @@ impl Connections {
         let connection = Connection(Arc::new(Place {
             connections: self.clone(),
             number,
+            lasts: AtomicBool::new(false),
         }));
         Some((connection, gone))
     }
@@ -176,6 +178,8 @@ pub(super) struct Connection(Arc<Place>);
 struct Place {
     connections: Connections,
     number: u64,
+    /// Whether its answer has no end.
+    lasts: AtomicBool,
 }
 
 impl Connection {
@@ -184,6 +188,16 @@ impl Connection {
         if let Some(open) = self.0.connections.lock().open.get_mut(&self.0.number) {
             open.proved = true;
         }
+    }
+
+    /// Its answer goes on until the client has enough.
+    pub(super) fn lasts(&self) {
+        self.0.lasts.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its answer goes on until the client has enough.
+    pub(super) fn is_lasting(&self) -> bool {
+        self.0.lasts.load(Ordering::Relaxed)
     }
 }
 

@@ -107,7 +107,7 @@ async fn serve<S>(stream: S, app: Router, connection: Connection)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let app = app.layer(Extension(connection));
+    let app = app.layer(Extension(connection.clone()));
     let mut builder = http1::Builder::new();
     builder
         .timer(TokioTimer::new())
@@ -117,6 +117,11 @@ where
     tokio::pin!(served);
     if timeout(CONNECTION, served.as_mut()).await.is_err() {
         served.as_mut().graceful_shutdown();
+        if connection.is_lasting() {
+            // Vectors, of which there are few streams.
+            let _ = served.await;
+            return;
+        }
         let _ = timeout(LAST_REQUEST, served).await;
     }
 }

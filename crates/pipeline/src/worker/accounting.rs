@@ -100,6 +100,9 @@ impl<S: Sink> Worker<S> {
     ///
     /// The first write error, unless [`Worker::batch`] has returned it.
     pub fn finish(&mut self) -> Result<(), SinkError> {
+        if let Some(tap) = &mut self.tap {
+            tap.finish();
+        }
         self.publish_hits();
         self.apply_alerts()?;
         if !self.block.is_empty() {

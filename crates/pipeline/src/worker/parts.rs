@@ -11,6 +11,7 @@ use strata_wire::{Counters, FlowKey};
 use super::{Triggers, WorkerOptions};
 use crate::budget::Budget;
 use crate::path::DataPath;
+use crate::tap::Tap;
 
 /// Takes copies of packets that a policy mirrors, a batch at a time, without waiting.
 pub trait Copies: Debug + Send {
@@ -65,6 +66,8 @@ pub struct Parts<S = BlockSink> {
     pub copies: Option<Box<dyn Copies>>,
     /// Is told how much of a flow's packets is enough.
     pub enough: Option<Box<dyn EnoughOfFlows>>,
+    /// Is shown packets while it wants them.
+    pub tap: Option<Box<dyn Tap>>,
 }
 
 impl<S: Sink> Parts<S> {
@@ -82,6 +85,7 @@ impl<S: Sink> Parts<S> {
             budget: None,
             copies: None,
             enough: None,
+            tap: None,
         }
     }
 }

@@ -1,0 +1,311 @@
+//! Who is attached to a recording: gets grouped packet vectors of what it records, as far as it
+//! takes them.
+//!
+//! Each subscriber has a queue of its own, which workers never wait for: a datagram that does not
+//! fit is lost, for this subscriber alone, and counted here and, by the numbers of the vectors, at
+//! its reader.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use hyper::body::{Body, Bytes, Frame};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{self, Receiver, Sender};
+
+use crate::status::VectorStatus;
+
+/// Subscribers at most.
+pub const SUBSCRIBERS_MAX: usize = 8;
+/// Bytes of a datagram at most.
+pub const DATAGRAM_BYTES: usize = 16 << 10;
+/// Datagrams that wait for a subscriber at most: 4 MiB.
+const WAITING_MAX: usize = 256;
+
+/// What a recording says at its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VectorsEnd {
+    /// By the number of its cache, how many vectors were sent, or lost on the way.
+    pub caches: Vec<(u32, u64)>,
+}
+
+/// Those who are attached to a recording.
+#[derive(Debug, Default)]
+pub struct Subscribers {
+    /// Changes with the list.
+    version: AtomicU64,
+    inner: Mutex<Inner>,
+    all_gone: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    list: Vec<Arc<Subscriber>>,
+    is_closed: bool,
+    /// Of those who are gone.
+    sent: u64,
+    lost: u64,
+}
+
+/// Why nobody else can attach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAttached {
+    /// There are enough.
+    #[error("{SUBSCRIBERS_MAX} are attached to this recording already, the most that may be")]
+    TooMany,
+    /// The recording is over.
+    #[error("the recording ends")]
+    Ends,
+}
+
+impl Subscribers {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a subscriber to vectors with these columns (`docs/formats/gpv.md`), who is gone once
+    /// the result is dropped.
+    ///
+    /// # Errors
+    ///
+    /// If there are too many, or the recording ends.
+    pub fn attach(self: &Arc<Self>, columns: u16) -> Result<Attached, NotAttached> {
+        let mut inner = self.lock();
+        if inner.is_closed {
+            return Err(NotAttached::Ends);
+        }
+        if inner.list.len() >= SUBSCRIBERS_MAX {
+            return Err(NotAttached::TooMany);
+        }
+        let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        let subscriber = Arc::new(Subscriber {
+            columns,
+            sender: Mutex::new(Some(sender)),
+            ended: Mutex::default(),
+            sent: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+        });
+        inner.list.push(Arc::clone(&subscriber));
+        self.version.fetch_add(1, Ordering::Release);
+        Ok(Attached {
+            subscribers: Arc::clone(self),
+            subscriber,
+            receiver,
+            is_over: false,
+        })
+    }
+
+    /// Changes when somebody came or went.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
+    }
+
+    /// Those who are attached now.
+    #[must_use]
+    pub fn list(&self) -> Vec<Arc<Subscriber>> {
+        self.lock().list.clone()
+    }
+
+    /// How many are attached, and what they got.
+    #[must_use]
+    pub fn status(&self) -> VectorStatus {
+        let inner = self.lock();
+        let sum = |of: fn(&Subscriber) -> &AtomicU64| -> u64 {
+            let counts = inner.list.iter().map(|to| of(to).load(Ordering::Relaxed));
+            counts.sum()
+        };
+        VectorStatus {
+            attached: inner.list.len(),
+            datagrams_sent: inner.sent + sum(|to| &to.sent),
+            datagrams_lost: inner.lost + sum(|to| &to.lost),
+        }
+    }
+
+    /// The recording is over: nobody attaches any more, and those who are attached get what waits
+    /// for them.
+    pub fn close(&self) {
+        let mut inner = self.lock();
+        inner.is_closed = true;
+        for subscriber in &inner.list {
+            subscriber.sender().take();
+        }
+    }
+
+    /// Waits until nobody is attached.
+    pub async fn all_gone(&self) {
+        while !self.lock().list.is_empty() {
+            self.all_gone.notified().await;
+        }
+    }
+
+    fn detach(&self, gone: &Arc<Subscriber>) {
+        let mut inner = self.lock();
+        inner.list.retain(|other| !Arc::ptr_eq(other, gone));
+        inner.sent += gone.sent.load(Ordering::Relaxed);
+        inner.lost += gone.lost.load(Ordering::Relaxed);
+        self.version.fetch_add(1, Ordering::Release);
+        if inner.list.is_empty() {
+            self.all_gone.notify_one();
+        }
+    }
+}
+
+/// One of them, as workers see it.
+#[derive(Debug)]
+pub struct Subscriber {
+    columns: u16,
+    /// `None` once the recording is over.
+    sender: Mutex<Option<Sender<Bytes>>>,
+    ended: Mutex<VectorsEnd>,
+    sent: AtomicU64,
+    lost: AtomicU64,
+}
+
+impl Subscriber {
+    fn sender(&self) -> MutexGuard<'_, Option<Sender<Bytes>>> {
+        self.sender.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which columns it wants.
+    #[must_use]
+    pub fn columns(&self) -> u16 {
+        self.columns
+    }
+
+    /// Sends a datagram if there is room for it.
+    pub fn send(&self, datagram: &[u8]) {
+        let frame = frame_of(datagram);
+        let sent = self.sender().as_ref().map(|to| to.try_send(frame));
+        let counter = match sent {
+            Some(Ok(())) => &self.sent,
+            // Gone, which is not a loss, or full.
+            Some(Err(mpsc::error::TrySendError::Closed(_))) | None => return,
+            Some(Err(mpsc::error::TrySendError::Full(_))) => &self.lost,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// No more vectors come of this cache, after so many.
+    pub fn ended(&self, cache: u32, vectors: u64) {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.caches.push((cache, vectors));
+    }
+}
+
+/// Bytes of a frame's length.
+pub(crate) const FRAME_HEAD: usize = 4;
+
+fn frame_of(content: &[u8]) -> Bytes {
+    let len: u32 = strata_wire::exact(content.len());
+    let mut frame = Vec::with_capacity(FRAME_HEAD + content.len());
+    frame.extend_from_slice(&len.to_le_bytes());
+    frame.extend_from_slice(content);
+    frame.into()
+}
+
+/// A subscriber, as the body of its answer: frames, each its length in 4 bytes, little-endian, and
+/// a datagram. After the last, [`VectorsEnd`] as JSON.
+#[derive(Debug)]
+pub struct Attached {
+    subscribers: Arc<Subscribers>,
+    subscriber: Arc<Subscriber>,
+    receiver: Receiver<Bytes>,
+    is_over: bool,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.subscribers.detach(&self.subscriber);
+    }
+}
+
+impl Body for Attached {
+    type Data = Bytes;
+    type Error = serde_json::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        self.receiver.poll_recv(context).map(|frame| {
+            let frame = match frame {
+                Some(frame) => Ok(frame),
+                None => {
+                    self.is_over = true;
+                    let ended = self.subscriber.ended.lock();
+                    let ended = ended.unwrap_or_else(PoisonError::into_inner);
+                    serde_json::to_vec(&*ended).map(|end| frame_of(&end))
+                }
+            };
+            Some(frame.map(Frame::data))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_does_not_read_loses_alone_and_it_is_counted() {
+        let all = Arc::new(Subscribers::default());
+        let (mut reads, sleeps) = (all.attach(1).unwrap(), all.attach(3).unwrap());
+        let list = all.list();
+        let mut read = 0;
+        for _ in 0..2 * WAITING_MAX {
+            list.iter().for_each(|to| to.send(b"datagram"));
+            while reads.receiver.try_recv().is_ok() {
+                read += 1;
+            }
+        }
+        assert_eq!(read, 2 * WAITING_MAX);
+        let lost = WAITING_MAX as u64;
+        let expected = VectorStatus {
+            attached: 2,
+            datagrams_sent: 3 * lost,
+            datagrams_lost: lost,
+        };
+        assert_eq!(all.status(), expected);
+        let before = all.version();
+        drop(sleeps);
+        assert_ne!(all.version(), before);
+        let attached = 1;
+        assert_eq!(
+            all.status(),
+            VectorStatus {
+                attached,
+                ..expected
+            }
+        );
+    }
+
+    #[test]
+    fn there_are_at_most_so_many_and_none_after_the_end() {
+        let all = Arc::new(Subscribers::default());
+        let mut attached: Vec<Attached> = (0..SUBSCRIBERS_MAX)
+            .map(|_| all.attach(1).unwrap())
+            .collect();
+        assert_eq!(all.attach(1).unwrap_err(), NotAttached::TooMany);
+        attached.pop();
+        assert!(all.attach(1).is_ok());
+        all.list()[0].send(b"last");
+        all.list()[0].ended(7, 3);
+        all.close();
+        assert_eq!(all.attach(1).unwrap_err(), NotAttached::Ends);
+        // What waited comes, then the end.
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let mut frames = Vec::new();
+        while let Poll::Ready(Some(frame)) = Pin::new(&mut attached[0]).poll_frame(&mut context) {
+            frames.push(frame.unwrap().into_data().unwrap());
+        }
+        assert_eq!(frames[0][..], *b"\x04\0\0\0last");
+        let end: VectorsEnd = serde_json::from_slice(&frames[1][FRAME_HEAD..]).unwrap();
+        assert_eq!((frames.len(), end.caches), (2, vec![(7, 3)]));
+    }
+}
