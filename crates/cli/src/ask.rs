@@ -185,13 +185,19 @@ struct Bounds {
 }
 
 impl Bounds {
-    fn limits(&self) -> Limits {
-        let at_most = |number| u32::try_from(number).unwrap_or(u32::MAX);
-        Limits {
-            groups_max: at_most(self.groups_max),
-            rows_max: at_most(self.rows_max),
+    fn limits(&self) -> Result<Limits> {
+        let fitting = |number: u64, option| {
+            u32::try_from(number).map_err(|_| {
+                refuse(format!(
+                    "{option} {number}: at most 4294967295 are possible"
+                ))
+            })
+        };
+        Ok(Limits {
+            groups_max: fitting(self.groups_max, "--groups-max")?,
+            rows_max: fitting(self.rows_max, "--rows-max")?,
             bytes_max: self.memory_max,
-        }
+        })
     }
 }
 

@@ -83,7 +83,7 @@ pub(super) struct Answers {
     write: PathBuf,
     sources: Sources,
     sorted: Vec<Option<Sorted>>,
-    top: usize,
+    top: Option<usize>,
     /// Standard output, if that is where answers go.
     outputs: Vec<Output>,
     names: Vec<String>,
@@ -105,13 +105,12 @@ impl Answers {
         }
         let queries = asking.queries.iter();
         let sorted = queries.map(|asked| sorted(args, &asked.name, asked.query.program()));
-        let top = args.top.map_or(Ok(usize::MAX), usize::try_from);
         Ok(Self {
             format,
             write: args.write.clone(),
             sources: super::sources(args),
             sorted: sorted.collect::<Result<_>>()?,
-            top: top.unwrap_or(usize::MAX),
+            top: args.top.map(strata_wire::exact),
             outputs: Vec::new(),
             names: asking
                 .queries
@@ -227,7 +226,9 @@ impl Answers {
         for ((asked, mut answer), sorted) in asking.queries.iter().zip(answers).zip(&self.sorted) {
             let kinds = asked.query.program().kinds();
             sort(&mut answer.rows, &kinds, asked.query.program(), *sorted);
-            answer.rows.truncate(self.top);
+            if let Some(top) = self.top {
+                answer.rows.truncate(top);
+            }
             all.push(Answered {
                 name: asked.name.clone(),
                 text: asked.text.clone(),

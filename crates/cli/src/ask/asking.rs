@@ -37,7 +37,8 @@ pub(super) struct Asking {
     by_ingress: bool,
     needs: Needs,
     skips_incomplete: bool,
-    left: u64,
+    /// Packets that are still wanted; `None` for all that come.
+    left: Option<u64>,
     pub(super) counted: Counted,
     /// What is to be said about the answer in addition to counts: its sampling.
     pub(super) remarks: Vec<String>,
@@ -118,7 +119,7 @@ impl Asking {
             by_ingress,
             needs,
             skips_incomplete,
-            left: count.unwrap_or(u64::MAX),
+            left: count,
             counted: Counted::default(),
             remarks: Vec::new(),
             incomplete: Vec::new(),
@@ -147,7 +148,7 @@ impl Asking {
 
     /// Whether as many packets as were wanted have been taken.
     pub(super) fn is_done(&self) -> bool {
-        self.left == 0
+        self.left == Some(0)
     }
 
     /// Takes a packet of this class, if the filter matches it.
@@ -159,7 +160,7 @@ impl Asking {
         packet: &PacketRef<'_>,
         class: u8,
     ) -> Result<(), Incomplete> {
-        if self.left == 0 {
+        if self.is_done() {
             return Ok(());
         }
         if let Some(filter) = &mut self.filter
@@ -168,7 +169,7 @@ impl Asking {
             self.counted.filtered += 1;
             return Ok(());
         }
-        self.left -= 1;
+        self.left = self.left.map(|left| left - 1);
         self.counted.packets += 1;
         self.counted.no_time += u64::from(!packet.has_timestamp);
         let seen = Seen {
@@ -235,7 +236,7 @@ impl Asking {
     pub(super) fn vector(&mut self, vector: &Vector<'_, Full>) {
         let packets = vector.tuples().count() as u64;
         self.counted.packets += packets;
-        self.left = self.left.saturating_sub(packets);
+        self.left = self.left.map(|left| left.saturating_sub(packets));
         take(&mut self.queries, 0, vector);
     }
 

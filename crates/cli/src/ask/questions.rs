@@ -138,7 +138,7 @@ impl Questions {
         Ok(Self {
             all,
             params: params.collect::<Result<_>>()?,
-            limits: args.bounds.limits(),
+            limits: args.bounds.limits()?,
             instructions_max: usize::from(args.bounds.instructions_max),
         })
     }
