@@ -65,7 +65,7 @@ impl VectorTap {
         let feeds = &mut self.feeds;
         if let Some(cache) = &mut self.cache {
             cache.push(&self.batch, &mut |vector: &Vector<'_, Full>| {
-                give(feeds, vector)
+                give(feeds, vector);
             });
         }
         self.batch.clear();
