@@ -198,7 +198,9 @@ impl Exporter {
                     Output { admit, ..output }
                 }
                 None => {
-                    let (next_seq, counters) = self.retired.remove(&id).unwrap_or_default();
+                    let before = self.retired.remove(&id);
+                    let (next_seq, counters) =
+                        before.unwrap_or_else(|| (0, DestinationCounters::default()));
                     let writer = DatagramWriter::resume(id, columns, room, next_seq);
                     Output {
                         writer,

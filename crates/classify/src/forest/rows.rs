@@ -182,7 +182,7 @@ impl RowForest {
                 tree
             })
             .collect();
-        let most = trees.iter().map(RowTree::reached).max().unwrap_or(0);
+        let most = trees.iter().map(RowTree::reached).fold(0, usize::max);
         let mut rows = vec![BitRow::default(); first_reach + most];
         rows[0] = BitRow([u64::MAX; BLOCKS]);
         Some(Self {
@@ -309,8 +309,9 @@ impl RowTree {
 
     /// Rows for the packets that reach its splits.
     fn reached(&self) -> usize {
-        let (_, higher) = self.heights.split_last().unwrap_or((&Vec::new(), &[]));
-        2 * higher.iter().map(Vec::len).sum::<usize>()
+        // Splits of the last height lead to leaves, which need none.
+        let levels = self.heights.len().saturating_sub(1);
+        2 * self.heights[..levels].iter().map(Vec::len).sum::<usize>()
     }
 
     fn leaf(&self, key: u64) -> u16 {
