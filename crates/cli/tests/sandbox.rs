@@ -154,6 +154,7 @@ fn without_any_privilege_it_goes_on_recording() {
             "strata-alerts",
             "strata-api",
             "strata-eve",
+            "strata-memory",
             "strata-node",
             "strata-sensors",
             "strata-worker-0",
