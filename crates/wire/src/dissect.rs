@@ -12,7 +12,7 @@
 //! the packet's length and by 64 layers.
 
 use crate::LinkType;
-use crate::plain::Plain;
+use crate::plain::{Plain, plain_ipv6};
 use crate::walk::walk;
 
 pub use crate::headers::{FALLBACK_LEN, Fragment, Headers, TunnelKey};
@@ -27,10 +27,11 @@ pub mod protocol {
 #[inline]
 #[must_use]
 pub fn dissect(link: LinkType, packet: &[u8], tunnel_key: TunnelKey) -> Headers {
-    if link == LinkType::ETHERNET
-        && let Some(plain) = Plain::read(packet)
-    {
-        return plain.headers();
+    if link == LinkType::ETHERNET {
+        let plain = Plain::read(packet).map(|plain| plain.headers());
+        if let Some(headers) = plain.or_else(|| plain_ipv6(packet)) {
+            return headers;
+        }
     }
     walk(link, packet, tunnel_key)
 }

@@ -1,5 +1,6 @@
 //! The headers that most packets have, read without a walk.
 
+use crate::bytes::held128;
 use crate::flow::{AddressFamily, Endpoint, FlowHasher, FlowKey};
 use crate::headers::Headers;
 use crate::ip_protocol as protocol;
@@ -138,6 +139,62 @@ impl Plain {
     }
 }
 
+/// Ethernet and IPv6 without extension headers.
+const NETWORK_LEN_IPV6: usize = 14 + 40;
+
+/// The headers of a packet that starts with Ethernet, if they are plain but for IPv6, without
+/// extension headers, in place of IPv4; of at least 70 bytes. The same as from
+/// [`dissect`](crate::dissect::dissect), whose fast path it is.
+#[inline]
+#[must_use]
+pub(crate) fn plain_ipv6(packet: &[u8]) -> Option<Headers> {
+    /// Up to the window of TCP.
+    const FIXED: usize = NETWORK_LEN_IPV6 + 16;
+    let fixed: &[u8; FIXED] = packet.first_chunk()?;
+    if fixed[12..14] != [0x86, 0xdd] || fixed[14] >> 4 != 6 {
+        return None;
+    }
+    let word = |at: usize| u16::from_be_bytes([fixed[at], fixed[at + 1]]);
+    let (payload_len, number) = (usize::from(word(18)), fixed[20]);
+    let (source_port, destination_port) = (word(54), word(56));
+    let (tcp, udp) = (number == protocol::TCP, number == protocol::UDP);
+    let transport_len = if tcp { (fixed[66] >> 4) * 4 } else { 8 };
+    let header_len = NETWORK_LEN_IPV6 + usize::from(transport_len);
+    let known = (tcp | udp)
+        & (transport_len >= if tcp { 20 } else { 8 })
+        & !(udp & tunnel::has_udp_port(source_port, destination_port))
+        & (payload_len >= usize::from(transport_len))
+        // Whole, as the IP header says, or cut short after the headers.
+        & ((NETWORK_LEN_IPV6 + payload_len <= packet.len()) | (header_len < packet.len()));
+    if !known {
+        return None;
+    }
+    let (key, low_to_high) = FlowKey::new(
+        AddressFamily::Ipv6,
+        number,
+        Endpoint {
+            address: held128(fixed, 22),
+            port: source_port,
+        },
+        Endpoint {
+            address: held128(fixed, 38),
+            port: destination_port,
+        },
+    );
+    Some(Headers {
+        header_len: NETWORK_LEN_IPV6 as u32 + u32::from(transport_len),
+        transport_len: u16::from(transport_len),
+        key: Some(key),
+        low_to_high,
+        tos: fixed[14] << 4 | fixed[15] >> 4,
+        ttl: fixed[21],
+        tcp_flags: if tcp { fixed[67] } else { 0 },
+        tcp_window: if tcp { word(68) } else { 0 },
+        networks: 1,
+        ..Headers::default()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,6 +240,51 @@ mod tests {
                 }
             }
         }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+        #[test]
+        fn the_fast_path_of_ipv6_equals_the_walk(
+            mut packet in prop::collection::vec(any::<u8>(), 60..120),
+            number in prop::sample::select(vec![6, 17, 17, 58, 0]),
+            port in prop::sample::select(
+                [&[53, 443, UDP_EITHER], &UDP_DESTINATIONS[..]].concat(),
+            ),
+            payload_len in 0_u16..70, offset in 4_u8..16, class in any::<u8>(),
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..2),
+        ) {
+            packet[12..14].copy_from_slice(&[0x86, 0xdd]);
+            packet[14] = 0x60 | class >> 4;
+            packet[18..20].copy_from_slice(&payload_len.to_be_bytes());
+            packet[20] = number;
+            packet[56..58].copy_from_slice(&u16::to_be_bytes(port));
+            if packet.len() > 66 {
+                packet[66] = offset << 4;
+            }
+            for (index, value) in changes {
+                *index.get_mut(&mut packet) = value;
+            }
+            if let Some(fast) = plain_ipv6(&packet) {
+                for tunnel_key in [TunnelKey::Inner, TunnelKey::Outer] {
+                    prop_assert_eq!(fast, walk(LinkType::ETHERNET, &packet, tunnel_key));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn most_packets_of_ipv6_take_the_fast_path() {
+        let mut packet = [0_u8; 80];
+        packet[12..22].copy_from_slice(&[0x86, 0xdd, 0x61, 0x20, 0, 0, 0, 26, 6, 64]);
+        packet[66] = 0x50;
+        let headers = plain_ipv6(&packet).unwrap();
+        assert_eq!((headers.header_len, headers.tos), (74, 0x12));
+        packet[20] = 17;
+        assert_eq!(plain_ipv6(&packet).unwrap().header_len, 62);
+        packet[20] = 58;
+        assert_eq!(plain_ipv6(&packet), None);
     }
 
     #[test]
