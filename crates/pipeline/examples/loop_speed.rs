@@ -3,10 +3,11 @@
 //!
 //!     cargo run --release -p strata-pipeline --example loop_speed -- TRACE.pcap
 //!         [MODEL.json] [MODE] [ROUNDS] [look-back=BYTES] [first-bytes=BYTES] [passes=N]
-//!         [counted=PACKETS] [warm=N] [memory=BYTES]
+//!         [counted=PACKETS] [warm=N] [memory=BYTES] [filter=EXPRESSION] [policy=EXPRESSION]
 //!
 //! `memory` is the limit of a worker's table of flows (512 MiB); `warm` passes come before each one
-//! that is measured, so that the table has grown. `look-back` and `first-bytes` are those of `strata record`. `passes` runs only one worker, which
+//! that is measured, so that the table has grown. `policy` keeps only headers of what it matches.
+//! `look-back` and `first-bytes` are those of `strata record`. `passes` runs only one worker, which
 //! goes over the packets that many times, the last `counted` of them in a thread of that name: for
 //! counting instructions.
 //!
@@ -28,10 +29,12 @@ use std::time::Instant;
 
 use strata_capture::{Input, InputOptions, Next, PacketRef};
 use strata_classify::Model;
+use strata_filter::Filter;
 use strata_pipeline::{
     DataPath, FlowFinder, Parts, TriggerOptions, Triggers, Worker, WorkerOptions,
 };
-use strata_policy::Mode;
+use strata_policy::{Mode, Plan, Steering};
+use strata_rules::{Action, Policies, Policy};
 use strata_sketch::{Pressure, TableSize};
 use strata_store::{About, Recorder, RecorderOptions};
 use strata_testkit_disk::NullDisk;
@@ -96,6 +99,8 @@ struct Setup {
     counted: usize,
     warm: usize,
     table: TableSize,
+    filter: Option<Filter>,
+    policy: Option<Filter>,
 }
 
 /// A worker, its pressure before what is measured, and the CPU time of that.
@@ -128,7 +133,7 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Ran>) {
     };
     let options = WorkerOptions {
         modes: vec![mode.clone()],
-        filter: None,
+        filter: setup.filter.clone(),
         tunnel_key: TunnelKey::Inner,
         hash_seed: HASH_SEED,
         sampling_seed: 3,
@@ -141,6 +146,12 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Ran>) {
         count,
     )
     .unwrap();
+    let steering = setup.policy.clone().map(|filter| {
+        let policy = Policy::new(filter, "header".parse().unwrap());
+        let policies = Policies::new(&[policy], Action::CLASSIFY).unwrap();
+        let plan = Plan::new(model, std::slice::from_ref(mode)).unwrap();
+        Steering::new(plan.with_policies(Arc::new(policies)))
+    });
     let mut workers = Vec::new();
     for sink in sinks {
         let mut sketch = model.new_sketch(setup.table).unwrap();
@@ -149,6 +160,7 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Ran>) {
             sketch: Some(sketch),
             triggers: Some(Triggers::new(&setup.triggers)),
             path: DataPath::chosen().unwrap(),
+            steering: steering.clone(),
             ..Parts::new(options.clone(), sink)
         };
         let mut worker = Worker::new(model, parts).unwrap();
@@ -253,12 +265,12 @@ fn main() {
     let (named, plain): (Vec<String>, Vec<String>) = std::env::args()
         .skip(1)
         .partition(|argument| argument.contains('='));
-    let number = |name: &str| {
-        let value = named
-            .iter()
-            .find_map(|n| n.strip_prefix(name)?.strip_prefix('='));
-        value.map(|value| value.parse::<usize>().unwrap())
+    let text = |name: &str| {
+        let mut named = named.iter();
+        named.find_map(|n| n.strip_prefix(name)?.strip_prefix('='))
     };
+    let number = |name: &str| text(name).map(|value| value.parse::<usize>().unwrap());
+    let filter = |name: &str| text(name).map(|value| Filter::parse(value).unwrap());
     let mut arguments = plain.into_iter();
     let trace = arguments.next().unwrap();
     let model = arguments.next();
@@ -279,6 +291,8 @@ fn main() {
         counted: number("counted").unwrap_or(0),
         warm: number("warm").unwrap_or(0),
         table: TableSize::within(number("memory").unwrap_or(512 << 20) as u64),
+        filter: filter("filter"),
+        policy: filter("policy"),
     };
     let trace = Trace::read(Path::new(&trace));
     let packets = trace.refs();

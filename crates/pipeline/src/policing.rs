@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use strata_capture::PacketRef;
 use strata_classify::LANES;
 use strata_policy::{ModeDemands, demands};
 use strata_rules::{Action, AnswerId, BATCH, PacketFields, Policies, RuleClassifier, UNTAGGED};
 use strata_wire::ethernet::{self, ethertype};
+use strata_wire::wide::WIDE;
 use strata_wire::{AddressFamily, Counters, Headers, LinkType, Outcome, Plain, exact};
 
 use crate::demand::Demand;
@@ -44,8 +44,9 @@ pub(crate) struct Policing {
     modes: Vec<ModeDemands>,
     /// By [`AnswerId`].
     decisions: Vec<Option<Decision>>,
-    /// For each packet of the current batch.
-    answers: [AnswerId; LANES],
+    /// For each packet of the current batch, as far as they were found.
+    answers: [AnswerId; WIDE],
+    answered: usize,
     fields: Vec<PacketFields>,
 }
 
@@ -57,8 +58,9 @@ impl Policing {
             seed,
             modes,
             decisions: Vec::new(),
-            answers: [AnswerId::NONE; LANES],
-            fields: Vec::with_capacity(LANES),
+            answers: [AnswerId::NONE; WIDE],
+            answered: 0,
+            fields: Vec::with_capacity(WIDE),
         }
     }
 
@@ -70,6 +72,7 @@ impl Policing {
     /// Starts a batch.
     pub(crate) fn begin(&mut self) {
         self.fields.clear();
+        self.answered = 0;
         if self.classifier.answers().len() > ANSWERS_MAX {
             self.publish();
             self.decisions.clear();
@@ -81,14 +84,17 @@ impl Policing {
     /// Adds a packet with these fields; returns its place in the batch.
     pub(crate) fn push(&mut self, fields: PacketFields) -> u8 {
         self.fields.push(fields);
-        // A batch has at most 64.
+        // A batch has at most 256.
         exact::<u8>(self.fields.len() - 1)
     }
 
-    /// Finds the policies of the packets of the batch.
+    /// Finds the policies of the packets of the batch that were added since the last call, at most
+    /// [`LANES`].
     pub(crate) fn classify(&mut self) {
-        let answers = &mut self.answers[..self.fields.len()];
-        self.classifier.classify(&self.fields, answers);
+        let new = self.answered..self.fields.len();
+        let answers = &mut self.answers[new.clone()];
+        self.classifier.classify(&self.fields[new], answers);
+        self.answered = self.fields.len();
     }
 
     /// Counts the packet at `place` of the batch for its policies; returns whether it is discarded
@@ -201,10 +207,10 @@ pub(crate) fn plain_fields(plain: &Plain, interface: u8) -> PacketFields {
 pub(crate) fn fields(
     headers: &Headers,
     link: LinkType,
-    packet: &PacketRef<'_>,
+    data: &[u8],
     interface: u8,
 ) -> PacketFields {
-    PacketFields::new(headers, interface, outer_vlan(link, packet.data))
+    PacketFields::new(headers, interface, outer_vlan(link, data))
 }
 
 /// The VLAN identifier of the outermost IEEE 802.1Q tag.

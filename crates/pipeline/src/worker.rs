@@ -2,6 +2,7 @@
 
 mod accounting;
 mod classes;
+mod decide;
 mod lanes;
 mod parts;
 mod record;
@@ -122,6 +123,7 @@ pub struct Worker<S = BlockSink> {
     lanes: Box<Lanes>,
     /// For batches in columns, where the path has them.
     wide: Option<Box<Wide>>,
+    packets_in_columns: u64,
 }
 
 impl<S: Sink> Worker<S> {
@@ -183,6 +185,7 @@ impl<S: Sink> Worker<S> {
             blocks_at_flush: 0,
             lanes: Box::new(Lanes::new()),
             wide: path.simd().map(|simd| Box::new(Wide::new(simd))),
+            packets_in_columns: 0,
             options,
         };
         worker.adopt(&plan);
@@ -328,6 +331,13 @@ impl<S: Sink> Worker<S> {
         self.classifier.pressure()
     }
 
+    /// How many packets have gone through the vectorized stages so far, of those that passed the
+    /// filter; the others went through the loop that is their reference.
+    #[must_use]
+    pub fn packets_in_columns(&self) -> u64 {
+        self.packets_in_columns
+    }
+
     /// Link types on which the filter cannot be applied, and why.
     #[must_use]
     pub fn filter_problems(&self) -> Vec<(LinkType, String)> {
@@ -426,16 +436,15 @@ impl<S: Sink> Worker<S> {
         while start < batch.len() && self.passed() < end {
             let left = (batch.len() - start).min(WIDE);
             let many = exact::<usize>((end - self.passed()).min(left as u64));
-            if !self.is_tapped && self.columns(batch, start, many)? {
-                start += many;
-                continue;
+            let mut places = EVERY_PLACE;
+            let wanted = self.choose(batch, start, &mut places[..many]);
+            let places = &places[..wanted];
+            if self.is_tapped || !self.columns(batch, (start, places))? {
+                for places in places.chunks(LANES) {
+                    self.lanes(batch, (start, places))?;
+                }
             }
-            let until = start + many;
-            while start < until {
-                let count = (until - start).min(LANES);
-                self.lanes(batch, start, count)?;
-                start += count;
-            }
+            start += many;
         }
         if let Some(memory) = &mut self.memory
             && let Some(preparation) = self.classifier.preparation()
@@ -453,35 +462,69 @@ impl<S: Sink> Worker<S> {
         self.write_error.take().map_or(Ok(()), Err)
     }
 
-    fn lanes(
+    /// Moves the places, from `start` on, of the packets that pass the filter to the front; counts
+    /// the others. Returns how many pass.
+    fn choose(
         &mut self,
         batch: &(impl Packets + ?Sized),
         start: usize,
-        count: usize,
+        places: &mut [u8],
+    ) -> usize {
+        if self.options.filter.is_none() {
+            return places.len();
+        }
+        let (mut passed, mut filtered) = (0, Counters::default());
+        for at in 0..places.len() {
+            fetch(batch, start + LANES + at, 0);
+            let packet = batch.get(start + at);
+            let source = &self.sources[usize::from(packet.interface)];
+            let passes = match source.filter.as_deref() {
+                None => true,
+                Some(Ok(program)) => program.matches(packet.data, packet.wire_len),
+                Some(Err(_)) => false,
+            };
+            if passes {
+                places[passed] = EVERY_PLACE[at];
+                passed += 1;
+            } else {
+                filtered.add(wire_bytes(&packet));
+            }
+        }
+        self.count_filtered(filtered);
+        passed
+    }
+
+    /// Up to 64 packets, at these places from `start` on.
+    fn lanes(
+        &mut self,
+        batch: &(impl Packets + ?Sized),
+        (start, places): (usize, &[u8]),
     ) -> Result<(), SinkError> {
         self.lanes.wanted = 0;
         self.lanes.is_plain = 0;
         self.lanes.dissected = 0;
-        for lane in 0..count {
+        for (lane, &place) in places.iter().enumerate() {
+            let at = start + usize::from(place);
             // Two lines hold the headers of upcoming packets. One is fetched here and one below,
             // since the CPU stalls when it is asked for more than a dozen or two at a time.
-            fetch(batch, start + LANES + lane, 0);
-            self.look(lane, &batch.get(start + lane));
+            fetch(batch, at + LANES, 0);
+            self.look(lane, &batch.get(at));
         }
         let passed = self.lanes.wanted;
         if self.policing.is_some() {
-            self.apply_policies(batch, start);
+            self.apply_policies(batch, (start, places));
         }
-        let facts = &self.lanes.facts[..count];
+        let facts = &self.lanes.facts[..places.len()];
         self.classifier.classify(facts, self.lanes.dissected);
         if self.is_tapped {
-            self.show(batch, start, passed);
+            self.show(batch, (start, places), passed);
         }
         self.prefetch_triggers();
         for lane in bits(self.lanes.wanted) {
-            fetch(batch, start + LANES + lane, 1);
+            let at = start + usize::from(places[lane]);
+            fetch(batch, at + LANES, 1);
             let verdict = self.classifier.classified()[lane];
-            self.record(lane, &batch.get(start + lane), verdict)?;
+            self.record(lane, &batch.get(at), verdict)?;
         }
         Ok(())
     }
@@ -489,27 +532,32 @@ impl<S: Sink> Worker<S> {
     /// Finds the policies of the batch's packets, and discards those that nobody wants before they
     /// cost more.
     #[inline(never)]
-    fn apply_policies(&mut self, batch: &(impl Packets + ?Sized), start: usize) {
+    fn apply_policies(&mut self, batch: &(impl Packets + ?Sized), (start, places): (usize, &[u8])) {
         let Some(policing) = &mut self.policing else {
             return;
         };
         let lanes = &mut *self.lanes;
         policing.begin();
         for lane in bits(lanes.wanted) {
-            let packet = batch.get(start + lane);
+            let packet = batch.get(start + usize::from(places[lane]));
             let source = &self.sources[usize::from(packet.interface)];
             let number = source.rules_number;
             lanes.policed[lane] = policing.push(if lanes.is_plain & 1 << lane != 0 {
                 plain_fields(&lanes.plain[lane], number)
             } else {
-                fields(&lanes.headers[lane], source.interface.link, &packet, number)
+                fields(
+                    &lanes.headers[lane],
+                    source.interface.link,
+                    packet.data,
+                    number,
+                )
             });
         }
         policing.classify();
         let mut copies: [&[u8]; LANES] = [&[]; LANES];
         let mut copied = 0;
         for lane in bits(lanes.wanted) {
-            let packet = batch.get(start + lane);
+            let packet = batch.get(start + usize::from(places[lane]));
             let bytes = wire_bytes(&packet);
             let discards = policing.discards(lanes.policed[lane], bytes, &mut self.reasons);
             let source = &self.sources[usize::from(packet.interface)];
@@ -533,7 +581,12 @@ impl<S: Sink> Worker<S> {
 
     /// Shows the packets that passed the filter, also those that policies discard.
     #[inline(never)]
-    fn show(&mut self, batch: &(impl Packets + ?Sized), start: usize, passed: u64) {
+    fn show(
+        &mut self,
+        batch: &(impl Packets + ?Sized),
+        (start, places): (usize, &[u8]),
+        passed: u64,
+    ) {
         let Some(tap) = &mut self.tap else {
             return;
         };
@@ -548,28 +601,18 @@ impl<S: Sink> Worker<S> {
                 false => NO_CLASS,
             };
             tap.take(&Tapped {
-                packet: batch.get(start + lane),
+                packet: batch.get(start + usize::from(places[lane])),
                 headers,
                 class,
             });
         }
     }
 
-    /// Filter, headers and flow of one packet.
+    /// Headers and flow of one packet.
     #[inline(always)]
     fn look(&mut self, lane: usize, packet: &PacketRef<'_>) {
         self.ledger.seen.add(wire_bytes(packet));
         let source = &self.sources[usize::from(packet.interface)];
-        if let Some(program) = source.filter.as_deref() {
-            let wanted = match program {
-                Ok(program) => program.matches(packet.data, packet.wire_len),
-                Err(_) => false,
-            };
-            if !wanted {
-                self.ledger.filtered.add(wire_bytes(packet));
-                return;
-            }
-        }
         let lanes = &mut *self.lanes;
         let bit = 1 << lane;
         lanes.wanted |= bit;
@@ -600,6 +643,19 @@ impl<S: Sink> Worker<S> {
         }
     }
 }
+
+/// All places of a part of a batch.
+const EVERY_PLACE: [u8; WIDE] = {
+    let mut places = [0; WIDE];
+    let mut place = 0;
+    while place < WIDE {
+        #[allow(clippy::cast_possible_truncation, reason = "below 256")]
+        let number = place as u8;
+        places[place] = number;
+        place += 1;
+    }
+    places
+};
 
 /// Asks the CPU to fetch a cache line of an upcoming packet.
 #[inline(always)]

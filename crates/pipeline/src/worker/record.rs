@@ -6,7 +6,7 @@ use strata_blocks::{
 use strata_capture::PacketRef;
 use strata_classify::VerdictId;
 use strata_sketch::Level;
-use strata_wire::{Keep, Outcome, clamped, exact};
+use strata_wire::{FlowKey, Keep, KeepKind, Outcome, clamped, exact};
 
 use super::{DEFINITIONS_LEN, Worker};
 use crate::classifier::Classifier;
@@ -32,23 +32,14 @@ impl<S: Sink> Worker<S> {
     ) -> Result<(), SinkError> {
         let class = self.classifier.class(verdict);
         self.packet_number += 1;
-        let decided = self.decided(lane, class);
+        let place = self.lanes.policed[lane];
+        let decided = self.decided(place, class, || self.lanes.headers(lane).flow_key());
         let (outcome, decider) = match &self.triggers {
             None => decided,
             Some(_) => self.attend_to(lane, packet, decided, (verdict, class))?,
         };
-        let keep = match outcome {
-            Outcome::Log(keep) => keep,
-            Outcome::SampledOut => {
-                self.ledger.sampled_out.add(wire_bytes(packet));
-                self.by_class.sampled_out(class, wire_bytes(packet));
-                return Ok(());
-            }
-            Outcome::Discard => {
-                self.ledger.discarded.add(wire_bytes(packet));
-                self.by_class.dropped(class, wire_bytes(packet));
-                return Ok(());
-            }
+        let Some(keep) = self.kept_of(outcome, class, wire_bytes(packet)) else {
+            return Ok(());
         };
         let captured_len = exact::<u32>(packet.data.len());
         let header_len = self.lanes.header_len[lane];
@@ -56,19 +47,53 @@ impl<S: Sink> Worker<S> {
             self.mind_the_cut(lane, packet, keep, verdict);
         }
         let kept = keep.kept_len(header_len, captured_len);
-        let data = &packet.data[..kept as usize];
+        let reason = self.reason(verdict, decider);
+        self.push(lane, packet, class, (keep.kind(), kept), reason)
+    }
 
+    /// What of a packet with this outcome is kept; counts it if it is not recorded.
+    #[inline(always)]
+    pub(super) fn kept_of(&mut self, outcome: Outcome, class: u8, bytes: u64) -> Option<Keep> {
+        match outcome {
+            Outcome::Log(keep) => return Some(keep),
+            Outcome::SampledOut => {
+                self.ledger.sampled_out.add(bytes);
+                self.by_class.sampled_out(class, bytes);
+            }
+            Outcome::Discard => {
+                self.ledger.discarded.add(bytes);
+                self.by_class.dropped(class, bytes);
+            }
+        }
+        None
+    }
+
+    /// The number for a verdict and who decided.
+    #[inline(always)]
+    pub(super) fn reason(&mut self, verdict: VerdictId, decider: DeciderId) -> u16 {
+        if decider == BY_CLASS {
+            return verdict;
+        }
+        let classifier = &self.classifier;
+        let known = |id| class_and_level(classifier.verdict(id));
+        self.reasons.number(verdict, decider, known)
+    }
+
+    /// The record of one packet.
+    #[inline(always)]
+    pub(super) fn push(
+        &mut self,
+        lane: usize,
+        packet: &PacketRef<'_>,
+        class: u8,
+        (keep, kept): (KeepKind, u32),
+        reason: u16,
+    ) -> Result<(), SinkError> {
+        let data = &packet.data[..kept as usize];
         let needed = PACKET_HEADER_LEN + data.len() + PREFIX_LEN + packet.options.len();
         if self.block.room() < needed + DEFINITIONS_LEN {
             self.room_for(needed + DEFINITIONS_LEN)?;
         }
-        let reason = if decider == BY_CLASS {
-            verdict
-        } else {
-            let classifier = &self.classifier;
-            let known = |id| class_and_level(classifier.verdict(id));
-            self.reasons.number(verdict, decider, known)
-        };
         if !self.block.defines(packet.interface, reason) {
             self.define(packet.interface, reason);
             if self.block.room() < needed {
@@ -80,12 +105,12 @@ impl<S: Sink> Worker<S> {
             ts_ns: packet.ts_ns,
             seq: self.next_seq,
             wire_len: packet.wire_len,
-            captured_len,
+            captured_len: exact::<u32>(packet.data.len()),
             // As far as a record has bits for it.
-            header_len: clamped::<u16>(header_len),
+            header_len: clamped::<u16>(self.lanes.header_len[lane]),
             interface: packet.interface,
             verdict: reason,
-            keep: keep.kind(),
+            keep,
             has_timestamp: packet.has_timestamp,
             data,
             options: packet.options,
@@ -96,31 +121,36 @@ impl<S: Sink> Worker<S> {
         Ok(())
     }
 
-    /// What modes and policies decide about a packet of this class, and which of them.
+    /// What modes and policies decide about a packet of this class, and which of them. `place` is
+    /// that among the packets that policies have seen.
     #[inline(always)]
-    fn decided(&self, lane: usize, class: u8) -> (Outcome, DeciderId) {
+    pub(super) fn decided(
+        &self,
+        place: u8,
+        class: u8,
+        flow: impl FnOnce() -> FlowKey,
+    ) -> (Outcome, DeciderId) {
         let demand = match &self.policing {
             None => &self.demands[usize::from(class)],
-            Some(policing) => policing.demand(self.lanes.policed[lane], usize::from(class)),
+            Some(policing) => policing.demand(place, usize::from(class)),
         };
         match demand {
             Demand::Always(outcome, decider) => (*outcome, *decider),
             Demand::Sampled(demands) => {
                 // Packets without a flow are sampled as if they were one.
-                let flow = self.lanes.headers(lane).flow_key();
                 let number = self.packet_number ^ self.sampling_key;
-                join_decided(demands, number, self.sampling_hasher.flow(&flow))
+                join_decided(demands, number, self.sampling_hasher.flow(&flow()))
             }
         }
     }
 
     /// Stores the flow of a packet just recorded for the block's summary.
     #[inline(always)]
-    fn note(&mut self, lane: usize, keep: Keep, kept: u32) {
+    fn note(&mut self, lane: usize, keep: KeepKind, kept: u32) {
         if self.lanes.is_plain & 1 << lane == 0 {
             let fingerprint = self.lanes.facts[lane].fingerprint;
             let headers = &self.lanes.headers[lane];
-            if headers.has_no_network() && keep != Keep::Full {
+            if headers.has_no_network() && keep != KeepKind::Full {
                 self.ledger.header_fallback.add(u64::from(kept));
             }
             self.block

@@ -6,7 +6,7 @@ use std::ops::Range;
 use strata_blocks::{BlockBuilder, PacketRun, Sink, SinkError};
 use strata_capture::{PacketRef, Packets};
 use strata_classify::{LANES, VerdictId};
-use strata_wire::wide::{GROUP, Kernel, Lanes, PacketColumns, Simd, WIDE};
+use strata_wire::wide::{GROUP, GROUPS, Kernel, Lanes, PacketColumns, Simd, WIDE};
 use strata_wire::{Headers, Keep, KeepKind, LinkType, Outcome, prefetch};
 
 use super::record::define_reason;
@@ -36,17 +36,22 @@ const WHOLE: u32 = 1 << 30;
 #[derive(Debug)]
 pub(super) struct Wide {
     simd: Simd,
-    columns: PacketColumns,
+    pub(super) columns: PacketColumns,
     /// Bytes up to the end of the headers, or what stands for them
     /// ([`Headers::kept_header_len`]).
-    header_end: [u32; WIDE],
-    kept_len: [u32; WIDE],
-    verdicts: [VerdictId; WIDE],
+    pub(super) header_end: [u32; WIDE],
+    pub(super) kept_len: [u32; WIDE],
+    /// Once it is known what is kept: the numbers of verdicts and who decided.
+    pub(super) verdicts: [VerdictId; WIDE],
     /// See [`PacketRun::kinds`].
-    kinds: [u32; WIDE],
+    pub(super) kinds: [u32; WIDE],
     /// Where those are that are not plain, and their headers.
-    others: Vec<(usize, Headers)>,
-    /// `None` if classes alone do not say what is kept.
+    pub(super) others: Vec<(usize, Headers)>,
+    /// Those that no policy discards.
+    pub(super) wanted: [u16; GROUPS],
+    /// Those that are recorded.
+    pub(super) recorded: Vec<Range<usize>>,
+    /// `None` if classes alone do not say what is kept, or packets are not recorded.
     kept: Option<Kept>,
 }
 
@@ -60,6 +65,8 @@ impl Wide {
             verdicts: [0; WIDE],
             kinds: [0; WIDE],
             others: Vec::with_capacity(WIDE),
+            wanted: [0; GROUPS],
+            recorded: Vec::with_capacity(WIDE),
             kept: None,
         }
     }
@@ -129,25 +136,27 @@ impl<S: Sink> Worker<S> {
     pub(super) fn columns(
         &mut self,
         batch: &(impl Packets + ?Sized),
-        start: usize,
-        count: usize,
+        (start, places): (usize, &[u8]),
     ) -> Result<bool, SinkError> {
-        let is_plain = self.policing.is_none() && self.triggers.is_none() && self.enough.is_none();
-        if !is_plain || count < FEW {
+        let count = places.len();
+        if self.triggers.is_some() || self.enough.is_some() || count < FEW {
             return Ok(false);
         }
-        let Some(mut wide) = self.wide.take_if(|wide| wide.kept.is_some()) else {
+        let Some(mut wide) = self.wide.take() else {
             return Ok(false);
         };
         let mut data: [&[u8]; WIDE] = [&[]; WIDE];
-        let scanned = self.scan(&mut wide, batch, start, &mut data[..count]);
+        let scanned = self.scan(&mut wide, batch, (start, places), &mut data);
         let done = match scanned {
             None => Ok(false),
             Some(scanned) => {
+                self.packets_in_columns += count as u64;
                 self.ledger.seen.packets += count as u64;
                 self.ledger.seen.bytes += scanned.wire_bytes;
-                self.look_and_count(&mut wide, batch, start, (&data, count));
-                self.record_columns(&mut wide, batch, start, (&scanned, &data[..count]))
+                let of = (scanned.interface, &data);
+                self.look_and_count(&mut wide, batch, (start, places), of);
+                let data = &data[..count];
+                self.record_columns(&mut wide, batch, (start, places), (&scanned, data))
                     .map(|()| true)
             }
         };
@@ -160,12 +169,12 @@ impl<S: Sink> Worker<S> {
         &mut self,
         wide: &mut Wide,
         batch: &'a (impl Packets + ?Sized),
-        start: usize,
-        data: &mut [&'a [u8]],
+        (start, places): (usize, &[u8]),
+        data: &mut [&'a [u8]; WIDE],
     ) -> Option<Scanned> {
-        let interface = batch.get(start).interface;
+        let interface = batch.get(start + usize::from(*places.first()?)).interface;
         let source = &self.sources[usize::from(interface)];
-        if source.filter.is_some() || source.interface.link != LinkType::ETHERNET {
+        if source.interface.link != LinkType::ETHERNET {
             return None;
         }
         let mut is_odd = false;
@@ -175,15 +184,15 @@ impl<S: Sink> Worker<S> {
             ts_ns: [u64::MAX, 0],
         };
         let columns = &mut wide.columns;
-        for (lane, place) in data.iter_mut().enumerate().take(WIDE) {
-            let packet = batch.get(start + lane);
+        for ((lane, data), &place) in data.iter_mut().enumerate().zip(places) {
+            let packet = batch.get(start + usize::from(place));
             is_odd |= !packet.options.is_empty()
                 | !packet.has_timestamp
                 | (packet.interface != interface)
                 | (packet.data.len() > LONG);
             #[allow(clippy::cast_possible_truncation, reason = "longer ones are odd")]
             let captured_len = packet.data.len() as u32;
-            *place = packet.data;
+            *data = packet.data;
             columns.ts_ns[lane] = packet.ts_ns;
             columns.captured_len[lane] = captured_len;
             columns.wire_len[lane] = packet.wire_len;
@@ -202,31 +211,39 @@ impl<S: Sink> Worker<S> {
         &mut self,
         wide: &mut Wide,
         batch: &(impl Packets + ?Sized),
-        start: usize,
-        (data, count): (&[&[u8]; WIDE], usize),
+        (start, places): (usize, &[u8]),
+        (interface, data): (u16, &[&[u8]; WIDE]),
     ) {
         const GROUPS_OF_LANES: usize = LANES / GROUP;
+        let count = places.len();
         let hasher = self.flows.hasher();
         wide.others.clear();
         for groups in (0..count.div_ceil(GROUP)).step_by(GROUPS_OF_LANES) {
             let groups = groups..(groups + GROUPS_OF_LANES).min(count.div_ceil(GROUP));
-            let ahead = start + groups.start * GROUP + LANES;
             for group in groups.clone() {
-                for lane in 0..GROUP {
-                    fetch(batch, ahead + (group - groups.start) * GROUP + lane, 0);
+                let all = data.as_chunks::<GROUP>().0;
+                let ahead = group + GROUPS_OF_LANES;
+                match all.get(ahead) {
+                    Some(later) => later.iter().for_each(|packet| prefetch(packet, 0)),
+                    None => {
+                        (0..GROUP).for_each(|lane| fetch(batch, start + ahead * GROUP + lane, 0))
+                    }
                 }
-                let packets = &data.as_chunks::<GROUP>().0[group];
+                let packets = &all[group];
                 let columns = &mut wide.columns;
                 columns.look(wide.simd, &hasher, group, packets);
                 let here = (count - group * GROUP).min(GROUP);
-                columns.plain[group] &= u16::MAX >> (GROUP - here);
+                wide.wanted[group] = u16::MAX >> (GROUP - here);
+                columns.plain[group] &= wide.wanted[group];
                 columns.dissected[group] = columns.plain[group];
                 for fingerprint in columns.fingerprint.as_chunks::<GROUP>().0[group] {
                     self.classifier.prefetch(fingerprint);
                 }
-                let others = u64::from(!columns.plain[group] & u16::MAX >> (GROUP - here));
+                let others = u64::from(!columns.plain[group] & wide.wanted[group]);
                 for lane in bits(others) {
-                    self.look_at_other(wide, batch, start, group * GROUP + lane);
+                    let at = group * GROUP + lane;
+                    let packet = batch.get(start + usize::from(places[at]));
+                    self.look_at_other(wide, &packet, at);
                 }
             }
             let lanes = groups.start * GROUP..groups.end * GROUP;
@@ -236,6 +253,10 @@ impl<S: Sink> Worker<S> {
             {
                 // The line in which the headers end, if it is another one.
                 prefetch(packet, (len as usize).min(128));
+            }
+            if self.policing.is_some() {
+                let lanes = groups.start * GROUP..count.min(groups.end * GROUP);
+                self.police_columns(wide, lanes, (interface, data));
             }
             self.classifier.count_columns(&wide.columns, groups);
         }
@@ -248,15 +269,8 @@ impl<S: Sink> Worker<S> {
 
     /// Headers and flow of a packet that is not plain.
     #[inline(never)]
-    fn look_at_other(
-        &mut self,
-        wide: &mut Wide,
-        batch: &(impl Packets + ?Sized),
-        start: usize,
-        at: usize,
-    ) {
-        let packet = batch.get(start + at);
-        let (headers, facts) = self.flows.find(LinkType::ETHERNET, &packet);
+    fn look_at_other(&mut self, wide: &mut Wide, packet: &PacketRef<'_>, at: usize) {
+        let (headers, facts) = self.flows.find(LinkType::ETHERNET, packet);
         wide.others.push((at, headers));
         let columns = &mut wide.columns;
         columns.fingerprint[at] = 0;
@@ -285,25 +299,40 @@ impl<S: Sink> Worker<S> {
         &mut self,
         wide: &mut Wide,
         batch: &(impl Packets + ?Sized),
-        start: usize,
+        (start, places): (usize, &[u8]),
         (scanned, data): (&Scanned, &[&[u8]]),
     ) -> Result<(), SinkError> {
-        self.find_kept(wide, data.len());
+        if wide.kept.is_some() && self.policing.is_none() {
+            self.find_kept(wide, data.len());
+        } else {
+            self.decide_columns(wide, data.len());
+        }
         let mut others = 0;
-        let mut at = 0;
-        while at < data.len() {
-            let end = self.push_run(wide, (scanned, data), at, &mut others);
-            if end < data.len() {
-                // It refers to what is not defined yet, or does not fit.
-                self.record_one(wide, (end, &mut others), &batch.get(start + end))?;
+        for run in 0..wide.recorded.len() {
+            let Range { start: mut at, end } = wide.recorded[run].clone();
+            let ts_range_ns = if (at, end) == (0, data.len()) {
+                scanned.ts_ns
+            } else {
+                let times = wide.columns.ts_ns[at..end].iter();
+                times.fold([u64::MAX, 0], |[min, max], &ts| [min.min(ts), max.max(ts)])
+            };
+            let run = (scanned.interface, ts_range_ns, &data[..end]);
+            while at < end {
+                at = self.push_run(wide, run, at, &mut others);
+                if at < end {
+                    // It refers to what is not defined yet, or does not fit.
+                    let packet = batch.get(start + usize::from(places[at]));
+                    self.record_one(wide, (at, &mut others), &packet)?;
+                    at += 1;
+                }
             }
-            at = end + 1;
         }
         Ok(())
     }
 
     /// How much is kept of each packet.
-    fn find_kept(&self, wide: &mut Wide, count: usize) {
+    fn find_kept(&mut self, wide: &mut Wide, count: usize) {
+        self.packet_number += count as u64;
         let Wide {
             simd,
             kept: Some(kept),
@@ -312,6 +341,7 @@ impl<S: Sink> Worker<S> {
             kept_len,
             header_end,
             columns,
+            recorded,
             ..
         } = wide
         else {
@@ -322,6 +352,8 @@ impl<S: Sink> Worker<S> {
             let class = usize::from(self.classifier.class(id));
             (*kept_len, *kind) = (kept.payload[class], kept.kinds[class]);
         }
+        recorded.clear();
+        recorded.push(0..count);
         simd.run(KeptLen {
             kept_len,
             header_end,
@@ -334,16 +366,16 @@ impl<S: Sink> Worker<S> {
     fn push_run(
         &mut self,
         wide: &Wide,
-        (scanned, data): (&Scanned, &[&[u8]]),
+        (interface, ts_range_ns, data): (u16, [u64; 2], &[&[u8]]),
         from: usize,
         others: &mut usize,
     ) -> usize {
         let columns = &wide.columns;
         let run = PacketRun {
-            interface: scanned.interface,
+            interface,
             data,
             ts_ns: &columns.ts_ns,
-            ts_range_ns: scanned.ts_ns,
+            ts_range_ns,
             wire_len: &columns.wire_len,
             captured_len: &columns.captured_len,
             header_len: &wide.header_end,
@@ -360,8 +392,8 @@ impl<S: Sink> Worker<S> {
         let end = block.push_run(simd, &run, (from, seq), DEFINITIONS_LEN, define);
         let lanes = from..end;
         self.next_seq += lanes.len() as u64;
-        self.packet_number += lanes.len() as u64;
         let hasher = self.flows.hasher();
+        skip_others(wide, others, lanes.start);
         let mut noted = lanes.start;
         while let Some((at, headers)) = wide.others.get(*others).filter(|(at, _)| *at < lanes.end) {
             self.note_plain(columns, noted..*at);
@@ -402,6 +434,7 @@ impl<S: Sink> Worker<S> {
         lanes.header_len[0] = wide.header_end[at];
         lanes.facts[0].fingerprint = wide.columns.fingerprint[at];
         lanes.is_plain = 1;
+        skip_others(wide, others, at);
         if let Some((_, headers)) = wide.others.get(*others).filter(|(other, _)| *other == at) {
             lanes.is_plain = 0;
             lanes.headers[0] = *headers;
@@ -410,6 +443,19 @@ impl<S: Sink> Worker<S> {
             lanes.plain[0].source = wide.columns.source[at];
             lanes.plain[0].destination = wide.columns.destination[at];
         }
-        self.record(0, packet, wide.verdicts[at])
+        let [class, code, ..] = wide.kinds[at].to_le_bytes();
+        let kept = (KeepKind::of_flags(code), wide.kept_len[at]);
+        self.push(0, packet, class, kept, wide.verdicts[at])
+    }
+}
+
+/// Skips those that are not plain and come before a packet: they are not recorded.
+fn skip_others(wide: &Wide, others: &mut usize, at: usize) {
+    while wide
+        .others
+        .get(*others)
+        .is_some_and(|(other, _)| *other < at)
+    {
+        *others += 1;
     }
 }
