@@ -474,9 +474,10 @@ impl<S: Sink> Worker<S> {
             return places.len();
         }
         let (mut passed, mut filtered) = (0, Counters::default());
-        for at in 0..places.len() {
-            fetch(batch, start + LANES + at, 0);
-            let packet = batch.get(start + at);
+        for &place in &EVERY_PLACE[..places.len()] {
+            let at = start + usize::from(place);
+            fetch(batch, at + LANES, 0);
+            let packet = batch.get(at);
             let source = &self.sources[usize::from(packet.interface)];
             let passes = match source.filter.as_deref() {
                 None => true,
@@ -484,7 +485,7 @@ impl<S: Sink> Worker<S> {
                 Some(Err(_)) => false,
             };
             if passes {
-                places[passed] = EVERY_PLACE[at];
+                places[passed] = place;
                 passed += 1;
             } else {
                 filtered.add(wire_bytes(&packet));

@@ -181,8 +181,10 @@ pub(crate) fn plain_ipv6(packet: &[u8]) -> Option<Headers> {
             port: destination_port,
         },
     );
+    #[allow(clippy::cast_possible_truncation, reason = "at most 54 + 60")]
+    let header_len = header_len as u32;
     Some(Headers {
-        header_len: NETWORK_LEN_IPV6 as u32 + u32::from(transport_len),
+        header_len,
         transport_len: u16::from(transport_len),
         key: Some(key),
         low_to_high,

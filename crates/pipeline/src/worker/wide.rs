@@ -226,7 +226,7 @@ impl<S: Sink> Worker<S> {
                 match all.get(ahead) {
                     Some(later) => later.iter().for_each(|packet| prefetch(packet, 0)),
                     None => {
-                        (0..GROUP).for_each(|lane| fetch(batch, start + ahead * GROUP + lane, 0))
+                        (0..GROUP).for_each(|lane| fetch(batch, start + ahead * GROUP + lane, 0));
                     }
                 }
                 let packets = &all[group];
