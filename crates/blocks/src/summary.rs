@@ -45,7 +45,7 @@ impl AddAssign<&ClassCount> for ClassCount {
 ///   bloom_len bytes: Bloom filter over fingerprints of flows and addresses
 /// ```
 ///
-/// The filter is one of [`FilterKind`]; an empty one rules nothing out.
+/// The filter is a split-block one or, in older logs, a plain one; an empty one rules nothing out.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Summary {
     /// One entry per class and granularity that occurs.

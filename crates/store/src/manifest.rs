@@ -18,7 +18,7 @@ pub(crate) const VERSION: u32 = 2;
 pub struct Manifest {
     /// Always `strata-log`.
     pub format: String,
-    /// 1, or [`VERSION`] once a recording began whose blocks may hold compact packets.
+    /// 1, or 2 once a recording began whose blocks may hold compact packets.
     pub version: u32,
     /// CRC-32C of this file with eight zeros in this place, in hexadecimal.
     pub crc: String,
