@@ -222,6 +222,40 @@ fn over_a_link_nothing_is_lost_and_tshark_understands_it() {
             tshark_decodes(&wire);
         }
     }
+    a_sandboxed_switch_sends_raw_frames(&link, dir.path());
+}
+
+/// What the sandbox allows is enough for each of its connections.
+fn a_sandboxed_switch_sends_raw_frames(link: &Link, dir: &Path) {
+    let (log, socket) = (dir.join("sandboxed"), dir.join("control"));
+    let mut command = link.within(1, STRATA);
+    command.args(["relay", "--listen", "192.0.2.2", "--insecure", "-o"]);
+    let mut relay = relay(command.arg(&log));
+    let mut command = link.within(0, STRATA);
+    command.args(["switch", "--relay", "192.0.2.2", "--insecure"]);
+    command.args(["--transport", "raw", "--raw-interface", "eth0"]);
+    command.args(["--mode", "log-all", "-i", "lo", "--socket"]);
+    let mut switch = Process(command.arg(&socket).spawn().unwrap());
+    let logged = || {
+        let mut status = Command::new(STRATA);
+        let status = status.args(["status", "--json", "--socket"]).arg(&socket);
+        let json = status.output().unwrap().stdout;
+        let status: serde_json::Value = serde_json::from_slice(&json).unwrap_or_default();
+        let results = status["packets"].as_array().into_iter().flatten();
+        let mut logged = results.filter(|result| result["result"] == "logged");
+        logged.any(|result| result["packets"].as_u64() > Some(0))
+    };
+    let end = Instant::now() + Duration::from_secs(30);
+    while !logged() {
+        let ended = switch.0.try_wait().unwrap();
+        assert!(ended.is_none(), "it ended by itself: {ended:?}");
+        assert!(Instant::now() < end, "no packet was recorded");
+        let send = "for i in 1 2 3; do echo > /dev/udp/127.0.0.1/9; done";
+        succeeds(link.within(0, "bash").args(["-c", send]));
+    }
+    switch.signal("INT");
+    relay.signal("INT");
+    assert!(!exported(&log, &dir.join("sandboxed.pcapng")).is_empty());
 }
 
 /// The output of `strata` on a log, and whether it succeeded.

@@ -147,7 +147,10 @@ impl Configuration {
         Reach {
             log: spec.destination.dir(),
             socket_dirs: socket.and_then(SocketFile::own_dirs),
-            files: files.chain(spec.triggers.followed()).collect(),
+            files: files
+                .chain(spec.triggers.followed())
+                .chain(spec.destination.reads())
+                .collect(),
             interfaces: spec.interface_names(),
         }
     }

@@ -48,6 +48,21 @@ impl DestinationSpec {
         }
     }
 
+    /// What reconnecting reads: raw frames need the addresses of the interface and of its
+    /// neighbours.
+    pub(crate) fn reads(&self) -> Vec<PathBuf> {
+        match self {
+            Self::Relay(link) => match &link.transport {
+                Transport::Raw(_, interface) => vec![
+                    Path::new("/sys/class/net").join(interface).join("address"),
+                    "/proc/self/net/arp".into(),
+                ],
+                _ => Vec::new(),
+            },
+            Self::Log(_) => Vec::new(),
+        }
+    }
+
     /// The log's size limit, with this many workers.
     pub(crate) fn limit(&self, workers: u16) -> Option<Limit> {
         let Self::Log(log) = self else {
