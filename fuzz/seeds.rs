@@ -265,7 +265,7 @@ fn of_telemetry(corpus: &Path) -> io::Result<()> {
         (2, int.to_vec()),
         (3, b"\x2f\x80\0\x01\0\0\0\0".to_vec()),
     ] {
-        let len = u16::try_from(datagram.len()).unwrap_or(0);
+        let len = u16::try_from(datagram.len()).expect("seeds are short");
         all.extend_from_slice(&len.to_le_bytes());
         all.push(kind);
         all.extend_from_slice(&datagram);

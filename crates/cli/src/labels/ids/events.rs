@@ -1,0 +1,151 @@
+//! Events of Suricata and lines of Zeek's logs: what each says of an alarm, or of its flow.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use strata_pipeline::eve_alert;
+
+use super::super::flows::key;
+use super::super::rules::protocol;
+use super::super::{duration_ns, time_ns};
+use super::{Alarm, Format, Link, Reader, SEVERITY_NONE};
+
+#[derive(Deserialize)]
+struct EveEvent {
+    event_type: Option<String>,
+    timestamp: Option<String>,
+    flow_id: Option<u64>,
+    community_id: Option<String>,
+    src_ip: Option<IpAddr>,
+    dest_ip: Option<IpAddr>,
+    alert: Option<EveAlert>,
+    flow: Option<EveFlow>,
+}
+
+#[derive(Deserialize)]
+struct EveAlert {
+    category: Option<String>,
+    severity: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct EveFlow {
+    start: Option<String>,
+    end: Option<String>,
+}
+
+impl Reader {
+    /// An event of Suricata.
+    pub(super) fn eve(&mut self, text: &[u8]) -> Result<()> {
+        let event: EveEvent = serde_json::from_slice(text)?;
+        let link = event.flow_id.map(Link::Flow);
+        let time = |text: &Option<String>| {
+            let text = text.as_deref()?;
+            time_ns(text, self.offset_s).map(|(ns, _)| ns)
+        };
+        let start_ns = event.flow.as_ref().and_then(|flow| time(&flow.start));
+        match event.event_type.as_deref() {
+            Some("alert") => {}
+            // It is written when a flow ends, after its alerts.
+            Some("flow") => {
+                let end_ns = event.flow.as_ref().and_then(|flow| time(&flow.end));
+                if let (Some(link), Some(from), Some(to)) = (link, start_ns, end_ns)
+                    && self.links.contains(&link)
+                {
+                    self.spans.insert(link, (from, to.max(from)));
+                }
+                return Ok(());
+            }
+            Some(_) => return Ok(()),
+            None => bail!("no event_type: not an event of Suricata"),
+        }
+        let ts_ns = time(&event.timestamp);
+        let ts_ns = ts_ns.context("an alert without a valid timestamp")?;
+        let said = event.alert.context("an alert without an object 'alert'")?;
+        let category = said.category.filter(|text| !text.trim().is_empty());
+        let severity = said.severity.unwrap_or(SEVERITY_NONE);
+        let label = self.label(category.as_deref().unwrap_or("alert"), severity)?;
+        let flow = eve_alert(text)?.map(|alert| alert.flow);
+        self.add(Alarm {
+            key: flow,
+            community_id: event.community_id,
+            hosts: [event.src_ip, event.dest_ip],
+            link,
+            ts_ns,
+            start_ns,
+            severity,
+            label,
+        });
+        Ok(())
+    }
+
+    /// A line of Zeek's notice.log or conn.log, by its fields.
+    pub(super) fn zeek<'c>(
+        &mut self,
+        format: Format,
+        cell: impl Fn(&str) -> Option<&'c str>,
+    ) -> Result<()> {
+        let cell = |name: &str| cell(name).filter(|text| !matches!(*text, "-" | "(empty)" | ""));
+        let ts = cell("ts").context("no 'ts'")?;
+        let (ts_ns, _) = time_ns(ts, self.offset_s).with_context(|| format!("'{ts}' in 'ts'"))?;
+        let link = cell("uid").map(|uid| Link::Uid(uid.to_owned()));
+        if matches!(format, Format::ConnJson | Format::ConnTsv) {
+            let seconds: f64 = match cell("duration") {
+                Some(text) => text
+                    .parse()
+                    .with_context(|| format!("'{text}' in 'duration'"))?,
+                // A flow of one packet has none.
+                None => 0.0,
+            };
+            let link = link.context("no 'uid'")?;
+            if self.links.contains(&link) {
+                self.spans
+                    .insert(link, (ts_ns, ts_ns + duration_ns(seconds)));
+            }
+            return Ok(());
+        }
+        let note = cell("note").context("no 'note'")?;
+        let address = |name: &str| -> Result<Option<IpAddr>> {
+            let parse = |text: &str| {
+                text.parse()
+                    .with_context(|| format!("'{text}' in '{name}'"))
+            };
+            cell(name).map(parse).transpose()
+        };
+        let port = |name: &str| -> Result<Option<u16>> {
+            let parse = |text: &str| {
+                text.parse()
+                    .with_context(|| format!("'{text}' in '{name}'"))
+            };
+            cell(name).map(parse).transpose()
+        };
+        let ends = [address("id.orig_h")?, address("id.resp_h")?];
+        let ports = [port("id.orig_p")?, port("id.resp_p")?];
+        let number = cell("proto").and_then(|name| protocol(name).ok());
+        let flow = match (ends, ports, number) {
+            ([Some(from), Some(to)], [Some(source), Some(destination)], Some(number))
+                if from.is_ipv4() == to.is_ipv4() =>
+            {
+                Some(key((from, source), (to, destination), number))
+            }
+            _ => None,
+        };
+        let hosts = match ends {
+            [None, None] => [address("src")?, address("dst")?],
+            ends => ends,
+        };
+        let label = self.label(note, SEVERITY_NONE)?;
+        self.add(Alarm {
+            key: flow,
+            community_id: cell("community_id").map(str::to_owned),
+            hosts,
+            link,
+            ts_ns,
+            start_ns: None,
+            severity: SEVERITY_NONE,
+            label,
+        });
+        Ok(())
+    }
+}
