@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed step is a failed test")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use proptest::prelude::*;
 use strata_dta::append::{Append, Cursor, End};
@@ -421,4 +421,41 @@ proptest! {
             prop_assert_eq!(&expected[expected.len() - found.len()..], &found[..]);
         }
     }
+}
+
+#[test]
+fn reporters_at_one_address_number_their_reports_each_and_forged_ports_fill_nothing() {
+    let mut world = World::new(|_| ());
+    let first = world.translator.reporter_at(SocketAddr::new(SWITCH, 1000));
+    let second = world.translator.reporter_at(SocketAddr::new(SWITCH, 1001));
+    let datagram = |session, sequence, key: u32| {
+        let key = key.to_be_bytes();
+        let report = value(&key);
+        let mut repr = packed::Repr::of(&report, KEPT);
+        (repr.session, repr.sequence, repr.time_ns) = (session, sequence, 7);
+        let mut bytes = Vec::new();
+        repr.emit(&[report], &mut bytes);
+        bytes
+    };
+    for n in 0..10 {
+        for (origin, session) in [(first, 3), (second, 9)] {
+            let World {
+                translator,
+                collectors,
+                nacks,
+                ..
+            } = &mut world;
+            let bytes = datagram(session, n, n + u32::from(session) * 100);
+            translator.receive_from(origin.unwrap(), &bytes, 0, collectors, nacks);
+        }
+    }
+    for origin in [first, second] {
+        let counters = world.translator.counters(origin.unwrap());
+        assert_eq!((counters.accepted, counters.missing), (10, 0));
+    }
+    for port in 2000..3000 {
+        let origin = world.translator.reporter_at(SocketAddr::new(SWITCH, port));
+        assert!(origin.is_some());
+    }
+    assert_eq!(world.translator.sources().count(), 17);
 }

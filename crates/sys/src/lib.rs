@@ -7,6 +7,7 @@
 //! aligned    memory at an address suitable for direct writes
 //! growing    memory that grows where it is, and which another thread makes present
 //! shared     memory that another process or a NIC writes too: copied, never borrowed
+//! words      memory in a file that one process writes while others read it
 //! disk       blocks being written to a disk, kept until the kernel has released them
 //! uring      io_uring(7)
 //! socket     packet sockets, options, many messages with one call
@@ -40,6 +41,7 @@ pub mod socket;
 mod uring;
 #[cfg(feature = "verbs")]
 pub mod verbs;
+pub mod words;
 pub mod xdp;
 
 pub use aligned::{ALIGNMENT, AlignedBytes};

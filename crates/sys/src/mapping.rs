@@ -37,6 +37,17 @@ impl Mapping {
         Self::map(fd.as_raw_fd(), len, ACCESS, flags, offset)
     }
 
+    /// As [`Mapping::of`], for reading only: writing to it ends the process.
+    pub(crate) fn read_only(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+        Self::map(fd.as_raw_fd(), len, libc::PROT_READ, libc::MAP_SHARED, 0)
+    }
+
+    /// Huge pages are preferred, where the system and what is mapped have them.
+    pub(crate) fn prefer_huge_pages(&self) {
+        // SAFETY: advice about our own mapping. Without huge pages it fails, and changes nothing.
+        unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, libc::MADV_HUGEPAGE) };
+    }
+
     /// Our own memory, initially zero.
     pub(crate) fn anonymous(len: usize) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
@@ -48,8 +59,7 @@ impl Mapping {
     pub(crate) fn reserved(len: usize) -> io::Result<Self> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         let mapping = Self::map(-1, len, libc::PROT_NONE, flags, 0)?;
-        // SAFETY: advice about our own mapping. Without huge pages it fails, and changes nothing.
-        unsafe { libc::madvise(mapping.start.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+        mapping.prefer_huge_pages();
         Ok(mapping)
     }
 

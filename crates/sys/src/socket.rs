@@ -122,6 +122,19 @@ pub(crate) unsafe fn get_option<T: Copy>(
     check(done).map(|()| value)
 }
 
+/// Datagrams that arrived at a socket and were dropped, since its buffer was full; modulo 2^32.
+///
+/// # Errors
+///
+/// What the operating system says.
+pub fn dropped(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    /// `SK_MEMINFO_DROPS` of `SK_MEMINFO_VARS` (linux/sock_diag.h).
+    const DROPS: usize = 8;
+    // SAFETY: an array of integers.
+    let values = unsafe { get_option::<[u32; 9]>(fd, libc::SOL_SOCKET, libc::SO_MEMINFO) };
+    values.map(|values| values[DROPS])
+}
+
 /// A classic BPF filter that keeps the first `snaplen` bytes of every packet; with 0 it admits no
 /// packet.
 ///

@@ -173,6 +173,12 @@ impl Table {
         }
         Ok(table)
     }
+
+    /// The lists that it appends to, with the names of the reports that do.
+    pub fn lists(&self) -> impl Iterator<Item = (u32, &str)> {
+        let lists = self.report.iter();
+        lists.filter_map(|rule| Some((rule.list?, rule.name.as_str())))
+    }
 }
 
 impl Rule {

@@ -22,7 +22,7 @@ mod limit;
 mod sequence;
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::append::{Append, End, Lists};
 use crate::hash::{KeyHash, KeyHasher, REDUNDANCY_MAX};
@@ -40,6 +40,9 @@ const LOOKED_AT: usize = 4096;
 /// and a network that duplicates datagrams would keep a translator at its limit busy with what it
 /// drops, for ever.
 const NACKS_MAX: u8 = 8;
+
+/// Ports of an address that are reporters of their own.
+const PORTS_MAX: u8 = 16;
 
 /// How many operations may be asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -169,7 +172,9 @@ pub struct Translator {
     cache: Option<Cache>,
     lists: Option<Lists>,
     limit: Option<Limit>,
-    by_address: HashMap<IpAddr, Origin>,
+    /// With port 0, all of an address.
+    by_address: HashMap<SocketAddr, Origin>,
+    by_port: HashMap<IpAddr, u8>,
     reporters: Vec<Reporter>,
     /// Datagrams of senders that are not listened to.
     strangers: u64,
@@ -198,6 +203,7 @@ impl Translator {
             lists,
             limit,
             by_address: HashMap::new(),
+            by_port: HashMap::new(),
             reporters: Vec::new(),
             strangers: 0,
             options,
@@ -206,17 +212,38 @@ impl Translator {
 
     /// The number of a reporter; `None` if it is not listened to.
     pub fn reporter(&mut self, address: IpAddr) -> Option<Origin> {
-        if let Some(&origin) = self.by_address.get(&address) {
+        self.reporter_at(SocketAddr::new(address, 0))
+    }
+
+    /// The number of a reporter that has its port for itself, as those of version 2 do: several at
+    /// one address number their reports each. After 16 ports of an address, further ones are taken
+    /// for one reporter, so that nobody who forges ports fills the table. `None` if it is not
+    /// listened to.
+    pub fn reporter_at(&mut self, source: SocketAddr) -> Option<Origin> {
+        if let Some(&origin) = self.by_address.get(&source) {
             return Some(origin);
         }
+        let address = source.ip();
+        if source.port() != 0 {
+            if self.by_port.get(&address).is_some_and(|&n| n >= PORTS_MAX) {
+                return self.reporter(address);
+            }
+            let origin = self.add(source)?;
+            *self.by_port.entry(address).or_insert(0) += 1;
+            return Some(origin);
+        }
+        self.add(source)
+    }
+
+    fn add(&mut self, source: SocketAddr) -> Option<Origin> {
         let allowed = self.options.allowed.as_ref();
-        let is_allowed = allowed.is_none_or(|allowed| allowed.contains(&address));
+        let is_allowed = allowed.is_none_or(|allowed| allowed.contains(&source.ip()));
         let number = u16::try_from(self.reporters.len()).ok()?;
         if !is_allowed || number >= self.options.reporters_max {
             return None;
         }
         self.reporters.push(Reporter::default());
-        self.by_address.insert(address, Origin(number));
+        self.by_address.insert(source, Origin(number));
         Some(Origin(number))
     }
 
@@ -230,12 +257,19 @@ impl Translator {
         self.reporters[usize::from(origin.0)].counters
     }
 
-    /// All reporters with their counters.
+    /// All reporters with their counters, by address; one with several ports comes several times.
     pub fn reporters(&self) -> impl Iterator<Item = (IpAddr, ReporterCounters)> + '_ {
+        self.sources()
+            .map(|(source, counters)| (source.ip(), counters))
+    }
+
+    /// All reporters with their counters. Port 0 stands for those that do not have their ports for
+    /// themselves.
+    pub fn sources(&self) -> impl Iterator<Item = (SocketAddr, ReporterCounters)> + '_ {
         let counters = |origin: &Origin| self.reporters[usize::from(origin.0)].counters;
         self.by_address
             .iter()
-            .map(move |(&address, origin)| (address, counters(origin)))
+            .map(move |(&source, origin)| (source, counters(origin)))
     }
 
     /// Datagrams of senders that are not listened to.
