@@ -24,6 +24,7 @@ use strata_dta::postcarding::Postcarding;
 use strata_dta::protocol::{Flags, Report, packed, published};
 use strata_dta::translator::{Options, Translator};
 use strata_dta::{KeyHasher, Local, Origin};
+use strata_sys::Growing;
 use strata_wire::{mix64, prefetch};
 
 /// Reports whose flows come in any order, for Postcards.
@@ -198,8 +199,11 @@ fn main() {
         .map(|n| n.parse::<usize>().unwrap());
     let mib = arguments.next().map_or(1024, |n| n);
     let count = arguments.next().map_or(10, |n| n) * 1_000_000;
-    let mut memory = vec![1_u8; mib << 20];
-    let limit = limit(&mut memory, count);
+    // In huge pages, as collectors should have it; every page is present before anything is timed.
+    let mut memory = Growing::<u8>::new(mib << 20, mib << 20).unwrap();
+    memory.fill(1);
+    let memory = &mut memory[..];
+    let limit = limit(memory, count);
     println!("{mib} MiB, {count} reports; limit: random lines, fetched ahead: {limit:.1} M/s");
     let hasher = KeyHasher::new([1, 2]);
     let keys = keys(count);
@@ -220,7 +224,7 @@ fn main() {
             &format!("Key-Write N={redundancy}, published"),
             bar,
             &options,
-            &mut memory,
+            memory,
             limit,
         );
         let datagrams = Datagrams::packed(&reports, 4, 4, redundancy);
@@ -228,12 +232,12 @@ fn main() {
             &format!("Key-Write N={redundancy}, packed"),
             bar,
             &options,
-            &mut memory,
+            memory,
             limit,
         );
     }
     if wanted("queries") {
-        queries(&options, &memory, &keys, limit);
+        queries(&options, memory, &keys, limit);
     }
     for (redundancy, bar) in [(1, 25.0), (2, 15.0)] {
         let report = |key| Report::KeyIncrement {
@@ -247,13 +251,12 @@ fn main() {
             &format!("Key-Increment N={redundancy}, packed"),
             bar,
             &options,
-            &mut memory,
+            memory,
             limit,
         );
     }
-    postcards(&mut memory, hasher, count, limit);
-    append(&mut memory, hasher, count, limit);
-    drop(memory);
+    postcards(memory, hasher, count, limit);
+    append(memory, hasher, count, limit);
     if wanted("tables") {
         tables(&keys, limit);
     }

@@ -21,7 +21,7 @@
 
 use strata_wire::exact;
 
-use crate::protocol::{DATA_LEN_MAX, Refusal};
+use crate::protocol::{DATA_LEN_MAX, Refusal, packed};
 use crate::sink::{Operation, Origin, Room, Sink};
 
 /// Entries of a batch at most.
@@ -181,11 +181,15 @@ struct Head {
     end: End,
     /// When the first entry of the batch came.
     since_ns: u64,
+    /// Where its next entry goes, in all batches.
+    at: usize,
     /// Entries of the batch.
-    filled: usize,
+    filled: u32,
+    /// Where it will be written: its number modulo the slots of a list.
+    slot: u32,
 }
 
-/// The translator's half: a batch of each list. Memory: a slot and 32 bytes a list, and 128 more
+/// The translator's half: a batch of each list. Memory: a slot and 40 bytes a list, and 128 more
 /// if origins are kept.
 #[derive(Debug)]
 pub struct Lists {
@@ -194,9 +198,19 @@ pub struct Lists {
     heads: Vec<Head>,
     /// A slot for each list, as it will be written.
     batches: Vec<u8>,
+    /// Bytes of such a slot, and of a list's ring of them.
+    slot_len: usize,
+    ring_len: u64,
+    /// Entries of a full batch.
+    batch: u32,
     origins: Vec<[Origin; BATCH_MAX]>,
     hand: usize,
-    counters: ListCounters,
+    /// Entries taken, and those written since.
+    entries: u64,
+    written: u64,
+    /// Batches written full, and before that.
+    full: u64,
+    aged: u64,
 }
 
 impl Lists {
@@ -214,16 +228,29 @@ impl Lists {
     ) -> Self {
         let lists = store.lists as usize * collectors;
         assert!(u32::try_from(lists).is_ok(), "list numbers have 32 bits");
-        let head = |list| Head {
-            end: end(list),
-            ..Head::default()
+        let slot_len = store.slot_len();
+        let head = |list: u32| {
+            let end = end(list);
+            Head {
+                end,
+                since_ns: 0,
+                at: list as usize * slot_len + HEADER_LEN,
+                filled: 0,
+                slot: exact::<u32>(end.batches % u64::from(store.slots)),
+            }
         };
         Self {
             heads: (0..u32::MAX).take(lists).map(head).collect(),
-            batches: vec![0; lists * store.slot_len()],
+            slot_len,
+            ring_len: u64::from(store.slots) * slot_len as u64,
+            batch: exact::<u32>(store.batch),
+            batches: vec![0; lists * slot_len],
             origins: vec![[Origin::default(); BATCH_MAX]; if keeps_origins { lists } else { 0 }],
             hand: 0,
-            counters: ListCounters::default(),
+            entries: 0,
+            written: 0,
+            full: 0,
+            aged: 0,
             store,
         }
     }
@@ -231,7 +258,12 @@ impl Lists {
     /// What it has counted.
     #[must_use]
     pub fn counters(&self) -> ListCounters {
-        self.counters
+        ListCounters {
+            entries: self.entries,
+            full: self.full,
+            aged: self.aged,
+            held: self.entries - self.written,
+        }
     }
 
     /// Number of lists.
@@ -261,41 +293,85 @@ impl Lists {
         now_ns: u64,
         sinks: &mut [S],
     ) -> Result<(), Refusal> {
-        let index = list as usize;
-        let Some(head) = self.heads.get_mut(index) else {
-            return Err(Refusal::List);
-        };
         let entry_len = self.store.entry_len;
         if entry.is_empty() || entry.len() > entry_len {
             return Err(Refusal::DataLen);
         }
+        let put = match entry.first_chunk::<4>() {
+            Some(word) if entry_len == 4 => self.hold(list, word, 4, origin, now_ns, sinks),
+            _ => self.hold(list, entry, entry_len, origin, now_ns, sinks),
+        };
+        self.entries += u64::from(put.is_some());
+        put.ok_or(Refusal::List)
+    }
+
+    /// [`Lists::put`] of each report of a datagram, to a sink that has room for them; how many are
+    /// of no list.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::DataLen`]; all are refused then.
+    #[inline(never)]
+    pub(crate) fn put_all<S: Sink>(
+        &mut self,
+        packet: &packed::Packet<'_>,
+        origin: Origin,
+        now_ns: u64,
+        sinks: &mut [S],
+    ) -> Result<u64, Refusal> {
+        let (data_len, entry_len) = (packet.data_len(), self.store.entry_len);
+        if data_len > entry_len {
+            return Err(Refusal::DataLen);
+        }
+        let mut held = 0;
+        if (data_len, entry_len) == (4, 4) {
+            for &[a, b, c, d, entry @ ..] in packet.body().as_chunks::<8>().0 {
+                let list = u32::from_be_bytes([a, b, c, d]);
+                let put = self.hold(list, &entry, 4, origin, now_ns, sinks);
+                held += u64::from(put.is_some());
+            }
+        } else {
+            for report in packet.body().chunks_exact(packet.report_len()) {
+                let (list, entry) = report.split_first_chunk().expect("a report has a list");
+                let list = u32::from_be_bytes(*list);
+                let put = self.hold(list, entry, entry_len, origin, now_ns, sinks);
+                held += u64::from(put.is_some());
+            }
+        }
+        self.entries += held;
+        Ok(u64::from(packet.count()) - held)
+    }
+
+    /// Puts an entry of up to `entry_len` bytes into its batch; `None` if there is no such list.
+    /// The caller counts it.
+    #[inline(always)]
+    fn hold<S: Sink>(
+        &mut self,
+        list: u32,
+        entry: &[u8],
+        entry_len: usize,
+        origin: Origin,
+        now_ns: u64,
+        sinks: &mut [S],
+    ) -> Option<()> {
+        let index = list as usize;
+        let head = self.heads.get_mut(index)?;
         if head.filled == 0 {
             head.since_ns = now_ns;
         }
-        let slot_len = self.store.slot_len();
-        let at = index * slot_len + HEADER_LEN + head.filled * entry_len;
-        let place = &mut self.batches[at..at + entry_len];
-        if let (Ok(place), Ok(word)) = (
-            <&mut [u8; 4]>::try_from(&mut *place),
-            <[u8; 4]>::try_from(entry),
-        ) {
-            *place = word;
-        } else {
-            let (data, pad) = place.split_at_mut(entry.len());
-            data.copy_from_slice(entry);
-            pad.fill(0);
-        }
+        let (place, pad) = self.batches[head.at..][..entry_len].split_at_mut(entry.len());
+        place.copy_from_slice(entry);
+        pad.fill(0);
         if S::KEEPS_ORIGINS {
-            self.origins[index][head.filled] = origin;
+            self.origins[index][head.filled as usize] = origin;
         }
+        head.at += entry_len;
         head.filled += 1;
-        self.counters.entries += 1;
-        self.counters.held += 1;
-        if head.filled == self.store.batch {
-            self.counters.full += 1;
+        if head.filled == self.batch {
+            self.full += 1;
             self.write(index, sinks);
         }
-        Ok(())
+        Some(())
     }
 
     /// Writes batches whose first entry came before `before_ns`, of the next `lists_max` lists, as
@@ -308,7 +384,7 @@ impl Lists {
                 if sink.room(Operation::Write) == Room::Operations(0) {
                     return;
                 }
-                self.counters.aged += 1;
+                self.aged += 1;
                 self.write(self.hand, sinks);
             }
             self.hand = (self.hand + 1) % self.heads.len();
@@ -317,29 +393,38 @@ impl Lists {
 
     #[inline]
     fn write<S: Sink>(&mut self, index: usize, sinks: &mut [S]) {
-        let store = &self.store;
         let head = &mut self.heads[index];
-        let slot_len = store.slot_len();
-        let slot = &mut self.batches[index * slot_len..][..slot_len];
-        let used = HEADER_LEN + head.filled * store.entry_len;
-        let trailer = store.trailer_at();
-        slot[used..trailer].fill(0);
+        let start = index * self.slot_len;
+        let used = head.at - start;
+        let slot = &mut self.batches[start..][..self.slot_len];
+        let trailer = self.slot_len - TRAILER_LEN;
+        if used < trailer {
+            slot[used..trailer].fill(0);
+        }
         let number = (head.end.batches + 1).to_le_bytes();
-        let header = (head.end.entries & u64::MAX >> 8) | (head.filled as u64) << 56;
+        let header = (head.end.entries & u64::MAX >> 8) | u64::from(head.filled) << 56;
         slot[..8].copy_from_slice(&number);
         slot[8..16].copy_from_slice(&header.to_le_bytes());
         slot[trailer..].copy_from_slice(&number);
         let origins: &[Origin] = match self.origins.get(index) {
-            Some(origins) => &origins[..head.filled],
+            Some(origins) => &origins[..head.filled as usize],
             None => &[],
         };
         let collectors = sinks.len();
-        let list = u32::try_from(index / collectors).expect("list numbers have 32 bits");
-        let at = store.at(list, head.end.batches);
-        sinks[index % collectors].write(at, slot, origins);
-        self.counters.held -= head.filled as u64;
+        let (list, collector) = match collectors {
+            1 => (index, 0),
+            _ => (index / collectors, index % collectors),
+        };
+        let ring = self.store.base + list as u64 * self.ring_len;
+        let place = |slot: u32| ring + u64::from(slot) * self.slot_len as u64;
+        sinks[collector].write(place(head.slot), slot, origins);
+        let next = head.slot + 1;
+        head.slot = if next == self.store.slots { 0 } else { next };
+        sinks[collector].expect(place(head.slot), self.slot_len);
+        self.written += u64::from(head.filled);
         head.end.batches += 1;
-        head.end.entries += head.filled as u64;
+        head.end.entries += u64::from(head.filled);
+        head.at = start + HEADER_LEN;
         head.filled = 0;
     }
 }

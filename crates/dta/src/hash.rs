@@ -44,22 +44,21 @@ impl KeyHasher {
     #[must_use]
     pub fn hash(&self, key: &[u8]) -> KeyHash {
         if let Ok(word) = <[u8; 4]>::try_from(key) {
-            let sum = self.first(u64::from(u32::from_le_bytes(word)), 4);
-            return self.finish(sum);
+            return self.hash4(word);
         }
-        let mut words = [0_u64; 5];
-        for (word, bytes) in words.iter_mut().zip(key.chunks(8)) {
-            let mut whole = [0; 8];
-            whole[..bytes.len()].copy_from_slice(bytes);
-            *word = u64::from_le_bytes(whole);
-        }
-        assert!(key.len() <= 40, "keys have up to 40 bytes");
+        let words = words(key);
         let k = &self.key;
         let sum = self
             .first(words[0], key.len() as u64)
             .wrapping_add(nh(words[1], k[2], words[2], k[3]))
             .wrapping_add(nh(words[3], k[4], words[4], k[5]));
         self.finish(sum)
+    }
+
+    /// As [`KeyHasher::hash`].
+    #[inline(always)]
+    pub(crate) fn hash4(&self, key: [u8; 4]) -> KeyHash {
+        self.finish(self.first(u64::from(u32::from_le_bytes(key)), 4))
     }
 
     #[inline(always)]
@@ -82,6 +81,28 @@ impl KeyHasher {
         let word = value.map_or(1 << 32, u64::from);
         high(mix64((word ^ VALUE).wrapping_add(self.key[7])))
     }
+}
+
+/// A key as little-endian words, padded with zeros. Its last word is what is left of the last 8
+/// bytes, so nothing is copied byte by byte.
+#[inline(always)]
+fn words(key: &[u8]) -> [u64; 5] {
+    assert!(key.len() <= 40, "keys have up to 40 bytes");
+    let mut words = [0; 5];
+    let (whole, rest) = key.as_chunks();
+    for (word, bytes) in words.iter_mut().zip(whole) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    if !rest.is_empty() {
+        words[whole.len()] = match key.last_chunk() {
+            Some(last) => u64::from_le_bytes(*last) >> (64 - 8 * rest.len()),
+            None => rest
+                .iter()
+                .rev()
+                .fold(0, |word, &byte| word << 8 | u64::from(byte)),
+        };
+    }
+    words
 }
 
 #[inline(always)]
@@ -190,6 +211,22 @@ mod tests {
         }
         let other = KeyHasher::new([1, 3]);
         assert_ne!(hasher.hash(b"key!"), other.hash(b"key!"));
+    }
+
+    #[test]
+    fn words_of_a_key_are_its_bytes_padded() {
+        let bytes: Vec<u8> = (1..=40).collect();
+        for len in 1..=40 {
+            let mut padded = [0; 40];
+            padded[..len].copy_from_slice(&bytes[..len]);
+            let naive: Vec<_> = padded
+                .as_chunks()
+                .0
+                .iter()
+                .map(|word| u64::from_le_bytes(*word))
+                .collect();
+            assert_eq!(words(&bytes[..len])[..], naive, "{len}");
+        }
     }
 
     #[test]

@@ -10,8 +10,8 @@
 
 use strata_wire::exact;
 
-use crate::hash::{KeyHash, REDUNDANCY_MAX};
-use crate::protocol::Refusal;
+use crate::hash::{KeyHash, KeyHasher, REDUNDANCY_MAX};
+use crate::protocol::{Refusal, packed};
 use crate::sink::{Origin, Sink};
 
 const COUNTER_LEN: u64 = 8;
@@ -92,9 +92,13 @@ impl KeyIncrement {
         if redundancy == 0 {
             return Err(Refusal::Redundancy);
         }
+        let count = self.operations(redundancy);
+        if let 1 = count {
+            sink.fetch_add(self.at(key, 0), counter, &[origin]);
+            return Ok(());
+        }
         let mut places = [u64::MAX; REDUNDANCY_MAX as usize];
         // From the last to the first: the first is never left out, so it names the report.
-        let count = self.operations(redundancy);
         for n in (1..count).rev() {
             places[usize::from(n)] = self.at(key, n);
         }
@@ -105,6 +109,35 @@ impl KeyIncrement {
             }
         }
         sink.fetch_add(places[0], counter, &[origin]);
+        Ok(())
+    }
+
+    /// [`KeyIncrement::add`] of each report of a datagram, to a sink that has room for them.
+    ///
+    /// # Errors
+    ///
+    /// As [`KeyIncrement::add`]; it is the same for all, so all are refused or none.
+    #[inline(never)]
+    pub(crate) fn add_all<S: Sink>(
+        &self,
+        hasher: &KeyHasher,
+        packet: &packed::Packet<'_>,
+        origin: Origin,
+        sink: &mut S,
+    ) -> Result<(), Refusal> {
+        let (redundancy, key_len) = (packet.redundancy(), packet.key_len());
+        if key_len == 4 {
+            for &[a, b, c, d, counter @ ..] in packet.body().as_chunks::<12>().0 {
+                let key = hasher.hash4([a, b, c, d]);
+                self.add(key, redundancy, u64::from_be_bytes(counter), origin, sink)?;
+            }
+            return Ok(());
+        }
+        for report in packet.body().chunks_exact(packet.report_len()) {
+            let (key, counter) = report.split_last_chunk().expect("a report has a counter");
+            let counter = u64::from_be_bytes(*counter);
+            self.add(hasher.hash(key), redundancy, counter, origin, sink)?;
+        }
         Ok(())
     }
 
@@ -192,7 +225,6 @@ impl KeyIncrement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hash::KeyHasher;
     use crate::sink::Local;
     use proptest::prelude::*;
     use std::collections::HashMap;

@@ -11,12 +11,14 @@
 
 use strata_wire::exact;
 
-use crate::hash::{KeyHash, REDUNDANCY_MAX};
-use crate::protocol::{DATA_LEN_MAX, Refusal};
+use crate::hash::{KeyHash, KeyHasher, REDUNDANCY_MAX};
+use crate::protocol::{DATA_LEN_MAX, Refusal, packed};
 use crate::sink::{Origin, Sink};
 
 const CHECKSUM_LEN: usize = 4;
 const SLOT_LEN_MAX: usize = 128;
+/// A slot of values of 4 bytes.
+const WORD_LEN: usize = 8;
 const _: () = assert!(CHECKSUM_LEN + DATA_LEN_MAX <= SLOT_LEN_MAX);
 
 /// Where the slots lie and what they hold: the same at translator and collector.
@@ -106,18 +108,71 @@ impl KeyWrite {
             return Err(Refusal::DataLen);
         }
         let copies = redundancy.min(REDUNDANCY_MAX);
+        if self.slot_len() == WORD_LEN
+            && let Ok(data) = data.try_into()
+        {
+            self.put_word(key, copies, data, origin, sink);
+            return Ok(());
+        }
         let checksum = key.checksum(self.checksum_bits).to_le_bytes();
         let mut slot = [0; SLOT_LEN_MAX];
         slot[..CHECKSUM_LEN].copy_from_slice(&checksum);
-        match <[u8; 4]>::try_from(data) {
-            Ok(word) => slot[4..8].copy_from_slice(&word),
-            Err(_) => slot[4..4 + data.len()].copy_from_slice(data),
-        }
+        slot[CHECKSUM_LEN..CHECKSUM_LEN + data.len()].copy_from_slice(data);
         let slot = &slot[..self.slot_len()];
         for n in 0..copies - 1 {
             sink.write(self.at(key, n), slot, &[]);
         }
         sink.write(self.at(key, copies - 1), slot, &[origin]);
+        Ok(())
+    }
+
+    /// A report whose slot has 8 bytes and is full.
+    #[inline(always)]
+    fn put_word<S: Sink>(
+        &self,
+        key: KeyHash,
+        copies: u8,
+        [a, b, c, d]: [u8; 4],
+        origin: Origin,
+        sink: &mut S,
+    ) {
+        let [e, f, g, h] = key.checksum(self.checksum_bits).to_le_bytes();
+        let slot = [e, f, g, h, a, b, c, d];
+        for n in 0..copies - 1 {
+            sink.write_word(self.at(key, n), slot, &[]);
+        }
+        sink.write_word(self.at(key, copies - 1), slot, &[origin]);
+    }
+
+    /// [`KeyWrite::put`] of each report of a datagram, to a sink that has room for them.
+    ///
+    /// # Errors
+    ///
+    /// As [`KeyWrite::put`]; it is the same for all, so all are refused or none.
+    #[inline(never)]
+    pub(crate) fn put_all<S: Sink>(
+        &self,
+        hasher: &KeyHasher,
+        packet: &packed::Packet<'_>,
+        origin: Origin,
+        sink: &mut S,
+    ) -> Result<(), Refusal> {
+        let (redundancy, key_len) = (packet.redundancy(), packet.key_len());
+        if (key_len, packet.data_len(), self.slot_len()) == (4, 4, WORD_LEN) {
+            if self.data_len < 4 {
+                return Err(Refusal::DataLen);
+            }
+            let copies = redundancy.min(REDUNDANCY_MAX);
+            for &[a, b, c, d, data @ ..] in packet.body().as_chunks::<8>().0 {
+                let key = hasher.hash4([a, b, c, d]);
+                self.put_word(key, copies, data, origin, sink);
+            }
+            return Ok(());
+        }
+        for report in packet.body().chunks_exact(packet.report_len()) {
+            let (key, data) = report.split_at(key_len);
+            self.put(hasher.hash(key), redundancy, data, origin, sink)?;
+        }
         Ok(())
     }
 
@@ -188,7 +243,6 @@ impl KeyWrite {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hash::KeyHasher;
     use crate::sink::{Local, Operation, Room};
 
     /// Remembers operations.

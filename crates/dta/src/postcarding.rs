@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use strata_wire::exact;
 
 use crate::hash::{KeyHash, KeyHasher, REDUNDANCY_MAX};
-use crate::protocol::Refusal;
+use crate::protocol::{Refusal, packed};
 use crate::sink::{Operation, Origin, Room, Sink};
 
 /// Hops of a path at most.
@@ -282,6 +282,18 @@ pub struct CacheCounters {
     pub held: u64,
 }
 
+/// Rows that are fetched together.
+const AHEAD: usize = 16;
+
+/// What became of the reports of a datagram: those that took another's place, and those that were
+/// refused because of their hop and their path length.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PutAll {
+    pub(crate) superseded: u64,
+    pub(crate) hop: u64,
+    pub(crate) path_len: u64,
+}
+
 /// The translator's cache of rows. Memory: 64 bytes a row, and 16 more if origins are kept.
 #[derive(Debug)]
 pub struct Cache {
@@ -352,7 +364,7 @@ impl Cache {
     /// # Errors
     ///
     /// [`Refusal::Hop`], [`Refusal::PathLen`]; nothing changes then.
-    #[inline]
+    #[inline(always)]
     #[allow(
         clippy::too_many_arguments,
         reason = "a postcard, its reporter, the time"
@@ -375,9 +387,10 @@ impl Cache {
             return Err(Refusal::Hop);
         }
         let index = key.row(self.rows.len());
-        let row = self.rows[index];
-        if row.reported == 0 || row.key != key {
-            if row.reported != 0 {
+        let row = &self.rows[index];
+        let is_empty = row.reported == 0;
+        if is_empty || row.key != key {
+            if !is_empty {
                 self.counters.collided += 1;
                 self.write(index, sinks);
             }
@@ -410,6 +423,39 @@ impl Cache {
             self.write(index, sinks);
         }
         Ok((!is_first).then_some(before))
+    }
+
+    /// [`Cache::put`] of each report of a datagram, to a sink that has room for whatever they cause.
+    #[inline(never)]
+    pub(crate) fn put_all<S: Sink>(
+        &mut self,
+        packet: &packed::Packet<'_>,
+        origin: Origin,
+        now_ns: u64,
+        sinks: &mut [S],
+    ) -> PutAll {
+        let hasher = self.store.hasher;
+        let (report_len, key_len) = (packet.report_len(), packet.key_len());
+        let mut done = PutAll::default();
+        for reports in packet.body().chunks(AHEAD * report_len) {
+            let mut keys = [KeyHash::default(); AHEAD];
+            for (key, report) in keys.iter_mut().zip(reports.chunks_exact(report_len)) {
+                *key = match report.first_chunk() {
+                    Some(word) if key_len == 4 => hasher.hash4(*word),
+                    _ => hasher.hash(&report[..key_len]),
+                };
+                self.prefetch(*key);
+            }
+            for (key, report) in keys.iter().zip(reports.chunks_exact(report_len)) {
+                let (hop, path_len, value) = packed::postcard(&report[key_len..]);
+                match self.put(*key, hop, path_len, value, origin, now_ns, sinks) {
+                    Ok(superseded) => done.superseded += u64::from(superseded.is_some()),
+                    Err(Refusal::Hop) => done.hop += 1,
+                    Err(_) => done.path_len += 1,
+                }
+            }
+        }
+        done
     }
 
     /// Writes rows whose first postcard came before `before_ns`, of the next `rows_max` rows, as

@@ -40,14 +40,25 @@ pub trait Sink {
 
     /// Adds to the 8 bytes at `at`, a multiple of 8, modulo 2^64.
     fn fetch_add(&mut self, at: u64, add: u64, origins: &[Origin]);
+
+    /// [`Sink::write`] of 8 bytes.
+    #[inline(always)]
+    fn write_word(&mut self, at: u64, word: [u8; 8], origins: &[Origin]) {
+        self.write(at, &word, origins);
+    }
+
+    /// `len` bytes at `at` are going to be written, in a while.
+    #[inline(always)]
+    fn expect(&mut self, _at: u64, _len: usize) {}
 }
 
 /// Operations between being asked for and being done: as many lines of memory are fetched
 /// meanwhile.
 const DELAYED: usize = 32;
-/// Longest write that is delayed; what is longer goes by itself to memory that is written in
-/// order.
+/// Longest write that is delayed; what is longer goes by itself to memory that is
+/// [expected](Sink::expect) to be written.
 const DELAYED_LEN_MAX: usize = 32;
+const LINE: usize = 64;
 
 /// A write that waits for its line of memory.
 #[derive(Clone, Copy)]
@@ -57,15 +68,33 @@ struct Write {
     bytes: [u8; DELAYED_LEN_MAX],
 }
 
-/// A collector's memory in this process. An operation waits while 32 others are asked for, so that
-/// its line of memory is there when it is done: [`Local::flush`] before reading, or dropping it,
-/// does the rest. Memory used beside the collector's: about 2 KiB.
+/// Eight bytes that wait for their line of memory.
+#[derive(Clone, Copy)]
+struct Word {
+    at: usize,
+    word: u64,
+}
+
+/// Where nothing waits.
+const NOWHERE: Word = Word {
+    at: usize::MAX,
+    word: 0,
+};
+
+/// A collector's memory in this process. An operation waits while 32 others of its kind are asked
+/// for, so that its line of memory is there when it is done: [`Local::flush`] before reading, or
+/// dropping it, does the rest. Kinds are writes of 8 bytes, longer and shorter writes, and
+/// additions: only operations of one kind are in order, so no two of them share a place. Memory
+/// used beside the collector's: about 2 KiB.
 pub struct Local<'a> {
     memory: &'a mut [u8],
     writes: Box<[Write; DELAYED]>,
     /// Writes asked for, with those that were none when it began.
     written: usize,
-    adds: [(usize, u64); DELAYED],
+    words: [Word; DELAYED],
+    /// As `written`.
+    stored: usize,
+    adds: [Word; DELAYED],
     added: usize,
 }
 
@@ -88,7 +117,9 @@ impl<'a> Local<'a> {
             memory,
             writes: Box::new([nothing; DELAYED]),
             written: 0,
-            adds: [(usize::MAX, 0); DELAYED],
+            words: [NOWHERE; DELAYED],
+            stored: 0,
+            adds: [NOWHERE; DELAYED],
             added: 0,
         }
     }
@@ -101,9 +132,12 @@ impl<'a> Local<'a> {
             write.len = 0;
         }
         for n in 0..DELAYED {
+            let slot = &mut self.words[(self.stored + n) % DELAYED];
+            store(self.memory, std::mem::replace(slot, NOWHERE));
+        }
+        for n in 0..DELAYED {
             let slot = &mut self.adds[(self.added + n) % DELAYED];
-            let (at, add) = std::mem::replace(slot, (usize::MAX, 0));
-            add_at(self.memory, at, add);
+            add(self.memory, std::mem::replace(slot, NOWHERE));
         }
     }
 
@@ -123,26 +157,39 @@ impl Drop for Local<'_> {
 
 #[inline(always)]
 fn put(memory: &mut [u8], write: &Write) {
-    // The usual length, as one store.
-    if write.len == 8 {
-        let word: &[u8; 8] = write.bytes.first_chunk().expect("a write has 8 bytes");
-        memory[write.at..write.at + 8].copy_from_slice(word);
-    } else if write.len == DELAYED_LEN_MAX {
+    // A usual length, as two stores.
+    if write.len == DELAYED_LEN_MAX {
         memory[write.at..write.at + DELAYED_LEN_MAX].copy_from_slice(&write.bytes);
     } else {
         memory[write.at..write.at + write.len].copy_from_slice(&write.bytes[..write.len]);
     }
 }
 
+/// The eight bytes of a place; `None` if it is nowhere.
 #[inline(always)]
-fn add_at(memory: &mut [u8], at: usize, add: u64) {
+fn place(memory: &mut [u8], at: usize) -> Option<&mut [u8; 8]> {
     if at == usize::MAX {
-        return;
+        return None;
     }
-    let counter: &mut [u8; 8] = memory[at..]
-        .first_chunk_mut()
-        .expect("a counter lies in the memory");
-    *counter = u64::from_ne_bytes(*counter).wrapping_add(add).to_ne_bytes();
+    Some(
+        memory[at..]
+            .first_chunk_mut()
+            .expect("a word lies in the memory"),
+    )
+}
+
+#[inline(always)]
+fn store(memory: &mut [u8], Word { at, word }: Word) {
+    if let Some(place) = place(memory, at) {
+        *place = word.to_ne_bytes();
+    }
+}
+
+#[inline(always)]
+fn add(memory: &mut [u8], Word { at, word }: Word) {
+    if let Some(place) = place(memory, at) {
+        *place = u64::from_ne_bytes(*place).wrapping_add(word).to_ne_bytes();
+    }
 }
 
 impl Sink for Local<'_> {
@@ -160,26 +207,45 @@ impl Sink for Local<'_> {
             self.memory[at..at + bytes.len()].copy_from_slice(bytes);
             return;
         }
+        if let Ok(word) = <[u8; 8]>::try_from(bytes) {
+            self.write_word(at as u64, word, &[]);
+            return;
+        }
         prefetch(self.memory, at);
         let write = &mut self.writes[self.written % DELAYED];
         put(self.memory, write);
         write.at = at;
         write.len = bytes.len();
-        match <[u8; 8]>::try_from(bytes) {
-            Ok(word) => write.bytes[..8].copy_from_slice(&word),
-            Err(_) => write.bytes[..bytes.len()].copy_from_slice(bytes),
-        }
+        write.bytes[..bytes.len()].copy_from_slice(bytes);
         self.written = self.written.wrapping_add(1);
     }
 
     #[inline(always)]
-    fn fetch_add(&mut self, at: u64, add: u64, _: &[Origin]) {
+    fn write_word(&mut self, at: u64, word: [u8; 8], _: &[Origin]) {
+        let at = exact::<usize>(at);
+        prefetch(self.memory, at);
+        let word = u64::from_ne_bytes(word);
+        let slot = &mut self.words[self.stored % DELAYED];
+        store(self.memory, std::mem::replace(slot, Word { at, word }));
+        self.stored = self.stored.wrapping_add(1);
+    }
+
+    #[inline(always)]
+    fn fetch_add(&mut self, at: u64, word: u64, _: &[Origin]) {
         let at = exact::<usize>(at);
         prefetch(self.memory, at);
         let slot = &mut self.adds[self.added % DELAYED];
-        let (before, waiting) = std::mem::replace(slot, (at, add));
-        add_at(self.memory, before, waiting);
+        add(self.memory, std::mem::replace(slot, Word { at, word }));
         self.added = self.added.wrapping_add(1);
+    }
+
+    #[inline(always)]
+    fn expect(&mut self, at: u64, len: usize) {
+        let at = exact::<usize>(at);
+        for line in (at..at + len).step_by(LINE) {
+            prefetch(self.memory, line);
+        }
+        prefetch(self.memory, at + len - 1);
     }
 }
 
@@ -189,7 +255,7 @@ mod tests {
 
     #[test]
     fn operations_are_done_in_order_and_none_is_left_waiting() {
-        let mut memory = vec![0; 4096];
+        let mut memory = vec![0; 8192];
         let mut naive = memory.clone();
         {
             let mut local = Local::new(&mut memory);
@@ -198,15 +264,19 @@ mod tests {
                 local.write(at, &n.to_le_bytes(), &[]);
                 let start = usize::try_from(at).unwrap();
                 naive[start..start + 8].copy_from_slice(&n.to_le_bytes());
+                let long = [n.to_le_bytes(); 4].concat();
+                local.write(4096 + at * 4, &long, &[]);
+                naive[4096 + start * 4..][..32].copy_from_slice(&long);
                 local.fetch_add(2048 + at, n, &[]);
-                add_at(&mut naive, 2048 + start, n);
+                let at = 2048 + start;
+                add(&mut naive, Word { at, word: n });
             }
         }
         assert_eq!(memory, naive);
     }
 
     #[test]
-    #[should_panic(expected = "out of range")]
+    #[should_panic(expected = "lies in the memory")]
     fn nothing_is_written_beyond_the_memory() {
         let mut memory = vec![0; 64];
         Local::new(&mut memory).write(60, &[1; 8], &[]);

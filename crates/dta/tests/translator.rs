@@ -10,9 +10,9 @@ use strata_dta::append::{Append, Cursor, End};
 use strata_dta::key_increment::KeyIncrement;
 use strata_dta::key_write::{Agreement, KeyWrite};
 use strata_dta::postcarding::{Postcarding, Values};
-use strata_dta::protocol::{Flags, Nack, Refusal, Report, packed, published};
+use strata_dta::protocol::{Flags, Nack, Primitive, Refusal, Report, packed, published};
 use strata_dta::translator::{Options, Rate, Translator};
-use strata_dta::{KeyHasher, Operation, Origin, Room, Sink};
+use strata_dta::{KeyHasher, Local, Operation, Origin, Room, Sink};
 
 const SWITCH: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const KEPT: Flags = Flags {
@@ -458,4 +458,112 @@ fn reporters_at_one_address_number_their_reports_each_and_forged_ports_fill_noth
         assert!(origin.is_some());
     }
     assert_eq!(world.translator.sources().count(), 17);
+}
+
+/// A packed datagram with reports of one shape, from random bytes: hops, path lengths and lists
+/// may be wrong.
+fn datagram(
+    primitive: Primitive,
+    (key_len, data_len, redundancy): (u8, u8, u8),
+    sequence: u32,
+    random: &[u8],
+) -> Vec<u8> {
+    let is_keyed = primitive != Primitive::Append;
+    let repr = packed::Repr {
+        primitive,
+        flags: Flags::default(),
+        sequence,
+        time_ns: 5,
+        key_len: if is_keyed { key_len } else { 0 },
+        data_len: match primitive {
+            Primitive::KeyIncrement => 8,
+            Primitive::Postcard => 4,
+            _ => data_len,
+        },
+        redundancy: match primitive {
+            Primitive::KeyWrite | Primitive::KeyIncrement => redundancy,
+            Primitive::Append | Primitive::Postcard => 0,
+        },
+        session: 0,
+    };
+    let (key_len, data_len) = (usize::from(key_len), usize::from(repr.data_len));
+    let reports: Vec<_> = random
+        .windows(key_len + data_len + 6)
+        .step_by(7)
+        .map(|bytes| {
+            let (key, rest) = bytes.split_at(key_len);
+            let data = &rest[..data_len];
+            let word = u32::from_be_bytes(*rest.first_chunk().unwrap());
+            match primitive {
+                Primitive::KeyWrite => Report::KeyWrite {
+                    redundancy,
+                    key,
+                    data,
+                },
+                Primitive::Append => Report::Append {
+                    list: word % 5,
+                    data,
+                },
+                Primitive::KeyIncrement => Report::KeyIncrement {
+                    redundancy,
+                    key,
+                    counter: u64::from(word),
+                },
+                Primitive::Postcard => Report::Postcard {
+                    key,
+                    hop: rest[0] % 6,
+                    path_len: (rest[1] > 128).then_some(1 + rest[1] % 7),
+                    value: word,
+                },
+            }
+        })
+        .collect();
+    let mut bytes = Vec::new();
+    repr.emit(&reports, &mut bytes);
+    bytes
+}
+
+proptest! {
+    /// Memory that takes anything gets whole datagrams at once; a collector with little room gets
+    /// one report after the other. Both end the same, and count the same.
+    #[test]
+    fn a_datagram_at_once_is_its_reports_one_by_one(
+        shapes in prop::collection::vec(
+            (prop::sample::select(&Primitive::ALL[..]), 1_u8..=40, 1_u8..24, 1_u8..6), 1..20),
+        four in any::<[bool; 2]>(),
+        random in prop::collection::vec(any::<u8>(), 120..600),
+        entry_len in prop::sample::select(&[4_usize, 18][..]),
+    ) {
+        let mut world = World::new(|options| {
+            let append = options.append.take().unwrap();
+            let base = options.key_increment.unwrap();
+            let end = options.key_write.unwrap().memory_len()
+                + options.postcarding.unwrap().memory_len()
+                + base.memory_len();
+            options.append = Some(Append::new(end, append.lists(), 64, 4, entry_len));
+        });
+        let mut memory = vec![0; world.collectors[0].memory.len()];
+        let mut translator =
+            Translator::new::<Local<'_>>(world.options.clone(), |_| End::default());
+        let mut sinks = [Local::new(&mut memory)];
+        let mut nacks = Vec::new();
+        let mut next = 0;
+        for &(primitive, key_len, data_len, redundancy) in &shapes {
+            let key_len = if four[0] { 4 } else { key_len };
+            let data_len = if four[1] { 4 } else { data_len };
+            let bytes = datagram(primitive, (key_len, data_len, redundancy), next, &random);
+            let packet = packed::Packet::new_checked(&bytes).unwrap();
+            next += u32::from(packet.count());
+            world.receive(SWITCH, &bytes, 7);
+            translator.receive(SWITCH, &bytes, 7, &mut sinks, &mut nacks);
+        }
+        world.translator.finish(&mut world.collectors);
+        translator.finish(&mut sinks);
+        let origin = world.origin();
+        let counters = translator.counters(origin);
+        prop_assert!(counters.balances());
+        prop_assert_eq!(counters, world.translator.counters(origin));
+        prop_assert_eq!(counters.reports, u64::from(next));
+        prop_assert!(sinks[0].memory() == &world.collectors[0].memory[..]);
+    }
 }

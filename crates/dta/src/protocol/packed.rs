@@ -167,21 +167,36 @@ impl<'a> Packet<'a> {
         self.bytes[REDUNDANCY]
     }
 
-    fn key_len(&self) -> usize {
+    /// Bytes of a key.
+    #[inline]
+    pub(crate) fn key_len(&self) -> usize {
         usize::from(self.bytes[KEY_LEN])
     }
 
-    fn data_len(&self) -> usize {
+    /// Bytes of data.
+    #[inline]
+    pub(crate) fn data_len(&self) -> usize {
         usize::from(self.bytes[DATA_LEN])
+    }
+
+    /// Bytes of a report; not 0.
+    #[inline]
+    pub(crate) fn report_len(&self) -> usize {
+        report_len(self.primitive, self.key_len(), self.data_len())
+    }
+
+    /// The bytes of its reports, one after the other.
+    #[inline]
+    pub(crate) fn body(&self) -> &'a [u8] {
+        &self.bytes[HEADER_LEN..]
     }
 
     /// Its reports in order.
     #[inline]
     pub fn reports(&self) -> impl ExactSizeIterator<Item = Report<'a>> + use<'a> {
         let (primitive, redundancy, key_len) = (self.primitive, self.redundancy(), self.key_len());
-        let len = report_len(primitive, key_len, self.data_len());
-        self.bytes[HEADER_LEN..]
-            .chunks_exact(len)
+        self.body()
+            .chunks_exact(self.report_len())
             .map(move |bytes| {
                 let (key, rest) = bytes.split_at(key_len);
                 match primitive {
@@ -199,15 +214,24 @@ impl<'a> Packet<'a> {
                         key,
                         counter: held64(rest, 0),
                     },
-                    Primitive::Postcard => Report::Postcard {
-                        key,
-                        hop: rest[0],
-                        path_len: (rest[1] > 0).then_some(rest[1]),
-                        value: held32(rest, 2),
-                    },
+                    Primitive::Postcard => {
+                        let (hop, path_len, value) = postcard(rest);
+                        Report::Postcard {
+                            key,
+                            hop,
+                            path_len,
+                            value,
+                        }
+                    }
                 }
             })
     }
+}
+
+/// Hop, path length if it is known, and value of a postcard, after its key.
+#[inline(always)]
+pub(crate) fn postcard(rest: &[u8]) -> (u8, Option<u8>, u32) {
+    (rest[0], (rest[1] > 0).then_some(rest[1]), held32(rest, 2))
 }
 
 /// What the header of a datagram says, to be written; its reports follow one by one.

@@ -18,6 +18,7 @@
 //!
 //! [`Remote`]: crate::Remote
 
+mod all;
 mod limit;
 mod sequence;
 
@@ -381,6 +382,9 @@ impl Translator {
                 counters.refused.add(Refusal::Duplicate, u64::from(count));
                 return;
             }
+        }
+        if self.put_all(packet, origin, now_ns, sinks) {
+            return;
         }
         // Dropped ones, as runs of numbers.
         let mut run: Option<(u32, u16)> = None;
