@@ -259,6 +259,8 @@ struct Row {
     values: [u32; HOPS_MAX],
     /// A bit for each hop that has reported; 0 if the row is empty.
     reported: u8,
+    /// How many have.
+    count: u8,
     /// Hops of the path, or of the store if that is not known.
     path_len: u8,
 }
@@ -302,7 +304,10 @@ pub struct Cache {
     origins: Vec<[Origin; HOPS_MAX]>,
     /// Where the search for old rows goes on.
     hand: usize,
+    /// Without `held`.
     counters: CacheCounters,
+    /// Postcards in rows that were written.
+    written: u64,
 }
 
 impl Cache {
@@ -321,13 +326,18 @@ impl Cache {
             origins: vec![[Origin::default(); HOPS_MAX]; origins],
             hand: 0,
             counters: CacheCounters::default(),
+            written: 0,
         }
     }
 
     /// What it has counted.
     #[must_use]
     pub fn counters(&self) -> CacheCounters {
-        self.counters
+        let counters = self.counters;
+        CacheCounters {
+            held: counters.postcards - counters.superseded - self.written,
+            ..counters
+        }
     }
 
     /// Writes that a row becomes.
@@ -364,12 +374,34 @@ impl Cache {
     /// # Errors
     ///
     /// [`Refusal::Hop`], [`Refusal::PathLen`]; nothing changes then.
-    #[inline(always)]
+    #[inline]
     #[allow(
         clippy::too_many_arguments,
         reason = "a postcard, its reporter, the time"
     )]
     pub fn put<S: Sink>(
+        &mut self,
+        key: KeyHash,
+        hop: u8,
+        path_len: Option<u8>,
+        value: u32,
+        origin: Origin,
+        now_ns: u64,
+        sinks: &mut [S],
+    ) -> Result<Option<Origin>, Refusal> {
+        let put = self.hold(key, hop, path_len, value, origin, now_ns, sinks)?;
+        self.counters.postcards += 1;
+        self.counters.superseded += u64::from(put.is_some());
+        Ok(put)
+    }
+
+    /// [`Cache::put`]; the caller counts it.
+    #[inline(always)]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "a postcard, its reporter, the time"
+    )]
+    fn hold<S: Sink>(
         &mut self,
         key: KeyHash,
         hop: u8,
@@ -397,23 +429,19 @@ impl Cache {
             let row = &mut self.rows[index];
             row.key = key;
             row.since_ns = now_ns;
+            row.count = 0;
             row.path_len = longest;
         }
         let row = &mut self.rows[index];
         let bit = 1 << hop;
-        self.counters.postcards += 1;
         let is_first = row.reported & bit == 0;
-        if is_first {
-            self.counters.held += 1;
-        } else {
-            self.counters.superseded += 1;
-        }
+        row.count += u8::from(is_first);
         row.reported |= bit;
         row.values[usize::from(hop)] = value;
         if let Some(len) = path_len {
             row.path_len = len;
         }
-        let is_complete = row.reported.count_ones() >= u32::from(row.path_len);
+        let is_complete = row.count >= row.path_len;
         let before = match self.origins.get_mut(index) {
             Some(origins) => std::mem::replace(&mut origins[usize::from(hop)], origin),
             None => origin,
@@ -448,13 +476,15 @@ impl Cache {
             }
             for (key, report) in keys.iter().zip(reports.chunks_exact(report_len)) {
                 let (hop, path_len, value) = packed::postcard(&report[key_len..]);
-                match self.put(*key, hop, path_len, value, origin, now_ns, sinks) {
+                match self.hold(*key, hop, path_len, value, origin, now_ns, sinks) {
                     Ok(superseded) => done.superseded += u64::from(superseded.is_some()),
                     Err(Refusal::Hop) => done.hop += 1,
                     Err(_) => done.path_len += 1,
                 }
             }
         }
+        self.counters.superseded += done.superseded;
+        self.counters.postcards += u64::from(packet.count()) - done.hop - done.path_len;
         done
     }
 
@@ -492,7 +522,7 @@ impl Cache {
                 }
             }
         }
-        self.counters.held -= u64::from(reported.count_ones());
+        self.written += u64::from(row.count);
         let sink = &mut sinks[row.key.collector(sinks.len())];
         let row = &self.rows[index];
         self.store
