@@ -14,7 +14,7 @@ use strata_pipeline::{
     WorkerOptions,
 };
 use strata_policy::Mode;
-use strata_sketch::{Sketch, TableSize};
+use strata_sketch::{Sketch, TableMemory, TableSize};
 use strata_store::About;
 use strata_wire::{Counters, FlowKey, exact};
 
@@ -35,6 +35,11 @@ pub(crate) struct Equipment {
 }
 
 impl Equipment {
+    /// The memory of its table of flows.
+    pub(crate) fn table_memory(&self) -> TableMemory {
+        self.sketch.memory()
+    }
+
     /// Lets the kernel cut packets of flows that are kept in part, where it can.
     pub(crate) fn cut(&mut self, table: Option<CutTable>) {
         self.enough = table.map(|table| Box::new(CutInKernel(table)) as _);

@@ -18,7 +18,7 @@ use crate::switch::Arithmetic;
 use growth::Growth;
 
 pub use gathered::{BLOCK, Block, Gathered};
-pub use growth::{Preparation, TableSize};
+pub use growth::{Preparation, TableMemory, TableSize};
 
 /// Votes needed per packet of a bucket's owner to replace it. The Elastic Sketch paper uses 8; but
 /// there a light part keeps what a bucket loses. Here a flow that comes late has lost its first

@@ -6,7 +6,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use zerocopy::FromZeros;
 
@@ -25,8 +25,9 @@ pub struct Growing<T> {
     start: NonNull<T>,
     len: usize,
     len_max: usize,
-    /// Others hold it while they make present what is beyond `len`.
     mapping: Arc<Mapping>,
+    /// Another holds it while it makes present what is beyond `len`.
+    next: Arc<()>,
     _values: PhantomData<T>,
 }
 
@@ -63,6 +64,7 @@ impl<T: FromZeros + Copy> Growing<T> {
             len: 0,
             len_max,
             mapping: Arc::new(mapping),
+            next: Arc::default(),
             _values: PhantomData,
         };
         growing.grow(len)?;
@@ -97,8 +99,8 @@ impl<T: FromZeros + Copy> Growing<T> {
             return Ok(());
         }
         let bytes = self.bytes(self.len..len);
-        let mapping = Arc::get_mut(&mut self.mapping).ok_or(io::ErrorKind::ResourceBusy)?;
-        mapping.allow(bytes)?;
+        Arc::get_mut(&mut self.next).ok_or(io::ErrorKind::ResourceBusy)?;
+        self.mapping.allow(bytes)?;
         self.len = len;
         Ok(())
     }
@@ -113,10 +115,11 @@ impl<T: FromZeros + Copy> Growing<T> {
     pub fn beyond(&mut self, len: usize) -> Option<Beyond> {
         assert!(len <= self.len_max);
         let bytes = self.bytes(self.len..len.max(self.len));
-        Arc::get_mut(&mut self.mapping)?;
+        Arc::get_mut(&mut self.next)?;
         (!bytes.is_empty()).then(|| Beyond {
             bytes,
             mapping: Arc::clone(&self.mapping),
+            _next: Arc::clone(&self.next),
         })
     }
 
@@ -129,6 +132,15 @@ impl<T: FromZeros + Copy> Growing<T> {
         let bytes = self.bytes(0..self.len);
         // SAFETY: its values, which are borrowed mutably.
         unsafe { make_present(&self.mapping, bytes) }
+    }
+
+    /// All that it has now, for a thread that makes it present while it is in use.
+    #[must_use]
+    pub fn presence(&self) -> Presence {
+        Presence {
+            bytes: self.bytes(0..self.len),
+            mapping: Arc::downgrade(&self.mapping),
+        }
     }
 }
 
@@ -162,6 +174,7 @@ impl<T> fmt::Debug for Growing<T> {
 pub struct Beyond {
     bytes: Range<usize>,
     mapping: Arc<Mapping>,
+    _next: Arc<()>,
 }
 
 impl Beyond {
@@ -173,8 +186,31 @@ impl Beyond {
     pub fn make_present(self) -> io::Result<()> {
         self.mapping.allow(self.bytes.clone())?;
         // SAFETY: no value of its owner, which cannot grow into it, and there is no other one like
-        // this: `beyond` gives none while one has the mapping.
+        // this: `beyond` gives none while one exists.
         unsafe { make_present(&self.mapping, self.bytes) }
+    }
+}
+
+/// The memory of a [`Growing`], which may go on, grow or end meanwhile.
+#[derive(Debug)]
+pub struct Presence {
+    bytes: Range<usize>,
+    mapping: Weak<Mapping>,
+}
+
+impl Presence {
+    /// Makes it present, a huge page at a time, as long as its owner exists and the system has
+    /// memory. What is not (or before Linux 5.14) is taken as it is touched.
+    pub fn make(self) {
+        let mut from = self.bytes.start;
+        while from < self.bytes.end {
+            let until = (from + HUGE_PAGE).min(self.bytes.end);
+            let populated = self.mapping.upgrade().map(|m| m.populate(from..until));
+            if !matches!(populated, Some(Ok(()))) {
+                return;
+            }
+            from = until;
+        }
     }
 }
 
@@ -242,6 +278,52 @@ mod tests {
         growing.grow(1 << 21).unwrap();
         assert!(growing[1 << 10..].iter().all(|&value| value == 0));
         assert!(growing.beyond(1 << 21).is_none(), "nothing is lacking");
+    }
+
+    /// Pages of `growing` that are in memory.
+    fn present(growing: &Growing<u64>) -> usize {
+        let status = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let start = growing.as_ptr().addr();
+        let mut lines = status.lines();
+        let ours = |line: &str| {
+            let range = line
+                .split_once(' ')
+                .and_then(|(range, _)| range.split_once('-'));
+            let hex = |text| usize::from_str_radix(text, 16).ok();
+            range.is_some_and(|(from, to)| {
+                hex(from).is_some_and(|from| from <= start) && hex(to).is_some_and(|to| start < to)
+            })
+        };
+        lines.find(|line| ours(line)).unwrap();
+        let resident = lines.find_map(|line| line.strip_prefix("Rss:")).unwrap();
+        let kib = resident.trim().trim_end_matches(" kB").parse::<usize>();
+        kib.unwrap() / 4
+    }
+
+    #[test]
+    fn another_thread_makes_memory_present_while_it_is_used_and_grows() {
+        const LEN: usize = 4 << 20;
+        let mut growing: Growing<u64> = Growing::new(LEN, 2 * LEN).unwrap();
+        assert!(present(&growing) < 10);
+        let presence = growing.presence();
+        let maker = thread::spawn(move || presence.make());
+        for index in (0..LEN).step_by(1000) {
+            growing[index] = index as u64;
+        }
+        growing.grow(2 * LEN).unwrap();
+        maker.join().unwrap();
+        assert!(present(&growing) >= LEN * size_of::<u64>() / 4096);
+        let kept = |index: usize| {
+            if index.is_multiple_of(1000) {
+                index as u64
+            } else {
+                0
+            }
+        };
+        assert!((0..LEN).all(|index| growing[index] == kept(index)));
+        let late = growing.presence();
+        drop(growing);
+        late.make();
     }
 
     #[test]

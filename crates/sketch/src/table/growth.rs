@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use strata_sys::{Beyond, Growing};
+use strata_sys::{Beyond, Growing, Presence};
 
 use super::Sketch;
 use crate::bucket::Bucket;
@@ -139,6 +139,17 @@ impl fmt::Debug for Preparation {
     }
 }
 
+/// The memory that a sketch has.
+#[derive(Debug)]
+pub struct TableMemory([Presence; 2]);
+
+impl TableMemory {
+    /// Makes it present, as long as the sketch exists and the system has memory.
+    pub fn make_present(self) {
+        self.0.into_iter().for_each(Presence::make);
+    }
+}
+
 /// The state of a sketch's growth.
 #[derive(Debug)]
 pub(super) struct Growth {
@@ -173,6 +184,13 @@ impl Sketch {
     /// If the system has no memory.
     pub fn make_present(&mut self) -> io::Result<()> {
         self.layers.iter_mut().try_for_each(Growing::make_present)
+    }
+
+    /// Its memory, for another thread that makes it present while packets are counted. Where that
+    /// is late, memory is taken as it is touched.
+    #[must_use]
+    pub fn memory(&self) -> TableMemory {
+        TableMemory(self.layers.each_ref().map(Growing::presence))
     }
 
     /// Lets it grow only into memory that [`Sketch::preparation`] has handed to another thread, so
