@@ -8,12 +8,13 @@ mod past;
 mod writer;
 
 use std::any::Any;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use strata_blocks::{BlockEnd, BlockSink, SinkError};
+use strata_blocks::{BlockEnd, BlockSink, BlockSource, SinkError, block_channel};
 use strata_sys::pause;
 use strata_wire::Ledger;
 
@@ -157,8 +158,21 @@ impl Recorder {
         workers: u16,
     ) -> Result<(Self, Vec<BlockSink>), StoreError> {
         let lock = take_lock(disk.as_ref())?;
-        let log = LogWriter::open(disk, Presence::OwnFiles)?;
-        let id = log.recording(about, None, |_| false)?;
+        let workers = workers.max(1);
+        // Touching the blocks' memory takes as long as the disk does for a new recording.
+        let channels = || -> Vec<(BlockSink, BlockSource)> {
+            let channel = |_| block_channel(options.block_bytes, options.blocks);
+            (0..workers).map(channel).collect()
+        };
+        let (log, channels) = thread::scope(|scope| {
+            let thread = thread::Builder::new().name("strata-blocks".into());
+            let made = thread.spawn_scoped(scope, channels);
+            let log = LogWriter::open(disk, Presence::OwnFiles);
+            let log = log.and_then(|log| Ok((log.recording(about, None, |_| false)?, log)));
+            let made = made.map(|made| made.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            (log, made.unwrap_or_else(|_| channels()))
+        });
+        let (id, log) = log?;
         let shared = Arc::new(Shared {
             log: Arc::new(log),
             id,
@@ -167,7 +181,7 @@ impl Recorder {
             rotations: AtomicU64::new(0),
         });
         let disk = shared.log.disk();
-        let ahead = DESCRIPTORS_AHEAD * usize::from(workers.max(1));
+        let ahead = DESCRIPTORS_AHEAD * usize::from(workers);
         let held = disk.hold_ahead(MANIFEST_NAME, ahead);
         match held {
             // It continues with the space there is.
@@ -176,8 +190,8 @@ impl Recorder {
         }
         let mut sinks = Vec::new();
         let mut writers = Vec::new();
-        for worker in 0..workers.max(1) {
-            let (sink, writer) = channel(&shared, worker)?;
+        for (worker, blocks) in (0..workers).zip(channels) {
+            let (sink, writer) = channel(&shared, worker, blocks)?;
             let end = sink.end_handle();
             let on_thread = shared.options.on_thread;
             let spawned = thread::Builder::new()

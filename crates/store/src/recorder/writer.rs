@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use strata_blocks::{
     BlockBuilder, BlockCounters, BlockHeader, BlockSink, BlockSource, Incoming, SinkError, Written,
-    block_channel,
 };
 use strata_sys::disk::{Carrying, OwnBlock};
 
@@ -67,9 +66,9 @@ pub(super) struct Writer {
 pub(super) fn channel(
     shared: &Arc<Shared>,
     worker: u16,
+    (mut sink, source): (BlockSink, BlockSource),
 ) -> Result<(BlockSink, Writer), StoreError> {
     let options = &shared.options;
-    let (mut sink, source) = block_channel(options.block_bytes, options.blocks);
     let disk = shared.log.disk();
     let mut in_flight = InFlight::new(disk.in_flight());
     sink.register(|memory| in_flight.register(memory));
