@@ -22,7 +22,7 @@ use crate::spec::RecordSpec;
 /// Most files that are read ahead.
 const READ_AHEAD_MAX: usize = 4;
 /// Bytes read ahead at a time: each read costs two threads a turn of the CPU.
-const READ_AHEAD_BYTES: usize = 1 << 20;
+const READ_AHEAD_BYTES: usize = 512 << 10;
 /// Files of this many bytes have so many flows that they touch all of a table of flows.
 const TOUCHES_ALL_BYTES: u64 = 16 << 20;
 /// How often the progress is reported while nobody controls the recording.

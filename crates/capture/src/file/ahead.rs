@@ -8,8 +8,11 @@ use std::thread;
 /// Bytes kept free before the data, for what the previous buffer left unused: most packets and
 /// blocks fit.
 pub(super) const HEADROOM: usize = 64 << 10;
-/// Buffers in rotation: one in use, two ready, one being filled.
-const BUFFERS: usize = 4;
+/// Buffers in rotation: one in use, others ready or being filled.
+const BUFFERS: usize = 8;
+/// So many used buffers go back at a time: a reader that waits for one is woken by a system call,
+/// which may take as long as ten packets.
+const BACK_AT_A_TIME: usize = BUFFERS / 2;
 
 /// How a reader ended.
 #[derive(Debug)]
@@ -34,6 +37,8 @@ pub(super) struct Ahead {
     // Only ever used through `&mut`; the mutex makes it `Sync`.
     filled: Mutex<Receiver<Chunk>>,
     empty: SyncSender<Vec<u8>>,
+    /// Buffers to be given back: fewer than [`BACK_AT_A_TIME`].
+    used: Vec<Vec<u8>>,
     buffer_len: usize,
 }
 
@@ -53,6 +58,7 @@ impl Ahead {
         Ok(Self {
             filled: Mutex::new(filled),
             empty,
+            used: Vec::with_capacity(BACK_AT_A_TIME),
             buffer_len,
         })
     }
@@ -67,8 +73,14 @@ impl Ahead {
     /// Returns a buffer to be filled. One that is not of this reader, or that nobody fills any
     /// more, is dropped.
     pub(super) fn give_back(&mut self, buffer: Vec<u8>) {
-        if buffer.len() == self.buffer_len {
-            let _ = self.empty.try_send(buffer);
+        if buffer.len() != self.buffer_len {
+            return;
+        }
+        self.used.push(buffer);
+        if self.used.len() == BACK_AT_A_TIME {
+            for buffer in self.used.drain(..) {
+                let _ = self.empty.try_send(buffer);
+            }
         }
     }
 }

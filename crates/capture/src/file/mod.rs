@@ -35,7 +35,7 @@ pub struct InputOptions {
     /// KiB and 16 MiB.
     pub window_bytes: usize,
     /// Whether each file is read, and decompressed, by a thread of its own while its packets are
-    /// processed: four windows per file instead of one. Never for standard input.
+    /// processed: eight windows per file instead of one. Never for standard input.
     pub read_ahead: bool,
     /// Once this is set, standard input, pipes and devices count as ended.
     pub stop: Option<Arc<AtomicBool>>,
