@@ -106,6 +106,10 @@ impl Input {
                 None => self.sources[0].queue(),
             },
             sources: &self.sources,
+            only: match &self.sources[..] {
+                [source] => Some(source.window_bytes()),
+                _ => None,
+            },
         }
     }
 

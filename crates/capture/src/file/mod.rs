@@ -317,8 +317,13 @@ impl Source {
 
     /// Brings headers that another core has read into this one's cache, as a hint.
     fn fetch_headers(&self) {
+        /// A packet's own headers end in the line after that of its record's, or begin there.
+        const LINE: usize = 64;
         let bytes = self.window.bytes();
-        self.walk(|at| prefetch(bytes, at));
+        self.walk(|at| {
+            prefetch(bytes, at);
+            prefetch(bytes, at + LINE);
+        });
     }
 
     fn walk(&self, touch: impl FnMut(usize)) {

@@ -8,6 +8,8 @@ use crate::packet::{Descriptor, PacketRef, Packets};
 pub struct Batch<'a> {
     pub(super) descriptors: &'a [Descriptor],
     pub(super) sources: &'a [Source],
+    /// The window of the only source, so that it is not looked up for each packet.
+    pub(super) only: Option<&'a [u8]>,
 }
 
 impl<'a> Batch<'a> {
@@ -29,31 +31,43 @@ impl<'a> Batch<'a> {
     ///
     /// # Panics
     /// If `index` is not below [`len`](Self::len).
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn get(&self, index: usize) -> PacketRef<'a> {
         let found = &self.descriptors[index];
-        let source = &self.sources[usize::from(found.source)];
-        let options = if found.options_len == 0 {
-            &[][..]
-        } else {
-            let bytes = if found.options_at & Descriptor::IN_SCRATCH == 0 {
-                source.window_bytes()
-            } else {
-                source.scratch_bytes()
-            };
-            let at = (found.options_at & Descriptor::OPTIONS_OFFSET) as usize;
-            &bytes[at..at + found.options_len as usize]
+        let window = match self.only {
+            Some(window) => window,
+            None => self.source(found).window_bytes(),
         };
         let at = found.offset as usize;
         PacketRef {
             ts_ns: found.ts_ns,
             interface: found.interface,
             wire_len: found.wire_len,
-            data: &source.window_bytes()[at..at + found.len as usize],
-            options,
+            data: &window[at..at + found.len as usize],
+            options: match found.options_len {
+                0 => &[],
+                _ => self.options(found),
+            },
             has_timestamp: found.options_at & Descriptor::NO_TIME == 0,
         }
+    }
+
+    fn source(&self, found: &Descriptor) -> &'a Source {
+        &self.sources[usize::from(found.source)]
+    }
+
+    /// Out of line, since most packets have none.
+    #[inline(never)]
+    fn options(&self, found: &Descriptor) -> &'a [u8] {
+        let source = self.source(found);
+        let bytes = if found.options_at & Descriptor::IN_SCRATCH == 0 {
+            source.window_bytes()
+        } else {
+            source.scratch_bytes()
+        };
+        let at = (found.options_at & Descriptor::OPTIONS_OFFSET) as usize;
+        &bytes[at..at + found.options_len as usize]
     }
 
     /// The packets in order.
@@ -73,7 +87,7 @@ impl Packets for Batch<'_> {
         Batch::len(self)
     }
 
-    #[inline]
+    #[inline(always)]
     fn get(&self, index: usize) -> PacketRef<'_> {
         Batch::get(self, index)
     }
