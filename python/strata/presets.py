@@ -72,7 +72,7 @@ def _netbeacon_like(data: Snapshots, seed: int, jobs: int) -> dict[str, Any]:
     long = data.columns["packets"] >= LONG_FLOW_PACKETS
     if len(np.unique(data.attack[long])) < 2:
         # Too few long flows to train on: use the trees of the short ones for all.
-        model["flow_trees"] = []
+        model["flow_trees"], model["known"]["flow_trees"] = [], []
         return model
     of_long = Trainer(data.where(long), options).train("", "")
     packets = features.index("packets")
@@ -80,6 +80,8 @@ def _netbeacon_like(data: Snapshots, seed: int, jobs: int) -> dict[str, Any]:
         split_json(packets, LONG_FLOW_PACKETS - 1, short, flow)
         for short, flow in zip(model["packet_trees"], of_long["flow_trees"], strict=True)
     ]
+    # Of these trees, which are put together from two forests, nothing is known.
+    model["known"]["flow_trees"] = []
     return model
 
 

@@ -19,6 +19,7 @@ from sklearn.ensemble import RandomForestClassifier
 from tqdm import tqdm
 
 from . import folds as folds_module
+from . import known as known_module
 from . import snapshots as snapshots_module
 from . import verdict as verdict_module
 from .evaluation import Decisions, evaluate
@@ -51,6 +52,10 @@ GROUPS = {
     ),
     "initial windows": ("window_forward", "window_backward"),
 }
+# Bytes that keeping a packet costs besides its payload.
+PACKET_COST = 10.0
+# The least score per doubt: as in crates/classify/src/verdict.rs.
+DOUBT_WEIGHT = 0.5
 # Trees and leaves per tree that are tried, from cheap to expensive, and how deep they may be: as
 # much as the batch evaluation can do at line rate. Shallow trees are also better on flows they have
 # not seen.
@@ -85,6 +90,9 @@ class Options:
     class_weights: Mapping[str, float] = field(default_factory=dict)
     even_sources: bool = False
     """Sources count by the root of their packets, attacks as much as the rest."""
+    by_bytes: bool = False
+    """Benign packets count by their payload, which is what keeping them costs: for a model whose
+    scores a budget of bytes is spent on. Small sources count more, as with `even_sources`."""
     miss_cost: float = 1.0
     false_alarm_cost: float = 1.0
     target_recall: float | None = None
@@ -161,6 +169,7 @@ class Trainer:
         self.decisive = self._decisive()
         # On unseen flows, once trained.
         self.scores, self.point = np.zeros(len(snapshots)), 1.0
+        self.doubt = np.zeros(len(snapshots))
 
     def _decisive(self) -> np.ndarray:
         """Attack sources of flows enough to choose shapes and operating points by; all, if none
@@ -211,11 +220,12 @@ class Trainer:
     def _weights(self) -> np.ndarray:
         weights = np.ones(len(self.data))
         attack = self.data.attack
-        if self.options.even_sources:
-            _, inverse, counts = np.unique(
-                self.data.source, return_inverse=True, return_counts=True
-            )
-            weights = 1.0 / np.sqrt(counts[inverse])
+        if self.options.even_sources or self.options.by_bytes:
+            _, inverse = np.unique(self.data.source, return_inverse=True)
+            if self.options.by_bytes:
+                cost = self.data.columns["payload_len"].astype(float) + PACKET_COST
+                weights = np.where(attack, 1.0, cost)
+            weights = weights / np.sqrt(np.bincount(inverse, weights)[inverse])
             for side in (attack, ~attack):
                 weights[side] *= len(attack) / 2 / weights[side].sum()
         weights[attack] *= self.options.attack_weight
@@ -246,17 +256,25 @@ class Trainer:
         return [(np.flatnonzero(~test), np.flatnonzero(test)) for test in sides]
 
     def out_of_fold(self, values: np.ndarray, shape: Shape, progress: tqdm) -> np.ndarray:
-        """The anomaly score of each packet from forests that have not seen its flow."""
+        """The anomaly score of each packet from forests that have not seen its flow; `doubt` is
+        then how unlike their training it is. Where models are conservative, doubt is in the
+        score."""
         scores = np.zeros(len(self.data))
+        self.doubt = np.zeros(len(self.data))
         for train, test in self.folds:
             bins = Bins(values[train], self.options.bins)
             forest = self.forest(shape)
-            forest.fit(bins.ranks(values[train]), self.target[train], self.weights[train])
-            shares = forest.predict_proba(bins.ranks(values[test]))
+            ranks = bins.ranks(values[train]), bins.ranks(values[test])
+            forest.fit(ranks[0], self.target[train], self.weights[train])
+            shares = forest.predict_proba(ranks[1])
+            met = known_module.pairs(forest.apply(ranks[0]))
+            self.doubt[test] = known_module.doubt(met, forest.apply(ranks[1]))
             # A side with a single benign flow leaves the other without any.
             benign = np.flatnonzero(forest.classes_ == 0)
             scores[test] = 1 - shares[:, benign].sum(axis=1)
             progress.update()
+        if self.options.conservative is not None:
+            scores = 1 - (1 - scores) * (1 - self.doubt)
         return scores
 
     def train(self, name: str, description: str) -> dict[str, Any]:
@@ -272,22 +290,23 @@ class Trainer:
             tried = []
             for shape in shapes:
                 scores = self.out_of_fold(self.values, shape, bar)
-                tried.append((shape, scores, self.quality(scores)))
-            best = max(quality for *_, quality in tried)
-            shape, scores, _ = next(t for t in tried if t[2] >= best - CLOSE_ENOUGH)
+                tried.append((shape, scores, self.quality(scores), self.doubt))
+            best = max(quality for _, _, quality, _ in tried)
+            shape, scores, _, self.doubt = next(t for t in tried if t[2] >= best - CLOSE_ENOUGH)
             if options.choose_features:
                 scores = self.leave_out_features(shape, scores, bar)
+            doubt = self.doubt
             packet = self.packet_columns()
             packet_scores = self.out_of_fold(self.values[:, packet], shape, bar)
         point = self.operating_point(scores)
-        self.scores, self.point = scores, point
+        self.scores, self.point, self.doubt = scores, point, doubt
         verdict = self.verdict()
         packet_point = self.operating_point(packet_scores)
         verdict["without_bucket_macro_f1"] = round(
             macro_f1(self.data.attack, self.data.source, packet_scores >= packet_point), 4
         )
-        flow_trees = self.trees(list(range(len(self.features))), shape, point, point)
-        packet_trees = self.trees(packet, shape, packet_point, point)
+        flow_trees, flow_known = self.trees(list(range(len(self.features))), shape, point, point)
+        packet_trees, packet_known = self.trees(packet, shape, packet_point, point)
         units = self.data.units
         classes = [{"name": c, "anomalous": c != BENIGN} for c in self.classes]
         decision = self.decision(point)
@@ -312,7 +331,12 @@ class Trainer:
             "flow_trees": flow_trees,
             "packet_trees": packet_trees,
             "decision": decision,
-            "distributions": self.distributions(scores),
+            "known": {
+                "flow_trees": flow_known,
+                "packet_trees": packet_known,
+                "decides": options.conservative is not None,
+            },
+            "distributions": self.distributions(self.raised(scores)),
             "training": {
                 "snapshots": self.data.names,
                 "packets": len(self.data),
@@ -323,7 +347,7 @@ class Trainer:
                 "shape": {"trees": shape[0], "leaves": shape[1], "depth": shape[2]},
                 "tried": [
                     {"trees": t, "leaves": n, "depth": d, "quality": round(float(q), 4)}
-                    for (t, n, d), _, q in tried
+                    for (t, n, d), _, q, _ in tried
                 ],
                 "anomaly_score_at_least": round(point, 4),
                 "labels": self.data.labels(),
@@ -349,6 +373,7 @@ class Trainer:
     def leave_out_features(self, shape: Shape, scores: np.ndarray, bar: tqdm) -> np.ndarray:
         """Drops one group of features after another as long as that makes the results on unseen
         flows no worse; the anomaly scores with the remaining ones."""
+        doubt = self.doubt
         while True:
             tried = []
             for group in (*GROUPS.values(), *((f,) for f in self.features if f not in FEATURES)):
@@ -357,14 +382,17 @@ class Trainer:
                     continue
                 bar.total += len(self.folds)
                 without = self.out_of_fold(self.values[:, stay], shape, bar)
-                tried.append((self.quality(without), stay, without))
+                tried.append((self.quality(without), stay, without, self.doubt))
             if not tried:
+                self.doubt = doubt
                 return scores
-            quality, stay, without = max(tried, key=lambda attempt: attempt[0])
+            quality, stay, without, of_these = max(tried, key=lambda attempt: attempt[0])
             if quality < self.quality(scores):
+                self.doubt = doubt
                 return scores
             self.features = tuple(self.features[i] for i in stay)
             self.values, scores = self.values[:, stay], without
+            doubt = of_these
 
     def quality(self, scores: np.ndarray) -> float:
         """Macro-average over attack sources of F1 at the operating point; each source
@@ -446,11 +474,13 @@ class Trainer:
 
     def trees(
         self, columns: list[int], shape: Shape, own: float, common: float
-    ) -> list[dict[str, Any]]:
-        """The trees of a forest over these features, trained on all packets."""
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        """The trees of a forest over these features, trained on all packets, and which of their
+        leaves packets reached together."""
         values = self.values[:, columns]
         bins = Bins(values, self.options.bins)
-        forest = self.forest(shape).fit(bins.ranks(values), self.target, self.weights)
+        ranks = bins.ranks(values)
+        forest = self.forest(shape).fit(ranks, self.target, self.weights)
         trees = []
         for estimator in forest.estimators_:
             shares = estimator.tree_.value[:, 0, :]
@@ -458,7 +488,13 @@ class Trainer:
             if own != common:
                 shares = stretch(shares, own, common, 0)
             trees.append(tree_json(estimator.tree_, bins, columns, shares))
-        return trees
+        return trees, known_module.texts(trees, forest.apply(ranks))
+
+    def raised(self, scores: np.ndarray) -> np.ndarray:
+        """Anomaly scores as the data plane has them: raised by doubt."""
+        if self.options.conservative is not None:
+            return scores
+        return np.maximum(scores, self.doubt * DOUBT_WEIGHT)
 
     def decision(self, point: float) -> dict[str, Any]:
         """Benign if the anomaly score is below the point; else the attack with the

@@ -5,6 +5,7 @@
 //! - [`Forest`]: the same trees laid out for batches of packets, and
 //! - [`RowForest`]: for larger ones, as operations on rows of bits;
 //! - [`Drift`]: whether the traffic is still what the model was trained on;
+//! - [`Known`]: what it was trained on, so that a packet of another kind is unsure;
 //! - [`Verdicts`]: from the leaves that a packet reached to its class, score and the reason, each
 //!   combination computed once.
 //!
@@ -14,11 +15,13 @@
 
 mod drift;
 mod forest;
+mod known;
 mod model;
 mod verdict;
 
 pub use drift::{DRIFTED, Drift, DriftReport, SAMPLES_MIN};
 pub use forest::{Columns, Forest, Kernel, LANES, RowForest};
+pub use known::Known;
 pub use model::{
     Buckets, Class, Decision, Distribution, Distributions, FeatureUse, Leaves, Model,
     ModelArithmetic, ModelError, Node, Rule, Tree,

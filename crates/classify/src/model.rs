@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::{fmt, io};
 
+use crate::known::{Known, LeafPairs};
 use serde::{Deserialize, Serialize};
 use strata_sketch::{Arithmetic, BITS_DEFAULT, Clock, Feature, Level, Sketch, TableSize};
 
@@ -47,6 +48,9 @@ pub struct Model {
     pub packet_trees: Vec<Tree>,
     /// From scores to a class.
     pub decision: Decision,
+    /// What the trees were trained on: a packet outside is unsure, whatever its leaves say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub known: Option<Known>,
     /// How features and scores were distributed in training; see [`crate::Drift`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distributions: Option<Distributions>,
@@ -370,7 +374,38 @@ impl Model {
             ));
         }
         self.check_forest("flow_trees", &self.flow_trees, Level::Flow)?;
-        self.check_forest("packet_trees", &self.packet_trees, Level::Packet)
+        self.check_forest("packet_trees", &self.packet_trees, Level::Packet)?;
+        self.check_known()
+    }
+
+    /// Leaves have been checked before.
+    fn check_known(&self) -> Result<(), ModelError> {
+        let Some(known) = &self.known else {
+            return Ok(());
+        };
+        let both = [
+            ("flow_trees", &known.flow_trees, &self.flow_trees),
+            ("packet_trees", &known.packet_trees, &self.packet_trees),
+        ];
+        for (name, texts, trees) in both {
+            LeafPairs::new(texts, trees)
+                .map_err(|(pair, problem)| field(format!("known.{name}[{pair}]"), problem))?;
+        }
+        Ok(())
+    }
+
+    /// Which leaves of a level's trees were reached together in training, if the model says so.
+    ///
+    /// # Panics
+    ///
+    /// If the model was not checked.
+    pub(crate) fn leaf_pairs(&self, level: Level) -> Option<LeafPairs> {
+        let known = self.known.as_ref()?;
+        let texts = match level {
+            Level::Flow => &known.flow_trees,
+            Level::Packet => &known.packet_trees,
+        };
+        LeafPairs::new(texts, self.trees(level)).expect("checked on load")
     }
 
     fn check_classes(&self) -> Result<(), ModelError> {

@@ -5,21 +5,30 @@ use std::collections::HashMap;
 use strata_sketch::Level;
 
 use crate::forest::{LANES, RowForest};
+use crate::known::LeafPairs;
 use crate::model::{Leaves, Model, Tree};
 
 /// The class of packets that are not dissected, which no model names.
 pub const UNCLASSIFIED: &str = "unclassified";
 
-/// Combinations that are told apart; those beyond share one verdict per class and level, without
-/// leaves.
-const COMBINATIONS_MAX: usize = 40_000;
-/// The most verdicts there can be: those, one for what is not dissected, and the shared ones of two
-/// levels and at most 251 classes. A record has numbers for more, for who else decided.
-pub const VERDICTS_MAX: usize = COMBINATIONS_MAX + 1 + 2 * 251;
+/// Combinations that are told apart; those beyond share one verdict per class, level and range of
+/// anomaly, without leaves.
+const COMBINATIONS_MAX: usize = 36_000;
+/// Verdicts that are shared: of two levels and at most 250 classes, so 8 ranges of anomaly or more.
+const SHARED_MAX: usize = 4_000;
+/// With fewer classes, there are more ranges of anomaly, but not more than these.
+const RANGES_MAX: usize = 64;
+/// The most verdicts there can be: those, and one for what is not dissected. A record has numbers for
+/// more, for who else decided.
+pub const VERDICTS_MAX: usize = COMBINATIONS_MAX + 1 + SHARED_MAX;
 /// Direct-mapped caches in front of the table: of 128 KiB for leaves, of 80 KiB for keys.
 const CACHE_SLOTS: usize = 8_192;
 /// A leaf's share of a class in fixed point.
 const SHARE_ONE: u32 = 65_535;
+
+/// The least anomaly per doubt: in the middle for what is quite unlike the training, since that may
+/// be anything.
+const DOUBT_WEIGHT: f64 = 0.5;
 
 /// A verdict by its number within this run.
 pub type VerdictId = u16;
@@ -31,8 +40,11 @@ pub struct Verdict {
     pub class: u8,
     /// The class's mean share over the trees, in 1/65 535.
     pub score: u16,
-    /// The mean share of all anomalous classes, in 1/65 535.
+    /// The mean share of all anomalous classes, but at least half of `doubt`, in 1/65 535.
     pub anomaly: u16,
+    /// The share of pairs of the leaves that no packet in training has reached together, in
+    /// 1/65 535; 0 if the model does not say.
+    pub doubt: u16,
     /// Which trees decided; `None` if the packet was not dissected.
     pub level: Option<Level>,
     /// The leaf of each tree as its node number in the model file; empty if there were too many
@@ -85,7 +97,7 @@ fn cache_slot(key: u64) -> usize {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 51) as usize % CACHE_SLOTS
 }
 
-/// All verdicts of a run. Memory: at most 40 000 combinations of leaves.
+/// All verdicts of a run. Memory: at most 36 000 combinations of leaves.
 pub struct Verdicts {
     table: Vec<Verdict>,
     /// `classes_of[id]` is `table[id].class`, in a line or two of cache.
@@ -97,12 +109,16 @@ pub struct Verdicts {
     /// The leaves being looked up; kept, so that nothing is allocated.
     sought: Leaves,
     shares: [Shares; 2],
+    pairs: [Option<LeafPairs>; 2],
+    /// Whether doubt counts against ordinary classes.
+    doubt_decides: bool,
     rules: Vec<(usize, f64)>,
     otherwise: usize,
     /// By class.
     anomalous: Vec<bool>,
     classes: usize,
-    overflow: HashMap<(u8, usize), VerdictId>,
+    /// By class, level and range of anomaly.
+    overflow: HashMap<(u8, usize, usize), VerdictId>,
 }
 
 impl std::fmt::Debug for Verdicts {
@@ -155,6 +171,7 @@ impl Verdicts {
                 class: unclassified,
                 score: 0,
                 anomaly: 0,
+                doubt: 0,
                 level: None,
                 leaves: Leaves::new(),
             }],
@@ -163,6 +180,8 @@ impl Verdicts {
             by_key: [KeyCache::new(), KeyCache::new()],
             sought: Leaves::new(),
             shares: [shares_of(&model.packet_trees), shares_of(&model.flow_trees)],
+            pairs: [Level::Packet, Level::Flow].map(|level| model.leaf_pairs(level)),
+            doubt_decides: model.known.as_ref().is_some_and(|known| known.decides),
             rules: rules.map(|r| (index(&r.class), r.score_at_least)).collect(),
             otherwise: index(&model.decision.otherwise),
             anomalous: model.classes.iter().map(|class| class.anomalous).collect(),
@@ -312,22 +331,29 @@ impl Verdicts {
         let leaves = self.sought.clone();
         let mut verdict = self.judge(level, &leaves);
         let full = self.table.len() >= COMBINATIONS_MAX;
+        let shared = (verdict.class, slot, self.range_of(verdict.anomaly));
         if full {
-            if let Some(&id) = self.overflow.get(&(verdict.class, slot)) {
+            if let Some(&id) = self.overflow.get(&shared) {
                 return id;
             }
             verdict.leaves.clear();
         }
-        // At most 2 * 251 verdicts come after the table is full.
+        // At most `SHARED_MAX` verdicts come after the table is full.
         let id = VerdictId::try_from(self.table.len()).expect("the table is bounded");
         if full {
-            self.overflow.insert((verdict.class, slot), id);
+            self.overflow.insert(shared, id);
         } else {
             self.by_leaves[slot].insert(leaves, id);
         }
         self.classes_of.push(verdict.class);
         self.table.push(verdict);
         id
+    }
+
+    /// The range of anomaly in which verdicts are shared.
+    fn range_of(&self, anomaly: u16) -> usize {
+        let ranges = (SHARED_MAX / (2 * self.classes)).min(RANGES_MAX);
+        usize::from(anomaly) * ranges / (usize::from(u16::MAX) + 1)
     }
 
     /// The mean share of each class over the leaves of a combination.
@@ -344,6 +370,18 @@ impl Verdicts {
         sums.into_iter().map(|sum| f64::from(sum) / scale).collect()
     }
 
+    /// The share of pairs of these leaves that no packet in training has reached together.
+    #[allow(clippy::cast_precision_loss, reason = "at most 32,640 pairs")]
+    fn doubt(&self, level: Level, leaves: &[u16]) -> f64 {
+        let Some(pairs) = &self.pairs[slot_of(level)] else {
+            return 0.0;
+        };
+        match pairs.unmet(leaves) {
+            (_, 0) => 0.0,
+            (unmet, all) => unmet as f64 / all as f64,
+        }
+    }
+
     /// Class and score of a combination of leaves.
     ///
     /// # Panics
@@ -353,18 +391,25 @@ impl Verdicts {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     pub fn judge(&self, level: Level, leaves: &[u16]) -> Verdict {
         let scores = self.scores(level, leaves);
-        let score = |class: usize| scores[class];
+        let doubt = self.doubt(level, leaves);
+        let weight = |class: usize| match self.doubt_decides && !self.anomalous[class] {
+            true => scores[class] * (1.0 - doubt),
+            false => scores[class],
+        };
         let met = self
             .rules
             .iter()
-            .find(|(class, least)| score(*class) >= *least);
+            .find(|(class, least)| weight(*class) >= *least);
         let class = met.map_or(self.otherwise, |(class, _)| *class);
         let of_anomalous = scores.iter().zip(&self.anomalous).filter(|(_, a)| **a);
         let anomaly: f64 = of_anomalous.map(|(score, _)| score).sum();
+        let raised = anomaly.max(doubt * DOUBT_WEIGHT);
+        let in_steps = |share: f64| (share * f64::from(SHARE_ONE)).round() as u16;
         Verdict {
             class: u8::try_from(class).expect("checked on load"),
-            score: (score(class) * f64::from(SHARE_ONE)).round() as u16,
-            anomaly: (anomaly * f64::from(SHARE_ONE)).round() as u16,
+            score: in_steps(scores[class]),
+            anomaly: in_steps(raised),
+            doubt: in_steps(doubt),
             level: Some(level),
             leaves: leaves.to_vec(),
         }

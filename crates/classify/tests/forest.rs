@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use strata_classify::{
-    Class, Columns, Decision, FeatureUse, Forest, Kernel, LANES, Model, Node, RowForest, Rule,
-    Tree, Verdicts,
+    Class, Columns, Decision, FeatureUse, Forest, Kernel, Known, LANES, Model, Node, RowForest,
+    Rule, Tree, Verdicts,
 };
 use strata_sketch::{Feature, Level};
 use strata_wire::wide::{Simd, WIDE};
@@ -55,6 +55,7 @@ fn model(flow_trees: Vec<Tree>, packet_trees: Vec<Tree>) -> Model {
             }],
             otherwise: "anomalous".into(),
         },
+        known: None,
         distributions: None,
         training: Value::Null,
     }
@@ -287,6 +288,16 @@ fn every_fault_is_refused_and_named() {
             json!({"features": [{"name": "size", "edges": [5.0], "shares": [1.0]}], "scores": [1.0]}),
             "one share more",
         ),
+        (
+            "/known",
+            json!({"flow_trees": ["0"], "packet_trees": []}),
+            "known.flow_trees[0]`: 1 texts, but 0 pairs",
+        ),
+        (
+            "/known",
+            json!({"flow_trees": [], "packet_trees": [], "colour": 1}),
+            "unknown field `colour`",
+        ),
         ("/packet_trees", json!([]), "at least one tree"),
         (
             "/flow_trees/0/nodes",
@@ -377,4 +388,130 @@ fn benign_only_when_confident() {
     assert_eq!((benign.class, benign.score), (0, 58_982));
     let unsure = verdicts.judge(Level::Flow, &[2]);
     assert_eq!((unsure.class, unsure.score), (1, 52_428));
+}
+
+/// Two trees of two and three leaves, and what is known of them.
+fn of_two_trees(pairs: &str, decides: bool) -> Result<Model, strata_classify::ModelError> {
+    let split = |feature, at_most, left| Node {
+        feature: Some(feature),
+        at_most: Some(at_most),
+        left: Some(left),
+        right: Some(left + 1),
+        classes: None,
+    };
+    let two = vec![split(0, 100.0, 1), leaf(1.0), leaf(0.5)];
+    let three = vec![
+        split(1, 5.0, 1),
+        leaf(1.0),
+        split(0, 50.0, 3),
+        leaf(0.8),
+        leaf(0.1),
+    ];
+    let trees = vec![Tree { nodes: two }, Tree { nodes: three }];
+    let mut model = model(trees.clone(), trees);
+    model.known = Some(Known {
+        flow_trees: vec![pairs.into()],
+        packet_trees: Vec::new(),
+        decides,
+    });
+    Model::from_json(model.to_json().as_bytes())
+}
+
+#[test]
+fn what_training_has_not_seen_together_raises_the_score() {
+    // The first leaf met leaves 1 and 3 of the other tree, the second one leaf 4: its node numbers.
+    let model = of_two_trees("34", false).unwrap();
+    let verdicts = Verdicts::new(&model);
+    let mut of_old = model.clone();
+    of_old.known = None;
+    let of_old = Verdicts::new(&of_old);
+    for leaves in [[1, 1], [1, 3], [2, 4]] {
+        let known = verdicts.judge(Level::Flow, &leaves);
+        assert_eq!(known, of_old.judge(Level::Flow, &leaves));
+        assert_eq!(known.doubt, 0);
+    }
+    // Both leaves are benign, but never met: the class is as before, the score is in the middle.
+    let unsure = verdicts.judge(Level::Flow, &[2, 1]);
+    let before = of_old.judge(Level::Flow, &[2, 1]);
+    assert_eq!((unsure.class, unsure.doubt), (before.class, u16::MAX));
+    assert_eq!((before.anomaly, unsure.anomaly), (16_384, 32_768));
+    assert_eq!(model.unmet(Level::Flow, &[2, 1]), Some((1, 1)));
+    assert_eq!(model.unmet(Level::Flow, &[1, 1]), Some((0, 1)));
+    // Of packet trees, nothing is known.
+    assert_eq!(model.unmet(Level::Packet, &[2, 1]), None);
+    assert_eq!(verdicts.judge(Level::Packet, &[2, 1]).doubt, 0);
+}
+
+#[test]
+fn doubt_decides_where_the_model_says_so() {
+    let model = of_two_trees("34", true).unwrap();
+    let verdicts = Verdicts::new(&model);
+    assert_eq!(verdicts.judge(Level::Flow, &[1, 1]).class, 0);
+    assert_eq!(verdicts.judge(Level::Flow, &[2, 1]).class, 1);
+}
+
+#[test]
+fn a_text_of_another_forest_is_refused() {
+    for (text, expected) in [
+        ("3", "1 digits, but 2 leaves by 3 are 2"),
+        ("3g", "'g' at 1 is no hexadecimal digit"),
+        ("38", "digit 1 names leaf 3 of 3"),
+    ] {
+        let error = of_two_trees(text, false).unwrap_err().to_string();
+        assert!(error.contains("known.flow_trees[0]"), "{error}");
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+/// Combinations beyond the table share verdicts, but not with others of quite another score: a
+/// budget that follows scores would keep or cut the wrong ones.
+#[test]
+fn verdicts_that_are_shared_have_similar_scores() {
+    // Complete, of 256 leaves whose shares ascend.
+    let split = |at: usize| Node {
+        feature: Some(0),
+        at_most: Some(1.0),
+        left: Some(2 * at + 1),
+        right: Some(2 * at + 2),
+        classes: None,
+    };
+    let leaves = (0..256).map(|n| leaf(f64::from(n) / 255.0));
+    let tree = Tree {
+        nodes: (0..255).map(split).chain(leaves).collect(),
+    };
+    let one = Tree {
+        nodes: vec![leaf(1.0)],
+    };
+    let model = model(vec![tree.clone(), tree], vec![one]);
+    let model = Model::from_json(model.to_json().as_bytes()).unwrap();
+    let mut verdicts = Verdicts::new(&model);
+    let leaves: Vec<u16> = (0..model.flow_trees[0].nodes.len())
+        .filter(|node| model.flow_trees[0].nodes[*node].classes.is_some())
+        .map(|node| u16::try_from(node).unwrap())
+        .collect();
+    for first in &leaves {
+        for second in &leaves {
+            let rows = [[*first; LANES], [*second; LANES]];
+            let mut key = [0];
+            verdicts.keys(Level::Flow, &rows, &mut key);
+            let id = verdicts.find(Level::Flow, key[0], &rows, 0);
+            let (got, own) = (
+                verdicts.get(id).clone(),
+                verdicts.judge(Level::Flow, &[*first, *second]),
+            );
+            assert_eq!(got.class, own.class);
+            assert!(
+                got.anomaly.abs_diff(own.anomaly) <= 1_024,
+                "{got:?}, {own:?}"
+            );
+        }
+    }
+    assert!(verdicts.all().len() <= strata_classify::VERDICTS_MAX);
+    assert!(
+        verdicts
+            .all()
+            .iter()
+            .skip(1)
+            .any(|shared| shared.leaves.is_empty())
+    );
 }

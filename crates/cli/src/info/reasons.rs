@@ -242,6 +242,12 @@ fn one(text: &mut String, model: &Model, (_, class, reason, _): &Key, counted: &
         counted.score.unwrap_or(0.0),
     );
     let (level, leaves) = leaves_of(reason);
+    if let Some((unmet, all)) = model.unmet(level, &leaves).filter(|(unmet, _)| *unmet > 0) {
+        let _ = writeln!(
+            text,
+            "    unsure, not like the training: {unmet} of {all} pairs of these leaves never met there"
+        );
+    }
     let (told, others) = clearest(model, level, class, &leaves);
     for (tree, leaf) in told {
         let _ = writeln!(
