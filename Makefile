@@ -12,7 +12,7 @@ DEMO := target/demo
 PEERS := age ethtool tshark tcpdump libpcap-dev wireshark-common strace libibverbs-dev systemd
 LINTS := -D warnings
 
-.PHONY: help build sql demo test arch test-python test-sql verbs neon fmt lint check-docs tools attack fuzz bench python lock model compare ablation clean
+.PHONY: help build sql demo test arch test-python test-sql verbs neon fmt lint check-docs tools attack fuzz bench python lock model compare ablation unseen clean
 
 help:
 	@echo "make demo    build, record a real capture, show the result"
@@ -27,6 +27,7 @@ help:
 	@echo "make python  the Python package, for training and reading logs, into $(VENV)"
 	@echo "make compare presets of models side by side, as a page"
 	@echo "make ablation  what each group of features buys"
+	@echo "make unseen  what models keep of attacks that they have not seen"
 	@echo "make model   train models/default.json again"
 
 build:
@@ -153,6 +154,11 @@ compare: build python
 # What each group of features buys: bench/results/features.md.
 ablation: build python
 	STRATA_PROGRAM=$(abspath $(STRATA)) $(VENV)/bin/python -m strata ablate $(LABELLED)/mix-train -o bench/results/features
+
+# What models spend a budget of detail on: bench/results/unseen.md.
+unseen: build python
+	STRATA_PROGRAM=$(abspath $(STRATA)) $(VENV)/bin/python -m strata unseen $(LABELLED) \
+	    --shipped models/default.json -o bench/results/unseen
 
 # The forest's NEON kernel, as user-mode emulation runs it.
 NEON := aarch64-unknown-linux-gnu

@@ -79,6 +79,11 @@ def parser() -> argparse.ArgumentParser:
         help="give small sources more weight, closer to that of large ones",
     )
     train.add_argument(
+        "--by-bytes",
+        action="store_true",
+        help="count benign packets by their payload, which is what keeping them costs",
+    )
+    train.add_argument(
         "--miss-cost", type=float, default=1.0, metavar="N", help="cost of a missed attack packet"
     )
     train.add_argument(
@@ -136,6 +141,22 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
     train.add_argument("--quiet", action="store_true", help="show no progress bar")
 
+    learn = commands.add_parser("learn", help="learn what is ordinary at a site, without labels")
+    learn.add_argument("snapshots", nargs="+", help="files of strata features -o FILE.parquet")
+    learn.add_argument("-o", "--output", required=True, metavar="FILE", help="write the model here")
+    learn.add_argument("--beside", metavar="FILE", help="keep half of the trees of this model")
+    learn.add_argument("--name", default="site", help="set the name of the model")
+    learn.add_argument(
+        "--alarm",
+        type=_share,
+        default=0.01,
+        metavar="SHARE",
+        help="share of ordinary payload that may be called unusual",
+    )
+    learn.add_argument("--seed", type=int, default=1, metavar="N")
+    learn.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
+    learn.add_argument("--quiet", action="store_true", help="show no progress bar")
+
     evaluate = commands.add_parser("evaluate", help="compute figures of the data plane's decisions")
     evaluate.add_argument("decisions", help="file of strata eval --decisions")
     evaluate.add_argument("--model", required=True, metavar="FILE")
@@ -174,6 +195,18 @@ def parser() -> argparse.ArgumentParser:
     )
     ablate.add_argument("--seeds", type=int, default=3, metavar="N", help="repeat this many times")
     ablate.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
+
+    unseen = commands.add_parser(
+        "unseen", help="show what models spend a budget of detail on, of attacks they have not seen"
+    )
+    unseen.add_argument("folder", type=Path, help="folder of labelled captures")
+    unseen.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="NAME", help="of NAME.json and NAME.md"
+    )
+    unseen.add_argument(
+        "--shipped", type=Path, required=True, metavar="FILE", help="the built-in model"
+    )
+    unseen.add_argument("--jobs", type=int, default=2, metavar="N", help="number of threads")
     return whole
 
 
@@ -224,6 +257,7 @@ def _train(args: argparse.Namespace) -> None:
         "attack_weight": args.attack_weight,
         "class_weights": {k: float(v) for k, v in (w.split("=") for w in args.class_weight)},
         "even_sources": args.even_sources,
+        "by_bytes": args.by_bytes,
         "miss_cost": args.miss_cost,
         "false_alarm_cost": args.false_alarm_cost,
         "target_recall": args.target_recall,
@@ -266,6 +300,32 @@ def _train(args: argparse.Namespace) -> None:
         sys.exit(MISSED)
 
 
+def _learn(args: argparse.Namespace) -> None:
+    _check_outputs([args.output], args.snapshots)
+    from . import learning
+    from .snapshots import load
+
+    beside = json.loads(Path(args.beside).read_text()) if args.beside else None
+    model = learning.learn(
+        load(args.snapshots, unlabelled=True),
+        beside,
+        args.name,
+        alarm=args.alarm,
+        seed=args.seed,
+        jobs=args.jobs,
+        progress=not args.quiet,
+    )
+    learning.write(model, args.output)
+    learnt = model["training"]["learnt"]
+    print(learning.as_text(learnt))
+    print(
+        f"{args.output}: {len(model['flow_trees'])} trees, unusual from a score of "
+        f"{learnt['score_at_least']} on"
+    )
+    if learnt["problems"]:
+        sys.exit(MISSED)
+
+
 def _evaluate(args: argparse.Namespace) -> None:
     _check_outputs([args.report], [args.decisions, args.model])
     from . import report
@@ -305,16 +365,25 @@ def _ablate(args: argparse.Namespace) -> None:
     run(args.folder, args.output, seeds=args.seeds, jobs=args.jobs)
 
 
+def _unseen(args: argparse.Namespace) -> None:
+    _check_outputs([args.output.with_suffix(suffix) for suffix in (".json", ".md")])
+    from .unseen import in_markdown, run
+
+    print(in_markdown(run(args.folder, args.output, args.shipped, args.jobs)))
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Runs a command; ends the process with a message on errors that users can cause."""
     args = parser().parse_args(arguments)
     _quiet_libraries()
     commands = {
         "train": _train,
+        "learn": _learn,
         "evaluate": _evaluate,
         "compare": _compare,
         "default": _default,
         "ablate": _ablate,
+        "unseen": _unseen,
     }
     try:
         commands[args.command](args)

@@ -102,11 +102,11 @@ def words(column: pa.ChunkedArray, missing: str = "") -> np.ndarray:
     return np.array([missing if word is None else word for word in column.to_pylist()])
 
 
-def load(paths: Sequence[str | Path]) -> Snapshots:
-    """Reads labelled snapshots; rows without label are skipped, and so are packets that an
-    earlier file has. The same addresses and ports in several files are one flow: a capture may be
-    in several files. Raises `SnapshotError` if a file is something else, has no labels, or was
-    made with another window, or if files contradict each other."""
+def load(paths: Sequence[str | Path], *, unlabelled: bool = False) -> Snapshots:
+    """Reads labelled snapshots; rows without label are skipped unless `unlabelled`, and so are
+    packets that an earlier file has. The same addresses and ports in several files are one flow: a
+    capture may be in several files. Raises `SnapshotError` if a file is something else, has no
+    labels, or was made with another window, or if files contradict each other."""
     parts, settings, units = [], None, {}
     counts = dict.fromkeys(COUNTS, 0)
     for path in paths:
@@ -142,8 +142,10 @@ def load(paths: Sequence[str | Path]) -> Snapshots:
     merged = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     number = np.repeat(np.arange(len(parts)), [len(part["frame"]) for part in parts])
     rows = merged["label"] != ""
+    if unlabelled:
+        rows = np.ones(len(rows), bool)
     counts["unlabelled"] = int(np.sum(~rows))
-    if not rows.any():
+    if not rows.any() and not unlabelled:
         raise SnapshotError(f"{paths[0]}: no packet has a label; give --labels to strata features")
     names = [Path(path).name for path in paths]
     labelled = Snapshots(merged, units, settings, names, counts).where(rows)

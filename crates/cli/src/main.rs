@@ -17,6 +17,7 @@ mod interfaces;
 mod key;
 mod labelled;
 mod labels;
+mod learn;
 mod listing;
 mod logging;
 mod model;
@@ -102,6 +103,8 @@ enum Command {
     Generate(generate::Args),
     /// Train a model on labelled features.
     Train(Box<train::TrainArgs>),
+    /// Learn what is ordinary at a site from its traffic, without labels.
+    Learn(Box<learn::Args>),
     /// Evaluate a model on a labelled capture; write a page and JSON.
     Eval(eval::Args),
     /// Compare model presets on labelled captures.
@@ -170,6 +173,7 @@ fn main() -> ExitCode {
         Command::Features(args) => features::run(&args),
         Command::Generate(args) => generate::run(&args),
         Command::Train(args) => train::train(&args),
+        Command::Learn(args) => learn::run(&args),
         Command::Eval(args) => eval::run(&args),
         Command::Compare(args) => train::compare(&args),
         Command::Replay(args) => replay::run(&args),

@@ -35,9 +35,8 @@ fn interpreter() -> PathBuf {
     built.unwrap_or_else(|| "python3".into())
 }
 
-/// Runs `python -m strata ARGUMENTS...` with our standard output and error. Fails with [`Ended`] if
-/// that does.
-pub(crate) fn run(arguments: Vec<OsString>) -> Result<()> {
+/// Fails if the package is not there, so that it is known before the work.
+pub(crate) fn check() -> Result<()> {
     let python = interpreter();
     let has_package = Command::new(&python)
         .args(["-c", "import strata.main"])
@@ -51,6 +50,14 @@ pub(crate) fn run(arguments: Vec<OsString>) -> Result<()> {
             python.display()
         );
     }
+    Ok(())
+}
+
+/// Runs `python -m strata ARGUMENTS...` with our standard output and error. Fails with [`Ended`] if
+/// that does.
+pub(crate) fn run(arguments: Vec<OsString>) -> Result<()> {
+    check()?;
+    let python = interpreter();
     let mut command = Command::new(&python);
     command.args(["-m", "strata"]).args(arguments);
     // Warnings of its libraries, even while loading, mean nothing to users.

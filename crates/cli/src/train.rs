@@ -86,6 +86,11 @@ pub(crate) struct TrainArgs {
     #[arg(long)]
     even_sources: bool,
 
+    /// Count benign packets by their payload, which is what keeping them costs: for a model whose
+    /// scores a budget of detail is spent on.
+    #[arg(long)]
+    by_bytes: bool,
+
     /// Set the cost of a missed attack packet.
     #[arg(long, value_name = "N", default_value_t = 1.0, value_parser = positive)]
     miss_cost: f64,
@@ -177,7 +182,7 @@ pub(crate) struct CompareArgs {
     jobs: u32,
 }
 
-fn share(text: &str) -> Result<f64, String> {
+pub(crate) fn share(text: &str) -> Result<f64, String> {
     let number = text
         .parse()
         .ok()
@@ -209,10 +214,16 @@ fn class_weight(text: &str) -> Result<String, String> {
 }
 
 /// A command line of the Python package.
-struct Line(Vec<OsString>);
+pub(crate) struct Line(Vec<OsString>);
 
 impl Line {
-    fn option(&mut self, name: &str, value: impl Into<OsString>) {
+    /// A line of this command.
+    pub(crate) fn new(command: &str) -> Self {
+        Self(vec![command.into()])
+    }
+
+    /// Adds an option and its value.
+    pub(crate) fn option(&mut self, name: &str, value: impl Into<OsString>) {
         // In one word, since a value may begin with a dash.
         let mut word = OsString::from(name);
         word.push("=");
@@ -220,16 +231,18 @@ impl Line {
         self.0.push(word);
     }
 
-    fn number(&mut self, name: &str, value: &impl Display) {
+    /// Adds an option and its number.
+    pub(crate) fn number(&mut self, name: &str, value: &impl Display) {
         self.option(name, format!("{value}"));
     }
 
-    fn flag(&mut self, name: &str, is_set: bool) {
+    /// Adds an option without a value.
+    pub(crate) fn flag(&mut self, name: &str, is_set: bool) {
         self.0.extend(is_set.then(|| name.into()));
     }
 
     /// Adds positional arguments; nothing may follow.
-    fn names(mut self, names: impl IntoIterator<Item = PathBuf>) -> Vec<OsString> {
+    pub(crate) fn names(mut self, names: impl IntoIterator<Item = PathBuf>) -> Vec<OsString> {
         self.0.push("--".into());
         self.0.extend(names.into_iter().map(OsString::from));
         self.0
@@ -279,7 +292,7 @@ pub(crate) fn train(args: &TrainArgs) -> Result<()> {
         }
         _ => {}
     }
-    let mut line = Line(vec!["train".into()]);
+    let mut line = Line::new("train");
     line.option("--output", &args.output);
     if let Some(report) = &args.report {
         line.option("--report", report);
@@ -302,6 +315,7 @@ pub(crate) fn train(args: &TrainArgs) -> Result<()> {
         line.option("--class-weight", weight);
     }
     line.flag("--even-sources", args.even_sources);
+    line.flag("--by-bytes", args.by_bytes);
     line.number("--miss-cost", &args.miss_cost);
     line.number("--false-alarm-cost", &args.false_alarm_cost);
     for (name, share) in [
@@ -336,7 +350,7 @@ pub(crate) fn train(args: &TrainArgs) -> Result<()> {
 /// Compares presets of models.
 pub(crate) fn compare(args: &CompareArgs) -> Result<()> {
     check_report(&args.report, &Sources::default())?;
-    let mut line = Line(vec!["compare".into()]);
+    let mut line = Line::new("compare");
     line.option("--report", &args.report);
     line.number("--time-compression", &args.time_compression);
     line.number("--window-ms", &args.window_ms);
