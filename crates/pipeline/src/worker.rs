@@ -6,6 +6,7 @@ mod decide;
 mod lanes;
 mod parts;
 mod record;
+mod show;
 mod triggers;
 mod wide;
 
@@ -439,7 +440,7 @@ impl<S: Sink> Worker<S> {
             let mut places = EVERY_PLACE;
             let wanted = self.choose(batch, start, &mut places[..many]);
             let places = &places[..wanted];
-            if self.is_tapped || !self.columns(batch, (start, places))? {
+            if !self.columns(batch, (start, places))? {
                 for places in places.chunks(LANES) {
                     self.lanes(batch, (start, places))?;
                 }

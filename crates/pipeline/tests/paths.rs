@@ -29,21 +29,27 @@ fn model() -> Model {
     Model::from_json(&json).unwrap()
 }
 
-/// Wants to see the packets of each third batch, which must not change what is recorded.
+/// Wants to see all packets, and keeps what it is shown; or those of each third batch. Neither may
+/// change what is recorded.
 #[derive(Debug)]
 struct Flickering {
+    is_always: bool,
     batches: u32,
     filter: Option<Filter>,
+    shown: Arc<Mutex<Vec<String>>>,
 }
 
 impl Tap for Flickering {
     fn is_wanted(&mut self) -> bool {
         self.batches += 1;
-        self.batches.is_multiple_of(3)
+        self.is_always || self.batches.is_multiple_of(3)
     }
 
     fn take(&mut self, shown: &Tapped<'_>) {
-        assert!(self.batches.is_multiple_of(3), "{shown:?}");
+        assert!(
+            self.is_always || self.batches.is_multiple_of(3),
+            "{shown:?}"
+        );
         let PacketRef {
             data,
             wire_len,
@@ -53,6 +59,11 @@ impl Tap for Flickering {
         if let Some(filter) = &self.filter {
             let program = filter.compile(LINKS[usize::from(interface)]).unwrap();
             assert!(program.matches(data, wire_len), "{shown:?}");
+        }
+        if self.is_always {
+            let (packet, headers, class) = (&shown.packet, &shown.headers, shown.class);
+            let text = format!("{} {wire_len} {headers:?} {class}", packet.ts_ns);
+            self.shown.lock().unwrap().push(text);
         }
     }
 
@@ -102,6 +113,7 @@ struct Setup {
     rules: Option<Rules>,
     look_back_bytes: usize,
     is_tapped: bool,
+    shows_all: bool,
     table: TableSize,
 }
 
@@ -111,6 +123,7 @@ struct Recording {
     sink: Blocks,
     policies: Vec<Policy>,
     copies: Arc<Mutex<Vec<Vec<u8>>>>,
+    shown: Arc<Mutex<Vec<String>>>,
 }
 
 /// Keeps the copies that policies ask for.
@@ -140,6 +153,7 @@ impl Setup {
             rules: None,
             look_back_bytes: 0,
             is_tapped: false,
+            shows_all: false,
             table: TableSize::fixed(BITS_DEFAULT),
         }
     }
@@ -170,9 +184,14 @@ impl Setup {
             ..TriggerOptions::default()
         };
         let copies = Arc::default();
-        let tap = self
-            .is_tapped
-            .then(|| -> Box<dyn Tap> { Box::new(Flickering { batches: 0, filter }) });
+        let shown = Arc::default();
+        let tap = Flickering {
+            is_always: self.shows_all,
+            batches: 0,
+            filter,
+            shown: Arc::clone(&shown),
+        };
+        let tap = (self.is_tapped || self.shows_all).then(|| -> Box<dyn Tap> { Box::new(tap) });
         let parts = Parts {
             path,
             sketch: Some(model.new_sketch(self.table).unwrap()),
@@ -187,6 +206,7 @@ impl Setup {
             sink,
             policies,
             copies,
+            shown,
         }
     }
 }
@@ -200,6 +220,7 @@ struct Left {
     kept: String,
     hits: Vec<Counters>,
     copies: Vec<Vec<u8>>,
+    shown: Vec<String>,
     drift: Option<String>,
 }
 
@@ -215,6 +236,7 @@ impl Recording {
             kept: format!("{:?}", self.worker.kept()),
             hits: policies.map(|policy| policy.hits.counters()).collect(),
             copies: std::mem::take(&mut self.copies.lock().unwrap()),
+            shown: std::mem::take(&mut self.shown.lock().unwrap()),
             drift: self
                 .worker
                 .classifier()
@@ -245,6 +267,15 @@ fn difference(a: &Left, b: &Left) -> Option<String> {
     }
     if a.copies != b.copies {
         return Some(format!("{} and {} copies", a.copies.len(), b.copies.len()));
+    }
+    if let Some(at) =
+        (0..a.shown.len().max(b.shown.len())).find(|&at| a.shown.get(at) != b.shown.get(at))
+    {
+        return Some(format!(
+            "shown: {:?}\n{:?}",
+            a.shown.get(at),
+            b.shown.get(at)
+        ));
     }
     (a.drift != b.drift).then(|| "drift differs".into())
 }
@@ -318,13 +349,14 @@ proptest! {
         rules in prop::sample::select(RULES.to_vec()),
         look_back_bytes in prop::sample::select(vec![0_usize, 0, 0, 1 << 16]),
         is_tapped in any::<bool>(),
+        shows_all in any::<bool>(),
         // Most windows of packets like these are too much for the smallest.
         bits in prop::sample::select(vec![(16, 16), (2, 9), (1, 3)]),
     ) {
         let model = model();
         let packets = packets(seed, count, flows, odd_one_in);
         let table = TableSize::growing(bits.0, bits.1);
-        let setup = Setup { modes, filter, rules, look_back_bytes, is_tapped, table };
+        let setup = Setup { modes, filter, rules, look_back_bytes, is_tapped, shows_all, table };
         let expected = record(&model, &setup, DataPath::Reference, &packets, &[64]);
         for path in paths() {
             let found = record(&model, &setup, path, &packets, &sizes);
@@ -371,20 +403,24 @@ fn whatever_is_asked_for_goes_through_columns() {
         NOTHING_BENIGN,
     ];
     for mode in modes {
-        for (filter, rules) in [
-            (None, RULES[0]),
-            (Some("tcp or ip6"), RULES[0]),
-            (None, RULES[1]),
-            (None, RULES[2]),
-            (Some("tcp or ip6"), RULES[1]),
+        for (filter, rules, shows_all) in [
+            (None, RULES[0], false),
+            (None, RULES[0], true),
+            (Some("tcp or ip6"), RULES[0], false),
+            (None, RULES[1], false),
+            (None, RULES[2], true),
+            (Some("tcp or ip6"), RULES[1], true),
         ] {
             let setup = Setup {
                 filter,
                 rules,
+                shows_all,
                 ..Setup::mode(mode)
             };
             let expected = record(&model, &setup, DataPath::Reference, &packets, &[256]);
             let passed = expected.ledger.seen.packets - expected.ledger.filtered.packets;
+            let shown = if shows_all { passed } else { 0 };
+            assert_eq!(expected.shown.len() as u64, shown);
             for path in paths() {
                 let (found, in_columns) = record_and_count(&model, &setup, path, &packets, &[256]);
                 assert_eq!(

@@ -13,14 +13,14 @@ use crate::policing::{fields, plain_fields};
 
 /// Whether a packet of a batch is in a set.
 #[inline(always)]
-fn is_in(set: &[u16], at: usize) -> bool {
+pub(super) fn is_in(set: &[u16], at: usize) -> bool {
     set[at / GROUP] >> (at % GROUP) & 1 != 0
 }
 
 /// The headers of a plain packet.
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, reason = "columns of small numbers")]
-fn plain(columns: &PacketColumns, at: usize) -> Plain {
+pub(super) fn plain(columns: &PacketColumns, at: usize) -> Plain {
     let network_len = 34;
     Plain {
         source: columns.source[at],

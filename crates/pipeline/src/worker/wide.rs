@@ -155,6 +155,9 @@ impl<S: Sink> Worker<S> {
                 self.ledger.seen.bytes += scanned.wire_bytes;
                 let of = (scanned.interface, &data);
                 self.look_and_count(&mut wide, batch, (start, places), of);
+                if self.is_tapped {
+                    self.show_columns(&wide, batch, (start, places));
+                }
                 let data = &data[..count];
                 self.record_columns(&mut wide, batch, (start, places), (&scanned, data))
                     .map(|()| true)
