@@ -3,6 +3,10 @@
 //!
 //!     cargo run --release -p strata-gpv --example gpv_curves [PACKETS] [SEED]
 //!
+//!     cargo run --release -p strata-gpv --example gpv_curves -- --gain [PACKETS] [SEED]
+//!
+//! says how much more memory static buffers need for the ratio that dynamic ones reach.
+//!
 //! One line of JSON a point.
 #![allow(clippy::print_stdout, reason = "this is what it is for")]
 #![allow(clippy::cast_precision_loss, reason = "figures to read")]
@@ -15,7 +19,8 @@ const MIB: u64 = 1 << 20;
 const TUPLE_LEN: usize = 4;
 
 fn main() {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).peekable();
+    let is_gain = arguments.next_if(|word| word == "--gain").is_some();
     let mut number = |usual: u64| {
         let given = arguments.next();
         given.map_or(usual, |text| text.parse().expect("a number"))
@@ -31,6 +36,12 @@ fn main() {
         flows.len(),
         bytes / count,
     );
+    if is_gain {
+        for memory in [MIB / 4, MIB / 2, MIB, 2 * MIB, 4 * MIB] {
+            gain(&packets, memory);
+        }
+        return;
+    }
     for memory in [
         MIB / 4,
         MIB / 2,
@@ -51,9 +62,7 @@ fn main() {
 fn figure(what: &str, packets: &[Packet], memory: u64, length: u16) {
     for buffers in [Buffers::Fixed, Buffers::Shorter, Buffers::Dynamic] {
         for ways in [1, 8] {
-            let best = candidates(memory, length, buffers)
-                .map(|parameters| (ratio(packets, parameters, ways), parameters))
-                .min_by(|a, b| a.0.total_cmp(&b.0));
+            let best = best(packets, ways, candidates(memory, length, buffers));
             let Some((ratio, parameters)) = best else {
                 continue;
             };
@@ -69,6 +78,49 @@ fn figure(what: &str, packets: &[Packet], memory: u64, length: u16) {
                  \"slots\": {slots}, \"narrow\": {narrow}, \"wide\": {wide}, \"blocks\": {blocks}}}"
             );
         }
+    }
+}
+
+/// The best parameters among these, and their ratio.
+fn best(
+    packets: &[Packet],
+    ways: usize,
+    candidates: impl Iterator<Item = Parameters>,
+) -> Option<(f64, Parameters)> {
+    candidates
+        .map(|parameters| (ratio(packets, parameters, ways), parameters))
+        .min_by(|a, b| a.0.total_cmp(&b.0))
+}
+
+/// How many times the memory static buffers need, of the length of the longest vector and of the
+/// best length, for the ratio of dynamic ones (section 7.1: 2 on average).
+fn gain(packets: &[Packet], memory: u64) {
+    const LENGTH: u16 = 28;
+    for ways in [1, 8] {
+        let dynamic = candidates(memory, LENGTH, Buffers::Dynamic);
+        let Some((ratio, parameters)) = best(packets, ways, dynamic) else {
+            continue;
+        };
+        let times = |buffers| {
+            let (mut less, mut more) = (memory, 4 * memory);
+            // To a hundredth or so.
+            for _ in 0..8 {
+                let middle = less.midpoint(more);
+                let found = best(packets, ways, candidates(middle, LENGTH, buffers));
+                match found.is_some_and(|(found, _)| found <= ratio) {
+                    true => more = middle,
+                    false => less = middle,
+                }
+            }
+            more as f64 / memory as f64
+        };
+        let (fixed, shorter) = (times(Buffers::Fixed), times(Buffers::Shorter));
+        let Parameters { narrow, blocks, .. } = parameters;
+        println!(
+            "{{\"figure\": \"gain\", \"memory\": {memory}, \"ways\": {ways}, \"ratio\": {ratio:.4}, \
+             \"narrow\": {narrow}, \"blocks\": {blocks}, \"static\": {fixed:.2}, \
+             \"static_tuned\": {shorter:.2}}}"
+        );
     }
 }
 
@@ -100,10 +152,10 @@ fn candidates(memory: u64, length: u16, buffers: Buffers) -> impl Iterator<Item 
         wide: 0,
         blocks: 0,
     });
-    let narrow = [3, 4, 5, 6, 8].into_iter();
+    let narrow = [3, 4, 5, 6, 7, 8, 10].into_iter();
     let narrow = narrow.filter(move |&narrow| buffers == Buffers::Dynamic && narrow < length);
     let dynamic = narrow.flat_map(move |narrow: u16| {
-        [45, 53, 61, 69, 77].map(|share| {
+        [45, 53, 61, 65, 69, 73, 77, 83].map(|share| {
             let wide = length - narrow;
             let slot_len = 28 + u64::from(narrow) * tuple_len;
             let block_len = 4 + u64::from(wide) * tuple_len;

@@ -8,7 +8,9 @@
 //!
 //!     valgrind --tool=callgrind --toggle-collect='*per_packet_cache*' .../gpv_speed --count
 //!
-//! counts the instructions of the cache, over fewer packets and in one round.
+//! counts the instructions of the cache, over fewer packets and in one round; so do
+//! `*vectors_of_agent*`, `*vectors_of_profiler*`, `*vectors_of_classifier*`, `*vectors_of_debugger*`
+//! and `*vectors_of_queries*` for what takes vectors, of which it says how many there are.
 #![allow(clippy::print_stdout, reason = "this is what it is for")]
 #![allow(clippy::cast_precision_loss, reason = "figures to read")]
 
@@ -23,7 +25,7 @@ use strata_gpv::application::{
     Application, Burst, BurstOptions, Bursts, Classifier, FLOW_FEATURES, Forest, Profiler,
     ProfilerOptions,
 };
-use strata_gpv::marple::{Limits, Query, SHIPPED, compile};
+use strata_gpv::marple::{Limits, Query, SHIPPED, Shipped, compile};
 use strata_gpv::{
     Basic, Cache, Full, Grouped, Key, Packet, Parameters, Reason, Seen, Tuple, Vector,
 };
@@ -68,8 +70,24 @@ impl<T: Tuple> Arena<T> {
 fn main() -> Result<(), Box<dyn Error>> {
     let packets = match std::env::args_os().nth(1) {
         Some(word) if word == "--count" => {
+            let mut packets = generated();
+            packets.truncate(COUNTED);
             let mut cache = Cache::<Basic>::new(Parameters::PAPER, 1)?;
-            per_packet_cache(&mut cache, &generated()[..COUNTED]);
+            per_packet_cache(&mut cache, &packets);
+            let (basic, full) = (kept::<Basic>(&packets), kept::<Full>(&packets));
+            let records = reassembled(&basic);
+            for (what, vectors) in [
+                ("agent", basic.kept.len()),
+                ("profiler, classifier, debugger", records.kept.len()),
+                ("queries", full.kept.len()),
+            ] {
+                println!("{vectors} vectors for {what}");
+            }
+            agent("agent, 32-bit tuples", &basic);
+            profiler(&records);
+            classifier(&records);
+            debugger(&records);
+            six_queries(&full);
             return Ok(());
         }
         Some(path) => captured(&path.into())?,
@@ -105,8 +123,22 @@ fn best(mut work: impl FnMut()) -> f64 {
         work();
         start.elapsed().as_secs_f64()
     };
-    (0..ROUNDS).map(round).fold(f64::INFINITY, f64::min)
+    let is_counting = std::env::args_os().any(|word| word == "--count");
+    let rounds = if is_counting { 1 } else { ROUNDS };
+    (0..rounds).map(round).fold(f64::INFINITY, f64::min)
 }
+
+/// Names for callgrind.
+macro_rules! named {
+    ($($name:ident)*) => {$(
+        #[inline(never)]
+        fn $name(work: &mut dyn FnMut()) {
+            work();
+        }
+    )*};
+}
+
+named! { vectors_of_agent vectors_of_profiler vectors_of_classifier vectors_of_debugger vectors_of_queries }
 
 /// Average packet length of each flow, as the paper's comparison (section 2.2) has it.
 fn per_packet_map(packets: &[Packet]) {
@@ -125,6 +157,19 @@ fn vectors<T: Tuple>(packets: &[Packet], map: f64) -> Arena<T> {
     // A cache in use: what it allocates is there, and slots have flows.
     let mut cache = new();
     let seconds = best(|| per_packet_cache(&mut cache, packets)) / packets.len() as f64;
+    let arena = kept::<T>(packets);
+    println!(
+        "cache, {bits:3}-bit tuples   {:7.1} ns/packet, {:.2} of the map; {:.1} % vectors, {:.1} tuples each",
+        seconds * 1e9,
+        seconds / map,
+        100.0 * arena.kept.len() as f64 / packets.len() as f64,
+        packets.len() as f64 / arena.kept.len() as f64,
+    );
+    arena
+}
+
+/// The vectors that the cache makes of packets.
+fn kept<T: Tuple>(packets: &[Packet]) -> Arena<T> {
     let mut arena = Arena {
         kept: Vec::new(),
         tuples: Vec::new(),
@@ -141,16 +186,9 @@ fn vectors<T: Tuple>(packets: &[Packet], map: f64) -> Arena<T> {
             tuples: std::marker::PhantomData,
         });
     };
-    let mut cache = new();
+    let mut cache = Cache::<T>::new(Parameters::PAPER, 1).expect("the paper's parameters");
     cache.push(packets, &mut keep);
     cache.flush(&mut keep);
-    println!(
-        "cache, {bits:3}-bit tuples   {:7.1} ns/packet, {:.2} of the map; {:.1} % vectors, {:.1} tuples each",
-        seconds * 1e9,
-        seconds / map,
-        100.0 * arena.kept.len() as f64 / packets.len() as f64,
-        packets.len() as f64 / arena.kept.len() as f64,
-    );
     arena
 }
 
@@ -173,7 +211,7 @@ fn say<T>(what: &str, seconds: f64, arena: &Arena<T>) {
 
 fn agent<T: Tuple>(what: &str, arena: &Arena<T>) {
     let mut agent = Reassembly::<T>::new(ReassemblyOptions::default(), 1);
-    let seconds = best(|| {
+    let mut work = || {
         let mut tuples = 0;
         let mut queue = |record: &Record<'_, T>| tuples += record.count();
         let mut ahead = arena.kept.iter().skip(12);
@@ -185,7 +223,8 @@ fn agent<T: Tuple>(what: &str, arena: &Arena<T>) {
         }
         agent.flush(&mut queue);
         black_box(tuples);
-    });
+    };
+    let seconds = best(|| vectors_of_agent(&mut work));
     say(what, seconds, arena);
 }
 
@@ -242,7 +281,7 @@ fn forest() -> Forest {
 
 fn classifier(arena: &Arena<Basic>) {
     let forest = forest();
-    let seconds = best(|| {
+    let mut work = || {
         let mut classes = [0_u64; 4];
         let count = |_: &Key, class: usize, _| classes[class] += 1;
         let mut classifier = Classifier::new(forest.clone(), count);
@@ -251,7 +290,8 @@ fn classifier(arena: &Arena<Basic>) {
         }
         classifier.finish();
         black_box(classes);
-    });
+    };
+    let seconds = best(|| vectors_of_classifier(&mut work));
     say("classifier", seconds, arena);
 }
 
@@ -264,7 +304,7 @@ fn debugger(arena: &Arena<Basic>) {
         .collect();
     let kept = arena.kept.iter().map(|kept| Kept { ..*kept }).collect();
     let flagged = Arena { kept, tuples };
-    let seconds = best(|| {
+    let mut work = || {
         let mut packets = 0;
         let mut bursts = Bursts::new(BurstOptions::default(), 1, |burst: &Burst| {
             packets += burst.packets;
@@ -274,53 +314,71 @@ fn debugger(arena: &Arena<Basic>) {
         }
         bursts.finish();
         black_box(packets);
-    });
+    };
+    let seconds = best(|| vectors_of_debugger(&mut work));
     say("debugger, all flagged", seconds, &flagged);
 }
 
 fn profiler(arena: &Arena<Basic>) {
     let mut profiler = Profiler::new(ProfilerOptions::default(), 1);
-    let seconds = best(|| {
+    let mut work = || {
         for vector in arena.vectors() {
             profiler.take(0, &vector);
         }
         profiler.end_interval(|profile| {
             black_box(profile.times_ns.len());
         });
-    });
+    };
+    let seconds = best(|| vectors_of_profiler(&mut work));
     say("profiler", seconds, arena);
 }
 
-fn queries(arena: &Arena<Full>) {
-    let query = |shipped: &strata_gpv::marple::Shipped| {
-        let program = compile(shipped.text, shipped.parameters).expect("a shipped query");
-        Query::new::<Full>(
-            program,
-            Limits {
-                groups_max: 1 << 24,
-                bytes_max: u64::MAX,
-                ..Limits::default()
-            },
-        )
-        .expect("full tuples carry everything")
+/// Vectors as a datagram has them: some at once.
+fn in_batches<T: Tuple>(arena: &Arena<T>, mut take: impl FnMut(&[Vector<'_, T>])) {
+    let mut batch = Vec::with_capacity(32);
+    for vector in arena.vectors() {
+        batch.push(vector);
+        if batch.len() == 32 {
+            take(&batch);
+            batch.clear();
+        }
+    }
+    take(&batch);
+}
+
+fn query(shipped: &Shipped) -> Query {
+    let program = compile(shipped.text, shipped.parameters).expect("a shipped query");
+    let limits = Limits {
+        groups_max: 1 << 24,
+        bytes_max: u64::MAX,
+        ..Limits::default()
     };
+    Query::new::<Full>(program, limits).expect("full tuples carry everything")
+}
+
+fn queries(arena: &Arena<Full>) {
     for shipped in &SHIPPED[..6] {
         let seconds = best(|| {
             let mut query = query(shipped);
-            for vector in arena.vectors() {
-                query.take(0, &vector);
-            }
+            in_batches(arena, |vectors| query.take_all(0, vectors));
             black_box(query.counters().packets);
         });
         say(shipped.name, seconds, arena);
     }
-    let seconds = best(|| {
+    six_queries(arena);
+}
+
+fn six_queries(arena: &Arena<Full>) {
+    let mut work = || {
         let mut queries: Vec<Query> = SHIPPED[..6].iter().map(query).collect();
-        for vector in arena.vectors() {
-            queries.iter_mut().for_each(|query| query.take(0, &vector));
-        }
+        in_batches(arena, |vectors| {
+            queries
+                .iter_mut()
+                .for_each(|query| query.take_all(0, vectors));
+        });
         black_box(queries.len());
-    });
+    };
+    let seconds = best(|| vectors_of_queries(&mut work));
     say("all six at once", seconds, arena);
 }
 

@@ -419,11 +419,11 @@ fn large_groups_and_rows_are_bounded_by_their_bytes() {
         bytes_max: 4000,
         ..Limits::default()
     };
-    // A group of 2 words of key, 1 of state and 2 of index; half of the bytes each.
+    // A group of 2 words of key, 1 of state and 3 of index; half of the bytes each.
     let two = "def c([n], []): n = n + 1; emit()\nR = groupby(T, [srcip], c);\n\
                S = groupby(R, [srcip], c);";
     let query = run(two, limits, &small(4));
-    assert_eq!(query.limits().groups_max, 2000 / 40);
+    assert_eq!(query.limits().groups_max, 2000 / 48);
     // 9 words: two addresses and five numbers.
     let mut query = run("R = filter(T, true);", limits, &small(100));
     assert_eq!(query.limits().rows_max, 4000 / 72);

@@ -1,11 +1,12 @@
 //! From a query's text to its program: names, kinds and bounds are checked on the way.
 //!
 //! Bottom-up: `compiler` has registers, instructions and streams, `expressions` and `folds` compute,
-//! `statements` make streams.
+//! `statements` make streams; `optimize` makes the program shorter.
 
 mod compiler;
 mod expressions;
 mod folds;
+mod optimize;
 mod statements;
 
 use super::error::QueryError;

@@ -1,13 +1,16 @@
 //! A query at work.
 
+mod groups;
+
 use std::net::{IpAddr, Ipv6Addr};
 
-use strata_wire::{AddressFamily, mix64};
+use strata_wire::AddressFamily;
 
+use self::groups::Groups;
 use super::fields::{Field, Kind, address_words};
-use super::program::{AnswerOf, GroupSpec, Op, Program, REGISTERS, Slot, Unanswerable};
+use super::program::{AnswerOf, Op, Program, REGISTERS, Slot, Turn, Unanswerable};
 use crate::key::Key;
-use crate::tuple::{Column, Tuple};
+use crate::tuple::Tuple;
 use crate::vector::Grouped;
 
 /// How much a query may hold.
@@ -90,31 +93,29 @@ pub struct Answer {
     pub rows: Vec<Vec<Value>>,
 }
 
-/// The state of a `groupby`, by an index with open addressing.
-#[derive(Debug)]
-struct Groups {
-    spec: GroupSpec,
-    index: Vec<u32>,
-    /// The keys, then the states, one after the other.
-    keys: Vec<u64>,
-    states: Vec<u64>,
-    len: u32,
-    max: u32,
-    /// Whose state is in the registers.
-    held: Option<u32>,
-}
+/// Values of a program.
+type Registers = [u64; REGISTERS];
 
-const NONE: u32 = u32::MAX;
+/// Vectors whose groups are fetched before the first of them is looked at.
+const BATCH: usize = 32;
+
+/// What all packets of a vector have in common: source (high, low), destination (high, low),
+/// ports, protocol, ingress, switch.
+type FixedWords = [u64; 9];
 
 /// A query at work: vectors in, an answer out.
 ///
-/// Memory: what [`Limits`] allow: a group the words of its key and state and 8 to 16 bytes, a row
+/// Memory: what [`Limits`] allow: a group the words of its key and state and 11 to 22 bytes, a row
 /// its words.
 #[derive(Debug)]
 pub struct Query {
     program: Program,
-    registers: Box<[u64; REGISTERS]>,
+    registers: Box<Registers>,
     groups: Vec<Groups>,
+    /// Which of [`FixedWords`] goes to which register.
+    fixed: Vec<(u8, u8)>,
+    /// The first `groupby`'s key in [`FixedWords`], if it is all there.
+    lead: Option<Vec<u8>>,
     rows: Vec<u64>,
     rows_len: u32,
     limits: Limits,
@@ -135,17 +136,21 @@ impl Query {
         }
         let limits = limits.of(&program);
         let max = limits.groups_max.min(1 << 30);
-        let groups = program.groups.iter().map(|spec| Groups {
-            spec: spec.clone(),
-            index: vec![NONE; 16],
-            keys: Vec::new(),
-            states: Vec::new(),
-            len: 0,
-            max,
-            held: None,
+        let groups = program.groups.iter();
+        let groups = groups.map(|spec| Groups::new(spec.clone(), max));
+        let fixed: Vec<(u8, u8)> = program.fixed.iter().flat_map(words_of).collect();
+        let word_in = |register: &u8| {
+            let mut loads = fixed.iter();
+            loads.find(|(_, to)| to == register).map(|(word, _)| *word)
+        };
+        let lead = program.groups.first().and_then(|lead| {
+            let words = lead.key.iter().map(word_in);
+            words.collect::<Option<Vec<u8>>>()
         });
         Ok(Self {
             groups: groups.collect(),
+            fixed,
+            lead,
             program,
             registers,
             rows: Vec::new(),
@@ -175,6 +180,47 @@ impl Query {
 
     /// Takes a vector or a record, of a switch with this number.
     pub fn take<T: Tuple, G: Grouped<T>>(&mut self, switch: u32, group: &G) {
+        self.take_all(switch, std::slice::from_ref(group));
+    }
+
+    /// Takes vectors or records one after the other; faster than each by itself, since their
+    /// groups are fetched ahead.
+    pub fn take_all<T: Tuple, G: Grouped<T>>(&mut self, switch: u32, groups: &[G]) {
+        for groups in groups.chunks(BATCH) {
+            let mut hashes = [None; BATCH];
+            if groups.len() > 1 {
+                self.fetch(switch, groups, &mut hashes);
+            }
+            for (group, hash) in groups.iter().zip(hashes) {
+                self.take_one(switch, group, hash);
+            }
+        }
+    }
+
+    /// Hashes the keys of vectors and fetches their groups.
+    fn fetch<T: Tuple, G: Grouped<T>>(
+        &self,
+        switch: u32,
+        groups: &[G],
+        hashes: &mut [Option<u64>; BATCH],
+    ) {
+        let (Some(lead), Some(first)) = (&self.lead, self.groups.first()) else {
+            return;
+        };
+        for (group, hash) in groups.iter().zip(hashes.iter_mut()) {
+            let words = fixed_words(group.key(), switch);
+            let key = lead.iter().map(|&word| words[usize::from(word)]);
+            let found = first.hash_of(key);
+            first.fetch_index(found);
+            *hash = Some(found);
+        }
+        for hash in hashes.iter().flatten() {
+            first.fetch_record(*hash);
+        }
+    }
+
+    #[inline(always)]
+    fn take_one<T: Tuple, G: Grouped<T>>(&mut self, switch: u32, group: &G, hash: Option<u64>) {
         let key = group.key();
         if key.family() == AddressFamily::Mac {
             self.counters.not_ip += 1;
@@ -182,32 +228,68 @@ impl Query {
         }
         self.counters.vectors += 1;
         self.counters.packets += group.count() as u64;
-        for index in 0..self.program.fixed.len() {
-            let (field, register) = self.program.fixed[index];
-            self.load_fixed(field, register, key, switch);
-        }
         for groups in &mut self.groups {
             groups.put_back(&self.registers);
+            groups.expect(None);
         }
+        if let Some(lead) = self.groups.first_mut() {
+            lead.expect(hash);
+        }
+        let words = fixed_words(key, switch);
+        for &(word, register) in &self.fixed {
+            self.registers[usize::from(register)] = words[usize::from(word)];
+        }
+        let Self {
+            program,
+            registers,
+            groups,
+            ..
+        } = self;
+        let from = first_each(program, registers);
+        let is_row = |registers: &Registers| match program.answer {
+            AnswerOf::Packets(present) => registers[usize::from(present)] != 0,
+            AnswerOf::Group(_) => false,
+        };
+        if from == program.ops.len() && !is_row(registers) {
+            return;
+        }
+        let mut refused = 0;
+        let (rows, limits) = ((&mut self.rows, &mut self.rows_len), self.limits);
+        let cut = &mut self.counters.cut;
         group.for_each_run(|start_ns, tuples| {
             for tuple in tuples {
-                for &(field, register) in &self.program.each {
+                for &(field, register) in &program.each {
                     let value = match field {
                         Field::Of(column) => u64::from(tuple.get(column)),
                         // A vector from elsewhere may begin at any time.
                         _ => start_ns.saturating_add(tuple.delta_ns()),
                     };
-                    self.registers[usize::from(register)] = value;
+                    registers[usize::from(register)] = value;
                 }
-                self.counters.refused +=
-                    run(&self.program.ops, &mut self.registers, &mut self.groups);
-                if let AnswerOf::Packets(present) = self.program.answer
-                    && self.registers[usize::from(present)] != 0
-                {
-                    self.row();
+                refused += run(&program.ops, from, registers, groups);
+                if is_row(registers) {
+                    if *rows.1 == limits.rows_max {
+                        *cut += 1;
+                        continue;
+                    }
+                    *rows.1 += 1;
+                    for slot in &program.slots {
+                        let words = slot.registers().map(|at| registers[usize::from(at)]);
+                        rows.0.extend(words);
+                    }
                 }
             }
         });
+        self.counters.refused += refused;
+    }
+
+    /// How many rows its answer has so far.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        match self.program.answer {
+            AnswerOf::Packets(_) => self.rows_len as usize,
+            AnswerOf::Group(index) => self.groups[usize::from(index)].len(),
+        }
     }
 
     /// What it has found so far.
@@ -224,14 +306,8 @@ impl Query {
                 .collect(),
             AnswerOf::Group(index) => {
                 let groups = &self.groups[usize::from(index)];
-                let (keys, states) = (groups.spec.key.len(), groups.spec.state.len());
-                (0..groups.len as usize)
-                    .map(|row| {
-                        let key = groups.keys[row * keys..(row + 1) * keys].iter();
-                        let state = &groups.states[row * states..(row + 1) * states];
-                        values(&program.slots, key.chain(state))
-                    })
-                    .collect()
+                let rows = groups.records();
+                rows.map(|row| values(&program.slots, row.iter())).collect()
             }
         };
         Answer {
@@ -239,40 +315,40 @@ impl Query {
             rows,
         }
     }
+}
 
-    fn load_fixed(&mut self, field: Field, register: u8, key: &Key, switch: u32) {
-        let at = usize::from(register);
-        let word = match field {
-            Field::Source | Field::Destination => {
-                let end = match field {
-                    Field::Source => key.source(),
-                    _ => key.destination(),
-                };
-                let words = address_words(end.address, key.family() as u8);
-                self.registers[at..at + 2].copy_from_slice(&words);
-                return;
-            }
-            Field::SourcePort => u64::from(key.source().port),
-            Field::DestinationPort => u64::from(key.destination().port),
-            Field::Protocol => u64::from(key.protocol()),
-            Field::Ingress => u64::from(key.ingress()),
-            Field::Switch => u64::from(switch),
-            Field::Arrival | Field::Of(Column::Time | _) => 0,
-        };
-        self.registers[at] = word;
-    }
+/// Which of [`FixedWords`] a field is, and where it goes.
+fn words_of(&(field, register): &(Field, u8)) -> impl Iterator<Item = (u8, u8)> + use<> {
+    let (first, count) = match field {
+        Field::Source => (0, 2),
+        Field::Destination => (2, 2),
+        Field::SourcePort => (4, 1),
+        Field::DestinationPort => (5, 1),
+        Field::Protocol => (6, 1),
+        Field::Ingress => (7, 1),
+        Field::Switch => (8, 1),
+        Field::Arrival | Field::Of(_) => (0, 0),
+    };
+    (0..count).map(move |word| (first + word, register + word))
+}
 
-    fn row(&mut self) {
-        if self.rows_len == self.limits.rows_max {
-            self.counters.cut += 1;
-            return;
-        }
-        self.rows_len += 1;
-        for slot in &self.program.slots {
-            self.rows
-                .extend(slot.registers().map(|at| self.registers[usize::from(at)]));
-        }
-    }
+#[inline(always)]
+fn fixed_words(key: &Key, switch: u32) -> FixedWords {
+    let family = key.family() as u8;
+    let (source, destination) = (key.source(), key.destination());
+    let [source_high, source_low] = address_words(source.address, family);
+    let [destination_high, destination_low] = address_words(destination.address, family);
+    [
+        source_high,
+        source_low,
+        destination_high,
+        destination_low,
+        source.port.into(),
+        destination.port.into(),
+        key.protocol().into(),
+        key.ingress().into(),
+        switch.into(),
+    ]
 }
 
 fn values<'a>(slots: &[Slot], mut words: impl Iterator<Item = &'a u64>) -> Vec<Value> {
@@ -289,104 +365,45 @@ fn values<'a>(slots: &[Slot], mut words: impl Iterator<Item = &'a u64>) -> Vec<V
     slots.iter().map(value).collect()
 }
 
-impl Groups {
-    /// Stores the state that is in the registers.
-    #[inline(always)]
-    fn put_back(&mut self, registers: &[u64; REGISTERS]) {
-        if let Some(held) = self.held.take() {
-            let first = held as usize * self.spec.state.len();
-            let states = &mut self.states[first..first + self.spec.state.len()];
-            for (word, &register) in states.iter_mut().zip(&self.spec.state) {
-                *word = registers[usize::from(register)];
-            }
+/// Computes what is the same for all packets of a vector; where each packet begins. Every jump goes
+/// forward, so it ends.
+#[inline(always)]
+fn first_each(program: &Program, registers: &mut Registers) -> usize {
+    let (mut next, mut again) = (0, None);
+    while let Some(turn) = program.turns.get(next) {
+        match turn {
+            Turn::EachPacket => return again.unwrap_or(next),
+            Turn::Again => again = again.or(Some(next)),
+            Turn::Once => {}
         }
+        next = step(program.ops[next], next + 1, registers);
     }
-
-    /// Loads the state of the group whose key is in the registers; false if there is no room.
-    #[inline(always)]
-    fn load(&mut self, registers: &mut [u64; REGISTERS]) -> bool {
-        if let Some(held) = self.held {
-            if self.spec.is_fixed || self.is_key(held, registers) {
-                return true;
-            }
-            self.put_back(registers);
-        }
-        let Some(group) = self.find(registers) else {
-            return false;
-        };
-        let first = group as usize * self.spec.state.len();
-        for (&register, word) in self.spec.state.iter().zip(&self.states[first..]) {
-            registers[usize::from(register)] = *word;
-        }
-        self.held = Some(group);
-        true
-    }
-
-    #[inline(always)]
-    fn is_key(&self, group: u32, registers: &[u64; REGISTERS]) -> bool {
-        let first = group as usize * self.spec.key.len();
-        let key = self.spec.key.iter().zip(&self.keys[first..]);
-        key.fold(true, |same, (&at, word)| {
-            same & (registers[usize::from(at)] == *word)
-        })
-    }
-
-    fn find(&mut self, registers: &[u64; REGISTERS]) -> Option<u32> {
-        let key = self.spec.key.iter().map(|&at| registers[usize::from(at)]);
-        let mut at = self.home(key);
-        while self.index[at] != NONE {
-            if self.is_key(self.index[at], registers) {
-                return Some(self.index[at]);
-            }
-            at = (at + 1) & (self.index.len() - 1);
-        }
-        if self.len == self.max {
-            return None;
-        }
-        let group = self.len;
-        self.index[at] = group;
-        self.len += 1;
-        self.keys
-            .extend(self.spec.key.iter().map(|&at| registers[usize::from(at)]));
-        self.states
-            .resize(self.states.len() + self.spec.state.len(), 0);
-        if self.len as usize * 2 > self.index.len() {
-            self.grow();
-        }
-        Some(group)
-    }
-
-    /// The place in the index at which a key is looked for first.
-    #[inline(always)]
-    fn home(&self, key: impl Iterator<Item = u64>) -> usize {
-        let hash = key.fold(0x9e37_79b9_7f4a_7c15, |hash: u64, word| {
-            (hash.rotate_left(5) ^ word).wrapping_mul(0xbf58_476d_1ce4_e5b9)
-        });
-        #[allow(clippy::cast_possible_truncation, reason = "the low bits are meant")]
-        let low = mix64(hash) as usize;
-        low & (self.index.len() - 1)
-    }
-
-    #[cold]
-    fn grow(&mut self) {
-        self.index = vec![NONE; self.index.len() * 2];
-        let words = self.spec.key.len();
-        for group in 0..self.len {
-            let first = group as usize * words;
-            let mut at = self.home(self.keys[first..first + words].iter().copied());
-            while self.index[at] != NONE {
-                at = (at + 1) & (self.index.len() - 1);
-            }
-            self.index[at] = group;
-        }
-    }
+    // To the end: no packet changes anything.
+    next
 }
 
 /// Runs a program for a packet; how many groups had no room. Every jump goes forward, so it ends.
-#[inline]
+#[inline(always)]
+fn run(ops: &[Op], from: usize, registers: &mut Registers, groups: &mut [Groups]) -> u64 {
+    let (mut next, mut refused) = (from, 0);
+    while let Some(&op) = ops.get(next) {
+        next += 1;
+        if let Op::Group { index, to } = op {
+            if !groups[usize::from(index)].load(registers) {
+                refused += 1;
+                next = usize::from(to);
+            }
+        } else {
+            next = step(op, next, registers);
+        }
+    }
+    refused
+}
+
+/// Does one instruction; where it goes on, which is usually `next`.
+#[inline(always)]
 #[allow(clippy::cast_precision_loss, reason = "that is what a real number is")]
-fn run(ops: &[Op], registers: &mut [u64; REGISTERS], groups: &mut [Groups]) -> u64 {
-    let (mut next, mut refused) = (0, 0);
+fn step(op: Op, next: usize, registers: &mut Registers) -> usize {
     macro_rules! r {
         ($at:expr) => {
             registers[usize::from($at)]
@@ -397,44 +414,45 @@ fn run(ops: &[Op], registers: &mut [u64; REGISTERS], groups: &mut [Groups]) -> u
             f64::from_bits(r!($at))
         };
     }
-    while let Some(&op) = ops.get(next) {
-        next += 1;
-        match op {
-            Op::Copy { to, a } => r!(to) = r!(a),
-            Op::AddInt { to, a, b } => r!(to) = r!(a).wrapping_add(r!(b)),
-            Op::SubInt { to, a, b } => r!(to) = r!(a).wrapping_sub(r!(b)),
-            Op::MulInt { to, a, b } => r!(to) = r!(a).wrapping_mul(r!(b)),
-            Op::DivInt { to, a, b } => r!(to) = divided(r!(a).cast_signed(), r!(b).cast_signed()),
-            Op::AddReal { to, a, b } => r!(to) = (real!(a) + real!(b)).to_bits(),
-            Op::SubReal { to, a, b } => r!(to) = (real!(a) - real!(b)).to_bits(),
-            Op::MulReal { to, a, b } => r!(to) = (real!(a) * real!(b)).to_bits(),
-            Op::DivReal { to, a, b } => r!(to) = (real!(a) / real!(b)).to_bits(),
-            Op::ToReal { to, a } => r!(to) = (r!(a).cast_signed() as f64).to_bits(),
-            Op::Eq { to, a, b } => r!(to) = u64::from(r!(a) == r!(b)),
-            Op::LtInt { to, a, b } => {
-                r!(to) = u64::from(r!(a).cast_signed() < r!(b).cast_signed());
-            }
-            #[allow(clippy::float_cmp, reason = "the query says so")]
-            Op::EqReal { to, a, b } => r!(to) = u64::from(real!(a) == real!(b)),
-            Op::LtReal { to, a, b } => r!(to) = u64::from(real!(a) < real!(b)),
-            Op::And { to, a, b } => r!(to) = r!(a) & r!(b),
-            Op::Or { to, a, b } => r!(to) = r!(a) | r!(b),
-            Op::Not { to, a } => r!(to) = r!(a) ^ 1,
-            Op::Jump { to } => next = usize::from(to),
-            Op::Unless { a, to } => {
-                if r!(a) == 0 {
-                    next = usize::from(to);
-                }
-            }
-            Op::Group { index, to } => {
-                if !groups[usize::from(index)].load(registers) {
-                    refused += 1;
-                    next = usize::from(to);
-                }
-            }
+    match op {
+        Op::Copy { to, a } => r!(to) = r!(a),
+        Op::AddInt { to, a, b } => r!(to) = r!(a).wrapping_add(r!(b)),
+        Op::SubInt { to, a, b } => r!(to) = r!(a).wrapping_sub(r!(b)),
+        Op::MulInt { to, a, b } => r!(to) = r!(a).wrapping_mul(r!(b)),
+        Op::DivInt { to, a, b } => r!(to) = divided(r!(a).cast_signed(), r!(b).cast_signed()),
+        Op::AddReal { to, a, b } => r!(to) = (real!(a) + real!(b)).to_bits(),
+        Op::SubReal { to, a, b } => r!(to) = (real!(a) - real!(b)).to_bits(),
+        Op::MulReal { to, a, b } => r!(to) = (real!(a) * real!(b)).to_bits(),
+        Op::DivReal { to, a, b } => r!(to) = (real!(a) / real!(b)).to_bits(),
+        Op::ToReal { to, a } => r!(to) = (r!(a).cast_signed() as f64).to_bits(),
+        Op::Eq { to, a, b } => r!(to) = u64::from(r!(a) == r!(b)),
+        Op::LtInt { to, a, b } => {
+            r!(to) = u64::from(r!(a).cast_signed() < r!(b).cast_signed());
         }
+        #[allow(clippy::float_cmp, reason = "the query says so")]
+        Op::EqReal { to, a, b } => r!(to) = u64::from(real!(a) == real!(b)),
+        Op::LtReal { to, a, b } => r!(to) = u64::from(real!(a) < real!(b)),
+        Op::And { to, a, b } => r!(to) = r!(a) & r!(b),
+        Op::Or { to, a, b } => r!(to) = r!(a) | r!(b),
+        Op::Not { to, a } => r!(to) = r!(a) ^ 1,
+        Op::Jump { to } => return usize::from(to),
+        Op::Unless { a, to } if r!(a) == 0 => return usize::from(to),
+        Op::UnlessEq { a, b, to } if r!(a) != r!(b) => return usize::from(to),
+        Op::IfEq { a, b, to } if r!(a) == r!(b) => return usize::from(to),
+        Op::UnlessLt { a, b, to } if r!(a).cast_signed() >= r!(b).cast_signed() => {
+            return usize::from(to);
+        }
+        Op::IfLt { a, b, to } if r!(a).cast_signed() < r!(b).cast_signed() => {
+            return usize::from(to);
+        }
+        Op::Unless { .. }
+        | Op::UnlessEq { .. }
+        | Op::IfEq { .. }
+        | Op::UnlessLt { .. }
+        | Op::IfLt { .. } => {}
+        Op::Group { .. } => unreachable!("only `run` loads groups"),
     }
-    refused
+    next
 }
 
 /// Rounded down; 0 by 0.

@@ -102,6 +102,27 @@ pub(super) enum Op {
         a: u8,
         to: u16,
     },
+    /// A comparison and what it decides: go on at `to` unless, or if, `a == b` or `a < b`.
+    UnlessEq {
+        a: u8,
+        b: u8,
+        to: u16,
+    },
+    IfEq {
+        a: u8,
+        b: u8,
+        to: u16,
+    },
+    UnlessLt {
+        a: u8,
+        b: u8,
+        to: u16,
+    },
+    IfLt {
+        a: u8,
+        b: u8,
+        to: u16,
+    },
     /// Loads the state of the packet's group; goes on at `to` if there is no room for it.
     Group {
         index: u8,
@@ -109,7 +130,98 @@ pub(super) enum Op {
     },
 }
 
-const _: () = assert!(size_of::<Op>() == 4);
+const _: () = assert!(size_of::<Op>() == 6);
+
+impl Op {
+    /// The register that it sets; those of a group's state are not among them.
+    pub(super) fn result(&self) -> Option<u8> {
+        let mut copy = *self;
+        copy.result_mut().copied()
+    }
+
+    pub(super) fn result_mut(&mut self) -> Option<&mut u8> {
+        match self {
+            Self::Copy { to, .. }
+            | Self::AddInt { to, .. }
+            | Self::SubInt { to, .. }
+            | Self::MulInt { to, .. }
+            | Self::DivInt { to, .. }
+            | Self::AddReal { to, .. }
+            | Self::SubReal { to, .. }
+            | Self::MulReal { to, .. }
+            | Self::DivReal { to, .. }
+            | Self::ToReal { to, .. }
+            | Self::Eq { to, .. }
+            | Self::LtInt { to, .. }
+            | Self::EqReal { to, .. }
+            | Self::LtReal { to, .. }
+            | Self::And { to, .. }
+            | Self::Or { to, .. }
+            | Self::Not { to, .. } => Some(to),
+            _ => None,
+        }
+    }
+
+    /// The registers that it reads; those of a group's key are not among them.
+    pub(super) fn reads(&self) -> impl Iterator<Item = u8> + use<> {
+        let [a, b] = match *self {
+            Self::Jump { .. } | Self::Group { .. } => [None, None],
+            Self::Copy { a, .. }
+            | Self::ToReal { a, .. }
+            | Self::Not { a, .. }
+            | Self::Unless { a, .. } => [Some(a), None],
+            Self::AddInt { a, b, .. }
+            | Self::SubInt { a, b, .. }
+            | Self::MulInt { a, b, .. }
+            | Self::DivInt { a, b, .. }
+            | Self::AddReal { a, b, .. }
+            | Self::SubReal { a, b, .. }
+            | Self::MulReal { a, b, .. }
+            | Self::DivReal { a, b, .. }
+            | Self::Eq { a, b, .. }
+            | Self::LtInt { a, b, .. }
+            | Self::EqReal { a, b, .. }
+            | Self::LtReal { a, b, .. }
+            | Self::And { a, b, .. }
+            | Self::Or { a, b, .. }
+            | Self::UnlessEq { a, b, .. }
+            | Self::IfEq { a, b, .. }
+            | Self::UnlessLt { a, b, .. }
+            | Self::IfLt { a, b, .. } => [Some(a), Some(b)],
+        };
+        a.into_iter().chain(b)
+    }
+
+    /// Where it may go on, other than at the next.
+    pub(super) fn target(&self) -> Option<u16> {
+        let mut copy = *self;
+        copy.target_mut().copied()
+    }
+
+    pub(super) fn target_mut(&mut self) -> Option<&mut u16> {
+        match self {
+            Self::Jump { to }
+            | Self::Unless { to, .. }
+            | Self::UnlessEq { to, .. }
+            | Self::IfEq { to, .. }
+            | Self::UnlessLt { to, .. }
+            | Self::IfLt { to, .. }
+            | Self::Group { to, .. } => Some(to),
+            _ => None,
+        }
+    }
+}
+
+/// How often an instruction is needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    /// Its result is the same for all packets of a vector.
+    Once,
+    /// The same, but others change its result meanwhile.
+    Again,
+    /// It depends on the packet.
+    EachPacket,
+}
 
 /// Where a value is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -141,6 +253,8 @@ pub(super) struct GroupSpec {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Program {
     pub(super) ops: Vec<Op>,
+    /// Of each instruction, how often it is needed.
+    pub(super) turns: Vec<Turn>,
     /// Registers that do not begin at 0.
     pub(super) constants: Vec<(u8, u64)>,
     /// What is loaded for each vector, and for each packet.
@@ -248,7 +362,7 @@ impl Program {
 
     /// Bytes of a group of each `groupby` in turn: its key, its state, its place in the index.
     pub(super) fn group_bytes(&self) -> impl Iterator<Item = u64> {
-        let words = |group: &GroupSpec| (group.key.len() + group.state.len() + 2) as u64;
+        let words = |group: &GroupSpec| (group.key.len() + group.state.len() + 3) as u64;
         self.groups.iter().map(move |group| words(group) * 8)
     }
 

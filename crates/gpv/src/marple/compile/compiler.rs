@@ -7,6 +7,7 @@ use super::super::error::QueryError;
 use super::super::fields::{FIELDS, Kind, SHOWN, UNKNOWN};
 use super::super::parse::{Name, Tree};
 use super::super::program::{AnswerOf, OPS_MAX, Op, Program, REGISTERS, Slot};
+use super::optimize::optimize;
 use crate::tuple::Columns;
 
 pub(super) type Checked<T> = Result<T, QueryError>;
@@ -43,6 +44,7 @@ impl<'t, 'a> Compiler<'t, 'a> {
     pub(super) fn new(text: &'t str, tree: &'t Tree<'a>) -> Self {
         let program = Program {
             ops: Vec::new(),
+            turns: Vec::new(),
             constants: vec![(0, 1)],
             fixed: Vec::new(),
             each: Vec::new(),
@@ -153,10 +155,8 @@ impl<'t, 'a> Compiler<'t, 'a> {
     /// Makes the jump at `op` go to what comes next.
     pub(super) fn land(&mut self, op: usize) {
         let here = strata_wire::exact(self.program.ops.len());
-        match &mut self.program.ops[op] {
-            Op::Jump { to } | Op::Unless { to, .. } | Op::Group { to, .. } => *to = here,
-            other => unreachable!("{other:?} is no jump"),
-        }
+        let to = self.program.ops[op].target_mut();
+        *to.expect("only jumps land") = here;
     }
 
     // Names.
@@ -233,6 +233,7 @@ impl<'t, 'a> Compiler<'t, 'a> {
         self.program.names = shown.iter().map(|(name, _)| (*name).to_owned()).collect();
         self.program.slots = shown.iter().map(|(_, slot)| *slot).collect();
         self.program.answer = last.answer;
+        optimize(&mut self.program);
         Ok(self.program)
     }
 }

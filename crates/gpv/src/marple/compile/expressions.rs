@@ -164,6 +164,15 @@ impl<'a> Compiler<'_, 'a> {
     }
 
     pub(super) fn copy(&mut self, from: Slot, to: Slot, at: usize) -> Checked<()> {
+        // Nobody but this reads the result of an expression: it can be computed where it goes.
+        if from.kind.words() == 1
+            && self.in_use.contains(&from.at)
+            && let Some(result) = self.program.ops.last_mut().and_then(Op::result_mut)
+            && *result == from.at
+        {
+            *result = to.at;
+            return Ok(());
+        }
         for (to, a) in to.registers().zip(from.registers()) {
             self.op(Op::Copy { to, a }, at)?;
         }
