@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! captured logged live attached   where packets, or vectors of them, come from
+//! installed                       queries that run in a recording
 //! asking                          packets into vectors, vectors into queries
 //! questions                       which queries; what they need
 //! answer                          tables, files
@@ -12,6 +13,7 @@ mod answer;
 mod asking;
 mod attached;
 mod captured;
+mod installed;
 mod live;
 mod logged;
 mod questions;
@@ -40,6 +42,8 @@ strata ask -r FILE QUERY [FILTER]
        strata ask -i IF QUERY [FILTER]
        strata ask LOG QUERY [FILTER]
        strata ask --running QUERY
+       strata ask --running --install NAME QUERY
+       strata ask --running --installed [NAME]
        strata ask --list [NAME]",
     after_help = "\
 QUERY is the name of a query that comes with Strata, or a query in Marple's language. FILTER is a
@@ -54,6 +58,8 @@ Examples:
   strata ask log/ tcp-out-of-sequence --from 13:05 --to 13:20
   strata ask -i eth0 -f question.marple
   strata ask --running concurrent-connections --sort -epoch --top 20
+  strata ask --running --install timeouts tcp-timeouts --param low=100ms
+  strata ask --running --installed timeouts --sort -count --top 20
 
 Exit status: 0 if the answer is complete; 1 if it is not, or the input is damaged (standard error
 says what); 2 if the command line or the query is refused."
@@ -84,6 +90,22 @@ pub(crate) struct Args {
     /// As --socket, of the only recording that runs.
     #[arg(long, group = "source")]
     running: bool,
+
+    /// Put the query into the running recording itself, under this name: it is asked of all packets
+    /// from now on, until it is removed or the recording ends, whether or not somebody is attached.
+    /// At most 16 queries run there, each with at most 100,000 groups, as many rows and 16 MiB.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["read", "interfaces", "write", "format", "sort", "top", "count", "skip_incomplete"])]
+    install: Option<String>,
+
+    /// Give the answer so far of this query that is installed in the running recording; without a
+    /// NAME, list those that are.
+    #[arg(long, value_name = "NAME", num_args = 0..=1, default_missing_value = "", group = "lists",
+          conflicts_with_all = ["read", "interfaces", "install", "queries", "files", "words"])]
+    installed: Option<String>,
+
+    /// Remove this query from the running recording, with its answer.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["read", "interfaces", "install", "installed", "queries", "files", "words"])]
+    remove: Option<String>,
 
     /// LOG, unless -r, -i, --socket or --running is given; QUERY, unless -q or -f is given; FILTER.
     #[arg(value_name = "LOG|QUERY|FILTER")]
@@ -138,11 +160,11 @@ pub(crate) struct Args {
     bounds: Bounds,
 
     /// List the queries that come with Strata; with a NAME, show its text.
-    #[arg(long)]
+    #[arg(long, group = "lists")]
     list: bool,
 
     /// Print the list as JSON.
-    #[arg(long, requires = "list")]
+    #[arg(long, requires = "lists")]
     json: bool,
 }
 
@@ -167,17 +189,19 @@ struct OfLogs {
 #[command(next_help_heading = "Bounds of each query")]
 struct Bounds {
     /// Keep at most this many groups of each groupby. Packets of further groups are not counted in
-    /// the answer, and reported.
-    #[arg(long, value_name = "N", default_value = "100k", value_parser = text::number)]
-    groups_max: u64,
+    /// the answer, and reported. [default: 100k]
+    #[arg(long, value_name = "N", value_parser = text::number)]
+    groups_max: Option<u64>,
 
     /// Keep at most this many rows, if rows are packets. Further rows are cut, and reported.
-    #[arg(long, value_name = "N", default_value = "1M", value_parser = text::number)]
-    rows_max: u64,
+    /// [default: 1M; of installed queries 100k]
+    #[arg(long, value_name = "N", value_parser = text::number)]
+    rows_max: Option<u64>,
 
     /// Use at most this much memory for groups and rows; with large ones, fewer are kept.
-    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = text::bytes)]
-    memory_max: u64,
+    /// [default: 256MiB; of installed queries 16MiB]
+    #[arg(long, value_name = "BYTES", value_parser = text::bytes)]
+    memory_max: Option<u64>,
 
     /// Refuse a query that takes more instructions than this for a packet; at most 4096.
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u16).range(1..=4096))]
@@ -193,11 +217,17 @@ impl Bounds {
                 ))
             })
         };
-        Ok(Limits {
-            groups_max: fitting(self.groups_max, "--groups-max")?,
-            rows_max: fitting(self.rows_max, "--rows-max")?,
-            bytes_max: self.memory_max,
-        })
+        let mut limits = Limits::default();
+        if let Some(groups_max) = self.groups_max {
+            limits.groups_max = fitting(groups_max, "--groups-max")?;
+        }
+        if let Some(rows_max) = self.rows_max {
+            limits.rows_max = fitting(rows_max, "--rows-max")?;
+        }
+        if let Some(bytes_max) = self.memory_max {
+            limits.bytes_max = bytes_max;
+        }
+        Ok(limits)
     }
 }
 
@@ -209,7 +239,7 @@ impl Args {
 
     /// Whether a running recording is asked.
     fn is_attached(&self) -> bool {
-        self.socket.is_some() || self.running
+        self.socket.is_some() || self.running || self.install.is_some()
     }
 
     /// The log, the queries and the filter among the words.
@@ -264,17 +294,36 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.list {
         return list(args);
     }
+    if let Some(name) = &args.remove {
+        return installed::remove(args, name);
+    }
+    match args.installed.as_deref() {
+        Some("") => return installed::list(args),
+        Some(name) => return installed::answer(args, name),
+        None => {}
+    }
     let split = args.split()?;
+    if let (true, None, Some(word)) = (args.is_attached(), &args.install, split.query)
+        && !questions::is_query(word)
+    {
+        return installed::answer_of_word(args, word);
+    }
     if split.log.is_none() && (args.of_logs.from.is_some() || args.of_logs.to.is_some()) {
         return Err(refuse("--from and --to select packets of a log"));
     }
     let questions = Questions::new(args, split.query)?;
+    if let Some(name) = &args.install {
+        return match split.filter.is_empty() {
+            true => installed::install(args, name, questions),
+            false => Err(refuse(attached::NO_FILTER)),
+        };
+    }
     let filter = match args.is_attached() {
         true => None,
         false => text::filter(split.filter)?,
     };
     let mut asking = Asking::new(questions.compiled()?, args.skip_incomplete, args.count)?;
-    let mut answers = Answers::new(args, &asking)?;
+    let mut answers = Answers::new(args, asking.shapes())?;
     let asked = match split.log {
         Some(log) => logged::ask(args, log, filter.as_ref(), &mut asking, &mut answers),
         None if args.is_attached() => attached::ask(args, split.filter, &mut asking, &mut answers),

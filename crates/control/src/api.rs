@@ -15,6 +15,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post, put};
 use axum::{Extension, Json, Router};
+use http_body_util::BodyExt as _;
 use strata_sandbox::{Role, SocketFile, restrict_thread};
 use subtle::ConstantTimeEq as _;
 use tokio::net::{TcpListener, UnixListener};
@@ -24,7 +25,8 @@ use utoipa::OpenApi;
 
 use crate::controller::{ControlError, Controller, Event};
 use crate::metrics::{self, Format};
-use crate::request::{ModeRequest, PolicyAdded, PolicyRequest, Refusal};
+use crate::queries::{QueryAnswer, QueryRefused, QueryStatus};
+use crate::request::{ModeRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal};
 use crate::status::{PolicyStatus, Status};
 use connections::Connection;
 
@@ -166,6 +168,11 @@ fn router(controller: Arc<Controller>) -> Router {
         .route("/api/v1/events", get(events))
         .route("/api/v1/rotate", post(rotate))
         .route("/api/v1/vectors", get(vectors))
+        .route("/api/v1/queries", get(queries).post(install_query))
+        .route(
+            "/api/v1/queries/{name}",
+            get(query_answer).delete(remove_query),
+        )
         .route(
             "/api/v1/openapi.json",
             get(|| async { Json(Description::openapi()) }),
@@ -255,6 +262,20 @@ impl IntoResponse for ControlError {
         let status = match self {
             Self::NoSuchPolicy(_) => StatusCode::NOT_FOUND,
             _ => StatusCode::BAD_REQUEST,
+        };
+        refused(status, &self.to_string())
+    }
+}
+
+impl IntoResponse for QueryRefused {
+    fn into_response(self) -> Response {
+        let status = match self {
+            Self::NoSuch(_) => StatusCode::NOT_FOUND,
+            Self::Taken(_) => StatusCode::CONFLICT,
+            Self::TooMany | Self::Ends(_) | Self::Thread(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Name(_) | Self::Instructions { .. } | Self::Limit { .. } | Self::Query(_) => {
+                StatusCode::BAD_REQUEST
+            }
         };
         refused(status, &self.to_string())
     }
@@ -364,6 +385,63 @@ async fn vectors(
     }
 }
 
+/// Lists the queries that are installed.
+#[utoipa::path(get, path = "/api/v1/queries", responses((status = 200, body = Vec<QueryStatus>)))]
+async fn queries(State(controller): State<Arc<Controller>>) -> Json<Vec<QueryStatus>> {
+    Json(controller.queries().list())
+}
+
+/// Installs a query, which is asked of all packets from now on until it is removed or the recording
+/// ends.
+#[utoipa::path(post, path = "/api/v1/queries", request_body = QueryRequest, responses(
+    (status = 201, body = QueryStatus), (status = 400, body = Refusal),
+    (status = 409, body = Refusal), (status = 503, body = Refusal)))]
+async fn install_query(
+    State(controller): State<Arc<Controller>>,
+    Extension(Who(who)): Extension<Who>,
+    Json(request): Json<QueryRequest>,
+) -> Result<(StatusCode, Json<QueryStatus>), QueryRefused> {
+    let installed = controller.install_query(&request, &who)?;
+    Ok((StatusCode::CREATED, Json(installed)))
+}
+
+/// Returns what an installed query has found so far.
+#[utoipa::path(get, path = "/api/v1/queries/{name}", params(("name" = String, Path, description = "Its name")),
+    responses((status = 200, body = QueryAnswer), (status = 404, body = Refusal),
+        (status = 503, body = Refusal)))]
+async fn query_answer(
+    State(controller): State<Arc<Controller>>,
+    UrlPath(name): UrlPath<String>,
+) -> Response {
+    // Held until the answer is sent, or its client gone: answers may be large.
+    let Some(sending) = controller.queries().sending() else {
+        let message = "too many answers of queries are being sent: try again in a moment";
+        return refused(StatusCode::SERVICE_UNAVAILABLE, message);
+    };
+    let answer = match controller.queries().answer(&name) {
+        Ok(answer) => Json(answer).into_response(),
+        Err(error) => return error.into_response(),
+    };
+    answer.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            let _held = &sending;
+            frame
+        }))
+    })
+}
+
+/// Removes an installed query, and what it found.
+#[utoipa::path(delete, path = "/api/v1/queries/{name}", params(("name" = String, Path, description = "Its name")),
+    responses((status = 204), (status = 404, body = Refusal)))]
+async fn remove_query(
+    State(controller): State<Arc<Controller>>,
+    Extension(Who(who)): Extension<Who>,
+    UrlPath(name): UrlPath<String>,
+) -> Result<StatusCode, QueryRefused> {
+    controller.remove_query(&name, &who)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
 /// Returns metrics for Prometheus: in its text format, or as OpenMetrics if `Accept` asks for that.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain")))]
 async fn metrics_page(State(controller): State<Arc<Controller>>, headers: HeaderMap) -> Response {
@@ -389,6 +467,10 @@ async fn metrics_page(State(controller): State<Arc<Controller>>, headers: Header
         events,
         rotate,
         vectors,
+        queries,
+        install_query,
+        query_answer,
+        remove_query,
         metrics_page
     )
 )]

@@ -16,7 +16,8 @@ use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
 use crate::controller::Event;
-use crate::request::{ModeRequest, PolicyAdded, PolicyRequest, Refusal};
+use crate::queries::{QueryAnswer, QueryStatus};
+use crate::request::{ModeRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal};
 use crate::status::{PolicyStatus, Status};
 use crate::vectors::{DATAGRAM_BYTES, FRAME_HEAD, VectorsEnd};
 
@@ -224,6 +225,43 @@ impl Client {
         self.exchange(Method::POST, path, Bytes::new()).map(drop)
     }
 
+    /// The queries that are installed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::status`].
+    pub fn queries(&self) -> Result<Vec<QueryStatus>, ClientError> {
+        self.get("/api/v1/queries")
+    }
+
+    /// Installs a query.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::status`].
+    pub fn install_query(&self, request: &QueryRequest) -> Result<QueryStatus, ClientError> {
+        self.send(Method::POST, "/api/v1/queries", request)
+    }
+
+    /// What the installed query of this name has found so far.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::status`].
+    pub fn query_answer(&self, name: &str) -> Result<QueryAnswer, ClientError> {
+        self.get(&query_path(name))
+    }
+
+    /// Removes an installed query.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::status`].
+    pub fn remove_query(&self, name: &str) -> Result<(), ClientError> {
+        let path = query_path(name);
+        self.exchange(Method::DELETE, &path, Bytes::new()).map(drop)
+    }
+
     /// Attaches to the recording: vectors of its packets with these columns, from now on.
     ///
     /// # Errors
@@ -364,6 +402,19 @@ impl Client {
             false => message,
         })
     }
+}
+
+/// Where a query is; a name may have any characters, and an unusable one finds none.
+fn query_path(name: &str) -> String {
+    let mut path = String::from("/api/v1/queries/");
+    for byte in name.bytes() {
+        match byte {
+            b'.' | b'_' | b'-' => path.push(char::from(byte)),
+            byte if byte.is_ascii_alphanumeric() => path.push(char::from(byte)),
+            byte => path += &format!("%{byte:02X}"),
+        }
+    }
+    path
 }
 
 fn runtime() -> Result<Runtime, ClientError> {

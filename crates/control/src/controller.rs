@@ -22,10 +22,12 @@ pub use policies::MATCH_BYTES_MAX;
 use crate::elastic::{
     Degradation, ElasticOptions, ElasticState, Resource, Sensed, Step, follow, plan,
 };
+use crate::queries::{Queries, QueryRefused, QueryStatus};
+use crate::request::QueryRequest;
 use crate::saved::Saved;
 use crate::status::{
     ChangeStatus, CpuStatus, FlowTableStatus, InterfaceStatus, LostStatus, ReceiveStatus,
-    ResourceStatus, Status, classes, mirrored, of_logged, results,
+    ResourceStatus, Status, VectorStatus, classes, mirrored, of_logged, results,
 };
 use crate::vectors::Subscribers;
 
@@ -159,6 +161,7 @@ pub struct Controller {
     rotate: AtomicBool,
     can_rotate: bool,
     subscribers: Arc<Subscribers>,
+    queries: Arc<Queries>,
 }
 
 /// The settings of a recording: at its start, or as reloaded.
@@ -261,6 +264,7 @@ impl Controller {
         };
         let steering = Steering::new(inner.plan(&model)?);
         inner.save_in(saved, first.configured, first.events);
+        let subscribers = Arc::default();
         Ok(Self {
             model: Arc::new(model),
             log,
@@ -270,7 +274,8 @@ impl Controller {
             merging: Arc::default(),
             rotate: AtomicBool::new(false),
             can_rotate,
-            subscribers: Arc::default(),
+            queries: Queries::new(&subscribers),
+            subscribers,
         })
     }
 
@@ -278,6 +283,40 @@ impl Controller {
     #[must_use]
     pub fn subscribers(&self) -> &Arc<Subscribers> {
         &self.subscribers
+    }
+
+    /// The queries that are installed.
+    #[must_use]
+    pub fn queries(&self) -> &Arc<Queries> {
+        &self.queries
+    }
+
+    /// Installs a query ([`Queries::install`]), and says so in the events.
+    ///
+    /// # Errors
+    ///
+    /// If it is refused.
+    pub fn install_query(
+        &self,
+        request: &QueryRequest,
+        who: &str,
+    ) -> Result<QueryStatus, QueryRefused> {
+        let installed = self.queries.install(request)?;
+        let what = format!("query {} installed", installed.name);
+        self.lock().events.note(who, what, &request.why);
+        Ok(installed)
+    }
+
+    /// Removes a query ([`Queries::remove`]), and says so in the events.
+    ///
+    /// # Errors
+    ///
+    /// If there is none of this name.
+    pub fn remove_query(&self, name: &str, who: &str) -> Result<(), QueryRefused> {
+        self.queries.remove(name)?;
+        let what = format!("query {name} removed");
+        self.lock().events.note(who, what, "");
+        Ok(())
     }
 
     /// Where workers find their instructions.
@@ -568,7 +607,10 @@ impl Controller {
             mirrored: mirrored(&inner.observed.ledger),
             resources: resources.to_vec(),
             cpu: inner.cpu.clone(),
-            vectors: self.subscribers.status(),
+            vectors: VectorStatus {
+                installed: self.queries.count(),
+                ..self.subscribers.status()
+            },
             changes: ChangeStatus {
                 count: delays.count(),
                 seconds_sum: delays.sum().as_secs_f64(),

@@ -5,10 +5,10 @@
 //! - [`Controller`]: modes, policies, events; publishes plans for workers; [`saved`]: policies
 //!   that were added to it, for the next recording;
 //! - [`alerts`]: a webhook for unrequested events;
-//! - [`vectors`]: who gets vectors of what is recorded;
+//! - [`vectors`]: who gets vectors of what is recorded; [`queries`]: those that run here;
 //! - [`api`]: HTTP; [`metrics`]: Prometheus; [`client`]: queries a running recording.
 //!
-//! Threads and asynchronous code are in [`alerts`], [`api`] and [`client`] only. `node` and `cli`
+//! Threads and asynchronous code are in [`alerts`], [`api`], [`client`] and [`queries`] only. `node` and `cli`
 //! use this; it uses `policy` and `rules`.
 #![forbid(unsafe_code)]
 
@@ -21,6 +21,7 @@ pub mod cpu;
 pub mod elastic;
 mod endpoint;
 pub mod metrics;
+pub mod queries;
 mod request;
 pub mod saved;
 mod status;
@@ -30,7 +31,7 @@ pub use controller::{
     CaptureWay, ControlError, Controller, Event, Fast, MATCH_BYTES_MAX, MODE_PERIOD_MAX, Observed,
     Settings, WHY_BYTES_MAX,
 };
-pub use request::{ModeRequest, PolicyAdded, PolicyRequest, Refusal};
+pub use request::{ModeRequest, PolicyAdded, PolicyRequest, QueryRequest, Refusal};
 pub use status::{
     ChangeStatus, ClassStatus, CpuStatus, FlowTableStatus, InterfaceStatus, LostStatus,
     PacketStatus, PolicyOrigin, PolicyStatus, ReceiveStatus, ResourceStatus, Status, VectorStatus,

@@ -1,5 +1,7 @@
 //! Requests to the API, and its answers to them: the same types at both ends.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -44,6 +46,31 @@ pub struct PolicyRequest {
 pub struct PolicyAdded {
     /// Its number.
     pub id: u32,
+}
+
+/// A query to install.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct QueryRequest {
+    /// The name by which it is listed, asked and removed.
+    pub name: String,
+    /// The name of a query that comes with Strata, or a text in Marple's language.
+    pub query: String,
+    /// Values of its parameters.
+    #[serde(default)]
+    pub params: BTreeMap<String, String>,
+    /// Groups of each groupby at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups_max: Option<u64>,
+    /// Rows at most, if rows are packets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows_max: Option<u64>,
+    /// Bytes of groups and rows at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_max: Option<u64>,
+    /// Reason, for the events.
+    #[serde(default)]
+    pub why: String,
 }
 
 #[cfg(test)]

@@ -72,6 +72,9 @@ pub struct VectorStatus {
     pub datagrams_sent: u64,
     /// Datagrams for which they had no room.
     pub datagrams_lost: u64,
+    /// Queries that are installed (`strata ask --install`).
+    #[serde(default)]
+    pub installed: usize,
 }
 
 /// Where packets ended.

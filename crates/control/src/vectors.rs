@@ -6,7 +6,7 @@
 //! its reader.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -72,16 +72,26 @@ impl Subscribers {
     ///
     /// If there are too many, or the recording ends.
     pub fn attach(self: &Arc<Self>, columns: u16) -> Result<Attached, NotAttached> {
+        self.add(columns, false)
+    }
+
+    /// The same for queries in this process, which do not count as somebody attached.
+    pub(crate) fn attach_inside(self: &Arc<Self>, columns: u16) -> Result<Attached, NotAttached> {
+        self.add(columns, true)
+    }
+
+    fn add(self: &Arc<Self>, columns: u16, is_inside: bool) -> Result<Attached, NotAttached> {
         let mut inner = self.lock();
         if inner.is_closed {
             return Err(NotAttached::Ends);
         }
-        if inner.list.len() >= SUBSCRIBERS_MAX {
+        if !is_inside && inner.outside().count() >= SUBSCRIBERS_MAX {
             return Err(NotAttached::TooMany);
         }
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
         let subscriber = Arc::new(Subscriber {
-            columns,
+            is_inside,
+            columns: AtomicU16::new(columns),
             sender: Mutex::new(Some(sender)),
             ended: Mutex::default(),
             sent: AtomicU64::new(0),
@@ -97,7 +107,23 @@ impl Subscribers {
         })
     }
 
-    /// Changes when somebody came or went.
+    /// Sends these columns too from the next batch on.
+    ///
+    /// # Errors
+    ///
+    /// If the recording ends.
+    pub(crate) fn widen(&self, subscriber: &Subscriber, columns: u16) -> Result<(), NotAttached> {
+        if self.lock().is_closed {
+            return Err(NotAttached::Ends);
+        }
+        let before = subscriber.columns.fetch_or(columns, Ordering::AcqRel);
+        if before | columns != before {
+            self.version.fetch_add(1, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Changes when somebody came or went, or wants other columns.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
@@ -114,13 +140,14 @@ impl Subscribers {
     pub fn status(&self) -> VectorStatus {
         let inner = self.lock();
         let sum = |of: fn(&Subscriber) -> &AtomicU64| -> u64 {
-            let counts = inner.list.iter().map(|to| of(to).load(Ordering::Relaxed));
+            let counts = inner.outside().map(|to| of(to).load(Ordering::Relaxed));
             counts.sum()
         };
         VectorStatus {
-            attached: inner.list.len(),
+            attached: inner.outside().count(),
             datagrams_sent: inner.sent + sum(|to| &to.sent),
             datagrams_lost: inner.lost + sum(|to| &to.lost),
+            installed: 0,
         }
     }
 
@@ -130,7 +157,7 @@ impl Subscribers {
         let mut inner = self.lock();
         inner.is_closed = true;
         for subscriber in &inner.list {
-            subscriber.sender().take();
+            subscriber.close();
         }
     }
 
@@ -144,8 +171,10 @@ impl Subscribers {
     fn detach(&self, gone: &Arc<Subscriber>) {
         let mut inner = self.lock();
         inner.list.retain(|other| !Arc::ptr_eq(other, gone));
-        inner.sent += gone.sent.load(Ordering::Relaxed);
-        inner.lost += gone.lost.load(Ordering::Relaxed);
+        if !gone.is_inside {
+            inner.sent += gone.sent.load(Ordering::Relaxed);
+            inner.lost += gone.lost.load(Ordering::Relaxed);
+        }
         self.version.fetch_add(1, Ordering::Release);
         if inner.list.is_empty() {
             self.all_gone.notify_one();
@@ -153,10 +182,19 @@ impl Subscribers {
     }
 }
 
+impl Inner {
+    /// Those who are attached from outside.
+    fn outside(&self) -> impl Iterator<Item = &Arc<Subscriber>> {
+        self.list.iter().filter(|subscriber| !subscriber.is_inside)
+    }
+}
+
 /// One of them, as workers see it.
 #[derive(Debug)]
 pub struct Subscriber {
-    columns: u16,
+    /// Whether it is of this process: the installed queries.
+    is_inside: bool,
+    columns: AtomicU16,
     /// `None` once the recording is over.
     sender: Mutex<Option<Sender<Bytes>>>,
     ended: Mutex<VectorsEnd>,
@@ -172,7 +210,18 @@ impl Subscriber {
     /// Which columns it wants.
     #[must_use]
     pub fn columns(&self) -> u16 {
-        self.columns
+        self.columns.load(Ordering::Acquire)
+    }
+
+    /// Sends nothing more: its reader gets what waits, and then the end.
+    pub(crate) fn close(&self) {
+        self.sender().take();
+    }
+
+    /// How much was sent in all, as far as workers have ended.
+    pub(crate) fn end(&self) -> VectorsEnd {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.clone()
     }
 
     /// Sends a datagram if there is room for it.
@@ -216,6 +265,18 @@ pub struct Attached {
     is_over: bool,
 }
 
+impl Attached {
+    /// What workers see of it.
+    pub(crate) fn subscriber(&self) -> Arc<Subscriber> {
+        Arc::clone(&self.subscriber)
+    }
+
+    /// Waits for the next frame; `None` at the end. Not in asynchronous code.
+    pub(crate) fn blocking_next(&mut self) -> Option<Bytes> {
+        self.receiver.blocking_recv()
+    }
+}
+
 impl Drop for Attached {
     fn drop(&mut self) {
         self.subscribers.detach(&self.subscriber);
@@ -238,9 +299,7 @@ impl Body for Attached {
                 Some(frame) => Ok(frame),
                 None => {
                     self.is_over = true;
-                    let ended = self.subscriber.ended.lock();
-                    let ended = ended.unwrap_or_else(PoisonError::into_inner);
-                    serde_json::to_vec(&*ended).map(|end| frame_of(&end))
+                    serde_json::to_vec(&self.subscriber.end()).map(|end| frame_of(&end))
                 }
             };
             Some(frame.map(Frame::data))
@@ -270,6 +329,7 @@ mod tests {
             attached: 2,
             datagrams_sent: 3 * lost,
             datagrams_lost: lost,
+            installed: 0,
         };
         assert_eq!(all.status(), expected);
         let before = all.version();

@@ -91,6 +91,11 @@ impl VectorTap {
         let wanted = self.subscribers.list();
         self.feeds
             .retain(|feed| wanted.iter().any(|to| Arc::ptr_eq(to, &feed.to)));
+        for Feed { to, writer } in &mut self.feeds {
+            // What it has begun was sent above.
+            let columns = Columns(to.columns() | 1);
+            writer.reshape(columns, DATAGRAM_BYTES, |datagram| to.send(datagram));
+        }
         for to in wanted {
             if !self.feeds.iter().any(|feed| Arc::ptr_eq(&to, &feed.to)) {
                 let columns = Columns(to.columns() | 1);

@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use strata_gpv::marple::{Answer, Program, Value, ValueKind};
+use strata_gpv::marple::{Answer, Value, ValueKind};
 use strata_store::Sources;
-use strata_wire::Printable;
+use strata_wire::{Printable, grouped};
 
 use super::Args;
 use super::asking::Asking;
+use super::questions::Shape;
 use crate::listing::{ColumnForm, Reader, table};
 use crate::output::{Content, Output, check, refuse, standard, suffix};
 use crate::text;
@@ -82,43 +83,41 @@ pub(super) struct Answers {
     format: Format,
     write: PathBuf,
     sources: Sources,
+    shapes: Vec<Shape>,
     sorted: Vec<Option<Sorted>>,
     top: Option<usize>,
     /// Standard output, if that is where answers go.
     outputs: Vec<Output>,
-    names: Vec<String>,
     is_open: bool,
     shown: Instant,
+    /// Whether the screen has an answer.
+    has_drawn: bool,
 }
 
 impl Answers {
     /// Refuses what cannot be written; opens nothing yet.
-    pub(super) fn new(args: &Args, asking: &Asking) -> Result<Self> {
+    pub(super) fn new(args: &Args, shapes: Vec<Shape>) -> Result<Self> {
         let format = Format::of(args);
         let is_pattern = args.write.to_string_lossy().contains("{}");
-        let several = asking.queries.len() > 1;
+        let several = shapes.len() > 1;
         if several && !format.has_room_for_several() && !is_pattern {
             return Err(refuse(
                 "several queries have different columns: write a file for each, as in \
                  -w 'answer-{}.csv', or use -F json or table",
             ));
         }
-        let queries = asking.queries.iter();
-        let sorted = queries.map(|asked| sorted(args, &asked.name, asked.query.program()));
+        let sorted = shapes.iter().map(|shape| sorted(args, shape));
         Ok(Self {
             format,
             write: args.write.clone(),
             sources: super::sources(args),
             sorted: sorted.collect::<Result<_>>()?,
+            shapes,
             top: args.top.map(strata_wire::exact),
             outputs: Vec::new(),
-            names: asking
-                .queries
-                .iter()
-                .map(|asked| asked.name.clone())
-                .collect(),
             is_open: false,
             shown: Instant::now(),
+            has_drawn: false,
         })
     }
 
@@ -149,8 +148,8 @@ impl Answers {
         if !write.contains("{}") {
             return vec![self.write.clone()];
         }
-        let safe = |name: &String| name.replace(['/', '\0'], "_");
-        let names = self.names.iter().map(safe);
+        let safe = |shape: &Shape| shape.name.replace(['/', '\0'], "_");
+        let names = self.shapes.iter().map(safe);
         names
             .map(|name| write.replace("{}", &name).into())
             .collect()
@@ -172,30 +171,56 @@ impl Answers {
         }
         self.shown = Instant::now();
         asking.flush();
-        let height = rustix::termios::tcgetwinsize(stdout()).map_or(24, |size| size.ws_row);
-        let room = usize::from(height).saturating_sub(2).max(3);
-        let page = pages(&self.answered(asking));
+        // A terminal that does not know its size reports 0.
+        let height = rustix::termios::tcgetwinsize(stdout()).map_or(0, |size| size.ws_row);
+        let height = if height == 0 { 24 } else { height };
+        let room = usize::from(height).saturating_sub(1).max(2);
+        let mut answered = self.arranged(asking.answers());
+        let mut hidden = 0;
+        for one in &mut answered {
+            // Rows that cannot be seen need not be laid out.
+            hidden += one.answer.rows.len().saturating_sub(room);
+            one.answer.rows.truncate(room);
+        }
+        let page = pages(&answered);
         let lines: Vec<&str> = page.lines().collect();
-        let mut out = standard();
-        // Move to the top left corner and clear everything below, as `strata status --watch` does.
-        write!(out, "\x1b[H\x1b[2J")?;
+        hidden += lines.len().saturating_sub(room);
+        // From the top left corner, each line over what was there: a screen that is cleared first
+        // flickers.
+        let mut drawn = String::from("\x1b[H");
         for line in lines.iter().take(room) {
-            writeln!(out, "{line}")?;
+            drawn += &format!("{line}\x1b[K\n");
         }
-        if lines.len() > room {
-            write!(out, "... {} more lines (--top, --sort)", lines.len() - room)?;
+        if hidden > 0 {
+            drawn += &format!("... {} more lines (--top, --sort)", grouped(hidden as u64));
         }
+        drawn += "\x1b[J";
+        self.has_drawn = true;
+        let mut out = standard();
+        write!(out, "{drawn}")?;
         Ok(out.flush()?)
     }
 
     /// Writes the answers.
     pub(super) fn give(&mut self, asking: &mut Asking) -> Result<()> {
-        let answered = self.answered(asking);
+        let answers = asking.answers();
+        self.write_all(answers)
+    }
+
+    /// Writes these answers, each with the text of its query and what is said about its sampling.
+    pub(super) fn write_all(&mut self, answers: Vec<(String, Vec<String>, Answer)>) -> Result<()> {
+        let answered = self.arranged(answers);
         let mut outputs = std::mem::take(&mut self.outputs);
         if outputs.is_empty() {
             for path in self.paths() {
                 let output = Output::create(&path, self.format.content(), &self.sources)?;
                 outputs.push(output);
+            }
+        }
+        if std::mem::take(&mut self.has_drawn) {
+            // The answer takes the place of those before it.
+            for output in &mut outputs {
+                output.write_all(b"\x1b[H\x1b[2J")?;
             }
         }
         let one_each = outputs.len() == answered.len();
@@ -220,33 +245,31 @@ impl Answers {
         }
     }
 
-    fn answered(&self, asking: &mut Asking) -> Vec<Answered> {
-        let answers = asking.answers();
-        let mut all = Vec::new();
-        for ((asked, mut answer), sorted) in asking.queries.iter().zip(answers).zip(&self.sorted) {
-            let kinds = asked.query.program().kinds();
-            sort(&mut answer.rows, &kinds, asked.query.program(), *sorted);
+    fn arranged(&self, answers: Vec<(String, Vec<String>, Answer)>) -> Vec<Answered> {
+        let parts = answers.into_iter().zip(&self.shapes).zip(&self.sorted);
+        let arranged = parts.map(|(((text, remarks, mut answer), shape), sorted)| {
+            sort(&mut answer.rows, shape, *sorted);
             if let Some(top) = self.top {
                 answer.rows.truncate(top);
             }
-            all.push(Answered {
-                name: asked.name.clone(),
-                text: asked.text.clone(),
-                kinds,
+            Answered {
+                name: shape.name.clone(),
+                text,
+                kinds: shape.kinds.clone(),
                 answer,
-                remarks: asking.remarks.clone(),
-            });
-        }
-        all
+                remarks,
+            }
+        });
+        arranged.collect()
     }
 }
 
-fn sorted(args: &Args, name: &str, program: &Program) -> Result<Option<Sorted>> {
+fn sorted(args: &Args, shape: &Shape) -> Result<Option<Sorted>> {
     let Some(text) = &args.sort else {
         return Ok(None);
     };
     let column = text.trim_start_matches('-');
-    let names = program.names();
+    let (name, names) = (&shape.name, &shape.columns);
     let at = names.iter().position(|known| known == column);
     let at = at.ok_or_else(|| {
         let names = names.join(", ");
@@ -260,9 +283,9 @@ fn sorted(args: &Args, name: &str, program: &Program) -> Result<Option<Sorted>> 
 
 /// Rows in an order that does not depend on how they were found: by all columns, those of packets
 /// by their time first; before that, by the column asked for.
-fn sort(rows: &mut [Vec<Value>], kinds: &[ValueKind], program: &Program, by: Option<Sorted>) {
-    let time = kinds.iter().position(|kind| *kind == ValueKind::Time);
-    let time = time.filter(|_| program.is_of_packets());
+fn sort(rows: &mut [Vec<Value>], shape: &Shape, by: Option<Sorted>) {
+    let time = shape.kinds.iter().position(|kind| *kind == ValueKind::Time);
+    let time = time.filter(|_| shape.is_of_packets);
     rows.sort_by(|a, b| {
         let by_column = by.map_or(Ordering::Equal, |by| {
             let order = compare(&a[by.column], &b[by.column]);

@@ -6,13 +6,13 @@ use anyhow::Result;
 use strata_capture::PacketRef;
 use strata_filter::Filter;
 use strata_gpv::marple::{Answer, Query};
-use strata_gpv::{Cache, Full, Packet, Parameters, Seen, Vector};
+use strata_gpv::{Cache, Full, Grouped, Packet, Parameters, Seen, Vector};
 use strata_pipeline::{FlowFinder, wire_bytes};
 use strata_wire::dissect::protocol;
 use strata_wire::{AddressFamily, Headers, LinkType, TunnelKey, exact, grouped};
 use tracing::{info, warn};
 
-use super::questions::{self, Compiled, Lack};
+use super::questions::{self, Compiled, Lack, Shape};
 use crate::export::ByLink;
 use crate::text::{count_of, time};
 
@@ -106,6 +106,7 @@ impl Asking {
                 text,
                 program,
                 limits,
+                params: _,
             } = compiled;
             let query = Query::new::<Full>(program, limits)?;
             Ok(Asked { name, text, query })
@@ -232,12 +233,15 @@ impl Asking {
         )))
     }
 
-    /// Takes a vector from elsewhere.
-    pub(super) fn vector(&mut self, vector: &Vector<'_, Full>) {
-        let packets = vector.tuples().count() as u64;
+    /// Takes vectors from elsewhere.
+    pub(super) fn vectors(&mut self, vectors: &[Vector<'_, Full>]) {
+        let packets: usize = vectors.iter().map(Grouped::count).sum();
+        let packets = packets as u64;
         self.counted.packets += packets;
         self.left = self.left.map(|left| left.saturating_sub(packets));
-        take(&mut self.queries, 0, vector);
+        for asked in &mut self.queries {
+            asked.query.take_all(0, vectors);
+        }
     }
 
     fn push(&mut self) {
@@ -255,12 +259,29 @@ impl Asking {
             .flush(&mut |vector: &Vector<'_, Full>| take(queries, 0, vector));
     }
 
-    /// The answers so far, in the order of the queries.
-    pub(super) fn answers(&mut self) -> Vec<Answer> {
-        self.queries
-            .iter_mut()
-            .map(|asked| asked.query.answer())
-            .collect()
+    /// The answers so far, in the order of the queries, with their texts and remarks.
+    pub(super) fn answers(&mut self) -> Vec<(String, Vec<String>, Answer)> {
+        let remarks = &self.remarks;
+        let answers = self.queries.iter_mut();
+        let answer = |asked: &mut Asked| {
+            let answer = asked.query.answer();
+            (asked.text.clone(), remarks.clone(), answer)
+        };
+        answers.map(answer).collect()
+    }
+
+    /// What the answers look like.
+    pub(super) fn shapes(&self) -> Vec<Shape> {
+        let shape = |asked: &Asked| {
+            let program = asked.query.program();
+            Shape {
+                name: asked.name.clone(),
+                columns: program.names().to_vec(),
+                kinds: program.kinds(),
+                is_of_packets: program.is_of_packets(),
+            }
+        };
+        self.queries.iter().map(shape).collect()
     }
 
     /// Says what was asked of, and what the answers do not include. An error if that makes one

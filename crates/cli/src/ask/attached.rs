@@ -19,7 +19,7 @@ use crate::text::count_of;
 
 const NO_QUEUE: &str = "a recording does not know how long the queue was that a packet waited in";
 
-const LACKS: [Lack; 2] = [
+pub(super) const LACKS: [Lack; 2] = [
     Lack {
         column: Column::QueueDepth,
         why: NO_QUEUE,
@@ -29,6 +29,10 @@ const LACKS: [Lack; 2] = [
         why: NO_QUEUE,
     },
 ];
+
+/// Why there is no filter.
+pub(super) const NO_FILTER: &str = "a recording sends features of packets, to which no tcpdump filter applies: write the \
+     condition into the query, as in filter(T, dstport == 443)";
 
 /// How long to wait for vectors before the answer so far is shown, and signals are looked at.
 const WAIT: Duration = Duration::from_millis(100);
@@ -40,10 +44,7 @@ pub(super) fn ask(
     answers: &mut Answers,
 ) -> Result<()> {
     if !filter.is_empty() {
-        return Err(refuse(
-            "a recording sends features of packets, to which no tcpdump filter applies: write \
-             the condition into the query, as in filter(T, dstport == 443)",
-        ));
+        return Err(refuse(NO_FILTER));
     }
     asking.check(&LACKS)?;
     let stop = stop_on_signal()?;
@@ -62,7 +63,7 @@ pub(super) fn ask(
         }
         match vectors.next(WAIT) {
             Ok(VectorsNext::Datagram(bytes)) => {
-                let read = sequencer.datagram(&bytes, |_, vector| asking.vector(vector));
+                let read = sequencer.datagram_at_once(&bytes, |_, all| asking.vectors(all));
                 if let Err(error) = read {
                     damaged += 1;
                     if damaged == 1 {
@@ -74,7 +75,9 @@ pub(super) fn ask(
             Ok(VectorsNext::End(end)) => {
                 for (cache, sent) in end.caches {
                     // What can be read is taken, and the rest is counted.
-                    let _ = sequencer.finish(cache, Some(sent), |_, vector| asking.vector(vector));
+                    let _ = sequencer.finish(cache, Some(sent), |_, vector| {
+                        asking.vectors(std::slice::from_ref(vector));
+                    });
                 }
                 break Ok(());
             }

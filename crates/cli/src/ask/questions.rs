@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use strata_gpv::marple::{Program, QueryError, SHIPPED, Shipped, compile, shipped};
+use strata_gpv::marple::{Program, QueryError, SHIPPED, Shipped, ValueKind, compile, shipped};
 use strata_gpv::{Column, Columns};
 
 use super::Args;
@@ -41,6 +41,20 @@ pub(super) struct Compiled {
     pub(super) text: String,
     pub(super) program: Program,
     pub(super) limits: strata_gpv::marple::Limits,
+    /// Values of its parameters.
+    pub(super) params: Vec<(String, String)>,
+}
+
+/// What an answer looks like.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    /// Of the query.
+    pub(super) name: String,
+    /// Names of the columns, and what they hold.
+    pub(super) columns: Vec<String>,
+    pub(super) kinds: Vec<ValueKind>,
+    /// Whether a row is a packet; else it is a group.
+    pub(super) is_of_packets: bool,
 }
 
 /// A field that the packets of a source do not have, and why.
@@ -179,6 +193,10 @@ impl Questions {
                     shipped.with(&given).map_err(refuse)?
                 }
             };
+            let has = |name: &str| question.text.contains(&format!("${name}"));
+            let known = given.iter().filter(|(name, _)| has(name));
+            let params = known.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            let params = params.collect();
             let program = compile(&question.text, &given);
             let program = program.map_err(|error| wrong(&question.name, &error))?;
             let instructions = program.instructions();
@@ -193,6 +211,7 @@ impl Questions {
                 text: question.text,
                 program,
                 limits: self.limits,
+                params,
             })
         });
         compiled.collect()

@@ -146,7 +146,11 @@ fn arrivals(status: &Status) -> impl Iterator<Item = Row> {
             ),
         )
     });
-    interfaces.chain(lost).chain(asked)
+    let installed = (vectors.installed > 0).then(|| {
+        let text = format!("{} (strata ask --installed)", vectors.installed);
+        row("queries", text)
+    });
+    interfaces.chain(lost).chain(asked).chain(installed)
 }
 
 fn flow_table(table: &FlowTableStatus) -> Row {

@@ -18,7 +18,7 @@ use crate::signal::signal;
 use crate::{answerable, labelled, rows, says};
 
 const NEAR: &str = "st-ask-a";
-const FAR: &str = "st-ask-b";
+pub(crate) const FAR: &str = "st-ask-b";
 
 /// Packets of the capture that is replayed.
 const PACKETS: u64 = 94;
@@ -27,7 +27,7 @@ fn trace() -> PathBuf {
     labelled("cic2017-sqli")
 }
 
-fn namespace(test: &str) -> Option<Namespace> {
+pub(crate) fn namespace(test: &str) -> Option<Namespace> {
     may_use_kernel("asking of an interface").then(|| {
         let namespace = Namespace::new(&format!("st-ask-{test}"));
         namespace.pair(NEAR, FAR);
@@ -35,14 +35,14 @@ fn namespace(test: &str) -> Option<Namespace> {
     })
 }
 
-fn within(namespace: &Namespace) -> Command {
+pub(crate) fn within(namespace: &Namespace) -> Command {
     let mut command = Command::new("ip");
     let program = env!("CARGO_BIN_EXE_strata");
     command.args(["netns", "exec", namespace.name(), program]);
     command
 }
 
-fn replay(namespace: &Namespace, rest: &[&str]) {
+pub(crate) fn replay(namespace: &Namespace, rest: &[&str]) {
     let mut command = within(namespace);
     command
         .args(["replay", "-i", NEAR, "-r"])
@@ -51,7 +51,7 @@ fn replay(namespace: &Namespace, rest: &[&str]) {
     ok(&mut command);
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {
         assert!(started.elapsed() < Duration::from_secs(60), "not {what}");
@@ -60,7 +60,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// A process that does not outlive its test.
-struct Running(Child);
+pub(crate) struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -70,12 +70,12 @@ impl Drop for Running {
 }
 
 impl Running {
-    fn start(command: &mut Command) -> Self {
+    pub(crate) fn start(command: &mut Command) -> Self {
         Self(command.stderr(Stdio::piped()).spawn().unwrap())
     }
 
     /// What it said, once it has ended with this status.
-    fn ended(&mut self, status: i32) -> String {
+    pub(crate) fn ended(&mut self, status: i32) -> String {
         let mut said = String::new();
         let mut stderr = self.0.stderr.take().unwrap();
         std::io::Read::read_to_string(&mut stderr, &mut said).unwrap();
@@ -130,6 +130,14 @@ impl Recording {
         let status = self.status();
         let ends = status["packets"].as_array().unwrap();
         ends.iter().filter_map(|end| end["packets"].as_u64()).sum()
+    }
+
+    /// What is installed, as the list says.
+    fn installed(&self) -> Vec<Value> {
+        let mut command = strata();
+        command.args(["ask", "--installed", "--json", "--socket"]);
+        let listed = ok(command.arg(&self.socket));
+        serde_json::from_str(&listed).unwrap()
     }
 
     fn ask(&self, rest: &[&str]) -> Command {
@@ -211,6 +219,97 @@ fn a_recording_answers_as_its_log_does_while_others_come_and_go() {
             assert_eq!(fs::read_to_string(&alone).unwrap(), live);
         }
     }
+}
+
+/// Adds and removes queries at random, some of them cut at one group, and those who are attached.
+fn come_and_go(recording: &Recording, rng: &mut Rng, guests: &mut Vec<(String, Running)>) {
+    let names = answerable();
+    for number in 0..3 {
+        let at = usize::try_from(rng.below(6)).unwrap();
+        if at < guests.len() {
+            let (guest, attached) = guests.swap_remove(at);
+            ok(&mut recording.ask(&["--remove", &guest]));
+            drop(attached);
+        } else if guests.len() < 5 {
+            let guest = format!("guest-{number}-{}", rng.below(1 << 40));
+            let name = &names[usize::try_from(rng.below(names.len() as u64)).unwrap()];
+            let tight = ["--install", &guest, name, "--groups-max", "1"];
+            ok(recording.ask(&tight).stdout(Stdio::piped()));
+            guests.push((guest, Running::start(&mut recording.ask(&[name]))));
+        }
+    }
+}
+
+#[test]
+fn installed_queries_are_asked_of_every_packet_once_whoever_comes_and_goes() {
+    let Some(namespace) = namespace("q") else {
+        return;
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let mut recording = Recording::start(&namespace, dir.path());
+    let names = answerable();
+    for name in &names {
+        ok(&mut recording.ask(&["--install", name, name]));
+    }
+    // It tells nothing on standard output, and what went wrong otherwise.
+    let said = says(&mut recording.ask(&["--install", &names[0], &names[0]]), 1);
+    assert!(said.contains("is installed already"), "{said}");
+    let mut rng = Rng::new(181);
+    let mut guests = Vec::new();
+    for _ in 0..12 {
+        come_and_go(&recording, &mut rng, &mut guests);
+        replay(&namespace, &["--pps", "2000"]);
+    }
+    until("asked of all", || {
+        let all = recording.installed();
+        let mut ours = all.iter().filter(|query| query["query"].is_string());
+        ours.by_ref()
+            .take(names.len())
+            .all(|query| query["packets"] == 12 * PACKETS)
+    });
+    let mut answers = Vec::new();
+    for name in &names {
+        let command = &mut recording.ask(&["--installed", name, "-F", "csv"]);
+        answers.push(ok(command.stdout(Stdio::piped())));
+    }
+    assert_eq!(
+        recording.status()["vectors"]["installed"],
+        names.len() + guests.len()
+    );
+    // What was cut says so, wherever it is looked at.
+    ok(&mut recording.ask(&["--install", "tight", &names[0], "--groups-max", "1"]));
+    replay(&namespace, &["--pps", "2000"]);
+    until("cut", || {
+        recording.installed().iter().any(|query| {
+            query["name"] == "tight"
+                && query["incomplete"]
+                    .as_str()
+                    .is_some_and(|why| why.contains("1 groups"))
+        })
+    });
+    let said = says(&mut recording.ask(&["tight"]), 1);
+    assert!(said.contains("the most that its limits allow"), "{said}");
+    ok(&mut recording.ask(&["--remove", "tight"]));
+    let said = says(&mut recording.ask(&["--installed", "tight"]), 1);
+    assert!(said.contains("no query with the name 'tight'"), "{said}");
+    drop(guests);
+    signal(&recording.running.0, "INT");
+    recording.running.ended(0);
+    let export = dir.path().join("export.pcapng");
+    ok(strata()
+        .arg("export")
+        .arg(&recording.log)
+        .arg("-w")
+        .arg(&export));
+    let packets = dissected(&export);
+    let packets = &packets[..packets.len() * 12 / 13];
+    for (name, answer) in names.iter().zip(&answers) {
+        assert_eq!(rows(answer), naive(name, packets), "{name}");
+    }
+    // Nothing of it is there in the next recording.
+    let next = tempfile::tempdir().unwrap();
+    let recording = Recording::start(&namespace, next.path());
+    assert_eq!(recording.installed(), Vec::<Value>::new());
 }
 
 #[test]

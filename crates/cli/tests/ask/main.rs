@@ -8,6 +8,7 @@ mod naive;
 mod program;
 #[path = "../common/signal.rs"]
 mod signal;
+mod terminal;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

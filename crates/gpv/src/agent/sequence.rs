@@ -102,6 +102,21 @@ impl Sequencer {
         bytes: &[u8],
         mut out: impl FnMut(u32, &Vector<'_, Full>),
     ) -> Result<(), FormatError> {
+        self.datagram_at_once(bytes, |cache, vectors| {
+            vectors.iter().for_each(|vector| out(cache, vector));
+        })
+    }
+
+    /// The same, with all vectors of a datagram together.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sequencer::datagram`].
+    pub fn datagram_at_once(
+        &mut self,
+        bytes: &[u8],
+        mut out: impl FnMut(u32, &[Vector<'_, Full>]),
+    ) -> Result<(), FormatError> {
         let datagram = match Datagram::new_checked(bytes) {
             Ok(datagram) => datagram,
             Err(error) => {
@@ -159,6 +174,9 @@ impl Sequencer {
         mut out: impl FnMut(u32, &Vector<'_, Full>),
     ) -> Result<(), FormatError> {
         let mut result = Ok(());
+        let mut out = |cache, vectors: &[Vector<'_, Full>]| {
+            vectors.iter().for_each(|vector| out(cache, vector));
+        };
         while self
             .caches
             .get(&cache)
@@ -188,7 +206,7 @@ impl Sequencer {
     fn drain(
         &mut self,
         id: u32,
-        out: &mut impl FnMut(u32, &Vector<'_, Full>),
+        out: &mut impl FnMut(u32, &[Vector<'_, Full>]),
     ) -> Result<(), FormatError> {
         let mut result = Ok(());
         while let Some(cache) = self.caches.get_mut(&id)
@@ -211,13 +229,11 @@ impl Sequencer {
         &mut self,
         id: u32,
         datagram: &Datagram<'_>,
-        out: &mut impl FnMut(u32, &Vector<'_, Full>),
+        out: &mut impl FnMut(u32, &[Vector<'_, Full>]),
     ) -> Result<(), FormatError> {
-        let mut given = 0;
-        let read = datagram.for_each(&mut self.tuples, |vector| {
-            given += 1;
-            out(id, vector);
-        });
+        let (vectors, read) = datagram.all(&mut self.tuples);
+        let given = vectors.len() as u64;
+        out(id, &vectors);
         self.counters.vectors += given;
         self.counters.lost += u64::from(datagram.vectors) - given;
         self.counters.damaged += u64::from(read.is_err());

@@ -284,11 +284,61 @@ impl<'a> Datagram<'a> {
         Ok(())
     }
 
+    /// All vectors, with their tuples one after the other in `tuples`, and where reading ended.
+    pub(crate) fn all<'t>(
+        &self,
+        tuples: &'t mut Vec<Full>,
+    ) -> (Vec<Vector<'t, Full>>, Result<(), FormatError>) {
+        tuples.clear();
+        let mut heads = Vec::with_capacity(usize::from(self.vectors).min(self.bytes.len() / 32));
+        let mut at = HEADER_LEN;
+        let mut result = Ok(());
+        for _ in 0..self.vectors {
+            match self.read(at, tuples) {
+                Ok((head, count, next)) => {
+                    heads.push((head, count));
+                    at = next;
+                }
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            }
+        }
+        if result.is_ok() && at != self.bytes.len() {
+            let what = "bytes after the last vector";
+            result = Err(FormatError::new(what, at, self.bytes.len()));
+        }
+        let mut rest: &'t [Full] = tuples;
+        let vectors = heads.into_iter().map(|(head, count)| {
+            let (these, others) = rest.split_at(count);
+            rest = others;
+            Vector {
+                pieces: [these, &[]],
+                ..head
+            }
+        });
+        (vectors.collect(), result)
+    }
+
     fn vector<'t>(
         &self,
         at: usize,
         tuples: &'t mut Vec<Full>,
     ) -> Result<(Vector<'t, Full>, usize), FormatError> {
+        tuples.clear();
+        let (head, _, next) = self.read(at, tuples)?;
+        let pieces: [&'t [Full]; 2] = [tuples, &[]];
+        Ok((Vector { pieces, ..head }, next))
+    }
+
+    /// The vector that begins at `at`, without its tuples, which are appended; how many there are;
+    /// where the next one begins.
+    fn read<'t>(
+        &self,
+        at: usize,
+        tuples: &mut Vec<Full>,
+    ) -> Result<(Vector<'t, Full>, usize, usize), FormatError> {
         let wrong = |what, offset| FormatError::new(what, offset, self.bytes.len());
         let (header, rest) = VectorHeader::read_from_prefix(&self.bytes[at..])
             .map_err(|_| wrong("a cut vector header", at))?;
@@ -317,12 +367,12 @@ impl<'a> Datagram<'a> {
             .get(..len)
             .ok_or_else(|| wrong("a cut vector", self.bytes.len()))?;
         let (addresses, mut columns) = body.split_at(2 * address_len);
-        tuples.clear();
-        tuples.resize(count, Full::default());
+        let first = tuples.len();
+        tuples.resize(first + count, Full::default());
         for column in self.columns.iter() {
             let width = column.width();
             let (values, others) = columns.split_at(count * width);
-            for (tuple, value) in tuples.iter_mut().zip(values.chunks_exact(width)) {
+            for (tuple, value) in tuples[first..].iter_mut().zip(values.chunks_exact(width)) {
                 let mut word = [0; 4];
                 word[..width].copy_from_slice(value);
                 tuple.set(column, u32::from_le_bytes(word));
@@ -345,14 +395,14 @@ impl<'a> Datagram<'a> {
             end(destination, header.destination_port.get()),
             header.ingress.get(),
         );
-        let vector = Vector {
+        let head = Vector {
             key,
             start_ns: header.start_ns.get(),
-            pieces: [tuples, &[]],
+            pieces: [&[], &[]],
             reason,
             saturated: header.flags & SATURATED != 0,
             slot: header.slot.get(),
         };
-        Ok((vector, at + VECTOR_HEADER_LEN + len))
+        Ok((head, count, at + VECTOR_HEADER_LEN + len))
     }
 }

@@ -1,0 +1,756 @@
+//! Queries that are installed in a recording: asked of all that it records, whoever comes and goes.
+//!
+//! A thread of their own takes grouped packet vectors from workers as any subscriber does, through a
+//! bounded queue, so workers never wait for a query; what does not fit is lost and counted. It runs
+//! while a query is installed. Nothing is saved: with the recording its queries end.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use strata_gpv::agent::{Sequencer, SequencerOptions};
+use strata_gpv::format::datagram::Datagram;
+use strata_gpv::marple::{Limits, Program, Query, Value, ValueKind, compile, shipped};
+use strata_gpv::{Column, Columns, Full, Vector};
+use strata_wire::grouped;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use utoipa::ToSchema;
+
+use crate::request::QueryRequest;
+use crate::vectors::{Attached, FRAME_HEAD, NotAttached, Subscriber, Subscribers};
+
+/// Queries at most.
+pub const QUERIES_MAX: usize = 16;
+/// Instructions that all of them together may take for a packet.
+pub const INSTRUCTIONS_MAX: usize = 4096;
+/// Groups, rows and bytes of a query at most: 256 MiB for all, and answers of a size that can be
+/// sent at once.
+pub const LIMITS: Limits = Limits {
+    groups_max: 100_000,
+    rows_max: 100_000,
+    bytes_max: 16 << 20,
+};
+/// Answers that are sent at once: each may take 100 MB until its client has it.
+const SENT_AT_ONCE: usize = 2;
+/// Characters of a name at most.
+const NAME_MAX: usize = 64;
+
+/// What a recording does not know about its packets.
+pub const LACKED: [Column; 2] = [Column::QueueDepth, Column::HighQueue];
+
+/// Why a request about queries is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum QueryRefused {
+    /// The name is unusable.
+    #[error(
+        "'{0}' is no name for a query: letters, digits, '.', '_' and '-' are, at most {NAME_MAX}, \
+         and '-' and '.' not first"
+    )]
+    Name(String),
+    /// There is one of that name.
+    #[error("a query with the name '{0}' is installed already: remove it first")]
+    Taken(String),
+    /// There are enough.
+    #[error("{QUERIES_MAX} queries are installed, the most that may be: remove one first")]
+    TooMany,
+    /// It is too expensive.
+    #[error(
+        "{needed} instructions for a packet; {left} are left of the {INSTRUCTIONS_MAX} that all \
+         installed queries may take"
+    )]
+    Instructions {
+        /// What it takes.
+        needed: usize,
+        /// What is left.
+        left: usize,
+    },
+    /// A limit is larger than allowed.
+    #[error("{field}: {given} is more than {most}, the most of an installed query")]
+    Limit {
+        /// The field of the request.
+        field: &'static str,
+        /// What was asked for.
+        given: u64,
+        /// What is allowed.
+        most: u64,
+    },
+    /// The text is wrong, or needs what there is not.
+    #[error("{0}")]
+    Query(String),
+    /// There is none of that name.
+    #[error("no query with the name '{0}' is installed")]
+    NoSuch(String),
+    /// Nobody can attach any more.
+    #[error(transparent)]
+    Ends(#[from] NotAttached),
+    /// There is no thread for it.
+    #[error("no thread for queries: {0}")]
+    Thread(io::Error),
+}
+
+/// An installed query.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueryStatus {
+    /// Its name.
+    pub name: String,
+    /// Its text.
+    pub query: String,
+    /// Since when, in RFC 3339.
+    pub since: String,
+    /// Packets that it was asked of.
+    pub packets: u64,
+    /// Rows of its answer so far.
+    pub rows: u64,
+    /// Instructions that a packet takes at most.
+    pub instructions: u64,
+    /// Groups that it may have.
+    pub groups_max: u64,
+    /// Packets of groups for which there was no room.
+    pub packets_refused: u64,
+    /// Rows for which there was no room, if rows are packets.
+    pub rows_cut: u64,
+    /// Vectors that came faster than queries took them: their packets are in no answer.
+    pub vectors_lost: u64,
+    /// Why the answer is incomplete, if it is.
+    pub incomplete: Option<String>,
+}
+
+/// What the values of a column are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CellKind {
+    /// Integers.
+    Int,
+    /// Ns since 1970.
+    Time,
+    /// Real numbers as strings, so that every digit is there, and `NaN`, `inf` and `-inf`.
+    Real,
+    /// Conditions.
+    Bool,
+    /// Addresses, as strings.
+    Address,
+}
+
+/// A column of an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct QueryColumn {
+    /// Its name.
+    pub name: String,
+    /// What its values are.
+    pub kind: CellKind,
+}
+
+/// A value of an answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Cell {
+    /// A condition.
+    Bool(bool),
+    /// An integer, or a time.
+    Int(i64),
+    /// A real number, or an address.
+    Text(String),
+}
+
+/// The answer of an installed query so far.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct QueryAnswer {
+    /// The query.
+    pub status: QueryStatus,
+    /// Whether a row is a packet; else it is a group.
+    pub is_of_packets: bool,
+    /// Its columns.
+    pub columns: Vec<QueryColumn>,
+    /// Its rows, in the order in which they were found.
+    pub rows: Vec<Vec<Cell>>,
+}
+
+impl From<ValueKind> for CellKind {
+    fn from(kind: ValueKind) -> Self {
+        match kind {
+            ValueKind::Int => Self::Int,
+            ValueKind::Time => Self::Time,
+            ValueKind::Real => Self::Real,
+            ValueKind::Bool => Self::Bool,
+            ValueKind::Address => Self::Address,
+        }
+    }
+}
+
+impl From<CellKind> for ValueKind {
+    fn from(kind: CellKind) -> Self {
+        match kind {
+            CellKind::Int => Self::Int,
+            CellKind::Time => Self::Time,
+            CellKind::Real => Self::Real,
+            CellKind::Bool => Self::Bool,
+            CellKind::Address => Self::Address,
+        }
+    }
+}
+
+impl From<Value> for Cell {
+    fn from(value: Value) -> Self {
+        match value {
+            Value::Int(int) => Self::Int(int),
+            Value::Real(real) => Self::Text(format!("{real:?}")),
+            Value::Bool(bool) => Self::Bool(bool),
+            Value::Address(address) => Self::Text(address.to_string()),
+        }
+    }
+}
+
+impl Cell {
+    /// The value, of a column of this kind; `None` if it is of another.
+    #[must_use]
+    pub fn value(&self, kind: CellKind) -> Option<Value> {
+        Some(match (kind, self) {
+            (CellKind::Int | CellKind::Time, Self::Int(int)) => Value::Int(*int),
+            (CellKind::Real, Self::Text(text)) => Value::Real(text.parse().ok()?),
+            (CellKind::Bool, Self::Bool(bool)) => Value::Bool(*bool),
+            (CellKind::Address, Self::Text(text)) => Value::Address(text.parse().ok()?),
+            _ => return None,
+        })
+    }
+}
+
+/// One of them, at work.
+#[derive(Debug)]
+struct Installed {
+    name: String,
+    text: String,
+    since: Timestamp,
+    query: Query,
+    /// Vectors that were lost before it came.
+    lost_before: u64,
+}
+
+impl Installed {
+    fn status(&self, lost: u64) -> QueryStatus {
+        let (counters, limits) = (self.query.counters(), self.query.limits());
+        let vectors_lost = lost.saturating_sub(self.lost_before);
+        let mut why = Vec::new();
+        if counters.refused > 0 {
+            let (groups, packets) = (limits.groups_max.into(), counters.refused);
+            why.push(format!(
+                "it has {} groups, the most that its limits allow, and {} packets of other groups \
+                 are not in the answer",
+                grouped(groups),
+                grouped(packets)
+            ));
+        }
+        if counters.cut > 0 {
+            why.push(format!(
+                "it has {} rows, the most that its limits allow, and {} more are cut",
+                grouped(limits.rows_max.into()),
+                grouped(counters.cut)
+            ));
+        }
+        if vectors_lost > 0 {
+            why.push(format!(
+                "{} vectors came faster than they were asked of, and their packets are not in the \
+                 answer",
+                grouped(vectors_lost)
+            ));
+        }
+        QueryStatus {
+            name: self.name.clone(),
+            query: self.text.clone(),
+            since: self.since.to_string(),
+            packets: counters.packets,
+            rows: self.query.rows() as u64,
+            instructions: self.query.program().instructions() as u64,
+            groups_max: limits.groups_max.into(),
+            packets_refused: counters.refused,
+            rows_cut: counters.cut,
+            vectors_lost,
+            incomplete: (!why.is_empty()).then(|| why.join("; ")),
+        }
+    }
+}
+
+/// The queries of a recording.
+#[derive(Debug)]
+pub struct Queries {
+    subscribers: Arc<Subscribers>,
+    sent: Arc<Semaphore>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    list: Vec<Installed>,
+    /// What they are fed from; there is one while there are queries.
+    feed: Option<Arc<Subscriber>>,
+    /// Vectors of this feed that were lost.
+    lost: u64,
+}
+
+impl Queries {
+    /// None yet, of a recording that sends vectors to these.
+    #[must_use]
+    pub fn new(subscribers: &Arc<Subscribers>) -> Arc<Self> {
+        Arc::new(Self {
+            subscribers: Arc::clone(subscribers),
+            sent: Arc::new(Semaphore::new(SENT_AT_ONCE)),
+            inner: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Installs a query; it is asked of packets from now on.
+    ///
+    /// # Errors
+    ///
+    /// If it is refused: then nothing changes.
+    pub fn install(self: &Arc<Self>, request: &QueryRequest) -> Result<QueryStatus, QueryRefused> {
+        let QueryRequest { name, .. } = request;
+        if !is_name(name) {
+            return Err(QueryRefused::Name(
+                name.chars().take(2 * NAME_MAX).collect(),
+            ));
+        }
+        let limits = limits(request)?;
+        let (text, program) = compiled(request)?;
+        let (needed, columns) = (program.instructions(), program.columns());
+        let query = Query::new::<Full>(program, limits);
+        let query = query.map_err(|error| QueryRefused::Query(error.to_string()))?;
+        let mut inner = self.lock();
+        if inner.list.iter().any(|installed| installed.name == *name) {
+            return Err(QueryRefused::Taken(name.clone()));
+        }
+        if inner.list.len() >= QUERIES_MAX {
+            return Err(QueryRefused::TooMany);
+        }
+        let each = inner
+            .list
+            .iter()
+            .map(|at| at.query.program().instructions());
+        let left = INSTRUCTIONS_MAX.saturating_sub(each.sum());
+        if needed > left {
+            return Err(QueryRefused::Instructions { needed, left });
+        }
+        match &inner.feed {
+            Some(feed) => self.subscribers.widen(feed, columns.0)?,
+            None => {
+                let attached = self.subscribers.attach_inside(columns.0)?;
+                let feed = attached.subscriber();
+                let queries = Arc::clone(self);
+                let work = move || queries.run(attached);
+                let thread = thread::Builder::new().name("strata-queries".into());
+                thread.spawn(work).map_err(QueryRefused::Thread)?;
+                (inner.feed, inner.lost) = (Some(feed), 0);
+            }
+        }
+        let installed = Installed {
+            name: name.clone(),
+            text,
+            since: Timestamp::now(),
+            query,
+            lost_before: inner.lost,
+        };
+        let status = installed.status(inner.lost);
+        inner.list.push(installed);
+        Ok(status)
+    }
+
+    /// Removes the query of this name, and what it found.
+    ///
+    /// # Errors
+    ///
+    /// If there is none.
+    pub fn remove(&self, name: &str) -> Result<(), QueryRefused> {
+        let mut inner = self.lock();
+        let at = inner.find(name)?;
+        inner.list.remove(at);
+        if inner.list.is_empty()
+            && let Some(feed) = inner.feed.take()
+        {
+            feed.close();
+        }
+        Ok(())
+    }
+
+    /// Must be held while an answer is sent; `None` if enough are.
+    pub(crate) fn sending(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.sent).try_acquire_owned().ok()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.lock().list.len()
+    }
+
+    /// All of them, in the order in which they came.
+    #[must_use]
+    pub fn list(&self) -> Vec<QueryStatus> {
+        let inner = self.lock();
+        let list = inner.list.iter();
+        list.map(|installed| installed.status(inner.lost)).collect()
+    }
+
+    /// What one of them has found so far.
+    ///
+    /// # Errors
+    ///
+    /// If there is none of this name.
+    pub fn answer(&self, name: &str) -> Result<QueryAnswer, QueryRefused> {
+        let mut inner = self.lock();
+        let at = inner.find(name)?;
+        let status = inner.list[at].status(inner.lost);
+        let query = &mut inner.list[at].query;
+        let answer = query.answer();
+        let kinds = query.program().kinds();
+        let is_of_packets = query.program().is_of_packets();
+        drop(inner);
+        let columns = answer.names.into_iter().zip(kinds);
+        let rows = answer.rows.into_iter();
+        Ok(QueryAnswer {
+            status,
+            is_of_packets,
+            columns: columns
+                .map(|(name, kind)| QueryColumn {
+                    name,
+                    kind: kind.into(),
+                })
+                .collect(),
+            rows: rows
+                .map(|row| row.into_iter().map(Cell::from).collect())
+                .collect(),
+        })
+    }
+
+    /// Feeds them until they are gone, or the recording is over.
+    fn run(&self, mut attached: Attached) {
+        let feed = attached.subscriber();
+        // Datagrams of a worker come in order, so nothing has to wait.
+        let mut sequencer = Sequencer::new(SequencerOptions {
+            waiting_max: 0,
+            ..SequencerOptions::default()
+        });
+        while let Some(frame) = attached.blocking_next() {
+            let bytes = &frame[FRAME_HEAD..];
+            let Ok(datagram) = Datagram::new_checked(bytes) else {
+                continue;
+            };
+            let columns = datagram.columns;
+            let mut inner = self.lock();
+            // Others may have been installed since these were removed.
+            if !inner.is_fed_by(&feed) {
+                continue;
+            }
+            let list = &mut inner.list;
+            let ask = |_, vectors: &[Vector<'_, Full>]| take(list, columns, vectors);
+            // What can be read is taken, and the rest counted as lost.
+            let _ = sequencer.datagram_at_once(bytes, ask);
+            inner.lost = sequencer.counters().lost;
+        }
+        let mut inner = self.lock();
+        if inner.is_fed_by(&feed) {
+            for (cache, sent) in feed.end().caches {
+                let _ = sequencer.finish(cache, Some(sent), |_, _| ());
+            }
+            inner.lost = sequencer.counters().lost;
+        }
+    }
+}
+
+impl Inner {
+    fn find(&self, name: &str) -> Result<usize, QueryRefused> {
+        let at = self
+            .list
+            .iter()
+            .position(|installed| installed.name == name);
+        at.ok_or_else(|| QueryRefused::NoSuch(name.chars().take(2 * NAME_MAX).collect()))
+    }
+
+    fn is_fed_by(&self, feed: &Arc<Subscriber>) -> bool {
+        self.feed.as_ref().is_some_and(|now| Arc::ptr_eq(now, feed))
+    }
+}
+
+/// Gives vectors to all whose columns they have: they may be from before one of them came.
+fn take(list: &mut [Installed], columns: Columns, vectors: &[Vector<'_, Full>]) {
+    for Installed { query, .. } in list {
+        if query.program().check(columns).is_ok() {
+            query.take_all(0, vectors);
+        }
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let is_usual = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    (1..=NAME_MAX).contains(&name.len())
+        && name.chars().all(is_usual)
+        && !name.starts_with(['-', '.'])
+}
+
+fn limits(request: &QueryRequest) -> Result<Limits, QueryRefused> {
+    let within = |field, given: Option<u64>, most: u64| match given {
+        Some(given) if given > most => Err(QueryRefused::Limit { field, given, most }),
+        given => Ok(given.unwrap_or(most)),
+    };
+    let few = |field, given, most: u32| {
+        let number = within(field, given, most.into())?;
+        Ok::<u32, QueryRefused>(strata_wire::exact(number))
+    };
+    Ok(Limits {
+        groups_max: few("groups_max", request.groups_max, LIMITS.groups_max)?,
+        rows_max: few("rows_max", request.rows_max, LIMITS.rows_max)?,
+        bytes_max: within("memory_max", request.memory_max, LIMITS.bytes_max)?,
+    })
+}
+
+/// The text of a query and its program.
+fn compiled(request: &QueryRequest) -> Result<(String, Program), QueryRefused> {
+    let params: Vec<(&str, &str)> = pairs(&request.params);
+    let (text, params) = match shipped(request.query.trim()) {
+        Some(shipped) => {
+            let params = shipped.with(&params).map_err(QueryRefused::Query)?;
+            (shipped.text, params)
+        }
+        None => {
+            let text = request.query.as_str();
+            let unused = params
+                .iter()
+                .find(|(name, _)| !text.contains(&format!("${name}")));
+            if let Some((name, _)) = unused {
+                let what = format!("the query has no parameter ${name}");
+                return Err(QueryRefused::Query(what));
+            }
+            (text, params)
+        }
+    };
+    let program = compile(text, &params);
+    let program = program.map_err(|error| QueryRefused::Query(error.to_string()))?;
+    let carried = Columns(Columns::ALL.0 & !Columns::of(&LACKED).0);
+    let checked = program.check(carried);
+    checked.map_err(|error| QueryRefused::Query(error.to_string()))?;
+    Ok((text.to_owned(), program))
+}
+
+fn pairs(params: &BTreeMap<String, String>) -> Vec<(&str, &str)> {
+    let params = params.iter();
+    params
+        .map(|(name, value)| (name.as_str(), value.as_str()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use strata_gpv::format::datagram::DatagramWriter;
+    use strata_gpv::{Key, Reason};
+    use strata_wire::{AddressFamily, Endpoint};
+
+    use super::*;
+    use crate::vectors::DATAGRAM_BYTES;
+
+    fn request(name: &str, query: &str) -> QueryRequest {
+        QueryRequest {
+            name: name.to_owned(),
+            query: query.to_owned(),
+            ..QueryRequest::default()
+        }
+    }
+
+    fn all() -> (Arc<Subscribers>, Arc<Queries>) {
+        let subscribers = Arc::new(Subscribers::default());
+        let queries = Queries::new(&subscribers);
+        (subscribers, queries)
+    }
+
+    fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+        let started = Instant::now();
+        while !is_so() {
+            assert!(started.elapsed() < Duration::from_secs(30), "not {what}");
+            thread::yield_now();
+        }
+    }
+
+    /// Sends one vector of a packet from each of these hosts to all subscribers.
+    fn send(to: &Subscriber, writer: &mut DatagramWriter, hosts: std::ops::Range<u128>) {
+        let tuples = [Full::default()];
+        for host in hosts {
+            let end = |address| Endpoint { address, port: 1 };
+            let key = Key::new(AddressFamily::Ipv4, 6, end(host), end(1), 0);
+            let vector = Vector {
+                key,
+                start_ns: 0,
+                pieces: [&tuples[..], &[]],
+                reason: Reason::Full,
+                saturated: false,
+                slot: 0,
+            };
+            writer.put(&vector, |datagram| to.send(datagram)).unwrap();
+        }
+        writer.finish(|datagram| to.send(datagram));
+    }
+
+    #[test]
+    fn a_query_beyond_its_bounds_is_cut_and_others_are_not() {
+        let (subscribers, queries) = all();
+        let small = QueryRequest {
+            groups_max: Some(3),
+            ..request("small", "packet-counts-per-source")
+        };
+        queries.install(&small).unwrap();
+        queries
+            .install(&request("large", "packet-counts-per-source"))
+            .unwrap();
+        let few = QueryRequest {
+            rows_max: Some(2),
+            ..request("few", "R = filter(T, proto == TCP);")
+        };
+        queries.install(&few).unwrap();
+        let feed = subscribers.list().remove(0);
+        let columns = Columns(feed.columns());
+        let mut writer = DatagramWriter::new(0, columns, DATAGRAM_BYTES);
+        send(&feed, &mut writer, 0..10);
+        until("asked", || {
+            queries.list().iter().all(|query| query.packets == 10)
+        });
+        let list = queries.list();
+        let of = |at: usize| (list[at].rows, list[at].packets_refused, list[at].rows_cut);
+        assert_eq!([of(0), of(1), of(2)], [(3, 7, 0), (10, 0, 0), (2, 0, 8)]);
+        let why = list[0].incomplete.as_ref().unwrap();
+        assert!(
+            why.contains("3 groups") && why.contains("7 packets"),
+            "{why}"
+        );
+        assert_eq!(list[1].incomplete, None);
+        let answer = queries.answer("large").unwrap();
+        assert_eq!((answer.columns.len(), answer.rows.len()), (2, 10));
+        assert_eq!(answer.rows[9][0], Cell::Text("0.0.0.9".into()));
+        // What is not sent is counted, for all that are there.
+        let mut later = DatagramWriter::resume(0, columns, DATAGRAM_BYTES, writer.next_seq() + 5);
+        send(&feed, &mut later, 0..1);
+        until("lost", || {
+            queries.list().iter().all(|query| query.vectors_lost == 5)
+        });
+        queries
+            .install(&request("later", "packet-counts-per-source"))
+            .unwrap();
+        assert_eq!(queries.answer("later").unwrap().status.vectors_lost, 0);
+    }
+
+    #[test]
+    fn with_the_last_query_the_feed_ends_and_a_new_one_starts_from_nothing() {
+        let (subscribers, queries) = all();
+        for round in 0..20 {
+            queries
+                .install(&request("a", "packet-counts-per-source"))
+                .unwrap();
+            queries.install(&request("b", "tcp-timeouts")).unwrap();
+            until("one feed", || subscribers.list().len() == 1);
+            let feed = subscribers.list().remove(0);
+            assert!(Columns(feed.columns()).has(Column::Time));
+            let mut writer = DatagramWriter::new(0, Columns(feed.columns()), DATAGRAM_BYTES);
+            send(&feed, &mut writer, 0..round);
+            until("asked", || {
+                queries.list()[0].packets == u64::try_from(round).unwrap()
+            });
+            queries.remove("a").unwrap();
+            assert!(matches!(queries.remove("a"), Err(QueryRefused::NoSuch(_))));
+            queries.remove("b").unwrap();
+            // Nobody is asked any more.
+            send(&feed, &mut writer, 0..5);
+            until("no feed", || subscribers.list().is_empty());
+        }
+        assert_eq!(queries.count(), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_installed_is_refused_with_the_reason() {
+        let (subscribers, queries) = all();
+        let refused = |request: &QueryRequest| queries.install(request).unwrap_err().to_string();
+        for name in ["", "-w", "../x", "a b", &"x".repeat(65)] {
+            assert!(
+                refused(&request(name, "tcp-timeouts")).contains("no name"),
+                "{name}"
+            );
+        }
+        let said = refused(&request("a", "R = filter(T, proto == );"));
+        assert!(said.contains("line 1, column 24"), "{said}");
+        let said = refused(&request("a", "ewma-latencies"));
+        assert!(said.contains("qsize"), "{said}");
+        let mut unused = request("a", "tcp-timeouts");
+        unused.params.insert("gap".into(), "1".into());
+        assert!(refused(&unused).contains("no parameter gap"));
+        let large = QueryRequest {
+            groups_max: Some(1 << 40),
+            ..request("a", "tcp-timeouts")
+        };
+        assert!(refused(&large).contains("groups_max"));
+        assert!(subscribers.list().is_empty());
+        for number in 0..QUERIES_MAX {
+            queries
+                .install(&request(&number.to_string(), "tcp-timeouts"))
+                .unwrap();
+        }
+        assert!(refused(&request("a", "tcp-timeouts")).contains("remove one"));
+        assert!(refused(&request("3", "tcp-timeouts")).contains("already"));
+        subscribers.close();
+        queries.remove("0").unwrap();
+        // With the recording no more come.
+        assert!(refused(&request("b", "tcp-timeouts")).contains("the recording ends"));
+        until("over", || subscribers.list().is_empty());
+    }
+
+    #[test]
+    fn all_of_them_share_the_instructions() {
+        let (_, queries) = all();
+        // Each of the sums depends on the one before.
+        let body = "c = c + 1\n    ".repeat(150);
+        let mut large = format!("def f([c], []):\n    {body}\n");
+        for number in 1..=4 {
+            large += &format!("R{number} = groupby(T, [srcip], f);\n");
+        }
+        let mut installed = 0;
+        let error = loop {
+            match queries.install(&request(&installed.to_string(), &large)) {
+                Ok(_) => installed += 1,
+                Err(error) => break error,
+            }
+        };
+        let QueryRefused::Instructions { needed, left } = error else {
+            panic!("{error}");
+        };
+        assert!(needed > 600, "{needed}");
+        assert_eq!(left, INSTRUCTIONS_MAX - installed * needed);
+        assert!(left < needed, "{left} of {needed}");
+        queries.remove("0").unwrap();
+        queries.install(&request("again", &large)).unwrap();
+    }
+
+    #[test]
+    fn values_come_back_as_they_were() {
+        let address = "2001:db8::1".parse().unwrap();
+        for (kind, value) in [
+            (CellKind::Int, Value::Int(i64::MIN)),
+            (CellKind::Time, Value::Int(1)),
+            (CellKind::Real, Value::Real(0.1 + 0.2)),
+            (CellKind::Real, Value::Real(f64::MIN_POSITIVE / 3.0)),
+            (CellKind::Real, Value::Real(2.0)),
+            (CellKind::Real, Value::Real(f64::NEG_INFINITY)),
+            (CellKind::Bool, Value::Bool(true)),
+            (CellKind::Address, Value::Address(address)),
+        ] {
+            let text = serde_json::to_string(&Cell::from(value)).unwrap();
+            let cell: Cell = serde_json::from_str(&text).unwrap();
+            assert_eq!(cell.value(kind), Some(value), "{text}");
+        }
+        let nan = serde_json::to_string(&Cell::from(Value::Real(f64::NAN))).unwrap();
+        let cell: Cell = serde_json::from_str(&nan).unwrap();
+        assert!(matches!(cell.value(CellKind::Real), Some(Value::Real(real)) if real.is_nan()));
+        assert_eq!(Cell::Text("x".into()).value(CellKind::Int), None);
+    }
+}
