@@ -234,11 +234,15 @@ impl BlockBuilder {
 
     /// Makes space for a record larger than the block, which returns to its usual size once it is
     /// empty again.
-    #[cold]
+    #[inline]
     pub fn grow(&mut self, room: usize) {
-        if self.room() >= room {
-            return;
+        if self.room() < room {
+            self.grow_to(room);
         }
+    }
+
+    #[cold]
+    fn grow_to(&mut self, room: usize) {
         let grown = align_up(self.len + room);
         let mut bytes = AlignedBytes::touched(grown + SUMMARY_BYTES_MAX);
         bytes[..self.len].copy_from_slice(&self.bytes[..self.len]);
@@ -333,23 +337,26 @@ impl BlockBuilder {
     }
 
     fn push_record(&mut self, kind: u8, flags: u8, reference: u16, parts: &[&[u8]]) {
-        let body: usize = parts.iter().map(|part| part.len()).sum();
-        self.grow(PREFIX_LEN + body);
-        let mut put = |bytes: &[u8]| {
-            self.bytes[self.len..self.len + bytes.len()].copy_from_slice(bytes);
-            self.len += bytes.len();
-        };
+        let len = parts.iter().map(|part| part.len()).sum();
+        put(parts, self.new_record(kind, flags, reference, len));
+    }
+
+    /// Appends a record; its body is to be written by the caller.
+    #[inline]
+    fn new_record(&mut self, kind: u8, flags: u8, reference: u16, body_len: usize) -> &mut [u8] {
+        self.grow(PREFIX_LEN + body_len);
         let prefix = Prefix {
             kind,
             flags,
             reference: reference.into(),
-            len: record_len(body).into(),
+            len: record_len(body_len).into(),
         };
-        put(prefix.as_bytes());
-        for part in parts {
-            put(part);
-        }
+        let start = self.len;
+        self.len += PREFIX_LEN + body_len;
         self.header.records += 1;
+        let (place, body) = self.bytes[start..self.len].split_at_mut(PREFIX_LEN);
+        place.copy_from_slice(prefix.as_bytes());
+        body
     }
 
     /// What the block holds so far, by class and granularity.
@@ -384,6 +391,16 @@ fn copy(from: &[u8], to: &mut [u8]) {
     } else {
         to.copy_from_slice(from);
     }
+}
+
+/// Writes parts one after another, and returns the rest.
+fn put<'a>(parts: &[&[u8]], mut to: &'a mut [u8]) -> &'a mut [u8] {
+    for part in parts {
+        let (place, rest) = to.split_at_mut(part.len());
+        place.copy_from_slice(part);
+        to = rest;
+    }
+    to
 }
 
 /// An empty vector whose whole capacity has been written once.

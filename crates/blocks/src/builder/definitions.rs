@@ -2,7 +2,7 @@
 
 use strata_wire::{FlowShare, Interface, Meta};
 
-use super::BlockBuilder;
+use super::{BlockBuilder, put};
 use crate::context::may_protect;
 use crate::format::{FLAG_META, FLAG_PROTECTED, PREFIX_LEN, Trees, VERDICT_DECIDED, kind};
 
@@ -64,19 +64,23 @@ impl BlockBuilder {
         leaves: &[u16],
         decider: &[u8],
     ) {
-        let mut bytes = [0; 2 * 256];
-        let bytes = &mut bytes[..2 * leaves.len()];
-        for (bytes, leaf) in bytes.chunks_exact_mut(2).zip(leaves) {
-            bytes.copy_from_slice(&leaf.to_le_bytes());
-        }
+        assert!(leaves.len() <= 256, "no model has more trees");
         let [low, high] = score.to_le_bytes();
         let fixed = [class, trees.code(), low, high];
-        if decider.is_empty() {
-            self.push_record(kind::VERDICT, 0, id, &[&fixed, bytes]);
+        let leaves_len = 2 * leaves.len();
+        let rest = if decider.is_empty() {
+            let len = fixed.len() + leaves_len;
+            put(&[&fixed], self.new_record(kind::VERDICT, 0, id, len))
         } else {
             let len = u16::try_from(decider.len()).expect("texts of deciders are bounded");
-            let parts = [&fixed, &len.to_le_bytes()[..], decider, bytes];
-            self.push_record(kind::VERDICT, VERDICT_DECIDED, id, &parts);
+            let parts = [&fixed, &len.to_le_bytes()[..], decider];
+            let before: usize = parts.iter().map(|part| part.len()).sum();
+            let len = before + leaves_len;
+            let body = self.new_record(kind::VERDICT, VERDICT_DECIDED, id, len);
+            put(&parts, body)
+        };
+        for (bytes, leaf) in rest.as_chunks_mut().0.iter_mut().zip(leaves) {
+            *bytes = leaf.to_le_bytes();
         }
         if std::mem::replace(&mut self.verdicts_defined[usize::from(id)], 1) == 0 {
             self.verdicts.push(id);
