@@ -4,15 +4,20 @@
 //!     cargo run --release -p strata-pipeline --example loop_speed -- TRACE.pcap
 //!         [MODEL.json] [MODE] [ROUNDS] [look-back=BYTES] [first-bytes=BYTES] [passes=N]
 //!         [counted=PACKETS] [warm=N] [memory=BYTES] [filter=EXPRESSION] [policy=EXPRESSION]
+//!         [policies=N]
 //!
 //! `memory` is the limit of a worker's table of flows (512 MiB); `warm` passes come before each one
-//! that is measured, so that the table has grown. `policy` keeps only headers of what it matches.
+//! that is measured, so that the table has grown. `policy` keeps only headers of what it matches;
+//! `policies` is how many of a set of ten on addresses and ports apply.
 //! `look-back` and `first-bytes` are those of `strata record`. `passes` runs only one worker, which
 //! goes over the packets that many times, the last `counted` of them in a thread of that name: for
 //! counting instructions.
 //!
 //! Prints JSON: medians in ns per packet and Gb/s, and how much faster two workers
-//! are. One worker has one core; its writer thread, which seals blocks, has another.
+//! are. One worker has one core; its writer thread, which seals blocks, has another. Two workers
+//! have two of these: `memcpy_two_over_one` says what memory allows two threads that copy the
+//! same halves, `larger_half` how evenly flows share the packets, and `loop_cpu_ns_of_two` what
+//! a packet costs then, without waiting for a core.
 #![allow(
     clippy::print_stdout,
     clippy::unwrap_used,
@@ -44,6 +49,20 @@ const ROUNDS: usize = 7;
 const HASH_SEED: [u64; 2] = [1, 2];
 /// Packets handed over at a time.
 const BATCH: usize = 256;
+
+/// A set of policies of ordinary size.
+const POLICIES: [(&str, &str); 10] = [
+    ("host 172.31.10.80", "full"),
+    ("dst net 10.16.0.0/12", "header"),
+    ("src net 10.16.0.0/12 and tcp", "header"),
+    ("tcp port 993", "header"),
+    ("udp port 53", "full"),
+    ("net 198.18.0.0/16", "partial 128"),
+    ("tcp dst port 8080", "partial 64"),
+    ("src net 172.25.0.0/16 and tcp src port 443", "header"),
+    ("dst net 172.27.0.0/16", "classify"),
+    ("port 8443", "drop"),
+];
 
 /// A capture in memory, one packet after another, each on its own cache line as in a ring.
 struct Trace {
@@ -100,7 +119,7 @@ struct Setup {
     warm: usize,
     table: TableSize,
     filter: Option<Filter>,
-    policy: Option<Filter>,
+    policies: Vec<Policy>,
 }
 
 /// A worker, its pressure before what is measured, and the CPU time of that.
@@ -146,9 +165,8 @@ fn run(parts: &[Vec<PacketRef<'_>>], setup: &Setup) -> (f64, Vec<Ran>) {
         count,
     )
     .unwrap();
-    let steering = setup.policy.clone().map(|filter| {
-        let policy = Policy::new(filter, "header".parse().unwrap());
-        let policies = Policies::new(&[policy], Action::CLASSIFY).unwrap();
+    let steering = (!setup.policies.is_empty()).then(|| {
+        let policies = Policies::new(&setup.policies, Action::CLASSIFY).unwrap();
         let plan = Plan::new(model, std::slice::from_ref(mode)).unwrap();
         Steering::new(plan.with_policies(Arc::new(policies)))
     });
@@ -244,6 +262,17 @@ fn copy(packets: &[PacketRef<'_>], buffer: &mut [u8]) -> f64 {
     begun.elapsed().as_secs_f64()
 }
 
+/// Seconds until threads, one per part, have copied their packets as [`copy`] does.
+fn copy_at_once(parts: &[Vec<PacketRef<'_>>], buffers: &mut [Vec<u8>]) -> f64 {
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        for (packets, buffer) in parts.iter().zip(buffers) {
+            scope.spawn(|| copy(packets, buffer));
+        }
+    });
+    begun.elapsed().as_secs_f64()
+}
+
 /// Seconds to read one byte of every packet's first two cache lines.
 fn touch(packets: &[PacketRef<'_>]) -> f64 {
     let begun = Instant::now();
@@ -270,7 +299,12 @@ fn main() {
         named.find_map(|n| n.strip_prefix(name)?.strip_prefix('='))
     };
     let number = |name: &str| text(name).map(|value| value.parse::<usize>().unwrap());
-    let filter = |name: &str| text(name).map(|value| Filter::parse(value).unwrap());
+    let policies = &POLICIES[..number("policies").unwrap_or(0)];
+    let one = text("policy").map(|expression| (expression, "header"));
+    let policies = policies.iter().copied().chain(one);
+    let policies = policies.map(|(expression, action)| {
+        Policy::new(Filter::parse(expression).unwrap(), action.parse().unwrap())
+    });
     let mut arguments = plain.into_iter();
     let trace = arguments.next().unwrap();
     let model = arguments.next();
@@ -291,8 +325,8 @@ fn main() {
         counted: number("counted").unwrap_or(0),
         warm: number("warm").unwrap_or(0),
         table: TableSize::within(number("memory").unwrap_or(512 << 20) as u64),
-        filter: filter("filter"),
-        policy: filter("policy"),
+        filter: text("filter").map(|value| Filter::parse(value).unwrap()),
+        policies: policies.collect(),
     };
     let trace = Trace::read(Path::new(&trace));
     let packets = trace.refs();
@@ -302,34 +336,40 @@ fn main() {
         return;
     }
     let bytes: usize = packets.iter().map(|packet| packet.data.len()).sum();
-    let mut buffer = vec![1; 16 << 20];
-    let mut times = [const { Vec::new() }; 4];
+    let mut buffers = [vec![1; 16 << 20], vec![1; 16 << 20]];
+    let mut times = [const { Vec::new() }; 5];
     let mut last = None;
-    let mut cpu_times = Vec::new();
+    let (mut cpu_times, mut cpu_times_of_two) = (Vec::new(), Vec::new());
     let (one, two) = ([packets.clone()], halves(&packets));
     for _ in 0..rounds {
         let (seconds, ran) = run(&one, &setup);
         times[0].push(seconds);
-        times[3].push(run(&two, &setup).0);
-        times[1].push(copy(&packets, &mut buffer));
+        let (seconds, of_two) = run(&two, &setup);
+        times[3].push(seconds);
+        times[1].push(copy(&packets, &mut buffers[0]));
+        times[4].push(copy_at_once(&two, &mut buffers));
         times[2].push(touch(&packets));
+        let cpu_ns: u64 = of_two.iter().map(|ran| ran.cpu_ns).sum();
+        cpu_times_of_two.push(cpu_ns as f64 / 1e9);
         cpu_times.push(ran[0].cpu_ns as f64 / 1e9);
         last = ran.into_iter().next();
     }
     let Ran { worker, before, .. } = last.unwrap();
-    let [road, memcpy, touch, both] = &mut times;
+    let [road, memcpy, touch, both, copied_at_once] = &mut times;
     let count = packets.len() as f64;
     let ns = |seconds: f64| seconds * 1e9 / count;
     let gbits = |seconds: f64| bytes as f64 * 8.0 / seconds / 1e9;
     let (road, memcpy, touch) = (median(road), median(memcpy), median(touch));
-    let both = median(both);
+    let (both, copied_at_once) = (median(both), median(copied_at_once));
+    let larger_half = two.iter().map(Vec::len).max().unwrap() as f64 / count;
     let (ledger, pressure) = (worker.ledger(), worker.pressure());
     let passes = (setup.warm + setup.passes) as f64;
     println!(
         "{{\"packets\": {}, \"mean_bytes\": {:.1}, \"logged_share\": {:.4}, \"without_bucket\": {:.4}, \
          \"table_bytes\": {}, \
          \"loop_ns\": {:.1}, \"loop_cpu_ns\": {:.1}, \"loop_mpps\": {:.2}, \"loop_gbits\": {:.1}, \
-         \"memcpy_ns\": {:.1}, \"memcpy_gbits\": {:.1}, \"touch_ns\": {:.1}, \"loop_over_memcpy\": {:.3}, \"two_workers_over_one\": {:.3}}}",
+         \"memcpy_ns\": {:.1}, \"memcpy_gbits\": {:.1}, \"touch_ns\": {:.1}, \"loop_over_memcpy\": {:.3}, \"two_workers_over_one\": {:.3}, \
+         \"memcpy_two_over_one\": {:.3}, \"larger_half\": {:.3}, \"loop_cpu_ns_of_two\": {:.1}}}",
         packets.len(),
         bytes as f64 / count,
         ledger.logged.bytes as f64 / passes / bytes as f64,
@@ -344,5 +384,8 @@ fn main() {
         ns(touch),
         memcpy / road,
         road / both,
+        memcpy / copied_at_once,
+        larger_half,
+        ns(median(&mut cpu_times_of_two)),
     );
 }
